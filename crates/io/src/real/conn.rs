@@ -1,0 +1,479 @@
+//! One established stream socket as a [`Connection`].
+//!
+//! It alone knows how several threads share a connection: which one reads, who sends while
+//! others do, when a peer that does not read is left unread itself, and that the end is told
+//! once. The wire format it leaves to [`super::decode`].
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, IoSlice};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::decode::{Decoder, PREFIX_BYTES, prefix};
+use super::reactor::{Reactor, Source, Work};
+use super::sys;
+use crate::{Connection, FrameLimits, Handler, LIMITS_BEFORE_HANDSHAKE, NetError, Peer, SEND_QUEUE_BYTES_MAX};
+
+/// An accepted connection with more than this waiting in its send queue is not read from, so
+/// that a peer that does not take its answers cannot go on asking. It is read again once less
+/// than half of this waits. Connections that we opened are always read: if both ends stopped
+/// reading, neither queue could ever drain.
+pub const READ_PAUSE_BYTES: usize = 16 << 20;
+
+/// Frames read from one connection before others get their turn.
+const FRAMES_PER_TURN: usize = 64;
+
+/// Bytes read from one connection before others get their turn.
+const BYTES_PER_TURN: usize = 4 << 20;
+
+/// Small frames are appended to the last chunk of a send queue up to this size, in bytes.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// Chunks given to the kernel in one call.
+const CHUNKS_PER_SEND: usize = 64;
+
+/// Nobody reads.
+const IDLE: u8 = 0;
+/// A thread reads, or a queued `Work::Read` will.
+const READING: u8 = 1;
+/// The same, and something happened since that it may have missed.
+const AGAIN: u8 = 2;
+
+/// Which end of a connection this is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Opened,
+    Accepted,
+}
+
+/// A connection; see [`Connection`].
+pub(super) struct Conn {
+    id: u64,
+    socket: OwnedFd,
+    peer: Peer,
+    side: Side,
+    reactor: Arc<Reactor>,
+    this: Weak<Conn>,
+    /// Head limit in the low, payload limit in the high half.
+    limits: AtomicU64,
+    /// The read claim: `IDLE`, `READING` or `AGAIN`. It stays taken once the connection ended.
+    claim: AtomicU8,
+    /// Absent while a thread reads, so that no lock is held while the handler is called, and
+    /// for good once the connection ended.
+    reader: Mutex<Option<Box<Reader>>>,
+    /// The peer will send no more: what came has to be read to its end now, for no further
+    /// event tells of it.
+    hung_up: AtomicBool,
+    /// Closed at this end: nothing more is given to the handler but the end.
+    stopped: AtomicBool,
+    writer: Mutex<Writer>,
+    /// `writer.bytes`, to be looked at without the lock.
+    waiting_bytes: AtomicUsize,
+}
+
+struct Reader {
+    decoder: Decoder,
+    handler: Arc<dyn Handler>,
+}
+
+/// What is left to be sent.
+#[derive(Default)]
+struct Writer {
+    chunks: VecDeque<Vec<u8>>,
+    /// Bytes of the first chunk that the socket has taken.
+    first_taken: usize,
+    /// Bytes that wait altogether.
+    bytes: usize,
+    registered: bool,
+    /// The epoll instance tells when there is room.
+    armed: bool,
+    /// The reader stopped because of what waits here.
+    read_paused: bool,
+    ended: Option<NetError>,
+}
+
+/// Why a thread stopped reading.
+enum Pause {
+    /// Nothing more has come.
+    Drained,
+    /// Others shall have their turn.
+    Turn,
+    /// The connection is over.
+    End(NetError),
+}
+
+/// Makes a connection of a connected nonblocking socket, without a handler yet.
+pub(super) fn new(reactor: &Arc<Reactor>, socket: OwnedFd, peer: Peer, side: Side) -> Arc<Conn> {
+    Arc::new_cyclic(|this| Conn {
+        id: reactor.new_token(),
+        socket,
+        peer,
+        side,
+        reactor: reactor.clone(),
+        this: this.clone(),
+        limits: AtomicU64::new(pack(LIMITS_BEFORE_HANDSHAKE)),
+        claim: AtomicU8::new(READING),
+        reader: Mutex::new(None),
+        hung_up: AtomicBool::new(false),
+        stopped: AtomicBool::new(false),
+        writer: Mutex::default(),
+        waiting_bytes: AtomicUsize::new(0),
+    })
+}
+
+fn pack(limits: FrameLimits) -> u64 {
+    u64::from(limits.payload_bytes_max) << 32 | u64::from(limits.head_bytes_max)
+}
+
+fn closed(why: impl std::fmt::Display) -> NetError {
+    NetError::Closed(format!("the connection ended: {why}"))
+}
+
+impl Conn {
+    /// Starts giving frames to `handler`.
+    pub(super) fn start(self: &Arc<Self>, handler: Arc<dyn Handler>) {
+        *self.reader.lock() = Some(Box::new(Reader { decoder: Decoder::new(), handler }));
+        let mut writer = self.writer.lock();
+        let source = Source::Conn(self.clone());
+        match self.reactor.register(self.id, &self.socket, events(!writer.chunks.is_empty()), source) {
+            Ok(()) => {
+                writer.registered = true;
+                writer.armed = !writer.chunks.is_empty();
+                drop(writer);
+                self.release();
+            }
+            Err(error) => {
+                writer.end(closed(format_args!("it cannot be polled: {error}")));
+                drop(writer);
+                self.stopped.store(true, SeqCst);
+                // The claim is still held from `new` and passes to the queue.
+                self.reactor.enqueue(Work::Read(self.clone()));
+            }
+        }
+    }
+
+    /// Handles what epoll told.
+    pub(super) fn on_event(self: &Arc<Self>, events: u32) {
+        let has = |flags: i32| events & flags.cast_unsigned() != 0;
+        if has(libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) {
+            self.hung_up.store(true, SeqCst);
+        }
+        if has(libc::EPOLLOUT) {
+            self.flush();
+        }
+        if has(libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) && self.take_claim() {
+            self.read();
+        }
+    }
+
+    /// Takes the read claim, or has its holder look again.
+    fn take_claim(&self) -> bool {
+        self.claim.swap(AGAIN, SeqCst) == IDLE && {
+            // Between the two steps another event may have said AGAIN too; both are covered by
+            // the look that follows.
+            self.claim.store(READING, SeqCst);
+            true
+        }
+    }
+
+    /// Gives the read claim back; `false` if there is reason to read again, still claimed.
+    fn give_claim(&self) -> bool {
+        if self.claim.compare_exchange(READING, IDLE, SeqCst, SeqCst).is_ok() {
+            return true;
+        }
+        self.claim.store(READING, SeqCst);
+        false
+    }
+
+    fn release(self: &Arc<Self>) {
+        if !self.give_claim() {
+            self.reactor.enqueue(Work::Read(self.clone()));
+        }
+    }
+
+    /// Has a driving thread read, unless one does.
+    fn read_soon(self: &Arc<Self>) {
+        if self.take_claim() {
+            self.reactor.enqueue(Work::Read(self.clone()));
+        }
+    }
+
+    /// Reads what has come and gives it to the handler. The caller holds the read claim, which
+    /// this gives back, passes on, or keeps for good if the connection ended.
+    pub(super) fn read(self: &Arc<Self>) {
+        let conn: Arc<dyn Connection> = self.clone();
+        loop {
+            let Some(mut reader) = self.reader.lock().take() else {
+                panic!("the claim's holder finds the reader in its place");
+            };
+            match self.read_with(&mut reader, &conn) {
+                Pause::Drained => {
+                    *self.reader.lock() = Some(reader);
+                    if self.give_claim() {
+                        return;
+                    }
+                }
+                Pause::Turn => {
+                    *self.reader.lock() = Some(reader);
+                    self.reactor.enqueue(Work::Read(self.clone()));
+                    return;
+                }
+                Pause::End(why) => {
+                    self.finish(*reader, &conn, why);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn read_with(&self, reader: &mut Reader, conn: &Arc<dyn Connection>) -> Pause {
+        let (mut frames, mut bytes) = (0, 0);
+        let mut drained = false;
+        loop {
+            loop {
+                if self.stopped.load(SeqCst) {
+                    return Pause::End(closed("it was closed at this end"));
+                }
+                if self.must_pause() {
+                    return Pause::Drained;
+                }
+                if frames == FRAMES_PER_TURN || bytes >= BYTES_PER_TURN {
+                    return Pause::Turn;
+                }
+                match reader.decoder.next(self.limits()) {
+                    Ok(Some(frame)) => reader.handler.on_frame(conn, frame),
+                    Ok(None) => break,
+                    Err(error) => return Pause::End(error),
+                }
+                frames += 1;
+            }
+            if drained {
+                return Pause::Drained;
+            }
+            match reader.decoder.fill(&self.socket) {
+                Ok(filled) if filled.bytes == 0 => return Pause::End(end_of_stream(&reader.decoder)),
+                Ok(filled) => {
+                    bytes += filled.bytes;
+                    // What comes after a read that found the socket empty is a new event, except
+                    // the end of the stream if that was told already.
+                    drained = filled.drained && !self.hung_up.load(SeqCst);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Pause::Drained,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Pause::End(closed(error)),
+            }
+        }
+    }
+
+    /// Whether too much waits to be sent; if so [`Conn::flush`] has it read later.
+    fn must_pause(&self) -> bool {
+        if self.side == Side::Opened || self.waiting_bytes.load(SeqCst) <= READ_PAUSE_BYTES {
+            return false;
+        }
+        let mut writer = self.writer.lock();
+        writer.read_paused = writer.ended.is_none() && writer.bytes > READ_PAUSE_BYTES;
+        writer.read_paused
+    }
+
+    fn finish(&self, reader: Reader, conn: &Arc<dyn Connection>, why: NetError) {
+        let why = {
+            let mut writer = self.writer.lock();
+            writer.registered = false;
+            writer.end(why)
+        };
+        self.waiting_bytes.store(0, SeqCst);
+        sys::shutdown(&self.socket);
+        self.reactor.deregister(self.id, &self.socket);
+        reader.handler.on_close(conn, why);
+    }
+
+    fn limits(&self) -> FrameLimits {
+        let limits = self.limits.load(SeqCst);
+        FrameLimits {
+            head_bytes_max: (limits & u64::from(u32::MAX)) as u32,
+            payload_bytes_max: (limits >> 32) as u32,
+        }
+    }
+
+    /// Sends what waits, as far as the socket takes it.
+    fn flush(self: &Arc<Self>) {
+        let mut writer = self.writer.lock();
+        if let Err(error) = writer.send_chunks(&self.socket) {
+            writer.end(closed(error));
+        }
+        self.waiting_bytes.store(writer.bytes, SeqCst);
+        if writer.bytes == 0 && writer.armed && writer.registered {
+            writer.armed = false;
+            self.reactor.reregister(self.id, &self.socket, events(false));
+        }
+        let ended = writer.ended.is_some();
+        let resume = writer.read_paused && (ended || writer.bytes < READ_PAUSE_BYTES / 2);
+        writer.read_paused &= !resume;
+        drop(writer);
+        if ended {
+            sys::shutdown(&self.socket);
+        }
+        if resume || ended {
+            self.read_soon();
+        }
+    }
+
+    /// Sends `slices`, or as much as the socket takes, and queues the rest.
+    fn send_slices(&self, slices: &mut [IoSlice<'_>]) -> Result<(), NetError> {
+        let mut writer = self.writer.lock();
+        if let Some(why) = &writer.ended {
+            return Err(why.clone());
+        }
+        let mut rest = slices;
+        if writer.bytes == 0 {
+            send_until_full(&self.socket, &mut rest).map_err(|error| writer.end(closed(error)))?;
+        }
+        let rest_bytes: usize = rest.iter().map(|slice| slice.len()).sum();
+        if rest_bytes == 0 {
+            return Ok(());
+        }
+        if writer.bytes + rest_bytes > SEND_QUEUE_BYTES_MAX {
+            let why = format!("the peer leaves more than {SEND_QUEUE_BYTES_MAX} bytes untaken: it is cut off");
+            self.stopped.store(true, SeqCst);
+            return Err(writer.end(NetError::Limit(why)));
+        }
+        writer.queue(rest, rest_bytes);
+        self.waiting_bytes.store(writer.bytes, SeqCst);
+        if writer.registered && !writer.armed {
+            writer.armed = true;
+            self.reactor.reregister(self.id, &self.socket, events(true));
+        }
+        Ok(())
+    }
+
+    /// Closes and tells the handler before it returns, unless another thread reads right now
+    /// or the connection is over: then that thread does or has done so.
+    pub(super) fn close_now(self: &Arc<Self>) {
+        self.stop();
+        if self.take_claim() {
+            self.read();
+        }
+    }
+
+    fn stop(&self) {
+        self.stopped.store(true, SeqCst);
+        self.writer.lock().end(closed("it was closed at this end"));
+        sys::shutdown(&self.socket);
+    }
+}
+
+/// What a connection is polled for. Room to send is asked for only while something waits:
+/// a local socket would otherwise tell of each frame that the peer took.
+fn events(wants_room: bool) -> i32 {
+    let always = libc::EPOLLIN | libc::EPOLLRDHUP;
+    if wants_room { always | libc::EPOLLOUT } else { always }
+}
+
+fn end_of_stream(decoder: &Decoder) -> NetError {
+    closed(if decoder.is_inside_frame() { "the peer closed it in the middle of a frame" } else { "the peer closed it" })
+}
+
+/// Sends from `slices` until they or the socket's buffer are used up; leaves what was not sent.
+fn send_until_full(socket: &OwnedFd, slices: &mut &mut [IoSlice<'_>]) -> std::io::Result<()> {
+    // Drops empty slices at the front.
+    IoSlice::advance_slices(slices, 0);
+    while !slices.is_empty() {
+        let offered = &slices[..slices.len().min(sys::SLICES_MAX)];
+        let offered_bytes: usize = offered.iter().map(|slice| slice.len()).sum();
+        match sys::send(socket, offered) {
+            Ok(bytes) => {
+                IoSlice::advance_slices(slices, bytes);
+                if bytes < offered_bytes {
+                    return Ok(());
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+impl Writer {
+    /// Ends sending; returns why, which is the first reason given.
+    fn end(&mut self, why: NetError) -> NetError {
+        self.chunks = VecDeque::new();
+        self.first_taken = 0;
+        self.bytes = 0;
+        self.ended.get_or_insert(why).clone()
+    }
+
+    /// Copies `slices`, `bytes` long altogether, behind what waits.
+    fn queue(&mut self, slices: &[IoSlice<'_>], bytes: usize) {
+        match self.chunks.back_mut() {
+            Some(last) if last.len() + bytes <= CHUNK_BYTES => slices.iter().for_each(|slice| last.extend_from_slice(slice)),
+            _ => {
+                let mut chunk = Vec::with_capacity(bytes);
+                slices.iter().for_each(|slice| chunk.extend_from_slice(slice));
+                self.chunks.push_back(chunk);
+            }
+        }
+        self.bytes += bytes;
+    }
+
+    fn send_chunks(&mut self, socket: &OwnedFd) -> std::io::Result<()> {
+        while !self.chunks.is_empty() {
+            let mut slices: Vec<IoSlice<'_>> = self.chunks.iter().take(CHUNKS_PER_SEND).map(|c| IoSlice::new(c)).collect();
+            slices[0] = IoSlice::new(&self.chunks[0][self.first_taken..]);
+            let count = slices.len();
+            let mut rest = &mut slices[..];
+            send_until_full(socket, &mut rest)?;
+            let is_full = !rest.is_empty();
+            let first_left = rest.first().map_or(0, |slice| slice.len());
+            let whole = count - rest.len();
+            self.chunks.drain(..whole);
+            self.first_taken = if is_full { self.chunks[0].len() - first_left } else { 0 };
+            self.bytes = self.chunks.iter().map(Vec::len).sum::<usize>() - self.first_taken;
+            if is_full {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Connection for Conn {
+    fn send(&self, head: &[u8], payload: &[&[u8]]) -> Result<(), NetError> {
+        let prefix: [u8; PREFIX_BYTES] = prefix(head.len(), payload.iter().map(|part| part.len()).sum())?;
+        let mut slices = Vec::with_capacity(2 + payload.len());
+        slices.extend([IoSlice::new(&prefix), IoSlice::new(head)]);
+        slices.extend(payload.iter().map(|part| IoSlice::new(part)));
+        let sent = self.send_slices(&mut slices);
+        if sent.is_err() {
+            // What came before is still given to the handler, and then the end.
+            sys::shutdown(&self.socket);
+            if let Some(this) = self.this.upgrade() {
+                this.read_soon();
+            }
+        }
+        sent
+    }
+
+    fn close(&self) {
+        self.stop();
+        if let Some(this) = self.this.upgrade() {
+            this.read_soon();
+        }
+    }
+
+    fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    fn set_limits(&self, limits: FrameLimits) {
+        self.limits.store(pack(limits), SeqCst);
+    }
+
+    fn id(&self) -> u64 {
+        self.id
+    }
+}

@@ -1,0 +1,158 @@
+//! From bytes off a stream to whole frames.
+//!
+//! It alone knows how a frame lies on the wire: an eight-byte prefix, two little-endian
+//! 32-bit lengths, the head's then the payload's; then the head; then the payload. What head
+//! and payload mean it does not know, nor when to read.
+
+use std::io::Result;
+use std::os::fd::OwnedFd;
+
+use super::sys::{self, Room};
+use crate::{Frame, FrameLimits, NetError};
+
+/// Length of what precedes each frame, in bytes.
+pub(super) const PREFIX_BYTES: usize = 8;
+
+/// Size of a connection's read buffer, in bytes: many small frames come with one read. What of
+/// a frame is not in it yet is read straight into the frame.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Most bytes of one frame that one read takes, so that others get their turn.
+const READ_BYTES_MAX: usize = 4 << 20;
+
+/// The prefix of a frame, or an error that names the length that does not fit in 32 bits.
+pub(super) fn prefix(head_bytes: usize, payload_bytes: usize) -> std::result::Result<[u8; PREFIX_BYTES], NetError> {
+    let length = |bytes: usize| {
+        u32::try_from(bytes).map_err(|_| NetError::Limit(format!("a frame cannot carry {bytes} bytes in one part")))
+    };
+    if head_bytes == 0 {
+        return Err(NetError::Limit("a frame without a head cannot be sent".into()));
+    }
+    let (head, payload) = (length(head_bytes)?, length(payload_bytes)?);
+    Ok((u64::from(payload) << 32 | u64::from(head)).to_le_bytes())
+}
+
+/// How one read ended.
+pub(super) struct Filled {
+    /// Bytes read; 0 is the end of the stream.
+    pub(super) bytes: usize,
+    /// There was room for more, so that the socket was empty.
+    pub(super) drained: bool,
+}
+
+/// The state of one stream between reads.
+pub(super) struct Decoder {
+    buffer: Box<[u8]>,
+    /// Bytes of `buffer` read from the socket but not yet taken: `start..end`.
+    start: usize,
+    end: usize,
+    partial: Option<Partial>,
+}
+
+/// A frame of which the lengths are known.
+struct Partial {
+    frame: Frame,
+    head_bytes_left: usize,
+    payload_bytes_left: usize,
+}
+
+impl Decoder {
+    pub(super) fn new() -> Self {
+        Decoder { buffer: vec![0; BUFFER_BYTES].into(), start: 0, end: 0, partial: None }
+    }
+
+    /// Whether the stream may not end here.
+    pub(super) fn is_inside_frame(&self) -> bool {
+        self.partial.is_some() || self.start < self.end
+    }
+
+    /// The next whole frame among what was read, if any. An error ends the stream.
+    pub(super) fn next(&mut self, limits: FrameLimits) -> std::result::Result<Option<Frame>, NetError> {
+        if self.partial.is_none() {
+            let Some((prefix, _)) = self.buffer[self.start..self.end].split_first_chunk::<PREFIX_BYTES>() else {
+                return Ok(None);
+            };
+            self.partial = Some(Partial::new(*prefix, limits)?);
+            self.start += PREFIX_BYTES;
+        }
+        if let Some(partial) = &mut self.partial {
+            self.start += partial.take(&self.buffer[self.start..self.end]);
+        }
+        let whole = self.partial.take_if(|partial| partial.head_bytes_left + partial.payload_bytes_left == 0);
+        Ok(whole.map(|partial| partial.frame))
+    }
+
+    /// Reads once from `fd`, after `next` has returned `None`.
+    pub(super) fn fill(&mut self, fd: &OwnedFd) -> Result<Filled> {
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        let mut none = Partial::default();
+        let partial = self.partial.as_mut().unwrap_or(&mut none);
+        let head_bytes_max = partial.head_bytes_left.min(READ_BYTES_MAX);
+        let payload_bytes_max = if head_bytes_max < partial.head_bytes_left {
+            0
+        } else {
+            partial.payload_bytes_left.min(READ_BYTES_MAX)
+        };
+        let direct_bytes_max = head_bytes_max + payload_bytes_max;
+        let is_rest = direct_bytes_max == partial.head_bytes_left + partial.payload_bytes_left;
+        let buffer = if is_rest { &mut self.buffer[self.end..] } else { &mut [][..] };
+        let room = direct_bytes_max + buffer.len();
+        let head = Room { vec: &mut partial.frame.head, bytes_max: head_bytes_max };
+        let payload = Room { vec: &mut partial.frame.payload, bytes_max: payload_bytes_max };
+        let bytes = sys::read(fd, head, payload, buffer)?;
+        let head_bytes = bytes.min(head_bytes_max);
+        let payload_bytes = (bytes - head_bytes).min(payload_bytes_max);
+        partial.head_bytes_left -= head_bytes;
+        partial.payload_bytes_left -= payload_bytes;
+        self.end += bytes - head_bytes - payload_bytes;
+        Ok(Filled { bytes, drained: bytes < room })
+    }
+}
+
+impl Default for Partial {
+    fn default() -> Self {
+        Partial { frame: Frame::default(), head_bytes_left: 0, payload_bytes_left: 0 }
+    }
+}
+
+impl Partial {
+    fn new(prefix: [u8; PREFIX_BYTES], limits: FrameLimits) -> std::result::Result<Self, NetError> {
+        let lengths = u64::from_le_bytes(prefix);
+        let head_bytes = (lengths & u64::from(u32::MAX)) as u32;
+        let payload_bytes = (lengths >> 32) as u32;
+        if head_bytes == 0 {
+            return Err(NetError::Limit("the peer sent a frame without a head: it does not speak this protocol".into()));
+        }
+        let checks = [("head", head_bytes, limits.head_bytes_max), ("payload", payload_bytes, limits.payload_bytes_max)];
+        for (part, bytes, bytes_max) in checks {
+            if bytes > bytes_max {
+                let why = format!("the peer announced a frame {part} of {bytes} bytes; at most {bytes_max} are accepted");
+                return Err(NetError::Limit(why));
+            }
+        }
+        let frame = Frame { head: reserve(head_bytes)?, payload: reserve(payload_bytes)? };
+        Ok(Partial { frame, head_bytes_left: head_bytes as usize, payload_bytes_left: payload_bytes as usize })
+    }
+
+    /// Takes what belongs to the frame from `bytes`; returns how many that are.
+    fn take(&mut self, bytes: &[u8]) -> usize {
+        let (head, rest) = bytes.split_at(bytes.len().min(self.head_bytes_left));
+        self.frame.head.extend_from_slice(head);
+        self.head_bytes_left -= head.len();
+        let payload = &rest[..rest.len().min(self.payload_bytes_left)];
+        self.frame.payload.extend_from_slice(payload);
+        self.payload_bytes_left -= payload.len();
+        head.len() + payload.len()
+    }
+}
+
+/// An empty vector with room for exactly `bytes`.
+fn reserve(bytes: u32) -> std::result::Result<Vec<u8>, NetError> {
+    let mut vec = Vec::new();
+    match vec.try_reserve_exact(bytes as usize) {
+        Ok(()) => Ok(vec),
+        Err(error) => Err(NetError::Limit(format!("no memory for a frame of {bytes} bytes: {error}"))),
+    }
+}

@@ -1,0 +1,284 @@
+//! One epoll instance, what is registered with it, and the queue of what is ready to run.
+//!
+//! It alone knows how a thread that drives a runtime goes to sleep and how it is woken. Which
+//! threads drive, and for how long, it does not know: see [`super::drive`].
+
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::io::Result;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::conn::Conn;
+use super::net::{Dial, ListenSocket};
+use super::sys;
+use super::task::TaskCell;
+use super::timers::Timers;
+
+/// Events that one wait takes: few, so that one worker does not carry off what others could do.
+const EVENTS_PER_WAIT: usize = 8;
+
+/// Queued items that run before the sockets are looked at again.
+const RUNS_PER_TURN: usize = 64;
+
+const TOKEN_BELL: u64 = 0;
+const TOKEN_TIMER: u64 = 1;
+const TOKEN_FIRST_SOURCE: u64 = 2;
+
+/// Something ready to run.
+pub(super) enum Work {
+    /// A task that was woken.
+    Run(Arc<TaskCell>),
+    /// A connection to go on reading; its read claim passes on with it.
+    Read(Arc<Conn>),
+    /// A listener to go on accepting from.
+    Accept(Arc<ListenSocket>),
+}
+
+/// Something that epoll tells events of.
+#[derive(Clone)]
+pub(super) enum Source {
+    Conn(Arc<Conn>),
+    Listen(Arc<ListenSocket>),
+    Dial(Arc<Dial>),
+}
+
+/// What all threads of one runtime share.
+pub(super) struct Reactor {
+    epoll: OwnedFd,
+    /// An eventfd: rung to end one thread's wait.
+    bell: OwnedFd,
+    /// The bell was rung and nobody has heard it yet, so that ringing again is pointless.
+    rung: AtomicBool,
+    /// Threads that wait for events, or have announced it and will look at the queue first.
+    sleepers: AtomicUsize,
+    /// Ready work. Its number is bounded by tasks, connections and listeners: each is in it once.
+    queue: Mutex<VecDeque<Work>>,
+    sources: RwLock<HashMap<u64, Source>>,
+    tokens: AtomicU64,
+    pub(super) timers: Timers,
+    /// Threads that the runtime started itself shall end.
+    pub(super) stopping: AtomicBool,
+}
+
+thread_local! {
+    /// The address of the reactor that this thread drives now, or 0.
+    static DRIVEN: Cell<usize> = const { Cell::new(0) };
+}
+
+/// While it lives, its thread drives a reactor: what it makes ready needs no bell, since the
+/// same thread looks at the queue before it sleeps.
+pub(super) struct Driving {
+    before: usize,
+}
+
+impl Driving {
+    pub(super) fn begin(reactor: &Reactor) -> Self {
+        Driving { before: DRIVEN.replace(std::ptr::from_ref(reactor).addr()) }
+    }
+}
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        DRIVEN.set(self.before);
+    }
+}
+
+/// Ends the process if a handler or task panics: state that a panic left half-changed must
+/// not answer another request. The panic's own message has been printed by then.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let thread = std::thread::current();
+            let name = thread.name().unwrap_or("unnamed");
+            eprintln!("azekura: a task or handler panicked on thread '{name}'; its state cannot be trusted: aborting");
+            std::process::abort();
+        }
+    }
+}
+
+/// A thread's own reason to end a wait; see [`super::drive::Parker`].
+pub(super) trait Sleeper {
+    /// Announces the wait; `false` if there is a reason not to block.
+    fn before_wait(&self) -> bool;
+    fn after_wait(&self);
+}
+
+/// A worker has no reason but the queue.
+impl Sleeper for () {
+    fn before_wait(&self) -> bool {
+        true
+    }
+
+    fn after_wait(&self) {}
+}
+
+impl Reactor {
+    pub(super) fn new() -> Result<Arc<Self>> {
+        let reactor = Reactor {
+            epoll: sys::epoll_create()?,
+            bell: sys::eventfd()?,
+            rung: AtomicBool::new(false),
+            sleepers: AtomicUsize::new(0),
+            queue: Mutex::default(),
+            sources: RwLock::default(),
+            tokens: AtomicU64::new(TOKEN_FIRST_SOURCE),
+            timers: Timers::new()?,
+            stopping: AtomicBool::new(false),
+        };
+        let edge_in = libc::EPOLLIN | libc::EPOLLET;
+        sys::epoll_control(&reactor.epoll, libc::EPOLL_CTL_ADD, &reactor.bell, edge_in, TOKEN_BELL)?;
+        sys::epoll_control(&reactor.epoll, libc::EPOLL_CTL_ADD, reactor.timers.fd(), edge_in, TOKEN_TIMER)?;
+        Ok(Arc::new(reactor))
+    }
+
+    /// Whether the calling thread drives this reactor.
+    pub(super) fn is_driven_here(&self) -> bool {
+        DRIVEN.get() == std::ptr::from_ref(self).addr()
+    }
+
+    /// One round: runs what is ready, waits for events unless there is more, handles them.
+    /// Returns at least whenever `sleeper` has a reason.
+    pub(super) fn turn(self: &Arc<Self>, sleeper: &impl Sleeper) {
+        let _guard = AbortOnPanic;
+        self.run_queue();
+        let announced = sleeper.before_wait();
+        let block = announced && self.may_sleep();
+        let mut events = [sys::NO_EVENT; EVENTS_PER_WAIT];
+        let filled = sys::epoll_wait(&self.epoll, &mut events, block);
+        if block {
+            self.sleepers.fetch_sub(1, SeqCst);
+        }
+        sleeper.after_wait();
+        for event in &events[..filled] {
+            self.handle(event.u64, event.events);
+            self.run_queue();
+        }
+    }
+
+    /// Counts this thread among the sleepers unless there is work. Whoever queues work after
+    /// the look at the queue sees the count, because both go through the queue's lock.
+    fn may_sleep(&self) -> bool {
+        self.sleepers.fetch_add(1, SeqCst);
+        let idle = self.queue.lock().is_empty() && !self.stopping.load(SeqCst);
+        if !idle {
+            self.sleepers.fetch_sub(1, SeqCst);
+        }
+        idle
+    }
+
+    fn handle(self: &Arc<Self>, token: u64, events: u32) {
+        match token {
+            TOKEN_BELL => self.rung.store(false, SeqCst),
+            TOKEN_TIMER => self.timers.fire(sys::clock_ns(libc::CLOCK_MONOTONIC)),
+            _ => {
+                let source = self.sources.read().get(&token).cloned();
+                match source {
+                    Some(Source::Conn(conn)) => conn.on_event(events),
+                    Some(Source::Listen(listener)) => listener.accept_all(),
+                    Some(Source::Dial(dial)) => dial.on_event(),
+                    // Deregistered after the kernel had told the event.
+                    None => {}
+                }
+            }
+        }
+    }
+
+    fn run_queue(self: &Arc<Self>) {
+        for _ in 0..RUNS_PER_TURN {
+            let (work, more) = {
+                let mut queue = self.queue.lock();
+                (queue.pop_front(), !queue.is_empty())
+            };
+            let Some(work) = work else { return };
+            if more && self.sleepers.load(SeqCst) > 0 {
+                self.ring();
+            }
+            match work {
+                Work::Run(task) => task.run(),
+                Work::Read(conn) => conn.read(),
+                Work::Accept(listener) => listener.accept_all(),
+            }
+        }
+    }
+
+    /// Queues work, and wakes a sleeping thread for it unless this one will look itself.
+    pub(super) fn enqueue(&self, work: Work) {
+        self.queue.lock().push_back(work);
+        if !self.is_driven_here() && self.sleepers.load(SeqCst) > 0 {
+            self.ring();
+        }
+    }
+
+    /// Ends the wait of one thread, or the next one that begins.
+    pub(super) fn ring(&self) {
+        if !self.rung.swap(true, SeqCst) {
+            sys::eventfd_ring(&self.bell);
+        }
+    }
+
+    /// Tells the threads that the runtime started to end; each that hears it calls this again
+    /// for the next.
+    pub(super) fn ring_stop(&self) {
+        self.stopping.store(true, SeqCst);
+        // Whoever announced its sleep before this lock is woken by the bell; later ones see the flag.
+        drop(self.queue.lock());
+        sys::eventfd_ring(&self.bell);
+    }
+
+    /// A number that no other source of this reactor has or had.
+    pub(super) fn new_token(&self) -> u64 {
+        self.tokens.fetch_add(1, SeqCst)
+    }
+
+    /// Starts telling `source` of `events` on `fd`, edge-triggered.
+    pub(super) fn register(&self, token: u64, fd: &OwnedFd, events: i32, source: Source) -> Result<()> {
+        self.sources.write().insert(token, source);
+        let added = sys::epoll_control(&self.epoll, libc::EPOLL_CTL_ADD, fd, events | libc::EPOLLET, token);
+        if added.is_err() {
+            self.sources.write().remove(&token);
+        }
+        added
+    }
+
+    /// Changes the events of a registered `fd`; those that hold now are told again.
+    pub(super) fn reregister(&self, token: u64, fd: &OwnedFd, events: i32) {
+        let changed = sys::epoll_control(&self.epoll, libc::EPOLL_CTL_MOD, fd, events | libc::EPOLLET, token);
+        assert!(changed.is_ok(), "a registered socket can be changed: {changed:?}");
+    }
+
+    /// Stops telling of a source; events already taken by a thread may still be told.
+    pub(super) fn deregister(&self, token: u64, fd: &OwnedFd) {
+        let source = self.sources.write().remove(&token);
+        if source.is_some() {
+            let removed = sys::epoll_control(&self.epoll, libc::EPOLL_CTL_DEL, fd, 0, token);
+            assert!(removed.is_ok(), "a registered socket can be removed: {removed:?}");
+        }
+    }
+
+    /// Closes every source and drops all work and timers; called once no thread drives.
+    pub(super) fn clear(self: &Arc<Self>) {
+        let sources: Vec<Source> = self.sources.read().values().cloned().collect();
+        for source in sources {
+            match source {
+                Source::Conn(conn) => conn.close_now(),
+                Source::Listen(listener) => listener.close(),
+                Source::Dial(dial) => dial.on_event(),
+            }
+        }
+        loop {
+            let work = self.queue.lock().pop_front();
+            match work {
+                Some(Work::Read(conn)) => conn.read(),
+                Some(Work::Run(_) | Work::Accept(_)) => {}
+                None => break,
+            }
+        }
+        drop(self.timers.clear());
+    }
+}

@@ -1,0 +1,291 @@
+//! The system calls of the real world, each behind a safe function.
+//!
+//! It alone knows how the kernel's structures are laid out and which calls need `unsafe`.
+//! When to make which call it does not know. No function here blocks, except [`epoll_wait`].
+
+use std::ffi::c_int;
+use std::io::{Error, ErrorKind, IoSlice, Result};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::Credentials;
+
+/// Most slices one `sendmsg` takes (`IOV_MAX`, limits.h); more are sent by further calls.
+pub(super) const SLICES_MAX: usize = 1024;
+
+/// What one `epoll_wait` tells of one source.
+pub(super) type Event = libc::epoll_event;
+
+/// An event that says nothing, to make room for those that do.
+pub(super) const NO_EVENT: Event = libc::epoll_event { events: 0, u64: 0 };
+
+fn check(returned: c_int) -> Result<c_int> {
+    if returned < 0 { Err(Error::last_os_error()) } else { Ok(returned) }
+}
+
+fn check_len(returned: isize) -> Result<usize> {
+    usize::try_from(returned).map_err(|_| Error::last_os_error())
+}
+
+fn owned(returned: c_int) -> Result<OwnedFd> {
+    let fd = check(returned)?;
+    // SAFETY: the kernel just made `fd` for us, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn size_of_u32<T>() -> u32 {
+    u32::try_from(size_of::<T>()).expect("kernel structures are small")
+}
+
+/// Makes an epoll instance.
+pub(super) fn epoll_create() -> Result<OwnedFd> {
+    // SAFETY: takes no pointer.
+    owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
+}
+
+/// Adds (`EPOLL_CTL_ADD`), changes (`_MOD`) or removes (`_DEL`) `fd`.
+pub(super) fn epoll_control(epoll: &OwnedFd, op: c_int, fd: &OwnedFd, events: c_int, token: u64) -> Result<()> {
+    let mut event = libc::epoll_event { events: events.cast_unsigned(), u64: token };
+    // SAFETY: `event` is a live epoll_event, which the kernel only reads.
+    check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), op, fd.as_raw_fd(), &raw mut event) }).map(drop)
+}
+
+/// Waits for events; returns how many of `events` were filled. Blocks without limit if `block`.
+pub(super) fn epoll_wait(epoll: &OwnedFd, events: &mut [Event], block: bool) -> usize {
+    let room = c_int::try_from(events.len()).expect("a handful of events");
+    let timeout_ms = if block { -1 } else { 0 };
+    // SAFETY: the kernel writes at most `room` events, which is the length of the slice.
+    let filled = unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), room, timeout_ms) };
+    match check_len(filled as isize) {
+        Ok(filled) => filled,
+        Err(error) if error.kind() == ErrorKind::Interrupted => 0,
+        Err(error) => panic!("epoll_wait: {error}"),
+    }
+}
+
+/// Makes an eventfd.
+pub(super) fn eventfd() -> Result<OwnedFd> {
+    // SAFETY: takes no pointer.
+    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+}
+
+/// Makes an eventfd readable anew. Its counter is never read, since edge-triggered polling
+/// reports each write; once it is full (after 2^64 - 2 writes) that would end.
+pub(super) fn eventfd_ring(fd: &OwnedFd) {
+    let one = 1u64;
+    // SAFETY: the eight bytes written are those of `one`.
+    let written = unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
+    assert!(written == 8, "an eventfd always takes one more");
+}
+
+/// Makes a timer on the monotonic clock that is polled like a socket.
+pub(super) fn timerfd() -> Result<OwnedFd> {
+    // SAFETY: takes no pointer.
+    owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) })
+}
+
+/// Lets the timer fire once, when the monotonic clock reaches `deadline_ns`, or now if it has.
+pub(super) fn timerfd_set(fd: &OwnedFd, deadline_ns: u64) {
+    // Zero would disarm the timer instead; i64::MAX seconds are refused by no kernel.
+    let deadline_ns = deadline_ns.max(1);
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let when = libc::timespec {
+        tv_sec: (deadline_ns / 1_000_000_000).cast_signed(),
+        tv_nsec: (deadline_ns % 1_000_000_000).cast_signed(),
+    };
+    let setting = libc::itimerspec { it_interval: zero, it_value: when };
+    let flags = libc::TFD_TIMER_ABSTIME;
+    // SAFETY: `setting` is live and only read; the kernel accepts null for the old setting.
+    let set = unsafe { libc::timerfd_settime(fd.as_raw_fd(), flags, &raw const setting, std::ptr::null_mut()) };
+    assert!(set == 0, "the timer is ours and the time is valid");
+}
+
+/// What `clock` shows, in nanoseconds.
+pub(super) fn clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a live timespec for the kernel to fill.
+    let read = unsafe { libc::clock_gettime(clock, &raw mut now) };
+    assert!(read == 0, "this clock exists on every Linux");
+    // A clock set before 1970 shows as 1970.
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
+
+/// Fills `bytes` from the kernel's generator; blocks only before the machine has gathered
+/// its first entropy, at boot.
+pub(super) fn random(mut bytes: &mut [u8]) {
+    while !bytes.is_empty() {
+        // SAFETY: the kernel writes at most `bytes.len()` bytes to the slice.
+        let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        match check_len(got) {
+            Ok(got) => bytes = &mut bytes[got..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => panic!("getrandom: {error}; without it no secret is safe"),
+        }
+    }
+}
+
+fn stream_socket(domain: c_int) -> Result<OwnedFd> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: takes no pointer.
+    owned(unsafe { libc::socket(domain, kind, 0) })
+}
+
+/// Sets a socket option of type `T`.
+fn set_option<T>(fd: &OwnedFd, level: c_int, name: c_int, value: &T) -> Result<()> {
+    let len = size_of_u32::<T>();
+    // SAFETY: `value` is live and `len` bytes long; the kernel only reads it.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), len) }).map(drop)
+}
+
+/// Reads a socket option into `value`, which is left alone on failure.
+fn get_option<T: Copy>(fd: &OwnedFd, level: c_int, name: c_int, value: &mut T) -> Result<()> {
+    let mut len = size_of_u32::<T>();
+    let into = std::ptr::from_mut(value).cast();
+    // SAFETY: the kernel writes at most `len` bytes, the size of `T`; the callers' `T` are
+    // integers or structs of integers, valid whatever is written.
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, into, &raw mut len) }).map(drop)
+}
+
+/// Starts a TCP connection; the flag says whether it stands already.
+pub(super) fn connect_tcp(to: &SocketAddr) -> Result<(OwnedFd, bool)> {
+    match to {
+        SocketAddr::V4(to) => {
+            let addr = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: to.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(to.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            let fd = stream_socket(libc::AF_INET)?;
+            set_nodelay(&fd)?;
+            start_connect(fd, &addr, size_of_u32::<libc::sockaddr_in>())
+        }
+        SocketAddr::V6(to) => {
+            let addr = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: to.port().to_be(),
+                sin6_flowinfo: to.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: to.ip().octets() },
+                sin6_scope_id: to.scope_id(),
+            };
+            let fd = stream_socket(libc::AF_INET6)?;
+            set_nodelay(&fd)?;
+            start_connect(fd, &addr, size_of_u32::<libc::sockaddr_in6>())
+        }
+    }
+}
+
+/// Connects to a local socket. `WouldBlock` means that the listener's backlog is full.
+pub(super) fn connect_unix(path: &str) -> Result<OwnedFd> {
+    let mut addr = libc::sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };
+    if path.len() >= addr.sun_path.len() || path.contains('\0') {
+        return Err(Error::new(ErrorKind::InvalidInput, "a socket's path has at most 107 bytes, none of them zero"));
+    }
+    for (to, from) in addr.sun_path.iter_mut().zip(path.bytes()) {
+        *to = from.cast_signed();
+    }
+    let fd = stream_socket(libc::AF_UNIX)?;
+    start_connect(fd, &addr, size_of_u32::<libc::sockaddr_un>()).map(|(fd, _)| fd)
+}
+
+fn start_connect<T>(fd: OwnedFd, addr: &T, len: u32) -> Result<(OwnedFd, bool)> {
+    assert!(len as usize == size_of::<T>(), "the whole address is passed");
+    // SAFETY: `addr` is a live sockaddr of `len` bytes, which the kernel only reads.
+    let started = unsafe { libc::connect(fd.as_raw_fd(), std::ptr::from_ref(addr).cast(), len) };
+    match check(started) {
+        Ok(_) => Ok((fd, true)),
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok((fd, false)),
+        Err(error) => Err(error),
+    }
+}
+
+/// The error that a connection attempt ended with, if any (`SO_ERROR`, socket(7)).
+pub(super) fn pending_error(fd: &OwnedFd) -> Result<()> {
+    let mut code: c_int = 0;
+    get_option(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut code)?;
+    if code == 0 { Ok(()) } else { Err(Error::from_raw_os_error(code)) }
+}
+
+/// Sends small frames at once instead of waiting for more (`TCP_NODELAY`, tcp(7)).
+pub(super) fn set_nodelay(fd: &OwnedFd) -> Result<()> {
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1 as &c_int)
+}
+
+/// Asks for a send buffer of `bytes`; the system may give less.
+pub(super) fn set_send_buffer(fd: &OwnedFd, bytes: c_int) {
+    if set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes).is_err() {
+        // Only an administrator may pass the system's limit; up to it anyone may ask, and a
+        // smaller buffer is only slower.
+        drop(set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes));
+    }
+}
+
+/// Sets how many connections may wait to be accepted; the system may allow fewer.
+pub(super) fn listen(fd: &OwnedFd, backlog: c_int) -> Result<()> {
+    // SAFETY: takes no pointer.
+    check(unsafe { libc::listen(fd.as_raw_fd(), backlog) }).map(drop)
+}
+
+/// Who connected to, or listens on, the other end of a local socket.
+pub(super) fn credentials(fd: &OwnedFd) -> Result<Credentials> {
+    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    get_option(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut who)?;
+    Ok(Credentials { uid: who.uid, gid: who.gid, pid: who.pid })
+}
+
+/// Ends both directions; fails only when there is nothing left to end.
+pub(super) fn shutdown(fd: &OwnedFd) {
+    // SAFETY: takes no pointer.
+    let _already_ended = unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// Sends from the slices (at most [`SLICES_MAX`] of them) what the socket takes at once.
+pub(super) fn send(fd: &OwnedFd, slices: &[IoSlice<'_>]) -> Result<usize> {
+    assert!(slices.len() <= SLICES_MAX, "the kernel refuses more");
+    // SAFETY: all-zero bytes are a msghdr without address, data and control.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    // `IoSlice` is documented to have the layout of iovec.
+    message.msg_iov = slices.as_ptr().cast_mut().cast();
+    message.msg_iovlen = slices.len();
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: `message` points at `msg_iovlen` live slices, which sendmsg only reads.
+    check_len(unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags) })
+}
+
+/// Where one read puts its bytes: behind the end of `vec`, at most `bytes_max` of them.
+pub(super) struct Room<'a> {
+    /// Grown by what was read; never reallocated.
+    pub(super) vec: &'a mut Vec<u8>,
+    /// Must fit the spare capacity of `vec`.
+    pub(super) bytes_max: usize,
+}
+
+impl Room<'_> {
+    fn iovec(&mut self) -> libc::iovec {
+        let spare = &mut self.vec.spare_capacity_mut()[..self.bytes_max];
+        libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: spare.len() }
+    }
+
+    /// Counts the first of `bytes` read bytes as its own and returns the rest.
+    fn grow(&mut self, bytes: usize) -> usize {
+        let own = bytes.min(self.bytes_max);
+        let len = self.vec.len() + own;
+        // SAFETY: the kernel filled `own` bytes of the spare capacity that `iovec` gave it, from
+        // its beginning, so that the first `len` bytes are initialized and within capacity.
+        unsafe { self.vec.set_len(len) };
+        bytes - own
+    }
+}
+
+/// Reads once, into `first`, then `second`, then `rest`; returns the bytes read altogether.
+/// Nothing is zeroed beforehand.
+pub(super) fn read(fd: &OwnedFd, mut first: Room<'_>, mut second: Room<'_>, rest: &mut [u8]) -> Result<usize> {
+    let rest = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+    let parts = [first.iovec(), second.iovec(), rest];
+    // SAFETY: the three parts are disjoint, exclusively borrowed and as long as they say.
+    let bytes = check_len(unsafe { libc::readv(fd.as_raw_fd(), parts.as_ptr(), 3) })?;
+    let bytes_after_first = first.grow(bytes);
+    second.grow(bytes_after_first);
+    Ok(bytes)
+}

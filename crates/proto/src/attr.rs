@@ -1,0 +1,214 @@
+//! What is known of a file or directory, and who asks.
+
+use crate::ids::{Generation, Ino, MapEpoch, ShardId, Time};
+use crate::wire::{Input, Malformed, Wire};
+use crate::{wire_enum, wire_struct};
+
+/// Kinds of files, as in `S_IFMT` (inode(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe.
+    Fifo,
+    /// A local socket's name.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+impl FileKind {
+    /// The file type bits of `st_mode`.
+    pub fn mode_bits(self) -> u32 {
+        match self {
+            FileKind::Fifo => 0o010_000,
+            FileKind::CharDevice => 0o020_000,
+            FileKind::Directory => 0o040_000,
+            FileKind::BlockDevice => 0o060_000,
+            FileKind::File => 0o100_000,
+            FileKind::Symlink => 0o120_000,
+            FileKind::Socket => 0o140_000,
+        }
+    }
+
+    /// The kind that the type bits of a mode name.
+    pub fn from_mode(mode: u32) -> Option<FileKind> {
+        Self::ALL.into_iter().find(|kind| kind.mode_bits() == mode & 0o170_000)
+    }
+
+    /// The letter that `ls -l` and `find -type` use.
+    pub fn letter(self) -> char {
+        match self {
+            FileKind::File => '-',
+            FileKind::Directory => 'd',
+            FileKind::Symlink => 'l',
+            FileKind::Fifo => 'p',
+            FileKind::Socket => 's',
+            FileKind::CharDevice => 'c',
+            FileKind::BlockDevice => 'b',
+        }
+    }
+
+    const ALL: [FileKind; 7] = [
+        FileKind::File,
+        FileKind::Directory,
+        FileKind::Symlink,
+        FileKind::Fifo,
+        FileKind::Socket,
+        FileKind::CharDevice,
+        FileKind::BlockDevice,
+    ];
+}
+
+impl Wire for FileKind {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push((self.mode_bits() >> 12) as u8);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, Malformed> {
+        let bits = u32::from(u8::take(input)?) << 12;
+        FileKind::from_mode(bits).filter(|kind| kind.mode_bits() == bits).ok_or_else(|| input.malformed("a kind of file"))
+    }
+}
+
+wire_struct! {
+    /// Attributes of one inode.
+    ///
+    /// For a directory `size`, `links`, `mtime` and `ctime` are exact only in the reply to
+    /// `GetAttr`, which gathers them; elsewhere they are the home's part.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Attr {
+        /// Identity.
+        pub ino: Ino,
+        /// File type.
+        pub kind: FileKind,
+        /// Permission bits with set-id and sticky (12 bits).
+        pub mode: u32,
+        /// Number of entries that name it; for a directory 2 + subdirectories.
+        pub links: u32,
+        /// Owner.
+        pub uid: u32,
+        /// Owning group.
+        pub gid: u32,
+        /// Device number of a device file, else 0.
+        pub rdev: u32,
+        /// Length in bytes; for a directory its number of entries; for a symlink its target's length.
+        pub size: u64,
+        /// As set by utimensat(2); reading does not move it.
+        pub atime: Time,
+        /// Last change of the data.
+        pub mtime: Time,
+        /// Last change of the attributes.
+        pub ctime: Time,
+        /// When it was made.
+        pub btime: Time,
+        /// Raised by every truncation.
+        pub generation: Generation,
+        /// Map epoch at which it was made: a server that started empty later has lost its part.
+        pub born: MapEpoch,
+        /// Where chunk 0 of its data lives; its inode's home unless placed elsewhere.
+        pub data_shard: ShardId,
+        /// Base-2 logarithm of its chunk size in bytes (for a directory: of its new files).
+        pub chunk_bits: u8,
+        /// Whether data may exist beyond chunk 0.
+        pub wide: bool,
+        /// For a directory the directory that holds it; else 0.
+        pub parent: Ino,
+    }
+}
+
+impl Attr {
+    /// Chunk size in bytes.
+    pub fn chunk_bytes(&self) -> u64 {
+        1 << self.chunk_bits
+    }
+
+    /// `st_mode`: type and permission bits.
+    pub fn st_mode(&self) -> u32 {
+        self.kind.mode_bits() | self.mode
+    }
+}
+
+wire_struct! {
+    /// What a server must know of a directory to serve its entries: granted by the directory's
+    /// home, recalled when it changes.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Stub {
+        /// The directory.
+        pub ino: Ino,
+        /// Permission bits with set-gid and sticky.
+        pub mode: u32,
+        /// Owner.
+        pub uid: u32,
+        /// Owning group.
+        pub gid: u32,
+        /// Map epoch at which the directory was made.
+        pub born: MapEpoch,
+        /// Base-2 logarithm of the chunk size of new files.
+        pub chunk_bits: u8,
+        /// Raised by every change of the fields above; an older stub never replaces a newer one.
+        pub version: u64,
+    }
+}
+
+wire_struct! {
+    /// Who asks: checked against what the connection has proven.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Identity {
+        /// User id.
+        pub uid: u32,
+        /// Primary group id.
+        pub gid: u32,
+        /// Supplementary groups, at most `GROUPS_MAX`.
+        pub groups: Vec<u32>,
+    }
+}
+
+impl Identity {
+    /// Whether the user is root, to whom permission bits do not apply.
+    pub fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+
+    /// Whether `gid` is among the user's groups.
+    pub fn in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+}
+
+wire_enum! {
+    /// A time to set: utimensat(2).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum SetTime {
+        /// `UTIME_NOW`.
+        1 = Now,
+        /// The given time.
+        2 = To {
+            /// Nanoseconds since 1970-01-01 UTC.
+            time: Time
+        },
+    }
+}
+
+wire_struct! {
+    /// A change of attributes; `None` leaves a field as it is. Length is changed by `Truncate`.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Change {
+        /// New permission bits (12 bits).
+        pub mode: Option<u32>,
+        /// New owner.
+        pub uid: Option<u32>,
+        /// New group.
+        pub gid: Option<u32>,
+        /// New access time.
+        pub atime: Option<SetTime>,
+        /// New modification time.
+        pub mtime: Option<SetTime>,
+    }
+}

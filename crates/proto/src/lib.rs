@@ -1,0 +1,27 @@
+//! The only room that knows what bytes on the wire mean.
+//!
+//! Ids, attributes, messages, frames, the handshake, block checksums, retry
+//! records and the arithmetic of placement: all of it pure computation, so that
+//! client, server, store and simulation read the same rules. How bytes travel
+//! (`io`), what an operation does to a name (`meta`) and who decides (`client`,
+//! `server`) it deliberately does not know.
+
+pub mod attr;
+pub mod error;
+pub mod frame;
+pub mod handshake;
+pub mod ids;
+pub mod limits;
+pub mod message;
+pub mod name;
+pub mod place;
+pub mod retry;
+pub mod sum;
+pub mod wire;
+
+pub use attr::{Attr, Change, FileKind, Identity, SetTime, Stub};
+pub use error::{Code, Failure, Refusal};
+pub use ids::{Generation, Incarnation, Ino, JobId, MapEpoch, NamespaceEpoch, Sequence, ServerIndex, SessionId, ShardId, Time, TxId};
+pub use message::{Reply, Request};
+pub use name::{Name, NameHash};
+pub use place::ShardMap;

@@ -1,0 +1,80 @@
+//! Constants that all nodes of a volume must share, and limits of the wire.
+//!
+//! [`fingerprint`] is compared at the handshake, so that two builds that disagree refuse
+//! each other instead of misreading each other.
+
+/// Version of frames and messages. A change of any encoding raises it and adds a golden sample.
+pub const WIRE_VERSION: u8 = 1;
+
+/// Bytes that one checksum covers. Small enough that a 4 KiB read stays a 4 KiB read, large
+/// enough that checksums are a thousandth of the data.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// Virtual shards of a volume when nobody chose: far more than servers, so that moving single
+/// shards balances load, few enough that one server can visit all of its own in microseconds.
+pub const SHARDS_DEFAULT: u32 = 4096;
+
+/// Most shards a volume can have: sixteen bits of an inode number name the shard.
+pub const SHARDS_MAX: u32 = 1 << 16;
+
+/// Fewest shards for each server, so that load can be balanced at all.
+pub const SHARDS_PER_SERVER_MIN: u32 = 64;
+
+/// Base-2 logarithm of the chunk size when nobody chose: 1 MiB, one full FUSE request.
+pub const CHUNK_BITS_DEFAULT: u8 = 20;
+/// Smallest chunk: 64 KiB. Below, the cost of a request dominates.
+pub const CHUNK_BITS_MIN: u8 = 16;
+/// Largest chunk: 16 MiB. Above, one request holds a server's memory for too long.
+pub const CHUNK_BITS_MAX: u8 = 24;
+
+/// Longest head (header and body) of a frame: a page of directory entries fits with room to spare.
+pub const HEAD_BYTES_MAX: u32 = 1 << 20;
+/// Longest payload of a frame: one largest chunk, widened to whole blocks.
+pub const PAYLOAD_BYTES_MAX: u32 = (1 << CHUNK_BITS_MAX) + 2 * BLOCK_BYTES as u32;
+
+/// Longest name of a directory entry in bytes (POSIX `NAME_MAX` on Linux).
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest target of a symbolic link in bytes (`PATH_MAX` without its terminator).
+pub const TARGET_BYTES_MAX: usize = 4095;
+/// Largest file in bytes: offsets are signed 64-bit numbers in POSIX.
+pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+/// Most links to one file.
+pub const LINKS_MAX: u32 = 65_000;
+/// Most supplementary groups that a request states; more are refused, never cut off.
+pub const GROUPS_MAX: usize = 1024;
+
+/// Requests of one session that change one shard and are not yet known to be done. A server
+/// keeps that many replies for a session and shard; a client waits before it would send more.
+pub const RETRIES_PER_SESSION_AND_SHARD: usize = 64;
+
+/// Longest time that a client goes on repeating a request. Retry records of a session that
+/// has been silent for longer are dropped, and its old sequence numbers refused.
+pub const RETRY_SECONDS_MAX: u64 = 60;
+
+/// How long a client tries before it gives up with an error, unless told otherwise.
+pub const DEADLINE_MS_DEFAULT: u32 = 10_000;
+
+/// How long a session may be without any connection before a server drops what it held open.
+pub const SESSION_GRACE_MS: u64 = 10_000;
+
+/// Directories whose rename or loss of rights is remembered for clients with an older epoch;
+/// a client that is further behind forgets all it cached.
+pub const NAMESPACE_CHANGES_KEPT: usize = 4096;
+
+/// Entries that one page of a listing holds at most.
+pub const LIST_ENTRIES_MAX: usize = 4096;
+
+/// A number that changes when a constant above that both ends must share changes.
+pub fn fingerprint() -> u64 {
+    let shared = [
+        u64::from(WIRE_VERSION),
+        BLOCK_BYTES as u64,
+        u64::from(SHARDS_MAX),
+        u64::from(CHUNK_BITS_MAX),
+        NAME_BYTES_MAX as u64,
+        RETRIES_PER_SESSION_AND_SHARD as u64,
+        RETRY_SECONDS_MAX,
+    ];
+    let bytes: Vec<u8> = shared.iter().flat_map(|value| value.to_le_bytes()).collect();
+    xxhash_rust::xxh3::xxh3_64(&bytes)
+}

@@ -1,0 +1,636 @@
+//! Every message, declared once. The header of a frame says which shard is meant and who asks
+//! for the how-manieth change; the body is an [`Envelope`] around a [`Request`], or a [`Reply`].
+//!
+//! Each request names the shard that its header must carry: *entry* (hash of parent and name),
+//! *home* (the inode's), *chunk* (the chunk's), or none (*server*: the whole server is meant).
+
+use crate::attr::{Attr, Change, FileKind, Identity, Stub};
+use crate::ids::{Generation, Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, Time, TxId};
+use crate::name::{Name, NameHash};
+use crate::place::{ServerInfo, ShardMap};
+use crate::wire::Blob;
+use crate::{wire_enum, wire_struct};
+
+wire_struct! {
+    /// The body of a request frame.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Envelope {
+        /// On whose behalf.
+        pub identity: Identity,
+        /// What is asked.
+        pub request: Request,
+    }
+}
+
+wire_enum! {
+    /// What can be asked of a server.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub enum Request {
+        /// Entry shard. Needs search permission on the parent. Reply: `Entry`.
+        1 = Lookup { parent: Ino, name: Name },
+        /// Entry shard. Makes a file of any kind but a hard link. Reply: `Entry`.
+        2 = Create {
+            parent: Ino,
+            name: Name,
+            kind: FileKind,
+            /// Permission bits, the caller's umask already applied.
+            mode: u32,
+            /// Device number for device files.
+            rdev: u32,
+            /// A symlink's target.
+            target: Blob,
+            /// Fail if the name exists (`O_EXCL`); always meant for kinds other than `File`.
+            exclusive: bool,
+            /// Registers an open under this handle number of the session.
+            open: Option<u64>,
+            /// Base-2 logarithm of the chunk size; 0 takes the directory's.
+            chunk_bits: u8,
+        },
+        /// Entry shard. Removes a name of anything but a directory. Reply: `Done`.
+        3 = Unlink { parent: Ino, name: Name },
+        /// Entry shard. Removes an empty directory. Reply: `Done`.
+        4 = Rmdir { parent: Ino, name: Name },
+        /// Entry shard of the new name. Reply: `Attributes`.
+        5 = Link { parent: Ino, name: Name, ino: Ino },
+        /// Entry shard of the old name. Reply: `Done`.
+        6 = Rename {
+            parent: Ino,
+            name: Name,
+            to_parent: Ino,
+            to_name: Name,
+            /// Fail if the new name exists (`RENAME_NOREPLACE`).
+            no_replace: bool,
+        },
+
+        /// Home. `exact` gathers a directory's counts and times from all servers with entries of it.
+        /// Reply: `Attributes`.
+        10 = GetAttr { ino: Ino, exact: bool },
+        /// Home. Reply: `Attributes`.
+        11 = SetAttr { ino: Ino, change: Change },
+        /// Home. Sets the length; needs write permission unless `opened` (the handle was checked at
+        /// open). Reply: `Attributes` with the new generation.
+        12 = Truncate { ino: Ino, size: u64, opened: bool },
+        /// Home. Checks permission and registers an open. Reply: `Attributes`.
+        13 = Open { ino: Ino, handle: u64, read: bool, write: bool },
+        /// Server. Ends opens; repeating it is harmless. Reply: `Done`.
+        14 = Close { handles: Vec<Handle> },
+        /// Home. The file has been written up to `end` (0: not at all), in the generation named; its
+        /// modification time becomes now. `wide` announces the first data beyond chunk 0, and is
+        /// acknowledged before such data are sent. Reply: `Attributes`.
+        15 = Report { ino: Ino, generation: Generation, end: u64, wide: bool },
+        /// Home. Reply: `Target`.
+        16 = ReadLink { ino: Ino },
+        /// Home of a directory. Needs read permission. Reply: `Holders`.
+        17 = Holders { dir: Ino },
+
+        /// Chunk. The payload is written at `offset` of the chunk; chunk 0 at the inode's home also
+        /// moves size and times. Reply: `Written`.
+        20 = Write {
+            ino: Ino,
+            generation: Generation,
+            born: MapEpoch,
+            chunk: u64,
+            offset: u32,
+            /// One checksum for each piece within a block, see `sum::piece_sums`.
+            sums: Vec<u32>,
+        },
+        /// Chunk. Reply: `Data`.
+        21 = Read { ino: Ino, generation: Generation, born: MapEpoch, chunk: u64, offset: u32, len: u32 },
+
+        /// Server. This server's entries of a directory after cookie `after` (0: from the first), in
+        /// order of their cookies; entries of equal cookie come in one page. Reply: `Listing`.
+        30 = List { dir: Ino, after: u64, limit: u32, attrs: bool },
+        /// Server. Looks through this server's entries of many directories. Reply: `Scanned`.
+        31 = Scan {
+            dirs: Vec<Ino>,
+            predicate: Predicate,
+            /// Report matching entries (find).
+            find: bool,
+            /// Sum up what the directories hold (du).
+            usage: bool,
+            /// Where the last page ended: index in `dirs` and cookie.
+            after_dir: u32,
+            after: u64,
+            limit: u32,
+        },
+        /// Server. Reply: `Space`.
+        32 = StatFs,
+        /// Server. Reply: `Status`.
+        33 = Status,
+        /// Server. The server's map. Reply: `Map`.
+        34 = GetMap,
+        /// Server; the owner or root. The server ends when the reply is sent. Reply: `Done`.
+        35 = Shutdown,
+        /// Server. The session ends: what it held open is dropped. Reply: `Done`.
+        36 = EndSession,
+
+        /// Keeper, from a server that starts. Answered when the volume is complete. Reply: `Map`.
+        40 = Join { slot: ServerIndex, info: ServerInfo },
+        /// Server, from the keeper: a newer map. Reply: `Done`.
+        41 = MapPush { map: ShardMap },
+        /// Home of a directory, from a server that has entries of it to serve. Reply: `StubGranted`.
+        42 = StubGet { dir: Ino, holder: ServerIndex, incarnation: Incarnation },
+        /// Server, from a directory's home: stop changing entries if there are none. Reply: `StubClosed`.
+        43 = StubClose { dir: Ino },
+        /// Server: the removal did not happen. Reply: `Done`.
+        44 = StubReopen { dir: Ino },
+        /// Server: the directory is gone. Reply: `Done`.
+        45 = StubDrop { dir: Ino },
+        /// Server: a directory's rights have changed. Reply: `Done`.
+        46 = StubUpdate { stub: Stub },
+        /// Server: this server's part of a directory's counts. Reply: `FragmentIs`.
+        47 = Fragment { dir: Ino },
+        /// Entry shard of a rename's new name: lock and validate. Reply: `Prepared`.
+        48 = Prepare {
+            tx: TxId,
+            coordinator: ServerIndex,
+            incarnation: Incarnation,
+            to_parent: Ino,
+            to_name: Name,
+            ino: Ino,
+            kind: FileKind,
+            no_replace: bool,
+        },
+        /// Entry shard of a rename's new name: the decision. Reply: `Done`.
+        49 = Commit { tx: TxId, to_parent: Ino, to_name: Name },
+        /// Entry shard of a rename's new name: never mind. Reply: `Done`.
+        50 = Abort { tx: TxId, to_parent: Ino, to_name: Name },
+        /// Server, to a coordinator: what became of it? Reply: `TxIs`.
+        51 = TxOutcome { tx: TxId },
+        /// Home: one more name. Reply: `Attributes`.
+        52 = AddLink { ino: Ino },
+        /// Home: one name less. Reply: `Done`.
+        53 = DropLink { ino: Ino },
+        /// Home of a directory: it has moved. Reply: `Done`.
+        54 = SetParent { ino: Ino, parent: Ino },
+        /// Home of a directory. Reply: `ParentIs`.
+        55 = ParentOf { ino: Ino },
+        /// Home of a directory: make it dead if it is empty everywhere. Reply: `Done`.
+        56 = CloseDir { dir: Ino },
+        /// Keeper: a directory is renamed or loses rights. Answered when every server knows. Reply: `EpochIs`.
+        57 = RaiseEpoch { dir: Ino },
+        /// Server, from the keeper. Reply: `Done`.
+        58 = EpochPush { epoch: NamespaceEpoch, dir: Ino },
+        /// Keeper: the one token for moving directories between parents. Reply: `Done`.
+        59 = TakeToken { tx: TxId },
+        /// Keeper. Reply: `Done`.
+        60 = DropToken { tx: TxId },
+        /// Server: drop a file's bytes from `length` on and refuse generations below. Reply: `Done`.
+        61 = Cut { ino: Ino, generation: Generation, length: u64, chunk_bits: u8 },
+        /// Server: drop all of a deleted file's data. Reply: `Done`.
+        62 = DeleteData { ino: Ino },
+        /// Home, from a server that may have missed a cut. Reply: `CutIs`.
+        63 = CutQuery { ino: Ino, have: Generation },
+    }
+}
+
+impl Request {
+    /// Whether it changes something and so needs a sequence number to take effect once.
+    pub fn is_change(&self) -> bool {
+        matches!(
+            self,
+            Request::Create { .. }
+                | Request::Unlink { .. }
+                | Request::Rmdir { .. }
+                | Request::Link { .. }
+                | Request::Rename { .. }
+                | Request::SetAttr { .. }
+                | Request::Truncate { .. }
+                | Request::Open { .. }
+                | Request::Report { .. }
+                | Request::Write { .. }
+                | Request::AddLink { .. }
+                | Request::DropLink { .. }
+                | Request::SetParent { .. }
+        )
+    }
+
+    /// Whether only servers of the volume may ask it.
+    pub fn from_servers_only(&self) -> bool {
+        matches!(
+            self,
+            Request::Join { .. }
+                | Request::MapPush { .. }
+                | Request::StubGet { .. }
+                | Request::StubClose { .. }
+                | Request::StubReopen { .. }
+                | Request::StubDrop { .. }
+                | Request::StubUpdate { .. }
+                | Request::Fragment { .. }
+                | Request::Prepare { .. }
+                | Request::Commit { .. }
+                | Request::Abort { .. }
+                | Request::TxOutcome { .. }
+                | Request::AddLink { .. }
+                | Request::DropLink { .. }
+                | Request::SetParent { .. }
+                | Request::ParentOf { .. }
+                | Request::CloseDir { .. }
+                | Request::RaiseEpoch { .. }
+                | Request::EpochPush { .. }
+                | Request::TakeToken { .. }
+                | Request::DropToken { .. }
+                | Request::Cut { .. }
+                | Request::DeleteData { .. }
+                | Request::CutQuery { .. }
+        )
+    }
+
+    /// Whether it is about names, so that what the sender knows of renamed directories matters.
+    pub fn needs_namespace_epoch(&self) -> bool {
+        matches!(
+            self,
+            Request::Lookup { .. }
+                | Request::Create { .. }
+                | Request::Unlink { .. }
+                | Request::Rmdir { .. }
+                | Request::Link { .. }
+                | Request::Rename { .. }
+                | Request::Holders { .. }
+                | Request::List { .. }
+                | Request::Scan { .. }
+        )
+    }
+
+    /// Whether the header's shard is meaningful and must belong to the server asked.
+    pub fn names_shard(&self) -> bool {
+        !matches!(
+            self,
+            Request::Close { .. }
+                | Request::List { .. }
+                | Request::Scan { .. }
+                | Request::StatFs
+                | Request::Status
+                | Request::GetMap
+                | Request::Shutdown
+                | Request::EndSession
+                | Request::Join { .. }
+                | Request::MapPush { .. }
+                | Request::StubClose { .. }
+                | Request::StubReopen { .. }
+                | Request::StubDrop { .. }
+                | Request::StubUpdate { .. }
+                | Request::Fragment { .. }
+                | Request::TxOutcome { .. }
+                | Request::RaiseEpoch { .. }
+                | Request::EpochPush { .. }
+                | Request::TakeToken { .. }
+                | Request::DropToken { .. }
+                | Request::Cut { .. }
+                | Request::DeleteData { .. }
+        )
+    }
+}
+
+wire_enum! {
+    /// What a server answers.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub enum Reply {
+        /// It is done.
+        1 = Done,
+        /// A name's meaning. Without `attr` the inode lives elsewhere: ask its home.
+        2 = Entry { ino: Ino, kind: FileKind, attr: Option<Attr>, created: bool },
+        /// Attributes of the inode asked about.
+        3 = Attributes { attr: Attr },
+        /// A symlink's target.
+        4 = Target { target: Blob },
+        /// The servers that hold entries of a directory, and its attributes.
+        5 = Holders { servers: Vec<ServerIndex>, attr: Attr },
+        /// Data are stored; attributes where the server is the inode's home.
+        6 = Written { attr: Option<Attr> },
+        /// Data of one chunk. The payload starts at `start`, a block border at or before the offset
+        /// asked for, and ends where this chunk's stored data end or at the block border at or after
+        /// the end asked for. What lies beyond it is a hole or beyond the end of the file: only the
+        /// size tells, which is given where the server is the inode's home.
+        7 = Data { start: u32, sums: Vec<u32>, size: Option<u64> },
+        /// A page of a directory; `more` says that another one follows after the last entry.
+        8 = Listing { entries: Vec<Listed>, more: bool },
+        /// A page of a search. With `next` there is more, from that place on.
+        9 = Scanned { found: Vec<Found>, subdirs: Vec<SubDir>, elsewhere: Vec<Found>, usage: Vec<Usage>, next: Option<ScanPlace> },
+        /// Space of one server, in bytes, and its number of inodes.
+        10 = Space { capacity_bytes: u64, used_bytes: u64, inodes: u64 },
+        /// How a server is.
+        11 = Status { status: ServerStatus },
+        /// The shard map.
+        12 = Map { map: ShardMap },
+        /// A directory's stub.
+        13 = StubGranted { stub: Stub },
+        /// Whether the stub was closed, that is: whether there was no entry.
+        14 = StubClosed { empty: bool },
+        /// A part of a directory's counts.
+        15 = FragmentIs { entries: u64, subdirs: u64, changed: Time },
+        /// The new name is locked; `victim` is what it names now.
+        16 = Prepared { victim: Option<Victim> },
+        /// What became of a transaction; `None` when it is not yet decided.
+        17 = TxIs { committed: Option<bool> },
+        /// A directory's parent.
+        18 = ParentIs { parent: Ino },
+        /// The namespace epoch.
+        19 = EpochIs { epoch: NamespaceEpoch },
+        /// What a server that may have missed cuts has to drop.
+        20 = CutIs { generation: Generation, length: u64, chunk_bits: u8 },
+    }
+}
+
+wire_struct! {
+    /// One open of one session.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub struct Handle {
+        /// The file.
+        pub ino: Ino,
+        /// The session's number for the open.
+        pub handle: u64,
+    }
+}
+
+wire_struct! {
+    /// An entry in a listing.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Listed {
+        /// Its cookie.
+        pub hash: NameHash,
+        /// Its name.
+        pub name: Name,
+        /// What it names.
+        pub ino: Ino,
+        /// Of which kind.
+        pub kind: FileKind,
+        /// If asked for and kept here.
+        pub attr: Option<Attr>,
+    }
+}
+
+wire_struct! {
+    /// An entry found by a scan.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Found {
+        /// Index of its directory in the request.
+        pub dir: u32,
+        /// Its name.
+        pub name: Name,
+        /// What it names.
+        pub ino: Ino,
+        /// Of which kind.
+        pub kind: FileKind,
+        /// Absent where the inode lives elsewhere: the asker fetches it and decides.
+        pub attr: Option<Attr>,
+    }
+}
+
+wire_struct! {
+    /// A directory that a scan came across.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct SubDir {
+        /// Index of its parent in the request.
+        pub dir: u32,
+        /// Its name.
+        pub name: Name,
+        /// Its inode number.
+        pub ino: Ino,
+    }
+}
+
+wire_struct! {
+    /// What files with one link, kept on one server, add up to in one directory.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Usage {
+        /// Index of the directory in the request.
+        pub dir: u32,
+        /// Files of every kind but directories.
+        pub files: u64,
+        /// Sum of their lengths in bytes.
+        pub bytes: u64,
+    }
+}
+
+wire_struct! {
+    /// Where a scan goes on.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ScanPlace {
+        /// Index of the directory.
+        pub dir: u32,
+        /// Cookie within it.
+        pub after: u64,
+    }
+}
+
+wire_struct! {
+    /// What a rename would replace.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Victim {
+        /// Its inode number.
+        pub ino: Ino,
+        /// Its kind.
+        pub kind: FileKind,
+    }
+}
+
+wire_struct! {
+    /// What a search looks for; every part that is there must hold.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Predicate {
+        /// Shell pattern for the name (`*`, `?`, `[a-z]`, `[!a]`, `\x`), as in glob(7).
+        pub name: Option<Blob>,
+        /// Kind of file.
+        pub kind: Option<FileKind>,
+        /// Least length in bytes.
+        pub size_min: Option<u64>,
+        /// Greatest length in bytes.
+        pub size_max: Option<u64>,
+        /// Modified later than this.
+        pub newer_than: Option<Time>,
+        /// Modified earlier than this.
+        pub older_than: Option<Time>,
+        /// Owner.
+        pub uid: Option<u32>,
+    }
+}
+
+wire_struct! {
+    /// A counter with its name.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Counter {
+        /// What is counted.
+        pub name: String,
+        /// How often.
+        pub count: u64,
+    }
+}
+
+wire_struct! {
+    /// How a server is.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct ServerStatus {
+        /// Its place in the map.
+        pub index: ServerIndex,
+        /// Its node.
+        pub host: String,
+        /// Its process id there.
+        pub pid: u32,
+        /// Its incarnation.
+        pub incarnation: Incarnation,
+        /// Its map.
+        pub map_epoch: MapEpoch,
+        /// Its namespace epoch.
+        pub namespace_epoch: NamespaceEpoch,
+        /// Time since it started, in nanoseconds.
+        pub up_ns: u64,
+        /// Bytes it can hold.
+        pub capacity_bytes: u64,
+        /// Bytes it holds.
+        pub used_bytes: u64,
+        /// Bytes of memory that are faulted in.
+        pub touched_bytes: u64,
+        /// Inodes it keeps.
+        pub inodes: u64,
+        /// Entries it keeps.
+        pub entries: u64,
+        /// Chunks it keeps.
+        pub chunks: u64,
+        /// Sessions connected.
+        pub sessions: u64,
+        /// Opens registered.
+        pub opens: u64,
+        /// Requests by name, counted where they are dispatched.
+        pub requests: Vec<Counter>,
+    }
+}
+
+impl Predicate {
+    /// Whether name and kind fit; the rest needs attributes.
+    pub fn fits_name(&self, name: &Name, kind: FileKind) -> bool {
+        self.kind.is_none_or(|wanted| wanted == kind) && self.name.as_ref().is_none_or(|pattern| glob(&pattern.0, name.as_bytes()))
+    }
+
+    /// Whether anything but name and kind is asked for.
+    pub fn needs_attr(&self) -> bool {
+        let Predicate { name: _, kind: _, size_min, size_max, newer_than, older_than, uid } = self;
+        size_min.is_some() || size_max.is_some() || newer_than.is_some() || older_than.is_some() || uid.is_some()
+    }
+
+    /// Whether the attributes fit.
+    pub fn fits_attr(&self, attr: &Attr) -> bool {
+        self.size_min.is_none_or(|min| attr.size >= min)
+            && self.size_max.is_none_or(|max| attr.size <= max)
+            && self.newer_than.is_none_or(|time| attr.mtime > time)
+            && self.older_than.is_none_or(|time| attr.mtime < time)
+            && self.uid.is_none_or(|uid| attr.uid == uid)
+    }
+}
+
+/// Shell pattern matching on bytes, glob(7) without the rule about leading dots.
+pub fn glob(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t) = (0, 0);
+    // Where the last star was, and how far the text had been taken by it.
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        let step = match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, t));
+                p += 1;
+                continue;
+            }
+            Some(b'?') => Some(p + 1),
+            Some(b'[') => class(pattern, p, text[t]),
+            Some(b'\\') if p + 1 < pattern.len() => (pattern[p + 1] == text[t]).then_some(p + 2),
+            Some(byte) => (*byte == text[t]).then_some(p + 1),
+            None => None,
+        };
+        match (step, star) {
+            (Some(next), _) => (p, t) = (next, t + 1),
+            (None, Some((star_p, star_t))) => {
+                star = Some((star_p, star_t + 1));
+                (p, t) = (star_p + 1, star_t + 1);
+            }
+            (None, None) => return false,
+        }
+    }
+    pattern[p..].iter().all(|byte| *byte == b'*')
+}
+
+/// Matches a bracket expression that starts at `open`; gives the place after it.
+fn class(pattern: &[u8], open: usize, byte: u8) -> Option<usize> {
+    let mut at = open + 1;
+    let negated = matches!(pattern.get(at), Some(b'!' | b'^'));
+    at += usize::from(negated);
+    let first = at;
+    let mut hit = false;
+    loop {
+        match pattern.get(at) {
+            // An unclosed bracket stands for itself.
+            None => return (byte == b'[').then_some(open + 1),
+            Some(b']') if at > first => return (hit != negated).then_some(at + 1),
+            Some(low) => match pattern.get(at + 1..at + 3) {
+                Some([b'-', high]) if *high != b']' => {
+                    hit |= (*low..=*high).contains(&byte);
+                    at += 3;
+                }
+                _ => {
+                    hit |= *low == byte;
+                    at += 1;
+                }
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Wire;
+
+    #[test]
+    fn patterns_match_as_in_the_shell() {
+        for (pattern, text, fits) in [
+            ("*01*", "mdtest.01.7", true),
+            ("*.rs", "a.rs", true),
+            ("*.rs", "a.rss", false),
+            ("a?c", "abc", true),
+            ("[a-c]x", "bx", true),
+            ("[!a-c]x", "bx", false),
+            ("[]x]", "]", true),
+            ("[", "[", true),
+            ("\\*", "*", true),
+            ("\\*", "a", false),
+            ("**a*b", "xxaxxb", true),
+            ("", "", true),
+            ("", "a", false),
+        ] {
+            assert_eq!(glob(pattern.as_bytes(), text.as_bytes()), fits, "{pattern} on {text}");
+        }
+    }
+
+    #[test]
+    fn tags_are_unique() {
+        for names in [Request::NAMES, Reply::NAMES] {
+            let mut tags: Vec<_> = names.iter().map(|(tag, _)| tag).collect();
+            tags.sort();
+            tags.dedup();
+            assert_eq!(tags.len(), names.len());
+        }
+    }
+
+    #[test]
+    fn hostile_counts_take_no_memory() {
+        let mut bytes = 14u16.to_bytes();
+        bytes.extend_from_slice(&u32::MAX.to_le_bytes());
+        assert!(Request::from_bytes(&bytes).is_err());
+    }
+
+    #[test]
+    fn messages_survive_the_wire() {
+        let request = Request::Create {
+            parent: Ino::ROOT,
+            name: Name::new(b"x").unwrap(),
+            kind: FileKind::Symlink,
+            mode: 0o777,
+            rdev: 0,
+            target: Blob(b"../y".to_vec()),
+            exclusive: true,
+            open: Some(4),
+            chunk_bits: 0,
+        };
+        let envelope = Envelope { identity: Identity { uid: 1, gid: 2, groups: vec![3, 4] }, request };
+        assert_eq!(Envelope::from_bytes(&envelope.to_bytes()), Ok(envelope));
+    }
+}

@@ -1,0 +1,132 @@
+//! Names of directory entries and the hash that orders and places them.
+
+use crate::ids::{Ino, ShardId};
+use crate::limits::NAME_BYTES_MAX;
+use crate::wire::{Input, Malformed, Wire};
+use std::fmt;
+
+/// One component of a path: 1 to 255 bytes of any kind but `/` and NUL; never `.` or `..`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(Box<[u8]>);
+
+/// Why bytes are not a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadName {
+    /// Longer than [`NAME_BYTES_MAX`].
+    TooLong,
+    /// Empty, `.`, `..`, or with a `/` or a NUL.
+    Invalid,
+}
+
+impl Name {
+    /// Checks and copies.
+    pub fn new(bytes: &[u8]) -> Result<Name, BadName> {
+        if bytes.len() > NAME_BYTES_MAX {
+            return Err(BadName::TooLong);
+        }
+        let invalid = bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.iter().any(|b| matches!(b, b'/' | 0));
+        if invalid { Err(BadName::Invalid) } else { Ok(Name(bytes.into())) }
+    }
+
+    /// The bytes of the name.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&String::from_utf8_lossy(&self.0), f)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl Wire for Name {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.0.len() as u16).put(out);
+        out.extend_from_slice(&self.0);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, Malformed> {
+        let count = usize::from(u16::take(input)?);
+        let bytes = input.bytes(count, "a name")?;
+        Name::new(bytes).map_err(|_| input.malformed("a name that is no name"))
+    }
+}
+
+/// 62-bit hash of (parent, name). Its high bits choose the shard; the whole orders entries
+/// within a directory and is the cookie of a listing. Two names of equal hash are told apart by
+/// their bytes: a hash places, it never identifies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NameHash(u64);
+
+impl NameHash {
+    /// Bits of the hash: a cookie plus the two for `.` and `..` stays positive in a signed offset.
+    pub const BITS: u32 = 62;
+
+    /// The hash of `name` in directory `parent`: XXH3 with the parent as seed.
+    pub fn of(parent: Ino, name: &Name) -> NameHash {
+        NameHash(xxhash_rust::xxh3::xxh3_64_with_seed(name.as_bytes(), parent.0) >> (64 - Self::BITS))
+    }
+
+    /// The shard of an entry in a volume of `shards` shards (a power of two).
+    pub fn shard(self, shards: u32) -> ShardId {
+        debug_assert!(shards.is_power_of_two());
+        ShardId((self.0 >> (Self::BITS - shards.trailing_zeros())) as u32)
+    }
+
+    /// The number, for cookies.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl Wire for NameHash {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, Malformed> {
+        let value = u64::take(input)?;
+        if value >> Self::BITS != 0 {
+            return Err(input.malformed("a name hash of more than 62 bits"));
+        }
+        Ok(NameHash(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_posix() {
+        assert!(Name::new(b"a\xff\n ").is_ok());
+        assert!(Name::new(&[b'x'; 255]).is_ok());
+        assert_eq!(Name::new(&[b'x'; 256]), Err(BadName::TooLong));
+        for bad in [&b""[..], b".", b"..", b"a/b", b"a\0b"] {
+            assert_eq!(Name::new(bad), Err(BadName::Invalid));
+        }
+    }
+
+    #[test]
+    fn the_same_name_in_two_directories_has_two_places() {
+        let name = Name::new(b"data").unwrap();
+        let (one, two) = (NameHash::of(Ino(1), &name), NameHash::of(Ino(2), &name));
+        assert_ne!(one, two);
+        assert!(one.shard(4096).0 < 4096 && one.shard(1).0 == 0);
+    }
+
+    #[test]
+    fn shards_are_ranges_of_the_hash() {
+        let mut hashes: Vec<_> = (0..1000).map(|i| NameHash::of(Ino::ROOT, &Name::new(format!("f{i}").as_bytes()).unwrap())).collect();
+        hashes.sort();
+        let shards: Vec<_> = hashes.iter().map(|hash| hash.shard(64)).collect();
+        assert!(shards.is_sorted());
+    }
+}

@@ -1,0 +1,155 @@
+//! Exactly-once effect: what a shard remembers of the changes that sessions asked of it.
+//!
+//! A change is named by (session, sequence), the sequence counting the changes of one session
+//! at one shard. The shard stores the reply in the same step as the effect; a repeated request
+//! gets the stored reply. Every request carries the *floor*, the lowest sequence whose reply the
+//! session still wants; below it replies are dropped and late copies refused.
+
+use crate::ids::{Sequence, SessionId, Time};
+use crate::limits::{RETRIES_PER_SESSION_AND_SHARD, RETRY_SECONDS_MAX};
+use std::collections::BTreeMap;
+
+/// What to do with an arriving change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict<R> {
+    /// Never seen: do it.
+    New,
+    /// Already done: this was the reply.
+    Done(R),
+    /// Below the floor: whoever asked has given up; doing it now could undo later changes.
+    TooOld,
+    /// The session has too many replies kept here: it must wait.
+    Full,
+}
+
+#[derive(Clone, Debug)]
+struct Session<R> {
+    floor: Sequence,
+    done: BTreeMap<Sequence, R>,
+    last_used: Time,
+}
+
+/// Records of one shard.
+#[derive(Clone, Debug)]
+pub struct RetryTable<R> {
+    sessions: BTreeMap<SessionId, Session<R>>,
+}
+
+impl<R> Default for RetryTable<R> {
+    fn default() -> Self {
+        RetryTable { sessions: BTreeMap::new() }
+    }
+}
+
+impl<R: Clone> RetryTable<R> {
+    /// Looks a change up and raises the session's floor. Requests that change nothing carry
+    /// sequence 0 and are always new.
+    pub fn check(&mut self, session: SessionId, sequence: Sequence, floor: Sequence) -> Verdict<R> {
+        if sequence == Sequence(0) {
+            return Verdict::New;
+        }
+        let Some(known) = self.sessions.get_mut(&session) else {
+            return if sequence < floor { Verdict::TooOld } else { Verdict::New };
+        };
+        if floor > known.floor {
+            known.floor = floor;
+            known.done = known.done.split_off(&floor);
+        }
+        if sequence < known.floor {
+            return Verdict::TooOld;
+        }
+        match known.done.get(&sequence) {
+            Some(reply) => Verdict::Done(reply.clone()),
+            None if known.done.len() >= RETRIES_PER_SESSION_AND_SHARD => Verdict::Full,
+            None => Verdict::New,
+        }
+    }
+
+    /// Stores the reply of a change, in the same step as its effect.
+    pub fn record(&mut self, session: SessionId, sequence: Sequence, floor: Sequence, now: Time, reply: R) {
+        if sequence == Sequence(0) {
+            return;
+        }
+        let known = self.sessions.entry(session).or_insert_with(|| Session { floor, done: BTreeMap::new(), last_used: now });
+        known.last_used = known.last_used.max(now);
+        known.done.insert(sequence, reply);
+    }
+
+    /// Replaces replies of sessions silent for longer than [`RETRY_SECONDS_MAX`] by a floor
+    /// above them: nobody repeats a request for that long.
+    pub fn expire(&mut self, now: Time) {
+        let limit_ns = RETRY_SECONDS_MAX * 1_000_000_000;
+        for known in self.sessions.values_mut() {
+            if now.0.saturating_sub(known.last_used.0) > limit_ns
+                && let Some((last, _)) = known.done.pop_last()
+            {
+                known.floor = Sequence(last.0 + 1);
+                known.done.clear();
+            }
+        }
+    }
+
+    /// Forgets a session that has ended; its requests are refused before they get here.
+    pub fn forget(&mut self, session: SessionId) {
+        self.sessions.remove(&session);
+    }
+
+    /// Replies kept, for accounting.
+    pub fn len(&self) -> usize {
+        self.sessions.values().map(|known| known.done.len()).sum()
+    }
+
+    /// Whether nothing is kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ME: SessionId = SessionId(7);
+
+    #[test]
+    fn a_repeated_change_gets_the_first_reply() {
+        let mut table = RetryTable::default();
+        assert_eq!(table.check(ME, Sequence(1), Sequence(1)), Verdict::New);
+        table.record(ME, Sequence(1), Sequence(1), Time(5), "made");
+        assert_eq!(table.check(ME, Sequence(1), Sequence(1)), Verdict::Done("made"));
+        assert_eq!(table.check(ME, Sequence(2), Sequence(2)), Verdict::New);
+        assert_eq!(table.check(ME, Sequence(1), Sequence(1)), Verdict::TooOld);
+        assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn a_late_copy_of_an_abandoned_change_is_refused() {
+        let mut table: RetryTable<()> = RetryTable::default();
+        assert_eq!(table.check(ME, Sequence(3), Sequence(4)), Verdict::TooOld);
+        table.record(ME, Sequence(5), Sequence(4), Time(0), ());
+        assert_eq!(table.check(ME, Sequence(3), Sequence(3)), Verdict::TooOld);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut table = RetryTable::default();
+        for sequence in 1..=RETRIES_PER_SESSION_AND_SHARD as u64 {
+            assert_eq!(table.check(ME, Sequence(sequence), Sequence(1)), Verdict::New);
+            table.record(ME, Sequence(sequence), Sequence(1), Time(0), sequence);
+        }
+        assert_eq!(table.check(ME, Sequence(65), Sequence(1)), Verdict::Full);
+        assert_eq!(table.check(ME, Sequence(65), Sequence(2)), Verdict::New);
+    }
+
+    #[test]
+    fn a_silent_session_is_forgotten_but_not_its_past() {
+        let mut table = RetryTable::default();
+        table.record(ME, Sequence(9), Sequence(9), Time(0), ());
+        table.expire(Time(59_000_000_000));
+        assert_eq!(table.len(), 1);
+        table.expire(Time(61_000_000_000));
+        assert_eq!(table.len(), 0);
+        assert_eq!(table.check(ME, Sequence(9), Sequence(9)), Verdict::TooOld);
+        assert_eq!(table.check(ME, Sequence(10), Sequence(10)), Verdict::New);
+    }
+}
