@@ -56,6 +56,13 @@ wire_id! {
     pub struct Ino(u64)
 }
 
+impl JobId {
+    /// The id of a job of this name.
+    pub fn of(name: &str) -> JobId {
+        JobId(xxhash_rust::xxh3::xxh3_64(name.as_bytes()))
+    }
+}
+
 impl Ino {
     /// The root directory.
     pub const ROOT: Ino = Ino(1);

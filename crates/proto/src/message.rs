@@ -131,9 +131,10 @@ wire_enum! {
         /// Home of a directory, from a server that has entries of it to serve. Reply: `StubGranted`.
         42 = StubGet { dir: Ino, holder: ServerIndex, incarnation: Incarnation },
         /// Server, from a directory's home: stop changing entries if there are none. Reply: `StubClosed`.
-        43 = StubClose { dir: Ino },
+        /// `round` grows with every closing of the directory, so that late copies are told apart.
+        43 = StubClose { dir: Ino, round: u64 },
         /// Server: the removal did not happen. Reply: `Done`.
-        44 = StubReopen { dir: Ino },
+        44 = StubReopen { dir: Ino, round: u64 },
         /// Server: the directory is gone. Reply: `Done`.
         45 = StubDrop { dir: Ino },
         /// Server: a directory's rights have changed. Reply: `Done`.
@@ -150,6 +151,8 @@ wire_enum! {
             ino: Ino,
             kind: FileKind,
             no_replace: bool,
+            /// Who renames: the new directory's rights are checked where it is known.
+            identity: Identity,
         },
         /// Entry shard of a rename's new name: the decision. Reply: `Done`.
         49 = Commit { tx: TxId, to_parent: Ino, to_name: Name },
@@ -202,6 +205,7 @@ impl Request {
                 | Request::AddLink { .. }
                 | Request::DropLink { .. }
                 | Request::SetParent { .. }
+                | Request::CloseDir { .. }
         )
     }
 

@@ -80,9 +80,24 @@ impl NameHash {
         ShardId((self.0 >> (Self::BITS - shards.trailing_zeros())) as u32)
     }
 
-    /// The number, for cookies.
+    /// The number.
     pub fn get(self) -> u64 {
         self.0
+    }
+
+    /// Least cookie of an entry: 0 means "before the first", 1 and 2 belong to `.` and `..`.
+    pub const COOKIE_MIN: u64 = 3;
+
+    /// The cookie of an entry in a listing of its directory: hash + [`Self::COOKIE_MIN`]. Entries
+    /// of equal hash share it.
+    pub fn cookie(self) -> u64 {
+        self.0 + Self::COOKIE_MIN
+    }
+
+    /// The least hash whose cookie is greater than `after`; `None` if there is no such hash.
+    pub fn after_cookie(after: u64) -> Option<NameHash> {
+        let hash = after.saturating_sub(Self::COOKIE_MIN - 1);
+        (hash >> Self::BITS == 0).then_some(NameHash(hash))
     }
 }
 
@@ -120,6 +135,20 @@ mod tests {
         let (one, two) = (NameHash::of(Ino(1), &name), NameHash::of(Ino(2), &name));
         assert_ne!(one, two);
         assert!(one.shard(4096).0 < 4096 && one.shard(1).0 == 0);
+    }
+
+    #[test]
+    fn cookies_leave_room_for_dot_and_dot_dot() {
+        assert_eq!(NameHash::default().cookie(), 3);
+        for after in 0..3 {
+            assert_eq!(NameHash::after_cookie(after), Some(NameHash(0)));
+        }
+        assert_eq!(NameHash::after_cookie(NameHash(41).cookie()), Some(NameHash(42)));
+        let last = NameHash((1 << NameHash::BITS) - 1);
+        assert!(last.cookie() < i64::MAX as u64);
+        assert_eq!(NameHash::after_cookie(last.cookie() - 1), Some(last));
+        assert_eq!(NameHash::after_cookie(last.cookie()), None);
+        assert_eq!(NameHash::after_cookie(u64::MAX), None);
     }
 
     #[test]

@@ -238,6 +238,11 @@ macro_rules! wire_enum {
             /// Every variant's tag and name.
             pub const NAMES: &'static [(u16, &'static str)] = &[$(($tag, stringify!($variant))),*];
 
+            /// The variant's tag on the wire.
+            pub fn tag(&self) -> u16 {
+                match self { $($name::$variant { .. } => $tag),* }
+            }
+
             /// The variant's name, for counters and messages.
             pub fn name(&self) -> &'static str {
                 match self { $($name::$variant { .. } => stringify!($variant)),* }

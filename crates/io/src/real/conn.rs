@@ -292,10 +292,7 @@ impl Conn {
 
     fn limits(&self) -> FrameLimits {
         let limits = self.limits.load(SeqCst);
-        FrameLimits {
-            head_bytes_max: (limits & u64::from(u32::MAX)) as u32,
-            payload_bytes_max: (limits >> 32) as u32,
-        }
+        FrameLimits { head_bytes_max: (limits & u64::from(u32::MAX)) as u32, payload_bytes_max: (limits >> 32) as u32 }
     }
 
     /// Sends what waits, as far as the socket takes it.
@@ -410,7 +407,9 @@ impl Writer {
     /// Copies `slices`, `bytes` long altogether, behind what waits.
     fn queue(&mut self, slices: &[IoSlice<'_>], bytes: usize) {
         match self.chunks.back_mut() {
-            Some(last) if last.len() + bytes <= CHUNK_BYTES => slices.iter().for_each(|slice| last.extend_from_slice(slice)),
+            Some(last) if last.len() + bytes <= CHUNK_BYTES => {
+                slices.iter().for_each(|slice| last.extend_from_slice(slice))
+            }
             _ => {
                 let mut chunk = Vec::with_capacity(bytes);
                 slices.iter().for_each(|slice| chunk.extend_from_slice(slice));
@@ -422,7 +421,8 @@ impl Writer {
 
     fn send_chunks(&mut self, socket: &OwnedFd) -> std::io::Result<()> {
         while !self.chunks.is_empty() {
-            let mut slices: Vec<IoSlice<'_>> = self.chunks.iter().take(CHUNKS_PER_SEND).map(|c| IoSlice::new(c)).collect();
+            let mut slices: Vec<IoSlice<'_>> =
+                self.chunks.iter().take(CHUNKS_PER_SEND).map(|c| IoSlice::new(c)).collect();
             slices[0] = IoSlice::new(&self.chunks[0][self.first_taken..]);
             let count = slices.len();
             let mut rest = &mut slices[..];

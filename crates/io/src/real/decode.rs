@@ -50,6 +50,7 @@ pub(super) struct Decoder {
 }
 
 /// A frame of which the lengths are known.
+#[derive(Default)]
 struct Partial {
     frame: Frame,
     head_bytes_left: usize,
@@ -90,11 +91,8 @@ impl Decoder {
         let mut none = Partial::default();
         let partial = self.partial.as_mut().unwrap_or(&mut none);
         let head_bytes_max = partial.head_bytes_left.min(READ_BYTES_MAX);
-        let payload_bytes_max = if head_bytes_max < partial.head_bytes_left {
-            0
-        } else {
-            partial.payload_bytes_left.min(READ_BYTES_MAX)
-        };
+        let payload_bytes_max =
+            if head_bytes_max < partial.head_bytes_left { 0 } else { partial.payload_bytes_left.min(READ_BYTES_MAX) };
         let direct_bytes_max = head_bytes_max + payload_bytes_max;
         let is_rest = direct_bytes_max == partial.head_bytes_left + partial.payload_bytes_left;
         let buffer = if is_rest { &mut self.buffer[self.end..] } else { &mut [][..] };
@@ -111,24 +109,22 @@ impl Decoder {
     }
 }
 
-impl Default for Partial {
-    fn default() -> Self {
-        Partial { frame: Frame::default(), head_bytes_left: 0, payload_bytes_left: 0 }
-    }
-}
-
 impl Partial {
     fn new(prefix: [u8; PREFIX_BYTES], limits: FrameLimits) -> std::result::Result<Self, NetError> {
         let lengths = u64::from_le_bytes(prefix);
         let head_bytes = (lengths & u64::from(u32::MAX)) as u32;
         let payload_bytes = (lengths >> 32) as u32;
         if head_bytes == 0 {
-            return Err(NetError::Limit("the peer sent a frame without a head: it does not speak this protocol".into()));
+            return Err(NetError::Limit(
+                "the peer sent a frame without a head: it does not speak this protocol".into(),
+            ));
         }
-        let checks = [("head", head_bytes, limits.head_bytes_max), ("payload", payload_bytes, limits.payload_bytes_max)];
+        let checks =
+            [("head", head_bytes, limits.head_bytes_max), ("payload", payload_bytes, limits.payload_bytes_max)];
         for (part, bytes, bytes_max) in checks {
             if bytes > bytes_max {
-                let why = format!("the peer announced a frame {part} of {bytes} bytes; at most {bytes_max} are accepted");
+                let why =
+                    format!("the peer announced a frame {part} of {bytes} bytes; at most {bytes_max} are accepted");
                 return Err(NetError::Limit(why));
             }
         }

@@ -65,9 +65,10 @@ impl Timers {
     pub(super) fn fire(&self, now_ns: u64) {
         let due = {
             let mut state = self.state.lock();
-            let first_later = TimerId { deadline_ns: now_ns.saturating_add(1), serial: 0 };
-            let later = state.waiting.split_off(&first_later);
-            let due = std::mem::replace(&mut state.waiting, later);
+            let mut due = Vec::new();
+            while let Some(first) = state.waiting.first_entry().filter(|first| first.key().deadline_ns <= now_ns) {
+                due.push(first.remove());
+            }
             let next_ns = state.waiting.first_key_value().map_or(NEVER_NS, |(timer, _)| timer.deadline_ns);
             state.armed_ns = next_ns;
             if next_ns != NEVER_NS {
@@ -75,7 +76,7 @@ impl Timers {
             }
             due
         };
-        due.into_values().for_each(Waker::wake);
+        due.into_iter().for_each(Waker::wake);
     }
 
     /// Forgets all timers; the caller drops their wakers.

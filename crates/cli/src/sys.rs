@@ -1,0 +1,94 @@
+//! The few system calls that the standard library does not wrap, each with its proof.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Effective user id of this process.
+pub fn uid() -> u32 {
+    // SAFETY: geteuid(2) takes nothing and always succeeds.
+    unsafe { libc::geteuid() }
+}
+
+/// Effective group id of this process.
+pub fn gid() -> u32 {
+    // SAFETY: getegid(2) takes nothing and always succeeds.
+    unsafe { libc::getegid() }
+}
+
+/// Process group of this process: what a shell calls a job.
+pub fn process_group() -> i32 {
+    // SAFETY: getpgrp(2) takes nothing and always succeeds.
+    unsafe { libc::getpgrp() }
+}
+
+/// Supplementary groups of this process.
+pub fn groups() -> Vec<u32> {
+    // SAFETY: with a size of 0 getgroups(2) writes nothing and gives the number of groups.
+    let count = unsafe { libc::getgroups(0, std::ptr::null_mut()) };
+    let mut groups = vec![0; usize::try_from(count).unwrap_or(0)];
+    // SAFETY: `groups` has room for as many entries as its length says.
+    let count = unsafe { libc::getgroups(groups.len() as i32, groups.as_mut_ptr()) };
+    groups.truncate(usize::try_from(count).unwrap_or(0));
+    groups
+}
+
+/// Starts a session of its own, so that neither the terminal nor the shell's job control ends this process.
+pub fn leave_session() -> io::Result<()> {
+    // SAFETY: setsid(2) takes nothing; it fails for a process group leader and changes nothing then.
+    done(unsafe { libc::setsid() })
+}
+
+/// Makes descriptor `number` (0, 1 or 2) mean what `file` means.
+pub fn put_in_place(file: &impl AsRawFd, number: i32) -> io::Result<()> {
+    // SAFETY: both are descriptors, not memory; an invalid one gives EBADF.
+    done(unsafe { libc::dup2(file.as_raw_fd(), number) })
+}
+
+/// Ignores `signal` from now on.
+pub fn ignore(signal: i32) {
+    // SAFETY: SIG_IGN is a valid disposition for every signal that is passed here; it runs no code.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
+/// Sends `signal` to one process; signal 0 only asks whether that is possible.
+pub fn signal(pid: u32, signal: i32) -> io::Result<()> {
+    // Zero and negative numbers would mean whole groups of processes.
+    let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or(io::ErrorKind::InvalidInput)?;
+    // SAFETY: kill(2) takes two numbers.
+    done(unsafe { libc::kill(pid, signal) })
+}
+
+/// Unmounts; `detach` hides a busy mount at once and ends it when nobody uses it.
+pub fn unmount(dir: &Path, detach: bool) -> io::Result<()> {
+    let path = CString::new(dir.as_os_str().as_bytes())?;
+    let flags = libc::UMOUNT_NOFOLLOW | if detach { libc::MNT_DETACH } else { 0 };
+    // SAFETY: `path` is a string that ends in NUL and lives until the call returns.
+    done(unsafe { libc::umount2(path.as_ptr(), flags) })
+}
+
+/// Local calendar time of seconds since 1970.
+pub fn local_time(seconds: i64) -> libc::tm {
+    // SAFETY: all fields of `tm` are numbers or a pointer that may be null.
+    let mut parts: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both arguments point to values that live until the call returns.
+    unsafe { libc::localtime_r(&seconds, &mut parts) };
+    parts
+}
+
+/// Seconds since 1970 of a local calendar time; `None` if there is no such time.
+pub fn seconds_of(mut parts: libc::tm) -> Option<i64> {
+    let wanted = (parts.tm_mon, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
+    parts.tm_isdst = -1;
+    // SAFETY: `parts` is a value of ours that mktime(3) may put in order.
+    let seconds = unsafe { libc::mktime(&mut parts) };
+    // mktime(3) turns the 31st of February into some day of March; that is not what was asked.
+    let given = (parts.tm_mon, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
+    (given == wanted).then_some(seconds)
+}
+
+fn done(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

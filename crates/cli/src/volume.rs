@@ -1,0 +1,373 @@
+//! Volumes of this user on this node: the directory that says where a volume's servers are.
+//!
+//! `RUN/NAME/` holds `volume.json` (the record), `secret`, `server-N.sock`, `server-N.log` and
+//! `mounts/`. RUN is `$AZE_RUN_DIR`, else `$XDG_RUNTIME_DIR/aze`, else `/tmp/aze-UID`. Only its
+//! owner may read a volume's directory; one that others could read or have made is refused.
+
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::process::Process;
+use crate::{show, sys};
+use aze_io::Addr;
+use aze_proto::handshake::Secret;
+use serde::{Deserialize, Serialize};
+use std::env;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Longest name of a volume: what is left of the 107 bytes of a socket's path in usual directories.
+const NAME_BYTES_MAX: usize = 64;
+
+/// Names the environment variable that says which volume is meant.
+pub const VARIABLE: &str = "AZE_VOLUME";
+
+/// What `volume.json` holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// The volume's name.
+    pub name: String,
+    /// User id of its owner.
+    pub owner_uid: u32,
+    /// When it was started, in nanoseconds since 1970-01-01 UTC.
+    pub created_ns: u64,
+    /// Its servers, by slot.
+    pub servers: Vec<ServerRecord>,
+    /// How it was made.
+    pub settings: Settings,
+}
+
+/// One server in `volume.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerRecord {
+    /// Its place in the shard map.
+    pub slot: u16,
+    /// The node it runs on, as the node calls itself.
+    pub host: String,
+    /// The node as `--hosts` named it; absent if it was started on this machine without a launcher.
+    pub node: Option<String>,
+    /// Its process there.
+    pub process: Process,
+    /// Where it listens, best first, as `tcp:HOST:PORT` and `unix:PATH`.
+    pub addresses: Vec<String>,
+}
+
+/// What the volume was asked to be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// `mem`.
+    pub storage: String,
+    /// `modular`.
+    pub placement: String,
+    /// `auto` or `tcp`.
+    pub transport: String,
+    /// Bytes that it can hold in all.
+    pub capacity_bytes: u64,
+    /// Bytes of one chunk of a new file.
+    pub chunk_bytes: u64,
+    /// How a command is run on a node; absent if all servers were started on this machine.
+    pub launcher: Option<Vec<String>>,
+    /// The program that the launcher runs there.
+    pub remote_aze: Option<PathBuf>,
+}
+
+/// A volume's directory, opened and checked.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    /// Where it is.
+    pub dir: PathBuf,
+    /// What `volume.json` says.
+    pub record: Record,
+}
+
+/// One mount of a volume on this machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MountRecord {
+    /// Where it is mounted.
+    pub dir: PathBuf,
+    /// Who serves it.
+    pub process: Process,
+}
+
+impl Volume {
+    /// Opens the directory of volume `name`.
+    pub fn open(name: &str) -> Outcome<Volume> {
+        let roots = roots();
+        let Some(dir) = roots.iter().map(|root| root.join(name)).find(|dir| dir.join("volume.json").exists()) else {
+            let places: Vec<String> = roots.iter().map(|root| root.display().to_string()).collect();
+            let places = places.join(" or ");
+            return Err(Trouble::new(
+                Exit::NotFound,
+                format!("no volume '{name}' of yours in {places}: 'aze status' lists what there is, 'aze up --name {name}' starts one"),
+            ));
+        };
+        check_private(&dir, "directory")?;
+        let path = dir.join("volume.json");
+        let text = fs::read(&path).map_err(|error| Trouble::local(format!("read {}", path.display()), &error))?;
+        let record = serde_json::from_slice(&text)
+            .map_err(|error| Trouble::new(Exit::Fatal, format!("read {}: not a volume's record: {error}", path.display())))?;
+        Ok(Volume { dir, record })
+    }
+
+    /// The volume that `name`, `$AZE_VOLUME` or the lack of a second one means.
+    pub fn meant(name: Option<&str>) -> Outcome<Volume> {
+        let variable = env::var(VARIABLE).ok().filter(|value| !value.is_empty());
+        Volume::open(&choose(name, variable.as_deref(), &names())?)
+    }
+
+    /// The volume's secret.
+    pub fn secret(&self) -> Outcome<Secret> {
+        let path = self.dir.join("secret");
+        check_private(&path, "file")?;
+        let text = fs::read_to_string(&path).map_err(|error| Trouble::local(format!("read {}", path.display()), &error))?;
+        parse_secret(text.trim())
+            .ok_or_else(|| Trouble::new(Exit::Denied, format!("read {}: not a secret: expected 64 hexadecimal digits", path.display())))
+    }
+
+    /// Where to ask for its servers, by host.
+    pub fn seeds(&self) -> Vec<(String, Vec<Addr>)> {
+        let parse = |server: &ServerRecord| server.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+        self.record.servers.iter().map(|server| (server.host.clone(), parse(server))).collect()
+    }
+
+    /// Whether all its servers ran on this machine and none does any more.
+    pub fn is_dead(&self) -> bool {
+        let here = host();
+        self.record.servers.iter().all(|server| server.host == here && !server.process.is_alive())
+    }
+
+    /// Its mounts on this machine whose process still runs; records of others are removed.
+    pub fn mounts(&self) -> Vec<MountRecord> {
+        let mut mounts = Vec::new();
+        for entry in fs::read_dir(self.dir.join("mounts")).into_iter().flatten().flatten() {
+            let text = fs::read(entry.path()).unwrap_or_default();
+            match serde_json::from_slice::<MountRecord>(&text) {
+                Ok(mount) if mount.process.is_alive() => mounts.push(mount),
+                Ok(_) => drop(fs::remove_file(entry.path())),
+                Err(_) => {}
+            }
+        }
+        mounts.sort_by(|a, b| a.dir.cmp(&b.dir));
+        mounts
+    }
+
+    /// Where the record of the mount that this process serves belongs.
+    pub fn mount_record_path(&self, process: Process) -> PathBuf {
+        self.dir.join("mounts").join(format!("{}.json", process.pid))
+    }
+
+    /// Notes a mount.
+    pub fn record_mount(&self, mount: &MountRecord) -> Outcome<()> {
+        make_dir(&self.dir.join("mounts"))?;
+        let text = serde_json::to_vec_pretty(mount).expect("a record of strings and numbers becomes JSON");
+        write_whole(&self.mount_record_path(mount.process), &text)
+    }
+
+    /// Removes the directory and all that is in it.
+    pub fn remove(&self) -> Outcome<()> {
+        remove_dir(&self.dir)
+    }
+}
+
+/// Makes the directory of a new volume.
+pub fn create_dir(name: &str) -> Outcome<PathBuf> {
+    let root = roots().into_iter().next().expect("there is always a place to try");
+    make_dir(&root)?;
+    check_ours(&root)?;
+    let dir = root.join(name);
+    match DirBuilder::new().mode(0o700).create(&dir) {
+        Ok(()) => Ok(dir),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(Trouble::new(
+            Exit::Caller,
+            format!("volume '{name}' exists already in {}: choose another --name, or end it with 'aze down --name {name}'", root.display()),
+        )),
+        Err(error) => Err(Trouble::local(format!("make directory {}", dir.display()), &error)),
+    }
+}
+
+/// Makes sure that this node has the directory of volume `name`; others may have made it at the same time.
+pub fn share_dir(name: &str) -> Outcome<PathBuf> {
+    let root = roots().into_iter().next().expect("there is always a place to try");
+    make_dir(&root)?;
+    check_ours(&root)?;
+    let dir = root.join(name);
+    make_dir(&dir)?;
+    check_private(&dir, "directory")?;
+    Ok(dir)
+}
+
+/// Removes a volume's directory and all that is in it; one that is gone already is no error.
+pub fn remove_dir(dir: &Path) -> Outcome<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Trouble::local(format!("remove directory {}", dir.display()), &error)),
+        _ => Ok(()),
+    }
+}
+
+/// Writes `volume.json`.
+pub fn write_record(dir: &Path, record: &Record) -> Outcome<()> {
+    let text = serde_json::to_vec_pretty(record).expect("a record of strings and numbers becomes JSON");
+    write_whole(&dir.join("volume.json"), &text)
+}
+
+/// Writes `secret`.
+pub fn write_secret(dir: &Path, secret: &Secret) -> Outcome<()> {
+    write_whole(&dir.join("secret"), format!("{}\n", show::hex(&secret.0)).as_bytes())
+}
+
+/// A secret of 64 hexadecimal digits.
+pub fn parse_secret(text: &str) -> Option<Secret> {
+    show::unhex(text)?.try_into().ok().map(Secret)
+}
+
+/// Names of this user's volumes on this machine, sorted.
+pub fn names() -> Vec<String> {
+    let mut names: Vec<String> = roots()
+        .iter()
+        .flat_map(|root| fs::read_dir(root).into_iter().flatten().flatten())
+        .filter(|entry| entry.path().join("volume.json").exists())
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Whether `name` may name a volume: letters, digits, `.`, `_` and `-`, beginning with a letter or digit.
+pub fn is_name(name: &str) -> bool {
+    name.len() <= NAME_BYTES_MAX
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
+}
+
+/// Name of this machine.
+pub fn host() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()).unwrap_or_else(|_| "localhost".into())
+}
+
+/// Where volumes' directories may be, the preferred place first. Both defaults are looked at, since
+/// a shell of the job may know `XDG_RUNTIME_DIR` where the launcher's did not.
+fn roots() -> Vec<PathBuf> {
+    let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(root) = set("AZE_RUN_DIR") {
+        return vec![std::path::absolute(&root).unwrap_or(root)];
+    }
+    let fallback = PathBuf::from(format!("/tmp/aze-{}", sys::uid()));
+    let usable = |dir: &PathBuf| fs::metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == sys::uid() && meta.mode() & 0o200 != 0);
+    set("XDG_RUNTIME_DIR").filter(usable).map(|dir| dir.join("aze")).into_iter().chain([fallback]).collect()
+}
+
+/// Decides which volume is meant.
+fn choose(name: Option<&str>, variable: Option<&str>, found: &[String]) -> Outcome<String> {
+    if let Some(name) = name.or(variable) {
+        return if is_name(name) { Ok(name.to_owned()) } else { Err(Trouble::usage(format!("'{name}' cannot be the name of a volume"))) };
+    }
+    match found {
+        [only] => Ok(only.clone()),
+        [] => Err(Trouble::new(Exit::NotFound, "no volume of yours runs on this machine: start one with: eval \"$(aze up)\"")),
+        several => Err(Trouble::usage(format!(
+            "which volume is meant? {} run on this machine: set {VARIABLE}, or use --name or aze://VOLUME/path: {}",
+            several.len(),
+            several.join(", ")
+        ))),
+    }
+}
+
+fn make_dir(dir: &Path) -> Outcome<()> {
+    match DirBuilder::new().mode(0o700).recursive(true).create(dir) {
+        Ok(()) => Ok(()),
+        Err(error) => Err(Trouble::local(format!("make directory {}", dir.display()), &error)),
+    }
+}
+
+/// Refuses a directory in which somebody else could have put or could exchange ours.
+fn check_ours(dir: &Path) -> Outcome<()> {
+    let meta = fs::symlink_metadata(dir).map_err(|error| Trouble::local(format!("look at {}", dir.display()), &error))?;
+    if meta.is_dir() && meta.uid() == sys::uid() && meta.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let dir = dir.display();
+    Err(Trouble::new(
+        Exit::Denied,
+        format!("{dir} is not a directory of yours that only you can write to: remove it, or set AZE_RUN_DIR to one that is"),
+    ))
+}
+
+/// Refuses what others could read or have made.
+fn check_private(path: &Path, what: &str) -> Outcome<()> {
+    let meta = fs::symlink_metadata(path).map_err(|error| Trouble::local(format!("look at {}", path.display()), &error))?;
+    let problem = if meta.uid() != sys::uid() {
+        format!("belongs to user {}", meta.uid())
+    } else if meta.mode() & 0o077 != 0 {
+        format!("can be used by others (mode {:04o})", meta.mode() & 0o7777)
+    } else if meta.is_symlink() {
+        "is a symbolic link".into()
+    } else {
+        return Ok(());
+    };
+    Err(Trouble::new(Exit::Denied, format!("{what} {} {problem}: refused, since whoever reads it can use the volume", path.display())))
+}
+
+/// Writes a file under another name and renames it, so that no reader ever sees half of it.
+fn write_whole(path: &Path, bytes: &[u8]) -> Outcome<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}", std::process::id()));
+    let write = || -> std::io::Result<()> {
+        let mut file: File = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(bytes)?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(|error| {
+        let _ = fs::remove_file(&temporary);
+        Trouble::local(format!("write {}", path.display()), &error)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn the_volume_meant_is_named_set_or_the_only_one() {
+        let found = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+        assert_eq!(choose(Some("a"), Some("b"), &found(&["c"])), Ok("a".into()));
+        assert_eq!(choose(None, Some("b"), &found(&["c"])), Ok("b".into()));
+        assert_eq!(choose(None, None, &found(&["c"])), Ok("c".into()));
+        assert_eq!(choose(None, None, &[]).unwrap_err().exit, Exit::NotFound);
+        let several = choose(None, None, &found(&["c", "d"])).unwrap_err();
+        assert_eq!(several.exit, Exit::Usage);
+        assert!(several.text.ends_with("c, d"), "{several}");
+        assert_eq!(choose(Some("../x"), None, &[]).unwrap_err().exit, Exit::Usage);
+    }
+
+    #[test]
+    fn names_of_volumes_are_tame() {
+        for name in ["a", "job-12", "v_1.x", &"x".repeat(64)] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in ["", ".", "..", ".a", "-a", "a/b", "a b", "a'b", "ä", &"x".repeat(65)] {
+            assert!(!is_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_others_can_read_is_refused() {
+        let dir = env::temp_dir().join(format!("aze-private-{}", std::process::id()));
+        make_dir(&dir).unwrap();
+        assert_eq!(check_private(&dir, "directory"), Ok(()));
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o750)).unwrap();
+        assert_eq!(check_private(&dir, "directory").unwrap_err().exit, Exit::Denied);
+        assert_eq!(check_ours(&dir), Ok(()));
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o770)).unwrap();
+        assert_eq!(check_ours(&dir).unwrap_err().exit, Exit::Denied);
+        fs::remove_dir(&dir).unwrap();
+    }
+
+    #[test]
+    fn secrets_are_64_digits() {
+        assert_eq!(parse_secret(&"0f".repeat(32)), Some(Secret([15; 32])));
+        assert_eq!(parse_secret(&"0f".repeat(31)), None);
+        assert_eq!(parse_secret(&"0g".repeat(32)), None);
+    }
+}

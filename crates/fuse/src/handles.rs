@@ -1,0 +1,37 @@
+//! Numbers for what is open: the kernel keeps the number, this table what it means.
+
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Open things by number. It holds what programs hold open, and so is bounded by their limits.
+pub struct Handles<T> {
+    next: AtomicU64,
+    open: RwLock<BTreeMap<u64, Arc<T>>>,
+}
+
+impl<T> Default for Handles<T> {
+    fn default() -> Self {
+        Handles { next: AtomicU64::new(1), open: RwLock::default() }
+    }
+}
+
+impl<T> Handles<T> {
+    /// Gives `thing` a number that was never given before.
+    pub fn insert(&self, thing: Arc<T>) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.open.write().insert(number, thing);
+        number
+    }
+
+    /// What a number means.
+    pub fn get(&self, number: u64) -> Option<Arc<T>> {
+        self.open.read().get(&number).cloned()
+    }
+
+    /// Forgets a number.
+    pub fn remove(&self, number: u64) -> Option<Arc<T>> {
+        self.open.write().remove(&number)
+    }
+}

@@ -1,0 +1,109 @@
+//! An open directory: pages of the client's listing, handed on in the kernel's portions.
+//!
+//! The kernel's offset of an entry is its cookie plus [`OFFSET_FIRST`]; offsets 1 and 2 follow `.`
+//! and `..`. A page is kept from one portion to the next, so that a listing costs one request per
+//! page and server, and so that entries of equal cookie that fall into two portions are given once.
+
+use aze_client::Client;
+use aze_io::Io;
+use aze_proto::attr::Identity;
+use aze_proto::error::Failure;
+use aze_proto::ids::Ino;
+use aze_proto::message::Listed;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Offset of an entry whose cookie is 0.
+pub const OFFSET_FIRST: u64 = 3;
+
+/// Entries asked for at once: a few portions of the kernel's, and young enough when the last is used.
+const PAGE_ENTRIES: usize = 1024;
+
+/// One open directory.
+pub struct Stream {
+    /// Which directory.
+    pub dir: Ino,
+    place: Mutex<Place>,
+}
+
+/// How far a stream has come.
+#[derive(Default)]
+pub struct Place {
+    /// Entries fetched and not yet given.
+    page: VecDeque<Listed>,
+    /// When they were fetched.
+    fetched_ns: u64,
+    /// Whether they were fetched with attributes.
+    attrs: bool,
+    /// The kernel's offset of what was given last.
+    given: u64,
+    /// Cookie of the last entry fetched.
+    after: u64,
+    /// Nothing is left to fetch.
+    at_end: bool,
+    /// A part of the directory could not be listed: told when the rest has been given.
+    failure: Option<Failure>,
+}
+
+impl Stream {
+    /// At the first entry.
+    pub fn new(dir: Ino) -> Stream {
+        Stream { dir, place: Mutex::default() }
+    }
+
+    /// Goes to the kernel's `offset`, which is a matter of nothing where reading just goes on.
+    pub fn seek(&self, offset: u64) -> MutexGuard<'_, Place> {
+        let mut place = self.place.lock();
+        if offset == 0 || offset != place.given {
+            *place = Place { given: offset, after: offset.saturating_sub(OFFSET_FIRST), ..Place::default() };
+        }
+        place
+    }
+}
+
+impl Place {
+    /// The next entry and its offset, still to be taken; `None` at the end. Fetches a page where none is left.
+    ///
+    /// # Errors
+    /// What kept a part of the directory from being listed, once the rest has been given.
+    pub async fn peek(&mut self, client: &Client, io: &Io, who: &Identity, dir: Ino, attrs: bool) -> Result<Option<(&Listed, u64)>, Failure> {
+        if attrs && !self.attrs && !self.page.is_empty() {
+            self.page.clear();
+            self.after = self.given.saturating_sub(OFFSET_FIRST);
+            self.at_end = false;
+        }
+        while self.page.is_empty() && !self.at_end {
+            self.fetched_ns = io.mono_ns();
+            self.attrs = attrs;
+            let listing = client.list(who, dir, self.after, PAGE_ENTRIES, attrs).await?;
+            self.at_end = !listing.more || listing.entries.is_empty();
+            if let Some(last) = listing.entries.last() {
+                self.after = last.hash.get();
+            }
+            self.failure = self.failure.take().or(listing.failure);
+            self.page = listing.entries.into();
+        }
+        match self.page.front() {
+            Some(entry) => Ok(Some((entry, entry.hash.get() + OFFSET_FIRST))),
+            None => self.failure.clone().map_or(Ok(None), Err),
+        }
+    }
+
+    /// Notes that the kernel has taken what [`Place::peek`] gave.
+    pub fn take(&mut self) {
+        if let Some(entry) = self.page.pop_front() {
+            self.given = entry.hash.get() + OFFSET_FIRST;
+        }
+    }
+
+    /// Notes that the kernel has taken `.` or `..`, whose offset is given.
+    pub fn take_dots(&mut self, offset: u64) {
+        self.given = offset;
+    }
+
+    /// How much of `validity` is left for attributes in this page.
+    pub fn validity_left(&self, io: &Io, validity: Duration) -> Duration {
+        validity.saturating_sub(Duration::from_nanos(io.mono_ns().saturating_sub(self.fetched_ns)))
+    }
+}

@@ -1,0 +1,74 @@
+//! Tests of the decoder against a pair of sockets: the wire format is frozen here.
+
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use super::decode::{Decoder, prefix};
+use crate::{Frame, FrameLimits, NetError};
+
+const LIMITS: FrameLimits = FrameLimits { head_bytes_max: 1000, payload_bytes_max: 200_000 };
+
+fn encode(head: &[u8], payload: &[u8]) -> Vec<u8> {
+    [&prefix(head.len(), payload.len()).unwrap()[..], head, payload].concat()
+}
+
+/// What the decoder makes of `bytes` when they arrive in pieces of `step`.
+fn decode(bytes: &[u8], step: usize) -> (Vec<Frame>, bool) {
+    let (mut to, from) = UnixStream::pair().unwrap();
+    let from = OwnedFd::from(from);
+    let mut decoder = Decoder::new();
+    let mut frames = Vec::new();
+    for piece in bytes.chunks(step) {
+        to.write_all(piece).unwrap();
+        let mut left = piece.len();
+        while left > 0 {
+            left -= decoder.fill(&from).unwrap().bytes;
+            frames.extend(std::iter::from_fn(|| decoder.next(LIMITS).unwrap()));
+        }
+    }
+    (frames, decoder.is_inside_frame())
+}
+
+fn error_of(bytes: &[u8]) -> NetError {
+    let (mut to, from) = UnixStream::pair().unwrap();
+    let from = OwnedFd::from(from);
+    to.write_all(bytes).unwrap();
+    let mut decoder = Decoder::new();
+    decoder.fill(&from).unwrap();
+    decoder.next(LIMITS).unwrap_err()
+}
+
+#[test]
+fn the_wire_format_is_this() {
+    assert_eq!(encode(b"ab", b"xyz"), b"\x02\0\0\0\x03\0\0\0abxyz");
+}
+
+#[test]
+fn frames_survive_any_cut() {
+    let parts = [(1, 0), (1000, 0), (3, 1), (7, 100_000), (500, 65_536), (1, 200_000), (2, 2)];
+    let frames: Vec<Frame> = parts
+        .iter()
+        .map(|&(head, payload)| Frame {
+            head: (0..head).map(|at| at as u8).collect(),
+            payload: (0..payload).map(|at| (at * 7) as u8).collect(),
+        })
+        .collect();
+    let bytes: Vec<u8> = frames.iter().flat_map(|frame| encode(&frame.head, &frame.payload)).collect();
+    for step in [1, 7, 8, 9, 1000, 4096, 65_535, 65_536, 65_537, 100_000] {
+        let (decoded, is_inside) = decode(&bytes, step);
+        assert!(decoded == frames, "in pieces of {step}");
+        assert!(!is_inside);
+    }
+    assert!(decode(&bytes[..bytes.len() - 1], 5000).1);
+    assert!(decode(&bytes[..4], 5000).1);
+}
+
+#[test]
+fn limits_hold_before_memory_is_set_aside() {
+    let announced = |head: u32, payload: u32| [head.to_le_bytes(), payload.to_le_bytes()].concat();
+    for bytes in [announced(0, 0), announced(1001, 0), announced(1, 200_001), announced(u32::MAX, u32::MAX)] {
+        assert!(matches!(error_of(&bytes), NetError::Limit(_)), "{bytes:?}");
+    }
+    assert!(matches!(prefix(0, 1), Err(NetError::Limit(_))));
+}

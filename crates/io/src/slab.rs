@@ -1,0 +1,227 @@
+//! One region of memory, handed out in frames.
+//!
+//! It alone knows where the bytes of a frame lie, how frames are cut from larger ones and
+//! which were used last. What is kept in them it does not know. The region is a memory file
+//! mapped shared, so that it can be lent to other processes later; whoever does that must
+//! keep them from writing to frames that are owned here.
+
+mod ahead;
+mod pool;
+mod region;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use ahead::Ahead;
+use pool::{Place, Pool};
+use region::Region;
+
+/// Size of a frame; larger ones are cut into smaller ones and merge again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FrameClass {
+    /// 4 KiB.
+    K4,
+    /// 16 KiB.
+    K16,
+    /// 64 KiB, the base unit.
+    K64,
+}
+
+/// All sizes of frames, smallest first.
+pub const FRAME_CLASSES: [FrameClass; 3] = [FrameClass::K4, FrameClass::K16, FrameClass::K64];
+
+/// The base unit, in bytes: what smaller frames are cut from.
+pub const BASE_BYTES: usize = 64 << 10;
+
+/// Largest slab, in bytes (256 TiB): its bases are counted with 32 bits.
+pub const CAPACITY_BYTES_MAX: u64 = BASE_BYTES as u64 * u32::MAX as u64;
+
+impl FrameClass {
+    /// Bytes of a frame of this class.
+    pub const fn bytes(self) -> usize {
+        match self {
+            FrameClass::K4 => 4 << 10,
+            FrameClass::K16 => 16 << 10,
+            FrameClass::K64 => BASE_BYTES,
+        }
+    }
+
+    /// The smallest class that holds `bytes`; `None` if none does.
+    pub fn for_bytes(bytes: usize) -> Option<FrameClass> {
+        FRAME_CLASSES.into_iter().find(|class| class.bytes() >= bytes)
+    }
+}
+
+/// Why there is no slab.
+#[derive(Debug)]
+pub enum SlabError {
+    /// The capacity asked for, in bytes, is less than one base or more than [`CAPACITY_BYTES_MAX`].
+    Capacity(u64),
+    /// A system call, named first, failed.
+    System(&'static str, io::Error),
+}
+
+impl fmt::Display for SlabError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SlabError::Capacity(bytes) => {
+                write!(f, "a slab of {bytes} bytes is impossible: give {BASE_BYTES} to {CAPACITY_BYTES_MAX}")
+            }
+            SlabError::System(call, error) => write!(f, "cannot set memory aside: {call}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for SlabError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            SlabError::Capacity(_) => None,
+            SlabError::System(_, error) => Some(error),
+        }
+    }
+}
+
+/// A region of memory that gives out frames. The memory becomes real only as it is touched,
+/// in address order, and is then kept until the slab and all its frames are dropped.
+pub struct Slab {
+    region: Arc<Region>,
+    pool: Pool,
+    ahead: Arc<Ahead>,
+}
+
+impl Slab {
+    /// Sets `capacity_bytes` of address space aside, rounded down to whole bases. Uses next to
+    /// no memory before frames are allocated.
+    ///
+    /// # Errors
+    /// [`SlabError::Capacity`] for a capacity out of range; [`SlabError::System`] if the system
+    /// refuses.
+    pub fn new(capacity_bytes: u64) -> Result<Arc<Slab>, SlabError> {
+        let out_of_range = || SlabError::Capacity(capacity_bytes);
+        if capacity_bytes > CAPACITY_BYTES_MAX {
+            return Err(out_of_range());
+        }
+        let bases = u32::try_from(capacity_bytes / BASE_BYTES as u64).map_err(|_| out_of_range())?;
+        if bases == 0 {
+            return Err(out_of_range());
+        }
+        let region = Arc::new(Region::new(bases as usize * BASE_BYTES)?);
+        let ahead = Arc::new(Ahead::new(region.clone()));
+        Ok(Arc::new(Slab { region, pool: Pool::new(bases), ahead }))
+    }
+
+    /// A frame of `class`, or `None` if the slab is full. Never blocks for long, and prefers the
+    /// memory freed last. The bytes are whatever the frame's last owner left in them, not
+    /// zeros: the caller overwrites all it will read.
+    pub fn allocate(self: &Arc<Self>, class: FrameClass) -> Option<Frame> {
+        let place = self.pool.allocate(class)?;
+        if place.is_fresh {
+            self.ahead.advance(u64::from(place.base + 1) * BASE_BYTES as u64);
+        }
+        Some(Frame { slab: self.clone(), place, class })
+    }
+
+    /// Bytes that could be allocated altogether.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.region.bytes() as u64
+    }
+
+    /// Bytes in frames that are owned now; exact while no other thread allocates or frees.
+    pub fn used_bytes(&self) -> u64 {
+        self.pool.used_bytes()
+    }
+
+    /// Bytes from the region's beginning that have been allocated once or faulted in ahead:
+    /// about the memory that the system has given. Never falls.
+    pub fn touched_bytes(&self) -> u64 {
+        self.ahead.touched_bytes()
+    }
+
+    /// Keeps at least `window_bytes` beyond all memory ever allocated faulted in, as long as the
+    /// capacity lasts, so that an allocation need not wait for the system to find and zero
+    /// pages. Called again, it changes the window. Does not block: a thread of lowest priority
+    /// (`aze-fault-ahead`) does the work, sleeps otherwise and ends with the slab.
+    ///
+    /// # Errors
+    /// [`SlabError::System`] if the thread cannot be started.
+    pub fn fault_ahead(&self, window_bytes: u64) -> Result<(), SlabError> {
+        Ahead::start(&self.ahead, window_bytes)
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        self.ahead.stop();
+    }
+}
+
+/// The one owner of some bytes of a slab; dropping it gives them back.
+pub struct Frame {
+    slab: Arc<Slab>,
+    place: Place,
+    class: FrameClass,
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frame").field("class", &self.class).field("offset", &self.offset()).finish_non_exhaustive()
+    }
+}
+
+#[expect(clippy::len_without_is_empty, reason = "a frame is never empty")]
+impl Frame {
+    /// Bytes of the frame.
+    pub fn len(&self) -> usize {
+        self.class.bytes()
+    }
+
+    /// Its size as a class.
+    pub fn class(&self) -> FrameClass {
+        self.class
+    }
+
+    /// Where in the slab it lies, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.offset_in_region() as u64
+    }
+
+    fn offset_in_region(&self) -> usize {
+        self.place.base as usize * BASE_BYTES + usize::from(self.place.piece) * self.class.bytes()
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        let start = self.slab.region.at(self.offset_in_region(), self.len());
+        // SAFETY: `at` checked that the range lies in the mapping, which `slab` keeps alive and
+        // which is initialized (the kernel gives zeros). The pool gave this place to this frame
+        // only, and `self` is borrowed, so that nobody writes there meanwhile.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), self.len()) }
+    }
+
+    /// Its bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let start = self.slab.region.at(self.offset_in_region(), self.len());
+        // SAFETY: as in `bytes`; `self` is exclusively borrowed and the only owner of the place,
+        // so that nobody else reads or writes there meanwhile.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.len()) }
+    }
+
+    /// Flips bit `bit` of the frame (bit 0 is the lowest of byte 0), as failing memory would:
+    /// for tests of what finds that.
+    ///
+    /// # Panics
+    /// If the frame has no such bit.
+    pub fn flip_bit(&mut self, bit: usize) {
+        self.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        self.slab.pool.free(self.place, self.class);
+    }
+}

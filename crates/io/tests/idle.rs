@@ -1,0 +1,42 @@
+//! An idle runtime uses no CPU. Alone in its program, since it looks at all its threads.
+
+mod support;
+
+use std::fs;
+use std::time::Duration;
+
+use aze_io::real::Runtime;
+use support::{Caller, Wire, echo_server};
+
+/// Nanoseconds that the threads of this process whose name begins with `prefix` have run
+/// (`/proc/PID/task/TID/schedstat`), and how many there are.
+fn run_ns(prefix: &str) -> (u64, usize) {
+    let (mut ns, mut count) = (0, 0);
+    for task in fs::read_dir("/proc/self/task").unwrap() {
+        let task = task.unwrap().path();
+        if fs::read_to_string(task.join("comm")).unwrap().starts_with(prefix) {
+            let stat = fs::read_to_string(task.join("schedstat")).unwrap();
+            ns += stat.split(' ').next().unwrap().parse::<u64>().unwrap();
+            count += 1;
+        }
+    }
+    (ns, count)
+}
+
+#[test]
+fn idle_threads_use_no_cpu() {
+    let server = echo_server(Wire::Unix, 2);
+    let client = Runtime::client();
+    client.background().unwrap();
+    let caller = Caller::connect(&client, server.addr());
+    client.block_on(caller.call(b"x")).unwrap();
+    let clock = Runtime::client();
+    // The background thread settles into its sleep.
+    clock.block_on(clock.io().sleep(Duration::from_millis(20)));
+    let (before_ns, threads) = run_ns("aze-");
+    assert_eq!(threads, 3);
+    clock.block_on(clock.io().sleep(Duration::from_millis(300)));
+    let (after_ns, _) = run_ns("aze-");
+    assert!(after_ns - before_ns < 5_000_000, "{} ns in 300 ms", after_ns - before_ns);
+    client.shutdown();
+}

@@ -1,0 +1,171 @@
+//! What operations do to inodes at their home: links, attributes, length, deletion. Times of
+//! change never move back; whatever merges, merges by maximum.
+
+use crate::op::{AttrSet, CUTS_PENDING_MAX};
+use crate::shard::{Effects, Shard, Step};
+use crate::tables::{Inode, PendingCut, Tables};
+use aze_proto::ids::{Generation, Ino, Time};
+use aze_proto::limits::{FILE_BYTES_MAX, LINKS_MAX};
+use aze_proto::{Attr, Code, Failure, FileKind, Refusal, Reply};
+
+impl<T: Tables> Shard<T> {
+    pub(crate) fn add_link(&mut self, ino: Ino, time: Time) -> Step {
+        let attr = &self.tables.inode(ino).ok_or(Code::NotFound)?.attr;
+        match attr {
+            // link(2): EPERM for directories.
+            Attr { kind: FileKind::Directory, .. } => Err(Failure::new(Code::NotPermitted, "directories have one name")),
+            // The last name is gone: a file that is only held open gets no name again.
+            Attr { links: 0, .. } => Err(Code::NotFound.into()),
+            Attr { links, .. } if *links >= LINKS_MAX => Err(Code::TooManyLinks.into()),
+            _ => self.change(ino, |inode| {
+                inode.attr.links += 1;
+                changed(&mut inode.attr, time);
+            }),
+        }
+    }
+
+    pub(crate) fn drop_link(&mut self, ino: Ino, time: Time) -> Step {
+        match self.here(ino)?.attr {
+            Attr { kind: FileKind::Directory, .. } => Err(Failure::new(Code::IsDirectory, "a directory's links are not lowered")),
+            Attr { links: 0, .. } => Err(Failure::new(Code::NotFound, format!("inode {ino} has no link left to lower"))),
+            _ => {
+                let attr = self.lower_links(ino, time).ok_or_else(|| gone(ino))?;
+                let orphan = (attr.links == 0).then_some(ino);
+                Ok((Reply::Done, Effects { attr: Some(attr), orphan, ..Effects::default() }))
+            }
+        }
+    }
+
+    /// Takes one link from an inode here; its attributes afterwards.
+    pub(crate) fn lower_links(&mut self, ino: Ino, time: Time) -> Option<Attr> {
+        self.tables.update_inode(ino, |inode| {
+            inode.attr.links = inode.attr.links.saturating_sub(1);
+            changed(&mut inode.attr, time);
+            inode.attr.clone()
+        })
+    }
+
+    pub(crate) fn set_attr(&mut self, ino: Ino, set: &AttrSet, time: Time) -> Step {
+        self.here(ino)?;
+        self.change(ino, |inode| {
+            let attr = &mut inode.attr;
+            attr.mode = set.mode.map_or(attr.mode, |mode| mode & 0o7777);
+            attr.uid = set.uid.unwrap_or(attr.uid);
+            attr.gid = set.gid.unwrap_or(attr.gid);
+            attr.atime = set.atime.unwrap_or(attr.atime);
+            attr.mtime = set.mtime.unwrap_or(attr.mtime);
+            changed(attr, time);
+        })
+    }
+
+    pub(crate) fn report(&mut self, ino: Ino, generation: Generation, end: u64, wide: bool, time: Time) -> Step {
+        let attr = &self.file_here(ino)?.attr;
+        if generation < attr.generation {
+            return Err(Failure::refused(Refusal::GenerationStale { generation: attr.generation }));
+        }
+        if generation > attr.generation {
+            let detail = format!("generation {generation} of inode {ino} has not begun: it is in {}", attr.generation);
+            return Err(Failure::new(Code::Invalid, detail));
+        }
+        check_size(end)?;
+        self.change(ino, |inode| {
+            let attr = &mut inode.attr;
+            attr.size = attr.size.max(end);
+            attr.wide |= wide;
+            attr.mtime = attr.mtime.max(time);
+            changed(attr, time);
+        })
+    }
+
+    pub(crate) fn truncate(&mut self, ino: Ino, size: u64, time: Time) -> Step {
+        let inode = self.file_here(ino)?;
+        check_size(size)?;
+        let raised = inode.attr.generation.0.checked_add(1).map(Generation);
+        let generation = raised.ok_or_else(|| Failure::new(Code::Limit, format!("inode {ino} has been truncated 2^32 times")))?;
+        // An older cut that left as much or more is covered by this one.
+        let kept = inode.cuts.iter().filter(|cut| cut.length < size).count();
+        if kept >= CUTS_PENDING_MAX {
+            let detail = format!("{kept} truncations of inode {ino} wait for servers of its data");
+            return Err(Failure::new(Code::Busy, detail));
+        }
+        self.change(ino, |inode| {
+            inode.cuts.truncate(kept);
+            inode.cuts.push(PendingCut { generation, length: size });
+            let attr = &mut inode.attr;
+            attr.generation = generation;
+            attr.size = size;
+            attr.mtime = attr.mtime.max(time);
+            changed(attr, time);
+        })
+    }
+
+    pub(crate) fn cut_done(&mut self, ino: Ino, generation: Generation) -> Step {
+        self.here(ino)?;
+        let (_, effects) = self.change(ino, |inode| inode.cuts.retain(|cut| cut.generation > generation))?;
+        Ok((Reply::Done, effects))
+    }
+
+    pub(crate) fn set_parent(&mut self, ino: Ino, parent: Ino, time: Time) -> Step {
+        if self.here(ino)?.attr.kind != FileKind::Directory {
+            return Err(Code::NotDirectory.into());
+        }
+        let (_, effects) = self.change(ino, |inode| {
+            inode.attr.parent = parent;
+            changed(&mut inode.attr, time);
+        })?;
+        Ok((Reply::Done, effects))
+    }
+
+    pub(crate) fn delete(&mut self, ino: Ino) -> Step {
+        let attr = &self.here(ino)?.attr;
+        if ino == Ino::ROOT {
+            return Err(Failure::new(Code::NotPermitted, "the root directory cannot be deleted"));
+        }
+        if attr.kind == FileKind::Directory && self.has_entries(ino) {
+            return Err(Code::NotEmpty.into());
+        }
+        if attr.kind != FileKind::Directory && attr.links > 0 {
+            return Err(Failure::new(Code::Invalid, format!("inode {ino} still has {} links", attr.links)));
+        }
+        let attr = self.tables.remove_inode(ino).map(|inode| inode.attr);
+        Ok((Reply::Done, Effects { attr, ..Effects::default() }))
+    }
+
+    fn here(&self, ino: Ino) -> Result<&Inode, Failure> {
+        self.tables.inode(ino).ok_or_else(|| gone(ino))
+    }
+
+    /// A regular file that lives here: the only kind that has data.
+    fn file_here(&self, ino: Ino) -> Result<&Inode, Failure> {
+        let inode = self.here(ino)?;
+        match inode.attr.kind {
+            FileKind::File => Ok(inode),
+            FileKind::Directory => Err(Code::IsDirectory.into()),
+            _ => Err(Failure::new(Code::Invalid, format!("inode {ino} is no regular file: it has no data"))),
+        }
+    }
+
+    fn change(&mut self, ino: Ino, change: impl FnOnce(&mut Inode)) -> Step {
+        let attr = self.tables.update_inode(ino, |inode| {
+            change(inode);
+            inode.attr.clone()
+        });
+        let attr = attr.ok_or_else(|| gone(ino))?;
+        Ok((Reply::Attributes { attr: attr.clone() }, Effects { attr: Some(attr), ..Effects::default() }))
+    }
+}
+
+fn gone(ino: Ino) -> Failure {
+    Failure::new(Code::Stale, format!("inode {ino}"))
+}
+
+fn changed(attr: &mut Attr, time: Time) {
+    attr.ctime = attr.ctime.max(time);
+}
+
+fn check_size(size: u64) -> Result<(), Failure> {
+    if size <= FILE_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Failure::new(Code::TooLarge, format!("{size} bytes: a file has at most {FILE_BYTES_MAX}")))
+}

@@ -1,0 +1,173 @@
+//! Operations: every change of a shard, as data. Their encoding is what a journal keeps, so a
+//! change of it raises [`OP_VERSION`] and adds a golden sample.
+
+use crate::tables::{EntryKey, Lock};
+use aze_proto::ids::{Generation, Ino, MapEpoch, Sequence, SessionId, Time, TxId};
+use aze_proto::wire::Blob;
+use aze_proto::{Attr, Failure, FileKind, Reply, wire_enum, wire_struct};
+
+/// Version of the encoding of [`Op`] and [`Stamp`].
+pub const OP_VERSION: u8 = 1;
+
+/// Truncations of one file that may wait for data servers at once. One more is answered with
+/// `Code::Busy`: whoever truncates must first get the earlier ones acknowledged.
+pub const CUTS_PENDING_MAX: usize = 64;
+
+/// Inode numbers in the blocks that a shard starts by itself when it has used one up.
+pub const INO_BLOCK: u64 = 1 << 16;
+
+wire_struct! {
+    /// A file to be made.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct NewFile {
+        /// Its kind.
+        pub kind: FileKind,
+        /// Permission bits (12 bits), see [`crate::access::new_file`].
+        pub mode: u32,
+        /// Owner.
+        pub uid: u32,
+        /// Group.
+        pub gid: u32,
+        /// Device number, for device files; ignored for others.
+        pub rdev: u32,
+        /// A symlink's target; ignored for others.
+        pub target: Blob,
+        /// Map epoch of now.
+        pub born: MapEpoch,
+        /// Base-2 logarithm of the chunk size in bytes.
+        pub chunk_bits: u8,
+    }
+}
+
+wire_struct! {
+    /// New attributes; `None` leaves a field as it is. [`crate::access::check_setattr`] makes it.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct AttrSet {
+        /// Permission bits (12 bits).
+        pub mode: Option<u32>,
+        /// Owner.
+        pub uid: Option<u32>,
+        /// Group.
+        pub gid: Option<u32>,
+        /// Access time.
+        pub atime: Option<Time>,
+        /// Modification time.
+        pub mtime: Option<Time>,
+    }
+}
+
+wire_enum! {
+    /// How a request ended.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub enum Outcome {
+        /// With this reply.
+        1 = Success { reply: Reply },
+        /// With this error.
+        2 = Failed { failure: Failure },
+    }
+}
+
+impl From<Result<Reply, Failure>> for Outcome {
+    fn from(result: Result<Reply, Failure>) -> Outcome {
+        match result {
+            Ok(reply) => Outcome::Success { reply },
+            Err(failure) => Outcome::Failed { failure },
+        }
+    }
+}
+
+wire_enum! {
+    /// A change of one shard. The reply named is what `apply` gives on success.
+    ///
+    /// An entry that a transaction holds is not changed by others: they fail with `Code::Busy`,
+    /// without effect. An operation with `under` acts for the transaction named, whose hold ends
+    /// with it; if that transaction does not hold the entry (any more), the operation has been
+    /// done before: it does nothing and succeeds, so that a decision may be sent again.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub enum Op {
+        /// Makes the root directory (in shard 0, once). Reply: `Attributes`.
+        1 = MakeRoot { uid: u32, gid: u32, mode: u32, born: MapEpoch, chunk_bits: u8 },
+        /// Makes a file of any kind, or finds the one there if a regular file is wanted and
+        /// `exclusive` is not set. Reply: `Entry`; what was found may be of any kind but a
+        /// directory (`IsDirectory`), and has attributes only if its inode is here.
+        2 = Create { key: EntryKey, new: NewFile, exclusive: bool },
+        /// Removes a name. Reply: `Done`. A file's inode here loses a link; elsewhere, see
+        /// `Effects::drop_link`. A directory's inode here goes with its name; elsewhere its home
+        /// has deleted it when it closed it.
+        3 = Remove {
+            key: EntryKey,
+            /// Only if it leads there, else `Busy`: look again. A directory is removed only
+            /// with this set (`IsDirectory` without).
+            only: Option<Ino>,
+            /// The name has moved to another place: the inode is left alone.
+            moved: bool,
+            under: Option<TxId>,
+        },
+        /// Sets a name that leads to an existing inode, whose link count must have been raised
+        /// before (hard link), or does not change (rename). What it replaces goes as in `Remove`.
+        /// A name that leads there already is left as it is. Reply: `Attributes` with the `attr`
+        /// given, else `Done`.
+        4 = Insert {
+            key: EntryKey,
+            ino: Ino,
+            kind: FileKind,
+            /// Without it an existing name is an error (`Exists`).
+            replace: bool,
+            under: Option<TxId>,
+            attr: Option<Attr>,
+        },
+        /// One more name for an inode here. Reply: `Attributes`.
+        5 = AddLink { ino: Ino },
+        /// One name less for an inode here. Reply: `Done`.
+        6 = DropLink { ino: Ino },
+        /// Sets attributes. Reply: `Attributes`.
+        7 = SetAttr { ino: Ino, set: AttrSet },
+        /// A file has been written up to `end` (0: not at all) in the generation named. Size and
+        /// times move by maximum. Reply: `Attributes`.
+        8 = Report { ino: Ino, generation: Generation, end: u64, wide: bool },
+        /// Sets a file's length and raises its generation by one. Reply: `Attributes`.
+        9 = Truncate { ino: Ino, size: u64 },
+        /// Every data server has cut the file up to and including this generation. Reply: `Done`.
+        10 = CutDone { ino: Ino, generation: Generation },
+        /// A directory has moved. Reply: `Done`.
+        11 = SetParent { ino: Ino, parent: Ino },
+        /// Forgets an orphan that nobody has open any more, or a directory that was closed
+        /// because it is empty everywhere. Reply: `Done`.
+        12 = Delete { ino: Ino },
+        /// Lets a transaction hold an entry; repeating it is harmless. The source of a move must
+        /// lead to the inode named (`NotFound`, `Busy`). Reply: for a destination `Prepared` with
+        /// what the name leads to now, else `Done`.
+        13 = Lock { key: EntryKey, lock: Lock },
+        /// Ends a transaction's hold, if it has it. Reply: `Done`.
+        14 = Unlock { key: EntryKey, tx: TxId },
+        /// Nothing but the outcome of a request that took several steps, for its retries.
+        15 = Record { outcome: Outcome },
+        /// Leaves what is left of the current block of inode numbers and starts one of `count`
+        /// numbers after its end. A shard with a journal applies it after a restart, and before
+        /// it runs out, and makes it durable before it creates: so no number that a lost tail of
+        /// the journal had issued is issued again. Reply: `Done`.
+        16 = ReserveInos { count: u64 },
+    }
+}
+
+wire_struct! {
+    /// When an operation happens and for which request.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Stamp {
+        /// The operation's time (hybrid clock).
+        pub time: Time,
+        /// Whose request it is.
+        pub session: SessionId,
+        /// The request's number; 0: the outcome is not recorded.
+        pub sequence: Sequence,
+        /// The lowest sequence that the session still wants.
+        pub floor: Sequence,
+    }
+}
+
+impl Stamp {
+    /// A stamp that records nothing.
+    pub fn at(time: Time) -> Stamp {
+        Stamp { time, ..Stamp::default() }
+    }
+}

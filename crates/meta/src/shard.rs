@@ -1,0 +1,265 @@
+//! One shard: its tables, the inode numbers it may issue, the outcomes it remembers, and the
+//! step that changes them. What single operations do is in `entries` (names) and `inodes`.
+
+use crate::op::{INO_BLOCK, Op, Outcome, Stamp};
+use crate::tables::{EntryKey, EntryValue, Inode, Lock, PlainTables, Tables};
+use aze_proto::ids::{Incarnation, Ino, MapEpoch, Sequence, SessionId, ShardId, Time};
+use aze_proto::message::Victim;
+use aze_proto::retry::{RetryTable, Verdict};
+use aze_proto::wire::Wire;
+use aze_proto::{Attr, Code, Failure, Name, NameHash, Reply};
+
+/// Least counter of a number that a shard issues: 1 is the root's.
+const COUNTER_MIN: u64 = 2;
+
+/// By how much the counts of a directory change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirDelta {
+    /// The directory.
+    pub dir: Ino,
+    /// Entries more (or fewer).
+    pub entries: i64,
+    /// Subdirectories more (or fewer).
+    pub subdirs: i64,
+}
+
+/// What else follows from an operation: for the server to carry on with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// An entry of a directory was made, removed or replaced: its counts, which may be zero,
+    /// and that its modification time is now.
+    pub delta: Option<DirDelta>,
+    /// What the entry removed or replaced led to.
+    pub removed: Option<Victim>,
+    /// The inode that the operation was about, as it is now, if it is here; after `Delete` as it
+    /// was last.
+    pub attr: Option<Attr>,
+    /// An inode elsewhere has lost this name: its home must lower its link count.
+    pub drop_link: Option<Ino>,
+    /// An inode here has no links left: to be deleted when nobody has it open.
+    pub orphan: Option<Ino>,
+}
+
+/// The outcome of one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// The answer. An error means that nothing has changed.
+    pub reply: Result<Reply, Failure>,
+    /// Empty after an error.
+    pub effects: Effects,
+}
+
+/// What an operation gives when it succeeds.
+pub(crate) type Step = Result<(Reply, Effects), Failure>;
+
+/// A part of the namespace; the unit of order.
+#[derive(Clone, Debug)]
+pub struct Shard<T: Tables = PlainTables> {
+    pub(crate) id: ShardId,
+    pub(crate) tables: T,
+    incarnation: Incarnation,
+    shards: u32,
+    retries: RetryTable<Result<Reply, Failure>>,
+    /// The counter of the next inode number, and the end of the block reserved.
+    counter_next: u64,
+    counter_end: u64,
+}
+
+impl Shard<PlainTables> {
+    /// An empty shard on the heap of a volume of `shards` shards, on a server of this incarnation.
+    pub fn new(id: ShardId, incarnation: Incarnation, shards: u32) -> Self {
+        Shard::with_tables(id, incarnation, shards, PlainTables::default())
+    }
+}
+
+impl<T: Tables> Shard<T> {
+    /// An empty shard on the tables given.
+    pub fn with_tables(id: ShardId, incarnation: Incarnation, shards: u32, tables: T) -> Self {
+        assert!(shards.is_power_of_two() && id.0 < shards, "shard {id} of {shards}");
+        let counter_end = COUNTER_MIN + INO_BLOCK;
+        Shard { id, tables, incarnation, shards, retries: RetryTable::default(), counter_next: COUNTER_MIN, counter_end }
+    }
+
+    /// Makes the root directory; only in shard 0, only once.
+    ///
+    /// # Errors
+    /// `Invalid` in any other shard, `Exists` if there is one.
+    pub fn make_root(&mut self, uid: u32, gid: u32, mode: u32, born: MapEpoch, chunk_bits: u8, time: Time) -> Result<Attr, Failure> {
+        let applied = self.apply(&Op::MakeRoot { uid, gid, mode, born, chunk_bits }, &Stamp::at(time));
+        applied.reply.map(|_| applied.effects.attr.expect("a root directory just made is here"))
+    }
+
+    /// Whether a change is new, and if not, how it ended; also raises the session's floor.
+    pub fn check(&mut self, session: SessionId, sequence: Sequence, floor: Sequence) -> Verdict<Result<Reply, Failure>> {
+        self.retries.check(session, sequence, floor)
+    }
+
+    /// Applies one operation. With a sequence in the stamp the outcome, be it an error, is
+    /// recorded in the same step; except for `Code::Busy`, which only tells the server to apply
+    /// the operation again later.
+    pub fn apply(&mut self, op: &Op, stamp: &Stamp) -> Applied {
+        let (reply, effects) = match self.step(op, stamp.time) {
+            Ok((reply, effects)) => (Ok(reply), effects),
+            Err(failure) => (Err(failure), Effects::default()),
+        };
+        let busy = matches!(&reply, Err(failure) if failure.code == Code::Busy);
+        if stamp.sequence != Sequence(0) && !busy {
+            // Raises the floor here too, where nobody has called `check`: when a journal is replayed.
+            self.retries.check(stamp.session, stamp.sequence, stamp.floor);
+            self.retries.record(stamp.session, stamp.sequence, stamp.floor, stamp.time, reply.clone());
+        }
+        Applied { reply, effects }
+    }
+
+    fn step(&mut self, op: &Op, time: Time) -> Step {
+        match op {
+            Op::MakeRoot { uid, gid, mode, born, chunk_bits } => self.root(*uid, *gid, *mode, *born, *chunk_bits, time),
+            Op::Create { key, new, exclusive } => self.create(key, new, *exclusive, time),
+            Op::Remove { key, only, moved, under } => self.remove(key, *only, *moved, *under, time),
+            Op::Insert { key, ino, kind, replace, under, attr } => {
+                let value = EntryValue { ino: *ino, kind: *kind };
+                self.insert(key, value, *replace, *under, attr.as_ref(), time)
+            }
+            Op::AddLink { ino } => self.add_link(*ino, time),
+            Op::DropLink { ino } => self.drop_link(*ino, time),
+            Op::SetAttr { ino, set } => self.set_attr(*ino, set, time),
+            Op::Report { ino, generation, end, wide } => self.report(*ino, *generation, *end, *wide, time),
+            Op::Truncate { ino, size } => self.truncate(*ino, *size, time),
+            Op::CutDone { ino, generation } => self.cut_done(*ino, *generation),
+            Op::SetParent { ino, parent } => self.set_parent(*ino, *parent, time),
+            Op::Delete { ino } => self.delete(*ino),
+            Op::Lock { key, lock } => self.lock(key, lock),
+            Op::Unlock { key, tx } => self.unlock(key, *tx),
+            Op::Record { outcome: Outcome::Success { reply } } => Ok((reply.clone(), Effects::default())),
+            Op::Record { outcome: Outcome::Failed { failure } } => Err(failure.clone()),
+            Op::ReserveInos { count } => self.reserve(*count),
+        }
+    }
+
+    fn reserve(&mut self, count: u64) -> Step {
+        self.counter_next = self.counter_end;
+        // Numbers beyond the last one are never issued, see `issue`: there is no harm in saturation.
+        self.counter_end = self.counter_end.saturating_add(count);
+        Ok((Reply::Done, Effects::default()))
+    }
+
+    /// The next inode number.
+    pub(crate) fn issue(&mut self) -> Result<Ino, Failure> {
+        let ino = Ino::new(self.id, self.incarnation, self.counter_next).ok_or_else(|| {
+            Failure::new(Code::NoSpace, format!("shard {} has issued all inode numbers of incarnation {}", self.id, self.incarnation))
+        })?;
+        if self.counter_next == self.counter_end {
+            self.counter_end += INO_BLOCK;
+        }
+        self.counter_next += 1;
+        Ok(ino)
+    }
+
+    /// Inode numbers left in the block reserved, see [`Op::ReserveInos`].
+    pub fn inos_left(&self) -> u64 {
+        self.counter_end - self.counter_next
+    }
+
+    /// The shard's number.
+    pub fn id(&self) -> ShardId {
+        self.id
+    }
+
+    /// Whether this shard is the home of an inode number.
+    pub fn is_home(&self, ino: Ino) -> bool {
+        ino.home() == self.id
+    }
+
+    /// What a name leads to. The caller has made sure that no transaction holds it.
+    pub fn entry(&self, key: &EntryKey) -> Option<EntryValue> {
+        self.tables.entry(key)
+    }
+
+    /// Which transaction holds a name.
+    pub fn lock_of(&self, key: &EntryKey) -> Option<&Lock> {
+        self.tables.lock(key)
+    }
+
+    /// All names held by transactions.
+    pub fn locks(&self) -> impl Iterator<Item = (&EntryKey, &Lock)> {
+        self.tables.locks()
+    }
+
+    /// An inode that lives here.
+    pub fn inode(&self, ino: Ino) -> Option<&Inode> {
+        self.tables.inode(ino)
+    }
+
+    /// All inodes that live here, in the order of their numbers.
+    pub fn all_inodes(&self) -> impl Iterator<Item = &Inode> {
+        self.tables.inodes()
+    }
+
+    /// Entries of a directory in the order of their cookies ([`NameHash::cookie`]), from the
+    /// first whose cookie is greater than `after`. Entries of equal cookie must go in one page.
+    pub fn entries_after(&self, dir: Ino, after: u64) -> impl Iterator<Item = (NameHash, &Name, EntryValue)> {
+        NameHash::after_cookie(after).into_iter().flat_map(move |hash| self.tables.entries_of(dir, hash))
+    }
+
+    /// Whether any entry of a directory is here.
+    pub fn has_entries(&self, dir: Ino) -> bool {
+        self.tables.entries_of(dir, NameHash::default()).next().is_some()
+    }
+
+    /// Number of inodes here.
+    pub fn inodes(&self) -> u64 {
+        self.tables.inode_count()
+    }
+
+    /// Number of entries here.
+    pub fn entries(&self) -> u64 {
+        self.tables.entry_count()
+    }
+
+    /// Drops outcomes that nobody can ask for any more.
+    pub fn expire_retries(&mut self, now: Time) {
+        self.retries.expire(now);
+    }
+
+    /// Drops what is remembered of a session that has ended.
+    pub fn forget_session(&mut self, session: SessionId) {
+        self.retries.forget(session);
+    }
+
+    /// An entry's place must be this shard: whoever routed here has checked it.
+    pub(crate) fn assert_mine(&self, key: &EntryKey) {
+        assert_eq!(key.hash.shard(self.shards), self.id, "an entry was sent to a shard that is not its own");
+    }
+
+    /// A hash of the tables and of the inode numbers issued: equal after equal operations, on any
+    /// implementation of the tables. Outcomes remembered are not part of it, since requests that
+    /// were checked and not applied drop some, too. It visits every row.
+    pub fn digest(&self) -> u64 {
+        let mut bytes = Vec::new();
+        let mut digest = fnv(FNV_BASIS, &[self.counter_next, self.counter_end].map(u64::to_le_bytes).concat());
+        for (key, value) in self.tables.entries() {
+            digest = absorb(digest, &mut bytes, key, &value);
+        }
+        for inode in self.tables.inodes() {
+            digest = absorb(digest, &mut bytes, &inode.attr.ino, inode);
+        }
+        for (key, lock) in self.tables.locks() {
+            digest = absorb(digest, &mut bytes, key, lock);
+        }
+        digest
+    }
+}
+
+/// Start of the hash FNV-1a with 64 bits (Fowler, Noll, Vo): it need not be fast or strong here.
+const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+
+fn fnv(start: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn absorb(digest: u64, bytes: &mut Vec<u8>, key: &impl Wire, value: &impl Wire) -> u64 {
+    bytes.clear();
+    key.put(bytes);
+    value.put(bytes);
+    fnv(digest, bytes)
+}

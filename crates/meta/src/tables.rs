@@ -1,0 +1,229 @@
+//! The tables of a shard behind a trait, so that they may live on the heap, in an arena that
+//! other processes map, or on disk. What the rows mean to a file system operation is known one
+//! floor up; here they are ordered, found, replaced and counted. [`crate::conformance`] is what
+//! every implementation has to pass.
+
+use aze_proto::ids::{Generation, Incarnation, Ino, ServerIndex, TxId};
+use aze_proto::{Attr, FileKind, Name, NameHash, wire_enum, wire_struct};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+wire_struct! {
+    /// Where an entry stands: entries are ordered by directory, then hash, then name.
+    #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub struct EntryKey {
+        /// The directory.
+        pub parent: Ino,
+        /// Hash of directory and name; its high bits choose the shard.
+        pub hash: NameHash,
+        /// The name.
+        pub name: Name,
+    }
+}
+
+impl EntryKey {
+    /// The key of a name in a directory.
+    pub fn new(parent: Ino, name: Name) -> EntryKey {
+        EntryKey { parent, hash: NameHash::of(parent, &name), name }
+    }
+}
+
+wire_struct! {
+    /// What a name leads to.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct EntryValue {
+        /// The inode, here or in another shard.
+        pub ino: Ino,
+        /// Its kind, which never changes.
+        pub kind: FileKind,
+    }
+}
+
+wire_struct! {
+    /// A truncation that not every data server has acknowledged yet.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct PendingCut {
+        /// The generation that it began.
+        pub generation: Generation,
+        /// The length to which it cut, in bytes.
+        pub length: u64,
+    }
+}
+
+wire_struct! {
+    /// An inode at its home. With no links left it is an orphan: readable until nobody has it open.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Inode {
+        /// Its attributes.
+        pub attr: Attr,
+        /// A symlink's target; empty for other kinds.
+        pub target: Vec<u8>,
+        /// Truncations not yet acknowledged everywhere, oldest first, of strictly growing
+        /// length: an older one that a newer one covers is dropped. At most
+        /// [`crate::op::CUTS_PENDING_MAX`].
+        pub cuts: Vec<PendingCut>,
+    }
+}
+
+impl Inode {
+    /// The length beyond which a data server that has seen generation `have` must drop what it
+    /// holds before it serves the generation of now: the least length of all truncations since.
+    /// `u64::MAX` if there was none that it could have missed.
+    pub fn cut_since(&self, have: Generation) -> u64 {
+        self.cuts.iter().filter(|cut| cut.generation > have).map(|cut| cut.length).min().unwrap_or(u64::MAX)
+    }
+}
+
+wire_enum! {
+    /// Which end of a rename an entry is.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Role {
+        /// The old name.
+        1 = Source,
+        /// The new name.
+        2 = Destination,
+    }
+}
+
+wire_struct! {
+    /// A transaction holds an entry, present or absent: nobody reads or changes it until the
+    /// transaction has ended.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Lock {
+        /// The transaction.
+        pub tx: TxId,
+        /// Which end of it the entry is.
+        pub role: Role,
+        /// The server that decides it.
+        pub coordinator: ServerIndex,
+        /// The coordinator's incarnation: one that has restarted empty knows nothing of it.
+        pub incarnation: Incarnation,
+        /// The inode that moves.
+        pub ino: Ino,
+        /// Its kind.
+        pub kind: FileKind,
+    }
+}
+
+/// Ordered tables of entries, inodes and locks. Nothing here blocks or fails; a full device is
+/// the business of whoever makes room before it applies an operation.
+pub trait Tables {
+    /// What a name leads to.
+    fn entry(&self, key: &EntryKey) -> Option<EntryValue>;
+    /// Sets what a name leads to; gives what it led to before.
+    fn insert_entry(&mut self, key: &EntryKey, value: EntryValue) -> Option<EntryValue>;
+    /// Removes a name; gives what it led to.
+    fn remove_entry(&mut self, key: &EntryKey) -> Option<EntryValue>;
+    /// Entries of directory `parent` whose hash is at least `hash_min`, by hash, then name.
+    fn entries_of(&self, parent: Ino, hash_min: NameHash) -> impl Iterator<Item = (NameHash, &Name, EntryValue)>;
+    /// All entries in the order of their keys.
+    fn entries(&self) -> impl Iterator<Item = (&EntryKey, EntryValue)>;
+    /// Number of entries.
+    fn entry_count(&self) -> u64;
+
+    /// An inode.
+    fn inode(&self, ino: Ino) -> Option<&Inode>;
+    /// Sets an inode under its own number; gives the one replaced.
+    fn insert_inode(&mut self, inode: Inode) -> Option<Inode>;
+    /// Changes an inode in place; `None` if there is none. `change` must not change its number.
+    fn update_inode<R>(&mut self, ino: Ino, change: impl FnOnce(&mut Inode) -> R) -> Option<R>;
+    /// Removes an inode.
+    fn remove_inode(&mut self, ino: Ino) -> Option<Inode>;
+    /// All inodes in the order of their numbers.
+    fn inodes(&self) -> impl Iterator<Item = &Inode>;
+    /// Number of inodes.
+    fn inode_count(&self) -> u64;
+
+    /// Who holds an entry.
+    fn lock(&self, key: &EntryKey) -> Option<&Lock>;
+    /// Lets a transaction hold an entry; gives the lock replaced.
+    fn insert_lock(&mut self, key: &EntryKey, lock: Lock) -> Option<Lock>;
+    /// Ends a hold.
+    fn remove_lock(&mut self, key: &EntryKey) -> Option<Lock>;
+    /// All locks in the order of their keys.
+    fn locks(&self) -> impl Iterator<Item = (&EntryKey, &Lock)>;
+}
+
+/// Tables on the heap.
+#[derive(Clone, Debug, Default)]
+pub struct PlainTables {
+    entries: BTreeMap<EntryKey, EntryValue>,
+    inodes: BTreeMap<Ino, Inode>,
+    locks: BTreeMap<EntryKey, Lock>,
+}
+
+/// The least key of a directory with at least this hash: the byte 1 is the least name there is.
+fn first_key(parent: Ino, hash: NameHash) -> EntryKey {
+    let name = Name::new(&[1]).expect("one byte that is neither NUL, dot nor slash is a name");
+    EntryKey { parent, hash, name }
+}
+
+impl Tables for PlainTables {
+    fn entry(&self, key: &EntryKey) -> Option<EntryValue> {
+        self.entries.get(key).copied()
+    }
+
+    fn insert_entry(&mut self, key: &EntryKey, value: EntryValue) -> Option<EntryValue> {
+        self.entries.insert(key.clone(), value)
+    }
+
+    fn remove_entry(&mut self, key: &EntryKey) -> Option<EntryValue> {
+        self.entries.remove(key)
+    }
+
+    fn entries_of(&self, parent: Ino, hash_min: NameHash) -> impl Iterator<Item = (NameHash, &Name, EntryValue)> {
+        self.entries
+            .range((Bound::Included(first_key(parent, hash_min)), Bound::Unbounded))
+            .take_while(move |(key, _)| key.parent == parent)
+            .map(|(key, value)| (key.hash, &key.name, *value))
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (&EntryKey, EntryValue)> {
+        self.entries.iter().map(|(key, value)| (key, *value))
+    }
+
+    fn entry_count(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
+    fn inode(&self, ino: Ino) -> Option<&Inode> {
+        self.inodes.get(&ino)
+    }
+
+    fn insert_inode(&mut self, inode: Inode) -> Option<Inode> {
+        self.inodes.insert(inode.attr.ino, inode)
+    }
+
+    fn update_inode<R>(&mut self, ino: Ino, change: impl FnOnce(&mut Inode) -> R) -> Option<R> {
+        self.inodes.get_mut(&ino).map(change)
+    }
+
+    fn remove_inode(&mut self, ino: Ino) -> Option<Inode> {
+        self.inodes.remove(&ino)
+    }
+
+    fn inodes(&self) -> impl Iterator<Item = &Inode> {
+        self.inodes.values()
+    }
+
+    fn inode_count(&self) -> u64 {
+        self.inodes.len() as u64
+    }
+
+    fn lock(&self, key: &EntryKey) -> Option<&Lock> {
+        // Nearly always nothing is locked: the check must cost nothing then.
+        if self.locks.is_empty() { None } else { self.locks.get(key) }
+    }
+
+    fn insert_lock(&mut self, key: &EntryKey, lock: Lock) -> Option<Lock> {
+        self.locks.insert(key.clone(), lock)
+    }
+
+    fn remove_lock(&mut self, key: &EntryKey) -> Option<Lock> {
+        self.locks.remove(key)
+    }
+
+    fn locks(&self) -> impl Iterator<Item = (&EntryKey, &Lock)> {
+        self.locks.iter()
+    }
+}

@@ -1,0 +1,537 @@
+//! A shard against a model that keeps everything in lists and looks at all of them: short random
+//! sequences of operations must give the same replies, effects and state. Every operation also
+//! goes through its encoding into a second shard, which must end up the same.
+
+use aze_meta::{Applied, AttrSet, Effects, EntryKey, Lock, NewFile, Op, Outcome, Role, Shard, Stamp};
+use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, Sequence, ServerIndex, SessionId, ShardId, Time, TxId};
+use aze_proto::message::Victim;
+use aze_proto::retry::Verdict;
+use aze_proto::wire::{Blob, Wire};
+use aze_proto::{Attr, Code, Failure, FileKind, Name, Refusal, Reply};
+use proptest::prelude::*;
+
+const CHUNK_BITS: u8 = 20;
+
+#[derive(Clone)]
+struct Node {
+    attr: Attr,
+    target: Vec<u8>,
+    /// Every truncation not acknowledged, none left out.
+    cuts: Vec<(Generation, u64)>,
+}
+
+#[derive(Default)]
+struct Model {
+    names: Vec<(EntryKey, Ino, FileKind)>,
+    nodes: Vec<Node>,
+    locks: Vec<(EntryKey, Lock)>,
+    issued: u64,
+    reserved_end: u64,
+}
+
+type Answer = Result<(Reply, Effects), Failure>;
+
+fn is_dir(kind: FileKind) -> bool {
+    kind == FileKind::Directory
+}
+
+fn done(effects: Effects) -> Answer {
+    Ok((Reply::Done, effects))
+}
+
+impl Model {
+    fn new() -> Model {
+        Model { issued: 1, reserved_end: 2 + aze_meta::op::INO_BLOCK, ..Model::default() }
+    }
+
+    fn name(&self, key: &EntryKey) -> Option<(Ino, FileKind)> {
+        self.names.iter().find(|(known, ..)| known == key).map(|(_, ino, kind)| (*ino, *kind))
+    }
+
+    fn node(&mut self, ino: Ino) -> Option<&mut Node> {
+        self.nodes.iter_mut().find(|node| node.attr.ino == ino)
+    }
+
+    fn attr(&self, ino: Ino) -> Option<Attr> {
+        self.nodes.iter().find(|node| node.attr.ino == ino).map(|node| node.attr.clone())
+    }
+
+    fn holder(&self, key: &EntryKey) -> Option<TxId> {
+        self.locks.iter().find(|(known, _)| known == key).map(|(_, lock)| lock.tx)
+    }
+
+    fn is_full(&self, dir: Ino) -> bool {
+        self.names.iter().any(|(key, ..)| key.parent == dir)
+    }
+
+    fn apply(&mut self, op: &Op, time: Time) -> Answer {
+        match op {
+            Op::MakeRoot { uid, gid, mode, born, chunk_bits } => self.root(*uid, *gid, *mode, *born, *chunk_bits, time),
+            Op::Create { key, new, exclusive } => self.create(key, new, *exclusive, time),
+            Op::Remove { key, only, moved, under } => self.remove(key, *only, *moved, *under, time),
+            Op::Insert { key, ino, kind, replace, under, attr } => self.insert(key, (*ino, *kind), *replace, *under, attr, time),
+            Op::Lock { key, lock } => self.lock(key, lock),
+            Op::Unlock { key, tx } => {
+                self.locks.retain(|(known, lock)| known != key || lock.tx != *tx);
+                done(Effects::default())
+            }
+            Op::Record { outcome: Outcome::Success { reply } } => Ok((reply.clone(), Effects::default())),
+            Op::Record { outcome: Outcome::Failed { failure } } => Err(failure.clone()),
+            Op::ReserveInos { count } => {
+                self.issued = self.reserved_end - 1;
+                self.reserved_end += count;
+                done(Effects::default())
+            }
+            Op::AddLink { ino } => {
+                let attr = self.attr(*ino).ok_or(Code::NotFound)?;
+                if is_dir(attr.kind) {
+                    return Err(Code::NotPermitted.into());
+                }
+                if attr.links == 0 {
+                    return Err(Code::NotFound.into());
+                }
+                self.touch(*ino, time, |node| node.attr.links += 1)
+            }
+            Op::Delete { ino } => self.delete(*ino),
+            Op::DropLink { ino } => self.drop_link(*ino, time),
+            other => self.change(other, time),
+        }
+    }
+
+    /// Operations on an inode that must be there.
+    fn change(&mut self, op: &Op, time: Time) -> Answer {
+        match op {
+            Op::SetAttr { ino, set } => self.touch(*ino, time, |node| {
+                let attr = &mut node.attr;
+                if let Some(mode) = set.mode {
+                    attr.mode = mode;
+                }
+                if let Some(uid) = set.uid {
+                    attr.uid = uid;
+                }
+                if let Some(gid) = set.gid {
+                    attr.gid = gid;
+                }
+                if let Some(atime) = set.atime {
+                    attr.atime = atime;
+                }
+                if let Some(mtime) = set.mtime {
+                    attr.mtime = mtime;
+                }
+            }),
+            Op::Report { ino, generation, end, wide } => {
+                let now = self.file(*ino)?.generation;
+                if *generation < now {
+                    return Err(Failure::refused(Refusal::GenerationStale { generation: now }));
+                }
+                if *generation > now {
+                    return Err(Code::Invalid.into());
+                }
+                self.touch(*ino, time, |node| {
+                    node.attr.size = node.attr.size.max(*end);
+                    node.attr.wide = node.attr.wide || *wide;
+                    node.attr.mtime = node.attr.mtime.max(time);
+                })
+            }
+            Op::Truncate { ino, size } => {
+                self.file(*ino)?;
+                self.touch(*ino, time, |node| {
+                    node.attr.generation.0 += 1;
+                    node.attr.size = *size;
+                    node.attr.mtime = node.attr.mtime.max(time);
+                    node.cuts.push((node.attr.generation, *size));
+                })
+            }
+            Op::CutDone { ino, generation } => {
+                let node = self.node(*ino).ok_or(Code::Stale)?;
+                node.cuts.retain(|(begun, _)| begun > generation);
+                let attr = Some(node.attr.clone());
+                done(Effects { attr, ..Effects::default() })
+            }
+            Op::SetParent { ino, parent } => {
+                if !is_dir(self.attr(*ino).ok_or(Code::Stale)?.kind) {
+                    return Err(Code::NotDirectory.into());
+                }
+                let (_, effects) = self.touch(*ino, time, |node| node.attr.parent = *parent)?;
+                done(effects)
+            }
+            other => panic!("{other:?} is not modelled"),
+        }
+    }
+
+    fn touch(&mut self, ino: Ino, time: Time, change: impl FnOnce(&mut Node)) -> Answer {
+        let node = self.node(ino).ok_or(Code::Stale)?;
+        change(node);
+        node.attr.ctime = node.attr.ctime.max(time);
+        let attr = node.attr.clone();
+        Ok((Reply::Attributes { attr: attr.clone() }, Effects { attr: Some(attr), ..Effects::default() }))
+    }
+
+    fn file(&self, ino: Ino) -> Result<Attr, Failure> {
+        let attr = self.attr(ino).ok_or(Code::Stale)?;
+        match attr.kind {
+            FileKind::File => Ok(attr),
+            FileKind::Directory => Err(Code::IsDirectory.into()),
+            _ => Err(Code::Invalid.into()),
+        }
+    }
+
+    fn make(&mut self, ino: Ino, parent: Ino, new: &NewFile, time: Time) -> Attr {
+        let target = if new.kind == FileKind::Symlink { new.target.0.clone() } else { vec![] };
+        let attr = Attr {
+            ino,
+            kind: new.kind,
+            mode: new.mode,
+            links: if is_dir(new.kind) { 2 } else { 1 },
+            uid: new.uid,
+            gid: new.gid,
+            rdev: if new.kind == FileKind::CharDevice { new.rdev } else { 0 },
+            size: target.len() as u64,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            generation: Generation(0),
+            born: new.born,
+            data_shard: ShardId(0),
+            chunk_bits: new.chunk_bits,
+            wide: false,
+            parent: if is_dir(new.kind) { parent } else { Ino(0) },
+        };
+        self.nodes.push(Node { attr: attr.clone(), target, cuts: vec![] });
+        attr
+    }
+
+    fn root(&mut self, uid: u32, gid: u32, mode: u32, born: MapEpoch, chunk_bits: u8, time: Time) -> Answer {
+        if self.attr(Ino::ROOT).is_some() {
+            return Err(Code::Exists.into());
+        }
+        let new = NewFile { kind: FileKind::Directory, mode, uid, gid, rdev: 0, target: Blob::default(), born, chunk_bits };
+        let attr = self.make(Ino::ROOT, Ino::ROOT, &new, time);
+        Ok((Reply::Attributes { attr: attr.clone() }, Effects { attr: Some(attr), ..Effects::default() }))
+    }
+
+    fn create(&mut self, key: &EntryKey, new: &NewFile, exclusive: bool, time: Time) -> Answer {
+        if self.holder(key).is_some() {
+            return Err(Code::Busy.into());
+        }
+        if let Some((ino, kind)) = self.name(key) {
+            if exclusive || new.kind != FileKind::File {
+                return Err(Code::Exists.into());
+            }
+            if is_dir(kind) {
+                return Err(Code::IsDirectory.into());
+            }
+            let attr = self.attr(ino);
+            return Ok((Reply::Entry { ino, kind, attr: attr.clone(), created: false }, Effects { attr, ..Effects::default() }));
+        }
+        self.issued += 1;
+        let ino = local(self.issued);
+        let attr = Some(self.make(ino, key.parent, new, time));
+        self.names.push((key.clone(), ino, new.kind));
+        let delta = delta(key, 1, i64::from(is_dir(new.kind)));
+        Ok((Reply::Entry { ino, kind: new.kind, attr: attr.clone(), created: true }, Effects { delta, attr, ..Effects::default() }))
+    }
+
+    /// What becomes of an inode whose name goes; the shard is the home of numbers of shard 0.
+    fn lose(&mut self, ino: Ino, kind: FileKind, time: Time, effects: &mut Effects) -> Result<(), Failure> {
+        effects.removed = Some(Victim { ino, kind });
+        if is_dir(kind) {
+            if self.is_full(ino) {
+                return Err(Code::NotEmpty.into());
+            }
+            self.nodes.retain(|node| node.attr.ino != ino);
+        } else if ino.home() != ShardId(0) {
+            effects.drop_link = Some(ino);
+        } else if let Some(node) = self.node(ino) {
+            node.attr.links = node.attr.links.saturating_sub(1);
+            node.attr.ctime = node.attr.ctime.max(time);
+            effects.attr = Some(node.attr.clone());
+            effects.orphan = (node.attr.links == 0).then_some(ino);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, key: &EntryKey, only: Option<Ino>, moved: bool, under: Option<TxId>, time: Time) -> Answer {
+        if under.is_some() && self.holder(key) != under {
+            return done(Effects::default());
+        }
+        if self.holder(key) != under {
+            return Err(Code::Busy.into());
+        }
+        let (ino, kind) = self.name(key).ok_or(Code::NotFound)?;
+        if only.is_some_and(|only| only != ino) {
+            return Err(Code::Busy.into());
+        }
+        if only.is_none() && is_dir(kind) {
+            return Err(Code::IsDirectory.into());
+        }
+        let mut effects = Effects::default();
+        if moved {
+            effects.removed = Some(Victim { ino, kind });
+        } else {
+            self.lose(ino, kind, time, &mut effects)?;
+        }
+        effects.delta = delta(key, -1, -i64::from(is_dir(kind)));
+        self.names.retain(|(known, ..)| known != key);
+        self.locks.retain(|(known, _)| known != key);
+        done(effects)
+    }
+
+    fn insert(
+        &mut self,
+        key: &EntryKey,
+        (ino, kind): (Ino, FileKind),
+        replace: bool,
+        under: Option<TxId>,
+        answer: &Option<Attr>,
+        time: Time,
+    ) -> Answer {
+        let reply = match answer {
+            Some(attr) => Reply::Attributes { attr: attr.clone() },
+            None => Reply::Done,
+        };
+        if under.is_some() && self.holder(key) != under {
+            return Ok((reply, Effects::default()));
+        }
+        if self.holder(key) != under {
+            return Err(Code::Busy.into());
+        }
+        let mut effects = Effects::default();
+        match self.name(key) {
+            Some(_) if !replace => return Err(Code::Exists.into()),
+            Some((old, _)) if old == ino => {}
+            Some((_, old)) if is_dir(old) && !is_dir(kind) => return Err(Code::IsDirectory.into()),
+            Some((_, old)) if !is_dir(old) && is_dir(kind) => return Err(Code::NotDirectory.into()),
+            Some((old, old_kind)) => {
+                self.lose(old, old_kind, time, &mut effects)?;
+                effects.delta = delta(key, 0, 0);
+                self.names.retain(|(known, ..)| known != key);
+                self.names.push((key.clone(), ino, kind));
+            }
+            None => {
+                effects.delta = delta(key, 1, i64::from(is_dir(kind)));
+                self.names.push((key.clone(), ino, kind));
+            }
+        }
+        effects.attr = self.attr(ino);
+        self.locks.retain(|(known, _)| known != key);
+        Ok((reply, effects))
+    }
+
+    fn lock(&mut self, key: &EntryKey, lock: &Lock) -> Answer {
+        if self.holder(key).is_some_and(|tx| tx != lock.tx) {
+            return Err(Code::Busy.into());
+        }
+        let found = self.name(key);
+        let reply = if lock.role == Role::Destination {
+            Reply::Prepared { victim: found.map(|(ino, kind)| Victim { ino, kind }) }
+        } else if found.ok_or(Code::NotFound)?.0 == lock.ino {
+            Reply::Done
+        } else {
+            return Err(Code::Busy.into());
+        };
+        self.locks.retain(|(known, _)| known != key);
+        self.locks.push((key.clone(), lock.clone()));
+        Ok((reply, Effects::default()))
+    }
+
+    fn drop_link(&mut self, ino: Ino, time: Time) -> Answer {
+        let attr = self.attr(ino).ok_or(Code::Stale)?;
+        if is_dir(attr.kind) {
+            return Err(Code::IsDirectory.into());
+        }
+        if attr.links == 0 {
+            return Err(Code::NotFound.into());
+        }
+        let (_, mut effects) = self.touch(ino, time, |node| node.attr.links -= 1)?;
+        effects.orphan = (attr.links == 1).then_some(ino);
+        done(effects)
+    }
+
+    fn delete(&mut self, ino: Ino) -> Answer {
+        let attr = self.attr(ino).ok_or(Code::Stale)?;
+        if ino == Ino::ROOT {
+            return Err(Code::NotPermitted.into());
+        }
+        if is_dir(attr.kind) && self.is_full(ino) {
+            return Err(Code::NotEmpty.into());
+        }
+        if !is_dir(attr.kind) && attr.links > 0 {
+            return Err(Code::Invalid.into());
+        }
+        self.nodes.retain(|node| node.attr.ino != ino);
+        done(Effects { attr: Some(attr), ..Effects::default() })
+    }
+
+    fn assert_same(&self, shard: &Shard) {
+        assert_eq!(shard.entries(), self.names.len() as u64);
+        assert_eq!(shard.inodes(), self.nodes.len() as u64);
+        for node in &self.nodes {
+            let inode = shard.inode(node.attr.ino).expect("the inode is in the model");
+            assert_eq!((&inode.attr, &inode.target), (&node.attr, &node.target));
+            for have in (0..=node.attr.generation.0).map(Generation) {
+                let least = node.cuts.iter().filter(|(begun, _)| *begun > have).map(|(_, length)| *length).min();
+                assert_eq!(inode.cut_since(have), least.unwrap_or(u64::MAX), "since {have}");
+            }
+        }
+        let mut names = self.names.clone();
+        names.sort_by(|a, b| a.0.cmp(&b.0));
+        for parent in parents() {
+            let listed: Vec<_> = shard.entries_after(parent, 0).map(|(_, name, value)| (name.clone(), value.ino, value.kind)).collect();
+            let expected = names.iter().filter(|(key, ..)| key.parent == parent);
+            assert_eq!(listed, expected.map(|(key, ino, kind)| (key.name.clone(), *ino, *kind)).collect::<Vec<_>>());
+            assert_eq!(shard.has_entries(parent), self.is_full(parent));
+        }
+        for (key, ino, kind) in &names {
+            assert_eq!(shard.entry(key).map(|value| (value.ino, value.kind)), Some((*ino, *kind)));
+        }
+        assert_eq!(shard.locks().count(), self.locks.len());
+        for (key, lock) in &self.locks {
+            assert_eq!(shard.lock_of(key), Some(lock));
+        }
+    }
+}
+
+fn delta(key: &EntryKey, entries: i64, subdirs: i64) -> Option<aze_meta::DirDelta> {
+    Some(aze_meta::DirDelta { dir: key.parent, entries, subdirs })
+}
+
+fn local(counter: u64) -> Ino {
+    Ino::new(ShardId(0), Incarnation(3), counter).expect("a small counter")
+}
+
+fn foreign(counter: u64) -> Ino {
+    Ino::new(ShardId(7), Incarnation(3), counter).expect("a small counter")
+}
+
+fn parents() -> Vec<Ino> {
+    vec![Ino::ROOT, local(2), local(3), foreign(2)]
+}
+
+fn inos() -> impl Strategy<Value = Ino> {
+    prop_oneof![8 => (2..6u64).prop_map(local), 1 => Just(Ino::ROOT), 1 => (2..4u64).prop_map(foreign)]
+}
+
+fn kinds() -> impl Strategy<Value = FileKind> {
+    prop_oneof![
+        4 => Just(FileKind::File),
+        3 => Just(FileKind::Directory),
+        1 => Just(FileKind::Symlink),
+        1 => Just(FileKind::CharDevice),
+    ]
+}
+
+fn keys() -> impl Strategy<Value = EntryKey> {
+    (prop::sample::select(parents()), 0..3u8)
+        .prop_map(|(parent, name)| EntryKey::new(parent, Name::new(&[b'a' + name]).expect("a name")))
+}
+
+fn txs() -> impl Strategy<Value = Option<TxId>> {
+    prop_oneof![4 => Just(None), 1 => (1..3u64).prop_map(|tx| Some(TxId(tx)))]
+}
+
+fn times() -> impl Strategy<Value = Time> {
+    (0..30u64).prop_map(Time)
+}
+
+fn name_ops() -> impl Strategy<Value = Op> {
+    let new = (kinds(), 0..0o10000u32, 0..3u32, times()).prop_map(|(kind, mode, uid, _)| NewFile {
+        kind,
+        mode,
+        uid,
+        gid: uid + 10,
+        rdev: 5,
+        target: Blob(b"over/there".to_vec()),
+        born: MapEpoch(1),
+        chunk_bits: CHUNK_BITS,
+    });
+    let lock = (1..3u64, any::<bool>(), inos(), kinds()).prop_map(|(tx, source, ino, kind)| Lock {
+        tx: TxId(tx),
+        role: if source { Role::Source } else { Role::Destination },
+        coordinator: ServerIndex(1),
+        incarnation: Incarnation(0),
+        ino,
+        kind,
+    });
+    prop_oneof![
+        6 => (keys(), new, any::<bool>()).prop_map(|(key, new, exclusive)| Op::Create { key, new, exclusive }),
+        4 => (keys(), prop::option::of(inos()), prop::bool::weighted(0.2), txs())
+            .prop_map(|(key, only, moved, under)| Op::Remove { key, only, moved, under }),
+        4 => (keys(), inos(), kinds(), any::<bool>(), txs())
+            .prop_map(|(key, ino, kind, replace, under)| Op::Insert { key, ino, kind, replace, under, attr: None }),
+        2 => (keys(), lock).prop_map(|(key, lock)| Op::Lock { key, lock }),
+        1 => (keys(), 1..3u64).prop_map(|(key, tx)| Op::Unlock { key, tx: TxId(tx) }),
+        1 => (0..5u64).prop_map(|count| Op::ReserveInos { count }),
+    ]
+}
+
+fn inode_ops() -> impl Strategy<Value = Op> {
+    let set = (prop::option::of(0..0o10000u32), prop::option::of(0..3u32), prop::option::of(times()), prop::option::of(times()))
+        .prop_map(|(mode, id, atime, mtime)| AttrSet { mode, uid: id, gid: id, atime, mtime });
+    let generations = || (0..3u32).prop_map(Generation);
+    prop_oneof![
+        2 => inos().prop_map(|ino| Op::AddLink { ino }),
+        2 => inos().prop_map(|ino| Op::DropLink { ino }),
+        2 => (inos(), set).prop_map(|(ino, set)| Op::SetAttr { ino, set }),
+        3 => (inos(), generations(), 0..100u64, any::<bool>())
+            .prop_map(|(ino, generation, end, wide)| Op::Report { ino, generation, end, wide }),
+        3 => (inos(), 0..100u64).prop_map(|(ino, size)| Op::Truncate { ino, size }),
+        1 => (inos(), generations()).prop_map(|(ino, generation)| Op::CutDone { ino, generation }),
+        1 => (inos(), inos()).prop_map(|(ino, parent)| Op::SetParent { ino, parent }),
+        2 => inos().prop_map(|ino| Op::Delete { ino }),
+        1 => (0..3u32).prop_map(|_| Op::Record { outcome: Outcome::Failed { failure: Code::AccessDenied.into() } }),
+        1 => Just(Op::MakeRoot { uid: 0, gid: 0, mode: 0o755, born: MapEpoch(1), chunk_bits: CHUNK_BITS }),
+    ]
+}
+
+/// Codes and refusals are promised, texts are not.
+fn essence(reply: Result<Reply, Failure>) -> Result<Reply, (Code, Option<Refusal>)> {
+    reply.map_err(|failure| (failure.code, failure.refusal))
+}
+
+fn assert_recorded(shard: &mut Shard, stamp: &Stamp, reply: &Result<Reply, Failure>) {
+    let verdict = shard.check(stamp.session, stamp.sequence, stamp.floor);
+    match reply {
+        Err(failure) if failure.code == Code::Busy => assert_eq!(verdict, Verdict::New),
+        _ => assert_eq!(verdict, Verdict::Done(reply.clone())),
+    }
+}
+
+fn run(ops: &[(Op, Time)]) {
+    let mut model = Model::new();
+    let mut shard = Shard::new(ShardId(0), Incarnation(3), 1);
+    let mut replayed = shard.clone();
+    for (number, (op, time)) in ops.iter().enumerate() {
+        let sequence = Sequence(number as u64 + 1);
+        let stamp = Stamp { time: *time, session: SessionId(9), sequence, floor: sequence };
+        assert_eq!(shard.check(stamp.session, sequence, sequence), Verdict::New);
+        let Applied { reply, effects } = shard.apply(op, &stamp);
+        assert_recorded(&mut shard, &stamp, &reply);
+        let (expected_reply, expected_effects) = match model.apply(op, *time) {
+            Ok((reply, effects)) => (Ok(reply), effects),
+            Err(failure) => (Err(failure), Effects::default()),
+        };
+        assert_eq!(essence(reply.clone()), essence(expected_reply), "reply of {op:?}");
+        assert_eq!(effects, expected_effects, "effects of {op:?}");
+        model.assert_same(&shard);
+
+        let again = Op::from_bytes(&op.to_bytes()).expect("an operation survives its encoding");
+        assert_eq!(&again, op);
+        assert_eq!(replayed.apply(&again, &stamp), Applied { reply, effects });
+        assert_eq!(replayed.digest(), shard.digest());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(debug_assertions) { 400 } else { 10_000 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn a_shard_does_what_the_model_does(ops in prop::collection::vec((prop_oneof![3 => name_ops(), 2 => inode_ops()], times()), 1..40)) {
+        run(&ops);
+    }
+}

@@ -1,0 +1,276 @@
+//! The asking side: one request, one answer, exactly once in effect.
+//!
+//! It alone knows what is sent again, under which number, and what to say when no answer comes.
+
+use crate::Target;
+use crate::calls::News;
+use crate::link::{Channel, Core};
+use crate::sequences::{Sequences, Ticket};
+use aze_io::Io;
+use aze_proto::frame::{self, HEADER_BYTES, Header, Kind};
+use aze_proto::handshake::Secret;
+use aze_proto::limits::{HEAD_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use aze_proto::wire::Wire;
+use aze_proto::{
+    Code, Failure, Identity, JobId, MapEpoch, NamespaceEpoch, Refusal, Reply, Request, Sequence, ServerIndex, SessionId, ShardId, Time,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Pause before a change is sent again that a server refused because too many of its kind wait
+/// there: about as long as a few of them take.
+const TOO_MANY_PAUSE: Duration = Duration::from_millis(10);
+
+/// Who asks, and how it proves itself.
+#[derive(Clone, Debug)]
+pub struct CallerConfig {
+    /// The volume's secret.
+    pub secret: Secret,
+    /// The volume's name.
+    pub volume: String,
+    /// This process, from its start to its end: random.
+    pub session: SessionId,
+    /// This process is a server of the volume.
+    pub server: bool,
+    /// Name of the job that is accounted, at most 255 bytes.
+    pub job: String,
+    /// This node's name: `unix:` addresses are used only for servers of the same node.
+    pub host: String,
+    /// Leaves local sockets aside, for measurements.
+    pub tcp_only: bool,
+}
+
+/// One request.
+pub struct Ask<'a> {
+    /// Whom to ask.
+    pub to: &'a Target,
+    /// The shard that is meant; 0 where the request names none.
+    pub shard: ShardId,
+    /// What the asker knows of the shard map.
+    pub map_epoch: MapEpoch,
+    /// What the asker knows of renamed directories.
+    pub namespace_epoch: NamespaceEpoch,
+    /// On whose behalf.
+    pub identity: &'a Identity,
+    /// What is asked.
+    pub request: &'a Request,
+    /// Bulk data, sent from where they are.
+    pub payload: &'a [u8],
+    /// After which time to give up; looked at about every 100 ms.
+    pub deadline: Duration,
+}
+
+/// What a server said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// With what the server knows of map and names, and its time.
+    pub header: Header,
+    /// What was asked for.
+    pub reply: Reply,
+    /// Bulk data, whose checksums are in the reply: whoever uses them compares.
+    pub payload: Vec<u8>,
+}
+
+/// What a caller has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Requests put on a connection, each as often as it was sent.
+    pub sent: u64,
+    /// Of these, those that had been sent before.
+    pub resent: u64,
+    /// Connections that broke and were opened again.
+    pub reconnects: u64,
+}
+
+/// Asks servers. Holds one connection to each server that it was asked for; closes them when
+/// dropped.
+pub struct Caller {
+    core: Arc<Core>,
+    job: JobId,
+    sequences: Sequences,
+    sent: AtomicU64,
+    resent: AtomicU64,
+}
+
+impl Caller {
+    /// Makes a caller without any connection.
+    pub fn new(io: Io, config: CallerConfig) -> Arc<Caller> {
+        let job = JobId::of(&config.job);
+        let core = Core::new(io, config);
+        Arc::new(Caller { core, job, sequences: Sequences::default(), sent: AtomicU64::new(0), resent: AtomicU64::new(0) })
+    }
+
+    /// This process.
+    pub fn session(&self) -> SessionId {
+        self.core.config.session
+    }
+
+    /// The largest time seen in any reply: no change asked for from now on is dated before it.
+    pub fn seen_time(&self) -> Time {
+        Time(self.core.seen_time.load(Ordering::Relaxed))
+    }
+
+    /// Moves the clock on, for times learnt elsewhere.
+    pub fn observe_time(&self, time: Time) {
+        self.core.observe_time(time);
+    }
+
+    /// What has been done so far.
+    pub fn counters(&self) -> Counters {
+        let reconnects = self.core.reconnects.load(Ordering::Relaxed);
+        Counters { sent: self.sent.load(Ordering::Relaxed), resent: self.resent.load(Ordering::Relaxed), reconnects }
+    }
+
+    /// Closes the connection to a server; requests in flight are sent again over a new one.
+    pub fn disconnect(&self, index: ServerIndex) {
+        self.core.disconnect(index, None);
+    }
+
+    /// Closes all connections. Requests in flight and later ones fail with [`Code::Expired`].
+    pub fn close(&self) {
+        self.core.close();
+    }
+
+    /// Sends a request, again when there is silence or the connection breaks, and waits for the
+    /// answer. However often it is sent, it takes effect once. Dropping the future gives it up:
+    /// whether a change took effect is then unknown.
+    ///
+    /// # Errors
+    /// The server's failure as it is, refusals included (but for `TooManyPending`, after which it
+    /// asks again). [`Code::NotAuthentic`] or [`Code::Version`] at once if the handshake says so.
+    /// At the deadline [`Code::Unreachable`] (never sent), [`Code::UnknownOutcome`] (a change that
+    /// may have happened) or [`Code::TimedOut`]. [`Code::Limit`] for what is too long to send.
+    pub async fn ask(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
+        let began_ns = self.core.io.mono_ns();
+        let deadline_ns = began_ns.saturating_add(u64::try_from(ask.deadline.as_nanos()).unwrap_or(u64::MAX));
+        let body = encode(&ask)?;
+        let ticket = self.ticket(&ask).await?;
+        let (call, mut channel) = self.core.begin(ask.to, began_ns, deadline_ns)?;
+        let mut history = History::default();
+        loop {
+            if let Some(channel) = &channel {
+                let remaining_ns = deadline_ns.saturating_sub(self.core.io.mono_ns());
+                let head = self.seal(&ask, call.number(), ticket.as_ref(), remaining_ns, channel, &body);
+                if channel.send(&head, ask.payload) {
+                    self.count(&mut history, channel);
+                }
+            }
+            match call.news().await {
+                News::Answer(Err(failure)) if failure.refusal == Some(Refusal::TooManyPending) => {
+                    self.core.io.sleep(TOO_MANY_PAUSE).await;
+                }
+                News::Answer(answer) => return answer,
+                News::Send => {}
+                News::Broken(failure) => return Err(failure.during(ask.request.name())),
+                News::Deadline => return Err(self.give_up(&ask, &history)),
+            }
+            if let Some(dead) = channel.take().filter(|channel| history.is_dead(channel)) {
+                self.core.disconnect(ask.to.index, Some(dead.id()));
+            }
+            channel = self.core.again(ask.to, &call)?;
+        }
+    }
+
+    /// A number for a change; none for anything else.
+    async fn ticket(&self, ask: &Ask<'_>) -> Result<Option<Ticket<'_>>, Failure> {
+        if !ask.request.is_change() {
+            return Ok(None);
+        }
+        // Only a full window waits, and only then is a timer worth its while.
+        if let Some(ticket) = self.sequences.try_take(ask.shard) {
+            return Ok(Some(ticket));
+        }
+        match self.core.io.timeout(ask.deadline, self.sequences.take(ask.shard)).await {
+            Some(ticket) => Ok(Some(ticket)),
+            None => Err(self.give_up(ask, &History::default())),
+        }
+    }
+
+    fn seal(&self, ask: &Ask<'_>, call: u64, ticket: Option<&Ticket<'_>>, remaining_ns: u64, channel: &Channel, body: &[u8]) -> Vec<u8> {
+        let (sequence, floor) = ticket.map_or((Sequence(0), Sequence(0)), Ticket::number_and_floor);
+        let header = Header {
+            kind: Kind::Request,
+            call,
+            session: self.session(),
+            sequence,
+            floor,
+            shard: ask.shard,
+            map_epoch: ask.map_epoch,
+            namespace_epoch: ask.namespace_epoch,
+            time: self.seen_time(),
+            job: self.job,
+            deadline_ms: u32::try_from(remaining_ns / 1_000_000).unwrap_or(u32::MAX),
+        };
+        frame::seal(&header, body, ask.payload.len(), channel.key())
+    }
+
+    fn count(&self, history: &mut History, channel: &Channel) {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        if history.sent > 0 {
+            self.resent.fetch_add(1, Ordering::Relaxed);
+        }
+        let (conn, heard) = (channel.id(), channel.frames_heard());
+        let same = history.conn == conn && history.heard == heard;
+        *history = History { sent: history.sent + 1, unheard: if same { history.unheard + 1 } else { 1 }, conn, heard };
+    }
+
+    fn give_up(&self, ask: &Ask<'_>, history: &History) -> Failure {
+        let seconds = ask.deadline.as_secs_f64();
+        let why = self.core.last_error(ask.to.index);
+        let why = if why.is_empty() { why } else { format!(": {why}") };
+        let (code, what) = match (history.sent, ask.request.is_change()) {
+            (0, _) => (Code::Unreachable, "could not be sent".to_string()),
+            (sent, true) => (Code::UnknownOutcome, format!("sent {sent} times, no answer")),
+            (sent, false) => (Code::TimedOut, format!("sent {sent} times, no answer")),
+        };
+        let detail = format!("{} to {}: {what} within {seconds:.1} s{why}", ask.request.name(), ask.to);
+        Failure::new(code, detail)
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.core.close();
+    }
+}
+
+/// How often one request was sent, and what was heard since.
+#[derive(Default)]
+struct History {
+    sent: u32,
+    /// How often it was sent over `conn` without that anything at all has come back.
+    unheard: u32,
+    conn: u64,
+    heard: u64,
+}
+
+/// Sends over one connection after which, if nothing at all has come back, the other end is taken
+/// for dead: with pauses of 1 s and 2 s that is 3 s, where TCP would take a quarter of an hour.
+const UNHEARD_SENDS_MAX: u32 = 2;
+
+impl History {
+    fn is_dead(&self, channel: &Channel) -> bool {
+        self.unheard >= UNHEARD_SENDS_MAX && self.conn == channel.id() && self.heard == channel.frames_heard()
+    }
+}
+
+/// The body of a request's frame: the encoding of an [`Envelope`](aze_proto::message::Envelope)
+/// of borrowed parts.
+fn encode(ask: &Ask<'_>) -> Result<Vec<u8>, Failure> {
+    let mut body = Vec::with_capacity(128);
+    ask.identity.put(&mut body);
+    ask.request.put(&mut body);
+    let too_long = |bytes: usize, max: usize| {
+        let detail = format!("{} of {bytes} bytes: a message has at most {max}", ask.request.name());
+        Failure::new(Code::Limit, detail)
+    };
+    let body_bytes_max = HEAD_BYTES_MAX as usize - HEADER_BYTES;
+    if body.len() > body_bytes_max {
+        return Err(too_long(body.len(), body_bytes_max));
+    }
+    if ask.payload.len() > PAYLOAD_BYTES_MAX as usize {
+        return Err(too_long(ask.payload.len(), PAYLOAD_BYTES_MAX as usize));
+    }
+    Ok(body)
+}

@@ -1,0 +1,264 @@
+//! The handshake as two state machines without any I/O: steps in, steps out.
+//!
+//! It alone knows in which order the steps come and what each end checks. Frames are sealed and
+//! carried by others.
+
+use aze_io::Credentials;
+use aze_proto::frame::{self, FrameKey, Header, Kind};
+use aze_proto::handshake::{Hello, Secret, Step, Transcript, hello_proof, same};
+use aze_proto::limits::fingerprint;
+use aze_proto::wire::{Malformed, Wire};
+use aze_proto::{Code, Failure, SessionId};
+
+/// Longest name of a job in bytes.
+const JOB_BYTES_MAX: usize = 255;
+
+/// The two keys of a connection.
+#[derive(Clone)]
+pub(crate) struct Keys {
+    /// For frames from client to server.
+    pub(crate) client: FrameKey,
+    /// For frames from server to client.
+    pub(crate) server: FrameKey,
+}
+
+impl Keys {
+    fn of(transcript: &Transcript) -> Keys {
+        Keys { client: transcript.client_key(), server: transcript.server_key() }
+    }
+}
+
+/// Encodes a step as the head of a frame.
+pub(crate) fn seal_step(step: &Step, key: Option<&FrameKey>) -> Vec<u8> {
+    frame::seal(&Header::new(Kind::Handshake, 0), &step.to_bytes(), 0, key)
+}
+
+/// Decodes a frame that must hold a step.
+pub(crate) fn open_step(head: &[u8], payload_bytes: usize, key: Option<&FrameKey>) -> Result<Step, Malformed> {
+    let (header, body) = frame::open(head, payload_bytes, key)?;
+    if header.kind != Kind::Handshake {
+        return Err(Malformed { what: "a step of the handshake", at: 0 });
+    }
+    Step::from_bytes(body)
+}
+
+/// The key of the one frame by which a server refuses whoever does know the secret. The server's
+/// nonce is not known yet: zeros stand for it, so that it is no key of any connection.
+pub(crate) fn refusal_key(secret: &Secret, hello: &Hello) -> FrameKey {
+    Transcript::new(secret, hello, &[0; 32]).server_key()
+}
+
+/// The client's side: a greeting was sent, or a proof.
+pub(crate) struct Greeting {
+    secret: Secret,
+    hello: Hello,
+    /// Known once the server has proven itself.
+    keys: Option<Keys>,
+}
+
+/// What the client does next.
+pub(crate) enum Next {
+    /// Send this step.
+    Send(Step),
+    /// Nothing: a step that was seen before came again.
+    Nothing,
+    /// The handshake is over.
+    Done,
+}
+
+impl Greeting {
+    /// Starts with a random `nonce`; the step is what to send first.
+    pub(crate) fn new(secret: &Secret, session: SessionId, volume: &str, server: bool, job: &str, nonce: [u8; 32]) -> (Greeting, Step) {
+        let hello = Hello { fingerprint: fingerprint(), session, nonce, volume: volume.into(), server, job: job.into() };
+        let step = Step::Hello { hello: hello.clone(), proof: hello_proof(secret, &hello) };
+        (Greeting { secret: secret.clone(), hello, keys: None }, step)
+    }
+
+    /// The keys, once the server has proven itself.
+    pub(crate) fn keys(&self) -> Option<&Keys> {
+        self.keys.as_ref()
+    }
+
+    /// Key of a refusal, see [`refusal_key`].
+    pub(crate) fn refusal_key(&self) -> FrameKey {
+        refusal_key(&self.secret, &self.hello)
+    }
+
+    /// Takes the server's next step.
+    ///
+    /// # Errors
+    /// [`Code::NotAuthentic`] when the server's proof is wrong; [`Code::Malformed`] when the step
+    /// makes no sense here.
+    pub(crate) fn take(&mut self, step: &Step) -> Result<Next, Failure> {
+        match step {
+            Step::Challenge { nonce, proof } if self.keys.is_none() => {
+                let transcript = Transcript::new(&self.secret, &self.hello, nonce);
+                if !same(proof, &transcript.server_proof()) {
+                    return Err(Failure::new(Code::NotAuthentic, "its proof is wrong"));
+                }
+                self.keys = Some(Keys::of(&transcript));
+                Ok(Next::Send(Step::Proof { proof: transcript.client_proof() }))
+            }
+            Step::Challenge { .. } => Ok(Next::Nothing),
+            Step::Welcome { .. } if self.keys.is_some() => Ok(Next::Done),
+            _ => Err(Failure::new(Code::Malformed, format!("'{}' is no step of a server at this point", step.name()))),
+        }
+    }
+}
+
+/// The server's side before a greeting came.
+pub(crate) struct Knock<'a> {
+    /// The volume's secret.
+    pub(crate) secret: &'a Secret,
+    /// The volume served.
+    pub(crate) volume: &'a str,
+    /// The server's user.
+    pub(crate) uid: u32,
+    /// The client's user, on a local socket.
+    pub(crate) credentials: Option<Credentials>,
+}
+
+/// Why a greeting is not answered by a challenge.
+pub(crate) enum Turned {
+    /// Without the secret, or senseless: close and say nothing.
+    Away(&'static str),
+    /// With the secret: say why, under this key.
+    Down(Failure, FrameKey),
+}
+
+/// The server's side after its challenge.
+pub(crate) struct Challenged {
+    /// What the client said.
+    pub(crate) hello: Hello,
+    transcript: Transcript,
+}
+
+impl Knock<'_> {
+    /// Takes the first step of a client; `nonce` is random.
+    pub(crate) fn take(&self, step: Step, nonce: [u8; 32]) -> Result<(Challenged, Step), Turned> {
+        let Step::Hello { hello, proof } = step else {
+            return Err(Turned::Away("the first step is no greeting"));
+        };
+        if !same(&proof, &hello_proof(self.secret, &hello)) {
+            return Err(Turned::Away("a greeting without the volume's secret"));
+        }
+        if let Some(failure) = self.objection(&hello) {
+            return Err(Turned::Down(failure, refusal_key(self.secret, &hello)));
+        }
+        let transcript = Transcript::new(self.secret, &hello, &nonce);
+        let challenge = Step::Challenge { nonce, proof: transcript.server_proof() };
+        Ok((Challenged { hello, transcript }, challenge))
+    }
+
+    fn objection(&self, hello: &Hello) -> Option<Failure> {
+        if hello.fingerprint != fingerprint() {
+            let detail = "client and server are builds with different protocols: use the same version of aze on all nodes";
+            return Some(Failure::new(Code::Version, detail));
+        }
+        if hello.volume != self.volume {
+            let detail = format!("this is a server of volume '{}', not of '{}': check the volume's name", self.volume, hello.volume);
+            return Some(Failure::new(Code::NotAuthentic, detail));
+        }
+        if let Some(peer) = self.credentials.filter(|peer| peer.uid != 0 && peer.uid != self.uid) {
+            let detail = format!("the server of user {} lets in only this user and root, not user {}", self.uid, peer.uid);
+            return Some(Failure::new(Code::AccessDenied, detail));
+        }
+        (hello.job.len() > JOB_BYTES_MAX)
+            .then(|| Failure::new(Code::Limit, format!("the name of the job is longer than {JOB_BYTES_MAX} bytes")))
+    }
+}
+
+impl Challenged {
+    /// Takes the client's answer; `Ok(None)` means that the greeting came a second time.
+    pub(crate) fn take(&self, step: &Step) -> Result<Option<Keys>, &'static str> {
+        match step {
+            Step::Proof { proof } if same(proof, &self.transcript.client_proof()) => Ok(Some(Keys::of(&self.transcript))),
+            Step::Proof { .. } => Err("a proof that is wrong"),
+            Step::Hello { hello, .. } if *hello == self.hello => Ok(None),
+            _ => Err("a step that makes no sense after the challenge"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aze_proto::MapEpoch;
+
+    const RIGHT: Secret = Secret([1; 32]);
+    const WRONG: Secret = Secret([2; 32]);
+
+    fn greet(secret: &Secret, volume: &str) -> (Greeting, Step) {
+        Greeting::new(secret, SessionId(5), volume, false, "job", [3; 32])
+    }
+
+    fn knock(step: Step) -> Result<(Challenged, Step), Turned> {
+        knock_as(None, step)
+    }
+
+    fn knock_as(credentials: Option<Credentials>, step: Step) -> Result<(Challenged, Step), Turned> {
+        Knock { secret: &RIGHT, volume: "v", uid: 1000, credentials }.take(step, [4; 32])
+    }
+
+    #[test]
+    fn local_sockets_are_for_the_same_user_and_root() {
+        for (uid, welcome) in [(1000, true), (0, true), (1001, false)] {
+            let result = knock_as(Some(Credentials { uid, gid: 1, pid: 1 }), greet(&RIGHT, "v").1);
+            assert_eq!(result.is_ok(), welcome, "user {uid}");
+            assert!(welcome || matches!(result, Err(Turned::Down(Failure { code: Code::AccessDenied, .. }, _))));
+        }
+    }
+
+    #[test]
+    fn both_ends_agree_on_the_keys() {
+        let (mut client, hello) = greet(&RIGHT, "v");
+        let Ok((server, challenge)) = knock(hello.clone()) else { panic!("challenged") };
+        let Ok(Next::Send(proof)) = client.take(&challenge) else { panic!("proof") };
+        assert!(matches!(client.take(&challenge), Ok(Next::Nothing)), "a duplicate changes nothing");
+        assert!(matches!(server.take(&hello), Ok(None)), "a duplicate changes nothing");
+        let keys = server.take(&proof).unwrap().unwrap();
+        assert_eq!(client.keys().unwrap().client, keys.client);
+        assert_eq!(client.keys().unwrap().server, keys.server);
+        assert_ne!(keys.client, keys.server);
+        assert!(matches!(client.take(&Step::Welcome { map_epoch: MapEpoch(9) }), Ok(Next::Done)));
+        assert_eq!(server.hello.session, SessionId(5));
+    }
+
+    #[test]
+    fn a_client_without_the_secret_gets_no_answer() {
+        assert!(matches!(knock(greet(&WRONG, "v").1), Err(Turned::Away(_))));
+        assert!(matches!(knock(Step::Proof { proof: [0; 32] }), Err(Turned::Away(_))));
+        let Ok((server, _)) = knock(greet(&RIGHT, "v").1) else { panic!("challenged") };
+        assert!(server.take(&Step::Proof { proof: [0; 32] }).is_err());
+        assert!(server.take(&greet(&RIGHT, "other").1).is_err());
+    }
+
+    #[test]
+    fn a_server_without_the_secret_is_found_out() {
+        let (mut client, _) = greet(&RIGHT, "v");
+        let Err(failure) = client.take(&Step::Challenge { nonce: [4; 32], proof: [0; 32] }) else { panic!("refused") };
+        assert_eq!(failure.code, Code::NotAuthentic);
+        assert!(client.keys().is_none());
+        assert!(client.take(&Step::Welcome { map_epoch: MapEpoch(1) }).is_err(), "a welcome before any proof");
+    }
+
+    #[test]
+    fn who_knows_the_secret_is_told_what_is_wrong() {
+        let Err(Turned::Down(failure, key)) = knock(greet(&RIGHT, "other").1) else { panic!("told") };
+        assert_eq!((failure.code, key), (Code::NotAuthentic, greet(&RIGHT, "other").0.refusal_key()));
+        let Step::Hello { mut hello, .. } = greet(&RIGHT, "v").1 else { panic!("a greeting") };
+        hello.fingerprint += 1;
+        let proof = hello_proof(&RIGHT, &hello);
+        assert!(matches!(knock(Step::Hello { hello, proof }), Err(Turned::Down(Failure { code: Code::Version, .. }, _))));
+    }
+
+    #[test]
+    fn steps_survive_their_frames() {
+        let (_, hello) = greet(&RIGHT, "v");
+        assert_eq!(open_step(&seal_step(&hello, None), 0, None), Ok(hello.clone()));
+        assert_eq!(open_step(&seal_step(&hello, Some(&[7; 32])), 0, Some(&[7; 32])), Ok(hello.clone()));
+        assert!(open_step(&seal_step(&hello, Some(&[7; 32])), 0, None).is_err());
+        let request = frame::seal(&Header::new(Kind::Request, 1), &hello.to_bytes(), 0, None);
+        assert!(open_step(&request, 0, None).is_err());
+    }
+}

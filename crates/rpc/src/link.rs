@@ -1,0 +1,490 @@
+//! Connections of the asking side: one to each server, opened when first needed.
+//!
+//! It alone knows when a connection is opened, how it proves itself, when it is given up and when
+//! it is tried again. What travels over it, it only pairs: a reply's number with a call.
+
+use crate::caller::{Answer, CallerConfig};
+use crate::calls::{Call, Calls};
+use crate::handshake::{Greeting, Next, open_step, seal_step};
+use crate::{HANDSHAKE_TIME_MAX, LIMITS_AFTER_HANDSHAKE, Target};
+use aze_io::{Addr, Connection, Frame, Handler, Io, NetError};
+use aze_proto::frame::{self, FrameKey, Kind};
+use aze_proto::handshake::Step;
+use aze_proto::limits::SESSION_GRACE_MS;
+use aze_proto::wire::Wire;
+use aze_proto::{Code, Failure, Reply, ServerIndex, Time};
+use futures_channel::oneshot;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+/// Pause after a failed attempt to connect; doubled after each up to [`RECONNECT_PAUSE_MAX`].
+const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Longest pause between attempts: a server that comes back is found within a second.
+const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How often silence and deadlines are looked after while calls are in flight.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What the caller and the handlers of its connections share.
+pub(crate) struct Core {
+    pub(crate) io: Io,
+    pub(crate) config: CallerConfig,
+    pub(crate) calls: Calls,
+    pub(crate) seen_time: AtomicU64,
+    pub(crate) reconnects: AtomicU64,
+    links: Mutex<Links>,
+}
+
+#[derive(Default)]
+struct Links {
+    closed: bool,
+    by_server: BTreeMap<ServerIndex, Link>,
+}
+
+struct Link {
+    target: Target,
+    state: State,
+    /// A connection that broke is opened again without being asked for until then, so that the
+    /// server does not take the session for dead.
+    keep_until_ns: u64,
+    /// Why the last attempt failed, for messages.
+    last_error: String,
+}
+
+enum State {
+    /// Nobody needs it.
+    Idle,
+    /// A task tries to connect.
+    Opening,
+    Up(Arc<Channel>),
+}
+
+/// An established connection.
+pub(crate) struct Channel {
+    conn: Arc<dyn Connection>,
+    key_out: Option<FrameKey>,
+    handler: Arc<LinkHandler>,
+}
+
+impl Channel {
+    /// See [`Connection::id`].
+    pub(crate) fn id(&self) -> u64 {
+        self.conn.id()
+    }
+
+    /// Key of what goes out.
+    pub(crate) fn key(&self) -> Option<&FrameKey> {
+        self.key_out.as_ref()
+    }
+
+    /// Sends a sealed frame; `false` if the connection has ended.
+    pub(crate) fn send(&self, head: &[u8], payload: &[u8]) -> bool {
+        let parts = [payload];
+        self.conn.send(head, if payload.is_empty() { &[] } else { &parts }).is_ok()
+    }
+
+    /// How many frames have come so far.
+    pub(crate) fn frames_heard(&self) -> u64 {
+        self.handler.frames_heard.load(Ordering::Relaxed)
+    }
+}
+
+impl Core {
+    pub(crate) fn new(io: Io, config: CallerConfig) -> Arc<Core> {
+        let (calls, links) = (Calls::default(), Mutex::default());
+        Arc::new(Core { io, config, calls, seen_time: AtomicU64::new(0), reconnects: AtomicU64::new(0), links })
+    }
+
+    /// Moves the hybrid clock.
+    pub(crate) fn observe_time(&self, time: Time) {
+        if time.0 > self.seen_time.load(Ordering::Relaxed) {
+            self.seen_time.fetch_max(time.0, Ordering::Relaxed);
+        }
+    }
+
+    /// Enters a call; gives the connection to send it over, or else has one opened, which the
+    /// call will be told of.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        target: &Target,
+        now_ns: u64,
+        deadline_ns: u64,
+    ) -> Result<(Call<'_>, Option<Arc<Channel>>), Failure> {
+        // Both locks at once, so that a connection that comes up meanwhile is not missed.
+        let mut links = self.links.lock();
+        let (channel, open) = links.channel(target)?;
+        let conn = channel.as_ref().map_or(0, |channel| channel.id());
+        let (call, sweep) = self.calls.begin(target.index, conn, now_ns, deadline_ns)?;
+        drop(links);
+        if open {
+            self.spawn_opener(target.index);
+        }
+        if sweep {
+            self.spawn_sweeper();
+        }
+        Ok((call, channel))
+    }
+
+    /// The connection to send a call over once more.
+    pub(crate) fn again(self: &Arc<Self>, target: &Target, call: &Call<'_>) -> Result<Option<Arc<Channel>>, Failure> {
+        let mut links = self.links.lock();
+        let (channel, open) = links.channel(target)?;
+        call.sent_over(channel.as_ref().map_or(0, |channel| channel.id()));
+        drop(links);
+        if open {
+            self.spawn_opener(target.index);
+        }
+        Ok(channel)
+    }
+
+    /// Why a server could not be reached the last time it was tried.
+    pub(crate) fn last_error(&self, index: ServerIndex) -> String {
+        self.links.lock().by_server.get(&index).map(|link| link.last_error.clone()).unwrap_or_default()
+    }
+
+    /// Closes the connection to a server, if it is `only` (or any); calls in flight get a new one.
+    pub(crate) fn disconnect(self: &Arc<Self>, index: ServerIndex, only: Option<u64>) {
+        let mut links = self.links.lock();
+        let Some(link) = links.by_server.get_mut(&index) else { return };
+        let State::Up(channel) = &link.state else { return };
+        if only.is_some_and(|id| id != channel.id()) {
+            return;
+        }
+        let channel = channel.clone();
+        let wanted = self.calls.any_for(index);
+        link.state = if wanted { State::Opening } else { State::Idle };
+        drop(links);
+        channel.conn.close();
+        if wanted {
+            self.spawn_opener(index);
+        }
+    }
+
+    /// Ends everything: calls in flight fail.
+    pub(crate) fn close(&self) {
+        let mut links = self.links.lock();
+        links.closed = true;
+        let all = std::mem::take(&mut links.by_server);
+        drop(links);
+        for link in all.into_values() {
+            if let State::Up(channel) = link.state {
+                channel.conn.close();
+            }
+        }
+        self.calls.broken(None, &closed());
+    }
+
+    fn spawn_sweeper(self: &Arc<Self>) {
+        let core = self.clone();
+        self.io.spawn(async move {
+            loop {
+                core.io.sleep(SWEEP_INTERVAL).await;
+                if !core.calls.sweep(core.io.mono_ns()) {
+                    return;
+                }
+            }
+        });
+    }
+
+    fn spawn_opener(self: &Arc<Self>, index: ServerIndex) {
+        self.io.spawn(keep_opening(Arc::downgrade(self), self.io.clone(), index));
+    }
+
+    /// Where to connect to, as long as anybody needs it.
+    fn wanted(&self, index: ServerIndex) -> Option<Target> {
+        let mut links = self.links.lock();
+        let link = links.by_server.get_mut(&index)?;
+        if self.calls.any_for(index) || self.io.mono_ns() < link.keep_until_ns {
+            return Some(link.target.clone());
+        }
+        link.state = State::Idle;
+        None
+    }
+
+    /// Puts a new connection to use; `false` if it has ended already.
+    fn install(&self, index: ServerIndex, channel: Channel) -> bool {
+        let id = channel.id();
+        {
+            let mut links = self.links.lock();
+            let Some(link) = links.by_server.get_mut(&index) else {
+                channel.conn.close();
+                return true;
+            };
+            // The handler says so before it looks at the link: one of the two sees the other.
+            if channel.handler.ended.load(Ordering::SeqCst) {
+                link.last_error = "the connection ended right after the handshake".into();
+                return false;
+            }
+            link.state = State::Up(Arc::new(channel));
+            link.last_error.clear();
+        }
+        self.calls.connected(index, id, self.io.mono_ns());
+        true
+    }
+
+    fn failed(&self, index: ServerIndex, why: String) {
+        if let Some(link) = self.links.lock().by_server.get_mut(&index) {
+            link.last_error = why;
+        }
+    }
+
+    /// There is no sense in trying again.
+    fn give_up(&self, index: ServerIndex, failure: Failure) {
+        if let Some(link) = self.links.lock().by_server.get_mut(&index) {
+            link.state = State::Idle;
+            link.keep_until_ns = 0;
+        }
+        self.calls.broken(Some(index), &failure);
+    }
+
+    /// A connection ended by itself: opens another.
+    fn lost(self: &Arc<Self>, index: ServerIndex, conn: u64) {
+        let mut links = self.links.lock();
+        let Some(link) = links.by_server.get_mut(&index) else { return };
+        if !matches!(&link.state, State::Up(channel) if channel.id() == conn) {
+            return;
+        }
+        link.state = State::Opening;
+        link.keep_until_ns = self.io.mono_ns() + SESSION_GRACE_MS * 1_000_000;
+        drop(links);
+        self.reconnects.fetch_add(1, Ordering::Relaxed);
+        self.spawn_opener(index);
+    }
+}
+
+impl Links {
+    /// The connection to a server, if there is one; the second value says that one has to be opened.
+    fn channel(&mut self, target: &Target) -> Result<(Option<Arc<Channel>>, bool), Failure> {
+        if self.closed {
+            return Err(closed());
+        }
+        if let Some(link) = self.by_server.get_mut(&target.index) {
+            if let State::Up(channel) = &link.state {
+                return Ok((Some(channel.clone()), false));
+            }
+            if link.target != *target {
+                link.target = target.clone();
+            }
+            let idle = matches!(link.state, State::Idle);
+            link.state = State::Opening;
+            return Ok((None, idle));
+        }
+        let link = Link { target: target.clone(), state: State::Opening, keep_until_ns: 0, last_error: String::new() };
+        self.by_server.insert(target.index, link);
+        Ok((None, true))
+    }
+}
+
+fn closed() -> Failure {
+    Failure::new(Code::Expired, "this process has ended its session")
+}
+
+/// Connects to a server until it works, or nobody needs it any more, or there is no sense in it.
+/// Holds its caller only while it does something, so that a caller that nobody has ends.
+async fn keep_opening(core: Weak<Core>, io: Io, index: ServerIndex) {
+    let mut pause = RECONNECT_PAUSE_MIN;
+    loop {
+        {
+            let Some(core) = core.upgrade() else { return };
+            let Some(target) = core.wanted(index) else { return };
+            match core.attempt(&target).await {
+                Ok(channel) => {
+                    if core.install(index, channel) {
+                        return;
+                    }
+                }
+                Err(Unopened::Again(why)) => core.failed(index, why),
+                Err(Unopened::ForGood(failure)) => return core.give_up(index, failure),
+            }
+        }
+        // Half of it at random, lest all clients of a server that comes back come at once.
+        let half_ns = pause.as_nanos() as u64 / 2;
+        io.sleep(Duration::from_nanos(half_ns + io.random_u64() % half_ns)).await;
+        pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
+    }
+}
+
+/// Why there is no connection.
+enum Unopened {
+    /// It may work later.
+    Again(String),
+    /// It will not.
+    ForGood(Failure),
+}
+
+impl Core {
+    /// Tries the addresses of a server in their order.
+    async fn attempt(self: &Arc<Self>, target: &Target) -> Result<Channel, Unopened> {
+        let same_node = target.host == self.config.host && !self.config.tcp_only;
+        let usable = |addr: &&Addr| same_node || matches!(addr, Addr::Tcp(..));
+        let mut errors = Vec::new();
+        for addr in target.addresses.iter().filter(usable) {
+            match self.open(target, addr).await {
+                Err(Unopened::Again(why)) => errors.push(format!("{addr}: {why}")),
+                done => return done,
+            }
+        }
+        if errors.is_empty() {
+            let host = &self.config.host;
+            let detail = format!("{target} has no address that can be reached from {host}: have it listen on TCP");
+            return Err(Unopened::ForGood(Failure::new(Code::Unreachable, detail)));
+        }
+        Err(Unopened::Again(errors.join("; ")))
+    }
+
+    async fn open(self: &Arc<Self>, target: &Target, addr: &Addr) -> Result<Channel, Unopened> {
+        let again = |error: NetError| Unopened::Again(error.to_string());
+        let late = || Unopened::Again(format!("no connection within {} s", HANDSHAKE_TIME_MAX.as_secs()));
+        let began_ns = self.io.mono_ns();
+        let CallerConfig { secret, volume, session, server, job, .. } = &self.config;
+        let mut nonce = [0; 32];
+        self.io.fill_random(&mut nonce);
+        let (greeting, hello) = Greeting::new(secret, *session, volume, *server, job, nonce);
+        let (done, outcome) = oneshot::channel();
+        let handler = Arc::new(LinkHandler {
+            core: Arc::downgrade(self),
+            target: target.clone(),
+            phase: Mutex::new(Some(Phase { greeting, done })),
+            key_in: OnceLock::new(),
+            ended: AtomicBool::new(false),
+            frames_heard: AtomicU64::new(0),
+        });
+        let connecting = self.io.timeout(HANDSHAKE_TIME_MAX, self.io.connect(addr, handler.clone()));
+        let conn = connecting.await.ok_or_else(late)?.map_err(again)?;
+        let spent = Duration::from_nanos(self.io.mono_ns() - began_ns);
+        let answered = match conn.send(&seal_step(&hello, None), &[]) {
+            Ok(()) => self.io.timeout(HANDSHAKE_TIME_MAX.saturating_sub(spent), outcome).await,
+            Err(error) => Some(Ok(Err(again(error)))),
+        };
+        match answered {
+            Some(Ok(Ok(key_out))) => Ok(Channel { conn, key_out, handler }),
+            failed => {
+                conn.close();
+                Err(failed.and_then(Result::ok).and_then(Result::err).unwrap_or_else(late))
+            }
+        }
+    }
+}
+
+/// What is done with the frames of one connection.
+struct LinkHandler {
+    core: Weak<Core>,
+    target: Target,
+    /// Present until the handshake is over.
+    phase: Mutex<Option<Phase>>,
+    /// Set when the handshake has succeeded: the key of what comes in; none on local sockets,
+    /// whose ends the kernel vouches for.
+    key_in: OnceLock<Option<FrameKey>>,
+    ended: AtomicBool,
+    frames_heard: AtomicU64,
+}
+
+struct Phase {
+    greeting: Greeting,
+    /// Told the key of what goes out.
+    done: oneshot::Sender<Result<Option<FrameKey>, Unopened>>,
+}
+
+impl Handler for LinkHandler {
+    fn on_frame(&self, conn: &Arc<dyn Connection>, frame: Frame) {
+        self.frames_heard.fetch_add(1, Ordering::Relaxed);
+        let Some(key) = self.key_in.get() else {
+            return self.take_step(conn, &frame);
+        };
+        // A malformed reply ends the connection: its calls are sent again over a new one.
+        if self.take_reply(key.as_ref(), frame).is_err() {
+            conn.close();
+        }
+    }
+
+    fn on_close(&self, conn: &Arc<dyn Connection>, why: NetError) {
+        self.ended.store(true, Ordering::SeqCst);
+        if let Some(Phase { greeting, done }) = self.phase.lock().take() {
+            let hint = "it did not answer the greeting: check that both ends have the same secret and run the same version of aze";
+            let why = if greeting.keys().is_none() { format!("{why}; {hint}") } else { why.to_string() };
+            // Nobody listens if the attempt was dropped.
+            let _ = done.send(Err(Unopened::Again(why)));
+        } else if let Some(core) = self.core.upgrade() {
+            core.lost(self.target.index, conn.id());
+        }
+    }
+}
+
+impl LinkHandler {
+    fn take_reply(&self, key: Option<&FrameKey>, frame: Frame) -> Result<(), Failure> {
+        let (header, body) = match frame::open(&frame.head, frame.payload.len(), key) {
+            Ok(opened) => opened,
+            // A step of the handshake that the network delivers late or twice is no harm.
+            Err(malformed) => return open_step(&frame.head, frame.payload.len(), None).map(|_| ()).map_err(|_| malformed.into()),
+        };
+        let call = header.call;
+        let time = header.time;
+        let answer = match header.kind {
+            Kind::Reply => Ok(Answer { reply: Reply::from_bytes(body)?, header, payload: frame.payload }),
+            Kind::Failure => Err(Failure::from_bytes(body)?),
+            Kind::Handshake => return Ok(()),
+            Kind::Request => return Err(Failure::new(Code::Malformed, "a server sent a request over a client's connection")),
+        };
+        if let Some(core) = self.core.upgrade() {
+            core.observe_time(time);
+            core.calls.answer(call, self.target.index, answer);
+        }
+        Ok(())
+    }
+
+    fn take_step(&self, conn: &Arc<dyn Connection>, frame: &Frame) {
+        let mut phase = self.phase.lock();
+        let Some(Phase { greeting, .. }) = &mut *phase else { return };
+        let local = conn.peer().credentials.is_some();
+        let outcome = match next_step(greeting, local, frame) {
+            Ok(Next::Nothing) => return,
+            // If it cannot be sent the connection has ended, and `on_close` tells.
+            Ok(Next::Send(step)) => return drop(conn.send(&seal_step(&step, None), &[])),
+            Ok(Next::Done) => {
+                let keys = greeting.keys().filter(|_| !local);
+                conn.set_limits(LIMITS_AFTER_HANDSHAKE);
+                self.key_in.set(keys.map(|keys| keys.server)).expect("the handshake ends once: its phase is taken below");
+                Ok(keys.map(|keys| keys.client))
+            }
+            Err(failure) => Err(self.judge(failure)),
+        };
+        if let Some(Phase { done, .. }) = phase.take() {
+            // Nobody listens if the attempt was dropped.
+            let _ = done.send(outcome);
+        }
+    }
+
+    /// Whether to try again after the handshake has failed.
+    fn judge(&self, failure: Failure) -> Unopened {
+        let target = &self.target;
+        match failure.code {
+            Code::Malformed => Unopened::Again(failure.to_string()),
+            Code::NotAuthentic => {
+                let advice = "check that the volume is the one you mean and that nobody else listens at this address";
+                Unopened::ForGood(Failure::new(Code::NotAuthentic, format!("{target}: {}; {advice}", failure.detail)))
+            }
+            _ => Unopened::ForGood(failure.during(target)),
+        }
+    }
+}
+
+/// What a frame means during the handshake.
+fn next_step(greeting: &mut Greeting, local: bool, frame: &Frame) -> Result<Next, Failure> {
+    let key = greeting.keys().filter(|_| !local).map(|keys| keys.server);
+    let malformed = match open_step(&frame.head, frame.payload.len(), key.as_ref()) {
+        Ok(step) => return greeting.take(&step),
+        Err(malformed) => malformed,
+    };
+    if let Ok((header, body)) = frame::open(&frame.head, frame.payload.len(), Some(&greeting.refusal_key()))
+        && header.kind == Kind::Failure
+    {
+        return Err(Failure::from_bytes(body)?);
+    }
+    // The challenge a second time: it has no key, unlike what follows it.
+    match open_step(&frame.head, frame.payload.len(), None) {
+        Ok(Step::Challenge { .. }) => Ok(Next::Nothing),
+        _ => Err(malformed.into()),
+    }
+}

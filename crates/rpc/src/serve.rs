@@ -1,0 +1,284 @@
+//! The answering side: lets in whoever proves to know the secret, and hands on their requests.
+//!
+//! It alone knows what a server checks of a frame before anybody looks at the request in it.
+
+use crate::handshake::{Challenged, Keys, Knock, Turned, open_step, seal_step};
+use crate::{HANDSHAKE_TIME_MAX, LIMITS_AFTER_HANDSHAKE};
+use aze_io::{Acceptor, Addr, Connection, Credentials, Frame, Handler, Io, Listener, NetError};
+use aze_proto::frame::{self, FrameKey, Header, Kind};
+use aze_proto::handshake::{Secret, Step};
+use aze_proto::limits::{HEAD_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use aze_proto::message::Envelope;
+use aze_proto::wire::{Malformed, Wire};
+use aze_proto::{Code, Failure, Identity, MapEpoch, NamespaceEpoch, Reply, Request, SessionId, Time};
+use parking_lot::Mutex;
+use std::sync::{Arc, OnceLock};
+
+/// What answers requests.
+pub trait Service: Send + Sync + 'static {
+    /// A request came. Called by whoever drives the runtime: must not block; what takes long
+    /// belongs in a task. The same change may come again while the first copy is still at work.
+    fn request(self: Arc<Self>, incoming: Incoming);
+
+    /// A connection of a session stands; comes before the connection's first request. A session
+    /// may have several connections, each with a `Proven` of its own.
+    fn session_opened(&self, who: &Arc<Proven>);
+
+    /// A connection of a session has ended; its last request has been handed over before.
+    fn session_closed(&self, who: &Arc<Proven>);
+
+    /// The server's shard map, told at the handshake.
+    fn map_epoch(&self) -> MapEpoch;
+
+    /// A connection was closed because of what came over it: for counters and logs.
+    fn peer_refused(&self, peer: &str, why: &str) {
+        let _ = (peer, why);
+    }
+}
+
+/// What the handshake has proven about the other end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proven {
+    /// The process, from its start to its end.
+    pub session: SessionId,
+    /// It is a server of the volume.
+    pub server: bool,
+    /// Name of the job that is accounted.
+    pub job: String,
+    /// What the kernel says of it; only on local sockets.
+    pub credentials: Option<Credentials>,
+    /// For messages to people.
+    pub peer: String,
+}
+
+/// One request with the means to answer it.
+pub struct Incoming {
+    /// Which shard, in what order, with which knowledge.
+    pub header: Header,
+    /// On whose behalf, as the sender says.
+    pub identity: Identity,
+    /// What is asked.
+    pub request: Request,
+    /// Bulk data, whose checksums are in the request.
+    pub payload: Vec<u8>,
+    /// Who asks.
+    pub who: Arc<Proven>,
+    /// Answers.
+    pub responder: Responder,
+}
+
+/// What every reply tells of its server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplyContext {
+    /// The server's shard map.
+    pub map_epoch: MapEpoch,
+    /// What the server knows of renamed directories.
+    pub namespace_epoch: NamespaceEpoch,
+    /// The server's hybrid clock after the request.
+    pub time: Time,
+}
+
+/// Answers one request. Dropping it leaves the request unanswered: its sender asks again.
+pub struct Responder {
+    conn: Arc<dyn Connection>,
+    key: Option<FrameKey>,
+    call: u64,
+}
+
+impl Responder {
+    /// Sends the answer; `payload` goes with successful ones only. Never blocks. If the
+    /// connection has ended meanwhile the answer is dropped: the sender asks again over a new one.
+    pub fn send(self, context: ReplyContext, result: Result<Reply, Failure>, payload: &[&[u8]]) {
+        let fits = |body: &[u8]| body.len() <= HEAD_BYTES_MAX as usize - frame::HEADER_BYTES;
+        let payload_bytes: usize = payload.iter().map(|part| part.len()).sum();
+        let too_long = || Failure::new(Code::Internal, "a server made an answer that is longer than the limit of a frame");
+        match result.map(|reply| reply.to_bytes()) {
+            Ok(body) if fits(&body) && payload_bytes <= PAYLOAD_BYTES_MAX as usize => {
+                self.send_body(context, Kind::Reply, &body, payload, payload_bytes);
+            }
+            Ok(_) => self.send_body(context, Kind::Failure, &too_long().to_bytes(), &[], 0),
+            Err(failure) => {
+                let body = Some(failure.to_bytes()).filter(|body| fits(body)).unwrap_or_else(|| too_long().to_bytes());
+                self.send_body(context, Kind::Failure, &body, &[], 0);
+            }
+        }
+    }
+
+    fn send_body(&self, context: ReplyContext, kind: Kind, body: &[u8], payload: &[&[u8]], payload_bytes: usize) {
+        let ReplyContext { map_epoch, namespace_epoch, time } = context;
+        let header = Header { map_epoch, namespace_epoch, time, ..Header::new(kind, self.call) };
+        let head = frame::seal(&header, body, payload_bytes, self.key.as_ref());
+        // An error means that the connection has ended, which its handler is told.
+        let _ = self.conn.send(&head, payload);
+    }
+}
+
+/// What a server must know to let others in.
+#[derive(Clone, Debug)]
+pub struct ServeConfig {
+    /// The volume's secret.
+    pub secret: Secret,
+    /// The volume's name.
+    pub volume: String,
+    /// User id of this process: over local sockets only this user and root are let in.
+    pub uid: u32,
+}
+
+/// Listens on `addr` and hands requests to `service` until the listener is dropped. Connections
+/// that stand by then go on until either end closes them.
+///
+/// # Errors
+/// [`NetError::Listen`] when the address cannot be listened on.
+pub fn serve(io: &Io, addr: &Addr, config: &ServeConfig, service: Arc<dyn Service>) -> Result<Box<dyn Listener>, NetError> {
+    io.listen(addr, Arc::new(Entrance(Arc::new(Door { io: io.clone(), config: config.clone(), service }))))
+}
+
+struct Entrance(Arc<Door>);
+
+/// What all connections of one listener share.
+struct Door {
+    io: Io,
+    config: ServeConfig,
+    service: Arc<dyn Service>,
+}
+
+/// One accepted connection.
+struct Visit {
+    door: Arc<Door>,
+    /// Before the handshake is over. `None` before the greeting.
+    challenged: Mutex<Option<Challenged>>,
+    /// After it.
+    open: OnceLock<Open>,
+}
+
+struct Open {
+    who: Arc<Proven>,
+    /// Key of what comes in; absent on local sockets, whose ends the kernel vouches for.
+    key_in: Option<FrameKey>,
+    key_out: Option<FrameKey>,
+}
+
+impl Acceptor for Entrance {
+    fn accept(&self, conn: &Arc<dyn Connection>) -> Arc<dyn Handler> {
+        let visit = Arc::new(Visit { door: self.0.clone(), challenged: Mutex::new(None), open: OnceLock::new() });
+        let (io, waiting, conn) = (self.0.io.clone(), Arc::downgrade(&visit), conn.clone());
+        self.0.io.spawn(async move {
+            io.sleep(HANDSHAKE_TIME_MAX).await;
+            if waiting.upgrade().is_some_and(|visit| visit.open.get().is_none()) {
+                conn.close();
+            }
+        });
+        visit
+    }
+}
+
+impl Handler for Visit {
+    fn on_frame(&self, conn: &Arc<dyn Connection>, frame: Frame) {
+        let taken = match self.open.get() {
+            Some(open) => self.take_request(open, conn, frame),
+            None => self.take_step(conn, &frame),
+        };
+        if let Err(why) = taken {
+            self.door.service.peer_refused(&conn.peer().name, &why);
+            conn.close();
+        }
+    }
+
+    fn on_close(&self, _conn: &Arc<dyn Connection>, _why: NetError) {
+        if let Some(open) = self.open.get() {
+            self.door.service.session_closed(&open.who);
+        }
+    }
+}
+
+impl Visit {
+    /// Hands a request on; an error closes the connection.
+    fn take_request(&self, open: &Open, conn: &Arc<dyn Connection>, frame: Frame) -> Result<(), String> {
+        let (header, body) = match frame::open(&frame.head, frame.payload.len(), open.key_in.as_ref()) {
+            Ok(opened) => opened,
+            Err(malformed) => return ignore_late_step(&frame, malformed),
+        };
+        match header.kind {
+            Kind::Request => {}
+            Kind::Handshake => return Ok(()),
+            Kind::Reply | Kind::Failure => return Err("a client sent a reply".into()),
+        }
+        if header.session != open.who.session {
+            return Err("a request in the name of another session than the handshake's".into());
+        }
+        let Envelope { identity, request } = Envelope::from_bytes(body).map_err(|malformed| malformed.to_string())?;
+        let responder = Responder { conn: conn.clone(), key: open.key_out, call: header.call };
+        let incoming = Incoming { header, identity, request, payload: frame.payload, who: open.who.clone(), responder };
+        self.door.service.clone().request(incoming);
+        Ok(())
+    }
+
+    /// Takes a step of the handshake; an error closes the connection.
+    fn take_step(&self, conn: &Arc<dyn Connection>, frame: &Frame) -> Result<(), String> {
+        let step = open_step(&frame.head, frame.payload.len(), None).map_err(|malformed| malformed.to_string())?;
+        let mut challenged = self.challenged.lock();
+        match &*challenged {
+            None => {
+                if let Some(next) = self.greeted(conn, step)? {
+                    *challenged = Some(next);
+                }
+                Ok(())
+            }
+            Some(waiting) => match waiting.take(&step)? {
+                Some(keys) => {
+                    let hello = &waiting.hello;
+                    let who = Proven {
+                        session: hello.session,
+                        server: hello.server,
+                        job: hello.job.clone(),
+                        credentials: conn.peer().credentials,
+                        peer: conn.peer().name.clone(),
+                    };
+                    self.admit(conn, Arc::new(who), keys);
+                    Ok(())
+                }
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn greeted(&self, conn: &Arc<dyn Connection>, step: Step) -> Result<Option<Challenged>, String> {
+        let ServeConfig { secret, volume, uid } = &self.door.config;
+        let mut nonce = [0; 32];
+        self.door.io.fill_random(&mut nonce);
+        match (Knock { secret, volume, uid: *uid, credentials: conn.peer().credentials }).take(step, nonce) {
+            Ok((challenged, challenge)) => {
+                // An error means that the connection has ended, which `on_close` is told.
+                let _ = conn.send(&seal_step(&challenge, None), &[]);
+                Ok(Some(challenged))
+            }
+            Err(Turned::Away(why)) => Err(why.into()),
+            Err(Turned::Down(failure, key)) => {
+                self.door.service.peer_refused(&conn.peer().name, &failure.detail);
+                // The client closes, or else the clock: closing now could overtake the message.
+                let head = frame::seal(&Header::new(Kind::Failure, 0), &failure.to_bytes(), 0, Some(&key));
+                let _ = conn.send(&head, &[]);
+                Ok(None)
+            }
+        }
+    }
+
+    fn admit(&self, conn: &Arc<dyn Connection>, who: Arc<Proven>, keys: Keys) {
+        let local = who.credentials.is_some();
+        let Keys { client, server } = keys;
+        let (key_in, key_out) = if local { (None, None) } else { (Some(client), Some(server)) };
+        conn.set_limits(LIMITS_AFTER_HANDSHAKE);
+        self.door.service.session_opened(&who);
+        if self.open.set(Open { who, key_in, key_out }).is_err() {
+            unreachable!("frames of one connection come one at a time, and after the first admission none is a step");
+        }
+        let welcome = Step::Welcome { map_epoch: self.door.service.map_epoch() };
+        let _ = conn.send(&seal_step(&welcome, key_out.as_ref()), &[]);
+    }
+}
+
+/// A step of the handshake that the network delivers twice or late, and therefore without the
+/// connection's key, is no reason to close; anything else without the key is.
+fn ignore_late_step(frame: &Frame, malformed: Malformed) -> Result<(), String> {
+    open_step(&frame.head, frame.payload.len(), None).map(|_| ()).map_err(|_| malformed.to_string())
+}

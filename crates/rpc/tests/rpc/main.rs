@@ -1,0 +1,6 @@
+//! Both ends of the room against each other, over the simulated network and the real one.
+
+mod faults;
+mod real;
+mod service;
+mod trust;

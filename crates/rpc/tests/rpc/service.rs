@@ -1,0 +1,163 @@
+//! A service that counts what takes effect, and ways to ask it.
+
+use aze_io::{Addr, Io, Listener};
+use aze_proto::handshake::Secret;
+use aze_proto::retry::{RetryTable, Verdict};
+use aze_proto::{
+    Code, Failure, FileKind, Identity, Ino, MapEpoch, Name, NamespaceEpoch, Refusal, Reply, Request, ServerIndex, SessionId, ShardId, Time,
+};
+use aze_rpc::{Answer, Ask, Caller, CallerConfig, Incoming, Proven, ReplyContext, ServeConfig, Service, Target, serve};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const SECRET: Secret = Secret([7; 32]);
+
+#[derive(Default)]
+pub struct Seen {
+    /// How often each name was removed.
+    pub effects: BTreeMap<Name, u32>,
+    /// How often requests came, copies included.
+    pub requests: u64,
+    pub opened: u32,
+    pub closed: u32,
+    pub refused: Vec<String>,
+    /// Requests to be refused because too many wait.
+    pub refuse_next: u32,
+    /// Requests to be left without an answer.
+    pub ignore_next: u32,
+    retries: BTreeMap<ShardId, RetryTable<Reply>>,
+}
+
+/// Removes names (`Unlink`) and tells about them (`Lookup`), the answer late and in any order.
+pub struct Counting {
+    io: Io,
+    pub seen: Mutex<Seen>,
+    /// Longest time until an answer, in nanoseconds; 0 answers at once.
+    pub late_ns_max: u64,
+}
+
+impl Counting {
+    pub fn new(io: &Io, late_ns_max: u64) -> Arc<Counting> {
+        Arc::new(Counting { io: io.clone(), seen: Mutex::default(), late_ns_max })
+    }
+
+    fn answer(&self, incoming: &Incoming) -> Option<Result<Reply, Failure>> {
+        let mut seen = self.seen.lock();
+        seen.requests += 1;
+        if seen.ignore_next > 0 {
+            seen.ignore_next -= 1;
+            return None;
+        }
+        if seen.refuse_next > 0 {
+            seen.refuse_next -= 1;
+            return Some(Err(Failure::refused(Refusal::TooManyPending)));
+        }
+        let header = &incoming.header;
+        let seen = &mut *seen;
+        Some(match &incoming.request {
+            Request::Unlink { name, .. } => {
+                let retries = seen.retries.entry(header.shard).or_default();
+                match retries.check(header.session, header.sequence, header.floor) {
+                    Verdict::Done(reply) => Ok(reply),
+                    Verdict::TooOld => Err(Failure::from(Code::Replayed)),
+                    Verdict::Full => Err(Failure::refused(Refusal::TooManyPending)),
+                    Verdict::New => {
+                        *seen.effects.entry(name.clone()).or_default() += 1;
+                        retries.record(header.session, header.sequence, header.floor, Time(0), Reply::Done);
+                        Ok(Reply::Done)
+                    }
+                }
+            }
+            Request::Lookup { parent, .. } => Ok(Reply::Entry { ino: *parent, kind: FileKind::File, attr: None, created: false }),
+            other => Err(Failure::new(Code::Unsupported, other.name())),
+        })
+    }
+}
+
+impl Service for Counting {
+    fn request(self: Arc<Self>, incoming: Incoming) {
+        let Some(answer) = self.answer(&incoming) else { return };
+        let time = Time(incoming.header.time.0.max(self.io.wall_ns()) + 1);
+        let context = ReplyContext { map_epoch: MapEpoch(3), namespace_epoch: NamespaceEpoch(4), time };
+        let echo = incoming.payload;
+        if self.late_ns_max == 0 {
+            return incoming.responder.send(context, answer, &[&echo]);
+        }
+        let (io, late_ns_max) = (self.io.clone(), self.late_ns_max);
+        self.io.spawn(async move {
+            io.sleep(Duration::from_nanos(io.random_u64() % late_ns_max)).await;
+            incoming.responder.send(context, answer, &[&echo]);
+        });
+    }
+
+    fn session_opened(&self, who: &Arc<Proven>) {
+        assert_eq!((who.job.as_str(), who.server), ("job", false));
+        self.seen.lock().opened += 1;
+    }
+
+    fn session_closed(&self, _who: &Arc<Proven>) {
+        self.seen.lock().closed += 1;
+    }
+
+    fn map_epoch(&self) -> MapEpoch {
+        MapEpoch(3)
+    }
+
+    fn peer_refused(&self, _peer: &str, why: &str) {
+        self.seen.lock().refused.push(why.into());
+    }
+}
+
+pub fn start(io: &Io, addr: &Addr, service: &Arc<Counting>) -> Box<dyn Listener> {
+    start_with(io, addr, service, SECRET, "v").unwrap()
+}
+
+pub fn start_with(
+    io: &Io,
+    addr: &Addr,
+    service: &Arc<Counting>,
+    secret: Secret,
+    volume: &str,
+) -> Result<Box<dyn Listener>, aze_io::NetError> {
+    // Over local sockets the test's own user comes in as whoever made it: any but root's would do.
+    serve(io, addr, &ServeConfig { secret, volume: volume.into(), uid: own_uid() }, service.clone())
+}
+
+fn own_uid() -> u32 {
+    std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap())
+}
+
+pub fn config(secret: Secret, session: u64) -> CallerConfig {
+    let (volume, job, host) = ("v".into(), "job".into(), "here".into());
+    CallerConfig { secret, volume, session: SessionId(session), server: false, job, host, tcp_only: false }
+}
+
+pub fn caller(io: &Io, session: u64) -> Arc<Caller> {
+    Caller::new(io.clone(), config(SECRET, session))
+}
+
+pub fn target(index: u16, host: &str, addresses: &[&str]) -> Target {
+    let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
+    Target { index: ServerIndex(index), host: host.into(), addresses }
+}
+
+pub fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+pub async fn ask(caller: &Caller, to: &Target, shard: u32, request: &Request, payload: &[u8], seconds: u64) -> Result<Answer, Failure> {
+    let identity = Identity { uid: 1, gid: 2, groups: vec![3] };
+    let deadline = Duration::from_secs(seconds);
+    let (shard, map_epoch, namespace_epoch) = (ShardId(shard), MapEpoch(1), NamespaceEpoch(2));
+    caller.ask(Ask { to, shard, map_epoch, namespace_epoch, identity: &identity, request, payload, deadline }).await
+}
+
+pub async fn unlink(caller: &Caller, to: &Target, shard: u32, text: &str, seconds: u64) -> Result<Answer, Failure> {
+    ask(caller, to, shard, &Request::Unlink { parent: Ino::ROOT, name: name(text) }, &[], seconds).await
+}
+
+pub async fn lookup(caller: &Caller, to: &Target, ino: u64, payload: &[u8], seconds: u64) -> Result<Answer, Failure> {
+    ask(caller, to, 0, &Request::Lookup { parent: Ino(ino), name: name("x") }, payload, seconds).await
+}

@@ -1,0 +1,100 @@
+//! File data: reads and writes of one chunk, each under its shard's data lock. Chunk 0 lives with
+//! the inode, so that a small write moves size and times in the same request.
+
+use crate::dispatch::{Output, Work};
+use crate::sabotage::Sabotage;
+use crate::shards::ShardCell;
+use crate::state::Server;
+use crate::wait::{Attempt, Stop, Wait};
+use aze_meta::{Op, Stamp};
+use aze_proto::place::chunk_shard;
+use aze_proto::{Code, Failure, Ino, MapEpoch, Reply, Request, Sequence, ShardId};
+use aze_store::{ChunkShard, StoreError};
+use std::sync::Arc;
+
+impl Server {
+    /// The chunk's shard, which must be the header's, if nothing of the file was lost here.
+    fn chunk_cell(&self, work: &Work, ino: Ino, chunk: u64, born: MapEpoch) -> Attempt<&ShardCell> {
+        let shard = chunk_shard(ino.home(), chunk, self.config.shards);
+        if shard != work.header.shard {
+            let detail = format!("chunk {chunk} of inode {ino} is not on shard {}", work.header.shard);
+            return Err(Failure::new(Code::Malformed, detail).into());
+        }
+        if born < self.since() && !self.config.switches.is(Sabotage::SkipBornCheck) {
+            let detail = format!("chunk {chunk} of inode {ino} was on {}, which has restarted empty", self.who());
+            return Err(Failure::new(Code::Lost, detail).into());
+        }
+        self.cell(shard)
+    }
+
+    fn data_stop(&self, error: StoreError, shard: ShardId, ino: Ino) -> Stop {
+        match error {
+            StoreError::MissedCut { .. } => Stop::Wait(Wait::Cut(shard, ino)),
+            other => Stop::Fail(Failure::from(other).during(format!("inode {ino}, {}", self.who()))),
+        }
+    }
+
+    pub(crate) fn write(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::Write { ino, generation, born, chunk, offset, sums } = &work.request else {
+            unreachable!("dispatched by its kind")
+        };
+        let (ino, generation, chunk, offset) = (*ino, *generation, *chunk, *offset);
+        let cell = self.chunk_cell(work, ino, chunk, *born)?;
+        let mut data = cell.data.lock();
+        let at_home = chunk == 0;
+        if at_home {
+            let names = cell.names.lock();
+            let attr = &names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr;
+            if u64::from(offset) + work.payload.len() as u64 > attr.chunk_bytes() {
+                return Err(Failure::new(Code::Malformed, "a write beyond the end of its chunk").into());
+            }
+        }
+        data.write(ino, generation, chunk, offset, &work.payload, sums).map_err(|error| self.data_stop(error, cell.id, ino))?;
+        let mut attr = None;
+        if at_home {
+            let end = u64::from(offset) + work.payload.len() as u64;
+            let report = Op::Report { ino, generation, end, wide: false };
+            let stamp = Stamp { sequence: Sequence(0), ..work.stamp };
+            let applied = cell.names.lock().shard.apply(&report, &stamp);
+            applied.reply?;
+            attr = applied.effects.attr;
+        }
+        let reply = Reply::Written { attr };
+        record_write(&mut data, &work.stamp, Ok(reply.clone()));
+        work.recorded = true;
+        Ok(reply.into())
+    }
+
+    pub(crate) fn read(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::Read { ino, generation, born, chunk, offset, len } = work.request else {
+            unreachable!("dispatched by its kind")
+        };
+        let cell = self.chunk_cell(work, ino, chunk, born)?;
+        let data = cell.data.lock();
+        let mut size = None;
+        if chunk == 0 {
+            let names = cell.names.lock();
+            let attr = &names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr;
+            if attr.generation > generation {
+                let refusal = aze_proto::Refusal::GenerationStale { generation: attr.generation };
+                return Err(Failure::refused(refusal).into());
+            }
+            size = Some(attr.size);
+        }
+        let context = self.reply_context();
+        let responder = &mut work.responder;
+        let sent = data.read(ino, generation, chunk, offset, len, |out| {
+            if let Some(responder) = responder.take() {
+                let reply = Reply::Data { start: out.start, sums: out.sums, size };
+                responder.send(context, Ok(reply), out.parts);
+            }
+        });
+        sent.map_err(|error| self.data_stop(error, cell.id, ino))?;
+        Ok(Output::Sent)
+    }
+}
+
+/// Remembers the reply to a write, in the shard whose data it changed.
+pub(crate) fn record_write(data: &mut ChunkShard, stamp: &Stamp, outcome: Result<Reply, Failure>) {
+    data.record(stamp.session, stamp.sequence, stamp.floor, stamp.time, outcome);
+}

@@ -1,0 +1,254 @@
+//! Directories as this server sees them: the stub that says whether and by whom entries may be
+//! changed, and this server's part of the directory's counts and times.
+//!
+//! The count goes up before an entry is inserted and in the same step in which the stub is found
+//! open, so that a directory which was found empty here and closed stays empty.
+
+use crate::wait::{Attempt, Stop, Wait};
+use aze_meta::access::{self, Want};
+use aze_proto::{Code, Failure, Identity, Ino, MapEpoch, ShardId, Stub, Time};
+use futures_channel::oneshot;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Locks over which directories are spread, so that two directories seldom share one.
+const PARTS: u64 = 64;
+
+pub(crate) struct Directories {
+    parts: Vec<Mutex<BTreeMap<Ino, Directory>>>,
+}
+
+struct Directory {
+    state: State,
+    /// Entries here, those about to be inserted included.
+    entries: u64,
+    subdirs: u64,
+    /// When entries last came or went.
+    changed: Time,
+    /// Shards of this server that may hold entries.
+    shards: BTreeSet<ShardId>,
+    /// The last round of closing that was taken back.
+    round_over: u64,
+    waiters: Vec<oneshot::Sender<()>>,
+}
+
+enum State {
+    /// The stub has been asked for; an update may overtake the answer.
+    Fetching { newer: Option<Stub> },
+    Held(Stub),
+    Closing { stub: Stub, round: u64 },
+}
+
+impl Directory {
+    fn fetching() -> Directory {
+        Directory {
+            state: State::Fetching { newer: None },
+            entries: 0,
+            subdirs: 0,
+            changed: Time(0),
+            shards: BTreeSet::new(),
+            round_over: 0,
+            waiters: Vec::new(),
+        }
+    }
+
+    fn wake(&mut self) {
+        for waiter in self.waiters.drain(..) {
+            // A waiter that has given up is no concern.
+            let _ = waiter.send(());
+        }
+    }
+}
+
+impl Directories {
+    pub(crate) fn new() -> Directories {
+        Directories { parts: (0..PARTS).map(|_| Mutex::new(BTreeMap::new())).collect() }
+    }
+
+    fn part(&self, dir: Ino) -> &Mutex<BTreeMap<Ino, Directory>> {
+        // Home shards are in the high bits, counters in the low ones: mix both.
+        &self.parts[((dir.0 ^ (dir.0 >> 48)) % PARTS) as usize]
+    }
+
+    /// Checks that the directory is alive, whole on this server (nothing of it was lost: `since`)
+    /// and open to `identity`.
+    pub(crate) fn enter(&self, dir: Ino, identity: &Identity, want: Want, since: MapEpoch) -> Attempt<Stub> {
+        let part = self.part(dir).lock();
+        let directory = part.get(&dir).ok_or(Stop::Wait(Wait::Stub(dir)))?;
+        checked(dir, directory, identity, want, since)
+    }
+
+    /// As [`Self::enter`], and counts an entry that is about to be inserted.
+    pub(crate) fn enter_to_add(&self, dir: Ino, identity: &Identity, since: MapEpoch) -> Attempt<Stub> {
+        let mut part = self.part(dir).lock();
+        let directory = part.get_mut(&dir).ok_or(Stop::Wait(Wait::Stub(dir)))?;
+        let stub = checked(dir, directory, identity, Want::CHANGE_NAMES, since)?;
+        directory.entries += 1;
+        Ok(stub)
+    }
+
+    /// The entry counted by [`Self::enter_to_add`] is there.
+    pub(crate) fn added(&self, dir: Ino, shard: ShardId, is_dir: bool, time: Time) {
+        if let Some(directory) = self.part(dir).lock().get_mut(&dir) {
+            directory.subdirs += u64::from(is_dir);
+            directory.changed = directory.changed.max(time);
+            directory.shards.insert(shard);
+        }
+    }
+
+    /// The entry counted by [`Self::enter_to_add`] was not inserted.
+    pub(crate) fn not_added(&self, dir: Ino) {
+        if let Some(directory) = self.part(dir).lock().get_mut(&dir) {
+            directory.entries -= 1;
+        }
+    }
+
+    /// An entry is gone; `more` says whether its shard has others of the directory.
+    pub(crate) fn removed(&self, dir: Ino, shard: ShardId, is_dir: bool, more: bool, time: Time) {
+        if let Some(directory) = self.part(dir).lock().get_mut(&dir) {
+            directory.entries -= 1;
+            directory.subdirs -= u64::from(is_dir);
+            directory.changed = directory.changed.max(time);
+            if !more {
+                directory.shards.remove(&shard);
+            }
+        }
+    }
+
+    /// An entry was replaced by one that may be of another kind.
+    pub(crate) fn replaced(&self, dir: Ino, was_dir: bool, is_dir: bool, time: Time) {
+        if let Some(directory) = self.part(dir).lock().get_mut(&dir) {
+            directory.subdirs = directory.subdirs + u64::from(is_dir) - u64::from(was_dir);
+            directory.changed = directory.changed.max(time);
+        }
+    }
+
+    /// The shards from `from` on that may hold entries of the directory, in their order.
+    pub(crate) fn shards_from(&self, dir: Ino, from: ShardId) -> Vec<ShardId> {
+        self.part(dir).lock().get(&dir).map(|directory| directory.shards.range(from..).copied().collect()).unwrap_or_default()
+    }
+
+    /// This server's part of the counts: entries, subdirectories, time of the last change.
+    pub(crate) fn fragment(&self, dir: Ino) -> (u64, u64, Time) {
+        self.part(dir).lock().get(&dir).map_or((0, 0, Time(0)), |directory| (directory.entries, directory.subdirs, directory.changed))
+    }
+
+    /// Marks the stub as being fetched. `None`: the caller must fetch it. Else somebody does
+    /// already, or it is there: wait for the receiver, then try again.
+    pub(crate) fn begin_fetch(&self, dir: Ino) -> Option<oneshot::Receiver<()>> {
+        let mut part = self.part(dir).lock();
+        match part.get_mut(&dir) {
+            None => {
+                part.insert(dir, Directory::fetching());
+                None
+            }
+            Some(directory) => Some(wait_in(directory)),
+        }
+    }
+
+    /// The stub arrived.
+    pub(crate) fn fetched(&self, stub: Stub) {
+        let mut part = self.part(stub.ino).lock();
+        if let Some(directory) = part.get_mut(&stub.ino)
+            && let State::Fetching { newer } = &mut directory.state
+        {
+            let newest = newer.take().filter(|newer| newer.version > stub.version).unwrap_or(stub);
+            directory.state = State::Held(newest);
+            directory.wake();
+        }
+    }
+
+    /// The stub could not be had.
+    pub(crate) fn fetch_failed(&self, dir: Ino) {
+        let mut part = self.part(dir).lock();
+        if matches!(part.get(&dir), Some(Directory { state: State::Fetching { .. }, .. }))
+            && let Some(mut directory) = part.remove(&dir)
+        {
+            directory.wake();
+        }
+    }
+
+    /// A receiver that is sent to when a closing directory is decided upon.
+    pub(crate) fn wait_closing(&self, dir: Ino) -> Option<oneshot::Receiver<()>> {
+        let mut part = self.part(dir).lock();
+        let directory = part.get_mut(&dir)?;
+        matches!(directory.state, State::Closing { .. }).then(|| wait_in(directory))
+    }
+
+    /// Closes the directory if it has no entries here; gives whether that is so.
+    pub(crate) fn close(&self, dir: Ino, round: u64) -> bool {
+        let mut part = self.part(dir).lock();
+        let Some(directory) = part.get_mut(&dir) else { return true };
+        match &directory.state {
+            // Whoever fetches has to ask again, and will be told that it is closing.
+            State::Fetching { .. } => {
+                if let Some(mut directory) = part.remove(&dir) {
+                    directory.wake();
+                }
+                true
+            }
+            State::Closing { round: current, .. } => *current == round,
+            State::Held(_) if directory.entries > 0 || round <= directory.round_over => false,
+            State::Held(stub) => {
+                directory.state = State::Closing { stub: stub.clone(), round };
+                true
+            }
+        }
+    }
+
+    /// The closing of `round` was given up.
+    pub(crate) fn reopen(&self, dir: Ino, round: u64) {
+        let mut part = self.part(dir).lock();
+        let Some(directory) = part.get_mut(&dir) else { return };
+        directory.round_over = directory.round_over.max(round);
+        if let State::Closing { stub, round: current } = &directory.state
+            && *current == round
+        {
+            directory.state = State::Held(stub.clone());
+            directory.wake();
+        }
+    }
+
+    /// The directory is gone.
+    pub(crate) fn forget(&self, dir: Ino) {
+        if let Some(mut directory) = self.part(dir).lock().remove(&dir) {
+            directory.wake();
+        }
+    }
+
+    /// The directory's rights have changed.
+    pub(crate) fn update(&self, stub: Stub) {
+        let mut part = self.part(stub.ino).lock();
+        let Some(directory) = part.get_mut(&stub.ino) else { return };
+        match &mut directory.state {
+            State::Fetching { newer } => *newer = Some(stub),
+            State::Held(held) | State::Closing { stub: held, .. } if held.version < stub.version => *held = stub,
+            State::Held(_) | State::Closing { .. } => {}
+        }
+    }
+}
+
+fn wait_in(directory: &mut Directory) -> oneshot::Receiver<()> {
+    let (sender, receiver) = oneshot::channel();
+    match directory.state {
+        // Decided meanwhile: the receiver is ready at once.
+        State::Held(_) => drop(sender),
+        State::Fetching { .. } | State::Closing { .. } => directory.waiters.push(sender),
+    }
+    receiver
+}
+
+fn checked(dir: Ino, directory: &Directory, identity: &Identity, want: Want, since: MapEpoch) -> Attempt<Stub> {
+    let stub = match &directory.state {
+        State::Fetching { .. } => return Err(Stop::Wait(Wait::Stub(dir))),
+        State::Closing { .. } => return Err(Stop::Wait(Wait::Closing(dir))),
+        State::Held(stub) => stub,
+    };
+    if stub.born < since {
+        return Err(Failure::new(Code::Lost, format!("directory {dir}: its entries on this server were lost when it restarted empty")).into());
+    }
+    if !access::may_in(identity, stub, want) {
+        return Err(Failure::new(Code::AccessDenied, format!("directory {dir}, as user {}", identity.uid)).into());
+    }
+    Ok(stub.clone())
+}

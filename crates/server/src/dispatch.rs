@@ -1,0 +1,414 @@
+//! From an arriving request to its reply: counted, admitted, attempted, carried on as a task if it
+//! must wait, and remembered so that a second copy has no second effect.
+
+use crate::sabotage::Sabotage;
+use crate::state::Server;
+use crate::wait::{Attempt, Stop, Wait};
+use aze_io::Task;
+use aze_meta::{Op, Stamp};
+use aze_proto::retry::Verdict;
+use aze_proto::frame::{Header, Kind};
+use aze_proto::{Code, Failure, Identity, Ino, MapEpoch, Refusal, Reply, Request, Sequence, SessionId, ShardId, Time};
+use aze_rpc::{Incoming, Proven, Responder, Service};
+use futures_channel::oneshot;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One request in progress.
+pub(crate) struct Work {
+    pub(crate) header: Header,
+    pub(crate) identity: Identity,
+    pub(crate) request: Request,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) session: SessionId,
+    /// Time, session and sequence of the change.
+    pub(crate) stamp: Stamp,
+    /// Whether an applied operation has recorded the reply already.
+    pub(crate) recorded: bool,
+    /// Owners of inodes elsewhere, learnt while waiting.
+    pub(crate) owners: BTreeMap<Ino, u32>,
+    /// When whoever asked will have given up, on the monotonic clock.
+    pub(crate) deadline_ns: u64,
+    pub(crate) responder: Option<Responder>,
+}
+
+/// What an attempt came to.
+pub(crate) enum Output {
+    /// The reply.
+    Reply(Reply),
+    /// The reply has been sent, with its payload.
+    Sent,
+    /// The rest takes other servers.
+    Then(Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>),
+}
+
+impl From<Reply> for Output {
+    fn from(reply: Reply) -> Output {
+        Output::Reply(reply)
+    }
+}
+
+/// Makes the rest of a request from a future.
+pub(crate) fn then(rest: impl Future<Output = Result<Reply, Failure>> + Send + 'static) -> Attempt<Output> {
+    Ok(Output::Then(Box::pin(rest)))
+}
+
+impl Work {
+    /// A request of this server to itself, with the rights of the volume.
+    pub(crate) fn local(server: &Server, shard: ShardId, request: Request) -> Work {
+        let header = Header { shard, map_epoch: server.map_epoch_now(), ..Header::new(Kind::Request, 0) };
+        let session = server.session();
+        let stamp = Stamp { time: server.clock.next(&server.io, Time(0)), session, sequence: Sequence(0), floor: Sequence(0) };
+        Work {
+            header,
+            identity: Identity::default(),
+            request,
+            payload: Vec::new(),
+            session,
+            stamp,
+            recorded: false,
+            owners: BTreeMap::new(),
+            deadline_ns: server.io.mono_ns() + server.config.deadline.as_nanos() as u64,
+            responder: None,
+        }
+    }
+
+    fn incoming(server: &Server, incoming: Incoming) -> Work {
+        let Incoming { header, identity, request, payload, who, responder } = incoming;
+        let identity = server.proven_identity(identity, &who);
+        let sequence = if request.is_change() { header.sequence } else { Sequence(0) };
+        let stamp = Stamp { time: server.clock.next(&server.io, header.time), session: who.session, sequence, floor: header.floor };
+        Work {
+            deadline_ns: server.io.mono_ns() + u64::from(header.deadline_ms) * 1_000_000,
+            header,
+            identity,
+            request,
+            payload,
+            session: who.session,
+            stamp,
+            recorded: false,
+            owners: BTreeMap::new(),
+            responder: Some(responder),
+        }
+    }
+
+    fn is_recorded_change(&self) -> bool {
+        self.stamp.sequence != Sequence(0)
+    }
+}
+
+/// What admission decides.
+enum Admission {
+    Go,
+    /// The reply is known.
+    Answer(Result<Reply, Failure>),
+    /// A copy is being worked on: whoever asked will ask again.
+    Drop,
+}
+
+impl Service for Server {
+    fn request(self: Arc<Self>, incoming: Incoming) {
+        self.counters.count(&incoming.request);
+        if incoming.request.from_servers_only() && !incoming.who.server {
+            let detail = format!("{} may be asked by servers of the volume only", incoming.request.name());
+            incoming.responder.send(self.reply_context(), Err(Failure::new(Code::NotPermitted, detail)), &[]);
+            return;
+        }
+        let mut work = Work::incoming(&self, incoming);
+        match self.admit(&work) {
+            Admission::Drop => {}
+            Admission::Answer(result) => self.respond(work, result),
+            Admission::Go => match self.attempt(&mut work) {
+                Ok(Output::Reply(reply)) => self.finish(work, Ok(reply)),
+                Ok(Output::Sent) => {}
+                Err(Stop::Fail(failure)) => self.finish(work, Err(failure)),
+                Ok(Output::Then(rest)) => {
+                    let server = self.clone();
+                    self.io.spawn(async move {
+                        let result = rest.await;
+                        server.finish(work, result);
+                    });
+                }
+                Err(Stop::Wait(wait)) => {
+                    let server = self.clone();
+                    self.io.spawn(async move { server.carry(work, wait).await });
+                }
+            },
+        }
+    }
+
+    fn session_opened(&self, who: &Arc<Proven>) {
+        self.session_begins(who);
+    }
+
+    fn session_closed(&self, who: &Arc<Proven>) {
+        self.session_leaves(who);
+    }
+
+    fn map_epoch(&self) -> MapEpoch {
+        self.map_epoch_now()
+    }
+}
+
+impl Server {
+    /// On whose behalf a request runs: a root that the kernel vouches for, and the servers, may
+    /// state it; everybody else who knows the secret acts as the owner.
+    fn proven_identity(&self, stated: Identity, who: &Proven) -> Identity {
+        let (uid, gid) = (self.config.owner_uid, self.config.owner_gid);
+        let vouched_root = who.credentials.is_some_and(|credentials| credentials.uid == 0);
+        if vouched_root || uid == 0 || who.server { stated } else { Identity { uid, gid, groups: Vec::new() } }
+    }
+
+    /// Shard and map first, then the retry record (a repeated change must get its first answer
+    /// whatever has happened since), then what the sender knows of the namespace.
+    fn admit(&self, work: &Work) -> Admission {
+        if self.sessions.is_ended(work.session) {
+            return Admission::Answer(Err(Failure::new(Code::Expired, format!("{}: the session was ended", self.who()))));
+        }
+        if work.request.names_shard() {
+            let epoch = self.map_epoch_now();
+            if self.shards.get(work.header.shard).is_none() || work.header.map_epoch < epoch {
+                return Admission::Answer(Err(Failure::refused(Refusal::MapStale { epoch })));
+            }
+        }
+        if work.is_recorded_change()
+            && let Some(known) = self.known_change(work)
+        {
+            return known;
+        }
+        if work.request.needs_namespace_epoch()
+            && !self.config.switches.is(Sabotage::SkipNamespaceEpochCheck)
+            && let Some(refusal) = self.namespace.refusal(work.header.namespace_epoch)
+        {
+            self.not_running(work);
+            return Admission::Answer(Err(Failure::refused(refusal)));
+        }
+        Admission::Go
+    }
+
+    fn known_change(&self, work: &Work) -> Option<Admission> {
+        let cell = self.shards.get(work.header.shard)?;
+        let Stamp { session, sequence, floor, .. } = work.stamp;
+        if self.config.switches.is(Sabotage::SkipDuplicateCheck) {
+            return None;
+        }
+        let is_write = matches!(work.request, Request::Write { .. });
+        let in_data = is_write.then(|| cell.data.lock().check(session, sequence, floor));
+        let mut names = cell.names.lock();
+        let verdict = in_data.unwrap_or_else(|| names.shard.check(session, sequence, floor));
+        match verdict {
+            Verdict::Done(result) => Some(Admission::Answer(result)),
+            Verdict::TooOld => Some(Admission::Answer(Err(Failure::new(Code::Replayed, "a late copy of a request that was given up")))),
+            Verdict::Full => Some(Admission::Answer(Err(Failure::refused(Refusal::TooManyPending)))),
+            Verdict::New if !names.running.insert((session, sequence)) => Some(Admission::Drop),
+            Verdict::New => {
+                // A copy may have finished between the look into the data's record and now.
+                drop(names);
+                if is_write && let Verdict::Done(result) = cell.data.lock().check(session, sequence, floor) {
+                    self.not_running(work);
+                    return Some(Admission::Answer(result));
+                }
+                None
+            }
+        }
+    }
+
+    fn not_running(&self, work: &Work) {
+        if work.is_recorded_change()
+            && let Some(cell) = self.shards.get(work.header.shard)
+        {
+            cell.names.lock().running.remove(&(work.stamp.session, work.stamp.sequence));
+        }
+    }
+
+    /// Carries on a request that must wait, until it is done or whoever asked has given up.
+    async fn carry(self: Arc<Self>, mut work: Work, mut wait: Wait) {
+        let result = loop {
+            if let Err(failure) = self.wait_for(&mut work, wait).await {
+                break Err(failure);
+            }
+            // A newer time: the request takes effect now, not when it arrived.
+            work.stamp.time = self.clock.next(&self.io, work.header.time);
+            match self.attempt(&mut work) {
+                Ok(Output::Reply(reply)) => break Ok(reply),
+                Ok(Output::Sent) => return,
+                Ok(Output::Then(rest)) => break rest.await,
+                Err(Stop::Fail(failure)) => break Err(failure),
+                Err(Stop::Wait(next)) => wait = next,
+            }
+        };
+        self.finish(work, result);
+    }
+
+    /// Runs a request of this server to itself.
+    pub(crate) async fn run_local(self: &Arc<Self>, mut work: Work) -> Result<Reply, Failure> {
+        loop {
+            match self.attempt(&mut work) {
+                Ok(Output::Reply(reply)) => return Ok(reply),
+                Ok(Output::Sent) => return Ok(Reply::Done),
+                Ok(Output::Then(rest)) => return rest.await,
+                Err(Stop::Fail(failure)) => return Err(failure),
+                Err(Stop::Wait(wait)) => self.wait_for(&mut work, wait).await?,
+            }
+        }
+    }
+
+    /// Waits until an attempt is worth repeating.
+    async fn wait_for(self: &Arc<Self>, work: &mut Work, wait: Wait) -> Result<(), Failure> {
+        match wait {
+            Wait::Stub(dir) => self.fetch_stub(dir, work.deadline_ns).await,
+            Wait::Closing(dir) => match self.directories.wait_closing(dir) {
+                Some(decided) => self.await_until(decided, work.deadline_ns, "a directory that is being removed").await,
+                None => Ok(()),
+            },
+            Wait::Entry(shard, key) => {
+                let unlocked = self.shards.get(shard).and_then(|cell| {
+                    let mut names = cell.names.lock();
+                    names.shard.lock_of(&key)?;
+                    let (sender, receiver) = oneshot::channel();
+                    names.entry_waiters.entry(key).or_default().push(sender);
+                    Some(receiver)
+                });
+                match unlocked {
+                    Some(unlocked) => self.await_until(unlocked, work.deadline_ns, "a name that is being renamed or removed").await,
+                    None => Ok(()),
+                }
+            }
+            Wait::Owner(ino) => {
+                let reply = self.ask_shard(ino.home(), Request::GetAttr { ino, exact: false }).await?;
+                if let Reply::Attributes { attr } = reply {
+                    work.owners.insert(ino, attr.uid);
+                }
+                Ok(())
+            }
+            Wait::Cut(shard, ino) => self.catch_up_with_cuts(shard, ino).await,
+        }
+    }
+
+    /// Awaits a signal (or the end of its sender, which is one too) until the deadline.
+    pub(crate) async fn await_until(&self, signal: oneshot::Receiver<()>, deadline_ns: u64, what: &str) -> Result<(), Failure> {
+        let left = Duration::from_nanos(deadline_ns.saturating_sub(self.io.mono_ns()));
+        match self.io.timeout(left, signal).await {
+            Some(_) => Ok(()),
+            None => Err(Failure::new(Code::TimedOut, format!("{}: waited for {what}; try again", self.who()))),
+        }
+    }
+
+    /// Remembers the outcome of a change and replies.
+    fn finish(self: &Arc<Self>, mut work: Work, result: Result<Reply, Failure>) {
+        let refused = matches!(&result, Err(failure) if failure.code == Code::Refused);
+        if work.is_recorded_change()
+            && let Some(cell) = self.shards.get(work.header.shard)
+        {
+            let is_write = matches!(work.request, Request::Write { .. });
+            if !work.recorded && !refused && is_write {
+                crate::data::record_write(&mut cell.data.lock(), &work.stamp, result.clone());
+            }
+            let mut names = cell.names.lock();
+            if !work.recorded && !refused && !is_write {
+                names.shard.apply(&Op::Record { outcome: result.clone().into() }, &work.stamp);
+            }
+            names.running.remove(&(work.stamp.session, work.stamp.sequence));
+        }
+        work.recorded = true;
+        self.respond(work, result);
+    }
+
+    fn respond(&self, work: Work, result: Result<Reply, Failure>) {
+        if let Some(responder) = work.responder {
+            responder.send(self.reply_context(), result, &[]);
+        }
+    }
+
+    /// One attempt at a request.
+    fn attempt(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        match &work.request {
+            Request::Lookup { .. } => self.lookup(work),
+            Request::Create { .. } => self.create(work),
+            Request::Unlink { .. } => self.unlink(work),
+            Request::Rmdir { .. } => self.rmdir(work),
+            Request::Link { .. } => self.link(work),
+            Request::Rename { .. } => self.rename(work),
+            Request::GetAttr { .. } => self.getattr(work),
+            Request::SetAttr { .. } => self.setattr(work),
+            Request::Truncate { .. } => self.truncate(work),
+            Request::Open { .. } => self.open(work),
+            Request::Close { handles } => Ok(self.close_handles(work.session, handles).into()),
+            Request::Report { .. } => self.report(work),
+            Request::ReadLink { ino } => self.readlink(*ino),
+            Request::Holders { .. } => self.holders(work),
+            Request::Write { .. } => self.write(work),
+            Request::Read { .. } => self.read(work),
+            Request::List { .. } => self.list(work),
+            Request::Scan { .. } => self.scan(work),
+            Request::StatFs => Ok(self.space().into()),
+            Request::Status => Ok(Reply::Status { status: self.status() }.into()),
+            Request::GetMap => Ok(Reply::Map { map: (*self.map()).clone() }.into()),
+            Request::Shutdown => self.shutdown(work),
+            Request::EndSession => {
+                self.end_session(work.session);
+                Ok(Reply::Done.into())
+            }
+            _ => self.attempt_between_servers(work),
+        }
+    }
+
+    /// One attempt at a request that only servers may send.
+    fn attempt_between_servers(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        match &work.request {
+            Request::Join { slot, info } => self.join(*slot, info),
+            Request::MapPush { map } => Ok(self.map_pushed(map).into()),
+            Request::StubGet { dir, holder, incarnation } => self.stub_get(*dir, *holder, *incarnation),
+            Request::StubClose { dir, round } => Ok(Reply::StubClosed { empty: self.directories.close(*dir, *round) }.into()),
+            Request::StubReopen { dir, round } => {
+                self.directories.reopen(*dir, *round);
+                Ok(Reply::Done.into())
+            }
+            Request::StubDrop { dir } => {
+                self.directories.forget(*dir);
+                Ok(Reply::Done.into())
+            }
+            Request::StubUpdate { stub } => {
+                self.directories.update(stub.clone());
+                Ok(Reply::Done.into())
+            }
+            Request::Fragment { dir } => {
+                let (entries, subdirs, changed) = self.directories.fragment(*dir);
+                Ok(Reply::FragmentIs { entries, subdirs, changed }.into())
+            }
+            Request::Prepare { .. } => self.prepare(work),
+            Request::Commit { tx, to_parent, to_name } => self.commit(*tx, *to_parent, to_name, &work.stamp),
+            Request::Abort { tx, to_parent, to_name } => self.abort(*tx, *to_parent, to_name),
+            Request::TxOutcome { tx } => Ok(Reply::TxIs { committed: self.transactions.outcome(*tx) }.into()),
+            Request::AddLink { .. } => self.add_link(work),
+            Request::DropLink { .. } => self.drop_link(work),
+            Request::SetParent { ino, parent } => self.set_parent(work, *ino, *parent),
+            Request::ParentOf { ino } => self.parent_of(*ino),
+            Request::CloseDir { dir } => self.close_dir(*dir),
+            Request::RaiseEpoch { dir } => self.raise_epoch(*dir),
+            Request::EpochPush { epoch, dir } => {
+                self.namespace.push(*epoch, *dir);
+                Ok(Reply::EpochIs { epoch: self.namespace_epoch() }.into())
+            }
+            Request::TakeToken { tx } => self.take_token(*tx),
+            Request::DropToken { tx } => {
+                self.keeper.drop_token(*tx);
+                Ok(Reply::Done.into())
+            }
+            Request::Cut { ino, generation, length, chunk_bits } => {
+                Ok(self.cut_here(*ino, *generation, *length, *chunk_bits).into())
+            }
+            Request::DeleteData { ino } => Ok(self.delete_data_here(*ino).into()),
+            Request::CutQuery { ino, have } => self.cut_query(*ino, *have),
+            other => Err(Failure::new(Code::Malformed, format!("{} is no request between servers", other.name())).into()),
+        }
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let task: Task = Box::pin(task);
+        self.io.spawn(task);
+    }
+}

@@ -1,0 +1,266 @@
+//! Inodes at their home: attributes, opens, the stubs of directories and who holds them.
+
+use crate::dispatch::{Output, Work, then};
+use crate::shards::Names;
+use crate::state::Server;
+use crate::wait::Attempt;
+use aze_meta::access::{self, Want};
+use aze_meta::{AttrSet, Op, Stamp};
+use aze_proto::message::Handle;
+use aze_proto::{Attr, Change, Code, Failure, FileKind, Identity, Incarnation, Ino, Reply, Request, ServerIndex, SessionId, Stub, Time};
+use futures_channel::oneshot;
+use std::sync::Arc;
+
+impl Server {
+    pub(crate) fn getattr(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::GetAttr { ino, exact } = work.request else { unreachable!("dispatched by its kind") };
+        let names = self.cell(ino.home())?.names.lock();
+        let attr = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();
+        if !exact || attr.kind != FileKind::Directory {
+            return Ok(Reply::Attributes { attr }.into());
+        }
+        let holders = holders_of(&names, ino);
+        drop(names);
+        self.gathered(attr, holders)
+    }
+
+    /// Adds the holders' parts to a directory's attributes; at once if this server is the only holder.
+    fn gathered(self: &Arc<Self>, mut attr: Attr, holders: Vec<ServerIndex>) -> Attempt<Output> {
+        if holders.iter().all(|holder| *holder == self.slot()) {
+            if !holders.is_empty() {
+                let part = self.directories.fragment(attr.ino);
+                merge(&mut attr, &[part]);
+            }
+            return Ok(Reply::Attributes { attr }.into());
+        }
+        let server = self.clone();
+        then(async move {
+            server.gather(&mut attr, &holders).await?;
+            Ok(Reply::Attributes { attr })
+        })
+    }
+
+    async fn gather(self: &Arc<Self>, attr: &mut Attr, holders: &[ServerIndex]) -> Result<(), Failure> {
+        let mut parts = Vec::with_capacity(holders.len());
+        for (holder, answer) in self.ask_each(holders, &Request::Fragment { dir: attr.ino }).await {
+            match answer {
+                Ok(Reply::FragmentIs { entries, subdirs, changed }) => parts.push((entries, subdirs, changed)),
+                Ok(_) => return Err(Failure::new(Code::Malformed, "Fragment was answered with something else")),
+                Err(failure) => return Err(failure.during(format!("entries of directory {} on server {holder}", attr.ino))),
+            }
+        }
+        merge(attr, &parts);
+        Ok(())
+    }
+
+    pub(crate) fn setattr(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::SetAttr { ino, change } = work.request.clone() else { unreachable!("dispatched by its kind") };
+        let mut names = self.cell(ino.home())?.names.lock();
+        let attr = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();
+        let set = access::check_setattr(&work.identity, &attr, &change, work.stamp.time)?;
+        if attr.kind != FileKind::Directory {
+            work.recorded = true;
+            return Ok(names.shard.apply(&Op::SetAttr { ino, set }, &work.stamp).reply?.into());
+        }
+        let holders = holders_of(&names, ino);
+        drop(names);
+        let (server, identity, stamp) = (self.clone(), work.identity.clone(), work.stamp);
+        then(async move { server.set_directory_attr(attr, &change, &identity, holders, stamp).await })
+    }
+
+    /// A directory's attributes: a loss of rights is first made known to everybody who may have
+    /// cached a path through it; then every server that serves its entries learns the new rights.
+    async fn set_directory_attr(
+        self: &Arc<Self>,
+        before: Attr,
+        change: &Change,
+        identity: &Identity,
+        holders: Vec<ServerIndex>,
+        stamp: Stamp,
+    ) -> Result<Reply, Failure> {
+        let ino = before.ino;
+        let mut gathered = before.clone();
+        self.gather(&mut gathered, &holders).await?;
+        let set = access::check_setattr(identity, &before, change, stamp.time)?;
+        if loses_rights(&before, &set) {
+            self.ask(self.map().keeper, aze_proto::ShardId(0), Request::RaiseEpoch { dir: ino }).await?;
+        }
+        // What the holders know of changes is folded in, since the new change time will hide it.
+        let set = AttrSet { mtime: set.mtime.or(Some(gathered.mtime)), ..set };
+        let (stub, holders) = self.apply_directory_attr(ino, set, stamp)?;
+        if let Some(stub) = stub {
+            for (holder, answer) in self.ask_each(&holders, &Request::StubUpdate { stub: stub.clone() }).await {
+                if let Err(failure) = answer {
+                    self.persist(holder, aze_proto::ShardId(0), Request::StubUpdate { stub });
+                    return Err(failure.during(format!("directory {ino} is changed, but server {holder} has not confirmed it")));
+                }
+            }
+        }
+        let mut attr = self.attr_here(ino)?;
+        self.gather(&mut attr, &holders).await?;
+        Ok(Reply::Attributes { attr })
+    }
+
+    /// Applies, and gives the new stub with its holders if its rights have changed.
+    fn apply_directory_attr(&self, ino: Ino, set: AttrSet, stamp: Stamp) -> Result<(Option<Stub>, Vec<ServerIndex>), Failure> {
+        let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let cell = self.shards.get(ino.home()).ok_or_else(|| Failure::from(Code::Internal))?;
+        let mut names = cell.names.lock();
+        let stamp = self.own_stamp(&stamp);
+        names.shard.apply(&Op::SetAttr { ino, set }, &stamp).reply?;
+        let holders = names.holders.entry(ino).or_default();
+        holders.version += u64::from(rights);
+        let servers = holders.servers.keys().copied().collect();
+        Ok((if rights { stub_of(&names, ino) } else { None }, servers))
+    }
+
+    fn attr_here(&self, ino: Ino) -> Result<Attr, Failure> {
+        let cell = self.shards.get(ino.home()).ok_or_else(|| Failure::from(Code::Internal))?;
+        let names = cell.names.lock();
+        names.shard.inode(ino).map(|inode| inode.attr.clone()).ok_or_else(|| self.gone(ino))
+    }
+
+    pub(crate) fn open(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::Open { ino, handle, read, write } = work.request else { unreachable!("dispatched by its kind") };
+        let mut names = self.cell(ino.home())?.names.lock();
+        let attr = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();
+        if attr.kind == FileKind::Directory && write {
+            return Err(Code::IsDirectory.into());
+        }
+        let want = Want { read, write, execute: false };
+        if !access::may(&work.identity, &attr, want) {
+            return Err(Failure::new(Code::AccessDenied, format!("inode {ino} of user {}, as user {}", attr.uid, work.identity.uid)).into());
+        }
+        names.opens.entry(ino).or_default().insert((work.session, handle));
+        Ok(Reply::Attributes { attr }.into())
+    }
+
+    pub(crate) fn close_handles(self: &Arc<Self>, session: SessionId, handles: &[Handle]) -> Reply {
+        for Handle { ino, handle } in handles {
+            let Some(cell) = self.shards.get(ino.home()) else { continue };
+            let mut names = cell.names.lock();
+            let Some(opens) = names.opens.get_mut(ino) else { continue };
+            opens.remove(&(session, *handle));
+            if opens.is_empty() {
+                names.opens.remove(ino);
+                drop(names);
+                self.delete_if_orphan(*ino);
+            }
+        }
+        Reply::Done
+    }
+
+    pub(crate) fn report(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::Report { ino, generation, end, wide } = work.request else { unreachable!("dispatched by its kind") };
+        let mut names = self.cell(ino.home())?.names.lock();
+        if names.shard.inode(ino).is_none() {
+            return Err(self.gone(ino).into());
+        }
+        work.recorded = true;
+        let applied = names.shard.apply(&Op::Report { ino, generation, end, wide }, &work.stamp);
+        Ok(applied.reply?.into())
+    }
+
+    pub(crate) fn readlink(&self, ino: Ino) -> Attempt<Output> {
+        let names = self.cell(ino.home())?.names.lock();
+        let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
+        if inode.attr.kind != FileKind::Symlink {
+            return Err(Failure::new(Code::Invalid, "not a symbolic link").into());
+        }
+        Ok(Reply::Target { target: aze_proto::wire::Blob(inode.target.clone()) }.into())
+    }
+
+    pub(crate) fn holders(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::Holders { dir } = work.request else { unreachable!("dispatched by its kind") };
+        let names = self.cell(dir.home())?.names.lock();
+        let attr = names.shard.inode(dir).ok_or_else(|| self.gone(dir))?.attr.clone();
+        if attr.kind != FileKind::Directory {
+            return Err(Code::NotDirectory.into());
+        }
+        if !access::may(&work.identity, &attr, Want::READ) {
+            return Err(Failure::new(Code::AccessDenied, format!("directory {dir}, as user {}", work.identity.uid)).into());
+        }
+        Ok(Reply::Holders { servers: holders_of(&names, dir), attr }.into())
+    }
+
+    /// At a directory's home: another server wants to serve entries of it.
+    pub(crate) fn stub_get(self: &Arc<Self>, dir: Ino, holder: ServerIndex, incarnation: Incarnation) -> Attempt<Output> {
+        let cell = self.cell(dir.home())?;
+        let mut names = cell.names.lock();
+        let attr = names.shard.inode(dir).ok_or_else(|| match self.gone(dir) {
+            Failure { code: Code::Stale, detail, .. } => Failure::new(Code::NotFound, detail),
+            lost => lost,
+        })?;
+        if attr.attr.kind != FileKind::Directory {
+            return Err(Code::NotDirectory.into());
+        }
+        let holders = names.holders.entry(dir).or_default();
+        if holders.closing {
+            let (sender, decided) = oneshot::channel();
+            holders.waiters.push(sender);
+            let server = self.clone();
+            return then(async move {
+                // Whichever way it was decided, and also if the sender is gone: look again.
+                let _ = decided.await;
+                server.ask_shard(dir.home(), Request::StubGet { dir, holder, incarnation }).await
+            });
+        }
+        holders.servers.insert(holder, incarnation);
+        let stub = stub_of(&names, dir).ok_or_else(|| Failure::from(Code::Internal))?;
+        Ok(Reply::StubGranted { stub }.into())
+    }
+
+    /// Gets a directory's stub from its home, or waits for whoever is getting it.
+    pub(crate) async fn fetch_stub(self: &Arc<Self>, dir: Ino, deadline_ns: u64) -> Result<(), Failure> {
+        if let Some(there) = self.directories.begin_fetch(dir) {
+            return self.await_until(there, deadline_ns, "a directory's home to answer").await;
+        }
+        let incarnation = self.map().server(self.slot()).map_or(Incarnation(0), |info| info.incarnation);
+        let asked = self.ask_shard(dir.home(), Request::StubGet { dir, holder: self.slot(), incarnation }).await;
+        match asked {
+            Ok(Reply::StubGranted { stub }) => {
+                self.directories.fetched(stub);
+                Ok(())
+            }
+            Ok(_) => {
+                self.directories.fetch_failed(dir);
+                Err(Failure::new(Code::Malformed, "StubGet was answered with something else"))
+            }
+            Err(failure) => {
+                self.directories.fetch_failed(dir);
+                Err(failure)
+            }
+        }
+    }
+}
+
+/// The servers that hold a directory's stub, in their order.
+fn holders_of(names: &Names, dir: Ino) -> Vec<ServerIndex> {
+    names.holders.get(&dir).map(|holders| holders.servers.keys().copied().collect()).unwrap_or_default()
+}
+
+fn stub_of(names: &Names, dir: Ino) -> Option<Stub> {
+    let attr = &names.shard.inode(dir)?.attr;
+    let version = names.holders.get(&dir)?.version;
+    Some(Stub { ino: dir, mode: attr.mode, uid: attr.uid, gid: attr.gid, born: attr.born, chunk_bits: attr.chunk_bits, version })
+}
+
+/// Adds the holders' parts: counts by sum, times by maximum. A change that the home's own change
+/// time already covers was folded into its times before, or was set back on purpose (utimensat).
+fn merge(attr: &mut Attr, parts: &[(u64, u64, Time)]) {
+    let own_ctime = attr.ctime;
+    for (entries, subdirs, changed) in parts {
+        attr.size += entries;
+        attr.links = attr.links.saturating_add(u32::try_from(*subdirs).unwrap_or(u32::MAX));
+        if *changed > own_ctime {
+            attr.mtime = attr.mtime.max(*changed);
+            attr.ctime = attr.ctime.max(*changed);
+        }
+    }
+}
+
+/// Whether somebody may have been allowed before what they are not any more.
+fn loses_rights(before: &Attr, set: &AttrSet) -> bool {
+    let fewer_bits = set.mode.is_some_and(|mode| before.mode & !mode & 0o777 != 0);
+    fewer_bits || set.uid.is_some_and(|uid| uid != before.uid) || set.gid.is_some_and(|gid| gid != before.gid)
+}

@@ -1,0 +1,193 @@
+//! The keeper's part: the first server decides on the shard map, raises the namespace epoch and
+//! hands out the token for moving directories.
+
+use crate::dispatch::{Output, then};
+use crate::state::Server;
+use crate::wait::Attempt;
+use aze_proto::place::{ServerInfo, ShardTable};
+use aze_proto::{Code, Failure, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, ShardMap, TxId};
+use futures_channel::oneshot;
+use futures_util::lock::Mutex as AsyncMutex;
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// How long a token may be kept: longer than any request may take, so that one whose holder died
+/// comes back and one in use does not.
+const TOKEN_NS_MAX: u64 = 20_000_000_000;
+
+/// Finished transactions that are remembered, so that a late copy of a request for the token does
+/// not take it for somebody who is gone.
+const TOKENS_FINISHED_KEPT: usize = 1024;
+
+pub(crate) struct Keeper {
+    joined: Mutex<Joined>,
+    token: Mutex<Token>,
+    /// One raise of the namespace epoch at a time, so that every server sees them in order.
+    raising: AsyncMutex<NamespaceEpoch>,
+}
+
+#[derive(Default)]
+struct Joined {
+    slots: Vec<Option<ServerInfo>>,
+    waiting: Vec<oneshot::Sender<()>>,
+}
+
+#[derive(Default)]
+struct Token {
+    holder: Option<(TxId, u64)>,
+    queue: VecDeque<(TxId, oneshot::Sender<()>)>,
+    finished: BTreeSet<TxId>,
+    finished_order: VecDeque<TxId>,
+}
+
+impl Keeper {
+    pub(crate) fn new(servers: u16) -> Keeper {
+        Keeper {
+            joined: Mutex::new(Joined { slots: vec![None; usize::from(servers)], waiting: Vec::new() }),
+            token: Mutex::new(Token::default()),
+            raising: AsyncMutex::new(NamespaceEpoch(0)),
+        }
+    }
+
+    pub(crate) fn drop_token(&self, tx: TxId) {
+        let mut token = self.token.lock();
+        token.queue.retain(|(waiting, _)| *waiting != tx);
+        if token.finished.insert(tx) {
+            token.finished_order.push_back(tx);
+        }
+        if token.finished_order.len() > TOKENS_FINISHED_KEPT
+            && let Some(oldest) = token.finished_order.pop_front()
+        {
+            token.finished.remove(&oldest);
+        }
+        if token.holder.is_some_and(|(holder, _)| holder == tx) {
+            token.holder = None;
+            token.wake_first();
+        }
+    }
+}
+
+impl Token {
+    fn wake_first(&mut self) {
+        while let Some((_, waiter)) = self.queue.pop_front() {
+            if waiter.send(()).is_ok() {
+                return;
+            }
+        }
+    }
+}
+
+impl Server {
+    /// A server starts. The first time all are there, the map is made; later a server that comes
+    /// back empty gets a new incarnation, and everybody a new map.
+    pub(crate) fn join(self: &Arc<Self>, slot: ServerIndex, info: &ServerInfo) -> Attempt<Output> {
+        if self.slot() != ServerIndex(0) {
+            return Err(Failure::new(Code::Invalid, format!("{} does not keep the map: server 0 does", self.who())).into());
+        }
+        let known = self.map();
+        let mut joined = self.keeper.joined.lock();
+        let Some(place) = joined.slots.get_mut(usize::from(slot.0)) else {
+            return Err(Failure::new(Code::Invalid, format!("the volume has {} servers, so there is no server {slot}", joined.slots.len())).into());
+        };
+        let same = place.as_ref().is_some_and(|before| before.pid == info.pid && before.addresses == info.addresses);
+        *place = Some(info.clone());
+        if known.epoch > MapEpoch(0) {
+            drop(joined);
+            return if same { Ok(Reply::Map { map: (*known).clone() }.into()) } else { self.readmit(slot, info.clone()) };
+        }
+        let all: Option<Vec<ServerInfo>> = joined.slots.iter().cloned().collect();
+        let Some(servers) = all else {
+            let (sender, complete) = oneshot::channel();
+            joined.waiting.push(sender);
+            let server = self.clone();
+            return then(async move {
+                complete.await.map_err(|_| Failure::new(Code::Stopping, "the volume stops before all its servers were there"))?;
+                Ok(Reply::Map { map: (*server.map()).clone() })
+            });
+        };
+        let map = self.first_map(servers)?;
+        self.install_map(Arc::new(map.clone()));
+        for waiter in joined.waiting.drain(..) {
+            let _ = waiter.send(());
+        }
+        Ok(Reply::Map { map }.into())
+    }
+
+    fn first_map(&self, mut servers: Vec<ServerInfo>) -> Result<ShardMap, Failure> {
+        let epoch = MapEpoch(1);
+        for info in &mut servers {
+            (info.incarnation, info.since) = (Incarnation(0), epoch);
+        }
+        let table = ShardTable::modular(self.config.shards, self.config.servers).map_err(|why| Failure::new(Code::Invalid, why))?;
+        Ok(ShardMap {
+            epoch,
+            keeper: self.slot(),
+            chunk_bits: self.config.chunk_bits,
+            owner_uid: self.config.owner_uid,
+            owner_gid: self.config.owner_gid,
+            volume: self.config.volume.clone(),
+            servers,
+            table,
+        })
+    }
+
+    /// A server that had been in the map starts again, empty.
+    fn readmit(self: &Arc<Self>, slot: ServerIndex, info: ServerInfo) -> Attempt<Output> {
+        let mut map = (*self.map()).clone();
+        let before = &map.servers[usize::from(slot.0)];
+        let incarnation = Incarnation(before.incarnation.0 + 1);
+        if u32::from(incarnation.0) >= 1 << Ino::INCARNATION_BITS {
+            return Err(Failure::new(Code::Limit, format!("server {slot} has restarted too often for this volume")).into());
+        }
+        map.epoch = MapEpoch(map.epoch.0 + 1);
+        map.servers[usize::from(slot.0)] = ServerInfo { incarnation, since: map.epoch, ..info };
+        self.install_map(Arc::new(map.clone()));
+        let others = map.indexes().filter(|other| *other != slot && *other != self.slot());
+        for other in others {
+            self.persist(other, aze_proto::ShardId(0), Request::MapPush { map: map.clone() });
+        }
+        Ok(Reply::Map { map }.into())
+    }
+
+    /// A directory is about to be renamed or to lose rights: every server must know before it is.
+    pub(crate) fn raise_epoch(self: &Arc<Self>, dir: Ino) -> Attempt<Output> {
+        let server = self.clone();
+        then(async move {
+            let mut last = server.keeper.raising.lock().await;
+            *last = NamespaceEpoch(last.0 + 1);
+            let epoch = *last;
+            let servers: Vec<ServerIndex> = server.map().indexes().collect();
+            for (other, answer) in server.ask_each(&servers, &Request::EpochPush { epoch, dir }).await {
+                answer.map_err(|failure| {
+                    failure.during(format!("nothing is changed, since server {other} could not be told that directory {dir} will be"))
+                })?;
+            }
+            Ok(Reply::EpochIs { epoch })
+        })
+    }
+
+    pub(crate) fn take_token(self: &Arc<Self>, tx: TxId) -> Attempt<Output> {
+        let now = self.io.mono_ns();
+        let mut token = self.keeper.token.lock();
+        if token.finished.contains(&tx) {
+            return Err(Failure::new(Code::Replayed, "the transaction is over").into());
+        }
+        let free = token.holder.is_none_or(|(holder, since)| holder == tx || now.saturating_sub(since) > TOKEN_NS_MAX);
+        if free {
+            token.holder = Some((tx, now));
+            return Ok(Reply::Done.into());
+        }
+        let (sender, mine) = oneshot::channel();
+        token.queue.push_back((tx, sender));
+        drop(token);
+        let server = self.clone();
+        then(async move {
+            let patience = server.config.deadline;
+            match server.io.timeout(patience, mine).await {
+                Some(Ok(())) => server.ask(server.slot(), aze_proto::ShardId(0), Request::TakeToken { tx }).await,
+                _ => Err(Failure::new(Code::Busy, "another directory is being moved; try again")),
+            }
+        })
+    }
+}

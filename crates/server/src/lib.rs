@@ -1,0 +1,34 @@
+//! The only room that knows which node does what.
+//!
+//! A server holds shards: of names (`meta`) and of data (`store`). This room dispatches requests
+//! to them, asks other servers where an operation spans shards, keeps the shard map and the
+//! namespace epoch, and notices when sessions end. What an operation does to a name or to a block
+//! it deliberately does not know.
+//!
+//! A request runs to completion on the worker that read it. One that must wait (for a directory's
+//! stub, for a locked entry, for another server) becomes a task; no thread is ever parked.
+
+mod clock;
+mod data;
+mod directories;
+mod dispatch;
+mod inodes;
+mod keeper;
+mod links;
+mod listing;
+mod members;
+mod names;
+mod namespace;
+mod peers;
+mod removal;
+mod rename;
+pub mod sabotage;
+mod sessions;
+mod shards;
+mod state;
+mod status;
+mod truncate;
+mod wait;
+
+pub use members::start;
+pub use state::{Config, Server};

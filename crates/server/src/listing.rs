@@ -1,0 +1,171 @@
+//! Listings and searches over the entries that live on this server.
+//!
+//! Shards are ranges of the name hash, so going through a directory's shards in their order gives
+//! its entries in the order of their cookies, without any state between two pages.
+
+use crate::dispatch::{Output, Work};
+use crate::shards::ShardCell;
+use crate::state::Server;
+use crate::wait::Attempt;
+use aze_meta::access::Want;
+use aze_proto::limits::LIST_ENTRIES_MAX;
+use aze_proto::message::{Found, Listed, Predicate, ScanPlace, SubDir, Usage};
+use aze_proto::{FileKind, Ino, NameHash, Reply, Request, ShardId};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// Entries that one page of a search looks at before it is sent: a page must be done within
+/// milliseconds, whatever is looked for.
+const SCAN_ENTRIES_MAX: usize = 65_536;
+
+/// Directories in one search request.
+const SCAN_DIRS_MAX: usize = 4096;
+
+/// Longest body of a page in bytes, with room to the limit of a frame's head for the largest entry.
+const PAGE_BYTES_MAX: usize = aze_proto::limits::HEAD_BYTES_MAX as usize * 3 / 4;
+
+/// Encoded size of an entry with attributes and without its name, rounded up.
+const ENTRY_BYTES: usize = 192;
+
+/// One page of a search being filled.
+#[derive(Default)]
+struct Page {
+    found: Vec<Found>,
+    elsewhere: Vec<Found>,
+    subdirs: Vec<SubDir>,
+    usage: Vec<Usage>,
+    seen: usize,
+    bytes: usize,
+}
+
+impl Server {
+    pub(crate) fn list(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::List { dir, after, limit, attrs } = work.request else { unreachable!("dispatched by its kind") };
+        self.directories.enter(dir, &work.identity, Want::READ, self.whole_since())?;
+        let limit = (limit as usize).clamp(1, LIST_ENTRIES_MAX);
+        let mut entries: Vec<Listed> = Vec::new();
+        let mut bytes = 0;
+        let more = self.each_entry(dir, after, |cell, listed| {
+            // Entries of one cookie must not be split: the next page starts after the cookie.
+            let full = entries.len() >= limit || bytes >= PAGE_BYTES_MAX;
+            if full && entries.last().is_some_and(|last| last.hash != listed.hash) {
+                return ControlFlow::Break(());
+            }
+            bytes += ENTRY_BYTES + listed.name.as_bytes().len();
+            let attr = if attrs { cell.inode(listed.ino).map(|inode| inode.attr.clone()) } else { None };
+            entries.push(Listed { attr, ..listed });
+            ControlFlow::Continue(())
+        });
+        Ok(Reply::Listing { entries, more: more.is_break() }.into())
+    }
+
+    /// Goes through the entries of a directory after a cookie, shard by shard.
+    fn each_entry(
+        &self,
+        dir: Ino,
+        after: u64,
+        mut visit: impl FnMut(&aze_meta::Shard, Listed) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let Some(first) = NameHash::after_cookie(after) else { return ControlFlow::Continue(()) };
+        let from: ShardId = first.shard(self.config.shards);
+        for shard in self.directories.shards_from(dir, from) {
+            let Some(cell) = self.shards.get(shard) else { continue };
+            visit_shard(cell, dir, after, &mut visit)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    pub(crate) fn scan(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::Scan { dirs, predicate, find, usage, after_dir, after, limit } = &work.request else {
+            unreachable!("dispatched by its kind")
+        };
+        if dirs.len() > SCAN_DIRS_MAX {
+            let detail = format!("a search through {} directories at once: at most {SCAN_DIRS_MAX}", dirs.len());
+            return Err(aze_proto::Failure::new(aze_proto::Code::Limit, detail).into());
+        }
+        let limit = (*limit as usize).clamp(1, LIST_ENTRIES_MAX);
+        let mut page = Page::default();
+        let mut next = None;
+        for index in *after_dir..dirs.len() as u32 {
+            let dir = dirs[index as usize];
+            let start = if index == *after_dir { *after } else { 0 };
+            // A directory that is gone since it was named has no entries; one that is closed to
+            // the asker is an error, as it is for find(1).
+            self.directories.enter(dir, &work.identity, Want { execute: true, ..Want::READ }, self.whole_since())?;
+            let mut sum = Usage { dir: index, ..Usage::default() };
+            let mut last = start;
+            let stopped = self.each_entry(dir, start, |shard, listed| {
+                let cookie = listed.hash.cookie();
+                if page.is_full(limit) && cookie != last {
+                    return ControlFlow::Break(());
+                }
+                last = cookie;
+                page.take(shard, listed, index, predicate, *find, usage.then_some(&mut sum));
+                ControlFlow::Continue(())
+            });
+            if *usage && sum.files > 0 {
+                page.usage.push(sum);
+            }
+            if stopped.is_break() {
+                next = Some(ScanPlace { dir: index, after: last });
+                break;
+            }
+        }
+        let Page { found, elsewhere, subdirs, usage, .. } = page;
+        Ok(Reply::Scanned { found, subdirs, elsewhere, usage, next }.into())
+    }
+}
+
+fn visit_shard(
+    cell: &ShardCell,
+    dir: Ino,
+    after: u64,
+    visit: &mut impl FnMut(&aze_meta::Shard, Listed) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let names = cell.names.lock();
+    for (hash, name, entry) in names.shard.entries_after(dir, after) {
+        visit(&names.shard, Listed { hash, name: name.clone(), ino: entry.ino, kind: entry.kind, attr: None })?;
+    }
+    ControlFlow::Continue(())
+}
+
+impl Page {
+    fn is_full(&self, limit: usize) -> bool {
+        let answers = self.found.len() + self.elsewhere.len() + self.subdirs.len();
+        answers >= limit || self.seen >= SCAN_ENTRIES_MAX || self.bytes >= PAGE_BYTES_MAX
+    }
+
+    fn take(&mut self, shard: &aze_meta::Shard, listed: Listed, dir: u32, predicate: &Predicate, find: bool, usage: Option<&mut Usage>) {
+        self.seen += 1;
+        let Listed { name, ino, kind, .. } = listed;
+        let attr = shard.inode(ino).map(|inode| inode.attr.clone());
+        if kind == FileKind::Directory {
+            self.bytes += ENTRY_BYTES + name.as_bytes().len();
+            self.subdirs.push(SubDir { dir, name: name.clone(), ino });
+        }
+        let wanted = find && predicate.fits_name(&name, kind);
+        // A file with several names, or whose inode is elsewhere, is counted by the asker, once.
+        let countable = kind != FileKind::Directory && attr.as_ref().is_some_and(|attr| attr.links == 1);
+        if let (Some(sum), Some(attr), true) = (usage, &attr, countable) {
+            sum.files += 1;
+            sum.bytes += attr.size;
+        } else if kind != FileKind::Directory && !find {
+            self.bytes += ENTRY_BYTES + name.as_bytes().len();
+            self.elsewhere.push(Found { dir, name, ino, kind, attr });
+            return;
+        }
+        match attr {
+            // The size and times of a directory are known to its home only after gathering.
+            Some(attr) if wanted && (kind != FileKind::Directory || !predicate.needs_attr()) && predicate.fits_attr(&attr) => {
+                self.bytes += ENTRY_BYTES + name.as_bytes().len();
+                self.found.push(Found { dir, name, ino, kind, attr: Some(attr) });
+            }
+            Some(_) if kind != FileKind::Directory || !predicate.needs_attr() => {}
+            _ if wanted => {
+                self.bytes += ENTRY_BYTES + name.as_bytes().len();
+                self.elsewhere.push(Found { dir, name, ino, kind, attr: None });
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Becoming a member: start, join, keep the map, stop.
+
+use crate::clock::HybridClock;
+use crate::directories::Directories;
+use crate::dispatch::{Output, Work};
+use crate::keeper::Keeper;
+use crate::namespace::Namespace;
+use crate::rename::Transactions;
+use crate::sessions::Sessions;
+use crate::shards::ShardSet;
+use crate::state::{Config, Server};
+use crate::status::Counters;
+use crate::wait::Attempt;
+use aze_io::slab::Slab;
+use aze_io::{Addr, Io};
+use aze_proto::place::{ServerInfo, ShardTable};
+use aze_proto::{Code, Failure, Identity, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap, Time};
+use aze_rpc::{Ask, Caller, CallerConfig, ServeConfig, Target};
+use aze_store::Store;
+use futures_channel::oneshot;
+use parking_lot::{Mutex, RwLock};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long a server waits for the others when the volume starts. Its starter usually gives up before.
+const JOIN_TIME_MAX: Duration = Duration::from_secs(120);
+
+/// How often records of requests that nobody repeats any more are dropped. Only a server that has
+/// got requests since is woken for it.
+const EXPIRE_PERIOD: Duration = Duration::from_secs(60);
+
+/// Permission bits of the root directory of a new volume.
+const ROOT_MODE: u32 = 0o755;
+
+/// Starts a server and resolves once the volume is complete and this server has its shards.
+/// `listening` is told the addresses as soon as they are known, so that the others can be started.
+///
+/// # Errors
+/// Addresses that cannot be listened on, memory that cannot be had, a keeper that does not answer.
+pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr])) -> Result<Arc<Server>, Failure> {
+    ShardTable::modular(config.shards, config.servers).map_err(|why| Failure::new(Code::Invalid, why))?;
+    let slab = Slab::new(config.capacity_bytes)
+        .map_err(|why| Failure::new(Code::NoSpace, format!("setting aside {} bytes of memory: {why}", config.capacity_bytes)))?;
+    if config.fault_ahead_bytes > 0 {
+        slab.fault_ahead(config.fault_ahead_bytes)
+            .map_err(|why| Failure::new(Code::NoSpace, format!("faulting in memory ahead of its use: {why}")))?;
+    }
+    let server = Arc::new_cyclic(|me| new_server(io.clone(), config, Store::new(slab), me.clone()));
+    server.listen()?;
+    listening(&server.addresses());
+    let map = server.join_volume().await?;
+    server.install_map(map);
+    server.clone().expire_now_and_then();
+    Ok(server)
+}
+
+fn new_server(io: Io, config: Config, store: Arc<Store>, me: Weak<Server>) -> Server {
+    let caller = CallerConfig {
+        secret: config.secret.clone(),
+        volume: config.volume.clone(),
+        session: SessionId(io.random_u64()),
+        server: true,
+        job: format!("server {}", config.slot),
+        host: config.host.clone(),
+        tcp_only: config.tcp_only,
+    };
+    let (stop, stopped) = oneshot::channel();
+    Server {
+        me,
+        clock: HybridClock::new(),
+        map: RwLock::new(Arc::new(empty_map(&config))),
+        shards: ShardSet::new(),
+        store,
+        directories: Directories::new(),
+        namespace: Namespace::new(),
+        sessions: Sessions::new(),
+        transactions: Transactions::new(),
+        keeper: Keeper::new(config.servers),
+        peers: Caller::new(io.clone(), caller),
+        counters: Counters::new(),
+        started_ns: io.mono_ns(),
+        listeners: Mutex::new(Vec::new()),
+        stop: Mutex::new(Some(stop)),
+        stopped: Mutex::new(Some(stopped)),
+        io,
+        config,
+    }
+}
+
+/// The map before there is one: epoch 0, nobody in it.
+fn empty_map(config: &Config) -> ShardMap {
+    ShardMap {
+        epoch: MapEpoch(0),
+        keeper: ServerIndex(0),
+        chunk_bits: config.chunk_bits,
+        owner_uid: config.owner_uid,
+        owner_gid: config.owner_gid,
+        volume: config.volume.clone(),
+        servers: Vec::new(),
+        table: ShardTable::modular(config.shards, 1).expect("the number of shards was checked at the start"),
+    }
+}
+
+impl Server {
+    fn listen(self: &Arc<Self>) -> Result<(), Failure> {
+        let config = ServeConfig {
+            secret: self.config.secret.clone(),
+            volume: self.config.volume.clone(),
+            uid: self.config.owner_uid,
+        };
+        for addr in &self.config.listen {
+            let listener = aze_rpc::serve(&self.io, addr, &config, self.clone())
+                .map_err(|why| Failure::new(Code::Unreachable, format!("listening on {addr}: {why}")))?;
+            self.listeners.lock().push(listener);
+        }
+        Ok(())
+    }
+
+    fn info(&self) -> ServerInfo {
+        ServerInfo {
+            addresses: self.addresses().iter().map(ToString::to_string).collect(),
+            host: self.config.host.clone(),
+            incarnation: Incarnation(0),
+            since: MapEpoch(0),
+            pid: self.config.pid,
+            capacity_bytes: self.config.capacity_bytes,
+        }
+    }
+
+    /// Announces this server to the keeper and waits for the map that it is in.
+    async fn join_volume(self: &Arc<Self>) -> Result<Arc<ShardMap>, Failure> {
+        let join = Request::Join { slot: self.slot(), info: self.info() };
+        if self.slot() == ServerIndex(0) {
+            return match self.run_local(Work::local(self, ShardId(0), join)).await? {
+                Reply::Map { map } => Ok(Arc::new(map)),
+                _ => Err(Failure::from(Code::Internal)),
+            };
+        }
+        let to = Target { index: ServerIndex(0), host: self.config.host.clone(), addresses: self.config.keeper.clone() };
+        let ask = Ask {
+            to: &to,
+            shard: ShardId(0),
+            map_epoch: MapEpoch(0),
+            namespace_epoch: NamespaceEpoch(0),
+            identity: &Identity::default(),
+            request: &join,
+            payload: &[],
+            deadline: JOIN_TIME_MAX,
+        };
+        let answer = self.peers.ask(ask).await.map_err(|failure| failure.during("joining the volume"))?;
+        self.namespace.adopt(answer.header.namespace_epoch);
+        match answer.reply {
+            Reply::Map { map } => Ok(Arc::new(map)),
+            _ => Err(Failure::new(Code::Malformed, "Join was answered with something else")),
+        }
+    }
+
+    /// Takes a newer map into use; an older one is ignored.
+    pub(crate) fn install_map(self: &Arc<Self>, map: Arc<ShardMap>) {
+        let mut current = self.map.write();
+        if map.epoch <= current.epoch {
+            return;
+        }
+        self.shards.make(&map, self.slot(), &self.store);
+        for (index, (before, now)) in current.servers.iter().zip(&map.servers).enumerate() {
+            if before.pid != now.pid || before.addresses != now.addresses {
+                self.peers.disconnect(ServerIndex(index as u16));
+            }
+        }
+        *current = map.clone();
+        drop(current);
+        self.make_root(&map);
+    }
+
+    /// The root directory is made once, by the first life of the server of shard 0.
+    fn make_root(&self, map: &ShardMap) {
+        let Some(cell) = self.shards.get(Ino::ROOT.home()) else { return };
+        let first_life = map.server(self.slot()).is_some_and(|info| info.incarnation == Incarnation(0));
+        let mut names = cell.names.lock();
+        if first_life && names.shard.inode(Ino::ROOT).is_none() {
+            let time = self.clock.next(&self.io, Time(0));
+            let made = names.shard.make_root(map.owner_uid, map.owner_gid, ROOT_MODE, map.epoch, map.chunk_bits, time);
+            made.expect("a new volume has no root yet");
+        }
+    }
+
+    pub(crate) fn map_pushed(self: &Arc<Self>, map: &ShardMap) -> Reply {
+        self.install_map(Arc::new(map.clone()));
+        Reply::Done
+    }
+
+    /// Fetches the map from the keeper.
+    pub(crate) async fn refresh_map(self: &Arc<Self>) -> Result<(), Failure> {
+        let keeper = self.map().keeper;
+        match self.ask_once(keeper, ShardId(0), &Request::GetMap, self.config.deadline).await? {
+            Reply::Map { map } => {
+                self.install_map(Arc::new(map));
+                Ok(())
+            }
+            _ => Err(Failure::new(Code::Malformed, "GetMap was answered with something else")),
+        }
+    }
+
+    pub(crate) fn shutdown(&self, work: &mut Work) -> Attempt<Output> {
+        if !work.identity.is_root() && work.identity.uid != self.config.owner_uid {
+            let detail = format!("the volume belongs to user {}, not to user {}", self.config.owner_uid, work.identity.uid);
+            return Err(Failure::new(Code::NotPermitted, detail).into());
+        }
+        if let Some(responder) = work.responder.take() {
+            responder.send(self.reply_context(), Ok(Reply::Done), &[]);
+        }
+        if let Some(stop) = self.stop.lock().take() {
+            // Nobody waits for the end of a server that is only simulated.
+            let _ = stop.send(());
+        }
+        Ok(Output::Sent)
+    }
+
+    /// Drops, from time to time, what is kept for repetitions that will not come.
+    fn expire_now_and_then(self: Arc<Self>) {
+        let server = Arc::downgrade(&self);
+        let io = self.io.clone();
+        self.io.spawn(async move {
+            loop {
+                io.sleep(EXPIRE_PERIOD).await;
+                let Some(server) = server.upgrade().filter(|server| !server.is_stopping()) else { return };
+                let now = server.clock.next(&server.io, Time(0));
+                for cell in server.shards.iter() {
+                    cell.data.lock().expire_retries(now);
+                    cell.names.lock().shard.expire_retries(now);
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,90 @@
+//! Lookup and create: the two requests that begin almost everything, each on the shard that
+//! (parent, name) hashes to.
+
+use crate::dispatch::{Output, Work};
+use crate::sabotage::Sabotage;
+use crate::shards::{Names, ShardCell};
+use crate::state::Server;
+use crate::wait::{Attempt, Stop, Wait};
+use aze_meta::access::{self, Want};
+use aze_meta::{EntryKey, NewFile, Op};
+use aze_proto::limits::TARGET_BYTES_MAX;
+use aze_proto::{Code, Failure, FileKind, Ino, MapEpoch, Name, NameHash, Reply, Request, ShardId};
+use std::sync::Arc;
+
+impl Server {
+    /// The cell of a shard that admission has found to be here.
+    pub(crate) fn cell(&self, shard: ShardId) -> Attempt<&ShardCell> {
+        self.shards.get(shard).ok_or_else(|| Failure::new(Code::Internal, format!("{} does not hold shard {shard}", self.who())).into())
+    }
+
+    /// The entry's shard and key. The header's shard must be the one the name hashes to.
+    pub(crate) fn entry_place(&self, work: &Work, parent: Ino, name: &Name) -> Attempt<(&ShardCell, EntryKey)> {
+        let hash = NameHash::of(parent, name);
+        if hash.shard(self.config.shards) != work.header.shard {
+            let detail = format!("'{name}' in directory {parent} does not hash to shard {}", work.header.shard);
+            return Err(Failure::new(Code::Malformed, detail).into());
+        }
+        Ok((self.cell(work.header.shard)?, EntryKey { parent, hash, name: name.clone() }))
+    }
+
+    /// Stops at an entry that a rename or removal has locked.
+    pub(crate) fn unlocked(&self, cell: &ShardCell, names: &Names, key: &EntryKey) -> Attempt<()> {
+        if names.shard.lock_of(key).is_some() && !self.config.switches.is(Sabotage::SkipEntryLock) {
+            return Err(Stop::Wait(Wait::Entry(cell.id, key.clone())));
+        }
+        Ok(())
+    }
+
+    /// From which epoch on directories are whole on this server.
+    pub(crate) fn whole_since(&self) -> MapEpoch {
+        if self.config.switches.is(Sabotage::SkipBornCheck) { MapEpoch(0) } else { self.since() }
+    }
+
+    pub(crate) fn lookup(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::Lookup { parent, name } = &work.request else { unreachable!("dispatched by its kind") };
+        let (cell, key) = self.entry_place(work, *parent, name)?;
+        let names = cell.names.lock();
+        self.unlocked(cell, &names, &key)?;
+        self.directories.enter(*parent, &work.identity, Want::SEARCH, self.whole_since())?;
+        let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;
+        let attr = names.shard.inode(entry.ino).map(|inode| inode.attr.clone());
+        Ok(Reply::Entry { ino: entry.ino, kind: entry.kind, attr, created: false }.into())
+    }
+
+    pub(crate) fn create(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::Create { parent, name, kind, mode, rdev, target, exclusive, open, chunk_bits } = work.request.clone() else {
+            unreachable!("dispatched by its kind")
+        };
+        if target.0.len() > TARGET_BYTES_MAX {
+            return Err(Failure::new(Code::NameTooLong, format!("a link's target has at most {TARGET_BYTES_MAX} bytes")).into());
+        }
+        let (cell, key) = self.entry_place(work, parent, &name)?;
+        let mut names = cell.names.lock();
+        self.unlocked(cell, &names, &key)?;
+        let exists = names.shard.entry(&key).is_some();
+        let stub = if exists {
+            self.directories.enter(parent, &work.identity, Want::SEARCH, self.whole_since())?
+        } else {
+            self.directories.enter_to_add(parent, &work.identity, self.whole_since())?
+        };
+        let chunk_bits = if chunk_bits == 0 { stub.chunk_bits } else { chunk_bits };
+        let owned = access::new_file(&work.identity, &stub, kind, mode);
+        let (uid, gid, mode) = (owned.uid, owned.gid, owned.mode);
+        let new = NewFile { kind, mode, uid, gid, rdev, target, born: self.map_epoch_now(), chunk_bits };
+        let op = Op::Create { key, new, exclusive: exclusive || kind != FileKind::File };
+        let applied = names.shard.apply(&op, &work.stamp);
+        work.recorded = true;
+        match &applied.reply {
+            Ok(Reply::Entry { ino, created: true, .. }) => {
+                if let Some(handle) = open {
+                    names.opens.entry(*ino).or_default().insert((work.session, handle));
+                }
+                self.directories.added(parent, cell.id, kind == FileKind::Directory, work.stamp.time);
+            }
+            _ if !exists => self.directories.not_added(parent),
+            _ => {}
+        }
+        Ok(applied.reply?.into())
+    }
+}

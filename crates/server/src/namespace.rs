@@ -1,0 +1,121 @@
+//! The namespace epoch: what clients may still believe of the paths they have cached.
+//!
+//! The keeper raises it before a directory is renamed or loses rights, and every server
+//! acknowledges it before the change is decided. A request that knows an older epoch is refused
+//! with the directories changed since.
+
+use aze_proto::limits::NAMESPACE_CHANGES_KEPT;
+use aze_proto::{Ino, NamespaceEpoch, Refusal};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) struct Namespace {
+    epoch: AtomicU64,
+    changes: Mutex<Changes>,
+}
+
+#[derive(Default)]
+struct Changes {
+    /// Epoch from which on the list below is complete.
+    complete_since: u64,
+    list: VecDeque<(u64, Ino)>,
+}
+
+impl Namespace {
+    pub(crate) fn new() -> Namespace {
+        Namespace { epoch: AtomicU64::new(0), changes: Mutex::new(Changes::default()) }
+    }
+
+    pub(crate) fn epoch(&self) -> NamespaceEpoch {
+        NamespaceEpoch(self.epoch.load(Ordering::SeqCst))
+    }
+
+    /// Takes note of a change. A gap means that this server missed some: whoever is older than the
+    /// gap has to forget everything.
+    pub(crate) fn push(&self, epoch: NamespaceEpoch, dir: Ino) {
+        let mut changes = self.changes.lock();
+        let now = self.epoch.load(Ordering::SeqCst);
+        if epoch.0 <= now {
+            return;
+        }
+        if epoch.0 != now + 1 {
+            changes.list.clear();
+            changes.complete_since = epoch.0 - 1;
+        }
+        changes.list.push_back((epoch.0, dir));
+        if changes.list.len() > NAMESPACE_CHANGES_KEPT
+            && let Some((dropped, _)) = changes.list.pop_front()
+        {
+            changes.complete_since = dropped;
+        }
+        self.epoch.store(epoch.0, Ordering::SeqCst);
+    }
+
+    /// Starts at an epoch learnt from the keeper, with no memory of what came before.
+    pub(crate) fn adopt(&self, epoch: NamespaceEpoch) {
+        let mut changes = self.changes.lock();
+        if epoch.0 > self.epoch.load(Ordering::SeqCst) {
+            changes.list.clear();
+            changes.complete_since = epoch.0;
+            self.epoch.store(epoch.0, Ordering::SeqCst);
+        }
+    }
+
+    /// The refusal for somebody at `known`, or `None` if that is new enough.
+    pub(crate) fn refusal(&self, known: NamespaceEpoch) -> Option<Refusal> {
+        if known.0 >= self.epoch.load(Ordering::SeqCst) {
+            return None;
+        }
+        let changes = self.changes.lock();
+        let epoch = self.epoch();
+        if known.0 < changes.complete_since {
+            return Some(Refusal::NamespaceStale { epoch, all: true, changed: Vec::new() });
+        }
+        let changed = changes.list.iter().filter(|(at, _)| *at > known.0).map(|(_, dir)| *dir).collect();
+        Some(Refusal::NamespaceStale { epoch, all: false, changed })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(refusal: Option<Refusal>) -> Option<(bool, Vec<u64>)> {
+        match refusal {
+            Some(Refusal::NamespaceStale { all, changed, .. }) => Some((all, changed.iter().map(|ino| ino.0).collect())),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn an_older_epoch_is_refused_with_what_changed_since() {
+        let namespace = Namespace::new();
+        assert!(namespace.refusal(NamespaceEpoch(0)).is_none());
+        namespace.push(NamespaceEpoch(1), Ino(11));
+        namespace.push(NamespaceEpoch(2), Ino(12));
+        namespace.push(NamespaceEpoch(2), Ino(13));
+        assert_eq!(changed(namespace.refusal(NamespaceEpoch(1))), Some((false, vec![12])));
+        assert_eq!(changed(namespace.refusal(NamespaceEpoch(0))), Some((false, vec![11, 12])));
+        assert!(namespace.refusal(NamespaceEpoch(2)).is_none());
+    }
+
+    #[test]
+    fn after_a_gap_everything_is_forgotten() {
+        let namespace = Namespace::new();
+        namespace.push(NamespaceEpoch(1), Ino(11));
+        namespace.push(NamespaceEpoch(5), Ino(15));
+        assert_eq!(changed(namespace.refusal(NamespaceEpoch(1))), Some((true, vec![])));
+        assert_eq!(changed(namespace.refusal(NamespaceEpoch(4))), Some((false, vec![15])));
+    }
+
+    #[test]
+    fn the_list_is_bounded() {
+        let namespace = Namespace::new();
+        for epoch in 1..=NAMESPACE_CHANGES_KEPT as u64 + 10 {
+            namespace.push(NamespaceEpoch(epoch), Ino(epoch));
+        }
+        assert_eq!(changed(namespace.refusal(NamespaceEpoch(9))).map(|(all, _)| all), Some(true));
+        assert_eq!(changed(namespace.refusal(NamespaceEpoch(10))).map(|(all, _)| all), Some(false));
+    }
+}

@@ -1,0 +1,94 @@
+//! Asking other servers, or this one, on behalf of a request in progress.
+
+use crate::dispatch::Work;
+use crate::state::Server;
+use aze_proto::{Code, Failure, Identity, Refusal, Reply, Request, ServerIndex, ShardId};
+use aze_rpc::{Ask, Target};
+use futures_util::future::join_all;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a question is put again after a newer shard map was fetched. More would mean that the
+/// map changes faster than it can be read.
+const MAP_REFRESHES_MAX: u32 = 4;
+
+/// Pause before something that must reach a server in the end is sent again.
+const PERSIST_PAUSE: Duration = Duration::from_secs(1);
+
+impl Server {
+    /// Asks whichever server holds `shard`.
+    pub(crate) async fn ask_shard(self: &Arc<Self>, shard: ShardId, request: Request) -> Result<Reply, Failure> {
+        let server = self.map().server_of(shard).ok_or_else(|| Failure::new(Code::Internal, format!("shard {shard} is on no server")))?;
+        self.ask(server, shard, request).await
+    }
+
+    /// Asks one server. A question to this very server takes no detour over the network.
+    pub(crate) async fn ask(self: &Arc<Self>, server: ServerIndex, shard: ShardId, request: Request) -> Result<Reply, Failure> {
+        if server == self.slot() {
+            return Box::pin(self.run_local(Work::local(self, shard, request))).await;
+        }
+        for _ in 0..MAP_REFRESHES_MAX {
+            match self.ask_once(server, shard, &request, self.config.deadline).await {
+                Err(Failure { refusal: Some(Refusal::MapStale { .. }), .. }) => self.refresh_map().await?,
+                other => return other,
+            }
+        }
+        Err(Failure::new(Code::Unreachable, format!("{} of server {server}: the shard map kept changing", request.name())))
+    }
+
+    pub(crate) async fn ask_once(&self, server: ServerIndex, shard: ShardId, request: &Request, deadline: Duration) -> Result<Reply, Failure> {
+        let map = self.map();
+        let info = map.server(server).ok_or_else(|| Failure::new(Code::Internal, format!("the map has no server {server}")))?;
+        let to = Target::of(server, info);
+        let identity = Identity::default();
+        let ask = Ask {
+            to: &to,
+            shard,
+            map_epoch: map.epoch,
+            namespace_epoch: self.namespace_epoch(),
+            identity: &identity,
+            request,
+            payload: &[],
+            deadline,
+        };
+        Ok(self.peers.ask(ask).await?.reply)
+    }
+
+    /// Asks several servers at once; the answers come in the order of `servers`.
+    pub(crate) async fn ask_each(
+        self: &Arc<Self>,
+        servers: &[ServerIndex],
+        request: &Request,
+    ) -> Vec<(ServerIndex, Result<Reply, Failure>)> {
+        join_all(servers.iter().map(|server| async move { (*server, self.ask(*server, ShardId(0), request.clone()).await) })).await
+    }
+
+    /// Goes on asking until the server answers, has restarted empty (then it has nothing left to be
+    /// told about) or this server stops. For what must happen in the end, in the background.
+    pub(crate) fn persist(self: &Arc<Self>, server: ServerIndex, shard: ShardId, request: Request) {
+        let this = self.clone();
+        self.io.spawn(async move {
+            let incarnation = this.map().server(server).map(|info| info.incarnation);
+            while this.map().server(server).map(|info| info.incarnation) == incarnation && !this.is_stopping() {
+                match this.ask(server, shard, request.clone()).await {
+                    Err(failure) if matches!(failure.code, Code::Unreachable | Code::TimedOut | Code::UnknownOutcome | Code::Stopping) => {
+                        this.io.sleep(PERSIST_PAUSE).await;
+                    }
+                    // Done, or refused for a reason that will not go away.
+                    _ => return,
+                }
+            }
+        });
+    }
+
+    /// As [`Self::persist`], to the server of a shard.
+    pub(crate) fn persist_shard(self: &Arc<Self>, shard: ShardId, request: Request) {
+        if let Some(server) = self.map().server_of(shard) {
+            self.persist(server, shard, request);
+        }
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stop.lock().is_none()
+    }
+}

@@ -1,0 +1,256 @@
+//! Unlink and rmdir, and what follows: orphans that live until their last close, directories that
+//! every holder must find empty before they die.
+
+use crate::dispatch::{Output, Work, then};
+use crate::sabotage::Sabotage;
+use crate::shards::{Names, ShardCell};
+use crate::state::Server;
+use crate::wait::{Attempt, Stop, Wait};
+use aze_meta::access::{self, Want};
+use aze_meta::{EntryKey, EntryValue, Lock, Op, Role, Stamp};
+use aze_proto::{Code, Failure, FileKind, Ino, Name, Reply, Request, ServerIndex, Stub, TxId};
+use futures_util::future::join_all;
+use std::sync::Arc;
+
+impl Server {
+    /// The stamp of a step that nobody repeats: the server's own.
+    pub(crate) fn own_stamp(&self, like: &Stamp) -> Stamp {
+        Stamp::at(self.clock.next(&self.io, like.time))
+    }
+
+    /// Whether the asker may remove the entry, given that it may write the directory: in a sticky
+    /// directory only the owner of the file or of the directory may.
+    pub(crate) fn may_remove(&self, work: &Work, names: &Names, stub: &Stub, entry: &EntryValue) -> Attempt<()> {
+        const STICKY: u32 = 0o1000;
+        if stub.mode & STICKY == 0 || work.identity.is_root() || work.identity.uid == stub.uid {
+            return Ok(());
+        }
+        let local = names.shard.inode(entry.ino).map(|inode| inode.attr.uid);
+        let owner = local.or_else(|| work.owners.get(&entry.ino).copied()).ok_or(Stop::Wait(Wait::Owner(entry.ino)))?;
+        if access::sticky_forbids(&work.identity, stub, owner) {
+            return Err(Failure::new(Code::NotPermitted, "a sticky directory: only the owner may remove this").into());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn unlink(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::Unlink { parent, name } = work.request.clone() else { unreachable!("dispatched by its kind") };
+        let (cell, key) = self.entry_place(work, parent, &name)?;
+        let mut names = cell.names.lock();
+        self.unlocked(cell, &names, &key)?;
+        let stub = self.directories.enter(parent, &work.identity, Want::CHANGE_NAMES, self.whole_since())?;
+        let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;
+        if entry.kind == FileKind::Directory {
+            return Err(Code::IsDirectory.into());
+        }
+        self.may_remove(work, &names, &stub, &entry)?;
+        let op = Op::Remove { key, only: Some(entry.ino), moved: false, under: None };
+        let applied = names.shard.apply(&op, &work.stamp);
+        work.recorded = true;
+        let reply = applied.reply?;
+        self.directories.removed(parent, cell.id, false, names.shard.has_entries(parent), work.stamp.time);
+        drop(names);
+        if let Some(orphan) = applied.effects.orphan {
+            self.delete_if_orphan(orphan);
+        }
+        match applied.effects.drop_link {
+            None => Ok(reply.into()),
+            Some(ino) => {
+                let server = self.clone();
+                then(async move {
+                    server.lower_links(ino).await;
+                    Ok(reply)
+                })
+            }
+        }
+    }
+
+    /// Lowers the link count of an inode elsewhere; goes on in the background if its home is silent.
+    pub(crate) async fn lower_links(self: &Arc<Self>, ino: Ino) {
+        let asked = self.ask_shard(ino.home(), Request::DropLink { ino }).await;
+        if asked.is_err_and(|failure| matches!(failure.code, Code::Unreachable)) {
+            // Only what certainly was not received is sent again: a count that is lowered twice would
+            // delete a file that still has a name. The other way round a count leaks, which a check repairs.
+            self.persist_shard(ino.home(), Request::DropLink { ino });
+        }
+    }
+
+    /// Deletes an inode that no name and no open leads to any more, then its data.
+    pub(crate) fn delete_if_orphan(self: &Arc<Self>, ino: Ino) {
+        let Some(cell) = self.shards.get(ino.home()) else { return };
+        let mut data = cell.data.lock();
+        let mut names = cell.names.lock();
+        if names.opens.contains_key(&ino) {
+            return;
+        }
+        let Some(attr) = names.shard.inode(ino).map(|inode| inode.attr.clone()) else { return };
+        if attr.links > 0 || attr.kind == FileKind::Directory {
+            return;
+        }
+        let stamp = Stamp::at(self.clock.next(&self.io, attr.ctime));
+        // The inode is there and has no names: deleting it cannot fail.
+        let _ = names.shard.apply(&Op::Delete { ino }, &stamp).reply;
+        drop(names);
+        data.delete(ino);
+        drop(data);
+        if attr.wide {
+            for server in self.map().indexes() {
+                self.persist(server, ino.home(), Request::DeleteData { ino });
+            }
+        }
+    }
+
+    pub(crate) fn delete_data_here(&self, ino: Ino) -> Reply {
+        for cell in self.shards.iter() {
+            cell.data.lock().delete(ino);
+        }
+        Reply::Done
+    }
+
+    pub(crate) fn rmdir(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::Rmdir { parent, name } = work.request.clone() else { unreachable!("dispatched by its kind") };
+        let (cell, key) = self.entry_place(work, parent, &name)?;
+        let mut names = cell.names.lock();
+        self.unlocked(cell, &names, &key)?;
+        let stub = self.directories.enter(parent, &work.identity, Want::CHANGE_NAMES, self.whole_since())?;
+        let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;
+        if entry.kind != FileKind::Directory {
+            return Err(Code::NotDirectory.into());
+        }
+        self.may_remove(work, &names, &stub, &entry)?;
+        let tx = TxId(self.io.random_u64());
+        self.lock_entry(&mut names, &key, tx, Role::Source, &entry, &work.stamp)?;
+        drop(names);
+        let (server, stamp, cell_id) = (self.clone(), work.stamp, cell.id);
+        then(async move {
+            let closed = server.ask_shard(entry.ino.home(), Request::CloseDir { dir: entry.ino }).await;
+            let cell = server.shards.get(cell_id).ok_or_else(|| Failure::from(Code::Internal))?;
+            let mut names = cell.names.lock();
+            let removed = closed.and_then(|_| server.remove_closed(cell, &mut names, &key, entry.ino, tx, &stamp));
+            server.unlock_entry(&mut names, &key, tx, &stamp);
+            removed
+        })
+    }
+
+    /// Removes the entry of a directory that is dead.
+    fn remove_closed(
+        &self,
+        cell: &ShardCell,
+        names: &mut Names,
+        key: &EntryKey,
+        ino: Ino,
+        tx: TxId,
+        stamp: &Stamp,
+    ) -> Result<Reply, Failure> {
+        let stamp = self.own_stamp(stamp);
+        let op = Op::Remove { key: key.clone(), only: Some(ino), moved: false, under: Some(tx) };
+        names.shard.apply(&op, &stamp).reply?;
+        self.directories.removed(key.parent, cell.id, true, names.shard.has_entries(key.parent), stamp.time);
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn lock_entry(
+        &self,
+        names: &mut Names,
+        key: &EntryKey,
+        tx: TxId,
+        role: Role,
+        entry: &EntryValue,
+        stamp: &Stamp,
+    ) -> Result<(), Failure> {
+        let incarnation = self.map().server(self.slot()).map_or(aze_proto::Incarnation(0), |info| info.incarnation);
+        let lock = Lock { tx, role, coordinator: self.slot(), incarnation, ino: entry.ino, kind: entry.kind };
+        names.shard.apply(&Op::Lock { key: key.clone(), lock }, &self.own_stamp(stamp)).reply.map(|_| ())
+    }
+
+    pub(crate) fn unlock_entry(&self, names: &mut Names, key: &EntryKey, tx: TxId, stamp: &Stamp) {
+        // An entry that is not locked by this transaction stays as it is.
+        let _ = names.shard.apply(&Op::Unlock { key: key.clone(), tx }, &self.own_stamp(stamp)).reply;
+        names.wake_entry(key);
+    }
+
+    /// At a directory's home: closes it at every holder; if it is empty everywhere, it dies.
+    pub(crate) fn close_dir(self: &Arc<Self>, dir: Ino) -> Attempt<Output> {
+        if dir == Ino::ROOT {
+            return Err(Failure::new(Code::Busy, "the root directory cannot be removed").into());
+        }
+        let cell = self.cell(dir.home())?;
+        let mut names = cell.names.lock();
+        if names.shard.inode(dir).is_none() {
+            return Err(self.gone(dir).into());
+        }
+        let holders = names.holders.entry(dir).or_default();
+        if holders.closing {
+            return Err(Failure::new(Code::Busy, "the directory is being removed by somebody else").into());
+        }
+        holders.closing = true;
+        let servers: Vec<ServerIndex> = if self.config.switches.is(Sabotage::SkipDirectoryClose) {
+            Vec::new()
+        } else {
+            holders.servers.keys().copied().collect()
+        };
+        drop(names);
+        let server = self.clone();
+        then(async move {
+            // Rounds of one directory grow, whatever its home's clock does: times are never given twice.
+            let round = server.clock.next(&server.io, aze_proto::Time(0)).0;
+            let answers = server.ask_each(&servers, &Request::StubClose { dir, round }).await;
+            let result = server.decide_closing(dir, answers);
+            let after = if result.is_ok() { Request::StubDrop { dir } } else { Request::StubReopen { dir, round } };
+            // Nobody waits for a holder that stays silent: it is told in the background.
+            join_all(servers.iter().map(|holder| server.tell(*holder, after.clone()))).await;
+            server.closing_decided(dir);
+            result
+        })
+    }
+
+    /// Tells a server once and, if it does not answer, goes on in the background.
+    async fn tell(self: &Arc<Self>, server: ServerIndex, request: Request) {
+        if self.ask(server, aze_proto::ShardId(0), request.clone()).await.is_err() {
+            self.persist(server, aze_proto::ShardId(0), request);
+        }
+    }
+
+    fn decide_closing(&self, dir: Ino, answers: Vec<(ServerIndex, Result<Reply, Failure>)>) -> Result<Reply, Failure> {
+        for (holder, answer) in answers {
+            match answer {
+                Ok(Reply::StubClosed { empty: true }) => {}
+                Ok(_) => return Err(Code::NotEmpty.into()),
+                Err(failure) => return Err(failure.during(format!("whether directory {dir} is empty on server {holder}"))),
+            }
+        }
+        let cell = self.shards.get(dir.home()).ok_or_else(|| Failure::from(Code::Internal))?;
+        let mut names = cell.names.lock();
+        let stamp = self.own_stamp(&Stamp::default());
+        names.shard.apply(&Op::Delete { ino: dir }, &stamp).reply
+    }
+
+    fn closing_decided(&self, dir: Ino) {
+        let Some(cell) = self.shards.get(dir.home()) else { return };
+        let mut names = cell.names.lock();
+        let gone = names.shard.inode(dir).is_none();
+        let Some(holders) = names.holders.get_mut(&dir) else { return };
+        holders.closing = false;
+        for waiter in holders.waiters.drain(..) {
+            let _ = waiter.send(());
+        }
+        if gone {
+            names.holders.remove(&dir);
+        }
+    }
+
+    /// Why an inode is not here: deleted, or lost with an earlier life of this server.
+    pub(crate) fn gone(&self, ino: Ino) -> Failure {
+        let mine = self.map().server(self.slot()).map_or(aze_proto::Incarnation(0), |info| info.incarnation);
+        if ino.incarnation() < mine && !(ino == Ino::ROOT && mine.0 == 0) {
+            Failure::new(Code::Lost, format!("inode {ino} was on {}, which has restarted empty", self.who()))
+        } else {
+            Failure::new(Code::Stale, format!("inode {ino}"))
+        }
+    }
+
+    /// For messages: an entry by its place.
+    pub(crate) fn entry_text(parent: Ino, name: &Name) -> String {
+        format!("'{name}' in directory {parent}")
+    }
+}

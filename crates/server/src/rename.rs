@@ -1,0 +1,446 @@
+//! Rename: the one operation over two names, decided by the server of the old one.
+//!
+//! Each side locks its entry, validates and records; one that is busy makes the whole transaction
+//! let go and try again, so nobody waits while holding. The decision is taken at the coordinator;
+//! then the new name is put in place and unlocked, then the old one removed and unlocked. Whoever
+//! looks at a locked name waits, so nobody ever sees both names or none, and nobody who has seen
+//! the new name sees the old. A directory that gets another parent takes the volume's one token
+//! first, so that no two moves can make a cycle together.
+
+use crate::dispatch::{Output, Work, then};
+use crate::state::Server;
+use crate::wait::{Attempt, Stop};
+use aze_meta::access::Want;
+use aze_meta::{EntryKey, EntryValue, Op, Role, Stamp};
+use aze_proto::message::Victim;
+use aze_proto::{Code, Failure, FileKind, Identity, Incarnation, Ino, Name, NameHash, Reply, Request, ServerIndex, ShardId, TxId};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Pause before a busy rename is tried again: doubled from the first to the last.
+const BUSY_PAUSE_FIRST: Duration = Duration::from_micros(200);
+const BUSY_PAUSE_LAST: Duration = Duration::from_millis(50);
+
+/// How long a locked new name waits for the decision before it asks.
+const DECISION_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Directories between a directory and the root, at most; more can only be damage.
+const DEPTH_MAX: usize = 65_536;
+
+/// Transactions that this server coordinates and that are not yet over.
+pub(crate) struct Transactions {
+    active: Mutex<BTreeMap<TxId, bool>>,
+}
+
+impl Transactions {
+    pub(crate) fn new() -> Transactions {
+        Transactions { active: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// What became of a transaction: `None` while it is undecided. One that is not known was given
+    /// up, since a committed one is kept until the other side has acknowledged.
+    pub(crate) fn outcome(&self, tx: TxId) -> Option<bool> {
+        match self.active.lock().get(&tx) {
+            Some(false) => None,
+            Some(true) => Some(true),
+            None => Some(false),
+        }
+    }
+
+    fn begin(&self, tx: TxId) {
+        self.active.lock().insert(tx, false);
+    }
+
+    fn decide(&self, tx: TxId) {
+        self.active.lock().insert(tx, true);
+    }
+
+    fn end(&self, tx: TxId) {
+        self.active.lock().remove(&tx);
+    }
+}
+
+/// A rename in progress, at its coordinator.
+struct Move {
+    tx: TxId,
+    identity: Identity,
+    from: EntryKey,
+    to_parent: Ino,
+    to_name: Name,
+    no_replace: bool,
+    stamp: Stamp,
+    deadline_ns: u64,
+}
+
+impl Move {
+    fn old_shard(&self, shards: u32) -> ShardId {
+        self.from.hash.shard(shards)
+    }
+
+    fn new_shard(&self, shards: u32) -> ShardId {
+        NameHash::of(self.to_parent, &self.to_name).shard(shards)
+    }
+
+    fn commit(&self) -> Request {
+        Request::Commit { tx: self.tx, to_parent: self.to_parent, to_name: self.to_name.clone() }
+    }
+
+    fn changes_parent(&self) -> bool {
+        self.from.parent != self.to_parent
+    }
+}
+
+impl Server {
+    pub(crate) fn rename(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::Rename { parent, name, to_parent, to_name, no_replace } = work.request.clone() else {
+            unreachable!("dispatched by its kind")
+        };
+        let (cell, from) = self.entry_place(work, parent, &name)?;
+        let names = cell.names.lock();
+        self.unlocked(cell, &names, &from)?;
+        let stub = self.directories.enter(parent, &work.identity, Want::CHANGE_NAMES, self.whole_since())?;
+        let entry = names.shard.entry(&from).ok_or(Code::NotFound)?;
+        self.may_remove(work, &names, &stub, &entry)?;
+        drop(names);
+        if parent == to_parent && name == to_name {
+            return if no_replace { Err(Code::Exists.into()) } else { Ok(Reply::Done.into()) };
+        }
+        let plan = Arc::new(Move {
+            tx: TxId(self.io.random_u64()),
+            identity: work.identity.clone(),
+            from,
+            to_parent,
+            to_name,
+            no_replace,
+            stamp: work.stamp,
+            deadline_ns: work.deadline_ns,
+        });
+        let server = self.clone();
+        then(async move {
+            server.transactions.begin(plan.tx);
+            let moves_tree = entry.kind == FileKind::Directory && plan.changes_parent();
+            let result = if moves_tree { server.rename_with_token(&plan, &entry).await } else { server.rename_until_free(&plan, &entry).await };
+            if server.transactions.outcome(plan.tx).is_none() {
+                server.transactions.end(plan.tx);
+            }
+            result
+        })
+    }
+
+    async fn rename_with_token(self: &Arc<Self>, plan: &Arc<Move>, entry: &EntryValue) -> Result<Reply, Failure> {
+        let keeper = self.map().keeper;
+        self.ask(keeper, ShardId(0), Request::TakeToken { tx: plan.tx }).await?;
+        let result = match self.refuse_cycle(entry.ino, plan.to_parent).await {
+            Ok(()) => self.rename_until_free(plan, entry).await,
+            Err(failure) => Err(failure),
+        };
+        let drop_token = Request::DropToken { tx: plan.tx };
+        if self.ask(keeper, ShardId(0), drop_token.clone()).await.is_err() {
+            self.persist(keeper, ShardId(0), drop_token);
+        }
+        result
+    }
+
+    /// Walks from the new parent to the root; the directory that moves must not be met.
+    async fn refuse_cycle(self: &Arc<Self>, moved: Ino, to_parent: Ino) -> Result<(), Failure> {
+        let mut dir = to_parent;
+        for _ in 0..DEPTH_MAX {
+            if dir == moved {
+                return Err(Failure::new(Code::Invalid, "a directory cannot be moved into itself or below itself"));
+            }
+            if dir == Ino::ROOT {
+                return Ok(());
+            }
+            match self.ask_shard(dir.home(), Request::ParentOf { ino: dir }).await? {
+                Reply::ParentIs { parent } => dir = parent,
+                _ => return Err(Failure::new(Code::Malformed, "ParentOf was answered with something else")),
+            }
+        }
+        Err(Failure::new(Code::Internal, format!("directory {to_parent} is not below the root")))
+    }
+
+    /// Tries until both names could be locked.
+    async fn rename_until_free(self: &Arc<Self>, plan: &Arc<Move>, entry: &EntryValue) -> Result<Reply, Failure> {
+        let mut pause = BUSY_PAUSE_FIRST;
+        loop {
+            let failure = match self.rename_once(plan, entry).await {
+                Err(failure) if failure.code == Code::Busy => failure,
+                other => return other,
+            };
+            // A random part keeps two renames that block each other from doing so for ever.
+            let jitter = Duration::from_nanos(self.io.random_u64() % pause.as_nanos() as u64);
+            if self.io.mono_ns() + (pause + jitter).as_nanos() as u64 >= plan.deadline_ns {
+                return Err(failure);
+            }
+            self.io.sleep(pause + jitter).await;
+            pause = (pause * 2).min(BUSY_PAUSE_LAST);
+        }
+    }
+
+    async fn rename_once(self: &Arc<Self>, plan: &Arc<Move>, entry: &EntryValue) -> Result<Reply, Failure> {
+        self.lock_source(plan, entry)?;
+        let victim = match self.prepare_target(plan, entry).await {
+            Ok(victim) => victim,
+            Err(failure) => {
+                self.give_up(plan).await;
+                return Err(failure);
+            }
+        };
+        if victim.is_some_and(|victim| victim.ino == entry.ino) {
+            // Two names of one file: rename(2) leaves both as they are.
+            self.give_up(plan).await;
+            return Ok(Reply::Done);
+        }
+        if let Err(failure) = self.ready_to_decide(entry, victim).await {
+            self.give_up(plan).await;
+            return Err(failure);
+        }
+        self.transactions.decide(plan.tx);
+        self.complete(plan, entry).await
+    }
+
+    fn lock_source(&self, plan: &Move, entry: &EntryValue) -> Result<(), Failure> {
+        let cell = self.shards.get(plan.old_shard(self.config.shards)).ok_or_else(|| Failure::from(Code::Internal))?;
+        let mut names = cell.names.lock();
+        let now = names.shard.entry(&plan.from);
+        if now.is_none_or(|now| now.ino != entry.ino) {
+            return Err(Code::NotFound.into());
+        }
+        self.lock_entry(&mut names, &plan.from, plan.tx, Role::Source, entry, &plan.stamp)
+    }
+
+    async fn prepare_target(self: &Arc<Self>, plan: &Move, entry: &EntryValue) -> Result<Option<Victim>, Failure> {
+        let incarnation = self.map().server(self.slot()).map_or(Incarnation(0), |info| info.incarnation);
+        let request = Request::Prepare {
+            tx: plan.tx,
+            coordinator: self.slot(),
+            incarnation,
+            to_parent: plan.to_parent,
+            to_name: plan.to_name.clone(),
+            ino: entry.ino,
+            kind: entry.kind,
+            no_replace: plan.no_replace,
+            identity: plan.identity.clone(),
+        };
+        match self.ask_shard(plan.new_shard(self.config.shards), request).await? {
+            Reply::Prepared { victim } => Ok(victim),
+            _ => Err(Failure::new(Code::Malformed, "Prepare was answered with something else")),
+        }
+    }
+
+    /// What must be so before the decision: a directory in the way is dead, and every server knows
+    /// that paths through the moved directory are not what they were.
+    async fn ready_to_decide(self: &Arc<Self>, entry: &EntryValue, victim: Option<Victim>) -> Result<(), Failure> {
+        if entry.kind == FileKind::Directory {
+            let keeper = self.map().keeper;
+            self.ask(keeper, ShardId(0), Request::RaiseEpoch { dir: entry.ino }).await?;
+        }
+        if let Some(victim) = victim.filter(|victim| victim.kind == FileKind::Directory) {
+            self.ask_shard(victim.ino.home(), Request::CloseDir { dir: victim.ino }).await?;
+        }
+        Ok(())
+    }
+
+    /// After the decision: the new name first, then the old one goes.
+    async fn complete(self: &Arc<Self>, plan: &Arc<Move>, entry: &EntryValue) -> Result<Reply, Failure> {
+        if entry.kind == FileKind::Directory && plan.changes_parent() {
+            let moved = Request::SetParent { ino: entry.ino, parent: plan.to_parent };
+            if self.ask_shard(entry.ino.home(), moved.clone()).await.is_err() {
+                self.persist_shard(entry.ino.home(), moved);
+            }
+        }
+        match self.ask_shard(plan.new_shard(self.config.shards), plan.commit()).await {
+            Ok(_) => {
+                self.remove_source(plan, entry);
+                Ok(Reply::Done)
+            }
+            Err(failure) => {
+                let (server, plan, entry) = (self.clone(), plan.clone(), *entry);
+                self.spawn(async move { server.complete_later(&plan, &entry).await });
+                Err(Failure::new(Code::UnknownOutcome, failure.during("the new name's server did not confirm the rename").detail))
+            }
+        }
+    }
+
+    /// Goes on until the new name's server confirms, or has restarted empty: then the new name went
+    /// with it, and the old one stays.
+    async fn complete_later(self: &Arc<Self>, plan: &Move, entry: &EntryValue) {
+        let shard = plan.new_shard(self.config.shards);
+        let incarnation = || {
+            let map = self.map();
+            map.server_of(shard).and_then(|server| map.server(server).map(|info| info.incarnation))
+        };
+        let before = incarnation();
+        while !self.is_stopping() {
+            self.io.sleep(DECISION_PATIENCE).await;
+            if incarnation() != before {
+                self.transactions.end(plan.tx);
+                self.unlock_source(plan);
+                return;
+            }
+            if self.ask_shard(shard, plan.commit()).await.is_ok() {
+                self.remove_source(plan, entry);
+                return;
+            }
+        }
+    }
+
+    /// The end of a rename: the old name goes, and its lock with it.
+    fn remove_source(&self, plan: &Move, entry: &EntryValue) {
+        let Some(cell) = self.shards.get(plan.old_shard(self.config.shards)) else { return };
+        let mut names = cell.names.lock();
+        let stamp = self.own_stamp(&plan.stamp);
+        let op = Op::Remove { key: plan.from.clone(), only: Some(entry.ino), moved: true, under: Some(plan.tx) };
+        if names.shard.apply(&op, &stamp).reply.is_ok() {
+            let (parent, is_dir) = (plan.from.parent, entry.kind == FileKind::Directory);
+            self.directories.removed(parent, cell.id, is_dir, names.shard.has_entries(parent), stamp.time);
+        }
+        self.unlock_entry(&mut names, &plan.from, plan.tx, &stamp);
+        self.transactions.end(plan.tx);
+    }
+
+    /// Lets go of both names. The other side is told until it has understood.
+    async fn give_up(self: &Arc<Self>, plan: &Move) {
+        let shard = plan.new_shard(self.config.shards);
+        let abort = Request::Abort { tx: plan.tx, to_parent: plan.to_parent, to_name: plan.to_name.clone() };
+        if self.ask_shard(shard, abort.clone()).await.is_err() {
+            self.persist_shard(shard, abort);
+        }
+        self.unlock_source(plan);
+    }
+
+    fn unlock_source(&self, plan: &Move) {
+        if let Some(cell) = self.shards.get(plan.old_shard(self.config.shards)) {
+            self.unlock_entry(&mut cell.names.lock(), &plan.from, plan.tx, &plan.stamp);
+        }
+    }
+
+    /// At the new name's shard: lock it, unless something forbids the rename.
+    pub(crate) fn prepare(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::Prepare { tx, coordinator, incarnation, to_parent, to_name, ino, kind, no_replace, identity } = work.request.clone()
+        else {
+            unreachable!("dispatched by its kind")
+        };
+        work.identity = identity;
+        let (cell, key) = self.entry_place(work, to_parent, &to_name)?;
+        let mut names = cell.names.lock();
+        let existing = names.shard.entry(&key);
+        let victim = existing.map(|entry| Victim { ino: entry.ino, kind: entry.kind });
+        match names.shard.lock_of(&key) {
+            Some(lock) if lock.tx == tx => return Ok(Reply::Prepared { victim }.into()),
+            Some(_) => return Err(Failure::new(Code::Busy, Server::entry_text(to_parent, &to_name)).into()),
+            None => {}
+        }
+        if let Some(entry) = &existing {
+            let stub = self.directories.enter(to_parent, &work.identity, Want::CHANGE_NAMES, self.whole_since())?;
+            if entry.ino != ino {
+                replaceable(kind, entry.kind, no_replace)?;
+                self.may_remove(work, &names, &stub, entry)?;
+            }
+        } else {
+            self.directories.enter_to_add(to_parent, &work.identity, self.whole_since())?;
+        }
+        let lock = aze_meta::Lock { tx, role: Role::Destination, coordinator, incarnation, ino, kind };
+        let locked = names.shard.apply(&Op::Lock { key: key.clone(), lock }, &self.own_stamp(&work.stamp)).reply;
+        if locked.is_err() && existing.is_none() {
+            self.directories.not_added(to_parent);
+        }
+        locked?;
+        drop(names);
+        self.watch_transaction(cell.id, key, tx, coordinator, incarnation);
+        Ok(Reply::Prepared { victim }.into())
+    }
+
+    /// At the new name's shard: the new name is there, what it replaced is not.
+    pub(crate) fn commit(self: &Arc<Self>, tx: TxId, to_parent: Ino, to_name: &Name, stamp: &Stamp) -> Attempt<Output> {
+        let hash = NameHash::of(to_parent, to_name);
+        let cell = self.cell(hash.shard(self.config.shards))?;
+        let key = EntryKey { parent: to_parent, hash, name: to_name.clone() };
+        let mut names = cell.names.lock();
+        let Some(lock) = names.shard.lock_of(&key).filter(|lock| lock.tx == tx).cloned() else {
+            return Ok(Reply::Done.into());
+        };
+        let victim = names.shard.entry(&key);
+        let stamp = self.own_stamp(stamp);
+        let op = Op::Insert { key: key.clone(), ino: lock.ino, kind: lock.kind, replace: true, under: Some(tx), attr: None };
+        let applied = names.shard.apply(&op, &stamp);
+        applied.reply?;
+        let is_dir = lock.kind == FileKind::Directory;
+        match victim {
+            None => self.directories.added(to_parent, cell.id, is_dir, stamp.time),
+            Some(victim) => self.directories.replaced(to_parent, victim.kind == FileKind::Directory, is_dir, stamp.time),
+        }
+        self.unlock_entry(&mut names, &key, tx, &stamp);
+        drop(names);
+        if let Some(orphan) = applied.effects.orphan {
+            self.delete_if_orphan(orphan);
+        }
+        let Some(replaced) = applied.effects.drop_link.filter(|_| !is_dir) else { return Ok(Reply::Done.into()) };
+        let server = self.clone();
+        then(async move {
+            server.lower_links(replaced).await;
+            Ok(Reply::Done)
+        })
+    }
+
+    /// At the new name's shard: nothing happens after all.
+    pub(crate) fn abort(&self, tx: TxId, to_parent: Ino, to_name: &Name) -> Attempt<Output> {
+        let hash = NameHash::of(to_parent, to_name);
+        let cell = self.cell(hash.shard(self.config.shards))?;
+        let key = EntryKey { parent: to_parent, hash, name: to_name.clone() };
+        let mut names = cell.names.lock();
+        if names.shard.lock_of(&key).is_some_and(|lock| lock.tx == tx) {
+            if names.shard.entry(&key).is_none() {
+                self.directories.not_added(to_parent);
+            }
+            self.unlock_entry(&mut names, &key, tx, &Stamp::default());
+        }
+        Ok(Reply::Done.into())
+    }
+
+    /// Asks for the decision when it does not come: its coordinator may have lost the answer, or
+    /// have restarted and know nothing, or be gone.
+    fn watch_transaction(self: &Arc<Self>, shard: ShardId, key: EntryKey, tx: TxId, coordinator: ServerIndex, incarnation: Incarnation) {
+        let server = self.clone();
+        self.spawn(async move {
+            loop {
+                server.io.sleep(DECISION_PATIENCE).await;
+                let locked = server.shards.get(shard).is_some_and(|cell| {
+                    let names = cell.names.lock();
+                    names.shard.lock_of(&key).is_some_and(|lock| lock.tx == tx)
+                });
+                if !locked || server.is_stopping() {
+                    return;
+                }
+                let restarted = server.map().server(coordinator).is_some_and(|info| info.incarnation != incarnation);
+                let outcome = match server.ask(coordinator, ShardId(0), Request::TxOutcome { tx }).await {
+                    // The old name went with its server: the new one is the only one left.
+                    _ if restarted => Some(true),
+                    Ok(Reply::TxIs { committed }) => committed,
+                    _ => None,
+                };
+                let settled = match outcome {
+                    Some(true) => server.commit(tx, key.parent, &key.name, &Stamp::default()),
+                    Some(false) => server.abort(tx, key.parent, &key.name),
+                    None => continue,
+                };
+                if let Ok(Output::Then(rest)) = settled {
+                    // Only a link count elsewhere is left to lower, which sees to itself.
+                    let _ = rest.await;
+                }
+            }
+        });
+    }
+}
+
+/// rename(2): what may replace what.
+fn replaceable(moved: FileKind, victim: FileKind, no_replace: bool) -> Result<(), Stop> {
+    match (moved == FileKind::Directory, victim == FileKind::Directory) {
+        _ if no_replace => Err(Code::Exists.into()),
+        (true, false) => Err(Code::NotDirectory.into()),
+        (false, true) => Err(Code::IsDirectory.into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,48 @@
+//! Switches that remove one protection each, so that the simulation can prove that it notices.
+//!
+//! They exist only with the feature `sabotage`, which nothing but the simulation enables; without
+//! it [`Sabotage::is`] is a constant `false`.
+
+/// One protection that can be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Repeated changes are done again instead of answered from the record.
+    SkipDuplicateCheck,
+    /// Requests that know of fewer renamed directories than the server are served.
+    SkipNamespaceEpochCheck,
+    /// A directory is removed without closing it at the servers that may hold entries.
+    SkipDirectoryClose,
+    /// A server that restarted empty serves files older than itself, as if they had holes.
+    SkipBornCheck,
+    /// A truncation raises the generation but does not cut at the other servers.
+    SkipCut,
+    /// Requests for an entry that a rename has locked do not wait for its end.
+    SkipEntryLock,
+}
+
+/// What is switched off in one server; nothing, in every build but the simulation's.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Switches {
+    #[cfg(feature = "sabotage")]
+    removed: Option<Sabotage>,
+}
+
+impl Switches {
+    /// All protections but one.
+    #[cfg(feature = "sabotage")]
+    pub fn without(removed: Sabotage) -> Switches {
+        Switches { removed: Some(removed) }
+    }
+
+    /// Whether a protection is removed.
+    #[cfg(feature = "sabotage")]
+    pub(crate) fn is(&self, what: Sabotage) -> bool {
+        self.removed == Some(what)
+    }
+
+    /// Whether a protection is removed: never.
+    #[cfg(not(feature = "sabotage"))]
+    pub(crate) fn is(&self, _what: Sabotage) -> bool {
+        false
+    }
+}

@@ -1,0 +1,95 @@
+//! The shards that live on this server, each under two locks: one for names and inodes, one for
+//! data. Lock order: data, then names, then directories.
+
+use aze_meta::{EntryKey, Shard};
+use aze_proto::{Incarnation, Ino, Sequence, ServerIndex, SessionId, ShardId, ShardMap};
+use aze_store::{ChunkShard, Store};
+use futures_channel::oneshot;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
+
+/// One shard.
+pub(crate) struct ShardCell {
+    pub(crate) id: ShardId,
+    pub(crate) data: Mutex<ChunkShard>,
+    pub(crate) names: Mutex<Names>,
+}
+
+/// Names and inodes of one shard, with the soft state around them.
+pub(crate) struct Names {
+    pub(crate) shard: Shard,
+    /// Changes being worked on: a second copy of such a request is dropped, its sender will ask again.
+    pub(crate) running: BTreeSet<(SessionId, Sequence)>,
+    /// Who has which file open.
+    pub(crate) opens: BTreeMap<Ino, BTreeSet<(SessionId, u64)>>,
+    /// Requests that wait for a locked entry.
+    pub(crate) entry_waiters: BTreeMap<EntryKey, Vec<oneshot::Sender<()>>>,
+    /// Holders of the stubs of directories that have their home here.
+    pub(crate) holders: BTreeMap<Ino, Holders>,
+}
+
+/// Who serves entries of a directory.
+#[derive(Default)]
+pub(crate) struct Holders {
+    pub(crate) servers: BTreeMap<ServerIndex, Incarnation>,
+    /// Version of the stub.
+    pub(crate) version: u64,
+    /// The directory is being closed: no stub is given out.
+    pub(crate) closing: bool,
+    /// Requests for a stub that wait until it is decided.
+    pub(crate) waiters: Vec<oneshot::Sender<()>>,
+}
+
+impl Names {
+    /// Wakes whoever waits for an entry.
+    pub(crate) fn wake_entry(&mut self, key: &EntryKey) {
+        for waiter in self.entry_waiters.remove(key).into_iter().flatten() {
+            // A waiter that has given up is no concern.
+            let _ = waiter.send(());
+        }
+    }
+}
+
+/// All shards of this server, made when the first map arrives.
+pub(crate) struct ShardSet {
+    cells: OnceLock<Vec<Option<ShardCell>>>,
+}
+
+impl ShardSet {
+    pub(crate) fn new() -> ShardSet {
+        ShardSet { cells: OnceLock::new() }
+    }
+
+    /// Makes the shards that `map` gives to `me`. A second call changes nothing: shards do not move yet.
+    pub(crate) fn make(&self, map: &ShardMap, me: ServerIndex, store: &Arc<Store>) {
+        let incarnation = map.server(me).map_or(Incarnation(0), |info| info.incarnation);
+        self.cells.get_or_init(|| {
+            (0..map.shards())
+                .map(ShardId)
+                .map(|id| (map.server_of(id) == Some(me)).then(|| ShardCell::new(id, incarnation, map.shards(), store)))
+                .collect()
+        });
+    }
+
+    pub(crate) fn get(&self, shard: ShardId) -> Option<&ShardCell> {
+        self.cells.get()?.get(shard.0 as usize)?.as_ref()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ShardCell> {
+        self.cells.get().into_iter().flatten().flatten()
+    }
+}
+
+impl ShardCell {
+    fn new(id: ShardId, incarnation: Incarnation, shards: u32, store: &Arc<Store>) -> ShardCell {
+        let names = Names {
+            shard: Shard::new(id, incarnation, shards),
+            running: BTreeSet::new(),
+            opens: BTreeMap::new(),
+            entry_waiters: BTreeMap::new(),
+            holders: BTreeMap::new(),
+        };
+        ShardCell { id, data: Mutex::new(ChunkShard::new(store.clone())), names: Mutex::new(names) }
+    }
+}

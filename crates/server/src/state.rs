@@ -1,0 +1,147 @@
+//! The state of one server, and what it is started with.
+
+use crate::clock::HybridClock;
+use crate::directories::Directories;
+use crate::keeper::Keeper;
+use crate::namespace::Namespace;
+use crate::rename::Transactions;
+use crate::sabotage::Switches;
+use crate::sessions::Sessions;
+use crate::shards::ShardSet;
+use crate::status::Counters;
+use aze_io::{Addr, Io, Listener};
+use aze_proto::handshake::Secret;
+use aze_proto::{MapEpoch, NamespaceEpoch, ServerIndex, SessionId, ShardMap};
+use aze_rpc::{Caller, ReplyContext};
+use aze_store::Store;
+use futures_channel::oneshot;
+use parking_lot::{Mutex, RwLock};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// What a server is started with.
+#[derive(Clone)]
+pub struct Config {
+    /// The volume's name.
+    pub volume: String,
+    /// What both ends of every connection must know.
+    pub secret: Secret,
+    /// This server's place, counted from 0; server 0 is the keeper of the map.
+    pub slot: ServerIndex,
+    /// How many servers the volume has.
+    pub servers: u16,
+    /// Where the keeper listens; empty for the keeper itself.
+    pub keeper: Vec<Addr>,
+    /// Where to listen.
+    pub listen: Vec<Addr>,
+    /// The node's name: local sockets are used by askers on a node of the same name only.
+    pub host: String,
+    /// This process, for people and `aze down`.
+    pub pid: u32,
+    /// Bytes of file data that it may hold.
+    pub capacity_bytes: u64,
+    /// Bytes of memory that are kept faulted in ahead of their use.
+    pub fault_ahead_bytes: u64,
+    /// Base-2 logarithm of the chunk size of new files.
+    pub chunk_bits: u8,
+    /// Number of shards of the volume, a power of two.
+    pub shards: u32,
+    /// The user who owns the volume.
+    pub owner_uid: u32,
+    /// The owner's group.
+    pub owner_gid: u32,
+    /// Use TCP to other servers even where they are on the same node.
+    pub tcp_only: bool,
+    /// Time within which another server must answer.
+    pub deadline: Duration,
+    /// Protections removed, in the simulation only.
+    pub switches: Switches,
+}
+
+/// One server.
+pub struct Server {
+    pub(crate) me: Weak<Server>,
+    pub(crate) io: Io,
+    pub(crate) config: Config,
+    pub(crate) clock: HybridClock,
+    pub(crate) map: RwLock<Arc<ShardMap>>,
+    pub(crate) shards: ShardSet,
+    pub(crate) store: Arc<Store>,
+    pub(crate) directories: Directories,
+    pub(crate) namespace: Namespace,
+    pub(crate) sessions: Sessions,
+    pub(crate) transactions: Transactions,
+    pub(crate) keeper: Keeper,
+    pub(crate) peers: Arc<Caller>,
+    pub(crate) counters: Counters,
+    pub(crate) started_ns: u64,
+    pub(crate) listeners: Mutex<Vec<Box<dyn Listener>>>,
+    pub(crate) stop: Mutex<Option<oneshot::Sender<()>>>,
+    pub(crate) stopped: Mutex<Option<oneshot::Receiver<()>>>,
+}
+
+impl Server {
+    /// Resolves once somebody has asked the server to shut down and has got the answer; at once if
+    /// it was awaited before.
+    pub async fn stopped(&self) {
+        let stopped = self.stopped.lock().take();
+        if let Some(stopped) = stopped {
+            // An error means that the sender is gone, which is a stop as well.
+            let _ = stopped.await;
+        }
+    }
+
+    /// Stops listening, hangs up on everybody and forgets the addresses.
+    pub fn close(&self) {
+        self.listeners.lock().clear();
+        self.peers.close();
+    }
+
+    /// The addresses that the server listens on.
+    pub fn addresses(&self) -> Vec<Addr> {
+        self.listeners.lock().iter().map(|listener| listener.addr().clone()).collect()
+    }
+
+    /// The map as this server knows it.
+    pub fn map(&self) -> Arc<ShardMap> {
+        self.map.read().clone()
+    }
+
+    /// Flips one bit of stored data, as rot would: for tests of what readers are told. Gives whether
+    /// the chunk was there.
+    pub fn flip_bit(&self, ino: aze_proto::Ino, chunk: u64, bit: u64) -> bool {
+        let first = ino.home();
+        let shard = aze_proto::place::chunk_shard(first, chunk, self.config.shards);
+        self.shards.get(shard).is_some_and(|cell| cell.data.lock().flip_bit(ino, chunk, bit))
+    }
+
+    pub(crate) fn slot(&self) -> ServerIndex {
+        self.config.slot
+    }
+
+    pub(crate) fn session(&self) -> SessionId {
+        self.peers.session()
+    }
+
+    /// Map epoch at which this server started empty.
+    pub(crate) fn since(&self) -> MapEpoch {
+        self.map.read().server(self.slot()).map_or(MapEpoch(0), |info| info.since)
+    }
+
+    pub(crate) fn map_epoch_now(&self) -> MapEpoch {
+        self.map.read().epoch
+    }
+
+    pub(crate) fn namespace_epoch(&self) -> NamespaceEpoch {
+        self.namespace.epoch()
+    }
+
+    pub(crate) fn reply_context(&self) -> ReplyContext {
+        ReplyContext { map_epoch: self.map_epoch_now(), namespace_epoch: self.namespace_epoch(), time: self.clock.latest() }
+    }
+
+    /// For messages: which server is speaking.
+    pub(crate) fn who(&self) -> String {
+        format!("server {} on {}", self.config.slot, self.config.host)
+    }
+}

@@ -1,0 +1,72 @@
+//! What a server tells of itself. Requests are counted here, where they are dispatched.
+
+use crate::state::Server;
+use aze_proto::message::{Counter, ServerStatus};
+use aze_proto::{Incarnation, Reply, Request};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One counter for each kind of request.
+pub(crate) struct Counters {
+    by_kind: Vec<(&'static str, AtomicU64)>,
+    /// Place of a kind, by its tag.
+    places: Vec<u16>,
+}
+
+impl Counters {
+    pub(crate) fn new() -> Counters {
+        let tags = Request::NAMES.iter().map(|(tag, _)| usize::from(*tag)).max().unwrap_or(0);
+        let mut places = vec![0; tags + 1];
+        for (place, (tag, _)) in Request::NAMES.iter().enumerate() {
+            places[usize::from(*tag)] = place as u16;
+        }
+        Counters { by_kind: Request::NAMES.iter().map(|(_, name)| (*name, AtomicU64::new(0))).collect(), places }
+    }
+
+    pub(crate) fn count(&self, request: &Request) {
+        let place = self.places[usize::from(request.tag())];
+        self.by_kind[usize::from(place)].1.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn counts(&self) -> Vec<Counter> {
+        let counts = self.by_kind.iter().map(|(name, count)| Counter { name: (*name).into(), count: count.load(Ordering::Relaxed) });
+        counts.filter(|counter| counter.count > 0).collect()
+    }
+}
+
+impl Server {
+    pub(crate) fn space(&self) -> Reply {
+        let inodes = self.shards.iter().map(|cell| cell.names.lock().shard.inodes()).sum();
+        Reply::Space { capacity_bytes: self.store.capacity_bytes(), used_bytes: self.store.used_bytes(), inodes }
+    }
+
+    /// How this server is; also what the program shows of it.
+    pub fn status(&self) -> ServerStatus {
+        let (mut inodes, mut entries, mut chunks, mut opens) = (0, 0, 0, 0);
+        for cell in self.shards.iter() {
+            chunks += cell.data.lock().chunks();
+            let names = cell.names.lock();
+            inodes += names.shard.inodes();
+            entries += names.shard.entries();
+            opens += names.opens.values().map(|holders| holders.len() as u64).sum::<u64>();
+        }
+        let map = self.map();
+        ServerStatus {
+            index: self.slot(),
+            host: self.config.host.clone(),
+            pid: self.config.pid,
+            incarnation: map.server(self.slot()).map_or(Incarnation(0), |info| info.incarnation),
+            map_epoch: map.epoch,
+            namespace_epoch: self.namespace_epoch(),
+            up_ns: self.io.mono_ns() - self.started_ns,
+            capacity_bytes: self.store.capacity_bytes(),
+            used_bytes: self.store.used_bytes(),
+            touched_bytes: self.store.touched_bytes(),
+            inodes,
+            entries,
+            chunks,
+            sessions: self.sessions.connected(),
+            opens,
+            requests: self.counters.counts(),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Truncation: the home raises the file's generation, every server that may hold data beyond the
+//! new end cuts, then the answer goes out with the new generation. A server that sees a newer
+//! generation than it knows asks the home before it serves, so a missed cut shows no old bytes.
+
+use crate::dispatch::{Output, Work, then};
+use crate::sabotage::Sabotage;
+use crate::state::Server;
+use crate::wait::Attempt;
+use aze_meta::access::{self, Want};
+use aze_meta::{Op, Stamp};
+use aze_proto::{Attr, Code, Failure, Generation, Ino, Reply, Request, ServerIndex, ShardId};
+use std::sync::Arc;
+
+impl Server {
+    pub(crate) fn truncate(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::Truncate { ino, size, opened } = work.request else { unreachable!("dispatched by its kind") };
+        let cell = self.cell(ino.home())?;
+        let mut data = cell.data.lock();
+        let mut names = cell.names.lock();
+        let before = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();
+        let allowed = opened || access::may(&work.identity, &before, Want::WRITE);
+        if !allowed {
+            return Err(Failure::new(Code::AccessDenied, format!("inode {ino}, as user {}", work.identity.uid)).into());
+        }
+        work.recorded = !before.wide;
+        let stamp = if before.wide { self.own_stamp(&work.stamp) } else { work.stamp };
+        let reply = names.shard.apply(&Op::Truncate { ino, size }, &stamp).reply?;
+        let Reply::Attributes { attr } = &reply else {
+            return Err(Failure::new(Code::Internal, "Truncate gave no attributes").into());
+        };
+        data.cut(ino, attr.generation, size, attr.chunk_bits);
+        if !before.wide {
+            self.cut_done(&mut names, ino, attr.generation);
+            return Ok(reply.into());
+        }
+        let attr = attr.clone();
+        drop(names);
+        drop(data);
+        let server = self.clone();
+        then(async move {
+            server.cut_everywhere(&attr, size).await?;
+            Ok(Reply::Attributes { attr })
+        })
+    }
+
+    fn cut_done(&self, names: &mut crate::shards::Names, ino: Ino, generation: Generation) {
+        let stamp = self.own_stamp(&Stamp::default());
+        // A file that is deleted meanwhile needs no record of its cuts.
+        let _ = names.shard.apply(&Op::CutDone { ino, generation }, &stamp).reply;
+    }
+
+    /// Tells every server. One that does not answer makes the truncation fail, but not half: it is
+    /// told in the background, and until then asks before it serves the file.
+    async fn cut_everywhere(self: &Arc<Self>, attr: &Attr, size: u64) -> Result<(), Failure> {
+        if self.config.switches.is(Sabotage::SkipCut) {
+            return Ok(());
+        }
+        let servers: Vec<ServerIndex> = self.map().indexes().collect();
+        let cut = Request::Cut { ino: attr.ino, generation: attr.generation, length: size, chunk_bits: attr.chunk_bits };
+        let mut silent = None;
+        for (server, answer) in self.ask_each(&servers, &cut).await {
+            if let Err(failure) = answer {
+                self.persist(server, ShardId(0), cut.clone());
+                silent = Some(failure.during(format!("cutting inode {} on server {server}", attr.ino)));
+            }
+        }
+        match silent {
+            Some(failure) => Err(failure),
+            None => {
+                if let Some(cell) = self.shards.get(attr.ino.home()) {
+                    self.cut_done(&mut cell.names.lock(), attr.ino, attr.generation);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn cut_here(&self, ino: Ino, generation: Generation, length: u64, chunk_bits: u8) -> Reply {
+        for cell in self.shards.iter() {
+            cell.data.lock().cut(ino, generation, length, chunk_bits);
+        }
+        Reply::Done
+    }
+
+    /// At the home: what somebody at generation `have` may have missed.
+    pub(crate) fn cut_query(&self, ino: Ino, have: Generation) -> Attempt<Output> {
+        let names = self.cell(ino.home())?.names.lock();
+        let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
+        let length = inode.cut_since(have);
+        Ok(Reply::CutIs { generation: inode.attr.generation, length, chunk_bits: inode.attr.chunk_bits }.into())
+    }
+
+    /// Before data are served in a generation newer than known here: ask the home what was cut.
+    pub(crate) async fn catch_up_with_cuts(self: &Arc<Self>, shard: ShardId, ino: Ino) -> Result<(), Failure> {
+        let have = self.shards.get(shard).and_then(|cell| cell.data.lock().generation_of(ino)).unwrap_or(Generation(0));
+        match self.ask_shard(ino.home(), Request::CutQuery { ino, have }).await? {
+            Reply::CutIs { generation, length, chunk_bits } => {
+                if let Some(cell) = self.shards.get(shard) {
+                    cell.data.lock().cut(ino, generation, length, chunk_bits);
+                }
+                Ok(())
+            }
+            _ => Err(Failure::new(Code::Malformed, "CutQuery was answered with something else")),
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Waiting without a thread: an attempt that cannot go on says for what it waits, the task that
+//! carries the request waits for that and attempts again.
+
+use aze_meta::EntryKey;
+use aze_proto::{Failure, Ino, ShardId};
+
+/// What must change before an attempt can succeed.
+#[derive(Clone, Debug)]
+pub(crate) enum Wait {
+    /// The directory's stub is not here.
+    Stub(Ino),
+    /// The directory may be on its way out.
+    Closing(Ino),
+    /// A rename or removal has the entry locked.
+    Entry(ShardId, EntryKey),
+    /// The owner of an inode that lives elsewhere must be known (sticky directories).
+    Owner(Ino),
+    /// This server may have missed a truncation.
+    Cut(ShardId, Ino),
+}
+
+/// Why an attempt did not succeed.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// It never will.
+    Fail(Failure),
+    /// It will after this.
+    Wait(Wait),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Stop {
+        Stop::Fail(failure)
+    }
+}
+
+impl From<aze_proto::Code> for Stop {
+    fn from(code: aze_proto::Code) -> Stop {
+        Stop::Fail(code.into())
+    }
+}
+
+/// The result of one attempt.
+pub(crate) type Attempt<T> = Result<T, Stop>;

@@ -1,0 +1,211 @@
+//! The data of one shard: which chunks there are, which generation of each file has been seen,
+//! and which requests were done already.
+
+use crate::chunk::{Chunk, Trouble};
+use crate::{Store, StoreError};
+use aze_proto::ids::{Generation, Ino, Sequence, SessionId, Time};
+use aze_proto::limits::CHUNK_BITS_MAX;
+use aze_proto::retry::{RetryTable, Verdict};
+use aze_proto::{Failure, Reply, sum};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a read found, pointing into the store's memory.
+pub struct ReadOut<'a> {
+    /// Where in the chunk it starts: the block border at or before the offset asked for.
+    pub start: u32,
+    /// The bytes, in order; together they end where the chunk's stored bytes end or at the
+    /// block border at or after the end asked for. Empty where nothing is stored.
+    pub parts: &'a [&'a [u8]],
+    /// The checksum of each block, a last partial one padded with zeros. The reader compares.
+    pub sums: Vec<u32>,
+}
+
+/// The data of one shard. The caller brings its own lock: one for each shard.
+pub struct ChunkShard {
+    store: Arc<Store>,
+    retries: RetryTable<Result<Reply, Failure>>,
+    /// Files that have, or had and might get again, data here.
+    generations: BTreeMap<Ino, Generation>,
+    chunks: BTreeMap<(Ino, u64), Chunk>,
+    bytes: u64,
+}
+
+impl ChunkShard {
+    /// A shard without data.
+    pub fn new(store: Arc<Store>) -> ChunkShard {
+        ChunkShard { store, retries: RetryTable::default(), generations: BTreeMap::new(), chunks: BTreeMap::new(), bytes: 0 }
+    }
+
+    /// Whether a write is new, and if not, how it ended; also raises the session's floor.
+    pub fn check(&mut self, session: SessionId, sequence: Sequence, floor: Sequence) -> Verdict<Result<Reply, Failure>> {
+        self.retries.check(session, sequence, floor)
+    }
+
+    /// Remembers how a write ended. To be called under the same lock as the write.
+    pub fn record(&mut self, session: SessionId, sequence: Sequence, floor: Sequence, now: Time, outcome: Result<Reply, Failure>) {
+        self.retries.record(session, sequence, floor, now, outcome);
+    }
+
+    /// Drops outcomes that nobody can ask for any more.
+    pub fn expire_retries(&mut self, now: Time) {
+        self.retries.expire(now);
+    }
+
+    /// Drops what is remembered of a session that has ended.
+    pub fn forget_session(&mut self, session: SessionId) {
+        self.retries.forget(session);
+    }
+
+    /// Writes `data` at `offset` of a chunk; all of it or, with an error, nothing. `sums` has one
+    /// checksum for each piece within a block (`sum::piece_sums`). That of a whole block, or of a
+    /// piece that replaces all there is of a block, is kept as it is; otherwise the stored block
+    /// is verified, changed and summed up anew.
+    ///
+    /// # Errors
+    /// Any [`StoreError`].
+    pub fn write(
+        &mut self,
+        ino: Ino,
+        generation: Generation,
+        chunk: u64,
+        offset: u32,
+        data: &[u8],
+        sums: &[u32],
+    ) -> Result<(), StoreError> {
+        check_range(offset, data.len())?;
+        if let Some(piece) = sum::first_mismatch(u64::from(offset), data, sums) {
+            return Err(StoreError::Damaged { ino, chunk, piece });
+        }
+        self.admit(ino, generation)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        let stored = self.chunks.get_mut(&(ino, chunk));
+        let mut fresh = Chunk::default();
+        let is_new = stored.is_none();
+        let target = stored.unwrap_or(&mut fresh);
+        let before = target.end();
+        target.write(&self.store.slab, offset as usize, data, sums).map_err(|trouble| self.store.explain(ino, chunk, trouble))?;
+        self.bytes += (target.end() - before) as u64;
+        if is_new {
+            self.chunks.insert((ino, chunk), fresh);
+        }
+        self.generations.insert(ino, generation);
+        Ok(())
+    }
+
+    /// Reads `len` bytes at `offset` of a chunk, widened to whole blocks, and hands them to
+    /// `then` without copying. They are not verified here: that is for whoever receives them.
+    ///
+    /// # Errors
+    /// `GenerationStale`, `MissedCut`, `Deleted` or `OutOfRange`.
+    pub fn read<R>(
+        &self,
+        ino: Ino,
+        generation: Generation,
+        chunk: u64,
+        offset: u32,
+        len: u32,
+        then: impl FnOnce(ReadOut<'_>) -> R,
+    ) -> Result<R, StoreError> {
+        check_range(offset, len as usize)?;
+        self.admit(ino, generation)?;
+        let (start, parts, sums) = match self.chunks.get(&(ino, chunk)) {
+            Some(chunk) => chunk.read(offset as usize, len as usize),
+            None => Chunk::read_nothing(offset as usize),
+        };
+        Ok(then(ReadOut { start: start as u32, parts: &parts, sums }))
+    }
+
+    /// Whether a request of this generation may be served here.
+    fn admit(&self, ino: Ino, generation: Generation) -> Result<(), StoreError> {
+        match self.generations.get(&ino) {
+            None => self.store.fences.lock().check(ino, generation),
+            Some(have) if generation < *have => Err(StoreError::GenerationStale(*have)),
+            // Where nothing is stored, nothing can have been left by a cut that was missed.
+            Some(have) if generation > *have && self.has_chunks(ino) => Err(StoreError::MissedCut { have: *have }),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn has_chunks(&self, ino: Ino) -> bool {
+        self.chunks.range((ino, 0)..=(ino, u64::MAX)).next().is_some()
+    }
+
+    /// A truncation: drops the file's bytes from `length` on and refuses older generations from
+    /// now on, also in shards of the same store that hold nothing of the file. `length` is the
+    /// least length of all truncations up to `generation` that the shard has not seen; if they
+    /// are sent one by one, the older comes first. One that has been seen is ignored.
+    pub fn cut(&mut self, ino: Ino, generation: Generation, length: u64, chunk_bits: u8) {
+        self.store.fences.lock().cut(ino, generation);
+        match self.generations.get_mut(&ino) {
+            Some(have) if *have < generation => *have = generation,
+            _ => return,
+        }
+        let last = length >> chunk_bits.min(CHUNK_BITS_MAX);
+        let within = (length - (last << chunk_bits.min(CHUNK_BITS_MAX))) as usize;
+        self.drop_chunks(ino, if within == 0 { last } else { last + 1 });
+        if let Some(chunk) = self.chunks.get_mut(&(ino, last)) {
+            let before = chunk.end();
+            chunk.cut(within);
+            self.bytes -= (before - chunk.end()) as u64;
+        }
+    }
+
+    /// Drops all data of a file and refuses requests for it from now on, also in shards of the
+    /// same store that hold nothing of it.
+    pub fn delete(&mut self, ino: Ino) {
+        self.store.fences.lock().deleted(ino);
+        self.drop_chunks(ino, 0);
+        self.generations.remove(&ino);
+    }
+
+    fn drop_chunks(&mut self, ino: Ino, from: u64) {
+        for (_, chunk) in self.chunks.extract_if((ino, from)..=(ino, u64::MAX), |_, _| true) {
+            self.bytes -= chunk.end() as u64;
+        }
+    }
+
+    /// The generation of a file that has been seen here; `None` if it never had data here, or
+    /// has been deleted.
+    pub fn generation_of(&self, ino: Ino) -> Option<Generation> {
+        self.generations.get(&ino).copied()
+    }
+
+    /// Number of chunks.
+    pub fn chunks(&self) -> u64 {
+        self.chunks.len() as u64
+    }
+
+    /// Bytes from the beginning of each chunk to the end of what is stored of it, summed up.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Files with data here, and their chunks: for whoever looks for data that no file has.
+    pub fn stored(&self) -> impl Iterator<Item = (Ino, u64)> {
+        self.chunks.keys().copied()
+    }
+
+    /// Flips one stored bit of a chunk, as failing memory would: for tests and the injection of
+    /// faults in them only. `bit` counts from the lowest of the chunk's first byte; `false` if no
+    /// such bit is kept.
+    pub fn flip_bit(&mut self, ino: Ino, chunk: u64, bit: u64) -> bool {
+        self.chunks.get_mut(&(ino, chunk)).is_some_and(|chunk| chunk.flip_bit(bit))
+    }
+}
+
+fn check_range(offset: u32, len: usize) -> Result<(), StoreError> {
+    let end = u64::from(offset) + len as u64;
+    if end <= 1 << CHUNK_BITS_MAX { Ok(()) } else { Err(StoreError::OutOfRange { end }) }
+}
+
+impl Store {
+    fn explain(&self, ino: Ino, chunk: u64, trouble: Trouble) -> StoreError {
+        match trouble {
+            Trouble::NoSpace => StoreError::NoSpace { used_bytes: self.used_bytes(), capacity_bytes: self.capacity_bytes() },
+            Trouble::Rotten { block } => StoreError::Corrupt { ino, chunk, block },
+        }
+    }
+}
