@@ -1,0 +1,197 @@
+//! The command line door: `aze`.
+//!
+//! It knows what a user writes and reads, and where a volume's servers run; what an operation on a
+//! file means it leaves to the client. Results go to standard output, progress and advice to
+//! standard error, and the exit code says how it went (see [`exit`]).
+
+mod cat;
+mod change;
+mod checksum;
+mod copy;
+mod copy_workers;
+mod down;
+mod exit;
+mod find;
+mod launch;
+mod list;
+mod mount;
+mod place;
+mod process;
+mod progress;
+mod remove;
+mod serve;
+mod session;
+mod show;
+mod size;
+mod stat;
+mod status;
+mod sys;
+mod tally;
+mod tree;
+mod tree_local;
+mod tree_volume;
+mod up;
+mod usage;
+mod volume;
+mod when;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use exit::{Exit, Outcome};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+const ABOUT: &str = "A parallel file system on the nodes of your job, started in a second.";
+
+const EXAMPLES: &str = "\
+Examples:
+  eval \"$(aze up)\"              start a volume on this machine, and mean it from now on
+  aze cp -r input aze:/          copy files in
+  aze mount ~/vol                see it as a directory
+  aze ls -l aze:/                look without a mount
+  aze umount ~/vol && aze down   end it
+
+Paths: aze:/path is in the volume that AZE_VOLUME names, or in your only one;
+aze://VOLUME/path names the volume; anything else is a local path.
+";
+
+#[derive(Parser)]
+#[command(name = "aze", version, about = ABOUT, disable_help_subcommand = true, max_term_width = 100)]
+struct Line {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Up(up::Args),
+    Down(down::Args),
+    Status(status::Args),
+    Mount(mount::Args),
+    Umount(mount::UmountArgs),
+    Ls(list::Args),
+    Stat(stat::Args),
+    Cat(cat::Args),
+    Cp(copy::Args),
+    Mv(change::MvArgs),
+    Rm(remove::Args),
+    Mkdir(change::MkdirArgs),
+    Rmdir(change::RmdirArgs),
+    Ln(change::LnArgs),
+    Touch(change::TouchArgs),
+    Find(find::Args),
+    Du(usage::DuArgs),
+    Df(usage::DfArgs),
+    Checksum(checksum::Args),
+    Serve(serve::Args),
+    /// Show the version.
+    #[command(after_help = "Example:\n  aze version --json")]
+    Version(VersionArgs),
+    /// Show help on a command, or on exit-codes.
+    Help(HelpArgs),
+}
+
+#[derive(clap::Args)]
+struct VersionArgs {
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+struct HelpArgs {
+    /// A command, or exit-codes.
+    topic: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let words: Vec<OsString> = find::with_long_words(std::env::args_os().collect());
+    let line = match command().try_get_matches_from(words).and_then(|matches| Line::from_arg_matches(&matches)) {
+        Ok(line) => line,
+        Err(error) => {
+            // The text goes to standard output if it was asked for, else to standard error.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { Exit::Usage as u8 } else { Exit::Done as u8 });
+        }
+    };
+    let (name, outcome) = run(line.command);
+    let exit = outcome.unwrap_or_else(|trouble| {
+        eprintln!("aze: {name}: {trouble}");
+        trouble.exit
+    });
+    ExitCode::from(exit as u8)
+}
+
+fn command() -> clap::Command {
+    Line::command().after_help(format!("{EXAMPLES}\n{}", exit::TABLE))
+}
+
+fn run(command: Command) -> (&'static str, Outcome<Exit>) {
+    match command {
+        Command::Up(args) => ("up", up::run(args)),
+        Command::Down(args) => ("down", down::run(&args)),
+        Command::Status(args) => ("status", status::run(&args)),
+        Command::Mount(args) => ("mount", mount::run(&args)),
+        Command::Umount(args) => ("umount", mount::run_umount(&args)),
+        Command::Ls(args) => ("ls", list::run(&args)),
+        Command::Stat(args) => ("stat", stat::run(&args)),
+        Command::Cat(args) => ("cat", cat::run(&args)),
+        Command::Cp(args) => ("cp", copy::run(&args)),
+        Command::Mv(args) => ("mv", change::run_mv(&args)),
+        Command::Rm(args) => ("rm", remove::run(&args)),
+        Command::Mkdir(args) => ("mkdir", change::run_mkdir(&args)),
+        Command::Rmdir(args) => ("rmdir", change::run_rmdir(&args)),
+        Command::Ln(args) => ("ln", change::run_ln(&args)),
+        Command::Touch(args) => ("touch", change::run_touch(&args)),
+        Command::Find(args) => ("find", find::run(&args)),
+        Command::Du(args) => ("du", usage::run_du(&args)),
+        Command::Df(args) => ("df", usage::run_df(&args)),
+        Command::Checksum(args) => ("checksum", checksum::run(&args)),
+        Command::Serve(args) => ("serve", serve::run(&args)),
+        Command::Version(args) => ("version", version(&args)),
+        Command::Help(args) => ("help", help(args.topic.as_deref())),
+    }
+}
+
+fn version(args: &VersionArgs) -> Outcome<Exit> {
+    let (version, wire) = (env!("CARGO_PKG_VERSION"), aze_proto::limits::WIRE_VERSION);
+    if args.json {
+        println!("{}", serde_json::json!({ "version": version, "wire_version": wire }));
+    } else {
+        println!("aze {version} (wire version {wire})");
+    }
+    Ok(Exit::Done)
+}
+
+fn help(topic: Option<&str>) -> Outcome<Exit> {
+    let mut all = command();
+    let text = match topic {
+        None => all.render_long_help().to_string(),
+        Some("exit-codes") => format!("{}\n", exit::TABLE),
+        Some(topic) => {
+            all.build();
+            let found = all.find_subcommand_mut(topic);
+            let found = found.ok_or_else(|| exit::Trouble::usage(format!("there is no command '{topic}': 'aze help' lists them")))?;
+            found.render_long_help().to_string()
+        }
+    };
+    print!("{text}");
+    Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        for sub in command().get_subcommands().filter(|sub| !sub.is_hide_set() && !matches!(sub.get_name(), "help")) {
+            let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.starts_with("Example"), "aze {} --help shows no example", sub.get_name());
+        }
+    }
+}

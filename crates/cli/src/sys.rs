@@ -3,8 +3,6 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 /// Effective user id of this process.
 pub fn uid() -> u32 {
@@ -12,27 +10,20 @@ pub fn uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Effective group id of this process.
-pub fn gid() -> u32 {
-    // SAFETY: getegid(2) takes nothing and always succeeds.
-    unsafe { libc::getegid() }
+/// Number of the user of this name, from wherever the system keeps its users.
+pub fn uid_of(user: &str) -> Option<u32> {
+    let name = CString::new(user).ok()?;
+    // SAFETY: `name` ends in NUL. The result may be overwritten by another such call; this function
+    // is called before the command starts any thread, and reads one number at once.
+    let entry = unsafe { libc::getpwnam(name.as_ptr()) };
+    // SAFETY: getpwnam(3) gives null or a pointer to a valid entry.
+    unsafe { entry.as_ref() }.map(|entry| entry.pw_uid)
 }
 
 /// Process group of this process: what a shell calls a job.
 pub fn process_group() -> i32 {
     // SAFETY: getpgrp(2) takes nothing and always succeeds.
     unsafe { libc::getpgrp() }
-}
-
-/// Supplementary groups of this process.
-pub fn groups() -> Vec<u32> {
-    // SAFETY: with a size of 0 getgroups(2) writes nothing and gives the number of groups.
-    let count = unsafe { libc::getgroups(0, std::ptr::null_mut()) };
-    let mut groups = vec![0; usize::try_from(count).unwrap_or(0)];
-    // SAFETY: `groups` has room for as many entries as its length says.
-    let count = unsafe { libc::getgroups(groups.len() as i32, groups.as_mut_ptr()) };
-    groups.truncate(usize::try_from(count).unwrap_or(0));
-    groups
 }
 
 /// Starts a session of its own, so that neither the terminal nor the shell's job control ends this process.
@@ -59,14 +50,6 @@ pub fn signal(pid: u32, signal: i32) -> io::Result<()> {
     let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or(io::ErrorKind::InvalidInput)?;
     // SAFETY: kill(2) takes two numbers.
     done(unsafe { libc::kill(pid, signal) })
-}
-
-/// Unmounts; `detach` hides a busy mount at once and ends it when nobody uses it.
-pub fn unmount(dir: &Path, detach: bool) -> io::Result<()> {
-    let path = CString::new(dir.as_os_str().as_bytes())?;
-    let flags = libc::UMOUNT_NOFOLLOW | if detach { libc::MNT_DETACH } else { 0 };
-    // SAFETY: `path` is a string that ends in NUL and lives until the call returns.
-    done(unsafe { libc::umount2(path.as_ptr(), flags) })
 }
 
 /// Local calendar time of seconds since 1970.

@@ -149,14 +149,12 @@ impl Door {
 
     /// An append goes to where the file ends now, not to where this kernel last saw its end: another
     /// node may have written since. Appends of several nodes *at the same time* are not kept apart.
-    fn write_file(&self, target: INodeNo, handle: FileHandle, offset: u64, data: &[u8], flags: OpenFlags) -> Result<u32, Errno> {
-        let file = self.file(handle)?;
-        let appends = flags.0 & libc::O_APPEND != 0;
-        self.serve("write to", target, async {
-            let offset = if appends { self.client.getattr(&identity::own(), file.ino()).await?.size } else { offset };
-            file.write(offset, data).await
-        })?;
-        Ok(data.len() as u32)
+    fn append_file(&self, request: &Request, target: INodeNo, file: &File, data: &[u8]) -> Result<(), Errno> {
+        let who = self.callers.who(request);
+        self.serve("append to", target, async {
+            let end = self.client.getattr(&who, file.ino()).await?.size;
+            file.write(end, data).await
+        })
     }
 
     /// Gives entries from `offset` on to `give`, which says whether it had room for one.
@@ -398,7 +396,7 @@ impl Filesystem for Door {
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         target: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -408,8 +406,12 @@ impl Filesystem for Door {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.write_file(target, handle, offset, data, flags) {
-            Ok(count) => reply.written(count),
+        let written = self.file(handle).and_then(|file| match flags.0 & libc::O_APPEND {
+            0 => self.serve("write to", target, file.write(offset, data)),
+            _ => self.append_file(request, target, &file, data),
+        });
+        match written {
+            Ok(()) => reply.written(data.len() as u32),
             Err(errno) => reply.error(errno),
         }
     }

@@ -163,7 +163,9 @@ fn check_chown(identity: &Identity, attr: &Attr, change: &Change) -> Result<(), 
         return Err(not_permitted(identity, "change the owner"));
     }
     match change.gid {
-        Some(gid) if gid != attr.gid && !identity.in_group(gid) => Err(not_permitted(identity, &format!("give a file to group {gid}"))),
+        Some(gid) if gid != attr.gid && !identity.in_group(gid) => {
+            Err(not_permitted(identity, &format!("give a file to group {gid}")))
+        }
         _ => Ok(()),
     }
 }

@@ -31,7 +31,8 @@ fn empty_tables_have_nothing<T: Tables>(tables: &T) {
 fn equal_hashes_are_told_apart_by_name<T: Tables>(mut tables: T) {
     let value = |ino| EntryValue { ino: Ino(ino), kind: FileKind::File };
     let last = (1 << NameHash::BITS) - 1;
-    let keys = [key(1, 5, b"\x01"), key(1, 5, b"\x01\x01"), key(1, 5, b"b"), key(1, last, &[255; 255]), key(2, 0, b"\x01")];
+    let keys =
+        [key(1, 5, b"\x01"), key(1, 5, b"\x01\x01"), key(1, 5, b"b"), key(1, last, &[255; 255]), key(2, 0, b"\x01")];
     for (number, key) in keys.iter().enumerate().rev() {
         assert_eq!(tables.insert_entry(key, value(number as u64)), None);
     }
@@ -130,7 +131,8 @@ fn compare<T: Tables>(tables: &T, model: &Model) {
     assert_eq!(tables.entry_count(), entries.len() as u64);
     for (key, value) in &entries {
         assert_eq!(tables.entry(key), Some(*value));
-        let from: Vec<_> = tables.entries_of(key.parent, key.hash).map(|(hash, name, value)| (hash, name.clone(), value)).collect();
+        let from: Vec<_> =
+            tables.entries_of(key.parent, key.hash).map(|(hash, name, value)| (hash, name.clone(), value)).collect();
         let rows = entries.iter().filter(|(other, _)| other.parent == key.parent && other.hash >= key.hash);
         assert_eq!(from, rows.map(|(key, value)| (key.hash, key.name.clone(), *value)).collect::<Vec<_>>());
     }

@@ -28,7 +28,16 @@ impl<T: Tables> Shard<T> {
         if self.tables.inode(Ino::ROOT).is_some() {
             return Err(Code::Exists.into());
         }
-        let new = NewFile { kind: FileKind::Directory, mode, uid, gid, rdev: 0, target: Default::default(), born, chunk_bits };
+        let new = NewFile {
+            kind: FileKind::Directory,
+            mode,
+            uid,
+            gid,
+            rdev: 0,
+            target: Default::default(),
+            born,
+            chunk_bits,
+        };
         new.check()?;
         let inode = new.inode(Ino::ROOT, Ino::ROOT, time);
         let attr = inode.attr.clone();
@@ -66,7 +75,14 @@ impl<T: Tables> Shard<T> {
         Ok((reply, Effects { attr, ..Effects::default() }))
     }
 
-    pub(crate) fn remove(&mut self, key: &EntryKey, only: Option<Ino>, moved: bool, under: Option<TxId>, time: Time) -> Step {
+    pub(crate) fn remove(
+        &mut self,
+        key: &EntryKey,
+        only: Option<Ino>,
+        moved: bool,
+        under: Option<TxId>,
+        time: Time,
+    ) -> Step {
         self.assert_mine(key);
         if let Hold::Over = self.hold(key, under)? {
             return Ok((Reply::Done, Effects::default()));
@@ -137,7 +153,9 @@ impl<T: Tables> Shard<T> {
                 self.check_leads_to(found.ok_or(Code::NotFound)?, lock.ino)?;
                 Reply::Done
             }
-            Role::Destination => Reply::Prepared { victim: found.map(|value| Victim { ino: value.ino, kind: value.kind }) },
+            Role::Destination => {
+                Reply::Prepared { victim: found.map(|value| Victim { ino: value.ino, kind: value.kind }) }
+            }
         };
         self.tables.insert_lock(key, lock.clone());
         Ok((reply, Effects::default()))
@@ -217,7 +235,10 @@ impl NewFile {
     fn check(&self) -> Result<(), Failure> {
         if !(CHUNK_BITS_MIN..=CHUNK_BITS_MAX).contains(&self.chunk_bits) {
             let limits = format!("{CHUNK_BITS_MIN} to {CHUNK_BITS_MAX}");
-            return Err(Failure::new(Code::Invalid, format!("chunks of 2^{} bytes: the exponent must be {limits}", self.chunk_bits)));
+            return Err(Failure::new(
+                Code::Invalid,
+                format!("chunks of 2^{} bytes: the exponent must be {limits}", self.chunk_bits),
+            ));
         }
         if self.kind != FileKind::Symlink {
             return Ok(());
@@ -225,9 +246,10 @@ impl NewFile {
         match self.target.0.len() {
             // symlink(2) says ENOENT.
             0 => Err(Failure::new(Code::NotFound, "a symbolic link to nothing")),
-            len if len > TARGET_BYTES_MAX => {
-                Err(Failure::new(Code::NameTooLong, format!("a link's target of {len} bytes: at most {TARGET_BYTES_MAX} are possible")))
-            }
+            len if len > TARGET_BYTES_MAX => Err(Failure::new(
+                Code::NameTooLong,
+                format!("a link's target of {len} bytes: at most {TARGET_BYTES_MAX} are possible"),
+            )),
             _ => Ok(()),
         }
     }

@@ -13,7 +13,9 @@ impl<T: Tables> Shard<T> {
         let attr = &self.tables.inode(ino).ok_or(Code::NotFound)?.attr;
         match attr {
             // link(2): EPERM for directories.
-            Attr { kind: FileKind::Directory, .. } => Err(Failure::new(Code::NotPermitted, "directories have one name")),
+            Attr { kind: FileKind::Directory, .. } => {
+                Err(Failure::new(Code::NotPermitted, "directories have one name"))
+            }
             // The last name is gone: a file that is only held open gets no name again.
             Attr { links: 0, .. } => Err(Code::NotFound.into()),
             Attr { links, .. } if *links >= LINKS_MAX => Err(Code::TooManyLinks.into()),
@@ -26,8 +28,12 @@ impl<T: Tables> Shard<T> {
 
     pub(crate) fn drop_link(&mut self, ino: Ino, time: Time) -> Step {
         match self.here(ino)?.attr {
-            Attr { kind: FileKind::Directory, .. } => Err(Failure::new(Code::IsDirectory, "a directory's links are not lowered")),
-            Attr { links: 0, .. } => Err(Failure::new(Code::NotFound, format!("inode {ino} has no link left to lower"))),
+            Attr { kind: FileKind::Directory, .. } => {
+                Err(Failure::new(Code::IsDirectory, "a directory's links are not lowered"))
+            }
+            Attr { links: 0, .. } => {
+                Err(Failure::new(Code::NotFound, format!("inode {ino} has no link left to lower")))
+            }
             _ => {
                 let attr = self.lower_links(ino, time).ok_or_else(|| gone(ino))?;
                 let orphan = (attr.links == 0).then_some(ino);
@@ -81,7 +87,8 @@ impl<T: Tables> Shard<T> {
         let inode = self.file_here(ino)?;
         check_size(size)?;
         let raised = inode.attr.generation.0.checked_add(1).map(Generation);
-        let generation = raised.ok_or_else(|| Failure::new(Code::Limit, format!("inode {ino} has been truncated 2^32 times")))?;
+        let generation =
+            raised.ok_or_else(|| Failure::new(Code::Limit, format!("inode {ino} has been truncated 2^32 times")))?;
         // An older cut that left as much or more is covered by this one.
         let kept = inode.cuts.iter().filter(|cut| cut.length < size).count();
         if kept >= CUTS_PENDING_MAX {

@@ -77,20 +77,41 @@ impl<T: Tables> Shard<T> {
     pub fn with_tables(id: ShardId, incarnation: Incarnation, shards: u32, tables: T) -> Self {
         assert!(shards.is_power_of_two() && id.0 < shards, "shard {id} of {shards}");
         let counter_end = COUNTER_MIN + INO_BLOCK;
-        Shard { id, tables, incarnation, shards, retries: RetryTable::default(), counter_next: COUNTER_MIN, counter_end }
+        Shard {
+            id,
+            tables,
+            incarnation,
+            shards,
+            retries: RetryTable::default(),
+            counter_next: COUNTER_MIN,
+            counter_end,
+        }
     }
 
     /// Makes the root directory; only in shard 0, only once.
     ///
     /// # Errors
     /// `Invalid` in any other shard, `Exists` if there is one.
-    pub fn make_root(&mut self, uid: u32, gid: u32, mode: u32, born: MapEpoch, chunk_bits: u8, time: Time) -> Result<Attr, Failure> {
+    pub fn make_root(
+        &mut self,
+        uid: u32,
+        gid: u32,
+        mode: u32,
+        born: MapEpoch,
+        chunk_bits: u8,
+        time: Time,
+    ) -> Result<Attr, Failure> {
         let applied = self.apply(&Op::MakeRoot { uid, gid, mode, born, chunk_bits }, &Stamp::at(time));
         applied.reply.map(|_| applied.effects.attr.expect("a root directory just made is here"))
     }
 
     /// Whether a change is new, and if not, how it ended; also raises the session's floor.
-    pub fn check(&mut self, session: SessionId, sequence: Sequence, floor: Sequence) -> Verdict<Result<Reply, Failure>> {
+    pub fn check(
+        &mut self,
+        session: SessionId,
+        sequence: Sequence,
+        floor: Sequence,
+    ) -> Verdict<Result<Reply, Failure>> {
         self.retries.check(session, sequence, floor)
     }
 
@@ -146,7 +167,10 @@ impl<T: Tables> Shard<T> {
     /// The next inode number.
     pub(crate) fn issue(&mut self) -> Result<Ino, Failure> {
         let ino = Ino::new(self.id, self.incarnation, self.counter_next).ok_or_else(|| {
-            Failure::new(Code::NoSpace, format!("shard {} has issued all inode numbers of incarnation {}", self.id, self.incarnation))
+            Failure::new(
+                Code::NoSpace,
+                format!("shard {} has issued all inode numbers of incarnation {}", self.id, self.incarnation),
+            )
         })?;
         if self.counter_next == self.counter_end {
             self.counter_end += INO_BLOCK;

@@ -15,7 +15,7 @@ use aze_meta::{EntryKey, EntryValue, Op, Role, Stamp};
 use aze_proto::message::Victim;
 use aze_proto::{Code, Failure, FileKind, Identity, Incarnation, Ino, Name, NameHash, Reply, Request, ServerIndex, ShardId, TxId};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,14 +29,27 @@ const DECISION_PATIENCE: Duration = Duration::from_secs(5);
 /// Directories between a directory and the root, at most; more can only be damage.
 const DEPTH_MAX: usize = 65_536;
 
-/// Transactions that this server coordinates and that are not yet over.
+/// Finished transactions of other coordinators that are remembered, so that a late copy of a message
+/// does not lock a name for one that is over. Older ones are caught by asking for the decision.
+const FINISHED_KEPT: usize = 65_536;
+
+/// Transactions that concern this server.
 pub(crate) struct Transactions {
+    /// Those it coordinates and that are not yet over, and whether they are decided.
     active: Mutex<BTreeMap<TxId, bool>>,
+    /// Those that are over at the side of the new name, and whether they were committed.
+    finished: Mutex<Finished>,
+}
+
+#[derive(Default)]
+struct Finished {
+    committed: BTreeMap<TxId, bool>,
+    order: VecDeque<TxId>,
 }
 
 impl Transactions {
     pub(crate) fn new() -> Transactions {
-        Transactions { active: Mutex::new(BTreeMap::new()) }
+        Transactions { active: Mutex::new(BTreeMap::new()), finished: Mutex::new(Finished::default()) }
     }
 
     /// What became of a transaction: `None` while it is undecided. One that is not known was given
@@ -60,9 +73,27 @@ impl Transactions {
     fn end(&self, tx: TxId) {
         self.active.lock().remove(&tx);
     }
+
+    fn finish(&self, tx: TxId, committed: bool) {
+        let mut finished = self.finished.lock();
+        if finished.committed.insert(tx, committed).is_none() {
+            finished.order.push_back(tx);
+        }
+        if finished.order.len() > FINISHED_KEPT
+            && let Some(oldest) = finished.order.pop_front()
+        {
+            finished.committed.remove(&oldest);
+        }
+    }
+
+    fn finished(&self, tx: TxId) -> Option<bool> {
+        self.finished.lock().committed.get(&tx).copied()
+    }
 }
 
-/// A rename in progress, at its coordinator.
+/// A rename in progress, at its coordinator. Every try is a transaction of its own, so that a late
+/// message of one does nothing to the next.
+#[derive(Clone)]
 struct Move {
     tx: TxId,
     identity: Identity,
@@ -107,7 +138,7 @@ impl Server {
         if parent == to_parent && name == to_name {
             return if no_replace { Err(Code::Exists.into()) } else { Ok(Reply::Done.into()) };
         }
-        let plan = Arc::new(Move {
+        let plan = Move {
             tx: TxId(self.io.random_u64()),
             identity: work.identity.clone(),
             from,
@@ -116,20 +147,15 @@ impl Server {
             no_replace,
             stamp: work.stamp,
             deadline_ns: work.deadline_ns,
-        });
+        };
         let server = self.clone();
         then(async move {
-            server.transactions.begin(plan.tx);
             let moves_tree = entry.kind == FileKind::Directory && plan.changes_parent();
-            let result = if moves_tree { server.rename_with_token(&plan, &entry).await } else { server.rename_until_free(&plan, &entry).await };
-            if server.transactions.outcome(plan.tx).is_none() {
-                server.transactions.end(plan.tx);
-            }
-            result
+            if moves_tree { server.rename_with_token(&plan, &entry).await } else { server.rename_until_free(&plan, &entry).await }
         })
     }
 
-    async fn rename_with_token(self: &Arc<Self>, plan: &Arc<Move>, entry: &EntryValue) -> Result<Reply, Failure> {
+    async fn rename_with_token(self: &Arc<Self>, plan: &Move, entry: &EntryValue) -> Result<Reply, Failure> {
         let keeper = self.map().keeper;
         self.ask(keeper, ShardId(0), Request::TakeToken { tx: plan.tx }).await?;
         let result = match self.refuse_cycle(entry.ino, plan.to_parent).await {
@@ -162,10 +188,16 @@ impl Server {
     }
 
     /// Tries until both names could be locked.
-    async fn rename_until_free(self: &Arc<Self>, plan: &Arc<Move>, entry: &EntryValue) -> Result<Reply, Failure> {
+    async fn rename_until_free(self: &Arc<Self>, plan: &Move, entry: &EntryValue) -> Result<Reply, Failure> {
         let mut pause = BUSY_PAUSE_FIRST;
         loop {
-            let failure = match self.rename_once(plan, entry).await {
+            let attempt = Arc::new(Move { tx: TxId(self.io.random_u64()), ..plan.clone() });
+            self.transactions.begin(attempt.tx);
+            let result = self.rename_once(&attempt, entry).await;
+            if self.transactions.outcome(attempt.tx).is_none() {
+                self.transactions.end(attempt.tx);
+            }
+            let failure = match result {
                 Err(failure) if failure.code == Code::Busy => failure,
                 other => return other,
             };
@@ -276,15 +308,21 @@ impl Server {
         while !self.is_stopping() {
             self.io.sleep(DECISION_PATIENCE).await;
             if incarnation() != before {
-                self.transactions.end(plan.tx);
-                self.unlock_source(plan);
-                return;
+                return self.keep_source(plan);
             }
-            if self.ask_shard(shard, plan.commit()).await.is_ok() {
-                self.remove_source(plan, entry);
-                return;
+            match self.ask_shard(shard, plan.commit()).await {
+                Ok(_) => return self.remove_source(plan, entry),
+                // It has restarted, and this server has not heard of it yet.
+                Err(failure) if failure.code == Code::Lost => return self.keep_source(plan),
+                Err(_) => {}
             }
         }
+    }
+
+    /// The end of a rename whose new name is lost: the old one stays.
+    fn keep_source(&self, plan: &Move) {
+        self.transactions.end(plan.tx);
+        self.unlock_source(plan);
     }
 
     /// The end of a rename: the old name goes, and its lock with it.
@@ -326,6 +364,9 @@ impl Server {
         work.identity = identity;
         let (cell, key) = self.entry_place(work, to_parent, &to_name)?;
         let mut names = cell.names.lock();
+        if self.transactions.finished(tx).is_some() {
+            return Err(Failure::new(Code::Replayed, "the rename is over").into());
+        }
         let existing = names.shard.entry(&key);
         let victim = existing.map(|entry| Victim { ino: entry.ino, kind: entry.kind });
         match names.shard.lock_of(&key) {
@@ -360,13 +401,17 @@ impl Server {
         let key = EntryKey { parent: to_parent, hash, name: to_name.clone() };
         let mut names = cell.names.lock();
         let Some(lock) = names.shard.lock_of(&key).filter(|lock| lock.tx == tx).cloned() else {
-            return Ok(Reply::Done.into());
+            return match self.transactions.finished(tx) {
+                Some(true) => Ok(Reply::Done.into()),
+                _ => Err(Failure::new(Code::Lost, format!("rename {tx}: {} does not know it", self.who())).into()),
+            };
         };
         let victim = names.shard.entry(&key);
         let stamp = self.own_stamp(stamp);
         let op = Op::Insert { key: key.clone(), ino: lock.ino, kind: lock.kind, replace: true, under: Some(tx), attr: None };
         let applied = names.shard.apply(&op, &stamp);
         applied.reply?;
+        self.transactions.finish(tx, true);
         let is_dir = lock.kind == FileKind::Directory;
         match victim {
             None => self.directories.added(to_parent, cell.id, is_dir, stamp.time),
@@ -391,6 +436,7 @@ impl Server {
         let cell = self.cell(hash.shard(self.config.shards))?;
         let key = EntryKey { parent: to_parent, hash, name: to_name.clone() };
         let mut names = cell.names.lock();
+        self.transactions.finish(tx, false);
         if names.shard.lock_of(&key).is_some_and(|lock| lock.tx == tx) {
             if names.shard.entry(&key).is_none() {
                 self.directories.not_added(to_parent);

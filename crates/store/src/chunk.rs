@@ -65,7 +65,12 @@ impl Chunk {
             let count = (part.end - 1) / BLOCK_BYTES - part.start / BLOCK_BYTES + 1;
             let (mine, rest) = sums.split_at(count);
             sums = rest;
-            unit.write(part.start - base, &data[part.start - offset..part.end - offset], mine, self.end.saturating_sub(base));
+            unit.write(
+                part.start - base,
+                &data[part.start - offset..part.end - offset],
+                mine,
+                self.end.saturating_sub(base),
+            );
         }
         self.end = self.end.max(range.end);
         Ok(())
@@ -91,11 +96,10 @@ impl Chunk {
     /// The frames that a write to `range` needs, one place for each unit: all or none.
     fn allocate(&self, slab: &Arc<Slab>, range: &Range<usize>) -> Result<Vec<Option<Frame>>, Trouble> {
         let need = |index: usize| {
-            let unit = self.units.get(index).and_then(Option::as_ref);
-            let defined = unit.map_or(0, |unit| unit.sums.len() * BLOCK_BYTES);
-            let bytes = defined.max((range.end - index * BASE_BYTES).min(BASE_BYTES));
+            let bytes = (range.end - index * BASE_BYTES).min(BASE_BYTES);
             let class = FrameClass::for_bytes(bytes).expect("a unit is no larger than the largest frame");
-            (unit.map(|unit| unit.frame.class()) < Some(class)).then_some(class)
+            let have = self.units.get(index).and_then(Option::as_ref).map(|unit| unit.frame.class());
+            (have < Some(class)).then_some(class)
         };
         units_of(range)
             .map(|index| need(index).map(|class| slab.allocate(class).ok_or(Trouble::NoSpace)).transpose())

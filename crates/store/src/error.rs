@@ -70,16 +70,24 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StoreError::GenerationStale(now) => write!(f, "the file has been truncated: it is in generation {now}"),
-            StoreError::MissedCut { have } => write!(f, "a truncation after generation {have} has not arrived here yet"),
+            StoreError::MissedCut { have } => {
+                write!(f, "a truncation after generation {have} has not arrived here yet")
+            }
             StoreError::Deleted { ino } => write!(f, "inode {ino} has been deleted"),
             StoreError::NoSpace { used_bytes, capacity_bytes } => {
-                write!(f, "{used_bytes} of {capacity_bytes} bytes of this server's memory are in use: remove files, or use more servers")
+                write!(
+                    f,
+                    "{used_bytes} of {capacity_bytes} bytes of this server's memory are in use: remove files, or use more servers"
+                )
             }
             StoreError::Damaged { ino, chunk, piece } => {
                 write!(f, "piece {piece} of a write to chunk {chunk} of inode {ino} arrived damaged: write it again")
             }
             StoreError::Corrupt { ino, chunk, block } => {
-                write!(f, "block {block} of chunk {chunk} of inode {ino} has changed in memory: overwrite the whole block, or restore the file")
+                write!(
+                    f,
+                    "block {block} of chunk {chunk} of inode {ino} has changed in memory: overwrite the whole block, or restore the file"
+                )
             }
             StoreError::OutOfRange { end } => write!(f, "byte {end} lies beyond the largest chunk"),
         }

@@ -34,16 +34,34 @@ pub struct ChunkShard {
 impl ChunkShard {
     /// A shard without data.
     pub fn new(store: Arc<Store>) -> ChunkShard {
-        ChunkShard { store, retries: RetryTable::default(), generations: BTreeMap::new(), chunks: BTreeMap::new(), bytes: 0 }
+        ChunkShard {
+            store,
+            retries: RetryTable::default(),
+            generations: BTreeMap::new(),
+            chunks: BTreeMap::new(),
+            bytes: 0,
+        }
     }
 
     /// Whether a write is new, and if not, how it ended; also raises the session's floor.
-    pub fn check(&mut self, session: SessionId, sequence: Sequence, floor: Sequence) -> Verdict<Result<Reply, Failure>> {
+    pub fn check(
+        &mut self,
+        session: SessionId,
+        sequence: Sequence,
+        floor: Sequence,
+    ) -> Verdict<Result<Reply, Failure>> {
         self.retries.check(session, sequence, floor)
     }
 
     /// Remembers how a write ended. To be called under the same lock as the write.
-    pub fn record(&mut self, session: SessionId, sequence: Sequence, floor: Sequence, now: Time, outcome: Result<Reply, Failure>) {
+    pub fn record(
+        &mut self,
+        session: SessionId,
+        sequence: Sequence,
+        floor: Sequence,
+        now: Time,
+        outcome: Result<Reply, Failure>,
+    ) {
         self.retries.record(session, sequence, floor, now, outcome);
     }
 
@@ -86,7 +104,9 @@ impl ChunkShard {
         let is_new = stored.is_none();
         let target = stored.unwrap_or(&mut fresh);
         let before = target.end();
-        target.write(&self.store.slab, offset as usize, data, sums).map_err(|trouble| self.store.explain(ino, chunk, trouble))?;
+        target
+            .write(&self.store.slab, offset as usize, data, sums)
+            .map_err(|trouble| self.store.explain(ino, chunk, trouble))?;
         self.bytes += (target.end() - before) as u64;
         if is_new {
             self.chunks.insert((ino, chunk), fresh);
@@ -204,7 +224,9 @@ fn check_range(offset: u32, len: usize) -> Result<(), StoreError> {
 impl Store {
     fn explain(&self, ino: Ino, chunk: u64, trouble: Trouble) -> StoreError {
         match trouble {
-            Trouble::NoSpace => StoreError::NoSpace { used_bytes: self.used_bytes(), capacity_bytes: self.capacity_bytes() },
+            Trouble::NoSpace => {
+                StoreError::NoSpace { used_bytes: self.used_bytes(), capacity_bytes: self.capacity_bytes() }
+            }
             Trouble::Rotten { block } => StoreError::Corrupt { ino, chunk, block },
         }
     }

@@ -74,7 +74,8 @@ fn every_change_takes_effect_once() {
 #[test]
 fn one_seed_gives_one_run() {
     let run = || {
-        let faults = Faults { loss_ppm: 50_000, duplicate_ppm: 50_000, reorder_ppm: 50_000, connection_cut_ppm: 10_000, ..Faults::default() };
+        let faults =
+            Faults { loss_ppm: 50_000, duplicate_ppm: 50_000, reorder_ppm: 50_000, connection_cut_ppm: 10_000, ..Faults::default() };
         let sim = Sim::new(5, faults);
         let (_service, _listener, to) = server(&sim, 5 * MS);
         let caller = caller(&sim.node("c"), 1);
@@ -95,7 +96,8 @@ fn without_faults_each_request_is_sent_once_over_one_connection() {
     assert!(answers.iter().all(Result::is_ok));
     let counters = caller.counters();
     assert_eq!((counters.sent, counters.resent, counters.reconnects), (300, 0, 0));
-    assert_eq!((service.seen.lock().requests, service.seen.lock().opened), (300, 1));
+    let seen = service.seen.lock();
+    assert_eq!((seen.requests, seen.opened), (300, 1));
 }
 
 #[test]
@@ -212,7 +214,8 @@ fn too_many_pending_is_asked_again() {
     let caller = caller(&sim.node("c"), 1);
     service.seen.lock().refuse_next = 3;
     sim.block_on(unlink(&caller, &to, 1, "a", 10)).unwrap();
-    assert_eq!((service.seen.lock().requests, service.seen.lock().effects.len()), (4, 1));
+    let seen = service.seen.lock();
+    assert_eq!((seen.requests, seen.effects.len()), (4, 1));
 }
 
 #[test]
@@ -246,7 +249,8 @@ fn disconnecting_sends_what_is_in_flight_over_a_new_connection() {
         };
         join(unlink(&caller, &to, 1, "a", 10), cut).await.0.unwrap();
     });
-    assert_eq!((service.seen.lock().opened, service.seen.lock().effects.len()), (2, 1));
+    let seen = service.seen.lock();
+    assert_eq!((seen.opened, seen.effects.len()), (2, 1));
 }
 
 #[test]
@@ -263,7 +267,8 @@ fn a_closed_caller_says_so() {
         assert_eq!(unlink(&caller, &to, 1, "b", 10).await.unwrap_err().code, Code::Expired);
         sim.sleep(std::time::Duration::from_secs(1)).await;
     });
-    assert_eq!((service.seen.lock().opened, service.seen.lock().closed), (1, 1));
+    let seen = service.seen.lock();
+    assert_eq!((seen.opened, seen.closed), (1, 1));
 }
 
 #[test]

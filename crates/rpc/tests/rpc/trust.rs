@@ -86,8 +86,9 @@ fn a_client_without_the_secret_is_not_answered() {
     let failure = sim.block_on(unlink(&stranger, &target(0, "s0", &["tcp:s0:7"]), 1, "a", 3)).unwrap_err();
     assert_eq!(failure.code, Code::Unreachable);
     assert!(failure.detail.contains("same secret"), "{failure}");
-    assert_eq!((service.seen.lock().opened, service.seen.lock().requests), (0, 0));
-    assert!(service.seen.lock().refused[0].contains("without the volume's secret"));
+    let seen = service.seen.lock();
+    assert_eq!((seen.opened, seen.requests), (0, 0));
+    assert!(seen.refused[0].contains("without the volume's secret"));
 }
 
 #[test]

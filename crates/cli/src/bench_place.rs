@@ -1,0 +1,200 @@
+//! Where a measurement runs: a volume without a mount, or any directory; each tells what is cached
+//! and what is durable there, since a figure without that means nothing.
+
+use crate::exit::{Outcome, Trouble};
+use crate::session::Session;
+use aze_client::{Access, File, NewFile};
+use aze_proto::{FileKind, Ino, Name};
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What a measurement does to files, each call one operation of the kind that is timed. Names are
+/// plain file names within the place's own new directory.
+pub trait Place: Send + Sync {
+    /// Makes an empty file that must not exist, and closes it.
+    fn create(&self, name: &str) -> Outcome<()>;
+    /// Asks for the attributes by name.
+    fn stat(&self, name: &str) -> Outcome<()>;
+    /// Removes a file.
+    fn remove(&self, name: &str) -> Outcome<()>;
+    /// Writes `count` times `block` one after another into a file, made or cut to nothing before.
+    fn write(&self, name: &str, block: &[u8], count: usize) -> Outcome<()>;
+    /// Reads a file in blocks of the buffer's size from its beginning to its end; gives its length.
+    fn read(&self, name: &str, block: &mut [u8]) -> Outcome<u64>;
+    /// Removes the place's own directory, which must be empty.
+    fn end(&self) -> Outcome<()>;
+}
+
+/// What is known of a place before anything is measured.
+pub struct Described {
+    /// For the head of its column.
+    pub title: String,
+    /// What answered from memory nearer than the place itself.
+    pub cached: &'static str,
+    /// What would have survived.
+    pub durable: &'static str,
+}
+
+/// A directory of a mounted file system.
+pub struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    /// Makes a directory of its own in `target`.
+    pub fn new(target: &Path, name: &str) -> Outcome<Directory> {
+        let path = target.join(name);
+        fs::create_dir(&path).map_err(|error| Trouble::local(format!("make {}", path.display()), &error))?;
+        Ok(Directory { path })
+    }
+
+    fn trouble<T>(&self, what: &str, name: &str, result: std::io::Result<T>) -> Outcome<T> {
+        result.map_err(|error| Trouble::local(format!("{what} {}", self.path.join(name).display()), &error))
+    }
+
+    fn open(&self, what: &str, name: &str, options: &mut fs::OpenOptions) -> Outcome<fs::File> {
+        self.trouble(what, name, options.mode(0o644).open(self.path.join(name)))
+    }
+}
+
+impl Place for Directory {
+    fn create(&self, name: &str) -> Outcome<()> {
+        self.open("create", name, fs::OpenOptions::new().write(true).create_new(true)).map(drop)
+    }
+
+    fn stat(&self, name: &str) -> Outcome<()> {
+        self.trouble("stat", name, fs::symlink_metadata(self.path.join(name)).map(drop))
+    }
+
+    fn remove(&self, name: &str) -> Outcome<()> {
+        self.trouble("remove", name, fs::remove_file(self.path.join(name)))
+    }
+
+    fn write(&self, name: &str, block: &[u8], count: usize) -> Outcome<()> {
+        let mut file = self.open("write", name, fs::OpenOptions::new().write(true).create(true).truncate(true))?;
+        (0..count).try_for_each(|_| self.trouble("write", name, file.write_all(block)))
+    }
+
+    fn read(&self, name: &str, block: &mut [u8]) -> Outcome<u64> {
+        let mut file = self.open("read", name, fs::OpenOptions::new().read(true))?;
+        let mut total = 0;
+        loop {
+            match self.trouble("read", name, file.read(block))? {
+                0 => return Ok(total),
+                count => total += count as u64,
+            }
+        }
+    }
+
+    fn end(&self) -> Outcome<()> {
+        self.trouble("remove", "", fs::remove_dir(&self.path))
+    }
+}
+
+/// A directory of a volume, without a mount.
+pub struct Native {
+    session: Arc<Session>,
+    dir: Ino,
+    name: Name,
+}
+
+impl Native {
+    /// Makes a directory of its own in the volume's root.
+    pub fn new(session: Arc<Session>, name: &str) -> Outcome<Native> {
+        let name = name_of(name);
+        let new = NewFile { kind: FileKind::Directory, mode: 0o755, ..empty_file(None) };
+        let created = session.ask(format!("make aze:/{name}"), session.client.create(&session.who, Ino::ROOT, &name, &new))?;
+        Ok(Native { dir: created.attr.ino, session, name })
+    }
+
+    fn make(&self, name: &str, new: &NewFile) -> Outcome<Option<Arc<File>>> {
+        let made = self.session.client.create(&self.session.who, self.dir, &name_of(name), new);
+        Ok(self.session.ask(format!("create {name}"), made)?.file)
+    }
+
+    fn look_up(&self, name: &str) -> Outcome<Ino> {
+        let found = self.session.client.lookup(&self.session.who, self.dir, &name_of(name));
+        Ok(self.session.ask(format!("stat {name}"), found)?.ino)
+    }
+}
+
+impl Place for Native {
+    fn create(&self, name: &str) -> Outcome<()> {
+        self.make(name, &empty_file(None)).map(drop)
+    }
+
+    fn stat(&self, name: &str) -> Outcome<()> {
+        self.look_up(name).map(drop)
+    }
+
+    fn remove(&self, name: &str) -> Outcome<()> {
+        let removed = self.session.client.unlink(&self.session.who, self.dir, &name_of(name));
+        self.session.ask(format!("remove {name}"), removed)
+    }
+
+    fn write(&self, name: &str, block: &[u8], count: usize) -> Outcome<()> {
+        let access = Access { read: false, write: true };
+        let file = self.make(name, &NewFile { exclusive: false, ..empty_file(Some(access)) })?;
+        let Some(file) = file else { return Err(Trouble::usage(format!("write {name}: it is no regular file"))) };
+        for index in 0..count {
+            let offset = (index * block.len()) as u64;
+            self.session.ask(format!("write {name}"), file.write(offset, block))?;
+        }
+        self.session.ask(format!("close {name}"), file.close())
+    }
+
+    fn read(&self, name: &str, block: &mut [u8]) -> Outcome<u64> {
+        let ino = self.look_up(name)?;
+        let access = Access { read: true, write: false };
+        let file = self.session.ask(format!("open {name}"), self.session.client.open(&self.session.who, ino, access))?;
+        let mut total = 0;
+        loop {
+            match self.session.ask(format!("read {name}"), file.read_into(total, block))? {
+                0 => break,
+                count => total += count as u64,
+            }
+        }
+        self.session.ask(format!("close {name}"), file.close())?;
+        Ok(total)
+    }
+
+    fn end(&self) -> Outcome<()> {
+        let removed = self.session.client.rmdir(&self.session.who, Ino::ROOT, &self.name);
+        self.session.ask(format!("remove aze:/{}", self.name), removed)
+    }
+}
+
+fn name_of(text: &str) -> Name {
+    Name::new(text.as_bytes()).expect("names of measurements are letters and digits")
+}
+
+fn empty_file(open: Option<Access>) -> NewFile {
+    NewFile { kind: FileKind::File, mode: 0o644, rdev: 0, target: Vec::new(), exclusive: true, open, chunk_bits: 0 }
+}
+
+/// What is known of the volume as a place.
+pub fn describe_native() -> Described {
+    Described {
+        title: "aze, no mount".into(),
+        cached: "nothing: every operation is answered by a server",
+        durable: "nothing: the servers keep it in memory",
+    }
+}
+
+/// What is known of a directory as a place, from the kind of its file system (statfs(2)).
+pub fn describe(target: &Path) -> Outcome<Described> {
+    const TMPFS: i64 = 0x0102_1994;
+    const EXT: i64 = 0xEF53;
+    const FUSE: i64 = 0x6573_5546;
+    let kind = crate::sys::file_system_kind(target).map_err(|error| Trouble::local(format!("look at {}", target.display()), &error))?;
+    let (title, cached, durable) = match kind {
+        TMPFS => ("tmpfs", "everything: it is the page cache", "nothing: memory"),
+        EXT => ("ext4", "everything: the page cache, written back later", "nothing at the time measured: no fsync"),
+        FUSE => ("aze, mounted", "names and attributes for 1 s; data until the next open", "nothing: the servers keep it in memory"),
+        _ => ("other", "unknown", "unknown"),
+    };
+    Ok(Described { title: title.into(), cached, durable })
+}

@@ -1,0 +1,283 @@
+//! `aze mv`, `mkdir`, `rmdir`, `ln` and `touch`: changes of names and attributes in a volume.
+
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::place::{Place, VolumePath};
+use crate::session::{Session, Sessions};
+use crate::tally::Tally;
+use crate::when;
+use aze_client::NewFile;
+use aze_proto::attr::{Change, FileKind, SetTime};
+use aze_proto::error::{Code, Failure};
+use aze_proto::ids::Time;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+/// Rename files and directories within a volume.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  aze mv aze:/a aze:/b
+  aze mv aze:/part1 aze:/part2 aze:/done/     several into a directory
+  aze mv -n aze:/a aze:/b                     fail if /b exists")]
+pub struct MvArgs {
+    /// What to rename, then to what: SOURCE... TARGET.
+    #[arg(required = true, num_args = 2.., value_name = "PATH")]
+    paths: Vec<OsString>,
+    /// Fail where the new name exists instead of replacing it.
+    #[arg(short, long)]
+    no_clobber: bool,
+}
+
+/// Make directories.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  aze mkdir aze:/results
+  aze mkdir -p -m 700 aze:/a/b/c")]
+pub struct MkdirArgs {
+    /// Directories to make.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+    /// Make missing directories above, too; one that exists will do.
+    #[arg(short, long)]
+    parents: bool,
+    /// Permission bits in octal.
+    #[arg(short, long, default_value = "755", value_parser = parse_mode)]
+    mode: u32,
+}
+
+/// Remove empty directories.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Example:
+  aze rmdir aze:/old      (a directory with something in it: aze rm -r aze:/old)")]
+pub struct RmdirArgs {
+    /// Directories to remove.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+}
+
+/// Make a hard or a symbolic link.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  aze ln aze:/data aze:/same-data
+  aze ln -s ../data aze:/dir/link")]
+pub struct LnArgs {
+    /// An existing file; with -s any text that the link is to lead to.
+    target: OsString,
+    /// The new name, or a directory in which the target's name is used.
+    link: OsString,
+    /// Make a symbolic link.
+    #[arg(short, long)]
+    symbolic: bool,
+}
+
+/// Make files that do not exist, and set the times of those that do.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  aze touch aze:/done
+  aze touch -d '2026-11-21 13:05' aze:/data
+  aze touch -c -r aze:/a aze:/b      give /b the times of /a, if it exists")]
+pub struct TouchArgs {
+    /// Files and directories.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+    /// This time instead of now: 2026-11-21 13:05:09, with Z for UTC, or @SECONDS.
+    #[arg(short, long, value_name = "TIME", value_parser = when::parse)]
+    date: Option<Time>,
+    /// The times of this file of the volume instead of now.
+    #[arg(short, long, value_name = "PATH", conflicts_with = "date")]
+    reference: Option<OsString>,
+    /// Make no file.
+    #[arg(short = 'c', long)]
+    no_create: bool,
+}
+
+/// Runs `aze mv`.
+pub fn run_mv(args: &MvArgs) -> Outcome<Exit> {
+    let mut sessions = Sessions::default();
+    let (target, sources) = args.paths.split_last().expect("the parser demands two paths");
+    let places: Vec<Place> = args.paths.iter().map(|path| Place::parse(path)).collect::<Outcome<_>>()?;
+    if places.iter().any(|place| matches!(place, Place::Local(_))) {
+        return Err(Trouble::usage("renames within a volume only: to move between a volume and here, copy with 'aze cp -r', then remove the source"));
+    }
+    let target = VolumePath::parse(target)?;
+    let session = sessions.of(&target)?;
+    let is_dir = is_directory(&session, &target)?;
+    if !is_dir && (sources.len() > 1 || target.path.ends_with(b"/")) {
+        return Err(Trouble::new(Exit::Caller, format!("{}: not a directory", target.shown())));
+    }
+    let tally = Tally::new("mv");
+    for source in sources {
+        let moved = VolumePath::parse(source).and_then(|source| {
+            if !Arc::ptr_eq(&sessions.of(&source)?, &session) {
+                let (from, to) = (source.shown(), target.shown());
+                return Err(Trouble::new(Exit::Caller, format!("{from} and {to} are in two volumes: copy with 'aze cp -r', then 'aze rm -r'")));
+            }
+            rename(&session, &source, &target, is_dir, args.no_clobber)
+        });
+        tally.note(moved);
+    }
+    Ok(tally.exit())
+}
+
+/// Runs `aze mkdir`.
+pub fn run_mkdir(args: &MkdirArgs) -> Outcome<Exit> {
+    each("mkdir", &args.paths, |session, path| {
+        let (client, who) = (&session.client, &session.who);
+        session.ask(format_args!("make directory {}", path.shown()), async {
+            if args.parents {
+                return client.mkdir_all(who, &path.path, args.mode).await.map(drop);
+            }
+            let (parent, name) = client.resolve_parent(who, &path.path).await?;
+            client.create(who, parent, &name, &new_file(FileKind::Directory, args.mode)).await.map(drop)
+        })
+    })
+}
+
+/// Runs `aze rmdir`.
+pub fn run_rmdir(args: &RmdirArgs) -> Outcome<Exit> {
+    each("rmdir", &args.paths, |session, path| {
+        let (client, who) = (&session.client, &session.who);
+        session.ask(format_args!("remove directory {}", path.shown()), async {
+            let (parent, name) = client.resolve_parent(who, &path.path).await?;
+            client.rmdir(who, parent, &name).await
+        })
+    })
+}
+
+/// Runs `aze ln`.
+pub fn run_ln(args: &LnArgs) -> Outcome<Exit> {
+    let mut sessions = Sessions::default();
+    let mut link = VolumePath::parse(&args.link)?;
+    let session = sessions.of(&link)?;
+    let target_place = Place::parse(&args.target)?;
+    if is_directory(&session, &link)? {
+        let name = target_place.base_name();
+        link = link.join(&name.ok_or_else(|| Trouble::usage(format!("{}: a directory: give the link's name, too", link.shown())))?);
+    }
+    let (client, who) = (&session.client, &session.who);
+    let what = format!("make link {}", link.shown());
+    if args.symbolic {
+        // A path of the volume is written as seen from its root; other text stays as it is.
+        let target = match &target_place {
+            Place::Volume(path) => path.path.clone(),
+            Place::Local(_) => args.target.as_bytes().to_vec(),
+        };
+        let made = async {
+            let (parent, name) = client.resolve_parent(who, &link.path).await?;
+            client.create(who, parent, &name, &NewFile { target, ..new_file(FileKind::Symlink, 0o777) }).await.map(drop)
+        };
+        session.ask(what, made)?;
+        return Ok(Exit::Done);
+    }
+    let target = VolumePath::parse(&args.target)?;
+    if !Arc::ptr_eq(&sessions.of(&target)?, &session) {
+        return Err(Trouble::new(Exit::Caller, format!("{} and {} are in two volumes: only -s can link them", target.shown(), link.shown())));
+    }
+    session.ask(what, async {
+        let attr = client.resolve(who, &target.path, false).await?;
+        let (parent, name) = client.resolve_parent(who, &link.path).await?;
+        client.link(who, attr.ino, parent, &name).await.map(drop)
+    })?;
+    Ok(Exit::Done)
+}
+
+/// Runs `aze touch`.
+pub fn run_touch(args: &TouchArgs) -> Outcome<Exit> {
+    let times = match &args.reference {
+        Some(reference) => {
+            let mut sessions = Sessions::default();
+            let reference = VolumePath::parse(reference)?;
+            let session = sessions.of(&reference)?;
+            let attr = session.ask(reference.shown(), session.client.resolve(&session.who, &reference.path, true))?;
+            (SetTime::To { time: attr.atime }, SetTime::To { time: attr.mtime })
+        }
+        None => args.date.map_or((SetTime::Now, SetTime::Now), |time| (SetTime::To { time }, SetTime::To { time })),
+    };
+    each("touch", &args.paths, |session, path| {
+        let touched = session.runtime.block_on(touch(session, path, times, args.no_create));
+        touched.map_err(|failure| Trouble::volume(format!("touch {}", path.shown()), &failure))
+    })
+}
+
+async fn touch(session: &Session, path: &VolumePath, (atime, mtime): (SetTime, SetTime), no_create: bool) -> Result<(), Failure> {
+    let (client, who) = (&session.client, &session.who);
+    let ino = match client.resolve(who, &path.path, true).await {
+        Err(failure) if failure.code == Code::NotFound && no_create => return Ok(()),
+        Err(failure) if failure.code == Code::NotFound => {
+            let (parent, name) = client.resolve_parent(who, &path.path).await?;
+            let made = client.create(who, parent, &name, &NewFile { exclusive: false, ..new_file(FileKind::File, 0o644) }).await?;
+            if made.created && mtime == SetTime::Now {
+                return Ok(());
+            }
+            made.attr.ino
+        }
+        attr => attr?.ino,
+    };
+    let change = Change { atime: Some(atime), mtime: Some(mtime), ..Change::default() };
+    client.setattr(who, ino, &change).await.map(drop)
+}
+
+fn rename(session: &Session, source: &VolumePath, target: &VolumePath, is_dir: bool, no_replace: bool) -> Outcome<()> {
+    let to = match Place::Volume(source.clone()).base_name() {
+        Some(name) if is_dir => target.join(&name),
+        Some(_) => target.clone(),
+        None => return Err(Trouble::usage(format!("{}: has no name that could be changed", source.shown()))),
+    };
+    let (client, who) = (&session.client, &session.who);
+    session.ask(format_args!("rename {} to {}", source.shown(), to.shown()), async {
+        let (parent, name) = client.resolve_parent(who, &source.path).await?;
+        let (to_parent, to_name) = client.resolve_parent(who, &to.path).await?;
+        client.rename(who, parent, &name, to_parent, &to_name, no_replace).await
+    })
+}
+
+fn is_directory(session: &Session, path: &VolumePath) -> Outcome<bool> {
+    match session.runtime.block_on(session.client.resolve(&session.who, &path.path, true)) {
+        Ok(attr) => Ok(attr.kind == FileKind::Directory),
+        Err(failure) if failure.code == Code::NotFound => Ok(false),
+        Err(failure) => Err(Trouble::volume(path.shown(), &failure)),
+    }
+}
+
+/// Does the same to every path, and counts.
+fn each(command: &'static str, paths: &[OsString], mut act: impl FnMut(&Session, &VolumePath) -> Outcome<()>) -> Outcome<Exit> {
+    let mut sessions = Sessions::default();
+    let tally = Tally::new(command);
+    for path in paths {
+        let done = VolumePath::parse(path).and_then(|path| {
+            let session = sessions.of(&path)?;
+            act(&session, &path)
+        });
+        tally.note(done);
+    }
+    Ok(tally.exit())
+}
+
+fn new_file(kind: FileKind, mode: u32) -> NewFile {
+    NewFile { kind, mode, rdev: 0, target: Vec::new(), exclusive: true, open: None, chunk_bits: 0 }
+}
+
+/// Permission bits in octal. The error says what was expected.
+fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777 && !text.starts_with('+'));
+    mode.ok_or_else(|| format!("'{text}' is not a mode: expected octal digits such as 755"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!(parse_mode("755"), Ok(0o755));
+        assert_eq!(parse_mode("1777"), Ok(0o1777));
+        for text in ["", "8", "17777", "rwx", "+7"] {
+            assert!(parse_mode(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! `aze cp`: copies in every direction between local paths and volumes.
+//!
+//! One thread walks the sources, makes directories and feeds a bounded queue; worker threads copy
+//! (see [`crate::copy_workers`]). Directories get their final mode and times last, when nothing is
+//! put into them any more.
+
+use crate::copy_workers::{Job, Plan, Transfer, Workers};
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::place::Place;
+use crate::progress::Progress;
+use crate::session::Sessions;
+use crate::tally::Tally;
+use crate::tree::{Meta, Spot};
+use aze_proto::attr::FileKind;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::sync::Arc;
+
+/// Most worker threads.
+const JOBS_MAX: u16 = 256;
+
+/// Copy files between local paths and volumes, or within one, in parallel.
+///
+/// A copied file never looks done before it is: a local target gets its name last, and a partial
+/// file in a volume is removed when its copy fails. What is read and written is checked end to end
+/// by checksums; --verify reads both sides once more.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  aze cp data.h5 aze:/                 copy a file in
+  aze cp -r aze:/results .             copy a tree out
+  aze cp -rp in1 in2 aze:/input/       several at once, with owners and times
+  aze cp -r aze://a/x aze://b/y        from one volume to another")]
+pub struct Args {
+    /// What to copy, then where to: SOURCE... TARGET.
+    #[arg(required = true, num_args = 2.., value_name = "PATH")]
+    paths: Vec<OsString>,
+    /// Copy directories with all that is in them; symbolic links are copied as links.
+    #[arg(short = 'r', long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// Keep owner and times, too.
+    #[arg(short, long)]
+    preserve: bool,
+    /// Name each file as it is done.
+    #[arg(short, long)]
+    verbose: bool,
+    /// No progress and no summary.
+    #[arg(short, long)]
+    quiet: bool,
+    /// Read source and target again and compare them.
+    #[arg(long)]
+    verify: bool,
+    /// Files and parts of files copied at the same time.
+    #[arg(short, long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=i64::from(JOBS_MAX)))]
+    jobs: u16,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Outcome<Exit> {
+    let mut sessions = Sessions::default();
+    let places: Vec<Place> = args.paths.iter().map(|path| Place::parse(path)).collect::<Outcome<_>>()?;
+    let (target, sources) = places.split_last().expect("the parser demands two paths");
+    let into = Spot::of(target, &mut sessions)?;
+    let is_dir = match into.stat(true)? {
+        Some(meta) => meta.kind == FileKind::Directory,
+        None if sources.len() > 1 || (target.ends_with_slash() && !args.recursive) => {
+            return Err(Trouble::new(Exit::NotFound, format!("{}: no such directory: make it first with 'aze mkdir' or 'mkdir'", into.shown())));
+        }
+        None => false,
+    };
+    if sources.len() > 1 && !is_dir {
+        return Err(Trouble::new(Exit::Caller, format!("{}: not a directory, but several sources are to go there", into.shown())));
+    }
+    let progress = Arc::new(Progress::new(args.quiet));
+    let tally = Arc::new(Tally::with_bar("cp", progress.bar()));
+    let plan = Arc::new(Plan { preserve: args.preserve, verify: args.verify, verbose: args.verbose, progress, tally });
+    let mut walk = Walk { args, plan: plan.clone(), workers: Workers::start(args.jobs.into(), &plan)?, dirs: Vec::new(), made: BTreeSet::new() };
+    for source in sources {
+        let copied = walk.source(source, &into, is_dir, &mut sessions);
+        if let Err(trouble) = copied {
+            plan.tally.fail(&trouble);
+        }
+    }
+    let Walk { workers, dirs, .. } = walk;
+    workers.finish();
+    for (dir, meta) in dirs.iter().rev() {
+        if let Err(trouble) = dir.tree.set_dir(&dir.path, meta, args.preserve) {
+            plan.tally.fail(&trouble);
+        }
+    }
+    finish(args, &plan)
+}
+
+fn finish(args: &Args, plan: &Plan) -> Outcome<Exit> {
+    let summary = plan.progress.finish();
+    let failed = plan.tally.failed();
+    if failed > 0 {
+        eprintln!("aze: cp: {failed} failed; copied {summary}");
+    } else if !args.quiet {
+        eprintln!("copied {summary}");
+    }
+    Ok(plan.tally.exit())
+}
+
+/// The walk over the sources.
+struct Walk<'a> {
+    args: &'a Args,
+    plan: Arc<Plan>,
+    workers: Workers,
+    /// Directories made, parents before children, with what they are to become.
+    dirs: Vec<(Spot, Meta)>,
+    /// The same directories, so that a copy into itself ends.
+    made: BTreeSet<(String, (u64, u64))>,
+}
+
+impl Walk<'_> {
+    /// Copies one source named on the command line.
+    fn source(&mut self, source: &Place, into: &Spot, is_dir: bool, sessions: &mut Sessions) -> Outcome<()> {
+        let from = Spot::of(source, sessions)?;
+        let meta = from.must_stat(!self.args.recursive)?;
+        let to = match source.base_name() {
+            Some(name) if is_dir => into.join(&name),
+            _ => into.clone(),
+        };
+        self.visit(from, to, meta);
+        Ok(())
+    }
+
+    fn visit(&mut self, from: Spot, to: Spot, meta: Meta) {
+        let visited = match meta.kind {
+            FileKind::File => self.file(from, to, meta),
+            FileKind::Symlink => self.workers.put(Job::Link { from, to }),
+            FileKind::Directory if self.args.recursive => self.dir(&from, &to, meta),
+            FileKind::Directory => Err(Trouble::new(Exit::Caller, format!("{}: is a directory: use -r to copy it", from.shown()))),
+            _ => Err(Trouble::new(Exit::Caller, format!("{}: neither file, directory nor symbolic link: not copied", from.shown()))),
+        };
+        if let Err(trouble) = visited {
+            self.plan.tally.fail(&trouble);
+        }
+    }
+
+    fn file(&mut self, from: Spot, to: Spot, meta: Meta) -> Outcome<()> {
+        if from.tree.id() == to.tree.id() && to.stat(true)?.is_some_and(|there| there.identity == meta.identity) {
+            return Err(Trouble::new(Exit::Caller, format!("{} and {} are the same file", from.shown(), to.shown())));
+        }
+        self.plan.progress.expect(meta.size);
+        let transfer = Arc::new(Transfer::new(from, to, meta));
+        for part in 0..transfer.parts() {
+            self.workers.put(Job::Part { transfer: transfer.clone(), part })?;
+        }
+        Ok(())
+    }
+
+    fn dir(&mut self, from: &Spot, to: &Spot, meta: Meta) -> Outcome<()> {
+        if self.made.contains(&(from.tree.id(), meta.identity)) {
+            return Err(Trouble::new(Exit::Caller, format!("{}: not copied into itself", from.shown())));
+        }
+        to.tree.make_dir(&to.path)?;
+        if let Some(made) = to.stat(true)? {
+            self.made.insert((to.tree.id(), made.identity));
+        }
+        self.dirs.push((to.clone(), meta));
+        self.plan.tally.note(Ok(()));
+        let names = from.tree.list(&from.path)?;
+        if let Some(trouble) = &names.trouble {
+            self.plan.tally.fail(trouble);
+        }
+        for (name, _) in names.entries {
+            let child = from.join(&name);
+            match child.must_stat(false) {
+                Ok(meta) => self.visit(child, to.join(&name), meta),
+                Err(trouble) => self.plan.tally.fail(&trouble),
+            }
+        }
+        Ok(())
+    }
+}

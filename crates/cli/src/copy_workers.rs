@@ -1,0 +1,235 @@
+//! The threads that copy files, and the queue that feeds them.
+
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::progress::Progress;
+use crate::tally::Tally;
+use crate::tree::{Meta, Sink, Source, Spot};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+/// Bytes of a large file that one worker copies before another may go on: large enough that
+/// changing over costs nothing, small enough that a few gigabytes keep all workers busy.
+const PART_BYTES: u64 = 64 << 20;
+
+/// Bytes read and then written at once: several chunks, so that several servers work for one thread.
+const BLOCK_BYTES: usize = 4 << 20;
+
+/// Jobs that wait in the queue; the walk waits when it is full.
+const QUEUE_JOBS_MAX: usize = 1024;
+
+/// What all workers of one command share.
+pub struct Plan {
+    /// Keep owner and times.
+    pub preserve: bool,
+    /// Read both sides again and compare.
+    pub verify: bool,
+    /// Name each file that is done.
+    pub verbose: bool,
+    /// What has been done.
+    pub progress: Arc<Progress>,
+    /// What has failed.
+    pub tally: Arc<Tally>,
+}
+
+/// What one worker does at a time.
+pub enum Job {
+    /// Copies a part of a file.
+    Part {
+        /// The file.
+        transfer: Arc<Transfer>,
+        /// Which part, counted from 0.
+        part: u64,
+    },
+    /// Copies a symlink.
+    Link {
+        /// The link.
+        from: Spot,
+        /// Its copy.
+        to: Spot,
+    },
+}
+
+/// The threads.
+pub struct Workers {
+    queue: SyncSender<Job>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Workers {
+    /// Starts `count` threads.
+    pub fn start(count: usize, plan: &Arc<Plan>) -> Outcome<Workers> {
+        let (queue, jobs) = sync_channel(QUEUE_JOBS_MAX);
+        let jobs = Arc::new(Mutex::new(jobs));
+        let start = |_| {
+            let (plan, jobs) = (plan.clone(), jobs.clone());
+            Builder::new().name("aze-copy".into()).spawn(move || work(&plan, &jobs))
+        };
+        let threads = (0..count).map(start).collect::<std::io::Result<_>>();
+        let threads = threads.map_err(|error| Trouble::local(format!("start {count} threads"), &error))?;
+        Ok(Workers { queue, threads })
+    }
+
+    /// Queues a job; blocks while the queue is full.
+    pub fn put(&self, job: Job) -> Outcome<()> {
+        self.queue.send(job).map_err(|_| Trouble::new(Exit::Fatal, "the threads that copy have ended: a defect in aze"))
+    }
+
+    /// Waits until all jobs are done.
+    pub fn finish(self) {
+        drop(self.queue);
+        for thread in self.threads {
+            if thread.join().is_err() {
+                // The panic has told its story; no summary may follow it as if nothing had happened.
+                std::process::exit(Exit::Fatal as i32);
+            }
+        }
+    }
+}
+
+fn work(plan: &Plan, jobs: &Mutex<Receiver<Job>>) {
+    let mut blocks = Blocks::default();
+    loop {
+        let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        match job {
+            Ok(Job::Part { transfer, part }) => transfer.copy_part(part, plan, &mut blocks),
+            Ok(Job::Link { from, to }) => {
+                let copied = from.tree.read_link(&from.path).and_then(|target| to.tree.make_link(&to.path, &target));
+                if plan.tally.note(copied).is_some() {
+                    done(plan, &from, &to);
+                }
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+fn done(plan: &Plan, from: &Spot, to: &Spot) {
+    plan.progress.file();
+    if plan.verbose {
+        println!("{} -> {}", from.shown(), to.shown());
+    }
+}
+
+/// Memory of one worker.
+#[derive(Default)]
+struct Blocks {
+    one: Vec<u8>,
+    other: Vec<u8>,
+}
+
+/// The copy of one file, which several workers may share.
+pub struct Transfer {
+    from: Spot,
+    to: Spot,
+    meta: Meta,
+    open: OnceLock<Outcome<Ends>>,
+    failed: Mutex<Option<Trouble>>,
+    parts_left: AtomicU64,
+}
+
+struct Ends {
+    source: Box<dyn Source>,
+    sink: Box<dyn Sink>,
+}
+
+impl Transfer {
+    /// Of the file `from`, which was found to be as `meta` says.
+    pub fn new(from: Spot, to: Spot, meta: Meta) -> Transfer {
+        let mut transfer = Transfer { from, to, meta, open: OnceLock::new(), failed: Mutex::default(), parts_left: AtomicU64::new(0) };
+        *transfer.parts_left.get_mut() = transfer.parts();
+        transfer
+    }
+
+    /// How many parts there are to copy; at least one.
+    pub fn parts(&self) -> u64 {
+        self.meta.size.div_ceil(PART_BYTES).max(1)
+    }
+
+    /// Copies one part; whoever copies the last one finishes the file.
+    fn copy_part(&self, part: u64, plan: &Plan, blocks: &mut Blocks) {
+        let has_failed = || self.failed.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if !has_failed() {
+            let copied = self.ends().and_then(|ends| self.copy_range(ends, part, plan, blocks));
+            if let Err(trouble) = copied {
+                self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(trouble);
+            }
+        }
+        if self.parts_left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let finished = self.finish(plan, blocks);
+            if plan.tally.note(finished.map_err(|trouble| trouble.during(self.from.shown()))).is_some() {
+                done(plan, &self.from, &self.to);
+            }
+        }
+    }
+
+    fn ends(&self) -> Outcome<&Ends> {
+        let open = || {
+            let source = self.from.tree.open(&self.from.path)?;
+            let sink = self.to.tree.create(&self.to.path, self.meta.mode)?;
+            Ok(Ends { source, sink })
+        };
+        self.open.get_or_init(open).as_ref().map_err(Clone::clone)
+    }
+
+    /// The last part goes on to wherever the file ends by now.
+    fn copy_range(&self, ends: &Ends, part: u64, plan: &Plan, blocks: &mut Blocks) -> Outcome<()> {
+        let mut offset = part * PART_BYTES;
+        let end = if part + 1 == self.parts() { u64::MAX } else { offset + PART_BYTES };
+        while offset < end {
+            let expected = self.meta.size.saturating_sub(offset).saturating_add(1).min(BLOCK_BYTES as u64).min(end - offset);
+            let block = room(&mut blocks.one, expected as usize);
+            let count = ends.source.read_at(offset, block)?;
+            if count > 0 {
+                ends.sink.write_at(offset, &block[..count])?;
+                plan.progress.bytes(count as u64);
+                offset += count as u64;
+            }
+            if (count as u64) < expected {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&self, plan: &Plan, blocks: &mut Blocks) -> Outcome<()> {
+        let ends = self.ends()?;
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let finished = match failed {
+            Some(trouble) => Err(trouble),
+            None if plan.verify => self.compare(ends, blocks).and_then(|()| ends.sink.finish(&self.meta, plan.preserve)),
+            None => ends.sink.finish(&self.meta, plan.preserve),
+        };
+        finished.inspect_err(|_| ends.sink.abandon())
+    }
+
+    /// Reads both sides again, before the copy gets its name.
+    fn compare(&self, ends: &Ends, blocks: &mut Blocks) -> Outcome<()> {
+        let copy = ends.sink.reread()?;
+        let mut offset = 0;
+        loop {
+            let one = room(&mut blocks.one, BLOCK_BYTES);
+            let other = room(&mut blocks.other, BLOCK_BYTES);
+            let count = ends.source.read_at(offset, one)?;
+            let copied = copy.read_at(offset, other)?;
+            if one[..count] != other[..copied] {
+                let same = one[..count].iter().zip(&other[..copied]).take_while(|(a, b)| a == b).count();
+                let (place, to) = (offset + same as u64, self.to.shown());
+                return Err(Trouble::new(Exit::Fatal, format!("verify {to}: differs from its source at byte {place}: copy it again")));
+            }
+            if count < BLOCK_BYTES {
+                return Ok(());
+            }
+            offset += count as u64;
+        }
+    }
+}
+
+/// The first `len` bytes of `memory`, which grows as needed.
+fn room(memory: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    if memory.len() < len {
+        memory.resize(len, 0);
+    }
+    &mut memory[..len]
+}

@@ -1,0 +1,145 @@
+//! `aze rm`: removes files, and directories with all that is in them.
+
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::place::VolumePath;
+use crate::session::{Session, Sessions};
+use crate::tally::Tally;
+use aze_proto::attr::FileKind;
+use aze_proto::error::{Code, Failure};
+use aze_proto::ids::Ino;
+use aze_proto::limits::LIST_ENTRIES_MAX;
+use aze_proto::message::Listed;
+use aze_proto::name::Name;
+use futures_util::stream::{self, StreamExt};
+use std::ffi::OsString;
+
+/// Removals under way at the same time.
+const REMOVED_AT_ONCE: usize = 64;
+
+/// Remove files.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  aze rm aze:/a aze:/b
+  aze rm -r aze:/old
+  aze rm -f aze:/maybe       no error if it does not exist")]
+pub struct Args {
+    /// What to remove.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+    /// Directories with all that is in them, too.
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// What does not exist is no error.
+    #[arg(short, long)]
+    force: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Outcome<Exit> {
+    let mut sessions = Sessions::default();
+    let tally = Tally::new("rm");
+    for path in &args.paths {
+        let removed = VolumePath::parse(path).and_then(|path| {
+            let session = sessions.of(&path)?;
+            remove(args, &session, &path, &tally)
+        });
+        tally.note(removed);
+    }
+    Ok(tally.exit())
+}
+
+fn remove(args: &Args, session: &Session, path: &VolumePath, tally: &Tally) -> Outcome<()> {
+    if path.path.iter().all(|byte| *byte == b'/') {
+        return Err(Trouble::usage(format!("{}: the root of a volume stays: name what is in it, or end the volume with 'aze down'", path.shown())));
+    }
+    let (client, who) = (&session.client, &session.who);
+    let found = session.runtime.block_on(async {
+        let (parent, name) = client.resolve_parent(who, &path.path).await?;
+        let attr = client.lookup(who, parent, &name).await?;
+        Ok((parent, name, attr))
+    });
+    let (parent, name, attr) = match found {
+        Ok(found) => found,
+        Err(Failure { code: Code::NotFound, .. }) if args.force => return Ok(()),
+        Err(failure) => return Err(Trouble::volume(path.shown(), &failure)),
+    };
+    if attr.kind != FileKind::Directory {
+        return session.ask(format_args!("remove {}", path.shown()), client.unlink(who, parent, &name));
+    }
+    if !args.recursive {
+        return Err(Trouble::new(Exit::Caller, format!("{}: is a directory: use -r, or 'aze rmdir' if it is empty", path.shown())));
+    }
+    let doomed = Doomed { path: path.clone(), ino: attr.ino, parent, name };
+    remove_tree(session, doomed, tally)
+}
+
+/// A directory that is to go.
+struct Doomed {
+    path: VolumePath,
+    ino: Ino,
+    parent: Ino,
+    name: Name,
+}
+
+/// Empties directories from the top, then removes them from the bottom, without recursion of ours.
+fn remove_tree(session: &Session, root: Doomed, tally: &Tally) -> Outcome<()> {
+    let (client, who) = (&session.client, &session.who);
+    let mut emptied = Vec::new();
+    let mut waiting = vec![root];
+    while let Some(dir) = waiting.pop() {
+        match empty(session, &dir, tally) {
+            Ok(below) => waiting.extend(below),
+            Err(trouble) => tally.fail(&trouble),
+        }
+        emptied.push(dir);
+    }
+    let root_shown = emptied.first().map(|root| root.path.shown()).unwrap_or_default();
+    let mut left = Ok(());
+    // A parent always precedes what is below it.
+    for dir in emptied.into_iter().rev() {
+        match session.runtime.block_on(client.rmdir(who, dir.parent, &dir.name)) {
+            Err(failure) if failure.code != Code::NotFound => {
+                let trouble = Trouble::volume(format!("remove directory {}", dir.path.shown()), &failure);
+                if dir.path.shown() == root_shown { left = Err(trouble) } else { tally.fail(&trouble) }
+            }
+            _ => {}
+        }
+    }
+    left
+}
+
+/// Removes all that is no directory; gives the directories.
+fn empty(session: &Session, dir: &Doomed, tally: &Tally) -> Outcome<Vec<Doomed>> {
+    let (client, who) = (&session.client, &session.who);
+    let mut below = Vec::new();
+    let mut after = 0;
+    loop {
+        let what = format!("list {}", dir.path.shown());
+        let page = session.ask(&what, client.list(who, dir.ino, after, LIST_ENTRIES_MAX, false))?;
+        if let Some(failure) = page.failure {
+            tally.fail(&Trouble::volume(&what, &failure));
+        }
+        let Some(last) = page.entries.last() else { return Ok(below) };
+        after = last.hash.get();
+        let (dirs, files): (Vec<Listed>, Vec<Listed>) = page.entries.into_iter().partition(|entry| entry.kind == FileKind::Directory);
+        let doomed = |entry: Listed| Doomed { path: dir.path.join(entry.name.as_bytes()), ino: entry.ino, parent: dir.ino, name: entry.name };
+        below.extend(dirs.into_iter().map(doomed));
+        let removals = files.into_iter().map(async |entry| {
+            let removed = client.unlink(who, dir.ino, &entry.name).await;
+            (entry.name, removed)
+        });
+        let removals: Vec<_> = session.runtime.block_on(stream::iter(removals).buffer_unordered(REMOVED_AT_ONCE).collect());
+        for (name, removed) in removals {
+            match removed {
+                Err(failure) if failure.code != Code::NotFound => {
+                    tally.fail(&Trouble::volume(format!("remove {}", dir.path.join(name.as_bytes()).shown()), &failure));
+                }
+                _ => {}
+            }
+        }
+        if !page.more {
+            return Ok(below);
+        }
+    }
+}

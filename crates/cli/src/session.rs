@@ -1,0 +1,111 @@
+//! A command's connection to a volume.
+
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::place::VolumePath;
+use crate::sys;
+use crate::volume::{self, Volume};
+use aze_client::{Client, Config};
+use aze_io::real::Runtime;
+use aze_proto::attr::Identity;
+use aze_proto::error::Failure;
+use aze_proto::limits::DEADLINE_MS_DEFAULT;
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An open connection to one volume; any number of threads may use it.
+pub struct Session {
+    /// Where answers are waited for.
+    pub runtime: Arc<Runtime>,
+    /// What knows how to ask.
+    pub client: Arc<Client>,
+    /// On whose behalf.
+    pub who: Identity,
+    /// The volume.
+    pub volume: Volume,
+}
+
+/// The connections of one command, one for each volume.
+#[derive(Default)]
+pub struct Sessions {
+    open: BTreeMap<String, Arc<Session>>,
+}
+
+impl Session {
+    /// Connects to the volume that is meant; see [`Volume::meant`].
+    pub fn meant(name: Option<&str>) -> Outcome<Arc<Session>> {
+        Session::open(Volume::meant(name)?, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))
+    }
+
+    /// Connects; gives up after `deadline`, as every later request does.
+    pub fn open(volume: Volume, deadline: Duration) -> Outcome<Arc<Session>> {
+        let name = volume.record.name.clone();
+        if volume.is_dead() {
+            return Err(Trouble::new(
+                Exit::Again,
+                format!("connect to volume '{name}': none of its servers runs any more: clear it away with 'aze down --name {name}'"),
+            ));
+        }
+        let runtime = Runtime::client();
+        let config = Config {
+            volume: name.clone(),
+            secret: volume.secret()?,
+            seeds: volume.seeds(),
+            host: volume::host(),
+            job: job(),
+            deadline,
+            tcp_only: volume.record.settings.transport == "tcp",
+        };
+        let client = runtime
+            .block_on(Client::connect(runtime.io(), config))
+            .map_err(|failure| Trouble::volume(format!("connect to volume '{name}'"), &failure))?;
+        Ok(Arc::new(Session { runtime, client, who: aze_fuse::own_identity(), volume }))
+    }
+
+    /// Waits for an answer; `what` says what was asked, should it fail.
+    pub fn ask<T>(&self, what: impl fmt::Display, answer: impl Future<Output = Result<T, Failure>>) -> Outcome<T> {
+        self.runtime.block_on(answer).map_err(|failure| Trouble::volume(what, &failure))
+    }
+
+    /// Ends the session, so that the servers need not wait whether it comes back. A failure is of no
+    /// consequence: they find out by themselves.
+    pub fn end(&self) {
+        let _ = self.runtime.block_on(self.client.close());
+    }
+}
+
+impl Sessions {
+    /// The connection to the volume that `path` means.
+    pub fn of(&mut self, path: &VolumePath) -> Outcome<Arc<Session>> {
+        let volume = Volume::meant(path.volume.as_deref())?;
+        if let Some(session) = self.open.get(&volume.record.name) {
+            return Ok(session.clone());
+        }
+        let session = Session::open(volume, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
+        self.open.insert(session.volume.record.name.clone(), session.clone());
+        Ok(session)
+    }
+}
+
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        for session in self.open.values() {
+            session.end();
+        }
+    }
+}
+
+/// Who is accounted for what this process asks: the batch job, else the user and the shell's job.
+pub fn job() -> String {
+    let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+    if let Some(id) = set("SLURM_JOB_ID") {
+        return format!("slurm:{id}");
+    }
+    if let Some(id) = set("PBS_JOBID") {
+        return format!("pbs:{id}");
+    }
+    format!("{}:{}", set("USER").unwrap_or_else(|| sys::uid().to_string()), sys::process_group())
+}

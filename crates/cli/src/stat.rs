@@ -1,0 +1,142 @@
+//! `aze stat`: everything that is known of a file.
+
+use crate::exit::{Exit, Outcome};
+use crate::place::VolumePath;
+use crate::session::{Session, Sessions};
+use crate::tally::{Out, Tally};
+use crate::{show, size};
+use aze_proto::attr::{Attr, FileKind};
+use aze_proto::ids::ServerIndex;
+use aze_proto::place::ShardMap;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+/// Chunks whose servers are looked up one by one; in a longer file they repeat.
+const CHUNKS_SHOWN_MAX: u64 = 1 << 16;
+
+/// Show all attributes of files, and which servers keep them.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  aze stat aze:/data.h5
+  aze stat --json aze:/a aze:/b")]
+pub struct Args {
+    /// Files and directories.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+    /// What a symbolic link leads to, not the link.
+    #[arg(short = 'L', long)]
+    dereference: bool,
+    /// One JSON object for each line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Outcome<Exit> {
+    let mut sessions = Sessions::default();
+    let mut out = Out::new();
+    let tally = Tally::new("stat");
+    for path in &args.paths {
+        let shown = VolumePath::parse(path).and_then(|path| {
+            let session = sessions.of(&path)?;
+            stat(args, &session, &path, &mut out)
+        });
+        out.flush()?;
+        tally.note(shown);
+    }
+    Ok(tally.exit())
+}
+
+fn stat(args: &Args, session: &Session, path: &VolumePath, out: &mut Out) -> Outcome<()> {
+    let (client, who) = (&session.client, &session.who);
+    let attr = session.ask(path.shown(), async {
+        let attr = client.resolve(who, &path.path, args.dereference).await?;
+        // A directory's counts are gathered only for those who ask for them.
+        client.getattr(who, attr.ino).await
+    })?;
+    let target = match attr.kind {
+        FileKind::Symlink => Some(session.ask(path.shown(), client.readlink(who, attr.ino))?),
+        _ => None,
+    };
+    let map = client.map();
+    if args.json {
+        return out.json(&object(path, &attr, target.as_deref(), &map));
+    }
+    print(path, &attr, target.as_deref(), &map, out)
+}
+
+fn object(path: &VolumePath, attr: &Attr, target: Option<&[u8]>, map: &ShardMap) -> Map<String, Value> {
+    let mut object = Map::new();
+    show::put_name(&mut object, "path", &path.path);
+    object.extend(show::attr_json(attr));
+    if let Some(target) = target {
+        show::put_name(&mut object, "target", target);
+    }
+    object.insert("generation".into(), attr.generation.0.into());
+    object.insert("home_shard".into(), attr.ino.home().0.into());
+    object.insert("home_server".into(), json!(map.server_of(attr.ino.home()).map(|server| server.0)));
+    object.insert("chunk_bytes".into(), attr.chunk_bytes().into());
+    if attr.kind == FileKind::File {
+        let chunks: Vec<Value> = chunks(attr, map).iter().map(|(server, count)| json!({ "server": server.0, "chunks": count })).collect();
+        object.insert("placement".into(), chunks.into());
+    }
+    object
+}
+
+fn print(path: &VolumePath, attr: &Attr, target: Option<&[u8]>, map: &ShardMap, out: &mut Out) -> Outcome<()> {
+    let mut line = |label: &str, value: &[u8]| out.line([format!("{label:>9}: ").as_bytes(), value].concat());
+    line("path", &show::name(&path.written()))?;
+    if let Some(target) = target {
+        line("leads to", &show::name(target))?;
+    }
+    line("kind", show::kind(attr).as_bytes())?;
+    let unit = if attr.kind == FileKind::Directory { "entries".into() } else { format!("bytes ({})", size::words(attr.size)) };
+    line("size", format!("{} {unit}", attr.size).as_bytes())?;
+    line("mode", format!("{:04o} ({})", attr.mode, show::mode(attr)).as_bytes())?;
+    line("owner", format!("uid {} gid {}", attr.uid, attr.gid).as_bytes())?;
+    line("links", attr.links.to_string().as_bytes())?;
+    if matches!(attr.kind, FileKind::CharDevice | FileKind::BlockDevice) {
+        line("device", format!("{},{}", libc::major(attr.rdev.into()), libc::minor(attr.rdev.into())).as_bytes())?;
+    }
+    for (label, time) in [("changed", attr.mtime), ("accessed", attr.atime), ("altered", attr.ctime), ("made", attr.btime)] {
+        line(label, show::time_exact(time).as_bytes())?;
+    }
+    line("inode", format!("{} (generation {})", attr.ino.0, attr.generation.0).as_bytes())?;
+    line("home", format!("shard {} on {}", attr.ino.home().0, server(map.server_of(attr.ino.home()), map)).as_bytes())?;
+    if attr.kind == FileKind::File {
+        line("chunks", format!("{} of {}", attr.size.div_ceil(attr.chunk_bytes()), size::words(attr.chunk_bytes())).as_bytes())?;
+        for (index, count) in chunks(attr, map) {
+            line("", format!("{} on {}", show::count(count, "chunk"), server(Some(index), map)).as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+fn server(index: Option<ServerIndex>, map: &ShardMap) -> String {
+    let host = index.and_then(|index| map.server(index)).map_or("?", |server| &server.host);
+    match index {
+        Some(index) => format!("server {} ({host})", index.0),
+        None => "no server".into(),
+    }
+}
+
+/// How many chunks each server keeps if the file has no holes.
+fn chunks(attr: &Attr, map: &ShardMap) -> BTreeMap<ServerIndex, u64> {
+    let chunks = attr.size.div_ceil(attr.chunk_bytes());
+    let shards = u64::from(map.shards());
+    let (rounds, rest) = if chunks > CHUNKS_SHOWN_MAX { (chunks / shards, chunks % shards) } else { (0, chunks) };
+    let mut counts = BTreeMap::new();
+    let mut add = |index: u64, count: u64| {
+        if let Some(server) = map.server_of(map.chunk_shard(attr, index)) {
+            *counts.entry(server).or_insert(0) += count;
+        }
+    };
+    (0..rest).for_each(|index| add(index, 1));
+    if rounds > 0 {
+        // Every round visits every shard once.
+        (0..shards).for_each(|index| add(index, rounds));
+    }
+    counts
+}

@@ -1,0 +1,136 @@
+//! Files of any place behind one face, for commands that work on volumes and local paths alike.
+//!
+//! Everything here blocks the calling thread, and may be called from many threads at once.
+
+use crate::exit::{Outcome, Trouble};
+use crate::place::Place;
+use crate::session::Sessions;
+use crate::tree_local::LocalTree;
+use crate::tree_volume::VolumeTree;
+use aze_proto::attr::FileKind;
+use aze_proto::ids::Time;
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
+
+/// What a copy must know of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// Its kind.
+    pub kind: FileKind,
+    /// Permission bits (12).
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Owning group.
+    pub gid: u32,
+    /// Length in bytes.
+    pub size: u64,
+    /// Last access.
+    pub atime: Time,
+    /// Last change.
+    pub mtime: Time,
+    /// What tells it from every other file of its tree.
+    pub identity: (u64, u64),
+}
+
+/// What a directory holds.
+#[derive(Debug, Default)]
+pub struct Names {
+    /// Names and kinds, in no particular order.
+    pub entries: Vec<(Vec<u8>, FileKind)>,
+    /// Why some may be missing.
+    pub trouble: Option<Trouble>,
+}
+
+/// An open file to read.
+pub trait Source: Send + Sync {
+    /// Fills `buffer` from `offset` on; fewer bytes than asked for mean the end of the file.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize>;
+}
+
+/// A new file. Until [`Sink::finish`] it must not be taken for the whole.
+pub trait Sink: Send + Sync {
+    /// Writes all of `data` at `offset`.
+    fn write_at(&self, offset: u64, data: &[u8]) -> Outcome<()>;
+    /// Opens what has been written, to read it again.
+    fn reread(&self) -> Outcome<Box<dyn Source>>;
+    /// Makes it what it was to be: its mode, and owner and times where `preserve` is set.
+    fn finish(&self, meta: &Meta, preserve: bool) -> Outcome<()>;
+    /// Removes what has been written.
+    fn abandon(&self);
+}
+
+/// Files that are named by paths.
+pub trait Tree: Send + Sync {
+    /// What is there; `None` if nothing is.
+    fn stat(&self, path: &[u8], follow: bool) -> Outcome<Option<Meta>>;
+    /// What a directory holds.
+    fn list(&self, dir: &[u8]) -> Outcome<Names>;
+    /// A symlink's target.
+    fn read_link(&self, path: &[u8]) -> Outcome<Vec<u8>>;
+    /// Opens a file to read.
+    fn open(&self, path: &[u8]) -> Outcome<Box<dyn Source>>;
+    /// Makes or replaces a file that is to have these permission bits.
+    fn create(&self, path: &[u8], mode: u32) -> Outcome<Box<dyn Sink>>;
+    /// Makes a directory that its owner may use; one that is there already will do.
+    fn make_dir(&self, path: &[u8]) -> Outcome<()>;
+    /// Makes a symlink, in the place of another symlink or file if need be.
+    fn make_link(&self, path: &[u8], target: &[u8]) -> Outcome<()>;
+    /// Gives a directory its mode, and owner and times where `preserve` is set.
+    fn set_dir(&self, path: &[u8], meta: &Meta, preserve: bool) -> Outcome<()>;
+    /// The path as it is shown in messages.
+    fn shown(&self, path: &[u8]) -> String;
+    /// What tells this tree from others: paths of equal trees may name the same file.
+    fn id(&self) -> String;
+}
+
+/// Permission bits of a copy: those that lend the owner's rights are kept only with the owner.
+pub fn copied_mode(mode: u32, owner_kept: bool) -> u32 {
+    if owner_kept { mode } else { mode & 0o777 }
+}
+
+/// A place with the tree that it is in.
+#[derive(Clone)]
+pub struct Spot {
+    /// The tree.
+    pub tree: Arc<dyn Tree>,
+    /// The path in it.
+    pub path: Vec<u8>,
+}
+
+impl Spot {
+    /// Opens the tree of `place`.
+    pub fn of(place: &Place, sessions: &mut Sessions) -> Outcome<Spot> {
+        Ok(match place {
+            Place::Local(path) => Spot { tree: Arc::new(LocalTree), path: path.clone().into_os_string().into_vec() },
+            Place::Volume(path) => Spot { tree: Arc::new(VolumeTree::new(sessions.of(path)?, path)), path: path.path.clone() },
+        })
+    }
+
+    /// What is there; `None` if nothing is.
+    pub fn stat(&self, follow: bool) -> Outcome<Option<Meta>> {
+        self.tree.stat(&self.path, follow)
+    }
+
+    /// What is there; an error if nothing is.
+    pub fn must_stat(&self, follow: bool) -> Outcome<Meta> {
+        let missing = || Trouble::new(crate::exit::Exit::NotFound, format!("{}: no such file or directory", self.shown()));
+        self.stat(follow)?.ok_or_else(missing)
+    }
+
+    /// As it is shown in messages.
+    pub fn shown(&self) -> String {
+        self.tree.shown(&self.path)
+    }
+
+    /// `name` in this directory.
+    pub fn join(&self, name: &[u8]) -> Spot {
+        Spot { tree: self.tree.clone(), path: crate::place::join(&self.path, name) }
+    }
+}
+
+/// A local path's bytes as a path.
+pub fn local(path: &[u8]) -> &std::path::Path {
+    std::path::Path::new(OsStr::from_bytes(path))
+}

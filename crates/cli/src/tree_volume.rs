@@ -1,0 +1,253 @@
+//! Files of a volume as a [`Tree`].
+
+use crate::exit::{Outcome, Trouble};
+use crate::place::{VolumePath, join};
+use crate::session::Session;
+use crate::tree::{Meta, Names, Sink, Source, Tree, copied_mode};
+use aze_client::{Access, File, NewFile};
+use aze_proto::attr::{Attr, Change, FileKind, SetTime};
+use aze_proto::error::{Code, Failure};
+use aze_proto::ids::Ino;
+use aze_proto::limits::LIST_ENTRIES_MAX;
+use aze_proto::name::Name;
+use std::sync::Arc;
+
+/// Symbolic links followed at the end of a path: as many as the kernel does (path_resolution(7)).
+const LINKS_MAX: usize = 40;
+
+const WRITE: Access = Access { read: false, write: true };
+
+/// A volume's files.
+pub struct VolumeTree {
+    session: Arc<Session>,
+    /// How paths of it begin in messages.
+    prefix: String,
+}
+
+impl VolumeTree {
+    /// The tree of `session`, named in messages as in `path`.
+    pub fn new(session: Arc<Session>, path: &VolumePath) -> VolumeTree {
+        let prefix = VolumePath { volume: path.volume.clone(), path: Vec::new() }.shown();
+        VolumeTree { session, prefix }
+    }
+
+    fn resolve(&self, what: &str, path: &[u8], follow: bool) -> Outcome<Attr> {
+        let (client, who) = (&self.session.client, &self.session.who);
+        self.session.ask(format_args!("{what} {}", self.shown(path)), client.resolve(who, path, follow))
+    }
+}
+
+impl Tree for VolumeTree {
+    fn stat(&self, path: &[u8], follow: bool) -> Outcome<Option<Meta>> {
+        let (client, who) = (&self.session.client, &self.session.who);
+        match self.session.runtime.block_on(client.resolve(who, path, follow)) {
+            Ok(attr) => Ok(Some(meta_of(&attr))),
+            Err(failure) if failure.code == Code::NotFound => Ok(None),
+            Err(failure) => Err(Trouble::volume(self.shown(path), &failure)),
+        }
+    }
+
+    fn list(&self, dir: &[u8]) -> Outcome<Names> {
+        let attr = self.resolve("list", dir, true)?;
+        let (client, who) = (&self.session.client, &self.session.who);
+        let mut names = Names::default();
+        let mut after = 0;
+        loop {
+            let page = self.session.ask(format_args!("list {}", self.shown(dir)), client.list(who, attr.ino, after, LIST_ENTRIES_MAX, false))?;
+            if let Some(failure) = page.failure {
+                names.trouble = Some(Trouble::volume(format_args!("list {}", self.shown(dir)), &failure));
+            }
+            let Some(last) = page.entries.last() else { return Ok(names) };
+            after = last.hash.get();
+            names.entries.extend(page.entries.iter().map(|entry| (entry.name.as_bytes().to_vec(), entry.kind)));
+            if !page.more {
+                return Ok(names);
+            }
+        }
+    }
+
+    fn read_link(&self, path: &[u8]) -> Outcome<Vec<u8>> {
+        let attr = self.resolve("read link", path, false)?;
+        self.session.ask(format_args!("read link {}", self.shown(path)), self.session.client.readlink(&self.session.who, attr.ino))
+    }
+
+    fn open(&self, path: &[u8]) -> Outcome<Box<dyn Source>> {
+        let attr = self.resolve("open", path, true)?;
+        let access = Access { read: true, write: false };
+        let what = format!("open {}", self.shown(path));
+        let file = self.session.ask(what, self.session.client.open(&self.session.who, attr.ino, access))?;
+        Ok(Box::new(VolumeSource { session: self.session.clone(), file, shown: self.shown(path) }))
+    }
+
+    fn create(&self, path: &[u8], mode: u32) -> Outcome<Box<dyn Sink>> {
+        let new = NewFile { exclusive: false, ..new_file(FileKind::File, copied_mode(mode, false), Vec::new(), Some(WRITE)) };
+        let mut path = path.to_vec();
+        for _ in 0..LINKS_MAX {
+            let shown = self.shown(&path);
+            let (client, who) = (&self.session.client, &self.session.who);
+            let (parent, name, made) = self.session.ask(format_args!("create {shown}"), async {
+                let (parent, name) = client.resolve_parent(who, &path).await?;
+                let made = client.create(who, parent, &name, &new).await?;
+                if let (false, Some(file)) = (made.created, &made.file) {
+                    client.truncate(who, file.ino(), 0, Some(file)).await?;
+                }
+                Ok((parent, name, made))
+            })?;
+            match made.file {
+                Some(file) => return Ok(Box::new(VolumeSink { session: self.session.clone(), file, parent, name, shown, has_mode: made.created })),
+                // A link stays a link: what it names is replaced.
+                None if made.attr.kind == FileKind::Symlink => path = self.follow(&path)?,
+                None => return Err(Trouble::volume(format!("create {shown}"), &Code::Exists.into())),
+            }
+        }
+        Err(Trouble::volume(format!("create {}", self.shown(&path)), &Code::LinkLoop.into()))
+    }
+
+    fn make_dir(&self, path: &[u8]) -> Outcome<()> {
+        let made = self.make(path, new_file(FileKind::Directory, 0o700, Vec::new(), None));
+        match made {
+            Err(failure) if failure.code == Code::Exists => match self.stat(path, true)? {
+                Some(meta) if meta.kind == FileKind::Directory => Ok(()),
+                _ => Err(Trouble::volume(format!("make directory {}", self.shown(path)), &failure)),
+            },
+            result => result.map_err(|failure| Trouble::volume(format!("make directory {}", self.shown(path)), &failure)),
+        }
+    }
+
+    fn make_link(&self, path: &[u8], target: &[u8]) -> Outcome<()> {
+        let new = || new_file(FileKind::Symlink, 0o777, target.to_vec(), None);
+        let mut made = self.make(path, new());
+        if made.as_ref().is_err_and(|failure| failure.code == Code::Exists) {
+            let (client, who) = (&self.session.client, &self.session.who);
+            self.session.ask(format_args!("replace {}", self.shown(path)), async {
+                let (parent, name) = client.resolve_parent(who, path).await?;
+                client.unlink(who, parent, &name).await
+            })?;
+            made = self.make(path, new());
+        }
+        made.map_err(|failure| Trouble::volume(format!("make link {}", self.shown(path)), &failure))
+    }
+
+    fn set_dir(&self, path: &[u8], meta: &Meta, preserve: bool) -> Outcome<()> {
+        let attr = self.resolve("set attributes of", path, true)?;
+        set(&self.session, attr.ino, meta, preserve).map_err(|failure| Trouble::volume(format!("set attributes of {}", self.shown(path)), &failure))
+    }
+
+    fn shown(&self, path: &[u8]) -> String {
+        format!("{}{}", self.prefix, String::from_utf8_lossy(path))
+    }
+
+    fn id(&self) -> String {
+        format!("volume {}", self.session.volume.record.name)
+    }
+}
+
+impl VolumeTree {
+    fn make(&self, path: &[u8], new: NewFile) -> Result<(), Failure> {
+        let (client, who) = (&self.session.client, &self.session.who);
+        self.session.runtime.block_on(async {
+            let (parent, name) = client.resolve_parent(who, path).await?;
+            client.create(who, parent, &name, &new).await.map(drop)
+        })
+    }
+
+    /// The path that the symlink `path` leads to.
+    fn follow(&self, path: &[u8]) -> Outcome<Vec<u8>> {
+        let target = self.read_link(path)?;
+        let parent_end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+        Ok(if target.starts_with(b"/") { target } else { join(&path[..=parent_end], &target) })
+    }
+}
+
+struct VolumeSource {
+    session: Arc<Session>,
+    file: Arc<File>,
+    shown: String,
+}
+
+impl Source for VolumeSource {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
+        self.session.ask(format_args!("read {}", self.shown), self.file.read_into(offset, buffer))
+    }
+}
+
+impl Drop for VolumeSource {
+    fn drop(&mut self) {
+        // Reading left nothing to report; a server that misses this notices the end of the session.
+        let _ = self.session.runtime.block_on(self.file.close());
+    }
+}
+
+struct VolumeSink {
+    session: Arc<Session>,
+    file: Arc<File>,
+    parent: Ino,
+    name: Name,
+    shown: String,
+    /// It was made with the mode that it is to have.
+    has_mode: bool,
+}
+
+impl Sink for VolumeSink {
+    fn write_at(&self, offset: u64, data: &[u8]) -> Outcome<()> {
+        self.session.ask(format_args!("write {}", self.shown), self.file.write(offset, data))
+    }
+
+    fn reread(&self) -> Outcome<Box<dyn Source>> {
+        let client = &self.session.client;
+        let access = Access { read: true, write: false };
+        let file = self.session.ask(format_args!("verify {}", self.shown), client.open(&self.session.who, self.file.ino(), access))?;
+        Ok(Box::new(VolumeSource { session: self.session.clone(), file, shown: self.shown.clone() }))
+    }
+
+    fn finish(&self, meta: &Meta, preserve: bool) -> Outcome<()> {
+        let finished = self.session.runtime.block_on(self.file.close());
+        let finished = match finished {
+            Ok(()) if preserve || !self.has_mode => set(&self.session, self.file.ino(), meta, preserve),
+            finished => finished,
+        };
+        finished.map_err(|failure| Trouble::volume(format!("finish {}", self.shown), &failure))
+    }
+
+    fn abandon(&self) {
+        // The story of the first failure is told; a second one would not help.
+        let _ = self.session.runtime.block_on(self.file.close());
+        let _ = self.session.runtime.block_on(self.session.client.unlink(&self.session.who, self.parent, &self.name));
+    }
+}
+
+fn new_file(kind: FileKind, mode: u32, target: Vec<u8>, open: Option<Access>) -> NewFile {
+    NewFile { kind, mode, rdev: 0, target, exclusive: true, open, chunk_bits: 0 }
+}
+
+fn set(session: &Session, ino: Ino, meta: &Meta, preserve: bool) -> Result<(), Failure> {
+    let (client, who) = (&session.client, &session.who);
+    session.runtime.block_on(async {
+        let mut owner_kept = false;
+        if preserve {
+            // Only root may give files away; whoever else copies keeps them, as cp(1) does.
+            let owner = Change { uid: Some(meta.uid), gid: Some(meta.gid), ..Change::default() };
+            match client.setattr(who, ino, &owner).await {
+                Err(failure) if !matches!(failure.code, Code::NotPermitted | Code::AccessDenied) => return Err(failure),
+                result => owner_kept = result.is_ok(),
+            }
+        }
+        let mode = Some(copied_mode(meta.mode, owner_kept));
+        let time = |time| preserve.then_some(SetTime::To { time });
+        let change = Change { mode, atime: time(meta.atime), mtime: time(meta.mtime), ..Change::default() };
+        client.setattr(who, ino, &change).await.map(drop)
+    })
+}
+
+fn meta_of(attr: &Attr) -> Meta {
+    Meta {
+        kind: attr.kind,
+        mode: attr.mode,
+        uid: attr.uid,
+        gid: attr.gid,
+        size: attr.size,
+        atime: attr.atime,
+        mtime: attr.mtime,
+        identity: (0, attr.ino.0),
+    }
+}

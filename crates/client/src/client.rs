@@ -1,0 +1,131 @@
+//! The client as its users hold it, and what all of its parts share.
+
+use crate::closes::Closes;
+use crate::dirs::DirCache;
+use crate::inodes::Inodes;
+use crate::route::Routes;
+use aze_io::{Addr, Io};
+use aze_proto::handshake::Secret;
+use aze_proto::{Attr, Code, Failure, Identity, Reply, Request, SessionId, ShardMap};
+use aze_rpc::{Caller, Counters};
+use futures_util::future::join_all;
+use parking_lot::RwLock;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long [`Client::close`] waits for a server to take note: one that does not will find out by
+/// itself, so that nobody has to wait for it.
+const END_SESSION_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// What a client must know of its volume and itself.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The volume's name.
+    pub volume: String,
+    /// The volume's secret.
+    pub secret: Secret,
+    /// Servers to ask for the map: the name of their node and where they listen there, best first.
+    pub seeds: Vec<(String, Vec<Addr>)>,
+    /// This node's name: local sockets are used to servers on the same node only.
+    pub host: String,
+    /// Name of the job that is accounted, at most 255 bytes.
+    pub job: String,
+    /// How long one request is tried before it fails.
+    pub deadline: Duration,
+    /// Leaves local sockets aside, for measurements.
+    pub tcp_only: bool,
+}
+
+/// One session with a volume. All operations are futures and may be dropped at any point; whether
+/// a change then took effect is unknown.
+///
+/// Inode numbers stay valid for as long as the file exists, whatever it is called. Failures that
+/// every operation may have besides its own: [`Code::Unreachable`], [`Code::TimedOut`],
+/// [`Code::UnknownOutcome`] after the configured deadline, and [`Code::Lost`] for what was on a
+/// server that has lost it.
+pub struct Client {
+    pub(crate) core: Arc<Core>,
+}
+
+/// What the client, its open files and its tasks share.
+pub(crate) struct Core {
+    pub(crate) io: Io,
+    pub(crate) caller: Arc<Caller>,
+    pub(crate) deadline: Duration,
+    pub(crate) routes: RwLock<Arc<Routes>>,
+    pub(crate) dirs: DirCache,
+    pub(crate) inodes: Inodes,
+    pub(crate) closes: Closes,
+    next_handle: AtomicU64,
+}
+
+impl Core {
+    pub(crate) fn new(io: Io, caller: Arc<Caller>, deadline: Duration, map: ShardMap) -> Arc<Core> {
+        let routes = RwLock::new(Arc::new(Routes::new(map)));
+        let (dirs, inodes, closes) = (DirCache::default(), Inodes::default(), Closes::default());
+        Arc::new(Core { io, caller, deadline, routes, dirs, inodes, closes, next_handle: AtomicU64::new(1) })
+    }
+
+    /// A number for an open: never given twice in this session.
+    pub(crate) fn new_handle(&self) -> u64 {
+        self.next_handle.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Runs something in the background that needs the client.
+    pub(crate) fn spawn<F: Future<Output = ()> + Send + 'static>(self: &Arc<Self>, task: impl FnOnce(Arc<Core>) -> F) {
+        self.io.spawn(task(self.clone()));
+    }
+
+    /// Takes attributes out of a reply, and lets open files know them.
+    pub(crate) fn attributes(&self, asked: &Request, reply: Reply) -> Result<Attr, Failure> {
+        match reply {
+            Reply::Attributes { attr } => {
+                self.inodes.learn(&attr);
+                Ok(attr)
+            }
+            other => Err(unexpected(asked, &other)),
+        }
+    }
+}
+
+/// A reply that does not answer what was asked.
+pub(crate) fn unexpected(asked: &Request, reply: &Reply) -> Failure {
+    Failure::new(Code::Malformed, format!("a server answered {} with {}", asked.name(), reply.name()))
+}
+
+impl Client {
+    /// The shard map as it is known now.
+    pub fn map(&self) -> Arc<ShardMap> {
+        self.core.routes.read().map.clone()
+    }
+
+    /// This session.
+    pub fn session(&self) -> SessionId {
+        self.core.caller.session()
+    }
+
+    /// What was sent so far.
+    pub fn counters(&self) -> Counters {
+        self.core.caller.counters()
+    }
+
+    /// Reports what is unreported and ends the session: what it holds open is dropped by the
+    /// servers. Operations fail from now on.
+    ///
+    /// # Errors
+    /// The first report that failed; the session has ended all the same.
+    pub async fn close(&self) -> Result<(), Failure> {
+        let core = &self.core;
+        let reports = core.inodes.all().into_iter().map(|inode| async move { core.flush(&inode.opener(), &inode).await });
+        let reported: Result<Vec<()>, Failure> = join_all(reports).await.into_iter().collect();
+        let talked = core.routes.read().talked_to();
+        let nobody = Identity::default();
+        let ends = talked.into_iter().map(|server| core.ask_server(&nobody, server, &Request::EndSession));
+        // A server that does not hear of it finds out by itself.
+        let _ = core.io.timeout(END_SESSION_TIME_MAX.min(core.deadline), join_all(ends)).await;
+        core.caller.close();
+        reported.map(drop)
+    }
+}

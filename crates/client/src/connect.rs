@@ -1,0 +1,83 @@
+//! How a client begins: it asks the servers that it was told of for the map.
+
+use crate::client::{Client, Config, Core, unexpected};
+use aze_io::Io;
+use aze_proto::{Code, Failure, Identity, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap};
+use aze_rpc::{Ask, Caller, CallerConfig, Target};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a seed may take before the next one is asked as well, so that in a large volume a new
+/// client does not knock at every door.
+const NEXT_SEED_AFTER: Duration = Duration::from_millis(200);
+
+impl Client {
+    /// Starts a session: gets the map from the first seed that answers.
+    ///
+    /// # Errors
+    /// [`Code::NotAuthentic`] or [`Code::Version`] if a seed says so and none answers;
+    /// [`Code::Unreachable`] at the deadline; [`Code::Invalid`] without seeds.
+    pub async fn connect(io: Io, config: Config) -> Result<Arc<Client>, Failure> {
+        let map = first_map(&io, &config).await?;
+        let caller = Caller::new(io.clone(), caller_config(&io, &config));
+        Ok(Arc::new(Client { core: Core::new(io, caller, config.deadline, map) }))
+    }
+}
+
+fn caller_config(io: &Io, config: &Config) -> CallerConfig {
+    let Config { volume, secret, host, job, tcp_only, .. } = config.clone();
+    CallerConfig { secret, volume, session: SessionId(io.random_u64()), server: false, job, host, tcp_only }
+}
+
+/// Asks the seeds, those on this node first, one after the other but not waiting for any.
+async fn first_map(io: &Io, config: &Config) -> Result<ShardMap, Failure> {
+    // A session of its own: a seed's place in the map is not known yet, and this session's end
+    // there must not end the real one.
+    let caller = Caller::new(io.clone(), caller_config(io, config));
+    let mut seeds: Vec<_> = config.seeds.iter().collect();
+    seeds.sort_by_key(|(host, _)| *host != config.host);
+    let local = seeds.iter().filter(|(host, _)| *host == config.host).count();
+    let rest = &mut seeds[local..];
+    if !rest.is_empty() {
+        rest.rotate_left((io.random_u64() % rest.len() as u64) as usize);
+    }
+    let mut asked: FuturesUnordered<_> = (0u16..).zip(seeds).map(|(turn, (host, addresses))| {
+        let target = Target { index: ServerIndex(turn), host: host.clone(), addresses: addresses.clone() };
+        let caller = &caller;
+        async move {
+            io.sleep(NEXT_SEED_AFTER * u32::from(turn)).await;
+            get_map(caller, &target, config.deadline).await
+        }
+    }).collect();
+    let mut failures = Vec::new();
+    while let Some(answer) = asked.next().await {
+        match answer {
+            Ok(map) => return Ok(map),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    Err(no_map(&config.volume, failures))
+}
+
+async fn get_map(caller: &Caller, target: &Target, deadline: Duration) -> Result<ShardMap, Failure> {
+    let (identity, request) = (Identity::default(), Request::GetMap);
+    let (map_epoch, namespace_epoch) = (MapEpoch(0), NamespaceEpoch(0));
+    let ask = Ask { to: target, shard: ShardId(0), map_epoch, namespace_epoch, identity: &identity, request: &request, payload: &[], deadline };
+    match caller.ask(ask).await?.reply {
+        Reply::Map { map } if map.servers.is_empty() => Err(Failure::new(Code::Malformed, format!("{target} has a map without servers"))),
+        Reply::Map { map } => Ok(map),
+        other => Err(unexpected(&request, &other)),
+    }
+}
+
+/// The failure that says most: one that waiting would not cure.
+fn no_map(volume: &str, failures: Vec<Failure>) -> Failure {
+    let telling = |failure: &&Failure| matches!(failure.code, Code::NotAuthentic | Code::Version | Code::AccessDenied);
+    let told = failures.iter().find(telling).or(failures.first());
+    match told {
+        Some(failure) => failure.clone().during(format!("connecting to volume '{volume}'")),
+        None => Failure::new(Code::Invalid, format!("connecting to volume '{volume}': no server is named: is it running?")),
+    }
+}

@@ -1,0 +1,240 @@
+//! What this client knows of the files it has open.
+//!
+//! All opens of one file share what is known of it: its size, its generation, and whether a write
+//! has not yet been reported, so that a stat through one descriptor shows what was written through
+//! another.
+
+use aze_proto::{Attr, Identity, Ino};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+/// How long a write within the file's size may go unreported, in nanoseconds: the age that a
+/// modification time seen by others may have.
+const REPORT_INTERVAL_NS: u64 = 1_000_000_000;
+
+/// Entries of files that are closed are cleared away when at least that many are there.
+const CLEAR_AT_MIN: usize = 64;
+
+#[derive(Default)]
+pub(crate) struct Inodes {
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    open: BTreeMap<Ino, Weak<Inode>>,
+    clear_at: usize,
+}
+
+/// One open file.
+pub(crate) struct Inode {
+    state: Mutex<State>,
+}
+
+struct State {
+    attr: Attr,
+    opener: Identity,
+    /// A write has happened of whose time the home does not know.
+    dirty: bool,
+    /// When the home last learnt of a write of this client.
+    reported_ns: Option<u64>,
+}
+
+/// What a write beyond chunk 0 has to report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReportNow {
+    /// That the file ends here at least.
+    End(u64),
+    /// That it was written.
+    Time,
+    /// Nothing yet.
+    Nothing,
+}
+
+impl Inodes {
+    /// The shared knowledge of a file that was opened with these attributes.
+    pub(crate) fn open(&self, attr: &Attr, opener: &Identity) -> Arc<Inode> {
+        let mut table = self.table.lock();
+        if let Some(inode) = table.open.get(&attr.ino).and_then(Weak::upgrade) {
+            inode.learn(attr);
+            return inode;
+        }
+        if table.open.len() >= table.clear_at.max(CLEAR_AT_MIN) {
+            table.open.retain(|_, inode| inode.strong_count() > 0);
+            table.clear_at = table.open.len() * 2;
+        }
+        let state = State { attr: attr.clone(), opener: opener.clone(), dirty: false, reported_ns: None };
+        let inode = Arc::new(Inode { state: Mutex::new(state) });
+        table.open.insert(attr.ino, Arc::downgrade(&inode));
+        inode
+    }
+
+    /// What is known of a file, if it is open.
+    pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
+        self.table.lock().open.get(&ino).and_then(Weak::upgrade)
+    }
+
+    /// All open files.
+    pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
+        self.table.lock().open.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Takes in what a server said of a file, should it be open.
+    pub(crate) fn learn(&self, attr: &Attr) {
+        if let Some(inode) = self.get(attr.ino) {
+            inode.learn(attr);
+        }
+    }
+
+    /// Whether a write to the file is unreported.
+    pub(crate) fn is_dirty(&self, ino: Ino) -> bool {
+        self.get(ino).is_some_and(|inode| inode.is_dirty())
+    }
+}
+
+impl Inode {
+    /// The attributes as last known.
+    pub(crate) fn attr(&self) -> Attr {
+        self.state.lock().attr.clone()
+    }
+
+    /// On whose behalf it was first opened.
+    pub(crate) fn opener(&self) -> Identity {
+        self.state.lock().opener.clone()
+    }
+
+    /// Takes in what a server said. Answers may come in any order: within one generation a size
+    /// never shrinks and times never go back, unless they are set.
+    pub(crate) fn learn(&self, attr: &Attr) {
+        let mut state = self.state.lock();
+        let known = &mut state.attr;
+        if attr.generation < known.generation {
+            return;
+        }
+        let size = if attr.generation == known.generation { known.size.max(attr.size) } else { attr.size };
+        if attr.generation > known.generation || attr.ctime >= known.ctime {
+            *known = attr.clone();
+        }
+        known.size = size;
+    }
+
+    /// A write up to `end`, in the generation of `attr`, has been acknowledged.
+    pub(crate) fn wrote(&self, attr: &Attr, end: u64) {
+        let known = &mut self.state.lock().attr;
+        if known.generation == attr.generation {
+            known.size = known.size.max(end);
+        }
+    }
+
+    /// What a write beyond chunk 0 up to `end` has to report along with its data.
+    pub(crate) fn report_for(&self, end: u64, now_ns: u64) -> ReportNow {
+        let mut state = self.state.lock();
+        let due = state.reported_ns.is_none_or(|last| now_ns.saturating_sub(last) >= REPORT_INTERVAL_NS);
+        let report = match end > state.attr.size {
+            true => ReportNow::End(end),
+            false if due => ReportNow::Time,
+            false => ReportNow::Nothing,
+        };
+        if report == ReportNow::Nothing {
+            state.dirty = true;
+        } else {
+            state.reported_ns = Some(now_ns);
+        }
+        report
+    }
+
+    /// Whether a write is unreported.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.state.lock().dirty
+    }
+
+    /// Takes over the duty to report, if there is one.
+    pub(crate) fn take_dirty(&self) -> bool {
+        std::mem::take(&mut self.state.lock().dirty)
+    }
+
+    /// The report has failed: somebody else may try.
+    pub(crate) fn still_dirty(&self) {
+        self.state.lock().dirty = true;
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use aze_proto::{FileKind, Generation, MapEpoch, ShardId, Time};
+
+    /// Attributes of a file of this size and generation.
+    pub(crate) fn attr(size: u64, generation: u32, ctime: u64) -> Attr {
+        Attr {
+            ino: Ino(9),
+            kind: FileKind::File,
+            mode: 0o644,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size,
+            atime: Time(0),
+            mtime: Time(ctime),
+            ctime: Time(ctime),
+            btime: Time(0),
+            generation: Generation(generation),
+            born: MapEpoch(1),
+            data_shard: ShardId(0),
+            chunk_bits: 20,
+            wide: false,
+            parent: Ino(0),
+        }
+    }
+
+    #[test]
+    fn opens_of_one_file_share_what_is_known() {
+        let inodes = Inodes::default();
+        let one = inodes.open(&attr(5, 0, 1), &Identity::default());
+        let two = inodes.open(&attr(7, 0, 2), &Identity::default());
+        assert!(Arc::ptr_eq(&one, &two));
+        assert_eq!(one.attr().size, 7);
+        drop((one, two));
+        assert!(inodes.get(Ino(9)).is_none());
+    }
+
+    #[test]
+    fn late_answers_do_not_shrink_a_file_and_truncation_does() {
+        let inode = Inodes::default().open(&attr(100, 0, 5), &Identity::default());
+        inode.learn(&attr(50, 0, 3));
+        assert_eq!((inode.attr().size, inode.attr().ctime), (100, Time(5)));
+        inode.learn(&attr(50, 0, 6));
+        assert_eq!((inode.attr().size, inode.attr().ctime), (100, Time(6)));
+        inode.learn(&attr(10, 1, 4));
+        assert_eq!(inode.attr().size, 10);
+        inode.learn(&attr(100, 0, 9));
+        assert_eq!(inode.attr().size, 10);
+        inode.wrote(&attr(0, 0, 0), 500);
+        assert_eq!(inode.attr().size, 10, "a write of an older generation was cut");
+        inode.wrote(&attr(0, 1, 0), 500);
+        assert_eq!(inode.attr().size, 500);
+    }
+
+    #[test]
+    fn what_extends_is_reported_and_the_rest_once_a_second() {
+        const SECOND: u64 = 1_000_000_000;
+        let inode = Inodes::default().open(&attr(100, 0, 5), &Identity::default());
+        assert_eq!(inode.report_for(200, 0), ReportNow::End(200));
+        assert_eq!(inode.report_for(200, 1), ReportNow::End(200), "as long as it is not acknowledged");
+        inode.wrote(&attr(0, 0, 0), 200);
+        assert_eq!((inode.report_for(200, 2), inode.is_dirty()), (ReportNow::Nothing, true));
+        assert_eq!(inode.report_for(150, SECOND + 1), ReportNow::Time);
+        assert!(inode.take_dirty() && !inode.take_dirty());
+    }
+
+    #[test]
+    fn closed_files_are_cleared_away() {
+        let inodes = Inodes::default();
+        for ino in 1..1000 {
+            inodes.open(&Attr { ino: Ino(ino), ..attr(0, 0, 0) }, &Identity::default());
+        }
+        assert!(inodes.table.lock().open.len() <= CLEAR_AT_MIN);
+    }
+}

@@ -1,0 +1,216 @@
+//! From what is meant to who is asked: shard and server by arithmetic, and refusals handled here,
+//! in one place, until the deadline.
+//!
+//! A refusal never had an effect, so whatever was refused is asked again under a new number.
+
+use crate::client::{Core, unexpected};
+use aze_proto::{
+    Code, Failure, Identity, Ino, Name, NameHash, NamespaceEpoch, Refusal, Reply, Request, ServerIndex, ShardId, ShardMap,
+};
+use aze_rpc::{Answer, Ask, Target};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Pause before a server is asked again that refuses this client's map and has no newer one: it
+/// will have one as soon as the keeper's word has reached it.
+const MAP_PAUSE: Duration = Duration::from_millis(50);
+
+/// The map, and what is derived from it.
+pub(crate) struct Routes {
+    pub(crate) map: Arc<ShardMap>,
+    servers: Vec<Server>,
+}
+
+struct Server {
+    target: Target,
+    /// It was sent something, and so knows the session.
+    talked: AtomicBool,
+}
+
+impl Routes {
+    pub(crate) fn new(map: ShardMap) -> Routes {
+        let servers = map.indexes().zip(&map.servers);
+        let servers = servers.map(|(index, info)| Server { target: Target::of(index, info), talked: AtomicBool::new(false) }).collect();
+        Routes { map: Arc::new(map), servers }
+    }
+
+    /// The servers that know the session.
+    pub(crate) fn talked_to(&self) -> Vec<ServerIndex> {
+        self.servers.iter().filter(|server| server.talked.load(Ordering::Relaxed)).map(|server| server.target.index).collect()
+    }
+
+    fn locate(&self, place: Place<'_>) -> Result<(ShardId, &Server), Failure> {
+        let shard = match place {
+            Place::Entry(parent, name) => NameHash::of(parent, name).shard(self.map.shards()),
+            Place::Home(ino) => ino.home(),
+            Place::Shard(shard) => shard,
+            Place::Server(_) => ShardId(0),
+        };
+        let index = match place {
+            Place::Server(index) => Some(index),
+            _ => self.map.server_of(shard),
+        };
+        let server = index.and_then(|index| self.servers.get(usize::from(index.0)));
+        match server {
+            Some(server) => Ok((shard, server)),
+            None => Err(Failure::new(Code::Invalid, format!("{place:?}: volume '{}' has no such place", self.map.volume))),
+        }
+    }
+}
+
+/// Where a request belongs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place<'a> {
+    /// To the entry of this name.
+    Entry(Ino, &'a Name),
+    /// To the inode's home.
+    Home(Ino),
+    /// To this shard: of a chunk.
+    Shard(ShardId),
+    /// To this server as a whole.
+    Server(ServerIndex),
+}
+
+/// What the asker knows of renamed directories.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Knowing {
+    /// Whatever the client knows now: the inode numbers in the request are meant, wherever they are.
+    Latest,
+    /// What it knew when the numbers in the request were found by walking a path: if directories
+    /// have been renamed since, the walk has to be repeated, and the refusal is the answer.
+    Since(NamespaceEpoch),
+}
+
+/// All that makes a request.
+pub(crate) struct Question<'a> {
+    pub(crate) who: &'a Identity,
+    pub(crate) place: Place<'a>,
+    pub(crate) knowing: Knowing,
+    pub(crate) request: &'a Request,
+    pub(crate) payload: &'a [u8],
+}
+
+impl Core {
+    /// Asks without a payload, and knowing the latest.
+    pub(crate) async fn ask(&self, who: &Identity, place: Place<'_>, request: &Request) -> Result<Reply, Failure> {
+        self.ask_knowing(who, place, Knowing::Latest, request).await
+    }
+
+    /// Asks without a payload.
+    pub(crate) async fn ask_knowing(&self, who: &Identity, place: Place<'_>, knowing: Knowing, request: &Request) -> Result<Reply, Failure> {
+        let question = Question { who, place, knowing, request, payload: &[] };
+        Ok(self.ask_question(question).await?.reply)
+    }
+
+    /// Asks a server as a whole.
+    pub(crate) async fn ask_server(&self, who: &Identity, server: ServerIndex, request: &Request) -> Result<Reply, Failure> {
+        self.ask(who, Place::Server(server), request).await
+    }
+
+    /// Asks whoever is to be asked until there is an answer other than a refusal that asking anew
+    /// can cure, or the deadline has passed.
+    pub(crate) async fn ask_question(&self, question: Question<'_>) -> Result<Answer, Failure> {
+        let until = self.patience();
+        loop {
+            let routes = self.routes.read().clone();
+            let (shard, server) = routes.locate(question.place)?;
+            server.talked.store(true, Ordering::Relaxed);
+            let namespace_epoch = match question.knowing {
+                Knowing::Since(epoch) => epoch,
+                Knowing::Latest => self.dirs.epoch(),
+            };
+            let asked = self.caller.ask(Ask {
+                to: &server.target,
+                shard,
+                map_epoch: routes.map.epoch,
+                namespace_epoch,
+                identity: question.who,
+                request: question.request,
+                payload: question.payload,
+                deadline: until.left(self),
+            });
+            let failure = match asked.await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            match &failure.refusal {
+                Some(Refusal::MapStale { .. }) => self.refresh_map(&routes, &server.target).await?,
+                Some(Refusal::NamespaceStale { epoch, all, changed }) => {
+                    self.dirs.adopt(*epoch, *all, changed);
+                    if matches!(question.knowing, Knowing::Since(_)) {
+                        return Err(failure);
+                    }
+                }
+                _ => return Err(failure),
+            }
+            until.check(self, &failure, question.request)?;
+        }
+    }
+
+    /// Fetches the map from a server that has refused the one known here.
+    async fn refresh_map(&self, known: &Arc<Routes>, from: &Target) -> Result<(), Failure> {
+        let nobody = Identity::default();
+        let (map_epoch, namespace_epoch) = (known.map.epoch, self.dirs.epoch());
+        let request = &Request::GetMap;
+        let (shard, deadline) = (ShardId(0), self.deadline);
+        let ask = Ask { to: from, shard, map_epoch, namespace_epoch, identity: &nobody, request, payload: &[], deadline };
+        let map = match self.caller.ask(ask).await?.reply {
+            Reply::Map { map } => map,
+            other => return Err(unexpected(request, &other)),
+        };
+        if map.epoch <= known.map.epoch {
+            self.io.sleep(MAP_PAUSE).await;
+        }
+        self.adopt_map(map);
+        Ok(())
+    }
+
+    fn adopt_map(&self, map: ShardMap) {
+        let mut routes = self.routes.write();
+        if map.epoch <= routes.map.epoch {
+            return;
+        }
+        let next = Routes::new(map);
+        let mut moved = Vec::new();
+        for (index, (old, new)) in next.map.indexes().zip(routes.servers.iter().zip(&next.servers)) {
+            new.talked.store(old.talked.load(Ordering::Relaxed), Ordering::Relaxed);
+            if old.target != new.target || routes.map.servers[usize::from(index.0)].incarnation != next.map.servers[usize::from(index.0)].incarnation {
+                moved.push(index);
+            }
+        }
+        *routes = Arc::new(next);
+        drop(routes);
+        moved.into_iter().for_each(|index| self.caller.disconnect(index));
+    }
+
+    /// The time that one operation has for being refused and asking again.
+    pub(crate) fn patience(&self) -> Patience {
+        let total_ns = u64::try_from(self.deadline.as_nanos()).unwrap_or(u64::MAX);
+        Patience { until_ns: self.io.mono_ns().saturating_add(total_ns) }
+    }
+}
+
+/// How long an operation goes on asking.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience {
+    until_ns: u64,
+}
+
+impl Patience {
+    fn left(self, core: &Core) -> Duration {
+        Duration::from_nanos(self.until_ns.saturating_sub(core.io.mono_ns()))
+    }
+
+    /// Whether to go on after a refusal.
+    ///
+    /// # Errors
+    /// [`Code::TimedOut`] when the time is up.
+    pub(crate) fn check(self, core: &Core, refusal: &Failure, request: &Request) -> Result<(), Failure> {
+        if core.io.mono_ns() < self.until_ns {
+            return Ok(());
+        }
+        let detail = format!("{}: refused again and again for {:.1} s: {refusal}", request.name(), core.deadline.as_secs_f64());
+        Err(Failure::new(Code::TimedOut, detail))
+    }
+}

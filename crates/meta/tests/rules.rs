@@ -1,0 +1,291 @@
+//! Rules that random short sequences do not reach: limits, inode numbers, outcomes, listings.
+
+use aze_meta::op::{CUTS_PENDING_MAX, INO_BLOCK};
+use aze_meta::{Applied, Effects, EntryKey, Lock, NewFile, Op, Outcome, Role, Shard, Stamp};
+use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, Sequence, ServerIndex, SessionId, ShardId, Time, TxId};
+use aze_proto::limits::{FILE_BYTES_MAX, LINKS_MAX, RETRIES_PER_SESSION_AND_SHARD, TARGET_BYTES_MAX};
+use aze_proto::message::Victim;
+use aze_proto::retry::Verdict;
+use aze_proto::wire::{Blob, Wire};
+use aze_proto::{Attr, Code, FileKind, Name, NameHash, Refusal, Reply};
+
+fn shard() -> Shard {
+    Shard::new(ShardId(0), Incarnation(0), 1)
+}
+
+fn key(name: &str) -> EntryKey {
+    EntryKey::new(Ino::ROOT, Name::new(name.as_bytes()).expect("a name"))
+}
+
+fn new(kind: FileKind) -> NewFile {
+    NewFile {
+        kind,
+        mode: 0o644,
+        uid: 1,
+        gid: 2,
+        rdev: 0,
+        target: Blob(b"t".to_vec()),
+        born: MapEpoch(1),
+        chunk_bits: 20,
+    }
+}
+
+fn apply(shard: &mut Shard, op: Op) -> Applied {
+    shard.apply(&op, &Stamp::at(Time(100)))
+}
+
+fn code(applied: Applied) -> Code {
+    applied.reply.expect_err("an error").code
+}
+
+fn create(shard: &mut Shard, name: &str, kind: FileKind) -> Attr {
+    let applied = apply(shard, Op::Create { key: key(name), new: new(kind), exclusive: true });
+    applied.reply.expect("made");
+    applied.effects.attr.expect("made here")
+}
+
+#[test]
+fn an_inode_number_is_issued_once() {
+    let mut shard = shard();
+    let root = shard.make_root(0, 0, 0o755, MapEpoch(1), 20, Time(1)).expect("the first root");
+    assert_eq!((root.ino, root.parent, root.links), (Ino::ROOT, Ino::ROOT, 2));
+    assert_eq!(shard.make_root(0, 0, 0o755, MapEpoch(1), 20, Time(1)).expect_err("one root").code, Code::Exists);
+    let first = create(&mut shard, "a", FileKind::File).ino;
+    assert_ne!(first, Ino::ROOT);
+    assert_eq!(shard.inos_left(), INO_BLOCK - 1);
+    apply(&mut shard, Op::ReserveInos { count: 1 });
+    let second = create(&mut shard, "b", FileKind::File).ino;
+    assert_eq!(second.counter(), first.counter() + INO_BLOCK);
+    assert_eq!(shard.inos_left(), 0);
+    assert_eq!(create(&mut shard, "c", FileKind::File).ino.counter(), second.counter() + 1);
+    assert_eq!(shard.inos_left(), INO_BLOCK - 1);
+    let mut reborn = Shard::new(ShardId(0), Incarnation(1), 1);
+    let other = create(&mut reborn, "a", FileKind::File).ino;
+    assert_eq!((other.home(), other.counter()), (first.home(), first.counter()));
+    assert_ne!(other, first);
+}
+
+#[test]
+fn inode_numbers_run_out_with_an_error() {
+    let mut shard = shard();
+    apply(&mut shard, Op::ReserveInos { count: u64::MAX });
+    apply(&mut shard, Op::ReserveInos { count: 1 });
+    assert_eq!(
+        code(apply(&mut shard, Op::Create { key: key("a"), new: new(FileKind::File), exclusive: true })),
+        Code::NoSpace
+    );
+    assert_eq!((shard.entries(), shard.inodes()), (0, 0));
+}
+
+#[test]
+fn only_shard_0_has_the_root() {
+    let mut shard = Shard::new(ShardId(1), Incarnation(0), 2);
+    assert_eq!(shard.make_root(0, 0, 0o755, MapEpoch(1), 20, Time(1)).expect_err("not here").code, Code::Invalid);
+}
+
+#[test]
+fn limits_are_errors() {
+    let mut shard = shard();
+    let ino = create(&mut shard, "a", FileKind::File).ino;
+    for _ in 1..LINKS_MAX {
+        apply(&mut shard, Op::AddLink { ino }).reply.expect("below the limit");
+    }
+    assert_eq!(code(apply(&mut shard, Op::AddLink { ino })), Code::TooManyLinks);
+    assert_eq!(code(apply(&mut shard, Op::Truncate { ino, size: FILE_BYTES_MAX + 1 })), Code::TooLarge);
+    let report = Op::Report { ino, generation: Generation(0), end: FILE_BYTES_MAX + 1, wide: true };
+    assert_eq!(code(apply(&mut shard, report)), Code::TooLarge);
+    apply(&mut shard, Op::Truncate { ino, size: FILE_BYTES_MAX }).reply.expect("the largest file");
+    for (length, expected) in [(0, Code::NotFound), (TARGET_BYTES_MAX + 1, Code::NameTooLong)] {
+        let long = NewFile { target: Blob(vec![b'x'; length]), ..new(FileKind::Symlink) };
+        assert_eq!(code(apply(&mut shard, Op::Create { key: key("l"), new: long, exclusive: true })), expected);
+    }
+    for chunk_bits in [0, 15, 25, 64, 255] {
+        let odd = NewFile { chunk_bits, ..new(FileKind::File) };
+        assert_eq!(code(apply(&mut shard, Op::Create { key: key("o"), new: odd, exclusive: true })), Code::Invalid);
+    }
+}
+
+#[test]
+fn truncations_that_wait_are_bounded_and_covered_ones_do_not_count() {
+    let mut shard = shard();
+    let ino = create(&mut shard, "a", FileKind::File).ino;
+    for size in (1..1000).rev() {
+        apply(&mut shard, Op::Truncate { ino, size }).reply.expect("covers the one before");
+    }
+    assert_eq!(shard.inode(ino).expect("here").cuts.len(), 1);
+    for _ in 0..2 * CUTS_PENDING_MAX {
+        apply(&mut shard, Op::Truncate { ino, size: 1 }).reply.expect("covers the one before, which was as short");
+    }
+    for size in 2..=CUTS_PENDING_MAX as u64 {
+        apply(&mut shard, Op::Truncate { ino, size }).reply.expect("below the limit");
+    }
+    let before = shard.digest();
+    assert_eq!(code(apply(&mut shard, Op::Truncate { ino, size: 5000 })), Code::Busy);
+    assert_eq!(shard.digest(), before);
+    let generation = shard.inode(ino).expect("here").attr.generation;
+    apply(&mut shard, Op::CutDone { ino, generation: Generation(generation.0 - 1) }).reply.expect("done");
+    assert_eq!(shard.inode(ino).expect("here").cuts.len(), 1);
+    apply(&mut shard, Op::Truncate { ino, size: 5000 }).reply.expect("there is room again");
+}
+
+/// A server that saw the cut to 0 and got data afterwards must not lose them to that cut again.
+#[test]
+fn a_cut_that_was_seen_is_not_repeated() {
+    let mut shard = shard();
+    let ino = create(&mut shard, "a", FileKind::File).ino;
+    apply(&mut shard, Op::Truncate { ino, size: 0 });
+    apply(&mut shard, Op::Truncate { ino, size: 100 });
+    let inode = shard.inode(ino).expect("here");
+    assert_eq!(inode.cut_since(Generation(0)), 0);
+    assert_eq!(inode.cut_since(Generation(1)), 100);
+    assert_eq!(inode.cut_since(Generation(2)), u64::MAX);
+}
+
+/// The steps of a rename within one shard, each of them sent twice.
+#[test]
+fn a_rename_locks_inserts_removes_and_leaves_no_lock() {
+    let mut shard = shard();
+    let attr = create(&mut shard, "old", FileKind::File);
+    let victim = create(&mut shard, "new", FileKind::File).ino;
+    let (tx, ino, kind) = (TxId(1), attr.ino, FileKind::File);
+    let lock = |role| Lock { tx, role, coordinator: ServerIndex(0), incarnation: Incarnation(0), ino, kind };
+    for _ in 0..2 {
+        let source = apply(&mut shard, Op::Lock { key: key("old"), lock: lock(Role::Source) }).reply;
+        assert_eq!(source, Ok(Reply::Done));
+        let destination = apply(&mut shard, Op::Lock { key: key("new"), lock: lock(Role::Destination) }).reply;
+        assert_eq!(destination, Ok(Reply::Prepared { victim: Some(Victim { ino: victim, kind }) }));
+    }
+    let other = Lock { tx: TxId(2), ..lock(Role::Source) };
+    assert_eq!(code(apply(&mut shard, Op::Lock { key: key("old"), lock: other })), Code::Busy);
+    for name in ["old", "new"] {
+        let remove = Op::Remove { key: key(name), only: None, moved: false, under: None };
+        assert_eq!(code(apply(&mut shard, remove)), Code::Busy);
+        apply(&mut shard, Op::Unlock { key: key(name), tx: TxId(2) }).reply.expect("not its lock, no effect");
+        assert!(shard.lock_of(&key(name)).is_some());
+    }
+    let insert = Op::Insert { key: key("new"), ino, kind, replace: true, under: Some(tx), attr: None };
+    let remove = Op::Remove { key: key("old"), only: Some(ino), moved: true, under: Some(tx) };
+    let effects = apply(&mut shard, insert.clone()).effects;
+    assert_eq!((effects.orphan, effects.removed), (Some(victim), Some(Victim { ino: victim, kind })));
+    apply(&mut shard, remove.clone()).reply.expect("moved");
+    assert_eq!(shard.locks().count(), 0);
+    assert_eq!(shard.entry(&key("old")), None);
+    assert_eq!(shard.inode(ino).expect("here").attr.links, 1);
+
+    // The name is used anew before the decision arrives a second time: it must not be touched.
+    apply(&mut shard, Op::Remove { key: key("new"), only: None, moved: false, under: None }).reply.expect("removed");
+    let before = shard.digest();
+    for op in [insert, remove] {
+        let again = apply(&mut shard, op);
+        assert_eq!((again.reply, again.effects), (Ok(Reply::Done), Effects::default()));
+    }
+    assert_eq!(shard.digest(), before);
+}
+
+#[test]
+fn a_link_is_answered_with_the_attributes_its_home_gave() {
+    let mut shard = shard();
+    let attr = create(&mut shard, "a", FileKind::File);
+    let op = Op::Insert {
+        key: key("b"),
+        ino: attr.ino,
+        kind: attr.kind,
+        replace: false,
+        under: None,
+        attr: Some(Attr { links: 2, ..attr.clone() }),
+    };
+    assert_eq!(apply(&mut shard, op).reply, Ok(Reply::Attributes { attr: Attr { links: 2, ..attr } }));
+}
+
+#[test]
+fn a_stale_report_is_refused_with_the_generation_of_now() {
+    let mut shard = shard();
+    let ino = create(&mut shard, "a", FileKind::File).ino;
+    apply(&mut shard, Op::Truncate { ino, size: 7 });
+    let applied = apply(&mut shard, Op::Report { ino, generation: Generation(0), end: 50, wide: false });
+    let refusal = applied.reply.expect_err("refused").refusal;
+    assert_eq!(refusal, Some(Refusal::GenerationStale { generation: Generation(1) }));
+    assert_eq!(shard.inode(ino).expect("here").attr.size, 7);
+}
+
+#[test]
+fn times_of_change_never_move_back() {
+    let mut shard = shard();
+    let ino = create(&mut shard, "a", FileKind::File).ino;
+    let early = Stamp::at(Time(5));
+    for op in [
+        Op::Report { ino, generation: Generation(0), end: 1, wide: false },
+        Op::Truncate { ino, size: 0 },
+        Op::AddLink { ino },
+        Op::DropLink { ino },
+        Op::SetAttr { ino, set: Default::default() },
+    ] {
+        shard.apply(&op, &early).reply.expect("done");
+        let attr = &shard.inode(ino).expect("here").attr;
+        assert_eq!((attr.mtime, attr.ctime), (Time(100), Time(100)), "after {op:?}");
+    }
+}
+
+#[test]
+fn outcomes_are_remembered_with_the_effect_and_errors_too() {
+    let mut shard = shard();
+    let stamp = |sequence, floor| Stamp {
+        time: Time(1),
+        session: SessionId(4),
+        sequence: Sequence(sequence),
+        floor: Sequence(floor),
+    };
+    let op = Op::Create { key: key("a"), new: new(FileKind::File), exclusive: true };
+    let first = shard.apply(&op, &stamp(1, 1)).reply;
+    let second = shard.apply(&op, &stamp(2, 1)).reply;
+    assert_eq!(second, Err(Code::Exists.into()));
+    assert_eq!(shard.check(SessionId(4), Sequence(1), Sequence(1)), Verdict::Done(first));
+    assert_eq!(shard.check(SessionId(4), Sequence(2), Sequence(1)), Verdict::Done(second));
+    let reply = Ok(Reply::ParentIs { parent: Ino(9) });
+    shard.apply(&Op::Record { outcome: Outcome::from(reply.clone()) }, &stamp(3, 3));
+    assert_eq!(shard.check(SessionId(4), Sequence(3), Sequence(3)), Verdict::Done(reply));
+    assert_eq!(shard.check(SessionId(4), Sequence(1), Sequence(3)), Verdict::TooOld);
+    shard.expire_retries(Time(61_000_000_000));
+    assert_eq!(shard.check(SessionId(4), Sequence(3), Sequence(3)), Verdict::TooOld);
+    shard.forget_session(SessionId(4));
+    assert_eq!(shard.check(SessionId(4), Sequence(1), Sequence(1)), Verdict::New);
+}
+
+/// A journal is replayed without `check`; the floor in the stamps bounds what is kept.
+#[test]
+fn outcomes_stay_bounded_without_checks() {
+    let mut shard = shard();
+    for number in 1..=10 * RETRIES_PER_SESSION_AND_SHARD as u64 {
+        let stamp = Stamp { time: Time(1), session: SessionId(4), sequence: Sequence(number), floor: Sequence(number) };
+        shard.apply(&Op::Delete { ino: Ino(99) }, &stamp);
+    }
+    let next = Sequence(10 * RETRIES_PER_SESSION_AND_SHARD as u64 + 1);
+    assert_eq!(shard.check(SessionId(4), next, Sequence(0)), Verdict::New);
+}
+
+#[test]
+fn a_listing_goes_on_after_a_cookie() {
+    let mut shard = shard();
+    let hash = |number: u64| NameHash::from_bytes(&number.to_le_bytes()).expect("a hash");
+    let last = (1 << NameHash::BITS) - 1;
+    for (number, name) in [(0, "first"), (7, "twin a"), (7, "twin b"), (8, "next"), (last, "last")] {
+        let key = EntryKey { parent: Ino::ROOT, hash: hash(number), name: Name::new(name.as_bytes()).expect("a name") };
+        apply(&mut shard, Op::Create { key, new: new(FileKind::File), exclusive: true }).reply.expect("made");
+    }
+    let after =
+        |cookie| shard.entries_after(Ino::ROOT, cookie).map(|(_, name, _)| name.to_string()).collect::<Vec<_>>();
+    assert_eq!(after(0), ["first", "twin a", "twin b", "next", "last"]);
+    assert_eq!(after(2), after(0));
+    assert_eq!(after(hash(0).cookie()), ["twin a", "twin b", "next", "last"]);
+    assert_eq!(after(hash(7).cookie()), ["next", "last"]);
+    assert_eq!(after(hash(last).cookie()), [""; 0]);
+    assert_eq!(after(u64::MAX), [""; 0]);
+}
+
+#[test]
+#[should_panic(expected = "not its own")]
+fn an_entry_of_another_shard_is_a_defect() {
+    let key = key("a");
+    let mut other = Shard::new(ShardId(1 - key.hash.shard(2).0), Incarnation(0), 2);
+    apply(&mut other, Op::Create { key, new: new(FileKind::File), exclusive: true });
+}

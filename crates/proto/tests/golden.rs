@@ -1,0 +1,105 @@
+//! Golden samples: the encoding of version 1, byte for byte. A change here is a change of format,
+//! which needs a new version and a reader for the old one.
+
+use aze_proto::frame::{Header, Kind, open, seal};
+use aze_proto::message::{Envelope, Listed};
+use aze_proto::wire::{Blob, Wire};
+use aze_proto::*;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn attr() -> Attr {
+    Attr {
+        ino: Ino::new(ShardId(3), Incarnation(1), 9).expect("the parts fit"),
+        kind: FileKind::File,
+        mode: 0o644,
+        links: 1,
+        uid: 1000,
+        gid: 100,
+        rdev: 0,
+        size: 5,
+        atime: Time(1),
+        mtime: Time(2),
+        ctime: Time(3),
+        btime: Time(4),
+        generation: Generation(7),
+        born: MapEpoch(1),
+        data_shard: ShardId(3),
+        chunk_bits: 20,
+        wide: false,
+        parent: Ino(0),
+    }
+}
+
+fn samples() -> Vec<(&'static str, Vec<u8>)> {
+    let name = Name::new(b"a").expect("a name");
+    let identity = Identity { uid: 1000, gid: 100, groups: vec![4] };
+    let create = Request::Create {
+        parent: Ino::ROOT,
+        name: name.clone(),
+        kind: FileKind::File,
+        mode: 0o644,
+        rdev: 0,
+        target: Blob::default(),
+        exclusive: true,
+        open: Some(5),
+        chunk_bits: 0,
+    };
+    let write = Request::Write { ino: Ino(9), generation: Generation(1), born: MapEpoch(1), chunk: 2, offset: 4096, sums: vec![0xdead_beef] };
+    let listed = Listed { hash: NameHash::of(Ino::ROOT, &name), name, ino: Ino(9), kind: FileKind::Directory, attr: None };
+    vec![
+        ("envelope", Envelope { identity, request: create }.to_bytes()),
+        ("write", write.to_bytes()),
+        ("attributes", Reply::Attributes { attr: attr() }.to_bytes()),
+        ("listing", Reply::Listing { entries: vec![listed], more: false }.to_bytes()),
+        ("refusal", Failure::refused(Refusal::MapStale { epoch: MapEpoch(4) }).to_bytes()),
+        ("head", seal(&Header { sequence: Sequence(8), ..Header::new(Kind::Request, 2) }, b"body", 3, Some(&[9; 32]))),
+    ]
+}
+
+const GOLDEN: &[(&str, &str)] = &[
+    (
+        "envelope",
+        "e80300006400000001000000040000000200010000000000000001006108a40100000000000000000000010105000000\
+         0000000000",
+    ),
+    (
+        "write",
+        "14000900000000000000010000000100000002000000000000000010000001000000efbeadde",
+    ),
+    (
+        "attributes",
+        "0300090000001000030008a401000001000000e803000064000000000000000500000000000000010000000000000002\
+         000000000000000300000000000000040000000000000007000000010000000300000014000000000000000000",
+    ),
+    (
+        "listing",
+        "080001000000c8e9cd5b26b4bd340100610900000000000000040000",
+    ),
+    (
+        "refusal",
+        "17000000000001010004000000",
+    ),
+    (
+        "head",
+        "415a4b010200000002000000000000000000000000000000080000000000000000000000000000000000000000000000\
+         00000000000000000000000000000000000000000000000000000000040000000300000050c93f269278dcde900ccfb5\
+         30dc1934b11656ef626f6479",
+    ),
+];
+
+#[test]
+fn encodings_are_those_of_version_1() {
+    let samples: Vec<_> = samples().into_iter().map(|(name, bytes)| (name, hex(&bytes))).collect();
+    let golden: Vec<_> = GOLDEN.iter().map(|(name, bytes)| (*name, (*bytes).to_string())).collect();
+    assert_eq!(samples, golden, "the encoding of version {} has changed", limits::WIRE_VERSION);
+}
+
+#[test]
+fn the_golden_head_opens() {
+    let (_, bytes) = samples().pop().expect("there are samples");
+    let (header, body) = open(&bytes, 3, Some(&[9; 32])).expect("a sealed frame opens");
+    assert_eq!((header.sequence, body), (Sequence(8), &b"body"[..]));
+}

@@ -1,0 +1,209 @@
+//! Servers and clients on simulated nodes, and how they are killed and started again.
+
+use aze_client::Client;
+use aze_io::sim::Sim;
+use aze_io::{Addr, Io};
+use aze_proto::handshake::Secret;
+use aze_proto::{Failure, ServerIndex};
+use aze_server::Server;
+use aze_server::sabotage::Switches;
+use futures_util::future::try_join_all;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the volume is called.
+pub const VOLUME: &str = "sim";
+
+/// Where every server listens on its node.
+const PORT: u16 = 7000;
+
+/// Base-2 logarithm of the chunk size: the smallest, so that short files have many chunks.
+pub const CHUNK_BITS: u8 = 16;
+
+/// Memory of one server for file data, in bytes.
+const CAPACITY_BYTES: u64 = 16 << 20;
+
+/// How a cluster is laid out.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// Number of servers.
+    pub servers: u16,
+    /// Number of shards, a power of two.
+    pub shards: u32,
+    /// Time within which a client, or a server that asks another, wants an answer.
+    pub deadline: Duration,
+    /// Protections that are removed from every server.
+    pub switches: Switches,
+}
+
+impl Layout {
+    /// A layout of `servers` servers with as few shards as the volume may have, but at least 256.
+    pub fn of(servers: u16) -> Layout {
+        let shards = (u32::from(servers) * 64).next_power_of_two().max(256);
+        Layout { servers, shards, deadline: Duration::from_secs(10), switches: Switches::default() }
+    }
+}
+
+/// A cluster in a simulated world.
+pub struct Cluster {
+    /// The world.
+    pub sim: Sim,
+    layout: Layout,
+    servers: Mutex<Vec<Option<Arc<Server>>>>,
+    lives: Mutex<Vec<u32>>,
+}
+
+/// The node of a server.
+pub fn server_node(index: u16) -> String {
+    format!("s{index}")
+}
+
+/// The node of a client.
+pub fn client_node(index: usize) -> String {
+    format!("c{index}")
+}
+
+fn addr(index: u16) -> Addr {
+    Addr::Tcp(server_node(index), PORT)
+}
+
+impl Cluster {
+    /// A cluster of which nothing runs yet.
+    pub fn new(sim: Sim, layout: Layout) -> Arc<Cluster> {
+        let count = usize::from(layout.servers);
+        Arc::new(Cluster { sim, layout, servers: Mutex::new(vec![None; count]), lives: Mutex::new(vec![0; count]) })
+    }
+
+    /// How it is laid out.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn config(&self, index: u16, life: u32) -> aze_server::Config {
+        aze_server::Config {
+            volume: VOLUME.into(),
+            secret: Secret([7; 32]),
+            slot: ServerIndex(index),
+            servers: self.layout.servers,
+            keeper: if index == 0 { Vec::new() } else { vec![addr(0)] },
+            listen: vec![addr(index)],
+            host: server_node(index),
+            // A new life is another process.
+            pid: 1000 * (u32::from(index) + 1) + life,
+            capacity_bytes: CAPACITY_BYTES,
+            fault_ahead_bytes: 0,
+            chunk_bits: CHUNK_BITS,
+            shards: self.layout.shards,
+            owner_uid: 0,
+            owner_gid: 0,
+            tcp_only: true,
+            deadline: self.layout.deadline,
+            switches: self.layout.switches,
+        }
+    }
+
+    /// Starts one server on its node and waits until it has joined.
+    ///
+    /// # Errors
+    /// What [`aze_server::start`] says.
+    pub async fn start_server(self: &Arc<Self>, index: u16) -> Result<(), Failure> {
+        let life = {
+            let mut lives = self.lives.lock();
+            lives[usize::from(index)] += 1;
+            lives[usize::from(index)]
+        };
+        let io = self.sim.node(&server_node(index));
+        let config = self.config(index, life);
+        let (done, started) = futures_channel::oneshot::channel();
+        io.clone().spawn(async move {
+            let result = aze_server::start(io, config, |_| {}).await;
+            // Nobody waits any more if the run is over.
+            let _ = done.send(result);
+        });
+        let server = started.await.map_err(|_| Failure::new(aze_proto::Code::Stopping, "killed while it started"))??;
+        let current = self.lives.lock()[usize::from(index)] == life;
+        if current {
+            self.servers.lock()[usize::from(index)] = Some(server);
+        }
+        Ok(())
+    }
+
+    /// Starts all servers and waits until the volume is complete.
+    ///
+    /// # Errors
+    /// What [`aze_server::start`] says.
+    pub async fn start(self: &Arc<Self>) -> Result<(), Failure> {
+        try_join_all((0..self.layout.servers).map(|index| self.start_server(index))).await.map(|_| ())
+    }
+
+    /// Ends a server as a crash does; `silent` as a power cut does.
+    pub fn kill_server(&self, index: u16, silent: bool) {
+        let node = server_node(index);
+        if silent { self.sim.kill_silently(&node) } else { self.sim.kill(&node) }
+        self.servers.lock()[usize::from(index)] = None;
+    }
+
+    /// Ends a client as a crash does.
+    pub fn kill_client(&self, index: usize) {
+        self.sim.kill(&client_node(index));
+    }
+
+    /// A server that runs.
+    pub fn server(&self, index: u16) -> Option<Arc<Server>> {
+        self.servers.lock()[usize::from(index)].clone()
+    }
+
+    /// All servers that run.
+    pub fn servers(&self) -> Vec<Arc<Server>> {
+        self.servers.lock().iter().flatten().cloned().collect()
+    }
+
+    /// The world of a client's node.
+    pub fn client_io(&self, index: usize) -> Io {
+        self.sim.node(&client_node(index))
+    }
+
+    /// Connects a client on its own node.
+    ///
+    /// # Errors
+    /// What [`Client::connect`] says.
+    pub async fn connect(&self, index: usize) -> Result<Arc<Client>, Failure> {
+        let config = aze_client::Config {
+            volume: VOLUME.into(),
+            secret: Secret([7; 32]),
+            seeds: (0..self.layout.servers).map(|server| (server_node(server), vec![addr(server)])).collect(),
+            host: client_node(index),
+            job: "sim".into(),
+            deadline: self.layout.deadline,
+            tcp_only: true,
+        };
+        let io = self.client_io(index);
+        let (done, connected) = futures_channel::oneshot::channel();
+        io.clone().spawn(async move {
+            // Nobody waits any more if the run is over.
+            let _ = done.send(Client::connect(io, config).await);
+        });
+        connected.await.map_err(|_| Failure::new(aze_proto::Code::Stopping, "killed while it connected"))?
+    }
+
+    /// Runs `work` as a task of a client's node: it ends with the node. The receiver gives its result.
+    pub fn on_client<T: Send + 'static>(
+        &self,
+        index: usize,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> futures_channel::oneshot::Receiver<T> {
+        let (done, result) = futures_channel::oneshot::channel();
+        self.client_io(index).spawn(async move {
+            // Nobody waits any more if the run is over.
+            let _ = done.send(work.await);
+        });
+        result
+    }
+
+    /// Kills everything and breaks the cycles between world and tasks.
+    pub fn end(&self) {
+        self.servers.lock().clear();
+        self.sim.shutdown();
+    }
+}

@@ -1,0 +1,120 @@
+//! What a seed means: how many take part, what they do, and what goes wrong.
+
+use aze_io::sim::SimRng;
+use aze_server::sabotage::Switches;
+
+/// What goes wrong in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    /// Nothing: every error is a violation.
+    Quiet,
+    /// Frames are lost, doubled, held up.
+    Lossy,
+    /// Connections are cut and bits on the wire are flipped.
+    Cuts,
+    /// Links go down, one way or both, for less than anybody's patience or for longer.
+    Partitions,
+    /// Servers other than the keeper die, with or without a word, and come back empty.
+    Restarts,
+    /// Clients die.
+    ClientDeath,
+    /// Wall clocks jump.
+    Clocks,
+    /// The keeper dies for good: what is left is that nobody waits for ever.
+    KeeperDeath,
+}
+
+impl Mix {
+    const ALL: [(Mix, u64); 8] = [
+        (Mix::Quiet, 18),
+        (Mix::Lossy, 24),
+        (Mix::Cuts, 10),
+        (Mix::Partitions, 18),
+        (Mix::Restarts, 14),
+        (Mix::ClientDeath, 7),
+        (Mix::Clocks, 6),
+        (Mix::KeeperDeath, 3),
+    ];
+
+    fn draw(rng: &mut SimRng) -> Mix {
+        let total = Mix::ALL.iter().map(|(_, weight)| weight).sum();
+        let mut left = rng.below(total);
+        for (mix, weight) in Mix::ALL {
+            if left < weight {
+                return mix;
+            }
+            left -= weight;
+        }
+        Mix::Quiet
+    }
+
+    /// Whether a request may fail because nobody answered.
+    pub fn loses_answers(self) -> bool {
+        !matches!(self, Mix::Quiet | Mix::Clocks | Mix::ClientDeath)
+    }
+
+    /// Whether servers may be out of each other's reach for longer than they wait, so that what a
+    /// check would have to repair may be left behind.
+    pub fn may_leak(self) -> bool {
+        matches!(self, Mix::Partitions | Mix::Restarts | Mix::KeeperDeath)
+    }
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where all of it comes from.
+    pub seed: u64,
+    /// Number of servers.
+    pub servers: u16,
+    /// Number of clients.
+    pub clients: usize,
+    /// What goes wrong.
+    pub mix: Mix,
+    /// Tasks that fight over names, and operations of each.
+    pub name_tasks: usize,
+    /// Operations of each of them.
+    pub name_ops: u64,
+    /// Tasks that write a file of their own, which others read.
+    pub file_tasks: usize,
+    /// Operations of each of them.
+    pub file_ops: u64,
+    /// Whether one task fills and empties a directory that others list.
+    pub listing: bool,
+    /// Whether one task gives and takes rights while another one tries.
+    pub rights: bool,
+    /// Longest pause between two operations of a task, in microseconds of virtual time.
+    pub think_us_max: u64,
+    /// Protections removed.
+    pub switches: Switches,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn of(seed: u64) -> Plan {
+        let mut rng = SimRng::new(seed, "plan");
+        let mix = Mix::draw(&mut rng);
+        let servers_min = if matches!(mix, Mix::Restarts | Mix::KeeperDeath) { 2 } else { 1 };
+        let servers = rng.between(servers_min, 5) as u16;
+        let clients = rng.between(if mix == Mix::ClientDeath { 2 } else { 1 }, 4) as usize;
+        Plan {
+            seed,
+            servers,
+            clients,
+            mix,
+            name_tasks: rng.between(1, 5) as usize,
+            name_ops: rng.between(8, 30),
+            file_tasks: rng.between(1, 3) as usize,
+            file_ops: rng.between(6, 25),
+            listing: rng.chance(500_000),
+            rights: rng.chance(500_000),
+            think_us_max: *rng.pick(&[300, 3_000, 40_000]),
+            switches: Switches::default(),
+        }
+    }
+
+    /// The same with protections removed.
+    pub fn with(self, switches: Switches) -> Plan {
+        Plan { switches, ..self }
+    }
+}

@@ -1,0 +1,238 @@
+//! One task writes, cuts and in the end perhaps unlinks a file of its own; others read it.
+
+use super::{FileSlot, Worker, root};
+use crate::bytes::{Bytes, Change, WriteId, data_of};
+use crate::cluster::CHUNK_BITS;
+use aze_client::{Access, File, NewFile};
+use aze_proto::{Code, Failure, FileKind, Name};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// The directory of these files.
+pub const FILES_DIR: &[u8] = b"/files";
+
+/// Longest file: so many chunks.
+const CHUNKS_MAX: u64 = 6;
+
+const READ_WRITE: Access = Access { read: true, write: true };
+const READ: Access = Access { read: true, write: false };
+
+/// Where a file is.
+pub fn path_of(number: usize) -> Vec<u8> {
+    [FILES_DIR, format!("/f{number}").as_bytes()].concat()
+}
+
+/// Writes file `number` and checks what it reads back.
+pub async fn write(mut worker: Worker, number: usize, ops: u64) {
+    let path = path_of(number);
+    let bytes = Arc::new(Mutex::new(Bytes::default()));
+    worker.board.files.lock().push(FileSlot { path: path.clone(), bytes: bytes.clone() });
+    let Some(file) = create(&worker, &path).await else {
+        bytes.lock().unlinked = true;
+        return;
+    };
+    let mut writer = Writer { worker: &mut worker, file, bytes, path, next: 1 };
+    for _ in 0..ops {
+        writer.worker.think().await;
+        writer.step().await;
+    }
+    if writer.worker.rng.chance(300_000) {
+        writer.unlink_while_open().await;
+    }
+    let (worker, file) = (&writer.worker, &writer.file);
+    // A close that fails leaves the file open until the session ends, which is checked.
+    let _ = worker.call(|| "close".into(), file.close()).await;
+}
+
+async fn create(worker: &Worker, path: &[u8]) -> Option<Arc<File>> {
+    let (parent, name) = worker.call(|| "resolve_parent".into(), worker.client.resolve_parent(&root(), path)).await.ok()?;
+    let new =
+        NewFile { kind: FileKind::File, mode: 0o644, rdev: 0, target: Vec::new(), exclusive: true, open: Some(READ_WRITE), chunk_bits: 0 };
+    let name: Name = name;
+    let made = worker.call(|| format!("create {name}"), worker.client.create(&root(), parent, &name, &new)).await;
+    match made {
+        Ok(created) if created.created && created.file.is_some() => created.file,
+        Ok(_) => {
+            worker.board.violation(format!("{}: creating {name} gave no open file", worker.who));
+            None
+        }
+        Err(failure) => {
+            if failure.code == Code::Exists {
+                worker.board.violation(format!("{}: creating {name}, which nobody else does: {failure}", worker.who));
+            }
+            None
+        }
+    }
+}
+
+struct Writer<'a> {
+    worker: &'a mut Worker,
+    file: Arc<File>,
+    bytes: Arc<Mutex<Bytes>>,
+    path: Vec<u8>,
+    next: WriteId,
+}
+
+impl Writer<'_> {
+    async fn step(&mut self) {
+        let size = self.bytes.lock().size_max();
+        let longest = CHUNKS_MAX << CHUNK_BITS;
+        match self.worker.rng.below(100) {
+            0..=39 => {
+                let offset = self.worker.rng.below((size + 5000).min(longest));
+                let len = self.worker.rng.between(1, 6000);
+                self.write(offset, len).await;
+            }
+            40..=54 => {
+                let offset = self.worker.rng.below((size + 70_000).min(longest));
+                let len = self.worker.rng.between(1, 200_000);
+                self.write(offset, len).await;
+            }
+            55..=64 => {
+                let size = self.worker.rng.below(size + 1);
+                self.truncate(size).await;
+            }
+            65..=69 => {
+                let size = self.worker.rng.between(size, (size + 100_000).min(longest).max(size));
+                self.truncate(size).await;
+            }
+            70..=84 => {
+                let offset = self.worker.rng.below(size + 1);
+                let len = self.worker.rng.between(1, 200_000) as usize;
+                self.read_back(offset, len).await;
+            }
+            85..=94 => self.stat().await,
+            _ => {
+                let (worker, file) = (&self.worker, &self.file);
+                // Nothing is promised by a flush that fails.
+                let _ = worker.call(|| "flush".into(), file.flush()).await;
+            }
+        }
+    }
+
+    async fn write(&mut self, offset: u64, len: u64) {
+        let end = (offset + len).min(CHUNKS_MAX << CHUNK_BITS);
+        let id = self.next;
+        self.next += 1;
+        let data = data_of(id, offset, (end - offset) as usize);
+        let change = Change::Write { id, offset, end };
+        self.bytes.lock().begin(change);
+        let result = self.worker.call(|| format!("{} {change:?}", text(&self.path)), self.file.write(offset, &data)).await;
+        self.settle(change, result);
+    }
+
+    async fn truncate(&mut self, size: u64) {
+        let change = Change::Truncate { size };
+        self.bytes.lock().begin(change);
+        let worker = &self.worker;
+        let through = worker.rng.clone().chance(700_000).then_some(&*self.file);
+        let call = worker.client.truncate(&root(), self.file.ino(), size, through);
+        let result = worker.call(|| format!("{} {change:?}", text(&self.path)), call).await;
+        if let Ok(attr) = &result
+            && attr.size != size
+        {
+            worker.board.violation(format!("{}: {change:?} gave a length of {}", worker.who, attr.size));
+        }
+        self.settle(change, result.map(|_| ()));
+    }
+
+    /// What failed may have happened, in parts, unless the file is gone.
+    fn settle(&self, change: Change, result: Result<(), Failure>) {
+        match result {
+            Ok(()) => self.bytes.lock().acknowledge(change),
+            Err(failure) if matches!(failure.code, Code::NotFound | Code::Stale) && !self.worker.board.mix.loses_answers() => {
+                self.worker.board.violation(format!("{}: {change:?} on an open file: {failure}", self.worker.who));
+            }
+            Err(_) => {}
+        }
+    }
+
+    async fn read_back(&mut self, offset: u64, len: usize) {
+        let result = self.worker.call(|| format!("{} read {len} at {offset}", text(&self.path)), self.file.read(offset, len)).await;
+        if let Ok(data) = result
+            && let Err(why) = self.bytes.lock().check_read(offset, len, &data)
+        {
+            self.worker.board.violation(format!("{} reads {} back: {why}", self.worker.who, text(&self.path)));
+        }
+    }
+
+    async fn stat(&mut self) {
+        let call = self.worker.client.getattr(&root(), self.file.ino());
+        let result = self.worker.call(|| format!("{} getattr", text(&self.path)), call).await;
+        if let Ok(attr) = result
+            && let Err(why) = self.bytes.lock().check_size(attr.size)
+        {
+            self.worker.board.violation(format!("{} looks at {}: {why}", self.worker.who, text(&self.path)));
+        }
+    }
+
+    async fn unlink_while_open(&mut self) {
+        self.bytes.lock().unlinked = true;
+        let worker = &self.worker;
+        let Ok((parent, name)) = worker.client.resolve_parent(&root(), &self.path).await else { return };
+        let gone = worker.call(|| format!("unlink {name}"), worker.client.unlink(&root(), parent, &name)).await;
+        let size = self.bytes.lock().size_max();
+        self.read_back(0, size as usize + 1).await;
+        self.write(size / 2, 3000).await;
+        self.read_back(0, size as usize + 3000).await;
+        if gone.is_ok() {
+            let found = self.worker.client.lookup(&root(), parent, &name).await;
+            if found.is_ok() {
+                self.worker.board.violation(format!("{}: {name} is there after its unlink", self.worker.who));
+            }
+        }
+    }
+}
+
+fn text(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
+}
+
+/// Reads file `number` again and again.
+pub async fn read(mut worker: Worker, number: usize, ops: u64) {
+    let path = path_of(number);
+    for _ in 0..ops {
+        worker.think().await;
+        let Some(slot) = worker.board.files().into_iter().find(|slot| slot.path == path) else { continue };
+        let size = slot.bytes.lock().size_max();
+        let (offset, len) = (worker.rng.below(size + 1), worker.rng.between(1, 200_000) as usize);
+        let whole = worker.rng.chance(300_000);
+        let (offset, len) = if whole { (0, (CHUNKS_MAX << CHUNK_BITS) as usize) } else { (offset, len) };
+        if let Err(failure) = check(&worker, &slot, offset, len).await {
+            missing(&worker, &slot, &failure);
+        }
+    }
+}
+
+/// A name that was acknowledged and not taken away must be there. Before it was made nothing was
+/// written, so its length tells.
+fn missing(worker: &Worker, slot: &FileSlot, failure: &Failure) {
+    let bytes = slot.bytes.lock();
+    let must_be_there = !bytes.unlinked && bytes.check_size(0).is_err();
+    if must_be_there && matches!(failure.code, Code::NotFound | Code::Stale) {
+        worker.board.violation(format!("{}: {} is not there: {failure}", worker.who, text(&slot.path)));
+    }
+}
+
+/// Opens a file, compares length and bytes with its model, closes it.
+///
+/// # Errors
+/// What the client said, if anything failed.
+pub async fn check(worker: &Worker, slot: &FileSlot, offset: u64, len: usize) -> Result<(), Failure> {
+    let (client, name) = (&worker.client, text(&slot.path));
+    let before = slot.bytes.lock().snapshot();
+    let attr = worker.call(|| format!("resolve {name}"), client.resolve(&root(), &slot.path, true)).await?;
+    let file = worker.call(|| format!("open {name}"), client.open(&root(), attr.ino, READ)).await?;
+    let data = worker.call(|| format!("{name} read {len} at {offset}"), file.read(offset, len)).await;
+    let allowed = slot.bytes.lock().since(before);
+    if let Err(why) = allowed.check_size(attr.size) {
+        worker.board.violation(format!("{} finds {name} with {why}", worker.who));
+    }
+    if let Ok(data) = &data
+        && let Err(why) = allowed.check_read(offset, len, data)
+    {
+        worker.board.violation(format!("{} reads {name}: {why}", worker.who));
+    }
+    let closed = worker.call(|| format!("close {name}"), file.close()).await;
+    data.map(|_| ()).and(closed)
+}

@@ -1,0 +1,192 @@
+//! What the tests of the real program share: where it is, a private place for volumes, mounts that
+//! are taken down whatever happens, and waiting for a condition with a deadline.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a test waits for something that should happen at once.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The program under test, built by the same profile as the tests.
+///
+/// # Panics
+/// If it has not been built: `cargo build -p aze-cli` does that.
+pub fn program() -> PathBuf {
+    let exe = std::env::current_exe().expect("a process knows its program");
+    let built = exe.ancestors().nth(2).expect("tests live two folders deep").join("aze");
+    assert!(built.exists(), "{} is not built: run 'cargo build -p aze-cli' first", built.display());
+    built
+}
+
+/// A private run directory with at most one volume that is meant; taken down at the end.
+pub struct Place {
+    /// Everything of this test is in here.
+    pub dir: PathBuf,
+    mounts: Vec<PathBuf>,
+}
+
+/// What a command came to.
+pub struct Ran {
+    /// Its exit code; -1 if a signal ended it.
+    pub code: i32,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+impl Ran {
+    /// Panics with what the command said unless it succeeded.
+    pub fn ok(self) -> Ran {
+        assert_eq!(self.code, 0, "\nstdout: {}\nstderr: {}", self.out, self.err);
+        self
+    }
+
+    /// Panics unless the exit code is the one expected.
+    pub fn code(self, expected: i32) -> Ran {
+        assert_eq!(self.code, expected, "\nstdout: {}\nstderr: {}", self.out, self.err);
+        self
+    }
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Ran {
+        Ran {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Place {
+    /// A new empty place.
+    pub fn new() -> Place {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("aze-test-{}-{number}", std::process::id()));
+        fs::create_dir_all(dir.join("run")).expect("a place for the test");
+        let place = Place { dir, mounts: Vec::new() };
+        set_mode(&place.dir.join("run"), 0o700);
+        place
+    }
+
+    /// The command `aze` in this place, without a volume in its environment.
+    pub fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
+        let mut command = Command::new(program());
+        command.args(args).env("AZE_RUN_DIR", self.dir.join("run")).env_remove("AZE_VOLUME").env_remove("XDG_RUNTIME_DIR");
+        command.stdin(Stdio::null()).current_dir(&self.dir);
+        command
+    }
+
+    /// Runs `aze` and gives what came of it.
+    pub fn aze<S: AsRef<OsStr>>(&self, args: &[S]) -> Ran {
+        self.command(args).output().expect("aze starts").into()
+    }
+
+    /// Starts a volume with further arguments for `aze up`; gives its name.
+    pub fn up(&self, args: &[&str]) -> String {
+        let mut all = vec!["up", "--size", "256M"];
+        all.extend(args);
+        let ran = self.aze(&all).ok();
+        let line = ran.out.trim();
+        let name = line.strip_prefix("export AZE_VOLUME=").unwrap_or_else(|| panic!("aze up printed '{line}'"));
+        name.trim_matches('\'').to_string()
+    }
+
+    /// Mounts the volume and gives the directory.
+    pub fn mount(&mut self) -> PathBuf {
+        let dir = self.dir.join(format!("mnt{}", self.mounts.len()));
+        fs::create_dir_all(&dir).expect("a directory for the mount");
+        self.aze(&[OsStr::new("mount"), dir.as_os_str()]).ok();
+        self.mounts.push(dir.clone());
+        dir
+    }
+
+    /// A path in this place.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Place::new()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for mount in &self.mounts {
+            self.aze(&[OsStr::new("umount"), mount.as_os_str()]);
+        }
+        let volumes = fs::read_dir(self.dir.join("run")).into_iter().flatten().flatten();
+        for volume in volumes {
+            let name = volume.file_name().to_string_lossy().into_owned();
+            self.aze(&["down", "--force", "--name", &name]);
+        }
+        // What could not be removed is in the way of nobody but the next reader of the folder.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Sets permission bits.
+pub fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("permissions can be set");
+}
+
+/// Waits until `condition` holds, or panics with `what`.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} until {what}");
+        // Between two looks the processor belongs to those that are waited for.
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+/// Runs a program that is no part of the product and panics unless it succeeds.
+pub fn run(command: &mut Command) -> Ran {
+    let name = format!("{command:?}");
+    let ran: Ran = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{name}: {error}")).into();
+    assert_eq!(ran.code, 0, "{name}\nstdout: {}\nstderr: {}", ran.out, ran.err);
+    ran
+}
+
+/// A tree with files of many sizes and names, directories, and symbolic links; the same every time.
+pub fn make_tree(root: &Path, files: usize) {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    fs::create_dir_all(root).expect("a root");
+    for index in 0..files {
+        let dir = root.join(format!("d{}", next() % 17)).join(format!("e{}", next() % 5));
+        fs::create_dir_all(&dir).expect("a directory");
+        let size = match next() % 20 {
+            0 => 0,
+            1 => 300_000 + next() % 3_000_000,
+            2..=4 => next() % 100_000,
+            _ => next() % 9000,
+        };
+        let mut bytes = Vec::with_capacity(size as usize);
+        while bytes.len() < size as usize {
+            bytes.extend_from_slice(&next().to_le_bytes());
+        }
+        bytes.truncate(size as usize);
+        let file = dir.join(format!("f {index} ä"));
+        fs::write(&file, bytes).expect("a file");
+        set_mode(&file, if index % 7 == 0 { 0o755 } else { 0o640 });
+        if index % 11 == 0 {
+            std::os::unix::fs::symlink(format!("../f {index}"), dir.join(format!("l{index}"))).expect("a link");
+        }
+    }
+}

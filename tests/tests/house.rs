@@ -1,0 +1,175 @@
+//! The house: which crate may use which, that programs called by tests and scripts come from
+//! packages that are installed, and a few facts about the tree that a tired eye misses.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+/// The arrows between rooms. A new one is a decision: see docs/decisions.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("aze-proto", &[]),
+    ("aze-io", &[]),
+    ("aze-rpc", &["aze-proto", "aze-io"]),
+    ("aze-meta", &["aze-proto"]),
+    ("aze-store", &["aze-proto", "aze-io"]),
+    ("aze-server", &["aze-proto", "aze-io", "aze-rpc", "aze-meta", "aze-store"]),
+    ("aze-client", &["aze-proto", "aze-io", "aze-rpc"]),
+    ("aze-fuse", &["aze-client", "aze-proto", "aze-io"]),
+    ("aze-cli", &["aze-client", "aze-server", "aze-fuse", "aze-proto", "aze-io"]),
+    ("aze-sim", &["aze-proto", "aze-io", "aze-rpc", "aze-meta", "aze-store", "aze-server", "aze-client"]),
+    ("aze-tests", &[]),
+];
+
+/// Rooms in which nothing may come from the world but through `io`.
+const PURE_ROOMS: &[&str] = &["proto", "rpc", "meta", "store", "server", "client"];
+
+/// What those rooms must not name: the clock, threads, sockets, files, the environment, random state.
+const WORLDLY: &[&str] = &[
+    "std::time::Instant",
+    "std::time::SystemTime",
+    "Instant::now",
+    "SystemTime::now",
+    "std::thread",
+    "thread::spawn",
+    "std::net",
+    "std::fs",
+    "std::env",
+    "std::process",
+    "HashMap",
+    "HashSet",
+    "libc::",
+];
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+fn sources(room: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join("crates").join(room).join("src")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a room has sources") {
+            let path = entry.expect("a folder can be read").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).expect("a source is text");
+                found.push((path.display().to_string(), text));
+            }
+        }
+    }
+    found
+}
+
+/// The text without its unit tests, which may use what they like.
+fn production(text: &str) -> &str {
+    text.split("\n#[cfg(test)]").next().unwrap_or(text)
+}
+
+#[test]
+fn rooms_use_only_what_the_arrows_allow() {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON");
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for package in metadata["packages"].as_array().expect("packages") {
+        let name = package["name"].as_str().expect("a name").to_string();
+        let used = package["dependencies"].as_array().expect("dependencies");
+        let used = used.iter().filter(|dependency| dependency["kind"].is_null());
+        let ours = used.filter_map(|dependency| dependency["name"].as_str()).filter(|used| used.starts_with("aze-"));
+        found.insert(name.clone(), ours.map(String::from).collect());
+    }
+    let allowed: BTreeMap<_, BTreeSet<_>> = ARROWS.iter().map(|(room, used)| (*room, used.iter().copied().collect())).collect();
+    for (room, used) in &found {
+        let allowed = allowed.get(room.as_str()).unwrap_or_else(|| panic!("{room} is not in the table of rooms"));
+        for other in used {
+            assert!(allowed.contains(other.as_str()), "{room} uses {other}: there is no such arrow");
+        }
+    }
+    assert_eq!(found.len(), allowed.len(), "the table names a room that does not exist");
+}
+
+#[test]
+fn the_world_enters_only_through_io() {
+    for room in PURE_ROOMS {
+        for (path, text) in sources(room) {
+            for (number, line) in production(&text).lines().enumerate() {
+                let code = line.split("//").next().unwrap_or("");
+                for word in WORLDLY {
+                    assert!(!code.contains(word), "{path}:{}: {word} does not belong into room {room}", number + 1);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_stays_in_io_and_the_doors() {
+    for room in PURE_ROOMS {
+        for (path, text) in sources(room) {
+            let code = text.lines().map(|line| line.split("//").next().unwrap_or(""));
+            assert!(!code.into_iter().any(|code| code.contains("unsafe ")), "{path} has unsafe code");
+        }
+    }
+}
+
+#[test]
+fn every_file_opens_with_what_it_is_for() {
+    for (room, _) in ARROWS {
+        let Some(room) = room.strip_prefix("aze-").filter(|room| *room != "tests") else { continue };
+        for (path, text) in sources(room) {
+            assert!(text.starts_with("//!"), "{path} does not say what it is for");
+        }
+    }
+}
+
+#[test]
+fn files_are_rooms_not_halls() {
+    for (room, _) in ARROWS {
+        let Some(room) = room.strip_prefix("aze-").filter(|room| *room != "tests") else { continue };
+        for (path, text) in sources(room) {
+            assert!(text.lines().count() <= 1000, "{path} has more than 1,000 lines");
+        }
+    }
+}
+
+/// Programs that scripts and tests may call without a package: part of every Debian base system,
+/// of bash, or built here.
+const IN_THE_BASE: &[&str] = &["bash", "sh", "apt-get", "cargo", "aze", "awk", "sed", "grep"];
+
+#[test]
+fn every_program_that_tests_call_comes_from_a_listed_package() {
+    let list = std::fs::read_to_string(root().join("packages.list")).expect("the list of packages");
+    let listed: BTreeSet<&str> = list
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once(':'))
+        .flat_map(|(_, programs)| programs.split_whitespace())
+        .chain(IN_THE_BASE.iter().copied())
+        .collect();
+    let folder = root().join("tests/tests");
+    for entry in std::fs::read_dir(folder).expect("tests") {
+        let path = entry.expect("a folder can be read").path();
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        for (_, after) in text.match_indices("Command::new(\"").map(|(at, start)| text.split_at(at + start.len())) {
+            let program = after.split('"').next().unwrap_or("");
+            assert!(listed.contains(program), "{} calls {program}, which no package of packages.list provides", path.display());
+        }
+    }
+}
+
+#[test]
+fn no_path_of_a_machine_and_no_unfinished_code_is_in_the_tree() {
+    let listing = Command::new("git").args(["ls-files"]).current_dir(root()).output().expect("git runs");
+    // Put together here, so that this file does not contain what it looks for.
+    let words = [["/wo", "rk/"].concat(), ["todo", "!("].concat(), ["unimplemented", "!("].concat(), ["#[ign", "ore"].concat()];
+    for path in String::from_utf8(listing.stdout).expect("paths are text").lines() {
+        let Ok(text) = std::fs::read_to_string(root().join(path)) else { continue };
+        for word in &words {
+            assert!(!text.contains(word.as_str()), "{path} contains {word}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! A volume from `aze up` to `aze down` on the real program: what a user of one machine relies on.
+
+use aze_tests::{Place, Ran, make_tree, run, set_mode, wait_until};
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Servers of a volume, as `aze status --json` tells them.
+fn servers(place: &Place, name: &str) -> Vec<serde_json::Value> {
+    let status = place.aze(&["status", "--name", name, "--json"]).ok();
+    let status: serde_json::Value = serde_json::from_str(&status.out).expect("status is JSON");
+    status["servers"].as_array().expect("servers").clone()
+}
+
+fn pids(place: &Place, name: &str) -> Vec<u32> {
+    servers(place, name).iter().map(|server| server["pid"].as_u64().expect("a pid") as u32).collect()
+}
+
+fn is_alive(pid: u32) -> bool {
+    // A zombie has no command line.
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+}
+
+fn kill(pid: u32) {
+    // SAFETY: no memory is involved; the process was started by this test.
+    let result = unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+    assert_eq!(result, 0, "kill {pid}");
+}
+
+/// What a volume must not leave behind.
+fn traces(place: &Place) -> BTreeSet<String> {
+    let mut traces = BTreeSet::new();
+    let root = place.dir.to_string_lossy().into_owned();
+    for line in fs::read_to_string("/proc/mounts").expect("mounts").lines().filter(|line| line.contains(&root)) {
+        traces.insert(format!("mount {line}"));
+    }
+    for line in fs::read_to_string("/proc/net/unix").expect("sockets").lines().filter(|line| line.contains(&root)) {
+        let path = line.split_whitespace().last().unwrap_or_default();
+        traces.insert(format!("socket {path}"));
+    }
+    for entry in fs::read_dir("/proc").expect("processes").flatten() {
+        let environ = fs::read(entry.path().join("environ")).unwrap_or_default();
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let here = String::from_utf8_lossy(&environ).contains(&root) || String::from_utf8_lossy(&line).contains(&root);
+        if here && entry.file_name().to_string_lossy() != std::process::id().to_string() {
+            traces.insert(format!("process {}", String::from_utf8_lossy(&line)));
+        }
+    }
+    for entry in fs::read_dir("/dev/shm").expect("shared memory").flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.contains("aze") {
+            traces.insert(format!("shared memory {name}"));
+        }
+    }
+    for entry in fs::read_dir(place.dir.join("run")).expect("the run directory").flatten() {
+        traces.insert(format!("folder {}", entry.path().display()));
+    }
+    traces
+}
+
+#[test]
+fn up_prints_one_line_and_down_leaves_nothing() {
+    let mut place = Place::new();
+    let before = traces(&place);
+    let name = place.up(&[]);
+    assert_eq!(pids(&place, &name).len(), 4, "four servers are the default");
+    let mnt = place.mount();
+    fs::write(mnt.join("file"), "hello").expect("a write through the mount");
+    assert_ne!(traces(&place), before);
+    place.aze(&["umount", mnt.to_str().expect("a path")]).ok();
+    let pids = pids(&place, &name);
+    place.aze(&["down"]).ok();
+    assert!(!pids.iter().any(|pid| is_alive(*pid)), "servers are gone when 'aze down' returns");
+    assert_eq!(traces(&place), before);
+}
+
+#[test]
+fn files_go_in_and_out_equal_by_every_way() {
+    let mut place = Place::new();
+    place.up(&[]);
+    let mnt = place.mount();
+    let tree = place.path("tree");
+    make_tree(&tree, 400);
+    place.aze(&["cp", "-r", "-p", tree.to_str().expect("a path"), "aze:/by-aze"]).ok();
+    run(Command::new("cp").arg("-a").arg(&tree).arg(mnt.join("by-cp")));
+    for copy in ["by-aze", "by-cp"] {
+        run(Command::new("diff").args(["-r", "--no-dereference"]).arg(&tree).arg(mnt.join(copy)));
+    }
+    let mut list = Command::new("rsync");
+    list.args(["-a", "--dry-run", "--itemize-changes", "--checksum", "--omit-dir-times"]);
+    let differences = run(list.arg(format!("{}/", tree.display())).arg(format!("{}/", mnt.join("by-cp").display())));
+    assert_eq!(differences.out, "", "modes, owners, times and links as cp -a left them");
+    place.aze(&["cp", "-r", "-p", "aze:/by-cp", place.path("back").to_str().expect("a path")]).ok();
+    run(Command::new("diff").args(["-r", "--no-dereference"]).arg(&tree).arg(place.path("back")));
+}
+
+#[test]
+fn checksums_agree_between_a_volume_and_a_local_tree() {
+    let place = Place::new();
+    place.up(&[]);
+    let tree = place.path("tree");
+    make_tree(&tree, 60);
+    place.aze(&["cp", "-r", "tree", "aze:/tree"]).ok();
+    let strip = |ran: Ran, prefix: &str| {
+        let mut lines: Vec<String> = ran.out.lines().map(|line| line.replace(prefix, "")).collect();
+        lines.sort();
+        lines
+    };
+    let local = strip(place.aze(&["checksum", "-r", "tree"]).ok(), "tree/");
+    let stored = strip(place.aze(&["checksum", "-r", "aze:/tree"]).ok(), "aze:/tree/");
+    assert_eq!(local.len(), 60);
+    assert_eq!(local, stored);
+}
+
+#[test]
+fn commands_do_what_their_namesakes_do() {
+    let place = Place::new();
+    place.up(&[]);
+    fs::write(place.path("a"), "alpha\n").expect("a file");
+    place.aze(&["mkdir", "-p", "aze:/x/y"]).ok();
+    place.aze(&["cp", "a", "aze:/x/a"]).ok();
+    assert_eq!(place.aze(&["cat", "aze:/x/a"]).ok().out, "alpha\n");
+    place.aze(&["mv", "aze:/x/a", "aze:/x/y/b"]).ok();
+    place.aze(&["ln", "aze:/x/y/b", "aze:/x/hard"]).ok();
+    place.aze(&["ln", "-s", "y/b", "aze:/x/soft"]).ok();
+    assert_eq!(place.aze(&["cat", "aze:/x/soft"]).ok().out, "alpha\n");
+    place.aze(&["touch", "aze:/x/empty"]).ok();
+    let listed = place.aze(&["ls", "aze:/x"]).ok().out;
+    assert_eq!(listed.split_whitespace().collect::<BTreeSet<_>>(), BTreeSet::from(["empty", "hard", "soft", "y"]));
+    assert_eq!(place.aze(&["find", "aze:/", "-type", "f", "--count"]).ok().out.trim(), "3");
+    place.aze(&["rm", "aze:/x/y/b"]).ok();
+    assert_eq!(place.aze(&["cat", "aze:/x/hard"]).ok().out, "alpha\n");
+    place.aze(&["rmdir", "aze:/x"]).code(5);
+    place.aze(&["rm", "-r", "aze:/x"]).ok();
+    place.aze(&["stat", "aze:/x"]).code(3);
+}
+
+#[test]
+fn errors_have_a_class_and_say_what_to_do() {
+    let place = Place::new();
+    let none = place.aze(&["ls", "aze:/"]);
+    assert_eq!(none.code, 3, "{}", none.err);
+    assert!(none.err.contains("aze up"), "{}", none.err);
+    assert_eq!(place.aze(&["frobnicate"]).code, 2);
+    assert_eq!(place.aze(&["up", "--placement", "ring"]).code, 2, "what does not exist is not accepted");
+    place.up(&["--name", "one"]);
+    let again = place.aze(&["up", "--name", "one"]);
+    assert_eq!(again.code, 5, "{}", again.err);
+    assert_eq!(place.aze(&["cat", "aze:/nothing"]).code, 3);
+    assert_eq!(place.aze(&["mkdir", "aze:/"]).code, 5);
+    assert_eq!(place.aze(&["cp", "/nonexistent", "aze:/x"]).code, 3);
+}
+
+#[test]
+fn a_server_that_cannot_start_says_why_on_the_terminal() {
+    let place = Place::new();
+    let failed = place.aze(&["up", "--hosts", "a,b", "--launcher", "sh -c 'echo no-such-node-{host} >&2; exit 3' --"]);
+    assert_ne!(failed.code, 0);
+    assert!(failed.err.contains("no-such-node-a"), "{}", failed.err);
+    assert_eq!(fs::read_dir(place.dir.join("run")).expect("the run directory").count(), 0, "nothing is left of it");
+}
+
+#[test]
+fn several_volumes_of_several_users_live_side_by_side() {
+    let place = Place::new();
+    let (one, two) = (place.up(&["--name", "one", "--servers", "1"]), place.up(&["--name", "two", "--servers", "2"]));
+    let ambiguous = place.aze(&["ls", "aze:/"]);
+    assert!(ambiguous.code != 0 && ambiguous.err.contains("one") && ambiguous.err.contains("two"), "{}", ambiguous.err);
+    place.aze(&["touch", "aze://one/here"]).ok();
+    place.aze(&["stat", "aze://one/here"]).ok();
+    place.aze(&["stat", "aze://two/here"]).code(3);
+    assert_eq!((servers(&place, &one).len(), servers(&place, &two).len()), (1, 2));
+}
+
+/// Runs `aze` as user nobody, with a run directory of its own.
+fn as_nobody(place: &Place, args: &[&str]) -> Ran {
+    let run_dir = place.path("nobody");
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(aze_tests::program()).args(args);
+    command.env("AZE_RUN_DIR", run_dir).env_remove("AZE_VOLUME").env_remove("XDG_RUNTIME_DIR").current_dir("/");
+    command.stdin(std::process::Stdio::null()).output().expect("setpriv runs").into()
+}
+
+#[test]
+fn another_user_needs_no_root_and_sees_nothing_of_ours() {
+    let place = Place::new();
+    set_mode(&place.dir, 0o711);
+    let run_dir = place.path("nobody");
+    fs::create_dir(&run_dir).expect("a run directory");
+    std::os::unix::fs::chown(&run_dir, Some(65534), Some(65534)).expect("tests of other users run as root");
+    set_mode(&run_dir, 0o700);
+    let program = aze_tests::program();
+    for folder in program.ancestors().skip(1) {
+        let open = fs::metadata(folder).is_ok_and(|data| std::os::unix::fs::PermissionsExt::mode(&data.permissions()) & 0o001 != 0);
+        assert!(open, "{} is closed to other users, so this test cannot run the program as one", folder.display());
+    }
+    place.up(&["--name", "ours"]);
+    place.aze(&["touch", "aze:/ours"]).ok();
+    as_nobody(&place, &["ls", "aze://ours/"]).code(3);
+    as_nobody(&place, &["up", "--name", "theirs", "--servers", "2", "--size", "64M"]).ok();
+    as_nobody(&place, &["touch", "aze:/theirs"]).ok();
+    let listed = as_nobody(&place, &["ls", "-l", "aze:/"]).ok();
+    assert!(listed.out.contains("theirs") && !listed.out.contains("root"), "{}", listed.out);
+    let mnt = place.path("mnt-nobody");
+    fs::create_dir(&mnt).expect("a directory");
+    std::os::unix::fs::chown(&mnt, Some(65534), Some(65534)).expect("an owner");
+    let mnt = mnt.to_str().expect("a path");
+    as_nobody(&place, &["mount", mnt]).ok();
+    as_nobody(&place, &["umount", mnt]).ok();
+    as_nobody(&place, &["down"]).ok();
+}
+
+#[test]
+fn without_the_secret_nobody_is_let_in() {
+    let place = Place::new();
+    let name = place.up(&["--transport", "tcp"]);
+    let secret = place.dir.join("run").join(&name).join("secret");
+    let right = fs::read_to_string(&secret).expect("the secret");
+    let wrong: String = right.chars().map(|c| if c == 'a' { 'b' } else { 'a' }).filter(|c| !c.is_whitespace()).collect();
+    fs::write(&secret, &wrong[..64]).expect("a wrong secret");
+    let started = Instant::now();
+    let refused = place.aze(&["ls", "aze:/"]);
+    assert!(refused.code != 0 && refused.err.contains("secret"), "{}", refused.err);
+    assert!(started.elapsed() < Duration::from_secs(15), "an error in bounded time");
+    set_mode(&secret, 0o644);
+    fs::write(&secret, right).expect("the secret again");
+    let readable = place.aze(&["ls", "aze:/"]);
+    assert_eq!(readable.code, 4, "a secret that others can read is refused: {}", readable.err);
+    set_mode(&secret, 0o600);
+    place.aze(&["ls", "aze:/"]).ok();
+}
+
+#[test]
+fn a_dead_server_gives_errors_in_time_and_never_a_short_listing() {
+    let mut place = Place::new();
+    let name = place.up(&[]);
+    let mnt = place.mount();
+    for index in 0..200 {
+        fs::write(mnt.join(format!("f{index}")), "x").expect("a write");
+    }
+    kill(pids(&place, &name)[2]);
+    let started = Instant::now();
+    let listed = place.aze(&["ls", "aze:/"]);
+    assert_eq!(listed.code, 6, "{}{}", listed.out.len(), listed.err);
+    assert!(listed.err.contains("server 2"), "{}", listed.err);
+    let through: Result<Vec<_>, _> = fs::read_dir(&mnt).and_then(Iterator::collect);
+    assert_eq!(through.map(|names| names.len()).map_err(|error| error.raw_os_error()), Err(Some(libc::EIO)));
+    let read: Vec<_> = (0..4).map(|index| fs::read(mnt.join(format!("f{index}")))).collect();
+    assert!(read.iter().flatten().all(|bytes| bytes == b"x"));
+    assert!(started.elapsed() < Duration::from_secs(60), "errors come within the deadline of 10 s each: {:?}", started.elapsed());
+    let mnt = mnt.to_str().expect("a path").to_string();
+    place.aze(&["umount", &mnt]).ok();
+    place.aze(&["down"]).ok();
+}
+
+#[test]
+fn an_idle_volume_uses_no_processor() {
+    let mut place = Place::new();
+    let name = place.up(&[]);
+    place.mount();
+    let ticks = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a server runs");
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+        fields[11].parse::<u64>().expect("user ticks") + fields[12].parse::<u64>().expect("system ticks")
+    };
+    let pids = pids(&place, &name);
+    // Memory is faulted in ahead in the background first.
+    let mut last = 0;
+    let mut quiet_since = Instant::now();
+    wait_until("a second passes in which no server works", || {
+        let now: u64 = pids.iter().map(|pid| ticks(*pid)).sum();
+        if now != last {
+            (last, quiet_since) = (now, Instant::now());
+        }
+        quiet_since.elapsed() > Duration::from_secs(1)
+    });
+}
