@@ -52,7 +52,8 @@ impl Server {
         data.write(ino, generation, chunk, offset, &work.payload, sums).map_err(|error| self.data_stop(error, cell.id, ino))?;
         let mut attr = None;
         if at_home {
-            let end = u64::from(offset) + work.payload.len() as u64;
+            // A write of nothing does not extend the file: write(2).
+            let end = if work.payload.is_empty() { 0 } else { u64::from(offset) + work.payload.len() as u64 };
             let report = Op::Report { ino, generation, end, wide: false };
             let stamp = Stamp { sequence: Sequence(0), ..work.stamp };
             let applied = cell.names.lock().shard.apply(&report, &stamp);

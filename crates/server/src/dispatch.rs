@@ -399,7 +399,7 @@ impl Server {
                 Ok(Reply::Done.into())
             }
             Request::Cut { ino, generation, length, chunk_bits } => {
-                Ok(self.cut_here(*ino, *generation, *length, *chunk_bits).into())
+                self.cut_here(*ino, *generation, *length, *chunk_bits)
             }
             Request::DeleteData { ino } => Ok(self.delete_data_here(*ino).into()),
             Request::CutQuery { ino, have } => self.cut_query(*ino, *have),

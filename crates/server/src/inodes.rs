@@ -82,7 +82,13 @@ impl Server {
         let mut gathered = before.clone();
         self.gather(&mut gathered, &holders).await?;
         let set = access::check_setattr(identity, &before, change, stamp.time)?;
-        if loses_rights(&before, &set) {
+        let after = Attr {
+            mode: set.mode.unwrap_or(before.mode),
+            uid: set.uid.unwrap_or(before.uid),
+            gid: set.gid.unwrap_or(before.gid),
+            ..before.clone()
+        };
+        if access::loses_search(&before, &after) {
             self.ask(self.map().keeper, aze_proto::ShardId(0), Request::RaiseEpoch { dir: ino }).await?;
         }
         // What the holders know of changes is folded in, since the new change time will hide it.
@@ -257,10 +263,4 @@ fn merge(attr: &mut Attr, parts: &[(u64, u64, Time)]) {
             attr.ctime = attr.ctime.max(*changed);
         }
     }
-}
-
-/// Whether somebody may have been allowed before what they are not any more.
-fn loses_rights(before: &Attr, set: &AttrSet) -> bool {
-    let fewer_bits = set.mode.is_some_and(|mode| before.mode & !mode & 0o777 != 0);
-    fewer_bits || set.uid.is_some_and(|uid| uid != before.uid) || set.gid.is_some_and(|gid| gid != before.gid)
 }

@@ -8,7 +8,6 @@ use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_meta::access::{self, Want};
 use aze_meta::{EntryKey, NewFile, Op};
-use aze_proto::limits::TARGET_BYTES_MAX;
 use aze_proto::{Code, Failure, FileKind, Ino, MapEpoch, Name, NameHash, Reply, Request, ShardId};
 use std::sync::Arc;
 
@@ -56,8 +55,8 @@ impl Server {
         let Request::Create { parent, name, kind, mode, rdev, target, exclusive, open, chunk_bits } = work.request.clone() else {
             unreachable!("dispatched by its kind")
         };
-        if target.0.len() > TARGET_BYTES_MAX {
-            return Err(Failure::new(Code::NameTooLong, format!("a link's target has at most {TARGET_BYTES_MAX} bytes")).into());
+        if !access::may_make(&work.identity, kind) {
+            return Err(Failure::new(Code::NotPermitted, "only root may make device files").into());
         }
         let (cell, key) = self.entry_place(work, parent, &name)?;
         let mut names = cell.names.lock();

@@ -6,7 +6,7 @@ use crate::dispatch::{Output, Work, then};
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::Attempt;
-use aze_meta::access::{self, Want};
+use aze_meta::access;
 use aze_meta::{Op, Stamp};
 use aze_proto::{Attr, Code, Failure, Generation, Ino, Reply, Request, ServerIndex, ShardId};
 use std::sync::Arc;
@@ -18,10 +18,7 @@ impl Server {
         let mut data = cell.data.lock();
         let mut names = cell.names.lock();
         let before = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();
-        let allowed = opened || access::may(&work.identity, &before, Want::WRITE);
-        if !allowed {
-            return Err(Failure::new(Code::AccessDenied, format!("inode {ino}, as user {}", work.identity.uid)).into());
-        }
+        access::check_truncate(&work.identity, &before, opened)?;
         work.recorded = !before.wide;
         let stamp = if before.wide { self.own_stamp(&work.stamp) } else { work.stamp };
         let reply = names.shard.apply(&Op::Truncate { ino, size }, &stamp).reply?;
@@ -75,11 +72,28 @@ impl Server {
         }
     }
 
-    pub(crate) fn cut_here(&self, ino: Ino, generation: Generation, length: u64, chunk_bits: u8) -> Reply {
+    /// Cuts what this server holds of a file. A shard that has not seen the generation before may
+    /// have missed a truncation that cut deeper: it asks the home, which knows them all.
+    pub(crate) fn cut_here(self: &Arc<Self>, ino: Ino, generation: Generation, length: u64, chunk_bits: u8) -> Attempt<Output> {
+        let mut behind = Vec::new();
         for cell in self.shards.iter() {
-            cell.data.lock().cut(ino, generation, length, chunk_bits);
+            let mut data = cell.data.lock();
+            if data.generation_of(ino).is_some_and(|have| have.0 + 1 < generation.0) {
+                behind.push(cell.id);
+            } else {
+                data.cut(ino, generation, length, chunk_bits);
+            }
         }
-        Reply::Done
+        if behind.is_empty() {
+            return Ok(Reply::Done.into());
+        }
+        let server = self.clone();
+        then(async move {
+            for shard in behind {
+                server.catch_up_with_cuts(shard, ino).await?;
+            }
+            Ok(Reply::Done)
+        })
     }
 
     /// At the home: what somebody at generation `have` may have missed.

@@ -201,6 +201,19 @@ impl Cluster {
         result
     }
 
+    /// Runs `work` as a task that nobody kills.
+    pub fn on_driver<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> futures_channel::oneshot::Receiver<T> {
+        let (done, result) = futures_channel::oneshot::channel();
+        self.sim.node(aze_io::sim::DRIVER).spawn(async move {
+            // Nobody waits any more if the run is over.
+            let _ = done.send(work.await);
+        });
+        result
+    }
+
     /// Kills everything and breaks the cycles between world and tasks.
     pub fn end(&self) {
         self.servers.lock().clear();

@@ -124,8 +124,8 @@ impl Writer<'_> {
     async fn truncate(&mut self, size: u64) {
         let change = Change::Truncate { size };
         self.bytes.lock().begin(change);
+        let through = self.worker.rng.chance(700_000).then_some(&*self.file);
         let worker = &self.worker;
-        let through = worker.rng.clone().chance(700_000).then_some(&*self.file);
         let call = worker.client.truncate(&root(), self.file.ino(), size, through);
         let result = worker.call(|| format!("{} {change:?}", text(&self.path)), call).await;
         if let Ok(attr) = &result

@@ -1,0 +1,174 @@
+//! One run: set up, work and faults, healing, checks.
+
+use crate::audit;
+use crate::cluster::{Cluster, Layout};
+use crate::faults;
+use crate::linear::{Verdict, check};
+use crate::names::SHARED_DIR;
+use crate::plan::{Mix, Plan};
+use crate::work::{Board, Worker, files, listing, rights, root, shared};
+use aze_client::Client;
+use aze_io::sim::{Faults, Sim};
+use aze_proto::{Failure, Ino};
+use futures_util::future::join_all;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// States that the search for an order may look at. A run that needs more counts as undecided.
+const SEARCH_BUDGET: usize = 150_000;
+
+/// Longest run in virtual time: whatever hangs for longer than all deadlines together is found.
+const TIME_MAX: Duration = Duration::from_secs(1200);
+
+/// After healing: until every server has finished what it does in the background. Longer than
+/// the patience of a locked name, the grace of a session and a deadline together.
+const REST: Duration = Duration::from_secs(40);
+
+/// What became of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What the seed meant.
+    pub plan: Plan,
+    /// What was found wrong; empty if all is well.
+    pub violations: Vec<String>,
+    /// Calls of clients.
+    pub calls: u64,
+    /// Whether the search for an order of the shared names came to an end.
+    pub decided: bool,
+    /// Hash over everything that happened.
+    pub trace_hash: u64,
+    /// What happened, if it was asked for.
+    pub story: Vec<String>,
+    /// Virtual time at the end.
+    pub virtual_ns: u64,
+    /// Steps of tasks, timers and frames.
+    pub steps: u64,
+}
+
+/// Runs a seed.
+pub fn run(seed: u64, verbose: bool) -> Outcome {
+    run_plan(Plan::of(seed), verbose)
+}
+
+/// Runs a plan.
+///
+/// # Panics
+/// When a task of the cluster panics, spins, or waits for ever; the seed is named.
+pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
+    let sim = Sim::new(plan.seed, Faults::default());
+    sim.set_time_limit(TIME_MAX);
+    let layout = Layout { switches: plan.switches, ..Layout::of(plan.servers) };
+    let cluster = Cluster::new(sim.clone(), layout);
+    let board = Board::new(&plan, &cluster, verbose);
+    let decided = sim.block_on(whole(cluster.clone(), plan.clone(), board.clone()));
+    let outcome = Outcome {
+        violations: board.violations(),
+        calls: board.calls(),
+        decided,
+        trace_hash: sim.trace_hash(),
+        story: board.story(),
+        virtual_ns: sim.now_ns(),
+        steps: sim.counters().steps,
+        plan,
+    };
+    cluster.end();
+    outcome
+}
+
+async fn whole(cluster: Arc<Cluster>, plan: Plan, board: Arc<Board>) -> bool {
+    let begun = begin(&cluster, &plan, &board).await;
+    let (clients, base) = match begun {
+        Ok(begun) => begun,
+        Err(failure) => {
+            board.violation(format!("the cluster could not be set up: {failure}"));
+            return true;
+        }
+    };
+    cluster.sim.set_faults(faults::steady(&plan, &mut cluster.sim.rng("steady faults")));
+    board.note(&cluster, format!("{plan:?}"));
+    let faulty = cluster.on_driver(faults::drive(cluster.clone(), plan.clone(), board.clone()));
+    work(&cluster, &plan, &board, &clients, base.1).await;
+    board.set_over();
+    // The sender cannot be gone: the driver is never killed.
+    let _ = faulty.await;
+    heal(&cluster, &board).await;
+    if plan.mix != Mix::KeeperDeath {
+        board.set_settled();
+        audit::after(&cluster, &plan, &board, &clients).await;
+    }
+    judge_names(&board, base.0)
+}
+
+/// Starts everything and makes the directories that the workloads use.
+async fn begin(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>) -> Result<(Vec<Arc<Client>>, (Ino, Option<Ino>)), Failure> {
+    cluster.start().await?;
+    let mut clients = Vec::new();
+    for index in 0..plan.clients {
+        clients.push(cluster.connect(index).await?);
+    }
+    let first = &clients[0];
+    let base = first.mkdir_all(&root(), SHARED_DIR, 0o755).await?.ino;
+    board.begin_shared(base);
+    first.mkdir_all(&root(), files::FILES_DIR, 0o755).await?;
+    if plan.listing {
+        let worker = Worker::new(cluster, board, (0, first.clone()), "setup", 0);
+        listing::begin(&worker, first.mkdir_all(&root(), listing::LISTED_DIR, 0o755).await?.ino);
+    }
+    let mut guarded = None;
+    if plan.rights {
+        guarded = Some(first.mkdir_all(&root(), rights::GUARDED_DIR, 0o755).await?.ino);
+        first.mkdir_all(&root(), rights::INNER_DIR, 0o755).await?;
+        let (inner, name) = first.resolve_parent(&root(), rights::GUARDED_FILE).await?;
+        first.create(&root(), inner, &name, &shared::new_file(aze_proto::FileKind::File, true)).await?;
+    }
+    Ok((clients, (base, guarded)))
+}
+
+/// Runs all workloads to their end, or to the end of their clients.
+async fn work(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>, clients: &[Arc<Client>], guarded: Option<Ino>) {
+    let client = |number: usize| (number % clients.len(), clients[number % clients.len()].clone());
+    let worker = |number: usize, label: &str| Worker::new(cluster, board, client(number), label, plan.think_us_max);
+    let mut tasks = Vec::new();
+    for number in 0..plan.name_tasks {
+        let worker = worker(number, &format!("names {number}"));
+        tasks.push(cluster.on_client(number % clients.len(), shared::run(worker, plan.name_ops)));
+    }
+    for number in 0..plan.file_tasks {
+        let writer = worker(number, &format!("file {number}"));
+        tasks.push(cluster.on_client(number % clients.len(), files::write(writer, number, plan.file_ops)));
+        for reader in [number + 1, number + 2] {
+            let label = format!("reader {reader} of file {number}");
+            let reading = files::read(worker(reader, &label), number, plan.file_ops / 2);
+            tasks.push(cluster.on_client(reader % clients.len(), reading));
+        }
+    }
+    for slot in board.listings() {
+        tasks.push(cluster.on_client(0, listing::change(worker(0, "lister's friend"), slot.clone(), plan.name_ops * 2)));
+        tasks.push(cluster.on_client(1 % clients.len(), listing::list(worker(1, "lister"), slot, plan.name_ops)));
+    }
+    if let Some(dir) = guarded {
+        let door = rights::open_door();
+        tasks.push(cluster.on_client(0, rights::guard(worker(0, "guard"), dir, door.clone(), plan.name_ops)));
+        tasks.push(cluster.on_client(1 % clients.len(), rights::enter(worker(1, "user"), door, plan.name_ops * 2)));
+    }
+    // A task whose client was killed gives an error: that is what was wanted.
+    join_all(tasks).await;
+}
+
+async fn heal(cluster: &Arc<Cluster>, board: &Arc<Board>) {
+    cluster.sim.heal();
+    cluster.sim.set_faults(Faults::default());
+    board.note(cluster, "all faults are over".into());
+    cluster.sim.sleep(REST).await;
+}
+
+fn judge_names(board: &Board, base: Ino) -> bool {
+    match check(base.0, &board.events(), SEARCH_BUDGET) {
+        Verdict::Linearizable => true,
+        Verdict::Undecided => false,
+        Verdict::Impossible(why) => {
+            board.violation(format!("shared names: {why}"));
+            true
+        }
+    }
+}
