@@ -29,7 +29,9 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     let mut block = vec![0; BLOCK_BYTES];
     let tally = Tally::new("cat");
     for path in &args.paths {
-        let written = Place::parse(path).and_then(|place| Spot::of(&place, &mut sessions)).and_then(|spot| cat(&spot, &mut block, &mut out));
+        let written = Place::parse(path)
+            .and_then(|place| Spot::of(&place, &mut sessions))
+            .and_then(|spot| cat(&spot, &mut block, &mut out));
         // What was written stands before the message about what was not.
         out.flush()?;
         tally.note(written);

@@ -102,7 +102,9 @@ pub fn run_mv(args: &MvArgs) -> Outcome<Exit> {
     let (target, sources) = args.paths.split_last().expect("the parser demands two paths");
     let places: Vec<Place> = args.paths.iter().map(|path| Place::parse(path)).collect::<Outcome<_>>()?;
     if places.iter().any(|place| matches!(place, Place::Local(_))) {
-        return Err(Trouble::usage("renames within a volume only: to move between a volume and here, copy with 'aze cp -r', then remove the source"));
+        return Err(Trouble::usage(
+            "renames within a volume only: to move between a volume and here, copy with 'aze cp -r', then remove the source",
+        ));
     }
     let target = VolumePath::parse(target)?;
     let session = sessions.of(&target)?;
@@ -115,7 +117,10 @@ pub fn run_mv(args: &MvArgs) -> Outcome<Exit> {
         let moved = VolumePath::parse(source).and_then(|source| {
             if !Arc::ptr_eq(&sessions.of(&source)?, &session) {
                 let (from, to) = (source.shown(), target.shown());
-                return Err(Trouble::new(Exit::Caller, format!("{from} and {to} are in two volumes: copy with 'aze cp -r', then 'aze rm -r'")));
+                return Err(Trouble::new(
+                    Exit::Caller,
+                    format!("{from} and {to} are in two volumes: copy with 'aze cp -r', then 'aze rm -r'"),
+                ));
             }
             rename(&session, &source, &target, is_dir, args.no_clobber)
         });
@@ -157,7 +162,9 @@ pub fn run_ln(args: &LnArgs) -> Outcome<Exit> {
     let target_place = Place::parse(&args.target)?;
     if is_directory(&session, &link)? {
         let name = target_place.base_name();
-        link = link.join(&name.ok_or_else(|| Trouble::usage(format!("{}: a directory: give the link's name, too", link.shown())))?);
+        link = link.join(
+            &name.ok_or_else(|| Trouble::usage(format!("{}: a directory: give the link's name, too", link.shown())))?,
+        );
     }
     let (client, who) = (&session.client, &session.who);
     let what = format!("make link {}", link.shown());
@@ -176,7 +183,10 @@ pub fn run_ln(args: &LnArgs) -> Outcome<Exit> {
     }
     let target = VolumePath::parse(&args.target)?;
     if !Arc::ptr_eq(&sessions.of(&target)?, &session) {
-        return Err(Trouble::new(Exit::Caller, format!("{} and {} are in two volumes: only -s can link them", target.shown(), link.shown())));
+        return Err(Trouble::new(
+            Exit::Caller,
+            format!("{} and {} are in two volumes: only -s can link them", target.shown(), link.shown()),
+        ));
     }
     session.ask(what, async {
         let attr = client.resolve(who, &target.path, false).await?;
@@ -204,13 +214,20 @@ pub fn run_touch(args: &TouchArgs) -> Outcome<Exit> {
     })
 }
 
-async fn touch(session: &Session, path: &VolumePath, (atime, mtime): (SetTime, SetTime), no_create: bool) -> Result<(), Failure> {
+async fn touch(
+    session: &Session,
+    path: &VolumePath,
+    (atime, mtime): (SetTime, SetTime),
+    no_create: bool,
+) -> Result<(), Failure> {
     let (client, who) = (&session.client, &session.who);
     let ino = match client.resolve(who, &path.path, true).await {
         Err(failure) if failure.code == Code::NotFound && no_create => return Ok(()),
         Err(failure) if failure.code == Code::NotFound => {
             let (parent, name) = client.resolve_parent(who, &path.path).await?;
-            let made = client.create(who, parent, &name, &NewFile { exclusive: false, ..new_file(FileKind::File, 0o644) }).await?;
+            let made = client
+                .create(who, parent, &name, &NewFile { exclusive: false, ..new_file(FileKind::File, 0o644) })
+                .await?;
             if made.created && mtime == SetTime::Now {
                 return Ok(());
             }
@@ -245,7 +262,11 @@ fn is_directory(session: &Session, path: &VolumePath) -> Outcome<bool> {
 }
 
 /// Does the same to every path, and counts.
-fn each(command: &'static str, paths: &[OsString], mut act: impl FnMut(&Session, &VolumePath) -> Outcome<()>) -> Outcome<Exit> {
+fn each(
+    command: &'static str,
+    paths: &[OsString],
+    mut act: impl FnMut(&Session, &VolumePath) -> Outcome<()>,
+) -> Outcome<Exit> {
     let mut sessions = Sessions::default();
     let tally = Tally::new(command);
     for path in paths {

@@ -5,14 +5,14 @@ use crate::place::Place;
 use crate::session::Sessions;
 use crate::show;
 use crate::tally::{Out, Tally};
-use crate::tree::Spot;
+use crate::tree::{Named, Spot};
 use aze_proto::attr::FileKind;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::BufRead;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes read at once.
@@ -86,7 +86,8 @@ pub fn run(args: &Args) -> Outcome<Exit> {
             scope.spawn(move || work(items, &answers));
         }
         drop(answers);
-        let printer = scope.spawn(|| print(args, &answered, &tally));
+        let tally = &tally;
+        let printer = scope.spawn(move || print(args, answered, tally));
         // The connections live until the last file has been read.
         let mut sessions = Sessions::default();
         let fed = match &args.check {
@@ -106,7 +107,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
 
 /// Finds files and queues them.
 struct Feed<'a> {
-    queue: std::sync::mpsc::SyncSender<(u64, Item)>,
+    queue: SyncSender<Item>,
     next: u64,
     tally: &'a Tally,
 }
@@ -128,7 +129,10 @@ impl Feed<'_> {
     fn walk(&mut self, args: &Args, spot: Spot, written: Vec<u8>) -> Outcome<()> {
         let kind = spot.must_stat(true)?.kind;
         if kind == FileKind::Directory && !args.recursive {
-            return Err(Trouble::new(Exit::Caller, format!("{}: is a directory: use -r for the files in it", spot.shown())));
+            return Err(Trouble::new(
+                Exit::Caller,
+                format!("{}: is a directory: use -r for the files in it", spot.shown()),
+            ));
         }
         let mut waiting = vec![(spot, written, kind)];
         while let Some((spot, written, kind)) = waiting.pop() {
@@ -139,9 +143,12 @@ impl Feed<'_> {
                         if let Some(trouble) = names.trouble {
                             self.tally.fail(&trouble);
                         }
-                        names.entries.sort();
+                        names.entries.sort_by(|a, b| a.name.cmp(&b.name));
                         let below = names.entries.into_iter().rev();
-                        waiting.extend(below.map(|(name, kind)| (spot.join(&name), crate::place::join(&written, &name), kind)));
+                        let visit = |entry: Named| {
+                            (spot.join(&entry.name), crate::place::join(&written, &entry.name), entry.kind)
+                        };
+                        waiting.extend(below.map(visit));
                     }
                     Err(trouble) => self.tally.fail(&trouble),
                 },
@@ -159,7 +166,8 @@ impl Feed<'_> {
             let line = line.map_err(|error| failed(&error))?;
             let Some((sum, path)) = parse_line(&line) else {
                 let place = format!("{} line {}", list.display(), number + 1);
-                self.tally.fail(&Trouble::usage(format!("{place}: expected 64 hexadecimal digits, two spaces and a path")));
+                self.tally
+                    .fail(&Trouble::usage(format!("{place}: expected 64 hexadecimal digits, two spaces and a path")));
                 continue;
             };
             let spot = Place::parse(OsStr::from_bytes(&path)).and_then(|place| Spot::of(&place, sessions));
@@ -175,15 +183,15 @@ impl Feed<'_> {
         let number = self.next;
         self.next += 1;
         // The readers end only after the queue has.
-        let _ = self.queue.send((number, Item { number, written, spot, expected }));
+        let _ = self.queue.send(Item { number, written, spot, expected });
     }
 }
 
-fn work(items: &Mutex<Receiver<(u64, Item)>>, answers: &Sender<(u64, Answer)>) {
+fn work(items: &Mutex<Receiver<Item>>, answers: &Sender<(u64, Answer)>) {
     let mut block = vec![0; BLOCK_BYTES];
     loop {
         let item = items.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok((_, item)) = item else { return };
+        let Ok(item) = item else { return };
         let answer = Answer { sum: checksum(&item.spot, &mut block), written: item.written, expected: item.expected };
         if answers.send((item.number, answer)).is_err() {
             return;
@@ -206,7 +214,7 @@ fn checksum(spot: &Spot, block: &mut [u8]) -> Outcome<String> {
 }
 
 /// Prints answers in the order of the questions.
-fn print(args: &Args, answered: &Receiver<(u64, Answer)>, tally: &Tally) -> Outcome<()> {
+fn print(args: &Args, answered: Receiver<(u64, Answer)>, tally: &Tally) -> Outcome<()> {
     let mut out = Out::new();
     let mut early = BTreeMap::new();
     let mut next = 0;
@@ -239,7 +247,7 @@ fn tell(args: &Args, out: &mut Out, written: &[u8], sum: &str, expected: Option<
         None => out.line(line(sum, written))?,
         Some(expected) if expected != sum => {
             let path = String::from_utf8_lossy(written);
-            return Ok(Err(Trouble::new(Exit::Fatal, format!("{path}: has changed: expected {expected}, found {sum}"))));
+            return Ok(Err(Trouble::new(Exit::Some, format!("{path}: has changed: expected {expected}, found {sum}"))));
         }
         Some(_) if args.quiet => {}
         Some(_) => out.line([&show::name(written)[..], b": OK"].concat())?,
@@ -303,7 +311,9 @@ mod tests {
     #[test]
     fn other_lines_are_refused() {
         let sum = "0f".repeat(32);
-        for text in [String::new(), sum.clone(), format!("{sum} a"), format!("{}x  a", &sum[1..]), format!("\\{sum}  a\\x")] {
+        for text in
+            [String::new(), sum.clone(), format!("{sum} a"), format!("{}x  a", &sum[1..]), format!("\\{sum}  a\\x")]
+        {
             assert_eq!(parse_line(text.as_bytes()), None, "{text}");
         }
     }

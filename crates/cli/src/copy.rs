@@ -64,17 +64,29 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     let is_dir = match into.stat(true)? {
         Some(meta) => meta.kind == FileKind::Directory,
         None if sources.len() > 1 || (target.ends_with_slash() && !args.recursive) => {
-            return Err(Trouble::new(Exit::NotFound, format!("{}: no such directory: make it first with 'aze mkdir' or 'mkdir'", into.shown())));
+            return Err(Trouble::new(
+                Exit::NotFound,
+                format!("{}: no such directory: make it first with 'aze mkdir' or 'mkdir'", into.shown()),
+            ));
         }
         None => false,
     };
     if sources.len() > 1 && !is_dir {
-        return Err(Trouble::new(Exit::Caller, format!("{}: not a directory, but several sources are to go there", into.shown())));
+        return Err(Trouble::new(
+            Exit::Caller,
+            format!("{}: not a directory, but several sources are to go there", into.shown()),
+        ));
     }
     let progress = Arc::new(Progress::new(args.quiet));
     let tally = Arc::new(Tally::with_bar("cp", progress.bar()));
     let plan = Arc::new(Plan { preserve: args.preserve, verify: args.verify, verbose: args.verbose, progress, tally });
-    let mut walk = Walk { args, plan: plan.clone(), workers: Workers::start(args.jobs.into(), &plan)?, dirs: Vec::new(), made: BTreeSet::new() };
+    let mut walk = Walk {
+        args,
+        plan: plan.clone(),
+        workers: Workers::start(args.jobs.into(), &plan)?,
+        dirs: Vec::new(),
+        made: BTreeSet::new(),
+    };
     for source in sources {
         let copied = walk.source(source, &into, is_dir, &mut sessions);
         if let Err(trouble) = copied {
@@ -131,8 +143,13 @@ impl Walk<'_> {
             FileKind::File => self.file(from, to, meta),
             FileKind::Symlink => self.workers.put(Job::Link { from, to }),
             FileKind::Directory if self.args.recursive => self.dir(&from, &to, meta),
-            FileKind::Directory => Err(Trouble::new(Exit::Caller, format!("{}: is a directory: use -r to copy it", from.shown()))),
-            _ => Err(Trouble::new(Exit::Caller, format!("{}: neither file, directory nor symbolic link: not copied", from.shown()))),
+            FileKind::Directory => {
+                Err(Trouble::new(Exit::Caller, format!("{}: is a directory: use -r to copy it", from.shown())))
+            }
+            _ => Err(Trouble::new(
+                Exit::Caller,
+                format!("{}: neither file, directory nor symbolic link: not copied", from.shown()),
+            )),
         };
         if let Err(trouble) = visited {
             self.plan.tally.fail(&trouble);
@@ -165,10 +182,10 @@ impl Walk<'_> {
         if let Some(trouble) = &names.trouble {
             self.plan.tally.fail(trouble);
         }
-        for (name, _) in names.entries {
-            let child = from.join(&name);
-            match child.must_stat(false) {
-                Ok(meta) => self.visit(child, to.join(&name), meta),
+        for entry in names.entries {
+            let child = from.join(&entry.name);
+            match entry.meta.map_or_else(|| child.must_stat(false), Ok) {
+                Ok(meta) => self.visit(child, to.join(&entry.name), meta),
                 Err(trouble) => self.plan.tally.fail(&trouble),
             }
         }

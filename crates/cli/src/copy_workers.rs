@@ -137,7 +137,8 @@ struct Ends {
 impl Transfer {
     /// Of the file `from`, which was found to be as `meta` says.
     pub fn new(from: Spot, to: Spot, meta: Meta) -> Transfer {
-        let mut transfer = Transfer { from, to, meta, open: OnceLock::new(), failed: Mutex::default(), parts_left: AtomicU64::new(0) };
+        let mut transfer =
+            Transfer { from, to, meta, open: OnceLock::new(), failed: Mutex::default(), parts_left: AtomicU64::new(0) };
         *transfer.parts_left.get_mut() = transfer.parts();
         transfer
     }
@@ -178,7 +179,8 @@ impl Transfer {
         let mut offset = part * PART_BYTES;
         let end = if part + 1 == self.parts() { u64::MAX } else { offset + PART_BYTES };
         while offset < end {
-            let expected = self.meta.size.saturating_sub(offset).saturating_add(1).min(BLOCK_BYTES as u64).min(end - offset);
+            let expected =
+                self.meta.size.saturating_sub(offset).saturating_add(1).min(BLOCK_BYTES as u64).min(end - offset);
             let block = room(&mut blocks.one, expected as usize);
             let count = ends.source.read_at(offset, block)?;
             if count > 0 {
@@ -198,7 +200,9 @@ impl Transfer {
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
         let finished = match failed {
             Some(trouble) => Err(trouble),
-            None if plan.verify => self.compare(ends, blocks).and_then(|()| ends.sink.finish(&self.meta, plan.preserve)),
+            None if plan.verify => {
+                self.compare(ends, blocks).and_then(|()| ends.sink.finish(&self.meta, plan.preserve))
+            }
             None => ends.sink.finish(&self.meta, plan.preserve),
         };
         finished.inspect_err(|_| ends.sink.abandon())
@@ -216,7 +220,10 @@ impl Transfer {
             if one[..count] != other[..copied] {
                 let same = one[..count].iter().zip(&other[..copied]).take_while(|(a, b)| a == b).count();
                 let (place, to) = (offset + same as u64, self.to.shown());
-                return Err(Trouble::new(Exit::Fatal, format!("verify {to}: differs from its source at byte {place}: copy it again")));
+                return Err(Trouble::new(
+                    Exit::Fatal,
+                    format!("verify {to}: differs from its source at byte {place}: copy it again"),
+                ));
             }
             if count < BLOCK_BYTES {
                 return Ok(());

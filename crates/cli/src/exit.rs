@@ -157,7 +157,8 @@ mod tests {
 
     #[test]
     fn the_table_lists_every_exit_code_in_order() {
-        let codes = [Exit::Done, Exit::Some, Exit::Usage, Exit::NotFound, Exit::Denied, Exit::Caller, Exit::Again, Exit::Fatal];
+        let codes =
+            [Exit::Done, Exit::Some, Exit::Usage, Exit::NotFound, Exit::Denied, Exit::Caller, Exit::Again, Exit::Fatal];
         for (number, (exit, line)) in codes.into_iter().zip(TABLE.lines().skip(1)).enumerate() {
             assert_eq!(exit as usize, number);
             assert!(line.starts_with(&format!("  {number}  ")), "{line}");

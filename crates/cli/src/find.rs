@@ -23,7 +23,9 @@ const WORDS: [&str; 6] = ["-name", "-type", "-size", "-newer", "-mmin", "-user"]
 
 const MINUTE_NS: u64 = 60_000_000_000;
 
-/// Find files by name, kind, size, time or owner. The servers do the looking.
+/// Find files by name, kind, size, time or owner.
+///
+/// The servers do the looking, all at the same time.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

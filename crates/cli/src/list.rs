@@ -58,7 +58,8 @@ struct Item {
 pub fn run(args: &Args) -> Outcome<Exit> {
     let mut sessions = Sessions::default();
     let tally = Tally::new("ls");
-    let mut listing = Listing { args, tally: &tally, out: Out::new(), titled: args.recursive || args.paths.len() > 1, first: true };
+    let mut listing =
+        Listing { args, tally: &tally, out: Out::new(), titled: args.recursive || args.paths.len() > 1, first: true };
     let root = [OsString::from("aze:/")];
     let paths = if args.paths.is_empty() { &root[..] } else { &args.paths };
     for path in paths {
@@ -83,7 +84,10 @@ struct Listing<'a> {
 
 impl Listing<'_> {
     fn argument(&mut self, session: &Session, path: &VolumePath) -> Outcome<()> {
-        let attr = session.ask(path.shown(), session.client.resolve(&session.who, &path.path, !self.args.long || path.path.ends_with(b"/")))?;
+        let attr = session.ask(
+            path.shown(),
+            session.client.resolve(&session.who, &path.path, !self.args.long || path.path.ends_with(b"/")),
+        )?;
         if attr.kind == FileKind::Directory && !self.args.directory {
             return self.directory(session, path, attr.ino);
         }
@@ -133,7 +137,8 @@ impl Listing<'_> {
             trouble = trouble.or(page.failure.map(|failure| Trouble::volume(&what, &failure)));
             let Some(last) = page.entries.last() else { break };
             after = last.hash.get();
-            let shown = page.entries.into_iter().filter(|entry| self.args.all || !entry.name.as_bytes().starts_with(b"."));
+            let shown =
+                page.entries.into_iter().filter(|entry| self.args.all || !entry.name.as_bytes().starts_with(b"."));
             let asked = shown.map(async |entry| {
                 // Of a directory a listing knows a part of the counts only.
                 let known = entry.attr.filter(|_| entry.kind != FileKind::Directory);
@@ -146,7 +151,13 @@ impl Listing<'_> {
             let answers = session.runtime.block_on(stream::iter(asked).buffered(ASKED_AT_ONCE).collect::<Vec<_>>());
             for (name, kind, ino, answer) in answers {
                 match answer {
-                    Ok(attr) => items.push(Item { name: name.as_bytes().to_vec(), kind, ino, attr, target: self.target(session, kind, ino)? }),
+                    Ok(attr) => items.push(Item {
+                        name: name.as_bytes().to_vec(),
+                        kind,
+                        ino,
+                        attr,
+                        target: self.target(session, kind, ino)?,
+                    }),
                     // Gone since it was listed.
                     Err(failure) if matches!(failure.code, Code::NotFound | Code::Stale) => {}
                     Err(failure) => trouble = Some(Trouble::volume(path.join(name.as_bytes()).shown(), &failure)),
@@ -201,7 +212,9 @@ struct Widths {
 impl Widths {
     fn of(items: &[Item]) -> Widths {
         let digits = |number: u64| number.checked_ilog10().map_or(1, |digits| digits as usize + 1);
-        let widest = |number: fn(&Attr) -> u64| items.iter().filter_map(|item| item.attr.as_ref()).map(|attr| digits(number(attr))).max().unwrap_or(0);
+        let widest = |number: fn(&Attr) -> u64| {
+            items.iter().filter_map(|item| item.attr.as_ref()).map(|attr| digits(number(attr))).max().unwrap_or(0)
+        };
         Widths {
             links: widest(|attr| attr.links.into()),
             uid: widest(|attr| attr.uid.into()),

@@ -15,6 +15,7 @@ mod find;
 mod launch;
 mod list;
 mod mount;
+mod mounts;
 mod place;
 mod process;
 mod progress;
@@ -170,7 +171,8 @@ fn help(topic: Option<&str>) -> Outcome<Exit> {
         Some(topic) => {
             all.build();
             let found = all.find_subcommand_mut(topic);
-            let found = found.ok_or_else(|| exit::Trouble::usage(format!("there is no command '{topic}': 'aze help' lists them")))?;
+            let found = found
+                .ok_or_else(|| exit::Trouble::usage(format!("there is no command '{topic}': 'aze help' lists them")))?;
             found.render_long_help().to_string()
         }
     };

@@ -3,8 +3,8 @@
 //! Paths are bytes, never text: a file may have any name.
 
 use crate::exit::{Outcome, Trouble};
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Where a file is.
@@ -38,7 +38,9 @@ impl Place {
                 let name = str::from_utf8(name).ok().filter(|name| crate::volume::is_name(name));
                 let Some(name) = name else {
                     let shown = text.to_string_lossy();
-                    return Err(Trouble::usage(format!("'{shown}' names no volume: expected aze:/path or aze://VOLUME/path")));
+                    return Err(Trouble::usage(format!(
+                        "'{shown}' names no volume: expected aze:/path or aze://VOLUME/path"
+                    )));
                 };
                 (Some(name.to_owned()), path)
             }
@@ -46,26 +48,13 @@ impl Place {
         };
         if !path.is_empty() && path[0] != b'/' {
             let shown = text.to_string_lossy();
-            return Err(Trouble::usage(format!("'{shown}' is not an absolute path: write aze:/{}", String::from_utf8_lossy(path))));
+            return Err(Trouble::usage(format!(
+                "'{shown}' is not an absolute path: write aze:/{}",
+                String::from_utf8_lossy(path)
+            )));
         }
         let path = if path.is_empty() { b"/".to_vec() } else { path.to_vec() };
         Ok(Place::Volume(VolumePath { volume, path }))
-    }
-
-    /// As it is shown in messages.
-    pub fn shown(&self) -> String {
-        match self {
-            Place::Local(path) => path.display().to_string(),
-            Place::Volume(path) => path.shown(),
-        }
-    }
-
-    /// As it was written, byte for byte.
-    pub fn written(&self) -> OsString {
-        match self {
-            Place::Local(path) => path.clone().into_os_string(),
-            Place::Volume(path) => OsString::from_vec(path.written()),
-        }
     }
 
     /// Whether it was written with a slash at its end, which only a directory can have.
@@ -83,14 +72,6 @@ impl Place {
             Place::Volume(path) => base_name(&path.path),
         }
     }
-
-    /// The place `name` within this directory.
-    pub fn join(&self, name: &[u8]) -> Place {
-        match self {
-            Place::Local(path) => Place::Local(path.join(OsStr::from_bytes(name))),
-            Place::Volume(path) => Place::Volume(path.join(name)),
-        }
-    }
 }
 
 impl VolumePath {
@@ -101,7 +82,9 @@ impl VolumePath {
             Place::Local(path) => {
                 let slash = if path.is_absolute() { "" } else { "/" };
                 let path = path.display();
-                Err(Trouble::usage(format!("'{path}' is a local path, this command works on volumes: write aze:{slash}{path}")))
+                Err(Trouble::usage(format!(
+                    "'{path}' is a local path, this command works on volumes: write aze:{slash}{path}"
+                )))
             }
         }
     }
@@ -171,9 +154,9 @@ mod tests {
 
     #[test]
     fn names_need_not_be_text() {
-        let place = Place::parse(OsStr::from_bytes(b"aze:/\xff\n")).unwrap();
-        assert_eq!(place.base_name(), Some(b"\xff\n".to_vec()));
-        assert_eq!(place.join(b"x").written().as_bytes(), b"aze:/\xff\n/x");
+        let text = OsStr::from_bytes(b"aze:/\xff\n");
+        assert_eq!(Place::parse(text).unwrap().base_name(), Some(b"\xff\n".to_vec()));
+        assert_eq!(VolumePath::parse(text).unwrap().join(b"x").written(), b"aze:/\xff\n/x");
     }
 
     #[test]
@@ -186,8 +169,14 @@ mod tests {
 
     #[test]
     fn base_names_are_last_components() {
-        for (text, name) in [("aze:/a/b/", Some("b")), ("aze:/", None), ("aze:/a/..", None), ("x/y", Some("y")), ("/", None)] {
-            assert_eq!(Place::parse(OsStr::new(text)).unwrap().base_name().as_deref(), name.map(str::as_bytes), "{text}");
+        for (text, name) in
+            [("aze:/a/b/", Some("b")), ("aze:/", None), ("aze:/a/..", None), ("x/y", Some("y")), ("/", None)]
+        {
+            assert_eq!(
+                Place::parse(OsStr::new(text)).unwrap().base_name().as_deref(),
+                name.map(str::as_bytes),
+                "{text}"
+            );
         }
     }
 }

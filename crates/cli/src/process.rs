@@ -22,8 +22,12 @@ pub struct Process {
 impl Process {
     /// This process.
     pub fn me() -> Process {
-        let pid = std::process::id();
-        Process { pid, started: started(pid).unwrap_or(0) }
+        Process::of(std::process::id()).expect("/proc shows this process")
+    }
+
+    /// The running process of this number, if there is one.
+    pub fn of(pid: u32) -> Option<Process> {
+        started(pid).map(|started| Process { pid, started })
     }
 
     /// Whether it still runs; a zombie does not.

@@ -22,7 +22,8 @@ impl Progress {
     pub fn new(quiet: bool) -> Progress {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(DRAWS_PER_SECOND));
-            let style = ProgressStyle::with_template("{bar:24} {bytes} of {total_bytes}, {binary_bytes_per_sec}, {msg}");
+            let style =
+                ProgressStyle::with_template("{bar:24} {bytes} of {total_bytes}, {binary_bytes_per_sec}, {msg}");
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar.enable_steady_tick(Duration::from_millis(500));
             bar

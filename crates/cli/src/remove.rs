@@ -51,7 +51,10 @@ pub fn run(args: &Args) -> Outcome<Exit> {
 
 fn remove(args: &Args, session: &Session, path: &VolumePath, tally: &Tally) -> Outcome<()> {
     if path.path.iter().all(|byte| *byte == b'/') {
-        return Err(Trouble::usage(format!("{}: the root of a volume stays: name what is in it, or end the volume with 'aze down'", path.shown())));
+        return Err(Trouble::usage(format!(
+            "{}: the root of a volume stays: name what is in it, or end the volume with 'aze down'",
+            path.shown()
+        )));
     }
     let (client, who) = (&session.client, &session.who);
     let found = session.runtime.block_on(async {
@@ -68,7 +71,10 @@ fn remove(args: &Args, session: &Session, path: &VolumePath, tally: &Tally) -> O
         return session.ask(format_args!("remove {}", path.shown()), client.unlink(who, parent, &name));
     }
     if !args.recursive {
-        return Err(Trouble::new(Exit::Caller, format!("{}: is a directory: use -r, or 'aze rmdir' if it is empty", path.shown())));
+        return Err(Trouble::new(
+            Exit::Caller,
+            format!("{}: is a directory: use -r, or 'aze rmdir' if it is empty", path.shown()),
+        ));
     }
     let doomed = Doomed { path: path.clone(), ino: attr.ino, parent, name };
     remove_tree(session, doomed, tally)
@@ -122,18 +128,26 @@ fn empty(session: &Session, dir: &Doomed, tally: &Tally) -> Outcome<Vec<Doomed>>
         }
         let Some(last) = page.entries.last() else { return Ok(below) };
         after = last.hash.get();
-        let (dirs, files): (Vec<Listed>, Vec<Listed>) = page.entries.into_iter().partition(|entry| entry.kind == FileKind::Directory);
-        let doomed = |entry: Listed| Doomed { path: dir.path.join(entry.name.as_bytes()), ino: entry.ino, parent: dir.ino, name: entry.name };
+        let (dirs, files): (Vec<Listed>, Vec<Listed>) =
+            page.entries.into_iter().partition(|entry| entry.kind == FileKind::Directory);
+        let doomed = |entry: Listed| Doomed {
+            path: dir.path.join(entry.name.as_bytes()),
+            ino: entry.ino,
+            parent: dir.ino,
+            name: entry.name,
+        };
         below.extend(dirs.into_iter().map(doomed));
         let removals = files.into_iter().map(async |entry| {
             let removed = client.unlink(who, dir.ino, &entry.name).await;
             (entry.name, removed)
         });
-        let removals: Vec<_> = session.runtime.block_on(stream::iter(removals).buffer_unordered(REMOVED_AT_ONCE).collect());
+        let removals: Vec<_> =
+            session.runtime.block_on(stream::iter(removals).buffer_unordered(REMOVED_AT_ONCE).collect());
         for (name, removed) in removals {
             match removed {
                 Err(failure) if failure.code != Code::NotFound => {
-                    tally.fail(&Trouble::volume(format!("remove {}", dir.path.join(name.as_bytes()).shown()), &failure));
+                    tally
+                        .fail(&Trouble::volume(format!("remove {}", dir.path.join(name.as_bytes()).shown()), &failure));
                 }
                 _ => {}
             }

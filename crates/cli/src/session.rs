@@ -35,18 +35,15 @@ pub struct Sessions {
 }
 
 impl Session {
-    /// Connects to the volume that is meant; see [`Volume::meant`].
-    pub fn meant(name: Option<&str>) -> Outcome<Arc<Session>> {
-        Session::open(Volume::meant(name)?, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))
-    }
-
     /// Connects; gives up after `deadline`, as every later request does.
     pub fn open(volume: Volume, deadline: Duration) -> Outcome<Arc<Session>> {
         let name = volume.record.name.clone();
         if volume.is_dead() {
             return Err(Trouble::new(
                 Exit::Again,
-                format!("connect to volume '{name}': none of its servers runs any more: clear it away with 'aze down --name {name}'"),
+                format!(
+                    "connect to volume '{name}': none of its servers runs any more: clear it away with 'aze down --name {name}'"
+                ),
             ));
         }
         let runtime = Runtime::client();

@@ -112,13 +112,21 @@ pub fn attr_json(attr: &Attr) -> Map<String, Value> {
 /// Prints rows with columns as wide as their widest cell: text to the left, numbers (`right`) to the right.
 pub fn table(out: &mut dyn Write, right: &[bool], rows: &[Vec<String>]) -> std::io::Result<()> {
     let columns = right.len();
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     for row in rows {
         let cells: Vec<String> = row
             .iter()
             .enumerate()
-            .map(|(column, cell)| if right[column] { format!("{cell:>0$}", widths[column]) } else { format!("{cell:<0$}", widths[column]) })
+            .map(|(column, cell)| {
+                if right[column] {
+                    format!("{cell:>0$}", widths[column])
+                } else {
+                    format!("{cell:<0$}", widths[column])
+                }
+            })
             .collect();
         writeln!(out, "{}", cells.join("  ").trim_end())?;
     }

@@ -97,7 +97,9 @@ mod tests {
 
     #[test]
     fn durations_have_units() {
-        for (text, milliseconds) in [("30s", 30_000), ("30", 30_000), ("500ms", 500), ("2m", 120_000), ("1h", 3_600_000)] {
+        for (text, milliseconds) in
+            [("30s", 30_000), ("30", 30_000), ("500ms", 500), ("2m", 120_000), ("1h", 3_600_000)]
+        {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
         }
         for text in ["", "s", "1d", "1.5s", "-1s"] {

@@ -79,7 +79,8 @@ fn object(path: &VolumePath, attr: &Attr, target: Option<&[u8]>, map: &ShardMap)
     object.insert("home_server".into(), json!(map.server_of(attr.ino.home()).map(|server| server.0)));
     object.insert("chunk_bytes".into(), attr.chunk_bytes().into());
     if attr.kind == FileKind::File {
-        let chunks: Vec<Value> = chunks(attr, map).iter().map(|(server, count)| json!({ "server": server.0, "chunks": count })).collect();
+        let chunks: Vec<Value> =
+            chunks(attr, map).iter().map(|(server, count)| json!({ "server": server.0, "chunks": count })).collect();
         object.insert("placement".into(), chunks.into());
     }
     object
@@ -92,7 +93,8 @@ fn print(path: &VolumePath, attr: &Attr, target: Option<&[u8]>, map: &ShardMap, 
         line("leads to", &show::name(target))?;
     }
     line("kind", show::kind(attr).as_bytes())?;
-    let unit = if attr.kind == FileKind::Directory { "entries".into() } else { format!("bytes ({})", size::words(attr.size)) };
+    let unit =
+        if attr.kind == FileKind::Directory { "entries".into() } else { format!("bytes ({})", size::words(attr.size)) };
     line("size", format!("{} {unit}", attr.size).as_bytes())?;
     line("mode", format!("{:04o} ({})", attr.mode, show::mode(attr)).as_bytes())?;
     line("owner", format!("uid {} gid {}", attr.uid, attr.gid).as_bytes())?;
@@ -100,13 +102,18 @@ fn print(path: &VolumePath, attr: &Attr, target: Option<&[u8]>, map: &ShardMap, 
     if matches!(attr.kind, FileKind::CharDevice | FileKind::BlockDevice) {
         line("device", format!("{},{}", libc::major(attr.rdev.into()), libc::minor(attr.rdev.into())).as_bytes())?;
     }
-    for (label, time) in [("changed", attr.mtime), ("accessed", attr.atime), ("altered", attr.ctime), ("made", attr.btime)] {
+    for (label, time) in
+        [("changed", attr.mtime), ("accessed", attr.atime), ("altered", attr.ctime), ("made", attr.btime)]
+    {
         line(label, show::time_exact(time).as_bytes())?;
     }
     line("inode", format!("{} (generation {})", attr.ino.0, attr.generation.0).as_bytes())?;
     line("home", format!("shard {} on {}", attr.ino.home().0, server(map.server_of(attr.ino.home()), map)).as_bytes())?;
     if attr.kind == FileKind::File {
-        line("chunks", format!("{} of {}", attr.size.div_ceil(attr.chunk_bytes()), size::words(attr.chunk_bytes())).as_bytes())?;
+        line(
+            "chunks",
+            format!("{} of {}", attr.size.div_ceil(attr.chunk_bytes()), size::words(attr.chunk_bytes())).as_bytes(),
+        )?;
         for (index, count) in chunks(attr, map) {
             line("", format!("{} on {}", show::count(count, "chunk"), server(Some(index), map)).as_bytes())?;
         }

@@ -37,10 +37,21 @@ pub struct Meta {
 /// What a directory holds.
 #[derive(Debug, Default)]
 pub struct Names {
-    /// Names and kinds, in no particular order.
-    pub entries: Vec<(Vec<u8>, FileKind)>,
+    /// In no particular order.
+    pub entries: Vec<Named>,
     /// Why some may be missing.
     pub trouble: Option<Trouble>,
+}
+
+/// An entry of a directory.
+#[derive(Debug)]
+pub struct Named {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// What it names.
+    pub kind: FileKind,
+    /// What is known of that, where the listing brought it along.
+    pub meta: Option<Meta>,
 }
 
 /// An open file to read.
@@ -104,7 +115,9 @@ impl Spot {
     pub fn of(place: &Place, sessions: &mut Sessions) -> Outcome<Spot> {
         Ok(match place {
             Place::Local(path) => Spot { tree: Arc::new(LocalTree), path: path.clone().into_os_string().into_vec() },
-            Place::Volume(path) => Spot { tree: Arc::new(VolumeTree::new(sessions.of(path)?, path)), path: path.path.clone() },
+            Place::Volume(path) => {
+                Spot { tree: Arc::new(VolumeTree::new(sessions.of(path)?, path)), path: path.path.clone() }
+            }
         })
     }
 
@@ -115,7 +128,8 @@ impl Spot {
 
     /// What is there; an error if nothing is.
     pub fn must_stat(&self, follow: bool) -> Outcome<Meta> {
-        let missing = || Trouble::new(crate::exit::Exit::NotFound, format!("{}: no such file or directory", self.shown()));
+        let missing =
+            || Trouble::new(crate::exit::Exit::NotFound, format!("{}: no such file or directory", self.shown()));
         self.stat(follow)?.ok_or_else(missing)
     }
 

@@ -1,7 +1,7 @@
 //! Local files as a [`Tree`].
 
 use crate::exit::{Outcome, Trouble};
-use crate::tree::{Meta, Names, Sink, Source, Tree, copied_mode, local};
+use crate::tree::{Meta, Named, Names, Sink, Source, Tree, copied_mode, local};
 use aze_proto::attr::FileKind;
 use aze_proto::ids::Time;
 use std::ffi::OsStr;
@@ -31,11 +31,12 @@ impl Tree for LocalTree {
 
     fn list(&self, dir: &[u8]) -> Outcome<Names> {
         let mut names = Names::default();
-        let entries = fs::read_dir(local(dir)).map_err(|error| Trouble::local(format!("list {}", self.shown(dir)), &error))?;
+        let entries =
+            fs::read_dir(local(dir)).map_err(|error| Trouble::local(format!("list {}", self.shown(dir)), &error))?;
         for entry in entries {
             let found = entry.and_then(|entry| Ok((entry.file_name(), kind_of(entry.file_type()?))));
             match found {
-                Ok((name, kind)) => names.entries.push((name.as_bytes().to_vec(), kind)),
+                Ok((name, kind)) => names.entries.push(Named { name: name.as_bytes().to_vec(), kind, meta: None }),
                 Err(error) => names.trouble = Some(Trouble::local(format!("list {}", self.shown(dir)), &error)),
             }
         }
@@ -43,12 +44,14 @@ impl Tree for LocalTree {
     }
 
     fn read_link(&self, path: &[u8]) -> Outcome<Vec<u8>> {
-        let target = fs::read_link(local(path)).map_err(|error| Trouble::local(format!("read link {}", self.shown(path)), &error))?;
+        let target = fs::read_link(local(path))
+            .map_err(|error| Trouble::local(format!("read link {}", self.shown(path)), &error))?;
         Ok(target.as_os_str().as_bytes().to_vec())
     }
 
     fn open(&self, path: &[u8]) -> Outcome<Box<dyn Source>> {
-        let file = File::open(local(path)).map_err(|error| Trouble::local(format!("open {}", self.shown(path)), &error))?;
+        let file =
+            File::open(local(path)).map_err(|error| Trouble::local(format!("open {}", self.shown(path)), &error))?;
         Ok(Box::new(LocalSource { file, shown: self.shown(path) }))
     }
 

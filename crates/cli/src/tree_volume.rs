@@ -3,12 +3,13 @@
 use crate::exit::{Outcome, Trouble};
 use crate::place::{VolumePath, join};
 use crate::session::Session;
-use crate::tree::{Meta, Names, Sink, Source, Tree, copied_mode};
+use crate::tree::{Meta, Named, Names, Sink, Source, Tree, copied_mode};
 use aze_client::{Access, File, NewFile};
 use aze_proto::attr::{Attr, Change, FileKind, SetTime};
 use aze_proto::error::{Code, Failure};
 use aze_proto::ids::Ino;
 use aze_proto::limits::LIST_ENTRIES_MAX;
+use aze_proto::message::Listed;
 use aze_proto::name::Name;
 use std::sync::Arc;
 
@@ -53,13 +54,16 @@ impl Tree for VolumeTree {
         let mut names = Names::default();
         let mut after = 0;
         loop {
-            let page = self.session.ask(format_args!("list {}", self.shown(dir)), client.list(who, attr.ino, after, LIST_ENTRIES_MAX, false))?;
+            let page = self.session.ask(
+                format_args!("list {}", self.shown(dir)),
+                client.list(who, attr.ino, after, LIST_ENTRIES_MAX, true),
+            )?;
             if let Some(failure) = page.failure {
                 names.trouble = Some(Trouble::volume(format_args!("list {}", self.shown(dir)), &failure));
             }
             let Some(last) = page.entries.last() else { return Ok(names) };
             after = last.hash.get();
-            names.entries.extend(page.entries.iter().map(|entry| (entry.name.as_bytes().to_vec(), entry.kind)));
+            names.entries.extend(page.entries.iter().map(named));
             if !page.more {
                 return Ok(names);
             }
@@ -68,7 +72,10 @@ impl Tree for VolumeTree {
 
     fn read_link(&self, path: &[u8]) -> Outcome<Vec<u8>> {
         let attr = self.resolve("read link", path, false)?;
-        self.session.ask(format_args!("read link {}", self.shown(path)), self.session.client.readlink(&self.session.who, attr.ino))
+        self.session.ask(
+            format_args!("read link {}", self.shown(path)),
+            self.session.client.readlink(&self.session.who, attr.ino),
+        )
     }
 
     fn open(&self, path: &[u8]) -> Outcome<Box<dyn Source>> {
@@ -80,7 +87,8 @@ impl Tree for VolumeTree {
     }
 
     fn create(&self, path: &[u8], mode: u32) -> Outcome<Box<dyn Sink>> {
-        let new = NewFile { exclusive: false, ..new_file(FileKind::File, copied_mode(mode, false), Vec::new(), Some(WRITE)) };
+        let new =
+            NewFile { exclusive: false, ..new_file(FileKind::File, copied_mode(mode, false), Vec::new(), Some(WRITE)) };
         let mut path = path.to_vec();
         for _ in 0..LINKS_MAX {
             let shown = self.shown(&path);
@@ -94,7 +102,16 @@ impl Tree for VolumeTree {
                 Ok((parent, name, made))
             })?;
             match made.file {
-                Some(file) => return Ok(Box::new(VolumeSink { session: self.session.clone(), file, parent, name, shown, has_mode: made.created })),
+                Some(file) => {
+                    return Ok(Box::new(VolumeSink {
+                        session: self.session.clone(),
+                        file,
+                        parent,
+                        name,
+                        shown,
+                        has_mode: made.created,
+                    }));
+                }
                 // A link stays a link: what it names is replaced.
                 None if made.attr.kind == FileKind::Symlink => path = self.follow(&path)?,
                 None => return Err(Trouble::volume(format!("create {shown}"), &Code::Exists.into())),
@@ -110,7 +127,9 @@ impl Tree for VolumeTree {
                 Some(meta) if meta.kind == FileKind::Directory => Ok(()),
                 _ => Err(Trouble::volume(format!("make directory {}", self.shown(path)), &failure)),
             },
-            result => result.map_err(|failure| Trouble::volume(format!("make directory {}", self.shown(path)), &failure)),
+            result => {
+                result.map_err(|failure| Trouble::volume(format!("make directory {}", self.shown(path)), &failure))
+            }
         }
     }
 
@@ -130,7 +149,8 @@ impl Tree for VolumeTree {
 
     fn set_dir(&self, path: &[u8], meta: &Meta, preserve: bool) -> Outcome<()> {
         let attr = self.resolve("set attributes of", path, true)?;
-        set(&self.session, attr.ino, meta, preserve).map_err(|failure| Trouble::volume(format!("set attributes of {}", self.shown(path)), &failure))
+        set(&self.session, attr.ino, meta, preserve)
+            .map_err(|failure| Trouble::volume(format!("set attributes of {}", self.shown(path)), &failure))
     }
 
     fn shown(&self, path: &[u8]) -> String {
@@ -196,7 +216,9 @@ impl Sink for VolumeSink {
     fn reread(&self) -> Outcome<Box<dyn Source>> {
         let client = &self.session.client;
         let access = Access { read: true, write: false };
-        let file = self.session.ask(format_args!("verify {}", self.shown), client.open(&self.session.who, self.file.ino(), access))?;
+        let file = self
+            .session
+            .ask(format_args!("verify {}", self.shown), client.open(&self.session.who, self.file.ino(), access))?;
         Ok(Box::new(VolumeSource { session: self.session.clone(), file, shown: self.shown.clone() }))
     }
 
@@ -228,7 +250,9 @@ fn set(session: &Session, ino: Ino, meta: &Meta, preserve: bool) -> Result<(), F
             // Only root may give files away; whoever else copies keeps them, as cp(1) does.
             let owner = Change { uid: Some(meta.uid), gid: Some(meta.gid), ..Change::default() };
             match client.setattr(who, ino, &owner).await {
-                Err(failure) if !matches!(failure.code, Code::NotPermitted | Code::AccessDenied) => return Err(failure),
+                Err(failure) if !matches!(failure.code, Code::NotPermitted | Code::AccessDenied) => {
+                    return Err(failure);
+                }
                 result => owner_kept = result.is_ok(),
             }
         }
@@ -237,6 +261,11 @@ fn set(session: &Session, ino: Ino, meta: &Meta, preserve: bool) -> Result<(), F
         let change = Change { mode, atime: time(meta.atime), mtime: time(meta.mtime), ..Change::default() };
         client.setattr(who, ino, &change).await.map(drop)
     })
+}
+
+fn named(entry: &Listed) -> Named {
+    let meta = entry.attr.as_ref().map(meta_of);
+    Named { name: entry.name.as_bytes().to_vec(), kind: entry.kind, meta }
 }
 
 fn meta_of(attr: &Attr) -> Meta {

@@ -10,14 +10,17 @@ use aze_proto::attr::FileKind;
 use serde_json::Map;
 use std::ffi::OsString;
 
-/// Sum up what directories hold. The servers count; no file is asked about one by one.
+/// Sum up what directories hold.
 ///
-/// Sizes are lengths of files in KiB, rounded up; -h and --json show others.
+/// The servers count; no file is asked about one by one. Sizes are lengths of files in KiB, rounded up; -h and --json show others.
 #[derive(clap::Args)]
-#[command(disable_help_flag = true, after_help = "\
+#[command(
+    disable_help_flag = true,
+    after_help = "\
 Examples:
   aze du -sh aze:/results
-  aze du -h -d 1              how large the directories in the root are")]
+  aze du -h -d 1              how large the directories in the root are"
+)]
 pub struct DuArgs {
     /// Directories; the root of the volume if none is given.
     #[arg(value_name = "PATH")]
@@ -41,10 +44,13 @@ pub struct DuArgs {
 
 /// Show how much space a volume has, and how much of it is used.
 #[derive(clap::Args)]
-#[command(disable_help_flag = true, after_help = "\
+#[command(
+    disable_help_flag = true,
+    after_help = "\
 Examples:
   aze df -h
-  aze df --json aze://other")]
+  aze df --json aze://other"
+)]
 pub struct DfArgs {
     /// The volume, as aze://VOLUME; the one that is meant if none is given.
     #[arg(value_name = "PATH")]
@@ -59,6 +65,9 @@ pub struct DfArgs {
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
 }
+
+/// Is told each directory's path below the root of a search, and its sum.
+type EachDir<'a> = &'a mut (dyn FnMut(&[u8], &UsageSum) + Send);
 
 /// Runs `aze du`.
 pub fn run_du(args: &DuArgs) -> Outcome<Exit> {
@@ -75,7 +84,7 @@ pub fn run_du(args: &DuArgs) -> Outcome<Exit> {
                 lines.push((below.to_vec(), *sum));
             }
         };
-        let each_dir: Option<&mut (dyn FnMut(&[u8], &UsageSum) + Send)> = if depth_max == Some(0) { None } else { Some(&mut each_dir) };
+        let each_dir: Option<EachDir<'_>> = if depth_max == Some(0) { None } else { Some(&mut each_dir) };
         let what = format!("sum up {}", path.shown());
         let sum = session.ask(what, session.client.usage(&session.who, attr.ino, each_dir))?;
         lines.sort_by(|a, b| a.0.cmp(&b.0));
@@ -101,7 +110,13 @@ pub fn run_df(args: &DfArgs) -> Outcome<Exit> {
         }
         let percent = if capacity > 0 { (u128::from(used) * 100).div_ceil(u128::from(capacity)) } else { 0 };
         let shown = |bytes| amount(bytes, args.human_readable);
-        out.line(format!("{name:<24} {:>12} {:>12} {:>12} {percent:>4}% {:>10}", shown(capacity), shown(used), shown(free), space.inodes))
+        out.line(format!(
+            "{name:<24} {:>12} {:>12} {:>12} {percent:>4}% {:>10}",
+            shown(capacity),
+            shown(used),
+            shown(free),
+            space.inodes
+        ))
     })
 }
 
@@ -122,7 +137,11 @@ fn amount(bytes: u64, human_readable: bool) -> String {
     if human_readable { size::short(bytes) } else { bytes.div_ceil(1024).to_string() }
 }
 
-fn each(command: &'static str, paths: &[OsString], mut act: impl FnMut(&Session, &VolumePath, &mut Out) -> Outcome<()>) -> Outcome<Exit> {
+fn each(
+    command: &'static str,
+    paths: &[OsString],
+    mut act: impl FnMut(&Session, &VolumePath, &mut Out) -> Outcome<()>,
+) -> Outcome<Exit> {
     let mut sessions = Sessions::default();
     let mut out = Out::new();
     let tally = Tally::new(command);

@@ -48,6 +48,8 @@ pub struct ServerRecord {
     pub node: Option<String>,
     /// Its process there.
     pub process: Process,
+    /// The launcher's process on the machine where the volume was started; it ends with the server.
+    pub launcher: Option<Process>,
     /// Where it listens, best first, as `tcp:HOST:PORT` and `unix:PATH`.
     pub addresses: Vec<String>,
 }
@@ -98,14 +100,17 @@ impl Volume {
             let places = places.join(" or ");
             return Err(Trouble::new(
                 Exit::NotFound,
-                format!("no volume '{name}' of yours in {places}: 'aze status' lists what there is, 'aze up --name {name}' starts one"),
+                format!(
+                    "no volume '{name}' of yours in {places}: 'aze status' lists what there is, 'aze up --name {name}' starts one"
+                ),
             ));
         };
         check_private(&dir, "directory")?;
         let path = dir.join("volume.json");
         let text = fs::read(&path).map_err(|error| Trouble::local(format!("read {}", path.display()), &error))?;
-        let record = serde_json::from_slice(&text)
-            .map_err(|error| Trouble::new(Exit::Fatal, format!("read {}: not a volume's record: {error}", path.display())))?;
+        let record = serde_json::from_slice(&text).map_err(|error| {
+            Trouble::new(Exit::Fatal, format!("read {}: not a volume's record: {error}", path.display()))
+        })?;
         Ok(Volume { dir, record })
     }
 
@@ -119,14 +124,17 @@ impl Volume {
     pub fn secret(&self) -> Outcome<Secret> {
         let path = self.dir.join("secret");
         check_private(&path, "file")?;
-        let text = fs::read_to_string(&path).map_err(|error| Trouble::local(format!("read {}", path.display()), &error))?;
-        parse_secret(text.trim())
-            .ok_or_else(|| Trouble::new(Exit::Denied, format!("read {}: not a secret: expected 64 hexadecimal digits", path.display())))
+        let text =
+            fs::read_to_string(&path).map_err(|error| Trouble::local(format!("read {}", path.display()), &error))?;
+        parse_secret(text.trim()).ok_or_else(|| {
+            Trouble::new(Exit::Denied, format!("read {}: not a secret: expected 64 hexadecimal digits", path.display()))
+        })
     }
 
     /// Where to ask for its servers, by host.
     pub fn seeds(&self) -> Vec<(String, Vec<Addr>)> {
-        let parse = |server: &ServerRecord| server.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+        let parse =
+            |server: &ServerRecord| server.addresses.iter().filter_map(|address| address.parse().ok()).collect();
         self.record.servers.iter().map(|server| (server.host.clone(), parse(server))).collect()
     }
 
@@ -179,7 +187,10 @@ pub fn create_dir(name: &str) -> Outcome<PathBuf> {
         Ok(()) => Ok(dir),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(Trouble::new(
             Exit::Caller,
-            format!("volume '{name}' exists already in {}: choose another --name, or end it with 'aze down --name {name}'", root.display()),
+            format!(
+                "volume '{name}' exists already in {}: choose another --name, or end it with 'aze down --name {name}'",
+                root.display()
+            ),
         )),
         Err(error) => Err(Trouble::local(format!("make directory {}", dir.display()), &error)),
     }
@@ -199,7 +210,9 @@ pub fn share_dir(name: &str) -> Outcome<PathBuf> {
 /// Removes a volume's directory and all that is in it; one that is gone already is no error.
 pub fn remove_dir(dir: &Path) -> Outcome<()> {
     match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(Trouble::local(format!("remove directory {}", dir.display()), &error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(Trouble::local(format!("remove directory {}", dir.display()), &error))
+        }
         _ => Ok(()),
     }
 }
@@ -242,7 +255,9 @@ pub fn is_name(name: &str) -> bool {
 
 /// Name of this machine.
 pub fn host() -> String {
-    fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()).unwrap_or_else(|_| "localhost".into())
+    fs::read_to_string("/proc/sys/kernel/hostname")
+        .map(|name| name.trim().to_owned())
+        .unwrap_or_else(|_| "localhost".into())
 }
 
 /// Where volumes' directories may be, the preferred place first. Both defaults are looked at, since
@@ -253,18 +268,27 @@ fn roots() -> Vec<PathBuf> {
         return vec![std::path::absolute(&root).unwrap_or(root)];
     }
     let fallback = PathBuf::from(format!("/tmp/aze-{}", sys::uid()));
-    let usable = |dir: &PathBuf| fs::metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == sys::uid() && meta.mode() & 0o200 != 0);
+    let usable = |dir: &PathBuf| {
+        fs::metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == sys::uid() && meta.mode() & 0o200 != 0)
+    };
     set("XDG_RUNTIME_DIR").filter(usable).map(|dir| dir.join("aze")).into_iter().chain([fallback]).collect()
 }
 
 /// Decides which volume is meant.
 fn choose(name: Option<&str>, variable: Option<&str>, found: &[String]) -> Outcome<String> {
     if let Some(name) = name.or(variable) {
-        return if is_name(name) { Ok(name.to_owned()) } else { Err(Trouble::usage(format!("'{name}' cannot be the name of a volume"))) };
+        return if is_name(name) {
+            Ok(name.to_owned())
+        } else {
+            Err(Trouble::usage(format!("'{name}' cannot be the name of a volume")))
+        };
     }
     match found {
         [only] => Ok(only.clone()),
-        [] => Err(Trouble::new(Exit::NotFound, "no volume of yours runs on this machine: start one with: eval \"$(aze up)\"")),
+        [] => Err(Trouble::new(
+            Exit::NotFound,
+            "no volume of yours runs on this machine: start one with: eval \"$(aze up)\"",
+        )),
         several => Err(Trouble::usage(format!(
             "which volume is meant? {} run on this machine: set {VARIABLE}, or use --name or aze://VOLUME/path: {}",
             several.len(),
@@ -282,20 +306,24 @@ fn make_dir(dir: &Path) -> Outcome<()> {
 
 /// Refuses a directory in which somebody else could have put or could exchange ours.
 fn check_ours(dir: &Path) -> Outcome<()> {
-    let meta = fs::symlink_metadata(dir).map_err(|error| Trouble::local(format!("look at {}", dir.display()), &error))?;
+    let meta =
+        fs::symlink_metadata(dir).map_err(|error| Trouble::local(format!("look at {}", dir.display()), &error))?;
     if meta.is_dir() && meta.uid() == sys::uid() && meta.mode() & 0o022 == 0 {
         return Ok(());
     }
     let dir = dir.display();
     Err(Trouble::new(
         Exit::Denied,
-        format!("{dir} is not a directory of yours that only you can write to: remove it, or set AZE_RUN_DIR to one that is"),
+        format!(
+            "{dir} is not a directory of yours that only you can write to: remove it, or set AZE_RUN_DIR to one that is"
+        ),
     ))
 }
 
 /// Refuses what others could read or have made.
 fn check_private(path: &Path, what: &str) -> Outcome<()> {
-    let meta = fs::symlink_metadata(path).map_err(|error| Trouble::local(format!("look at {}", path.display()), &error))?;
+    let meta =
+        fs::symlink_metadata(path).map_err(|error| Trouble::local(format!("look at {}", path.display()), &error))?;
     let problem = if meta.uid() != sys::uid() {
         format!("belongs to user {}", meta.uid())
     } else if meta.mode() & 0o077 != 0 {
@@ -305,7 +333,10 @@ fn check_private(path: &Path, what: &str) -> Outcome<()> {
     } else {
         return Ok(());
     };
-    Err(Trouble::new(Exit::Denied, format!("{what} {} {problem}: refused, since whoever reads it can use the volume", path.display())))
+    Err(Trouble::new(
+        Exit::Denied,
+        format!("{what} {} {problem}: refused, since whoever reads it can use the volume", path.display()),
+    ))
 }
 
 /// Writes a file under another name and renames it, so that no reader ever sees half of it.

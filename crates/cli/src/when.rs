@@ -6,7 +6,11 @@ use aze_proto::ids::Time;
 /// Reads `2026-11-21`, `2026-11-21 13:05`, `2026-11-21T13:05:09.5`, a trailing `Z` for UTC instead of
 /// local time, or `@SECONDS` since 1970. The error says what was expected.
 pub fn parse(text: &str) -> Result<Time, String> {
-    let bad = || format!("'{text}' is not a time: expected 2026-11-21, 2026-11-21 13:05:09 (with Z at its end for UTC) or @SECONDS");
+    let bad = || {
+        format!(
+            "'{text}' is not a time: expected 2026-11-21, 2026-11-21 13:05:09 (with Z at its end for UTC) or @SECONDS"
+        )
+    };
     if let Some(seconds) = text.strip_prefix('@') {
         return with_fraction(seconds, bad, |seconds| seconds.parse().ok());
     }
@@ -47,7 +51,9 @@ fn calendar(text: &str, utc: bool) -> Option<i64> {
 }
 
 fn numbers(text: &str, separator: char) -> Option<Vec<i32>> {
-    text.split(separator).map(|part| part.parse().ok().filter(|_| part.bytes().all(|digit| digit.is_ascii_digit()))).collect()
+    text.split(separator)
+        .map(|part| part.parse().ok().filter(|_| part.bytes().all(|digit| digit.is_ascii_digit())))
+        .collect()
 }
 
 /// Days of the Gregorian calendar, years counted from March so that a leap day comes last.
@@ -85,7 +91,20 @@ mod tests {
 
     #[test]
     fn what_is_no_time_is_refused() {
-        for text in ["", "@", "@-1", "2026", "2026-13-01", "2026-02-31", "2026-1-1 25:00", "2026-01-01 1", "1969-12-31Z", "@1.", "+1-01-01", "now"] {
+        for text in [
+            "",
+            "@",
+            "@-1",
+            "2026",
+            "2026-13-01",
+            "2026-02-31",
+            "2026-1-1 25:00",
+            "2026-01-01 1",
+            "1969-12-31Z",
+            "@1.",
+            "+1-01-01",
+            "now",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

@@ -13,6 +13,9 @@ use std::time::Duration;
 /// client does not knock at every door.
 const NEXT_SEED_AFTER: Duration = Duration::from_millis(200);
 
+/// Seeds that are asked at most: if so many do not answer, the volume is not there.
+const SEEDS_MAX: usize = 16;
+
 impl Client {
     /// Starts a session: gets the map from the first seed that answers.
     ///
@@ -43,7 +46,7 @@ async fn first_map(io: &Io, config: &Config) -> Result<ShardMap, Failure> {
     if !rest.is_empty() {
         rest.rotate_left((io.random_u64() % rest.len() as u64) as usize);
     }
-    let mut asked: FuturesUnordered<_> = (0u16..).zip(seeds).map(|(turn, (host, addresses))| {
+    let mut asked: FuturesUnordered<_> = (0u16..).zip(seeds.into_iter().take(SEEDS_MAX)).map(|(turn, (host, addresses))| {
         let target = Target { index: ServerIndex(turn), host: host.clone(), addresses: addresses.clone() };
         let caller = &caller;
         async move {

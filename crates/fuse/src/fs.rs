@@ -17,9 +17,9 @@ use aze_proto::error::{Code, Failure};
 use aze_proto::ids::Ino;
 use aze_proto::limits::NAME_BYTES_MAX;
 use fuser::{
-    Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags,
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
-    TimeOrNow, WriteFlags,
+    Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -74,7 +74,12 @@ impl Door {
     }
 
     /// Blocks until the client has an answer; tells the log of failures that are nobody's fault here.
-    fn serve<T>(&self, operation: &str, ino: INodeNo, answer: impl Future<Output = Result<T, Failure>>) -> Result<T, Errno> {
+    fn serve<T>(
+        &self,
+        operation: &str,
+        ino: INodeNo,
+        answer: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Errno> {
         self.runtime.block_on(answer).map_err(|failure| {
             self.journal.note(format_args!("{operation} {}", ino.0), &failure);
             translate::errno(&failure)
@@ -100,11 +105,20 @@ impl Door {
 
     fn make(&self, request: &Request, parent: INodeNo, name: &OsStr, new: &NewFile) -> Result<Attr, Errno> {
         let who = self.callers.who(request);
-        let made = self.serve("create in", parent, async { self.client.create(&who, ino(parent), &translate::name(name)?, new).await })?;
+        let made = self.serve("create in", parent, async {
+            self.client.create(&who, ino(parent), &translate::name(name)?, new).await
+        })?;
         Ok(made.attr)
     }
 
-    fn change(&self, request: &Request, target: INodeNo, size: Option<u64>, handle: Option<FileHandle>, change: &Change) -> Result<Attr, Errno> {
+    fn change(
+        &self,
+        request: &Request,
+        target: INodeNo,
+        size: Option<u64>,
+        handle: Option<FileHandle>,
+        change: &Change,
+    ) -> Result<Attr, Errno> {
         let who = self.callers.who(request);
         let file = handle.and_then(|handle| self.files.get(handle.0));
         self.serve("setattr of", target, async {
@@ -132,9 +146,20 @@ impl Door {
         Ok(self.files.insert(file))
     }
 
-    fn create_file(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, flags: OpenFlags) -> Result<(Attr, u64), Errno> {
+    fn create_file(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, u64), Errno> {
         let who = self.callers.who(request);
-        let new = NewFile { exclusive: flags.0 & libc::O_EXCL != 0, open: Some(access(flags)), ..new_file(FileKind::File, mode) };
+        let new = NewFile {
+            exclusive: flags.0 & libc::O_EXCL != 0,
+            open: Some(access(flags)),
+            ..new_file(FileKind::File, mode)
+        };
         let (attr, file) = self.serve("create in", parent, async {
             let made = self.client.create(&who, ino(parent), &translate::name(name)?, &new).await?;
             // The name has come to be since the kernel looked, and it is no file: ESTALE makes it look again.
@@ -182,9 +207,15 @@ impl Door {
         let answer = self.serve("readdir of", INodeNo(stream.dir.0), async {
             loop {
                 let left = place.validity_left(&self.io, VALIDITY);
-                let Some((entry, next)) = place.peek(&self.client, &self.io, &who, stream.dir, attrs).await? else { return Ok(()) };
+                let Some((entry, next)) = place.peek(&self.client, &self.io, &who, stream.dir, attrs).await? else {
+                    return Ok(());
+                };
                 // Attributes kept elsewhere come on request; an entry that is gone by now is left out.
-                let fetched = if attrs && entry.attr.is_none() { self.client.getattr(&who, entry.ino).await.map(Some) } else { Ok(None) };
+                let fetched = if attrs && entry.attr.is_none() {
+                    self.client.getattr(&who, entry.ino).await.map(Some)
+                } else {
+                    Ok(None)
+                };
                 let fetched = match fetched {
                     Err(failure) if matches!(failure.code, Code::NotFound | Code::Stale) => {
                         place.take();
@@ -195,7 +226,8 @@ impl Door {
                 let attr = entry.attr.as_ref().or(fetched.as_ref());
                 // Of a directory the listing knows its home's part of the counts only.
                 let validity = if entry.kind == FileKind::Directory { NOTHING } else { left };
-                if !give(Entry { ino: entry.ino, kind: entry.kind, name: entry.name.as_bytes(), next, attr, validity }) {
+                if !give(Entry { ino: entry.ino, kind: entry.kind, name: entry.name.as_bytes(), next, attr, validity })
+                {
                     return Ok(());
                 }
                 place.take();
@@ -295,7 +327,16 @@ impl Filesystem for Door {
         }
     }
 
-    fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, rdev: u32, reply: ReplyEntry) {
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
         let made = match FileKind::from_mode(mode) {
             Some(kind) if kind != FileKind::Directory && kind != FileKind::Symlink => {
                 self.make(request, parent, name, &NewFile { rdev, ..new_file(kind, mode) })
@@ -311,17 +352,30 @@ impl Filesystem for Door {
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let who = self.callers.who(request);
-        answer(reply, self.serve("unlink in", parent, async { self.client.unlink(&who, ino(parent), &translate::name(name)?).await }));
+        answer(
+            reply,
+            self.serve("unlink in", parent, async {
+                self.client.unlink(&who, ino(parent), &translate::name(name)?).await
+            }),
+        );
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let who = self.callers.who(request);
-        answer(reply, self.serve("rmdir in", parent, async { self.client.rmdir(&who, ino(parent), &translate::name(name)?).await }));
+        answer(
+            reply,
+            self.serve("rmdir in", parent, async {
+                self.client.rmdir(&who, ino(parent), &translate::name(name)?).await
+            }),
+        );
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes().to_vec();
-        answer_entry(reply, self.make(request, parent, name, &NewFile { target, ..new_file(FileKind::Symlink, 0o777) }));
+        answer_entry(
+            reply,
+            self.make(request, parent, name, &NewFile { target, ..new_file(FileKind::Symlink, 0o777) }),
+        );
     }
 
     fn rename(
@@ -349,7 +403,9 @@ impl Filesystem for Door {
 
     fn link(&self, request: &Request, target: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let who = self.callers.who(request);
-        let linked = self.serve("link to", target, async { self.client.link(&who, ino(target), ino(parent), &translate::name(name)?).await });
+        let linked = self.serve("link to", target, async {
+            self.client.link(&who, ino(target), ino(parent), &translate::name(name)?).await
+        });
         answer_entry(reply, linked);
     }
 
@@ -360,11 +416,26 @@ impl Filesystem for Door {
         }
     }
 
-    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
         let flags = OpenFlags(flags);
         match self.create_file(request, parent, name, mode, flags) {
             Ok((attr, handle)) => {
-                reply.created(&VALIDITY, &translate::attr(&attr), ONE_GENERATION, FileHandle(handle), open_flags(flags));
+                reply.created(
+                    &VALIDITY,
+                    &translate::attr(&attr),
+                    ONE_GENERATION,
+                    FileHandle(handle),
+                    open_flags(flags),
+                );
             }
             Err(errno) => reply.error(errno),
         }
@@ -451,7 +522,12 @@ impl Filesystem for Door {
 
     fn readdir(&self, request: &Request, _target: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let read = self.read_dir(request, handle, offset, false, |entry| {
-            !reply.add(INodeNo(entry.ino.0), entry.next, translate::file_type(entry.kind), OsStr::from_bytes(entry.name))
+            !reply.add(
+                INodeNo(entry.ino.0),
+                entry.next,
+                translate::file_type(entry.kind),
+                OsStr::from_bytes(entry.name),
+            )
         });
         match read {
             Ok(()) => reply.ok(),
@@ -459,7 +535,14 @@ impl Filesystem for Door {
         }
     }
 
-    fn readdirplus(&self, request: &Request, _target: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+    fn readdirplus(
+        &self,
+        request: &Request,
+        _target: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
         let read = self.read_dir(request, handle, offset, true, |entry| {
             let attr = entry.attr.map_or_else(|| dots_attr(entry.ino), translate::attr);
             !reply.add(attr.ino, entry.next, OsStr::from_bytes(entry.name), &entry.validity, &attr, ONE_GENERATION)
@@ -470,7 +553,14 @@ impl Filesystem for Door {
         }
     }
 
-    fn releasedir(&self, _request: &Request, _target: INodeNo, handle: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _target: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
         self.streams.remove(handle.0);
         reply.ok();
     }
@@ -482,7 +572,16 @@ impl Filesystem for Door {
                 let free = space.capacity_bytes.saturating_sub(space.used_bytes) / STATFS_BLOCK_BYTES;
                 // Inodes share the memory with data; at least a block's worth is counted for each.
                 let files = space.inodes + free;
-                reply.statfs(blocks, free, free, files, free, STATFS_BLOCK_BYTES as u32, NAME_BYTES_MAX as u32, STATFS_BLOCK_BYTES as u32);
+                reply.statfs(
+                    blocks,
+                    free,
+                    free,
+                    files,
+                    free,
+                    STATFS_BLOCK_BYTES as u32,
+                    NAME_BYTES_MAX as u32,
+                    STATFS_BLOCK_BYTES as u32,
+                );
             }
             Err(errno) => reply.error(errno),
         }

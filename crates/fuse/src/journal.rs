@@ -66,7 +66,9 @@ mod tests {
 
     #[test]
     fn only_the_servers_faults_are_told() {
-        for code in [Code::Unreachable, Code::Lost, Code::Corrupt, Code::UnknownOutcome, Code::NotAuthentic, Code::TimedOut] {
+        for code in
+            [Code::Unreachable, Code::Lost, Code::Corrupt, Code::UnknownOutcome, Code::NotAuthentic, Code::TimedOut]
+        {
             assert!(is_worth_telling(code), "{code:?}");
         }
         for code in [Code::NotFound, Code::Exists, Code::NoSpace, Code::AccessDenied, Code::Busy] {

@@ -144,6 +144,9 @@ fn detach(mut session: BackgroundSession) -> JoinHandle<io::Result<()>> {
 fn read_ahead(dir: &Path) {
     if let Ok(meta) = std::fs::metadata(dir) {
         let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
-        let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), (4 * REQUEST_BYTES / 1024).to_string());
+        let _ = std::fs::write(
+            format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"),
+            (4 * REQUEST_BYTES / 1024).to_string(),
+        );
     }
 }

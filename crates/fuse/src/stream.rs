@@ -67,7 +67,14 @@ impl Place {
     ///
     /// # Errors
     /// What kept a part of the directory from being listed, once the rest has been given.
-    pub async fn peek(&mut self, client: &Client, io: &Io, who: &Identity, dir: Ino, attrs: bool) -> Result<Option<(&Listed, u64)>, Failure> {
+    pub async fn peek(
+        &mut self,
+        client: &Client,
+        io: &Io,
+        who: &Identity,
+        dir: Ino,
+        attrs: bool,
+    ) -> Result<Option<(&Listed, u64)>, Failure> {
         if attrs && !self.attrs && !self.page.is_empty() {
             self.page.clear();
             self.after = self.given.saturating_sub(OFFSET_FIRST);

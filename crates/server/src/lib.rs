@@ -32,3 +32,4 @@ mod wait;
 
 pub use members::start;
 pub use state::{Config, Server};
+pub use status::Contents;

@@ -6,7 +6,7 @@ use crate::faults;
 use crate::linear::{Verdict, check};
 use crate::names::SHARED_DIR;
 use crate::plan::{Mix, Plan};
-use crate::work::{Board, Worker, files, listing, rights, root, shared};
+use crate::work::{Board, Worker, files, listing, rights, ROOT, shared};
 use aze_client::Client;
 use aze_io::sim::{Faults, Sim};
 use aze_proto::{Failure, Ino};
@@ -107,19 +107,19 @@ async fn begin(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>) -> Resul
         clients.push(cluster.connect(index).await?);
     }
     let first = &clients[0];
-    let base = first.mkdir_all(&root(), SHARED_DIR, 0o755).await?.ino;
+    let base = first.mkdir_all(&ROOT, SHARED_DIR, 0o755).await?.ino;
     board.begin_shared(base);
-    first.mkdir_all(&root(), files::FILES_DIR, 0o755).await?;
+    first.mkdir_all(&ROOT, files::FILES_DIR, 0o755).await?;
     if plan.listing {
         let worker = Worker::new(cluster, board, (0, first.clone()), "setup", 0);
-        listing::begin(&worker, first.mkdir_all(&root(), listing::LISTED_DIR, 0o755).await?.ino);
+        listing::begin(&worker, first.mkdir_all(&ROOT, listing::LISTED_DIR, 0o755).await?.ino);
     }
     let mut guarded = None;
     if plan.rights {
-        guarded = Some(first.mkdir_all(&root(), rights::GUARDED_DIR, 0o755).await?.ino);
-        first.mkdir_all(&root(), rights::INNER_DIR, 0o755).await?;
-        let (inner, name) = first.resolve_parent(&root(), rights::GUARDED_FILE).await?;
-        first.create(&root(), inner, &name, &shared::new_file(aze_proto::FileKind::File, true)).await?;
+        guarded = Some(first.mkdir_all(&ROOT, rights::GUARDED_DIR, 0o755).await?.ino);
+        first.mkdir_all(&ROOT, rights::INNER_DIR, 0o755).await?;
+        let (inner, name) = first.resolve_parent(&ROOT, rights::GUARDED_FILE).await?;
+        first.create(&ROOT, inner, &name, &shared::new_file(aze_proto::FileKind::File, true)).await?;
     }
     Ok((clients, (base, guarded)))
 }

@@ -30,6 +30,7 @@ pub struct Tree {
 
 /// What was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are those of the request or answer")]
 pub enum Op {
     /// One name in one directory.
     Lookup { dir: Id, name: NameIndex },
@@ -49,6 +50,7 @@ pub enum Op {
 
 /// What was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are those of the request or answer")]
 pub enum Ret {
     /// It is done.
     Done,

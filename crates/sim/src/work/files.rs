@@ -1,6 +1,6 @@
 //! One task writes, cuts and in the end perhaps unlinks a file of its own; others read it.
 
-use super::{FileSlot, Worker, root};
+use super::{FileSlot, ROOT, Worker};
 use crate::bytes::{Bytes, Change, WriteId, data_of};
 use crate::cluster::CHUNK_BITS;
 use aze_client::{Access, File, NewFile};
@@ -45,11 +45,11 @@ pub async fn write(mut worker: Worker, number: usize, ops: u64) {
 }
 
 async fn create(worker: &Worker, path: &[u8]) -> Option<Arc<File>> {
-    let (parent, name) = worker.call(|| "resolve_parent".into(), worker.client.resolve_parent(&root(), path)).await.ok()?;
+    let (parent, name) = worker.call(|| "resolve_parent".into(), worker.client.resolve_parent(&ROOT, path)).await.ok()?;
     let new =
         NewFile { kind: FileKind::File, mode: 0o644, rdev: 0, target: Vec::new(), exclusive: true, open: Some(READ_WRITE), chunk_bits: 0 };
     let name: Name = name;
-    let made = worker.call(|| format!("create {name}"), worker.client.create(&root(), parent, &name, &new)).await;
+    let made = worker.call(|| format!("create {name}"), worker.client.create(&ROOT, parent, &name, &new)).await;
     match made {
         Ok(created) if created.created && created.file.is_some() => created.file,
         Ok(_) => {
@@ -126,7 +126,7 @@ impl Writer<'_> {
         self.bytes.lock().begin(change);
         let through = self.worker.rng.chance(700_000).then_some(&*self.file);
         let worker = &self.worker;
-        let call = worker.client.truncate(&root(), self.file.ino(), size, through);
+        let call = worker.client.truncate(&ROOT, self.file.ino(), size, through);
         let result = worker.call(|| format!("{} {change:?}", text(&self.path)), call).await;
         if let Ok(attr) = &result
             && attr.size != size
@@ -157,7 +157,7 @@ impl Writer<'_> {
     }
 
     async fn stat(&mut self) {
-        let call = self.worker.client.getattr(&root(), self.file.ino());
+        let call = self.worker.client.getattr(&ROOT, self.file.ino());
         let result = self.worker.call(|| format!("{} getattr", text(&self.path)), call).await;
         if let Ok(attr) = result
             && let Err(why) = self.bytes.lock().check_size(attr.size)
@@ -169,14 +169,14 @@ impl Writer<'_> {
     async fn unlink_while_open(&mut self) {
         self.bytes.lock().unlinked = true;
         let worker = &self.worker;
-        let Ok((parent, name)) = worker.client.resolve_parent(&root(), &self.path).await else { return };
-        let gone = worker.call(|| format!("unlink {name}"), worker.client.unlink(&root(), parent, &name)).await;
+        let Ok((parent, name)) = worker.client.resolve_parent(&ROOT, &self.path).await else { return };
+        let gone = worker.call(|| format!("unlink {name}"), worker.client.unlink(&ROOT, parent, &name)).await;
         let size = self.bytes.lock().size_max();
         self.read_back(0, size as usize + 1).await;
         self.write(size / 2, 3000).await;
         self.read_back(0, size as usize + 3000).await;
         if gone.is_ok() {
-            let found = self.worker.client.lookup(&root(), parent, &name).await;
+            let found = self.worker.client.lookup(&ROOT, parent, &name).await;
             if found.is_ok() {
                 self.worker.board.violation(format!("{}: {name} is there after its unlink", self.worker.who));
             }
@@ -221,8 +221,8 @@ fn missing(worker: &Worker, slot: &FileSlot, failure: &Failure) {
 pub async fn check(worker: &Worker, slot: &FileSlot, offset: u64, len: usize) -> Result<(), Failure> {
     let (client, name) = (&worker.client, text(&slot.path));
     let before = slot.bytes.lock().snapshot();
-    let attr = worker.call(|| format!("resolve {name}"), client.resolve(&root(), &slot.path, true)).await?;
-    let file = worker.call(|| format!("open {name}"), client.open(&root(), attr.ino, READ)).await?;
+    let attr = worker.call(|| format!("resolve {name}"), client.resolve(&ROOT, &slot.path, true)).await?;
+    let file = worker.call(|| format!("open {name}"), client.open(&ROOT, attr.ino, READ)).await?;
     let data = worker.call(|| format!("{name} read {len} at {offset}"), file.read(offset, len)).await;
     let allowed = slot.bytes.lock().since(before);
     if let Err(why) = allowed.check_size(attr.size) {

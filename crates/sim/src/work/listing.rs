@@ -1,6 +1,6 @@
 //! One task fills and empties a directory of its own; others list it, page by page.
 
-use super::{Worker, root};
+use super::{ROOT, Worker};
 use crate::work::shared::new_file;
 use aze_client::Client;
 use aze_proto::{Code, Failure, FileKind, Ino, Name};
@@ -100,7 +100,7 @@ pub async fn change(mut worker: Worker, slot: Slot, ops: u64) {
 async fn create(worker: &Worker, slot: &Slot, name: &Name) {
     slot.names.lock().begin(name);
     let new = new_file(FileKind::File, true);
-    let result = worker.call(|| format!("create {name} to be listed"), worker.client.create(&root(), slot.dir, name, &new)).await;
+    let result = worker.call(|| format!("create {name} to be listed"), worker.client.create(&ROOT, slot.dir, name, &new)).await;
     if matches!(result, Ok(_) | Err(Failure { code: Code::Exists, .. })) {
         slot.names.lock().end(name, There::Yes);
     }
@@ -108,7 +108,7 @@ async fn create(worker: &Worker, slot: &Slot, name: &Name) {
 
 async fn unlink(worker: &Worker, slot: &Slot, name: &Name) {
     slot.names.lock().begin(name);
-    let result = worker.call(|| format!("unlink {name} that is listed"), worker.client.unlink(&root(), slot.dir, name)).await;
+    let result = worker.call(|| format!("unlink {name} that is listed"), worker.client.unlink(&ROOT, slot.dir, name)).await;
     if matches!(result, Ok(()) | Err(Failure { code: Code::NotFound, .. })) {
         slot.names.lock().end(name, There::No);
     }
@@ -122,7 +122,7 @@ async fn rename(worker: &Worker, slot: &Slot, from: &Name, to: &Name) {
         names.begin(to);
         before
     };
-    let call = worker.client.rename(&root(), slot.dir, from, slot.dir, to, false);
+    let call = worker.client.rename(&ROOT, slot.dir, from, slot.dir, to, false);
     let result = worker.call(|| format!("rename {from} to {to} that is listed"), call).await;
     let mut names = slot.names.lock();
     match result {
@@ -169,7 +169,7 @@ pub async fn list_all(client: &Client, dir: Ino, page: usize) -> Result<Vec<Vec<
     let mut names = Vec::new();
     let mut after = 0;
     loop {
-        let listing = client.list(&root(), dir, after, page, false).await?;
+        let listing = client.list(&ROOT, dir, after, page, false).await?;
         if let Some(last) = listing.entries.last() {
             after = last.hash.cookie();
         }

@@ -1,7 +1,7 @@
 //! Root takes and gives back the right to search a directory; a user tries all the while. Once a
 //! loss of rights is acknowledged, nobody gets in over a path that he had cached.
 
-use super::{Worker, root};
+use super::{ROOT, Worker};
 use aze_proto::{Change, Code, Identity, Ino};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub async fn guard(mut worker: Worker, dir: Ino, door: SharedDoor, ops: u64) {
             door.changes += 1;
         }
         let change = Change { mode: Some(if open { 0o755 } else { 0o700 }), ..Change::default() };
-        let result = worker.call(|| format!("open the door: {open}"), worker.client.setattr(&root(), dir, &change)).await;
+        let result = worker.call(|| format!("open the door: {open}"), worker.client.setattr(&ROOT, dir, &change)).await;
         if result.is_ok() {
             door.lock().open = Some(open);
         }

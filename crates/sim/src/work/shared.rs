@@ -1,6 +1,6 @@
 //! Tasks that fight over a few names; every answer is written down for the search of `linear`.
 
-use super::{Board, Worker, is_plain, root};
+use super::{Board, ROOT, Worker, is_plain};
 use crate::names::{NAMES, name, path};
 use crate::tree::{Id, NameIndex, Op, Ret};
 use aze_client::NewFile;
@@ -84,25 +84,25 @@ async fn perform(worker: &Worker, op: Op) {
 }
 
 async fn ask(worker: &Worker, op: &Op) -> Result<Ret, Failure> {
-    let (client, who) = (&worker.client, root());
+    let (client, who) = (&worker.client, &ROOT);
     match op {
         Op::Lookup { dir, name: index } => {
-            let attr = client.lookup(&who, Ino(*dir), &name(*index)).await?;
+            let attr = client.lookup(who, Ino(*dir), &name(*index)).await?;
             Ok(Ret::Entry { id: attr.ino.0, kind: attr.kind, created: false })
         }
         Op::Resolve { path: parts } => {
-            let attr = client.resolve(&who, &path(parts), false).await?;
+            let attr = client.resolve(who, &path(parts), false).await?;
             Ok(Ret::Entry { id: attr.ino.0, kind: attr.kind, created: false })
         }
         Op::Create { dir, name: index, kind, exclusive } => {
-            let made = client.create(&who, Ino(*dir), &name(*index), &new_file(*kind, *exclusive)).await?;
+            let made = client.create(who, Ino(*dir), &name(*index), &new_file(*kind, *exclusive)).await?;
             Ok(Ret::Entry { id: made.attr.ino.0, kind: made.attr.kind, created: made.created })
         }
-        Op::Unlink { dir, name: index } => client.unlink(&who, Ino(*dir), &name(*index)).await.map(|()| Ret::Done),
-        Op::Rmdir { dir, name: index } => client.rmdir(&who, Ino(*dir), &name(*index)).await.map(|()| Ret::Done),
-        Op::Link { ino, dir, name: index } => client.link(&who, Ino(*ino), Ino(*dir), &name(*index)).await.map(|_| Ret::Done),
+        Op::Unlink { dir, name: index } => client.unlink(who, Ino(*dir), &name(*index)).await.map(|()| Ret::Done),
+        Op::Rmdir { dir, name: index } => client.rmdir(who, Ino(*dir), &name(*index)).await.map(|()| Ret::Done),
+        Op::Link { ino, dir, name: index } => client.link(who, Ino(*ino), Ino(*dir), &name(*index)).await.map(|_| Ret::Done),
         Op::Rename { dir, name: from, to_dir, to_name, no_replace } => {
-            client.rename(&who, Ino(*dir), &name(*from), Ino(*to_dir), &name(*to_name), *no_replace).await.map(|()| Ret::Done)
+            client.rename(who, Ino(*dir), &name(*from), Ino(*to_dir), &name(*to_name), *no_replace).await.map(|()| Ret::Done)
         }
     }
 }

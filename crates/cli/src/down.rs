@@ -1,0 +1,168 @@
+//! `aze down`: ends a volume and leaves nothing of it behind.
+
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::launch::who;
+use crate::mounts;
+use crate::process::Process;
+use crate::session::Session;
+use crate::volume::{self, MountRecord, ServerRecord, Volume};
+use std::io::ErrorKind;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long servers and mounts get to end by themselves.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a process gets between the polite signal and the other one.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
+
+/// How long servers are asked before they are taken for unreachable.
+const ASK_TIME: Duration = Duration::from_secs(3);
+
+/// End a volume; what it holds is gone.
+///
+/// Unmounts it, stops its servers, and removes all traces of it.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  aze down
+  aze down --name v1 --force      even while a program uses a mount of it")]
+pub struct Args {
+    /// Name of the volume; the one that is meant if not given.
+    #[arg(long)]
+    name: Option<String>,
+    /// Take mounts away from programs that use them.
+    #[arg(short, long)]
+    force: bool,
+    /// End what runs on this node only: what 'aze down' runs on a node whose server does not answer.
+    #[arg(long, hide = true)]
+    this_node: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Outcome<Exit> {
+    let volume = match Volume::meant(args.name.as_deref()) {
+        Ok(volume) => volume,
+        Err(trouble) if trouble.exit == Exit::NotFound => {
+            eprintln!("nothing to end: {trouble}");
+            return Ok(Exit::Done);
+        }
+        Err(trouble) => return Err(trouble),
+    };
+    let name = &volume.record.name;
+    end_mounts(&volume, args.force || args.this_node)?;
+    let here = volume::host();
+    let (local, remote): (Vec<&ServerRecord>, Vec<&ServerRecord>) =
+        volume.record.servers.iter().partition(|server| server.host == here);
+    let answers = if args.this_node { Vec::new() } else { shut_down(&volume) };
+    let answered = |server: &ServerRecord| answers.contains(&server.slot);
+    let deadline = Instant::now() + PATIENCE;
+    for server in &local {
+        end(&who(server.slot, server.node.as_deref()), server.process, deadline);
+    }
+    let mut lost = Vec::new();
+    if !args.this_node {
+        lost = remote.into_iter().filter(|server| !(has_ended(server, deadline) || answered(server))).collect();
+        lost.retain(|server| !end_remote(&volume, server));
+    }
+    for launcher in local.iter().filter_map(|server| server.launcher) {
+        end("a launcher", launcher, deadline);
+    }
+    volume.remove()?;
+    if lost.is_empty() {
+        eprintln!("volume '{name}' has ended");
+        return Ok(Exit::Done);
+    }
+    let lost: Vec<String> = lost
+        .iter()
+        .map(|server| format!("{} (pid {})", who(server.slot, Some(&server.host)), server.process.pid))
+        .collect();
+    Err(Trouble::new(
+        Exit::Again,
+        format!("end volume '{name}': these may still run: {}: end them on their nodes", lost.join(", ")),
+    ))
+}
+
+/// Unmounts what is idle; refuses before anything is touched if something is in use.
+fn end_mounts(volume: &Volume, force: bool) -> Outcome<()> {
+    let mounts = volume.mounts();
+    if !force {
+        let busy = |mount: &MountRecord| {
+            let users = mounts::users(&mount.dir);
+            (!users.is_empty()).then(|| format!("{} by {}", mount.dir.display(), mounts::named(&users)))
+        };
+        let busy: Vec<String> = mounts.iter().filter_map(busy).collect();
+        if !busy.is_empty() {
+            return Err(in_use(volume, &busy.join("; ")));
+        }
+    }
+    for mount in &mounts {
+        match aze_fuse::unmount(&mount.dir, force) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => {
+                return Err(in_use(volume, &mount.dir.display().to_string()));
+            }
+            // Somebody else has just unmounted it.
+            Err(_) if mounts::find(&mount.dir).is_none() => {}
+            Err(error) => return Err(Trouble::local(format!("unmount {}", mount.dir.display()), &error)),
+        }
+        // After a mount was taken away from its users, its process would wait for them.
+        let patience = if force { LAST_MOMENT } else { PATIENCE };
+        end(&format!("the mount at {}", mount.dir.display()), mount.process, Instant::now() + patience);
+    }
+    Ok(())
+}
+
+fn in_use(volume: &Volume, what: &str) -> Trouble {
+    let name = &volume.record.name;
+    Trouble::new(Exit::Again, format!("end volume '{name}': in use: {what}: end these programs, or use --force"))
+}
+
+/// Asks all servers to end; gives the slots of those that agreed.
+fn shut_down(volume: &Volume) -> Vec<u16> {
+    if volume.is_dead() {
+        return Vec::new();
+    }
+    match Session::open(volume.clone(), ASK_TIME) {
+        Ok(session) => {
+            let answers = session.runtime.block_on(session.client.shutdown_servers());
+            let slots = (0..).zip(answers).filter(|(_, answer)| answer.is_ok());
+            slots.map(|(slot, _)| slot).collect()
+        }
+        Err(trouble) => {
+            eprintln!("aze: down: {trouble}: ending the servers by signals");
+            Vec::new()
+        }
+    }
+}
+
+/// Waits for a process of this machine, and ends it if it does not end by itself.
+fn end(what: &str, process: Process, deadline: Instant) {
+    if process.wait(deadline) {
+        return;
+    }
+    eprintln!("{what} (pid {}) does not end by itself: ending it", process.pid);
+    process.signal(libc::SIGTERM);
+    if !process.wait(Instant::now() + LAST_MOMENT) {
+        process.signal(libc::SIGKILL);
+        process.wait(Instant::now() + LAST_MOMENT);
+    }
+}
+
+/// A launcher ends with its server, which shows here what happened there.
+fn has_ended(server: &ServerRecord, deadline: Instant) -> bool {
+    server.launcher.is_some_and(|launcher| launcher.wait(deadline))
+}
+
+/// Ends a server that does not answer by a command on its node; false if that fails, too.
+fn end_remote(volume: &Volume, server: &ServerRecord) -> bool {
+    let settings = &volume.record.settings;
+    let (Some(launcher), Some(program), Some(node)) = (&settings.launcher, &settings.remote_aze, &server.node) else {
+        return false;
+    };
+    let mut words = launcher.iter().map(|word| word.replace("{host}", node));
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words).arg(program).args(["down", "--this-node", "--name", &volume.record.name]).stdin(Stdio::null());
+    eprintln!("{} does not answer: ending it there", who(server.slot, Some(node)));
+    command.status().is_ok_and(|status| status.success())
+}

@@ -1,0 +1,260 @@
+//! Starting a server process here or on another node, and talking to it until it stands alone.
+//!
+//! The starter writes an [`Order`] to the server's standard input and reads [`Said`] from its
+//! standard output, one JSON value on each line. Nothing secret is ever on a command line. Until the
+//! starter has sent the volume's record, a server whose starter disappears ends by itself.
+
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::process::Process;
+use crate::volume::Record;
+use serde::{Deserialize, Serialize};
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+/// How a program is run on a node where nothing else is said.
+pub const LAUNCHER_DEFAULT: &str = "ssh -o BatchMode=yes {host}";
+
+/// Lines of a log that are shown when a server could not start.
+const TAIL_LINES: usize = 12;
+
+/// How long servers get to end by themselves when a start is called off.
+const CALL_OFF_TIME: Duration = Duration::from_secs(2);
+
+/// What a server is told at its start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// The volume's name.
+    pub volume: String,
+    /// Its secret in hexadecimal.
+    pub secret: String,
+    /// The server's place.
+    pub slot: u16,
+    /// How many servers there are in all.
+    pub servers: u16,
+    /// How many of them run on the same node.
+    pub servers_on_node: u16,
+    /// Where server 0 listens; empty for itself.
+    pub keeper: Vec<String>,
+    /// Name or address of the node for TCP.
+    pub tcp_host: String,
+    /// Port for TCP; 0 takes a free one.
+    pub tcp_port: u16,
+    /// Do not use local sockets.
+    pub tcp_only: bool,
+    /// Bytes that it may hold; half of its node's free memory, divided by its servers, if absent.
+    pub capacity_bytes: Option<u64>,
+    /// Base-2 logarithm of the chunk size.
+    pub chunk_bits: u8,
+    /// Number of shards.
+    pub shards: u32,
+    /// The node is to have a directory of the volume that the server keeps.
+    pub keeps_directory: bool,
+}
+
+/// What a server says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Said {
+    /// It can be connected to.
+    Listening {
+        /// Its node's own name.
+        host: String,
+        /// Its process there.
+        process: Process,
+        /// Where it listens.
+        addresses: Vec<String>,
+        /// Bytes that it can hold.
+        capacity_bytes: u64,
+    },
+    /// The volume is complete.
+    Ready,
+    /// It has the volume's record and needs its starter no longer.
+    Kept,
+    /// It could not start.
+    Failed {
+        /// Exit code of the failure.
+        exit: u8,
+        /// Its story.
+        text: String,
+    },
+    /// Its output has ended. Never written: the reader concludes it.
+    Ended,
+}
+
+/// A server on its way.
+pub struct Starting {
+    /// Its place.
+    pub slot: u16,
+    /// The node as `--hosts` named it.
+    pub node: Option<String>,
+    child: Child,
+    input: Option<ChildStdin>,
+    log: PathBuf,
+}
+
+impl Starting {
+    /// Runs `argv serve`, gives it its order, and lets everything that it says arrive at `said`.
+    pub fn start(
+        argv: &[String],
+        node: Option<&str>,
+        dir: &Path,
+        order: &Order,
+        said: &Sender<(u16, Said)>,
+    ) -> Outcome<Starting> {
+        let log = dir.join(format!("server-{}.log", order.slot));
+        let failed =
+            |error: &std::io::Error| Trouble::local(format!("start {}: run {}", who(order.slot, node), argv[0]), error);
+        let open = OpenOptions::new().append(true).create(true).mode(0o600).open(&log);
+        let stderr = open.map_err(|error| Trouble::local(format!("open {}", log.display()), &error))?;
+        let mut command = Command::new(&argv[0]);
+        command.args(&argv[1..]).arg("serve").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr);
+        if node.is_some() {
+            // A key that interrupts the shell's job must not reach a launcher, which lives as long as
+            // its server. A server of this machine starts a session of its own.
+            std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        }
+        let mut child = command.spawn().map_err(|error| failed(&error))?;
+        let output = child.stdout.take().expect("the child was given a pipe");
+        let mut input = child.stdin.take().expect("the child was given a pipe");
+        let (slot, said) = (order.slot, said.clone());
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                // A launcher may print a greeting; it is none of ours.
+                if let Ok(word) = serde_json::from_str(&line)
+                    && said.send((slot, word)).is_err()
+                {
+                    return;
+                }
+            }
+            // Whoever no longer listens has given up already.
+            let _ = said.send((slot, Said::Ended));
+        });
+        // A server that ends at once closes the pipe; what it said tells why.
+        let _ = send(&mut input, order);
+        Ok(Starting { slot, node: node.map(str::to_owned), child, input: Some(input), log })
+    }
+
+    /// The process that was started here: the server, or the launcher that runs it elsewhere.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Gives it the volume's record: from now on it stands alone.
+    pub fn keep(&mut self, record: &Record) {
+        if let Some(mut input) = self.input.take() {
+            // If it has ended, its answer will be missing.
+            let _ = send(&mut input, record);
+        }
+    }
+
+    /// Why it has not come up, as it has told itself.
+    pub fn failed(&self, exit: Exit, why: &str) -> Trouble {
+        Trouble::new(exit, why).during(format!("start {}", who(self.slot, self.node.as_deref())))
+    }
+
+    /// Why it has not come up, with the end of its log.
+    pub fn failed_silently(&self, exit: Exit, why: &str) -> Trouble {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        let tail = &lines[lines.len().saturating_sub(TAIL_LINES)..];
+        let tail = if tail.is_empty() { String::new() } else { format!("\n  it wrote:\n    {}", tail.join("\n    ")) };
+        self.failed(exit, &format!("{why}{tail}"))
+    }
+
+    /// Lets it end: by itself, as its starter is gone, or else by force.
+    pub fn call_off(mut self) {
+        drop(self.input.take());
+        let deadline = Instant::now() + CALL_OFF_TIME;
+        if !crate::process::until(deadline, || matches!(self.child.try_wait(), Ok(Some(_)))) {
+            // An error means that it has ended after all.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// `server 2 on node7`.
+pub fn who(slot: u16, node: Option<&str>) -> String {
+    match node {
+        Some(node) => format!("server {slot} on {node}"),
+        None => format!("server {slot}"),
+    }
+}
+
+/// Splits a launcher's template into words as a shell does, and puts `host` for `{host}`.
+pub fn launcher(template: &str, host: &str) -> Outcome<Vec<String>> {
+    let words =
+        split(template).ok_or_else(|| Trouble::usage(format!("--launcher '{template}': a quote is not closed")))?;
+    if words.is_empty() || !template.contains("{host}") {
+        return Err(Trouble::usage(format!(
+            "--launcher '{template}': expected a program with {{host}} among its words, such as '{LAUNCHER_DEFAULT}'"
+        )));
+    }
+    Ok(words.into_iter().map(|word| word.replace("{host}", host)).collect())
+}
+
+fn send(input: &mut ChildStdin, value: &impl Serialize) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    input.write_all(&line)?;
+    input.flush()
+}
+
+/// Words separated by blanks, with single and double quotes and backslashes; `None` if a quote is open.
+fn split(text: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (Some('\''), c) => word.get_or_insert_default().push(c),
+            (_, '\\') => word.get_or_insert_default().push(chars.next()?),
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            (_, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    quote.is_none().then_some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_are_split_like_in_a_shell() {
+        let words = |text: &str| split(text).map(|words| words.join("|"));
+        assert_eq!(words("ssh -o  BatchMode=yes {host}").as_deref(), Some("ssh|-o|BatchMode=yes|{host}"));
+        assert_eq!(words(r#"a 'b c' "d 'e'" f\ g ''"#).as_deref(), Some("a|b c|d 'e'|f g|"));
+        assert_eq!(words("a 'b"), None);
+        assert_eq!(words("a \\"), None);
+        assert_eq!(words("").as_deref(), Some(""));
+    }
+
+    #[test]
+    fn the_host_is_put_into_every_word() {
+        let argv = launcher("env AZE_RUN_DIR=/x/{host} ssh {host}", "n1").unwrap();
+        assert_eq!(argv, ["env", "AZE_RUN_DIR=/x/n1", "ssh", "n1"]);
+        assert_eq!(launcher("ssh", "n1").unwrap_err().exit, Exit::Usage);
+        assert_eq!(launcher("ssh '{host}", "n1").unwrap_err().exit, Exit::Usage);
+    }
+
+    #[test]
+    fn what_servers_say_is_stable() {
+        let said = Said::Failed { exit: 6, text: "no".into() };
+        assert_eq!(serde_json::to_string(&said).unwrap(), r#"{"failed":{"exit":6,"text":"no"}}"#);
+        assert_eq!(serde_json::from_str::<Said>("\"ready\"").unwrap(), Said::Ready);
+    }
+}

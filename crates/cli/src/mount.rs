@@ -1,0 +1,278 @@
+//! `aze mount` and `aze umount`.
+//!
+//! `aze mount` runs itself once more in the background; that process serves the kernel until the
+//! volume is unmounted, and says on a pipe when it does. What goes wrong before is told by it on
+//! the user's terminal, afterwards in the mount's log.
+
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::mounts;
+use crate::process::Process;
+use crate::session::Session;
+use crate::sys;
+use crate::volume::{self, MountRecord, Volume};
+use aze_fuse::{MountOptions, Mounted, THREADS_MAX, signals};
+use aze_proto::limits::DEADLINE_MS_DEFAULT;
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long the process of a mount gets to end after it was unmounted.
+const END_TIME: Duration = Duration::from_secs(10);
+
+/// What the background process writes when the mount stands.
+const READY: &[u8] = b"ready\n";
+
+/// See a volume as a directory.
+///
+/// Any program can use it; what it writes is there for all nodes at once, and what others change
+/// shows within a second.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  aze mount ~/vol
+  aze mount --name v1 --read-only /mnt/v1")]
+pub struct Args {
+    /// Where: an existing directory.
+    dir: PathBuf,
+    /// Name of the volume; the one that is meant if not given.
+    #[arg(long)]
+    name: Option<String>,
+    /// Stay here until it is unmounted; interrupting unmounts.
+    #[arg(long)]
+    foreground: bool,
+    /// Refuse changes through this mount.
+    #[arg(long)]
+    read_only: bool,
+    /// Let other users in; root's mounts always do.
+    #[arg(long)]
+    allow_other: bool,
+    /// Requests served at the same time; one for each core and a few more if not given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX as i64))]
+    threads: Option<u16>,
+    /// Say on standard output when it stands, then go to the background.
+    #[arg(long, hide = true)]
+    ready: bool,
+}
+
+/// Unmount volumes.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  aze umount ~/vol
+  aze umount --lazy ~/vol      even while a program uses it")]
+pub struct UmountArgs {
+    /// Where volumes are mounted.
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    /// Make it disappear now; it ends when the last program lets go of it.
+    #[arg(short, long)]
+    lazy: bool,
+}
+
+/// Runs `aze mount`.
+pub fn run(args: &Args) -> Outcome<Exit> {
+    if args.foreground || args.ready {
+        return serve(args);
+    }
+    let volume = Volume::meant(args.name.as_deref())?;
+    check(&args.dir)?;
+    let program = std::env::current_exe().map_err(|error| Trouble::local("find this program's file", &error))?;
+    let mut command = Command::new(program);
+    command.args(["mount", "--ready", "--name", &volume.record.name]);
+    command.args(
+        [("--read-only", args.read_only), ("--allow-other", args.allow_other)]
+            .iter()
+            .filter_map(|(flag, set)| set.then_some(flag)),
+    );
+    command.args(args.threads.map(|threads| format!("--threads={threads}")));
+    command.arg("--").arg(&args.dir).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child =
+        command.spawn().map_err(|error| Trouble::local("start the process that serves the mount", &error))?;
+    let mut said = Vec::new();
+    let mut output = child.stdout.take().expect("the child was given a pipe");
+    // It says one word and closes the pipe, or ends.
+    output.read_to_end(&mut said).map_err(|error| Trouble::local("wait for the mount", &error))?;
+    if said != READY {
+        // It has told why.
+        let status =
+            child.wait().map_err(|error| Trouble::local("wait for the process that serves the mount", &error))?;
+        let code = status.code().and_then(|code| u8::try_from(code).ok());
+        return match code {
+            Some(code) => Ok(crate::up::exit_of(code)),
+            None => Err(Trouble::new(Exit::Fatal, format!("the process that serves the mount ended: {status}"))),
+        };
+    }
+    fs::metadata(&args.dir)
+        .map_err(|error| Trouble::local(format!("look into the new mount {}", args.dir.display()), &error))?;
+    Ok(Exit::Done)
+}
+
+/// Runs `aze umount`.
+pub fn run_umount(args: &UmountArgs) -> Outcome<Exit> {
+    let tally = crate::tally::Tally::new("umount");
+    for dir in &args.dirs {
+        tally.note(umount(dir, args.lazy));
+    }
+    Ok(tally.exit())
+}
+
+fn umount(dir: &Path, lazy: bool) -> Outcome<()> {
+    let Some(mounted) = mounts::find(dir) else {
+        return Err(Trouble::new(Exit::NotFound, format!("{}: no volume is mounted there", dir.display())));
+    };
+    // Looked up first: the process removes its record as it ends.
+    let serving = serving(&mounted);
+    if let Err(error) = aze_fuse::unmount(&mounted, lazy) {
+        if error.kind() != ErrorKind::ResourceBusy {
+            return Err(Trouble::local(format!("unmount {}", dir.display()), &error));
+        }
+        let users = mounts::users(&mounted);
+        let by = if users.is_empty() { String::new() } else { format!(" by {}", mounts::named(&users)) };
+        return Err(Trouble::new(
+            Exit::Again,
+            format!("unmount {}: in use{by}: end these programs, or use --lazy", dir.display()),
+        ));
+    }
+    match serving {
+        Some(process) if !lazy && !process.wait(Instant::now() + END_TIME) => {
+            let pid = process.pid;
+            Err(Trouble::new(
+                Exit::Again,
+                format!(
+                    "{}: unmounted, but its process {pid} still runs: see its log in the volume's directory",
+                    dir.display()
+                ),
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The process that serves a mount, if it is recorded.
+fn serving(dir: &Path) -> Option<Process> {
+    let volumes = volume::names().into_iter().filter_map(|name| Volume::open(&name).ok());
+    volumes.flat_map(|volume| volume.mounts()).find(|mount| mount.dir == dir).map(|mount| mount.process)
+}
+
+/// Serves the mount until it is unmounted.
+fn serve(args: &Args) -> Outcome<Exit> {
+    signals::hold().map_err(|error| Trouble::local("hold signals", &error))?;
+    if args.ready {
+        // Fails only for the leader of a process group, which the background process is not.
+        let _ = sys::leave_session();
+    }
+    check(&args.dir)?;
+    let volume = Volume::meant(args.name.as_deref())?;
+    let session = Session::open(volume, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
+    let options = MountOptions {
+        volume: session.volume.record.name.clone(),
+        read_only: args.read_only,
+        allow_other: args.allow_other || sys::uid() == 0,
+        threads: args.threads.map_or_else(threads, usize::from),
+    };
+    let mounted = aze_fuse::mount(session.client.clone(), session.runtime.clone(), &args.dir, &options)
+        .map_err(|error| Trouble::local(format!("mount at {}", args.dir.display()), &error))?;
+    let record = MountRecord { dir: mounted.dir().to_path_buf(), process: Process::me() };
+    let served = session.volume.record_mount(&record).and_then(|()| {
+        unmount_on_signal(&mounted)?;
+        if args.ready { go_to_background(&session.volume) } else { Ok(()) }
+    });
+    if let Err(trouble) = served {
+        // Nobody would know of this mount; the first error is the one to tell.
+        let _ = aze_fuse::unmount(mounted.dir(), true);
+        return Err(trouble);
+    }
+    let ended =
+        mounted.wait().map_err(|error| Trouble::local(format!("serve the mount at {}", args.dir.display()), &error));
+    let me = session.volume.mount_record_path(record.process);
+    for path in [me.with_extension("json"), me.with_extension("log")] {
+        // The directory may have been removed with the volume.
+        let _ = fs::remove_file(path);
+    }
+    session.end();
+    ended.map(|()| Exit::Done)
+}
+
+/// Standard error becomes the log, then the starter is told.
+fn go_to_background(volume: &Volume) -> Outcome<()> {
+    let path = volume.mount_record_path(Process::me()).with_extension("log");
+    let switch = || -> std::io::Result<()> {
+        let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
+        let null = OpenOptions::new().write(true).open("/dev/null")?;
+        let mut out = std::io::stdout().lock();
+        out.write_all(READY)?;
+        out.flush()?;
+        sys::put_in_place(&log, 2)?;
+        sys::put_in_place(&null, 1)
+    };
+    switch().map_err(|error| Trouble::local(format!("go to the background with log {}", path.display()), &error))
+}
+
+/// The first signal unmounts, lazily if need be; the second one ends the process whatever happens.
+fn unmount_on_signal(mounted: &Mounted) -> Outcome<()> {
+    let dir = mounted.dir().to_path_buf();
+    let wait = move || {
+        if signals::wait().is_ok() && aze_fuse::unmount(&dir, false).is_err() {
+            // What keeps it from going now will show in the end of the wait below.
+            let _ = aze_fuse::unmount(&dir, true);
+        }
+        if signals::wait().is_ok() {
+            std::process::exit(Exit::Again as i32);
+        }
+    };
+    let started = std::thread::Builder::new().name("aze-signals".into()).spawn(wait);
+    started.map(drop).map_err(|error| Trouble::local("start a thread", &error))
+}
+
+/// What would fail later with a worse message.
+fn check(dir: &Path) -> Outcome<()> {
+    let shown = dir.display();
+    match fs::metadata(dir) {
+        Ok(meta) if !meta.is_dir() => {
+            return Err(Trouble::new(Exit::Caller, format!("mount at {shown}: not a directory")));
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::NotConnected => {
+            return Err(Trouble::new(
+                Exit::Again,
+                format!(
+                    "mount at {shown}: a mount whose process is gone is in the way: 'aze umount {shown}' removes it"
+                ),
+            ));
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(Trouble::new(Exit::NotFound, format!("mount at {shown}: no such directory: make it first")));
+        }
+        Err(error) => return Err(Trouble::local(format!("mount at {shown}"), &error)),
+    }
+    if mounts::find(dir).is_some() {
+        return Err(Trouble::new(Exit::Caller, format!("mount at {shown}: a volume is mounted there already")));
+    }
+    if !Path::new("/dev/fuse").exists() {
+        return Err(Trouble::new(
+            Exit::Caller,
+            "this machine has no /dev/fuse: its administrator must load the kernel module 'fuse'",
+        ));
+    }
+    if sys::uid() != 0 && !is_installed("fusermount3") {
+        return Err(Trouble::new(
+            Exit::Caller,
+            "users mount with 'fusermount3', which is missing: install the package 'fuse3'",
+        ));
+    }
+    Ok(())
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(OsStr::new(program)).is_file())
+}
+
+/// Threads mostly wait for servers, so there are some more than cores.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(4, |cores| (2 * cores.get()).clamp(4, THREADS_MAX))
+}

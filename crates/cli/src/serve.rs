@@ -1,0 +1,219 @@
+//! `aze serve`: one server process. `aze up` starts it; it takes its order from standard input.
+
+use crate::exit::{Exit, Outcome, Trouble, of_code};
+use crate::launch::{Order, Said};
+use crate::process::Process;
+use crate::volume::{self, Record, Volume};
+use crate::{show, sys};
+use aze_io::Addr;
+use aze_io::real::Runtime;
+use aze_proto::error::Failure;
+use aze_proto::handshake::Secret;
+use aze_proto::ids::ServerIndex;
+use aze_proto::limits::DEADLINE_MS_DEFAULT;
+use aze_server::Config;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// Memory that is kept ready ahead of its use, in bytes: some tenths of a second of writing.
+const FAULT_AHEAD_BYTES_MAX: u64 = 256 << 20;
+
+/// Run one server of a volume: what 'aze up' starts.
+///
+/// Reads its order as a line of JSON from standard input, says on standard output when it listens
+/// and when the volume is complete, and goes on in the background when it has been given the
+/// volume's record.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Example:
+  aze up --hosts a,b      runs 'aze serve' on a and b")]
+pub struct Args {}
+
+/// Runs the command.
+pub fn run(_args: &Args) -> Outcome<Exit> {
+    // The shell that started it may go away; a leader of a process group, which a launcher may have
+    // made of us, has left the shell's reach already.
+    let _ = sys::leave_session();
+    sys::ignore(libc::SIGHUP);
+    let mut line = String::new();
+    std::io::stdin()
+        .lock()
+        .read_line(&mut line)
+        .map_err(|error| Trouble::local("read the order from standard input", &error))?;
+    let order: Order = serde_json::from_str(&line).map_err(|error| {
+        Trouble::usage(format!("no order on standard input ({error}): servers are started by 'aze up'"))
+    })?;
+    let served = serve(&order);
+    if let Err(trouble) = &served {
+        say(&Said::Failed { exit: trouble.exit as u8, text: trouble.text.clone() });
+    }
+    served
+}
+
+fn serve(order: &Order) -> Outcome<Exit> {
+    let dir = volume::share_dir(&order.volume)?;
+    log_to(&dir.join(format!("server-{}.log", order.slot)))?;
+    let config = config(order, &dir)?;
+    let (capacity_bytes, host) = (config.capacity_bytes, config.host.clone());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let runtime = Runtime::server((cores / usize::from(order.servers_on_node.max(1))).max(1));
+    let listening = |addresses: &[Addr]| {
+        let addresses = addresses.iter().map(Addr::to_string).collect();
+        say(&Said::Listening { host, process: Process::me(), addresses, capacity_bytes });
+    };
+    let record = await_record();
+    let server = runtime
+        .block_on(aze_server::start(runtime.io(), config, listening))
+        .map_err(|failure: Failure| Trouble::new(of_code(failure.code), failure.to_string()))?;
+    say(&Said::Ready);
+    let record: Record =
+        record.recv().map_err(|_| Trouble::new(Exit::Again, "whoever started this server has given up"))?;
+    if order.keeps_directory {
+        volume::write_secret(&dir, &secret(order)?)?;
+        volume::write_record(&dir, &record)?;
+    }
+    say(&Said::Kept);
+    stand_alone();
+    runtime.block_on(server.stopped());
+    server.close();
+    runtime.shutdown();
+    if order.keeps_directory {
+        tidy(&order.volume, order.slot, &dir);
+    }
+    Ok(Exit::Done)
+}
+
+fn config(order: &Order, dir: &Path) -> Outcome<Config> {
+    let capacity_bytes = match order.capacity_bytes {
+        Some(bytes) => bytes,
+        None => memory_available()? / 2 / u64::from(order.servers_on_node.max(1)),
+    };
+    let mut listen = Vec::new();
+    if !order.tcp_only {
+        listen.push(Addr::Unix(dir.join(format!("server-{}.sock", order.slot)).display().to_string()));
+    }
+    listen.push(Addr::Tcp(order.tcp_host.clone(), order.tcp_port));
+    let owner = aze_fuse::own_identity();
+    Ok(Config {
+        volume: order.volume.clone(),
+        secret: secret(order)?,
+        slot: ServerIndex(order.slot),
+        servers: order.servers,
+        keeper: order.keeper.iter().filter_map(|address| address.parse().ok()).collect(),
+        listen,
+        host: volume::host(),
+        pid: std::process::id(),
+        capacity_bytes,
+        fault_ahead_bytes: FAULT_AHEAD_BYTES_MAX.min(capacity_bytes / 8),
+        chunk_bits: order.chunk_bits,
+        shards: order.shards,
+        owner_uid: owner.uid,
+        owner_gid: owner.gid,
+        tcp_only: order.tcp_only,
+        deadline: Duration::from_millis(DEADLINE_MS_DEFAULT.into()),
+        switches: aze_server::sabotage::Switches::default(),
+    })
+}
+
+fn secret(order: &Order) -> Outcome<Secret> {
+    volume::parse_secret(&order.secret)
+        .ok_or_else(|| Trouble::usage("the order holds no secret of 64 hexadecimal digits"))
+}
+
+/// Waits for the record on a thread of its own, so that the end of the starter is noticed at any time.
+fn await_record() -> Receiver<Record> {
+    let (give, take) = channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let read = std::io::stdin().lock().read_line(&mut line);
+        match serde_json::from_str(&line) {
+            Ok(record) => drop(give.send(record)),
+            Err(_) => {
+                let why = read.map_or_else(
+                    |error| error.to_string(),
+                    |count| format!("{count} bytes instead of the volume's record"),
+                );
+                eprintln!("aze: serve: whoever started this server has gone away ({why}): ending");
+                std::process::exit(Exit::Again as i32);
+            }
+        }
+    });
+    take
+}
+
+/// Tells the starter; if it is gone, standard input has ended too, and that ends this process.
+fn say(said: &Said) {
+    let line = serde_json::to_string(said).expect("words of strings and numbers become JSON");
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// Lets go of the starter's pipes.
+fn stand_alone() {
+    if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
+        for number in [0, 1] {
+            // Without it a starter that reads to the end would wait for ours; it does not.
+            let _ = sys::put_in_place(&null, number);
+        }
+    }
+}
+
+fn log_to(path: &PathBuf) -> Outcome<()> {
+    let open = || -> std::io::Result<()> {
+        let log: File = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+        sys::put_in_place(&log, 2)
+    };
+    open().map_err(|error| Trouble::local(format!("open {}", path.display()), &error))
+}
+
+/// Ends what this node has of the volume, once its last server here has stopped.
+fn tidy(name: &str, slot: u16, dir: &Path) {
+    // Failures leave files behind, which the next 'aze up' of this name reports.
+    let _ = fs::remove_file(dir.join(format!("server-{slot}.log")));
+    let has_server = |name: &str| name.starts_with("server-") && name.ends_with(".log");
+    let mut names =
+        fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    if names.any(|name| has_server(&name)) {
+        return;
+    }
+    if let Ok(volume) = Volume::open(name) {
+        for mount in volume.mounts() {
+            let _ = aze_fuse::unmount(&mount.dir, true);
+        }
+        let _ = volume.remove();
+    }
+}
+
+/// Memory that programs could still get without swapping, in bytes.
+pub fn memory_available() -> Outcome<u64> {
+    let path = "/proc/meminfo";
+    let text = fs::read_to_string(path).map_err(|error| Trouble::local(format!("read {path}"), &error))?;
+    parse_meminfo(&text)
+        .ok_or_else(|| Trouble::new(Exit::Caller, format!("{path} says nothing of MemAvailable: give --size")))
+}
+
+fn parse_meminfo(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+/// Used by both ends: a secret as it travels in an order.
+pub fn secret_text(secret: &Secret) -> String {
+    show::hex(&secret.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_memory_is_read_in_bytes() {
+        assert_eq!(parse_meminfo("MemTotal:  9 kB\nMemAvailable:   2048 kB\n"), Some(2 << 20));
+        assert_eq!(parse_meminfo("MemTotal:  9 kB\n"), None);
+    }
+}

@@ -1,0 +1,222 @@
+//! `aze status`: how a volume's servers are.
+
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::session::Session;
+use crate::tally::Out;
+use crate::volume::{self, VARIABLE, Volume};
+use crate::{show, size};
+use aze_proto::error::Failure;
+use aze_proto::ids::Time;
+use aze_proto::limits::DEADLINE_MS_DEFAULT;
+use aze_proto::message::ServerStatus;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Show how the servers of a volume are, or which volumes there are.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  aze status
+  aze status --json | jq '.servers[].used_bytes'
+  aze status --requests      how often each server was asked what")]
+pub struct Args {
+    /// Name of the volume; the one that is meant if not given.
+    #[arg(long)]
+    name: Option<String>,
+    /// Count requests by kind, too.
+    #[arg(long)]
+    requests: bool,
+    /// As one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Outcome<Exit> {
+    let names = volume::names();
+    if args.name.is_none() && std::env::var_os(VARIABLE).is_none() && names.len() != 1 {
+        return volumes(args, &names);
+    }
+    let volume = Volume::meant(args.name.as_deref())?;
+    let mut out = Out::new();
+    let answers = if volume.is_dead() { None } else { Some(ask(&volume)?) };
+    if args.json {
+        out.json(&object(&volume, answers.as_deref()))?;
+    } else {
+        print(args, &volume, answers.as_deref(), &mut out)?;
+    }
+    out.flush()?;
+    let Some(answers) = answers else {
+        let name = &volume.record.name;
+        return Err(Trouble::new(
+            Exit::Again,
+            format!("volume '{name}': none of its servers runs any more: clear it away with 'aze down --name {name}'"),
+        ));
+    };
+    match answers.iter().filter(|answer| answer.is_err()).count() {
+        0 => Ok(Exit::Done),
+        all if all == answers.len() => Ok(Exit::Again),
+        _ => Ok(Exit::Some),
+    }
+}
+
+fn ask(volume: &Volume) -> Outcome<Vec<Result<ServerStatus, Failure>>> {
+    let session = Session::open(volume.clone(), Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
+    let answers = session.runtime.block_on(session.client.status());
+    session.end();
+    Ok(answers)
+}
+
+/// All volumes, without asking their servers.
+fn volumes(args: &Args, names: &[String]) -> Outcome<Exit> {
+    let mut out = Out::new();
+    let volumes: Vec<Volume> = names.iter().filter_map(|name| Volume::open(name).ok()).collect();
+    if args.json {
+        let list: Vec<Value> = volumes.iter().map(|volume| json!({ "name": volume.record.name, "servers": volume.record.servers.len(), "dir": volume.dir })).collect();
+        out.json(&json!({ "volumes": list }))?;
+    } else if volumes.is_empty() {
+        eprintln!("no volume of yours runs on this machine: start one with: eval \"$(aze up)\"");
+    } else {
+        let mut rows = vec![["volume", "servers", "size", "started", "state"].map(String::from).to_vec()];
+        rows.extend(volumes.iter().map(|volume| {
+            let record = &volume.record;
+            let state = if volume.is_dead() { "ended" } else { "up" };
+            let size = size::short(record.settings.capacity_bytes);
+            vec![
+                record.name.clone(),
+                record.servers.len().to_string(),
+                size,
+                show::time(Time(record.created_ns)),
+                state.into(),
+            ]
+        }));
+        out.table(&[false, true, true, false, false], &rows)?;
+    }
+    out.flush()?;
+    Ok(Exit::Done)
+}
+
+fn object(volume: &Volume, answers: Option<&[Result<ServerStatus, Failure>]>) -> Value {
+    let record = &volume.record;
+    let server = |slot: usize| {
+        let known = &record.servers[slot];
+        match answers.and_then(|answers| answers.get(slot)) {
+            Some(Ok(status)) => status_object(status),
+            Some(Err(failure)) => {
+                json!({ "server": slot, "host": known.host, "pid": known.process.pid, "state": "unreachable", "why": failure.to_string() })
+            }
+            None => json!({ "server": slot, "host": known.host, "pid": known.process.pid, "state": "ended" }),
+        }
+    };
+    json!({
+        "volume": record.name,
+        "created_ns": record.created_ns,
+        "settings": record.settings,
+        "servers": (0..record.servers.len()).map(server).collect::<Vec<_>>(),
+        "mounts": volume.mounts(),
+    })
+}
+
+fn status_object(status: &ServerStatus) -> Value {
+    let requests: serde_json::Map<String, Value> =
+        status.requests.iter().map(|counter| (counter.name.clone(), counter.count.into())).collect();
+    json!({
+        "server": status.index.0,
+        "host": status.host,
+        "pid": status.pid,
+        "state": "up",
+        "incarnation": status.incarnation.0,
+        "map_epoch": status.map_epoch.0,
+        "namespace_epoch": status.namespace_epoch.0,
+        "up_ns": status.up_ns,
+        "capacity_bytes": status.capacity_bytes,
+        "used_bytes": status.used_bytes,
+        "touched_bytes": status.touched_bytes,
+        "inodes": status.inodes,
+        "entries": status.entries,
+        "chunks": status.chunks,
+        "sessions": status.sessions,
+        "opens": status.opens,
+        "requests": requests,
+    })
+}
+
+fn print(
+    args: &Args,
+    volume: &Volume,
+    answers: Option<&[Result<ServerStatus, Failure>]>,
+    out: &mut Out,
+) -> Outcome<()> {
+    let record = &volume.record;
+    out.line(format!("volume '{}', started {}", record.name, show::time(Time(record.created_ns))))?;
+    let mut rows = vec![
+        ["server", "host", "pid", "state", "used", "size", "files", "chunks", "sessions", "requests", "up"]
+            .map(String::from)
+            .to_vec(),
+    ];
+    for (slot, server) in record.servers.iter().enumerate() {
+        rows.push(match answers.and_then(|answers| answers.get(slot)) {
+            Some(Ok(status)) => status_row(status),
+            Some(Err(_)) => {
+                [slot.to_string(), server.host.clone(), server.process.pid.to_string(), "unreachable".into()].to_vec()
+            }
+            None => [slot.to_string(), server.host.clone(), server.process.pid.to_string(), "ended".into()].to_vec(),
+        });
+    }
+    out.table(&[true, false, true, false, true, true, true, true, true, true, true], &rows)?;
+    for failure in answers.into_iter().flatten().filter_map(|answer| answer.as_ref().err()) {
+        out.line(format!("  {failure}"))?;
+    }
+    for mount in volume.mounts() {
+        out.line(format!("mounted at {} (pid {})", mount.dir.display(), mount.process.pid))?;
+    }
+    if args.requests {
+        for status in answers.into_iter().flatten().flatten() {
+            let asked: Vec<String> = status
+                .requests
+                .iter()
+                .filter(|counter| counter.count > 0)
+                .map(|counter| format!("{} {}", counter.name, counter.count))
+                .collect();
+            out.line(format!("server {}: {}", status.index.0, asked.join(", ")))?;
+        }
+    }
+    Ok(())
+}
+
+fn status_row(status: &ServerStatus) -> Vec<String> {
+    let requests: u64 = status.requests.iter().map(|counter| counter.count).sum();
+    vec![
+        status.index.0.to_string(),
+        status.host.clone(),
+        status.pid.to_string(),
+        "up".into(),
+        size::short(status.used_bytes),
+        size::short(status.capacity_bytes),
+        status.inodes.to_string(),
+        status.chunks.to_string(),
+        status.sessions.to_string(),
+        requests.to_string(),
+        age(status.up_ns / 1_000_000_000),
+    ]
+}
+
+/// The two largest units of a time in seconds: `3d 4h`, `5m 6s`.
+fn age(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h {}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d {}h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_have_two_units() {
+        assert_eq!([age(5), age(65), age(3700), age(90_000)], ["5s", "1m 5s", "1h 1m", "1d 1h"]);
+    }
+}

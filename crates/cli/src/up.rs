@@ -1,0 +1,395 @@
+//! `aze up`: starts a volume.
+
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::launch::{self, LAUNCHER_DEFAULT, Order, Said, Starting};
+use crate::process::Process;
+use crate::volume::{self, Record, ServerRecord, Settings, VARIABLE};
+use crate::{serve, show, size, sys};
+use aze_io::real::Runtime;
+use aze_proto::handshake::Secret;
+use aze_proto::limits::{
+    CHUNK_BITS_DEFAULT, CHUNK_BITS_MAX, CHUNK_BITS_MIN, SHARDS_DEFAULT, SHARDS_MAX, SHARDS_PER_SERVER_MIN,
+};
+use clap::ValueEnum;
+use std::collections::BTreeMap;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Servers on this machine when nobody chose.
+const SERVERS_DEFAULT: u16 = 4;
+
+/// Smallest capacity of one server, in bytes: room for a few of the largest chunks.
+const CAPACITY_BYTES_MIN: u64 = 64 << 20;
+
+/// Start a volume on this machine, or on the nodes of your job.
+///
+/// Prints the line that makes it the volume that is meant, so run it as shown below.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  eval \"$(aze up)\"                             4 servers on this machine
+  eval \"$(aze up --servers 2 --size 8G)\"
+  eval \"$(aze up --hosts node1,node2)\"         one server on each, started with ssh
+  eval \"$(aze up --hostfile hosts --launcher 'srun -N1 -n1 --overlap -w {host}')\"
+
+A launcher runs as long as its server does.")]
+pub struct Args {
+    /// Name of the volume; job-ID within a batch job, else a random one.
+    #[arg(long)]
+    name: Option<String>,
+    /// Servers on this machine (4 if nothing is said), or on each host (1 if nothing is said).
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..))]
+    servers: Option<u16>,
+    /// Nodes to run servers on, separated by commas.
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    hosts: Vec<String>,
+    /// File with a node's name at the beginning of each line.
+    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
+    hostfile: Option<PathBuf>,
+    /// How to run a program on a node; {host} stands for its name.
+    #[arg(long, value_name = "WORDS", default_value = LAUNCHER_DEFAULT)]
+    launcher: String,
+    /// Where the nodes have this program, if not in the same place.
+    #[arg(long, value_name = "PATH")]
+    remote_aze: Option<PathBuf>,
+    /// What all servers together may hold; half of the free memory of their nodes if not given.
+    #[arg(long, value_parser = size::parse)]
+    size: Option<u64>,
+    /// Bytes of a file that stay together on one server, a power of two from 64K to 16M.
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_chunk_bits)]
+    chunk_size: u8,
+    /// How chunks are spread over servers.
+    #[arg(long, value_enum, default_value_t = Placement::Modular)]
+    placement: Placement,
+    /// What the volume is kept in.
+    #[arg(long, value_enum, default_value_t = Storage::Mem)]
+    storage: Storage,
+    /// Server N listens on this TCP port plus N; free ports are taken if not given.
+    #[arg(long, value_name = "PORT")]
+    port_base: Option<u16>,
+    /// How data travels: auto takes the best way, tcp takes TCP even within a node.
+    #[arg(long, value_enum, default_value_t = Transport::Auto)]
+    transport: Transport,
+    /// How long the start may take in all.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = size::parse_duration)]
+    timeout: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Placement {
+    /// Shard s on server s mod N.
+    Modular,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Storage {
+    /// In memory.
+    Mem,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Transport {
+    /// The best way there is.
+    Auto,
+    /// TCP.
+    Tcp,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Outcome<Exit> {
+    let runtime = Runtime::client();
+    let io = runtime.io();
+    let name = args.name.clone().unwrap_or_else(|| default_name(io.random_u64()));
+    if !volume::is_name(&name) {
+        return Err(Trouble::usage(format!(
+            "'{name}' cannot be the name of a volume: use up to 64 letters, digits, '.', '_' and '-'"
+        )));
+    }
+    let nodes = nodes(&args)?;
+    let mut secret = Secret([0; 32]);
+    io.fill_random(&mut secret.0);
+    let dir = volume::create_dir(&name)?;
+    let (said, hear) = channel();
+    let mut start = Start {
+        args: &args,
+        name: &name,
+        dir: &dir,
+        secret: &secret,
+        nodes: &nodes,
+        said,
+        hear,
+        servers: Vec::new(),
+        heard: BTreeMap::new(),
+    };
+    let deadline = Instant::now() + args.timeout;
+    match start.all(deadline, io.wall_ns()) {
+        Ok(record) => {
+            let servers = show::count(record.servers.len() as u64, "server");
+            eprintln!(
+                "volume '{name}': {servers}, {} in memory; 'aze down' ends it",
+                size::words(record.settings.capacity_bytes)
+            );
+            println!("export {VARIABLE}='{name}'");
+            Ok(Exit::Done)
+        }
+        Err(trouble) => {
+            start.servers.into_iter().for_each(Starting::call_off);
+            volume::remove_dir(&dir)?;
+            Err(trouble)
+        }
+    }
+}
+
+/// A start under way.
+struct Start<'a> {
+    args: &'a Args,
+    name: &'a str,
+    dir: &'a Path,
+    secret: &'a Secret,
+    /// The node of each server; `None` is this machine.
+    nodes: &'a [Option<String>],
+    said: Sender<(u16, Said)>,
+    hear: Receiver<(u16, Said)>,
+    servers: Vec<Starting>,
+    /// What each server has said last, and where it listens.
+    heard: BTreeMap<u16, Heard>,
+}
+
+#[derive(Default)]
+struct Heard {
+    record: Option<ServerRecord>,
+    capacity_bytes: u64,
+    is_ready: bool,
+    has_kept: bool,
+}
+
+impl Start<'_> {
+    /// Server 0 first, then the others, which find each other through it.
+    fn all(&mut self, deadline: Instant, now_ns: u64) -> Outcome<Record> {
+        volume::write_secret(self.dir, self.secret)?;
+        self.server(0, Vec::new())?;
+        self.wait(deadline, "listen", |heard| heard.record.is_some())?;
+        let keeper = self
+            .heard
+            .get(&0)
+            .and_then(|heard| heard.record.clone())
+            .map(|record| record.addresses)
+            .unwrap_or_default();
+        for slot in 1..self.nodes.len() as u16 {
+            // A local socket of another node is of no use.
+            let same_node = self.nodes[usize::from(slot)] == self.nodes[0];
+            let keeper = keeper.iter().filter(|address| same_node || address.starts_with("tcp:")).cloned().collect();
+            self.server(slot, keeper)?;
+        }
+        self.wait(deadline, "become ready", |heard| heard.is_ready)?;
+        let record = self.record(now_ns)?;
+        for server in &mut self.servers {
+            server.keep(&record);
+        }
+        self.wait(deadline, "take over", |heard| heard.has_kept)?;
+        volume::write_record(self.dir, &record)?;
+        Ok(record)
+    }
+
+    fn server(&mut self, slot: u16, keeper: Vec<String>) -> Outcome<()> {
+        let servers = self.nodes.len() as u16;
+        let node = &self.nodes[usize::from(slot)];
+        let order = Order {
+            volume: self.name.into(),
+            secret: serve::secret_text(self.secret),
+            slot,
+            servers,
+            servers_on_node: self.nodes.iter().filter(|other| *other == node).count() as u16,
+            keeper,
+            tcp_host: node.clone().unwrap_or_else(|| "127.0.0.1".into()),
+            tcp_port: self.args.port_base.map_or(0, |base| base.saturating_add(slot)),
+            tcp_only: self.args.transport == Transport::Tcp,
+            capacity_bytes: self.args.size.map(|size| size / u64::from(servers)),
+            chunk_bits: self.args.chunk_size,
+            shards: shards(servers),
+            keeps_directory: node.is_some(),
+        };
+        let mut argv = match node {
+            Some(node) => launch::launcher(&self.args.launcher, node)?,
+            None => Vec::new(),
+        };
+        argv.push(self.program()?.display().to_string());
+        self.heard.insert(slot, Heard::default());
+        self.servers.push(Starting::start(&argv, node.as_deref(), self.dir, &order, &self.said)?);
+        Ok(())
+    }
+
+    fn program(&self) -> Outcome<PathBuf> {
+        match &self.args.remote_aze {
+            Some(path) => Ok(path.clone()),
+            None => env::current_exe().map_err(|error| Trouble::local("find this program's file", &error)),
+        }
+    }
+
+    /// Listens until all servers started so far are as they should be.
+    fn wait(&mut self, deadline: Instant, what: &str, is_done: impl Fn(&Heard) -> bool) -> Outcome<()> {
+        while let Some((slot, _)) = self.heard.iter().find(|(_, heard)| !is_done(heard)) {
+            let late = &self.servers[usize::from(*slot)];
+            let left = deadline.saturating_duration_since(Instant::now());
+            let (slot, said) = match self.hear.recv_timeout(left) {
+                Ok(word) => word,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    let why = format!("it did not {what} within {:?} of the start: see --timeout", self.args.timeout);
+                    return Err(late.failed_silently(Exit::Again, &why));
+                }
+            };
+            self.hear_one(slot, said)?;
+        }
+        Ok(())
+    }
+
+    fn hear_one(&mut self, slot: u16, said: Said) -> Outcome<()> {
+        let starting = &self.servers[usize::from(slot)];
+        let heard = self.heard.entry(slot).or_default();
+        match said {
+            Said::Listening { host, process, addresses, capacity_bytes } => {
+                let node = starting.node.clone();
+                let launcher = node.is_some().then(|| Process::of(starting.process())).flatten();
+                heard.record = Some(ServerRecord { slot, host, node, process, launcher, addresses });
+                heard.capacity_bytes = capacity_bytes;
+            }
+            Said::Ready => heard.is_ready = true,
+            Said::Kept => heard.has_kept = true,
+            Said::Failed { exit, text } => return Err(starting.failed(exit_of(exit), &text)),
+            Said::Ended if heard.has_kept => {}
+            Said::Ended => return Err(starting.failed_silently(Exit::Again, "it ended before it was ready")),
+        }
+        Ok(())
+    }
+
+    fn record(&self, created_ns: u64) -> Outcome<Record> {
+        let remote = self.nodes.iter().any(Option::is_some);
+        let launcher = if remote { Some(launch::launcher(&self.args.launcher, "{host}")?) } else { None };
+        Ok(Record {
+            name: self.name.into(),
+            owner_uid: sys::uid(),
+            created_ns,
+            servers: self.heard.values().filter_map(|heard| heard.record.clone()).collect(),
+            settings: Settings {
+                storage: "mem".into(),
+                placement: "modular".into(),
+                transport: if self.args.transport == Transport::Tcp { "tcp" } else { "auto" }.into(),
+                capacity_bytes: self.heard.values().map(|heard| heard.capacity_bytes).sum(),
+                chunk_bytes: 1 << self.args.chunk_size,
+                launcher,
+                remote_aze: if remote { Some(self.program()?) } else { None },
+            },
+        })
+    }
+}
+
+/// The node of each server, in the order of their slots.
+fn nodes(args: &Args) -> Outcome<Vec<Option<String>>> {
+    let hosts = match &args.hostfile {
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| Trouble::local(format!("read {}", path.display()), &error))?;
+            let hosts = parse_hostfile(&text);
+            if hosts.is_empty() {
+                return Err(Trouble::usage(format!("--hostfile {}: names no host", path.display())));
+            }
+            hosts
+        }
+        None => distinct(args.hosts.iter().map(|host| host.trim())),
+    };
+    let nodes: Vec<Option<String>> = if hosts.is_empty() {
+        vec![None; args.servers.unwrap_or(SERVERS_DEFAULT).into()]
+    } else {
+        hosts.into_iter().flat_map(|host| vec![Some(host); args.servers.unwrap_or(1).into()]).collect()
+    };
+    let most = (SHARDS_MAX / SHARDS_PER_SERVER_MIN) as usize;
+    if nodes.len() > most {
+        return Err(Trouble::usage(format!("{} servers are too many: a volume has at most {most}", nodes.len())));
+    }
+    if let Some(size) = args.size
+        && size / nodes.len() as u64 <= CAPACITY_BYTES_MIN
+    {
+        let least = size::words((CAPACITY_BYTES_MIN + 1) * nodes.len() as u64);
+        return Err(Trouble::usage(format!(
+            "--size {}: too small for {} servers, which need more than {least}",
+            size::words(size),
+            nodes.len()
+        )));
+    }
+    Ok(nodes)
+}
+
+fn parse_hostfile(text: &str) -> Vec<String> {
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    distinct(lines.filter_map(|line| line.split_whitespace().next()))
+}
+
+fn distinct<'a>(hosts: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut list: Vec<String> = Vec::new();
+    for host in hosts.filter(|host| !host.is_empty()) {
+        if !list.iter().any(|known| known == host) {
+            list.push(host.into());
+        }
+    }
+    list
+}
+
+/// As many as usual, or the next power of two that gives every server enough.
+fn shards(servers: u16) -> u32 {
+    (u32::from(servers) * SHARDS_PER_SERVER_MIN).next_power_of_two().max(SHARDS_DEFAULT)
+}
+
+/// The batch job's name, else a short random one.
+fn default_name(random: u64) -> String {
+    let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+    let job = set("SLURM_JOB_ID").or_else(|| set("PBS_JOBID").and_then(|id| id.split('.').next().map(str::to_owned)));
+    job.map(|id| format!("job-{id}"))
+        .filter(|name| volume::is_name(name))
+        .unwrap_or_else(|| format!("vol-{:06x}", random & 0xff_ffff))
+}
+
+/// The exit code of a number; unknown ones are the worst.
+pub fn exit_of(number: u8) -> Exit {
+    let codes = [Exit::Usage, Exit::NotFound, Exit::Denied, Exit::Caller, Exit::Again];
+    codes.into_iter().find(|exit| *exit as u8 == number).unwrap_or(Exit::Fatal)
+}
+
+/// Base-2 logarithm of a chunk size. The error says what was expected.
+fn parse_chunk_bits(text: &str) -> Result<u8, String> {
+    let bytes = size::parse(text)?;
+    let fits = bytes.is_power_of_two() && (1 << CHUNK_BITS_MIN..=1 << CHUNK_BITS_MAX).contains(&bytes);
+    if fits { Ok(bytes.trailing_zeros() as u8) } else { Err(format!("'{text}' is not a power of two from 64K to 16M")) }
+}
+
+const _: () = assert!(CHUNK_BITS_DEFAULT == 20, "the default of --chunk-size is written as 1M");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunk_sizes_are_powers_of_two() {
+        assert_eq!(parse_chunk_bits("64K"), Ok(16));
+        assert_eq!(parse_chunk_bits("1M"), Ok(20));
+        assert_eq!(parse_chunk_bits("16M"), Ok(24));
+        for text in ["32K", "32M", "96K", "x"] {
+            assert!(parse_chunk_bits(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_hostfile_names_each_node_once() {
+        assert_eq!(parse_hostfile("# nodes\nn1 slots=4\n\nn2 # second\nn1\n"), ["n1", "n2"]);
+        assert_eq!(parse_hostfile("#\n"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_server_gets_enough_shards() {
+        assert_eq!(shards(1), 4096);
+        assert_eq!(shards(64), 4096);
+        assert_eq!(shards(65), 8192);
+        assert_eq!(shards(1024), 65_536);
+    }
+}

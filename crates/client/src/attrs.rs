@@ -1,0 +1,94 @@
+//! Attributes of inodes, asked of their home.
+
+use crate::client::{Client, Core};
+use crate::file::File;
+use crate::inodes::Inode;
+use crate::route::Place;
+use aze_proto::{Attr, Change, Failure, Identity, Ino, Request};
+
+impl Core {
+    pub(crate) async fn getattr(&self, who: &Identity, ino: Ino) -> Result<Attr, Failure> {
+        if let Some(inode) = self.inodes.get(ino)
+            && inode.take_dirty()
+        {
+            return self.report_time(who, &inode).await;
+        }
+        self.fetch_attr(who, ino, true).await
+    }
+
+    /// Asks the home, whatever this client has not reported; `exact` gathers a directory's counts.
+    pub(crate) async fn fetch_attr(&self, who: &Identity, ino: Ino, exact: bool) -> Result<Attr, Failure> {
+        let request = Request::GetAttr { ino, exact };
+        let reply = self.ask(who, Place::Home(ino), &request).await?;
+        self.attributes(&request, reply)
+    }
+
+    /// Reports what is unreported.
+    pub(crate) async fn flush(&self, who: &Identity, inode: &Inode) -> Result<(), Failure> {
+        if inode.take_dirty() { self.report_time(who, inode).await.map(drop) } else { Ok(()) }
+    }
+
+    /// Reports that a file was written; if that fails it stays unreported.
+    async fn report_time(&self, who: &Identity, inode: &Inode) -> Result<Attr, Failure> {
+        let until = self.patience();
+        loop {
+            let known = inode.attr();
+            let request = Request::Report { ino: known.ino, generation: known.generation, end: 0, wide: false };
+            let reported = self.ask(who, Place::Home(known.ino), &request).await.and_then(|reply| self.attributes(&request, reply));
+            match reported {
+                Err(failure) if crate::data::is_stale(&failure) => {
+                    until.check(self, &failure, &request)?;
+                    self.fetch_attr(who, known.ino, false).await?;
+                }
+                Err(failure) => {
+                    inode.still_dirty();
+                    return Err(failure);
+                }
+                reported => return reported,
+            }
+        }
+    }
+}
+
+impl Client {
+    /// The attributes of an inode, exact at some moment during the call: a directory's counts and
+    /// times are gathered from all servers with entries of it, and writes of this client are in.
+    ///
+    /// # Errors
+    /// [`Code::Stale`](aze_proto::Code::Stale) if there is no such inode any more.
+    pub async fn getattr(&self, who: &Identity, ino: Ino) -> Result<Attr, Failure> {
+        self.core.getattr(who, ino).await
+    }
+
+    /// Changes attributes other than the length; gives all of them as they are then.
+    ///
+    /// # Errors
+    /// [`Code::NotPermitted`](aze_proto::Code::NotPermitted) and
+    /// [`Code::AccessDenied`](aze_proto::Code::AccessDenied) as in chmod(2), chown(2) and utimensat(2).
+    pub async fn setattr(&self, who: &Identity, ino: Ino, change: &Change) -> Result<Attr, Failure> {
+        if change.mtime.is_some()
+            && let Some(inode) = self.core.inodes.get(ino)
+        {
+            // The time that is set now takes the place of that of earlier writes, which must not
+            // be reported after it.
+            inode.take_dirty();
+        }
+        let request = Request::SetAttr { ino, change: change.clone() };
+        let reply = self.core.ask(who, Place::Home(ino), &request).await?;
+        self.core.attributes(&request, reply)
+    }
+
+    /// Sets a file's length; what lies beyond is gone for everybody when this returns. Needs write
+    /// permission, unless it happens `through` a file that is open for writing.
+    ///
+    /// # Errors
+    /// [`Code::IsDirectory`](aze_proto::Code::IsDirectory), [`Code::Invalid`](aze_proto::Code::Invalid)
+    /// (no regular file), [`Code::AccessDenied`](aze_proto::Code::AccessDenied),
+    /// [`Code::TooLarge`](aze_proto::Code::TooLarge).
+    pub async fn truncate(&self, who: &Identity, ino: Ino, size: u64, through: Option<&File>) -> Result<Attr, Failure> {
+        let opened = through.is_some_and(|file| file.ino() == ino && file.access().write);
+        let request = Request::Truncate { ino, size, opened };
+        let reply = self.core.ask(who, Place::Home(ino), &request).await?;
+        self.core.attributes(&request, reply)
+    }
+}

@@ -1,0 +1,293 @@
+//! Reading and writing: cut at chunk borders, sent to all servers at once, checked, put together.
+//!
+//! It alone knows how a size stays exact while data and reports travel in parallel, what a short
+//! chunk means, and that every byte read is compared with its checksum.
+
+use crate::client::unexpected;
+use crate::file::File;
+use crate::inodes::ReportNow;
+use crate::route::{Knowing, Place, Question};
+use aze_proto::limits::FILE_BYTES_MAX;
+use aze_proto::place::{Span, spans};
+use aze_proto::sum::{first_mismatch, piece_sums};
+use aze_proto::{Attr, Code, Failure, Refusal, Reply, Request, ServerIndex};
+use futures_util::StreamExt;
+use futures_util::future::{OptionFuture, join};
+use futures_util::stream::FuturesUnordered;
+use std::future::Future;
+
+/// Bytes that one call has under way at most. Enough to keep many servers busy; beyond, the
+/// memory of receivers fills up for nothing.
+const WINDOW_BYTES: usize = 16 << 20;
+
+/// Whether the file has been truncated since its attributes were fetched.
+pub(crate) fn is_stale(failure: &Failure) -> bool {
+    matches!(failure.refusal, Some(Refusal::GenerationStale { .. }))
+}
+
+/// What a server sent of a chunk, checked.
+struct Chunk {
+    span: Span,
+    /// Where `bytes` start in the chunk.
+    start: usize,
+    bytes: Vec<u8>,
+    /// The file's size, where the chunk lives with the inode.
+    size: Option<u64>,
+}
+
+impl File {
+    /// Writes all of `data` at `offset`. When it returns, every client sees data and size. Within a
+    /// chunk a write is atomic, across chunks it is not.
+    ///
+    /// # Errors
+    /// [`Code::Invalid`] if not open for writing, [`Code::TooLarge`], [`Code::NoSpace`]. After a
+    /// failure any part of the data may have been written.
+    pub async fn write(&self, offset: u64, data: &[u8]) -> Result<(), Failure> {
+        self.check_open_for(self.access().write, "writing")?;
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
+        let Some(end) = end else {
+            return Err(Failure::new(Code::TooLarge, format!("a file has at most {FILE_BYTES_MAX} bytes")));
+        };
+        if data.is_empty() {
+            return Ok(());
+        }
+        let until = self.core.patience();
+        loop {
+            match self.write_once(offset, data, end).await {
+                // All of it again: what was reported in the old generation has been cut.
+                Err(failure) if is_stale(&failure) => {
+                    until.check(&self.core, &failure, &Request::GetAttr { ino: self.ino(), exact: false })?;
+                    self.refresh().await?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn write_once(&self, offset: u64, data: &[u8], end: u64) -> Result<(), Failure> {
+        let mut attr = self.inode.attr();
+        let beyond_first = end > attr.chunk_bytes();
+        if beyond_first && !attr.wide {
+            // Before any data are beyond chunk 0 the home has to know that they may be.
+            attr = self.report(&attr, 0, true).await?;
+        }
+        let with_first = offset < attr.chunk_bytes();
+        let report = match beyond_first {
+            false => ReportNow::Nothing,
+            true => match self.inode.report_for(end, self.core.io.mono_ns()) {
+                // Chunk 0 moves the time itself.
+                ReportNow::Time if with_first => ReportNow::Nothing,
+                report => report,
+            },
+        };
+        let report_end = match report {
+            ReportNow::End(end) => Some(end),
+            ReportNow::Time => Some(0),
+            ReportNow::Nothing => None,
+        };
+        let reporting = OptionFuture::from(report_end.map(|end| self.report(&attr, end, false)));
+        let (written, reported) = join(self.write_spans(&attr, offset, data), reporting).await;
+        written?;
+        reported.transpose()?;
+        self.inode.wrote(&attr, end);
+        Ok(())
+    }
+
+    async fn write_spans(&self, attr: &Attr, offset: u64, data: &[u8]) -> Result<(), Failure> {
+        let part = |span: Span| &data[span.start..span.start + span.len];
+        let mut cut = spans(offset, data.len(), attr.chunk_bits);
+        match (cut.next(), cut.next()) {
+            (Some(only), None) => self.write_chunk(attr, only, part(only)).await,
+            _ => {
+                let all = spans(offset, data.len(), attr.chunk_bits);
+                let writes = all.map(|span| self.write_chunk(attr, span, part(span)));
+                in_window(window(attr), writes, |()| {}).await
+            }
+        }
+    }
+
+    async fn write_chunk(&self, attr: &Attr, span: Span, data: &[u8]) -> Result<(), Failure> {
+        let request = Request::Write {
+            ino: attr.ino,
+            generation: attr.generation,
+            born: attr.born,
+            chunk: span.chunk,
+            offset: span.offset,
+            sums: piece_sums(u64::from(span.offset), data),
+        };
+        let reply = match self.ask_chunk(attr, span.chunk, &request, data).await {
+            // Bytes that were damaged on the way have had no effect: once more.
+            Err(failure) if failure.code == Code::Corrupt => self.ask_chunk(attr, span.chunk, &request, data).await,
+            first => first,
+        };
+        match reply?.0 {
+            Reply::Written { attr } => {
+                if let Some(attr) = attr {
+                    self.inode.learn(&attr);
+                }
+                Ok(())
+            }
+            other => Err(unexpected(&request, &other)),
+        }
+    }
+
+    async fn ask_chunk(&self, attr: &Attr, chunk: u64, request: &Request, payload: &[u8]) -> Result<(Reply, Vec<u8>), Failure> {
+        let shard = self.core.routes.read().map.chunk_shard(attr, chunk);
+        let question = Question { who: &self.who, place: Place::Shard(shard), knowing: Knowing::Latest, request, payload };
+        let answer = self.core.ask_question(question).await?;
+        Ok((answer.reply, answer.payload))
+    }
+
+    /// Tells the home what was or will be written beyond chunk 0.
+    async fn report(&self, attr: &Attr, end: u64, wide: bool) -> Result<Attr, Failure> {
+        let request = Request::Report { ino: attr.ino, generation: attr.generation, end, wide };
+        let reply = self.core.ask(&self.who, Place::Home(attr.ino), &request).await?;
+        self.core.attributes(&request, reply)
+    }
+
+    async fn refresh(&self) -> Result<Attr, Failure> {
+        self.core.fetch_attr(&self.who, self.ino(), false).await
+    }
+
+    /// Reads up to `len` bytes at `offset`: fewer only at the end of the file, none beyond it.
+    ///
+    /// # Errors
+    /// As [`File::read_into`].
+    pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, Failure> {
+        let mut bytes = vec![0; len];
+        let count = self.read_into(offset, &mut bytes).await?;
+        bytes.truncate(count);
+        Ok(bytes)
+    }
+
+    /// Reads into `buf`; gives the number of bytes read, which is less than its length only at the
+    /// end of the file. What lies beyond that number in `buf` is undefined.
+    ///
+    /// # Errors
+    /// [`Code::Invalid`] if not open for reading; [`Code::Corrupt`] if a chunk does not match its
+    /// checksums even when it is read a second time.
+    pub async fn read_into(&self, offset: u64, buf: &mut [u8]) -> Result<usize, Failure> {
+        self.check_open_for(self.access().read, "reading")?;
+        let until = self.core.patience();
+        loop {
+            match self.read_once(offset, buf).await {
+                Err(failure) if is_stale(&failure) => {
+                    until.check(&self.core, &failure, &Request::GetAttr { ino: self.ino(), exact: false })?;
+                    self.refresh().await?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Within the size known here the file has bytes or holes: a size never shrinks within one
+    /// generation, and servers refuse an old one. Beyond it only the home can tell; it is asked in
+    /// the same breath, by way of chunk 0 if that is read anyway.
+    async fn read_once(&self, offset: u64, buf: &mut [u8]) -> Result<usize, Failure> {
+        let attr = self.inode.attr();
+        let end = offset.saturating_add(buf.len() as u64).min(FILE_BYTES_MAX);
+        if end <= offset {
+            return Ok(0);
+        }
+        let known_end = attr.size.clamp(offset, end);
+        let first_end = end.min(attr.chunk_bytes());
+        let with_first = offset < attr.chunk_bytes();
+        let sure_end = if with_first { known_end.max(first_end) } else { known_end };
+        let asking = OptionFuture::from((end > attr.size && !with_first).then(|| self.refresh()));
+        let reading = self.read_spans(&attr, offset, &mut buf[..(sure_end - offset) as usize]);
+        let (read, asked) = join(reading, asking).await;
+        let (first_size, asked) = (read?, asked.transpose()?);
+        if let Some(newer) = asked.as_ref().filter(|newer| newer.generation != attr.generation) {
+            return Err(Failure::refused(Refusal::GenerationStale { generation: newer.generation }));
+        }
+        let size = match asked.map(|fresh| fresh.size).or(first_size) {
+            Some(size) => size,
+            None if end > attr.size => self.refresh().await?.size,
+            None => attr.size,
+        };
+        self.inode.wrote(&attr, size);
+        let size = size.max(attr.size);
+        let real_end = end.min(size).max(offset);
+        if real_end > sure_end {
+            let rest = &mut buf[(sure_end - offset) as usize..(real_end - offset) as usize];
+            self.read_spans(&attr, sure_end, rest).await?;
+        }
+        Ok((real_end - offset) as usize)
+    }
+
+    /// Reads a range, holes as zeros; gives the file's size if chunk 0 told it.
+    async fn read_spans(&self, attr: &Attr, offset: u64, buf: &mut [u8]) -> Result<Option<u64>, Failure> {
+        let mut size = None;
+        let reads = spans(offset, buf.len(), attr.chunk_bits).map(|span| self.read_chunk(attr, span));
+        let place = |chunk: Chunk| {
+            size = size.or(chunk.size);
+            fill(&mut buf[chunk.span.start..chunk.span.start + chunk.span.len], &chunk);
+        };
+        in_window(window(attr), reads, place).await?;
+        Ok(size)
+    }
+
+    async fn read_chunk(&self, attr: &Attr, span: Span) -> Result<Chunk, Failure> {
+        let Span { chunk, offset, len, .. } = span;
+        let (ino, generation, born) = (attr.ino, attr.generation, attr.born);
+        let request = Request::Read { ino, generation, born, chunk, offset, len: len as u32 };
+        // A second look tells what was damaged on the way from what is damaged in the store.
+        for _ in 0..2 {
+            let (reply, bytes) = self.ask_chunk(attr, chunk, &request, &[]).await?;
+            let Reply::Data { start, sums, size } = reply else {
+                return Err(unexpected(&request, &reply));
+            };
+            if start <= offset && first_mismatch(u64::from(start), &bytes, &sums).is_none() {
+                return Ok(Chunk { span, start: start as usize, bytes, size });
+            }
+        }
+        Err(self.corrupt(attr, chunk))
+    }
+
+    fn corrupt(&self, attr: &Attr, chunk: u64) -> Failure {
+        let map = self.core.routes.read().map.clone();
+        let index = map.server_of(map.chunk_shard(attr, chunk)).unwrap_or(ServerIndex(u16::MAX));
+        let host = map.server(index).map_or("an unknown node", |server| &server.host);
+        let detail = format!("chunk {chunk} of inode {} from server {index} on {host} does not match its checksums, read twice", attr.ino);
+        Failure::new(Code::Corrupt, detail)
+    }
+}
+
+/// Copies what a chunk holds of a span; the rest is a hole.
+fn fill(part: &mut [u8], chunk: &Chunk) {
+    let skip = chunk.span.offset as usize - chunk.start;
+    let there = chunk.bytes.get(skip..).unwrap_or_default();
+    let count = there.len().min(part.len());
+    part[..count].copy_from_slice(&there[..count]);
+    part[count..].fill(0);
+}
+
+/// Chunks that one call has under way.
+fn window(attr: &Attr) -> usize {
+    (WINDOW_BYTES >> attr.chunk_bits).max(1)
+}
+
+/// Runs futures, at most `width` at a time, and hands on what they give as it comes. After a
+/// failure no further one is started; those under way are waited for, so that nothing goes on
+/// behind the caller's back.
+pub(crate) async fn in_window<T, F: Future<Output = Result<T, Failure>>>(
+    width: usize,
+    mut work: impl Iterator<Item = F>,
+    mut each: impl FnMut(T),
+) -> Result<(), Failure> {
+    let mut running = FuturesUnordered::new();
+    let mut failed = None;
+    loop {
+        while failed.is_none() && running.len() < width {
+            let Some(next) = work.next() else { break };
+            running.push(next);
+        }
+        match running.next().await {
+            None => return failed.map_or(Ok(()), Err),
+            Some(Ok(done)) => each(done),
+            Some(Err(failure)) => {
+                failed.get_or_insert(failure);
+            }
+        }
+    }
+}

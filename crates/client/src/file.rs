@@ -1,0 +1,146 @@
+//! An open file.
+
+use crate::client::{Client, Core};
+use crate::inodes::Inode;
+use crate::route::Place;
+use aze_proto::error::Class;
+use aze_proto::message::Handle;
+use aze_proto::{Attr, Code, Failure, Identity, Ino, Request};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Reading.
+    pub read: bool,
+    /// Writing.
+    pub write: bool,
+}
+
+/// One open of one file. Any number of tasks may use it at once. Closed in the background when it
+/// is dropped; [`File::close`] also tells whether all is well.
+pub struct File {
+    pub(crate) core: Arc<Core>,
+    pub(crate) inode: Arc<Inode>,
+    pub(crate) who: Identity,
+    access: Access,
+    handle: Handle,
+    closed: AtomicBool,
+}
+
+impl Core {
+    pub(crate) async fn open(self: &Arc<Self>, who: &Identity, ino: Ino, access: Access) -> Result<Arc<File>, Failure> {
+        let handle = self.new_handle();
+        let request = Request::Open { ino, handle, read: access.read, write: access.write };
+        // Made before the request is sent, so that an open whose reply nobody waits for is closed.
+        let unopened = Unopened { core: self, handle: Some(Handle { ino, handle }) };
+        let opened = self.ask(who, Place::Home(ino), &request).await.and_then(|reply| self.attributes(&request, reply));
+        if opened.as_ref().map_or_else(|failure| failure.code.class() == Class::Caller, |_| true) {
+            unopened.forget();
+        }
+        let attr = opened?;
+        Ok(File::opened(self, who, &attr, access, handle))
+    }
+}
+
+/// An open that is not a file yet.
+struct Unopened<'a> {
+    core: &'a Arc<Core>,
+    handle: Option<Handle>,
+}
+
+impl Unopened<'_> {
+    /// It has become a file, or was never registered.
+    fn forget(mut self) {
+        self.handle = None;
+    }
+}
+
+impl Drop for Unopened<'_> {
+    fn drop(&mut self) {
+        if let Some(handle) = self.handle {
+            self.core.close_later(handle);
+        }
+    }
+}
+
+impl Client {
+    /// Opens a file. One request.
+    ///
+    /// # Errors
+    /// [`Code::AccessDenied`], [`Code::IsDirectory`] (for writing), [`Code::Stale`].
+    pub async fn open(&self, who: &Identity, ino: Ino, access: Access) -> Result<Arc<File>, Failure> {
+        self.core.open(who, ino, access).await
+    }
+}
+
+impl File {
+    /// A file that the home has registered as open.
+    pub(crate) fn opened(core: &Arc<Core>, who: &Identity, attr: &Attr, access: Access, handle: u64) -> Arc<File> {
+        Arc::new(File {
+            core: core.clone(),
+            inode: core.inodes.open(attr, who),
+            who: who.clone(),
+            access,
+            handle: Handle { ino: attr.ino, handle },
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Which file it is.
+    pub fn ino(&self) -> Ino {
+        self.handle.ino
+    }
+
+    /// What it was opened for.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Its attributes as this client knows them: the size covers all that was written through it.
+    pub fn attr(&self) -> Attr {
+        self.inode.attr()
+    }
+
+    /// Fails unless the file was opened for what is about to be done.
+    pub(crate) fn check_open_for(&self, allowed: bool, what: &str) -> Result<(), Failure> {
+        if allowed { Ok(()) } else { Err(Failure::new(Code::Invalid, format!("inode {} was not opened for {what}", self.ino()))) }
+    }
+
+    /// Reports the time of writes that have not been reported. Data and size are with the servers
+    /// when a write returns.
+    ///
+    /// # Errors
+    /// Those of every request.
+    pub async fn flush(&self) -> Result<(), Failure> {
+        self.core.flush(&self.who, &self.inode).await
+    }
+
+    /// Ends the open, after [`File::flush`]. Doing so twice is harmless.
+    ///
+    /// # Errors
+    /// Those of [`File::flush`]; the file is closed all the same.
+    pub async fn close(&self) -> Result<(), Failure> {
+        if self.closed.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let flushed = if self.access.write { self.flush().await } else { Ok(()) };
+        self.core.close_later(self.handle);
+        flushed
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if *self.closed.get_mut() {
+            return;
+        }
+        if self.access.write && self.inode.is_dirty() {
+            let (inode, who) = (self.inode.clone(), self.who.clone());
+            // Whoever wanted to know whether this works has called `close`.
+            self.core.spawn(|core| async move { drop(core.flush(&who, &inode).await) });
+        }
+        self.core.close_later(self.handle);
+    }
+}

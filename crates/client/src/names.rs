@@ -1,0 +1,235 @@
+//! Operations on the names in a directory: each is one request to the shard that parent and name
+//! hash to, and a second one to the inode's home if that is elsewhere.
+
+use crate::client::{Client, Core, unexpected};
+use crate::file::{Access, File};
+use crate::route::{Knowing, Place};
+use aze_proto::wire::Blob;
+use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Name, Reply, Request};
+use std::sync::Arc;
+
+/// A file to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewFile {
+    /// Of which kind.
+    pub kind: FileKind,
+    /// Permission bits, the caller's umask already applied.
+    pub mode: u32,
+    /// Device number of a device file, else 0.
+    pub rdev: u32,
+    /// Target of a symbolic link, else empty.
+    pub target: Vec<u8>,
+    /// Fail if the name exists; goes without saying for kinds other than `File`.
+    pub exclusive: bool,
+    /// Open it too; for kind `File` only.
+    pub open: Option<Access>,
+    /// Base-2 logarithm of the chunk size in bytes; 0 takes the directory's.
+    pub chunk_bits: u8,
+}
+
+/// What [`Client::create`] has made or found.
+pub struct Created {
+    /// Its attributes.
+    pub attr: Attr,
+    /// It is new.
+    pub created: bool,
+    /// Open, if that was asked for and it is a regular file.
+    pub file: Option<Arc<File>>,
+}
+
+/// What an entry says.
+pub(crate) struct Entry {
+    pub(crate) ino: Ino,
+    pub(crate) kind: FileKind,
+    /// Absent where the inode lives on another server than its entry.
+    pub(crate) attr: Option<Attr>,
+    pub(crate) created: bool,
+}
+
+impl Core {
+    /// Takes an entry out of a reply.
+    pub(crate) fn entry(&self, asked: &Request, reply: Reply) -> Result<Entry, Failure> {
+        match reply {
+            Reply::Entry { ino, kind, attr, created } => {
+                if let Some(attr) = &attr {
+                    self.inodes.learn(attr);
+                }
+                Ok(Entry { ino, kind, attr, created })
+            }
+            other => Err(unexpected(asked, &other)),
+        }
+    }
+
+    pub(crate) async fn lookup(&self, who: &Identity, parent: Ino, name: &Name, knowing: Knowing) -> Result<Entry, Failure> {
+        let request = Request::Lookup { parent, name: name.clone() };
+        let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await?;
+        self.entry(&request, reply)
+    }
+
+    /// The attributes of what an entry names.
+    pub(crate) async fn entry_attr(&self, who: &Identity, entry: &Entry) -> Result<Attr, Failure> {
+        match &entry.attr {
+            _ if self.inodes.is_dirty(entry.ino) => self.getattr(who, entry.ino).await,
+            Some(attr) => Ok(attr.clone()),
+            None => self.fetch_attr(who, entry.ino, false).await,
+        }
+    }
+
+    pub(crate) async fn create(
+        self: &Arc<Self>,
+        who: &Identity,
+        parent: Ino,
+        name: &Name,
+        new: &NewFile,
+        knowing: Knowing,
+    ) -> Result<Created, Failure> {
+        let access = new.open.filter(|_| new.kind == FileKind::File);
+        let handle = access.map(|_| self.new_handle());
+        let request = Request::Create {
+            parent,
+            name: name.clone(),
+            kind: new.kind,
+            mode: new.mode,
+            rdev: new.rdev,
+            target: Blob(new.target.clone()),
+            exclusive: new.exclusive || new.kind != FileKind::File,
+            open: handle,
+            chunk_bits: new.chunk_bits,
+        };
+        let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await?;
+        let entry = self.entry(&request, reply)?;
+        match (access, handle, &entry.attr) {
+            (Some(access), Some(handle), Some(attr)) if entry.created => {
+                let file = File::opened(self, who, attr, access, handle);
+                Ok(Created { attr: attr.clone(), created: true, file: Some(file) })
+            }
+            (Some(access), _, _) if entry.kind == FileKind::File => {
+                let file = self.open(who, entry.ino, access).await?;
+                Ok(Created { attr: file.attr(), created: entry.created, file: Some(file) })
+            }
+            (Some(access), _, _) if entry.kind == FileKind::Directory && access.write => Err(Code::IsDirectory.into()),
+            _ => Ok(Created { attr: self.entry_attr(who, &entry).await?, created: entry.created, file: None }),
+        }
+    }
+
+    /// Takes a name away.
+    pub(crate) async fn remove(&self, who: &Identity, parent: Ino, name: &Name, is_dir: bool, knowing: Knowing) -> Result<(), Failure> {
+        let request = match is_dir {
+            true => Request::Rmdir { parent, name: name.clone() },
+            false => Request::Unlink { parent, name: name.clone() },
+        };
+        let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
+        if is_dir {
+            self.dirs.forget(parent, name);
+        }
+        done(&request, reply?)
+    }
+
+    pub(crate) async fn rename(
+        &self,
+        who: &Identity,
+        (parent, name): (Ino, &Name),
+        (to_parent, to_name): (Ino, &Name),
+        no_replace: bool,
+        knowing: Knowing,
+    ) -> Result<(), Failure> {
+        let request = Request::Rename { parent, name: name.clone(), to_parent, to_name: to_name.clone(), no_replace };
+        let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
+        self.dirs.forget(parent, name);
+        self.dirs.forget(to_parent, to_name);
+        done(&request, reply?)
+    }
+
+    pub(crate) async fn link(&self, who: &Identity, ino: Ino, parent: Ino, name: &Name, knowing: Knowing) -> Result<Attr, Failure> {
+        let request = Request::Link { parent, name: name.clone(), ino };
+        let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await?;
+        self.attributes(&request, reply)
+    }
+
+    pub(crate) async fn readlink(&self, who: &Identity, ino: Ino) -> Result<Vec<u8>, Failure> {
+        let request = Request::ReadLink { ino };
+        match self.ask(who, Place::Home(ino), &request).await? {
+            Reply::Target { target } => Ok(target.0),
+            other => Err(unexpected(&request, &other)),
+        }
+    }
+}
+
+/// Checks that a reply says no more than that it is done.
+pub(crate) fn done(asked: &Request, reply: Reply) -> Result<(), Failure> {
+    match reply {
+        Reply::Done => Ok(()),
+        other => Err(unexpected(asked, &other)),
+    }
+}
+
+impl Client {
+    /// What a name means. One request, or two where the inode does not live beside its entry. A
+    /// directory's counts and times are those its home knows; [`Client::getattr`] gathers them.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`], [`Code::AccessDenied`].
+    pub async fn lookup(&self, who: &Identity, parent: Ino, name: &Name) -> Result<Attr, Failure> {
+        let entry = self.core.lookup(who, parent, name, Knowing::Latest).await?;
+        self.core.entry_attr(who, &entry).await
+    }
+
+    /// Makes a file of any kind, and opens a regular one if that is wanted. One request; a second
+    /// one where a file of this name exists and is to be opened.
+    ///
+    /// # Errors
+    /// [`Code::Exists`] if exclusive; [`Code::IsDirectory`] if a directory is there and is to be
+    /// written; [`Code::NotFound`] (the parent), [`Code::AccessDenied`], [`Code::NoSpace`].
+    pub async fn create(&self, who: &Identity, parent: Ino, name: &Name, new: &NewFile) -> Result<Created, Failure> {
+        self.core.create(who, parent, name, new, Knowing::Latest).await
+    }
+
+    /// Takes away a name of anything but a directory. The file lives on while it is open somewhere.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`], [`Code::IsDirectory`], [`Code::AccessDenied`].
+    pub async fn unlink(&self, who: &Identity, parent: Ino, name: &Name) -> Result<(), Failure> {
+        self.core.remove(who, parent, name, false, Knowing::Latest).await
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Code::NotEmpty`], [`Code::NotFound`], [`Code::NotDirectory`], [`Code::AccessDenied`].
+    pub async fn rmdir(&self, who: &Identity, parent: Ino, name: &Name) -> Result<(), Failure> {
+        self.core.remove(who, parent, name, true, Knowing::Latest).await
+    }
+
+    /// Gives a file one more name; gives its attributes.
+    ///
+    /// # Errors
+    /// [`Code::Exists`], [`Code::NotPermitted`] (a directory), [`Code::TooManyLinks`].
+    pub async fn link(&self, who: &Identity, ino: Ino, parent: Ino, name: &Name) -> Result<Attr, Failure> {
+        self.core.link(who, ino, parent, name, Knowing::Latest).await
+    }
+
+    /// Renames, replacing what has the new name (unless `no_replace`) in one step.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`], [`Code::Exists`], [`Code::NotEmpty`], [`Code::Invalid`] (a directory
+    /// into itself).
+    pub async fn rename(
+        &self,
+        who: &Identity,
+        parent: Ino,
+        name: &Name,
+        to_parent: Ino,
+        to_name: &Name,
+        no_replace: bool,
+    ) -> Result<(), Failure> {
+        self.core.rename(who, (parent, name), (to_parent, to_name), no_replace, Knowing::Latest).await
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`Code::Invalid`] if it is none.
+    pub async fn readlink(&self, who: &Identity, ino: Ino) -> Result<Vec<u8>, Failure> {
+        self.core.readlink(who, ino).await
+    }
+}

@@ -1,0 +1,388 @@
+//! Paths: absolute, components separated by `/`, `.` and `..` resolved, symbolic links followed.
+//!
+//! It alone knows how a path is walked, which components are taken from the cache, and when a walk
+//! has to be repeated. Whatever was found by a walk is asked about with the namespace epoch from
+//! before the walk: had a directory on the way been renamed or closed since, the server refuses,
+//! and the walk is repeated.
+
+use crate::client::{Client, Core};
+use crate::file::{Access, File};
+use crate::names::{Created, Entry, NewFile};
+use crate::route::Knowing;
+use aze_proto::limits::TARGET_BYTES_MAX;
+use aze_proto::name::BadName;
+use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Name, NamespaceEpoch, Refusal, Request};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Symbolic links followed in one path, as in Linux (path_resolution(7)).
+const LINKS_MAX: u32 = 40;
+
+/// Where a walk has arrived.
+enum Arrival {
+    /// At a directory without a name of its own in the path: the root, `.` or `..`.
+    Directory(Ino),
+    /// Before the last component, which has not been looked up.
+    Last(Ino, Name),
+}
+
+/// A walk along a path.
+struct Walk<'a> {
+    core: &'a Core,
+    who: &'a Identity,
+    /// What was known of renamed directories when it began.
+    epoch: NamespaceEpoch,
+    /// Components still to go.
+    ahead: VecDeque<Vec<u8>>,
+    /// Directories from the root down to where it is; never empty.
+    above: Vec<Ino>,
+    links: u32,
+    /// Components taken from the cache.
+    cached: Vec<(Ino, Name)>,
+    /// Where a second walk, which belongs to this one, has arrived.
+    elsewhere: Option<Ino>,
+}
+
+fn components(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").map(<[u8]>::to_vec)
+}
+
+fn name_of(component: &[u8]) -> Result<Name, Failure> {
+    Name::new(component).map_err(|bad| match bad {
+        BadName::TooLong => Failure::new(Code::NameTooLong, String::from_utf8_lossy(component)),
+        BadName::Invalid => Failure::new(Code::Invalid, format!("'{}' is no name", String::from_utf8_lossy(component))),
+    })
+}
+
+impl<'a> Walk<'a> {
+    fn new(core: &'a Core, who: &'a Identity, path: &[u8]) -> Result<Walk<'a>, Failure> {
+        if path.first() != Some(&b'/') {
+            return Err(Failure::new(Code::Invalid, "a path has to begin with '/'"));
+        }
+        let ahead = components(path).collect();
+        Ok(Walk { core, who, epoch: core.dirs.epoch(), ahead, above: vec![Ino::ROOT], links: 0, cached: Vec::new(), elsewhere: None })
+    }
+
+    fn knowing(&self) -> Knowing {
+        Knowing::Since(self.epoch)
+    }
+
+    fn here(&self) -> Ino {
+        *self.above.last().expect("the root is above everything")
+    }
+
+    /// Walks to the last component.
+    async fn to_last(&mut self) -> Result<Arrival, Failure> {
+        while let Some(component) = self.ahead.pop_front() {
+            if component == b".." {
+                if self.above.len() > 1 {
+                    self.above.pop();
+                }
+                continue;
+            }
+            let name = name_of(&component)?;
+            if self.ahead.is_empty() {
+                return Ok(Arrival::Last(self.here(), name));
+            }
+            self.enter(&name).await?;
+        }
+        Ok(Arrival::Directory(self.here()))
+    }
+
+    /// Goes into a directory, or to where a link leads.
+    async fn enter(&mut self, name: &Name) -> Result<(), Failure> {
+        let parent = self.here();
+        if let Some(dir) = self.core.dirs.get(self.who, parent, name, self.epoch) {
+            self.cached.push((parent, name.clone()));
+            self.above.push(dir);
+            return Ok(());
+        }
+        let entry = self.core.lookup(self.who, parent, name, self.knowing()).await?;
+        match entry.kind {
+            FileKind::Directory => {
+                self.core.dirs.insert(self.who, parent, name, entry.ino, self.epoch);
+                self.above.push(entry.ino);
+                Ok(())
+            }
+            FileKind::Symlink => self.follow(entry.ino).await,
+            _ => Err(Failure::new(Code::NotDirectory, name.to_string())),
+        }
+    }
+
+    /// Puts a link's target in front of what is ahead.
+    async fn follow(&mut self, link: Ino) -> Result<(), Failure> {
+        self.links += 1;
+        if self.links > LINKS_MAX {
+            return Err(Code::LinkLoop.into());
+        }
+        let target = self.core.readlink(self.who, link).await?;
+        if target.is_empty() || target.len() > TARGET_BYTES_MAX {
+            return Err(Failure::new(Code::NotFound, "a symbolic link with an impossible target"));
+        }
+        if target.first() == Some(&b'/') {
+            self.above.truncate(1);
+        }
+        components(&target).collect::<Vec<_>>().into_iter().rev().for_each(|part| self.ahead.push_front(part));
+        Ok(())
+    }
+
+    /// Whether a failure may come from a directory that was removed after it was cached: then what
+    /// was taken from the cache is forgotten.
+    async fn is_outdated(&self, failure: &Failure) -> Result<bool, Failure> {
+        if self.cached.is_empty() || !matches!(failure.code, Code::NotFound | Code::Stale) {
+            return Ok(false);
+        }
+        // If the last directory lives, so do all above it: none of them can have been removed.
+        for last in [Some(self.here()), self.elsewhere].into_iter().flatten() {
+            match self.core.fetch_attr(self.who, last, false).await {
+                Err(gone) if gone.code == Code::Stale => {
+                    self.cached.iter().for_each(|(parent, name)| self.core.dirs.forget(*parent, name));
+                    return Ok(true);
+                }
+                answer => drop(answer?),
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn is_namespace_stale(failure: &Failure) -> bool {
+    matches!(failure.refusal, Some(Refusal::NamespaceStale { .. }))
+}
+
+/// What is done at the end of a walk, as often as the walk is repeated.
+trait AtEnd {
+    type Done;
+    async fn arrived(&mut self, walk: &mut Walk<'_>, at: Arrival) -> Result<Self::Done, Failure>;
+}
+
+impl Core {
+    /// Walks along a path and does something at its end; all of it again when it turns out that
+    /// the way has changed meanwhile.
+    async fn at_end<E: AtEnd>(&self, who: &Identity, path: &[u8], mut end: E) -> Result<E::Done, Failure> {
+        let until = self.patience();
+        loop {
+            let mut walk = Walk::new(self, who, path)?;
+            let done = match walk.to_last().await {
+                Ok(arrival) => end.arrived(&mut walk, arrival).await,
+                Err(failure) => Err(failure),
+            };
+            let failure = match done {
+                Ok(done) => return Ok(done),
+                Err(failure) => failure,
+            };
+            if !is_namespace_stale(&failure) && !walk.is_outdated(&failure).await? {
+                return Err(failure.during(String::from_utf8_lossy(path)));
+            }
+            until.check(self, &failure, &Request::GetAttr { ino: walk.here(), exact: false })?;
+        }
+    }
+}
+
+/// Looks the last component up.
+struct Resolve {
+    follow_last: bool,
+}
+
+impl AtEnd for Resolve {
+    type Done = Attr;
+
+    async fn arrived(&mut self, walk: &mut Walk<'_>, mut at: Arrival) -> Result<Attr, Failure> {
+        loop {
+            let (parent, name) = match at {
+                Arrival::Directory(dir) => return walk.core.getattr(walk.who, dir).await,
+                Arrival::Last(parent, name) => (parent, name),
+            };
+            let entry: Entry = walk.core.lookup(walk.who, parent, &name, walk.knowing()).await?;
+            if entry.kind != FileKind::Symlink || !self.follow_last {
+                if entry.kind == FileKind::Directory {
+                    walk.core.dirs.insert(walk.who, parent, &name, entry.ino, walk.epoch);
+                }
+                return walk.core.entry_attr(walk.who, &entry).await;
+            }
+            walk.follow(entry.ino).await?;
+            at = walk.to_last().await?;
+        }
+    }
+}
+
+struct Parent;
+
+impl AtEnd for Parent {
+    type Done = (Ino, Name);
+
+    async fn arrived(&mut self, _walk: &mut Walk<'_>, at: Arrival) -> Result<(Ino, Name), Failure> {
+        named(at)
+    }
+}
+
+fn named(at: Arrival) -> Result<(Ino, Name), Failure> {
+    match at {
+        Arrival::Last(parent, name) => Ok((parent, name)),
+        Arrival::Directory(_) => Err(Failure::new(Code::Invalid, "the path ends in no name")),
+    }
+}
+
+/// Makes a file, or opens it, following links to where it is.
+struct Make<'a> {
+    core: &'a Arc<Core>,
+    new: &'a NewFile,
+}
+
+impl AtEnd for Make<'_> {
+    type Done = Created;
+
+    async fn arrived(&mut self, walk: &mut Walk<'_>, mut at: Arrival) -> Result<Created, Failure> {
+        let exclusive = self.new.exclusive || self.new.kind != FileKind::File;
+        loop {
+            let (parent, name) = match at {
+                Arrival::Last(parent, name) => (parent, name),
+                Arrival::Directory(_) if exclusive => return Err(Code::Exists.into()),
+                Arrival::Directory(_) => return Err(Code::IsDirectory.into()),
+            };
+            let made = self.core.create(walk.who, parent, &name, self.new, walk.knowing()).await?;
+            if made.attr.kind != FileKind::Symlink || exclusive {
+                return Ok(made);
+            }
+            walk.follow(made.attr.ino).await?;
+            at = walk.to_last().await?;
+        }
+    }
+}
+
+struct Remove {
+    is_dir: bool,
+}
+
+impl AtEnd for Remove {
+    type Done = ();
+
+    async fn arrived(&mut self, walk: &mut Walk<'_>, at: Arrival) -> Result<(), Failure> {
+        let (parent, name) = named(at)?;
+        walk.core.remove(walk.who, parent, &name, self.is_dir, walk.knowing()).await
+    }
+}
+
+/// Walks the second path of a rename, too.
+struct Rename<'a> {
+    to: &'a [u8],
+    no_replace: bool,
+}
+
+impl AtEnd for Rename<'_> {
+    type Done = ();
+
+    async fn arrived(&mut self, walk: &mut Walk<'_>, at: Arrival) -> Result<(), Failure> {
+        let (parent, name) = named(at)?;
+        let mut second = Walk { epoch: walk.epoch, ..Walk::new(walk.core, walk.who, self.to)? };
+        let arrived = second.to_last().await.and_then(named);
+        walk.cached.append(&mut second.cached);
+        walk.elsewhere = Some(second.here());
+        let (to_parent, to_name) = arrived?;
+        walk.core.rename(walk.who, (parent, &name), (to_parent, &to_name), self.no_replace, walk.knowing()).await
+    }
+}
+
+impl Client {
+    /// What a path means. With every directory of the path in the cache this is one request (two
+    /// where the inode does not live beside its entry). As for [`Client::lookup`], a directory's
+    /// counts are not gathered.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`], [`Code::NotDirectory`], [`Code::AccessDenied`], [`Code::LinkLoop`] after
+    /// 40 links, [`Code::Invalid`] for a path that does not begin with `/`.
+    pub async fn resolve(&self, who: &Identity, path: &[u8], follow_last: bool) -> Result<Attr, Failure> {
+        self.core.at_end(who, path, Resolve { follow_last }).await
+    }
+
+    /// The directory that the last component of a path is in, and that component. Takes no request
+    /// if the directories are cached; what is done with the answer does not notice a rename of a
+    /// directory in between, as with a directory that is kept open. The operations on paths below do.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`]; [`Code::Invalid`] if the path ends in no name: `/` or `..`.
+    pub async fn resolve_parent(&self, who: &Identity, path: &[u8]) -> Result<(Ino, Name), Failure> {
+        self.core.at_end(who, path, Parent).await
+    }
+
+    /// [`Client::create`] at a path. One request with the directory cached.
+    ///
+    /// # Errors
+    /// As [`Client::create`] and [`Client::resolve`].
+    pub async fn create_path(&self, who: &Identity, path: &[u8], new: &NewFile) -> Result<Created, Failure> {
+        self.core.at_end(who, path, Make { core: &self.core, new }).await
+    }
+
+    /// [`Client::open`] at a path, following links.
+    ///
+    /// # Errors
+    /// As [`Client::open`] and [`Client::resolve`].
+    pub async fn open_path(&self, who: &Identity, path: &[u8], access: Access) -> Result<Arc<File>, Failure> {
+        let attr = self.resolve(who, path, true).await?;
+        self.core.open(who, attr.ino, access).await.map_err(|failure| failure.during(String::from_utf8_lossy(path)))
+    }
+
+    /// [`Client::unlink`] at a path. One request with the directory cached.
+    ///
+    /// # Errors
+    /// As [`Client::unlink`] and [`Client::resolve_parent`].
+    pub async fn unlink_path(&self, who: &Identity, path: &[u8]) -> Result<(), Failure> {
+        self.core.at_end(who, path, Remove { is_dir: false }).await
+    }
+
+    /// [`Client::rmdir`] at a path. One request with the directory cached.
+    ///
+    /// # Errors
+    /// As [`Client::rmdir`] and [`Client::resolve_parent`].
+    pub async fn rmdir_path(&self, who: &Identity, path: &[u8]) -> Result<(), Failure> {
+        self.core.at_end(who, path, Remove { is_dir: true }).await
+    }
+
+    /// [`Client::rename`] from one path to another. One request with the directories cached.
+    ///
+    /// # Errors
+    /// As [`Client::rename`] and [`Client::resolve_parent`].
+    pub async fn rename_path(&self, who: &Identity, from: &[u8], to: &[u8], no_replace: bool) -> Result<(), Failure> {
+        self.core.at_end(who, from, Rename { to, no_replace }).await
+    }
+
+    /// Makes a directory with all those above it that are missing; gives its attributes. A directory
+    /// that exists is fine, a link to one, too.
+    ///
+    /// # Errors
+    /// [`Code::NotDirectory`] if something else is in the way; as [`Client::create`].
+    pub async fn mkdir_all(&self, who: &Identity, path: &[u8], mode: u32) -> Result<Attr, Failure> {
+        let parts: Vec<Vec<u8>> = components(path).collect();
+        let upto = |count: usize| parts[..count].iter().flat_map(|part| [b"/", part.as_slice()]).collect::<Vec<_>>().concat();
+        let mut there = parts.len();
+        while there > 0 {
+            match self.resolve(who, &upto(there), true).await {
+                Err(failure) if failure.code == Code::NotFound => there -= 1,
+                Err(failure) => return Err(failure),
+                Ok(attr) if attr.kind != FileKind::Directory => {
+                    return Err(Failure::new(Code::NotDirectory, String::from_utf8_lossy(&upto(there))));
+                }
+                Ok(attr) if there == parts.len() => return Ok(attr),
+                Ok(_) => break,
+            }
+        }
+        let kind = FileKind::Directory;
+        let new = NewFile { kind, mode, rdev: 0, target: Vec::new(), exclusive: true, open: None, chunk_bits: 0 };
+        for count in there + 1..=parts.len() {
+            if parts[count - 1] == b".." {
+                continue;
+            }
+            match self.create_path(who, &upto(count), &new).await {
+                Ok(made) if count == parts.len() => return Ok(made.attr),
+                Err(failure) if failure.code != Code::Exists => return Err(failure),
+                // Somebody else was faster.
+                _ => {}
+            }
+        }
+        let attr = self.resolve(who, path, true).await?;
+        match attr.kind {
+            FileKind::Directory => Ok(attr),
+            _ => Err(Failure::new(Code::NotDirectory, String::from_utf8_lossy(path))),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Questions to all servers of a volume.
+
+use crate::client::{Client, unexpected};
+use crate::names::done;
+use aze_proto::message::ServerStatus;
+use aze_proto::{Failure, Identity, Reply, Request};
+use futures_util::future::join_all;
+
+/// Space of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes that it can hold.
+    pub capacity_bytes: u64,
+    /// Bytes that it holds.
+    pub used_bytes: u64,
+    /// Files and directories that it has.
+    pub inodes: u64,
+}
+
+impl Client {
+    /// The space of all servers together.
+    ///
+    /// # Errors
+    /// If one of them does not answer: a sum without it would be wrong.
+    pub async fn statfs(&self) -> Result<Space, Failure> {
+        let mut sum = Space::default();
+        for answer in self.ask_all(&Identity::default(), &Request::StatFs).await {
+            match answer? {
+                Reply::Space { capacity_bytes, used_bytes, inodes } => {
+                    sum.capacity_bytes = sum.capacity_bytes.saturating_add(capacity_bytes);
+                    sum.used_bytes = sum.used_bytes.saturating_add(used_bytes);
+                    sum.inodes = sum.inodes.saturating_add(inodes);
+                }
+                other => return Err(unexpected(&Request::StatFs, &other)),
+            }
+        }
+        Ok(sum)
+    }
+
+    /// How each server of the map is, in the map's order.
+    pub async fn status(&self) -> Vec<Result<ServerStatus, Failure>> {
+        let answers = self.ask_all(&Identity::default(), &Request::Status).await.into_iter();
+        let status = |reply| match reply {
+            Reply::Status { status } => Ok(status),
+            other => Err(unexpected(&Request::Status, &other)),
+        };
+        answers.map(|answer| answer.and_then(status)).collect()
+    }
+
+    /// Has every server end, on behalf of the volume's owner; what each said, in the map's order.
+    pub async fn shutdown_servers(&self) -> Vec<Result<(), Failure>> {
+        let map = self.map();
+        let owner = Identity { uid: map.owner_uid, gid: map.owner_gid, groups: Vec::new() };
+        let answers = self.ask_all(&owner, &Request::Shutdown).await.into_iter();
+        answers.map(|answer| answer.and_then(|reply| done(&Request::Shutdown, reply))).collect()
+    }
+
+    async fn ask_all(&self, who: &Identity, request: &Request) -> Vec<Result<Reply, Failure>> {
+        join_all(self.map().indexes().map(|server| self.core.ask_server(who, server, request))).await
+    }
+}

@@ -1,0 +1,82 @@
+//! Replays one seed, or runs many: `aze-sim --seed 42 [--trace]`, `aze-sim --seeds 1000 [--from N]`.
+
+use aze_server::sabotage::{Sabotage, Switches};
+use aze_sim::{Outcome, Plan, run_plan};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: aze-sim --seed N [--trace] [--without PROTECTION]
+       aze-sim --seeds COUNT [--from N] [--without PROTECTION]
+PROTECTION is one of SkipDuplicateCheck, SkipNamespaceEpochCheck, SkipDirectoryClose, SkipBornCheck, SkipCut, SkipEntryLock";
+
+#[derive(Default)]
+struct Options {
+    seed: Option<u64>,
+    seeds: u64,
+    from: u64,
+    trace: bool,
+    switches: Switches,
+}
+
+fn sabotage(name: &str) -> Option<Sabotage> {
+    use Sabotage::{SkipBornCheck, SkipCut, SkipDirectoryClose, SkipDuplicateCheck, SkipEntryLock, SkipNamespaceEpochCheck};
+    let all = [SkipDuplicateCheck, SkipNamespaceEpochCheck, SkipDirectoryClose, SkipBornCheck, SkipCut, SkipEntryLock];
+    all.into_iter().find(|sabotage| format!("{sabotage:?}") == name)
+}
+
+fn parse(args: impl Iterator<Item = String>) -> Option<Options> {
+    let mut options = Options::default();
+    let mut args = args;
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--seed" => options.seed = Some(args.next()?.parse().ok()?),
+            "--seeds" => options.seeds = args.next()?.parse().ok()?,
+            "--from" => options.from = args.next()?.parse().ok()?,
+            "--trace" => options.trace = true,
+            "--without" => options.switches = Switches::without(sabotage(&args.next()?)?),
+            _ => return None,
+        }
+    }
+    (options.seed.is_some() || options.seeds > 0).then_some(options)
+}
+
+fn report(outcome: &Outcome) {
+    let Outcome { plan, violations, calls, decided, virtual_ns, steps, trace_hash, .. } = outcome;
+    println!("seed {}: {:?}, {} servers, {} clients", plan.seed, plan.mix, plan.servers, plan.clients);
+    println!("  {calls} calls, {steps} steps, {:.1} s of virtual time, trace {trace_hash:016x}", *virtual_ns as f64 / 1e9);
+    if !decided {
+        println!("  the search for an order of the shared names was given up");
+    }
+    for violation in violations {
+        println!("  VIOLATION {violation}");
+    }
+}
+
+fn main() -> ExitCode {
+    let Some(options) = parse(std::env::args().skip(1)) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let seeds = match options.seed {
+        Some(seed) => seed..seed + 1,
+        None => options.from..options.from + options.seeds,
+    };
+    let (mut failed, mut undecided) = (0, 0);
+    for seed in seeds.clone() {
+        let plan = Plan::of(seed).with(options.switches);
+        let verbose = options.seed.is_some();
+        let outcome = run_plan(plan, verbose);
+        if verbose && options.trace {
+            outcome.story.iter().for_each(|line| println!("{line}"));
+        }
+        undecided += u64::from(!outcome.decided);
+        if verbose || !outcome.violations.is_empty() {
+            report(&outcome);
+        }
+        if !outcome.violations.is_empty() {
+            failed += 1;
+            println!("  again: cargo run -p aze-sim -- --seed {seed} --trace");
+        }
+    }
+    println!("{} seeds, {failed} failed, {undecided} undecided", seeds.end - seeds.start);
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,90 @@
+//! Requests are counted where the servers dispatch them: what the project promises about round
+//! trips is proven on the other side of the wire.
+
+mod support;
+
+use aze_client::{Access, Client};
+use aze_sim::Cluster;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use support::{ROOT, create, name, opened_file, with_cluster};
+
+const READ: Access = Access { read: true, write: false };
+
+fn counts(cluster: &Cluster) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for counter in cluster.servers().iter().flat_map(|server| server.status().requests) {
+        *sums.entry(counter.name).or_default() += counter.count;
+    }
+    sums
+}
+
+/// The requests that `work` makes all servers dispatch.
+async fn requests<T>(cluster: &Cluster, work: impl Future<Output = T>) -> (Vec<(String, u64)>, T) {
+    let before = counts(cluster);
+    let done = work.await;
+    let more = counts(cluster).into_iter().map(|(kind, count)| {
+        let old = before.get(&kind).copied().unwrap_or(0);
+        (kind, count - old)
+    });
+    (more.filter(|(_, count)| *count > 0).collect(), done)
+}
+
+fn one(kind: &str) -> Vec<(String, u64)> {
+    vec![(kind.to_string(), 1)]
+}
+
+/// Makes client and servers know the directory: every server that will serve its entries asks the
+/// directory's home once.
+async fn warm(client: &Arc<Client>) {
+    client.mkdir_all(&ROOT, b"/dir/inner", 0o755).await.expect("directories can be made");
+    let (dir, _) = client.resolve_parent(&ROOT, b"/dir/inner/x").await.expect("the directory is there");
+    for index in 0..64 {
+        let file = create(client, dir, &format!("warm{index}")).await;
+        file.close().await.expect("a file that is open can be closed");
+    }
+}
+
+#[test]
+fn the_common_operations_take_one_request_each() {
+    with_cluster(4, |cluster, client| async move {
+        warm(&client).await;
+        for index in 0..16 {
+            let path = format!("/dir/inner/f{index}").into_bytes();
+            let at = client.resolve_parent(&ROOT, &path);
+            let (asked, at) = requests(&cluster, at).await;
+            assert_eq!(asked, [], "the way to a cached directory");
+            let (dir, last) = at.expect("the directory is there");
+            let (asked, made) = requests(&cluster, client.create(&ROOT, dir, &last, &opened_file())).await;
+            assert_eq!(asked, one("Create"), "creation and open");
+            let file = made.expect("a new name can be made").file.expect("an open was asked for");
+            let (asked, written) = requests(&cluster, file.write(0, b"a few bytes")).await;
+            assert_eq!((asked, written), (one("Write"), Ok(())), "a small write");
+            let (asked, read) = requests(&cluster, file.read(0, 4096)).await;
+            assert_eq!((asked, read), (one("Read"), Ok(b"a few bytes".to_vec())), "a small read");
+            let (asked, attr) = requests(&cluster, client.resolve(&ROOT, &path, true)).await;
+            assert_eq!(asked, one("Lookup"), "stat of a path");
+            let attr = attr.expect("it was made just now");
+            assert_eq!(attr.size, 11);
+            let (asked, opened) = requests(&cluster, client.open(&ROOT, attr.ino, READ)).await;
+            assert_eq!(asked, one("Open"), "open");
+            drop(opened.expect("root may open it"));
+            let (asked, gone) = requests(&cluster, client.unlink(&ROOT, dir, &last)).await;
+            // Handles that were closed meanwhile may be told of in a batch at any time.
+            let asked: Vec<_> = asked.into_iter().filter(|(kind, _)| kind != "Close").collect();
+            assert_eq!((asked, gone), (one("Unlink"), Ok(())), "unlink");
+        }
+    });
+}
+
+#[test]
+fn a_directory_that_few_servers_serve_asks_few_servers() {
+    with_cluster(4, |cluster, client| async move {
+        let dir = client.mkdir_all(&ROOT, b"/small", 0o755).await.expect("a directory can be made").ino;
+        create(&client, dir, "only").await;
+        let (asked, listing) = requests(&cluster, client.list(&ROOT, dir, 0, 100, false)).await;
+        let listing = listing.expect("it can be listed");
+        assert_eq!(listing.entries.iter().map(|entry| entry.name.clone()).collect::<Vec<_>>(), [name("only")]);
+        assert_eq!(asked, [("Holders".to_string(), 1), ("List".to_string(), 1)]);
+    });
+}

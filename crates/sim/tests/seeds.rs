@@ -1,0 +1,57 @@
+//! Many seeds, each a cluster of its own with faults of its own. `AZE_SIM_SEEDS` sets how many,
+//! `AZE_SIM_FROM` the first.
+
+use aze_sim::{Outcome, run};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
+
+/// Seeds on every change.
+const SEEDS: u64 = 200;
+
+/// A search that is given up proves nothing: at most one in so many may be.
+const UNDECIDED_ONE_IN: u64 = 20;
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    std::env::var(variable).ok().map_or(otherwise, |text| text.parse().expect("a number of seeds"))
+}
+
+fn run_caught(seed: u64) -> Result<Outcome, String> {
+    std::panic::catch_unwind(|| run(seed, false)).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_else(|| "a panic without words".into())
+    })
+}
+
+#[test]
+fn no_seed_finds_a_violation() {
+    let (from, count) = (number("AZE_SIM_FROM", 0), number("AZE_SIM_SEEDS", SEEDS));
+    let next = AtomicU64::new(from);
+    let (failures, undecided) = (Mutex::new(Vec::new()), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= from + count {
+                        return;
+                    }
+                    let violations = match run_caught(seed) {
+                        Ok(outcome) => {
+                            undecided.fetch_add(u64::from(!outcome.decided), Ordering::Relaxed);
+                            outcome.violations
+                        }
+                        Err(panic) => vec![panic],
+                    };
+                    if let Some(first) = violations.first() {
+                        let again = format!("seed {seed}: {first}\n  again: cargo run -p aze-sim -- --seed {seed} --trace");
+                        failures.lock().expect("no test thread panics with it").push(again);
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().expect("no test thread panicked with it");
+    assert!(failures.is_empty(), "{} of {count} seeds failed\n{}", failures.len(), failures.join("\n"));
+    let undecided = undecided.into_inner();
+    assert!(undecided <= count / UNDECIDED_ONE_IN, "{undecided} of {count} searches for an order were given up");
+}
