@@ -198,7 +198,7 @@ fn another_user_needs_no_root_and_sees_nothing_of_ours() {
     place.up(&["--name", "ours"]);
     place.aze(&["touch", "aze:/ours"]).ok();
     as_nobody(&place, &["ls", "aze://ours/"]).code(3);
-    as_nobody(&place, &["up", "--name", "theirs", "--servers", "2", "--size", "64M"]).ok();
+    as_nobody(&place, &["up", "--name", "theirs", "--servers", "2", "--size", "256M"]).ok();
     as_nobody(&place, &["touch", "aze:/theirs"]).ok();
     let listed = as_nobody(&place, &["ls", "-l", "aze:/"]).ok();
     assert!(listed.out.contains("theirs") && !listed.out.contains("root"), "{}", listed.out);

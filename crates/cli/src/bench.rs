@@ -4,10 +4,12 @@
 //! is touched before it is measured, since the first touch of a page costs several times the copy.
 
 use crate::bench_place::{Described, Directory, Native, Place, describe, describe_native};
-use crate::exit::{Outcome, Trouble};
+use crate::exit::{Exit, Outcome, Trouble};
 use crate::session::Session;
 use crate::size;
-use clap::{Args, Subcommand};
+use crate::volume::Volume;
+use aze_proto::limits::DEADLINE_MS_DEFAULT;
+use clap::Subcommand;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier};
@@ -23,17 +25,23 @@ Examples:
 /// Bytes of one write and one read.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// What is to be measured.
+/// Measure: the volume, and whatever is to be compared with it.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
 #[derive(Subcommand)]
-pub enum Bench {
-    /// Creates, stats, 1 MiB writes and reads, removes: rates and latencies side by side
-    #[command(after_help = EXAMPLES)]
+enum Bench {
     Iops(Iops),
 }
 
-/// `aze bench iops`.
-#[derive(Args)]
-pub struct Iops {
+/// Creates, stats, 1 MiB writes and reads, removes: rates and latencies side by side.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+struct Iops {
     /// The volume [default: $AZE_VOLUME, or the only one that runs]
     #[arg(long)]
     name: Option<String>,
@@ -79,13 +87,13 @@ struct Column {
 }
 
 /// Measures, then prints a table or JSON.
-pub fn run(bench: &Bench) -> Outcome<()> {
-    let Bench::Iops(iops) = bench;
+pub fn run(args: &Args) -> Outcome<Exit> {
+    let Bench::Iops(iops) = &args.bench;
     if iops.threads == 0 || iops.files == 0 || iops.repeat == 0 || iops.bytes < BLOCK_BYTES as u64 {
         return Err(Trouble::usage("bench iops: --threads, --files and --repeat must be at least 1, --bytes at least 1M"));
     }
     let native = iops.native || iops.target.is_empty();
-    let session = if native { Some(Session::meant(iops.name.as_deref())?) } else { None };
+    let session = if native { Some(Session::open(Volume::meant(iops.name.as_deref())?, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?) } else { None };
     let mut columns: Vec<Column> = Vec::new();
     if native {
         columns.push(Column { what: describe_native(), turns: Vec::new() });
@@ -105,7 +113,7 @@ pub fn run(bench: &Bench) -> Outcome<()> {
         session.end();
     }
     if iops.json { print_json(iops, &columns) } else { print_table(iops, &columns) }
-    Ok(())
+    Ok(Exit::Done)
 }
 
 /// A directory for every caller.
@@ -150,7 +158,7 @@ fn turn_of(iops: &Iops, places: &[Box<dyn Place>]) -> Outcome<[Figure; 5]> {
         if length == (count * BLOCK_BYTES) as u64 && buffer == block {
             Ok(())
         } else {
-            Err(Trouble::new(crate::exit::Exit::Fatal, format!("bench iops: {length} bytes were read, and not those that were written")))
+            Err(Trouble::new(Exit::Fatal, format!("bench iops: {length} bytes were read, and not those that were written")))
         }
     })?;
     let remove = each(&|place, name| place.remove(name))?;

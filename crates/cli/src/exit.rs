@@ -65,9 +65,12 @@ impl Trouble {
 
     /// A failure of the volume while `what` was done.
     pub fn volume(what: impl fmt::Display, failure: &Failure) -> Trouble {
-        let advice = advice(failure.code);
+        let (what, advice) = (what.to_string(), advice(failure.code));
+        // The client names the path that it stumbled over, which mostly is the one just named.
+        let repeats = !failure.detail.is_empty() && what.ends_with(&failure.detail);
+        let why = if repeats { failure.code.text().into() } else { failure.to_string() };
         let separator = if advice.is_empty() { "" } else { ": " };
-        Trouble::new(of_code(failure.code), format!("{what}: {failure}{separator}{advice}"))
+        Trouble::new(of_code(failure.code), format!("{what}: {why}{separator}{advice}"))
     }
 
     /// A failure of the local system while `what` was done.
@@ -164,6 +167,13 @@ mod tests {
             assert!(line.starts_with(&format!("  {number}  ")), "{line}");
         }
         assert_eq!(TABLE.lines().count(), codes.len() + 1);
+    }
+
+    #[test]
+    fn a_path_is_not_named_twice() {
+        let failure = Failure::new(Code::NotFound, "/a/b");
+        assert_eq!(Trouble::volume("open aze:/a/b", &failure).text, "open aze:/a/b: no such file or directory");
+        assert_eq!(Trouble::volume("open aze:/a/b/c", &failure).text, "open aze:/a/b/c: /a/b: no such file or directory");
     }
 
     #[test]

@@ -136,7 +136,7 @@ impl Listing<'_> {
             let page = session.ask(&what, client.list(who, dir, after, LIST_ENTRIES_MAX, wants_attr))?;
             trouble = trouble.or(page.failure.map(|failure| Trouble::volume(&what, &failure)));
             let Some(last) = page.entries.last() else { break };
-            after = last.hash.get();
+            after = last.hash.cookie();
             let shown =
                 page.entries.into_iter().filter(|entry| self.args.all || !entry.name.as_bytes().starts_with(b"."));
             let asked = shown.map(async |entry| {

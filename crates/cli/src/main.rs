@@ -4,6 +4,8 @@
 //! file means it leaves to the client. Results go to standard output, progress and advice to
 //! standard error, and the exit code says how it went (see [`exit`]).
 
+mod bench;
+mod bench_place;
 mod cat;
 mod change;
 mod checksum;
@@ -83,6 +85,7 @@ enum Command {
     Du(usage::DuArgs),
     Df(usage::DfArgs),
     Checksum(checksum::Args),
+    Bench(bench::Args),
     Serve(serve::Args),
     /// Show the version.
     #[command(after_help = "Example:\n  aze version --json")]
@@ -147,6 +150,7 @@ fn run(command: Command) -> (&'static str, Outcome<Exit>) {
         Command::Du(args) => ("du", usage::run_du(&args)),
         Command::Df(args) => ("df", usage::run_df(&args)),
         Command::Checksum(args) => ("checksum", checksum::run(&args)),
+        Command::Bench(args) => ("bench", bench::run(&args)),
         Command::Serve(args) => ("serve", serve::run(&args)),
         Command::Version(args) => ("version", version(&args)),
         Command::Help(args) => ("help", help(args.topic.as_deref())),

@@ -127,7 +127,7 @@ fn empty(session: &Session, dir: &Doomed, tally: &Tally) -> Outcome<Vec<Doomed>>
             tally.fail(&Trouble::volume(&what, &failure));
         }
         let Some(last) = page.entries.last() else { return Ok(below) };
-        after = last.hash.get();
+        after = last.hash.cookie();
         let (dirs, files): (Vec<Listed>, Vec<Listed>) =
             page.entries.into_iter().partition(|entry| entry.kind == FileKind::Directory);
         let doomed = |entry: Listed| Doomed {

@@ -47,17 +47,20 @@ pub fn run(_args: &Args) -> Outcome<Exit> {
     let order: Order = serde_json::from_str(&line).map_err(|error| {
         Trouble::usage(format!("no order on standard input ({error}): servers are started by 'aze up'"))
     })?;
-    let served = serve(&order);
+    let dir = volume::share_dir(&order.volume)?;
+    let served = serve(&order, &dir);
     if let Err(trouble) = &served {
         say(&Said::Failed { exit: trouble.exit as u8, text: trouble.text.clone() });
+    }
+    if order.keeps_directory {
+        tidy(&order.volume, order.slot, &dir);
     }
     served
 }
 
-fn serve(order: &Order) -> Outcome<Exit> {
-    let dir = volume::share_dir(&order.volume)?;
+fn serve(order: &Order, dir: &Path) -> Outcome<Exit> {
     log_to(&dir.join(format!("server-{}.log", order.slot)))?;
-    let config = config(order, &dir)?;
+    let config = config(order, dir)?;
     let (capacity_bytes, host) = (config.capacity_bytes, config.host.clone());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = Runtime::server((cores / usize::from(order.servers_on_node.max(1))).max(1));
@@ -65,7 +68,7 @@ fn serve(order: &Order) -> Outcome<Exit> {
         let addresses = addresses.iter().map(Addr::to_string).collect();
         say(&Said::Listening { host, process: Process::me(), addresses, capacity_bytes });
     };
-    let record = await_record();
+    let record = await_record(order, dir);
     let server = runtime
         .block_on(aze_server::start(runtime.io(), config, listening))
         .map_err(|failure: Failure| Trouble::new(of_code(failure.code), failure.to_string()))?;
@@ -73,17 +76,14 @@ fn serve(order: &Order) -> Outcome<Exit> {
     let record: Record =
         record.recv().map_err(|_| Trouble::new(Exit::Again, "whoever started this server has given up"))?;
     if order.keeps_directory {
-        volume::write_secret(&dir, &secret(order)?)?;
-        volume::write_record(&dir, &record)?;
+        volume::write_secret(dir, &secret(order)?)?;
+        volume::write_record(dir, &record)?;
     }
     say(&Said::Kept);
     stand_alone();
     runtime.block_on(server.stopped());
     server.close();
     runtime.shutdown();
-    if order.keeps_directory {
-        tidy(&order.volume, order.slot, &dir);
-    }
     Ok(Exit::Done)
 }
 
@@ -125,8 +125,9 @@ fn secret(order: &Order) -> Outcome<Secret> {
 }
 
 /// Waits for the record on a thread of its own, so that the end of the starter is noticed at any time.
-fn await_record() -> Receiver<Record> {
+fn await_record(order: &Order, dir: &Path) -> Receiver<Record> {
     let (give, take) = channel();
+    let (order, dir) = (order.clone(), dir.to_path_buf());
     std::thread::spawn(move || {
         let mut line = String::new();
         let read = std::io::stdin().lock().read_line(&mut line);
@@ -138,6 +139,9 @@ fn await_record() -> Receiver<Record> {
                     |count| format!("{count} bytes instead of the volume's record"),
                 );
                 eprintln!("aze: serve: whoever started this server has gone away ({why}): ending");
+                if order.keeps_directory {
+                    tidy(&order.volume, order.slot, &dir);
+                }
                 std::process::exit(Exit::Again as i32);
             }
         }
@@ -173,19 +177,19 @@ fn log_to(path: &PathBuf) -> Outcome<()> {
 /// Ends what this node has of the volume, once its last server here has stopped.
 fn tidy(name: &str, slot: u16, dir: &Path) {
     // Failures leave files behind, which the next 'aze up' of this name reports.
-    let _ = fs::remove_file(dir.join(format!("server-{slot}.log")));
+    for kind in ["sock", "log"] {
+        let _ = fs::remove_file(dir.join(format!("server-{slot}.{kind}")));
+    }
     let has_server = |name: &str| name.starts_with("server-") && name.ends_with(".log");
     let mut names =
         fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
     if names.any(|name| has_server(&name)) {
         return;
     }
-    if let Ok(volume) = Volume::open(name) {
-        for mount in volume.mounts() {
-            let _ = aze_fuse::unmount(&mount.dir, true);
-        }
-        let _ = volume.remove();
+    for mount in Volume::open(name).iter().flat_map(Volume::mounts) {
+        let _ = aze_fuse::unmount(&mount.dir, true);
     }
+    let _ = volume::remove_dir(dir);
 }
 
 /// Memory that programs could still get without swapping, in bytes.

@@ -52,6 +52,17 @@ pub fn signal(pid: u32, signal: i32) -> io::Result<()> {
     done(unsafe { libc::kill(pid, signal) })
 }
 
+/// The kind of the file system that holds `path`, as the number that statfs(2) gives.
+pub fn file_system_kind(path: &std::path::Path) -> io::Result<i64> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: all fields of `statfs` are numbers.
+    let mut told: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `path` ends in NUL, and `told` lives until the call returns.
+    done(unsafe { libc::statfs(path.as_ptr(), &mut told) })?;
+    Ok(told.f_type)
+}
+
 /// Local calendar time of seconds since 1970.
 pub fn local_time(seconds: i64) -> libc::tm {
     // SAFETY: all fields of `tm` are numbers or a pointer that may be null.

@@ -62,7 +62,7 @@ impl Tree for VolumeTree {
                 names.trouble = Some(Trouble::volume(format_args!("list {}", self.shown(dir)), &failure));
             }
             let Some(last) = page.entries.last() else { return Ok(names) };
-            after = last.hash.get();
+            after = last.hash.cookie();
             names.entries.extend(page.entries.iter().map(named));
             if !page.more {
                 return Ok(names);

@@ -3,10 +3,15 @@
 
 use crate::client::{Client, Core, unexpected};
 use crate::file::{Access, File};
-use crate::route::{Knowing, Place};
+use crate::route::{Knowing, Patience, Place};
 use aze_proto::wire::Blob;
 use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Name, Reply, Request};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Pause before a name is looked up again whose file was gone: as long as some of the removals
+/// take of which one must have come in between.
+const LOOK_AGAIN_PAUSE: Duration = Duration::from_millis(1);
 
 /// A file to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,8 +71,20 @@ impl Core {
         self.entry(&request, reply)
     }
 
+    /// Looks a name up, with the attributes of what it names.
+    pub(crate) async fn lookup_attr(&self, who: &Identity, parent: Ino, name: &Name, knowing: Knowing) -> Result<Attr, Failure> {
+        let until = self.patience();
+        loop {
+            let entry = self.lookup(who, parent, name, knowing).await?;
+            match self.entry_attr(who, &entry).await {
+                Err(failure) if failure.code == Code::Stale => self.look_again(until, failure).await?,
+                answer => return answer,
+            }
+        }
+    }
+
     /// The attributes of what an entry names.
-    pub(crate) async fn entry_attr(&self, who: &Identity, entry: &Entry) -> Result<Attr, Failure> {
+    async fn entry_attr(&self, who: &Identity, entry: &Entry) -> Result<Attr, Failure> {
         match &entry.attr {
             _ if self.inodes.is_dirty(entry.ino) => self.getattr(who, entry.ino).await,
             Some(attr) => Ok(attr.clone()),
@@ -75,7 +92,31 @@ impl Core {
         }
     }
 
+    /// What a name meant was gone when its home was asked: somebody has taken the name away in
+    /// between, or given it to another file. Fails when the time is up.
+    pub(crate) async fn look_again(&self, until: Patience, gone: Failure) -> Result<(), Failure> {
+        self.io.sleep(LOOK_AGAIN_PAUSE).await;
+        if until.is_over(self) { Err(gone) } else { Ok(()) }
+    }
+
     pub(crate) async fn create(
+        self: &Arc<Self>,
+        who: &Identity,
+        parent: Ino,
+        name: &Name,
+        new: &NewFile,
+        knowing: Knowing,
+    ) -> Result<Created, Failure> {
+        let until = self.patience();
+        loop {
+            match self.create_once(who, parent, name, new, knowing).await {
+                Err(failure) if failure.code == Code::Stale => self.look_again(until, failure).await?,
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn create_once(
         self: &Arc<Self>,
         who: &Identity,
         parent: Ino,
@@ -170,8 +211,7 @@ impl Client {
     /// # Errors
     /// [`Code::NotFound`], [`Code::AccessDenied`].
     pub async fn lookup(&self, who: &Identity, parent: Ino, name: &Name) -> Result<Attr, Failure> {
-        let entry = self.core.lookup(who, parent, name, Knowing::Latest).await?;
-        self.core.entry_attr(who, &entry).await
+        self.core.lookup_attr(who, parent, name, Knowing::Latest).await
     }
 
     /// Makes a file of any kind, and opens a regular one if that is wanted. One request; a second

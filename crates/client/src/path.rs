@@ -7,7 +7,7 @@
 
 use crate::client::{Client, Core};
 use crate::file::{Access, File};
-use crate::names::{Created, Entry, NewFile};
+use crate::names::{Created, NewFile};
 use crate::route::Knowing;
 use aze_proto::limits::TARGET_BYTES_MAX;
 use aze_proto::name::BadName;
@@ -193,14 +193,14 @@ impl AtEnd for Resolve {
                 Arrival::Directory(dir) => return walk.core.getattr(walk.who, dir).await,
                 Arrival::Last(parent, name) => (parent, name),
             };
-            let entry: Entry = walk.core.lookup(walk.who, parent, &name, walk.knowing()).await?;
-            if entry.kind != FileKind::Symlink || !self.follow_last {
-                if entry.kind == FileKind::Directory {
-                    walk.core.dirs.insert(walk.who, parent, &name, entry.ino, walk.epoch);
-                }
-                return walk.core.entry_attr(walk.who, &entry).await;
+            let attr = walk.core.lookup_attr(walk.who, parent, &name, walk.knowing()).await?;
+            if attr.kind == FileKind::Directory {
+                walk.core.dirs.insert(walk.who, parent, &name, attr.ino, walk.epoch);
             }
-            walk.follow(entry.ino).await?;
+            if attr.kind != FileKind::Symlink || !self.follow_last {
+                return Ok(attr);
+            }
+            walk.follow(attr.ino).await?;
             at = walk.to_last().await?;
         }
     }
@@ -318,8 +318,14 @@ impl Client {
     /// # Errors
     /// As [`Client::open`] and [`Client::resolve`].
     pub async fn open_path(&self, who: &Identity, path: &[u8], access: Access) -> Result<Arc<File>, Failure> {
-        let attr = self.resolve(who, path, true).await?;
-        self.core.open(who, attr.ino, access).await.map_err(|failure| failure.during(String::from_utf8_lossy(path)))
+        let until = self.core.patience();
+        loop {
+            let attr = self.resolve(who, path, true).await?;
+            match self.core.open(who, attr.ino, access).await {
+                Err(failure) if failure.code == Code::Stale => self.core.look_again(until, failure).await?,
+                opened => return opened.map_err(|failure| failure.during(String::from_utf8_lossy(path))),
+            }
+        }
     }
 
     /// [`Client::unlink`] at a path. One request with the directory cached.

@@ -202,12 +202,17 @@ impl Patience {
         Duration::from_nanos(self.until_ns.saturating_sub(core.io.mono_ns()))
     }
 
+    /// Whether the time is up.
+    pub(crate) fn is_over(self, core: &Core) -> bool {
+        core.io.mono_ns() >= self.until_ns
+    }
+
     /// Whether to go on after a refusal.
     ///
     /// # Errors
     /// [`Code::TimedOut`] when the time is up.
     pub(crate) fn check(self, core: &Core, refusal: &Failure, request: &Request) -> Result<(), Failure> {
-        if core.io.mono_ns() < self.until_ns {
+        if !self.is_over(core) {
             return Ok(());
         }
         let detail = format!("{}: refused again and again for {:.1} s: {refusal}", request.name(), core.deadline.as_secs_f64());

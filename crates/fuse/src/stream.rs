@@ -1,8 +1,8 @@
 //! An open directory: pages of the client's listing, handed on in the kernel's portions.
 //!
-//! The kernel's offset of an entry is its cookie plus [`OFFSET_FIRST`]; offsets 1 and 2 follow `.`
-//! and `..`. A page is kept from one portion to the next, so that a listing costs one request per
-//! page and server, and so that entries of equal cookie that fall into two portions are given once.
+//! The kernel's offset of an entry is its cookie; the cookies leave 1 and 2 to `.` and `..`. A page is
+//! kept from one portion to the next, so that a listing costs one request per page and server, and
+//! so that entries of equal cookie that fall into two portions are given once.
 
 use aze_client::Client;
 use aze_io::Io;
@@ -13,9 +13,6 @@ use aze_proto::message::Listed;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::time::Duration;
-
-/// Offset of an entry whose cookie is 0.
-pub const OFFSET_FIRST: u64 = 3;
 
 /// Entries asked for at once: a few portions of the kernel's, and young enough when the last is used.
 const PAGE_ENTRIES: usize = 1024;
@@ -56,7 +53,7 @@ impl Stream {
     pub fn seek(&self, offset: u64) -> MutexGuard<'_, Place> {
         let mut place = self.place.lock();
         if offset == 0 || offset != place.given {
-            *place = Place { given: offset, after: offset.saturating_sub(OFFSET_FIRST), ..Place::default() };
+            *place = Place { given: offset, after: offset, ..Place::default() };
         }
         place
     }
@@ -77,7 +74,7 @@ impl Place {
     ) -> Result<Option<(&Listed, u64)>, Failure> {
         if attrs && !self.attrs && !self.page.is_empty() {
             self.page.clear();
-            self.after = self.given.saturating_sub(OFFSET_FIRST);
+            self.after = self.given;
             self.at_end = false;
         }
         while self.page.is_empty() && !self.at_end {
@@ -86,13 +83,13 @@ impl Place {
             let listing = client.list(who, dir, self.after, PAGE_ENTRIES, attrs).await?;
             self.at_end = !listing.more || listing.entries.is_empty();
             if let Some(last) = listing.entries.last() {
-                self.after = last.hash.get();
+                self.after = last.hash.cookie();
             }
             self.failure = self.failure.take().or(listing.failure);
             self.page = listing.entries.into();
         }
         match self.page.front() {
-            Some(entry) => Ok(Some((entry, entry.hash.get() + OFFSET_FIRST))),
+            Some(entry) => Ok(Some((entry, entry.hash.cookie()))),
             None => self.failure.clone().map_or(Ok(None), Err),
         }
     }
@@ -100,7 +97,7 @@ impl Place {
     /// Notes that the kernel has taken what [`Place::peek`] gave.
     pub fn take(&mut self) {
         if let Some(entry) = self.page.pop_front() {
-            self.given = entry.hash.get() + OFFSET_FIRST;
+            self.given = entry.hash.cookie();
         }
     }
 

@@ -56,6 +56,11 @@ pub(crate) fn then(rest: impl Future<Output = Result<Reply, Failure>> + Send + '
     Ok(Output::Then(Box::pin(rest)))
 }
 
+/// What a server answers before it is in the map.
+fn needs_no_map(request: &Request) -> bool {
+    matches!(request, Request::Join { .. } | Request::MapPush { .. } | Request::GetMap | Request::Status | Request::Shutdown)
+}
+
 impl Work {
     /// A request of this server to itself, with the rights of the volume.
     pub(crate) fn local(server: &Server, shard: ShardId, request: Request) -> Work {
@@ -167,6 +172,11 @@ impl Server {
     fn admit(&self, work: &Work) -> Admission {
         if self.sessions.is_ended(work.session) {
             return Admission::Answer(Err(Failure::new(Code::Expired, format!("{}: the session was ended", self.who()))));
+        }
+        if self.map_epoch_now() == MapEpoch(0) && !needs_no_map(&work.request) {
+            // Just started and not yet in the map: it has no shards, so it cannot say that something
+            // is not there. Whoever asks again finds it ready.
+            return Admission::Answer(Err(Failure::refused(Refusal::MapStale { epoch: MapEpoch(0) })));
         }
         if work.request.names_shard() {
             let epoch = self.map_epoch_now();

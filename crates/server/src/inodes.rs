@@ -93,31 +93,43 @@ impl Server {
         }
         // What the holders know of changes is folded in, since the new change time will hide it.
         let set = AttrSet { mtime: set.mtime.or(Some(gathered.mtime)), ..set };
-        let (stub, holders) = self.apply_directory_attr(ino, set, stamp)?;
+        let (stub, holders, lost) = self.apply_directory_attr(ino, set, stamp)?;
         if let Some(stub) = stub {
+            let mut silent = None;
             for (holder, answer) in self.ask_each(&holders, &Request::StubUpdate { stub: stub.clone() }).await {
                 if let Err(failure) = answer {
-                    self.persist(holder, aze_proto::ShardId(0), Request::StubUpdate { stub });
-                    return Err(failure.during(format!("directory {ino} is changed, but server {holder} has not confirmed it")));
+                    self.persist(holder, aze_proto::ShardId(0), Request::StubUpdate { stub: stub.clone() });
+                    silent = Some(failure.during(format!("directory {ino} is changed, but server {holder} has not confirmed it")));
                 }
             }
+            if let Some(failure) = silent {
+                return Err(failure);
+            }
+        }
+        if lost {
+            // Once more: since the first word somebody may have looked a name up at a holder with the
+            // old rights, and would keep it under the new epoch.
+            self.ask(self.map().keeper, aze_proto::ShardId(0), Request::RaiseEpoch { dir: ino }).await?;
         }
         let mut attr = self.attr_here(ino)?;
         self.gather(&mut attr, &holders).await?;
         Ok(Reply::Attributes { attr })
     }
 
-    /// Applies, and gives the new stub with its holders if its rights have changed.
-    fn apply_directory_attr(&self, ino: Ino, set: AttrSet, stamp: Stamp) -> Result<(Option<Stub>, Vec<ServerIndex>), Failure> {
+    /// Applies; gives the new stub if rights were set, the holders, and whether anybody lost rights.
+    fn apply_directory_attr(&self, ino: Ino, set: AttrSet, stamp: Stamp) -> Result<(Option<Stub>, Vec<ServerIndex>, bool), Failure> {
         let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         let cell = self.shards.get(ino.home()).ok_or_else(|| Failure::from(Code::Internal))?;
         let mut names = cell.names.lock();
+        let before = names.shard.inode(ino).map(|inode| inode.attr.clone());
         let stamp = self.own_stamp(&stamp);
-        names.shard.apply(&Op::SetAttr { ino, set }, &stamp).reply?;
+        let applied = names.shard.apply(&Op::SetAttr { ino, set }, &stamp);
+        applied.reply?;
+        let lost = before.zip(applied.effects.attr).is_some_and(|(before, after)| access::loses_search(&before, &after));
         let holders = names.holders.entry(ino).or_default();
         holders.version += u64::from(rights);
         let servers = holders.servers.keys().copied().collect();
-        Ok((if rights { stub_of(&names, ino) } else { None }, servers))
+        Ok((if rights { stub_of(&names, ino) } else { None }, servers, lost))
     }
 
     fn attr_here(&self, ino: Ino) -> Result<Attr, Failure> {

@@ -376,8 +376,12 @@ impl Server {
         }
         if let Some(entry) = &existing {
             let stub = self.directories.enter(to_parent, &work.identity, Want::CHANGE_NAMES, self.whole_since())?;
+            if no_replace {
+                // Also where both names lead to one file: Linux looks at the name first.
+                return Err(Code::Exists.into());
+            }
             if entry.ino != ino {
-                replaceable(kind, entry.kind, no_replace)?;
+                replaceable(kind, entry.kind)?;
                 self.may_remove(work, &names, &stub, entry)?;
             }
         } else {
@@ -482,9 +486,8 @@ impl Server {
 }
 
 /// rename(2): what may replace what.
-fn replaceable(moved: FileKind, victim: FileKind, no_replace: bool) -> Result<(), Stop> {
+fn replaceable(moved: FileKind, victim: FileKind) -> Result<(), Stop> {
     match (moved == FileKind::Directory, victim == FileKind::Directory) {
-        _ if no_replace => Err(Code::Exists.into()),
         (true, false) => Err(Code::NotDirectory.into()),
         (false, true) => Err(Code::IsDirectory.into()),
         _ => Ok(()),

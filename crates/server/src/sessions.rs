@@ -72,7 +72,9 @@ impl Server {
             let Some(alive) = table.alive.get_mut(&who.session) else { return };
             alive.connections -= 1;
             alive.leavings += 1;
-            (alive.connections == 0).then_some(alive.leavings)
+            // Another server is who it is for as long as it runs, however long it was out of reach;
+            // it holds nothing open, and a new life of it comes with a new session.
+            (alive.connections == 0 && !who.server).then_some(alive.leavings)
         };
         if let Some(leaving) = leaving {
             let Some(server) = self.me.upgrade() else { return };

@@ -7,7 +7,7 @@ use crate::work::{Board, Worker, files, listing, ROOT, shared};
 use aze_client::Client;
 use aze_proto::limits::SESSION_GRACE_MS;
 use aze_proto::message::Predicate;
-use aze_proto::{Attr, Code, FileKind, Ino, Name};
+use aze_proto::{Attr, Code, Failure, FileKind, Ino, Name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,10 +49,11 @@ pub async fn after(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>, clie
     Census::take(cluster).check(plan, board);
 }
 
-/// A client whose session has ended is replaced by a new one.
+/// A client whose session has ended somewhere, since it was out of reach for longer than its grace,
+/// is replaced by a new one, as a new process would be.
 async fn renewed(cluster: &Arc<Cluster>, worker: Worker, index: usize) -> Worker {
-    let ended = worker.client.lookup(&ROOT, Ino::ROOT, &Name::new(b"files").expect("a word is a name")).await;
-    if !matches!(&ended, Err(failure) if failure.code == Code::Expired) {
+    let ended = |answer: &Result<_, Failure>| matches!(answer, Err(failure) if failure.code == Code::Expired);
+    if !worker.board.mix().loses_answers() || !worker.client.status().await.iter().any(ended) {
         return worker;
     }
     match cluster.connect(index).await {
@@ -77,10 +78,9 @@ async fn look(worker: Worker, plan: Plan) {
     live_again(&worker).await;
 }
 
-fn judge_missing(worker: &Worker, plan: &Plan, slot: &crate::work::FileSlot, failure: &aze_proto::Failure) {
+fn judge_missing(worker: &Worker, plan: &Plan, slot: &crate::work::FileSlot, failure: &Failure) {
     let bytes = slot.bytes.lock();
-    // Lengths are only acknowledged of files whose making was.
-    let must_be_there = !bytes.unlinked && bytes.check_size(0).is_err();
+    let must_be_there = !bytes.unlinked && bytes.is_written();
     let lost = plan.mix == Mix::Restarts && failure.code == Code::Lost;
     let absent = matches!(failure.code, Code::NotFound | Code::Stale);
     if !lost && (must_be_there || !absent) {
@@ -109,7 +109,7 @@ async fn live_again(worker: &Worker) {
     worker.board.violation(format!("{}: no name is left in the root directory", worker.who));
 }
 
-async fn try_all(worker: &Worker, dir: Ino, name: &Name) -> Result<(), aze_proto::Failure> {
+async fn try_all(worker: &Worker, dir: Ino, name: &Name) -> Result<(), Failure> {
     let client = &worker.client;
     for index in 0..8 {
         let inner = Name::new(format!("f{index}").as_bytes()).expect("a label is a name");

@@ -137,6 +137,11 @@ impl Bytes {
         bytes
     }
 
+    /// Whether it certainly has bytes, and so was made.
+    pub fn is_written(&self) -> bool {
+        self.size_min > 0
+    }
+
     /// The greatest length that it may have.
     pub fn size_max(&self) -> u64 {
         self.size_max

@@ -93,6 +93,11 @@ impl Board {
         })
     }
 
+    /// What goes wrong in the run.
+    pub fn mix(&self) -> Mix {
+        self.mix
+    }
+
     /// A moment of the run; no two are equal.
     pub fn tick(&self) -> u64 {
         self.ticks.fetch_add(1, Ordering::Relaxed)
@@ -175,6 +180,7 @@ impl Board {
         let returned = self.tick();
         let event = &mut self.events.lock()[index];
         (event.ret, event.returned) = (ret, returned);
+        self.tell(|| format!("    [{}, {}] {}: {:?} -> {:?}", event.invoked, event.returned, event.who, event.op, event.ret));
     }
 
     /// Whether an error is one that this run may give at all.

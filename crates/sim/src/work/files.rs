@@ -198,17 +198,16 @@ pub async fn read(mut worker: Worker, number: usize, ops: u64) {
         let (offset, len) = (worker.rng.below(size + 1), worker.rng.between(1, 200_000) as usize);
         let whole = worker.rng.chance(300_000);
         let (offset, len) = if whole { (0, (CHUNKS_MAX << CHUNK_BITS) as usize) } else { (offset, len) };
+        let written = slot.bytes.lock().is_written();
         if let Err(failure) = check(&worker, &slot, offset, len).await {
-            missing(&worker, &slot, &failure);
+            missing(&worker, &slot, written, &failure);
         }
     }
 }
 
-/// A name that was acknowledged and not taken away must be there. Before it was made nothing was
-/// written, so its length tells.
-fn missing(worker: &Worker, slot: &FileSlot, failure: &Failure) {
-    let bytes = slot.bytes.lock();
-    let must_be_there = !bytes.unlinked && bytes.check_size(0).is_err();
+/// A name that was acknowledged and not taken away must be there.
+fn missing(worker: &Worker, slot: &FileSlot, written: bool, failure: &Failure) {
+    let must_be_there = written && !slot.bytes.lock().unlinked;
     if must_be_there && matches!(failure.code, Code::NotFound | Code::Stale) {
         worker.board.violation(format!("{}: {} is not there: {failure}", worker.who, text(&slot.path)));
     }

@@ -1,0 +1,167 @@
+//! The server that says what it is told to say.
+
+use aze_client::{Access, Client, Config, File};
+use aze_io::sim::{Faults, Sim};
+use aze_io::{Addr, Listener};
+use aze_proto::frame::Header;
+use aze_proto::handshake::Secret;
+use aze_proto::place::{ServerInfo, ShardTable};
+use aze_proto::{
+    Attr, Failure, FileKind, Generation, Identity, Incarnation, Ino, MapEpoch, Name, Reply, Request, ServerIndex, ShardId, ShardMap, Time,
+};
+use aze_rpc::{Incoming, Proven, ReplyContext, ServeConfig, Service, serve};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const CHUNK_BITS: u8 = 16;
+pub const CHUNK: usize = 1 << CHUNK_BITS;
+pub const FILE: Ino = Ino(77);
+pub const BOTH: Access = Access { read: true, write: true };
+
+/// A reply with its payload.
+pub type Said = (Result<Reply, Failure>, Vec<u8>);
+type Script = Box<dyn FnMut(&Header, &Request, &[u8]) -> Said + Send>;
+
+pub struct Fake {
+    pub sim: Sim,
+    service: Arc<Scripted>,
+    _listener: Box<dyn Listener>,
+}
+
+struct Scripted {
+    map: Mutex<ShardMap>,
+    asked: Mutex<Vec<(Header, Request)>>,
+    script: Mutex<Option<Script>>,
+}
+
+impl Service for Scripted {
+    fn request(self: Arc<Self>, incoming: Incoming) {
+        let Incoming { header, request, payload, responder, .. } = incoming;
+        let (said, bytes) = match &request {
+            Request::GetMap => (Ok(Reply::Map { map: self.map.lock().clone() }), Vec::new()),
+            Request::EndSession | Request::Close { .. } => (Ok(Reply::Done), Vec::new()),
+            _ => (self.script.lock().as_mut().expect("the test says what to say"))(&header, &request, &payload),
+        };
+        self.asked.lock().push((header, request));
+        responder.send(ReplyContext::default(), said, &[&bytes]);
+    }
+
+    fn session_opened(&self, _who: &Arc<Proven>) {}
+
+    fn session_closed(&self, _who: &Arc<Proven>) {}
+
+    fn map_epoch(&self) -> MapEpoch {
+        self.map.lock().epoch
+    }
+}
+
+impl Fake {
+    pub fn new(script: impl FnMut(&Header, &Request, &[u8]) -> Said + Send + 'static) -> Fake {
+        let sim = Sim::new(1, Faults::default());
+        let service = Arc::new(Scripted { map: Mutex::new(map(1)), asked: Mutex::default(), script: Mutex::new(Some(Box::new(script))) });
+        let config = ServeConfig { secret: Secret([1; 32]), volume: "v".into(), uid: 0 };
+        let listener = serve(&sim.node("s0"), &Addr::Tcp("s0".into(), 7), &config, service.clone()).unwrap();
+        Fake { sim, service, _listener: listener }
+    }
+
+    pub async fn connect(&self) -> Arc<Client> {
+        let config = Config {
+            volume: "v".into(),
+            secret: Secret([1; 32]),
+            seeds: vec![("s0".into(), vec![Addr::Tcp("s0".into(), 7)])],
+            host: "c".into(),
+            job: "job".into(),
+            deadline: Duration::from_secs(10),
+            tcp_only: false,
+        };
+        let client = Client::connect(self.sim.node("c"), config).await.unwrap();
+        self.service.asked.lock().clear();
+        client
+    }
+
+    /// An open file, whatever the script says of the open.
+    pub async fn open(&self, client: &Arc<Client>) -> Arc<File> {
+        let file = client.open(&who(), FILE, BOTH).await.unwrap();
+        self.service.asked.lock().clear();
+        file
+    }
+
+    pub fn set_map_epoch(&self, epoch: u32) {
+        *self.service.map.lock() = map(epoch);
+    }
+
+    /// What was asked since the last time.
+    pub fn asked(&self) -> Vec<(Header, Request)> {
+        std::mem::take(&mut *self.service.asked.lock())
+    }
+
+    /// The names of what was asked since the last time.
+    pub fn names(&self) -> Vec<&'static str> {
+        self.asked().iter().map(|(_, request)| request.name()).collect()
+    }
+}
+
+pub fn who() -> Identity {
+    Identity { uid: 1, gid: 2, groups: vec![3] }
+}
+
+pub fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+pub fn say(reply: Reply) -> Said {
+    (Ok(reply), Vec::new())
+}
+
+pub fn refuse(failure: Failure) -> Said {
+    (Err(failure), Vec::new())
+}
+
+pub fn attr(size: u64, generation: u32) -> Attr {
+    Attr {
+        ino: FILE,
+        kind: FileKind::File,
+        mode: 0o644,
+        links: 1,
+        uid: 1,
+        gid: 2,
+        rdev: 0,
+        size,
+        atime: Time(0),
+        mtime: Time(0),
+        ctime: Time(0),
+        btime: Time(0),
+        generation: Generation(generation),
+        born: MapEpoch(1),
+        data_shard: ShardId(0),
+        chunk_bits: CHUNK_BITS,
+        wide: false,
+        parent: Ino(0),
+    }
+}
+
+pub fn attributes(attr: Attr) -> Said {
+    say(Reply::Attributes { attr })
+}
+
+fn map(epoch: u32) -> ShardMap {
+    let info = ServerInfo {
+        addresses: vec!["tcp:s0:7".into()],
+        host: "s0".into(),
+        incarnation: Incarnation(0),
+        since: MapEpoch(0),
+        pid: 1,
+        capacity_bytes: 0,
+    };
+    ShardMap {
+        epoch: MapEpoch(epoch),
+        keeper: ServerIndex(0),
+        chunk_bits: CHUNK_BITS,
+        owner_uid: 0,
+        owner_gid: 0,
+        volume: "v".into(),
+        servers: vec![info],
+        table: ShardTable::modular(64, 1).unwrap(),
+    }
+}

@@ -1,0 +1,167 @@
+//! Bytes and sizes: what one client has written, every client reads and sees the length of.
+
+mod support;
+
+use aze_client::{Access, Client, File};
+use aze_io::sim::{Faults, SimRng};
+use aze_proto::{Change, Code, Ino, SetTime, Time};
+use aze_sim::bytes::data_of;
+use aze_sim::cluster::CHUNK_BITS;
+use std::sync::Arc;
+use support::{ROOT, create, name, with_cluster};
+
+const BOTH: Access = Access { read: true, write: true };
+const CHUNK: u64 = 1 << CHUNK_BITS;
+
+async fn open(client: &Client, ino: Ino) -> Arc<File> {
+    client.open(&ROOT, ino, BOTH).await.expect("root may open it")
+}
+
+/// A length or offset that is often at or near a border of blocks or chunks.
+fn awkward(rng: &mut SimRng, max: u64) -> u64 {
+    let near = [0, 1, 4095, 4096, 4097, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 3 * CHUNK + 5];
+    let value = if rng.chance(500_000) { *rng.pick(&near) + rng.below(3) } else { rng.below(max) };
+    value.min(max)
+}
+
+#[test]
+fn files_behave_like_byte_strings_for_all_clients() {
+    with_cluster(3, |cluster, one| async move {
+        let two = cluster.connect(1).await.expect("a second client connects");
+        let mut rng = cluster.sim.rng("data");
+        // Frames are damaged on the way, in data as well: nobody must notice.
+        cluster.sim.set_faults(Faults { flip_ppm: 3_000, duplicate_ppm: 20_000, ..Faults::default() });
+        for round in 0..8 {
+            let made = create(&one, Ino::ROOT, &format!("f{round}")).await;
+            let files = [made.clone(), open(&two, made.ino()).await];
+            let mut model: Vec<u8> = Vec::new();
+            for step in 0..60 {
+                let (writer, reader) = (&files[rng.below(2) as usize], &files[rng.below(2) as usize]);
+                let offset = awkward(&mut rng, 5 * CHUNK);
+                let len = awkward(&mut rng, 4 * CHUNK) as usize;
+                match rng.below(5) {
+                    0..3 => {
+                        let data = data_of(round, step * (1 << 32), len);
+                        writer.write(offset, &data).await.expect("a write of an open file");
+                        let end = offset as usize + len;
+                        if len > 0 {
+                            model.resize(model.len().max(end), 0);
+                            model[offset as usize..end].copy_from_slice(&data);
+                        }
+                    }
+                    3 => {
+                        let client = if rng.chance(500_000) { &one } else { &two };
+                        client.truncate(&ROOT, made.ino(), offset, None).await.expect("root may truncate");
+                        model.resize(offset as usize, 0);
+                    }
+                    _ => {}
+                }
+                let start = (offset as usize).min(model.len());
+                let expected = &model[start..(start + len).min(model.len())];
+                let read = reader.read(offset, len).await.expect("a read of an open file");
+                assert!(read == expected, "round {round} step {step}: {len} bytes at {offset}: {} read of {}", read.len(), model.len());
+                let client = if rng.chance(500_000) { &one } else { &two };
+                assert_eq!(client.getattr(&ROOT, made.ino()).await.expect("it exists").size, model.len() as u64);
+            }
+        }
+        assert!(cluster.sim.counters().frames_flipped > 10);
+    });
+}
+
+#[test]
+fn one_call_may_be_larger_than_what_is_under_way_at_once() {
+    with_cluster(3, |_cluster, client| async move {
+        let file = create(&client, Ino::ROOT, "large").await;
+        let data = data_of(3, 0, 20 << 20);
+        file.write(17, &data).await.expect("there is room");
+        assert!(file.read(17, data.len() + 100).await.expect("it can be read") == data);
+        assert_eq!(file.read(0, 17).await, Ok(vec![0; 17]));
+    });
+}
+
+#[test]
+fn what_another_client_appends_is_read_and_what_it_cuts_is_not() {
+    with_cluster(2, |cluster, one| async move {
+        let two = cluster.connect(1).await.expect("a second client connects");
+        let writer = create(&one, Ino::ROOT, "f").await;
+        let reader = open(&two, writer.ino()).await;
+        let mut length = 0;
+        for step in 0..12 {
+            let data = data_of(step, 0, 30_000);
+            writer.write(length, &data).await.expect("there is room");
+            length += 30_000;
+            assert_eq!(reader.read(length - 30_000, 40_000).await.as_deref(), Ok(&data[..]), "the reader believed the file shorter");
+            assert_eq!(reader.read(length, 10).await.as_deref(), Ok(&[][..]));
+        }
+        one.truncate(&ROOT, writer.ino(), 5, Some(&writer)).await.expect("it is open for writing");
+        assert_eq!(reader.read(0, 100_000).await.map(|data| data.len()), Ok(5), "the reader believed the file longer");
+        assert_eq!(reader.read(200_000, 10).await.as_deref(), Ok(&[][..]));
+        reader.write(CHUNK * 2, b"x").await.expect("a writer of the old generation learns the new one");
+        let expected = [data_of(0, 0, 5), vec![0; 2 * CHUNK as usize - 5], b"x".to_vec()].concat();
+        assert!(writer.read(0, 1 << 20).await.expect("it can be read") == expected, "cut bytes are gone for good");
+    });
+}
+
+#[test]
+fn modification_times_are_reported_once_a_second_and_when_asked_for() {
+    with_cluster(2, |cluster, one| async move {
+        let two = cluster.connect(1).await.expect("a second client connects");
+        let file = create(&one, Ino::ROOT, "f").await;
+        file.write(0, &data_of(1, 0, 4 * CHUNK as usize)).await.expect("there is room");
+        let first = two.getattr(&ROOT, file.ino()).await.expect("it exists").mtime;
+        cluster.sim.sleep(std::time::Duration::from_millis(100)).await;
+        file.write(2 * CHUNK, b"within").await.expect("there is room");
+        assert_eq!(two.getattr(&ROOT, file.ino()).await.expect("it exists").mtime, first, "not told yet");
+        let own = one.lookup(&ROOT, Ino::ROOT, &name("f")).await.expect("it exists").mtime;
+        assert!(own > first, "whoever has written sees it");
+        cluster.sim.sleep(std::time::Duration::from_millis(100)).await;
+        file.write(2 * CHUNK, b"within").await.expect("there is room");
+        file.close().await.expect("it can be reported");
+        assert!(two.getattr(&ROOT, file.ino()).await.expect("it exists").mtime > own);
+    });
+}
+
+#[test]
+fn a_time_that_was_set_is_not_moved_by_earlier_writes() {
+    with_cluster(2, |_cluster, client| async move {
+        let file = create(&client, Ino::ROOT, "f").await;
+        file.write(0, &data_of(1, 0, 4 * CHUNK as usize)).await.expect("there is room");
+        file.write(2 * CHUNK, b"within").await.expect("there is room");
+        let time = Time(1_000_000_000);
+        let change = Change { mtime: Some(SetTime::To { time }), ..Change::default() };
+        assert_eq!(client.setattr(&ROOT, file.ino(), &change).await.expect("root may").mtime, time);
+        let ino = file.ino();
+        file.close().await.expect("it can be closed");
+        assert_eq!(client.getattr(&ROOT, ino).await.expect("it exists").mtime, time);
+    });
+}
+
+#[test]
+fn what_a_file_was_not_opened_for_fails() {
+    with_cluster(1, |_cluster, client| async move {
+        let made = create(&client, Ino::ROOT, "f").await;
+        let reader = client.open(&ROOT, made.ino(), Access { read: true, write: false }).await.expect("root may");
+        assert_eq!(reader.write(0, b"x").await.unwrap_err().code, Code::Invalid);
+        let writer = client.open(&ROOT, made.ino(), Access { read: false, write: true }).await.expect("root may");
+        assert_eq!(writer.read(0, 1).await.unwrap_err().code, Code::Invalid);
+        assert_eq!(writer.write(u64::MAX, b"x").await.unwrap_err().code, Code::TooLarge);
+        assert_eq!(writer.write(i64::MAX as u64, b"x").await.unwrap_err().code, Code::TooLarge);
+        assert_eq!(made.read(u64::MAX, 5).await.as_deref(), Ok(&[][..]));
+    });
+}
+
+#[test]
+fn an_unlinked_file_lives_until_its_last_close() {
+    with_cluster(2, |cluster, client| async move {
+        let file = create(&client, Ino::ROOT, "f").await;
+        file.write(0, &data_of(1, 0, 3 * CHUNK as usize)).await.expect("there is room");
+        client.unlink(&ROOT, Ino::ROOT, &name("f")).await.expect("it exists");
+        assert_eq!(file.read(2 * CHUNK, 5).await, Ok(data_of(1, 2 * CHUNK, 5)));
+        let ino = file.ino();
+        drop(file);
+        cluster.sim.sleep(std::time::Duration::from_secs(2)).await;
+        assert_eq!(client.getattr(&ROOT, ino).await.unwrap_err().code, Code::Stale, "dropping it closed it");
+        let chunks: u64 = cluster.servers().iter().map(|server| server.status().chunks).sum();
+        assert_eq!(chunks, 0);
+    });
+}
