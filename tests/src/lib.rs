@@ -90,7 +90,7 @@ impl Place {
 
     /// Starts a volume with further arguments for `aze up`; gives its name.
     pub fn up(&self, args: &[&str]) -> String {
-        let mut all = vec!["up", "--size", "256M"];
+        let mut all = vec!["up", "--size", "1G"];
         all.extend(args);
         let ran = self.aze(&all).ok();
         let line = ran.out.trim();

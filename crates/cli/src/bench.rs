@@ -90,10 +90,16 @@ struct Column {
 pub fn run(args: &Args) -> Outcome<Exit> {
     let Bench::Iops(iops) = &args.bench;
     if iops.threads == 0 || iops.files == 0 || iops.repeat == 0 || iops.bytes < BLOCK_BYTES as u64 {
-        return Err(Trouble::usage("bench iops: --threads, --files and --repeat must be at least 1, --bytes at least 1M"));
+        return Err(Trouble::usage(
+            "bench iops: --threads, --files and --repeat must be at least 1, --bytes at least 1M",
+        ));
     }
     let native = iops.native || iops.target.is_empty();
-    let session = if native { Some(Session::open(Volume::meant(iops.name.as_deref())?, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?) } else { None };
+    let session = if native {
+        Some(Session::open(Volume::meant(iops.name.as_deref())?, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?)
+    } else {
+        None
+    };
     let mut columns: Vec<Column> = Vec::new();
     if native {
         columns.push(Column { what: describe_native(), turns: Vec::new() });
@@ -112,12 +118,21 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     if let Some(session) = session {
         session.end();
     }
-    if iops.json { print_json(iops, &columns) } else { print_table(iops, &columns) }
+    if iops.json {
+        print_json(iops, &columns)
+    } else {
+        print_table(iops, &columns)
+    }
     Ok(Exit::Done)
 }
 
 /// A directory for every caller.
-fn places(iops: &Iops, session: Option<&Arc<Session>>, target: Option<usize>, turn: usize) -> Outcome<Vec<Box<dyn Place>>> {
+fn places(
+    iops: &Iops,
+    session: Option<&Arc<Session>>,
+    target: Option<usize>,
+    turn: usize,
+) -> Outcome<Vec<Box<dyn Place>>> {
     (0..iops.threads)
         .map(|caller| {
             let name = format!("bench-{}-{turn}-{caller}", std::process::id());
@@ -158,7 +173,10 @@ fn turn_of(iops: &Iops, places: &[Box<dyn Place>]) -> Outcome<[Figure; 5]> {
         if length == (count * BLOCK_BYTES) as u64 && buffer == block {
             Ok(())
         } else {
-            Err(Trouble::new(Exit::Fatal, format!("bench iops: {length} bytes were read, and not those that were written")))
+            Err(Trouble::new(
+                Exit::Fatal,
+                format!("bench iops: {length} bytes were read, and not those that were written"),
+            ))
         }
     })?;
     let remove = each(&|place, name| place.remove(name))?;
@@ -187,7 +205,8 @@ fn measure(
             .collect();
         barrier.wait();
         let started = Instant::now();
-        let results: Vec<_> = callers.into_iter().map(|caller| caller.join().expect("a caller does not panic")).collect();
+        let results: Vec<_> =
+            callers.into_iter().map(|caller| caller.join().expect("a caller does not panic")).collect();
         (started.elapsed(), results)
     });
     let mut times = results.into_iter().collect::<Outcome<Vec<_>>>()?.concat();

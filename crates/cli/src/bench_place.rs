@@ -106,17 +106,20 @@ impl Native {
     pub fn new(session: Arc<Session>, name: &str) -> Outcome<Native> {
         let name = name_of(name);
         let new = NewFile { kind: FileKind::Directory, mode: 0o755, ..empty_file(None) };
-        let created = session.ask(format!("make aze:/{name}"), session.client.create(&session.who, Ino::ROOT, &name, &new))?;
+        let created =
+            session.ask(format!("make aze:/{name}"), session.client.create(&session.who, Ino::ROOT, &name, &new))?;
         Ok(Native { dir: created.attr.ino, session, name })
     }
 
     fn make(&self, name: &str, new: &NewFile) -> Outcome<Option<Arc<File>>> {
-        let made = self.session.client.create(&self.session.who, self.dir, &name_of(name), new);
+        let entry = name_of(name);
+        let made = self.session.client.create(&self.session.who, self.dir, &entry, new);
         Ok(self.session.ask(format!("create {name}"), made)?.file)
     }
 
     fn look_up(&self, name: &str) -> Outcome<Ino> {
-        let found = self.session.client.lookup(&self.session.who, self.dir, &name_of(name));
+        let entry = name_of(name);
+        let found = self.session.client.lookup(&self.session.who, self.dir, &entry);
         Ok(self.session.ask(format!("stat {name}"), found)?.ino)
     }
 }
@@ -131,7 +134,8 @@ impl Place for Native {
     }
 
     fn remove(&self, name: &str) -> Outcome<()> {
-        let removed = self.session.client.unlink(&self.session.who, self.dir, &name_of(name));
+        let entry = name_of(name);
+        let removed = self.session.client.unlink(&self.session.who, self.dir, &entry);
         self.session.ask(format!("remove {name}"), removed)
     }
 
@@ -149,7 +153,8 @@ impl Place for Native {
     fn read(&self, name: &str, block: &mut [u8]) -> Outcome<u64> {
         let ino = self.look_up(name)?;
         let access = Access { read: true, write: false };
-        let file = self.session.ask(format!("open {name}"), self.session.client.open(&self.session.who, ino, access))?;
+        let file =
+            self.session.ask(format!("open {name}"), self.session.client.open(&self.session.who, ino, access))?;
         let mut total = 0;
         loop {
             match self.session.ask(format!("read {name}"), file.read_into(total, block))? {
@@ -189,11 +194,16 @@ pub fn describe(target: &Path) -> Outcome<Described> {
     const TMPFS: i64 = 0x0102_1994;
     const EXT: i64 = 0xEF53;
     const FUSE: i64 = 0x6573_5546;
-    let kind = crate::sys::file_system_kind(target).map_err(|error| Trouble::local(format!("look at {}", target.display()), &error))?;
+    let kind = crate::sys::file_system_kind(target)
+        .map_err(|error| Trouble::local(format!("look at {}", target.display()), &error))?;
     let (title, cached, durable) = match kind {
         TMPFS => ("tmpfs", "everything: it is the page cache", "nothing: memory"),
         EXT => ("ext4", "everything: the page cache, written back later", "nothing at the time measured: no fsync"),
-        FUSE => ("aze, mounted", "names and attributes for 1 s; data until the next open", "nothing: the servers keep it in memory"),
+        FUSE => (
+            "aze, mounted",
+            "names and attributes for 1 s; data until the next open",
+            "nothing: the servers keep it in memory",
+        ),
         _ => ("other", "unknown", "unknown"),
     };
     Ok(Described { title: title.into(), cached, durable })

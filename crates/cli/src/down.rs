@@ -5,7 +5,7 @@ use crate::launch::who;
 use crate::mounts;
 use crate::process::Process;
 use crate::session::Session;
-use crate::volume::{self, MountRecord, ServerRecord, Volume};
+use crate::volume::{self, MountRecord, ServerRecord, VARIABLE, Volume};
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -44,7 +44,13 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     let volume = match Volume::meant(args.name.as_deref()) {
         Ok(volume) => volume,
         Err(trouble) if trouble.exit == Exit::NotFound => {
-            eprintln!("nothing to end: {trouble}");
+            let named = args.name.clone().or_else(|| std::env::var(VARIABLE).ok());
+            match named.filter(|name| volume::is_name(name)) {
+                Some(name) if volume::clear_abandoned_start(&name)? => {
+                    eprintln!("volume '{name}' was never complete: cleared away");
+                }
+                _ => eprintln!("nothing to end: {trouble}"),
+            }
             return Ok(Exit::Done);
         }
         Err(trouble) => return Err(trouble),

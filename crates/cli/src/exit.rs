@@ -173,7 +173,10 @@ mod tests {
     fn a_path_is_not_named_twice() {
         let failure = Failure::new(Code::NotFound, "/a/b");
         assert_eq!(Trouble::volume("open aze:/a/b", &failure).text, "open aze:/a/b: no such file or directory");
-        assert_eq!(Trouble::volume("open aze:/a/b/c", &failure).text, "open aze:/a/b/c: /a/b: no such file or directory");
+        assert_eq!(
+            Trouble::volume("open aze:/a/b/c", &failure).text,
+            "open aze:/a/b/c: /a/b: no such file or directory"
+        );
     }
 
     #[test]

@@ -231,31 +231,41 @@ fn unmount_on_signal(mounted: &Mounted) -> Outcome<()> {
 /// What would fail later with a worse message.
 fn check(dir: &Path) -> Outcome<()> {
     let shown = dir.display();
+    if let Some(mounted) = mounts::find(dir) {
+        let what = match serving(&mounted) {
+            Some(process) => format!("a volume is mounted there already (pid {})", process.pid),
+            None => format!("a mount whose process is gone is in the way: 'aze umount {shown}' removes it"),
+        };
+        return Err(Trouble::new(Exit::Caller, format!("mount at {shown}: {what}")));
+    }
     match fs::metadata(dir) {
         Ok(meta) if !meta.is_dir() => {
             return Err(Trouble::new(Exit::Caller, format!("mount at {shown}: not a directory")));
         }
         Ok(_) => {}
-        Err(error) if error.kind() == ErrorKind::NotConnected => {
-            return Err(Trouble::new(
-                Exit::Again,
-                format!(
-                    "mount at {shown}: a mount whose process is gone is in the way: 'aze umount {shown}' removes it"
-                ),
-            ));
-        }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             return Err(Trouble::new(Exit::NotFound, format!("mount at {shown}: no such directory: make it first")));
         }
         Err(error) => return Err(Trouble::local(format!("mount at {shown}"), &error)),
     }
-    if mounts::find(dir).is_some() {
-        return Err(Trouble::new(Exit::Caller, format!("mount at {shown}: a volume is mounted there already")));
+    match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            let text =
+                "only root may use /dev/fuse on this machine: its administrator can change that: chmod 666 /dev/fuse";
+            return Err(Trouble::new(Exit::Denied, text));
+        }
+        Err(_) => {
+            let text = "this machine has no usable /dev/fuse: its administrator must load the kernel module 'fuse'";
+            return Err(Trouble::new(Exit::Caller, text));
+        }
     }
-    if !Path::new("/dev/fuse").exists() {
+    if let Err(error) = std::fs::File::options().read(true).write(true).open("/dev/fuse")
+        && error.kind() == ErrorKind::PermissionDenied
+    {
         return Err(Trouble::new(
-            Exit::Caller,
-            "this machine has no /dev/fuse: its administrator must load the kernel module 'fuse'",
+            Exit::Denied,
+            "/dev/fuse is closed to you: its administrator must open it to users ('chmod 666 /dev/fuse', as udev does)",
         ));
     }
     if sys::uid() != 0 && !is_installed("fusermount3") {

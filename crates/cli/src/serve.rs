@@ -22,6 +22,10 @@ use std::time::Duration;
 /// Memory that is kept ready ahead of its use, in bytes: some tenths of a second of writing.
 const FAULT_AHEAD_BYTES_MAX: u64 = 256 << 20;
 
+/// How long a server waits for another one: half of what its askers wait for it, so that they are
+/// told which server is silent before they give up themselves.
+const PEER_TIME_MAX: Duration = Duration::from_millis(DEADLINE_MS_DEFAULT as u64 / 2);
+
 /// Run one server of a volume: what 'aze up' starts.
 ///
 /// Reads its order as a line of JSON from standard input, says on standard output when it listens
@@ -114,7 +118,7 @@ fn config(order: &Order, dir: &Path) -> Outcome<Config> {
         owner_uid: owner.uid,
         owner_gid: owner.gid,
         tcp_only: order.tcp_only,
-        deadline: Duration::from_millis(DEADLINE_MS_DEFAULT.into()),
+        deadline: PEER_TIME_MAX,
         switches: aze_server::sabotage::Switches::default(),
     })
 }

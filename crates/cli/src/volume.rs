@@ -19,6 +19,9 @@ use std::path::{Path, PathBuf};
 /// Longest name of a volume: what is left of the 107 bytes of a socket's path in usual directories.
 const NAME_BYTES_MAX: usize = 64;
 
+/// File with the process that starts the volume, for as long as there is no record.
+const STARTER: &str = "starter";
+
 /// Names the environment variable that says which volume is meant.
 pub const VARIABLE: &str = "AZE_VOLUME";
 
@@ -179,29 +182,43 @@ impl Volume {
 
 /// Makes the directory of a new volume.
 pub fn create_dir(name: &str) -> Outcome<PathBuf> {
-    let root = roots().into_iter().next().expect("there is always a place to try");
-    make_dir(&root)?;
-    check_ours(&root)?;
+    let root = usable_root()?;
     let dir = root.join(name);
+    clear_abandoned(&dir)?;
     match DirBuilder::new().mode(0o700).create(&dir) {
-        Ok(()) => Ok(dir),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(Trouble::new(
-            Exit::Caller,
-            format!(
-                "volume '{name}' exists already in {}: choose another --name, or end it with 'aze down --name {name}'",
-                root.display()
-            ),
-        )),
-        Err(error) => Err(Trouble::local(format!("make directory {}", dir.display()), &error)),
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let root = root.display();
+            let text = format!(
+                "volume '{name}' exists already in {root}: choose another --name, or end it with 'aze down --name {name}'"
+            );
+            return Err(Trouble::new(Exit::Caller, text));
+        }
+        Err(error) => return Err(Trouble::local(format!("make directory {}", dir.display()), &error)),
     }
+    let starter = serde_json::to_vec(&Process::me()).expect("two numbers become JSON");
+    write_whole(&dir.join(STARTER), &starter)?;
+    Ok(dir)
+}
+
+/// Removes what an interrupted `aze up` has left of volume `name`; says whether there was anything.
+pub fn clear_abandoned_start(name: &str) -> Outcome<bool> {
+    roots().iter().try_fold(false, |cleared, root| Ok(clear_abandoned(&root.join(name))? || cleared))
+}
+
+/// A volume whose starter has gone before it was complete is none: its servers end by themselves.
+fn clear_abandoned(dir: &Path) -> Outcome<bool> {
+    let starter = fs::read(dir.join(STARTER)).ok().and_then(|text| serde_json::from_slice::<Process>(&text).ok());
+    let is_abandoned = starter.is_some_and(|starter| !starter.is_alive()) && !dir.join("volume.json").exists();
+    if is_abandoned {
+        remove_dir(dir)?;
+    }
+    Ok(is_abandoned)
 }
 
 /// Makes sure that this node has the directory of volume `name`; others may have made it at the same time.
 pub fn share_dir(name: &str) -> Outcome<PathBuf> {
-    let root = roots().into_iter().next().expect("there is always a place to try");
-    make_dir(&root)?;
-    check_ours(&root)?;
-    let dir = root.join(name);
+    let dir = usable_root()?.join(name);
     make_dir(&dir)?;
     check_private(&dir, "directory")?;
     Ok(dir)
@@ -220,7 +237,10 @@ pub fn remove_dir(dir: &Path) -> Outcome<()> {
 /// Writes `volume.json`.
 pub fn write_record(dir: &Path, record: &Record) -> Outcome<()> {
     let text = serde_json::to_vec_pretty(record).expect("a record of strings and numbers becomes JSON");
-    write_whole(&dir.join("volume.json"), &text)
+    write_whole(&dir.join("volume.json"), &text)?;
+    // From here on the record tells all; a node that did not start the volume has no such file.
+    let _ = fs::remove_file(dir.join(STARTER));
+    Ok(())
 }
 
 /// Writes `secret`.
@@ -272,6 +292,14 @@ fn roots() -> Vec<PathBuf> {
         fs::metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == sys::uid() && meta.mode() & 0o200 != 0)
     };
     set("XDG_RUNTIME_DIR").filter(usable).map(|dir| dir.join("aze")).into_iter().chain([fallback]).collect()
+}
+
+/// Where a new volume's directory goes.
+fn usable_root() -> Outcome<PathBuf> {
+    let root = roots().into_iter().next().expect("there is always a place to try");
+    make_dir(&root)?;
+    check_ours(&root)?;
+    Ok(root)
 }
 
 /// Decides which volume is meant.

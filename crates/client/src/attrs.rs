@@ -34,7 +34,10 @@ impl Core {
         loop {
             let known = inode.attr();
             let request = Request::Report { ino: known.ino, generation: known.generation, end: 0, wide: false };
-            let reported = self.ask(who, Place::Home(known.ino), &request).await.and_then(|reply| self.attributes(&request, reply));
+            let reported = self
+                .ask(who, Place::Home(known.ino), &request)
+                .await
+                .and_then(|reply| self.attributes(&request, reply));
             match reported {
                 Err(failure) if crate::data::is_stale(&failure) => {
                     until.check(self, &failure, &request)?;

@@ -118,7 +118,8 @@ impl Client {
     /// The first report that failed; the session has ended all the same.
     pub async fn close(&self) -> Result<(), Failure> {
         let core = &self.core;
-        let reports = core.inodes.all().into_iter().map(|inode| async move { core.flush(&inode.opener(), &inode).await });
+        let reports =
+            core.inodes.all().into_iter().map(|inode| async move { core.flush(&inode.opener(), &inode).await });
         let reported: Result<Vec<()>, Failure> = join_all(reports).await.into_iter().collect();
         let talked = core.routes.read().talked_to();
         let nobody = Identity::default();

@@ -2,7 +2,9 @@
 
 use crate::client::{Client, Config, Core, unexpected};
 use aze_io::Io;
-use aze_proto::{Code, Failure, Identity, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap};
+use aze_proto::{
+    Code, Failure, Identity, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap,
+};
 use aze_rpc::{Ask, Caller, CallerConfig, Target};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -46,14 +48,17 @@ async fn first_map(io: &Io, config: &Config) -> Result<ShardMap, Failure> {
     if !rest.is_empty() {
         rest.rotate_left((io.random_u64() % rest.len() as u64) as usize);
     }
-    let mut asked: FuturesUnordered<_> = (0u16..).zip(seeds.into_iter().take(SEEDS_MAX)).map(|(turn, (host, addresses))| {
-        let target = Target { index: ServerIndex(turn), host: host.clone(), addresses: addresses.clone() };
-        let caller = &caller;
-        async move {
-            io.sleep(NEXT_SEED_AFTER * u32::from(turn)).await;
-            get_map(caller, &target, config.deadline).await
-        }
-    }).collect();
+    let mut asked: FuturesUnordered<_> = (0u16..)
+        .zip(seeds.into_iter().take(SEEDS_MAX))
+        .map(|(turn, (host, addresses))| {
+            let target = Target { index: ServerIndex(turn), host: host.clone(), addresses: addresses.clone() };
+            let caller = &caller;
+            async move {
+                io.sleep(NEXT_SEED_AFTER * u32::from(turn)).await;
+                get_map(caller, &target, config.deadline).await
+            }
+        })
+        .collect();
     let mut failures = Vec::new();
     while let Some(answer) = asked.next().await {
         match answer {
@@ -67,9 +72,20 @@ async fn first_map(io: &Io, config: &Config) -> Result<ShardMap, Failure> {
 async fn get_map(caller: &Caller, target: &Target, deadline: Duration) -> Result<ShardMap, Failure> {
     let (identity, request) = (Identity::default(), Request::GetMap);
     let (map_epoch, namespace_epoch) = (MapEpoch(0), NamespaceEpoch(0));
-    let ask = Ask { to: target, shard: ShardId(0), map_epoch, namespace_epoch, identity: &identity, request: &request, payload: &[], deadline };
+    let ask = Ask {
+        to: target,
+        shard: ShardId(0),
+        map_epoch,
+        namespace_epoch,
+        identity: &identity,
+        request: &request,
+        payload: &[],
+        deadline,
+    };
     match caller.ask(ask).await?.reply {
-        Reply::Map { map } if map.servers.is_empty() => Err(Failure::new(Code::Malformed, format!("{target} has a map without servers"))),
+        Reply::Map { map } if map.servers.is_empty() => {
+            Err(Failure::new(Code::Malformed, format!("{target} has a map without servers")))
+        }
         Reply::Map { map } => Ok(map),
         other => Err(unexpected(&request, &other)),
     }
@@ -81,6 +97,8 @@ fn no_map(volume: &str, failures: Vec<Failure>) -> Failure {
     let told = failures.iter().find(telling).or(failures.first());
     match told {
         Some(failure) => failure.clone().during(format!("connecting to volume '{volume}'")),
-        None => Failure::new(Code::Invalid, format!("connecting to volume '{volume}': no server is named: is it running?")),
+        None => {
+            Failure::new(Code::Invalid, format!("connecting to volume '{volume}': no server is named: is it running?"))
+        }
     }
 }

@@ -131,9 +131,16 @@ impl File {
         }
     }
 
-    async fn ask_chunk(&self, attr: &Attr, chunk: u64, request: &Request, payload: &[u8]) -> Result<(Reply, Vec<u8>), Failure> {
+    async fn ask_chunk(
+        &self,
+        attr: &Attr,
+        chunk: u64,
+        request: &Request,
+        payload: &[u8],
+    ) -> Result<(Reply, Vec<u8>), Failure> {
         let shard = self.core.routes.read().map.chunk_shard(attr, chunk);
-        let question = Question { who: &self.who, place: Place::Shard(shard), knowing: Knowing::Latest, request, payload };
+        let question =
+            Question { who: &self.who, place: Place::Shard(shard), knowing: Knowing::Latest, request, payload };
         let answer = self.core.ask_question(question).await?;
         Ok((answer.reply, answer.payload))
     }
@@ -217,6 +224,12 @@ impl File {
 
     /// Reads a range, holes as zeros; gives the file's size if chunk 0 told it.
     async fn read_spans(&self, attr: &Attr, offset: u64, buf: &mut [u8]) -> Result<Option<u64>, Failure> {
+        let mut cut = spans(offset, buf.len(), attr.chunk_bits);
+        if let (Some(only), None) = (cut.next(), cut.next()) {
+            let chunk = self.read_chunk(attr, only).await?;
+            fill(buf, &chunk);
+            return Ok(chunk.size);
+        }
         let mut size = None;
         let reads = spans(offset, buf.len(), attr.chunk_bits).map(|span| self.read_chunk(attr, span));
         let place = |chunk: Chunk| {
@@ -248,7 +261,10 @@ impl File {
         let map = self.core.routes.read().map.clone();
         let index = map.server_of(map.chunk_shard(attr, chunk)).unwrap_or(ServerIndex(u16::MAX));
         let host = map.server(index).map_or("an unknown node", |server| &server.host);
-        let detail = format!("chunk {chunk} of inode {} from server {index} on {host} does not match its checksums, read twice", attr.ino);
+        let detail = format!(
+            "chunk {chunk} of inode {} from server {index} on {host} does not match its checksums, read twice",
+            attr.ino
+        );
         Failure::new(Code::Corrupt, detail)
     }
 }

@@ -155,7 +155,11 @@ mod tests {
         assert_eq!(dirs.get(&user(1), Ino(1), &name("to5"), next), None, "it may have been renamed");
         assert_eq!(dirs.get(&user(1), Ino(5), &name("to6"), next), None, "it may have lost rights");
         assert_eq!(dirs.get(&user(1), Ino(6), &name("to7"), next), Some(Ino(7)));
-        assert_eq!(dirs.get(&user(1), Ino(6), &name("to7"), NOW), None, "whoever began under the old epoch walks again");
+        assert_eq!(
+            dirs.get(&user(1), Ino(6), &name("to7"), NOW),
+            None,
+            "whoever began under the old epoch walks again"
+        );
         dirs.adopt(NOW, true, &[]);
         assert_eq!(dirs.epoch(), next, "an epoch never goes back");
         dirs.adopt(NamespaceEpoch(4), true, &[]);

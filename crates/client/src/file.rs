@@ -105,7 +105,11 @@ impl File {
 
     /// Fails unless the file was opened for what is about to be done.
     pub(crate) fn check_open_for(&self, allowed: bool, what: &str) -> Result<(), Failure> {
-        if allowed { Ok(()) } else { Err(Failure::new(Code::Invalid, format!("inode {} was not opened for {what}", self.ino()))) }
+        if allowed {
+            Ok(())
+        } else {
+            Err(Failure::new(Code::Invalid, format!("inode {} was not opened for {what}", self.ino())))
+        }
     }
 
     /// Reports the time of writes that have not been reported. Data and size are with the servers

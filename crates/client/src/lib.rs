@@ -28,5 +28,5 @@ pub use file::{Access, File};
 pub use find::FoundPath;
 pub use list::Listing;
 pub use names::{Created, NewFile};
-pub use usage::UsageSum;
+pub use usage::{EachDir, UsageSum};
 pub use volume::Space;

@@ -37,7 +37,14 @@ impl Client {
     /// [`Code::AccessDenied`](aze_proto::Code::AccessDenied),
     /// [`Code::Stale`](aze_proto::Code::Stale). A server that does not answer is no error as long as
     /// others do, but stated in [`Listing::failure`].
-    pub async fn list(&self, who: &Identity, dir: Ino, after: u64, limit: usize, attrs: bool) -> Result<Listing, Failure> {
+    pub async fn list(
+        &self,
+        who: &Identity,
+        dir: Ino,
+        after: u64,
+        limit: usize,
+        attrs: bool,
+    ) -> Result<Listing, Failure> {
         let core = &self.core;
         let holders = core.holders(who, dir).await?;
         let limit = limit.clamp(1, LIST_ENTRIES_MAX);

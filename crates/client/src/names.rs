@@ -65,14 +65,26 @@ impl Core {
         }
     }
 
-    pub(crate) async fn lookup(&self, who: &Identity, parent: Ino, name: &Name, knowing: Knowing) -> Result<Entry, Failure> {
+    pub(crate) async fn lookup(
+        &self,
+        who: &Identity,
+        parent: Ino,
+        name: &Name,
+        knowing: Knowing,
+    ) -> Result<Entry, Failure> {
         let request = Request::Lookup { parent, name: name.clone() };
         let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await?;
         self.entry(&request, reply)
     }
 
     /// Looks a name up, with the attributes of what it names.
-    pub(crate) async fn lookup_attr(&self, who: &Identity, parent: Ino, name: &Name, knowing: Knowing) -> Result<Attr, Failure> {
+    pub(crate) async fn lookup_attr(
+        &self,
+        who: &Identity,
+        parent: Ino,
+        name: &Name,
+        knowing: Knowing,
+    ) -> Result<Attr, Failure> {
         let until = self.patience();
         loop {
             let entry = self.lookup(who, parent, name, knowing).await?;
@@ -107,23 +119,6 @@ impl Core {
         new: &NewFile,
         knowing: Knowing,
     ) -> Result<Created, Failure> {
-        let until = self.patience();
-        loop {
-            match self.create_once(who, parent, name, new, knowing).await {
-                Err(failure) if failure.code == Code::Stale => self.look_again(until, failure).await?,
-                answer => return answer,
-            }
-        }
-    }
-
-    async fn create_once(
-        self: &Arc<Self>,
-        who: &Identity,
-        parent: Ino,
-        name: &Name,
-        new: &NewFile,
-        knowing: Knowing,
-    ) -> Result<Created, Failure> {
         let access = new.open.filter(|_| new.kind == FileKind::File);
         let handle = access.map(|_| self.new_handle());
         let request = Request::Create {
@@ -137,24 +132,52 @@ impl Core {
             open: handle,
             chunk_bits: new.chunk_bits,
         };
-        let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await?;
-        let entry = self.entry(&request, reply)?;
-        match (access, handle, &entry.attr) {
-            (Some(access), Some(handle), Some(attr)) if entry.created => {
+        let until = self.patience();
+        loop {
+            let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await?;
+            let entry = self.entry(&request, reply)?;
+            match self.made(who, &entry, access.zip(handle)).await {
+                Err(failure) if failure.code == Code::Stale && !entry.created => {
+                    self.look_again(until, failure).await?
+                }
+                made => return made,
+            }
+        }
+    }
+
+    /// What was made or found, opened if that is wanted: one that was made is open already.
+    async fn made(
+        self: &Arc<Self>,
+        who: &Identity,
+        entry: &Entry,
+        open: Option<(Access, u64)>,
+    ) -> Result<Created, Failure> {
+        let created = entry.created;
+        match (open, &entry.attr) {
+            (Some((access, handle)), Some(attr)) if created => {
                 let file = File::opened(self, who, attr, access, handle);
-                Ok(Created { attr: attr.clone(), created: true, file: Some(file) })
+                Ok(Created { attr: attr.clone(), created, file: Some(file) })
             }
-            (Some(access), _, _) if entry.kind == FileKind::File => {
+            (Some((access, _)), _) if entry.kind == FileKind::File => {
                 let file = self.open(who, entry.ino, access).await?;
-                Ok(Created { attr: file.attr(), created: entry.created, file: Some(file) })
+                Ok(Created { attr: file.attr(), created, file: Some(file) })
             }
-            (Some(access), _, _) if entry.kind == FileKind::Directory && access.write => Err(Code::IsDirectory.into()),
-            _ => Ok(Created { attr: self.entry_attr(who, &entry).await?, created: entry.created, file: None }),
+            (Some((access, _)), _) if entry.kind == FileKind::Directory && access.write => {
+                Err(Code::IsDirectory.into())
+            }
+            _ => Ok(Created { attr: self.entry_attr(who, entry).await?, created, file: None }),
         }
     }
 
     /// Takes a name away.
-    pub(crate) async fn remove(&self, who: &Identity, parent: Ino, name: &Name, is_dir: bool, knowing: Knowing) -> Result<(), Failure> {
+    pub(crate) async fn remove(
+        &self,
+        who: &Identity,
+        parent: Ino,
+        name: &Name,
+        is_dir: bool,
+        knowing: Knowing,
+    ) -> Result<(), Failure> {
         let request = match is_dir {
             true => Request::Rmdir { parent, name: name.clone() },
             false => Request::Unlink { parent, name: name.clone() },
@@ -181,7 +204,14 @@ impl Core {
         done(&request, reply?)
     }
 
-    pub(crate) async fn link(&self, who: &Identity, ino: Ino, parent: Ino, name: &Name, knowing: Knowing) -> Result<Attr, Failure> {
+    pub(crate) async fn link(
+        &self,
+        who: &Identity,
+        ino: Ino,
+        parent: Ino,
+        name: &Name,
+        knowing: Knowing,
+    ) -> Result<Attr, Failure> {
         let request = Request::Link { parent, name: name.clone(), ino };
         let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await?;
         self.attributes(&request, reply)

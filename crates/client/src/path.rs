@@ -60,7 +60,16 @@ impl<'a> Walk<'a> {
             return Err(Failure::new(Code::Invalid, "a path has to begin with '/'"));
         }
         let ahead = components(path).collect();
-        Ok(Walk { core, who, epoch: core.dirs.epoch(), ahead, above: vec![Ino::ROOT], links: 0, cached: Vec::new(), elsewhere: None })
+        Ok(Walk {
+            core,
+            who,
+            epoch: core.dirs.epoch(),
+            ahead,
+            above: vec![Ino::ROOT],
+            links: 0,
+            cached: Vec::new(),
+            elsewhere: None,
+        })
     }
 
     fn knowing(&self) -> Knowing {
@@ -72,7 +81,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Walks to the last component.
-    async fn to_last(&mut self) -> Result<Arrival, Failure> {
+    async fn walk_to_last(&mut self) -> Result<Arrival, Failure> {
         while let Some(component) = self.ahead.pop_front() {
             if component == b".." {
                 if self.above.len() > 1 {
@@ -139,7 +148,8 @@ impl<'a> Walk<'a> {
                     self.cached.iter().for_each(|(parent, name)| self.core.dirs.forget(*parent, name));
                     return Ok(true);
                 }
-                answer => drop(answer?),
+                Err(failure) => return Err(failure),
+                Ok(_) => {}
             }
         }
         Ok(false)
@@ -163,7 +173,7 @@ impl Core {
         let until = self.patience();
         loop {
             let mut walk = Walk::new(self, who, path)?;
-            let done = match walk.to_last().await {
+            let done = match walk.walk_to_last().await {
                 Ok(arrival) => end.arrived(&mut walk, arrival).await,
                 Err(failure) => Err(failure),
             };
@@ -201,7 +211,7 @@ impl AtEnd for Resolve {
                 return Ok(attr);
             }
             walk.follow(attr.ino).await?;
-            at = walk.to_last().await?;
+            at = walk.walk_to_last().await?;
         }
     }
 }
@@ -245,7 +255,7 @@ impl AtEnd for Make<'_> {
                 return Ok(made);
             }
             walk.follow(made.attr.ino).await?;
-            at = walk.to_last().await?;
+            at = walk.walk_to_last().await?;
         }
     }
 }
@@ -275,7 +285,7 @@ impl AtEnd for Rename<'_> {
     async fn arrived(&mut self, walk: &mut Walk<'_>, at: Arrival) -> Result<(), Failure> {
         let (parent, name) = named(at)?;
         let mut second = Walk { epoch: walk.epoch, ..Walk::new(walk.core, walk.who, self.to)? };
-        let arrived = second.to_last().await.and_then(named);
+        let arrived = second.walk_to_last().await.and_then(named);
         walk.cached.append(&mut second.cached);
         walk.elsewhere = Some(second.here());
         let (to_parent, to_name) = arrived?;
@@ -359,7 +369,8 @@ impl Client {
     /// [`Code::NotDirectory`] if something else is in the way; as [`Client::create`].
     pub async fn mkdir_all(&self, who: &Identity, path: &[u8], mode: u32) -> Result<Attr, Failure> {
         let parts: Vec<Vec<u8>> = components(path).collect();
-        let upto = |count: usize| parts[..count].iter().flat_map(|part| [b"/", part.as_slice()]).collect::<Vec<_>>().concat();
+        let upto =
+            |count: usize| parts[..count].iter().flat_map(|part| [b"/", part.as_slice()]).collect::<Vec<_>>().concat();
         let mut there = parts.len();
         while there > 0 {
             match self.resolve(who, &upto(there), true).await {

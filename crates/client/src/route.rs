@@ -5,7 +5,8 @@
 
 use crate::client::{Core, unexpected};
 use aze_proto::{
-    Code, Failure, Identity, Ino, Name, NameHash, NamespaceEpoch, Refusal, Reply, Request, ServerIndex, ShardId, ShardMap,
+    Code, Failure, Identity, Ino, Name, NameHash, NamespaceEpoch, Refusal, Reply, Request, ServerIndex, ShardId,
+    ShardMap,
 };
 use aze_rpc::{Answer, Ask, Target};
 use std::sync::Arc;
@@ -31,13 +32,19 @@ struct Server {
 impl Routes {
     pub(crate) fn new(map: ShardMap) -> Routes {
         let servers = map.indexes().zip(&map.servers);
-        let servers = servers.map(|(index, info)| Server { target: Target::of(index, info), talked: AtomicBool::new(false) }).collect();
+        let servers = servers
+            .map(|(index, info)| Server { target: Target::of(index, info), talked: AtomicBool::new(false) })
+            .collect();
         Routes { map: Arc::new(map), servers }
     }
 
     /// The servers that know the session.
     pub(crate) fn talked_to(&self) -> Vec<ServerIndex> {
-        self.servers.iter().filter(|server| server.talked.load(Ordering::Relaxed)).map(|server| server.target.index).collect()
+        self.servers
+            .iter()
+            .filter(|server| server.talked.load(Ordering::Relaxed))
+            .map(|server| server.target.index)
+            .collect()
     }
 
     fn locate(&self, place: Place<'_>) -> Result<(ShardId, &Server), Failure> {
@@ -54,7 +61,9 @@ impl Routes {
         let server = index.and_then(|index| self.servers.get(usize::from(index.0)));
         match server {
             Some(server) => Ok((shard, server)),
-            None => Err(Failure::new(Code::Invalid, format!("{place:?}: volume '{}' has no such place", self.map.volume))),
+            None => {
+                Err(Failure::new(Code::Invalid, format!("{place:?}: volume '{}' has no such place", self.map.volume)))
+            }
         }
     }
 }
@@ -98,13 +107,24 @@ impl Core {
     }
 
     /// Asks without a payload.
-    pub(crate) async fn ask_knowing(&self, who: &Identity, place: Place<'_>, knowing: Knowing, request: &Request) -> Result<Reply, Failure> {
+    pub(crate) async fn ask_knowing(
+        &self,
+        who: &Identity,
+        place: Place<'_>,
+        knowing: Knowing,
+        request: &Request,
+    ) -> Result<Reply, Failure> {
         let question = Question { who, place, knowing, request, payload: &[] };
         Ok(self.ask_question(question).await?.reply)
     }
 
     /// Asks a server as a whole.
-    pub(crate) async fn ask_server(&self, who: &Identity, server: ServerIndex, request: &Request) -> Result<Reply, Failure> {
+    pub(crate) async fn ask_server(
+        &self,
+        who: &Identity,
+        server: ServerIndex,
+        request: &Request,
+    ) -> Result<Reply, Failure> {
         self.ask(who, Place::Server(server), request).await
     }
 
@@ -154,7 +174,8 @@ impl Core {
         let (map_epoch, namespace_epoch) = (known.map.epoch, self.dirs.epoch());
         let request = &Request::GetMap;
         let (shard, deadline) = (ShardId(0), self.deadline);
-        let ask = Ask { to: from, shard, map_epoch, namespace_epoch, identity: &nobody, request, payload: &[], deadline };
+        let ask =
+            Ask { to: from, shard, map_epoch, namespace_epoch, identity: &nobody, request, payload: &[], deadline };
         let map = match self.caller.ask(ask).await?.reply {
             Reply::Map { map } => map,
             other => return Err(unexpected(request, &other)),
@@ -175,7 +196,10 @@ impl Core {
         let mut moved = Vec::new();
         for (index, (old, new)) in next.map.indexes().zip(routes.servers.iter().zip(&next.servers)) {
             new.talked.store(old.talked.load(Ordering::Relaxed), Ordering::Relaxed);
-            if old.target != new.target || routes.map.servers[usize::from(index.0)].incarnation != next.map.servers[usize::from(index.0)].incarnation {
+            if old.target != new.target
+                || routes.map.servers[usize::from(index.0)].incarnation
+                    != next.map.servers[usize::from(index.0)].incarnation
+            {
                 moved.push(index);
             }
         }
@@ -215,7 +239,8 @@ impl Patience {
         if !self.is_over(core) {
             return Ok(());
         }
-        let detail = format!("{}: refused again and again for {:.1} s: {refusal}", request.name(), core.deadline.as_secs_f64());
+        let detail =
+            format!("{}: refused again and again for {:.1} s: {refusal}", request.name(), core.deadline.as_secs_f64());
         Err(Failure::new(Code::TimedOut, detail))
     }
 }

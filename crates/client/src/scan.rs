@@ -235,7 +235,9 @@ impl Scan<'_> {
         match self.failure {
             None => Ok(()),
             Some(first) if self.failures == 1 => Err(first),
-            Some(first) => Err(Failure { detail: format!("{} (and {} more)", first.detail, self.failures - 1), ..first }),
+            Some(first) => {
+                Err(Failure { detail: format!("{} (and {} more)", first.detail, self.failures - 1), ..first })
+            }
         }
     }
 }

@@ -17,6 +17,9 @@ pub struct UsageSum {
     pub bytes: u64,
 }
 
+/// Is told the path of a directory, relative to the root of the tree, and what it adds up to.
+pub type EachDir<'a> = &'a mut (dyn FnMut(&[u8], &UsageSum) + Send);
+
 impl UsageSum {
     fn add(&mut self, other: UsageSum) {
         self.files += other.files;
@@ -33,14 +36,10 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::find`]; `each_dir` is then told nothing.
-    pub async fn usage(
-        &self,
-        who: &Identity,
-        root: Ino,
-        each_dir: Option<&mut (dyn FnMut(&[u8], &UsageSum) + Send)>,
-    ) -> Result<UsageSum, Failure> {
+    pub async fn usage(&self, who: &Identity, root: Ino, each_dir: Option<EachDir<'_>>) -> Result<UsageSum, Failure> {
         let mut total = UsageSum::default();
-        let mut by_dir: Option<BTreeMap<Vec<u8>, UsageSum>> = each_dir.is_some().then(|| BTreeMap::from([(Vec::new(), UsageSum::default())]));
+        let mut by_dir: Option<BTreeMap<Vec<u8>, UsageSum>> =
+            each_dir.is_some().then(|| BTreeMap::from([(Vec::new(), UsageSum::default())]));
         let mut linked = BTreeSet::new();
         let mut take = |page: &ScanPage| {
             let mut add = |dir: &[u8], sum: UsageSum| {

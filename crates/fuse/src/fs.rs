@@ -1,33 +1,25 @@
-//! The requests of the kernel, one method each.
-//!
-//! `Door` answers them on the thread that read them: waking another one would cost more than most
-//! requests take.
+//! The requests of the kernel, one method each: what it says is turned into one call of [`Door`], and
+//! the outcome into a reply.
 
-use crate::handles::Handles;
-use crate::identity::{self, Callers};
-use crate::journal::Journal;
+use crate::door::{Door, ino, new_file};
 use crate::stream::Stream;
 use crate::translate;
 use crate::{REQUEST_BYTES, VALIDITY};
-use aze_client::{Access, Client, File, NewFile};
-use aze_io::Io;
-use aze_io::real::Runtime;
+use aze_client::NewFile;
 use aze_proto::attr::{Attr, Change, FileKind};
-use aze_proto::error::{Code, Failure};
 use aze_proto::ids::Ino;
 use aze_proto::limits::NAME_BYTES_MAX;
 use fuser::{
-    Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use std::cell::RefCell;
 use std::ffi::OsStr;
-use std::future::Future;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 /// Requests that the kernel may have under way without anybody waiting for them: read-ahead and
 /// direct I/O. Enough to keep every server of a large volume busy with one stream.
@@ -39,222 +31,9 @@ const STATFS_BLOCK_BYTES: u64 = 4096;
 /// An inode number is never issued twice, so the kernel need not tell two files of one number apart.
 const ONE_GENERATION: Generation = Generation(0);
 
-/// What the kernel is given where nothing may be kept.
-const NOTHING: Duration = Duration::ZERO;
-
 thread_local! {
     /// Where this thread's reads land; grown once to the largest request.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// The door of one mount.
-pub struct Door {
-    client: Arc<Client>,
-    runtime: Arc<Runtime>,
-    io: Io,
-    callers: Callers,
-    journal: Journal,
-    files: Handles<File>,
-    streams: Handles<Stream>,
-}
-
-impl Door {
-    /// A door to the client's volume.
-    pub fn new(client: Arc<Client>, runtime: Arc<Runtime>) -> Door {
-        let io = runtime.io();
-        Door {
-            callers: Callers::new(io.clone(), identity::own()),
-            journal: Journal::new(io.clone()),
-            files: Handles::default(),
-            streams: Handles::default(),
-            client,
-            runtime,
-            io,
-        }
-    }
-
-    /// Blocks until the client has an answer; tells the log of failures that are nobody's fault here.
-    fn serve<T>(
-        &self,
-        operation: &str,
-        ino: INodeNo,
-        answer: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Errno> {
-        self.runtime.block_on(answer).map_err(|failure| {
-            self.journal.note(format_args!("{operation} {}", ino.0), &failure);
-            translate::errno(&failure)
-        })
-    }
-
-    fn file(&self, handle: FileHandle) -> Result<Arc<File>, Errno> {
-        self.files.get(handle.0).ok_or(Errno::EBADF)
-    }
-
-    fn stream(&self, handle: FileHandle) -> Result<Arc<Stream>, Errno> {
-        self.streams.get(handle.0).ok_or(Errno::EBADF)
-    }
-
-    fn lookup_attr(&self, request: &Request, parent: INodeNo, name: &OsStr) -> Result<Attr, Errno> {
-        let who = self.callers.who(request);
-        self.serve("lookup in", parent, async {
-            let attr = self.client.lookup(&who, ino(parent), &translate::name(name)?).await?;
-            // A directory's counts and times are gathered only when they are asked for.
-            if attr.kind == FileKind::Directory { self.client.getattr(&who, attr.ino).await } else { Ok(attr) }
-        })
-    }
-
-    fn make(&self, request: &Request, parent: INodeNo, name: &OsStr, new: &NewFile) -> Result<Attr, Errno> {
-        let who = self.callers.who(request);
-        let made = self.serve("create in", parent, async {
-            self.client.create(&who, ino(parent), &translate::name(name)?, new).await
-        })?;
-        Ok(made.attr)
-    }
-
-    fn change(
-        &self,
-        request: &Request,
-        target: INodeNo,
-        size: Option<u64>,
-        handle: Option<FileHandle>,
-        change: &Change,
-    ) -> Result<Attr, Errno> {
-        let who = self.callers.who(request);
-        let file = handle.and_then(|handle| self.files.get(handle.0));
-        self.serve("setattr of", target, async {
-            let mut attr = None;
-            if let Some(size) = size {
-                attr = Some(self.client.truncate(&who, ino(target), size, file.as_deref()).await?);
-            }
-            match attr {
-                _ if *change != Change::default() => self.client.setattr(&who, ino(target), change).await,
-                Some(attr) => Ok(attr),
-                None => self.client.getattr(&who, ino(target)).await,
-            }
-        })
-    }
-
-    fn open_file(&self, request: &Request, target: INodeNo, flags: OpenFlags) -> Result<u64, Errno> {
-        let who = self.callers.who(request);
-        let file = self.serve("open of", target, async {
-            let file = self.client.open(&who, ino(target), access(flags)).await?;
-            if flags.0 & libc::O_TRUNC != 0 {
-                self.client.truncate(&who, ino(target), 0, Some(&file)).await?;
-            }
-            Ok(file)
-        })?;
-        Ok(self.files.insert(file))
-    }
-
-    fn create_file(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        flags: OpenFlags,
-    ) -> Result<(Attr, u64), Errno> {
-        let who = self.callers.who(request);
-        let new = NewFile {
-            exclusive: flags.0 & libc::O_EXCL != 0,
-            open: Some(access(flags)),
-            ..new_file(FileKind::File, mode)
-        };
-        let (attr, file) = self.serve("create in", parent, async {
-            let made = self.client.create(&who, ino(parent), &translate::name(name)?, &new).await?;
-            // The name has come to be since the kernel looked, and it is no file: ESTALE makes it look again.
-            let Some(file) = made.file else { return Err(Code::Stale.into()) };
-            if !made.created && flags.0 & libc::O_TRUNC != 0 {
-                return Ok((self.client.truncate(&who, made.attr.ino, 0, Some(&file)).await?, file));
-            }
-            Ok((made.attr, file))
-        })?;
-        Ok((attr, self.files.insert(file)))
-    }
-
-    /// An append goes to where the file ends now, not to where this kernel last saw its end: another
-    /// node may have written since. Appends of several nodes *at the same time* are not kept apart.
-    fn append_file(&self, request: &Request, target: INodeNo, file: &File, data: &[u8]) -> Result<(), Errno> {
-        let who = self.callers.who(request);
-        self.serve("append to", target, async {
-            let end = self.client.getattr(&who, file.ino()).await?.size;
-            file.write(end, data).await
-        })
-    }
-
-    /// Gives entries from `offset` on to `give`, which says whether it had room for one.
-    fn read_dir(
-        &self,
-        request: &Request,
-        handle: FileHandle,
-        offset: u64,
-        attrs: bool,
-        mut give: impl FnMut(Entry<'_>) -> bool,
-    ) -> Result<(), Errno> {
-        let stream = self.stream(handle)?;
-        let who = self.callers.who(request);
-        let mut place = stream.seek(offset);
-        let mut given = false;
-        for (next, name) in [(1, "."), (2, "..")] {
-            if offset < next {
-                if !give(Entry::dots(stream.dir, next, name)) {
-                    return Ok(());
-                }
-                place.take_dots(next);
-                given = true;
-            }
-        }
-        let answer = self.serve("readdir of", INodeNo(stream.dir.0), async {
-            loop {
-                let left = place.validity_left(&self.io, VALIDITY);
-                let Some((entry, next)) = place.peek(&self.client, &self.io, &who, stream.dir, attrs).await? else {
-                    return Ok(());
-                };
-                // Attributes kept elsewhere come on request; an entry that is gone by now is left out.
-                let fetched = if attrs && entry.attr.is_none() {
-                    self.client.getattr(&who, entry.ino).await.map(Some)
-                } else {
-                    Ok(None)
-                };
-                let fetched = match fetched {
-                    Err(failure) if matches!(failure.code, Code::NotFound | Code::Stale) => {
-                        place.take();
-                        continue;
-                    }
-                    fetched => fetched?,
-                };
-                let attr = entry.attr.as_ref().or(fetched.as_ref());
-                // Of a directory the listing knows its home's part of the counts only.
-                let validity = if entry.kind == FileKind::Directory { NOTHING } else { left };
-                if !give(Entry { ino: entry.ino, kind: entry.kind, name: entry.name.as_bytes(), next, attr, validity })
-                {
-                    return Ok(());
-                }
-                place.take();
-                given = true;
-            }
-        });
-        // What was given comes first; the kernel asks again and is then told.
-        if given { Ok(()) } else { answer }
-    }
-}
-
-/// One directory entry on its way to the kernel.
-struct Entry<'a> {
-    ino: Ino,
-    kind: FileKind,
-    name: &'a [u8],
-    /// Offset from which the kernel goes on after it.
-    next: u64,
-    attr: Option<&'a Attr>,
-    validity: Duration,
-}
-
-impl<'a> Entry<'a> {
-    /// Nobody resolves `..` by the number in a listing, so the directory's own serves for both.
-    fn dots(dir: Ino, next: u64, name: &'a str) -> Entry<'a> {
-        Entry { ino: dir, kind: FileKind::Directory, name: name.as_bytes(), next, attr: None, validity: NOTHING }
-    }
 }
 
 impl Filesystem for Door {
@@ -588,26 +367,9 @@ impl Filesystem for Door {
     }
 }
 
-fn ino(number: INodeNo) -> Ino {
-    Ino(number.0)
-}
-
-fn access(flags: OpenFlags) -> Access {
-    match flags.acc_mode() {
-        OpenAccMode::O_RDONLY => Access { read: true, write: false },
-        OpenAccMode::O_WRONLY => Access { read: false, write: true },
-        OpenAccMode::O_RDWR => Access { read: true, write: true },
-    }
-}
-
 /// Appends go around the page cache, which would keep them where this kernel thinks the file ends.
 fn open_flags(flags: OpenFlags) -> FopenFlags {
     if flags.0 & libc::O_APPEND != 0 { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() }
-}
-
-/// The kernel has applied the caller's umask already.
-fn new_file(kind: FileKind, mode: u32) -> NewFile {
-    NewFile { kind, mode: mode & 0o7777, rdev: 0, target: Vec::new(), exclusive: true, open: None, chunk_bits: 0 }
 }
 
 /// `.` and `..` in a listing with attributes: the kernel uses number and kind only.

@@ -8,6 +8,7 @@
 //! A missing name is never kept. Permission bits are checked by the kernel (`default_permissions`)
 //! and by the servers.
 
+mod door;
 mod fs;
 mod handles;
 mod identity;
@@ -67,7 +68,7 @@ pub struct Mounted {
 pub fn mount(client: Arc<Client>, runtime: Arc<Runtime>, dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
     runtime.background()?;
     let dir = dir.canonicalize()?;
-    let door = fs::Door::new(client, runtime);
+    let door = door::Door::new(client, runtime);
     let session = Session::new(door, &dir, &config(options))?.spawn()?;
     let session = detach(session);
     read_ahead(&dir);

@@ -12,7 +12,8 @@ use aze_proto::handshake::Secret;
 use aze_proto::limits::{HEAD_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use aze_proto::wire::Wire;
 use aze_proto::{
-    Code, Failure, Identity, JobId, MapEpoch, NamespaceEpoch, Refusal, Reply, Request, Sequence, ServerIndex, SessionId, ShardId, Time,
+    Code, Failure, Identity, JobId, MapEpoch, NamespaceEpoch, Refusal, Reply, Request, Sequence, ServerIndex,
+    SessionId, ShardId, Time,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -98,7 +99,13 @@ impl Caller {
     pub fn new(io: Io, config: CallerConfig) -> Arc<Caller> {
         let job = JobId::of(&config.job);
         let core = Core::new(io, config);
-        Arc::new(Caller { core, job, sequences: Sequences::default(), sent: AtomicU64::new(0), resent: AtomicU64::new(0) })
+        Arc::new(Caller {
+            core,
+            job,
+            sequences: Sequences::default(),
+            sent: AtomicU64::new(0),
+            resent: AtomicU64::new(0),
+        })
     }
 
     /// This process.
@@ -187,7 +194,15 @@ impl Caller {
         }
     }
 
-    fn seal(&self, ask: &Ask<'_>, call: u64, ticket: Option<&Ticket<'_>>, remaining_ns: u64, channel: &Channel, body: &[u8]) -> Vec<u8> {
+    fn seal(
+        &self,
+        ask: &Ask<'_>,
+        call: u64,
+        ticket: Option<&Ticket<'_>>,
+        remaining_ns: u64,
+        channel: &Channel,
+        body: &[u8],
+    ) -> Vec<u8> {
         let (sequence, floor) = ticket.map_or((Sequence(0), Sequence(0)), Ticket::number_and_floor);
         let header = Header {
             kind: Kind::Request,
@@ -246,8 +261,9 @@ struct History {
 }
 
 /// Sends over one connection after which, if nothing at all has come back, the other end is taken
-/// for dead: with pauses of 1 s and 2 s that is 3 s, where TCP would take a quarter of an hour.
-const UNHEARD_SENDS_MAX: u32 = 2;
+/// for dead: with pauses of 1 s, 2 s and 4 s that is 7 s, where TCP would take a quarter of an
+/// hour, and more than a server needs that is merely busy.
+const UNHEARD_SENDS_MAX: u32 = 3;
 
 impl History {
     fn is_dead(&self, channel: &Channel) -> bool {

@@ -93,7 +93,13 @@ impl Calls {
     ///
     /// # Errors
     /// [`Code::Limit`] when [`CALLS_MAX`] are in flight.
-    pub(crate) fn begin(&self, server: ServerIndex, conn: u64, now_ns: u64, deadline_ns: u64) -> Result<(Call<'_>, bool), Failure> {
+    pub(crate) fn begin(
+        &self,
+        server: ServerIndex,
+        conn: u64,
+        now_ns: u64,
+        deadline_ns: u64,
+    ) -> Result<(Call<'_>, bool), Failure> {
         let mut table = self.table.lock();
         let index = match table.free.pop() {
             Some(index) => index as usize,
@@ -105,7 +111,16 @@ impl Calls {
         table.serial += 1;
         let number = table.serial << INDEX_BITS | index as u64;
         let resend_ns = now_ns + SILENCE_NS;
-        let slot = Slot { call: number, server, conn, deadline_ns, resend_ns, silence_ns: SILENCE_NS, news: None, waker: None };
+        let slot = Slot {
+            call: number,
+            server,
+            conn,
+            deadline_ns,
+            resend_ns,
+            silence_ns: SILENCE_NS,
+            news: None,
+            waker: None,
+        };
         match table.slots.get_mut(index) {
             Some(free) => *free = slot,
             None => table.slots.push(slot),
@@ -117,7 +132,8 @@ impl Calls {
     /// Hands a reply to its call; one for which nobody waits (any more) is dropped.
     pub(crate) fn answer(&self, call: u64, server: ServerIndex, answer: Result<Answer, Failure>) {
         let mut table = self.table.lock();
-        let waker = table.slot(call).filter(|slot| slot.server == server).and_then(|slot| slot.tell(News::Answer(answer)));
+        let waker =
+            table.slot(call).filter(|slot| slot.server == server).and_then(|slot| slot.tell(News::Answer(answer)));
         drop(table);
         if let Some(waker) = waker {
             waker.wake();

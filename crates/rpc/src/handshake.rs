@@ -68,8 +68,16 @@ pub(crate) enum Next {
 
 impl Greeting {
     /// Starts with a random `nonce`; the step is what to send first.
-    pub(crate) fn new(secret: &Secret, session: SessionId, volume: &str, server: bool, job: &str, nonce: [u8; 32]) -> (Greeting, Step) {
-        let hello = Hello { fingerprint: fingerprint(), session, nonce, volume: volume.into(), server, job: job.into() };
+    pub(crate) fn new(
+        secret: &Secret,
+        session: SessionId,
+        volume: &str,
+        server: bool,
+        job: &str,
+        nonce: [u8; 32],
+    ) -> (Greeting, Step) {
+        let hello =
+            Hello { fingerprint: fingerprint(), session, nonce, volume: volume.into(), server, job: job.into() };
         let step = Step::Hello { hello: hello.clone(), proof: hello_proof(secret, &hello) };
         (Greeting { secret: secret.clone(), hello, keys: None }, step)
     }
@@ -152,15 +160,20 @@ impl Knock<'_> {
 
     fn objection(&self, hello: &Hello) -> Option<Failure> {
         if hello.fingerprint != fingerprint() {
-            let detail = "client and server are builds with different protocols: use the same version of aze on all nodes";
+            let detail =
+                "client and server are builds with different protocols: use the same version of aze on all nodes";
             return Some(Failure::new(Code::Version, detail));
         }
         if hello.volume != self.volume {
-            let detail = format!("this is a server of volume '{}', not of '{}': check the volume's name", self.volume, hello.volume);
+            let detail = format!(
+                "this is a server of volume '{}', not of '{}': check the volume's name",
+                self.volume, hello.volume
+            );
             return Some(Failure::new(Code::NotAuthentic, detail));
         }
         if let Some(peer) = self.credentials.filter(|peer| peer.uid != 0 && peer.uid != self.uid) {
-            let detail = format!("the server of user {} lets in only this user and root, not user {}", self.uid, peer.uid);
+            let detail =
+                format!("the server of user {} lets in only this user and root, not user {}", self.uid, peer.uid);
             return Some(Failure::new(Code::AccessDenied, detail));
         }
         (hello.job.len() > JOB_BYTES_MAX)
@@ -172,7 +185,9 @@ impl Challenged {
     /// Takes the client's answer; `Ok(None)` means that the greeting came a second time.
     pub(crate) fn take(&self, step: &Step) -> Result<Option<Keys>, &'static str> {
         match step {
-            Step::Proof { proof } if same(proof, &self.transcript.client_proof()) => Ok(Some(Keys::of(&self.transcript))),
+            Step::Proof { proof } if same(proof, &self.transcript.client_proof()) => {
+                Ok(Some(Keys::of(&self.transcript)))
+            }
             Step::Proof { .. } => Err("a proof that is wrong"),
             Step::Hello { hello, .. } if *hello == self.hello => Ok(None),
             _ => Err("a step that makes no sense after the challenge"),
@@ -249,7 +264,10 @@ mod tests {
         let Step::Hello { mut hello, .. } = greet(&RIGHT, "v").1 else { panic!("a greeting") };
         hello.fingerprint += 1;
         let proof = hello_proof(&RIGHT, &hello);
-        assert!(matches!(knock(Step::Hello { hello, proof }), Err(Turned::Down(Failure { code: Code::Version, .. }, _))));
+        assert!(matches!(
+            knock(Step::Hello { hello, proof }),
+            Err(Turned::Down(Failure { code: Code::Version, .. }, _))
+        ));
     }
 
     #[test]

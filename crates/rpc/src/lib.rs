@@ -29,7 +29,8 @@ use std::time::Duration;
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// What both ends accept once each has proven to know the secret.
-const LIMITS_AFTER_HANDSHAKE: FrameLimits = FrameLimits { head_bytes_max: HEAD_BYTES_MAX, payload_bytes_max: PAYLOAD_BYTES_MAX };
+const LIMITS_AFTER_HANDSHAKE: FrameLimits =
+    FrameLimits { head_bytes_max: HEAD_BYTES_MAX, payload_bytes_max: PAYLOAD_BYTES_MAX };
 
 /// A server to ask: its place in the map and where it listens.
 #[derive(Clone, Debug, PartialEq, Eq)]

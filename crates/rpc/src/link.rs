@@ -417,7 +417,9 @@ impl LinkHandler {
         let (header, body) = match frame::open(&frame.head, frame.payload.len(), key) {
             Ok(opened) => opened,
             // A step of the handshake that the network delivers late or twice is no harm.
-            Err(malformed) => return open_step(&frame.head, frame.payload.len(), None).map(|_| ()).map_err(|_| malformed.into()),
+            Err(malformed) => {
+                return open_step(&frame.head, frame.payload.len(), None).map(|_| ()).map_err(|_| malformed.into());
+            }
         };
         let call = header.call;
         let time = header.time;
@@ -425,7 +427,9 @@ impl LinkHandler {
             Kind::Reply => Ok(Answer { reply: Reply::from_bytes(body)?, header, payload: frame.payload }),
             Kind::Failure => Err(Failure::from_bytes(body)?),
             Kind::Handshake => return Ok(()),
-            Kind::Request => return Err(Failure::new(Code::Malformed, "a server sent a request over a client's connection")),
+            Kind::Request => {
+                return Err(Failure::new(Code::Malformed, "a server sent a request over a client's connection"));
+            }
         };
         if let Some(core) = self.core.upgrade() {
             core.observe_time(time);
@@ -445,7 +449,9 @@ impl LinkHandler {
             Ok(Next::Done) => {
                 let keys = greeting.keys().filter(|_| !local);
                 conn.set_limits(LIMITS_AFTER_HANDSHAKE);
-                self.key_in.set(keys.map(|keys| keys.server)).expect("the handshake ends once: its phase is taken below");
+                self.key_in
+                    .set(keys.map(|keys| keys.server))
+                    .expect("the handshake ends once: its phase is taken below");
                 Ok(keys.map(|keys| keys.client))
             }
             Err(failure) => Err(self.judge(failure)),

@@ -91,7 +91,8 @@ impl Responder {
     pub fn send(self, context: ReplyContext, result: Result<Reply, Failure>, payload: &[&[u8]]) {
         let fits = |body: &[u8]| body.len() <= HEAD_BYTES_MAX as usize - frame::HEADER_BYTES;
         let payload_bytes: usize = payload.iter().map(|part| part.len()).sum();
-        let too_long = || Failure::new(Code::Internal, "a server made an answer that is longer than the limit of a frame");
+        let too_long =
+            || Failure::new(Code::Internal, "a server made an answer that is longer than the limit of a frame");
         match result.map(|reply| reply.to_bytes()) {
             Ok(body) if fits(&body) && payload_bytes <= PAYLOAD_BYTES_MAX as usize => {
                 self.send_body(context, Kind::Reply, &body, payload, payload_bytes);
@@ -129,7 +130,12 @@ pub struct ServeConfig {
 ///
 /// # Errors
 /// [`NetError::Listen`] when the address cannot be listened on.
-pub fn serve(io: &Io, addr: &Addr, config: &ServeConfig, service: Arc<dyn Service>) -> Result<Box<dyn Listener>, NetError> {
+pub fn serve(
+    io: &Io,
+    addr: &Addr,
+    config: &ServeConfig,
+    service: Arc<dyn Service>,
+) -> Result<Box<dyn Listener>, NetError> {
     io.listen(addr, Arc::new(Entrance(Arc::new(Door { io: io.clone(), config: config.clone(), service }))))
 }
 

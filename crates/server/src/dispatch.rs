@@ -167,8 +167,9 @@ impl Server {
         if vouched_root || uid == 0 || who.server { stated } else { Identity { uid, gid, groups: Vec::new() } }
     }
 
-    /// Shard and map first, then the retry record (a repeated change must get its first answer
-    /// whatever has happened since), then what the sender knows of the namespace.
+    /// The shard first, then the retry record: a repeated change must get its first answer whatever
+    /// has happened since, for whoever is refused believes that nothing has happened and asks under
+    /// a new number. Then what the sender knows of the map and of the namespace.
     fn admit(&self, work: &Work) -> Admission {
         if self.sessions.is_ended(work.session) {
             return Admission::Answer(Err(Failure::new(Code::Expired, format!("{}: the session was ended", self.who()))));
@@ -178,16 +179,18 @@ impl Server {
             // is not there. Whoever asks again finds it ready.
             return Admission::Answer(Err(Failure::refused(Refusal::MapStale { epoch: MapEpoch(0) })));
         }
-        if work.request.names_shard() {
-            let epoch = self.map_epoch_now();
-            if self.shards.get(work.header.shard).is_none() || work.header.map_epoch < epoch {
-                return Admission::Answer(Err(Failure::refused(Refusal::MapStale { epoch })));
-            }
+        let epoch = self.map_epoch_now();
+        if work.request.names_shard() && self.shards.get(work.header.shard).is_none() {
+            return Admission::Answer(Err(Failure::refused(Refusal::MapStale { epoch })));
         }
         if work.is_recorded_change()
             && let Some(known) = self.known_change(work)
         {
             return known;
+        }
+        if work.request.names_shard() && work.header.map_epoch < epoch {
+            self.not_running(work);
+            return Admission::Answer(Err(Failure::refused(Refusal::MapStale { epoch })));
         }
         if work.request.needs_namespace_epoch()
             && !self.config.switches.is(Sabotage::SkipNamespaceEpochCheck)

@@ -3,12 +3,12 @@
 
 use crate::dispatch::{Output, Work, then};
 use crate::sabotage::Sabotage;
-use crate::shards::{Names, ShardCell};
+use crate::shards::{Holders, Names, ShardCell};
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_meta::access::{self, Want};
 use aze_meta::{EntryKey, EntryValue, Lock, Op, Role, Stamp};
-use aze_proto::{Code, Failure, FileKind, Ino, Name, Reply, Request, ServerIndex, Stub, TxId};
+use aze_proto::{Code, Failure, FileKind, Ino, MapEpoch, Name, Reply, Request, ServerIndex, Stub, TxId};
 use futures_util::future::join_all;
 use std::sync::Arc;
 
@@ -176,12 +176,14 @@ impl Server {
         }
         let cell = self.cell(dir.home())?;
         let mut names = cell.names.lock();
-        if names.shard.inode(dir).is_none() {
-            return Err(self.gone(dir).into());
-        }
+        let born = names.shard.inode(dir).ok_or_else(|| self.gone(dir))?.attr.born;
         let holders = names.holders.entry(dir).or_default();
         if holders.closing {
             return Err(Failure::new(Code::Busy, "the directory is being removed by somebody else").into());
+        }
+        if let Some(holder) = self.lost_holder(born, holders) {
+            let detail = format!("directory {dir}: its entries on server {holder} were lost when that restarted empty");
+            return Err(Failure::new(Code::Lost, detail).into());
         }
         holders.closing = true;
         let servers: Vec<ServerIndex> = if self.config.switches.is(Sabotage::SkipDirectoryClose) {
@@ -202,6 +204,17 @@ impl Server {
             server.closing_decided(dir);
             result
         })
+    }
+
+    /// A holder that has restarted empty since the directory was made: it knows of no entries, which
+    /// does not mean that there are none.
+    fn lost_holder(&self, born: MapEpoch, holders: &Holders) -> Option<ServerIndex> {
+        if self.config.switches.is(Sabotage::SkipBornCheck) {
+            return None;
+        }
+        let map = self.map();
+        let is_lost = |holder: &&ServerIndex| map.server(**holder).is_some_and(|info| born < info.since);
+        holders.servers.keys().find(is_lost).copied()
     }
 
     /// Tells a server once and, if it does not answer, goes on in the background.

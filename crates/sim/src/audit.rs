@@ -3,7 +3,7 @@
 
 use crate::cluster::Cluster;
 use crate::plan::{Mix, Plan};
-use crate::work::{Board, Worker, files, listing, ROOT, shared};
+use crate::work::{Board, ROOT, Worker, files, listing, shared};
 use aze_client::Client;
 use aze_proto::limits::SESSION_GRACE_MS;
 use aze_proto::message::Predicate;

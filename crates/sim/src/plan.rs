@@ -83,6 +83,8 @@ pub struct Plan {
     pub listing: bool,
     /// Whether one task gives and takes rights while another one tries.
     pub rights: bool,
+    /// Whether something moves from name to name while others look for it.
+    pub moving: bool,
     /// Longest pause between two operations of a task, in microseconds of virtual time.
     pub think_us_max: u64,
     /// Protections removed.
@@ -108,6 +110,7 @@ impl Plan {
             file_ops: rng.between(6, 25),
             listing: rng.chance(500_000),
             rights: rng.chance(500_000),
+            moving: rng.chance(500_000),
             think_us_max: *rng.pick(&[300, 3_000, 40_000]),
             switches: Switches::default(),
         }

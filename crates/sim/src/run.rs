@@ -6,7 +6,7 @@ use crate::faults;
 use crate::linear::{Verdict, check};
 use crate::names::SHARED_DIR;
 use crate::plan::{Mix, Plan};
-use crate::work::{Board, Worker, files, listing, rights, ROOT, shared};
+use crate::work::{Board, ROOT, Worker, files, listing, moving, rights, shared};
 use aze_client::Client;
 use aze_io::sim::{Faults, Sim};
 use aze_proto::{Failure, Ino};
@@ -77,7 +77,7 @@ pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
 
 async fn whole(cluster: Arc<Cluster>, plan: Plan, board: Arc<Board>) -> bool {
     let begun = begin(&cluster, &plan, &board).await;
-    let (clients, base) = match begun {
+    let (clients, places) = match begun {
         Ok(begun) => begun,
         Err(failure) => {
             board.violation(format!("the cluster could not be set up: {failure}"));
@@ -87,7 +87,7 @@ async fn whole(cluster: Arc<Cluster>, plan: Plan, board: Arc<Board>) -> bool {
     cluster.sim.set_faults(faults::steady(&plan, &mut cluster.sim.rng("steady faults")));
     board.note(&cluster, format!("{plan:?}"));
     let faulty = cluster.on_driver(faults::drive(cluster.clone(), plan.clone(), board.clone()));
-    work(&cluster, &plan, &board, &clients, base.1).await;
+    work(&cluster, &plan, &board, &clients, places).await;
     board.set_over();
     // The sender cannot be gone: the driver is never killed.
     let _ = faulty.await;
@@ -96,11 +96,18 @@ async fn whole(cluster: Arc<Cluster>, plan: Plan, board: Arc<Board>) -> bool {
         board.set_settled();
         audit::after(&cluster, &plan, &board, &clients).await;
     }
-    judge_names(&board, base.0)
+    judge_names(&board)
+}
+
+/// Directories that some workloads need to know.
+#[derive(Clone, Copy, Default)]
+struct Places {
+    guarded: Option<Ino>,
+    moving: Option<Ino>,
 }
 
 /// Starts everything and makes the directories that the workloads use.
-async fn begin(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>) -> Result<(Vec<Arc<Client>>, (Ino, Option<Ino>)), Failure> {
+async fn begin(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>) -> Result<(Vec<Arc<Client>>, Places), Failure> {
     cluster.start().await?;
     let mut clients = Vec::new();
     for index in 0..plan.clients {
@@ -114,18 +121,25 @@ async fn begin(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>) -> Resul
         let worker = Worker::new(cluster, board, (0, first.clone()), "setup", 0);
         listing::begin(&worker, first.mkdir_all(&ROOT, listing::LISTED_DIR, 0o755).await?.ino);
     }
-    let mut guarded = None;
+    let mut places = Places::default();
+    if plan.moving {
+        let dir = first.mkdir_all(&ROOT, moving::MOVING_DIR, 0o755).await?.ino;
+        places.moving = Some(dir);
+        let mut worker = Worker::new(cluster, board, (0, first.clone()), "mover's friend", 0);
+        let kind = moving::kind(&mut worker);
+        moving::begin(&worker, dir, kind).await?;
+    }
     if plan.rights {
-        guarded = Some(first.mkdir_all(&ROOT, rights::GUARDED_DIR, 0o755).await?.ino);
+        places.guarded = Some(first.mkdir_all(&ROOT, rights::GUARDED_DIR, 0o755).await?.ino);
         first.mkdir_all(&ROOT, rights::INNER_DIR, 0o755).await?;
         let (inner, name) = first.resolve_parent(&ROOT, rights::GUARDED_FILE).await?;
         first.create(&ROOT, inner, &name, &shared::new_file(aze_proto::FileKind::File, true)).await?;
     }
-    Ok((clients, (base, guarded)))
+    Ok((clients, places))
 }
 
 /// Runs all workloads to their end, or to the end of their clients.
-async fn work(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>, clients: &[Arc<Client>], guarded: Option<Ino>) {
+async fn work(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>, clients: &[Arc<Client>], places: Places) {
     let client = |number: usize| (number % clients.len(), clients[number % clients.len()].clone());
     let worker = |number: usize, label: &str| Worker::new(cluster, board, client(number), label, plan.think_us_max);
     let mut tasks = Vec::new();
@@ -146,10 +160,17 @@ async fn work(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>, clients: 
         tasks.push(cluster.on_client(0, listing::change(worker(0, "lister's friend"), slot.clone(), plan.name_ops * 2)));
         tasks.push(cluster.on_client(1 % clients.len(), listing::list(worker(1, "lister"), slot, plan.name_ops)));
     }
-    if let Some(dir) = guarded {
+    if let Some(dir) = places.guarded {
         let door = rights::open_door();
         tasks.push(cluster.on_client(0, rights::guard(worker(0, "guard"), dir, door.clone(), plan.name_ops)));
         tasks.push(cluster.on_client(1 % clients.len(), rights::enter(worker(1, "user"), door, plan.name_ops * 2)));
+    }
+    if let Some(dir) = places.moving {
+        tasks.push(cluster.on_client(0, moving::go(worker(0, "mover"), dir, plan.name_ops / 2)));
+        for number in 1..3 {
+            let watching = moving::watch(worker(number, &format!("watcher {number}")), dir, plan.name_ops * 2);
+            tasks.push(cluster.on_client(number % clients.len(), watching));
+        }
     }
     // A task whose client was killed gives an error: that is what was wanted.
     join_all(tasks).await;
@@ -162,13 +183,15 @@ async fn heal(cluster: &Arc<Cluster>, board: &Arc<Board>) {
     cluster.sim.sleep(REST).await;
 }
 
-fn judge_names(board: &Board, base: Ino) -> bool {
-    match check(base.0, &board.events(), SEARCH_BUDGET) {
-        Verdict::Linearizable => true,
-        Verdict::Undecided => false,
-        Verdict::Impossible(why) => {
-            board.violation(format!("shared names: {why}"));
-            true
+/// Whether the search for an order came to an end in every area.
+fn judge_names(board: &Board) -> bool {
+    let mut decided = true;
+    for area in board.areas() {
+        match check(area.base, &area.events, SEARCH_BUDGET) {
+            Verdict::Linearizable => {}
+            Verdict::Undecided => decided = false,
+            Verdict::Impossible(why) => board.violation(format!("names: {why}")),
         }
     }
+    decided
 }

@@ -2,6 +2,7 @@
 
 pub mod files;
 pub mod listing;
+pub mod moving;
 pub mod rights;
 pub mod shared;
 
@@ -13,7 +14,7 @@ use crate::tree::{Id, Op, Ret};
 use aze_client::Client;
 use aze_io::Io;
 use aze_io::sim::SimRng;
-use aze_proto::{Code, Failure, Identity};
+use aze_proto::{Code, Failure, Identity, Ino};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,7 +37,7 @@ pub struct Board {
     settled: AtomicBool,
     violations: Mutex<Vec<String>>,
     story: Mutex<Option<Vec<String>>>,
-    events: Mutex<Vec<Event>>,
+    areas: Mutex<[Area; 2]>,
     /// Directories that somebody has seen in the shared area.
     dirs: Mutex<Vec<Id>>,
     /// Files that somebody has seen there.
@@ -44,6 +45,20 @@ pub struct Board {
     files: Mutex<Vec<FileSlot>>,
     listings: Mutex<Vec<listing::Slot>>,
 }
+
+/// A part of the tree with a history of its own.
+#[derive(Clone, Debug, Default)]
+pub struct Area {
+    /// The directory in which it begins; 0 if it is not used.
+    pub base: Id,
+    /// What was asked and answered.
+    pub events: Vec<Event>,
+}
+
+/// The area of names that are fought over.
+pub const SHARED: usize = 0;
+/// The area in which something moves.
+pub const MOVING: usize = 1;
 
 /// One file with its model.
 #[derive(Clone)]
@@ -85,7 +100,7 @@ impl Board {
             settled: AtomicBool::new(false),
             violations: Mutex::default(),
             story: Mutex::new(verbose.then(Vec::new)),
-            events: Mutex::default(),
+            areas: Mutex::default(),
             dirs: Mutex::default(),
             inodes: Mutex::default(),
             files: Mutex::default(),
@@ -155,9 +170,14 @@ impl Board {
         self.story.lock().clone().unwrap_or_default()
     }
 
-    /// What was asked and answered in the shared area.
-    pub fn events(&self) -> Vec<Event> {
-        self.events.lock().clone()
+    /// Makes an area known.
+    pub fn begin_area(&self, area: usize, base: Ino) {
+        self.areas.lock()[area].base = base.0;
+    }
+
+    /// The areas that are used.
+    pub fn areas(&self) -> Vec<Area> {
+        self.areas.lock().iter().filter(|area| area.base != 0).cloned().collect()
     }
 
     /// The files with their models.
@@ -170,15 +190,15 @@ impl Board {
         self.listings.lock().clone()
     }
 
-    fn begin(&self, who: &str, op: &Op) -> usize {
-        let mut events = self.events.lock();
+    fn begin(&self, area: usize, who: &str, op: &Op) -> usize {
+        let events = &mut self.areas.lock()[area].events;
         events.push(Event { who: who.into(), op: op.clone(), ret: Ret::Unknown, invoked: self.tick(), returned: u64::MAX });
         events.len() - 1
     }
 
-    fn end(&self, index: usize, ret: Ret) {
+    fn end(&self, area: usize, index: usize, ret: Ret) {
         let returned = self.tick();
-        let event = &mut self.events.lock()[index];
+        let event = &mut self.areas.lock()[area].events[index];
         (event.ret, event.returned) = (ret, returned);
         self.tell(|| format!("    [{}, {}] {}: {:?} -> {:?}", event.invoked, event.returned, event.who, event.op, event.ret));
     }

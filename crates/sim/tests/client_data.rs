@@ -59,7 +59,12 @@ fn files_behave_like_byte_strings_for_all_clients() {
                 let start = (offset as usize).min(model.len());
                 let expected = &model[start..(start + len).min(model.len())];
                 let read = reader.read(offset, len).await.expect("a read of an open file");
-                assert!(read == expected, "round {round} step {step}: {len} bytes at {offset}: {} read of {}", read.len(), model.len());
+                assert!(
+                    read == expected,
+                    "round {round} step {step}: {len} bytes at {offset}: {} read of {}",
+                    read.len(),
+                    model.len()
+                );
                 let client = if rng.chance(500_000) { &one } else { &two };
                 assert_eq!(client.getattr(&ROOT, made.ino()).await.expect("it exists").size, model.len() as u64);
             }
@@ -90,7 +95,11 @@ fn what_another_client_appends_is_read_and_what_it_cuts_is_not() {
             let data = data_of(step, 0, 30_000);
             writer.write(length, &data).await.expect("there is room");
             length += 30_000;
-            assert_eq!(reader.read(length - 30_000, 40_000).await.as_deref(), Ok(&data[..]), "the reader believed the file shorter");
+            assert_eq!(
+                reader.read(length - 30_000, 40_000).await.as_deref(),
+                Ok(&data[..]),
+                "the reader believed the file shorter"
+            );
             assert_eq!(reader.read(length, 10).await.as_deref(), Ok(&[][..]));
         }
         one.truncate(&ROOT, writer.ino(), 5, Some(&writer)).await.expect("it is open for writing");

@@ -32,7 +32,16 @@ fn links_and_dots_lead_where_they_do_in_posix() {
         symlink(&client, "/loop", "/loop2/x").await;
         symlink(&client, "/loop2", "loop").await;
         symlink(&client, "/dangling", "a/none").await;
-        for path in ["/a/b/c/f", "//a/./b//c/f", "/a/rel/f", "/abs/c/f", "/abs/../b/c/f", "/a/b/up", "/../a/rel/../c/f", "/abs/up"] {
+        for path in [
+            "/a/b/c/f",
+            "//a/./b//c/f",
+            "/a/rel/f",
+            "/abs/c/f",
+            "/abs/../b/c/f",
+            "/a/b/up",
+            "/../a/rel/../c/f",
+            "/abs/up",
+        ] {
             assert_eq!(ino(&client, path).await, Ok(file), "{path}");
         }
         for (path, code) in [
@@ -86,7 +95,11 @@ fn files_are_made_and_opened_through_links() {
 fn directories_are_made_with_all_that_is_above() {
     with_cluster(3, |cluster, one| async move {
         let two = cluster.connect(1).await.expect("a second client connects");
-        let (a, b) = futures_util::future::join(one.mkdir_all(&ROOT, b"/x/y/z/w", 0o755), two.mkdir_all(&ROOT, b"/x/y/z/w", 0o755)).await;
+        let (a, b) = futures_util::future::join(
+            one.mkdir_all(&ROOT, b"/x/y/z/w", 0o755),
+            two.mkdir_all(&ROOT, b"/x/y/z/w", 0o755),
+        )
+        .await;
         assert_eq!(a.expect("made").ino, b.expect("made").ino);
         assert_eq!(one.mkdir_all(&ROOT, b"/x/y/", 0o700).await.expect("exists").mode, 0o755);
         create(&one, Ino::ROOT, "f").await;
@@ -128,7 +141,8 @@ fn a_renamed_directory_is_not_found_under_its_old_name() {
         one.create_path(&ROOT, b"/a/b/f", &opened_file()).await.expect("a new name");
         two.rename_path(&ROOT, b"/a", b"/z", false).await.expect("it exists");
         // The first client has the way to /a/b in its cache.
-        let failure = one.create_path(&ROOT, b"/a/b/g", &opened_file()).await.err().expect("the directory has another name");
+        let failure =
+            one.create_path(&ROOT, b"/a/b/g", &opened_file()).await.err().expect("the directory has another name");
         assert_eq!(failure.code, Code::NotFound);
         assert_eq!(ino(&one, "/a/b/f").await, Err(Code::NotFound));
         assert!(ino(&one, "/z/b/f").await.is_ok());

@@ -63,7 +63,14 @@ fn a_wrong_secret_leads_nowhere() {
 #[test]
 fn closes_travel_together_and_soon() {
     with_cluster(1, |cluster, client| async move {
-        let closes = || cluster.servers()[0].status().requests.iter().find(|counter| counter.name == "Close").map_or(0, |counter| counter.count);
+        let closes = || {
+            cluster.servers()[0]
+                .status()
+                .requests
+                .iter()
+                .find(|counter| counter.name == "Close")
+                .map_or(0, |counter| counter.count)
+        };
         let mut files = Vec::new();
         for index in 0..100 {
             files.push(create(&client, Ino::ROOT, &format!("f{index}")).await);

@@ -71,9 +71,14 @@ async fn tree(client: &Client) -> BTreeMap<String, u64> {
     for top in 0..8 {
         for sub in 0..4 {
             let path = format!("t{top}/s{sub}");
-            let dir = client.mkdir_all(&ROOT, format!("/root/{path}").as_bytes(), 0o755).await.expect("directories can be made").ino;
+            let dir = client
+                .mkdir_all(&ROOT, format!("/root/{path}").as_bytes(), 0o755)
+                .await
+                .expect("directories can be made")
+                .ino;
             for index in 0..12 {
-                let file = create(client, dir, &format!("f{index}.{}", if index % 3 == 0 { "dat" } else { "txt" })).await;
+                let file =
+                    create(client, dir, &format!("f{index}.{}", if index % 3 == 0 { "dat" } else { "txt" })).await;
                 let size = (top * 1000 + sub * 100 + index) as u64;
                 file.write(0, &vec![1; size as usize]).await.expect("there is room");
                 files.insert(format!("{path}/f{index}.{}", if index % 3 == 0 { "dat" } else { "txt" }), size);
@@ -83,7 +88,12 @@ async fn tree(client: &Client) -> BTreeMap<String, u64> {
     files
 }
 
-async fn find(client: &Client, who: &Identity, root: Ino, predicate: &Predicate) -> (BTreeSet<String>, Result<(), Failure>) {
+async fn find(
+    client: &Client,
+    who: &Identity,
+    root: Ino,
+    predicate: &Predicate,
+) -> (BTreeSet<String>, Result<(), Failure>) {
     let mut found = Vec::new();
     let mut each = |path: FoundPath| found.push(String::from_utf8(path.path).expect("the test's names are text"));
     let result = client.find(who, root, predicate, &mut each).await;
@@ -110,12 +120,17 @@ fn searches_find_what_fits_and_nothing_else() {
         let expected: BTreeSet<String> = files.keys().filter(|path| path.ends_with(".dat")).cloned().collect();
         assert_eq!(find(&client, &ROOT, root, &by_name).await, (expected, Ok(())));
         let by_size = Predicate { size_min: Some(3_300), kind: Some(FileKind::File), ..Predicate::default() };
-        let expected: BTreeSet<String> = files.iter().filter(|(_, size)| **size >= 3_300).map(|(path, _)| path.clone()).collect();
+        let expected: BTreeSet<String> =
+            files.iter().filter(|(_, size)| **size >= 3_300).map(|(path, _)| path.clone()).collect();
         assert_eq!(find(&client, &ROOT, root, &by_size).await, (expected, Ok(())));
         let dirs = Predicate { kind: Some(FileKind::Directory), ..Predicate::default() };
         assert_eq!(find(&client, &ROOT, root, &dirs).await.0.len(), 40);
         let full_dirs = Predicate { kind: Some(FileKind::Directory), size_min: Some(12), ..Predicate::default() };
-        assert_eq!(find(&client, &ROOT, root, &full_dirs).await.0.len(), 31, "a directory's size is its number of entries");
+        assert_eq!(
+            find(&client, &ROOT, root, &full_dirs).await.0.len(),
+            31,
+            "a directory's size is its number of entries"
+        );
     });
 }
 
@@ -151,7 +166,8 @@ fn sums_count_every_file_once() {
         let root = client.resolve(&ROOT, b"/root", true).await.expect("it exists").ino;
         let file = client.resolve(&ROOT, b"/root/t5/s2/f4.txt", true).await.expect("it exists").ino;
         for to in ["t0", "t1", "t6"] {
-            let (dir, last) = client.resolve_parent(&ROOT, format!("/root/{to}/link").as_bytes()).await.expect("it exists");
+            let (dir, last) =
+                client.resolve_parent(&ROOT, format!("/root/{to}/link").as_bytes()).await.expect("it exists");
             client.link(&ROOT, file, dir, &last).await.expect("a file may have many names");
         }
         client.rename_path(&ROOT, b"/root/t7/s3/f9.dat", b"/root/t7/s2/moved", false).await.expect("it exists");
@@ -164,7 +180,8 @@ fn sums_count_every_file_once() {
         };
         assert_eq!(client.usage(&ROOT, root, Some(&mut each)).await, Ok(expected));
         assert_eq!((dirs.len(), dirs[""]), (41, expected));
-        let bytes = |prefix: &str| files.iter().filter(|(path, _)| path.starts_with(prefix)).map(|(_, size)| size).sum::<u64>();
+        let bytes =
+            |prefix: &str| files.iter().filter(|(path, _)| path.starts_with(prefix)).map(|(_, size)| size).sum::<u64>();
         assert_eq!(dirs["t7"], UsageSum { files: 48, dirs: 4, bytes: bytes("t7/") });
         assert_eq!(dirs["t2/s1"], UsageSum { files: 12, dirs: 0, bytes: bytes("t2/s1/") });
         assert_eq!((dirs["t7/s3"].files, dirs["t7/s2"].files), (11, 13));
@@ -179,7 +196,8 @@ fn space_and_status_come_from_all_servers() {
         let space = client.statfs().await.expect("all answer");
         assert_eq!((space.capacity_bytes, space.inodes), (empty.capacity_bytes, empty.inodes + 1));
         assert!(space.used_bytes >= empty.used_bytes + (1 << 20));
-        let status: Vec<_> = client.status().await.into_iter().map(|status| status.expect("all answer").index.0).collect();
+        let status: Vec<_> =
+            client.status().await.into_iter().map(|status| status.expect("all answer").index.0).collect();
         assert_eq!(status, [0, 1, 2]);
         let fifo = NewFile { kind: FileKind::Fifo, open: None, ..opened_file() };
         client.create(&ROOT, Ino::ROOT, &name("fifo"), &fifo).await.expect("a new name");

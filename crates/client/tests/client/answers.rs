@@ -58,7 +58,11 @@ fn a_write_that_was_damaged_on_the_way_is_sent_once_more() {
         Request::Write { sums, .. } => {
             assert_eq!(*sums, piece_sums(0, payload));
             writes += 1;
-            if writes == 1 { refuse(Failure::from(Code::Corrupt)) } else { say(Reply::Written { attr: Some(attr(5, 0)) }) }
+            if writes == 1 {
+                refuse(Failure::from(Code::Corrupt))
+            } else {
+                say(Reply::Written { attr: Some(attr(5, 0)) })
+            }
         }
         other => panic!("not what a client says: {other:?}"),
     });
@@ -103,7 +107,9 @@ fn reads_within_the_known_size_ask_nobody_for_it() {
     let fake = Fake::new(|_, request, _| match request {
         Request::Open { .. } | Request::GetAttr { .. } => attributes(attr(3 * CHUNK as u64, 0)),
         // Nothing is stored: the file is a hole.
-        Request::Read { chunk, .. } => say(Reply::Data { start: 0, sums: Vec::new(), size: (*chunk == 0).then_some(3 * CHUNK as u64) }),
+        Request::Read { chunk, .. } => {
+            say(Reply::Data { start: 0, sums: Vec::new(), size: (*chunk == 0).then_some(3 * CHUNK as u64) })
+        }
         other => panic!("not what a client says: {other:?}"),
     });
     fake.sim.block_on(async {
@@ -124,7 +130,15 @@ fn reads_within_the_known_size_ask_nobody_for_it() {
 async fn everything(client: &Arc<Client>) -> Vec<Code> {
     let who = who();
     let (dir, f) = (Ino::ROOT, name("f"));
-    let new = NewFile { kind: FileKind::File, mode: 0, rdev: 0, target: Vec::new(), exclusive: false, open: Some(crate::fake::BOTH), chunk_bits: 0 };
+    let new = NewFile {
+        kind: FileKind::File,
+        mode: 0,
+        rdev: 0,
+        target: Vec::new(),
+        exclusive: false,
+        open: Some(crate::fake::BOTH),
+        chunk_bits: 0,
+    };
     let results = [
         client.lookup(&who, dir, &f).await.map(drop),
         client.getattr(&who, FILE).await.map(drop),
@@ -160,12 +174,42 @@ fn senseless_answers_are_failures() {
 #[test]
 fn pages_that_do_not_fit_the_question_are_failures() {
     use aze_proto::message::{ScanPlace, SubDir, Usage};
-    let empty = || Reply::Scanned { found: Vec::new(), subdirs: Vec::new(), elsewhere: Vec::new(), usage: Vec::new(), next: None };
+    let empty = || Reply::Scanned {
+        found: Vec::new(),
+        subdirs: Vec::new(),
+        elsewhere: Vec::new(),
+        usage: Vec::new(),
+        next: None,
+    };
     let hostile = [
-        Reply::Scanned { found: vec![], subdirs: vec![SubDir { dir: 1, name: name("x"), ino: Ino(9) }], elsewhere: vec![], usage: vec![], next: None },
-        Reply::Scanned { found: vec![], subdirs: vec![], elsewhere: vec![], usage: vec![Usage { dir: 7, files: 1, bytes: 1 }], next: None },
-        Reply::Scanned { found: vec![], subdirs: vec![], elsewhere: vec![], usage: vec![], next: Some(ScanPlace { dir: 0, after: 0 }) },
-        Reply::Scanned { found: vec![], subdirs: vec![], elsewhere: vec![], usage: vec![], next: Some(ScanPlace { dir: 5, after: 0 }) },
+        Reply::Scanned {
+            found: vec![],
+            subdirs: vec![SubDir { dir: 1, name: name("x"), ino: Ino(9) }],
+            elsewhere: vec![],
+            usage: vec![],
+            next: None,
+        },
+        Reply::Scanned {
+            found: vec![],
+            subdirs: vec![],
+            elsewhere: vec![],
+            usage: vec![Usage { dir: 7, files: 1, bytes: 1 }],
+            next: None,
+        },
+        Reply::Scanned {
+            found: vec![],
+            subdirs: vec![],
+            elsewhere: vec![],
+            usage: vec![],
+            next: Some(ScanPlace { dir: 0, after: 0 }),
+        },
+        Reply::Scanned {
+            found: vec![],
+            subdirs: vec![],
+            elsewhere: vec![],
+            usage: vec![],
+            next: Some(ScanPlace { dir: 5, after: 0 }),
+        },
     ];
     for (page, fits) in hostile.into_iter().map(|page| (page, false)).chain([(empty(), true)]) {
         let fake = Fake::new(move |_, _, _| say(page.clone()));

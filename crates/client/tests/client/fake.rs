@@ -7,7 +7,8 @@ use aze_proto::frame::Header;
 use aze_proto::handshake::Secret;
 use aze_proto::place::{ServerInfo, ShardTable};
 use aze_proto::{
-    Attr, Failure, FileKind, Generation, Identity, Incarnation, Ino, MapEpoch, Name, Reply, Request, ServerIndex, ShardId, ShardMap, Time,
+    Attr, Failure, FileKind, Generation, Identity, Incarnation, Ino, MapEpoch, Name, Reply, Request, ServerIndex,
+    ShardId, ShardMap, Time,
 };
 use aze_rpc::{Incoming, Proven, ReplyContext, ServeConfig, Service, serve};
 use parking_lot::Mutex;
@@ -59,7 +60,11 @@ impl Service for Scripted {
 impl Fake {
     pub fn new(script: impl FnMut(&Header, &Request, &[u8]) -> Said + Send + 'static) -> Fake {
         let sim = Sim::new(1, Faults::default());
-        let service = Arc::new(Scripted { map: Mutex::new(map(1)), asked: Mutex::default(), script: Mutex::new(Some(Box::new(script))) });
+        let service = Arc::new(Scripted {
+            map: Mutex::new(map(1)),
+            asked: Mutex::default(),
+            script: Mutex::new(Some(Box::new(script))),
+        });
         let config = ServeConfig { secret: Secret([1; 32]), volume: "v".into(), uid: 0 };
         let listener = serve(&sim.node("s0"), &Addr::Tcp("s0".into(), 7), &config, service.clone()).unwrap();
         Fake { sim, service, _listener: listener }

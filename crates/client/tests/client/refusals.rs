@@ -1,7 +1,9 @@
 //! Refusals are handled without anybody noticing, and not for ever.
 
 use crate::fake::{Fake, attr, attributes, name, refuse, say, who};
-use aze_proto::{Code, Failure, FileKind, Generation, Ino, MapEpoch, NamespaceEpoch, Refusal, Reply, Request, Sequence};
+use aze_proto::{
+    Code, Failure, FileKind, Generation, Ino, MapEpoch, NamespaceEpoch, Refusal, Reply, Request, Sequence,
+};
 
 fn entry(ino: u64, kind: FileKind) -> Reply {
     Reply::Entry { ino: Ino(ino), kind, attr: None, created: false }
@@ -42,7 +44,11 @@ fn refusals_without_end_are_an_error_at_the_deadline() {
 fn by_number_a_request_goes_on_under_the_new_namespace_epoch() {
     let fake = Fake::new(|header, _, _| match header.namespace_epoch {
         NamespaceEpoch(8) => say(Reply::Done),
-        _ => refuse(Failure::refused(Refusal::NamespaceStale { epoch: NamespaceEpoch(8), all: false, changed: vec![Ino(5)] })),
+        _ => refuse(Failure::refused(Refusal::NamespaceStale {
+            epoch: NamespaceEpoch(8),
+            all: false,
+            changed: vec![Ino(5)],
+        })),
     });
     fake.sim.block_on(async {
         let client = fake.connect().await;
@@ -59,7 +65,11 @@ fn by_path_the_whole_way_is_walked_again() {
         (Request::Lookup { parent: Ino::ROOT, .. }, _) => say(entry(if renamed { 6 } else { 5 }, FileKind::Directory)),
         (Request::Unlink { .. }, NamespaceEpoch(0)) => {
             renamed = true;
-            refuse(Failure::refused(Refusal::NamespaceStale { epoch: NamespaceEpoch(1), all: false, changed: vec![Ino(5)] }))
+            refuse(Failure::refused(Refusal::NamespaceStale {
+                epoch: NamespaceEpoch(1),
+                all: false,
+                changed: vec![Ino(5)],
+            }))
         }
         (Request::Unlink { parent: Ino(6), .. }, _) => say(Reply::Done),
         other => panic!("not what a client says: {other:?}"),
@@ -77,10 +87,16 @@ fn a_write_to_a_file_that_was_cut_is_done_again_as_a_whole() {
     let fake = Fake::new(|_, request, _| match request {
         Request::Open { .. } => attributes(attr(0, 0)),
         Request::GetAttr { .. } => attributes(attr(0, 1)),
-        Request::Report { generation: Generation(1), wide, .. } => attributes(aze_proto::Attr { wide: *wide, ..attr(0, 1) }),
+        Request::Report { generation: Generation(1), wide, .. } => {
+            attributes(aze_proto::Attr { wide: *wide, ..attr(0, 1) })
+        }
         Request::Report { wide: true, .. } => attributes(aze_proto::Attr { wide: true, ..attr(0, 0) }),
-        Request::Write { generation: Generation(1), .. } | Request::Write { chunk: 0, .. } => say(Reply::Written { attr: None }),
-        Request::Report { .. } | Request::Write { .. } => refuse(Failure::refused(Refusal::GenerationStale { generation: Generation(1) })),
+        Request::Write { generation: Generation(1), .. } | Request::Write { chunk: 0, .. } => {
+            say(Reply::Written { attr: None })
+        }
+        Request::Report { .. } | Request::Write { .. } => {
+            refuse(Failure::refused(Refusal::GenerationStale { generation: Generation(1) }))
+        }
         other => panic!("not what a client says: {other:?}"),
     });
     let data = vec![1; 2 * crate::fake::CHUNK];
@@ -99,5 +115,9 @@ fn a_write_to_a_file_that_was_cut_is_done_again_as_a_whole() {
     let mut chunks: Vec<_> = chunks.collect();
     chunks.sort();
     assert_eq!(chunks, [(0, Generation(1)), (1, Generation(1))]);
-    assert!(again.iter().any(|(_, request)| matches!(request, Request::Report { end, wide: false, .. } if *end == data.len() as u64)));
+    assert!(
+        again.iter().any(
+            |(_, request)| matches!(request, Request::Report { end, wide: false, .. } if *end == data.len() as u64)
+        )
+    );
 }

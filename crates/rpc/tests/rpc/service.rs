@@ -4,7 +4,8 @@ use aze_io::{Addr, Io, Listener};
 use aze_proto::handshake::Secret;
 use aze_proto::retry::{RetryTable, Verdict};
 use aze_proto::{
-    Code, Failure, FileKind, Identity, Ino, MapEpoch, Name, NamespaceEpoch, Refusal, Reply, Request, ServerIndex, SessionId, ShardId, Time,
+    Code, Failure, FileKind, Identity, Ino, MapEpoch, Name, NamespaceEpoch, Refusal, Reply, Request, ServerIndex,
+    SessionId, ShardId, Time,
 };
 use aze_rpc::{Answer, Ask, Caller, CallerConfig, Incoming, Proven, ReplyContext, ServeConfig, Service, Target, serve};
 use parking_lot::Mutex;
@@ -70,7 +71,9 @@ impl Counting {
                     }
                 }
             }
-            Request::Lookup { parent, .. } => Ok(Reply::Entry { ino: *parent, kind: FileKind::File, attr: None, created: false }),
+            Request::Lookup { parent, .. } => {
+                Ok(Reply::Entry { ino: *parent, kind: FileKind::File, attr: None, created: false })
+            }
             other => Err(Failure::new(Code::Unsupported, other.name())),
         })
     }
@@ -147,7 +150,14 @@ pub fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
 
-pub async fn ask(caller: &Caller, to: &Target, shard: u32, request: &Request, payload: &[u8], seconds: u64) -> Result<Answer, Failure> {
+pub async fn ask(
+    caller: &Caller,
+    to: &Target,
+    shard: u32,
+    request: &Request,
+    payload: &[u8],
+    seconds: u64,
+) -> Result<Answer, Failure> {
     let identity = Identity { uid: 1, gid: 2, groups: vec![3] };
     let deadline = Duration::from_secs(seconds);
     let (shard, map_epoch, namespace_epoch) = (ShardId(shard), MapEpoch(1), NamespaceEpoch(2));

@@ -49,7 +49,14 @@ fn step_frame(step: &Step) -> Vec<u8> {
 }
 
 fn hello(secret: &Secret, fingerprint: u64) -> (Hello, Vec<u8>) {
-    let hello = Hello { fingerprint, session: SessionId(1), nonce: [3; 32], volume: "v".into(), server: false, job: "job".into() };
+    let hello = Hello {
+        fingerprint,
+        session: SessionId(1),
+        nonce: [3; 32],
+        volume: "v".into(),
+        server: false,
+        job: "job".into(),
+    };
     let proof = hello_proof(secret, &hello);
     (hello.clone(), step_frame(&Step::Hello { hello, proof }))
 }
@@ -246,13 +253,15 @@ impl Handler for NoisyVisit {
             }
             (Some(Step::Proof { .. }), Some(keys)) => {
                 let welcome = Step::Welcome { map_epoch: aze_proto::MapEpoch(1) };
-                let head = frame::seal(&Header::new(Kind::Handshake, 0), &welcome.to_bytes(), 0, Some(&keys.server_key()));
+                let head =
+                    frame::seal(&Header::new(Kind::Handshake, 0), &welcome.to_bytes(), 0, Some(&keys.server_key()));
                 let _ = conn.send(&head, &[]);
             }
             (None, Some(keys)) => {
                 let (header, _) = frame::open(&frame.head, 0, Some(&keys.client_key())).unwrap();
                 let mut noise_left = self.noise_left.lock();
-                let body = if *noise_left == 0 { aze_proto::Reply::Done.to_bytes() } else { vec![0xff; *noise_left as usize] };
+                let body =
+                    if *noise_left == 0 { aze_proto::Reply::Done.to_bytes() } else { vec![0xff; *noise_left as usize] };
                 *noise_left = noise_left.saturating_sub(1);
                 // Replies to calls that nobody made are ignored.
                 for call in [header.call + 1, u64::MAX, header.call] {

@@ -1,6 +1,6 @@
 //! Tasks that fight over a few names; every answer is written down for the search of `linear`.
 
-use super::{Board, ROOT, Worker, is_plain};
+use super::{Board, ROOT, SHARED, Worker, is_plain};
 use crate::names::{NAMES, name, path};
 use crate::tree::{Id, NameIndex, Op, Ret};
 use aze_client::NewFile;
@@ -21,6 +21,7 @@ pub fn new_file(kind: FileKind, exclusive: bool) -> NewFile {
 impl Board {
     /// Makes the area known.
     pub fn begin_shared(&self, base: Ino) {
+        self.begin_area(SHARED, base);
         self.dirs.lock().push(base.0);
     }
 
@@ -44,7 +45,7 @@ pub async fn run(mut worker: Worker, ops: u64) {
     for _ in 0..ops {
         worker.think().await;
         let Some(op) = draw(&mut worker) else { continue };
-        perform(&worker, op).await;
+        perform(&worker, SHARED, op).await;
     }
 }
 
@@ -69,18 +70,21 @@ fn draw(worker: &mut Worker) -> Option<Op> {
     })
 }
 
-async fn perform(worker: &Worker, op: Op) {
-    let index = worker.board.begin(&worker.who, &op);
+/// Asks, and writes down what was asked and answered.
+pub async fn perform(worker: &Worker, area: usize, op: Op) {
+    let index = worker.board.begin(area, &worker.who, &op);
     let result = worker.call(|| format!("{op:?}"), ask(worker, &op)).await;
     let ret = match result {
         Ok(ret) => ret,
         Err(failure) if is_plain(failure.code) => Ret::Failed(failure.code),
         Err(_) => Ret::Unknown,
     };
-    if let Ret::Entry { id, kind, .. } = ret {
+    if let Ret::Entry { id, kind, .. } = ret
+        && area == SHARED
+    {
         worker.board.learn(id, kind);
     }
-    worker.board.end(index, ret);
+    worker.board.end(area, index, ret);
 }
 
 async fn ask(worker: &Worker, op: &Op) -> Result<Ret, Failure> {

@@ -1,0 +1,146 @@
+//! A volume over several nodes, on the real program: network namespaces stand for nodes, and a
+//! launcher, or ssh to a daemon of this test's own, starts the servers there. Needs root.
+
+use aze_tests::{Place, Ran, make_tree, run, set_mode, wait_until};
+use std::fs;
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// Namespaces joined by one bridge of virtual cables; removed at the end.
+struct Nodes {
+    tag: String,
+    count: u32,
+}
+
+impl Nodes {
+    /// Nodes with the addresses 10.66.0.1, 10.66.0.2, ...
+    fn new(tag: &str, count: u32) -> Nodes {
+        let nodes = Nodes { tag: format!("{tag}{}", std::process::id()), count };
+        let ip = |line: &str| drop(run(Command::new("ip").args(line.split_whitespace())));
+        let hub = nodes.hub();
+        ip(&format!("netns add {hub}"));
+        ip(&format!("-n {hub} link add br0 type bridge"));
+        ip(&format!("-n {hub} link set br0 up"));
+        for index in 1..=count {
+            let name = nodes.name(index);
+            ip(&format!("netns add {name}"));
+            ip(&format!("-n {hub} link add port{index} type veth peer name eth0 netns {name}"));
+            ip(&format!("-n {hub} link set port{index} master br0 up"));
+            ip(&format!("-n {name} addr add 10.66.0.{index}/24 dev eth0"));
+            ip(&format!("-n {name} link set eth0 up"));
+            ip(&format!("-n {name} link set lo up"));
+        }
+        nodes
+    }
+
+    fn hub(&self) -> String {
+        format!("{}hub", self.tag)
+    }
+
+    fn name(&self, index: u32) -> String {
+        format!("{}n{index}", self.tag)
+    }
+
+    /// `aze` on a node, with the node's own run directory.
+    fn aze(&self, place: &Place, index: u32, args: &[&str]) -> Ran {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.name(index))).arg(aze_tests::program()).args(args);
+        command.env("AZE_RUN_DIR", place.path(&format!("run-10.66.0.{index}"))).env_remove("AZE_VOLUME");
+        command.env_remove("XDG_RUNTIME_DIR").current_dir(&place.dir).stdin(Stdio::null());
+        command.output().expect("nsenter runs").into()
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        let names = (1..=self.count).map(|index| self.name(index)).chain([self.hub()]);
+        for name in names {
+            // What is left of a namespace is in nobody's way but the next look at the list.
+            let _ = Command::new("ip").args(["netns", "del", &name]).status();
+        }
+    }
+}
+
+#[test]
+fn a_volume_over_nodes_by_a_launcher() {
+    let place = Place::new();
+    let nodes = Nodes::new("azt", 3);
+    for index in 1..=3 {
+        let dir = place.path(&format!("run-10.66.0.{index}"));
+        fs::create_dir(&dir).expect("a run directory");
+        set_mode(&dir, 0o700);
+    }
+    // Each node has its own run directory, as nodes with their own /run have.
+    let launcher = place.path("launch");
+    let script = format!(
+        "#!/bin/sh\nhost=$1; shift\nexport AZE_RUN_DIR={}/run-$host\nexec nsenter --net=/run/netns/{}n${{host##*.}} \"$@\"\n",
+        place.dir.display(),
+        nodes.tag
+    );
+    fs::write(&launcher, script).expect("a launcher");
+    set_mode(&launcher, 0o755);
+    let launcher = format!("{} {{host}}", launcher.display());
+    let hosts = "10.66.0.1,10.66.0.2,10.66.0.3";
+    nodes.aze(&place, 1, &["up", "--name", "wide", "--hosts", hosts, "--launcher", &launcher, "--size", "1G"]).ok();
+
+    let tree = place.path("tree");
+    make_tree(&tree, 80);
+    nodes.aze(&place, 1, &["cp", "-r", "tree", "aze:/tree"]).ok();
+    nodes.aze(&place, 3, &["cp", "-r", "aze:/tree", "back"]).ok();
+    run(Command::new("diff").args(["-r", "--no-dereference"]).arg(&tree).arg(place.path("back")));
+    let status = nodes.aze(&place, 2, &["status", "--json"]).ok();
+    let status: serde_json::Value = serde_json::from_str(&status.out).expect("status is JSON");
+    let servers = status["servers"].as_array().expect("servers");
+    assert_eq!(servers.len(), 3);
+    assert!(servers.iter().all(|server| server["inodes"].as_u64().is_some_and(|count| count > 0)), "all nodes hold files: {status}");
+    nodes.aze(&place, 1, &["down"]).ok();
+    for index in 1..=3 {
+        let left = fs::read_dir(place.path(&format!("run-10.66.0.{index}"))).expect("a run directory").count();
+        assert_eq!(left, 0, "nothing is left on node {index}");
+    }
+}
+
+/// An ssh daemon on loopback that lets in whoever has the key of this test.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // One that has ended already needs no ending.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start_sshd(dir: &Path, port: u16) -> Daemon {
+    for key in ["host", "user"] {
+        run(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(dir.join(key)));
+    }
+    fs::copy(dir.join("user.pub"), dir.join("authorized")).expect("the key that is let in");
+    let config = format!(
+        "Port {port}\nListenAddress 127.0.0.1\nHostKey {0}/host\nAuthorizedKeysFile {0}/authorized\nStrictModes no\n\
+         PidFile none\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nSetEnv AZE_RUN_DIR={0}/run\n",
+        dir.display()
+    );
+    fs::write(dir.join("sshd_config"), config).expect("a configuration");
+    fs::create_dir_all("/run/sshd").expect("where sshd separates its privileges");
+    let child = Command::new("/usr/sbin/sshd").args(["-D", "-e", "-f"]).arg(dir.join("sshd_config")).stderr(Stdio::null()).spawn();
+    let daemon = Daemon(child.expect("sshd starts"));
+    wait_until("sshd listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    daemon
+}
+
+#[test]
+fn a_volume_over_nodes_by_ssh() {
+    let place = Place::new();
+    let port = 20_000 + (std::process::id() % 20_000) as u16;
+    let _daemon = start_sshd(&place.dir, port);
+    let launcher = format!(
+        "ssh -q -p {port} -i {0}/user -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null {{host}}",
+        place.dir.display()
+    );
+    place.aze(&["up", "--name", "far", "--hosts", "127.0.0.1", "--launcher", &launcher, "--size", "1G"]).ok();
+    place.aze(&["mkdir", "aze:/d"]).ok();
+    place.aze(&["ls", "aze:/"]).ok();
+    place.aze(&["down"]).ok();
+}
