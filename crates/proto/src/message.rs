@@ -61,6 +61,9 @@ wire_enum! {
             /// Fail if the new name exists (`RENAME_NOREPLACE`).
             no_replace: bool,
         },
+        /// Entry shard. Opens a regular file by name, if its inode lives beside its entry; else opens
+        /// nothing. Reply: `Entry`, with attributes exactly if the inode is here.
+        7 = OpenName { parent: Ino, name: Name, handle: u64, read: bool, write: bool },
 
         /// Home. `exact` gathers a directory's counts and times from all servers with entries of it.
         /// Reply: `Attributes`.
@@ -200,6 +203,7 @@ impl Request {
                 | Request::SetAttr { .. }
                 | Request::Truncate { .. }
                 | Request::Open { .. }
+                | Request::OpenName { .. }
                 | Request::Report { .. }
                 | Request::Write { .. }
                 | Request::AddLink { .. }
@@ -250,6 +254,7 @@ impl Request {
                 | Request::Rmdir { .. }
                 | Request::Link { .. }
                 | Request::Rename { .. }
+                | Request::OpenName { .. }
                 | Request::Holders { .. }
                 | Request::List { .. }
                 | Request::Scan { .. }

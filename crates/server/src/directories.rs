@@ -123,6 +123,11 @@ impl Directories {
         }
     }
 
+    /// Whether the stub is here, or on its way.
+    pub(crate) fn is_known(&self, dir: Ino) -> bool {
+        self.part(dir).lock().contains_key(&dir)
+    }
+
     /// The shards from `from` on that may hold entries of the directory, in their order.
     pub(crate) fn shards_from(&self, dir: Ino, from: ShardId) -> Vec<ShardId> {
         self.part(dir).lock().get(&dir).map(|directory| directory.shards.range(from..).copied().collect()).unwrap_or_default()

@@ -156,6 +156,10 @@ impl Service for Server {
     fn map_epoch(&self) -> MapEpoch {
         self.map_epoch_now()
     }
+
+    fn peer_refused(&self, _peer: &str, _why: &str) {
+        self.counters.count_refused();
+    }
 }
 
 impl Server {
@@ -345,6 +349,7 @@ impl Server {
             Request::Rmdir { .. } => self.rmdir(work),
             Request::Link { .. } => self.link(work),
             Request::Rename { .. } => self.rename(work),
+            Request::OpenName { .. } => self.open_name(work),
             Request::GetAttr { .. } => self.getattr(work),
             Request::SetAttr { .. } => self.setattr(work),
             Request::Truncate { .. } => self.truncate(work),

@@ -145,12 +145,33 @@ impl Server {
         if attr.kind == FileKind::Directory && write {
             return Err(Code::IsDirectory.into());
         }
-        let want = Want { read, write, execute: false };
-        if !access::may(&work.identity, &attr, want) {
-            return Err(Failure::new(Code::AccessDenied, format!("inode {ino} of user {}, as user {}", attr.uid, work.identity.uid)).into());
-        }
-        names.opens.entry(ino).or_default().insert((work.session, handle));
+        self.register_open(work, &mut names, &attr, handle, Want { read, write, execute: false })?;
         Ok(Reply::Attributes { attr }.into())
+    }
+
+    pub(crate) fn open_name(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::OpenName { parent, name, handle, read, write } = work.request.clone() else {
+            unreachable!("dispatched by its kind")
+        };
+        let (cell, key) = self.entry_place(work, parent, &name)?;
+        let mut names = cell.names.lock();
+        self.unlocked(cell, &names, &key)?;
+        self.directories.enter(parent, &work.identity, Want::SEARCH, self.whole_since())?;
+        let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;
+        let attr = names.shard.inode(entry.ino).map(|inode| inode.attr.clone());
+        if let Some(attr) = attr.as_ref().filter(|attr| attr.kind == FileKind::File) {
+            self.register_open(work, &mut names, attr, handle, Want { read, write, execute: false })?;
+        }
+        Ok(Reply::Entry { ino: entry.ino, kind: entry.kind, attr, created: false }.into())
+    }
+
+    fn register_open(&self, work: &Work, names: &mut Names, attr: &Attr, handle: u64, want: Want) -> Attempt<()> {
+        if !access::may(&work.identity, attr, want) {
+            let detail = format!("inode {} of user {}, as user {}", attr.ino, attr.uid, work.identity.uid);
+            return Err(Failure::new(Code::AccessDenied, detail).into());
+        }
+        names.opens.entry(attr.ino).or_default().insert((work.session, handle));
+        Ok(())
     }
 
     pub(crate) fn close_handles(self: &Arc<Self>, session: SessionId, handles: &[Handle]) -> Reply {

@@ -59,6 +59,12 @@ impl Server {
         Ok(Reply::Listing { entries, more: more.is_break() }.into())
     }
 
+    /// Whether this server certainly has no entries of a directory: it would hold its stub, unless it
+    /// had lost it with an earlier life.
+    fn has_no_part_in(&self, dir: Ino) -> bool {
+        !self.directories.is_known(dir) && self.is_first_life()
+    }
+
     /// Goes through the entries of a directory after a cookie, shard by shard.
     fn each_entry(
         &self,
@@ -89,6 +95,9 @@ impl Server {
         for index in *after_dir..dirs.len() as u32 {
             let dir = dirs[index as usize];
             let start = if index == *after_dir { *after } else { 0 };
+            if self.has_no_part_in(dir) {
+                continue;
+            }
             // A directory that is gone since it was named has no entries; one that is closed to
             // the asker is an error, as it is for find(1).
             self.directories.enter(dir, &work.identity, Want { execute: true, ..Want::READ }, self.whole_since())?;

@@ -172,12 +172,16 @@ impl Server {
         self.make_root(&map);
     }
 
+    /// Whether this server has never restarted empty.
+    pub(crate) fn is_first_life(&self) -> bool {
+        self.map().server(self.slot()).is_some_and(|info| info.incarnation == Incarnation(0))
+    }
+
     /// The root directory is made once, by the first life of the server of shard 0.
     fn make_root(&self, map: &ShardMap) {
         let Some(cell) = self.shards.get(Ino::ROOT.home()) else { return };
-        let first_life = map.server(self.slot()).is_some_and(|info| info.incarnation == Incarnation(0));
         let mut names = cell.names.lock();
-        if first_life && names.shard.inode(Ino::ROOT).is_none() {
+        if self.is_first_life() && names.shard.inode(Ino::ROOT).is_none() {
             let time = self.clock.next(&self.io, Time(0));
             let made = names.shard.make_root(map.owner_uid, map.owner_gid, ROOT_MODE, map.epoch, map.chunk_bits, time);
             made.expect("a new volume has no root yet");

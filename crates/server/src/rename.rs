@@ -150,21 +150,55 @@ impl Server {
         };
         let server = self.clone();
         then(async move {
-            let moves_tree = entry.kind == FileKind::Directory && plan.changes_parent();
-            if moves_tree { server.rename_with_token(&plan, &entry).await } else { server.rename_until_free(&plan, &entry).await }
+            server.rename_until_free(&plan).await
         })
     }
 
-    async fn rename_with_token(self: &Arc<Self>, plan: &Move, entry: &EntryValue) -> Result<Reply, Failure> {
-        let keeper = self.map().keeper;
-        self.ask(keeper, ShardId(0), Request::TakeToken { tx: plan.tx }).await?;
-        let result = match self.refuse_cycle(entry.ino, plan.to_parent).await {
-            Ok(()) => self.rename_until_free(plan, entry).await,
-            Err(failure) => Err(failure),
+    /// Tries until both names could be locked. What the old name means is looked at anew every time,
+    /// since it may have been replaced meanwhile.
+    async fn rename_until_free(self: &Arc<Self>, plan: &Move) -> Result<Reply, Failure> {
+        let mut has_token = false;
+        let mut pause = BUSY_PAUSE_FIRST;
+        let result = loop {
+            let failure = match self.rename_looking(plan, &mut has_token).await {
+                Err(failure) if failure.code == Code::Busy => failure,
+                other => break other,
+            };
+            // A random part keeps two renames that block each other from doing so for ever.
+            let jitter = Duration::from_nanos(self.io.random_u64() % pause.as_nanos() as u64);
+            if self.io.mono_ns() + (pause + jitter).as_nanos() as u64 >= plan.deadline_ns {
+                break Err(failure);
+            }
+            self.io.sleep(pause + jitter).await;
+            pause = (pause * 2).min(BUSY_PAUSE_LAST);
         };
-        let drop_token = Request::DropToken { tx: plan.tx };
-        if self.ask(keeper, ShardId(0), drop_token.clone()).await.is_err() {
-            self.persist(keeper, ShardId(0), drop_token);
+        if has_token {
+            let (keeper, drop_token) = (self.map().keeper, Request::DropToken { tx: plan.tx });
+            if self.ask(keeper, ShardId(0), drop_token.clone()).await.is_err() {
+                self.persist(keeper, ShardId(0), drop_token);
+            }
+        }
+        result
+    }
+
+    /// One try: what is moved, whether it may be, then the transaction.
+    async fn rename_looking(self: &Arc<Self>, plan: &Move, has_token: &mut bool) -> Result<Reply, Failure> {
+        let entry = {
+            let cell = self.shards.get(plan.old_shard(self.config.shards)).ok_or_else(|| Failure::from(Code::Internal))?;
+            cell.names.lock().shard.entry(&plan.from).ok_or(Code::NotFound)?
+        };
+        if entry.kind == FileKind::Directory && plan.changes_parent() {
+            if !*has_token {
+                self.ask(self.map().keeper, ShardId(0), Request::TakeToken { tx: plan.tx }).await?;
+                *has_token = true;
+            }
+            self.refuse_cycle(entry.ino, plan.to_parent).await?;
+        }
+        let attempt = Arc::new(Move { tx: TxId(self.io.random_u64()), ..plan.clone() });
+        self.transactions.begin(attempt.tx);
+        let result = self.rename_once(&attempt, &entry).await;
+        if self.transactions.outcome(attempt.tx).is_none() {
+            self.transactions.end(attempt.tx);
         }
         result
     }
@@ -185,30 +219,6 @@ impl Server {
             }
         }
         Err(Failure::new(Code::Internal, format!("directory {to_parent} is not below the root")))
-    }
-
-    /// Tries until both names could be locked.
-    async fn rename_until_free(self: &Arc<Self>, plan: &Move, entry: &EntryValue) -> Result<Reply, Failure> {
-        let mut pause = BUSY_PAUSE_FIRST;
-        loop {
-            let attempt = Arc::new(Move { tx: TxId(self.io.random_u64()), ..plan.clone() });
-            self.transactions.begin(attempt.tx);
-            let result = self.rename_once(&attempt, entry).await;
-            if self.transactions.outcome(attempt.tx).is_none() {
-                self.transactions.end(attempt.tx);
-            }
-            let failure = match result {
-                Err(failure) if failure.code == Code::Busy => failure,
-                other => return other,
-            };
-            // A random part keeps two renames that block each other from doing so for ever.
-            let jitter = Duration::from_nanos(self.io.random_u64() % pause.as_nanos() as u64);
-            if self.io.mono_ns() + (pause + jitter).as_nanos() as u64 >= plan.deadline_ns {
-                return Err(failure);
-            }
-            self.io.sleep(pause + jitter).await;
-            pause = (pause * 2).min(BUSY_PAUSE_LAST);
-        }
     }
 
     async fn rename_once(self: &Arc<Self>, plan: &Arc<Move>, entry: &EntryValue) -> Result<Reply, Failure> {
@@ -238,7 +248,7 @@ impl Server {
         let mut names = cell.names.lock();
         let now = names.shard.entry(&plan.from);
         if now.is_none_or(|now| now.ino != entry.ino) {
-            return Err(Code::NotFound.into());
+            return Err(Failure::new(Code::Busy, "the old name has changed: look again"));
         }
         self.lock_entry(&mut names, &plan.from, plan.tx, Role::Source, entry, &plan.stamp)
     }

@@ -1,7 +1,8 @@
 //! Sessions: who is connected, and what ends with them.
 //!
-//! A session lives while it has a connection to this server and `SESSION_GRACE_MS` after the last
-//! one closed. Then its opens are dropped here and files that only it kept are deleted.
+//! A session holds its opens while it has a connection to this server and `SESSION_GRACE_MS` after the
+//! last one closed; then files that only it kept are deleted. It may come back and go on, since its
+//! requests are still told apart; only one that was away for `FORGET_TIME` is forgotten and refused.
 
 use crate::state::Server;
 use aze_proto::limits::SESSION_GRACE_MS;
@@ -14,6 +15,10 @@ use std::time::Duration;
 
 /// Ended sessions that are remembered in order to refuse their late requests.
 const ENDED_KEPT: usize = 65_536;
+
+/// How long a session may be away before what it has asked is forgotten. A laptop's lunch break is
+/// shorter; records of a thousand dead clients must not stay for days.
+const FORGET_TIME: Duration = Duration::from_secs(3600);
 
 #[derive(Default)]
 struct Table {
@@ -80,12 +85,16 @@ impl Server {
             let Some(server) = self.me.upgrade() else { return };
             let session = who.session;
             self.io.spawn(async move {
-                server.io.sleep(Duration::from_millis(SESSION_GRACE_MS)).await;
-                let still_gone = {
+                let is_away = || {
                     let table = server.sessions.table.lock();
                     table.alive.get(&session).is_some_and(|alive| alive.connections == 0 && alive.leavings == leaving)
                 };
-                if still_gone {
+                server.io.sleep(Duration::from_millis(SESSION_GRACE_MS)).await;
+                if is_away() {
+                    server.drop_opens(session);
+                    server.io.sleep(FORGET_TIME).await;
+                }
+                if is_away() {
                     server.end_session(session);
                 }
             });
@@ -95,21 +104,23 @@ impl Server {
     /// Drops what the session held on this server, and refuses it from now on.
     pub(crate) fn end_session(self: &Arc<Self>, session: SessionId) {
         self.sessions.end(session);
+        self.drop_opens(session);
         for cell in self.shards.iter() {
             cell.data.lock().forget_session(session);
-            let orphans = {
-                let mut names = cell.names.lock();
-                names.shard.forget_session(session);
-                let mut orphans: Vec<Ino> = Vec::new();
-                names.opens.retain(|ino, holders| {
-                    holders.retain(|(holder, _)| *holder != session);
-                    if holders.is_empty() {
-                        orphans.push(*ino);
-                    }
-                    !holders.is_empty()
-                });
-                orphans
-            };
+            cell.names.lock().shard.forget_session(session);
+        }
+    }
+
+    fn drop_opens(self: &Arc<Self>, session: SessionId) {
+        for cell in self.shards.iter() {
+            let mut orphans: Vec<Ino> = Vec::new();
+            cell.names.lock().opens.retain(|ino, holders| {
+                holders.retain(|(holder, _)| *holder != session);
+                if holders.is_empty() {
+                    orphans.push(*ino);
+                }
+                !holders.is_empty()
+            });
             for ino in orphans {
                 self.delete_if_orphan(ino);
             }

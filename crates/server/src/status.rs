@@ -10,7 +10,12 @@ pub(crate) struct Counters {
     by_kind: Vec<(&'static str, AtomicU64)>,
     /// Place of a kind, by its tag.
     places: Vec<u16>,
+    /// Connections closed because of what came over them.
+    refused: AtomicU64,
 }
+
+/// Under which name [`Counters::count_refused`] is told, among the requests.
+const REFUSED: &str = "(connections refused)";
 
 impl Counters {
     pub(crate) fn new() -> Counters {
@@ -19,7 +24,7 @@ impl Counters {
         for (place, (tag, _)) in Request::NAMES.iter().enumerate() {
             places[usize::from(*tag)] = place as u16;
         }
-        Counters { by_kind: Request::NAMES.iter().map(|(_, name)| (*name, AtomicU64::new(0))).collect(), places }
+        Counters { by_kind: Request::NAMES.iter().map(|(_, name)| (*name, AtomicU64::new(0))).collect(), places, refused: AtomicU64::new(0) }
     }
 
     pub(crate) fn count(&self, request: &Request) {
@@ -27,9 +32,14 @@ impl Counters {
         self.by_kind[usize::from(place)].1.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn count_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn counts(&self) -> Vec<Counter> {
         let counts = self.by_kind.iter().map(|(name, count)| Counter { name: (*name).into(), count: count.load(Ordering::Relaxed) });
-        counts.filter(|counter| counter.count > 0).collect()
+        let refused = Counter { name: REFUSED.into(), count: self.refused.load(Ordering::Relaxed) };
+        counts.chain([refused]).filter(|counter| counter.count > 0).collect()
     }
 }
 

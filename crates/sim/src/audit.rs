@@ -32,7 +32,8 @@ pub async fn after(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>, clie
     let census = Census::take(cluster);
     if plan.mix != Mix::Restarts {
         for (index, client) in clients.iter().enumerate().take(1) {
-            let worker = renewed(cluster, Worker::new(cluster, board, (index, client.clone()), "auditor", 0), index).await;
+            let worker =
+                renewed(cluster, Worker::new(cluster, board, (index, client.clone()), "auditor", 0), index).await;
             compare(&worker, &census).await;
         }
     }
@@ -84,7 +85,11 @@ fn judge_missing(worker: &Worker, plan: &Plan, slot: &crate::work::FileSlot, fai
     let lost = plan.mix == Mix::Restarts && failure.code == Code::Lost;
     let absent = matches!(failure.code, Code::NotFound | Code::Stale);
     if !lost && (must_be_there || !absent) {
-        worker.board.violation(format!("{}: {} after healing: {failure}", worker.who, String::from_utf8_lossy(&slot.path)));
+        worker.board.violation(format!(
+            "{}: {} after healing: {failure}",
+            worker.who,
+            String::from_utf8_lossy(&slot.path)
+        ));
     }
 }
 
@@ -94,10 +99,16 @@ async fn live_again(worker: &Worker) {
     for attempt in 0..32 {
         let name = Name::new(format!("new {} {attempt}", worker.who).as_bytes()).expect("a label is a name");
         let dir = shared::new_file(FileKind::Directory, true);
-        let made = worker.call(|| format!("mkdir '{name}' after healing"), worker.client.create(&ROOT, Ino::ROOT, &name, &dir)).await;
+        let made = worker
+            .call(|| format!("mkdir '{name}' after healing"), worker.client.create(&ROOT, Ino::ROOT, &name, &dir))
+            .await;
         match made {
             Err(failure) if failure.code == Code::Lost => continue,
-            Err(failure) => return worker.board.violation(format!("{}: a healed cluster makes no directory: {failure}", worker.who)),
+            Err(failure) => {
+                return worker
+                    .board
+                    .violation(format!("{}: a healed cluster makes no directory: {failure}", worker.who));
+            }
             Ok(made) => {
                 if let Err(failure) = try_all(worker, made.attr.ino, &name).await {
                     worker.board.violation(format!("{}: a healed cluster does not serve: {failure}", worker.who));
@@ -161,8 +172,11 @@ impl Census {
         }
         let mut open = vec![Ino::ROOT];
         while let Some(dir) = open.pop() {
-            let entries: BTreeMap<_, _> =
-                servers.iter().flat_map(|server| server.entries_of(dir)).map(|(name, ino, kind)| (name, (ino, kind))).collect();
+            let entries: BTreeMap<_, _> = servers
+                .iter()
+                .flat_map(|server| server.entries_of(dir))
+                .map(|(name, ino, kind)| (name, (ino, kind)))
+                .collect();
             let subdirs = entries.values().filter(|(_, kind)| *kind == FileKind::Directory).map(|(ino, _)| *ino);
             open.extend(subdirs.filter(|ino| !census.tree.contains_key(ino)));
             census.tree.insert(dir, entries);
@@ -205,7 +219,9 @@ impl Census {
                     // It may have been on a server that lost everything.
                     None if plan.mix == Mix::Restarts => {}
                     None => found(format!("'{name}' in {dir} leads to inode {ino}, which is not there")),
-                    Some(attr) if attr.kind != *kind => found(format!("'{name}' in {dir} is a {kind:?} that is a {:?}", attr.kind)),
+                    Some(attr) if attr.kind != *kind => {
+                        found(format!("'{name}' in {dir} is a {kind:?} that is a {:?}", attr.kind))
+                    }
                     Some(attr) if *kind == FileKind::Directory && attr.parent != *dir => {
                         found(format!("directory {ino} is in {dir} and believes to be in {}", attr.parent));
                     }
@@ -246,7 +262,11 @@ impl Census {
                     gone.insert(*ino);
                 }
                 // A write that nobody heard of may have stored bytes beyond the end.
-                Some(attr) if chunk << attr.chunk_bits >= attr.size.max(1) && !plan.mix.loses_answers() && plan.mix != Mix::ClientDeath => {
+                Some(attr)
+                    if chunk << attr.chunk_bits >= attr.size.max(1)
+                        && !plan.mix.loses_answers()
+                        && plan.mix != Mix::ClientDeath =>
+                {
                     found(format!("chunk {chunk} of inode {ino} is beyond its length {}", attr.size));
                 }
                 Some(_) => {}
@@ -269,7 +289,10 @@ async fn compare(worker: &Worker, census: &Census) {
         if listed != expected {
             board.violation(format!("directory {dir} is listed as {listed:?} and has {expected:?}"));
         }
-        let Ok(attr) = worker.call(|| format!("getattr {dir} at rest"), worker.client.getattr(&ROOT, *dir)).await else { continue };
+        let Ok(attr) = worker.call(|| format!("getattr {dir} at rest"), worker.client.getattr(&ROOT, *dir)).await
+        else {
+            continue;
+        };
         let subdirs = entries.values().filter(|(_, kind)| *kind == FileKind::Directory).count() as u32;
         if (attr.size, attr.links) != (entries.len() as u64, 2 + subdirs) {
             let has = format!("{} entries, {subdirs} of them directories", entries.len());
@@ -287,7 +310,8 @@ async fn compare_search(worker: &Worker, census: &Census) {
     let call = worker.client.find(&ROOT, Ino::ROOT, &everything, &mut each);
     if worker.call(|| "find at rest".into(), call).await.is_ok() {
         found.sort();
-        let mut expected: Vec<Ino> = census.tree.values().flat_map(|entries| entries.values().map(|(ino, _)| *ino)).collect();
+        let mut expected: Vec<Ino> =
+            census.tree.values().flat_map(|entries| entries.values().map(|(ino, _)| *ino)).collect();
         expected.sort();
         // Whether the root itself is among what is found is a matter of taste.
         found.retain(|ino| *ino != Ino::ROOT);
@@ -295,10 +319,19 @@ async fn compare_search(worker: &Worker, census: &Census) {
             worker.board.violation(format!("find gives {found:?}, and there are {expected:?}"));
         }
     }
-    let Ok(sum) = worker.call(|| "usage at rest".into(), worker.client.usage(&ROOT, Ino::ROOT, None)).await else { return };
-    let files: Vec<&Attr> = census.names_of().keys().filter_map(|ino| census.inodes.get(ino)).filter(|attr| attr.kind != FileKind::Directory).collect();
+    let Ok(sum) = worker.call(|| "usage at rest".into(), worker.client.usage(&ROOT, Ino::ROOT, None)).await else {
+        return;
+    };
+    let files: Vec<&Attr> = census
+        .names_of()
+        .keys()
+        .filter_map(|ino| census.inodes.get(ino))
+        .filter(|attr| attr.kind != FileKind::Directory)
+        .collect();
     let expected = (files.len() as u64, files.iter().map(|attr| attr.size).sum::<u64>());
     if (sum.files, sum.bytes) != expected {
-        worker.board.violation(format!("usage says {} files of {} bytes, and there are {expected:?}", sum.files, sum.bytes));
+        worker
+            .board
+            .violation(format!("usage says {} files of {} bytes, and there are {expected:?}", sum.files, sum.bytes));
     }
 }

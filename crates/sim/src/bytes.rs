@@ -168,7 +168,11 @@ impl Bytes {
             return Err(format!("{} bytes at {offset}, beyond the greatest length {}", data.len(), self.size_max));
         }
         if data.len() < len && end < self.size_min {
-            return Err(format!("only {} of {len} bytes at {offset}, though the file has at least {}", data.len(), self.size_min));
+            return Err(format!(
+                "only {} of {len} bytes at {offset}, though the file has at least {}",
+                data.len(),
+                self.size_min
+            ));
         }
         let (first, _) = self.stretches.range(..=offset).next_back().expect("the first stretch begins at 0");
         let starts: Vec<u64> = self.stretches.range(first..).map(|(start, _)| *start).collect();
@@ -178,7 +182,10 @@ impl Bytes {
             for at in (*start).max(offset)..stop {
                 let byte = data[(at - offset) as usize];
                 if !writes.iter().any(|write| byte_of(*write, at) == byte) {
-                    return Err(format!("byte {byte} at {at}, where only writes {writes:?} can be ({:?})", self.origin(byte, at)));
+                    return Err(format!(
+                        "byte {byte} at {at}, where only writes {writes:?} can be ({:?})",
+                        self.origin(byte, at)
+                    ));
                 }
             }
         }

@@ -121,7 +121,8 @@ impl Cluster {
             // Nobody waits any more if the run is over.
             let _ = done.send(result);
         });
-        let server = started.await.map_err(|_| Failure::new(aze_proto::Code::Stopping, "killed while it started"))??;
+        let server =
+            started.await.map_err(|_| Failure::new(aze_proto::Code::Stopping, "killed while it started"))??;
         let current = self.lives.lock()[usize::from(index)] == life;
         if current {
             self.servers.lock()[usize::from(index)] = Some(server);
@@ -140,7 +141,11 @@ impl Cluster {
     /// Ends a server as a crash does; `silent` as a power cut does.
     pub fn kill_server(&self, index: u16, silent: bool) {
         let node = server_node(index);
-        if silent { self.sim.kill_silently(&node) } else { self.sim.kill(&node) }
+        if silent {
+            self.sim.kill_silently(&node)
+        } else {
+            self.sim.kill(&node)
+        }
         self.servers.lock()[usize::from(index)] = None;
     }
 

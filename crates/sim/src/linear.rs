@@ -171,7 +171,9 @@ impl Search<'_> {
             return self.push_walk(state, index, path, stack);
         }
         for tree in self.with_directories_known(&state.tree, &event.op) {
-            for next in tree.answer(&event.op, &event.ret, crate::tree::UNSEEN + index as Id, &|id| self.known.contains(&id)) {
+            for next in
+                tree.answer(&event.op, &event.ret, crate::tree::UNSEEN + index as Id, &|id| self.known.contains(&id))
+            {
                 let mut state = State { tree: next, ..state.clone() };
                 state.done[index] = true;
                 stack.push(state);
@@ -182,7 +184,11 @@ impl Search<'_> {
     /// A directory that nobody saw made may be one whose making was never answered.
     fn with_directories_known(&self, tree: &Tree, op: &Op) -> Vec<Tree> {
         let dirs = match op {
-            Op::Lookup { dir, .. } | Op::Create { dir, .. } | Op::Unlink { dir, .. } | Op::Rmdir { dir, .. } | Op::Link { dir, .. } => {
+            Op::Lookup { dir, .. }
+            | Op::Create { dir, .. }
+            | Op::Unlink { dir, .. }
+            | Op::Rmdir { dir, .. }
+            | Op::Link { dir, .. } => {
                 vec![*dir]
             }
             Op::Rename { dir, to_dir, .. } => vec![*dir, *to_dir],
@@ -218,7 +224,9 @@ impl Search<'_> {
                     return state.tree.recognize(there, (*id, *kind), &|id| self.known.contains(&id));
                 }
                 (Ok((id, FileKind::Directory)), _) => dir = id,
-                (Ok(_), Ret::Failed(Code::NotDirectory | Code::NotFound)) if place + 1 < path.len() => return Some(state.tree.clone()),
+                (Ok(_), Ret::Failed(Code::NotDirectory | Code::NotFound)) if place + 1 < path.len() => {
+                    return Some(state.tree.clone());
+                }
                 (Ok(_), _) => return None,
             }
         }
@@ -244,7 +252,11 @@ impl Search<'_> {
 
     fn explain(&self, best: &State) -> String {
         let mut text = String::from("no order explains the answers; the longest one ends with\n");
-        let _infallible = writeln!(text, "  tree {:?}\n  dirs {:?}\n  and none of these can follow:", best.tree.entries, best.tree.dirs);
+        let _infallible = writeln!(
+            text,
+            "  tree {:?}\n  dirs {:?}\n  and none of these can follow:",
+            best.tree.entries, best.tree.dirs
+        );
         for index in self.candidates(best) {
             let Event { who, op, ret, invoked, returned } = &self.events[index];
             let _infallible = writeln!(text, "  [{invoked}, {returned}] {who}: {op:?} -> {ret:?}");
@@ -309,7 +321,8 @@ mod tests {
     fn a_rename_that_can_do_nothing_may_also_do_something() {
         let link = event(Op::Link { ino: 10, dir: BASE, name: 2 }, Ret::Done, 3, 4);
         let away = rename(Ret::Done, 5, 8);
-        let back = event(Op::Rename { dir: BASE, name: 2, to_dir: BASE, to_name: 0, no_replace: false }, Ret::Done, 6, 9);
+        let back =
+            event(Op::Rename { dir: BASE, name: 2, to_dir: BASE, to_name: 0, no_replace: false }, Ret::Done, 6, 9);
         let begin = [create(0, 10, 1, 2), link, away, back];
         let with = |last: Event| verdict(&[begin.as_slice(), &[last]].concat());
         assert!(with(lookup(2, None, 10, 11)));
@@ -319,7 +332,12 @@ mod tests {
     #[test]
     fn what_was_never_answered_may_happen_later_or_never() {
         let begin = create(0, 10, 1, 2);
-        assert!(verdict(&[begin.clone(), rename(Ret::Unknown, 3, 4), lookup(0, Some(10), 5, 6), lookup(1, Some(10), 7, 8)]));
+        assert!(verdict(&[
+            begin.clone(),
+            rename(Ret::Unknown, 3, 4),
+            lookup(0, Some(10), 5, 6),
+            lookup(1, Some(10), 7, 8)
+        ]));
         assert!(verdict(&[begin.clone(), rename(Ret::Unknown, 3, 4), lookup(0, Some(10), 5, 6)]));
         assert!(!verdict(&[begin, rename(Ret::Unknown, 3, 4), lookup(1, Some(10), 5, 6), lookup(0, Some(10), 7, 8)]));
     }

@@ -157,7 +157,8 @@ async fn work(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>, clients: 
         }
     }
     for slot in board.listings() {
-        tasks.push(cluster.on_client(0, listing::change(worker(0, "lister's friend"), slot.clone(), plan.name_ops * 2)));
+        tasks
+            .push(cluster.on_client(0, listing::change(worker(0, "lister's friend"), slot.clone(), plan.name_ops * 2)));
         tasks.push(cluster.on_client(1 % clients.len(), listing::list(worker(1, "lister"), slot, plan.name_ops)));
     }
     if let Some(dir) = places.guarded {

@@ -98,7 +98,8 @@ impl Tree {
     pub fn learn(&mut self, unseen: Id, id: Id) {
         let rename = |old: Id| if old == unseen { id } else { old };
         let entries = std::mem::take(&mut self.entries);
-        self.entries = entries.into_iter().map(|((dir, name), (to, kind))| ((rename(dir), name), (rename(to), kind))).collect();
+        self.entries =
+            entries.into_iter().map(|((dir, name), (to, kind))| ((rename(dir), name), (rename(to), kind))).collect();
         let dirs = std::mem::take(&mut self.dirs);
         self.dirs = dirs.into_iter().map(|(dir, parent)| (rename(dir), rename(parent))).collect();
     }
@@ -154,8 +155,7 @@ impl Tree {
         if self.entries.contains_key(&(dir, name)) {
             errors.push(Code::Exists);
         }
-        errors
-            .extend(if self.dirs.contains_key(&ino) { vec![Code::NotPermitted] } else { Vec::new() });
+        errors.extend(if self.dirs.contains_key(&ino) { vec![Code::NotPermitted] } else { Vec::new() });
         errors
     }
 
@@ -241,7 +241,8 @@ impl Tree {
         let errors = self.errors(op);
         match ret {
             Ret::Failed(code) => {
-                let gone = matches!(op, Op::Link { ino, .. } if self.may_be_gone(*ino)) && matches!(code, Code::NotFound | Code::Stale);
+                let gone = matches!(op, Op::Link { ino, .. } if self.may_be_gone(*ino))
+                    && matches!(code, Code::NotFound | Code::Stale);
                 // Busy says that nothing has happened and asks to try again.
                 if errors.contains(code) || gone || *code == Code::Busy { vec![self.clone()] } else { Vec::new() }
             }
@@ -312,7 +313,11 @@ mod tests {
         let tree = Tree::new(BASE);
         let after = tree.answer(&create, &won, UNSEEN, &|_| true);
         assert_eq!(after.len(), 1);
-        assert!(after[0].answer(&create, &Ret::Entry { id: 11, kind: FileKind::File, created: true }, UNSEEN, &|_| true).is_empty());
+        assert!(
+            after[0]
+                .answer(&create, &Ret::Entry { id: 11, kind: FileKind::File, created: true }, UNSEEN, &|_| true)
+                .is_empty()
+        );
         assert_eq!(after[0].answer(&create, &Ret::Failed(Code::Exists), UNSEEN, &|_| true).len(), 1);
         assert!(tree.answer(&create, &Ret::Failed(Code::Exists), UNSEEN, &|_| true).is_empty());
     }

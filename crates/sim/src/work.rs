@@ -192,7 +192,13 @@ impl Board {
 
     fn begin(&self, area: usize, who: &str, op: &Op) -> usize {
         let events = &mut self.areas.lock()[area].events;
-        events.push(Event { who: who.into(), op: op.clone(), ret: Ret::Unknown, invoked: self.tick(), returned: u64::MAX });
+        events.push(Event {
+            who: who.into(),
+            op: op.clone(),
+            ret: Ret::Unknown,
+            invoked: self.tick(),
+            returned: u64::MAX,
+        });
         events.len() - 1
     }
 
@@ -200,17 +206,31 @@ impl Board {
         let returned = self.tick();
         let event = &mut self.areas.lock()[area].events[index];
         (event.ret, event.returned) = (ret, returned);
-        self.tell(|| format!("    [{}, {}] {}: {:?} -> {:?}", event.invoked, event.returned, event.who, event.op, event.ret));
+        self.tell(|| {
+            format!("    [{}, {}] {}: {:?} -> {:?}", event.invoked, event.returned, event.who, event.op, event.ret)
+        });
     }
 
     /// Whether an error is one that this run may give at all.
     fn judge(&self, who: &str, what: &str, failure: &Failure) {
         let faulty = self.mix.loses_answers() && !self.settled.load(Ordering::Relaxed);
         let fine = match failure.code {
-            Code::TimedOut | Code::Unreachable | Code::UnknownOutcome | Code::Stopping | Code::Refused | Code::Expired => faulty,
+            Code::TimedOut
+            | Code::Unreachable
+            | Code::UnknownOutcome
+            | Code::Stopping
+            | Code::Refused
+            | Code::Expired => faulty,
             Code::Lost => self.mix == Mix::Restarts,
-            Code::Internal | Code::Malformed | Code::Corrupt | Code::Replayed | Code::Version | Code::NotAuthentic => false,
-            Code::Limit | Code::NoSpace | Code::TooLarge | Code::TooManyLinks | Code::Unsupported | Code::CrossVolume => false,
+            Code::Internal | Code::Malformed | Code::Corrupt | Code::Replayed | Code::Version | Code::NotAuthentic => {
+                false
+            }
+            Code::Limit
+            | Code::NoSpace
+            | Code::TooLarge
+            | Code::TooManyLinks
+            | Code::Unsupported
+            | Code::CrossVolume => false,
             _ => true,
         };
         if !fine {
@@ -221,7 +241,13 @@ impl Board {
 
 impl Worker {
     /// A worker of a run.
-    pub fn new(cluster: &Cluster, board: &Arc<Board>, client: (usize, Arc<Client>), label: &str, think_us_max: u64) -> Worker {
+    pub fn new(
+        cluster: &Cluster,
+        board: &Arc<Board>,
+        client: (usize, Arc<Client>),
+        label: &str,
+        think_us_max: u64,
+    ) -> Worker {
         Worker {
             who: format!("client {} {label}", client.0),
             io: cluster.client_io(client.0),
@@ -239,7 +265,11 @@ impl Worker {
     }
 
     /// Makes a call: counts it, tells of it, checks how long it took and which error it gave.
-    pub async fn call<T>(&self, what: impl FnOnce() -> String, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    pub async fn call<T>(
+        &self,
+        what: impl FnOnce() -> String,
+        call: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
         self.board.calls.fetch_add(1, Ordering::Relaxed);
         let what = what();
         let began_ns = self.io.mono_ns();

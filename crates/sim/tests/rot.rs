@@ -24,7 +24,10 @@ fn every_flipped_bit_is_an_error_that_names_server_and_chunk() {
             let chunk = rng.below(3);
             let bit = rng.below(8 << CHUNK_BITS);
             let servers = cluster.servers();
-            let rotten = servers.iter().find(|server| server.flip_bit(file.ino(), chunk, bit)).expect("one server has the chunk");
+            let rotten = servers
+                .iter()
+                .find(|server| server.flip_bit(file.ino(), chunk, bit))
+                .expect("one server has the chunk");
             let failure = file.read(0, len).await.expect_err("a rotten byte is not served");
             assert_eq!(failure.code, Code::Corrupt, "{failure}");
             let text = failure.to_string();

@@ -2,8 +2,8 @@
 //! `AZE_SIM_FROM` the first.
 
 use aze_sim::{Outcome, run};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Seeds on every change.
 const SEEDS: u64 = 200;
@@ -18,7 +18,8 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 fn run_caught(seed: u64) -> Result<Outcome, String> {
     std::panic::catch_unwind(|| run(seed, false)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
-        text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_else(|| "a panic without words".into())
+        text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
+            .unwrap_or_else(|| "a panic without words".into())
     })
 }
 
@@ -43,7 +44,8 @@ fn no_seed_finds_a_violation() {
                         Err(panic) => vec![panic],
                     };
                     if let Some(first) = violations.first() {
-                        let again = format!("seed {seed}: {first}\n  again: cargo run -p aze-sim -- --seed {seed} --trace");
+                        let again =
+                            format!("seed {seed}: {first}\n  again: cargo run -p aze-sim -- --seed {seed} --trace");
                         failures.lock().expect("no test thread panics with it").push(again);
                     }
                 }

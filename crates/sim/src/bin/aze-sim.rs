@@ -18,7 +18,9 @@ struct Options {
 }
 
 fn sabotage(name: &str) -> Option<Sabotage> {
-    use Sabotage::{SkipBornCheck, SkipCut, SkipDirectoryClose, SkipDuplicateCheck, SkipEntryLock, SkipNamespaceEpochCheck};
+    use Sabotage::{
+        SkipBornCheck, SkipCut, SkipDirectoryClose, SkipDuplicateCheck, SkipEntryLock, SkipNamespaceEpochCheck,
+    };
     let all = [SkipDuplicateCheck, SkipNamespaceEpochCheck, SkipDirectoryClose, SkipBornCheck, SkipCut, SkipEntryLock];
     all.into_iter().find(|sabotage| format!("{sabotage:?}") == name)
 }
@@ -42,7 +44,10 @@ fn parse(args: impl Iterator<Item = String>) -> Option<Options> {
 fn report(outcome: &Outcome) {
     let Outcome { plan, violations, calls, decided, virtual_ns, steps, trace_hash, .. } = outcome;
     println!("seed {}: {:?}, {} servers, {} clients", plan.seed, plan.mix, plan.servers, plan.clients);
-    println!("  {calls} calls, {steps} steps, {:.1} s of virtual time, trace {trace_hash:016x}", *virtual_ns as f64 / 1e9);
+    println!(
+        "  {calls} calls, {steps} steps, {:.1} s of virtual time, trace {trace_hash:016x}",
+        *virtual_ns as f64 / 1e9
+    );
     if !decided {
         println!("  the search for an order of the shared names was given up");
     }

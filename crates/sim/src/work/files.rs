@@ -45,9 +45,17 @@ pub async fn write(mut worker: Worker, number: usize, ops: u64) {
 }
 
 async fn create(worker: &Worker, path: &[u8]) -> Option<Arc<File>> {
-    let (parent, name) = worker.call(|| "resolve_parent".into(), worker.client.resolve_parent(&ROOT, path)).await.ok()?;
-    let new =
-        NewFile { kind: FileKind::File, mode: 0o644, rdev: 0, target: Vec::new(), exclusive: true, open: Some(READ_WRITE), chunk_bits: 0 };
+    let (parent, name) =
+        worker.call(|| "resolve_parent".into(), worker.client.resolve_parent(&ROOT, path)).await.ok()?;
+    let new = NewFile {
+        kind: FileKind::File,
+        mode: 0o644,
+        rdev: 0,
+        target: Vec::new(),
+        exclusive: true,
+        open: Some(READ_WRITE),
+        chunk_bits: 0,
+    };
     let name: Name = name;
     let made = worker.call(|| format!("create {name}"), worker.client.create(&ROOT, parent, &name, &new)).await;
     match made {
@@ -117,7 +125,8 @@ impl Writer<'_> {
         let data = data_of(id, offset, (end - offset) as usize);
         let change = Change::Write { id, offset, end };
         self.bytes.lock().begin(change);
-        let result = self.worker.call(|| format!("{} {change:?}", text(&self.path)), self.file.write(offset, &data)).await;
+        let result =
+            self.worker.call(|| format!("{} {change:?}", text(&self.path)), self.file.write(offset, &data)).await;
         self.settle(change, result);
     }
 
@@ -140,7 +149,9 @@ impl Writer<'_> {
     fn settle(&self, change: Change, result: Result<(), Failure>) {
         match result {
             Ok(()) => self.bytes.lock().acknowledge(change),
-            Err(failure) if matches!(failure.code, Code::NotFound | Code::Stale) && !self.worker.board.mix.loses_answers() => {
+            Err(failure)
+                if matches!(failure.code, Code::NotFound | Code::Stale) && !self.worker.board.mix.loses_answers() =>
+            {
                 self.worker.board.violation(format!("{}: {change:?} on an open file: {failure}", self.worker.who));
             }
             Err(_) => {}
@@ -148,7 +159,10 @@ impl Writer<'_> {
     }
 
     async fn read_back(&mut self, offset: u64, len: usize) {
-        let result = self.worker.call(|| format!("{} read {len} at {offset}", text(&self.path)), self.file.read(offset, len)).await;
+        let result = self
+            .worker
+            .call(|| format!("{} read {len} at {offset}", text(&self.path)), self.file.read(offset, len))
+            .await;
         if let Ok(data) = result
             && let Err(why) = self.bytes.lock().check_read(offset, len, &data)
         {

@@ -66,7 +66,8 @@ impl Names {
                 return Err(format!("{} is {}listed", String::from_utf8_lossy(name), if seen { "" } else { "not " }));
             }
         }
-        let unheard = |name: &&&[u8]| !before.0.contains_key(**name) && !touched.iter().any(|touched| touched == **name);
+        let unheard =
+            |name: &&&[u8]| !before.0.contains_key(**name) && !touched.iter().any(|touched| touched == **name);
         match counts.keys().find(unheard) {
             Some(name) => Err(format!("{} was never made", String::from_utf8_lossy(name))),
             None => Ok(()),
@@ -100,7 +101,8 @@ pub async fn change(mut worker: Worker, slot: Slot, ops: u64) {
 async fn create(worker: &Worker, slot: &Slot, name: &Name) {
     slot.names.lock().begin(name);
     let new = new_file(FileKind::File, true);
-    let result = worker.call(|| format!("create {name} to be listed"), worker.client.create(&ROOT, slot.dir, name, &new)).await;
+    let result =
+        worker.call(|| format!("create {name} to be listed"), worker.client.create(&ROOT, slot.dir, name, &new)).await;
     if matches!(result, Ok(_) | Err(Failure { code: Code::Exists, .. })) {
         slot.names.lock().end(name, There::Yes);
     }
@@ -108,7 +110,8 @@ async fn create(worker: &Worker, slot: &Slot, name: &Name) {
 
 async fn unlink(worker: &Worker, slot: &Slot, name: &Name) {
     slot.names.lock().begin(name);
-    let result = worker.call(|| format!("unlink {name} that is listed"), worker.client.unlink(&ROOT, slot.dir, name)).await;
+    let result =
+        worker.call(|| format!("unlink {name} that is listed"), worker.client.unlink(&ROOT, slot.dir, name)).await;
     if matches!(result, Ok(()) | Err(Failure { code: Code::NotFound, .. })) {
         slot.names.lock().end(name, There::No);
     }

@@ -26,7 +26,8 @@ pub async fn go(mut worker: Worker, dir: Ino, moves: u64) {
     for _ in 0..moves {
         worker.think().await;
         let to = worker.rng.below(NAMES) as NameIndex;
-        perform(&worker, MOVING, Op::Rename { dir: dir.0, name: at, to_dir: dir.0, to_name: to, no_replace: false }).await;
+        perform(&worker, MOVING, Op::Rename { dir: dir.0, name: at, to_dir: dir.0, to_name: to, no_replace: false })
+            .await;
         // After an answer that never came it may be at either name: looking tells.
         let moved = worker.client.lookup(&ROOT, dir, &name(to)).await.is_ok();
         at = if moved { to } else { at };

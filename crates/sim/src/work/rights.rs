@@ -60,14 +60,17 @@ pub async fn enter(mut worker: Worker, door: SharedDoor, ops: u64) {
             let door = door.lock();
             (door.open, door.changes)
         };
-        let result = worker.call(|| "go through the door".into(), worker.client.resolve(&user(), GUARDED_FILE, true)).await;
+        let result =
+            worker.call(|| "go through the door".into(), worker.client.resolve(&user(), GUARDED_FILE, true)).await;
         let certain = before.0.filter(|_| door.lock().changes == before.1);
         let wrong = match (certain, &result) {
             (Some(false), Ok(_)) => Some("gets in though the door is closed".to_string()),
             (Some(true), Err(failure)) if matches!(failure.code, Code::AccessDenied | Code::NotFound | Code::Stale) => {
                 Some(format!("does not get in though the door is open: {failure}"))
             }
-            (_, Err(failure)) if matches!(failure.code, Code::NotFound | Code::Stale) => Some(format!("finds nothing: {failure}")),
+            (_, Err(failure)) if matches!(failure.code, Code::NotFound | Code::Stale) => {
+                Some(format!("finds nothing: {failure}"))
+            }
             _ => None,
         };
         if let Some(what) = wrong {

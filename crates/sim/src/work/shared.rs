@@ -104,9 +104,12 @@ async fn ask(worker: &Worker, op: &Op) -> Result<Ret, Failure> {
         }
         Op::Unlink { dir, name: index } => client.unlink(who, Ino(*dir), &name(*index)).await.map(|()| Ret::Done),
         Op::Rmdir { dir, name: index } => client.rmdir(who, Ino(*dir), &name(*index)).await.map(|()| Ret::Done),
-        Op::Link { ino, dir, name: index } => client.link(who, Ino(*ino), Ino(*dir), &name(*index)).await.map(|_| Ret::Done),
-        Op::Rename { dir, name: from, to_dir, to_name, no_replace } => {
-            client.rename(who, Ino(*dir), &name(*from), Ino(*to_dir), &name(*to_name), *no_replace).await.map(|()| Ret::Done)
+        Op::Link { ino, dir, name: index } => {
+            client.link(who, Ino(*ino), Ino(*dir), &name(*index)).await.map(|_| Ret::Done)
         }
+        Op::Rename { dir, name: from, to_dir, to_name, no_replace } => client
+            .rename(who, Ino(*dir), &name(*from), Ino(*to_dir), &name(*to_name), *no_replace)
+            .await
+            .map(|()| Ret::Done),
     }
 }

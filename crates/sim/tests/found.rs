@@ -1,0 +1,100 @@
+//! What the simulation has found, each with its story: as the scenario that shows it where there is
+//! a short one, else as the seed that found it. All failed before they were fixed.
+
+mod support;
+
+use aze_client::Client;
+use aze_io::sim::Link;
+use aze_proto::{Code, Failure, FileKind, Ino, Name, ServerIndex};
+use aze_sim::Cluster;
+use aze_sim::work::shared::new_file;
+use futures_util::future::join_all;
+use std::sync::Arc;
+use std::time::Duration;
+use support::{ROOT, create, name, with_cluster};
+
+fn names(prefix: &str) -> Vec<Name> {
+    (0..16).map(|index| name(&format!("{prefix}{index}"))).collect()
+}
+
+async fn mkdir(client: &Client, parent: Ino, name: &Name) -> Result<Ino, Failure> {
+    Ok(client.create(&ROOT, parent, name, &new_file(FileKind::Directory, true)).await?.attr.ino)
+}
+
+/// rename(2) with RENAME_NOREPLACE between two names of one file did nothing and said that all is
+/// well: that rule came before the one about names that exist. Linux looks at the name first.
+#[test]
+fn a_rename_that_must_not_replace_does_not_take_another_name_of_the_file() {
+    with_cluster(3, |_cluster, client| async move {
+        for (index, other) in names("other").iter().enumerate() {
+            let one = name(&format!("one{index}"));
+            let ino = create(&client, Ino::ROOT, &format!("one{index}")).await.ino();
+            client.link(&ROOT, ino, Ino::ROOT, other).await.expect("a file can have two names");
+            let renamed = client.rename(&ROOT, Ino::ROOT, &one, Ino::ROOT, other, true).await;
+            assert_eq!(renamed.map_err(|failure| failure.code), Err(Code::Exists));
+            assert_eq!(client.rename(&ROOT, Ino::ROOT, &one, Ino::ROOT, other, false).await, Ok(()));
+        }
+    });
+}
+
+/// A server that another one had not heard of for longer than a session's grace was refused by it
+/// for ever: its session had been ended as if a client had died. The volume never healed.
+#[test]
+fn servers_that_were_cut_off_from_each_other_work_together_again() {
+    with_cluster(3, |cluster, client| async move {
+        let dirs = names("dir");
+        for dir in &dirs {
+            mkdir(&client, Ino::ROOT, dir).await.expect("a quiet cluster makes directories");
+        }
+        for (from, to) in [("s0", "s1"), ("s2", "s1"), ("s0", "s2")] {
+            cluster.sim.set_link(from, to, Link::Down);
+        }
+        // These need servers to ask each other, and may fail.
+        drop(join_all(dirs.iter().map(|dir| client.rmdir(&ROOT, Ino::ROOT, dir))).await);
+        cluster.sim.sleep(Duration::from_secs(30)).await;
+        cluster.sim.heal();
+        cluster.sim.sleep(Duration::from_secs(15)).await;
+        for dir in names("after") {
+            let ino = mkdir(&client, Ino::ROOT, &dir).await.expect("a healed cluster makes directories");
+            for inner in names("inner") {
+                mkdir(&client, ino, &inner).await.expect("a healed cluster makes directories in it");
+                client.rmdir(&ROOT, ino, &inner).await.expect("a healed cluster removes directories");
+            }
+            assert_eq!(client.getattr(&ROOT, ino).await.map(|attr| attr.size), Ok(0));
+        }
+    });
+}
+
+async fn restart(cluster: &Arc<Cluster>, index: u16) {
+    cluster.kill_server(index, false);
+    cluster.start_server(index).await.expect("a server that died can start again");
+}
+
+/// A server that has restarted empty said of every directory that it has no entries of it. So a
+/// directory could be removed though nobody knew what had been in it on that server.
+#[test]
+fn a_directory_with_entries_that_were_lost_is_not_taken_for_empty() {
+    with_cluster(2, |cluster, client| async move {
+        let mut kept = Vec::new();
+        for dir in names("dir") {
+            let ino = mkdir(&client, Ino::ROOT, &dir).await.expect("a quiet cluster makes directories");
+            for inner in names("inner") {
+                mkdir(&client, ino, &inner).await.expect("a quiet cluster makes directories in it");
+            }
+            let entry = aze_proto::NameHash::of(Ino::ROOT, &dir).shard(client.map().shards());
+            if [entry, ino.home()].iter().all(|shard| client.map().server_of(*shard) == Some(ServerIndex(0))) {
+                kept.push((dir, ino));
+            }
+        }
+        assert!(!kept.is_empty(), "some of them are kept by the server that stays");
+        restart(&cluster, 1).await;
+        for (dir, ino) in kept {
+            for inner in names("inner") {
+                // Half of them are lost.
+                let _ = client.rmdir(&ROOT, ino, &inner).await;
+            }
+            let removed = client.rmdir(&ROOT, Ino::ROOT, &dir).await;
+            assert_eq!(removed.map_err(|failure| failure.code), Err(Code::Lost));
+        }
+    });
+}
