@@ -78,7 +78,11 @@ impl Place {
     /// The command `aze` in this place, without a volume in its environment.
     pub fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
         let mut command = Command::new(program());
-        command.args(args).env("AZE_RUN_DIR", self.dir.join("run")).env_remove("AZE_VOLUME").env_remove("XDG_RUNTIME_DIR");
+        command
+            .args(args)
+            .env("AZE_RUN_DIR", self.dir.join("run"))
+            .env_remove("AZE_VOLUME")
+            .env_remove("XDG_RUNTIME_DIR");
         command.stdin(Stdio::null()).current_dir(&self.dir);
         command
     }

@@ -82,7 +82,8 @@ fn rooms_use_only_what_the_arrows_allow() {
         let ours = used.filter_map(|dependency| dependency["name"].as_str()).filter(|used| used.starts_with("aze-"));
         found.insert(name.clone(), ours.map(String::from).collect());
     }
-    let allowed: BTreeMap<_, BTreeSet<_>> = ARROWS.iter().map(|(room, used)| (*room, used.iter().copied().collect())).collect();
+    let allowed: BTreeMap<_, BTreeSet<_>> =
+        ARROWS.iter().map(|(room, used)| (*room, used.iter().copied().collect())).collect();
     for (room, used) in &found {
         let allowed = allowed.get(room.as_str()).unwrap_or_else(|| panic!("{room} is not in the table of rooms"));
         for other in used {
@@ -156,7 +157,11 @@ fn every_program_that_tests_call_comes_from_a_listed_package() {
         let Ok(text) = std::fs::read_to_string(&path) else { continue };
         for (_, after) in text.match_indices("Command::new(\"").map(|(at, start)| text.split_at(at + start.len())) {
             let program = after.split('"').next().unwrap_or("");
-            assert!(listed.contains(program), "{} calls {program}, which no package of packages.list provides", path.display());
+            assert!(
+                listed.contains(program),
+                "{} calls {program}, which no package of packages.list provides",
+                path.display()
+            );
         }
     }
 }
@@ -165,7 +170,8 @@ fn every_program_that_tests_call_comes_from_a_listed_package() {
 fn no_path_of_a_machine_and_no_unfinished_code_is_in_the_tree() {
     let listing = Command::new("git").args(["ls-files"]).current_dir(root()).output().expect("git runs");
     // Put together here, so that this file does not contain what it looks for.
-    let words = [["/wo", "rk/"].concat(), ["todo", "!("].concat(), ["unimplemented", "!("].concat(), ["#[ign", "ore"].concat()];
+    let words =
+        [["/wo", "rk/"].concat(), ["todo", "!("].concat(), ["unimplemented", "!("].concat(), ["#[ign", "ore"].concat()];
     for path in String::from_utf8(listing.stdout).expect("paths are text").lines() {
         let Ok(text) = std::fs::read_to_string(root().join(path)) else { continue };
         for word in &words {

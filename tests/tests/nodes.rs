@@ -93,7 +93,10 @@ fn a_volume_over_nodes_by_a_launcher() {
     let status: serde_json::Value = serde_json::from_str(&status.out).expect("status is JSON");
     let servers = status["servers"].as_array().expect("servers");
     assert_eq!(servers.len(), 3);
-    assert!(servers.iter().all(|server| server["inodes"].as_u64().is_some_and(|count| count > 0)), "all nodes hold files: {status}");
+    assert!(
+        servers.iter().all(|server| server["inodes"].as_u64().is_some_and(|count| count > 0)),
+        "all nodes hold files: {status}"
+    );
     nodes.aze(&place, 1, &["down"]).ok();
     for index in 1..=3 {
         let left = fs::read_dir(place.path(&format!("run-10.66.0.{index}"))).expect("a run directory").count();
@@ -124,7 +127,11 @@ fn start_sshd(dir: &Path, port: u16) -> Daemon {
     );
     fs::write(dir.join("sshd_config"), config).expect("a configuration");
     fs::create_dir_all("/run/sshd").expect("where sshd separates its privileges");
-    let child = Command::new("/usr/sbin/sshd").args(["-D", "-e", "-f"]).arg(dir.join("sshd_config")).stderr(Stdio::null()).spawn();
+    let child = Command::new("/usr/sbin/sshd")
+        .args(["-D", "-e", "-f"])
+        .arg(dir.join("sshd_config"))
+        .stderr(Stdio::null())
+        .spawn();
     let daemon = Daemon(child.expect("sshd starts"));
     wait_until("sshd listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
     daemon

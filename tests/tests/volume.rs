@@ -193,7 +193,8 @@ fn another_user_needs_no_root_and_sees_nothing_of_ours() {
     set_mode(&run_dir, 0o700);
     let program = aze_tests::program();
     for folder in program.ancestors().skip(1) {
-        let open = fs::metadata(folder).is_ok_and(|data| std::os::unix::fs::PermissionsExt::mode(&data.permissions()) & 0o001 != 0);
+        let open = fs::metadata(folder)
+            .is_ok_and(|data| std::os::unix::fs::PermissionsExt::mode(&data.permissions()) & 0o001 != 0);
         assert!(open, "{} is closed to other users, so this test cannot run the program as one", folder.display());
     }
     place.up(&["--name", "ours"]);
@@ -225,7 +226,8 @@ fn without_the_secret_nobody_is_let_in() {
     let name = place.up(&["--transport", "tcp"]);
     let secret = place.dir.join("run").join(&name).join("secret");
     let right = fs::read_to_string(&secret).expect("the secret");
-    let wrong: String = right.chars().map(|c| if c == 'a' { 'b' } else { 'a' }).filter(|c| !c.is_whitespace()).collect();
+    let wrong: String =
+        right.chars().map(|c| if c == 'a' { 'b' } else { 'a' }).filter(|c| !c.is_whitespace()).collect();
     fs::write(&secret, &wrong[..64]).expect("a wrong secret");
     let started = Instant::now();
     let refused = place.aze(&["ls", "aze:/"]);
@@ -256,7 +258,11 @@ fn a_dead_server_gives_errors_in_time_and_never_a_short_listing() {
     assert_eq!(through.map(|names| names.len()).map_err(|error| error.raw_os_error()), Err(Some(libc::EIO)));
     let read: Vec<_> = (0..4).map(|index| fs::read(mnt.join(format!("f{index}")))).collect();
     assert!(read.iter().flatten().all(|bytes| bytes == b"x"));
-    assert!(started.elapsed() < Duration::from_secs(60), "errors come within the deadline of 10 s each: {:?}", started.elapsed());
+    assert!(
+        started.elapsed() < Duration::from_secs(60),
+        "errors come within the deadline of 10 s each: {:?}",
+        started.elapsed()
+    );
     let mnt = mnt.to_str().expect("a path").to_string();
     place.aze(&["umount", &mnt]).ok();
     place.aze(&["down"]).ok();

@@ -2,10 +2,10 @@
 
 use crate::client::{Client, Core};
 use crate::inodes::Inode;
-use crate::route::Place;
+use crate::route::{Knowing, Place};
 use aze_proto::error::Class;
 use aze_proto::message::Handle;
-use aze_proto::{Attr, Code, Failure, Identity, Ino, Request};
+use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Name, Request};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -41,6 +41,38 @@ impl Core {
         }
         let attr = opened?;
         Ok(File::opened(self, who, &attr, access, handle))
+    }
+}
+
+/// What opening a name came to.
+pub(crate) enum Named {
+    /// An open file.
+    Opened(Arc<File>),
+    /// A symbolic link, to be followed by whoever walks.
+    Link(Ino),
+}
+
+impl Core {
+    /// Opens what a name leads to: one request, or two where the inode lives elsewhere.
+    pub(crate) async fn open_name(
+        self: &Arc<Self>,
+        who: &Identity,
+        parent: Ino,
+        name: &Name,
+        access: Access,
+        knowing: Knowing,
+    ) -> Result<Named, Failure> {
+        let handle = self.new_handle();
+        let request = Request::OpenName { parent, name: name.clone(), handle, read: access.read, write: access.write };
+        let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await?;
+        let entry = self.entry(&request, reply)?;
+        match &entry.attr {
+            _ if entry.kind == FileKind::Symlink => Ok(Named::Link(entry.ino)),
+            Some(attr) if entry.kind == FileKind::File => {
+                Ok(Named::Opened(File::opened(self, who, attr, access, handle)))
+            }
+            _ => Ok(Named::Opened(self.open(who, entry.ino, access).await?)),
+        }
     }
 }
 

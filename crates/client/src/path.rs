@@ -6,7 +6,7 @@
 //! and the walk is repeated.
 
 use crate::client::{Client, Core};
-use crate::file::{Access, File};
+use crate::file::{Access, File, Named};
 use crate::names::{Created, NewFile};
 use crate::route::Knowing;
 use aze_proto::limits::TARGET_BYTES_MAX;
@@ -260,6 +260,30 @@ impl AtEnd for Make<'_> {
     }
 }
 
+/// Opens what a path leads to.
+struct Open<'a> {
+    core: &'a Arc<Core>,
+    access: Access,
+}
+
+impl AtEnd for Open<'_> {
+    type Done = Arc<File>;
+
+    async fn arrived(&mut self, walk: &mut Walk<'_>, mut at: Arrival) -> Result<Arc<File>, Failure> {
+        loop {
+            let (parent, name) = match at {
+                Arrival::Directory(dir) => return self.core.open(walk.who, dir, self.access).await,
+                Arrival::Last(parent, name) => (parent, name),
+            };
+            match self.core.open_name(walk.who, parent, &name, self.access, walk.knowing()).await? {
+                Named::Opened(file) => return Ok(file),
+                Named::Link(link) => walk.follow(link).await?,
+            }
+            at = walk.walk_to_last().await?;
+        }
+    }
+}
+
 struct Remove {
     is_dir: bool,
 }
@@ -323,17 +347,17 @@ impl Client {
         self.core.at_end(who, path, Make { core: &self.core, new }).await
     }
 
-    /// [`Client::open`] at a path, following links.
+    /// [`Client::open`] at a path, following links. One request with the directory cached (two
+    /// where the inode does not live beside its entry).
     ///
     /// # Errors
     /// As [`Client::open`] and [`Client::resolve`].
     pub async fn open_path(&self, who: &Identity, path: &[u8], access: Access) -> Result<Arc<File>, Failure> {
         let until = self.core.patience();
         loop {
-            let attr = self.resolve(who, path, true).await?;
-            match self.core.open(who, attr.ino, access).await {
+            match self.core.at_end(who, path, Open { core: &self.core, access }).await {
                 Err(failure) if failure.code == Code::Stale => self.core.look_again(until, failure).await?,
-                opened => return opened.map_err(|failure| failure.during(String::from_utf8_lossy(path))),
+                opened => return opened,
             }
         }
     }

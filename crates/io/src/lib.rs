@@ -78,10 +78,9 @@ pub enum NetError {
 impl fmt::Display for NetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NetError::Unreachable(why)
-            | NetError::Closed(why)
-            | NetError::Limit(why)
-            | NetError::Listen(why) => f.write_str(why),
+            NetError::Unreachable(why) | NetError::Closed(why) | NetError::Limit(why) | NetError::Listen(why) => {
+                f.write_str(why)
+            }
         }
     }
 }
@@ -198,7 +197,11 @@ pub trait World: Send + Sync {
     /// Forgets a timer; one that has fired is ignored.
     fn cancel_timer(&self, timer: TimerId);
     /// Opens a connection; frames go to `handler`. Resolves when the connection stands.
-    fn connect<'a>(&'a self, addr: &'a Addr, handler: Arc<dyn Handler>) -> Boxed<'a, Result<Arc<dyn Connection>, NetError>>;
+    fn connect<'a>(
+        &'a self,
+        addr: &'a Addr,
+        handler: Arc<dyn Handler>,
+    ) -> Boxed<'a, Result<Arc<dyn Connection>, NetError>>;
     /// Listens on `addr` until the listener is dropped.
     fn listen(&self, addr: &Addr, acceptor: Arc<dyn Acceptor>) -> Result<Box<dyn Listener>, NetError>;
 }

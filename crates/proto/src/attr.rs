@@ -73,7 +73,9 @@ impl Wire for FileKind {
 
     fn take(input: &mut Input<'_>) -> Result<Self, Malformed> {
         let bits = u32::from(u8::take(input)?) << 12;
-        FileKind::from_mode(bits).filter(|kind| kind.mode_bits() == bits).ok_or_else(|| input.malformed("a kind of file"))
+        FileKind::from_mode(bits)
+            .filter(|kind| kind.mode_bits() == bits)
+            .ok_or_else(|| input.malformed("a kind of file"))
     }
 }
 

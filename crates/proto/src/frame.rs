@@ -167,7 +167,9 @@ fn kind_number(kind: Kind) -> u8 {
 }
 
 fn kind_of(number: u32) -> Option<Kind> {
-    [Kind::Handshake, Kind::Request, Kind::Reply, Kind::Failure].into_iter().find(|kind| u32::from(kind_number(*kind)) == number)
+    [Kind::Handshake, Kind::Request, Kind::Reply, Kind::Failure]
+        .into_iter()
+        .find(|kind| u32::from(kind_number(*kind)) == number)
 }
 
 #[cfg(test)]
@@ -175,7 +177,13 @@ mod tests {
     use super::*;
 
     fn sample() -> Header {
-        Header { session: SessionId(3), sequence: Sequence(4), shard: ShardId(5), deadline_ms: 10_000, ..Header::new(Kind::Request, 9) }
+        Header {
+            session: SessionId(3),
+            sequence: Sequence(4),
+            shard: ShardId(5),
+            deadline_ms: 10_000,
+            ..Header::new(Kind::Request, 9)
+        }
     }
 
     #[test]

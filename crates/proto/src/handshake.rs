@@ -129,7 +129,14 @@ mod tests {
 
     #[test]
     fn proofs_depend_on_secret_direction_and_both_nonces() {
-        let hello = Hello { fingerprint: 1, session: SessionId(2), nonce: [3; 32], volume: "v".into(), server: false, job: "j".into() };
+        let hello = Hello {
+            fingerprint: 1,
+            session: SessionId(2),
+            nonce: [3; 32],
+            volume: "v".into(),
+            server: false,
+            job: "j".into(),
+        };
         let right = Transcript::new(&Secret([1; 32]), &hello, &[4; 32]);
         let mut others = vec![
             Transcript::new(&Secret([2; 32]), &hello, &[4; 32]).server_proof(),

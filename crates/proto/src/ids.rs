@@ -106,7 +106,10 @@ mod tests {
     #[test]
     fn an_inode_number_keeps_its_parts() {
         let ino = Ino::new(ShardId(65_535), Incarnation(4_095), (1 << 36) - 1).unwrap();
-        assert_eq!((ino.home(), ino.incarnation(), ino.counter()), (ShardId(65_535), Incarnation(4_095), (1 << 36) - 1));
+        assert_eq!(
+            (ino.home(), ino.incarnation(), ino.counter()),
+            (ShardId(65_535), Incarnation(4_095), (1 << 36) - 1)
+        );
         assert_eq!(ino.0, u64::MAX);
         assert_eq!(Ino::new(ShardId(0), Incarnation(0), 1), Some(Ino::ROOT));
         assert_eq!(Ino::new(ShardId(65_536), Incarnation(0), 1), None);

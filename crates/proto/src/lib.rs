@@ -21,7 +21,10 @@ pub mod wire;
 
 pub use attr::{Attr, Change, FileKind, Identity, SetTime, Stub};
 pub use error::{Code, Failure, Refusal};
-pub use ids::{Generation, Incarnation, Ino, JobId, MapEpoch, NamespaceEpoch, Sequence, ServerIndex, SessionId, ShardId, Time, TxId};
+pub use ids::{
+    Generation, Incarnation, Ino, JobId, MapEpoch, NamespaceEpoch, Sequence, ServerIndex, SessionId, ShardId, Time,
+    TxId,
+};
 pub use message::{Reply, Request};
 pub use name::{Name, NameHash};
 pub use place::ShardMap;

@@ -508,7 +508,8 @@ wire_struct! {
 impl Predicate {
     /// Whether name and kind fit; the rest needs attributes.
     pub fn fits_name(&self, name: &Name, kind: FileKind) -> bool {
-        self.kind.is_none_or(|wanted| wanted == kind) && self.name.as_ref().is_none_or(|pattern| glob(&pattern.0, name.as_bytes()))
+        self.kind.is_none_or(|wanted| wanted == kind)
+            && self.name.as_ref().is_none_or(|pattern| glob(&pattern.0, name.as_bytes()))
     }
 
     /// Whether anything but name and kind is asked for.

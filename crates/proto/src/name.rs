@@ -24,7 +24,8 @@ impl Name {
         if bytes.len() > NAME_BYTES_MAX {
             return Err(BadName::TooLong);
         }
-        let invalid = bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.iter().any(|b| matches!(b, b'/' | 0));
+        let invalid =
+            bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.iter().any(|b| matches!(b, b'/' | 0));
         if invalid { Err(BadName::Invalid) } else { Ok(Name(bytes.into())) }
     }
 
@@ -153,7 +154,8 @@ mod tests {
 
     #[test]
     fn shards_are_ranges_of_the_hash() {
-        let mut hashes: Vec<_> = (0..1000).map(|i| NameHash::of(Ino::ROOT, &Name::new(format!("f{i}").as_bytes()).unwrap())).collect();
+        let mut hashes: Vec<_> =
+            (0..1000).map(|i| NameHash::of(Ino::ROOT, &Name::new(format!("f{i}").as_bytes()).unwrap())).collect();
         hashes.sort();
         let shards: Vec<_> = hashes.iter().map(|hash| hash.shard(64)).collect();
         assert!(shards.is_sorted());

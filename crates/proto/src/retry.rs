@@ -70,7 +70,8 @@ impl<R: Clone> RetryTable<R> {
         if sequence == Sequence(0) {
             return;
         }
-        let known = self.sessions.entry(session).or_insert_with(|| Session { floor, done: BTreeMap::new(), last_used: now });
+        let known =
+            self.sessions.entry(session).or_insert_with(|| Session { floor, done: BTreeMap::new(), last_used: now });
         known.last_used = known.last_used.max(now);
         known.done.insert(sequence, reply);
     }

@@ -47,8 +47,16 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         open: Some(5),
         chunk_bits: 0,
     };
-    let write = Request::Write { ino: Ino(9), generation: Generation(1), born: MapEpoch(1), chunk: 2, offset: 4096, sums: vec![0xdead_beef] };
-    let listed = Listed { hash: NameHash::of(Ino::ROOT, &name), name, ino: Ino(9), kind: FileKind::Directory, attr: None };
+    let write = Request::Write {
+        ino: Ino(9),
+        generation: Generation(1),
+        born: MapEpoch(1),
+        chunk: 2,
+        offset: 4096,
+        sums: vec![0xdead_beef],
+    };
+    let listed =
+        Listed { hash: NameHash::of(Ino::ROOT, &name), name, ino: Ino(9), kind: FileKind::Directory, attr: None };
     vec![
         ("envelope", Envelope { identity, request: create }.to_bytes()),
         ("write", write.to_bytes()),
@@ -65,23 +73,14 @@ const GOLDEN: &[(&str, &str)] = &[
         "e80300006400000001000000040000000200010000000000000001006108a40100000000000000000000010105000000\
          0000000000",
     ),
-    (
-        "write",
-        "14000900000000000000010000000100000002000000000000000010000001000000efbeadde",
-    ),
+    ("write", "14000900000000000000010000000100000002000000000000000010000001000000efbeadde"),
     (
         "attributes",
         "0300090000001000030008a401000001000000e803000064000000000000000500000000000000010000000000000002\
          000000000000000300000000000000040000000000000007000000010000000300000014000000000000000000",
     ),
-    (
-        "listing",
-        "080001000000c8e9cd5b26b4bd340100610900000000000000040000",
-    ),
-    (
-        "refusal",
-        "17000000000001010004000000",
-    ),
+    ("listing", "080001000000c8e9cd5b26b4bd340100610900000000000000040000"),
+    ("refusal", "17000000000001010004000000"),
     (
         "head",
         "415a4b010200000002000000000000000000000000000000080000000000000000000000000000000000000000000000\

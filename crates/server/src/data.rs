@@ -49,7 +49,8 @@ impl Server {
                 return Err(Failure::new(Code::Malformed, "a write beyond the end of its chunk").into());
             }
         }
-        data.write(ino, generation, chunk, offset, &work.payload, sums).map_err(|error| self.data_stop(error, cell.id, ino))?;
+        data.write(ino, generation, chunk, offset, &work.payload, sums)
+            .map_err(|error| self.data_stop(error, cell.id, ino))?;
         let mut attr = None;
         if at_home {
             // A write of nothing does not extend the file: write(2).

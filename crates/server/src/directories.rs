@@ -34,9 +34,14 @@ struct Directory {
 
 enum State {
     /// The stub has been asked for; an update may overtake the answer.
-    Fetching { newer: Option<Stub> },
+    Fetching {
+        newer: Option<Stub>,
+    },
     Held(Stub),
-    Closing { stub: Stub, round: u64 },
+    Closing {
+        stub: Stub,
+        round: u64,
+    },
 }
 
 impl Directory {
@@ -130,12 +135,19 @@ impl Directories {
 
     /// The shards from `from` on that may hold entries of the directory, in their order.
     pub(crate) fn shards_from(&self, dir: Ino, from: ShardId) -> Vec<ShardId> {
-        self.part(dir).lock().get(&dir).map(|directory| directory.shards.range(from..).copied().collect()).unwrap_or_default()
+        self.part(dir)
+            .lock()
+            .get(&dir)
+            .map(|directory| directory.shards.range(from..).copied().collect())
+            .unwrap_or_default()
     }
 
     /// This server's part of the counts: entries, subdirectories, time of the last change.
     pub(crate) fn fragment(&self, dir: Ino) -> (u64, u64, Time) {
-        self.part(dir).lock().get(&dir).map_or((0, 0, Time(0)), |directory| (directory.entries, directory.subdirs, directory.changed))
+        self.part(dir)
+            .lock()
+            .get(&dir)
+            .map_or((0, 0, Time(0)), |directory| (directory.entries, directory.subdirs, directory.changed))
     }
 
     /// Marks the stub as being fetched. `None`: the caller must fetch it. Else somebody does
@@ -250,7 +262,11 @@ fn checked(dir: Ino, directory: &Directory, identity: &Identity, want: Want, sin
         State::Held(stub) => stub,
     };
     if stub.born < since {
-        return Err(Failure::new(Code::Lost, format!("directory {dir}: its entries on this server were lost when it restarted empty")).into());
+        return Err(Failure::new(
+            Code::Lost,
+            format!("directory {dir}: its entries on this server were lost when it restarted empty"),
+        )
+        .into());
     }
     if !access::may_in(identity, stub, want) {
         return Err(Failure::new(Code::AccessDenied, format!("directory {dir}, as user {}", identity.uid)).into());

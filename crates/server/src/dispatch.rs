@@ -6,8 +6,8 @@ use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_io::Task;
 use aze_meta::{Op, Stamp};
-use aze_proto::retry::Verdict;
 use aze_proto::frame::{Header, Kind};
+use aze_proto::retry::Verdict;
 use aze_proto::{Code, Failure, Identity, Ino, MapEpoch, Refusal, Reply, Request, Sequence, SessionId, ShardId, Time};
 use aze_rpc::{Incoming, Proven, Responder, Service};
 use futures_channel::oneshot;
@@ -58,7 +58,10 @@ pub(crate) fn then(rest: impl Future<Output = Result<Reply, Failure>> + Send + '
 
 /// What a server answers before it is in the map.
 fn needs_no_map(request: &Request) -> bool {
-    matches!(request, Request::Join { .. } | Request::MapPush { .. } | Request::GetMap | Request::Status | Request::Shutdown)
+    matches!(
+        request,
+        Request::Join { .. } | Request::MapPush { .. } | Request::GetMap | Request::Status | Request::Shutdown
+    )
 }
 
 impl Work {
@@ -66,7 +69,8 @@ impl Work {
     pub(crate) fn local(server: &Server, shard: ShardId, request: Request) -> Work {
         let header = Header { shard, map_epoch: server.map_epoch_now(), ..Header::new(Kind::Request, 0) };
         let session = server.session();
-        let stamp = Stamp { time: server.clock.next(&server.io, Time(0)), session, sequence: Sequence(0), floor: Sequence(0) };
+        let stamp =
+            Stamp { time: server.clock.next(&server.io, Time(0)), session, sequence: Sequence(0), floor: Sequence(0) };
         Work {
             header,
             identity: Identity::default(),
@@ -85,7 +89,12 @@ impl Work {
         let Incoming { header, identity, request, payload, who, responder } = incoming;
         let identity = server.proven_identity(identity, &who);
         let sequence = if request.is_change() { header.sequence } else { Sequence(0) };
-        let stamp = Stamp { time: server.clock.next(&server.io, header.time), session: who.session, sequence, floor: header.floor };
+        let stamp = Stamp {
+            time: server.clock.next(&server.io, header.time),
+            session: who.session,
+            sequence,
+            floor: header.floor,
+        };
         Work {
             deadline_ns: server.io.mono_ns() + u64::from(header.deadline_ms) * 1_000_000,
             header,
@@ -176,7 +185,10 @@ impl Server {
     /// a new number. Then what the sender knows of the map and of the namespace.
     fn admit(&self, work: &Work) -> Admission {
         if self.sessions.is_ended(work.session) {
-            return Admission::Answer(Err(Failure::new(Code::Expired, format!("{}: the session was ended", self.who()))));
+            return Admission::Answer(Err(Failure::new(
+                Code::Expired,
+                format!("{}: the session was ended", self.who()),
+            )));
         }
         if self.map_epoch_now() == MapEpoch(0) && !needs_no_map(&work.request) {
             // Just started and not yet in the map: it has no shards, so it cannot say that something
@@ -218,7 +230,9 @@ impl Server {
         let verdict = in_data.unwrap_or_else(|| names.shard.check(session, sequence, floor));
         match verdict {
             Verdict::Done(result) => Some(Admission::Answer(result)),
-            Verdict::TooOld => Some(Admission::Answer(Err(Failure::new(Code::Replayed, "a late copy of a request that was given up")))),
+            Verdict::TooOld => {
+                Some(Admission::Answer(Err(Failure::new(Code::Replayed, "a late copy of a request that was given up"))))
+            }
             Verdict::Full => Some(Admission::Answer(Err(Failure::refused(Refusal::TooManyPending)))),
             Verdict::New if !names.running.insert((session, sequence)) => Some(Admission::Drop),
             Verdict::New => {
@@ -290,7 +304,9 @@ impl Server {
                     Some(receiver)
                 });
                 match unlocked {
-                    Some(unlocked) => self.await_until(unlocked, work.deadline_ns, "a name that is being renamed or removed").await,
+                    Some(unlocked) => {
+                        self.await_until(unlocked, work.deadline_ns, "a name that is being renamed or removed").await
+                    }
                     None => Ok(()),
                 }
             }
@@ -306,7 +322,12 @@ impl Server {
     }
 
     /// Awaits a signal (or the end of its sender, which is one too) until the deadline.
-    pub(crate) async fn await_until(&self, signal: oneshot::Receiver<()>, deadline_ns: u64, what: &str) -> Result<(), Failure> {
+    pub(crate) async fn await_until(
+        &self,
+        signal: oneshot::Receiver<()>,
+        deadline_ns: u64,
+        what: &str,
+    ) -> Result<(), Failure> {
         let left = Duration::from_nanos(deadline_ns.saturating_sub(self.io.mono_ns()));
         match self.io.timeout(left, signal).await {
             Some(_) => Ok(()),
@@ -380,7 +401,9 @@ impl Server {
             Request::Join { slot, info } => self.join(*slot, info),
             Request::MapPush { map } => Ok(self.map_pushed(map).into()),
             Request::StubGet { dir, holder, incarnation } => self.stub_get(*dir, *holder, *incarnation),
-            Request::StubClose { dir, round } => Ok(Reply::StubClosed { empty: self.directories.close(*dir, *round) }.into()),
+            Request::StubClose { dir, round } => {
+                Ok(Reply::StubClosed { empty: self.directories.close(*dir, *round) }.into())
+            }
             Request::StubReopen { dir, round } => {
                 self.directories.reopen(*dir, *round);
                 Ok(Reply::Done.into())
@@ -421,7 +444,9 @@ impl Server {
             }
             Request::DeleteData { ino } => Ok(self.delete_data_here(*ino).into()),
             Request::CutQuery { ino, have } => self.cut_query(*ino, *have),
-            other => Err(Failure::new(Code::Malformed, format!("{} is no request between servers", other.name())).into()),
+            other => {
+                Err(Failure::new(Code::Malformed, format!("{} is no request between servers", other.name())).into())
+            }
         }
     }
 

@@ -7,7 +7,10 @@ use crate::wait::Attempt;
 use aze_meta::access::{self, Want};
 use aze_meta::{AttrSet, Op, Stamp};
 use aze_proto::message::Handle;
-use aze_proto::{Attr, Change, Code, Failure, FileKind, Identity, Incarnation, Ino, Reply, Request, ServerIndex, SessionId, Stub, Time};
+use aze_proto::{
+    Attr, Change, Code, Failure, FileKind, Identity, Incarnation, Ino, Reply, Request, ServerIndex, SessionId, Stub,
+    Time,
+};
 use futures_channel::oneshot;
 use std::sync::Arc;
 
@@ -46,7 +49,9 @@ impl Server {
             match answer {
                 Ok(Reply::FragmentIs { entries, subdirs, changed }) => parts.push((entries, subdirs, changed)),
                 Ok(_) => return Err(Failure::new(Code::Malformed, "Fragment was answered with something else")),
-                Err(failure) => return Err(failure.during(format!("entries of directory {} on server {holder}", attr.ino))),
+                Err(failure) => {
+                    return Err(failure.during(format!("entries of directory {} on server {holder}", attr.ino)));
+                }
             }
         }
         merge(attr, &parts);
@@ -99,7 +104,9 @@ impl Server {
             for (holder, answer) in self.ask_each(&holders, &Request::StubUpdate { stub: stub.clone() }).await {
                 if let Err(failure) = answer {
                     self.persist(holder, aze_proto::ShardId(0), Request::StubUpdate { stub: stub.clone() });
-                    silent = Some(failure.during(format!("directory {ino} is changed, but server {holder} has not confirmed it")));
+                    silent = Some(
+                        failure.during(format!("directory {ino} is changed, but server {holder} has not confirmed it")),
+                    );
                 }
             }
             if let Some(failure) = silent {
@@ -117,7 +124,12 @@ impl Server {
     }
 
     /// Applies; gives the new stub if rights were set, the holders, and whether anybody lost rights.
-    fn apply_directory_attr(&self, ino: Ino, set: AttrSet, stamp: Stamp) -> Result<(Option<Stub>, Vec<ServerIndex>, bool), Failure> {
+    fn apply_directory_attr(
+        &self,
+        ino: Ino,
+        set: AttrSet,
+        stamp: Stamp,
+    ) -> Result<(Option<Stub>, Vec<ServerIndex>, bool), Failure> {
         let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         let cell = self.shards.get(ino.home()).ok_or_else(|| Failure::from(Code::Internal))?;
         let mut names = cell.names.lock();
@@ -125,7 +137,8 @@ impl Server {
         let stamp = self.own_stamp(&stamp);
         let applied = names.shard.apply(&Op::SetAttr { ino, set }, &stamp);
         applied.reply?;
-        let lost = before.zip(applied.effects.attr).is_some_and(|(before, after)| access::loses_search(&before, &after));
+        let lost =
+            before.zip(applied.effects.attr).is_some_and(|(before, after)| access::loses_search(&before, &after));
         let holders = names.holders.entry(ino).or_default();
         holders.version += u64::from(rights);
         let servers = holders.servers.keys().copied().collect();
@@ -190,7 +203,9 @@ impl Server {
     }
 
     pub(crate) fn report(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Report { ino, generation, end, wide } = work.request else { unreachable!("dispatched by its kind") };
+        let Request::Report { ino, generation, end, wide } = work.request else {
+            unreachable!("dispatched by its kind")
+        };
         let mut names = self.cell(ino.home())?.names.lock();
         if names.shard.inode(ino).is_none() {
             return Err(self.gone(ino).into());
@@ -217,13 +232,20 @@ impl Server {
             return Err(Code::NotDirectory.into());
         }
         if !access::may(&work.identity, &attr, Want::READ) {
-            return Err(Failure::new(Code::AccessDenied, format!("directory {dir}, as user {}", work.identity.uid)).into());
+            return Err(
+                Failure::new(Code::AccessDenied, format!("directory {dir}, as user {}", work.identity.uid)).into()
+            );
         }
         Ok(Reply::Holders { servers: holders_of(&names, dir), attr }.into())
     }
 
     /// At a directory's home: another server wants to serve entries of it.
-    pub(crate) fn stub_get(self: &Arc<Self>, dir: Ino, holder: ServerIndex, incarnation: Incarnation) -> Attempt<Output> {
+    pub(crate) fn stub_get(
+        self: &Arc<Self>,
+        dir: Ino,
+        holder: ServerIndex,
+        incarnation: Incarnation,
+    ) -> Attempt<Output> {
         let cell = self.cell(dir.home())?;
         let mut names = cell.names.lock();
         let attr = names.shard.inode(dir).ok_or_else(|| match self.gone(dir) {
@@ -281,7 +303,15 @@ fn holders_of(names: &Names, dir: Ino) -> Vec<ServerIndex> {
 fn stub_of(names: &Names, dir: Ino) -> Option<Stub> {
     let attr = &names.shard.inode(dir)?.attr;
     let version = names.holders.get(&dir)?.version;
-    Some(Stub { ino: dir, mode: attr.mode, uid: attr.uid, gid: attr.gid, born: attr.born, chunk_bits: attr.chunk_bits, version })
+    Some(Stub {
+        ino: dir,
+        mode: attr.mode,
+        uid: attr.uid,
+        gid: attr.gid,
+        born: attr.born,
+        chunk_bits: attr.chunk_bits,
+        version,
+    })
 }
 
 /// Adds the holders' parts: counts by sum, times by maximum. A change that the home's own change

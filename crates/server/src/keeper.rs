@@ -5,7 +5,9 @@ use crate::dispatch::{Output, then};
 use crate::state::Server;
 use crate::wait::Attempt;
 use aze_proto::place::{ServerInfo, ShardTable};
-use aze_proto::{Code, Failure, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, ShardMap, TxId};
+use aze_proto::{
+    Code, Failure, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, ShardMap, TxId,
+};
 use futures_channel::oneshot;
 use futures_util::lock::Mutex as AsyncMutex;
 use parking_lot::Mutex;
@@ -83,18 +85,28 @@ impl Server {
     /// back empty gets a new incarnation, and everybody a new map.
     pub(crate) fn join(self: &Arc<Self>, slot: ServerIndex, info: &ServerInfo) -> Attempt<Output> {
         if self.slot() != ServerIndex(0) {
-            return Err(Failure::new(Code::Invalid, format!("{} does not keep the map: server 0 does", self.who())).into());
+            return Err(
+                Failure::new(Code::Invalid, format!("{} does not keep the map: server 0 does", self.who())).into()
+            );
         }
         let known = self.map();
         let mut joined = self.keeper.joined.lock();
         let Some(place) = joined.slots.get_mut(usize::from(slot.0)) else {
-            return Err(Failure::new(Code::Invalid, format!("the volume has {} servers, so there is no server {slot}", joined.slots.len())).into());
+            return Err(Failure::new(
+                Code::Invalid,
+                format!("the volume has {} servers, so there is no server {slot}", joined.slots.len()),
+            )
+            .into());
         };
         let same = place.as_ref().is_some_and(|before| before.pid == info.pid && before.addresses == info.addresses);
         *place = Some(info.clone());
         if known.epoch > MapEpoch(0) {
             drop(joined);
-            return if same { Ok(Reply::Map { map: (*known).clone() }.into()) } else { self.readmit(slot, info.clone()) };
+            return if same {
+                Ok(Reply::Map { map: (*known).clone() }.into())
+            } else {
+                self.readmit(slot, info.clone())
+            };
         }
         let all: Option<Vec<ServerInfo>> = joined.slots.iter().cloned().collect();
         let Some(servers) = all else {
@@ -102,7 +114,9 @@ impl Server {
             joined.waiting.push(sender);
             let server = self.clone();
             return then(async move {
-                complete.await.map_err(|_| Failure::new(Code::Stopping, "the volume stops before all its servers were there"))?;
+                complete
+                    .await
+                    .map_err(|_| Failure::new(Code::Stopping, "the volume stops before all its servers were there"))?;
                 Ok(Reply::Map { map: (*server.map()).clone() })
             });
         };
@@ -119,7 +133,8 @@ impl Server {
         for info in &mut servers {
             (info.incarnation, info.since) = (Incarnation(0), epoch);
         }
-        let table = ShardTable::modular(self.config.shards, self.config.servers).map_err(|why| Failure::new(Code::Invalid, why))?;
+        let table = ShardTable::modular(self.config.shards, self.config.servers)
+            .map_err(|why| Failure::new(Code::Invalid, why))?;
         Ok(ShardMap {
             epoch,
             keeper: self.slot(),
@@ -138,7 +153,9 @@ impl Server {
         let before = &map.servers[usize::from(slot.0)];
         let incarnation = Incarnation(before.incarnation.0 + 1);
         if u32::from(incarnation.0) >= 1 << Ino::INCARNATION_BITS {
-            return Err(Failure::new(Code::Limit, format!("server {slot} has restarted too often for this volume")).into());
+            return Err(
+                Failure::new(Code::Limit, format!("server {slot} has restarted too often for this volume")).into()
+            );
         }
         map.epoch = MapEpoch(map.epoch.0 + 1);
         map.servers[usize::from(slot.0)] = ServerInfo { incarnation, since: map.epoch, ..info };
@@ -160,7 +177,9 @@ impl Server {
             let servers: Vec<ServerIndex> = server.map().indexes().collect();
             for (other, answer) in server.ask_each(&servers, &Request::EpochPush { epoch, dir }).await {
                 answer.map_err(|failure| {
-                    failure.during(format!("nothing is changed, since server {other} could not be told that directory {dir} will be"))
+                    failure.during(format!(
+                        "nothing is changed, since server {other} could not be told that directory {dir} will be"
+                    ))
                 })?;
             }
             Ok(Reply::EpochIs { epoch })

@@ -36,7 +36,14 @@ impl Server {
 
     /// The second half: what was found free may have been taken, locked or removed meanwhile; then
     /// the link fails as if it had come later.
-    fn insert_link(&self, shard: ShardId, key: &EntryKey, attr: &Attr, identity: &aze_proto::Identity, stamp: &Stamp) -> Result<(), Failure> {
+    fn insert_link(
+        &self,
+        shard: ShardId,
+        key: &EntryKey,
+        attr: &Attr,
+        identity: &aze_proto::Identity,
+        stamp: &Stamp,
+    ) -> Result<(), Failure> {
         let cell = self.shards.get(shard).ok_or_else(|| Failure::from(Code::Internal))?;
         let mut names = cell.names.lock();
         if names.shard.lock_of(key).is_some() {
@@ -51,7 +58,8 @@ impl Server {
             crate::wait::Stop::Wait(_) => Failure::new(Code::Busy, "the directory is changing; try again"),
         })?;
         let stamp = self.own_stamp(stamp);
-        let op = Op::Insert { key: key.clone(), ino: attr.ino, kind: attr.kind, replace: false, under: None, attr: None };
+        let op =
+            Op::Insert { key: key.clone(), ino: attr.ino, kind: attr.kind, replace: false, under: None, attr: None };
         match names.shard.apply(&op, &stamp).reply {
             Ok(_) => {
                 self.directories.added(parent, cell.id, false, stamp.time);

@@ -144,7 +144,15 @@ impl Page {
         answers >= limit || self.seen >= SCAN_ENTRIES_MAX || self.bytes >= PAGE_BYTES_MAX
     }
 
-    fn take(&mut self, shard: &aze_meta::Shard, listed: Listed, dir: u32, predicate: &Predicate, find: bool, usage: Option<&mut Usage>) {
+    fn take(
+        &mut self,
+        shard: &aze_meta::Shard,
+        listed: Listed,
+        dir: u32,
+        predicate: &Predicate,
+        find: bool,
+        usage: Option<&mut Usage>,
+    ) {
         self.seen += 1;
         let Listed { name, ino, kind, .. } = listed;
         let attr = shard.inode(ino).map(|inode| inode.attr.clone());
@@ -165,7 +173,9 @@ impl Page {
         }
         match attr {
             // The size and times of a directory are known to its home only after gathering.
-            Some(attr) if wanted && (kind != FileKind::Directory || !predicate.needs_attr()) && predicate.fits_attr(&attr) => {
+            Some(attr)
+                if wanted && (kind != FileKind::Directory || !predicate.needs_attr()) && predicate.fits_attr(&attr) =>
+            {
                 self.bytes += ENTRY_BYTES + name.as_bytes().len();
                 self.found.push(Found { dir, name, ino, kind, attr: Some(attr) });
             }

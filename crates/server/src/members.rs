@@ -14,7 +14,10 @@ use crate::wait::Attempt;
 use aze_io::slab::Slab;
 use aze_io::{Addr, Io};
 use aze_proto::place::{ServerInfo, ShardTable};
-use aze_proto::{Code, Failure, Identity, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap, Time};
+use aze_proto::{
+    Code, Failure, Identity, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, SessionId,
+    ShardId, ShardMap, Time,
+};
 use aze_rpc::{Ask, Caller, CallerConfig, ServeConfig, Target};
 use aze_store::Store;
 use futures_channel::oneshot;
@@ -39,8 +42,9 @@ const ROOT_MODE: u32 = 0o755;
 /// Addresses that cannot be listened on, memory that cannot be had, a keeper that does not answer.
 pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr])) -> Result<Arc<Server>, Failure> {
     ShardTable::modular(config.shards, config.servers).map_err(|why| Failure::new(Code::Invalid, why))?;
-    let slab = Slab::new(config.capacity_bytes)
-        .map_err(|why| Failure::new(Code::NoSpace, format!("setting aside {} bytes of memory: {why}", config.capacity_bytes)))?;
+    let slab = Slab::new(config.capacity_bytes).map_err(|why| {
+        Failure::new(Code::NoSpace, format!("setting aside {} bytes of memory: {why}", config.capacity_bytes))
+    })?;
     if config.fault_ahead_bytes > 0 {
         slab.fault_ahead(config.fault_ahead_bytes)
             .map_err(|why| Failure::new(Code::NoSpace, format!("faulting in memory ahead of its use: {why}")))?;
@@ -136,7 +140,8 @@ impl Server {
                 _ => Err(Failure::from(Code::Internal)),
             };
         }
-        let to = Target { index: ServerIndex(0), host: self.config.host.clone(), addresses: self.config.keeper.clone() };
+        let to =
+            Target { index: ServerIndex(0), host: self.config.host.clone(), addresses: self.config.keeper.clone() };
         let ask = Ask {
             to: &to,
             shard: ShardId(0),
@@ -207,7 +212,8 @@ impl Server {
 
     pub(crate) fn shutdown(&self, work: &mut Work) -> Attempt<Output> {
         if !work.identity.is_root() && work.identity.uid != self.config.owner_uid {
-            let detail = format!("the volume belongs to user {}, not to user {}", self.config.owner_uid, work.identity.uid);
+            let detail =
+                format!("the volume belongs to user {}, not to user {}", self.config.owner_uid, work.identity.uid);
             return Err(Failure::new(Code::NotPermitted, detail).into());
         }
         if let Some(responder) = work.responder.take() {

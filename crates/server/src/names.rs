@@ -14,7 +14,9 @@ use std::sync::Arc;
 impl Server {
     /// The cell of a shard that admission has found to be here.
     pub(crate) fn cell(&self, shard: ShardId) -> Attempt<&ShardCell> {
-        self.shards.get(shard).ok_or_else(|| Failure::new(Code::Internal, format!("{} does not hold shard {shard}", self.who())).into())
+        self.shards
+            .get(shard)
+            .ok_or_else(|| Failure::new(Code::Internal, format!("{} does not hold shard {shard}", self.who())).into())
     }
 
     /// The entry's shard and key. The header's shard must be the one the name hashes to.
@@ -52,7 +54,9 @@ impl Server {
     }
 
     pub(crate) fn create(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Create { parent, name, kind, mode, rdev, target, exclusive, open, chunk_bits } = work.request.clone() else {
+        let Request::Create { parent, name, kind, mode, rdev, target, exclusive, open, chunk_bits } =
+            work.request.clone()
+        else {
             unreachable!("dispatched by its kind")
         };
         if !access::may_make(&work.identity, kind) {

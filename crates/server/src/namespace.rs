@@ -83,7 +83,9 @@ mod tests {
 
     fn changed(refusal: Option<Refusal>) -> Option<(bool, Vec<u64>)> {
         match refusal {
-            Some(Refusal::NamespaceStale { all, changed, .. }) => Some((all, changed.iter().map(|ino| ino.0).collect())),
+            Some(Refusal::NamespaceStale { all, changed, .. }) => {
+                Some((all, changed.iter().map(|ino| ino.0).collect()))
+            }
             _ => None,
         }
     }

@@ -18,12 +18,20 @@ const PERSIST_PAUSE: Duration = Duration::from_secs(1);
 impl Server {
     /// Asks whichever server holds `shard`.
     pub(crate) async fn ask_shard(self: &Arc<Self>, shard: ShardId, request: Request) -> Result<Reply, Failure> {
-        let server = self.map().server_of(shard).ok_or_else(|| Failure::new(Code::Internal, format!("shard {shard} is on no server")))?;
+        let server = self
+            .map()
+            .server_of(shard)
+            .ok_or_else(|| Failure::new(Code::Internal, format!("shard {shard} is on no server")))?;
         self.ask(server, shard, request).await
     }
 
     /// Asks one server. A question to this very server takes no detour over the network.
-    pub(crate) async fn ask(self: &Arc<Self>, server: ServerIndex, shard: ShardId, request: Request) -> Result<Reply, Failure> {
+    pub(crate) async fn ask(
+        self: &Arc<Self>,
+        server: ServerIndex,
+        shard: ShardId,
+        request: Request,
+    ) -> Result<Reply, Failure> {
         if server == self.slot() {
             return Box::pin(self.run_local(Work::local(self, shard, request))).await;
         }
@@ -33,12 +41,23 @@ impl Server {
                 other => return other,
             }
         }
-        Err(Failure::new(Code::Unreachable, format!("{} of server {server}: the shard map kept changing", request.name())))
+        Err(Failure::new(
+            Code::Unreachable,
+            format!("{} of server {server}: the shard map kept changing", request.name()),
+        ))
     }
 
-    pub(crate) async fn ask_once(&self, server: ServerIndex, shard: ShardId, request: &Request, deadline: Duration) -> Result<Reply, Failure> {
+    pub(crate) async fn ask_once(
+        &self,
+        server: ServerIndex,
+        shard: ShardId,
+        request: &Request,
+        deadline: Duration,
+    ) -> Result<Reply, Failure> {
         let map = self.map();
-        let info = map.server(server).ok_or_else(|| Failure::new(Code::Internal, format!("the map has no server {server}")))?;
+        let info = map
+            .server(server)
+            .ok_or_else(|| Failure::new(Code::Internal, format!("the map has no server {server}")))?;
         let to = Target::of(server, info);
         let identity = Identity::default();
         let ask = Ask {
@@ -60,7 +79,10 @@ impl Server {
         servers: &[ServerIndex],
         request: &Request,
     ) -> Vec<(ServerIndex, Result<Reply, Failure>)> {
-        join_all(servers.iter().map(|server| async move { (*server, self.ask(*server, ShardId(0), request.clone()).await) })).await
+        join_all(
+            servers.iter().map(|server| async move { (*server, self.ask(*server, ShardId(0), request.clone()).await) }),
+        )
+        .await
     }
 
     /// Goes on asking until the server answers, has restarted empty (then it has nothing left to be
@@ -71,7 +93,12 @@ impl Server {
             let incarnation = this.map().server(server).map(|info| info.incarnation);
             while this.map().server(server).map(|info| info.incarnation) == incarnation && !this.is_stopping() {
                 match this.ask(server, shard, request.clone()).await {
-                    Err(failure) if matches!(failure.code, Code::Unreachable | Code::TimedOut | Code::UnknownOutcome | Code::Stopping) => {
+                    Err(failure)
+                        if matches!(
+                            failure.code,
+                            Code::Unreachable | Code::TimedOut | Code::UnknownOutcome | Code::Stopping
+                        ) =>
+                    {
                         this.io.sleep(PERSIST_PAUSE).await;
                     }
                     // Done, or refused for a reason that will not go away.

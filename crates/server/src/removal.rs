@@ -229,7 +229,9 @@ impl Server {
             match answer {
                 Ok(Reply::StubClosed { empty: true }) => {}
                 Ok(_) => return Err(Code::NotEmpty.into()),
-                Err(failure) => return Err(failure.during(format!("whether directory {dir} is empty on server {holder}"))),
+                Err(failure) => {
+                    return Err(failure.during(format!("whether directory {dir} is empty on server {holder}")));
+                }
             }
         }
         let cell = self.shards.get(dir.home()).ok_or_else(|| Failure::from(Code::Internal))?;

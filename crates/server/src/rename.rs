@@ -13,7 +13,9 @@ use crate::wait::{Attempt, Stop};
 use aze_meta::access::Want;
 use aze_meta::{EntryKey, EntryValue, Op, Role, Stamp};
 use aze_proto::message::Victim;
-use aze_proto::{Code, Failure, FileKind, Identity, Incarnation, Ino, Name, NameHash, Reply, Request, ServerIndex, ShardId, TxId};
+use aze_proto::{
+    Code, Failure, FileKind, Identity, Incarnation, Ino, Name, NameHash, Reply, Request, ServerIndex, ShardId, TxId,
+};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -149,9 +151,7 @@ impl Server {
             deadline_ns: work.deadline_ns,
         };
         let server = self.clone();
-        then(async move {
-            server.rename_until_free(&plan).await
-        })
+        then(async move { server.rename_until_free(&plan).await })
     }
 
     /// Tries until both names could be locked. What the old name means is looked at anew every time,
@@ -184,7 +184,8 @@ impl Server {
     /// One try: what is moved, whether it may be, then the transaction.
     async fn rename_looking(self: &Arc<Self>, plan: &Move, has_token: &mut bool) -> Result<Reply, Failure> {
         let entry = {
-            let cell = self.shards.get(plan.old_shard(self.config.shards)).ok_or_else(|| Failure::from(Code::Internal))?;
+            let cell =
+                self.shards.get(plan.old_shard(self.config.shards)).ok_or_else(|| Failure::from(Code::Internal))?;
             cell.names.lock().shard.entry(&plan.from).ok_or(Code::NotFound)?
         };
         if entry.kind == FileKind::Directory && plan.changes_parent() {
@@ -301,7 +302,10 @@ impl Server {
             Err(failure) => {
                 let (server, plan, entry) = (self.clone(), plan.clone(), *entry);
                 self.spawn(async move { server.complete_later(&plan, &entry).await });
-                Err(Failure::new(Code::UnknownOutcome, failure.during("the new name's server did not confirm the rename").detail))
+                Err(Failure::new(
+                    Code::UnknownOutcome,
+                    failure.during("the new name's server did not confirm the rename").detail,
+                ))
             }
         }
     }
@@ -367,7 +371,8 @@ impl Server {
 
     /// At the new name's shard: lock it, unless something forbids the rename.
     pub(crate) fn prepare(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Prepare { tx, coordinator, incarnation, to_parent, to_name, ino, kind, no_replace, identity } = work.request.clone()
+        let Request::Prepare { tx, coordinator, incarnation, to_parent, to_name, ino, kind, no_replace, identity } =
+            work.request.clone()
         else {
             unreachable!("dispatched by its kind")
         };
@@ -422,14 +427,17 @@ impl Server {
         };
         let victim = names.shard.entry(&key);
         let stamp = self.own_stamp(stamp);
-        let op = Op::Insert { key: key.clone(), ino: lock.ino, kind: lock.kind, replace: true, under: Some(tx), attr: None };
+        let op =
+            Op::Insert { key: key.clone(), ino: lock.ino, kind: lock.kind, replace: true, under: Some(tx), attr: None };
         let applied = names.shard.apply(&op, &stamp);
         applied.reply?;
         self.transactions.finish(tx, true);
         let is_dir = lock.kind == FileKind::Directory;
         match victim {
             None => self.directories.added(to_parent, cell.id, is_dir, stamp.time),
-            Some(victim) => self.directories.replaced(to_parent, victim.kind == FileKind::Directory, is_dir, stamp.time),
+            Some(victim) => {
+                self.directories.replaced(to_parent, victim.kind == FileKind::Directory, is_dir, stamp.time)
+            }
         }
         self.unlock_entry(&mut names, &key, tx, &stamp);
         drop(names);
@@ -462,7 +470,14 @@ impl Server {
 
     /// Asks for the decision when it does not come: its coordinator may have lost the answer, or
     /// have restarted and know nothing, or be gone.
-    fn watch_transaction(self: &Arc<Self>, shard: ShardId, key: EntryKey, tx: TxId, coordinator: ServerIndex, incarnation: Incarnation) {
+    fn watch_transaction(
+        self: &Arc<Self>,
+        shard: ShardId,
+        key: EntryKey,
+        tx: TxId,
+        coordinator: ServerIndex,
+        incarnation: Incarnation,
+    ) {
         let server = self.clone();
         self.spawn(async move {
             loop {

@@ -137,7 +137,11 @@ impl Server {
     }
 
     pub(crate) fn reply_context(&self) -> ReplyContext {
-        ReplyContext { map_epoch: self.map_epoch_now(), namespace_epoch: self.namespace_epoch(), time: self.clock.latest() }
+        ReplyContext {
+            map_epoch: self.map_epoch_now(),
+            namespace_epoch: self.namespace_epoch(),
+            time: self.clock.latest(),
+        }
     }
 
     /// For messages: which server is speaking.

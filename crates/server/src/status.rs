@@ -24,7 +24,11 @@ impl Counters {
         for (place, (tag, _)) in Request::NAMES.iter().enumerate() {
             places[usize::from(*tag)] = place as u16;
         }
-        Counters { by_kind: Request::NAMES.iter().map(|(_, name)| (*name, AtomicU64::new(0))).collect(), places, refused: AtomicU64::new(0) }
+        Counters {
+            by_kind: Request::NAMES.iter().map(|(_, name)| (*name, AtomicU64::new(0))).collect(),
+            places,
+            refused: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn count(&self, request: &Request) {
@@ -37,7 +41,10 @@ impl Counters {
     }
 
     fn counts(&self) -> Vec<Counter> {
-        let counts = self.by_kind.iter().map(|(name, count)| Counter { name: (*name).into(), count: count.load(Ordering::Relaxed) });
+        let counts = self
+            .by_kind
+            .iter()
+            .map(|(name, count)| Counter { name: (*name).into(), count: count.load(Ordering::Relaxed) });
         let refused = Counter { name: REFUSED.into(), count: self.refused.load(Ordering::Relaxed) };
         counts.chain([refused]).filter(|counter| counter.count > 0).collect()
     }
@@ -79,7 +86,9 @@ impl Server {
         let mut entries = Vec::new();
         for cell in self.shards.iter() {
             let names = cell.names.lock();
-            entries.extend(names.shard.entries_after(dir, 0).map(|(_, name, entry)| (name.clone(), entry.ino, entry.kind)));
+            entries.extend(
+                names.shard.entries_after(dir, 0).map(|(_, name, entry)| (name.clone(), entry.ino, entry.kind)),
+            );
         }
         entries
     }

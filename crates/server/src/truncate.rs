@@ -53,7 +53,8 @@ impl Server {
             return Ok(());
         }
         let servers: Vec<ServerIndex> = self.map().indexes().collect();
-        let cut = Request::Cut { ino: attr.ino, generation: attr.generation, length: size, chunk_bits: attr.chunk_bits };
+        let cut =
+            Request::Cut { ino: attr.ino, generation: attr.generation, length: size, chunk_bits: attr.chunk_bits };
         let mut silent = None;
         for (server, answer) in self.ask_each(&servers, &cut).await {
             if let Err(failure) = answer {
@@ -74,7 +75,13 @@ impl Server {
 
     /// Cuts what this server holds of a file. A shard that has not seen the generation before may
     /// have missed a truncation that cut deeper: it asks the home, which knows them all.
-    pub(crate) fn cut_here(self: &Arc<Self>, ino: Ino, generation: Generation, length: u64, chunk_bits: u8) -> Attempt<Output> {
+    pub(crate) fn cut_here(
+        self: &Arc<Self>,
+        ino: Ino,
+        generation: Generation,
+        length: u64,
+        chunk_bits: u8,
+    ) -> Attempt<Output> {
         let mut behind = Vec::new();
         for cell in self.shards.iter() {
             let mut data = cell.data.lock();

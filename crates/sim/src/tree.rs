@@ -5,6 +5,7 @@
 
 use aze_proto::{Code, FileKind};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// What an entry leads to: an inode number, or [`UNSEEN`] plus the number of the operation that
 /// made it without anybody having heard of its inode number yet.
@@ -198,8 +199,8 @@ impl Tree {
         match op {
             Op::Lookup { .. } | Op::Resolve { .. } => {}
             Op::Create { dir, name, kind, .. } => {
-                if !next.entries.contains_key(&(*dir, *name)) {
-                    next.entries.insert((*dir, *name), (made, *kind));
+                if let Entry::Vacant(free) = next.entries.entry((*dir, *name)) {
+                    free.insert((made, *kind));
                     if *kind == FileKind::Directory {
                         next.dirs.insert(made, *dir);
                     }

@@ -64,8 +64,11 @@ fn the_common_operations_take_one_request_each() {
             let attr = attr.expect("it was made just now");
             assert_eq!(attr.size, 11);
             let (asked, opened) = requests(&cluster, client.open(&ROOT, attr.ino, READ)).await;
-            assert_eq!(asked, one("Open"), "open");
+            assert_eq!(asked, one("Open"), "open by number");
             drop(opened.expect("root may open it"));
+            let (asked, opened) = requests(&cluster, client.open_path(&ROOT, &path, READ)).await;
+            assert_eq!(asked, one("OpenName"), "open of a path");
+            assert_eq!(opened.expect("root may open it").read(0, 64).await, Ok(b"a few bytes".to_vec()));
             let (asked, gone) = requests(&cluster, client.unlink_path(&ROOT, &path)).await;
             assert_eq!((asked, gone), (one("Unlink"), Ok(())), "unlink");
         }
