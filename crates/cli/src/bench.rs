@@ -184,11 +184,14 @@ fn turn_of(iops: &Iops, places: &[Box<dyn Place>]) -> Outcome<[Figure; 5]> {
     Ok([create, stat, write, read, remove])
 }
 
+/// What one caller does in a phase: in its place, noting how long each operation takes.
+type Work<'a> = dyn Fn(&dyn Place, &mut Vec<Duration>) -> Outcome<()> + Sync + 'a;
+
 /// Runs one phase in all places at once; `units` is what all of them do together.
 fn measure(
     places: &[Box<dyn Place>],
     units: f64,
-    work: &(dyn Fn(&dyn Place, &mut Vec<Duration>) -> Outcome<()> + Sync),
+    work: &Work<'_>,
 ) -> Outcome<Figure> {
     let barrier = Barrier::new(places.len() + 1);
     let (elapsed, results) = thread::scope(|scope| {

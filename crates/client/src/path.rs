@@ -39,6 +39,8 @@ struct Walk<'a> {
     links: u32,
     /// Components taken from the cache.
     cached: Vec<(Ino, Name)>,
+    /// A link was taken away after its name had been read: the walk has to be repeated.
+    link_gone: bool,
     /// Where a second walk, which belongs to this one, has arrived.
     elsewhere: Option<Ino>,
 }
@@ -68,6 +70,7 @@ impl<'a> Walk<'a> {
             above: vec![Ino::ROOT],
             links: 0,
             cached: Vec::new(),
+            link_gone: false,
             elsewhere: None,
         })
     }
@@ -124,7 +127,13 @@ impl<'a> Walk<'a> {
         if self.links > LINKS_MAX {
             return Err(Code::LinkLoop.into());
         }
-        let target = self.core.readlink(self.who, link).await?;
+        let target = match self.core.readlink(self.who, link).await {
+            Err(gone) if gone.code == Code::Stale => {
+                self.link_gone = true;
+                return Err(gone);
+            }
+            read => read?,
+        };
         if target.is_empty() || target.len() > TARGET_BYTES_MAX {
             return Err(Failure::new(Code::NotFound, "a symbolic link with an impossible target"));
         }
@@ -181,6 +190,10 @@ impl Core {
                 Ok(done) => return Ok(done),
                 Err(failure) => failure,
             };
+            if walk.link_gone {
+                self.look_again(until, failure).await?;
+                continue;
+            }
             if !is_namespace_stale(&failure) && !walk.is_outdated(&failure).await? {
                 return Err(failure.during(String::from_utf8_lossy(path)));
             }
@@ -311,6 +324,7 @@ impl AtEnd for Rename<'_> {
         let mut second = Walk { epoch: walk.epoch, ..Walk::new(walk.core, walk.who, self.to)? };
         let arrived = second.walk_to_last().await.and_then(named);
         walk.cached.append(&mut second.cached);
+        walk.link_gone = second.link_gone;
         walk.elsewhere = Some(second.here());
         let (to_parent, to_name) = arrived?;
         walk.core.rename(walk.who, (parent, &name), (to_parent, &to_name), self.no_replace, walk.knowing()).await

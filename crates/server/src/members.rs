@@ -22,6 +22,7 @@ use aze_rpc::{Ask, Caller, CallerConfig, ServeConfig, Target};
 use aze_store::Store;
 use futures_channel::oneshot;
 use parking_lot::{Mutex, RwLock};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -83,6 +84,7 @@ fn new_server(io: Io, config: Config, store: Arc<Store>, me: Weak<Server>) -> Se
         peers: Caller::new(io.clone(), caller),
         counters: Counters::new(),
         started_ns: io.mono_ns(),
+        map_epoch_heard: AtomicU32::new(0),
         listeners: Mutex::new(Vec::new()),
         stop: Mutex::new(Some(stop)),
         stopped: Mutex::new(Some(stopped)),
@@ -196,6 +198,12 @@ impl Server {
     pub(crate) fn map_pushed(self: &Arc<Self>, map: &ShardMap) -> Reply {
         self.install_map(Arc::new(map.clone()));
         Reply::Done
+    }
+
+    /// Has a map that is as new as all that others have answered under.
+    pub(crate) async fn keep_up_with_map(self: &Arc<Self>) -> Result<(), Failure> {
+        let heard = MapEpoch(self.map_epoch_heard.load(Ordering::Relaxed));
+        if heard > self.map_epoch_now() { self.refresh_map().await } else { Ok(()) }
     }
 
     /// Fetches the map from the keeper.

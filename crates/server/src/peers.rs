@@ -6,6 +6,7 @@ use aze_proto::{Code, Failure, Identity, Refusal, Reply, Request, ServerIndex, S
 use aze_rpc::{Ask, Target};
 use futures_util::future::join_all;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How often a question is put again after a newer shard map was fetched. More would mean that the
@@ -70,7 +71,9 @@ impl Server {
             payload: &[],
             deadline,
         };
-        Ok(self.peers.ask(ask).await?.reply)
+        let answer = self.peers.ask(ask).await?;
+        self.map_epoch_heard.fetch_max(answer.header.map_epoch.0, Ordering::Relaxed);
+        Ok(answer.reply)
     }
 
     /// Asks several servers at once; the answers come in the order of `servers`.

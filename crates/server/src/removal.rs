@@ -3,7 +3,7 @@
 
 use crate::dispatch::{Output, Work, then};
 use crate::sabotage::Sabotage;
-use crate::shards::{Holders, Names, ShardCell};
+use crate::shards::{Names, ShardCell};
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_meta::access::{self, Want};
@@ -176,14 +176,12 @@ impl Server {
         }
         let cell = self.cell(dir.home())?;
         let mut names = cell.names.lock();
-        let born = names.shard.inode(dir).ok_or_else(|| self.gone(dir))?.attr.born;
+        if names.shard.inode(dir).is_none() {
+            return Err(self.gone(dir).into());
+        }
         let holders = names.holders.entry(dir).or_default();
         if holders.closing {
             return Err(Failure::new(Code::Busy, "the directory is being removed by somebody else").into());
-        }
-        if let Some(holder) = self.lost_holder(born, holders) {
-            let detail = format!("directory {dir}: its entries on server {holder} were lost when that restarted empty");
-            return Err(Failure::new(Code::Lost, detail).into());
         }
         holders.closing = true;
         let servers: Vec<ServerIndex> = if self.config.switches.is(Sabotage::SkipDirectoryClose) {
@@ -197,7 +195,8 @@ impl Server {
             // Rounds of one directory grow, whatever its home's clock does: times are never given twice.
             let round = server.clock.next(&server.io, aze_proto::Time(0)).0;
             let answers = server.ask_each(&servers, &Request::StubClose { dir, round }).await;
-            let result = server.decide_closing(dir, answers);
+            // Whoever has restarted empty answers under the map that says so.
+            let result = server.keep_up_with_map().await.and_then(|()| server.decide_closing(dir, answers));
             let after = if result.is_ok() { Request::StubDrop { dir } } else { Request::StubReopen { dir, round } };
             // Nobody waits for a holder that stays silent: it is told in the background.
             join_all(servers.iter().map(|holder| server.tell(*holder, after.clone()))).await;
@@ -206,15 +205,15 @@ impl Server {
         })
     }
 
-    /// A holder that has restarted empty since the directory was made: it knows of no entries, which
-    /// does not mean that there are none.
-    fn lost_holder(&self, born: MapEpoch, holders: &Holders) -> Option<ServerIndex> {
-        if self.config.switches.is(Sabotage::SkipBornCheck) {
-            return None;
+    /// Fails if a holder has restarted empty since the directory was made: it knows of no entries,
+    /// which does not mean that there are none.
+    fn check_whole(&self, dir: Ino, born: MapEpoch, holder: ServerIndex) -> Result<(), Failure> {
+        let lost = self.map().server(holder).is_some_and(|info| born < info.since);
+        if !lost || self.config.switches.is(Sabotage::SkipBornCheck) {
+            return Ok(());
         }
-        let map = self.map();
-        let is_lost = |holder: &&ServerIndex| map.server(**holder).is_some_and(|info| born < info.since);
-        holders.servers.keys().find(is_lost).copied()
+        let detail = format!("directory {dir}: its entries on server {holder} were lost when that restarted empty");
+        Err(Failure::new(Code::Lost, detail))
     }
 
     /// Tells a server once and, if it does not answer, goes on in the background.
@@ -225,17 +224,18 @@ impl Server {
     }
 
     fn decide_closing(&self, dir: Ino, answers: Vec<(ServerIndex, Result<Reply, Failure>)>) -> Result<Reply, Failure> {
+        let cell = self.shards.get(dir.home()).ok_or_else(|| Failure::from(Code::Internal))?;
+        let mut names = cell.names.lock();
+        let born = names.shard.inode(dir).ok_or_else(|| self.gone(dir))?.attr.born;
         for (holder, answer) in answers {
             match answer {
-                Ok(Reply::StubClosed { empty: true }) => {}
+                Ok(Reply::StubClosed { empty: true }) => self.check_whole(dir, born, holder)?,
                 Ok(_) => return Err(Code::NotEmpty.into()),
                 Err(failure) => {
                     return Err(failure.during(format!("whether directory {dir} is empty on server {holder}")));
                 }
             }
         }
-        let cell = self.shards.get(dir.home()).ok_or_else(|| Failure::from(Code::Internal))?;
-        let mut names = cell.names.lock();
         let stamp = self.own_stamp(&Stamp::default());
         names.shard.apply(&Op::Delete { ino: dir }, &stamp).reply
     }

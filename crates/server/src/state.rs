@@ -16,6 +16,7 @@ use aze_rpc::{Caller, ReplyContext};
 use aze_store::Store;
 use futures_channel::oneshot;
 use parking_lot::{Mutex, RwLock};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -75,6 +76,8 @@ pub struct Server {
     pub(crate) peers: Arc<Caller>,
     pub(crate) counters: Counters,
     pub(crate) started_ns: u64,
+    /// The newest map that another server's answer was given under.
+    pub(crate) map_epoch_heard: AtomicU32,
     pub(crate) listeners: Mutex<Vec<Box<dyn Listener>>>,
     pub(crate) stop: Mutex<Option<oneshot::Sender<()>>>,
     pub(crate) stopped: Mutex<Option<oneshot::Receiver<()>>>,
