@@ -13,6 +13,9 @@ use std::sync::{Arc, Weak};
 /// modification time seen by others may have.
 const REPORT_INTERVAL_NS: u64 = 1_000_000_000;
 
+/// Set-user-id and set-group-id.
+const SET_ID_BITS: u32 = 0o6000;
+
 /// Entries of files that are closed are cleared away when at least that many are there.
 const CLEAR_AT_MIN: usize = 64;
 
@@ -130,7 +133,9 @@ impl Inode {
     /// What a write beyond chunk 0 up to `end` has to report along with its data.
     pub(crate) fn report_for(&self, end: u64, now_ns: u64) -> ReportNow {
         let mut state = self.state.lock();
-        let due = state.reported_ns.is_none_or(|last| now_ns.saturating_sub(last) >= REPORT_INTERVAL_NS);
+        let due = state.reported_ns.is_none_or(|last| now_ns.saturating_sub(last) >= REPORT_INTERVAL_NS)
+            // The report is what takes these bits from the file: not a second later.
+            || state.attr.mode & SET_ID_BITS != 0;
         let report = match end > state.attr.size {
             true => ReportNow::End(end),
             false if due => ReportNow::Time,

@@ -44,6 +44,10 @@ impl Filesystem for Door {
             | InitFlags::FUSE_ATOMIC_O_TRUNC
             | InitFlags::FUSE_AUTO_INVAL_DATA
             | InitFlags::FUSE_ASYNC_DIO
+            // Set-id bits go at the servers, with the write, truncation or change of owner that takes
+            // them. The kernel would ask for the new mode on behalf of a writer who may not set it.
+            | InitFlags::FUSE_HANDLE_KILLPRIV
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
             // A symlink's target never changes and an inode number is never used again.
             | InitFlags::FUSE_CACHE_SYMLINKS
             // Appends are direct I/O; such a file may still be mapped into memory.

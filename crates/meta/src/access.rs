@@ -184,19 +184,35 @@ fn check_times(identity: &Identity, attr: &Attr, change: &Change) -> Result<(), 
 }
 
 /// The mode after the change, if it changes: a set-id bit never outlives the ownership it was
-/// given for.
+/// given for. That holds for root too, as chown(2) says of Linux since 2.2.13.
 fn new_mode(identity: &Identity, attr: &Attr, change: &Change) -> Option<u32> {
     let gid = change.gid.unwrap_or(attr.gid);
     let mut mode = change.mode.map_or(attr.mode, |mode| mode & 0o7777);
-    if !identity.is_root() {
-        if change.mode.is_some() && !identity.in_group(gid) {
-            mode &= !SET_GID;
-        }
-        if attr.kind != FileKind::Directory && (change.uid.is_some() || change.gid.is_some()) {
-            mode &= !(SET_UID | SET_GID);
-        }
+    if change.mode.is_some() && !identity.is_root() && !identity.in_group(gid) {
+        mode &= !SET_GID;
+    }
+    if attr.kind != FileKind::Directory && (change.uid.is_some() || change.gid.is_some()) {
+        mode = without_set_id(identity, attr.gid, mode);
     }
     (change.mode.is_some() || mode != attr.mode).then_some(mode)
+}
+
+/// The mode of a file whose data `identity` has changed, if that takes set-id bits from it: what
+/// runs with somebody's rights is not to be rewritten by somebody else. Root keeps them, as
+/// `CAP_FSETID` does (capabilities(7)).
+pub fn mode_after_write(identity: &Identity, attr: &Attr) -> Option<u32> {
+    if identity.is_root() || attr.kind != FileKind::File {
+        return None;
+    }
+    let mode = without_set_id(identity, attr.gid, attr.mode);
+    (mode != attr.mode).then_some(mode)
+}
+
+/// Without group execution the set-group-id bit gives nobody anything, and whoever is of the group
+/// may keep it: inode(7).
+fn without_set_id(identity: &Identity, gid: u32, mode: u32) -> u32 {
+    let keeps_group = mode & 0o010 == 0 && (identity.is_root() || identity.in_group(gid));
+    mode & !(SET_UID | if keeps_group { 0 } else { SET_GID })
 }
 
 /// Whether a change of a directory's attributes takes from anybody the right to go through it:

@@ -2,7 +2,8 @@
 
 use aze_meta::AttrSet;
 use aze_meta::access::{
-    NewOwner, Want, check_setattr, check_truncate, loses_search, may, may_in, may_make, new_file, sticky_forbids,
+    NewOwner, Want, check_setattr, check_truncate, loses_search, may, may_in, may_make, mode_after_write, new_file,
+    sticky_forbids,
 };
 use aze_proto::ids::{Generation, Ino, MapEpoch, ShardId, Time};
 use aze_proto::{Attr, Change, Code, FileKind, Identity, SetTime, Stub};
@@ -161,7 +162,7 @@ fn the_owner_gives_away_only_the_group_and_only_to_one_of_his() {
     );
     assert_eq!(set(&mine, &file(0o600), owner(None, Some(20))).map(|set| set.gid), Ok(Some(20)));
     assert_eq!(set(&user(11, &[30]), &file(0o600), owner(None, Some(30))), Err(Code::NotPermitted));
-    assert_eq!(set(&root(), &file(0o6755), owner(Some(1), Some(2))).map(|set| set.mode), Ok(None));
+    assert_eq!(set(&root(), &file(0o755), owner(Some(1), Some(2))).map(|set| set.mode), Ok(None));
 }
 
 #[test]
@@ -172,6 +173,24 @@ fn set_id_bits_do_not_outlive_the_ownership() {
     assert_eq!(set(&mine, &directory(0o2755), owner(None, Some(30))).map(|set| set.mode), Ok(None));
     let both = Change { mode: Some(0o6777), gid: Some(30), ..Change::default() };
     assert_eq!(set(&mine, &file(0o6755), both).map(|set| set.mode), Ok(Some(0o777)));
+    // Root is treated as others are: chown(2).
+    assert_eq!(set(&root(), &file(0o6755), owner(Some(1), Some(2))).map(|set| set.mode), Ok(Some(0o755)));
+    assert_eq!(set(&root(), &file(0o6644), owner(Some(1), None)).map(|set| set.mode), Ok(Some(0o2644)));
+}
+
+/// On a mount a write to a set-user-id file by somebody who was allowed to write it failed with
+/// EPERM, because the kernel asked for the new mode in the writer's name, who may not set it; an
+/// append left the bits as they were.
+#[test]
+fn set_id_bits_go_when_somebody_else_writes() {
+    let writer = user(12, &[1]);
+    assert_eq!(mode_after_write(&writer, &file(0o6777)), Some(0o777));
+    assert_eq!(mode_after_write(&user(10, &[1]), &file(0o4755)), Some(0o755), "the owner too");
+    assert_eq!(mode_after_write(&writer, &file(0o2666)), Some(0o666));
+    assert_eq!(mode_after_write(&user(12, &[20]), &file(0o2666)), None, "no program, and of the group");
+    assert_eq!(mode_after_write(&writer, &file(0o777)), None);
+    assert_eq!(mode_after_write(&root(), &file(0o6777)), None);
+    assert_eq!(mode_after_write(&writer, &directory(0o2777)), None);
 }
 
 #[test]

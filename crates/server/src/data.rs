@@ -57,7 +57,11 @@ impl Server {
             let end = if work.payload.is_empty() { 0 } else { u64::from(offset) + work.payload.len() as u64 };
             let report = Op::Report { ino, generation, end, wide: false };
             let stamp = Stamp { sequence: Sequence(0), ..work.stamp };
-            let applied = cell.names.lock().shard.apply(&report, &stamp);
+            let mut names = cell.names.lock();
+            if end > 0 {
+                self.drop_set_id(&mut names, ino, work);
+            }
+            let applied = names.shard.apply(&report, &stamp);
             applied.reply?;
             attr = applied.effects.attr;
         }

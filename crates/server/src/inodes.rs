@@ -210,9 +210,20 @@ impl Server {
         if names.shard.inode(ino).is_none() {
             return Err(self.gone(ino).into());
         }
+        self.drop_set_id(&mut names, ino, work);
         work.recorded = true;
         let applied = names.shard.apply(&Op::Report { ino, generation, end, wide }, &work.stamp);
         Ok(applied.reply?.into())
+    }
+
+    /// Whoever is not root takes the set-id bits from a file by changing its data.
+    pub(crate) fn drop_set_id(&self, names: &mut Names, ino: Ino, work: &Work) {
+        let mode = names.shard.inode(ino).and_then(|inode| access::mode_after_write(&work.identity, &inode.attr));
+        if mode.is_some() {
+            let set = AttrSet { mode, ..AttrSet::default() };
+            // Cannot fail: the inode is here, and a mode can be set on any.
+            let _ = names.shard.apply(&Op::SetAttr { ino, set }, &self.own_stamp(&work.stamp)).reply;
+        }
     }
 
     pub(crate) fn readlink(&self, ino: Ino) -> Attempt<Output> {

@@ -19,6 +19,7 @@ impl Server {
         let mut names = cell.names.lock();
         let before = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();
         access::check_truncate(&work.identity, &before, opened)?;
+        self.drop_set_id(&mut names, ino, work);
         work.recorded = !before.wide;
         let stamp = if before.wide { self.own_stamp(&work.stamp) } else { work.stamp };
         let reply = names.shard.apply(&Op::Truncate { ino, size }, &stamp).reply?;
