@@ -35,11 +35,24 @@ impl Core {
         let request = Request::Open { ino, handle, read: access.read, write: access.write };
         // Made before the request is sent, so that an open whose reply nobody waits for is closed.
         let unopened = Unopened { core: self, handle: Some(Handle { ino, handle }) };
+        let held = self.inodes.get(ino);
         let opened = self.ask(who, Place::Home(ino), &request).await.and_then(|reply| self.attributes(&request, reply));
-        if opened.as_ref().map_or_else(|failure| failure.code.class() == Class::Caller, |_| true) {
-            unopened.forget();
-        }
-        let attr = opened?;
+        let attr = match opened {
+            Err(failure) => {
+                if failure.code.class() == Class::Caller {
+                    unopened.forget();
+                }
+                return Err(failure);
+            }
+            // Whoever does not hold it open has come by a name that is no more, and lasts where
+            // names are cached: it has to look again. Whoever does may open it once more, without
+            // a name, as by way of /proc/self/fd.
+            Ok(attr) if attr.links == 0 && held.is_none() => {
+                return Err(Failure::new(Code::Stale, format!("inode {ino} has lost its last name")));
+            }
+            Ok(attr) => attr,
+        };
+        unopened.forget();
         Ok(File::opened(self, who, &attr, access, handle))
     }
 }

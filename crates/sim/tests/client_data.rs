@@ -4,7 +4,7 @@ mod support;
 
 use aze_client::{Access, Client, File};
 use aze_io::sim::{Faults, SimRng};
-use aze_proto::{Change, Code, Ino, SetTime, Time};
+use aze_proto::{Change, Code, Identity, Ino, SetTime, Time};
 use aze_sim::bytes::data_of;
 use aze_sim::cluster::CHUNK_BITS;
 use std::sync::Arc;
@@ -172,5 +172,48 @@ fn an_unlinked_file_lives_until_its_last_close() {
         assert_eq!(client.getattr(&ROOT, ino).await.unwrap_err().code, Code::Stale, "dropping it closed it");
         let chunks: u64 = cluster.servers().iter().map(|server| server.status().chunks).sum();
         assert_eq!(chunks, 0);
+    });
+}
+
+/// A mount that knew a name from a second ago opened the file that somebody else had replaced since,
+/// for as long as its last close was on its way: the new file was there and the old one was read.
+/// Whoever holds a file open, on the other hand, may open it again without a name.
+#[test]
+fn a_file_without_a_name_is_opened_by_its_holders_only() {
+    with_cluster(2, |cluster, one| async move {
+        let two = cluster.connect(1).await.expect("a second client connects");
+        let held = create(&one, Ino::ROOT, "f").await;
+        held.write(0, b"old").await.expect("there is room");
+        one.unlink(&ROOT, Ino::ROOT, &name("f")).await.expect("it exists");
+        assert_eq!(two.open(&ROOT, held.ino(), BOTH).await.map(|_| ()).unwrap_err().code, Code::Stale);
+        let again = open(&one, held.ino()).await;
+        assert_eq!(again.read(0, 5).await.as_deref(), Ok(&b"old"[..]));
+        let ino = held.ino();
+        drop((held, again));
+        cluster.sim.sleep(std::time::Duration::from_secs(2)).await;
+        assert_eq!(one.getattr(&ROOT, ino).await.unwrap_err().code, Code::Stale, "the refused open was closed too");
+    });
+}
+
+/// Set-id bits stayed when somebody who is not root wrote beyond the first chunk.
+#[test]
+fn a_write_anywhere_takes_set_id_bits() {
+    with_cluster(3, |_cluster, client| async move {
+        let made = create(&client, Ino::ROOT, "f").await;
+        made.write(0, &data_of(1, 0, 3 * CHUNK as usize)).await.expect("there is room");
+        let somebody = Identity { uid: 7, gid: 7, groups: Vec::new() };
+        let set = Change { mode: Some(0o6777), ..Change::default() };
+        let mode = async || client.getattr(&ROOT, made.ino()).await.expect("it exists").mode;
+        for offset in [5, CHUNK + 5, 3 * CHUNK] {
+            client.setattr(&ROOT, made.ino(), &set).await.expect("root may");
+            made.write(offset, b"x").await.expect("there is room");
+            assert_eq!(mode().await, 0o6777, "root keeps them");
+            let file = client.open(&somebody, made.ino(), BOTH).await.expect("everybody may");
+            file.write(offset, b"y").await.expect("there is room");
+            assert_eq!(mode().await, 0o777, "a write at {offset}");
+        }
+        client.setattr(&ROOT, made.ino(), &set).await.expect("root may");
+        client.truncate(&somebody, made.ino(), 9, None).await.expect("everybody may");
+        assert_eq!(mode().await, 0o777);
     });
 }
