@@ -111,6 +111,9 @@ make(P('gone'))
 os.stat(f'{mounts[1]}/gone')
 os.unlink(P('gone'))
 assert name(open, f'{mounts[1]}/gone') == 'ENOENT'
+assert name(os.stat, f'{mounts[1]}/late') == 'ENOENT'
+make(P('late'))
+assert name(os.stat, f'{mounts[1]}/late') == 'success'
 "#;
     python(program, &[&one, &two]);
 }
