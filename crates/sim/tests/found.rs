@@ -49,8 +49,11 @@ fn servers_that_were_cut_off_from_each_other_work_together_again() {
         for (from, to) in [("s0", "s1"), ("s2", "s1"), ("s0", "s2")] {
             cluster.sim.set_link(from, to, Link::Down);
         }
-        // These need servers to ask each other, and may fail.
-        drop(join_all(dirs.iter().map(|dir| client.rmdir(&ROOT, Ino::ROOT, dir))).await);
+        // The servers of the old names ask the keeper, whose answers do not arrive.
+        let moved = names("moved");
+        let renames =
+            dirs.iter().zip(&moved).map(|(old, new)| client.rename(&ROOT, Ino::ROOT, old, Ino::ROOT, new, false));
+        assert!(join_all(renames).await.iter().any(Result::is_err), "some of them cannot be done");
         cluster.sim.sleep(Duration::from_secs(30)).await;
         cluster.sim.heal();
         cluster.sim.sleep(Duration::from_secs(15)).await;
@@ -61,6 +64,8 @@ fn servers_that_were_cut_off_from_each_other_work_together_again() {
                 client.rmdir(&ROOT, ino, &inner).await.expect("a healed cluster removes directories");
             }
             assert_eq!(client.getattr(&ROOT, ino).await.map(|attr| attr.size), Ok(0));
+            let new = name(&format!("{dir} with another name"));
+            assert_eq!(client.rename(&ROOT, Ino::ROOT, &dir, Ino::ROOT, &new, false).await, Ok(()));
         }
     });
 }
@@ -96,6 +101,27 @@ fn a_directory_with_entries_that_were_lost_is_not_taken_for_empty() {
             let removed = client.rmdir(&ROOT, Ino::ROOT, &dir).await;
             assert_eq!(removed.map_err(|failure| failure.code), Err(Code::Lost));
         }
+    });
+}
+
+/// A server that listened but was not in the map yet looked for shards that it did not have: what it
+/// answered was "a defect in Azekura" (seed 114).
+#[test]
+fn a_server_that_is_not_in_the_map_yet_says_so() {
+    with_cluster(2, |cluster, client| async move {
+        for dir in names("dir") {
+            mkdir(&client, Ino::ROOT, &dir).await.expect("a quiet cluster makes directories");
+        }
+        cluster.kill_server(1, false);
+        cluster.sim.set_link("s0", "s1", Link::Down);
+        let starting = cluster.clone();
+        let started = cluster.on_driver(async move { starting.start_server(1).await });
+        cluster.sim.sleep(Duration::from_millis(100)).await;
+        let listing = client.list(&ROOT, Ino::ROOT, 0, 100, false).await;
+        let failure = listing.map_or_else(Some, |listing| listing.failure).expect("half of the entries are not there");
+        assert_eq!(failure.code, Code::TimedOut, "{failure}");
+        cluster.sim.heal();
+        assert_eq!(started.await, Ok(Ok(())));
     });
 }
 
