@@ -42,7 +42,14 @@ fn documented_commands_run_as_they_stand() {
         for commands in blocks(&text) {
             let place = Place::new();
             let result = bash(&place, &commands);
-            assert_eq!(result.code, 0, "{}:\n{commands}\nstdout: {}\nstderr: {}", page.display(), result.out, result.err);
+            assert_eq!(
+                result.code,
+                0,
+                "{}:\n{commands}\nstdout: {}\nstderr: {}",
+                page.display(),
+                result.out,
+                result.err
+            );
             ran += 1;
         }
     }
@@ -54,12 +61,16 @@ fn every_command_of_the_program_is_in_the_readme_or_explained() {
     let place = Place::new();
     let help = place.aze(&["--help"]).ok().out;
     let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).expect("README");
-    let commands = help.split("Commands:").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("a list of commands");
+    let commands =
+        help.split("Commands:").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("a list of commands");
     for line in commands.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   ")) {
         let name = line.split_whitespace().next().unwrap_or("");
         // What the other commands start is in the operator's pages.
         if name != "serve" {
-            assert!(readme.contains(&format!("`{name}`")) || readme.contains(&format!("aze {name}")), "README lacks {name}");
+            assert!(
+                readme.contains(&format!("`{name}`")) || readme.contains(&format!("aze {name}")),
+                "README lacks {name}"
+            );
         }
     }
 }

@@ -47,7 +47,8 @@ impl Server {
         let op = Op::Remove { key, only: Some(entry.ino), moved: false, under: None };
         let applied = names.shard.apply(&op, &work.stamp);
         work.recorded = true;
-        let reply = applied.reply?;
+        applied.reply?;
+        let reply = Reply::DoneAt { time: work.stamp.time };
         self.directories.removed(parent, cell.id, false, names.shard.has_entries(parent), work.stamp.time);
         drop(names);
         if let Some(orphan) = applied.effects.orphan {
