@@ -129,7 +129,7 @@ impl Caller {
         Counters { sent: self.sent.load(Ordering::Relaxed), resent: self.resent.load(Ordering::Relaxed), reconnects }
     }
 
-    /// Closes the connection to a server; requests in flight are sent again over a new one.
+    /// Closes the connection to a server and opens a new one, over which requests in flight are sent again.
     pub fn disconnect(&self, index: ServerIndex) {
         self.core.disconnect(index, None);
     }

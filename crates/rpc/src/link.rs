@@ -144,7 +144,7 @@ impl Core {
         self.links.lock().by_server.get(&index).map(|link| link.last_error.clone()).unwrap_or_default()
     }
 
-    /// Closes the connection to a server, if it is `only` (or any); calls in flight get a new one.
+    /// Closes the connection to a server, if it is `only` (or any), and opens a new one.
     pub(crate) fn disconnect(self: &Arc<Self>, index: ServerIndex, only: Option<u64>) {
         let mut links = self.links.lock();
         let Some(link) = links.by_server.get_mut(&index) else { return };
@@ -153,13 +153,12 @@ impl Core {
             return;
         }
         let channel = channel.clone();
-        let wanted = self.calls.any_for(index);
-        link.state = if wanted { State::Opening } else { State::Idle };
+        // Opened again also if nobody waits: the session lives by its connections.
+        link.state = State::Opening;
+        link.keep_until_ns = self.io.mono_ns() + SESSION_GRACE_MS * 1_000_000;
         drop(links);
         channel.conn.close();
-        if wanted {
-            self.spawn_opener(index);
-        }
+        self.spawn_opener(index);
     }
 
     /// Ends everything: calls in flight fail.
