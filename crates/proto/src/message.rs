@@ -213,35 +213,9 @@ impl Request {
         )
     }
 
-    /// Whether only servers of the volume may ask it.
+    /// Whether only servers of the volume may ask it: those with tags from 40 on.
     pub fn from_servers_only(&self) -> bool {
-        matches!(
-            self,
-            Request::Join { .. }
-                | Request::MapPush { .. }
-                | Request::StubGet { .. }
-                | Request::StubClose { .. }
-                | Request::StubReopen { .. }
-                | Request::StubDrop { .. }
-                | Request::StubUpdate { .. }
-                | Request::Fragment { .. }
-                | Request::Prepare { .. }
-                | Request::Commit { .. }
-                | Request::Abort { .. }
-                | Request::TxOutcome { .. }
-                | Request::AddLink { .. }
-                | Request::DropLink { .. }
-                | Request::SetParent { .. }
-                | Request::ParentOf { .. }
-                | Request::CloseDir { .. }
-                | Request::RaiseEpoch { .. }
-                | Request::EpochPush { .. }
-                | Request::TakeToken { .. }
-                | Request::DropToken { .. }
-                | Request::Cut { .. }
-                | Request::DeleteData { .. }
-                | Request::CutQuery { .. }
-        )
+        self.tag() >= 40
     }
 
     /// Whether it is about names, so that what the sender knows of renamed directories matters.

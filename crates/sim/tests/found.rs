@@ -14,7 +14,7 @@ use std::time::Duration;
 use support::{ROOT, create, name, with_cluster};
 
 fn names(prefix: &str) -> Vec<Name> {
-    (0..16).map(|index| name(&format!("{prefix}{index}"))).collect()
+    (0..24).map(|index| name(&format!("{prefix}{index}"))).collect()
 }
 
 async fn mkdir(client: &Client, parent: Ino, name: &Name) -> Result<Ino, Failure> {
@@ -66,6 +66,37 @@ fn servers_that_were_cut_off_from_each_other_work_together_again() {
             assert_eq!(client.getattr(&ROOT, ino).await.map(|attr| attr.size), Ok(0));
             let new = name(&format!("{dir} with another name"));
             assert_eq!(client.rename(&ROOT, Ino::ROOT, &dir, Ino::ROOT, &new, false).await, Ok(()));
+        }
+    });
+}
+
+/// A directory was closed by its home, whose answer never arrived: the entry was unlocked and led to
+/// a directory that was gone. It could be neither used nor removed.
+#[test]
+fn a_removal_whose_answer_was_lost_is_finished() {
+    with_cluster(3, |cluster, client| async move {
+        let server_of = |shard| client.map().server_of(shard);
+        let mut apart = Vec::new();
+        for (old, new) in names("old").into_iter().zip(names("new")) {
+            let ino = mkdir(&client, Ino::ROOT, &old).await.expect("a quiet cluster makes directories");
+            client.rename(&ROOT, Ino::ROOT, &old, Ino::ROOT, &new, false).await.expect("and renames them");
+            let entry = aze_proto::NameHash::of(Ino::ROOT, &new).shard(client.map().shards());
+            if server_of(entry) == Some(ServerIndex(1)) && server_of(ino.home()) == Some(ServerIndex(2)) {
+                apart.push(new);
+            }
+        }
+        // The first removal opens the connection on which the requests of the others still arrive.
+        let first = apart.pop().expect("some entries live on another server than their directories");
+        client.rmdir(&ROOT, Ino::ROOT, &first).await.expect("a quiet cluster removes directories");
+        assert!(!apart.is_empty(), "there are more of them");
+        cluster.sim.set_link("s2", "s1", Link::Down);
+        let removed = join_all(apart.iter().map(|dir| client.rmdir(&ROOT, Ino::ROOT, dir))).await;
+        assert!(removed.iter().all(Result::is_err), "{removed:?}");
+        cluster.sim.heal();
+        cluster.sim.sleep(Duration::from_secs(30)).await;
+        for dir in &apart {
+            let found = client.lookup(&ROOT, Ino::ROOT, dir).await.map(|attr| attr.ino);
+            assert_eq!(found.map_err(|failure| failure.code), Err(Code::NotFound));
         }
     });
 }
