@@ -290,3 +290,30 @@ fn an_idle_volume_uses_no_processor() {
         quiet_since.elapsed() > Duration::from_secs(1)
     });
 }
+
+/// How often servers have been asked something, all of them together.
+fn requests(place: &Place, name: &str, kind: &str) -> u64 {
+    servers(place, name).iter().map(|server| server["requests"][kind].as_u64().unwrap_or(0)).sum()
+}
+
+#[test]
+fn changes_through_a_mount_do_not_ask_for_the_directory_every_time() {
+    let mut place = Place::new();
+    let name = place.up(&[]);
+    let mnt = place.mount();
+    fs::create_dir(mnt.join("d")).expect("a directory");
+    let before = requests(&place, &name, "GetAttr") + requests(&place, &name, "Fragment");
+    for index in 0..300 {
+        let modified = fs::metadata(mnt.join("d")).and_then(|data| data.modified()).expect("a time");
+        fs::write(mnt.join(format!("d/f{index}")), "").expect("a file");
+        let now = fs::metadata(mnt.join("d")).and_then(|data| data.modified()).expect("a time");
+        assert!(now > modified, "one's own change shows at once");
+    }
+    for index in 0..300 {
+        fs::remove_file(mnt.join(format!("d/f{index}"))).expect("removal");
+    }
+    assert_eq!(fs::read_dir(mnt.join("d")).expect("a listing").count(), 0);
+    assert!(requests(&place, &name, "Create") >= 300, "requests are counted");
+    let asked = requests(&place, &name, "GetAttr") + requests(&place, &name, "Fragment") - before;
+    assert!(asked < 150, "{asked} requests for the attributes of one directory in 600 changes");
+}

@@ -188,11 +188,7 @@ fn turn_of(iops: &Iops, places: &[Box<dyn Place>]) -> Outcome<[Figure; 5]> {
 type Work<'a> = dyn Fn(&dyn Place, &mut Vec<Duration>) -> Outcome<()> + Sync + 'a;
 
 /// Runs one phase in all places at once; `units` is what all of them do together.
-fn measure(
-    places: &[Box<dyn Place>],
-    units: f64,
-    work: &Work<'_>,
-) -> Outcome<Figure> {
+fn measure(places: &[Box<dyn Place>], units: f64, work: &Work<'_>) -> Outcome<Figure> {
     let barrier = Barrier::new(places.len() + 1);
     let (elapsed, results) = thread::scope(|scope| {
         let callers: Vec<_> = places

@@ -1,10 +1,12 @@
 //! Attributes of inodes, asked of their home.
 
 use crate::client::{Client, Core};
+use crate::dir_attrs::Aged;
 use crate::file::File;
 use crate::inodes::Inode;
 use crate::route::Place;
-use aze_proto::{Attr, Change, Failure, Identity, Ino, Request};
+use aze_proto::{Attr, Change, Failure, FileKind, Identity, Ino, Request};
+use std::time::Duration;
 
 impl Core {
     pub(crate) async fn getattr(&self, who: &Identity, ino: Ino) -> Result<Attr, Failure> {
@@ -21,6 +23,15 @@ impl Core {
         let request = Request::GetAttr { ino, exact };
         let reply = self.ask(who, Place::Home(ino), &request).await?;
         self.attributes(&request, reply)
+    }
+
+    async fn getattr_within(&self, who: &Identity, ino: Ino, age_max: Duration) -> Result<Aged, Failure> {
+        let asked_ns = self.io.mono_ns();
+        if let Some(young) = self.dir_attrs.young(ino, asked_ns, age_max) {
+            return Ok(young);
+        }
+        let fetching = Fetching::begin(self, ino, asked_ns);
+        fetching.end(self.getattr(who, ino).await).map(Aged::from)
     }
 
     /// Reports what is unreported.
@@ -53,7 +64,46 @@ impl Core {
     }
 }
 
+/// An answer on its way, also if nobody waits for it any more.
+struct Fetching<'a> {
+    core: &'a Core,
+    ino: Ino,
+    asked_ns: u64,
+    is_over: bool,
+}
+
+impl<'a> Fetching<'a> {
+    fn begin(core: &'a Core, ino: Ino, asked_ns: u64) -> Fetching<'a> {
+        core.dir_attrs.begin(ino);
+        Fetching { core, ino, asked_ns, is_over: false }
+    }
+
+    fn end(mut self, answer: Result<Attr, Failure>) -> Result<Attr, Failure> {
+        self.is_over = true;
+        let of_directory = answer.as_ref().ok().filter(|attr| attr.kind == FileKind::Directory).cloned();
+        let kept = self.core.dir_attrs.end(self.ino, self.asked_ns, of_directory);
+        kept.map_or(answer, Ok)
+    }
+}
+
+impl Drop for Fetching<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.core.dir_attrs.end(self.ino, self.asked_ns, None);
+        }
+    }
+}
+
 impl Client {
+    /// As [`Client::getattr`], but of a directory an answer that was exact less than `age_max` ago
+    /// will do, with what this client has changed since.
+    ///
+    /// # Errors
+    /// As [`Client::getattr`].
+    pub async fn getattr_within(&self, who: &Identity, ino: Ino, age_max: Duration) -> Result<Aged, Failure> {
+        self.core.getattr_within(who, ino, age_max).await
+    }
+
     /// The attributes of an inode, exact at some moment during the call: a directory's counts and
     /// times are gathered from all servers with entries of it, and writes of this client are in.
     ///
@@ -77,8 +127,9 @@ impl Client {
             inode.take_dirty();
         }
         let request = Request::SetAttr { ino, change: change.clone() };
-        let reply = self.core.ask(who, Place::Home(ino), &request).await?;
-        self.core.attributes(&request, reply)
+        let reply = self.core.ask(who, Place::Home(ino), &request).await;
+        self.core.dir_attrs.forget(ino);
+        self.core.attributes(&request, reply?)
     }
 
     /// Sets a file's length; what lies beyond is gone for everybody when this returns. Needs write

@@ -1,6 +1,7 @@
 //! The client as its users hold it, and what all of its parts share.
 
 use crate::closes::Closes;
+use crate::dir_attrs::DirAttrs;
 use crate::dirs::DirCache;
 use crate::inodes::Inodes;
 use crate::route::Routes;
@@ -56,6 +57,7 @@ pub(crate) struct Core {
     pub(crate) deadline: Duration,
     pub(crate) routes: RwLock<Arc<Routes>>,
     pub(crate) dirs: DirCache,
+    pub(crate) dir_attrs: DirAttrs,
     pub(crate) inodes: Inodes,
     pub(crate) closes: Closes,
     next_handle: AtomicU64,
@@ -65,7 +67,8 @@ impl Core {
     pub(crate) fn new(io: Io, caller: Arc<Caller>, deadline: Duration, map: ShardMap) -> Arc<Core> {
         let routes = RwLock::new(Arc::new(Routes::new(map)));
         let (dirs, inodes, closes) = (DirCache::default(), Inodes::default(), Closes::default());
-        Arc::new(Core { io, caller, deadline, routes, dirs, inodes, closes, next_handle: AtomicU64::new(1) })
+        let dir_attrs = DirAttrs::default();
+        Arc::new(Core { io, caller, deadline, routes, dirs, dir_attrs, inodes, closes, next_handle: AtomicU64::new(1) })
     }
 
     /// A number for an open: never given twice in this session.

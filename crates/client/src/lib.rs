@@ -11,6 +11,7 @@ mod client;
 mod closes;
 mod connect;
 mod data;
+mod dir_attrs;
 mod dirs;
 mod file;
 mod find;
@@ -24,6 +25,7 @@ mod usage;
 mod volume;
 
 pub use client::{Client, Config};
+pub use dir_attrs::Aged;
 pub use file::{Access, File};
 pub use find::FoundPath;
 pub use list::Listing;

@@ -134,14 +134,26 @@ impl Core {
         };
         let until = self.patience();
         loop {
-            let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await?;
-            let entry = self.entry(&request, reply)?;
+            let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
+            self.note_made(parent, &reply);
+            let entry = self.entry(&request, reply?)?;
             match self.made(who, &entry, access.zip(handle)).await {
                 Err(failure) if failure.code == Code::Stale && !entry.created => {
                     self.look_again(until, failure).await?
                 }
                 made => return made,
             }
+        }
+    }
+
+    /// Keeps what is known of the directory in step.
+    fn note_made(&self, parent: Ino, reply: &Result<Reply, Failure>) {
+        match reply {
+            Ok(Reply::Entry { created: false, .. }) => {}
+            Ok(Reply::Entry { kind, attr: Some(attr), .. }) if *kind != FileKind::Directory => {
+                self.dir_attrs.changed(parent, true, attr.btime);
+            }
+            _ => self.dir_attrs.forget(parent),
         }
     }
 
@@ -183,6 +195,10 @@ impl Core {
             false => Request::Unlink { parent, name: name.clone() },
         };
         let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
+        match &reply {
+            Ok(Reply::DoneAt { time }) if !is_dir => self.dir_attrs.changed(parent, false, *time),
+            _ => self.dir_attrs.forget(parent),
+        }
         if is_dir {
             self.dirs.forget(parent, name);
         }
@@ -201,6 +217,8 @@ impl Core {
         let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
         self.dirs.forget(parent, name);
         self.dirs.forget(to_parent, to_name);
+        self.dir_attrs.forget(parent);
+        self.dir_attrs.forget(to_parent);
         done(&request, reply?)
     }
 
@@ -213,8 +231,9 @@ impl Core {
         knowing: Knowing,
     ) -> Result<Attr, Failure> {
         let request = Request::Link { parent, name: name.clone(), ino };
-        let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await?;
-        self.attributes(&request, reply)
+        let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
+        self.dir_attrs.forget(parent);
+        self.attributes(&request, reply?)
     }
 
     pub(crate) async fn readlink(&self, who: &Identity, ino: Ino) -> Result<Vec<u8>, Failure> {
@@ -229,7 +248,7 @@ impl Core {
 /// Checks that a reply says no more than that it is done.
 pub(crate) fn done(asked: &Request, reply: Reply) -> Result<(), Failure> {
     match reply {
-        Reply::Done => Ok(()),
+        Reply::Done | Reply::DoneAt { .. } => Ok(()),
         other => Err(unexpected(asked, &other)),
     }
 }

@@ -9,7 +9,7 @@ use crate::identity::{self, Callers};
 use crate::journal::Journal;
 use crate::stream::Stream;
 use crate::translate;
-use aze_client::{Access, Client, File, NewFile};
+use aze_client::{Access, Aged, Client, File, NewFile};
 use aze_io::Io;
 use aze_io::real::Runtime;
 use aze_proto::attr::{Attr, Change, FileKind};
@@ -77,13 +77,21 @@ impl Door {
     }
 
     /// What a name means.
-    pub fn lookup_attr(&self, request: &Request, parent: INodeNo, name: &OsStr) -> Result<Attr, Errno> {
+    pub fn lookup_attr(&self, request: &Request, parent: INodeNo, name: &OsStr) -> Result<Aged, Errno> {
         let who = self.callers.who(request);
         self.serve("lookup in", parent, async {
             let attr = self.client.lookup(&who, ino(parent), &translate::name(name)?).await?;
             // A directory's counts and times are gathered only when they are asked for.
-            if attr.kind == FileKind::Directory { self.client.getattr(&who, attr.ino).await } else { Ok(attr) }
+            let is_dir = attr.kind == FileKind::Directory;
+            if is_dir { self.client.getattr_within(&who, attr.ino, VALIDITY).await } else { Ok(attr.into()) }
         })
+    }
+
+    /// What is known of an inode. The kernel asks for a directory's attributes before every change
+    /// in it; what it may keep for that long is good enough for that.
+    pub fn attr(&self, request: &Request, target: INodeNo) -> Result<Aged, Errno> {
+        let who = self.callers.who(request);
+        self.serve("getattr of", target, self.client.getattr_within(&who, ino(target), VALIDITY))
     }
 
     /// Makes a file of any kind.

@@ -5,8 +5,8 @@ use crate::door::{Door, ino, new_file};
 use crate::stream::Stream;
 use crate::translate;
 use crate::{REQUEST_BYTES, VALIDITY};
-use aze_client::NewFile;
-use aze_proto::attr::{Attr, Change, FileKind};
+use aze_client::{Aged, NewFile};
+use aze_proto::attr::{Change, FileKind};
 use aze_proto::ids::Ino;
 use aze_proto::limits::NAME_BYTES_MAX;
 use fuser::{
@@ -70,8 +70,7 @@ impl Filesystem for Door {
     }
 
     fn getattr(&self, request: &Request, target: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        let who = self.callers.who(request);
-        answer_attr(reply, self.serve("getattr of", target, self.client.getattr(&who, ino(target))));
+        answer_attr(reply, self.attr(request, target));
     }
 
     fn setattr(
@@ -405,16 +404,18 @@ fn answer(reply: ReplyEmpty, result: Result<(), Errno>) {
     }
 }
 
-fn answer_attr(reply: ReplyAttr, result: Result<Attr, Errno>) {
-    match result {
-        Ok(attr) => reply.attr(&VALIDITY, &translate::attr(&attr)),
+fn answer_attr(reply: ReplyAttr, result: Result<impl Into<Aged>, Errno>) {
+    match result.map(Into::into) {
+        Ok(Aged { attr, age }) => reply.attr(&VALIDITY.saturating_sub(age), &translate::attr(&attr)),
         Err(errno) => reply.error(errno),
     }
 }
 
-fn answer_entry(reply: ReplyEntry, result: Result<Attr, Errno>) {
-    match result {
-        Ok(attr) => reply.entry(&VALIDITY, &translate::attr(&attr), ONE_GENERATION),
+fn answer_entry(reply: ReplyEntry, result: Result<impl Into<Aged>, Errno>) {
+    match result.map(Into::into) {
+        Ok(Aged { attr, age }) => {
+            reply.entry(&VALIDITY.saturating_sub(age), &translate::attr(&attr), ONE_GENERATION);
+        }
         Err(errno) => reply.error(errno),
     }
 }

@@ -46,7 +46,7 @@ wire_enum! {
             /// Base-2 logarithm of the chunk size; 0 takes the directory's.
             chunk_bits: u8,
         },
-        /// Entry shard. Removes a name of anything but a directory. Reply: `Done`.
+        /// Entry shard. Removes a name of anything but a directory. Reply: `DoneAt`.
         3 = Unlink { parent: Ino, name: Name },
         /// Entry shard. Removes an empty directory. Reply: `Done`.
         4 = Rmdir { parent: Ino, name: Name },
@@ -213,35 +213,9 @@ impl Request {
         )
     }
 
-    /// Whether only servers of the volume may ask it.
+    /// Whether only servers of the volume may ask it: those with tags from 40 on.
     pub fn from_servers_only(&self) -> bool {
-        matches!(
-            self,
-            Request::Join { .. }
-                | Request::MapPush { .. }
-                | Request::StubGet { .. }
-                | Request::StubClose { .. }
-                | Request::StubReopen { .. }
-                | Request::StubDrop { .. }
-                | Request::StubUpdate { .. }
-                | Request::Fragment { .. }
-                | Request::Prepare { .. }
-                | Request::Commit { .. }
-                | Request::Abort { .. }
-                | Request::TxOutcome { .. }
-                | Request::AddLink { .. }
-                | Request::DropLink { .. }
-                | Request::SetParent { .. }
-                | Request::ParentOf { .. }
-                | Request::CloseDir { .. }
-                | Request::RaiseEpoch { .. }
-                | Request::EpochPush { .. }
-                | Request::TakeToken { .. }
-                | Request::DropToken { .. }
-                | Request::Cut { .. }
-                | Request::DeleteData { .. }
-                | Request::CutQuery { .. }
-        )
+        self.tag() >= 40
     }
 
     /// Whether it is about names, so that what the sender knows of renamed directories matters.
@@ -336,6 +310,8 @@ wire_enum! {
         18 = ParentIs { parent: Ino },
         /// The namespace epoch.
         19 = EpochIs { epoch: NamespaceEpoch },
+        /// An entry went at this time. A repeated request may be answered with `Done`.
+        21 = DoneAt { time: Time },
         /// What a server that may have missed cuts has to drop.
         20 = CutIs { generation: Generation, length: u64, chunk_bits: u8 },
     }

@@ -129,7 +129,7 @@ impl Caller {
         Counters { sent: self.sent.load(Ordering::Relaxed), resent: self.resent.load(Ordering::Relaxed), reconnects }
     }
 
-    /// Closes the connection to a server; requests in flight are sent again over a new one.
+    /// Closes the connection to a server and opens a new one, over which requests in flight are sent again.
     pub fn disconnect(&self, index: ServerIndex) {
         self.core.disconnect(index, None);
     }
@@ -146,9 +146,11 @@ impl Caller {
     /// # Errors
     /// The server's failure as it is, refusals included (but for `TooManyPending`, after which it
     /// asks again). [`Code::NotAuthentic`] or [`Code::Version`] at once if the handshake says so.
-    /// At the deadline [`Code::Unreachable`] (never sent), [`Code::UnknownOutcome`] (a change that
+    /// At the deadline (a second at least, if the server was tried in vain before)
+    /// [`Code::Unreachable`] (never sent), [`Code::UnknownOutcome`] (a change that
     /// may have happened) or [`Code::TimedOut`]. [`Code::Limit`] for what is too long to send.
-    pub async fn ask(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
+    pub async fn ask(&self, mut ask: Ask<'_>) -> Result<Answer, Failure> {
+        ask.deadline = self.core.patience(ask.to, ask.deadline);
         let began_ns = self.core.io.mono_ns();
         let deadline_ns = began_ns.saturating_add(u64::try_from(ask.deadline.as_nanos()).unwrap_or(u64::MAX));
         let body = encode(&ask)?;

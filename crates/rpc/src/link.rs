@@ -24,6 +24,8 @@ use std::time::Duration;
 const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(50);
 /// Longest pause between attempts: a server that comes back is found within a second.
 const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long a server that is known to be down is tried at least: some attempts to connect.
+const DOWN_PATIENCE: Duration = Duration::from_secs(1);
 /// How often silence and deadlines are looked after while calls are in flight.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -51,6 +53,8 @@ struct Link {
     keep_until_ns: u64,
     /// Why the last attempt failed, for messages.
     last_error: String,
+    /// Since when attempts have failed, if the last one did.
+    down_since_ns: Option<u64>,
 }
 
 enum State {
@@ -139,12 +143,26 @@ impl Core {
         Ok(channel)
     }
 
+    /// How long to try a server: whoever asks one that others have tried in vain need not wait all
+    /// over again for what is known by now, but a moment, lest it is missed when it comes back.
+    pub(crate) fn patience(&self, target: &Target, deadline: Duration) -> Duration {
+        let links = self.links.lock();
+        let down_since_ns = links.by_server.get(&target.index).filter(|link| link.target == *target);
+        match down_since_ns.and_then(|link| link.down_since_ns) {
+            None => deadline,
+            Some(since_ns) => {
+                let down = Duration::from_nanos(self.io.mono_ns().saturating_sub(since_ns));
+                deadline.saturating_sub(down).max(DOWN_PATIENCE).min(deadline)
+            }
+        }
+    }
+
     /// Why a server could not be reached the last time it was tried.
     pub(crate) fn last_error(&self, index: ServerIndex) -> String {
         self.links.lock().by_server.get(&index).map(|link| link.last_error.clone()).unwrap_or_default()
     }
 
-    /// Closes the connection to a server, if it is `only` (or any); calls in flight get a new one.
+    /// Closes the connection to a server, if it is `only` (or any), and opens a new one.
     pub(crate) fn disconnect(self: &Arc<Self>, index: ServerIndex, only: Option<u64>) {
         let mut links = self.links.lock();
         let Some(link) = links.by_server.get_mut(&index) else { return };
@@ -153,13 +171,12 @@ impl Core {
             return;
         }
         let channel = channel.clone();
-        let wanted = self.calls.any_for(index);
-        link.state = if wanted { State::Opening } else { State::Idle };
+        // Opened again also if nobody waits: the session lives by its connections.
+        link.state = State::Opening;
+        link.keep_until_ns = self.io.mono_ns() + SESSION_GRACE_MS * 1_000_000;
         drop(links);
         channel.conn.close();
-        if wanted {
-            self.spawn_opener(index);
-        }
+        self.spawn_opener(index);
     }
 
     /// Ends everything: calls in flight fail.
@@ -219,6 +236,7 @@ impl Core {
             }
             link.state = State::Up(Arc::new(channel));
             link.last_error.clear();
+            link.down_since_ns = None;
         }
         self.calls.connected(index, id, self.io.mono_ns());
         true
@@ -227,6 +245,7 @@ impl Core {
     fn failed(&self, index: ServerIndex, why: String) {
         if let Some(link) = self.links.lock().by_server.get_mut(&index) {
             link.last_error = why;
+            link.down_since_ns.get_or_insert(self.io.mono_ns());
         }
     }
 
@@ -266,12 +285,19 @@ impl Links {
             }
             if link.target != *target {
                 link.target = target.clone();
+                link.down_since_ns = None;
             }
             let idle = matches!(link.state, State::Idle);
             link.state = State::Opening;
             return Ok((None, idle));
         }
-        let link = Link { target: target.clone(), state: State::Opening, keep_until_ns: 0, last_error: String::new() };
+        let link = Link {
+            target: target.clone(),
+            state: State::Opening,
+            keep_until_ns: 0,
+            last_error: String::new(),
+            down_since_ns: None,
+        };
         self.by_server.insert(target.index, link);
         Ok((None, true))
     }

@@ -10,12 +10,15 @@ use aze_proto::{Code, Failure, Identity, Ino, MapEpoch, ShardId, Stub, Time};
 use futures_channel::oneshot;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Locks over which directories are spread, so that two directories seldom share one.
 const PARTS: u64 = 64;
 
 pub(crate) struct Directories {
     parts: Vec<Mutex<BTreeMap<Ino, Directory>>>,
+    /// Fetches begun.
+    fetches: AtomicU64,
 }
 
 struct Directory {
@@ -35,6 +38,8 @@ struct Directory {
 enum State {
     /// The stub has been asked for; an update may overtake the answer.
     Fetching {
+        /// Tells this fetch from one that was made void by a closing: its answer may still come.
+        fetch: u64,
         newer: Option<Stub>,
     },
     Held(Stub),
@@ -44,10 +49,18 @@ enum State {
     },
 }
 
+/// Who gets a stub.
+pub(crate) enum Fetch {
+    /// Whoever is told this number.
+    Mine(u64),
+    /// Somebody else does, or it is there: wait for this, then try again.
+    Wait(oneshot::Receiver<()>),
+}
+
 impl Directory {
-    fn fetching() -> Directory {
+    fn fetching(fetch: u64) -> Directory {
         Directory {
-            state: State::Fetching { newer: None },
+            state: State::Fetching { fetch, newer: None },
             entries: 0,
             subdirs: 0,
             changed: Time(0),
@@ -67,7 +80,8 @@ impl Directory {
 
 impl Directories {
     pub(crate) fn new() -> Directories {
-        Directories { parts: (0..PARTS).map(|_| Mutex::new(BTreeMap::new())).collect() }
+        let parts = (0..PARTS).map(|_| Mutex::new(BTreeMap::new())).collect();
+        Directories { parts, fetches: AtomicU64::new(0) }
     }
 
     fn part(&self, dir: Ino) -> &Mutex<BTreeMap<Ino, Directory>> {
@@ -150,24 +164,26 @@ impl Directories {
             .map_or((0, 0, Time(0)), |directory| (directory.entries, directory.subdirs, directory.changed))
     }
 
-    /// Marks the stub as being fetched. `None`: the caller must fetch it. Else somebody does
-    /// already, or it is there: wait for the receiver, then try again.
-    pub(crate) fn begin_fetch(&self, dir: Ino) -> Option<oneshot::Receiver<()>> {
+    /// Marks the stub as being fetched, unless somebody does already.
+    pub(crate) fn begin_fetch(&self, dir: Ino) -> Fetch {
         let mut part = self.part(dir).lock();
         match part.get_mut(&dir) {
             None => {
-                part.insert(dir, Directory::fetching());
-                None
+                let fetch = self.fetches.fetch_add(1, Ordering::Relaxed);
+                part.insert(dir, Directory::fetching(fetch));
+                Fetch::Mine(fetch)
             }
-            Some(directory) => Some(wait_in(directory)),
+            Some(directory) => Fetch::Wait(wait_in(directory)),
         }
     }
 
-    /// The stub arrived.
-    pub(crate) fn fetched(&self, stub: Stub) {
+    /// The stub arrived; it is of no use if the directory was closed since it was asked for: it may
+    /// have been granted before.
+    pub(crate) fn fetched(&self, stub: Stub, fetch: u64) {
         let mut part = self.part(stub.ino).lock();
         if let Some(directory) = part.get_mut(&stub.ino)
-            && let State::Fetching { newer } = &mut directory.state
+            && let State::Fetching { fetch: current, newer } = &mut directory.state
+            && *current == fetch
         {
             let newest = newer.take().filter(|newer| newer.version > stub.version).unwrap_or(stub);
             directory.state = State::Held(newest);
@@ -176,9 +192,9 @@ impl Directories {
     }
 
     /// The stub could not be had.
-    pub(crate) fn fetch_failed(&self, dir: Ino) {
+    pub(crate) fn fetch_failed(&self, dir: Ino, fetch: u64) {
         let mut part = self.part(dir).lock();
-        if matches!(part.get(&dir), Some(Directory { state: State::Fetching { .. }, .. }))
+        if matches!(part.get(&dir), Some(Directory { state: State::Fetching { fetch: current, .. }, .. }) if *current == fetch)
             && let Some(mut directory) = part.remove(&dir)
         {
             directory.wake();
@@ -238,7 +254,7 @@ impl Directories {
         let mut part = self.part(stub.ino).lock();
         let Some(directory) = part.get_mut(&stub.ino) else { return };
         match &mut directory.state {
-            State::Fetching { newer } => *newer = Some(stub),
+            State::Fetching { newer, .. } => *newer = Some(stub),
             State::Held(held) | State::Closing { stub: held, .. } if held.version < stub.version => *held = stub,
             State::Held(_) | State::Closing { .. } => {}
         }
@@ -272,4 +288,40 @@ fn checked(dir: Ino, directory: &Directory, identity: &Identity, want: Want, sin
         return Err(Failure::new(Code::AccessDenied, format!("directory {dir}, as user {}", identity.uid)).into());
     }
     Ok(stub.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIR: Ino = Ino(7);
+
+    fn stub() -> Stub {
+        Stub { ino: DIR, mode: 0o755, uid: 0, gid: 0, born: MapEpoch(1), chunk_bits: 16, version: 1 }
+    }
+
+    fn begin(directories: &Directories) -> u64 {
+        match directories.begin_fetch(DIR) {
+            Fetch::Mine(fetch) => fetch,
+            Fetch::Wait(_) => panic!("nobody else fetches"),
+        }
+    }
+
+    /// A stub that was granted before a closing came after it, and was taken for the answer to the
+    /// question asked again since. An entry went into a directory that this server had called empty
+    /// (seed 2018 of the simulation).
+    #[test]
+    fn a_stub_granted_before_a_closing_is_not_taken_after_it() {
+        let directories = Directories::new();
+        let first = begin(&directories);
+        assert!(directories.close(DIR, 1), "nothing is known of it, so there are no entries");
+        let second = begin(&directories);
+        directories.fetched(stub(), first);
+        directories.fetch_failed(DIR, first);
+        let add = || directories.enter_to_add(DIR, &Identity::default(), MapEpoch(0));
+        assert!(matches!(add(), Err(Stop::Wait(Wait::Stub(DIR)))));
+        directories.fetched(stub(), second);
+        assert!(add().is_ok());
+        assert!(!directories.close(DIR, 2));
+    }
 }

@@ -1,5 +1,6 @@
 //! Inodes at their home: attributes, opens, the stubs of directories and who holds them.
 
+use crate::directories::Fetch;
 use crate::dispatch::{Output, Work, then};
 use crate::shards::Names;
 use crate::state::Server;
@@ -284,22 +285,23 @@ impl Server {
 
     /// Gets a directory's stub from its home, or waits for whoever is getting it.
     pub(crate) async fn fetch_stub(self: &Arc<Self>, dir: Ino, deadline_ns: u64) -> Result<(), Failure> {
-        if let Some(there) = self.directories.begin_fetch(dir) {
-            return self.await_until(there, deadline_ns, "a directory's home to answer").await;
-        }
+        let fetch = match self.directories.begin_fetch(dir) {
+            Fetch::Mine(fetch) => fetch,
+            Fetch::Wait(there) => return self.await_until(there, deadline_ns, "a directory's home to answer").await,
+        };
         let incarnation = self.map().server(self.slot()).map_or(Incarnation(0), |info| info.incarnation);
         let asked = self.ask_shard(dir.home(), Request::StubGet { dir, holder: self.slot(), incarnation }).await;
         match asked {
             Ok(Reply::StubGranted { stub }) => {
-                self.directories.fetched(stub);
+                self.directories.fetched(stub, fetch);
                 Ok(())
             }
             Ok(_) => {
-                self.directories.fetch_failed(dir);
+                self.directories.fetch_failed(dir, fetch);
                 Err(Failure::new(Code::Malformed, "StubGet was answered with something else"))
             }
             Err(failure) => {
-                self.directories.fetch_failed(dir);
+                self.directories.fetch_failed(dir, fetch);
                 Err(failure)
             }
         }

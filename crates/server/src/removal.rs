@@ -8,9 +8,22 @@ use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_meta::access::{self, Want};
 use aze_meta::{EntryKey, EntryValue, Lock, Op, Role, Stamp};
-use aze_proto::{Code, Failure, FileKind, Ino, MapEpoch, Name, Reply, Request, ServerIndex, Stub, TxId};
+use aze_proto::{Code, Failure, FileKind, Ino, MapEpoch, Name, Reply, Request, ServerIndex, ShardId, Stub, TxId};
 use futures_util::future::join_all;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Pause before a directory's home is asked again whether it has closed it.
+const CLOSE_PAUSE: Duration = Duration::from_secs(1);
+
+/// The removal of a directory, in progress at its entry's shard.
+struct Removal {
+    shard: ShardId,
+    key: EntryKey,
+    dir: Ino,
+    tx: TxId,
+    stamp: Stamp,
+}
 
 impl Server {
     /// The stamp of a step that nobody repeats: the server's own.
@@ -47,7 +60,8 @@ impl Server {
         let op = Op::Remove { key, only: Some(entry.ino), moved: false, under: None };
         let applied = names.shard.apply(&op, &work.stamp);
         work.recorded = true;
-        let reply = applied.reply?;
+        applied.reply?;
+        let reply = Reply::DoneAt { time: work.stamp.time };
         self.directories.removed(parent, cell.id, false, names.shard.has_entries(parent), work.stamp.time);
         drop(names);
         if let Some(orphan) = applied.effects.orphan {
@@ -121,15 +135,57 @@ impl Server {
         let tx = TxId(self.io.random_u64());
         self.lock_entry(&mut names, &key, tx, Role::Source, &entry, &work.stamp)?;
         drop(names);
-        let (server, stamp, cell_id) = (self.clone(), work.stamp, cell.id);
+        let removal = Removal { shard: cell.id, key, dir: entry.ino, tx, stamp: work.stamp };
+        let server = self.clone();
         then(async move {
-            let closed = server.ask_shard(entry.ino.home(), Request::CloseDir { dir: entry.ino }).await;
-            let cell = server.shards.get(cell_id).ok_or_else(|| Failure::from(Code::Internal))?;
-            let mut names = cell.names.lock();
-            let removed = closed.and_then(|_| server.remove_closed(cell, &mut names, &key, entry.ino, tx, &stamp));
-            server.unlock_entry(&mut names, &key, tx, &stamp);
-            removed
+            let closed = server.close_at_home(entry.ino).await;
+            if let Err(failure) = &closed
+                && matches!(failure.code, Code::UnknownOutcome | Code::TimedOut)
+            {
+                let later = server.clone();
+                server.spawn(async move { later.rmdir_later(&removal).await });
+                return closed;
+            }
+            server.settle_rmdir(&removal, closed)
         })
+    }
+
+    /// Has a directory closed by its home. One that is dead already has been closed before: whoever
+    /// asked then has not got the answer.
+    pub(crate) async fn close_at_home(self: &Arc<Self>, dir: Ino) -> Result<Reply, Failure> {
+        match self.ask_shard(dir.home(), Request::CloseDir { dir }).await {
+            Err(failure) if failure.code == Code::Stale => Ok(Reply::Done),
+            answer => answer,
+        }
+    }
+
+    /// The home may have closed the directory without that its answer arrived. The entry stays
+    /// locked until that is known, or the home has lost the directory anyway.
+    async fn rmdir_later(self: &Arc<Self>, removal: &Removal) {
+        while !self.is_stopping() {
+            self.io.sleep(CLOSE_PAUSE).await;
+            match self.close_at_home(removal.dir).await {
+                Err(failure)
+                    if matches!(
+                        failure.code,
+                        Code::UnknownOutcome | Code::TimedOut | Code::Unreachable | Code::Busy
+                    ) => {}
+                settled => {
+                    // Nobody waits for the outcome any more.
+                    let _ = self.settle_rmdir(removal, settled);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn settle_rmdir(&self, removal: &Removal, closed: Result<Reply, Failure>) -> Result<Reply, Failure> {
+        let Removal { shard, key, dir, tx, stamp } = removal;
+        let cell = self.shards.get(*shard).ok_or_else(|| Failure::from(Code::Internal))?;
+        let mut names = cell.names.lock();
+        let removed = closed.and_then(|_| self.remove_closed(cell, &mut names, key, *dir, *tx, stamp));
+        self.unlock_entry(&mut names, key, *tx, stamp);
+        removed
     }
 
     /// Removes the entry of a directory that is dead.

@@ -281,7 +281,7 @@ impl Server {
             self.ask(keeper, ShardId(0), Request::RaiseEpoch { dir: entry.ino }).await?;
         }
         if let Some(victim) = victim.filter(|victim| victim.kind == FileKind::Directory) {
-            self.ask_shard(victim.ino.home(), Request::CloseDir { dir: victim.ino }).await?;
+            self.close_at_home(victim.ino).await?;
         }
         Ok(())
     }

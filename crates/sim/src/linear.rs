@@ -316,7 +316,7 @@ mod tests {
     }
 
     /// Two names of one file: a rename of one to the other leaves both, unless the other has gone
-    /// before. The search once took the first for granted where it was possible (seed 143).
+    /// before. The search once took the first for granted where it was possible.
     #[test]
     fn a_rename_that_can_do_nothing_may_also_do_something() {
         let link = event(Op::Link { ino: 10, dir: BASE, name: 2 }, Ret::Done, 3, 4);

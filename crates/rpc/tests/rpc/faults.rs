@@ -145,6 +145,25 @@ fn a_server_that_is_not_there_is_an_error_at_the_deadline() {
     assert!(sim.now_ns() < 3_300 * MS);
 }
 
+/// Found with one server of four killed: every look at a directory took the whole deadline again.
+#[test]
+fn a_server_known_to_be_down_is_given_up_sooner_and_found_when_it_is_back() {
+    let sim = sim(3);
+    let _s0 = sim.node("s0");
+    let caller = caller(&sim.node("c"), 1);
+    let to = target(0, "s0", &["tcp:s0:7"]);
+    sim.block_on(async {
+        assert_eq!(unlink(&caller, &to, 1, "a", 10).await.unwrap_err().code, Code::Unreachable);
+        let before = sim.now_ns();
+        let again = unlink(&caller, &to, 1, "a", 10).await.unwrap_err();
+        assert_eq!(again.code, Code::Unreachable);
+        assert!(again.detail.contains("1.0 s"), "{again}");
+        assert!(sim.now_ns() - before < 1_300 * MS);
+        let (_service, _listener, to) = server(&sim, 0);
+        unlink(&caller, &to, 1, "a", 10).await.unwrap();
+    });
+}
+
 #[test]
 fn no_usable_address_is_an_error_at_once() {
     let sim = sim(3);

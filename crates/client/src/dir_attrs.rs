@@ -1,0 +1,197 @@
+//! Attributes of directories for those who do not need the latest.
+//!
+//! The kernel asks for a directory's attributes before every change in it, only to check rights, and
+//! the exact answer takes a request to every server with entries of it. So the last answer is kept
+//! for as long as the asker allows, with this client's own changes of files added: it sees what it has
+//! done itself at once, and what others have done when the answer is asked for anew. What a
+//! directory's links count changes by, and everything less frequent, makes the answer forgotten.
+
+use aze_proto::{Attr, Ino, Time};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Directories kept at most; one more makes all of them forgotten, which costs a request each.
+const DIRECTORIES_MAX: usize = 4096;
+
+/// Attributes with their age.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Aged {
+    /// The attributes.
+    pub attr: Attr,
+    /// How long ago they were exact, this client's own changes aside.
+    pub age: Duration,
+}
+
+impl From<Attr> for Aged {
+    fn from(attr: Attr) -> Aged {
+        Aged { attr, age: Duration::ZERO }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct DirAttrs {
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    known: BTreeMap<Ino, Known>,
+    fetching: BTreeMap<Ino, Fetching>,
+}
+
+struct Known {
+    attr: Attr,
+    /// When the answer was asked for.
+    asked_ns: u64,
+}
+
+/// What happens to a directory while its attributes are on their way.
+#[derive(Default)]
+struct Fetching {
+    fetchers: u32,
+    /// The latest of this client's own changes.
+    changed: Time,
+    /// The answer must not be kept.
+    is_outdated: bool,
+}
+
+impl DirAttrs {
+    /// What is known, if it is young enough.
+    pub(crate) fn young(&self, dir: Ino, now_ns: u64, age_max: Duration) -> Option<Aged> {
+        let table = self.table.lock();
+        let known = table.known.get(&dir)?;
+        let age = Duration::from_nanos(now_ns.saturating_sub(known.asked_ns));
+        (age < age_max).then(|| Aged { attr: known.attr.clone(), age })
+    }
+
+    /// The attributes are being asked for; [`Self::end`] must follow.
+    pub(crate) fn begin(&self, dir: Ino) {
+        self.table.lock().fetching.entry(dir).or_default().fetchers += 1;
+    }
+
+    /// The answer, or that there is none. Gives the answer with what was changed meanwhile.
+    pub(crate) fn end(&self, dir: Ino, asked_ns: u64, answer: Option<Attr>) -> Option<Attr> {
+        let mut table = self.table.lock();
+        let Some(fetching) = table.fetching.get_mut(&dir) else { return answer };
+        fetching.fetchers -= 1;
+        let (changed, keep) = (fetching.changed, !fetching.is_outdated);
+        if fetching.fetchers == 0 {
+            table.fetching.remove(&dir);
+        }
+        let mut attr = answer?;
+        if keep {
+            touch(&mut attr, changed);
+            if table.known.len() >= DIRECTORIES_MAX {
+                table.known.clear();
+            }
+            table.known.insert(dir, Known { attr: attr.clone(), asked_ns });
+        }
+        Some(attr)
+    }
+
+    /// This client has put a file into the directory, or taken one away.
+    pub(crate) fn changed(&self, dir: Ino, came: bool, time: Time) {
+        let mut table = self.table.lock();
+        if let Some(fetching) = table.fetching.get_mut(&dir) {
+            fetching.changed = fetching.changed.max(time);
+        }
+        if let Some(known) = table.known.get_mut(&dir) {
+            known.attr.size = if came { known.attr.size + 1 } else { known.attr.size.saturating_sub(1) };
+            touch(&mut known.attr, time);
+        }
+    }
+
+    /// Something has happened to the directory that is not followed here.
+    pub(crate) fn forget(&self, dir: Ino) {
+        let mut table = self.table.lock();
+        table.known.remove(&dir);
+        if let Some(fetching) = table.fetching.get_mut(&dir) {
+            fetching.is_outdated = true;
+        }
+    }
+}
+
+/// An entry came or went at `time`.
+fn touch(attr: &mut Attr, time: Time) {
+    attr.mtime = attr.mtime.max(time);
+    attr.ctime = attr.ctime.max(time);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aze_proto::{FileKind, Generation, MapEpoch, ShardId};
+
+    const DIR: Ino = Ino(7);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn attr(size: u64, mtime: u64) -> Attr {
+        Attr {
+            ino: DIR,
+            kind: FileKind::Directory,
+            mode: 0o755,
+            links: 2,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size,
+            atime: Time(0),
+            mtime: Time(mtime),
+            ctime: Time(mtime),
+            btime: Time(0),
+            generation: Generation(0),
+            born: MapEpoch(1),
+            data_shard: ShardId(0),
+            chunk_bits: 20,
+            wide: false,
+            parent: Ino::ROOT,
+        }
+    }
+
+    fn fetch(attrs: &DirAttrs, asked_ns: u64, answer: Attr) {
+        attrs.begin(DIR);
+        attrs.end(DIR, asked_ns, Some(answer));
+    }
+
+    #[test]
+    fn an_answer_is_kept_until_it_is_too_old() {
+        let attrs = DirAttrs::default();
+        assert_eq!(attrs.young(DIR, 5, SECOND), None);
+        fetch(&attrs, 5, attr(1, 10));
+        assert_eq!(attrs.young(DIR, 6, SECOND).map(|aged| aged.age), Some(Duration::from_nanos(1)));
+        assert_eq!(attrs.young(DIR, 1_000_000_005, SECOND), None);
+    }
+
+    #[test]
+    fn own_changes_show_at_once() {
+        let attrs = DirAttrs::default();
+        fetch(&attrs, 0, attr(1, 10));
+        attrs.changed(DIR, true, Time(20));
+        assert_eq!(attrs.young(DIR, 1, SECOND).map(|aged| (aged.attr.size, aged.attr.mtime)), Some((2, Time(20))));
+        attrs.changed(DIR, false, Time(15));
+        assert_eq!(attrs.young(DIR, 1, SECOND).map(|aged| (aged.attr.size, aged.attr.mtime)), Some((1, Time(20))));
+    }
+
+    #[test]
+    fn a_change_while_the_answer_is_on_its_way_is_not_lost() {
+        let attrs = DirAttrs::default();
+        attrs.begin(DIR);
+        attrs.changed(DIR, true, Time(30));
+        let answer = attrs.end(DIR, 0, Some(attr(1, 10)));
+        assert_eq!(answer.map(|attr| attr.mtime), Some(Time(30)));
+        assert_eq!(attrs.young(DIR, 1, SECOND).map(|aged| aged.attr.mtime), Some(Time(30)));
+    }
+
+    #[test]
+    fn an_answer_overtaken_by_what_is_not_followed_is_not_kept() {
+        let attrs = DirAttrs::default();
+        attrs.begin(DIR);
+        attrs.forget(DIR);
+        assert!(attrs.end(DIR, 0, Some(attr(1, 10))).is_some());
+        assert_eq!(attrs.young(DIR, 1, SECOND), None);
+        fetch(&attrs, 0, attr(1, 10));
+        attrs.forget(DIR);
+        assert_eq!(attrs.young(DIR, 1, SECOND), None);
+    }
+}
