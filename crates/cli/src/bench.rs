@@ -1,10 +1,12 @@
-//! `aze bench iops`: single operations and their latencies, side by side in one run.
+//! `aze bench`: its measurements, of which this file has `iops`: single operations and their
+//! latencies, side by side in one run. `io500` has a room of its own.
 //!
 //! Every place does the same work, in turn, several times; the median of the turns is shown. Memory
 //! is touched before it is measured, since the first touch of a page costs several times the copy.
 
 use crate::bench_place::{Described, Directory, Native, Place, describe, describe_native};
 use crate::exit::{Exit, Outcome, Trouble};
+use crate::io500;
 use crate::session::Session;
 use crate::size;
 use crate::volume::Volume;
@@ -20,7 +22,8 @@ const EXAMPLES: &str = "\
 Examples:
   aze bench iops                                    the volume, without a mount
   aze bench iops --native --target /mnt/v --target /dev/shm --target /var/tmp
-  aze bench iops --threads 4 --files 20000 --json";
+  aze bench iops --threads 4 --files 20000 --json
+  aze bench io500 --short                           the phases of IO500, in under a minute";
 
 /// Bytes of one write and one read.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -36,6 +39,10 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Bench {
     Iops(Iops),
+    Io500(io500::Args),
+    /// One process of `aze bench io500`, which starts it.
+    #[command(hide = true)]
+    Io500Rank,
 }
 
 /// Creates, stats, 1 MiB writes and reads, removes: rates and latencies side by side.
@@ -88,7 +95,14 @@ struct Column {
 
 /// Measures, then prints a table or JSON.
 pub fn run(args: &Args) -> Outcome<Exit> {
-    let Bench::Iops(iops) = &args.bench;
+    match &args.bench {
+        Bench::Iops(iops) => run_iops(iops),
+        Bench::Io500(args) => io500::run(args),
+        Bench::Io500Rank => io500::run_rank(),
+    }
+}
+
+fn run_iops(iops: &Iops) -> Outcome<Exit> {
     if iops.threads == 0 || iops.files == 0 || iops.repeat == 0 || iops.bytes < BLOCK_BYTES as u64 {
         return Err(Trouble::usage(
             "bench iops: --threads, --files and --repeat must be at least 1, --bytes at least 1M",

@@ -14,6 +14,7 @@ mod copy_workers;
 mod down;
 mod exit;
 mod find;
+mod io500;
 mod launch;
 mod list;
 mod mount;

@@ -49,6 +49,11 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     Ok(tally.exit())
 }
 
+/// Removes a directory with all that is in it; one that does not exist is no error.
+pub fn remove_all(session: &Session, path: &VolumePath, tally: &Tally) -> Outcome<()> {
+    remove(&Args { paths: Vec::new(), recursive: true, force: true }, session, path, tally)
+}
+
 fn remove(args: &Args, session: &Session, path: &VolumePath, tally: &Tally) -> Outcome<()> {
     if path.path.iter().all(|byte| *byte == b'/') {
         return Err(Trouble::usage(format!(

@@ -54,13 +54,37 @@ pub fn signal(pid: u32, signal: i32) -> io::Result<()> {
 
 /// The kind of the file system that holds `path`, as the number that statfs(2) gives.
 pub fn file_system_kind(path: &std::path::Path) -> io::Result<i64> {
+    Ok(file_system(path)?.f_type)
+}
+
+/// Bytes and files that still fit into the file system that holds `path`; `None` for files if it
+/// does not limit them.
+pub fn file_system_room(path: &std::path::Path) -> io::Result<(u64, Option<u64>)> {
+    let told = file_system(path)?;
+    let files = (told.f_files > 0).then_some(told.f_ffree);
+    Ok((told.f_bavail.saturating_mul(told.f_bsize as u64), files))
+}
+
+/// Writes to its device what the file system of an open file still holds back.
+pub fn sync_file_system(file: &impl AsRawFd) -> io::Result<()> {
+    // SAFETY: a descriptor is no memory; an invalid one gives EBADF.
+    done(unsafe { libc::syncfs(file.as_raw_fd()) })
+}
+
+/// Has this process killed when the thread that started it ends.
+pub fn die_with_starter() -> io::Result<()> {
+    // SAFETY: PR_SET_PDEATHSIG takes one number.
+    done(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })
+}
+
+fn file_system(path: &std::path::Path) -> io::Result<libc::statfs> {
     use std::os::unix::ffi::OsStrExt;
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: all fields of `statfs` are numbers.
     let mut told: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: `path` ends in NUL, and `told` lives until the call returns.
     done(unsafe { libc::statfs(path.as_ptr(), &mut told) })?;
-    Ok(told.f_type)
+    Ok(told)
 }
 
 /// Local calendar time of seconds since 1970.

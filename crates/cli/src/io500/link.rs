@@ -1,0 +1,116 @@
+//! What the coordinator and its ranks say to each other: lines of JSON through a socket that is a
+//! rank's standard input. A rank answers every order; silence that ends in a closed socket means
+//! that it has died.
+
+use super::layout::Phase;
+use crate::exit::{Exit, Outcome, Trouble};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+/// Where the files are.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Where {
+    /// In a volume of this name, without a mount.
+    Volume(String),
+    /// In a directory.
+    Directory(PathBuf),
+}
+
+/// What a rank has to know before it can do anything.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Setup {
+    /// Its number, from 0.
+    pub rank: u32,
+    /// How many there are.
+    pub procs: u32,
+    /// Where the files are.
+    pub place: Where,
+    /// The run's own directory there.
+    pub base: String,
+    /// Tells this run's data from those of others.
+    pub run: u64,
+    /// After how many seconds writing stops.
+    pub stonewall_s: f64,
+}
+
+/// From the coordinator.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Order {
+    /// Connect. Answered by `Done`.
+    Setup(Setup),
+    /// Touch memory: write and remove so many bytes. Answered by `Done`.
+    Warm(u64),
+    /// Write until the stonewall, but no more than `count_max` times. Answered by `Reached`.
+    Write { phase: Phase, count_max: u64 },
+    /// Go on to this count, as some rank has come that far. Answered by `Done`.
+    UpTo(u64),
+    /// Read, stat or remove `count` of what another rank has written. Answered by `Done`.
+    Take { phase: Phase, count: u64 },
+    /// Search a directory for what is newer than the time in nanoseconds. Answered by `Walked`.
+    Walk { dir: String, since_ns: u64 },
+}
+
+/// What a search of one directory came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Walked {
+    /// Directories come across that remain to be searched.
+    pub dirs: Vec<String>,
+    /// Entries looked at; absent where servers looked, who do not say.
+    pub looked: Option<u64>,
+    /// Entries that fit.
+    pub found: u64,
+}
+
+/// From a rank.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Said {
+    /// What was ordered is done.
+    Done,
+    /// The stonewall was reached after so many operations.
+    Reached(u64),
+    /// A directory was searched.
+    Walked(Walked),
+    /// It has failed and ends: exit code and story.
+    Failed { exit: u8, text: String },
+}
+
+/// One end of the socket.
+pub struct Link {
+    input: BufReader<UnixStream>,
+    output: UnixStream,
+}
+
+impl Link {
+    /// Takes over one end.
+    pub fn new(socket: UnixStream) -> Outcome<Link> {
+        let output = socket.try_clone().map_err(|error| Trouble::local("bench io500: copy a descriptor", &error))?;
+        Ok(Link { input: BufReader::new(socket), output })
+    }
+
+    /// Says something. Blocks only while the other side's buffer is full.
+    pub fn say(&mut self, word: &impl Serialize) -> Outcome<()> {
+        say(&mut self.output, word)
+    }
+
+    /// What the other side says next; `None` when it has gone.
+    pub fn hear<T: DeserializeOwned>(&mut self) -> Outcome<Option<T>> {
+        let mut line = String::new();
+        match self.input.read_line(&mut line) {
+            // A process that is killed with words unread resets its end.
+            Ok(0) | Err(_) => Ok(None),
+            Ok(_) => serde_json::from_str(&line)
+                .map(Some)
+                .map_err(|error| Trouble::new(Exit::Fatal, format!("bench io500: '{}': {error}", line.trim()))),
+        }
+    }
+}
+
+/// Writes one line.
+pub fn say(output: &mut UnixStream, word: &impl Serialize) -> Outcome<()> {
+    let mut line = serde_json::to_vec(word).expect("words of numbers and strings become JSON");
+    line.push(b'\n');
+    output.write_all(&line).map_err(|error| Trouble::local("bench io500: speak to another process of the run", &error))
+}

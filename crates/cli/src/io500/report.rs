@@ -1,0 +1,246 @@
+//! The result: the score, and how it is written: for people and for the tools that read the official
+//! program's files, and as JSON.
+
+use super::layout::{Phase, VALID_STONEWALL_S};
+use crate::bench_place::Described;
+use crate::exit::{Outcome, Trouble};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// What one phase came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// Which one.
+    pub phase: Phase,
+    /// From the first order to the last answer.
+    pub took: Duration,
+    /// Operations of all ranks together; entries looked at in `find`.
+    pub ops: u64,
+}
+
+impl Measured {
+    /// Bytes moved.
+    pub fn bytes(&self) -> u64 {
+        self.ops * self.phase.bytes_each()
+    }
+
+    /// What counts: GiB/s or thousands of operations a second.
+    pub fn value(&self) -> f64 {
+        let seconds = self.took.as_secs_f64().max(f64::MIN_POSITIVE);
+        if self.phase.is_bandwidth() { self.bytes() as f64 / GIB / seconds } else { self.ops as f64 / 1000.0 / seconds }
+    }
+
+    fn unit(&self) -> &'static str {
+        if self.phase.is_bandwidth() { "GiB/s" } else { "kIOPS" }
+    }
+
+    /// A writing phase must last long enough for the result to be submitted.
+    fn is_too_short(&self) -> bool {
+        self.phase.is_write() && self.took.as_secs_f64() < VALID_STONEWALL_S
+    }
+}
+
+/// Everything that is known at the end.
+pub struct Report {
+    /// Where it was measured.
+    pub place: Described,
+    /// Processes.
+    pub procs: u32,
+    /// When writing stopped.
+    pub stonewall: Duration,
+    /// Bytes written and removed before, to touch memory.
+    pub warm_bytes: u64,
+    /// All phases, in their order.
+    pub phases: Vec<Measured>,
+}
+
+impl Report {
+    /// Geometric mean of the bandwidths, in GiB/s.
+    pub fn bandwidth(&self) -> f64 {
+        geometric_mean(self.phases.iter().filter(|measured| measured.phase.is_bandwidth()))
+    }
+
+    /// Geometric mean of the rates, in thousands of operations a second.
+    pub fn iops(&self) -> f64 {
+        geometric_mean(self.phases.iter().filter(|measured| !measured.phase.is_bandwidth()))
+    }
+
+    /// The score.
+    pub fn score(&self) -> f64 {
+        (self.bandwidth() * self.iops()).sqrt()
+    }
+
+    fn invalid_because(&self) -> Vec<String> {
+        let short = self.phases.iter().filter(|measured| measured.is_too_short());
+        short
+            .map(|measured| {
+                let seconds = measured.took.as_secs_f64();
+                format!("{} lasted {seconds:.1} s, not {VALID_STONEWALL_S} s", measured.phase)
+            })
+            .collect()
+    }
+
+    /// One object.
+    pub fn json(&self) -> Value {
+        let phase = |measured: &Measured| {
+            let mut object = json!({
+                "phase": measured.phase.name(),
+                "value": measured.value(),
+                "unit": measured.unit(),
+                "seconds": measured.took.as_secs_f64(),
+                "ops": measured.ops,
+            });
+            if measured.phase.bytes_each() > 0 {
+                object["bytes"] = measured.bytes().into();
+            }
+            object
+        };
+        let because = self.invalid_because();
+        json!({
+            "place": self.place.title,
+            "cached": self.place.cached,
+            "durable": self.place.durable,
+            "procs": self.procs,
+            "stonewall_s": self.stonewall.as_secs_f64(),
+            "warm_bytes": self.warm_bytes,
+            "valid": because.is_empty(),
+            "invalid_because": because,
+            "score": self.score(),
+            "bandwidth_gib_s": self.bandwidth(),
+            "iops_k": self.iops(),
+            "phases": self.phases.iter().map(phase).collect::<Vec<_>>(),
+        })
+    }
+
+    /// The lines of the official `result_summary.txt`.
+    pub fn summary(&self) -> String {
+        let mut text = format!("IO500 phases by aze {} (not the official program)\n", env!("CARGO_PKG_VERSION"));
+        for measured in &self.phases {
+            let mark = if measured.is_too_short() { " [INVALID]" } else { "" };
+            let (name, value, unit) = (measured.phase.name(), measured.value(), measured.unit());
+            let seconds = measured.took.as_secs_f64();
+            put(&mut text, format_args!("[RESULT] {name:>20} {value:>15.6} {unit} : time {seconds:.3} seconds{mark}"));
+        }
+        let mark = if self.invalid_because().is_empty() { "" } else { " [INVALID]" };
+        let (bandwidth, iops, score) = (self.bandwidth(), self.iops(), self.score());
+        put(
+            &mut text,
+            format_args!("[SCORE ] Bandwidth {bandwidth:.6} GiB/s : IOPS {iops:.6} kiops : TOTAL {score:.6}{mark}"),
+        );
+        text
+    }
+
+    /// What a figure means nothing without.
+    pub fn circumstances(&self) -> String {
+        let (place, warm_mib) = (&self.place, self.warm_bytes >> 20);
+        format!(
+            "{}, {} processes, stonewall {} s, {warm_mib} MiB of memory touched before\ncached: {}; durable: {}",
+            place.title,
+            self.procs,
+            self.stonewall.as_secs_f64(),
+            place.cached,
+            place.durable
+        )
+    }
+
+    /// The official `result.txt`: a section for each phase.
+    fn sections(&self) -> String {
+        let mut text = String::new();
+        for line in self.circumstances().lines() {
+            put(&mut text, format_args!("; {line}"));
+        }
+        for measured in &self.phases {
+            put(&mut text, format_args!("\n[{}]", measured.phase));
+            put(&mut text, format_args!("score = {:.6}", measured.value()));
+            put(&mut text, format_args!("t_delta = {:.4}", measured.took.as_secs_f64()));
+            put(&mut text, format_args!("ops = {}", measured.ops));
+        }
+        put(&mut text, format_args!("\n[SCORE]"));
+        put(
+            &mut text,
+            format_args!("MD = {:.6}\nBW = {:.6}\nSCORE = {:.6}", self.iops(), self.bandwidth(), self.score()),
+        );
+        let because = self.invalid_because();
+        put(&mut text, format_args!("valid = {}", if because.is_empty() { "YES" } else { "NO" }));
+        because.iter().for_each(|why| put(&mut text, format_args!("; {why}")));
+        text
+    }
+
+    /// Writes `result.txt` and `result_summary.txt` into a directory made ready before.
+    pub fn write(&self, dir: &Path) -> Outcome<()> {
+        for (name, text) in [("result.txt", self.sections()), ("result_summary.txt", self.summary())] {
+            let path = dir.join(name);
+            fs::write(&path, text).map_err(|error| Trouble::local(format!("write {}", path.display()), &error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes a directory for results; refuses one that has some, which must not be lost.
+pub fn make_ready(dir: &Path) -> Outcome<()> {
+    fs::create_dir_all(dir).map_err(|error| Trouble::local(format!("make {}", dir.display()), &error))?;
+    match dir.join("result.txt").exists() || dir.join("result_summary.txt").exists() {
+        false => Ok(()),
+        true => Err(Trouble::usage(format!("--results {}: there are results in it: name a new one", dir.display()))),
+    }
+}
+
+fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
+    writeln!(text, "{line}").expect("writing into a string does not fail");
+}
+
+fn geometric_mean<'a>(measured: impl Iterator<Item = &'a Measured>) -> f64 {
+    let logs: Vec<f64> = measured.map(|measured| measured.value().ln()).collect();
+    (logs.iter().sum::<f64>() / logs.len() as f64).exp()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All phases with such a value.
+    fn report(seconds: u64, gib_per_s: u64, k_per_s: u64) -> Report {
+        let measured = |phase: Phase| {
+            let per_s = match phase.is_bandwidth() {
+                true => (gib_per_s << 30) / phase.bytes_each(),
+                false => k_per_s * 1000,
+            };
+            Measured { phase, took: Duration::from_secs(seconds), ops: per_s * seconds }
+        };
+        let place = Described { title: "test".into(), cached: "nothing", durable: "nothing" };
+        let phases = Phase::ALL.into_iter().map(measured).collect();
+        Report { place, procs: 4, stonewall: Duration::from_secs(seconds), warm_bytes: 0, phases }
+    }
+
+    #[test]
+    fn the_score_is_the_geometric_mean_of_both_means() {
+        let report = report(300, 4, 100);
+        assert!((report.bandwidth() - 4.0).abs() < 1e-3, "{}", report.bandwidth());
+        assert!((report.iops() - 100.0).abs() < 1e-9, "{}", report.iops());
+        assert!((report.score() - 20.0).abs() < 1e-2, "{}", report.score());
+    }
+
+    #[test]
+    fn only_long_runs_are_valid() {
+        let (long, short) = (report(300, 4, 100), report(299, 4, 100));
+        assert_eq!(long.json()["valid"], true);
+        assert!(!long.summary().contains("INVALID"));
+        assert_eq!(short.json()["invalid_because"].as_array().map(Vec::len), Some(4), "the writing phases");
+        assert_eq!(short.summary().matches("[INVALID]").count(), 5);
+    }
+
+    #[test]
+    fn lines_are_the_official_ones() {
+        let text = report(300, 4, 100).summary();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 14);
+        assert!(lines[2].starts_with("[RESULT]    mdtest-easy-write"), "{}", lines[2]);
+        assert!(lines[2].ends_with("100.000000 kIOPS : time 300.000 seconds"), "{}", lines[2]);
+        assert!(lines[13].starts_with("[SCORE ] Bandwidth "), "{}", lines[13]);
+    }
+}

@@ -1,0 +1,169 @@
+//! A run's directory in a volume, without a mount: each process has a session of its own.
+
+use super::ground::{Ground, Opened, Room};
+use super::layout::{FOUND_PART, SMALL_FILE_BYTES, STAMP_FILE};
+use super::link::Walked;
+use crate::bench_place::{Described, describe_native};
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::place::VolumePath;
+use crate::remove;
+use crate::session::Session;
+use crate::tally::Tally;
+use crate::volume::Volume;
+use aze_client::{Access, File, NewFile};
+use aze_proto::FileKind;
+use aze_proto::ids::Time;
+use aze_proto::limits::DEADLINE_MS_DEFAULT;
+use aze_proto::message::Predicate;
+use aze_proto::wire::Blob;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A directory of a volume.
+pub struct OnVolume {
+    session: Arc<Session>,
+    base: String,
+}
+
+impl OnVolume {
+    /// Opens a session.
+    pub fn connect(volume: &str, base: &str) -> Outcome<OnVolume> {
+        let deadline = Duration::from_millis(DEADLINE_MS_DEFAULT.into());
+        Ok(OnVolume { session: Session::open(Volume::open(volume)?, deadline)?, base: format!("/{base}") })
+    }
+
+    fn at(&self, path: &str) -> String {
+        if path.is_empty() { self.base.clone() } else { format!("{}/{path}", self.base) }
+    }
+
+    fn make(&self, path: &str, kind: FileKind, exclusive: bool) -> Outcome<Option<Arc<File>>> {
+        let path = self.at(path);
+        let mode = if kind == FileKind::Directory { 0o755 } else { 0o644 };
+        let open = (kind == FileKind::File).then_some(Access { read: false, write: true });
+        let new = NewFile { kind, mode, rdev: 0, target: Vec::new(), exclusive, open, chunk_bits: 0 };
+        let made = self.session.client.create_path(&self.session.who, path.as_bytes(), &new);
+        Ok(self.session.ask(format_args!("create aze:{path}"), made)?.file)
+    }
+
+    fn make_file(&self, path: &str, exclusive: bool) -> Outcome<Arc<File>> {
+        let not_a_file = || Trouble::new(Exit::Caller, format!("open aze:{}: it is no regular file", self.at(path)));
+        self.make(path, FileKind::File, exclusive)?.ok_or_else(not_a_file)
+    }
+}
+
+impl Ground for OnVolume {
+    fn begin(&self) -> Outcome<()> {
+        self.make("", FileKind::Directory, true).map(drop)
+    }
+
+    fn make_dir(&self, path: &str) -> Outcome<()> {
+        self.make(path, FileKind::Directory, true).map(drop)
+    }
+
+    fn make_stamp(&self) -> Outcome<u64> {
+        let file = self.make_file(STAMP_FILE, true)?;
+        Ok(file.attr().mtime.0)
+    }
+
+    fn create(&self, path: &str, contents: &[u8]) -> Outcome<()> {
+        let file = self.make_file(path, true)?;
+        if !contents.is_empty() {
+            self.session.ask(format_args!("write aze:{}", self.at(path)), file.write(0, contents))?;
+        }
+        self.session.ask(format_args!("close aze:{}", self.at(path)), file.close())
+    }
+
+    fn stat(&self, path: &str) -> Outcome<u64> {
+        let path = self.at(path);
+        let found = self.session.client.resolve(&self.session.who, path.as_bytes(), true);
+        Ok(self.session.ask(format_args!("stat aze:{path}"), found)?.size)
+    }
+
+    fn remove(&self, path: &str) -> Outcome<()> {
+        let path = self.at(path);
+        let removed = self.session.client.unlink_path(&self.session.who, path.as_bytes());
+        self.session.ask(format_args!("remove aze:{path}"), removed)
+    }
+
+    fn open(&self, path: &str, write: bool) -> Outcome<Box<dyn Opened>> {
+        let file = if write {
+            self.make_file(path, false)?
+        } else {
+            let (access, path) = (Access { read: true, write: false }, self.at(path));
+            let opened = self.session.client.open_path(&self.session.who, path.as_bytes(), access);
+            self.session.ask(format_args!("open aze:{path}"), opened)?
+        };
+        Ok(Box::new(VolumeFile { session: self.session.clone(), file, path: self.at(path) }))
+    }
+
+    fn sync(&self) -> Outcome<()> {
+        // What a call has changed is with the servers when it returns; they keep it in memory.
+        Ok(())
+    }
+
+    fn walk(&self, dir: &str, since_ns: u64) -> Outcome<Walked> {
+        let path = self.at(dir);
+        let predicate = Predicate {
+            name: Some(Blob([b"*", FOUND_PART, b"*"].concat())),
+            size_min: Some(SMALL_FILE_BYTES as u64),
+            size_max: Some(SMALL_FILE_BYTES as u64),
+            newer_than: Some(Time(since_ns)),
+            ..Predicate::default()
+        };
+        let (client, who) = (&self.session.client, &self.session.who);
+        let mut found = 0;
+        let mut count = |_| found += 1;
+        self.session.ask(format_args!("search aze:{path}"), async {
+            let root = client.resolve(who, path.as_bytes(), true).await?;
+            client.find(who, root.ino, &predicate, &mut count).await
+        })?;
+        Ok(Walked { dirs: Vec::new(), looked: None, found })
+    }
+
+    fn room(&self) -> Outcome<Room> {
+        let space = self.session.ask("ask for space", self.session.client.statfs())?;
+        Ok(Room { bytes: space.capacity_bytes.saturating_sub(space.used_bytes), files: None })
+    }
+
+    fn described(&self) -> Outcome<Described> {
+        Ok(describe_native())
+    }
+
+    fn is_memory(&self) -> Outcome<bool> {
+        Ok(true)
+    }
+
+    fn remove_all(&self) -> Outcome<()> {
+        let path = VolumePath { volume: None, path: self.base.clone().into_bytes() };
+        let tally = Tally::new("bench io500");
+        remove::remove_all(&self.session, &path, &tally)?;
+        match tally.exit() {
+            Exit::Done => Ok(()),
+            exit => Err(Trouble::new(exit, format!("remove aze:{}: not all of it could be removed", self.base))),
+        }
+    }
+
+    fn end(&self) {
+        self.session.end();
+    }
+}
+
+struct VolumeFile {
+    session: Arc<Session>,
+    file: Arc<File>,
+    path: String,
+}
+
+impl Opened for VolumeFile {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Outcome<()> {
+        self.session.ask(format_args!("write aze:{}", self.path), self.file.write(offset, bytes))
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
+        self.session.ask(format_args!("read aze:{}", self.path), self.file.read_into(offset, buffer))
+    }
+
+    fn finish(self: Box<Self>) -> Outcome<()> {
+        self.session.ask(format_args!("close aze:{}", self.path), self.file.close())
+    }
+}

@@ -1,0 +1,201 @@
+//! `aze bench io500` on the real program: on a directory and on a volume. What it measures is not
+//! judged, only that all of it is there, adds up, and leaves nothing behind.
+
+use aze_tests::{Place, Ran, wait_until};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+const PHASES: [&str; 12] = [
+    "ior-easy-write",
+    "mdtest-easy-write",
+    "ior-hard-write",
+    "mdtest-hard-write",
+    "find",
+    "ior-easy-read",
+    "mdtest-easy-stat",
+    "ior-hard-read",
+    "mdtest-hard-stat",
+    "mdtest-easy-delete",
+    "mdtest-hard-read",
+    "mdtest-hard-delete",
+];
+
+/// A run that takes seconds: what makes it long and what fills memory is small.
+const TINY: [&str; 7] = ["bench", "io500", "--short", "--stonewall", "100ms", "--warm", "16M"];
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
+}
+
+fn geometric_mean(values: &[f64]) -> f64 {
+    (values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp()
+}
+
+fn assert_near(one: f64, other: f64) {
+    assert!((one - other).abs() <= other.abs() * 1e-4 + 2e-6, "{one} is not {other}");
+}
+
+/// Checks a result, and that the score is what the formula makes of the phases.
+fn check_json(ran: &Ran, procs: u64) -> Value {
+    let result: Value = serde_json::from_str(&ran.out).expect("one object");
+    let phases = result["phases"].as_array().expect("phases");
+    let names: Vec<&str> = phases.iter().map(|phase| phase["phase"].as_str().expect("a name")).collect();
+    assert_eq!(names, PHASES);
+    let (mut bandwidths, mut rates) = (Vec::new(), Vec::new());
+    for phase in phases {
+        let (value, seconds, ops) = (number(&phase["value"]), number(&phase["seconds"]), number(&phase["ops"]));
+        assert!(value > 0.0 && seconds > 0.0 && ops > 0.0, "{phase}");
+        if phase["unit"] == "GiB/s" {
+            assert_near(value, number(&phase["bytes"]) / f64::from(1 << 30) / seconds);
+            bandwidths.push(value);
+        } else {
+            assert_near(value, ops / 1000.0 / seconds);
+            rates.push(value);
+        }
+    }
+    assert_eq!((bandwidths.len(), rates.len()), (4, 8));
+    assert_near(number(&result["bandwidth_gib_s"]), geometric_mean(&bandwidths));
+    assert_near(number(&result["iops_k"]), geometric_mean(&rates));
+    assert_near(number(&result["score"]), (geometric_mean(&bandwidths) * geometric_mean(&rates)).sqrt());
+    assert_eq!(result["valid"], false, "a short run must not be submitted");
+    assert_eq!(result["procs"].as_u64(), Some(procs));
+    assert!(result["cached"].is_string() && result["durable"].is_string());
+    result
+}
+
+/// Checks the result files against the JSON of the same run.
+fn check_files(dir: &Path, result: &Value) {
+    let summary = fs::read_to_string(dir.join("result_summary.txt")).expect("a summary");
+    let lines: Vec<Vec<&str>> = summary.lines().map(|line| line.split_whitespace().collect()).collect();
+    let results: Vec<&Vec<&str>> = lines.iter().filter(|words| words[0] == "[RESULT]").collect();
+    let sections = fs::read_to_string(dir.join("result.txt")).expect("a result");
+    assert_eq!(results.len(), PHASES.len());
+    for (words, phase) in results.iter().zip(result["phases"].as_array().expect("phases")) {
+        let name = phase["phase"].as_str().expect("a name");
+        assert_eq!((words[1], words[4], words[5], words[7]), (name, ":", "time", "seconds"));
+        assert_eq!(Some(words[3]), phase["unit"].as_str());
+        assert_near(words[2].parse().expect("a value"), number(&phase["value"]));
+        let section = sections.split(&format!("\n[{name}]\n")).nth(1).expect("a section for each phase");
+        let score = section.lines().find_map(|line| line.strip_prefix("score = ")).expect("a score");
+        assert_near(score.parse().expect("a value"), number(&phase["value"]));
+    }
+    let score = lines.iter().find(|words| words[0] == "[SCORE").expect("a score");
+    assert_eq!((score[2], score[4], score[6], score[8], score[10]), ("Bandwidth", "GiB/s", "IOPS", "kiops", "TOTAL"));
+    assert_near(score[11].parse().expect("a total"), number(&result["score"]));
+    assert_eq!(score[12], "[INVALID]");
+}
+
+fn entries(dir: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(dir).expect("a directory");
+    entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
+}
+
+#[test]
+fn a_directory_is_measured_and_left_as_it_was() {
+    let place = Place::new();
+    let target = place.path("target");
+    fs::create_dir(&target).expect("a directory");
+    let mut args = TINY.to_vec();
+    args.extend(["--procs", "3", "--target", "target", "--json", "--results", "results"]);
+    let ran = place.aze(&args).ok();
+    let result = check_json(&ran, 3);
+    check_files(&place.path("results"), &result);
+    assert_eq!(entries(&target), BTreeSet::new());
+    let again = place.aze(&args).code(2);
+    assert!(again.err.contains("there are results in it"), "{}", again.err);
+}
+
+#[test]
+fn a_volume_is_measured_and_left_as_it_was() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    let mut args = TINY.to_vec();
+    args.extend(["--procs", "2", "--json", "--results", "results"]);
+    let result = check_json(&place.aze(&args).ok(), 2);
+    check_files(&place.path("results"), &result);
+    assert_eq!(place.aze(&["ls", "aze:/"]).ok().out, "");
+    let text = place.aze(&TINY).ok().out;
+    assert!(text.contains("[SCORE ] Bandwidth") && text.contains("durable: nothing"), "{text}");
+}
+
+/// A long run with this target that has begun to write.
+fn started(place: &Place, target: &Path) -> Child {
+    fs::create_dir(target).expect("a directory");
+    let mut command =
+        place.command(&["bench", "io500", "--stonewall", "60", "--warm", "0", "--procs", "2", "--target", "target"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("aze starts");
+    wait_until("the ranks write", || ranks(child.id()).len() == 2 && !entries(target).is_empty() && writes(target));
+    child
+}
+
+fn writes(target: &Path) -> bool {
+    entries(target).iter().any(|run| !entries(&target.join(run).join("ior-easy")).is_empty())
+}
+
+/// Processes that this one has started.
+fn ranks(parent: u32) -> Vec<u32> {
+    let text = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    text.split_whitespace().map(|pid| pid.parse().expect("a number")).collect()
+}
+
+fn kill(pid: u32, signal: i32) {
+    // SAFETY: no memory is involved; the process was started by this test.
+    let result = unsafe { libc::kill(pid as i32, signal) };
+    assert_eq!(result, 0, "kill {pid}");
+}
+
+#[test]
+fn a_rank_that_dies_is_named_and_nothing_is_left() {
+    let place = Place::new();
+    let target = place.path("target");
+    let child = started(&place, &target);
+    let rank = ranks(child.id())[1];
+    kill(rank, libc::SIGKILL);
+    let ran: Ran = child.wait_with_output().expect("it ends").into();
+    assert_eq!(ran.code, 7, "{}", ran.err);
+    assert!(ran.err.contains("rank 1") && ran.err.contains("during ior-easy-write"), "{}", ran.err);
+    assert!(ran.err.contains("signal: 9"), "{}", ran.err);
+    assert_eq!(entries(&target), BTreeSet::new());
+}
+
+#[test]
+fn an_interrupted_run_removes_what_it_made() {
+    let place = Place::new();
+    let target = place.path("target");
+    let child = started(&place, &target);
+    let ranks = ranks(child.id());
+    kill(child.id(), libc::SIGINT);
+    let ran: Ran = child.wait_with_output().expect("it ends").into();
+    assert_eq!(ran.code, 6, "{}", ran.err);
+    assert!(ran.err.contains("interrupted"), "{}", ran.err);
+    assert_eq!(entries(&target), BTreeSet::new());
+    assert!(!ranks.iter().any(|pid| Path::new(&format!("/proc/{pid}")).exists()), "no rank outlives the run");
+}
+
+#[test]
+fn ranks_end_with_a_coordinator_that_is_killed() {
+    let place = Place::new();
+    let target = place.path("target");
+    let mut child = started(&place, &target);
+    let ranks = ranks(child.id());
+    kill(child.id(), libc::SIGKILL);
+    child.wait().expect("it ends");
+    let runs = |pid: u32| {
+        let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        state.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+    };
+    wait_until("the ranks have ended", || !ranks.iter().any(|pid| runs(*pid)));
+}
+
+#[test]
+fn what_cannot_be_measured_is_said_before_anything_is_made() {
+    let place = Place::new();
+    place.aze(&["bench", "io500", "--procs", "0", "--target", "."]).code(2);
+    place.aze(&["bench", "io500", "--name", "v", "--target", "."]).code(2);
+    let none = place.aze(&["bench", "io500", "--target", "nowhere"]).code(3);
+    assert!(none.err.contains("nowhere"), "{}", none.err);
+    assert_eq!(place.aze(&["bench", "io500", "--name", "nobody"]).code, 3);
+}
