@@ -10,7 +10,7 @@
 use crate::dispatch::{Output, Work, then};
 use crate::state::Server;
 use crate::wait::{Attempt, Stop};
-use aze_meta::access::Want;
+use aze_meta::access::{self, Want};
 use aze_meta::{EntryKey, EntryValue, Op, Role, Stamp};
 use aze_proto::message::Victim;
 use aze_proto::{
@@ -194,6 +194,7 @@ impl Server {
                 *has_token = true;
             }
             self.refuse_cycle(entry.ino, plan.to_parent).await?;
+            self.check_may_move(plan, entry.ino).await?;
         }
         let attempt = Arc::new(Move { tx: TxId(self.io.random_u64()), ..plan.clone() });
         self.transactions.begin(attempt.tx);
@@ -202,6 +203,19 @@ impl Server {
             self.transactions.end(attempt.tx);
         }
         result
+    }
+
+    /// A directory that gets another parent is changed itself: rename(2) wants the right to write it.
+    async fn check_may_move(self: &Arc<Self>, plan: &Move, dir: Ino) -> Result<(), Failure> {
+        match self.ask_shard(dir.home(), Request::GetAttr { ino: dir, exact: false }).await? {
+            Reply::Attributes { attr } if access::may(&plan.identity, &attr, Want::WRITE) => Ok(()),
+            Reply::Attributes { .. } => {
+                let detail =
+                    format!("directory {dir} gets another parent: user {} may not write it", plan.identity.uid);
+                Err(Failure::new(Code::AccessDenied, detail))
+            }
+            _ => Err(Failure::new(Code::Malformed, "GetAttr was answered with something else")),
+        }
     }
 
     /// Walks from the new parent to the root; the directory that moves must not be met.

@@ -5,7 +5,7 @@ mod support;
 
 use aze_client::Client;
 use aze_io::sim::Link;
-use aze_proto::{Code, Failure, FileKind, Ino, Name, ServerIndex};
+use aze_proto::{Change, Code, Failure, FileKind, Identity, Ino, Name, ServerIndex};
 use aze_sim::Cluster;
 use aze_sim::work::shared::new_file;
 use futures_util::future::join_all;
@@ -98,6 +98,29 @@ fn a_removal_whose_answer_was_lost_is_finished() {
             let found = client.lookup(&ROOT, Ino::ROOT, dir).await.map(|attr| attr.ino);
             assert_eq!(found.map_err(|failure| failure.code), Err(Code::NotFound));
         }
+    });
+}
+
+/// Whoever could write both parents could move a directory between them, also one of somebody else
+/// that he may not write. The kernel asks for that right on a mount; servers did not.
+#[test]
+fn a_directory_that_gets_another_parent_must_be_writable() {
+    with_cluster(2, |_cluster, client| async move {
+        let user = Identity { uid: 1000, gid: 1000, groups: Vec::new() };
+        let (from, to, moved) = (name("from"), name("to"), name("moved"));
+        let open = Change { mode: Some(0o777), ..Change::default() };
+        let mut parents = Vec::new();
+        for dir in [&from, &to] {
+            let ino = mkdir(&client, Ino::ROOT, dir).await.expect("root makes directories");
+            client.setattr(&ROOT, ino, &open).await.expect("root opens them to all");
+            parents.push(ino);
+        }
+        let inner = mkdir(&client, parents[0], &moved).await.expect("root makes one inside");
+        let refused = client.rename(&user, parents[0], &moved, parents[1], &moved, false).await;
+        assert_eq!(refused.map_err(|failure| failure.code), Err(Code::AccessDenied));
+        client.rename(&user, parents[0], &moved, parents[0], &name("other"), false).await.expect("within its parent");
+        client.setattr(&ROOT, inner, &open).await.expect("root opens that, too");
+        client.rename(&user, parents[0], &name("other"), parents[1], &moved, false).await.expect("now it may move");
     });
 }
 
