@@ -207,7 +207,10 @@ impl Server {
 
     /// A directory that gets another parent is changed itself: rename(2) wants the right to write it.
     async fn check_may_move(self: &Arc<Self>, plan: &Move, dir: Ino) -> Result<(), Failure> {
-        match self.ask_shard(dir.home(), Request::GetAttr { ino: dir, exact: false }).await? {
+        let asked = self.ask_shard(dir.home(), Request::GetAttr { ino: dir, exact: false }).await;
+        // One that has just been removed still has its name for a moment: look again.
+        let gone = |failure: Failure| if failure.code == Code::Stale { Code::Busy.into() } else { failure };
+        match asked.map_err(gone)? {
             Reply::Attributes { attr } if access::may(&plan.identity, &attr, Want::WRITE) => Ok(()),
             Reply::Attributes { .. } => {
                 let detail =
