@@ -485,6 +485,11 @@ impl Server {
         Ok(Reply::Done.into())
     }
 
+    fn leads_to_directory(&self, shard: ShardId, key: &EntryKey) -> bool {
+        let entry = self.shards.get(shard).and_then(|cell| cell.names.lock().shard.entry(key));
+        entry.is_some_and(|entry| entry.kind == FileKind::Directory)
+    }
+
     /// Asks for the decision when it does not come: its coordinator may have lost the answer, or
     /// have restarted and know nothing, or be gone.
     fn watch_transaction(
@@ -508,8 +513,9 @@ impl Server {
                 }
                 let restarted = server.map().server(coordinator).is_some_and(|info| info.incarnation != incarnation);
                 let outcome = match server.ask(coordinator, ShardId(0), Request::TxOutcome { tx }).await {
-                    // The old name went with its server: the new one is the only one left.
-                    _ if restarted => Some(true),
+                    // The old name went with its server: the new one is the only one left. But a
+                    // directory in the way may be full, which only the coordinator could have said.
+                    _ if restarted => Some(!server.leads_to_directory(shard, &key)),
                     Ok(Reply::TxIs { committed }) => committed,
                     _ => None,
                 };

@@ -205,6 +205,9 @@ const SEEDS: &[(u64, &str)] = &[
     (741, "a rename of a name that is there finds none"),
     // A symbolic link on a path was removed between its name and its target being read: ESTALE.
     (931, "a path over a link that goes away is stale"),
+    // The coordinator of a rename died before it could say that the directory in the way is full: its
+    // other side took the rename for decided and replaced the directory with all that was in it.
+    (9143, "a full directory is replaced by a rename whose coordinator died"),
 ];
 
 #[test]
