@@ -183,6 +183,15 @@ fn as_nobody(place: &Place, args: &[&str]) -> Ran {
     command.stdin(std::process::Stdio::null()).output().expect("setpriv runs").into()
 }
 
+/// Takes nobody's volumes down, also when a test fails.
+struct Nobody<'a>(&'a Place);
+
+impl Drop for Nobody<'_> {
+    fn drop(&mut self) {
+        as_nobody(self.0, &["down", "--force"]);
+    }
+}
+
 #[test]
 fn another_user_needs_no_root_and_sees_nothing_of_ours() {
     let place = Place::new();
@@ -200,6 +209,7 @@ fn another_user_needs_no_root_and_sees_nothing_of_ours() {
     place.up(&["--name", "ours"]);
     place.aze(&["touch", "aze:/ours"]).ok();
     as_nobody(&place, &["ls", "aze://ours/"]).code(3);
+    let _nobody = Nobody(&place);
     as_nobody(&place, &["up", "--name", "theirs", "--servers", "2", "--size", "1G"]).ok();
     as_nobody(&place, &["touch", "aze:/theirs"]).ok();
     let listed = as_nobody(&place, &["ls", "-l", "aze:/"]).ok();
