@@ -52,6 +52,20 @@ pub fn signal(pid: u32, signal: i32) -> io::Result<()> {
     done(unsafe { libc::kill(pid, signal) })
 }
 
+/// Reads at `offset` until `buffer` is full or the file ends; gives the number of bytes read.
+pub fn read_at(file: &std::fs::File, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut count = 0;
+    while count < buffer.len() {
+        match std::os::unix::fs::FileExt::read_at(file, &mut buffer[count..], offset + count as u64) {
+            Ok(0) => break,
+            Ok(more) => count += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(count)
+}
+
 /// The kind of the file system that holds `path`, as the number that statfs(2) gives.
 pub fn file_system_kind(path: &std::path::Path) -> io::Result<i64> {
     Ok(file_system(path)?.f_type)

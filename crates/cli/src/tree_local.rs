@@ -109,16 +109,8 @@ struct LocalSource {
 
 impl Source for LocalSource {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
-        let mut count = 0;
-        while count < buffer.len() {
-            match self.file.read_at(&mut buffer[count..], offset + count as u64) {
-                Ok(0) => break,
-                Ok(more) => count += more,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(Trouble::local(format!("read {}", self.shown), &error)),
-            }
-        }
-        Ok(count)
+        crate::sys::read_at(&self.file, offset, buffer)
+            .map_err(|error| Trouble::local(format!("read {}", self.shown), &error))
     }
 }
 

@@ -4,7 +4,6 @@
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
-use aze_io::Task;
 use aze_meta::{Op, Stamp};
 use aze_proto::frame::{Header, Kind};
 use aze_proto::retry::Verdict;
@@ -448,10 +447,5 @@ impl Server {
                 Err(Failure::new(Code::Malformed, format!("{} is no request between servers", other.name())).into())
             }
         }
-    }
-
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let task: Task = Box::pin(task);
-        self.io.spawn(task);
     }
 }

@@ -289,7 +289,7 @@ impl Server {
             Fetch::Mine(fetch) => fetch,
             Fetch::Wait(there) => return self.await_until(there, deadline_ns, "a directory's home to answer").await,
         };
-        let incarnation = self.map().server(self.slot()).map_or(Incarnation(0), |info| info.incarnation);
+        let incarnation = self.incarnation();
         let asked = self.ask_shard(dir.home(), Request::StubGet { dir, holder: self.slot(), incarnation }).await;
         match asked {
             Ok(Reply::StubGranted { stub }) => {

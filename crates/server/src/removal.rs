@@ -143,7 +143,7 @@ impl Server {
                 && matches!(failure.code, Code::UnknownOutcome | Code::TimedOut)
             {
                 let later = server.clone();
-                server.spawn(async move { later.rmdir_later(&removal).await });
+                server.io.spawn(async move { later.rmdir_later(&removal).await });
                 return closed;
             }
             server.settle_rmdir(&removal, closed)
@@ -214,7 +214,7 @@ impl Server {
         entry: &EntryValue,
         stamp: &Stamp,
     ) -> Result<(), Failure> {
-        let incarnation = self.map().server(self.slot()).map_or(aze_proto::Incarnation(0), |info| info.incarnation);
+        let incarnation = self.incarnation();
         let lock = Lock { tx, role, coordinator: self.slot(), incarnation, ino: entry.ino, kind: entry.kind };
         names.shard.apply(&Op::Lock { key: key.clone(), lock }, &self.own_stamp(stamp)).reply.map(|_| ())
     }
@@ -312,8 +312,7 @@ impl Server {
 
     /// Why an inode is not here: deleted, or lost with an earlier life of this server.
     pub(crate) fn gone(&self, ino: Ino) -> Failure {
-        let mine = self.map().server(self.slot()).map_or(aze_proto::Incarnation(0), |info| info.incarnation);
-        if ino.incarnation() < mine && !(ino == Ino::ROOT && mine.0 == 0) {
+        if ino.incarnation() < self.incarnation() {
             Failure::new(Code::Lost, format!("inode {ino} was on {}, which has restarted empty", self.who()))
         } else {
             Failure::new(Code::Stale, format!("inode {ino}"))

@@ -272,7 +272,7 @@ impl Server {
     }
 
     async fn prepare_target(self: &Arc<Self>, plan: &Move, entry: &EntryValue) -> Result<Option<Victim>, Failure> {
-        let incarnation = self.map().server(self.slot()).map_or(Incarnation(0), |info| info.incarnation);
+        let incarnation = self.incarnation();
         let request = Request::Prepare {
             tx: plan.tx,
             coordinator: self.slot(),
@@ -318,7 +318,7 @@ impl Server {
             }
             Err(failure) => {
                 let (server, plan, entry) = (self.clone(), plan.clone(), *entry);
-                self.spawn(async move { server.complete_later(&plan, &entry).await });
+                self.io.spawn(async move { server.complete_later(&plan, &entry).await });
                 Err(Failure::new(
                     Code::UnknownOutcome,
                     failure.during("the new name's server did not confirm the rename").detail,
@@ -501,7 +501,7 @@ impl Server {
         incarnation: Incarnation,
     ) {
         let server = self.clone();
-        self.spawn(async move {
+        self.io.spawn(async move {
             loop {
                 server.io.sleep(DECISION_PATIENCE).await;
                 let locked = server.shards.get(shard).is_some_and(|cell| {

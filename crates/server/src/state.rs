@@ -11,7 +11,7 @@ use crate::shards::ShardSet;
 use crate::status::Counters;
 use aze_io::{Addr, Io, Listener};
 use aze_proto::handshake::Secret;
-use aze_proto::{MapEpoch, NamespaceEpoch, ServerIndex, SessionId, ShardMap};
+use aze_proto::{Incarnation, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, ShardMap};
 use aze_rpc::{Caller, ReplyContext};
 use aze_store::Store;
 use futures_channel::oneshot;
@@ -129,6 +129,11 @@ impl Server {
     /// Map epoch at which this server started empty.
     pub(crate) fn since(&self) -> MapEpoch {
         self.map.read().server(self.slot()).map_or(MapEpoch(0), |info| info.since)
+    }
+
+    /// How many times a server of this place has started empty before this one.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.map.read().server(self.slot()).map_or(Incarnation(0), |info| info.incarnation)
     }
 
     pub(crate) fn map_epoch_now(&self) -> MapEpoch {

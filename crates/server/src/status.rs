@@ -2,7 +2,7 @@
 
 use crate::state::Server;
 use aze_proto::message::{Counter, ServerStatus};
-use aze_proto::{Attr, FileKind, Incarnation, Ino, Name, Reply, Request};
+use aze_proto::{Attr, FileKind, Ino, Name, Reply, Request};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One counter for each kind of request.
@@ -108,13 +108,12 @@ impl Server {
             entries += names.shard.entries();
             opens += names.opens.values().map(|holders| holders.len() as u64).sum::<u64>();
         }
-        let map = self.map();
         ServerStatus {
             index: self.slot(),
             host: self.config.host.clone(),
             pid: self.config.pid,
-            incarnation: map.server(self.slot()).map_or(Incarnation(0), |info| info.incarnation),
-            map_epoch: map.epoch,
+            incarnation: self.incarnation(),
+            map_epoch: self.map_epoch_now(),
             namespace_epoch: self.namespace_epoch(),
             up_ns: self.io.mono_ns() - self.started_ns,
             capacity_bytes: self.store.capacity_bytes(),

@@ -210,16 +210,7 @@ impl Opened for LocalFile {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
-        let mut count = 0;
-        while count < buffer.len() {
-            match self.file.read_at(&mut buffer[count..], offset + count as u64) {
-                Ok(0) => break,
-                Ok(more) => count += more,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return told("read", &self.path, Err(error)),
-            }
-        }
-        Ok(count)
+        told("read", &self.path, crate::sys::read_at(&self.file, offset, buffer))
     }
 
     fn finish(self: Box<Self>) -> Outcome<()> {
