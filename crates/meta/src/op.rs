@@ -7,7 +7,7 @@ use aze_proto::wire::Blob;
 use aze_proto::{Attr, Failure, FileKind, Reply, wire_enum, wire_struct};
 
 /// Version of the encoding of [`Op`] and [`Stamp`].
-pub const OP_VERSION: u8 = 1;
+pub const OP_VERSION: u8 = 2;
 
 /// Truncations of one file that may wait for data servers at once. One more is answered with
 /// `Code::Busy`: whoever truncates must first get the earlier ones acknowledged.

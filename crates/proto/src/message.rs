@@ -213,9 +213,9 @@ impl Request {
         )
     }
 
-    /// Whether only servers of the volume may ask it: those with tags from 40 on.
+    /// Whether only servers of the volume may ask it: those with tags from 40 to 99.
     pub fn from_servers_only(&self) -> bool {
-        self.tag() >= 40
+        (40..100).contains(&self.tag())
     }
 
     /// Whether it is about names, so that what the sender knows of renamed directories matters.

@@ -1,4 +1,4 @@
-//! Golden samples: the encoding of version 1, byte for byte. A change here is a change of format,
+//! Golden samples: the encoding of version 2, byte for byte. A change here is a change of format,
 //! which needs a new version and a reader for the old one.
 
 use aze_proto::frame::{Header, Kind, open, seal};
@@ -83,14 +83,14 @@ const GOLDEN: &[(&str, &str)] = &[
     ("refusal", "17000000000001010004000000"),
     (
         "head",
-        "415a4b010200000002000000000000000000000000000000080000000000000000000000000000000000000000000000\
-         00000000000000000000000000000000000000000000000000000000040000000300000050c93f26ebdc71ed386e2fda\
-         f00141bf3dcc2d04626f6479",
+        "415a4b0202000000020000000000000000000000000000000800000000000000000000000000000000000000000000\
+         0000000000000000000000000000000000000000000000000000000000040000000300000050c93f2678669a7292ed\
+         f1472113beeb8fbba1be626f6479",
     ),
 ];
 
 #[test]
-fn encodings_are_those_of_version_1() {
+fn encodings_are_those_of_version_2() {
     let samples: Vec<_> = samples().into_iter().map(|(name, bytes)| (name, hex(&bytes))).collect();
     let golden: Vec<_> = GOLDEN.iter().map(|(name, bytes)| (*name, (*bytes).to_string())).collect();
     assert_eq!(samples, golden, "the encoding of version {} has changed", limits::WIRE_VERSION);
