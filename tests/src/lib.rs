@@ -1,5 +1,8 @@
 //! What the tests of the real program share: where it is, a private place for volumes, mounts that
-//! are taken down whatever happens, and waiting for a condition with a deadline.
+//! are taken down whatever happens, and waiting for a condition with a deadline. A test that hangs in
+//! a mount is ended by its [`watchdog`].
+
+pub mod watchdog;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -7,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use watchdog::Watchdog;
 
 /// How long a test waits for something that should happen at once.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -27,6 +31,7 @@ pub struct Place {
     /// Everything of this test is in here.
     pub dir: PathBuf,
     mounts: Vec<PathBuf>,
+    watchdog: Option<Watchdog>,
 }
 
 /// What a command came to.
@@ -70,7 +75,7 @@ impl Place {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("aze-test-{}-{number}", std::process::id()));
         fs::create_dir_all(dir.join("run")).expect("a place for the test");
-        let place = Place { dir, mounts: Vec::new() };
+        let place = Place { dir, mounts: Vec::new(), watchdog: None };
         set_mode(&place.dir.join("run"), 0o700);
         place
     }
@@ -102,13 +107,23 @@ impl Place {
         name.trim_matches('\'').to_string()
     }
 
-    /// Mounts the volume and gives the directory.
+    /// Mounts the volume and gives the directory. From now on the test has [`watchdog::TIME_MAX`].
     pub fn mount(&mut self) -> PathBuf {
+        self.watch();
         let dir = self.dir.join(format!("mnt{}", self.mounts.len()));
         fs::create_dir_all(&dir).expect("a directory for the mount");
         self.aze(&[OsStr::new("mount"), dir.as_os_str()]).ok();
         self.mounts.push(dir.clone());
         dir
+    }
+
+    /// Lets a test that uses a mount take longer than others.
+    pub fn allow(&mut self, time: Duration) {
+        self.watch().allow(time);
+    }
+
+    fn watch(&mut self) -> &Watchdog {
+        self.watchdog.get_or_insert_with(|| Watchdog::start(&self.dir))
     }
 
     /// A path in this place.
@@ -135,6 +150,8 @@ impl Drop for Place {
         }
         // What could not be removed is in the way of nobody but the next reader of the folder.
         let _ = fs::remove_dir_all(&self.dir);
+        let hung = self.watchdog.take().is_some_and(Watchdog::end);
+        assert!(!hung || std::thread::panicking(), "the test was ended by its watchdog");
     }
 }
 
