@@ -30,6 +30,7 @@ impl Server {
     fn data_stop(&self, error: StoreError, shard: ShardId, ino: Ino) -> Stop {
         match error {
             StoreError::MissedCut { .. } => Stop::Wait(Wait::Cut(shard, ino)),
+            StoreError::BeingRead => Stop::Wait(Wait::Readers),
             other => Stop::Fail(Failure::from(other).during(format!("inode {ino}, {}", self.who()))),
         }
     }
@@ -40,6 +41,9 @@ impl Server {
         };
         let (ino, generation, chunk, offset) = (*ino, *generation, *chunk, *offset);
         let cell = self.chunk_cell(work, ino, chunk, *born)?;
+        // What costs time comes before the lock: checking, and copying what needs no merging.
+        let staged = self.store.stage(ino, chunk, offset, &work.payload, sums);
+        let staged = staged.map_err(|error| self.data_stop(error, cell.id, ino))?;
         let mut data = cell.data.lock();
         let at_home = chunk == 0;
         if at_home {
@@ -49,8 +53,7 @@ impl Server {
                 return Err(Failure::new(Code::Malformed, "a write beyond the end of its chunk").into());
             }
         }
-        data.write(ino, generation, chunk, offset, &work.payload, sums)
-            .map_err(|error| self.data_stop(error, cell.id, ino))?;
+        data.put(ino, generation, chunk, staged).map_err(|error| self.data_stop(error, cell.id, ino))?;
         let mut attr = None;
         if at_home {
             // A write of nothing does not extend the file: write(2).
@@ -87,15 +90,14 @@ impl Server {
             }
             size = Some(attr.size);
         }
-        let context = self.reply_context();
-        let responder = &mut work.responder;
-        let sent = data.read(ino, generation, chunk, offset, len, |out| {
-            if let Some(responder) = responder.take() {
-                let reply = Reply::Data { start: out.start, sums: out.sums, size };
-                responder.send(context, Ok(reply), out.parts);
-            }
-        });
-        sent.map_err(|error| self.data_stop(error, cell.id, ino))?;
+        let held = data.hold(ino, generation, chunk, offset, len);
+        // Sending copies: without the lock. Writers leave what is held alone.
+        drop(data);
+        let mut held = held.map_err(|error| self.data_stop(error, cell.id, ino))?;
+        if let Some(responder) = work.responder.take() {
+            let reply = Reply::Data { start: held.start, sums: std::mem::take(&mut held.sums), size };
+            responder.send(self.reply_context(), Ok(reply), &held.parts());
+        }
         Ok(Output::Sent)
     }
 }

@@ -16,6 +16,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Pause before a write is tried again that found memory full and readers in its way: longer than
+/// it takes to send one chunk.
+const READERS_PAUSE: Duration = Duration::from_millis(1);
+
 /// One request in progress.
 pub(crate) struct Work {
     pub(crate) header: Header,
@@ -317,6 +321,14 @@ impl Server {
                 Ok(())
             }
             Wait::Cut(shard, ino) => self.catch_up_with_cuts(shard, ino).await,
+            Wait::Readers => {
+                if self.io.mono_ns() >= work.deadline_ns {
+                    let detail = format!("{}: memory is full and being read; try again", self.who());
+                    return Err(Failure::new(Code::TimedOut, detail));
+                }
+                self.io.sleep(READERS_PAUSE).await;
+                Ok(())
+            }
         }
     }
 

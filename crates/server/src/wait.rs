@@ -17,6 +17,8 @@ pub(crate) enum Wait {
     Owner(Ino),
     /// This server may have missed a truncation.
     Cut(ShardId, Ino),
+    /// Memory is full, and what is to be overwritten is being read.
+    Readers,
 }
 
 /// Why an attempt did not succeed.

@@ -4,16 +4,24 @@
 //! least that holds its blocks; as data arrive beyond it, they move to a larger one. So small
 //! files cost little, and a large file's units are whole frames that were never copied.
 //!
+//! Readers hold frames by reference, without any lock. A frame that somebody holds is never
+//! written to: a write to it takes another frame and copies what stays. So what is held is the
+//! chunk as it was at one moment.
+//!
 //! Invariants: a unit's blocks up to `sums.len()` are defined, each with the checksum that its
-//! bytes had when they were written; the frame beyond is whatever was there before. Defined
-//! bytes at and after the chunk's end are zeros. Blocks before the end that are not defined are
-//! holes, and read as zeros.
+//! bytes had when they were written, those at and after the chunk's end counted as zeros; what
+//! the frame has beyond is whatever was there before. Blocks before the end that are not defined
+//! are holes, and read as zeros.
 
+use crate::staged::Staged;
 use aze_io::slab::{BASE_BYTES, Frame, FrameClass, Slab};
 use aze_proto::limits::BLOCK_BYTES;
 use aze_proto::sum::{ZERO_BLOCK_SUM, block_sum, pieces};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Blocks of one unit.
+pub(crate) const UNIT_BLOCKS: usize = BASE_BYTES / BLOCK_BYTES;
 
 /// What holes are read from.
 static ZEROS: [u8; BASE_BYTES] = [0; BASE_BYTES];
@@ -23,6 +31,8 @@ static ZEROS: [u8; BASE_BYTES] = [0; BASE_BYTES];
 pub(crate) enum Trouble {
     /// No frame was left.
     NoSpace,
+    /// No frame was left for a copy of what readers hold.
+    BeingRead,
     /// A stored block that was to be changed in part does not match its checksum.
     Rotten { block: usize },
 }
@@ -35,12 +45,36 @@ pub(crate) struct Chunk {
 }
 
 struct Unit {
-    frame: Frame,
-    sums: Vec<u32>,
+    frame: Arc<Frame>,
+    sums: Sums,
+}
+
+/// The checksums of the defined blocks of a unit, in place: they are few.
+#[derive(Clone)]
+struct Sums {
+    count: usize,
+    values: [u32; UNIT_BLOCKS],
+}
+
+/// A part of what a read gives.
+pub(crate) enum Part {
+    /// Bytes of a frame, which stays as it is for as long as this is held.
+    Stored(Arc<Frame>, Range<usize>),
+    /// So many zeros.
+    Hole(usize),
+}
+
+impl Part {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Part::Stored(frame, range) => &frame.bytes()[range.clone()],
+            Part::Hole(len) => &ZEROS[..*len],
+        }
+    }
 }
 
 /// What a read gives: its start, the bytes and the blocks' checksums.
-pub(crate) type Found<'a> = (usize, Vec<&'a [u8]>, Vec<u32>);
+pub(crate) type Found = (usize, Vec<Part>, Vec<u32>);
 
 impl Chunk {
     /// Where the stored bytes end.
@@ -48,26 +82,34 @@ impl Chunk {
         self.end
     }
 
-    /// Writes `data`, which is not empty and matches `sums`, at `offset`.
-    pub(crate) fn write(&mut self, slab: &Arc<Slab>, offset: usize, data: &[u8], sums: &[u32]) -> Result<(), Trouble> {
-        let range = offset..offset + data.len();
+    /// Writes what was staged, which is not empty.
+    pub(crate) fn write(&mut self, slab: &Arc<Slab>, staged: Staged<'_>) -> Result<(), Trouble> {
+        let range = staged.range();
         self.verify_partial(&range)?;
-        let mut frames = self.allocate(slab, &range)?.into_iter();
+        self.clear_gap(slab, range.start)?;
+        let (staged, frames) = self.allocate_for(slab, staged)?;
+        let (data, mut sums, mut ready) = (staged.data, staged.sums, staged.whole.into_iter());
+        let mut frames = frames.into_iter().peekable();
         let units = units_of(&range);
         if self.units.len() < units.end {
             self.units.resize_with(units.end, || None);
         }
-        let mut sums = sums;
         for index in units {
             let base = index * BASE_BYTES;
             let part = range.start.max(base)..range.end.min(base + BASE_BYTES);
-            let unit = adopt(&mut self.units[index], frames.next().flatten());
             let count = (part.end - 1) / BLOCK_BYTES - part.start / BLOCK_BYTES + 1;
             let (mine, rest) = sums.split_at(count);
             sums = rest;
+            let is_whole = part.len() == BASE_BYTES;
+            if let Some(frame) = is_whole.then(|| ready.next()).flatten() {
+                self.units[index] = Some(Unit { frame, sums: Sums::of(mine) });
+                continue;
+            }
+            let frame = frames.next_if(|(of, _)| *of == index).map(|(_, frame)| frame);
+            let unit = adopt(&mut self.units[index], frame);
             unit.write(
                 part.start - base,
-                &data[part.start - offset..part.end - offset],
+                &data[part.start - range.start..part.end - range.start],
                 mine,
                 self.end.saturating_sub(base),
             );
@@ -79,13 +121,14 @@ impl Chunk {
     /// Checks the blocks of which the range replaces only a part: a new checksum over a block
     /// that has changed by itself would hide the damage for ever.
     fn verify_partial(&self, range: &Range<usize>) -> Result<(), Trouble> {
-        for (start, end) in pieces(range.start as u64, range.len()) {
-            let (start, end) = (range.start + start, range.start + end);
+        let ends = [range.start, range.end - 1].map(|at| at / BLOCK_BYTES * BLOCK_BYTES);
+        for block in &ends[..if ends[0] == ends[1] { 1 } else { 2 }] {
+            let (start, end) = (range.start.max(*block), range.end.min(block + BLOCK_BYTES));
             let (index, block) = (start / BASE_BYTES, start % BASE_BYTES / BLOCK_BYTES);
             if let Some(Some(unit)) = self.units.get(index)
-                && block < unit.sums.len()
+                && block < unit.sums.count
                 && !replaces_all(start, end, self.end)
-                && !unit.is_sound(block)
+                && !unit.is_sound(block, self.end - index * BASE_BYTES)
             {
                 return Err(Trouble::Rotten { block: start / BLOCK_BYTES });
             }
@@ -93,27 +136,78 @@ impl Chunk {
         Ok(())
     }
 
-    /// The frames that a write to `range` needs, one place for each unit: all or none.
-    fn allocate(&self, slab: &Arc<Slab>, range: &Range<usize>) -> Result<Vec<Option<Frame>>, Trouble> {
-        let need = |index: usize| {
-            let bytes = (range.end - index * BASE_BYTES).min(BASE_BYTES);
-            let class = FrameClass::for_bytes(bytes).expect("a unit is no larger than the largest frame");
-            let have = self.units.get(index).and_then(Option::as_ref).map(|unit| unit.frame.class());
-            (have < Some(class)).then_some(class)
-        };
-        units_of(range)
-            .map(|index| need(index).map(|class| slab.allocate(class).ok_or(Trouble::NoSpace)).transpose())
-            .collect()
+    /// Before a write from `start` on: what follows the end in its block becomes zeros, since it
+    /// is going to lie before the end.
+    fn clear_gap(&mut self, slab: &Arc<Slab>, start: usize) -> Result<(), Trouble> {
+        let index = self.end / BASE_BYTES;
+        let within = self.end % BASE_BYTES;
+        let Some(Some(unit)) = self.units.get_mut(index) else { return Ok(()) };
+        if start <= self.end || within.is_multiple_of(BLOCK_BYTES) || within / BLOCK_BYTES >= unit.sums.count {
+            return Ok(());
+        }
+        if Arc::get_mut(&mut unit.frame).is_none() {
+            let frame = slab.allocate(unit.frame.class()).ok_or(Trouble::BeingRead)?;
+            unit.move_to(frame);
+        }
+        unit.bytes_mut()[within..within.next_multiple_of(BLOCK_BYTES)].fill(0);
+        Ok(())
+    }
+
+    /// The frames that a write needs, each with its unit, besides those that came with it: all or none. Where there
+    /// are too few, those that came are given up: what they replace may be written in its place.
+    fn allocate_for<'a>(
+        &self,
+        slab: &Arc<Slab>,
+        mut staged: Staged<'a>,
+    ) -> Result<(Staged<'a>, Vec<(usize, Frame)>), Trouble> {
+        match self.allocate(slab, &staged) {
+            Err(_) if !staged.whole.is_empty() => {
+                staged.whole.clear();
+                let frames = self.allocate(slab, &staged)?;
+                Ok((staged, frames))
+            }
+            frames => Ok((staged, frames?)),
+        }
+    }
+
+    fn allocate(&self, slab: &Arc<Slab>, staged: &Staged<'_>) -> Result<Vec<(usize, Frame)>, Trouble> {
+        let (range, mut ready) = (staged.range(), staged.whole.len());
+        let mut frames = Vec::new();
+        for index in units_of(&range) {
+            let is_whole = range.start <= index * BASE_BYTES && range.end >= (index + 1) * BASE_BYTES;
+            if is_whole && ready > 0 {
+                ready -= 1;
+                continue;
+            }
+            let Some((class, without)) = self.need(index, &range) else { continue };
+            frames.push((index, slab.allocate(class).ok_or(without)?));
+        }
+        Ok(frames)
+    }
+
+    /// The frame that a write to `range` needs in a unit, and what it means that there is none.
+    fn need(&self, index: usize, range: &Range<usize>) -> Option<(FrameClass, Trouble)> {
+        let bytes = (range.end - index * BASE_BYTES).min(BASE_BYTES);
+        let class = FrameClass::for_bytes(bytes).expect("a unit is no larger than the largest frame");
+        match self.units.get(index).and_then(Option::as_ref) {
+            Some(unit) if unit.frame.class() >= class => {
+                // Nobody can begin to hold it now: that takes the lock under which this runs.
+                let is_held = Arc::strong_count(&unit.frame) > 1;
+                is_held.then_some((unit.frame.class(), Trouble::BeingRead))
+            }
+            _ => Some((class, Trouble::NoSpace)),
+        }
     }
 
     /// The stored bytes of `[offset, offset + len)` widened to whole blocks.
-    pub(crate) fn read(&self, offset: usize, len: usize) -> Found<'_> {
+    pub(crate) fn read(&self, offset: usize, len: usize) -> Found {
         let start = offset / BLOCK_BYTES * BLOCK_BYTES;
         let stop = (offset + len).next_multiple_of(BLOCK_BYTES).min(self.end);
-        let (mut parts, mut sums) = (Vec::new(), Vec::new());
         if len == 0 || start >= stop {
-            return (start, parts, sums);
+            return Chunk::read_nothing(offset);
         }
+        let mut parts = Vec::with_capacity(units_of(&(start..stop)).len() + 1);
+        let mut sums = Vec::with_capacity((stop - start).div_ceil(BLOCK_BYTES));
         for index in units_of(&(start..stop)) {
             let base = index * BASE_BYTES;
             let part = start.max(base) - base..stop.min(base + BASE_BYTES) - base;
@@ -123,7 +217,7 @@ impl Chunk {
     }
 
     /// What a read gives where there is no chunk.
-    pub(crate) fn read_nothing<'a>(offset: usize) -> Found<'a> {
+    pub(crate) fn read_nothing(offset: usize) -> Found {
         (offset / BLOCK_BYTES * BLOCK_BYTES, Vec::new(), Vec::new())
     }
 
@@ -133,21 +227,21 @@ impl Chunk {
         if length >= self.end {
             return;
         }
-        self.end = length;
         self.units.truncate(length.div_ceil(BASE_BYTES));
         let base = length / BASE_BYTES * BASE_BYTES;
         if let Some(Some(unit)) = self.units.get_mut(length / BASE_BYTES) {
-            unit.cut(length - base);
+            unit.cut(length - base, self.end - base);
         }
+        self.end = length;
     }
 
     /// Flips a bit; `false` if no block with it is defined.
     pub(crate) fn flip_bit(&mut self, bit: u64) -> bool {
         let (byte, bit) = ((bit / 8) as usize, (bit % 8) as usize);
         match self.units.get_mut(byte / BASE_BYTES) {
-            Some(Some(unit)) if byte % BASE_BYTES < unit.sums.len() * BLOCK_BYTES => {
-                unit.frame.flip_bit(byte % BASE_BYTES * 8 + bit);
-                true
+            Some(Some(unit)) if byte % BASE_BYTES < unit.sums.count * BLOCK_BYTES => {
+                let frame = Arc::get_mut(&mut unit.frame);
+                frame.map(|frame| frame.flip_bit(byte % BASE_BYTES * 8 + bit)).is_some()
             }
             _ => false,
         }
@@ -165,92 +259,115 @@ fn replaces_all(start: usize, end: usize, stored_end: usize) -> bool {
     start.is_multiple_of(BLOCK_BYTES) && (end.is_multiple_of(BLOCK_BYTES) || end >= stored_end)
 }
 
-/// Gives a unit the larger frame that a write needs, if it needs one.
+/// Gives a unit the frame that a write needs, if it needs one.
 fn adopt(place: &mut Option<Unit>, frame: Option<Frame>) -> &mut Unit {
-    if let Some(mut frame) = frame {
-        let mut sums = Vec::new();
-        if let Some(old) = place.take() {
-            let defined = old.sums.len() * BLOCK_BYTES;
-            frame.bytes_mut()[..defined].copy_from_slice(&old.frame.bytes()[..defined]);
-            sums = old.sums;
+    if let Some(frame) = frame {
+        match place {
+            Some(unit) => unit.move_to(frame),
+            None => *place = Some(Unit { frame: Arc::new(frame), sums: Sums::of(&[]) }),
         }
-        sums.reserve_exact(frame.len() / BLOCK_BYTES - sums.len());
-        *place = Some(Unit { frame, sums });
     }
     place.as_mut().expect("a unit without a frame was given one")
 }
 
-impl Unit {
-    fn block(&self, block: usize) -> &[u8] {
-        &self.frame.bytes()[block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES]
+impl Sums {
+    fn of(sums: &[u32]) -> Sums {
+        let mut values = [0; UNIT_BLOCKS];
+        values[..sums.len()].copy_from_slice(sums);
+        Sums { count: sums.len(), values }
     }
 
-    fn is_sound(&self, block: usize) -> bool {
-        block_sum(self.block(block)) == self.sums[block]
+    fn known(&self) -> &[u32] {
+        &self.values[..self.count]
+    }
+
+    /// Makes the blocks before `count` known, with the sum of zeros.
+    fn grow(&mut self, count: usize) {
+        self.values[self.count..count].fill(ZERO_BLOCK_SUM);
+        self.count = count;
+    }
+}
+
+impl Unit {
+    /// What there is of a block in a unit whose stored bytes end at `stored_end`.
+    fn block(&self, block: usize, stored_end: usize) -> &[u8] {
+        &self.frame.bytes()[block * BLOCK_BYTES..((block + 1) * BLOCK_BYTES).min(stored_end)]
+    }
+
+    fn is_sound(&self, block: usize, stored_end: usize) -> bool {
+        block_sum(self.block(block, stored_end)) == self.sums.values[block]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        Arc::get_mut(&mut self.frame).expect("a frame that somebody holds was replaced before").bytes_mut()
+    }
+
+    /// Takes another frame, which is as large at least, and copies what is defined.
+    fn move_to(&mut self, mut frame: Frame) {
+        let defined = self.sums.count * BLOCK_BYTES;
+        frame.bytes_mut()[..defined].copy_from_slice(&self.frame.bytes()[..defined]);
+        self.frame = Arc::new(frame);
     }
 
     /// Writes at `offset` of the unit; the chunk's stored bytes end at `stored_end` of the unit.
     fn write(&mut self, offset: usize, data: &[u8], sums: &[u32], stored_end: usize) {
-        self.define_zeros(offset / BLOCK_BYTES);
-        for ((start, end), sum) in pieces(offset as u64, data.len()).zip(sums) {
-            let block = (offset + start) / BLOCK_BYTES;
-            let keeps_sum = block == self.sums.len() && (offset + start).is_multiple_of(BLOCK_BYTES)
-                || block < self.sums.len() && replaces_all(offset + start, offset + end, stored_end);
-            if block == self.sums.len() {
-                self.define_around(offset + start..offset + end);
-            }
-            self.frame.bytes_mut()[offset + start..offset + end].copy_from_slice(&data[start..end]);
-            self.sums[block] = if keeps_sum { *sum } else { block_sum(self.block(block)) };
+        let new_end = stored_end.max(offset + data.len());
+        let first = offset / BLOCK_BYTES;
+        let was_defined = self.sums.count;
+        let last = (offset + data.len()).div_ceil(BLOCK_BYTES);
+        self.define(last, offset..offset + data.len());
+        self.bytes_mut()[offset..offset + data.len()].copy_from_slice(data);
+        for (block, ((start, end), sum)) in (first..).zip(pieces(offset as u64, data.len()).zip(sums)) {
+            let (start, end) = (offset + start, offset + end);
+            let keeps_sum = match block < was_defined {
+                true => replaces_all(start, end, stored_end),
+                false => start.is_multiple_of(BLOCK_BYTES),
+            };
+            self.sums.values[block] = if keeps_sum { *sum } else { block_sum(self.block(block, new_end)) };
         }
     }
 
-    /// Makes the blocks before `block` defined, as holes.
-    fn define_zeros(&mut self, block: usize) {
-        let defined = self.sums.len();
-        if defined < block {
-            self.frame.bytes_mut()[defined * BLOCK_BYTES..block * BLOCK_BYTES].fill(0);
-            self.sums.resize(block, ZERO_BLOCK_SUM);
-        }
-    }
-
-    /// Makes the next block defined but for `written`, which is about to be written; its
-    /// checksum, too.
-    fn define_around(&mut self, written: Range<usize>) {
-        let base = self.sums.len() * BLOCK_BYTES;
-        let bytes = self.frame.bytes_mut();
-        bytes[base..written.start].fill(0);
-        bytes[written.end..base + BLOCK_BYTES].fill(0);
-        self.sums.push(ZERO_BLOCK_SUM);
-    }
-
-    /// Keeps the first `length` bytes.
-    fn cut(&mut self, length: usize) {
-        self.sums.truncate(length.div_ceil(BLOCK_BYTES));
-        let (block, within) = (length / BLOCK_BYTES, length % BLOCK_BYTES);
-        if within == 0 || block >= self.sums.len() {
+    /// Makes the blocks before `count` defined: zeros, but for `written`, which is about to be
+    /// written.
+    fn define(&mut self, count: usize, written: Range<usize>) {
+        if count <= self.sums.count {
             return;
         }
-        let was_sound = self.is_sound(block);
-        self.frame.bytes_mut()[length..(block + 1) * BLOCK_BYTES].fill(0);
-        let sum = block_sum(self.block(block));
-        // What had changed by itself before must be found by the next reader, not blessed.
-        self.sums[block] = if was_sound { sum } else { !sum };
+        let defined = self.sums.count * BLOCK_BYTES;
+        let bytes = self.bytes_mut();
+        if defined < written.start {
+            bytes[defined..written.start].fill(0);
+        }
+        bytes[written.end..count * BLOCK_BYTES].fill(0);
+        self.sums.grow(count);
+    }
+
+    /// Keeps the first `length` bytes of a unit whose stored bytes end at `stored_end`. Touches
+    /// no byte: somebody may hold them.
+    fn cut(&mut self, length: usize, stored_end: usize) {
+        let (block, within) = (length / BLOCK_BYTES, length % BLOCK_BYTES);
+        if within > 0 && block < self.sums.count {
+            let sum = block_sum(self.block(block, length));
+            // What had changed by itself before must be found by the next reader, not blessed.
+            self.sums.values[block] = if self.is_sound(block, stored_end) { sum } else { !sum };
+        }
+        self.sums.count = self.sums.count.min(length.div_ceil(BLOCK_BYTES));
     }
 }
 
 /// Adds the bytes `part` of a unit, whose start is a block border, and its blocks' checksums.
-fn read_unit<'a>(unit: Option<&'a Unit>, part: Range<usize>, parts: &mut Vec<&'a [u8]>, sums: &mut Vec<u32>) {
+fn read_unit(unit: Option<&Unit>, part: Range<usize>, parts: &mut Vec<Part>, sums: &mut Vec<u32>) {
     let blocks = part.start / BLOCK_BYTES..part.end.div_ceil(BLOCK_BYTES);
-    let known = unit.map_or(&[][..], |unit| &unit.sums);
+    let known = unit.map_or(&[][..], |unit| unit.sums.known());
     let defined = part.end.min(known.len() * BLOCK_BYTES);
     if let Some(unit) = unit
         && part.start < defined
     {
-        parts.push(&unit.frame.bytes()[part.start..defined]);
+        parts.push(Part::Stored(unit.frame.clone(), part.start..defined));
     }
     let hole = part.start.max(defined)..part.end;
     if !hole.is_empty() {
-        parts.push(&ZEROS[hole]);
+        parts.push(Part::Hole(hole.len()));
     }
     sums.extend(blocks.map(|block| known.get(block).copied().unwrap_or(ZERO_BLOCK_SUM)));
 }

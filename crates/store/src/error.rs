@@ -27,6 +27,9 @@ pub enum StoreError {
         /// Bytes there are.
         capacity_bytes: u64,
     },
+    /// There is no frame left for a copy of what is being read right now: the server tries again
+    /// when the readers have gone.
+    BeingRead,
     /// The data do not match the checksums they came with.
     Damaged {
         /// The file.
@@ -57,7 +60,7 @@ impl StoreError {
     pub fn code(&self) -> Code {
         match self {
             StoreError::GenerationStale(_) => Code::Refused,
-            StoreError::MissedCut { .. } => Code::Busy,
+            StoreError::MissedCut { .. } | StoreError::BeingRead => Code::Busy,
             StoreError::Deleted { .. } => Code::Stale,
             StoreError::NoSpace { .. } => Code::NoSpace,
             StoreError::Damaged { .. } | StoreError::Corrupt { .. } => Code::Corrupt,
@@ -79,6 +82,9 @@ impl fmt::Display for StoreError {
                     f,
                     "{used_bytes} of {capacity_bytes} bytes of this server's memory are in use: remove files, or use more servers"
                 )
+            }
+            StoreError::BeingRead => {
+                write!(f, "memory is full, and what is to be overwritten is being read: try again")
             }
             StoreError::Damaged { ino, chunk, piece } => {
                 write!(f, "piece {piece} of a write to chunk {chunk} of inode {ino} arrived damaged: write it again")

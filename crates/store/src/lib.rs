@@ -9,9 +9,11 @@ mod chunk;
 pub mod error;
 mod fence;
 pub mod shard;
+mod staged;
 
 pub use error::StoreError;
-pub use shard::{ChunkShard, ReadOut};
+pub use shard::{ChunkShard, Held, ReadOut};
+pub use staged::Staged;
 
 use aze_io::slab::Slab;
 use fence::Fences;

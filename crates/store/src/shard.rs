@@ -1,12 +1,12 @@
 //! The data of one shard: which chunks there are, which generation of each file has been seen,
 //! and which requests were done already.
 
-use crate::chunk::{Chunk, Trouble};
-use crate::{Store, StoreError};
+use crate::chunk::{Chunk, Part, Trouble};
+use crate::{Staged, Store, StoreError};
 use aze_proto::ids::{Generation, Ino, Sequence, SessionId, Time};
 use aze_proto::limits::CHUNK_BITS_MAX;
 use aze_proto::retry::{RetryTable, Verdict};
-use aze_proto::{Failure, Reply, sum};
+use aze_proto::{Failure, Reply};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -19,6 +19,23 @@ pub struct ReadOut<'a> {
     pub parts: &'a [&'a [u8]],
     /// The checksum of each block, a last partial one padded with zeros. The reader compares.
     pub sums: Vec<u32>,
+}
+
+/// What a read found, held as it was at that moment whatever is written meanwhile: no lock is
+/// needed to look at it.
+pub struct Held {
+    /// As in [`ReadOut`].
+    pub start: u32,
+    /// As in [`ReadOut`].
+    pub sums: Vec<u32>,
+    parts: Vec<Part>,
+}
+
+impl Held {
+    /// The bytes, in order.
+    pub fn parts(&self) -> Vec<&[u8]> {
+        self.parts.iter().map(Part::bytes).collect()
+    }
 }
 
 /// The data of one shard. The caller brings its own lock: one for each shard.
@@ -75,10 +92,7 @@ impl ChunkShard {
         self.retries.forget(session);
     }
 
-    /// Writes `data` at `offset` of a chunk; all of it or, with an error, nothing. `sums` has one
-    /// checksum for each piece within a block (`sum::piece_sums`). That of a whole block, or of a
-    /// piece that replaces all there is of a block, is kept as it is; otherwise the stored block
-    /// is verified, changed and summed up anew.
+    /// Writes `data` at `offset` of a chunk: [`Store::stage`] and [`ChunkShard::put`] at once.
     ///
     /// # Errors
     /// Any [`StoreError`].
@@ -91,12 +105,19 @@ impl ChunkShard {
         data: &[u8],
         sums: &[u32],
     ) -> Result<(), StoreError> {
-        check_range(offset, data.len())?;
-        if let Some(piece) = sum::first_mismatch(u64::from(offset), data, sums) {
-            return Err(StoreError::Damaged { ino, chunk, piece });
-        }
+        let store = self.store.clone();
+        self.put(ino, generation, chunk, store.stage(ino, chunk, offset, data, sums)?)
+    }
+
+    /// Writes what was staged; all of it or, with an error, nothing. The checksum of a whole
+    /// block, or of a piece that replaces all there is of a block, is kept as it is; otherwise
+    /// the stored block is verified, changed and summed up anew.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Damaged` and `OutOfRange`.
+    pub fn put(&mut self, ino: Ino, generation: Generation, chunk: u64, staged: Staged<'_>) -> Result<(), StoreError> {
         self.admit(ino, generation)?;
-        if data.is_empty() {
+        if staged.data.is_empty() {
             return Ok(());
         }
         let stored = self.chunks.get_mut(&(ino, chunk));
@@ -104,9 +125,7 @@ impl ChunkShard {
         let is_new = stored.is_none();
         let target = stored.unwrap_or(&mut fresh);
         let before = target.end();
-        target
-            .write(&self.store.slab, offset as usize, data, sums)
-            .map_err(|trouble| self.store.explain(ino, chunk, trouble))?;
+        target.write(&self.store.slab, staged).map_err(|trouble| self.store.explain(ino, chunk, trouble))?;
         self.bytes += (target.end() - before) as u64;
         if is_new {
             self.chunks.insert((ino, chunk), fresh);
@@ -115,11 +134,10 @@ impl ChunkShard {
         Ok(())
     }
 
-    /// Reads `len` bytes at `offset` of a chunk, widened to whole blocks, and hands them to
-    /// `then` without copying. They are not verified here: that is for whoever receives them.
+    /// Reads as [`ChunkShard::hold`] does, and hands what there is to `then`.
     ///
     /// # Errors
-    /// `GenerationStale`, `MissedCut`, `Deleted` or `OutOfRange`.
+    /// As [`ChunkShard::hold`].
     pub fn read<R>(
         &self,
         ino: Ino,
@@ -129,13 +147,31 @@ impl ChunkShard {
         len: u32,
         then: impl FnOnce(ReadOut<'_>) -> R,
     ) -> Result<R, StoreError> {
+        let mut held = self.hold(ino, generation, chunk, offset, len)?;
+        let sums = std::mem::take(&mut held.sums);
+        Ok(then(ReadOut { start: held.start, parts: &held.parts(), sums }))
+    }
+
+    /// Holds `len` bytes at `offset` of a chunk, widened to whole blocks, without copying. They
+    /// are not verified here: that is for whoever receives them.
+    ///
+    /// # Errors
+    /// `GenerationStale`, `MissedCut`, `Deleted` or `OutOfRange`.
+    pub fn hold(
+        &self,
+        ino: Ino,
+        generation: Generation,
+        chunk: u64,
+        offset: u32,
+        len: u32,
+    ) -> Result<Held, StoreError> {
         check_range(offset, len as usize)?;
         self.admit(ino, generation)?;
         let (start, parts, sums) = match self.chunks.get(&(ino, chunk)) {
             Some(chunk) => chunk.read(offset as usize, len as usize),
             None => Chunk::read_nothing(offset as usize),
         };
-        Ok(then(ReadOut { start: start as u32, parts: &parts, sums }))
+        Ok(Held { start: start as u32, sums, parts })
     }
 
     /// Whether a request of this generation may be served here.
@@ -222,11 +258,31 @@ fn check_range(offset: u32, len: usize) -> Result<(), StoreError> {
 }
 
 impl Store {
+    /// Checks data that are to be written at `offset` of a chunk, and copies what fills whole
+    /// units of it. Takes no lock of a shard: it is called before that. `sums` has one checksum
+    /// for each piece within a block (`sum::piece_sums`).
+    ///
+    /// # Errors
+    /// `Damaged` or `OutOfRange`.
+    pub fn stage<'a>(
+        &self,
+        ino: Ino,
+        chunk: u64,
+        offset: u32,
+        data: &'a [u8],
+        sums: &'a [u32],
+    ) -> Result<Staged<'a>, StoreError> {
+        check_range(offset, data.len())?;
+        let staged = Staged::new(&self.slab, offset as usize, data, sums);
+        staged.map_err(|piece| StoreError::Damaged { ino, chunk, piece })
+    }
+
     fn explain(&self, ino: Ino, chunk: u64, trouble: Trouble) -> StoreError {
         match trouble {
             Trouble::NoSpace => {
                 StoreError::NoSpace { used_bytes: self.used_bytes(), capacity_bytes: self.capacity_bytes() }
             }
+            Trouble::BeingRead => StoreError::BeingRead,
             Trouble::Rotten { block } => StoreError::Corrupt { ino, chunk, block },
         }
     }

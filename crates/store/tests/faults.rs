@@ -7,7 +7,7 @@ use aze_proto::limits::BLOCK_BYTES;
 use aze_proto::retry::Verdict;
 use aze_proto::sum::{block_sum, piece_sums};
 use aze_proto::{Code, Failure, Refusal, Reply};
-use aze_store::{ChunkShard, Store, StoreError};
+use aze_store::{ChunkShard, Held, Store, StoreError};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -310,4 +310,74 @@ proptest! {
             }
         }
     }
+}
+
+/// The parts that are held, put together.
+fn bytes_of(held: &Held) -> Vec<u8> {
+    held.parts().concat()
+}
+
+#[test]
+fn what_a_reader_holds_stays_as_it_was() {
+    let store = store(1 << 10);
+    let mut shard = ChunkShard::new(store.clone());
+    let first = pattern(150_000);
+    put(&mut shard, 0, 0, &first).expect("stored");
+    let held = shard.hold(INO, NOW, 0, 0, 150_000).expect("readable");
+    let mut now = first.clone();
+    for (offset, len) in [(10, 100), (60_000, 20_000), (0, 65_536), (140_000, 30_000)] {
+        put(&mut shard, 0, offset as u32, &vec![0xee; len]).expect("stored");
+        now.resize(now.len().max(offset + len), 0);
+        now[offset..offset + len].fill(0xee);
+        assert!(bytes_of(&held) == first, "a write of {len} at {offset} shows to whoever reads");
+        let (bytes, sound) = get(&shard, 0, 1 << 20);
+        assert!(bytes == now && sound.iter().all(|sound| *sound), "{len} at {offset}");
+    }
+    shard.cut(INO, Generation(1), 5000, CHUNK_BITS);
+    assert!(bytes_of(&held) == first, "a cut shows");
+    shard.write(INO, Generation(1), 0, 7000, b"x", &piece_sums(7000, b"x")).expect("stored");
+    let after = shard.hold(INO, Generation(1), 0, 0, 9000).expect("readable");
+    let sums: Vec<u32> = bytes_of(&after).chunks(BLOCK_BYTES).map(block_sum).collect();
+    assert_eq!(sums, after.sums);
+    assert!(bytes_of(&after)[..5000] == now[..5000] && bytes_of(&after)[5000..7000].iter().all(|byte| *byte == 0));
+    shard.delete(INO);
+    assert!(bytes_of(&held) == first, "a removal shows");
+    drop((held, after));
+    assert_eq!(store.used_bytes(), 0);
+}
+
+#[test]
+fn a_full_memory_is_overwritten_in_place_and_waits_for_readers() {
+    let mut shard = ChunkShard::new(store(256));
+    put(&mut shard, 0, 0, &[1; 256 << 10]).expect("fills the memory");
+    put(&mut shard, 0, 0, &[2; 256 << 10]).expect("overwrites in place");
+    assert!(get(&shard, 0, 256 << 10).0.iter().all(|byte| *byte == 2));
+    let held = shard.hold(INO, NOW, 0, 100_000, 10).expect("readable");
+    assert_eq!(put(&mut shard, 0, 0, &[3; 256 << 10]), Err(StoreError::BeingRead));
+    assert_eq!(put(&mut shard, 0, 100_000, &[3; 10]), Err(StoreError::BeingRead));
+    assert!(get(&shard, 0, 256 << 10).0.iter().all(|byte| *byte == 2), "nothing has changed");
+    put(&mut shard, 0, 0, &[3; 64 << 10]).expect("nobody reads here");
+    drop(held);
+    put(&mut shard, 0, 0, &[3; 256 << 10]).expect("nobody reads any more");
+    assert_eq!(
+        put(&mut shard, 0, 256 << 10, b"x"),
+        Err(StoreError::NoSpace { used_bytes: 256 << 10, capacity_bytes: 256 << 10 })
+    );
+}
+
+#[test]
+fn damage_is_found_in_every_part_of_what_is_staged() {
+    let store = store(1 << 10);
+    let data = pattern(300_000);
+    let sums = piece_sums(3000, &data);
+    for (piece, at) in [(0, 0), (1, 1096), (15, 60_000), (16, 62_536), (40, 160_856), (73, 299_999)] {
+        let mut damaged = data.clone();
+        damaged[at] ^= 1;
+        let error = store.stage(INO, 0, 3000, &damaged, &sums).err();
+        assert_eq!(error, Some(StoreError::Damaged { ino: INO, chunk: 0, piece }), "byte {at}");
+    }
+    for wrong in [&sums[1..], &[sums.clone(), vec![0]].concat()] {
+        assert!(matches!(store.stage(INO, 0, 3000, &data, wrong), Err(StoreError::Damaged { .. })));
+    }
+    assert_eq!(store.used_bytes(), 0);
 }

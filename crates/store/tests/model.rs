@@ -5,9 +5,9 @@ use aze_io::slab::Slab;
 use aze_proto::ids::{Generation, Ino};
 use aze_proto::limits::BLOCK_BYTES;
 use aze_proto::sum::{block_sum, piece_sums};
-use aze_store::{ChunkShard, Store, StoreError};
+use aze_store::{ChunkShard, Held, Store, StoreError};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 const CHUNK_BITS: u8 = 18;
@@ -45,6 +45,15 @@ enum Step {
     Delete {
         ino: Ino,
     },
+    /// Somebody goes on holding what a read has found.
+    Hold {
+        ino: Ino,
+        chunk: u64,
+        offset: usize,
+        len: usize,
+    },
+    /// Whoever held the longest has done.
+    LetGo,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -94,13 +103,15 @@ struct Bench {
     store: Arc<Store>,
     shard: ChunkShard,
     files: BTreeMap<Ino, File>,
+    /// What is held, with the bytes it had at first.
+    held: VecDeque<(Held, Vec<u8>)>,
 }
 
 impl Bench {
     fn new() -> Bench {
         let store = Store::new(Slab::new(64 << 20).expect("address space"));
         let files = (1..=INOS).map(|number| (Ino(number), File::default())).collect();
-        Bench { shard: ChunkShard::new(store.clone()), store, files }
+        Bench { shard: ChunkShard::new(store.clone()), store, files, held: VecDeque::new() }
     }
 
     fn step(&mut self, step: &Step) {
@@ -119,6 +130,14 @@ impl Bench {
                 let asked = self.asked(*ino, *age);
                 self.read(*ino, asked, *chunk, *offset, *len);
             }
+            Step::Hold { ino, chunk, offset, len } => {
+                let asked = Generation(self.asked(*ino, Age::Now));
+                if let Ok(held) = self.shard.hold(*ino, asked, *chunk, *offset as u32, *len as u32) {
+                    let bytes = held.parts().concat();
+                    self.held.push_back((held, bytes));
+                }
+            }
+            Step::LetGo => drop(self.held.pop_front()),
             Step::Cut { ino, length } => {
                 let file = self.files.get_mut(ino).expect("known");
                 file.generation += 1;
@@ -216,6 +235,9 @@ impl Bench {
             }
         }
         assert_eq!((self.shard.chunks(), self.shard.bytes()), total);
+        for (held, bytes) in &self.held {
+            assert!(held.parts().concat() == *bytes, "what a reader holds has changed");
+        }
     }
 }
 
@@ -248,6 +270,9 @@ fn steps() -> impl Strategy<Value = Step> {
         3 => (ino(), length()).prop_map(|(ino, length)| Step::Cut { ino, length }),
         1 => (ino(), length()).prop_map(|(ino, length)| Step::MissCut { ino, length }),
         1 => ino().prop_map(|ino| Step::Delete { ino }),
+        2 => (ino(), 0..CHUNKS, ranges())
+            .prop_map(|(ino, chunk, (offset, len))| Step::Hold { ino, chunk, offset, len }),
+        1 => Just(Step::LetGo),
     ]
 }
 
@@ -265,6 +290,7 @@ proptest! {
             bench.step(step);
             bench.check();
         }
+        bench.held.clear();
         for number in 1..=INOS {
             bench.step(&Step::Delete { ino: Ino(number) });
         }
