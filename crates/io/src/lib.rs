@@ -6,10 +6,12 @@
 //! one seed, against a simulated one ([`sim`]). What the bytes that it moves
 //! mean it deliberately does not know: that is `proto`'s secret.
 
+pub mod disk;
 pub mod real;
 pub mod sim;
 pub mod slab;
 
+use disk::{Dir, DiskResult};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -204,6 +206,8 @@ pub trait World: Send + Sync {
     ) -> Boxed<'a, Result<Arc<dyn Connection>, NetError>>;
     /// Listens on `addr` until the listener is dropped.
     fn listen(&self, addr: &Addr, acceptor: Arc<dyn Acceptor>) -> Result<Box<dyn Listener>, NetError>;
+    /// Opens a directory of this node for lasting storage; it is made if it is not there.
+    fn open_dir<'a>(&'a self, path: &'a str) -> Boxed<'a, DiskResult<Arc<dyn Dir>>>;
 }
 
 /// Names one timer of one world.
@@ -276,6 +280,11 @@ impl Io {
     /// See [`World::connect`].
     pub async fn connect(&self, addr: &Addr, handler: Arc<dyn Handler>) -> Result<Arc<dyn Connection>, NetError> {
         self.0.connect(addr, handler).await
+    }
+
+    /// See [`World::open_dir`].
+    pub async fn open_dir(&self, path: &str) -> DiskResult<Arc<dyn Dir>> {
+        self.0.open_dir(path).await
     }
 
     /// See [`World::listen`].

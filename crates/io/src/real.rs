@@ -7,6 +7,7 @@
 
 mod conn;
 mod decode;
+mod disk;
 mod drive;
 mod net;
 mod reactor;
@@ -28,6 +29,7 @@ use parking_lot::Mutex;
 
 pub use conn::READ_PAUSE_BYTES;
 
+use crate::disk::{Dir, DiskResult};
 use crate::{Acceptor, Addr, Boxed, Connection, Handler, Io, Listener, NetError, Task, TimerId, World};
 use drive::Lead;
 use reactor::{Driving, Reactor};
@@ -184,6 +186,10 @@ impl World for Runtime {
 
     fn listen(&self, addr: &Addr, acceptor: Arc<dyn Acceptor>) -> Result<Box<dyn Listener>, NetError> {
         net::listen(&self.reactor, addr, acceptor)
+    }
+
+    fn open_dir<'a>(&'a self, path: &'a str) -> Boxed<'a, DiskResult<Arc<dyn Dir>>> {
+        Box::pin(disk::open_dir(path))
     }
 }
 

@@ -14,6 +14,7 @@
 //! wakers, destructors of tasks) always runs without a lock held, so it may
 //! call back into the world, [`Sim::kill`] included.
 
+mod disk;
 mod exec;
 mod net;
 mod node;
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 use crate::{Io, Sleep};
 
+pub use disk::DiskFault;
 pub use node::Node;
 pub use rng::SimRng;
 use state::{Core, Debris};
@@ -220,7 +222,7 @@ impl Sim {
 
     /// Ends a node as a power cut does: like [`Sim::kill`], but peers hear nothing, and attempts to
     /// connect get no answer until the node runs again. Frames sent to its old connections are
-    /// answered with a reset once it does.
+    /// answered with a reset once it does. What its disks had not synced may be lost, or torn.
     pub fn kill_silently(&self, node: &str) {
         self.core().kill(node, true);
     }
@@ -228,6 +230,27 @@ impl Sim {
     /// Kills all nodes, the driver's included, and forgets everything under way.
     pub fn shutdown(&self) {
         self.core().shutdown();
+    }
+
+    /// What is wrong with a node's disks from now on.
+    pub fn set_disk_fault(&self, node: &str, fault: DiskFault) {
+        let mut state = self.core().state.lock();
+        let node = state.node_index(node);
+        state.disks.set_fault(node, fault);
+    }
+
+    /// Flips one bit of a file on a node's disk, as rot would; `false` if the file has no such bit.
+    pub fn flip_disk_bit(&self, node: &str, dir: &str, file: &str, bit: u64) -> bool {
+        let mut state = self.core().state.lock();
+        let node = state.node_index(node);
+        state.disks.flip_bit(node, dir, file, bit)
+    }
+
+    /// The files of a directory on a node's disk, with their lengths in bytes.
+    pub fn disk_files(&self, node: &str, dir: &str) -> Vec<(String, u64)> {
+        let mut state = self.core().state.lock();
+        let node = state.node_index(node);
+        state.disks.list(node, dir)
     }
 
     /// Sets a node's wall clock forward or back. Clocks outlive their node's incarnations.

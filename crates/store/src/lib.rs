@@ -1,4 +1,4 @@
-//! The only room that knows what bytes on a device mean: chunks and checksums.
+//! The only room that knows what bytes on a device mean: chunks, checksums, journal.
 //!
 //! A [`ChunkShard`] keeps the chunks that fall into one shard, in frames of a slab that all
 //! shards of a server share ([`Store`]), each block beside the checksum that its writer gave.
@@ -6,6 +6,7 @@
 //! does not know: those are the secrets of `proto`, `meta` and the server.
 
 mod chunk;
+pub mod disk;
 pub mod error;
 mod fence;
 pub mod shard;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::net;
 use super::state::{Core, Event, Life};
+use super::{disk, net};
+use crate::disk::{Dir, DiskResult};
 use crate::{Acceptor, Addr, Boxed, Connection, Handler, Listener, NetError, Task, TimerId, World};
 
 /// One incarnation of a simulated node; made by [`super::Sim::node`].
@@ -69,5 +70,9 @@ impl World for Node {
 
     fn listen(&self, addr: &Addr, acceptor: Arc<dyn Acceptor>) -> Result<Box<dyn Listener>, NetError> {
         net::listen(&self.core, self.life, addr, acceptor)
+    }
+
+    fn open_dir<'a>(&'a self, path: &'a str) -> Boxed<'a, DiskResult<Arc<dyn Dir>>> {
+        Box::pin(disk::open_dir(&self.core, self.life, path))
     }
 }

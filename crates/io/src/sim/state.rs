@@ -7,6 +7,7 @@ use std::task::Waker;
 
 use parking_lot::Mutex;
 
+use super::disk::Disks;
 use super::exec::{Ready, TaskSlot};
 use super::net::{Attempt, Door, End};
 use super::rng::SimRng;
@@ -90,6 +91,7 @@ pub(super) struct State {
     pub(super) faults: Faults,
     pub(super) net_rng: SimRng,
     tie_rng: SimRng,
+    pub(super) disks: Disks,
     pub(super) trace: Trace,
     pub(super) counters: Counters,
 }
@@ -115,6 +117,7 @@ impl Core {
             faults,
             net_rng: SimRng::new(seed, "network"),
             tie_rng: SimRng::new(seed, "ties"),
+            disks: Disks::new(seed),
             trace: Trace::default(),
             counters: Counters::default(),
         };
@@ -272,7 +275,11 @@ impl State {
         let state = &mut self.nodes[node as usize];
         // A power cut of a machine whose process died before is still a power cut.
         state.host_up &= !silent;
-        if !std::mem::replace(&mut state.alive, false) {
+        let was_alive = std::mem::replace(&mut state.alive, false);
+        if silent {
+            self.disks.cut_power(node);
+        }
+        if !was_alive {
             return Debris::default();
         }
         self.note(Kind::Kill, node, u64::from(silent), 0);

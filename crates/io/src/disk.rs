@@ -1,0 +1,68 @@
+//! Directories and files of lasting storage, as a task sees them.
+//!
+//! Files only grow at their end, which is all that a journal needs: what was synced cannot be harmed
+//! by a later write that is torn. Every operation is a future: in the real world a thread of the
+//! directory's own does it (`real::disk`), so that a slow disk holds up nobody who does not wait for
+//! it; in the simulated one it takes a drawn time, and what was not synced may be lost, torn or kept
+//! out of order when the power is cut (`sim::disk`).
+
+use crate::Boxed;
+use std::fmt;
+use std::sync::Arc;
+
+/// Why lasting storage could not do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskError {
+    /// There is no such file.
+    NotFound(String),
+    /// Another process uses the directory.
+    InUse(String),
+    /// No room is left.
+    Full(String),
+    /// Anything else; the text says what the system said.
+    Failed(String),
+}
+
+impl fmt::Display for DiskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DiskError::NotFound(why) | DiskError::InUse(why) | DiskError::Full(why) | DiskError::Failed(why) => {
+                f.write_str(why)
+            }
+        }
+    }
+}
+
+impl std::error::Error for DiskError {}
+
+/// What an operation on lasting storage gives.
+pub type DiskResult<T> = Result<T, DiskError>;
+
+/// A directory that this process uses alone until the handle is dropped.
+pub trait Dir: Send + Sync {
+    /// The names of its files, in their order.
+    fn list(&self) -> Boxed<'_, DiskResult<Vec<String>>>;
+    /// Makes an empty file; one of that name that was there before is emptied.
+    fn create<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>>;
+    /// Opens a file that is there.
+    fn open<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>>;
+    /// Gives a file another name, replacing what had it.
+    fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> Boxed<'a, DiskResult<()>>;
+    /// Removes a file; one that is not there is no error.
+    fn remove<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<()>>;
+    /// Makes names durable: what was created, renamed and removed before.
+    fn sync(&self) -> Boxed<'_, DiskResult<()>>;
+}
+
+/// A file of such a directory.
+pub trait DiskFile: Send + Sync {
+    /// Its length in bytes.
+    fn size(&self) -> Boxed<'_, DiskResult<u64>>;
+    /// Bytes from `offset` on, at most `len`; fewer only at the end of the file.
+    fn read_at(&self, offset: u64, len: usize) -> Boxed<'_, DiskResult<Vec<u8>>>;
+    /// Adds bytes at the end. When it resolves, the system has them: they survive this process, not
+    /// yet a power cut. After an error any part of them may be there.
+    fn append(&self, bytes: Vec<u8>) -> Boxed<'_, DiskResult<()>>;
+    /// Makes the bytes durable. After an error nothing is known of them, and trying again proves nothing.
+    fn sync(&self) -> Boxed<'_, DiskResult<()>>;
+}

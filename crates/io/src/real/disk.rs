@@ -1,0 +1,223 @@
+//! Files of this machine. A directory has threads of its own, which take its operations one after
+//! another; they end with the last handle on the directory or on a file of it.
+
+use crate::Boxed;
+use crate::disk::{Dir, DiskError, DiskFile, DiskResult};
+use futures_channel::oneshot;
+use parking_lot::Mutex;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// One for the journal, one for a checkpoint that is written meanwhile.
+const THREADS: usize = 2;
+
+/// The file whose lock says that the directory is in use. It stays empty.
+const LOCK_FILE: &str = "in-use";
+
+type Job = Box<dyn FnOnce() + Send>;
+
+struct Pool {
+    jobs: Mutex<Sender<Job>>,
+}
+
+impl Pool {
+    fn start() -> io::Result<Arc<Pool>> {
+        let (give, take) = channel::<Job>();
+        let take = Arc::new(Mutex::new(take));
+        for number in 0..THREADS {
+            let take = take.clone();
+            std::thread::Builder::new().name(format!("aze-disk-{number}")).spawn(move || work(&take))?;
+        }
+        Ok(Arc::new(Pool { jobs: Mutex::new(give) }))
+    }
+
+    /// Runs `job` on one of the threads.
+    async fn run<T: Send + 'static>(&self, job: impl FnOnce() -> DiskResult<T> + Send + 'static) -> DiskResult<T> {
+        let (done, result) = oneshot::channel();
+        let sent = self.jobs.lock().send(Box::new(move || {
+            // Whoever asked may have given up.
+            let _ = done.send(job());
+        }));
+        let ended = || DiskError::Failed("the thread for files has ended".into());
+        sent.map_err(|_| ended())?;
+        result.await.map_err(|_| ended())?
+    }
+}
+
+fn work(take: &Mutex<Receiver<Job>>) {
+    loop {
+        let job = take.lock().recv();
+        match job {
+            Ok(job) => job(),
+            Err(_) => return,
+        }
+    }
+}
+
+fn failed(what: &str, path: &Path, error: &io::Error) -> DiskError {
+    let text = format!("{what} {}: {error}", path.display());
+    match error.kind() {
+        ErrorKind::NotFound => DiskError::NotFound(text),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => DiskError::Full(text),
+        _ => DiskError::Failed(text),
+    }
+}
+
+struct RealDir {
+    path: PathBuf,
+    pool: Arc<Pool>,
+    /// Holds the lock.
+    _lock: File,
+}
+
+/// Opens a directory, which is made if it is not there.
+pub(super) async fn open_dir(path: &str) -> DiskResult<Arc<dyn Dir>> {
+    let path = PathBuf::from(path);
+    let pool = Pool::start().map_err(|error| failed("start a thread for", &path, &error))?;
+    let lock = pool
+        .run({
+            let path = path.clone();
+            move || lock(&path)
+        })
+        .await?;
+    Ok(Arc::new(RealDir { path, pool, _lock: lock }))
+}
+
+fn lock(path: &Path) -> DiskResult<File> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|error| failed("make directory", path, &error))?;
+    let name = path.join(LOCK_FILE);
+    let file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(&name)
+        .map_err(|error| failed("open", &name, &error))?;
+    // SAFETY: flock takes a descriptor, which `file` keeps open, and no memory.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        return Ok(file);
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == ErrorKind::WouldBlock {
+        return Err(DiskError::InUse(format!("{}: another server uses it", path.display())));
+    }
+    Err(failed("lock", &name, &error))
+}
+
+impl RealDir {
+    fn file(&self, file: File, path: PathBuf) -> Arc<dyn DiskFile> {
+        Arc::new(RealFile { file: Arc::new(file), path, pool: self.pool.clone() })
+    }
+}
+
+impl Dir for RealDir {
+    fn list(&self) -> Boxed<'_, DiskResult<Vec<String>>> {
+        let path = self.path.clone();
+        Box::pin(self.pool.run(move || {
+            let entries = fs::read_dir(&path).map_err(|error| failed("list", &path, &error))?;
+            let mut names = Vec::new();
+            for entry in entries {
+                let entry = entry.map_err(|error| failed("list", &path, &error))?;
+                names.extend(entry.file_name().into_string().ok().filter(|name| name != LOCK_FILE));
+            }
+            names.sort();
+            Ok(names)
+        }))
+    }
+
+    fn create<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>> {
+        let path = self.path.join(name);
+        Box::pin(async move {
+            let at = path.clone();
+            let open = move || {
+                let mut options = OpenOptions::new();
+                options.read(true).write(true).create(true).truncate(true).mode(0o600);
+                options.custom_flags(libc::O_APPEND).open(&at).map_err(|error| failed("create", &at, &error))
+            };
+            Ok(self.file(self.pool.run(open).await?, path))
+        })
+    }
+
+    fn open<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>> {
+        let path = self.path.join(name);
+        Box::pin(async move {
+            let at = path.clone();
+            let open = move || {
+                OpenOptions::new().read(true).append(true).open(&at).map_err(|error| failed("open", &at, &error))
+            };
+            Ok(self.file(self.pool.run(open).await?, path))
+        })
+    }
+
+    fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> Boxed<'a, DiskResult<()>> {
+        let (from, to) = (self.path.join(from), self.path.join(to));
+        Box::pin(self.pool.run(move || fs::rename(&from, &to).map_err(|error| failed("rename", &from, &error))))
+    }
+
+    fn remove<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<()>> {
+        let path = self.path.join(name);
+        Box::pin(self.pool.run(move || match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", &path, &error)),
+            _ => Ok(()),
+        }))
+    }
+
+    fn sync(&self) -> Boxed<'_, DiskResult<()>> {
+        let path = self.path.clone();
+        Box::pin(self.pool.run(move || {
+            File::open(&path).and_then(|dir| dir.sync_all()).map_err(|error| failed("sync", &path, &error))
+        }))
+    }
+}
+
+struct RealFile {
+    file: Arc<File>,
+    path: PathBuf,
+    pool: Arc<Pool>,
+}
+
+impl DiskFile for RealFile {
+    fn size(&self) -> Boxed<'_, DiskResult<u64>> {
+        let (file, path) = (self.file.clone(), self.path.clone());
+        Box::pin(self.pool.run(move || match file.metadata() {
+            Ok(metadata) => Ok(metadata.len()),
+            Err(error) => Err(failed("look at", &path, &error)),
+        }))
+    }
+
+    fn read_at(&self, offset: u64, len: usize) -> Boxed<'_, DiskResult<Vec<u8>>> {
+        let (file, path) = (self.file.clone(), self.path.clone());
+        Box::pin(self.pool.run(move || {
+            let mut bytes = vec![0; len];
+            let mut have = 0;
+            while have < len {
+                match file.read_at(&mut bytes[have..], offset + have as u64) {
+                    Ok(0) => break,
+                    Ok(count) => have += count,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => return Err(failed("read", &path, &error)),
+                }
+            }
+            bytes.truncate(have);
+            Ok(bytes)
+        }))
+    }
+
+    fn append(&self, bytes: Vec<u8>) -> Boxed<'_, DiskResult<()>> {
+        let (file, path) = (self.file.clone(), self.path.clone());
+        Box::pin(self.pool.run(move || (&*file).write_all(&bytes).map_err(|error| failed("write to", &path, &error))))
+    }
+
+    fn sync(&self) -> Boxed<'_, DiskResult<()>> {
+        let (file, path) = (self.file.clone(), self.path.clone());
+        Box::pin(self.pool.run(move || file.sync_data().map_err(|error| failed("sync", &path, &error))))
+    }
+}

@@ -1,0 +1,311 @@
+//! The disks of simulated nodes. They outlive their node: the death of its process takes nothing
+//! that was written, a power cut ([`super::Sim::kill_silently`]) anything that was not synced:
+//! each such write is kept, lost or kept in part, whatever becomes of those before and after it, and
+//! so is each name that was made, changed or removed.
+
+use super::node::Node;
+use super::rng::SimRng;
+use super::state::{Core, Life, State};
+use crate::disk::{Dir, DiskError, DiskFile, DiskResult};
+use crate::{Boxed, Io};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time that a write takes, in virtual nanoseconds: at least and at most.
+const WRITE_NS: (u64, u64) = (5_000, 60_000);
+
+/// Time that a sync takes.
+const SYNC_NS: (u64, u64) = (100_000, 4_000_000);
+
+/// What is wrong with a node's disks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DiskFault {
+    /// Nothing.
+    #[default]
+    None,
+    /// Writes fail since no room is left.
+    Full,
+    /// Writes and syncs fail.
+    Broken,
+}
+
+#[derive(Clone)]
+enum NameOp {
+    Create(String, u64),
+    Rename(String, String),
+    Remove(String),
+}
+
+#[derive(Default)]
+struct SimFile {
+    bytes: Vec<u8>,
+    synced: usize,
+    /// Where each write since the last sync ends.
+    ends: Vec<usize>,
+}
+
+#[derive(Default)]
+struct SimDir {
+    names: BTreeMap<String, u64>,
+    synced_names: BTreeMap<String, u64>,
+    pending: Vec<NameOp>,
+    files: BTreeMap<u64, SimFile>,
+}
+
+/// All disks of a world.
+pub(super) struct Disks {
+    dirs: BTreeMap<(u32, String), SimDir>,
+    faults: BTreeMap<u32, DiskFault>,
+    last_file: u64,
+    rng: SimRng,
+}
+
+impl Disks {
+    pub(super) fn new(seed: u64) -> Disks {
+        Disks { dirs: BTreeMap::new(), faults: BTreeMap::new(), last_file: 0, rng: SimRng::new(seed, "disks") }
+    }
+
+    pub(super) fn set_fault(&mut self, node: u32, fault: DiskFault) {
+        self.faults.insert(node, fault);
+    }
+
+    /// Flips one bit of a file; `false` if it has no such byte.
+    pub(super) fn flip_bit(&mut self, node: u32, path: &str, name: &str, bit: u64) -> bool {
+        let Some(dir) = self.dirs.get_mut(&(node, path.to_owned())) else { return false };
+        let Some(file) = dir.names.get(name).and_then(|id| dir.files.get_mut(id)) else { return false };
+        let Some(byte) = file.bytes.get_mut((bit / 8) as usize) else { return false };
+        *byte ^= 1 << (bit % 8);
+        true
+    }
+
+    /// The files of a directory with their lengths.
+    pub(super) fn list(&self, node: u32, path: &str) -> Vec<(String, u64)> {
+        let Some(dir) = self.dirs.get(&(node, path.to_owned())) else { return Vec::new() };
+        let length = |id: &u64| dir.files.get(id).map_or(0, |file| file.bytes.len() as u64);
+        dir.names.iter().map(|(name, id)| (name.clone(), length(id))).collect()
+    }
+
+    /// What a power cut leaves of a node's disks.
+    pub(super) fn cut_power(&mut self, node: u32) {
+        let rng = &mut self.rng;
+        for (_, dir) in self.dirs.iter_mut().filter(|((owner, _), _)| *owner == node) {
+            for op in std::mem::take(&mut dir.pending) {
+                if rng.chance(500_000) {
+                    apply(&mut dir.synced_names, &op);
+                }
+            }
+            dir.names = dir.synced_names.clone();
+            let names = &dir.names;
+            dir.files.retain(|id, _| names.values().any(|named| named == id));
+            for file in dir.files.values_mut() {
+                file.tear(rng);
+            }
+        }
+    }
+}
+
+fn apply(names: &mut BTreeMap<String, u64>, op: &NameOp) {
+    match op {
+        NameOp::Create(name, id) => {
+            names.insert(name.clone(), *id);
+        }
+        NameOp::Rename(from, to) => {
+            if let Some(id) = names.remove(from) {
+                names.insert(to.clone(), id);
+            }
+        }
+        NameOp::Remove(name) => {
+            names.remove(name);
+        }
+    }
+}
+
+impl SimFile {
+    fn tear(&mut self, rng: &mut SimRng) {
+        let (mut start, mut kept_end) = (self.synced, self.synced);
+        for end in std::mem::take(&mut self.ends) {
+            let kept = match rng.below(4) {
+                0 | 1 => end,
+                2 => start + rng.below((end - start) as u64 + 1) as usize,
+                _ => start,
+            };
+            self.bytes[kept..end].fill(0);
+            if kept > start {
+                kept_end = kept;
+            }
+            start = end;
+        }
+        self.bytes.truncate(kept_end);
+        self.synced = kept_end;
+    }
+}
+
+struct Place {
+    core: Arc<Core>,
+    life: Life,
+    path: String,
+}
+
+impl Place {
+    /// Lets time pass, then does `op` unless the node has died or the disk does not work.
+    async fn run<T>(
+        &self,
+        ns: (u64, u64),
+        writes: bool,
+        op: impl FnOnce(&mut State, (u32, String)) -> DiskResult<T>,
+    ) -> DiskResult<T> {
+        let delay = self.core.state.lock().disks.rng.between(ns.0, ns.1);
+        let io = Io::new(Arc::new(Node::new(self.core.clone(), self.life)));
+        io.sleep(Duration::from_nanos(delay)).await;
+        let mut state = self.core.state.lock();
+        if !state.is_alive(self.life) {
+            return Err(DiskError::Failed("the node is dead".into()));
+        }
+        match state.disks.faults.get(&self.life.node) {
+            Some(DiskFault::Full) if writes => return Err(DiskError::Full("the simulated disk is full".into())),
+            Some(DiskFault::Broken) if writes => return Err(DiskError::Failed("the simulated disk is broken".into())),
+            _ => {}
+        }
+        op(&mut state, (self.life.node, self.path.clone()))
+    }
+
+    async fn names<T>(&self, op: impl FnOnce(&mut SimDir, &mut u64) -> DiskResult<T>) -> DiskResult<T> {
+        self.run(WRITE_NS, false, |state, key| {
+            let disks = &mut state.disks;
+            op(disks.dirs.entry(key).or_default(), &mut disks.last_file)
+        })
+        .await
+    }
+
+    fn file(&self, id: u64) -> Arc<dyn DiskFile> {
+        let place = Place { core: self.core.clone(), life: self.life, path: self.path.clone() };
+        Arc::new(SimHandle { place, id })
+    }
+}
+
+/// Opens a directory of a node, which is made if it is not there.
+pub(super) async fn open_dir(core: &Arc<Core>, life: Life, path: &str) -> DiskResult<Arc<dyn Dir>> {
+    let place = Place { core: core.clone(), life, path: path.into() };
+    place.names(|_, _| Ok(())).await?;
+    Ok(Arc::new(place))
+}
+
+fn missing(name: &str) -> DiskError {
+    DiskError::NotFound(format!("{name}: no such file"))
+}
+
+impl Dir for Place {
+    fn list(&self) -> Boxed<'_, DiskResult<Vec<String>>> {
+        Box::pin(self.names(|dir, _| Ok(dir.names.keys().cloned().collect())))
+    }
+
+    fn create<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>> {
+        Box::pin(async move {
+            let id = self
+                .names(|dir, last_file| {
+                    *last_file += 1;
+                    let op = NameOp::Create(name.into(), *last_file);
+                    apply(&mut dir.names, &op);
+                    dir.pending.push(op);
+                    dir.files.insert(*last_file, SimFile::default());
+                    Ok(*last_file)
+                })
+                .await?;
+            Ok(self.file(id))
+        })
+    }
+
+    fn open<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>> {
+        Box::pin(async move {
+            let id = self.names(|dir, _| dir.names.get(name).copied().ok_or_else(|| missing(name))).await?;
+            Ok(self.file(id))
+        })
+    }
+
+    fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> Boxed<'a, DiskResult<()>> {
+        Box::pin(self.names(|dir, _| {
+            if !dir.names.contains_key(from) {
+                return Err(missing(from));
+            }
+            let op = NameOp::Rename(from.into(), to.into());
+            apply(&mut dir.names, &op);
+            dir.pending.push(op);
+            Ok(())
+        }))
+    }
+
+    fn remove<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<()>> {
+        Box::pin(self.names(|dir, _| {
+            let op = NameOp::Remove(name.into());
+            apply(&mut dir.names, &op);
+            dir.pending.push(op);
+            Ok(())
+        }))
+    }
+
+    fn sync(&self) -> Boxed<'_, DiskResult<()>> {
+        Box::pin(self.run(SYNC_NS, true, |state, key| {
+            let dir = state.disks.dirs.entry(key).or_default();
+            dir.pending.clear();
+            dir.synced_names = dir.names.clone();
+            Ok(())
+        }))
+    }
+}
+
+struct SimHandle {
+    place: Place,
+    id: u64,
+}
+
+impl SimHandle {
+    async fn with<T>(
+        &self,
+        ns: (u64, u64),
+        writes: bool,
+        op: impl FnOnce(&mut SimFile) -> DiskResult<T>,
+    ) -> DiskResult<T> {
+        let id = self.id;
+        self.place
+            .run(ns, writes, |state, key| {
+                let file = state.disks.dirs.get_mut(&key).and_then(|dir| dir.files.get_mut(&id));
+                op(file.ok_or_else(|| missing("a removed file"))?)
+            })
+            .await
+    }
+}
+
+impl DiskFile for SimHandle {
+    fn size(&self) -> Boxed<'_, DiskResult<u64>> {
+        Box::pin(self.with(WRITE_NS, false, |file| Ok(file.bytes.len() as u64)))
+    }
+
+    fn read_at(&self, offset: u64, len: usize) -> Boxed<'_, DiskResult<Vec<u8>>> {
+        Box::pin(self.with(WRITE_NS, false, move |file| {
+            let start = (offset as usize).min(file.bytes.len());
+            Ok(file.bytes[start..(start + len).min(file.bytes.len())].to_vec())
+        }))
+    }
+
+    fn append(&self, bytes: Vec<u8>) -> Boxed<'_, DiskResult<()>> {
+        Box::pin(self.with(WRITE_NS, true, move |file| {
+            file.bytes.extend_from_slice(&bytes);
+            file.ends.push(file.bytes.len());
+            Ok(())
+        }))
+    }
+
+    fn sync(&self) -> Boxed<'_, DiskResult<()>> {
+        Box::pin(async move {
+            // What is written while the sync runs is not covered by it.
+            let covers = self.with((0, 0), true, |file| Ok(file.bytes.len())).await?;
+            self.with(SYNC_NS, true, move |file| {
+                file.synced = file.synced.max(covers);
+                file.ends.retain(|end| *end > covers);
+                Ok(())
+            })
+            .await
+        })
+    }
+}

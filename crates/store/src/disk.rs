@@ -1,0 +1,48 @@
+//! What lasting storage holds: one directory for each server.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `volume` | which volume and which server this is, and in which format ([`manifest`]) |
+//! | `state-N` | a checkpoint: everything, as records ([`checkpoint`]) |
+//! | `log-N` | the journal since then: records in the order in which they took effect ([`journal`]) |
+//!
+//! Starting means: read the newest checkpoint, then its journal and any later one ([`recover`]). A
+//! journal that ends in a torn record ends before it; one that is damaged before something that is
+//! known to have been durable is refused. What records mean is not known here.
+
+pub mod checkpoint;
+pub mod journal;
+pub mod manifest;
+pub mod record;
+pub mod recover;
+
+use aze_io::disk::{Dir, DiskResult};
+
+/// The file of a journal.
+pub fn log_name(number: u64) -> String {
+    format!("log-{number:010}")
+}
+
+/// The file of a checkpoint.
+pub fn state_name(number: u64) -> String {
+    format!("state-{number:010}")
+}
+
+/// The number in a name made by one of the above.
+fn number_of(name: &str, prefix: &str) -> Option<u64> {
+    name.strip_prefix(prefix)?.parse().ok()
+}
+
+/// Removes journals and checkpoints older than number `keep`, and what is left of unfinished ones.
+///
+/// # Errors
+/// What the disk says.
+pub async fn remove_older(dir: &dyn Dir, keep: u64) -> DiskResult<()> {
+    for name in dir.list().await? {
+        let number = number_of(&name, "log-").or_else(|| number_of(&name, "state-"));
+        if number.is_some_and(|number| number < keep) || name.ends_with(checkpoint::UNFINISHED) {
+            dir.remove(&name).await?;
+        }
+    }
+    dir.sync().await
+}

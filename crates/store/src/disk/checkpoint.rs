@@ -1,0 +1,63 @@
+//! A checkpoint: everything that a server holds, as records in a file. It is written under another
+//! name and gets its own when it is complete and durable; the last record says so once more.
+
+use super::{record, state_name};
+use aze_io::disk::{Dir, DiskFile, DiskResult};
+use std::sync::Arc;
+
+/// How the names of checkpoints that are being written end.
+pub const UNFINISHED: &str = ".new";
+
+/// Bytes that are gathered before they are written.
+const GATHER_BYTES: usize = 1 << 20;
+
+/// The head of the last record.
+pub(super) const END: &[u8] = b"end";
+
+/// A checkpoint being written.
+pub struct Writer {
+    dir: Arc<dyn Dir>,
+    number: u64,
+    file: Arc<dyn DiskFile>,
+    buffer: Vec<u8>,
+    bytes: u64,
+}
+
+impl Writer {
+    /// Begins a checkpoint.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub async fn begin(dir: Arc<dyn Dir>, number: u64) -> DiskResult<Writer> {
+        let file = dir.create(&(state_name(number) + UNFINISHED)).await?;
+        Ok(Writer { dir, number, file, buffer: Vec::new(), bytes: 0 })
+    }
+
+    /// Adds a record.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub async fn add(&mut self, head: &[u8], payload: &[u8]) -> DiskResult<()> {
+        record::put(&mut self.buffer, self.bytes, 0, head, payload);
+        self.bytes += record::size(head, payload);
+        if self.buffer.len() >= GATHER_BYTES {
+            self.file.append(std::mem::take(&mut self.buffer)).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes it the newest checkpoint, of which the length is given. The journal of its number must
+    /// hold everything that came after.
+    ///
+    /// # Errors
+    /// What the disk says; then nothing has changed.
+    pub async fn finish(mut self) -> DiskResult<u64> {
+        self.add(END, &[]).await?;
+        self.file.append(std::mem::take(&mut self.buffer)).await?;
+        self.file.sync().await?;
+        let name = state_name(self.number);
+        self.dir.rename(&(name.clone() + UNFINISHED), &name).await?;
+        self.dir.sync().await?;
+        Ok(self.bytes)
+    }
+}

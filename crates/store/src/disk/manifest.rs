@@ -1,0 +1,130 @@
+//! The file that says whose directory this is. It is text, so that a person can read it, too.
+
+use aze_io::disk::{Dir, DiskError, DiskResult};
+
+/// The file's name.
+pub const NAME: &str = "volume";
+
+/// The format of everything in the directory. A server refuses any other.
+pub const FORMAT: u32 = 1;
+
+/// First line of the file.
+const TITLE: &str = "Azekura: one server's part of a volume";
+
+/// Longest file of this kind; what is longer is none.
+const BYTES_MAX: usize = 4096;
+
+/// Which volume, which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// The volume's number, drawn when it was made.
+    pub volume: u64,
+    /// Which of its servers.
+    pub server: u16,
+    /// Of how many.
+    pub servers: u16,
+    /// Number of shards.
+    pub shards: u32,
+    /// Base-2 logarithm of the chunk size.
+    pub chunk_bits: u8,
+    /// The owner.
+    pub owner_uid: u32,
+}
+
+impl Manifest {
+    /// The text of the file.
+    pub fn text(&self) -> String {
+        let Manifest { volume, server, servers, shards, chunk_bits, owner_uid } = self;
+        format!(
+            "{TITLE}\nformat {FORMAT}\nvolume {volume:016x}\nserver {server}\nservers {servers}\nshards {shards}\n\
+             chunk-bits {chunk_bits}\nowner {owner_uid}\n"
+        )
+    }
+
+    /// Reads the text of the file.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Manifest, String> {
+        let mut lines = text.lines();
+        if lines.next() != Some(TITLE) {
+            return Err(format!("the first line is not '{TITLE}'"));
+        }
+        let mut field = |name: &str| {
+            let line = lines.next().unwrap_or_default();
+            let value = line.strip_prefix(name).and_then(|rest| rest.strip_prefix(' '));
+            value.map(str::to_owned).ok_or_else(|| format!("expected a line '{name} …', found '{line}'"))
+        };
+        fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, String> {
+            text.parse().map_err(|_| format!("'{name} {text}': not a number that fits"))
+        }
+        let format = field("format")?;
+        if format != FORMAT.to_string() {
+            return Err(format!(
+                "it is in format {format}, and this program knows format {FORMAT} only: use the version that wrote it"
+            ));
+        }
+        let volume = field("volume")?;
+        Ok(Manifest {
+            volume: u64::from_str_radix(&volume, 16).map_err(|_| format!("'volume {volume}': not a number"))?,
+            server: number("server", &field("server")?)?,
+            servers: number("servers", &field("servers")?)?,
+            shards: number("shards", &field("shards")?)?,
+            chunk_bits: number("chunk-bits", &field("chunk-bits")?)?,
+            owner_uid: number("owner", &field("owner")?)?,
+        })
+    }
+
+    /// Reads the file of a directory; `None` if it has none.
+    ///
+    /// # Errors
+    /// What the disk says, and a file that is not such a one.
+    pub async fn read(dir: &dyn Dir) -> DiskResult<Option<Manifest>> {
+        let file = match dir.open(NAME).await {
+            Ok(file) => file,
+            Err(DiskError::NotFound(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let bytes = file.read_at(0, BYTES_MAX).await?;
+        let text = String::from_utf8_lossy(&bytes);
+        Manifest::parse(&text).map(Some).map_err(|why| DiskError::Failed(format!("the file '{NAME}': {why}")))
+    }
+
+    /// Writes the file, durably.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub async fn write(&self, dir: &dyn Dir) -> DiskResult<()> {
+        let new = "volume.new";
+        let file = dir.create(new).await?;
+        file.append(self.text().into_bytes()).await?;
+        file.sync().await?;
+        dir.rename(new, NAME).await?;
+        dir.sync().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MANIFEST: Manifest =
+        Manifest { volume: 0xfeed, server: 2, servers: 4, shards: 4096, chunk_bits: 20, owner_uid: 1000 };
+
+    #[test]
+    fn the_file_looks_like_this() {
+        let text = "Azekura: one server's part of a volume\nformat 1\nvolume 000000000000feed\nserver 2\n\
+                    servers 4\nshards 4096\nchunk-bits 20\nowner 1000\n";
+        assert_eq!(MANIFEST.text(), text);
+        assert_eq!(Manifest::parse(text), Ok(MANIFEST));
+    }
+
+    #[test]
+    fn another_format_is_refused() {
+        let why = Manifest::parse(&MANIFEST.text().replace("format 1", "format 2")).unwrap_err();
+        assert!(why.contains("format 2"), "{why}");
+        for text in ["", "something else\n", &MANIFEST.text().replace("shards 4096", "shards many")] {
+            assert!(Manifest::parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Reading it all again.
+
+use super::record::{HEADER_BYTES, Header};
+use super::{checkpoint, log_name, number_of, state_name};
+use aze_io::disk::{Dir, DiskError, DiskFile, DiskResult};
+use std::sync::Arc;
+
+/// Bytes that are read at once; a longer record is read by itself.
+const READ_BYTES: usize = 4 << 20;
+
+/// One record, as it is given to whoever knows what it means.
+pub struct Record<'a> {
+    /// Whether it comes from a checkpoint.
+    pub in_checkpoint: bool,
+    /// Where it begins in the journal.
+    pub position: u64,
+    /// What happened.
+    pub head: &'a [u8],
+    /// Its data.
+    pub payload: &'a [u8],
+    /// Whether the payload is what was written.
+    pub is_sound: bool,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Number for the next checkpoint and journal.
+    pub next: u64,
+    /// Where the journal goes on.
+    pub position: u64,
+    /// Records read.
+    pub records: u64,
+    /// Bytes of a torn end that are left out.
+    pub torn_bytes: u64,
+    /// Records whose data have changed on the disk.
+    pub rotten: u64,
+}
+
+/// Gives every record of the newest checkpoint, then of the journals since, to `each`.
+///
+/// # Errors
+/// What the disk says; damage before the end; what `each` says.
+pub async fn read_all(
+    dir: &dyn Dir,
+    mut each: impl FnMut(Record<'_>) -> Result<(), String> + Send,
+) -> DiskResult<Found> {
+    let names = dir.list().await?;
+    let newest = names.iter().filter_map(|name| number_of(name, "state-")).max();
+    let mut logs: Vec<u64> = names.iter().filter_map(|name| number_of(name, "log-")).collect();
+    logs.retain(|number| *number >= newest.unwrap_or(0));
+    logs.sort_unstable();
+    let mut found =
+        Found { next: logs.iter().copied().chain(newest).max().map_or(1, |last| last + 1), ..Found::default() };
+    if let Some(number) = newest {
+        let name = state_name(number);
+        let mut reader = Reader::open(dir, &name, true).await?;
+        let mut is_complete = false;
+        while let Some(raw) = reader.next().await? {
+            is_complete = raw.head == checkpoint::END;
+            if !is_complete {
+                found.take(&name, raw, true, &mut each)?;
+            }
+        }
+        if !is_complete {
+            return Err(damaged(&name, reader.at, "the checkpoint ends here"));
+        }
+    }
+    let mut expected = None;
+    for (index, number) in logs.iter().enumerate() {
+        let name = log_name(*number);
+        let end = sound_end(dir, &name).await?;
+        let mut reader = Reader::open(dir, &name, false).await?;
+        while reader.at < end.at
+            && let Some(raw) = reader.next().await?
+        {
+            if expected.is_some_and(|expected| raw.header.position != expected) {
+                let why = format!("a record of place {} where {expected:?} is due", raw.header.position);
+                return Err(damaged(&name, reader.at, &why));
+            }
+            expected = Some(raw.header.position + raw.header.record_bytes());
+            found.take(&name, raw, false, &mut each)?;
+        }
+        let torn = end.size - end.at;
+        if torn > 0 && index + 1 < logs.len() && !is_empty(dir, &logs[index + 1..]).await? {
+            return Err(damaged(&name, end.at, "a later journal goes on"));
+        }
+        found.torn_bytes += torn;
+    }
+    found.position = expected.unwrap_or(0);
+    Ok(found)
+}
+
+async fn is_empty(dir: &dyn Dir, logs: &[u64]) -> DiskResult<bool> {
+    for number in logs {
+        if dir.open(&log_name(*number)).await?.size().await? > 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+impl Found {
+    fn take(
+        &mut self,
+        name: &str,
+        raw: Raw,
+        in_checkpoint: bool,
+        each: &mut (impl FnMut(Record<'_>) -> Result<(), String> + Send),
+    ) -> DiskResult<()> {
+        self.records += 1;
+        self.rotten += u64::from(!raw.is_sound);
+        let position = raw.header.position;
+        let record = Record { in_checkpoint, position, head: &raw.head, payload: &raw.payload, is_sound: raw.is_sound };
+        each(record).map_err(|why| damaged(name, position, &why))
+    }
+}
+
+fn damaged(name: &str, at: u64, why: &str) -> DiskError {
+    DiskError::Failed(format!("{name} is damaged at byte {at}: {why}"))
+}
+
+struct End {
+    /// Where the sound part ends.
+    at: u64,
+    size: u64,
+}
+
+/// Finds the end of what can be used of a journal: what follows was being written when the server
+/// ended. It is damage, and refused, if something behind it says that it had been durable.
+async fn sound_end(dir: &dyn Dir, name: &str) -> DiskResult<End> {
+    let mut reader = Reader::open(dir, name, false).await?;
+    let size = reader.size;
+    let (mut first_rotten, mut durable, mut position) = (None, 0, None);
+    let mut at = 0;
+    while let Some(raw) = reader.next().await? {
+        durable = durable.max(raw.header.durable);
+        if !raw.is_sound && first_rotten.is_none() {
+            first_rotten = Some((at, raw.header.position));
+        }
+        position = Some(raw.header.position + raw.header.record_bytes());
+        at = reader.at;
+        // What had been durable has changed since, and what follows counts.
+        first_rotten = first_rotten.filter(|(_, rotten)| durable <= *rotten);
+    }
+    if let (Some(position), true) = (position, at < size)
+        && let Some(header) = reader.header_after(at).await?
+        && header.durable > position
+    {
+        return Err(damaged(name, at, "what follows was written when this had long been durable"));
+    }
+    Ok(End { at: first_rotten.map_or(at, |(rotten_at, _)| rotten_at), size })
+}
+
+struct Raw {
+    header: Header,
+    head: Vec<u8>,
+    payload: Vec<u8>,
+    is_sound: bool,
+}
+
+struct Reader {
+    file: Arc<dyn DiskFile>,
+    name: String,
+    size: u64,
+    at: u64,
+    /// Bytes read ahead, and where they begin.
+    ahead: Vec<u8>,
+    ahead_at: u64,
+    /// Whether anything that is no record is an error instead of the end.
+    strict: bool,
+}
+
+impl Reader {
+    async fn open(dir: &dyn Dir, name: &str, strict: bool) -> DiskResult<Reader> {
+        let file = dir.open(name).await?;
+        let size = file.size().await?;
+        Ok(Reader { file, name: name.into(), size, at: 0, ahead: Vec::new(), ahead_at: 0, strict })
+    }
+
+    async fn bytes(&mut self, at: u64, len: usize) -> DiskResult<Option<&[u8]>> {
+        if at + len as u64 > self.size {
+            return Ok(None);
+        }
+        let have = at >= self.ahead_at && at + len as u64 <= self.ahead_at + self.ahead.len() as u64;
+        if !have {
+            let want = len.max(READ_BYTES).min((self.size - at) as usize);
+            self.ahead = self.file.read_at(at, want).await?;
+            self.ahead_at = at;
+        }
+        let from = (at - self.ahead_at) as usize;
+        Ok(self.ahead.get(from..from + len))
+    }
+
+    async fn next(&mut self) -> DiskResult<Option<Raw>> {
+        let at = self.at;
+        let raw = self.raw().await?;
+        if raw.is_none() && self.strict && at < self.size {
+            return Err(damaged(&self.name, at, "this is no record"));
+        }
+        Ok(raw)
+    }
+
+    async fn raw(&mut self) -> DiskResult<Option<Raw>> {
+        let at = self.at;
+        let Some(header) = self.bytes(at, HEADER_BYTES).await?.and_then(Header::take) else { return Ok(None) };
+        let head_at = at + HEADER_BYTES as u64;
+        let Some(head) = self.bytes(head_at, header.head_bytes as usize).await?.map(<[u8]>::to_vec) else {
+            return Ok(None);
+        };
+        if !header.fits_head(&head) {
+            return Ok(None);
+        }
+        let payload_at = head_at + u64::from(header.head_bytes);
+        let Some(payload) = self.bytes(payload_at, header.payload_bytes as usize).await?.map(<[u8]>::to_vec) else {
+            return Ok(None);
+        };
+        self.at = at + header.record_bytes();
+        let is_sound = header.fits_payload(&payload);
+        Ok(Some(Raw { header, head, payload, is_sound }))
+    }
+
+    /// The last header of a record behind `at` that can be found: it knows most of what was durable.
+    async fn header_after(&mut self, at: u64) -> DiskResult<Option<Header>> {
+        let mut best: Option<Header> = None;
+        for at in at + 1..self.size.saturating_sub(HEADER_BYTES as u64 - 1) {
+            if let Some(header) = self.bytes(at, HEADER_BYTES).await?.and_then(Header::take)
+                && best.is_none_or(|best| best.durable < header.durable)
+            {
+                best = Some(header);
+            }
+        }
+        Ok(best)
+    }
+}

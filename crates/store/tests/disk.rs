@@ -1,0 +1,207 @@
+//! The journal on a simulated disk whose power is cut at any moment: what was durable is there, and
+//! what is there is a beginning of what was written.
+
+use aze_io::disk::{Dir, DiskError};
+use aze_io::sim::{DiskFault, Faults, Sim};
+use aze_store::disk::checkpoint::Writer;
+use aze_store::disk::journal::{Journal, Stage};
+use aze_store::disk::manifest::Manifest;
+use aze_store::disk::recover::{Found, read_all};
+use aze_store::disk::{log_name, remove_older};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+
+const NODE: &str = "s0";
+const DIR: &str = "/disk";
+
+fn head_of(number: u64) -> Vec<u8> {
+    number.to_le_bytes().to_vec()
+}
+
+fn payload_of(number: u64) -> Vec<u8> {
+    vec![number as u8; (number * 37 % 3000) as usize]
+}
+
+fn number_of(head: &[u8]) -> u64 {
+    u64::from_le_bytes(head.try_into().expect("heads of these tests have eight bytes"))
+}
+
+async fn open(sim: &Sim) -> Arc<dyn Dir> {
+    sim.node(NODE).open_dir(DIR).await.expect("a simulated directory opens")
+}
+
+/// The numbers of the records there are, in order.
+async fn numbers(sim: &Sim) -> Result<(Vec<u64>, Found), DiskError> {
+    let dir = open(sim).await;
+    let mut numbers = Vec::new();
+    let found = read_all(&*dir, |record| {
+        let number = number_of(record.head);
+        if record.is_sound {
+            assert_eq!(record.payload, payload_of(number));
+        }
+        numbers.push(number);
+        Ok(())
+    })
+    .await?;
+    Ok((numbers, found))
+}
+
+/// Adds records from 0 on, syncing now and then, until killed. `told` is the number of records that
+/// are known to be written, and durable.
+async fn write_for_ever(sim: Sim, told: Arc<Mutex<(u64, u64)>>, syncs: bool) {
+    let io = sim.node(NODE);
+    let dir = io.open_dir(DIR).await.unwrap();
+    let journal = Journal::begin(io.clone(), dir.clone(), syncs, 1, 0).await.unwrap();
+    let mut rng = sim.rng("writer");
+    let mut number = 0;
+    loop {
+        for _ in 0..rng.between(1, 5) {
+            journal.append(&head_of(number), &payload_of(number));
+            number += 1;
+        }
+        let end = journal.end();
+        match rng.below(8) {
+            0 => {
+                journal.reach(end, Stage::Durable).await.unwrap();
+                told.lock().1 = number;
+            }
+            1 if rng.chance(200_000) => {
+                let (next, _) = journal.rotate().await.unwrap();
+                let mut writer = Writer::begin(dir.clone(), next).await.unwrap();
+                for number in 0..number {
+                    writer.add(&head_of(number), &payload_of(number)).await.unwrap();
+                }
+                writer.finish().await.unwrap();
+                told.lock().1 = number;
+                remove_older(&*dir, next).await.unwrap();
+            }
+            _ => {
+                journal.reach(end, Stage::Written).await.unwrap();
+                told.lock().0 = number;
+            }
+        }
+    }
+}
+
+fn run(seed: u64, power_cut: bool, syncs: bool) {
+    let sim = Sim::new(seed, Faults::default());
+    let told = Arc::new(Mutex::new((0, 0)));
+    sim.node(NODE).spawn(write_for_ever(sim.clone(), told.clone(), syncs));
+    let after = Duration::from_micros(sim.rng("when").between(100, 60_000));
+    let numbers = sim.block_on(async {
+        sim.sleep(after).await;
+        if power_cut {
+            sim.kill_silently(NODE)
+        } else {
+            sim.kill(NODE)
+        }
+        numbers(&sim).await
+    });
+    let (numbers, found) = numbers.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    assert_eq!(found.rotten, 0, "seed {seed}");
+    assert!(numbers.iter().copied().eq(0..numbers.len() as u64), "seed {seed}: not a beginning: {numbers:?}");
+    let (written, durable) = *told.lock();
+    let least = if power_cut { durable } else { written.max(durable) };
+    assert!(numbers.len() as u64 >= least, "seed {seed}: {} records, and {least} were promised", numbers.len());
+    sim.shutdown();
+}
+
+#[test]
+fn a_power_cut_leaves_a_beginning_with_all_that_was_durable() {
+    (0..400).for_each(|seed| run(seed, true, true));
+}
+
+#[test]
+fn the_death_of_the_process_leaves_all_that_was_written() {
+    (0..200).for_each(|seed| run(seed, false, seed % 2 == 0));
+}
+
+/// Every place at which the file can end.
+#[test]
+fn a_journal_cut_at_any_byte_is_a_beginning() {
+    let sim = Sim::new(3, Faults::default());
+    sim.block_on(async {
+        let io = sim.node(NODE);
+        let dir = open(&sim).await;
+        let journal = Journal::begin(io, dir.clone(), true, 1, 0).await.unwrap();
+        let mut ends = Vec::new();
+        for number in 0..6 {
+            journal.append(&head_of(number), &payload_of(number % 3));
+            ends.push(journal.end());
+        }
+        journal.reach(journal.end(), Stage::Durable).await.unwrap();
+        let file = dir.open(&log_name(1)).await.unwrap();
+        let bytes = file.read_at(0, file.size().await.unwrap() as usize).await.unwrap();
+        for length in 0..=bytes.len() {
+            let file = dir.create(&log_name(1)).await.unwrap();
+            file.append(bytes[..length].to_vec()).await.unwrap();
+            let mut count = 0;
+            let found = read_all(&*dir, |_| {
+                count += 1;
+                Ok(())
+            });
+            let found = found.await.unwrap_or_else(|error| panic!("cut at {length}: {error}"));
+            let whole = ends.iter().filter(|end| **end <= length as u64).count();
+            assert_eq!(count, whole, "cut at {length}");
+            assert_eq!(found.torn_bytes, length as u64 - if whole == 0 { 0 } else { ends[whole - 1] });
+        }
+    });
+}
+
+async fn durable_journal(sim: &Sim, records: u64) -> Vec<u64> {
+    let journal = Journal::begin(sim.node(NODE), open(sim).await, true, 1, 0).await.unwrap();
+    let mut begins = Vec::new();
+    for number in 0..records {
+        begins.push(journal.append(&head_of(number), &payload_of(number)));
+        journal.reach(journal.end(), Stage::Durable).await.unwrap();
+    }
+    begins
+}
+
+#[test]
+fn damage_before_something_durable_is_refused_and_rotten_data_are_told() {
+    let sim = Sim::new(4, Faults::default());
+    sim.block_on(async {
+        let begins = durable_journal(&sim, 8).await;
+        // In the data of record 3.
+        let bit = (begins[3] + 40 + 8 + 5) * 8;
+        assert!(sim.flip_disk_bit(NODE, DIR, &log_name(1), bit));
+        let (all, found) = numbers(&sim).await.unwrap();
+        assert_eq!((all.len(), found.rotten), (8, 1));
+        // In its head.
+        assert!(sim.flip_disk_bit(NODE, DIR, &log_name(1), (begins[3] + 41) * 8));
+        let why = numbers(&sim).await.unwrap_err().to_string();
+        assert!(why.contains("damaged at byte"), "{why}");
+    });
+}
+
+#[test]
+fn after_an_error_nothing_more_is_promised() {
+    let sim = Sim::new(5, Faults::default());
+    sim.block_on(async {
+        let journal = Journal::begin(sim.node(NODE), open(&sim).await, true, 1, 0).await.unwrap();
+        journal.append(&head_of(0), &[]);
+        journal.reach(journal.end(), Stage::Durable).await.unwrap();
+        sim.set_disk_fault(NODE, DiskFault::Full);
+        journal.append(&head_of(1), &[]);
+        assert!(journal.reach(journal.end(), Stage::Written).await.is_err());
+        sim.set_disk_fault(NODE, DiskFault::None);
+        journal.append(&head_of(2), &[]);
+        assert!(journal.reach(journal.end(), Stage::Written).await.is_err());
+        assert_eq!(numbers(&sim).await.unwrap().0, [0]);
+    });
+}
+
+#[test]
+fn a_manifest_survives() {
+    let sim = Sim::new(6, Faults::default());
+    sim.block_on(async {
+        let dir = open(&sim).await;
+        assert_eq!(Manifest::read(&*dir).await, Ok(None));
+        let manifest = Manifest { volume: 7, server: 1, servers: 3, shards: 256, chunk_bits: 16, owner_uid: 5 };
+        manifest.write(&*dir).await.unwrap();
+        sim.kill_silently(NODE);
+        assert_eq!(Manifest::read(&*open(&sim).await).await, Ok(Some(manifest)));
+    });
+}
