@@ -3,6 +3,7 @@
 use crate::closes::Closes;
 use crate::dir_attrs::DirAttrs;
 use crate::dirs::DirCache;
+use crate::flight::Flight;
 use crate::inodes::Inodes;
 use crate::route::Routes;
 use aze_io::{Addr, Io};
@@ -60,6 +61,7 @@ pub(crate) struct Core {
     pub(crate) dir_attrs: DirAttrs,
     pub(crate) inodes: Inodes,
     pub(crate) closes: Closes,
+    pub(crate) flight: Flight,
     next_handle: AtomicU64,
 }
 
@@ -68,7 +70,9 @@ impl Core {
         let routes = RwLock::new(Arc::new(Routes::new(map)));
         let (dirs, inodes, closes) = (DirCache::default(), Inodes::default(), Closes::default());
         let dir_attrs = DirAttrs::default();
-        Arc::new(Core { io, caller, deadline, routes, dirs, dir_attrs, inodes, closes, next_handle: AtomicU64::new(1) })
+        let flight = Flight::default();
+        let next_handle = AtomicU64::new(1);
+        Arc::new(Core { io, caller, deadline, routes, dirs, dir_attrs, inodes, closes, flight, next_handle })
     }
 
     /// A number for an open: never given twice in this session.
@@ -112,6 +116,11 @@ impl Client {
     /// What was sent so far.
     pub fn counters(&self) -> Counters {
         self.core.caller.counters()
+    }
+
+    /// Most bytes of file data that were under way at one time.
+    pub fn flight_peak_bytes(&self) -> usize {
+        self.core.flight.peak_bytes()
     }
 
     /// Reports what is unreported and ends the session: what it holds open is dropped by the

@@ -5,34 +5,21 @@
 
 use crate::client::unexpected;
 use crate::file::File;
+use crate::flight::FLIGHT_BYTES_MAX;
 use crate::inodes::ReportNow;
 use crate::route::{Knowing, Place, Question};
 use aze_proto::limits::FILE_BYTES_MAX;
 use aze_proto::place::{Span, spans};
-use aze_proto::sum::{first_mismatch, piece_sums};
+use aze_proto::sum::{block_sum, piece_sums, pieces};
 use aze_proto::{Attr, Code, Failure, Refusal, Reply, Request, ServerIndex};
 use futures_util::StreamExt;
 use futures_util::future::{OptionFuture, join};
 use futures_util::stream::FuturesUnordered;
 use std::future::Future;
 
-/// Bytes that one call has under way at most. Enough to keep many servers busy; beyond, the
-/// memory of receivers fills up for nothing.
-const WINDOW_BYTES: usize = 16 << 20;
-
 /// Whether the file has been truncated since its attributes were fetched.
 pub(crate) fn is_stale(failure: &Failure) -> bool {
     matches!(failure.refusal, Some(Refusal::GenerationStale { .. }))
-}
-
-/// What a server sent of a chunk, checked.
-struct Chunk {
-    span: Span,
-    /// Where `bytes` start in the chunk.
-    start: usize,
-    bytes: Vec<u8>,
-    /// The file's size, where the chunk lives with the inode.
-    size: Option<u64>,
 }
 
 impl File {
@@ -115,6 +102,7 @@ impl File {
             offset: span.offset,
             sums: piece_sums(u64::from(span.offset), data),
         };
+        let _permit = self.core.fly(data.len()).await?;
         let reply = match self.ask_chunk(attr, span.chunk, &request, data).await {
             // Bytes that were damaged on the way have had no effect: once more.
             Err(failure) if failure.code == Code::Corrupt => self.ask_chunk(attr, span.chunk, &request, data).await,
@@ -226,32 +214,32 @@ impl File {
     async fn read_spans(&self, attr: &Attr, offset: u64, buf: &mut [u8]) -> Result<Option<u64>, Failure> {
         let mut cut = spans(offset, buf.len(), attr.chunk_bits);
         if let (Some(only), None) = (cut.next(), cut.next()) {
-            let chunk = self.read_chunk(attr, only).await?;
-            fill(buf, &chunk);
-            return Ok(chunk.size);
+            return self.read_chunk(attr, only, buf).await;
         }
-        let mut size = None;
-        let reads = spans(offset, buf.len(), attr.chunk_bits).map(|span| self.read_chunk(attr, span));
-        let place = |chunk: Chunk| {
-            size = size.or(chunk.size);
-            fill(&mut buf[chunk.span.start..chunk.span.start + chunk.span.len], &chunk);
-        };
-        in_window(window(attr), reads, place).await?;
+        let (mut size, mut rest) = (None, buf);
+        let reads = spans(offset, rest.len(), attr.chunk_bits).map(|span| {
+            let (part, after) = std::mem::take(&mut rest).split_at_mut(span.len);
+            rest = after;
+            self.read_chunk(attr, span, part)
+        });
+        in_window(window(attr), reads, |told: Option<u64>| size = size.or(told)).await?;
         Ok(size)
     }
 
-    async fn read_chunk(&self, attr: &Attr, span: Span) -> Result<Chunk, Failure> {
+    /// Reads a part of one chunk; gives the file's size if the chunk lives with the inode.
+    async fn read_chunk(&self, attr: &Attr, span: Span, part: &mut [u8]) -> Result<Option<u64>, Failure> {
         let Span { chunk, offset, len, .. } = span;
         let (ino, generation, born) = (attr.ino, attr.generation, attr.born);
         let request = Request::Read { ino, generation, born, chunk, offset, len: len as u32 };
+        let _permit = self.core.fly(len).await?;
         // A second look tells what was damaged on the way from what is damaged in the store.
         for _ in 0..2 {
             let (reply, bytes) = self.ask_chunk(attr, chunk, &request, &[]).await?;
             let Reply::Data { start, sums, size } = reply else {
                 return Err(unexpected(&request, &reply));
             };
-            if start <= offset && first_mismatch(u64::from(start), &bytes, &sums).is_none() {
-                return Ok(Chunk { span, start: start as usize, bytes, size });
+            if start <= offset && take_sound(part, offset as usize, start as usize, &bytes, &sums) {
+                return Ok(size);
             }
         }
         Err(self.corrupt(attr, chunk))
@@ -269,18 +257,29 @@ impl File {
     }
 }
 
-/// Copies what a chunk holds of a span; the rest is a hole.
-fn fill(part: &mut [u8], chunk: &Chunk) {
-    let skip = chunk.span.offset as usize - chunk.start;
-    let there = chunk.bytes.get(skip..).unwrap_or_default();
-    let count = there.len().min(part.len());
-    part[..count].copy_from_slice(&there[..count]);
-    part[count..].fill(0);
+/// Fills `part`, which begins at `offset`, with what was sent from `start` on; the rest is a hole.
+/// Each block is compared with its checksum and copied while it is in the processor's cache.
+/// `false`, and something in `part`, if one does not match.
+pub(crate) fn take_sound(part: &mut [u8], offset: usize, start: usize, bytes: &[u8], sums: &[u32]) -> bool {
+    let mut sums = sums.iter();
+    for (from, to) in pieces(start as u64, bytes.len()) {
+        let block = &bytes[from..to];
+        if sums.next() != Some(&block_sum(block)) {
+            return false;
+        }
+        let skip = offset.saturating_sub(start + from).min(block.len());
+        let at = (start + from + skip).saturating_sub(offset).min(part.len());
+        let count = (block.len() - skip).min(part.len() - at);
+        part[at..at + count].copy_from_slice(&block[skip..skip + count]);
+    }
+    let there = (start + bytes.len()).saturating_sub(offset).min(part.len());
+    part[there..].fill(0);
+    sums.next().is_none()
 }
 
-/// Chunks that one call has under way.
+/// Chunks that one call may have under way: all that the client may.
 fn window(attr: &Attr) -> usize {
-    (WINDOW_BYTES >> attr.chunk_bits).max(1)
+    (FLIGHT_BYTES_MAX >> attr.chunk_bits).max(1)
 }
 
 /// Runs futures, at most `width` at a time, and hands on what they give as it comes. After a
@@ -305,5 +304,40 @@ pub(crate) async fn in_window<T, F: Future<Output = Result<T, Failure>>>(
                 failed.get_or_insert(failure);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aze_proto::limits::BLOCK_BYTES;
+
+    #[test]
+    fn parts_are_filled_with_what_is_sound_and_zeros() {
+        let bytes: Vec<u8> = (0..3 * BLOCK_BYTES - 100).map(|at| (at % 251) as u8 + 1).collect();
+        let start = 2 * BLOCK_BYTES;
+        let sums = piece_sums(start as u64, &bytes);
+        let (ends_at, b) = (start + bytes.len(), BLOCK_BYTES);
+        for (offset, len) in [
+            (start, 1),
+            (start, b),
+            (start + 5, b),
+            (start + b + 1, 2 * b),
+            (ends_at, 10),
+            (ends_at + 7, b),
+            (start + 3, 9 * b),
+        ] {
+            let mut part = vec![0xaa; len];
+            assert!(take_sound(&mut part, offset, start, &bytes, &sums));
+            let expected: Vec<u8> =
+                (offset..offset + len).map(|at| bytes.get(at - start).copied().unwrap_or(0)).collect();
+            assert!(part == expected, "{len} at {offset}");
+            let mut damaged = bytes.clone();
+            damaged[2 * b + 9] ^= 4;
+            assert!(!take_sound(&mut part, offset, start, &damaged, &sums), "{len} at {offset}");
+        }
+        assert!(!take_sound(&mut [0; 9], start, start, &bytes, &sums[1..]));
+        assert!(!take_sound(&mut [0; 9], start, start, &bytes, &[&sums[..], &[0]].concat()));
+        assert!(take_sound(&mut [1; 9], start, start, &[], &[]));
     }
 }

@@ -2,11 +2,12 @@
 
 mod support;
 
-use aze_client::{Access, Client, File};
+use aze_client::{Access, Client, FLIGHT_BYTES_MAX, File};
 use aze_io::sim::{Faults, SimRng};
 use aze_proto::{Change, Code, Identity, Ino, SetTime, Time};
 use aze_sim::bytes::data_of;
 use aze_sim::cluster::CHUNK_BITS;
+use futures_util::future::join_all;
 use std::sync::Arc;
 use support::{ROOT, create, name, with_cluster};
 
@@ -215,5 +216,49 @@ fn a_write_anywhere_takes_set_id_bits() {
         client.setattr(&ROOT, made.ino(), &set).await.expect("root may");
         client.truncate(&somebody, made.ino(), 9, None).await.expect("everybody may");
         assert_eq!(mode().await, 0o777);
+    });
+}
+
+#[test]
+fn a_large_call_has_all_its_chunks_under_way_at_once_within_the_limit() {
+    with_cluster(3, |cluster, client| async move {
+        let file = create(&client, Ino::ROOT, "large").await;
+        let data = data_of(3, 0, 24 << 20);
+        file.write(5, &data).await.expect("there is room");
+        assert_eq!(client.flight_peak_bytes(), data.len(), "all parts of a write are sent before one is answered");
+        let reader = cluster.connect(1).await.expect("a second client connects");
+        let opened = open(&reader, file.ino()).await;
+        assert!(opened.read(5, data.len()).await.expect("it can be read") == data);
+        assert_eq!(reader.flight_peak_bytes(), data.len(), "all parts of a read are asked for at once");
+        let calls = (0..5).map(|index| opened.read(index, data.len()));
+        for (index, read) in join_all(calls).await.into_iter().enumerate() {
+            let read = read.expect("it can be read");
+            assert!(
+                read[..5 - index].iter().all(|byte| *byte == 0) && read[5 - index..] == data[..data.len() - 5 + index]
+            );
+        }
+        let peak = reader.flight_peak_bytes();
+        assert!(peak > FLIGHT_BYTES_MAX - CHUNK as usize && peak <= FLIGHT_BYTES_MAX, "{peak} bytes were under way");
+    });
+}
+
+#[test]
+fn a_part_that_fails_fails_the_call_and_shows_nothing_short() {
+    with_cluster(3, |cluster, client| async move {
+        let file = create(&client, Ino::ROOT, "f").await;
+        let data = data_of(1, 0, 6 * CHUNK as usize);
+        file.write(0, &data).await.expect("there is room");
+        let homes: Vec<_> =
+            (0..6).map(|chunk| client.map().server_of(client.map().chunk_shard(&file.attr(), chunk))).collect();
+        let lost = (0..6).find(|chunk| homes[*chunk] != homes[0] && homes[*chunk].is_some_and(|server| server.0 != 0));
+        let lost = lost.expect("three servers have the chunks");
+        cluster.kill_server(homes[lost].expect("every chunk has a server").0, false);
+        let failure = file.read(0, data.len()).await.expect_err("a part cannot be read");
+        assert_eq!(failure.code, Code::TimedOut, "{failure}");
+        let failure = file.write(0, &data).await.expect_err("a part cannot be written");
+        assert!(matches!(failure.code, Code::UnknownOutcome | Code::Unreachable), "{failure}");
+        assert_eq!(file.read(7, 100).await.as_deref(), Ok(&data[7..107]), "what is elsewhere can be read");
+        assert_eq!(file.read(0, 0).await.as_deref(), Ok(&[][..]), "nothing is asked for, and nothing fails");
+        file.write(lost as u64 * CHUNK, &[]).await.expect("nothing is written");
     });
 }
