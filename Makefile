@@ -15,7 +15,7 @@ help:
 
 build:
 	@scripts/setup
-	$(CARGO) build --locked --release -p aze-cli
+	AZE_COMMIT="$$(git describe --always --dirty --exclude '*' 2>/dev/null)" $(CARGO) build --locked --release -p aze-cli
 
 demo: build
 	@scripts/demo

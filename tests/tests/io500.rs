@@ -24,7 +24,7 @@ const PHASES: [&str; 12] = [
 ];
 
 /// A run that takes seconds: what makes it long and what fills memory is small.
-const TINY: [&str; 7] = ["bench", "io500", "--short", "--stonewall", "100ms", "--warm", "16M"];
+const TINY: [&str; 9] = ["bench", "io500", "--short", "--repeat", "1", "--stonewall", "100ms", "--warm", "16M"];
 
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
@@ -62,7 +62,10 @@ fn check_json(ran: &Ran, procs: u64) -> Value {
     assert_near(number(&result["score"]), (geometric_mean(&bandwidths) * geometric_mean(&rates)).sqrt());
     assert_eq!(result["valid"], false, "a short run must not be submitted");
     assert_eq!(result["procs"].as_u64(), Some(procs));
-    assert!(result["cached"].is_string() && result["durable"].is_string());
+    for known in ["cached", "durable", "close", "fsync", "version", "command"] {
+        assert!(result[known].is_string(), "{known}: {result}");
+    }
+    assert!(number(&result["machine"]["cores"]) >= 1.0, "{result}");
     result
 }
 
@@ -99,13 +102,50 @@ fn a_directory_is_measured_and_left_as_it_was() {
     let target = place.path("target");
     fs::create_dir(&target).expect("a directory");
     let mut args = TINY.to_vec();
-    args.extend(["--procs", "3", "--target", "target", "--json", "--results", "results"]);
+    args.extend(["--procs", "3", "--target", "target", "--json", "--record", "results"]);
     let ran = place.aze(&args).ok();
     let result = check_json(&ran, 3);
     check_files(&place.path("results"), &result);
     assert_eq!(entries(&target), BTreeSet::new());
     let again = place.aze(&args).code(2);
-    assert!(again.err.contains("there are results in it"), "{}", again.err);
+    assert!(again.err.contains("there is something in it"), "{}", again.err);
+}
+
+#[test]
+fn places_are_compared_in_turns() {
+    let place = Place::new();
+    place.up(&["--servers", "1"]);
+    for name in ["one", "two"] {
+        fs::create_dir(place.path(name)).expect("a directory");
+    }
+    let mut args = TINY.to_vec();
+    args[4] = "3";
+    args.extend(["--procs", "2", "--native", "--against", "one", "--against", "two", "--json", "--record", "results"]);
+    let ran = place.aze(&args).ok();
+    let result = check_json(&ran, 2);
+    check_files(&place.path("results"), &result);
+    let recorded = fs::read_to_string(place.path("results/result.json")).expect("the JSON");
+    assert_eq!(serde_json::from_str::<Value>(&recorded).expect("one object"), result);
+    let against = result["against"].as_array().expect("the others");
+    assert_eq!(against.len(), 2);
+    for (index, other) in against.iter().enumerate() {
+        let phases =
+            result["phases"].as_array().expect("phases").iter().zip(other["phases"].as_array().expect("phases"));
+        for (ours, theirs) in phases {
+            assert_eq!(ours["turns"].as_array().map(Vec::len), Some(3));
+            let name = ours["phase"].as_str().expect("a name");
+            assert_near(number(&other["ratios"][name]), number(&ours["value"]) / number(&theirs["value"]));
+        }
+        assert_near(number(&other["ratios"]["score"]), number(&result["score"]) / number(&other["score"]));
+        assert!(place.path(&format!("results/against{}_result.txt", index + 1)).exists());
+    }
+    let (first, second) =
+        (ran.err.find("turn 1 of 3, aze").expect("turns"), ran.err.find("turn 2 of 3, aze").expect("turns"));
+    let between = &ran.err[first..second];
+    assert_eq!(between.matches(": find\n").count(), 3, "each place once before the next turn: {}", ran.err);
+    for name in ["one", "two"] {
+        assert_eq!(entries(&place.path(name)), BTreeSet::new());
+    }
 }
 
 #[test]
@@ -113,7 +153,7 @@ fn a_volume_is_measured_and_left_as_it_was() {
     let place = Place::new();
     place.up(&["--servers", "2"]);
     let mut args = TINY.to_vec();
-    args.extend(["--procs", "2", "--json", "--results", "results"]);
+    args.extend(["--procs", "2", "--json", "--record", "results"]);
     let result = check_json(&place.aze(&args).ok(), 2);
     check_files(&place.path("results"), &result);
     assert_eq!(place.aze(&["ls", "aze:/"]).ok().out, "");

@@ -42,6 +42,26 @@ impl Nodes {
         format!("{}n{index}", self.tag)
     }
 
+    /// A launcher that runs a program on a node and notes that it did. Each node has its own run
+    /// directory, as nodes with their own /run have.
+    fn launcher(&self, place: &Place) -> String {
+        for index in 1..=self.count {
+            let dir = place.path(&format!("run-10.66.0.{index}"));
+            fs::create_dir(&dir).expect("a run directory");
+            set_mode(&dir, 0o700);
+        }
+        let launcher = place.path("launch");
+        let script = format!(
+            "#!/bin/sh\nhost=$1; shift\nexport AZE_RUN_DIR={0}/run-$host\necho \"$host $*\" >> {0}/launched\n\
+             echo Welcome to $host\nexec nsenter --net=/run/netns/{1}n${{host##*.}} \"$@\"\n",
+            place.dir.display(),
+            self.tag
+        );
+        fs::write(&launcher, script).expect("a launcher");
+        set_mode(&launcher, 0o755);
+        format!("{} {{host}}", launcher.display())
+    }
+
     /// `aze` on a node, with the node's own run directory.
     fn aze(&self, place: &Place, index: u32, args: &[&str]) -> Ran {
         let mut command = Command::new("nsenter");
@@ -66,21 +86,7 @@ impl Drop for Nodes {
 fn a_volume_over_nodes_by_a_launcher() {
     let place = Place::new();
     let nodes = Nodes::new("azt", 3);
-    for index in 1..=3 {
-        let dir = place.path(&format!("run-10.66.0.{index}"));
-        fs::create_dir(&dir).expect("a run directory");
-        set_mode(&dir, 0o700);
-    }
-    // Each node has its own run directory, as nodes with their own /run have.
-    let launcher = place.path("launch");
-    let script = format!(
-        "#!/bin/sh\nhost=$1; shift\nexport AZE_RUN_DIR={}/run-$host\nexec nsenter --net=/run/netns/{}n${{host##*.}} \"$@\"\n",
-        place.dir.display(),
-        nodes.tag
-    );
-    fs::write(&launcher, script).expect("a launcher");
-    set_mode(&launcher, 0o755);
-    let launcher = format!("{} {{host}}", launcher.display());
+    let launcher = nodes.launcher(&place);
     let hosts = "10.66.0.1,10.66.0.2,10.66.0.3";
     nodes.aze(&place, 1, &["up", "--name", "wide", "--hosts", hosts, "--launcher", &launcher, "--size", "1G"]).ok();
 
@@ -102,6 +108,39 @@ fn a_volume_over_nodes_by_a_launcher() {
         let left = fs::read_dir(place.path(&format!("run-10.66.0.{index}"))).expect("a run directory").count();
         assert_eq!(left, 0, "nothing is left on node {index}");
     }
+}
+
+/// Four ranks measure a volume of two nodes from both of them; what they do to a directory is the same.
+#[test]
+fn a_volume_over_nodes_is_measured_on_each_of_them() {
+    let place = Place::new();
+    let nodes = Nodes::new("azm", 2);
+    let launcher = nodes.launcher(&place);
+    let hosts = "10.66.0.1,10.66.0.2";
+    nodes.aze(&place, 1, &["up", "--name", "wide", "--hosts", hosts, "--launcher", &launcher, "--size", "1G"]).ok();
+    let tiny = ["bench", "io500", "--short", "--repeat", "1", "--stonewall", "100ms", "--warm", "16M", "--json"];
+    let measured = |more: &[&str]| {
+        let ran = nodes.aze(&place, 1, &[&tiny, more].concat()).ok();
+        serde_json::from_str::<serde_json::Value>(&ran.out).expect("one object")
+    };
+    let on_volume = measured(&["--procs", "4"]);
+    assert_eq!((&on_volume["nodes"], &on_volume["procs"]), (&2.into(), &4.into()));
+    fs::create_dir(place.path("shared")).expect("a directory");
+    let in_directory = measured(&["--target", "shared", "--ranks-hosts", hosts, "--launcher", &launcher]);
+    assert_eq!((&in_directory["nodes"], &in_directory["procs"]), (&2.into(), &8.into()));
+    let launched = fs::read_to_string(place.path("launched")).expect("what the launcher noted");
+    for index in 1..=2 {
+        let ranks = launched
+            .lines()
+            .filter(|line| line.starts_with(&format!("10.66.0.{index} ")) && line.contains("io500-rank"));
+        assert_eq!(ranks.count(), 2 + 4, "{launched}");
+    }
+    assert_eq!(nodes.aze(&place, 2, &["ls", "aze:/"]).ok().out, "");
+    assert_eq!(fs::read_dir(place.path("shared")).expect("a directory").count(), 0);
+    let nobody = nodes.aze(&place, 1, &[&tiny[..], &["--ranks-hosts", "10.66.0.9"]].concat());
+    assert_ne!(nobody.code, 0);
+    assert!(nobody.err.contains("rank 0"), "{}", nobody.err);
+    nodes.aze(&place, 1, &["down"]).ok();
 }
 
 /// An ssh daemon on loopback that lets in whoever has the key of this test.

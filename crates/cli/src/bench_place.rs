@@ -36,6 +36,10 @@ pub struct Described {
     pub cached: &'static str,
     /// What would have survived.
     pub durable: &'static str,
+    /// What has happened when a file is closed.
+    pub close: &'static str,
+    /// What has happened when fsync(2) returns.
+    pub fsync: &'static str,
 }
 
 /// A directory of a mounted file system.
@@ -180,12 +184,17 @@ fn empty_file(open: Option<Access>) -> NewFile {
     NewFile { kind: FileKind::File, mode: 0o644, rdev: 0, target: Vec::new(), exclusive: true, open, chunk_bits: 0 }
 }
 
+const CLOSE_OF_VOLUME: &str = "all bytes are with the servers, and the next open on any node sees them";
+const FSYNC_OF_VOLUME: &str = "no more than close: the volume is in memory";
+
 /// What is known of the volume as a place.
 pub fn describe_native() -> Described {
     Described {
         title: "aze, no mount".into(),
         cached: "nothing: every operation is answered by a server",
         durable: "nothing: the servers keep it in memory",
+        close: CLOSE_OF_VOLUME,
+        fsync: FSYNC_OF_VOLUME,
     }
 }
 
@@ -196,15 +205,29 @@ pub fn describe(target: &Path) -> Outcome<Described> {
     const FUSE: i64 = 0x6573_5546;
     let kind = crate::sys::file_system_kind(target)
         .map_err(|error| Trouble::local(format!("look at {}", target.display()), &error))?;
-    let (title, cached, durable) = match kind {
-        TMPFS => ("tmpfs", "everything: it is the page cache", "nothing: memory"),
-        EXT => ("ext4", "everything: the page cache, written back later", "nothing at the time measured: no fsync"),
+    let (title, cached, durable, close, fsync) = match kind {
+        TMPFS => (
+            "tmpfs",
+            "everything: it is the page cache",
+            "nothing: memory",
+            "seen on this node, which has the only copy",
+            "nothing: memory",
+        ),
+        EXT => (
+            "ext4",
+            "everything: the page cache, written back later",
+            "nothing at the time measured: no fsync",
+            "seen on this node; nothing is on disk",
+            "the file is on disk",
+        ),
         FUSE => (
             "aze, mounted",
             "names and attributes for 1 s; data until the next open",
             "nothing: the servers keep it in memory",
+            CLOSE_OF_VOLUME,
+            FSYNC_OF_VOLUME,
         ),
-        _ => ("other", "unknown", "unknown"),
+        _ => ("other", "unknown", "unknown", "unknown", "unknown"),
     };
-    Ok(Described { title: title.into(), cached, durable })
+    Ok(Described { title: title.into(), cached, durable, close, fsync })
 }

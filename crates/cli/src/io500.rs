@@ -1,8 +1,8 @@
-//! `aze bench io500`: the twelve phases of IO500 on one node, on a volume or on any directory.
+//! `aze bench io500`: the twelve phases of IO500 on one node or several, on a volume or any directory.
 //!
 //! Real processes do the work, as with the official program, but they are started and kept in step
-//! by this one through sockets, without MPI. This file knows the order of things: make ready, touch
-//! memory, measure, remove everything, report.
+//! by this one through their inputs and outputs, without MPI. This file knows the order of things: make
+//! ready, touch memory, measure, remove everything; the next place; the next turn; report.
 
 mod ground;
 mod layout;
@@ -15,26 +15,35 @@ mod volume;
 
 pub use rank::run as run_rank;
 
+use crate::bench_place::Described;
+use crate::bench_record::{self, Keep};
 use crate::exit::{Exit, Outcome, Trouble};
+use crate::launch::{self, LAUNCHER_DEFAULT};
 use crate::process;
 use crate::size;
 use crate::volume::Volume;
 use ground::{Ground, Room};
 use layout::{Phase, VALID_STONEWALL_S};
 use link::{Order, Setup, Where};
-use ranks::Ranks;
+use ranks::{Interrupts, Nodes, Ranks};
 use report::{Measured, Report};
+use serde_json::json;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const EXAMPLES: &str = "\
 Examples:
   aze bench io500 --short                           the volume, in under a minute
-  aze bench io500 --short --target /dev/shm         a directory, to compare with
-  aze bench io500 --procs 8 --results ~/io500-today the long run, with result files";
+  aze bench io500 --short --against /dev/shm        and a directory, in turns, with ratios
+  aze bench io500 --procs 8 --record ~/io500-today  the long run, with result files
+  aze bench io500 --target /data --ranks-hosts node1,node2   a directory that both nodes have";
 
-/// Stonewall of `--short`.
+/// Stonewall of `--short`, and its turns.
 const SHORT_STONEWALL: Duration = Duration::from_secs(1);
+const SHORT_TURNS: usize = 3;
+/// Processes on each node when nobody chose.
+const PROCS_DEFAULT: u32 = 4;
 /// Processes at most: more than any node has cores.
 const PROCS_MAX: u32 = 1024;
 /// Memory touched before a run unless it is said otherwise: what the writing phases of a short run
@@ -55,7 +64,7 @@ const PHASE_TIME_MORE: Duration = Duration::from_secs(600);
 /// How long removed files may take to give back their space.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The twelve phases of IO500: bandwidths, rates and the score of one node.
+/// The twelve phases of IO500: bandwidths, rates and the score, of one node or several.
 ///
 /// Writing phases last 300 s for a result that counts; --short marks its results invalid.
 #[derive(clap::Args)]
@@ -70,21 +79,36 @@ pub struct Args {
     /// Measure this directory instead
     #[arg(long, value_name = "DIR")]
     target: Option<PathBuf>,
-    /// Processes that do the work
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    procs: u32,
+    /// Measure this directory too, in turns, and print ratios; may be given several times
+    #[arg(long, value_name = "DIR")]
+    against: Vec<PathBuf>,
+    /// Processes that do the work, in all [default: 4 on each node]
+    #[arg(long, value_name = "N")]
+    procs: Option<u32>,
+    /// Nodes that they run on [default: those of a volume that was started on nodes, else this one]
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    ranks_hosts: Vec<String>,
+    /// How to run a program on a node [default: as the volume was started, or with ssh]
+    #[arg(long, value_name = "WORDS")]
+    launcher: Option<String>,
+    /// Where the nodes have this program, if not in the same place
+    #[arg(long, value_name = "PATH")]
+    remote_aze: Option<PathBuf>,
     /// When writing phases stop [default: 300s, with --short 1s]
     #[arg(long, value_name = "TIME", value_parser = size::parse_duration)]
     stonewall: Option<Duration>,
-    /// A run of less than a minute
+    /// Turns of every place; each phase counts with its median [default: 1, with --short 3]
+    #[arg(long, value_name = "N")]
+    repeat: Option<usize>,
+    /// A run of less than a minute for each place
     #[arg(long)]
     short: bool,
-    /// Memory to touch before [default: 8G or what fits, where files are in memory]
+    /// Memory to touch before each turn [default: 8G or what fits, where files are in memory]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     warm: Option<u64>,
-    /// Write result.txt and result_summary.txt into this new directory
+    /// Write result.json, result.txt and result_summary.txt into this new directory
     #[arg(long, value_name = "DIR")]
-    results: Option<PathBuf>,
+    record: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -95,86 +119,196 @@ impl Args {
         let default = if self.short { SHORT_STONEWALL } else { Duration::from_secs_f64(VALID_STONEWALL_S) };
         self.stonewall.unwrap_or(default)
     }
+
+    fn turns(&self) -> usize {
+        self.repeat.unwrap_or(if self.short { SHORT_TURNS } else { 1 })
+    }
 }
 
 /// Measures, removes what it made, then reports.
 pub fn run(args: &Args) -> Outcome<Exit> {
-    if args.procs == 0 || args.procs > PROCS_MAX {
-        return Err(Trouble::usage(format!("bench io500: --procs {}: expected 1 to {PROCS_MAX}", args.procs)));
-    }
     // Before any thread is started, so that an interruption is heard where it can be answered.
     aze_fuse::signals::hold().map_err(|error| Trouble::local("bench io500: hold signals", &error))?;
-    if let Some(dir) = &args.results {
-        report::make_ready(dir)?;
-    }
-    let setup = setup(args)?;
-    let ground = ground::open(&setup.place, &setup.base)?;
-    let measured = ground.begin().and_then(|()| {
-        let measured = measure(args, &setup, ground.as_ref());
-        // All ranks have ended, so that nothing comes after it.
-        let removed = ground.remove_all();
-        match (measured, removed) {
-            (Err(why), Err(left)) => Err(Trouble::new(why.exit, format!("{why}; something is left behind: {left}"))),
-            (measured, removed) => measured.and_then(|report| removed.map(|()| report)),
+    let contest = Contest::new(args)?;
+    let keep = args.record.as_deref().map(Keep::new).transpose()?;
+    let reports = contest.reports()?;
+    let (first, others) = reports.split_first().expect("there is a place to measure");
+    let result = json(first, others);
+    if let Some(keep) = keep {
+        keep.write("result.json", &format!("{result:#}\n"))?;
+        for (index, report) in reports.iter().enumerate() {
+            let of = if index == 0 { String::new() } else { format!("against{index}_") };
+            keep.write(&format!("{of}result.txt"), &report.sections())?;
+            keep.write(&format!("{of}result_summary.txt"), &report.summary())?;
         }
-    });
-    ground.end();
-    let report = measured?;
-    if let Some(dir) = &args.results {
-        report.write(dir)?;
     }
     if args.json {
-        println!("{:#}", report.json());
-    } else {
-        print!("{}\n{}\n", report.summary(), report.circumstances());
+        println!("{result:#}");
+        return Ok(Exit::Done);
     }
+    for report in &reports {
+        print!("{}\n{}\n\n", report.summary(), report.circumstances());
+    }
+    others.iter().for_each(|other| println!("{}", first.beside(other)));
     Ok(Exit::Done)
 }
 
-fn setup(args: &Args) -> Outcome<Setup> {
-    let place = match &args.target {
-        Some(dir) => Where::Directory(
-            std::path::absolute(dir).map_err(|error| Trouble::local(format!("find {}", dir.display()), &error))?,
-        ),
-        None => Where::Volume(Volume::meant(args.name.as_deref())?.record.name),
-    };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let pid = std::process::id();
-    Ok(Setup {
-        rank: 0,
-        procs: args.procs,
-        place,
-        base: format!("aze-io500-{}-{pid}", now.as_secs()),
-        run: now.as_nanos() as u64 ^ u64::from(pid),
-        stonewall_s: args.stonewall().as_secs_f64(),
-    })
+/// The first place's object, with those that it was compared with inside.
+fn json(first: &Report, others: &[Report]) -> serde_json::Value {
+    let mut result = first.json();
+    let circumstances = bench_record::circumstances();
+    for (name, value) in circumstances.as_object().into_iter().flatten() {
+        result[name] = value.clone();
+    }
+    let against = others.iter().map(|other| {
+        let ratios: serde_json::Map<_, _> =
+            first.ratios(other).into_iter().map(|(name, ratio)| (name.into(), json!(ratio))).collect();
+        let mut against = other.json();
+        against["ratios"] = ratios.into();
+        against
+    });
+    result["against"] = against.collect();
+    result
 }
 
-fn measure(args: &Args, setup: &Setup, ground: &dyn Ground) -> Outcome<Report> {
-    let place = ground.described()?;
-    layout::directories(args.procs).iter().try_for_each(|path| ground.make_dir(path))?;
-    let phase_time_max = args.stonewall() * PHASE_STONEWALLS_MAX + PHASE_TIME_MORE;
-    let mut ranks = Ranks::start(setup, phase_time_max)?;
-    let warm_bytes = warm(args, ground, &mut ranks)?;
-    let mut run = Run { procs: args.procs, room: ground.room()?, since_ns: 0, counts: Vec::new() };
-    let mut phases = Vec::new();
-    for phase in Phase::ALL {
-        eprintln!("bench io500: {phase}");
-        phases.push(run.phase(&mut ranks, phase)?);
-        if phase == Phase::MdtestEasyWrite {
-            run.since_ns = ground.make_stamp()?;
+/// Places to be measured in turns, by the same ranks.
+struct Contest<'a> {
+    args: &'a Args,
+    procs: u32,
+    nodes: Nodes,
+    places: Vec<Where>,
+    interrupts: Interrupts,
+}
+
+impl Contest<'_> {
+    fn new(args: &Args) -> Outcome<Contest<'_>> {
+        let volume = match args.target {
+            Some(_) => None,
+            None => Some(Volume::meant(args.name.as_deref())?),
+        };
+        let nodes = nodes(args, volume.as_ref())?;
+        let procs = args.procs.unwrap_or(PROCS_DEFAULT * nodes.count());
+        if procs < nodes.count() || procs > PROCS_MAX {
+            let text = format!("bench io500: --procs {procs}: expected {} to {PROCS_MAX}", nodes.count());
+            return Err(Trouble::usage(text));
+        }
+        if args.turns() == 0 {
+            return Err(Trouble::usage("bench io500: --repeat 0: expected at least 1"));
+        }
+        let directories = args.target.iter().chain(&args.against).map(|dir| {
+            let found = std::path::absolute(dir).map(Where::Directory);
+            found.map_err(|error| Trouble::local(format!("find {}", dir.display()), &error))
+        });
+        let volume = volume.map(|volume| Ok(Where::Volume(volume.record.name)));
+        let places = volume.into_iter().chain(directories).collect::<Outcome<_>>()?;
+        Ok(Contest { args, procs, nodes, places, interrupts: Interrupts::hear() })
+    }
+
+    /// Every place once in every turn.
+    fn reports(&self) -> Outcome<Vec<Report>> {
+        let turns = self.args.turns();
+        let mut all: Vec<Vec<Turn>> = self.places.iter().map(|_| Vec::new()).collect();
+        for turn in 1..=turns {
+            for (place, done) in self.places.iter().zip(&mut all) {
+                done.push(self.turn(place, &format!("turn {turn} of {turns}"))?);
+            }
+        }
+        let report = |done: Vec<Turn>| {
+            let values: Vec<Vec<Measured>> = done.iter().map(|turn| turn.phases.clone()).collect();
+            let Turn { place, warm_bytes, .. } = done.into_iter().next().expect("there is at least one turn");
+            Report::new(place, (self.procs, self.nodes.count()), self.args.stonewall(), warm_bytes, &values)
+        };
+        Ok(all.into_iter().map(report).collect())
+    }
+
+    /// One run in one place, which is left as it was.
+    fn turn(&self, place: &Where, title: &str) -> Outcome<Turn> {
+        let setup = self.setup(place.clone());
+        let ground = ground::open(&setup.place, &setup.base)?;
+        let measured = ground.begin().and_then(|()| {
+            let measured = self.measure(&setup, ground.as_ref(), title);
+            // All ranks have ended, so that nothing comes after it.
+            let removed = ground.remove_all();
+            match (measured, removed) {
+                (Err(why), Err(left)) => {
+                    Err(Trouble::new(why.exit, format!("{why}; something is left behind: {left}")))
+                }
+                (measured, removed) => measured.and_then(|turn| removed.map(|()| turn)),
+            }
+        });
+        ground.end();
+        measured
+    }
+
+    fn setup(&self, place: Where) -> Setup {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let pid = std::process::id();
+        Setup {
+            rank: 0,
+            procs: self.procs,
+            procs_on_node: self.nodes.share(self.procs),
+            place,
+            base: format!("aze-io500-{}-{pid}", now.as_nanos()),
+            run: now.as_nanos() as u64 ^ u64::from(pid),
+            stonewall_s: self.args.stonewall().as_secs_f64(),
         }
     }
-    ranks.end();
-    Ok(Report { place, procs: args.procs, stonewall: args.stonewall(), warm_bytes, phases })
+
+    fn measure(&self, setup: &Setup, ground: &dyn Ground, title: &str) -> Outcome<Turn> {
+        let place = ground.described()?;
+        layout::directories(self.procs).iter().try_for_each(|path| ground.make_dir(path))?;
+        let phase_time_max = self.args.stonewall() * PHASE_STONEWALLS_MAX + PHASE_TIME_MORE;
+        let mut ranks = Ranks::start(setup, &self.nodes, &self.interrupts, phase_time_max)?;
+        let warm_bytes = warm(self.args, self.procs, ground, &mut ranks)?;
+        let mut run = Run { procs: self.procs, room: ground.room()?, since_ns: 0, counts: Vec::new() };
+        let mut phases = Vec::new();
+        for phase in Phase::ALL {
+            eprintln!("bench io500: {title}, {}: {phase}", place.title);
+            phases.push(run.phase(&mut ranks, phase)?);
+            if phase == Phase::MdtestEasyWrite {
+                run.since_ns = ground.make_stamp()?;
+            }
+        }
+        ranks.end();
+        Ok(Turn { place, warm_bytes, phases })
+    }
+}
+
+/// One run in one place.
+struct Turn {
+    place: Described,
+    warm_bytes: u64,
+    phases: Vec<Measured>,
+}
+
+/// Where the ranks run: as said, or where the volume's servers do.
+fn nodes(args: &Args, volume: Option<&Volume>) -> Outcome<Nodes> {
+    let settings = volume.map(|volume| &volume.record.settings);
+    let mut hosts = args.ranks_hosts.clone();
+    if hosts.is_empty() {
+        hosts =
+            volume.iter().flat_map(|volume| &volume.record.servers).filter_map(|server| server.node.clone()).collect();
+    }
+    let mut seen = BTreeSet::new();
+    hosts.retain(|host| seen.insert(host.clone()));
+    let launcher = match (&args.launcher, settings.and_then(|settings| settings.launcher.clone())) {
+        (None, Some(words)) => words,
+        (template, _) => launch::launcher(template.as_deref().unwrap_or(LAUNCHER_DEFAULT), "{host}")?,
+    };
+    let there = args.remote_aze.clone().or_else(|| settings.and_then(|settings| settings.remote_aze.clone()));
+    let program = match there.filter(|_| !hosts.is_empty()) {
+        Some(path) => path,
+        None => std::env::current_exe().map_err(|error| Trouble::local("find this program's file", &error))?,
+    };
+    Ok(Nodes { hosts, launcher, program: program.display().to_string() })
 }
 
 /// Touches memory; gives how much.
-fn warm(args: &Args, ground: &dyn Ground, ranks: &mut Ranks) -> Outcome<u64> {
+fn warm(args: &Args, procs: u32, ground: &dyn Ground, ranks: &mut Ranks) -> Outcome<u64> {
     let before = ground.room()?.bytes;
     let default = if ground.is_memory()? { WARM_BYTES_DEFAULT } else { 0 };
     let bytes = args.warm.unwrap_or(default).min(before / 100 * WARM_PERCENT);
-    let each = bytes / u64::from(args.procs);
+    let each = bytes / u64::from(procs);
     if each == 0 {
         return Ok(0);
     }
@@ -183,7 +317,7 @@ fn warm(args: &Args, ground: &dyn Ground, ranks: &mut Ranks) -> Outcome<u64> {
     // Space that comes back late would be missing in what follows.
     let is_back = || ground.room().is_ok_and(|room| room.bytes >= before / 100 * 95);
     process::until(Instant::now() + SETTLE_TIME_MAX, is_back);
-    Ok(each * u64::from(args.procs))
+    Ok(each * u64::from(procs))
 }
 
 /// What is known of the phases so far.

@@ -6,6 +6,7 @@
 
 mod bench;
 mod bench_place;
+mod bench_record;
 mod cat;
 mod change;
 mod checksum;

@@ -85,12 +85,6 @@ pub fn sync_file_system(file: &impl AsRawFd) -> io::Result<()> {
     done(unsafe { libc::syncfs(file.as_raw_fd()) })
 }
 
-/// Has this process killed when the thread that started it ends.
-pub fn die_with_starter() -> io::Result<()> {
-    // SAFETY: PR_SET_PDEATHSIG takes one number.
-    done(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })
-}
-
 fn file_system(path: &std::path::Path) -> io::Result<libc::statfs> {
     use std::os::unix::ffi::OsStrExt;
     let path = CString::new(path.as_os_str().as_bytes())?;

@@ -134,9 +134,11 @@ impl Phase {
     }
 
     /// Whose files `rank` takes in this phase. As with mdtest's `-N 1` each further phase goes one
-    /// further; nobody meets its own files as long as there are others.
-    pub fn owner(self, rank: u32, procs: u32) -> u32 {
+    /// further, and as with ior's `-C -Q 1` data are read on another node, if there is one; nobody
+    /// meets its own files as long as there are others.
+    pub fn owner(self, rank: u32, procs: u32, procs_on_node: u32) -> u32 {
         let step = match self {
+            Phase::IorEasyRead | Phase::IorHardRead if procs_on_node < procs => procs_on_node,
             Phase::IorEasyRead | Phase::IorHardRead | Phase::MdtestEasyStat | Phase::MdtestHardStat => 1,
             Phase::MdtestHardRead => 2,
             Phase::MdtestEasyDelete | Phase::MdtestHardDelete => 3,
@@ -224,15 +226,17 @@ mod tests {
 
     #[test]
     fn nobody_takes_its_own_files_and_all_files_are_taken() {
-        for procs in 2..9 {
+        for (procs, on_node) in (2..9).flat_map(|procs| (1..=procs).map(move |on_node| (procs, on_node))) {
             for phase in Phase::ALL.into_iter().filter(|phase| phase.writer() != *phase) {
-                let mut owners: Vec<u32> = (0..procs).map(|rank| phase.owner(rank, procs)).collect();
+                let mut owners: Vec<u32> = (0..procs).map(|rank| phase.owner(rank, procs, on_node)).collect();
                 assert!((0..procs).zip(&owners).all(|(rank, owner)| rank != *owner), "{phase} with {procs}");
                 owners.sort();
-                assert_eq!(owners, (0..procs).collect::<Vec<_>>(), "{phase} with {procs}");
+                assert_eq!(owners, (0..procs).collect::<Vec<_>>(), "{phase} with {procs}, {on_node} on a node");
             }
         }
-        assert_eq!(Phase::IorEasyRead.owner(0, 1), 0);
+        assert_eq!(Phase::IorEasyRead.owner(1, 8, 4), 5, "data are read on another node");
+        assert_eq!(Phase::MdtestEasyStat.owner(1, 8, 4), 2);
+        assert_eq!(Phase::IorEasyRead.owner(0, 1, 1), 0);
     }
 
     #[test]

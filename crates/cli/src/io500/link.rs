@@ -1,13 +1,12 @@
-//! What the coordinator and its ranks say to each other: lines of JSON through a socket that is a
-//! rank's standard input. A rank answers every order; silence that ends in a closed socket means
-//! that it has died.
+//! What the coordinator and its ranks say to each other: lines of JSON, orders to a rank's standard
+//! input and answers from its standard output, which is all that a launcher has to carry to another
+//! node. A rank answers every order; an output that ends means that it has died.
 
 use super::layout::Phase;
 use crate::exit::{Exit, Outcome, Trouble};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 
 /// Where the files are.
@@ -26,6 +25,8 @@ pub struct Setup {
     pub rank: u32,
     /// How many there are.
     pub procs: u32,
+    /// How many there are on each node; as many as there are if there is one node.
+    pub procs_on_node: u32,
     /// Where the files are.
     pub place: Where,
     /// The run's own directory there.
@@ -77,17 +78,16 @@ pub enum Said {
     Failed { exit: u8, text: String },
 }
 
-/// One end of the socket.
+/// One end: where words come from, and where they go.
 pub struct Link {
-    input: BufReader<UnixStream>,
-    output: UnixStream,
+    next: Box<dyn FnMut() -> Option<String> + Send>,
+    output: Box<dyn Write + Send>,
 }
 
 impl Link {
-    /// Takes over one end.
-    pub fn new(socket: UnixStream) -> Outcome<Link> {
-        let output = socket.try_clone().map_err(|error| Trouble::local("bench io500: copy a descriptor", &error))?;
-        Ok(Link { input: BufReader::new(socket), output })
+    /// Takes over both directions. `next` gives line after line until the other side has gone.
+    pub fn new(next: impl FnMut() -> Option<String> + Send + 'static, output: impl Write + Send + 'static) -> Link {
+        Link { next: Box::new(next), output: Box::new(output) }
     }
 
     /// Says something. Blocks only while the other side's buffer is full.
@@ -97,20 +97,27 @@ impl Link {
 
     /// What the other side says next; `None` when it has gone.
     pub fn hear<T: DeserializeOwned>(&mut self) -> Outcome<Option<T>> {
-        let mut line = String::new();
-        match self.input.read_line(&mut line) {
-            // A process that is killed with words unread resets its end.
-            Ok(0) | Err(_) => Ok(None),
-            Ok(_) => serde_json::from_str(&line)
-                .map(Some)
-                .map_err(|error| Trouble::new(Exit::Fatal, format!("bench io500: '{}': {error}", line.trim()))),
-        }
+        let Some(line) = (self.next)() else { return Ok(None) };
+        parse(&line).map(Some)
     }
 }
 
+/// The lines of what is read, until it ends. A process that is killed with words unread resets its end.
+pub fn lines(input: impl Read + Send + 'static) -> impl FnMut() -> Option<String> + Send + 'static {
+    let mut lines = BufReader::new(input).lines();
+    move || lines.next()?.ok()
+}
+
+/// What a line says.
+pub fn parse<T: DeserializeOwned>(line: &str) -> Outcome<T> {
+    serde_json::from_str(line)
+        .map_err(|error| Trouble::new(Exit::Fatal, format!("bench io500: '{}': {error}", line.trim())))
+}
+
 /// Writes one line.
-pub fn say(output: &mut UnixStream, word: &impl Serialize) -> Outcome<()> {
+pub fn say(output: &mut impl Write, word: &impl Serialize) -> Outcome<()> {
     let mut line = serde_json::to_vec(word).expect("words of numbers and strings become JSON");
     line.push(b'\n');
-    output.write_all(&line).map_err(|error| Trouble::local("bench io500: speak to another process of the run", &error))
+    let said = output.write_all(&line).and_then(|()| output.flush());
+    said.map_err(|error| Trouble::local("bench io500: speak to another process of the run", &error))
 }

@@ -1,14 +1,16 @@
-//! One of the processes that do the work: it follows the coordinator's orders until its socket ends.
+//! One of the processes that do the work: it follows the coordinator's orders until they end. If they
+//! end while it does something, the coordinator is gone and it must not go on.
 
 use super::ground::{self, Ground};
 use super::layout::{self, EASY_TRANSFER_BYTES, HARD_FILE, HARD_RECORD_BYTES, Names, Phase, SMALL_FILE_BYTES};
-use super::link::{Link, Order, Said, Setup};
+use super::link::{self, Link, Order, Said, Setup};
 use super::pattern::Pattern;
 use crate::exit::{Exit, Outcome, Trouble};
-use crate::sys;
 use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Share of the bytes that touch memory in small files; the rest goes through large ones.
@@ -18,10 +20,23 @@ const WARM_FILE_BYTES: u64 = 512 << 20;
 
 /// Runs `aze bench io500-rank`. What goes wrong is told to the coordinator, which tells the user.
 pub fn run() -> Outcome<Exit> {
-    let link = sys::die_with_starter().and_then(|()| io::stdin().as_fd().try_clone_to_owned());
-    let link = link.map_err(|error| Trouble::local("bench io500-rank: take over the socket", &error))?;
-    let mut link = Link::new(UnixStream::from(link))?;
-    match follow(&mut link) {
+    let owed = Arc::new(AtomicU32::new(0));
+    let (heard, orders) = channel();
+    let owing = owed.clone();
+    thread::spawn(move || {
+        let mut next = link::lines(io::stdin());
+        while let Some(line) = next() {
+            owing.fetch_add(1, Ordering::SeqCst);
+            if heard.send(line).is_err() {
+                return;
+            }
+        }
+        if owing.load(Ordering::SeqCst) > 0 {
+            std::process::exit(Exit::Again as i32);
+        }
+    });
+    let mut link = Link::new(move || orders.recv().ok(), io::stdout());
+    match follow(&mut link, &owed) {
         Ok(()) => Ok(Exit::Done),
         Err(trouble) => {
             // A coordinator that has gone does not want to know.
@@ -31,7 +46,8 @@ pub fn run() -> Outcome<Exit> {
     }
 }
 
-fn follow(link: &mut Link) -> Outcome<()> {
+/// Obeys until the orders end; `owed` counts orders that have come and are not answered yet.
+fn follow(link: &mut Link, owed: &AtomicU32) -> Outcome<()> {
     let Some(first) = link.hear()? else { return Ok(()) };
     let Order::Setup(setup) = first else { return Err(out_of_turn(&first)) };
     let ground = ground::open(&setup.place, &setup.base)?;
@@ -44,9 +60,12 @@ fn follow(link: &mut Link) -> Outcome<()> {
         names: Names::default(),
         setup,
     };
+    owed.store(0, Ordering::SeqCst);
     link.say(&Said::Done)?;
     while let Some(order) = link.hear()? {
         let said = rank.obey(order, link)?;
+        // Before the answer: whoever has it may let this process end.
+        owed.store(0, Ordering::SeqCst);
         link.say(&said)?;
     }
     ground.end();
@@ -139,7 +158,7 @@ impl Rank<'_> {
 
     /// Works through what another rank has written.
     fn take(&mut self, phase: Phase, count: u64) -> Outcome<()> {
-        let owner = phase.owner(self.setup.rank, self.setup.procs);
+        let owner = phase.owner(self.setup.rank, self.setup.procs, self.setup.procs_on_node);
         let (procs, ground) = (self.setup.procs, self.ground);
         match phase {
             Phase::IorEasyRead => {
@@ -231,11 +250,25 @@ fn check(pattern: &mut Pattern, (owner, place): (u32, u64), path: &str, offset: 
 mod tests {
     use super::*;
     use crate::io500::link::Where;
+    use std::os::unix::net::UnixStream;
+
+    fn end(socket: UnixStream) -> Link {
+        let input = socket.try_clone().expect("another descriptor");
+        Link::new(link::lines(input), socket)
+    }
 
     /// A rank alone in a directory, and the other end of its link.
     fn alone(dir: &std::path::Path, then: impl FnOnce(&mut Rank<'_>, &mut Link, &mut Link)) {
         let place = Where::Directory(dir.to_path_buf());
-        let setup = Setup { rank: 0, procs: 1, place: place.clone(), base: "run".into(), run: 1, stonewall_s: 0.0 };
+        let setup = Setup {
+            rank: 0,
+            procs: 1,
+            procs_on_node: 1,
+            place: place.clone(),
+            base: "run".into(),
+            run: 1,
+            stonewall_s: 0.0,
+        };
         let ground = ground::open(&place, "run").expect("a directory");
         ground.begin().expect("it is new");
         layout::directories(1).iter().for_each(|path| ground.make_dir(path).expect("it is new"));
@@ -249,7 +282,7 @@ mod tests {
             buffer: vec![0; EASY_TRANSFER_BYTES],
             names: Names::default(),
         };
-        then(&mut rank, &mut Link::new(one).expect("a link"), &mut Link::new(other).expect("a link"));
+        then(&mut rank, &mut end(one), &mut end(other));
         ground.remove_all().expect("it can be removed");
     }
 

@@ -1,27 +1,100 @@
-//! The processes of a run, seen from the coordinator: started together, heard one word at a time,
-//! and ended whatever happens. A rank that dies closes its socket, which is heard at once; one that
-//! hangs is given up at the phase's deadline.
+//! The processes of a run, seen from the coordinator: started together, here or by a launcher on other
+//! nodes, heard one word at a time, and ended whatever happens. A rank that dies ends its output, which
+//! is heard at once; one that hangs is given up at the phase's deadline.
 
 use super::layout::Phase;
-use super::link::{Link, Order, Said, Setup, say};
+use super::link::{self, Order, Said, Setup, say};
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::{process, up};
 use std::fmt;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How long a process may take to end by itself, and after it was killed.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
+/// Where ranks run.
+#[derive(Clone, Debug)]
+pub struct Nodes {
+    /// Each node's name; none is this node, without a launcher.
+    pub hosts: Vec<String>,
+    /// How a program is run on a node, with `{host}` for its name.
+    pub launcher: Vec<String>,
+    /// This program there.
+    pub program: String,
+}
+
+impl Nodes {
+    /// How many nodes there are.
+    pub fn count(&self) -> u32 {
+        self.hosts.len().max(1) as u32
+    }
+
+    /// How many of so many ranks run on one node.
+    pub fn share(&self, procs: u32) -> u32 {
+        procs.div_ceil(self.count())
+    }
+
+    /// The node of a rank: neighbours share one, as they do where MPI fills node after node.
+    fn host(&self, rank: u32, procs: u32) -> Option<&str> {
+        self.hosts.get((rank / self.share(procs)) as usize).map(String::as_str)
+    }
+
+    fn argv(&self, rank: u32, procs: u32) -> Vec<String> {
+        let host = self.host(rank, procs);
+        let launcher = self.launcher.iter().filter_map(|word| Some(word.replace("{host}", host?)));
+        let words = ["bench", "io500-rank"].map(String::from);
+        launcher.chain([self.program.clone()]).chain(words).collect()
+    }
+}
+
+/// Signals that end the coordinator, heard by one thread for all runs.
+pub struct Interrupts(Arc<Mutex<Listener>>);
+
+#[derive(Default)]
+struct Listener {
+    was_interrupted: bool,
+    run: Option<Sender<Event>>,
+}
+
+impl Interrupts {
+    /// Hears them from now on; they have to be held already.
+    pub fn hear() -> Interrupts {
+        let listener = Arc::new(Mutex::new(Listener::default()));
+        let ours = listener.clone();
+        std::thread::spawn(move || {
+            while aze_fuse::signals::wait().is_ok() {
+                let mut listener = lock(&ours);
+                listener.was_interrupted = true;
+                // Between two runs there is nobody; the next one looks.
+                let _ = listener.run.as_ref().map(|run| run.send(Event::Interrupted));
+            }
+        });
+        Interrupts(listener)
+    }
+
+    fn tell(&self, run: &Sender<Event>) {
+        let mut listener = lock(&self.0);
+        if listener.was_interrupted {
+            // It is received as soon as anything is.
+            let _ = run.send(Event::Interrupted);
+        }
+        listener.run = Some(run.clone());
+    }
+}
+
+fn lock(listener: &Mutex<Listener>) -> MutexGuard<'_, Listener> {
+    listener.lock().expect("nothing panics with this lock")
+}
+
 /// What is waited for.
 enum Event {
     /// A rank said something.
     Said(u32, Outcome<Said>),
-    /// A rank's socket has ended.
+    /// A rank's output has ended.
     Gone(u32),
     /// The user wants it to end.
     Interrupted,
@@ -29,25 +102,22 @@ enum Event {
 
 /// All processes of a run.
 pub struct Ranks {
-    children: Vec<(Child, UnixStream)>,
+    children: Vec<(Child, Option<ChildStdin>)>,
+    /// They are on this node, each a child of this process.
+    are_here: bool,
     events: Receiver<Event>,
     /// How long a phase may take.
     phase_time_max: Duration,
 }
 
 impl Ranks {
-    /// Starts as many processes as `setup` says and waits until each is ready. Signals that end the
-    /// coordinator have to be held already: they are heard from now on.
-    pub fn start(setup: &Setup, phase_time_max: Duration) -> Outcome<Ranks> {
+    /// Starts as many processes as `setup` says and waits until each is ready.
+    pub fn start(setup: &Setup, nodes: &Nodes, interrupts: &Interrupts, phase_time_max: Duration) -> Outcome<Ranks> {
         let (heard, events) = channel();
-        let mut ranks = Ranks { children: Vec::new(), events, phase_time_max };
-        let interrupts = heard.clone();
-        std::thread::spawn(move || {
-            // Nobody listens any more when the run is over.
-            while aze_fuse::signals::wait().is_ok() && interrupts.send(Event::Interrupted).is_ok() {}
-        });
+        let mut ranks = Ranks { children: Vec::new(), are_here: nodes.hosts.is_empty(), events, phase_time_max };
+        interrupts.tell(&heard);
         for rank in 0..setup.procs {
-            ranks.children.push(start(rank, &heard)?);
+            ranks.children.push(start(rank, &nodes.argv(rank, setup.procs), &heard)?);
         }
         for rank in 0..setup.procs {
             ranks.order(rank, &Order::Setup(Setup { rank, ..setup.clone() }), "start")?;
@@ -111,7 +181,10 @@ impl Ranks {
     }
 
     fn order(&mut self, rank: u32, order: &Order, doing: impl fmt::Display) -> Outcome<()> {
-        let said = say(&mut self.children[rank as usize].1, order);
+        let said = match &mut self.children[rank as usize].1 {
+            Some(input) => say(input, order),
+            None => Err(Trouble::new(Exit::Fatal, format!("rank {rank}: the run is over"))),
+        };
         // One that has gone may have said why before.
         said.map_err(|_| self.last_words(rank, &doing))
     }
@@ -163,17 +236,19 @@ impl Ranks {
         process::until(Instant::now() + END_TIME_MAX, || !matches!(child.try_wait(), Ok(None)));
         let how = match child.try_wait() {
             Ok(Some(status)) => status.to_string(),
-            _ => "it closed its socket".into(),
+            _ => "it closed its output".into(),
         };
         Trouble::new(Exit::Fatal, format!("rank {rank} (process {}) ended during {doing}: {how}", child.id()))
     }
 
     /// Lets all end by themselves.
     pub fn end(mut self) {
-        for (_, socket) in &self.children {
-            // It is closed already if the rank has gone.
-            let _ = socket.shutdown(std::net::Shutdown::Write);
-        }
+        self.wait();
+    }
+
+    /// Closes their inputs, at which they end, and waits.
+    fn wait(&mut self) {
+        self.children.iter_mut().for_each(|(_, input)| drop(input.take()));
         let deadline = Instant::now() + END_TIME_MAX;
         for (child, _) in &mut self.children {
             process::until(deadline, || !matches!(child.try_wait(), Ok(None)));
@@ -182,35 +257,37 @@ impl Ranks {
 }
 
 impl Drop for Ranks {
-    /// Kills those that still run: nobody touches the files when this returns.
+    /// Ends those that still run: nobody touches the files when this returns. On another node that
+    /// takes a rank's own doing, as only its launcher can be killed from here.
     fn drop(&mut self) {
+        if !self.are_here {
+            self.wait();
+        }
         for (child, _) in &mut self.children {
             // An error means that it has ended.
             let _ = child.kill();
         }
-        let deadline = Instant::now() + END_TIME_MAX;
-        for (child, _) in &mut self.children {
-            process::until(deadline, || !matches!(child.try_wait(), Ok(None)));
-        }
+        self.wait();
     }
 }
 
-fn start(rank: u32, heard: &Sender<Event>) -> Outcome<(Child, UnixStream)> {
-    let failed = |error: &std::io::Error| Trouble::local(format!("bench io500: start rank {rank}"), error);
-    let (ours, its) = UnixStream::pair().map_err(|error| failed(&error))?;
-    let program = std::env::current_exe().map_err(|error| failed(&error))?;
-    let mut command = Command::new(program);
+fn start(rank: u32, argv: &[String], heard: &Sender<Event>) -> Outcome<(Child, Option<ChildStdin>)> {
+    let failed =
+        |error: &std::io::Error| Trouble::local(format!("bench io500: start rank {rank}: run {}", argv[0]), error);
+    let mut command = Command::new(&argv[0]);
     // A key that interrupts the shell's job reaches the coordinator only, which ends the ranks.
-    command.args(["bench", "io500-rank"]).stdin(OwnedFd::from(its)).process_group(0);
-    let child = command.spawn().map_err(|error| failed(&error))?;
-    let mut link = Link::new(ours.try_clone().map_err(|error| failed(&error))?)?;
+    command.args(&argv[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().map_err(|error| failed(&error))?;
+    let input = child.stdin.take();
+    let mut next = link::lines(child.stdout.take().expect("the child was given a pipe"));
     let heard = heard.clone();
     std::thread::spawn(move || {
         loop {
-            let event = match link.hear::<Said>() {
-                Ok(Some(said)) => Event::Said(rank, Ok(said)),
-                Ok(None) => Event::Gone(rank),
-                Err(trouble) => Event::Said(rank, Err(trouble)),
+            let event = match next() {
+                // A launcher may print a greeting; it is none of ours.
+                Some(line) if !line.starts_with(['{', '"']) => continue,
+                Some(line) => Event::Said(rank, link::parse(&line)),
+                None => Event::Gone(rank),
             };
             let is_last = !matches!(event, Event::Said(_, Ok(_)));
             if heard.send(event).is_err() || is_last {
@@ -218,9 +295,26 @@ fn start(rank: u32, heard: &Sender<Event>) -> Outcome<(Child, UnixStream)> {
             }
         }
     });
-    Ok((child, ours))
+    Ok((child, input))
 }
 
 fn out_of_turn(doing: &impl fmt::Display, rank: u32, said: &Said) -> Trouble {
     Trouble::new(Exit::Fatal, format!("rank {rank}, {doing}: it said {said:?}, which was not asked"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_filled_one_after_the_other() {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_string()).collect::<Vec<_>>();
+        let nodes = Nodes { hosts: words(&["a", "b"]), launcher: words(&["ssh", "{host}"]), program: "aze".into() };
+        let hosts: Vec<_> = (0..5).map(|rank| nodes.host(rank, 5)).collect();
+        assert_eq!(hosts, [Some("a"), Some("a"), Some("a"), Some("b"), Some("b")]);
+        assert_eq!(nodes.argv(3, 5), words(&["ssh", "b", "aze", "bench", "io500-rank"]));
+        let here = Nodes { hosts: Vec::new(), ..nodes };
+        assert_eq!((here.count(), here.share(4)), (1, 4));
+        assert_eq!(here.argv(3, 4), words(&["aze", "bench", "io500-rank"]));
+    }
 }

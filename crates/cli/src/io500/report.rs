@@ -3,11 +3,8 @@
 
 use super::layout::{Phase, VALID_STONEWALL_S};
 use crate::bench_place::Described;
-use crate::exit::{Outcome, Trouble};
 use serde_json::{Value, json};
 use std::fmt::Write;
-use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -45,21 +42,44 @@ impl Measured {
     }
 }
 
-/// Everything that is known at the end.
+/// Everything that is known of one place at the end.
 pub struct Report {
     /// Where it was measured.
     pub place: Described,
     /// Processes.
     pub procs: u32,
+    /// Nodes that they were on.
+    pub nodes: u32,
     /// When writing stopped.
     pub stonewall: Duration,
     /// Bytes written and removed before, to touch memory.
     pub warm_bytes: u64,
-    /// All phases, in their order.
+    /// All phases, in their order: each is the median of its turns.
     pub phases: Vec<Measured>,
+    /// The value of each phase in each turn.
+    turns: Vec<Vec<f64>>,
 }
 
 impl Report {
+    /// Puts turns together, of which there is at least one.
+    pub fn new(
+        place: Described,
+        (procs, nodes): (u32, u32),
+        stonewall: Duration,
+        warm_bytes: u64,
+        turns: &[Vec<Measured>],
+    ) -> Report {
+        let median = |index: usize| {
+            let mut all: Vec<Measured> = turns.iter().map(|turn| turn[index]).collect();
+            all.sort_by(|a, b| a.value().total_cmp(&b.value()));
+            all[all.len() / 2]
+        };
+        let phases = (0..turns[0].len()).map(median).collect();
+        let values = |index: usize| turns.iter().map(|turn| turn[index].value()).collect();
+        let turns = (0..turns[0].len()).map(values).collect();
+        Report { place, procs, nodes, stonewall, warm_bytes, phases, turns }
+    }
+
     /// Geometric mean of the bandwidths, in GiB/s.
     pub fn bandwidth(&self) -> f64 {
         geometric_mean(self.phases.iter().filter(|measured| measured.phase.is_bandwidth()))
@@ -87,13 +107,14 @@ impl Report {
 
     /// One object.
     pub fn json(&self) -> Value {
-        let phase = |measured: &Measured| {
+        let phase = |(measured, turns): (&Measured, &Vec<f64>)| {
             let mut object = json!({
                 "phase": measured.phase.name(),
                 "value": measured.value(),
                 "unit": measured.unit(),
                 "seconds": measured.took.as_secs_f64(),
                 "ops": measured.ops,
+                "turns": turns,
             });
             if measured.phase.bytes_each() > 0 {
                 object["bytes"] = measured.bytes().into();
@@ -105,7 +126,10 @@ impl Report {
             "place": self.place.title,
             "cached": self.place.cached,
             "durable": self.place.durable,
+            "close": self.place.close,
+            "fsync": self.place.fsync,
             "procs": self.procs,
+            "nodes": self.nodes,
             "stonewall_s": self.stonewall.as_secs_f64(),
             "warm_bytes": self.warm_bytes,
             "valid": because.is_empty(),
@@ -113,8 +137,30 @@ impl Report {
             "score": self.score(),
             "bandwidth_gib_s": self.bandwidth(),
             "iops_k": self.iops(),
-            "phases": self.phases.iter().map(phase).collect::<Vec<_>>(),
+            "phases": self.phases.iter().zip(&self.turns).map(phase).collect::<Vec<_>>(),
         })
+    }
+
+    /// This place's figures divided by another's: each phase, and the score.
+    pub fn ratios(&self, other: &Report) -> Vec<(&'static str, f64)> {
+        let each = self.phases.iter().zip(&other.phases);
+        let each = each.map(|(ours, theirs)| (ours.phase.name(), ours.value() / theirs.value()));
+        each.chain([("score", self.score() / other.score())]).collect()
+    }
+
+    /// A table of this place beside another.
+    pub fn beside(&self, other: &Report) -> String {
+        let mut text = String::new();
+        let (ours, theirs) = (&self.place.title, &other.place.title);
+        put(&mut text, format_args!("{:<20}{ours:>16}{theirs:>16}{:>9}", "", "ratio"));
+        let values = |report: &Report| {
+            let phases = report.phases.iter().map(|measured| format!("{:.3} {}", measured.value(), measured.unit()));
+            phases.chain([format!("{:.3}", report.score())]).collect::<Vec<_>>()
+        };
+        for (((name, ratio), ours), theirs) in self.ratios(other).into_iter().zip(values(self)).zip(values(other)) {
+            put(&mut text, format_args!("{name:<20}{ours:>16}{theirs:>16}{ratio:>9.2}"));
+        }
+        text
     }
 
     /// The lines of the official `result_summary.txt`.
@@ -138,18 +184,26 @@ impl Report {
     /// What a figure means nothing without.
     pub fn circumstances(&self) -> String {
         let (place, warm_mib) = (&self.place, self.warm_bytes >> 20);
+        let turns = match self.turns[0].len() {
+            1 => "one turn".to_string(),
+            count => format!("each phase the median of {count} turns"),
+        };
+        let nodes = if self.nodes == 1 { String::new() } else { format!(" on {} nodes", self.nodes) };
         format!(
-            "{}, {} processes, stonewall {} s, {warm_mib} MiB of memory touched before\ncached: {}; durable: {}",
+            "{}, {} processes{nodes}, stonewall {} s, {turns}, {warm_mib} MiB of memory touched before\n\
+             cached: {}; durable: {}\nclose: {}; fsync: {}",
             place.title,
             self.procs,
             self.stonewall.as_secs_f64(),
             place.cached,
-            place.durable
+            place.durable,
+            place.close,
+            place.fsync
         )
     }
 
     /// The official `result.txt`: a section for each phase.
-    fn sections(&self) -> String {
+    pub fn sections(&self) -> String {
         let mut text = String::new();
         for line in self.circumstances().lines() {
             put(&mut text, format_args!("; {line}"));
@@ -170,24 +224,6 @@ impl Report {
         because.iter().for_each(|why| put(&mut text, format_args!("; {why}")));
         text
     }
-
-    /// Writes `result.txt` and `result_summary.txt` into a directory made ready before.
-    pub fn write(&self, dir: &Path) -> Outcome<()> {
-        for (name, text) in [("result.txt", self.sections()), ("result_summary.txt", self.summary())] {
-            let path = dir.join(name);
-            fs::write(&path, text).map_err(|error| Trouble::local(format!("write {}", path.display()), &error))?;
-        }
-        Ok(())
-    }
-}
-
-/// Makes a directory for results; refuses one that has some, which must not be lost.
-pub fn make_ready(dir: &Path) -> Outcome<()> {
-    fs::create_dir_all(dir).map_err(|error| Trouble::local(format!("make {}", dir.display()), &error))?;
-    match dir.join("result.txt").exists() || dir.join("result_summary.txt").exists() {
-        false => Ok(()),
-        true => Err(Trouble::usage(format!("--results {}: there are results in it: name a new one", dir.display()))),
-    }
 }
 
 fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
@@ -203,6 +239,10 @@ fn geometric_mean<'a>(measured: impl Iterator<Item = &'a Measured>) -> f64 {
 mod tests {
     use super::*;
 
+    fn place() -> Described {
+        Described { title: "test".into(), cached: "nothing", durable: "nothing", close: "nothing", fsync: "nothing" }
+    }
+
     /// All phases with such a value.
     fn report(seconds: u64, gib_per_s: u64, k_per_s: u64) -> Report {
         let measured = |phase: Phase| {
@@ -212,9 +252,8 @@ mod tests {
             };
             Measured { phase, took: Duration::from_secs(seconds), ops: per_s * seconds }
         };
-        let place = Described { title: "test".into(), cached: "nothing", durable: "nothing" };
         let phases = Phase::ALL.into_iter().map(measured).collect();
-        Report { place, procs: 4, stonewall: Duration::from_secs(seconds), warm_bytes: 0, phases }
+        Report::new(place(), (4, 1), Duration::from_secs(seconds), 0, &[phases])
     }
 
     #[test]
@@ -223,6 +262,18 @@ mod tests {
         assert!((report.bandwidth() - 4.0).abs() < 1e-3, "{}", report.bandwidth());
         assert!((report.iops() - 100.0).abs() < 1e-9, "{}", report.iops());
         assert!((report.score() - 20.0).abs() < 1e-2, "{}", report.score());
+    }
+
+    #[test]
+    fn a_phase_is_the_median_of_its_turns() {
+        let turns = [5, 1, 3].map(|gib_per_s| report(300, gib_per_s, 100).phases);
+        let middle = Report::new(place(), (4, 1), Duration::from_secs(300), 0, &turns);
+        assert!((middle.bandwidth() - 3.0).abs() < 1e-3, "{}", middle.bandwidth());
+        assert_eq!(middle.json()["phases"][0]["turns"].as_array().map(Vec::len), Some(3));
+        let ratios = middle.ratios(&report(300, 6, 50));
+        assert_eq!(ratios.len(), 13);
+        assert!((ratios[0].1 - 0.5).abs() < 1e-3 && (ratios[1].1 - 2.0).abs() < 1e-9, "{ratios:?}");
+        assert!((ratios[12].1 - 1.0).abs() < 1e-3, "the score is the root of both: {ratios:?}");
     }
 
     #[test]
