@@ -50,7 +50,7 @@ pub struct Args {
     /// Let other users in; root's mounts always do.
     #[arg(long)]
     allow_other: bool,
-    /// Requests served at the same time; one for each core and a few more if not given.
+    /// Requests served at the same time at most; 64 if not given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX as i64))]
     threads: Option<u16>,
     /// Say on standard output when it stands, then go to the background.
@@ -172,7 +172,7 @@ fn serve(args: &Args) -> Outcome<Exit> {
         volume: session.volume.record.name.clone(),
         read_only: args.read_only,
         allow_other: args.allow_other || sys::uid() == 0,
-        threads: args.threads.map_or_else(threads, usize::from),
+        threads: args.threads.map_or(THREADS_MAX, usize::from),
     };
     let mounted = aze_fuse::mount(session.client.clone(), session.runtime.clone(), &args.dir, &options)
         .map_err(|error| Trouble::local(format!("mount at {}", args.dir.display()), &error))?;
@@ -280,9 +280,4 @@ fn check(dir: &Path) -> Outcome<()> {
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(OsStr::new(program)).is_file())
-}
-
-/// Threads mostly wait for servers, so there are some more than cores.
-fn threads() -> usize {
-    std::thread::available_parallelism().map_or(4, |cores| (2 * cores.get()).clamp(4, THREADS_MAX))
 }

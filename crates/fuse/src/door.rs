@@ -4,9 +4,11 @@
 //! than most requests take.
 
 use crate::VALIDITY;
+use crate::abi::Header;
 use crate::handles::Handles;
 use crate::identity::{self, Callers};
 use crate::journal::Journal;
+use crate::reply::Errno;
 use crate::stream::Stream;
 use crate::translate;
 use aze_client::{Access, Aged, Client, File, NewFile};
@@ -15,8 +17,6 @@ use aze_io::real::Runtime;
 use aze_proto::attr::{Attr, Change, FileKind};
 use aze_proto::error::{Code, Failure};
 use aze_proto::ids::Ino;
-use fuser::{Errno, FileHandle, INodeNo, OpenAccMode, OpenFlags, Request};
-use std::ffi::OsStr;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,8 @@ pub struct Door {
     pub streams: Handles<Stream>,
     runtime: Arc<Runtime>,
     io: Io,
-    journal: Journal,
+    /// Where failures are told.
+    pub journal: Journal,
 }
 
 impl Door {
@@ -58,26 +59,26 @@ impl Door {
     pub fn serve<T>(
         &self,
         operation: &str,
-        ino: INodeNo,
+        ino: u64,
         answer: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Errno> {
         self.runtime.block_on(answer).map_err(|failure| {
-            self.journal.note(format_args!("{operation} {}", ino.0), &failure);
+            self.journal.note(format_args!("{operation} {}", ino), &failure);
             translate::errno(&failure)
         })
     }
 
     /// An open file.
-    pub fn file(&self, handle: FileHandle) -> Result<Arc<File>, Errno> {
-        self.files.get(handle.0).ok_or(Errno::EBADF)
+    pub fn file(&self, handle: u64) -> Result<Arc<File>, Errno> {
+        self.files.get(handle).ok_or(Errno(libc::EBADF))
     }
 
-    fn stream(&self, handle: FileHandle) -> Result<Arc<Stream>, Errno> {
-        self.streams.get(handle.0).ok_or(Errno::EBADF)
+    fn stream(&self, handle: u64) -> Result<Arc<Stream>, Errno> {
+        self.streams.get(handle).ok_or(Errno(libc::EBADF))
     }
 
     /// What a name means.
-    pub fn lookup_attr(&self, request: &Request, parent: INodeNo, name: &OsStr) -> Result<Aged, Errno> {
+    pub fn lookup_attr(&self, request: &Header, parent: u64, name: &[u8]) -> Result<Aged, Errno> {
         let who = self.callers.who(request);
         self.serve("lookup in", parent, async {
             let attr = self.client.lookup(&who, ino(parent), &translate::name(name)?).await?;
@@ -89,13 +90,13 @@ impl Door {
 
     /// What is known of an inode. The kernel asks for a directory's attributes before every change
     /// in it; what it may keep for that long is good enough for that.
-    pub fn attr(&self, request: &Request, target: INodeNo) -> Result<Aged, Errno> {
+    pub fn attr(&self, request: &Header, target: u64) -> Result<Aged, Errno> {
         let who = self.callers.who(request);
         self.serve("getattr of", target, self.client.getattr_within(&who, ino(target), VALIDITY))
     }
 
     /// Makes a file of any kind.
-    pub fn make(&self, request: &Request, parent: INodeNo, name: &OsStr, new: &NewFile) -> Result<Attr, Errno> {
+    pub fn make(&self, request: &Header, parent: u64, name: &[u8], new: &NewFile) -> Result<Attr, Errno> {
         let who = self.callers.who(request);
         let made = self.serve("create in", parent, async {
             self.client.create(&who, ino(parent), &translate::name(name)?, new).await
@@ -106,14 +107,14 @@ impl Door {
     /// Sets length and attributes.
     pub fn change(
         &self,
-        request: &Request,
-        target: INodeNo,
+        request: &Header,
+        target: u64,
         size: Option<u64>,
-        handle: Option<FileHandle>,
+        handle: Option<u64>,
         change: &Change,
     ) -> Result<Attr, Errno> {
         let who = self.callers.who(request);
-        let file = handle.and_then(|handle| self.files.get(handle.0));
+        let file = handle.and_then(|handle| self.files.get(handle));
         self.serve("setattr of", target, async {
             let mut attr = None;
             if let Some(size) = size {
@@ -128,11 +129,11 @@ impl Door {
     }
 
     /// Opens a file; gives its handle.
-    pub fn open_file(&self, request: &Request, target: INodeNo, flags: OpenFlags) -> Result<u64, Errno> {
+    pub fn open_file(&self, request: &Header, target: u64, flags: i32) -> Result<u64, Errno> {
         let who = self.callers.who(request);
         let file = self.serve("open of", target, async {
             let file = self.client.open(&who, ino(target), access(flags)).await?;
-            if flags.0 & libc::O_TRUNC != 0 {
+            if flags & libc::O_TRUNC != 0 {
                 self.client.truncate(&who, ino(target), 0, Some(&file)).await?;
             }
             Ok(file)
@@ -143,15 +144,15 @@ impl Door {
     /// Makes and opens a file; gives its handle.
     pub fn create_file(
         &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
+        request: &Header,
+        parent: u64,
+        name: &[u8],
         mode: u32,
-        flags: OpenFlags,
+        flags: i32,
     ) -> Result<(Attr, u64), Errno> {
         let who = self.callers.who(request);
         let new = NewFile {
-            exclusive: flags.0 & libc::O_EXCL != 0,
+            exclusive: flags & libc::O_EXCL != 0,
             open: Some(access(flags)),
             ..new_file(FileKind::File, mode)
         };
@@ -159,7 +160,7 @@ impl Door {
             let made = self.client.create(&who, ino(parent), &translate::name(name)?, &new).await?;
             // The name has come to be since the kernel looked, and it is no file: ESTALE makes it look again.
             let Some(file) = made.file else { return Err(Code::Stale.into()) };
-            if !made.created && flags.0 & libc::O_TRUNC != 0 {
+            if !made.created && flags & libc::O_TRUNC != 0 {
                 return Ok((self.client.truncate(&who, made.attr.ino, 0, Some(&file)).await?, file));
             }
             Ok((made.attr, file))
@@ -169,7 +170,7 @@ impl Door {
 
     /// An append goes to where the file ends now, not to where this kernel last saw its end: another
     /// node may have written since. Appends of several nodes *at the same time* are not kept apart.
-    pub fn append_file(&self, request: &Request, target: INodeNo, file: &File, data: &[u8]) -> Result<(), Errno> {
+    pub fn append_file(&self, request: &Header, target: u64, file: &File, data: &[u8]) -> Result<(), Errno> {
         let who = self.callers.who(request);
         self.serve("append to", target, async {
             let end = self.client.getattr(&who, file.ino()).await?.size;
@@ -180,8 +181,8 @@ impl Door {
     /// Gives entries from `offset` on to `give`, which says whether it had room for one.
     pub fn read_dir(
         &self,
-        request: &Request,
-        handle: FileHandle,
+        request: &Header,
+        handle: u64,
         offset: u64,
         attrs: bool,
         mut give: impl FnMut(Entry<'_>) -> bool,
@@ -199,7 +200,7 @@ impl Door {
                 given = true;
             }
         }
-        let answer = self.serve("readdir of", INodeNo(stream.dir.0), async {
+        let answer = self.serve("readdir of", stream.dir.0, async {
             loop {
                 let left = place.validity_left(&self.io, VALIDITY);
                 let Some((entry, next)) = place.peek(&self.client, &self.io, &who, stream.dir, attrs).await? else {
@@ -258,16 +259,16 @@ impl<'a> Entry<'a> {
 }
 
 /// The inode of the kernel's number.
-pub fn ino(number: INodeNo) -> Ino {
-    Ino(number.0)
+pub fn ino(number: u64) -> Ino {
+    Ino(number)
 }
 
 /// What an open is for.
-fn access(flags: OpenFlags) -> Access {
-    match flags.acc_mode() {
-        OpenAccMode::O_RDONLY => Access { read: true, write: false },
-        OpenAccMode::O_WRONLY => Access { read: false, write: true },
-        OpenAccMode::O_RDWR => Access { read: true, write: true },
+fn access(flags: i32) -> Access {
+    match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => Access { read: true, write: false },
+        libc::O_WRONLY => Access { read: false, write: true },
+        _ => Access { read: true, write: true },
     }
 }
 

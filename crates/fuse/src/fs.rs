@@ -1,421 +1,310 @@
-//! The requests of the kernel, one method each: what it says is turned into one call of [`Door`], and
+//! The requests of the kernel, one function each: what it says is turned into one call of [`Door`], and
 //! the outcome into a reply.
 
-use crate::door::{Door, ino, new_file};
+use crate::VALIDITY;
+use crate::abi::{Args, Header, Out, fopen, op, set};
+use crate::door::{Door, Entry, ino, new_file};
+use crate::reply::Errno;
 use crate::stream::Stream;
 use crate::translate;
-use crate::{REQUEST_BYTES, VALIDITY};
 use aze_client::{Aged, NewFile};
-use aze_proto::attr::{Change, FileKind};
-use aze_proto::ids::Ino;
+use aze_proto::attr::{Change, FileKind, SetTime};
 use aze_proto::limits::NAME_BYTES_MAX;
-use fuser::{
-    Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
-};
-use std::cell::RefCell;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
-
-/// Requests that the kernel may have under way without anybody waiting for them: read-ahead and
-/// direct I/O. Enough to keep every server of a large volume busy with one stream.
-const BACKGROUND_MAX: u16 = 64;
 
 /// Bytes of one block in statfs(2).
 const STATFS_BLOCK_BYTES: u64 = 4096;
 
-/// An inode number is never issued twice, so the kernel need not tell two files of one number apart.
-const ONE_GENERATION: Generation = Generation(0);
+/// Bytes of an entry in a listing before its name, and with attributes.
+const DIRENT_BYTES: usize = 24;
+const DIRENT_PLUS_BYTES: usize = 152;
 
-thread_local! {
-    /// Where this thread's reads land; grown once to the largest request.
-    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+/// How an operation is answered.
+pub enum Done {
+    /// With what was written.
+    Now,
+    /// The same; it opened a file, which is closed if nobody takes the answer.
+    Opened(u64),
+    /// The same for a directory.
+    OpenedDir(u64),
+    /// Not at all: none is expected.
+    Silently,
 }
 
-impl Filesystem for Door {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        let wanted = InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO
-            | InitFlags::FUSE_ATOMIC_O_TRUNC
-            | InitFlags::FUSE_AUTO_INVAL_DATA
-            | InitFlags::FUSE_ASYNC_DIO
-            // Set-id bits go at the servers, with the write, truncation or change of owner that takes
-            // them. The kernel would ask for the new mode on behalf of a writer who may not set it.
-            | InitFlags::FUSE_HANDLE_KILLPRIV
-            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
-            // A symlink's target never changes and an inode number is never used again.
-            | InitFlags::FUSE_CACHE_SYMLINKS
-            // Appends are direct I/O; such a file may still be mapped into memory.
-            | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
-        for flag in wanted.iter() {
-            // An older kernel does without.
-            let _ = config.add_capabilities(flag);
+type Outcome = Result<Done, Errno>;
+
+/// Does what a request asks for; `out` is empty and takes what is answered.
+pub fn act(door: &Door, header: &Header, args: Args<'_>, out: &mut Out) -> Outcome {
+    match header.opcode {
+        op::LOOKUP => lookup(door, header, args, out),
+        // Inodes are known by their number: nothing is kept for as long as the kernel knows one.
+        op::FORGET | op::BATCH_FORGET | op::NOTIFY_REPLY => Ok(Done::Silently),
+        // What is under way has a deadline, and is finished.
+        op::INTERRUPT => Ok(Done::Silently),
+        op::GETATTR => entry_of(out, door.attr(header, header.node), translate::put_aged),
+        op::SETATTR => setattr(door, header, args, out),
+        op::READLINK => readlink(door, header, out),
+        op::SYMLINK => symlink(door, header, args, out),
+        op::MKNOD => mknod(door, header, args, out),
+        op::MKDIR => mkdir(door, header, args, out),
+        op::UNLINK => unlink(door, header, args),
+        op::RMDIR => rmdir(door, header, args),
+        op::RENAME | op::RENAME2 => rename(door, header, args),
+        op::LINK => link(door, header, args, out),
+        op::OPEN => open(door, header, args, out),
+        op::CREATE => create(door, header, args, out),
+        op::READ => read(door, header, args, out),
+        op::WRITE => write(door, header, args, out),
+        // What was written is with its server already, and a volume in memory has no device to wait for.
+        op::FLUSH | op::FSYNC => flush(door, header, args),
+        op::RELEASE => release(door, header, args),
+        op::OPENDIR => opendir(door, header, out),
+        op::READDIR | op::READDIRPLUS => readdir(door, header, args, out),
+        op::RELEASEDIR => releasedir(door, args),
+        op::STATFS => statfs(door, header, out),
+        op::DESTROY => Ok(Done::Now),
+        // The kernel does without, in its own way or by telling the caller.
+        _ => Err(Errno(libc::ENOSYS)),
+    }
+}
+
+fn entry_of<T: Into<Aged>>(out: &mut Out, found: Result<T, Errno>, put: impl FnOnce(&mut Out, &Aged)) -> Outcome {
+    put(out, &found?.into());
+    Ok(Done::Now)
+}
+
+/// Answers with what a name means.
+fn named<T: Into<Aged>>(out: &mut Out, found: Result<T, Errno>) -> Outcome {
+    entry_of(out, found, |out, aged| translate::put_entry(out, &aged.attr, VALIDITY.saturating_sub(aged.age)))
+}
+
+fn lookup(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
+    let name = args.text()?;
+    named(out, door.lookup_attr(header, header.node, name))
+}
+
+fn setattr(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
+    let valid = args.u32()?;
+    args.skip(4)?;
+    let (handle, size) = (args.u64()?, args.u64()?);
+    args.skip(8)?;
+    let (atime, mtime, _ctime) = (args.u64()?, args.u64()?, args.u64()?);
+    let (atime_ns, mtime_ns, _ctime_ns) = (args.u32()?, args.u32()?, args.u32()?);
+    let mode = args.u32()?;
+    args.skip(4)?;
+    let (uid, gid) = (args.u32()?, args.u32()?);
+    let has = |bit: u32| valid & bit != 0;
+    let time = |set, now, seconds, nanoseconds| match (has(set), has(now)) {
+        (false, _) => None,
+        (true, true) => Some(SetTime::Now),
+        (true, false) => Some(translate::set_time(seconds, nanoseconds)),
+    };
+    let change = Change {
+        mode: has(set::MODE).then_some(mode & 0o7777),
+        uid: has(set::UID).then_some(uid),
+        gid: has(set::GID).then_some(gid),
+        atime: time(set::ATIME, set::ATIME_NOW, atime, atime_ns),
+        mtime: time(set::MTIME, set::MTIME_NOW, mtime, mtime_ns),
+    };
+    let (size, handle) = (has(set::SIZE).then_some(size), has(set::HANDLE).then_some(handle));
+    entry_of(out, door.change(header, header.node, size, handle, &change), translate::put_aged)
+}
+
+fn readlink(door: &Door, header: &Header, out: &mut Out) -> Outcome {
+    let who = door.callers.who(header);
+    let text = door.serve("readlink of", header.node, door.client.readlink(&who, ino(header.node)))?;
+    out.put(&text);
+    Ok(Done::Now)
+}
+
+fn symlink(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
+    let (name, target) = (args.text()?, args.text()?);
+    let new = NewFile { target: target.to_vec(), ..new_file(FileKind::Symlink, 0o777) };
+    named(out, door.make(header, header.node, name, &new))
+}
+
+fn mknod(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
+    let (mode, rdev) = (args.u32()?, args.u32()?);
+    args.skip(8)?;
+    let name = args.text()?;
+    match FileKind::from_mode(mode) {
+        Some(kind) if kind != FileKind::Directory && kind != FileKind::Symlink => {
+            named(out, door.make(header, header.node, name, &NewFile { rdev, ..new_file(kind, mode) }))
         }
-        // The nearest possible value is as good as it gets on this kernel.
-        let _ = config.set_max_write(REQUEST_BYTES);
-        if let Err(nearest) = config.set_max_readahead(4 * REQUEST_BYTES) {
-            let _ = config.set_max_readahead(nearest);
-        }
-        let _ = config.set_max_background(BACKGROUND_MAX);
-        Ok(())
+        _ => Err(Errno(libc::EINVAL)),
     }
+}
 
-    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        answer_entry(reply, self.lookup_attr(request, parent, name));
-    }
+fn mkdir(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
+    let mode = args.u32()?;
+    args.skip(4)?;
+    let name = args.text()?;
+    named(out, door.make(header, header.node, name, &new_file(FileKind::Directory, mode)))
+}
 
-    fn getattr(&self, request: &Request, target: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        answer_attr(reply, self.attr(request, target));
-    }
+fn unlink(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
+    let (who, name) = (door.callers.who(header), args.text()?);
+    door.serve("unlink in", header.node, async {
+        door.client.unlink(&who, ino(header.node), &translate::name(name)?).await
+    })?;
+    Ok(Done::Now)
+}
 
-    fn setattr(
-        &self,
-        request: &Request,
-        target: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        handle: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<fuser::BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let change = Change {
-            mode: mode.map(|mode| mode & 0o7777),
-            uid,
-            gid,
-            atime: atime.map(translate::set_time),
-            mtime: mtime.map(translate::set_time),
-        };
-        answer_attr(reply, self.change(request, target, size, handle, &change));
-    }
+fn rmdir(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
+    let (who, name) = (door.callers.who(header), args.text()?);
+    door.serve("rmdir in", header.node, async {
+        door.client.rmdir(&who, ino(header.node), &translate::name(name)?).await
+    })?;
+    Ok(Done::Now)
+}
 
-    fn readlink(&self, request: &Request, target: INodeNo, reply: ReplyData) {
-        let who = self.callers.who(request);
-        match self.serve("readlink of", target, self.client.readlink(&who, ino(target))) {
-            Ok(text) => reply.data(&text),
-            Err(errno) => reply.error(errno),
-        }
+fn rename(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
+    let to_dir = args.u64()?;
+    let mut flags = 0;
+    if header.opcode == op::RENAME2 {
+        flags = args.u32()?;
+        args.skip(4)?;
     }
+    let (name, to_name) = (args.text()?, args.text()?);
+    if flags & !libc::RENAME_NOREPLACE != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    let who = door.callers.who(header);
+    door.serve("rename in", header.node, async {
+        let (name, to_name) = (translate::name(name)?, translate::name(to_name)?);
+        door.client.rename(&who, ino(header.node), &name, ino(to_dir), &to_name, flags != 0).await
+    })?;
+    Ok(Done::Now)
+}
 
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        let made = match FileKind::from_mode(mode) {
-            Some(kind) if kind != FileKind::Directory && kind != FileKind::Symlink => {
-                self.make(request, parent, name, &NewFile { rdev, ..new_file(kind, mode) })
-            }
-            _ => Err(Errno::EINVAL),
-        };
-        answer_entry(reply, made);
-    }
+fn link(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
+    let (target, name) = (args.u64()?, args.text()?);
+    let who = door.callers.who(header);
+    let linked = door.serve("link to", target, async {
+        door.client.link(&who, ino(target), ino(header.node), &translate::name(name)?).await
+    });
+    named(out, linked)
+}
 
-    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        answer_entry(reply, self.make(request, parent, name, &new_file(FileKind::Directory, mode)));
-    }
+fn open(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
+    let flags = args.u32()? as i32;
+    let handle = door.open_file(header, header.node, flags)?;
+    put_open(out, handle, open_flags(flags));
+    Ok(Done::Opened(handle))
+}
 
-    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let who = self.callers.who(request);
-        answer(
-            reply,
-            self.serve("unlink in", parent, async {
-                self.client.unlink(&who, ino(parent), &translate::name(name)?).await
-            }),
-        );
-    }
+fn create(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
+    let (flags, mode) = (args.u32()? as i32, args.u32()?);
+    args.skip(8)?;
+    let name = args.text()?;
+    let (attr, handle) = door.create_file(header, header.node, name, mode, flags)?;
+    translate::put_entry(out, &attr, VALIDITY);
+    put_open(out, handle, open_flags(flags));
+    Ok(Done::Opened(handle))
+}
 
-    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let who = self.callers.who(request);
-        answer(
-            reply,
-            self.serve("rmdir in", parent, async {
-                self.client.rmdir(&who, ino(parent), &translate::name(name)?).await
-            }),
-        );
-    }
-
-    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let target = target.as_os_str().as_bytes().to_vec();
-        answer_entry(
-            reply,
-            self.make(request, parent, name, &NewFile { target, ..new_file(FileKind::Symlink, 0o777) }),
-        );
-    }
-
-    fn rename(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        to_parent: INodeNo,
-        to_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        if !RenameFlags::RENAME_NOREPLACE.contains(flags) {
-            return reply.error(Errno::EINVAL);
-        }
-        let who = self.callers.who(request);
-        answer(
-            reply,
-            self.serve("rename in", parent, async {
-                let (name, to_name) = (translate::name(name)?, translate::name(to_name)?);
-                self.client.rename(&who, ino(parent), &name, ino(to_parent), &to_name, !flags.is_empty()).await
-            }),
-        );
-    }
-
-    fn link(&self, request: &Request, target: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let who = self.callers.who(request);
-        let linked = self.serve("link to", target, async {
-            self.client.link(&who, ino(target), ino(parent), &translate::name(name)?).await
-        });
-        answer_entry(reply, linked);
-    }
-
-    fn open(&self, request: &Request, target: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.open_file(request, target, flags) {
-            Ok(handle) => reply.opened(FileHandle(handle), open_flags(flags)),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let flags = OpenFlags(flags);
-        match self.create_file(request, parent, name, mode, flags) {
-            Ok((attr, handle)) => {
-                reply.created(
-                    &VALIDITY,
-                    &translate::attr(&attr),
-                    ONE_GENERATION,
-                    FileHandle(handle),
-                    open_flags(flags),
-                );
-            }
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn read(
-        &self,
-        _request: &Request,
-        target: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let file = match self.file(handle) {
-            Ok(file) => file,
-            Err(errno) => return reply.error(errno),
-        };
-        READ_BUFFER.with_borrow_mut(|buffer| {
-            buffer.resize(buffer.len().max(size as usize), 0);
-            match self.serve("read of", target, file.read_into(offset, &mut buffer[..size as usize])) {
-                Ok(count) => reply.data(&buffer[..count]),
-                Err(errno) => reply.error(errno),
-            }
-        });
-    }
-
-    fn write(
-        &self,
-        request: &Request,
-        target: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _write_flags: WriteFlags,
-        flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let written = self.file(handle).and_then(|file| match flags.0 & libc::O_APPEND {
-            0 => self.serve("write to", target, file.write(offset, data)),
-            _ => self.append_file(request, target, &file, data),
-        });
-        match written {
-            Ok(()) => reply.written(data.len() as u32),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn flush(&self, _request: &Request, target: INodeNo, handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        let flushed = self.file(handle).and_then(|file| self.serve("flush of", target, file.flush()));
-        answer(reply, flushed);
-    }
-
-    fn release(
-        &self,
-        _request: &Request,
-        target: INodeNo,
-        handle: FileHandle,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        let closed = match self.files.remove(handle.0) {
-            Some(file) => self.serve("close of", target, file.close()),
-            None => Err(Errno::EBADF),
-        };
-        answer(reply, closed);
-    }
-
-    /// What was written is with its server already, and a volume in memory has no device to wait for.
-    fn fsync(&self, _request: &Request, target: INodeNo, handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
-        let flushed = self.file(handle).and_then(|file| self.serve("fsync of", target, file.flush()));
-        answer(reply, flushed);
-    }
-
-    fn opendir(&self, _request: &Request, target: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let handle = self.streams.insert(Arc::new(Stream::new(ino(target))));
-        reply.opened(FileHandle(handle), FopenFlags::empty());
-    }
-
-    fn readdir(&self, request: &Request, _target: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let read = self.read_dir(request, handle, offset, false, |entry| {
-            !reply.add(
-                INodeNo(entry.ino.0),
-                entry.next,
-                translate::file_type(entry.kind),
-                OsStr::from_bytes(entry.name),
-            )
-        });
-        match read {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn readdirplus(
-        &self,
-        request: &Request,
-        _target: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        let read = self.read_dir(request, handle, offset, true, |entry| {
-            let attr = entry.attr.map_or_else(|| dots_attr(entry.ino), translate::attr);
-            !reply.add(attr.ino, entry.next, OsStr::from_bytes(entry.name), &entry.validity, &attr, ONE_GENERATION)
-        });
-        match read {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn releasedir(
-        &self,
-        _request: &Request,
-        _target: INodeNo,
-        handle: FileHandle,
-        _flags: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
-        self.streams.remove(handle.0);
-        reply.ok();
-    }
-
-    fn statfs(&self, _request: &Request, target: INodeNo, reply: ReplyStatfs) {
-        match self.serve("statfs at", target, self.client.statfs()) {
-            Ok(space) => {
-                let blocks = space.capacity_bytes / STATFS_BLOCK_BYTES;
-                let free = space.capacity_bytes.saturating_sub(space.used_bytes) / STATFS_BLOCK_BYTES;
-                // Inodes share the memory with data; at least a block's worth is counted for each.
-                let files = space.inodes + free;
-                reply.statfs(
-                    blocks,
-                    free,
-                    free,
-                    files,
-                    free,
-                    STATFS_BLOCK_BYTES as u32,
-                    NAME_BYTES_MAX as u32,
-                    STATFS_BLOCK_BYTES as u32,
-                );
-            }
-            Err(errno) => reply.error(errno),
-        }
-    }
+fn put_open(out: &mut Out, handle: u64, flags: u32) {
+    out.u64(handle);
+    out.u32(flags);
+    out.zeros(4);
 }
 
 /// Appends go around the page cache, which would keep them where this kernel thinks the file ends.
-fn open_flags(flags: OpenFlags) -> FopenFlags {
-    if flags.0 & libc::O_APPEND != 0 { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() }
+fn open_flags(flags: i32) -> u32 {
+    if flags & libc::O_APPEND != 0 { fopen::DIRECT_IO } else { 0 }
 }
 
-/// `.` and `..` in a listing with attributes: the kernel uses number and kind only.
-fn dots_attr(dir: Ino) -> fuser::FileAttr {
-    let time = SystemTime::UNIX_EPOCH;
-    fuser::FileAttr {
-        ino: INodeNo(dir.0),
-        size: 0,
-        blocks: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        crtime: time,
-        kind: fuser::FileType::Directory,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
+fn read(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
+    let (handle, offset, size) = (args.u64()?, args.u64()?, args.u32()?);
+    let file = door.file(handle)?;
+    let room = out.room(size as usize).ok_or(Errno(libc::EINVAL))?;
+    let count = door.serve("read of", header.node, file.read_into(offset, room))?;
+    out.filled(count);
+    Ok(Done::Now)
+}
+
+fn write(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
+    let (handle, offset, size) = (args.u64()?, args.u64()?, args.u32()?);
+    args.skip(12)?;
+    let flags = args.u32()? as i32;
+    args.skip(4)?;
+    let data = args.bytes(size as usize)?;
+    let file = door.file(handle)?;
+    match flags & libc::O_APPEND {
+        0 => door.serve("write to", header.node, file.write(offset, data))?,
+        _ => door.append_file(header, header.node, &file, data)?,
     }
+    out.u32(size);
+    out.zeros(4);
+    Ok(Done::Now)
 }
 
-fn answer(reply: ReplyEmpty, result: Result<(), Errno>) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(errno) => reply.error(errno),
+fn flush(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
+    let file = door.file(args.u64()?)?;
+    let what = if header.opcode == op::FSYNC { "fsync of" } else { "flush of" };
+    door.serve(what, header.node, file.flush())?;
+    Ok(Done::Now)
+}
+
+fn release(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
+    let file = door.files.remove(args.u64()?).ok_or(Errno(libc::EBADF))?;
+    door.serve("close of", header.node, file.close())?;
+    Ok(Done::Now)
+}
+
+fn opendir(door: &Door, header: &Header, out: &mut Out) -> Outcome {
+    let handle = door.streams.insert(Arc::new(Stream::new(ino(header.node))));
+    put_open(out, handle, 0);
+    Ok(Done::OpenedDir(handle))
+}
+
+fn releasedir(door: &Door, mut args: Args<'_>) -> Outcome {
+    door.streams.remove(args.u64()?);
+    Ok(Done::Now)
+}
+
+fn readdir(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
+    let (handle, offset, size) = (args.u64()?, args.u64()?, args.u32()?);
+    out.room(size as usize).ok_or(Errno(libc::EINVAL))?;
+    let plus = header.opcode == op::READDIRPLUS;
+    door.read_dir(header, handle, offset, plus, |entry| put_listed(out, size as usize, plus, &entry))?;
+    Ok(Done::Now)
+}
+
+/// Writes an entry if it fits into `size` bytes with those before it.
+fn put_listed(out: &mut Out, size: usize, plus: bool, entry: &Entry<'_>) -> bool {
+    let head = if plus { DIRENT_PLUS_BYTES } else { DIRENT_BYTES };
+    let len = (head + entry.name.len()).next_multiple_of(8);
+    if out.len() + len > size {
+        return false;
     }
-}
-
-fn answer_attr(reply: ReplyAttr, result: Result<impl Into<Aged>, Errno>) {
-    match result.map(Into::into) {
-        Ok(Aged { attr, age }) => reply.attr(&VALIDITY.saturating_sub(age), &translate::attr(&attr)),
-        Err(errno) => reply.error(errno),
-    }
-}
-
-fn answer_entry(reply: ReplyEntry, result: Result<impl Into<Aged>, Errno>) {
-    match result.map(Into::into) {
-        Ok(Aged { attr, age }) => {
-            reply.entry(&VALIDITY.saturating_sub(age), &translate::attr(&attr), ONE_GENERATION);
+    if plus {
+        match entry.attr {
+            Some(attr) => translate::put_entry(out, attr, entry.validity),
+            None => translate::put_dots_entry(out, entry.ino),
         }
-        Err(errno) => reply.error(errno),
     }
+    out.u64(entry.ino.0);
+    out.u64(entry.next);
+    out.u32(entry.name.len() as u32);
+    out.u32(translate::listed_kind(entry.kind));
+    out.put(entry.name);
+    out.zeros(len - head - entry.name.len());
+    true
+}
+
+fn statfs(door: &Door, header: &Header, out: &mut Out) -> Outcome {
+    let space = door.serve("statfs at", header.node, door.client.statfs())?;
+    let blocks = space.capacity_bytes / STATFS_BLOCK_BYTES;
+    let free = space.capacity_bytes.saturating_sub(space.used_bytes) / STATFS_BLOCK_BYTES;
+    // Inodes share the memory with data; at least a block's worth is counted for each.
+    let files = space.inodes + free;
+    for value in [blocks, free, free, files, free] {
+        out.u64(value);
+    }
+    for value in [STATFS_BLOCK_BYTES as u32, NAME_BYTES_MAX as u32, STATFS_BLOCK_BYTES as u32] {
+        out.u32(value);
+    }
+    out.zeros(28);
+    Ok(Done::Now)
 }

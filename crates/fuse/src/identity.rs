@@ -4,10 +4,10 @@
 //! supplementary groups are read from `/proc`. Anybody else's mount serves its owner only (the
 //! kernel refuses others), so it states that one identity.
 
+use crate::abi::Header;
 use aze_io::Io;
 use aze_proto::attr::Identity;
 use aze_proto::limits::GROUPS_MAX;
-use fuser::Request;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
@@ -39,17 +39,17 @@ impl Callers {
     }
 
     /// The identity behind a request.
-    pub fn who(&self, request: &Request) -> Identity {
+    pub fn who(&self, request: &Header) -> Identity {
         match &self.only {
             Some(owner) => owner.clone(),
-            None => Identity { uid: request.uid(), gid: request.gid(), groups: self.groups(request) },
+            None => Identity { uid: request.uid, gid: request.gid, groups: self.groups(request) },
         }
     }
 
     /// Root needs no groups: rights do not apply to it.
-    fn groups(&self, request: &Request) -> Vec<u32> {
-        let pid = request.pid();
-        if request.uid() == 0 || pid == 0 {
+    fn groups(&self, request: &Header) -> Vec<u32> {
+        let pid = request.pid;
+        if request.uid == 0 || pid == 0 {
             return Vec::new();
         }
         let now_ns = self.io.mono_ns();

@@ -31,9 +31,13 @@ impl Journal {
 
     /// Tells a failure that is not the caller's own.
     pub fn note(&self, operation: impl fmt::Display, failure: &Failure) {
-        if !is_worth_telling(failure.code) {
-            return;
+        if is_worth_telling(failure.code) {
+            self.say(format_args!("{operation}: {failure}"));
         }
+    }
+
+    /// Tells what went wrong in here.
+    pub fn say(&self, what: impl fmt::Display) {
         let left_out = {
             let mut last = self.last.lock();
             let now_ns = self.io.mono_ns();
@@ -47,7 +51,7 @@ impl Journal {
         let more = if left_out > 0 { format!(" ({left_out} more since the last line)") } else { String::new() };
         let seconds = self.io.wall_ns() / 1_000_000_000;
         // A full disk under the log must not end the mount.
-        let _ = writeln!(std::io::stderr(), "{seconds} {operation}: {failure}{more}");
+        let _ = writeln!(std::io::stderr(), "{seconds} {what}{more}");
     }
 }
 

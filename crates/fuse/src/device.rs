@@ -1,0 +1,112 @@
+//! The device `/dev/fuse` of one mount: requests come out of it, replies go into it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+/// The device's path.
+pub const PATH: &str = "/dev/fuse";
+
+/// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, uint32_t)`.
+const IOC_CLONE: libc::c_ulong = 0x8004_e500;
+
+/// One descriptor of a mount's device. A mount may have several: a request is answered through the
+/// one from which it was read.
+pub struct Device(File);
+
+/// What reading came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Came {
+    /// A request of so many bytes.
+    Request(usize),
+    /// Nothing that lasted: to be tried again.
+    Nothing,
+    /// The mount is no more.
+    End,
+}
+
+/// What became of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// The kernel has it.
+    Taken,
+    /// Nobody waits for it any more: the caller was killed, or the mount is gone.
+    Unwanted,
+    /// The kernel does not understand it.
+    Refused,
+}
+
+impl Device {
+    /// Opens the device; nothing is mounted yet.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn open() -> io::Result<Device> {
+        OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(PATH).map(Device)
+    }
+
+    /// Takes over the device of a mount that fusermount3(1) has made.
+    pub fn adopt(device: OwnedFd) -> Device {
+        Device(File::from(device))
+    }
+
+    /// Another descriptor of the same mount, with a list of its own of what waits for a reply.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn clone_of(other: &Device) -> io::Result<Device> {
+        let fresh = Device::open()?;
+        let number = other.descriptor() as u32;
+        // SAFETY: the call reads one u32 through the pointer, which lives until it returns.
+        let done = unsafe { libc::ioctl(fresh.descriptor(), IOC_CLONE, &number) };
+        if done == 0 { Ok(fresh) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// The descriptor's number, as mount(2) wants it.
+    pub fn descriptor(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Blocks until the kernel has a request, and reads it.
+    ///
+    /// # Errors
+    /// What the system said and is neither a reason to try again nor the end of the mount.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Came> {
+        match (&self.0).read(buffer) {
+            Ok(0) => Ok(Came::Nothing),
+            Ok(count) => Ok(Came::Request(count)),
+            Err(error) => match error.raw_os_error() {
+                // ENOENT: its caller was interrupted before it was read.
+                Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => Ok(Came::Nothing),
+                // ECONNABORTED: somebody has broken the connection by way of /sys/fs/fuse.
+                Some(libc::ENODEV | libc::ECONNABORTED) => Ok(Came::End),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Sends one reply or notification.
+    pub fn send(&self, header: &[u8], payload: &[u8]) -> Sent {
+        loop {
+            match (&self.0).write_vectored(&[IoSlice::new(header), IoSlice::new(payload)]) {
+                // The kernel takes a reply whole or not at all.
+                Ok(_) => return Sent::Taken,
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR | libc::EAGAIN) => {}
+                    Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED | libc::EPERM) => return Sent::Unwanted,
+                    _ => return Sent::Refused,
+                },
+            }
+        }
+    }
+}
+
+/// Makes an owned descriptor of a number that was received.
+///
+/// # Safety
+/// `number` must be an open descriptor that nobody else owns.
+pub unsafe fn own(number: RawFd) -> OwnedFd {
+    // SAFETY: the caller vouches for it.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}

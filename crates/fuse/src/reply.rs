@@ -1,0 +1,98 @@
+//! The duty to answer: whoever takes a request off the device holds one [`Reply`], and a program
+//! waits until it is used. One that is dropped unused answers with an error, so none is ever lost.
+
+use crate::abi;
+use crate::device::{Device, Sent};
+use std::sync::Arc;
+
+/// An error number, positive as in errno(3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl From<abi::Malformed> for Errno {
+    fn from(_: abi::Malformed) -> Errno {
+        Errno(libc::EPROTO)
+    }
+}
+
+/// The answer that is owed to one request.
+pub struct Reply {
+    device: Arc<Device>,
+    unique: u64,
+    is_owed: bool,
+}
+
+impl Reply {
+    /// For the request `unique`, which was read from `device`.
+    pub fn new(device: Arc<Device>, unique: u64) -> Reply {
+        Reply { device, unique, is_owed: true }
+    }
+
+    /// Answers with what was asked for, or why not. Gives whether somebody has taken it.
+    pub fn send(mut self, answer: Result<&[u8], Errno>) -> bool {
+        self.is_owed = false;
+        let sent = match answer {
+            Ok(payload) => self.write(0, payload),
+            Err(errno) => self.write(errno.0, &[]),
+        };
+        match sent {
+            Sent::Taken => true,
+            Sent::Unwanted => false,
+            Sent::Refused => {
+                // The caller still waits. It must not do so for ever.
+                self.write(libc::EIO, &[]);
+                false
+            }
+        }
+    }
+
+    /// No answer is expected.
+    pub fn not_owed(mut self) {
+        self.is_owed = false;
+    }
+
+    fn write(&self, errno: i32, payload: &[u8]) -> Sent {
+        self.device.send(&abi::out_header(self.unique, -errno, payload.len()), payload)
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if self.is_owed {
+            self.write(libc::EIO, &[]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    /// A device whose other end the test reads.
+    fn device() -> (Arc<Device>, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+        (Arc::new(Device::adopt(OwnedFd::from(ours))), theirs)
+    }
+
+    fn read(mut from: UnixStream) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes).expect("it can be read");
+        bytes
+    }
+
+    #[test]
+    fn a_request_is_answered_once_even_if_its_reply_is_dropped() {
+        let (one, read_one) = device();
+        drop(Reply::new(one, 9));
+        assert_eq!(read(read_one), abi::out_header(9, -libc::EIO, 0));
+        let (two, read_two) = device();
+        assert!(Reply::new(two, 10).send(Ok(b"abc")));
+        assert_eq!(read(read_two), [&abi::out_header(10, 0, 3)[..], b"abc"].concat());
+        let (three, read_three) = device();
+        Reply::new(three, 11).not_owed();
+        assert_eq!(read(read_three), b"");
+    }
+}

@@ -1,0 +1,366 @@
+//! The conversation with the kernel: what is agreed on at the start, and the workers that answer
+//! requests until the mount ends.
+//!
+//! A worker reads a request, has it done on its own thread, and answers: waking another thread would
+//! cost more than most requests take. Before a worker begins with a request it makes sure that
+//! another one reads, so that a slow server, or a caller who has to wait, holds up nobody else. What
+//! may wait without bound (locks) is no worker's business: it goes on as a task.
+
+use crate::abi::{self, Args, Header, Out, init, op};
+use crate::device::{Came, Device};
+use crate::door::Door;
+use crate::fs::{self, Done};
+use crate::reply::{Errno, Reply};
+use crate::{REQUEST_BYTES, THREADS_MAX};
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Requests that the kernel may have under way without anybody waiting for them: read-ahead and
+/// direct I/O. Enough to keep every server of a large volume busy with one stream.
+const BACKGROUND_MAX: u16 = 64;
+
+/// Bytes of a page, as the kernel counts them in requests.
+const PAGE_BYTES: u32 = 4096;
+
+/// Room for a request beyond the data of a write: headers, and names of requests that have them.
+const REQUEST_ROOM: usize = 4096;
+
+/// What the mount wants of the kernel; an older one does without what it does not offer.
+const WANTED: u64 = init::ASYNC_READ
+    | init::BIG_WRITES
+    | init::MAX_PAGES
+    | init::PARALLEL_DIROPS
+    | init::DO_READDIRPLUS
+    | init::READDIRPLUS_AUTO
+    | init::ATOMIC_O_TRUNC
+    | init::AUTO_INVAL_DATA
+    | init::ASYNC_DIO
+    // Set-id bits go at the servers, with the write, truncation or change of owner that takes
+    // them. The kernel would ask for the new mode on behalf of a writer who may not set it.
+    | init::HANDLE_KILLPRIV
+    | init::HANDLE_KILLPRIV_V2
+    // A symlink's target never changes and an inode number is never used again.
+    | init::CACHE_SYMLINKS
+    // Appends are direct I/O; such a file may still be mapped into memory.
+    | init::DIRECT_IO_ALLOW_MMAP
+    | init::EXT;
+
+/// Answers the kernel's first request, by which both sides learn what the other can do.
+///
+/// # Errors
+/// `Unsupported` if the kernel is too old; what the system said otherwise.
+pub fn agree(device: &Arc<Device>) -> io::Result<()> {
+    let mut buffer = vec![0; REQUEST_BYTES as usize + REQUEST_ROOM];
+    loop {
+        let count = match device.receive(&mut buffer)? {
+            Came::Request(count) => count,
+            Came::Nothing => continue,
+            Came::End => return Err(io::Error::other("the mount ended before it began")),
+        };
+        let (header, mut args) = abi::split(&buffer[..count]).map_err(|_| not_understood())?;
+        let reply = Reply::new(device.clone(), header.unique);
+        if header.opcode != op::INIT {
+            reply.send(Err(Errno(libc::EIO)));
+            continue;
+        }
+        let offer = Offer::take(&mut args).map_err(|_| not_understood())?;
+        if offer.major > abi::MAJOR {
+            // It asks again in the version that it is told here.
+            let mut out = Out::new(64);
+            out.u32(abi::MAJOR);
+            out.u32(abi::MINOR_MAX);
+            out.zeros(56);
+            reply.send(Ok(out.written()));
+            continue;
+        }
+        if (offer.major, offer.minor) < (abi::MAJOR, abi::MINOR_MIN) {
+            reply.send(Err(Errno(libc::EPROTO)));
+            let text = format!(
+                "this kernel speaks FUSE {}.{}, a mount needs {}.{} or newer (Linux 5.4)",
+                offer.major,
+                offer.minor,
+                abi::MAJOR,
+                abi::MINOR_MIN
+            );
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        }
+        let mut out = Out::new(64);
+        offer.answer(&mut out);
+        return if reply.send(Ok(out.written())) { Ok(()) } else { Err(not_understood()) };
+    }
+}
+
+fn not_understood() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "the kernel and this program do not understand each other")
+}
+
+/// What the kernel says of itself.
+struct Offer {
+    major: u32,
+    minor: u32,
+    max_readahead: u32,
+    flags: u64,
+}
+
+impl Offer {
+    fn take(args: &mut Args<'_>) -> Result<Offer, abi::Malformed> {
+        let (major, minor) = (args.u32()?, args.u32()?);
+        let (max_readahead, low) = (args.u32()?, args.u32()?);
+        let high = if u64::from(low) & init::EXT != 0 { args.u32()? } else { 0 };
+        Ok(Offer { major, minor, max_readahead, flags: u64::from(high) << 32 | u64::from(low) })
+    }
+
+    fn answer(&self, out: &mut Out) {
+        let flags = WANTED & self.flags;
+        let bytes_max = if flags & init::MAX_PAGES != 0 { REQUEST_BYTES } else { 32 * PAGE_BYTES };
+        out.u32(abi::MAJOR);
+        out.u32(self.minor.min(abi::MINOR_MAX));
+        out.u32(self.max_readahead.min(4 * REQUEST_BYTES));
+        out.u32(flags as u32);
+        out.put(&BACKGROUND_MAX.to_ne_bytes());
+        // From here on the kernel holds writers of pages back.
+        out.put(&(BACKGROUND_MAX / 4 * 3).to_ne_bytes());
+        out.u32(bytes_max);
+        // Times are exact to the nanosecond.
+        out.u32(1);
+        out.put(&((bytes_max / PAGE_BYTES) as u16).to_ne_bytes());
+        out.zeros(2);
+        out.u32((flags >> 32) as u32);
+        out.zeros(28);
+    }
+}
+
+/// A mount that is being served.
+pub struct Session {
+    door: Arc<Door>,
+    /// The descriptor that was mounted; workers have clones of it.
+    device: Arc<Device>,
+    /// Requests served at the same time at most.
+    workers_max: usize,
+    /// Workers beyond this many that would wait for requests end instead.
+    idle_max: usize,
+    crew: Mutex<Crew>,
+    left: Condvar,
+}
+
+/// The workers at this moment.
+#[derive(Default)]
+struct Crew {
+    workers: usize,
+    /// Of these, those that wait for a request.
+    idle: usize,
+    /// The mount has ended.
+    has_ended: bool,
+    /// What ended it, if it was not its unmounting.
+    failure: Option<io::Error>,
+}
+
+impl Session {
+    /// Starts to answer; returns at once. At most `workers_max` requests are served at the same time.
+    ///
+    /// # Errors
+    /// What the system said when it could not start a thread.
+    pub fn start(door: Arc<Door>, device: Arc<Device>, workers_max: usize) -> io::Result<Arc<Session>> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers_max = workers_max.clamp(1, THREADS_MAX);
+        let idle_max = cores.min(workers_max);
+        let (crew, left) = (Mutex::default(), Condvar::new());
+        let session = Arc::new(Session { door, device, workers_max, idle_max, crew, left });
+        session.crew.lock().workers += 1;
+        session.start_worker()?;
+        Ok(session)
+    }
+
+    /// Blocks until the mount has ended and every worker is gone.
+    ///
+    /// # Errors
+    /// What ended it, if it was not its unmounting.
+    pub fn wait(&self) -> io::Result<()> {
+        let mut crew = self.crew.lock();
+        while crew.workers > 0 {
+            self.left.wait(&mut crew);
+        }
+        crew.failure.take().map_or(Ok(()), Err)
+    }
+
+    /// Starts a worker that has been counted already.
+    fn start_worker(self: &Arc<Self>) -> io::Result<()> {
+        let session = self.clone();
+        let life = move || {
+            let _place = Place(&session);
+            if let Err(error) = session.work() {
+                session.crew.lock().failure.get_or_insert(error);
+            }
+        };
+        let started = std::thread::Builder::new().name("aze-mount".into()).spawn(life);
+        if started.is_err() {
+            self.crew.lock().workers -= 1;
+        }
+        started.map(drop)
+    }
+
+    /// The life of a worker.
+    fn work(self: &Arc<Self>) -> io::Result<()> {
+        // Without a clone it works as well, with one lock more in common.
+        let device = Device::clone_of(&self.device).map_or_else(|_| self.device.clone(), Arc::new);
+        let mut buffer = vec![0; REQUEST_BYTES as usize + REQUEST_ROOM];
+        let mut out = Out::new(REQUEST_BYTES as usize + REQUEST_ROOM);
+        while self.may_wait() {
+            let came = device.receive(&mut buffer);
+            match came {
+                Ok(Came::Request(count)) => {
+                    self.have_another_wait();
+                    self.serve(&device, &buffer[..count], &mut out);
+                }
+                Ok(Came::Nothing) => self.crew.lock().idle -= 1,
+                Ok(Came::End) => {
+                    self.crew.lock().has_ended = true;
+                    return Ok(());
+                }
+                // The others go on; when the last one is gone the kernel ends the mount.
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this worker is to wait for a request; it counts as one that does.
+    fn may_wait(&self) -> bool {
+        let mut crew = self.crew.lock();
+        let stays = !crew.has_ended && crew.idle < self.idle_max;
+        if stays {
+            crew.idle += 1;
+        }
+        stays
+    }
+
+    /// Sees to it that a worker is left that reads while the caller is busy.
+    fn have_another_wait(self: &Arc<Self>) {
+        let mut crew = self.crew.lock();
+        crew.idle -= 1;
+        if crew.idle > 0 || crew.workers >= self.workers_max || crew.has_ended {
+            return;
+        }
+        crew.workers += 1;
+        drop(crew);
+        if let Err(error) = self.start_worker() {
+            // Those that are there go on.
+            self.door.journal.say(format_args!("no further thread for the mount: {error}"));
+        }
+    }
+
+    fn serve(&self, device: &Arc<Device>, message: &[u8], out: &mut Out) {
+        let (header, args) = match abi::split(message) {
+            Ok(parts) => parts,
+            Err(abi::Malformed) => {
+                if let Some(unique) = message.get(8..16) {
+                    let unique = u64::from_ne_bytes(unique.try_into().expect("eight bytes"));
+                    Reply::new(device.clone(), unique).send(Err(Errno(libc::EPROTO)));
+                }
+                return self.door.journal.say("the kernel sent a request that cannot be understood");
+            }
+        };
+        let reply = Reply::new(device.clone(), header.unique);
+        out.clear();
+        // A mistake in one operation costs its caller an error (the reply is dropped), not everybody
+        // the mount. Where panics end the process this changes nothing.
+        let door = &self.door;
+        let served = catch_unwind(AssertUnwindSafe(|| answer(door, &header, args, out, reply)));
+        if served.is_err() {
+            self.door.journal.say(format_args!("operation {} of the kernel failed in here", header.opcode));
+        }
+    }
+}
+
+/// Has a request done and answers it.
+fn answer(door: &Arc<Door>, header: &Header, args: Args<'_>, out: &mut Out, reply: Reply) {
+    match fs::act(door, header, args, out) {
+        Ok(Done::Silently) => reply.not_owed(),
+        Ok(Done::Now) => {
+            reply.send(Ok(out.written()));
+        }
+        Ok(Done::Opened(handle)) => {
+            if !reply.send(Ok(out.written())) {
+                // The kernel does not know the handle and will never let go of it.
+                door.files.remove(handle);
+            }
+        }
+        Ok(Done::OpenedDir(handle)) => {
+            if !reply.send(Ok(out.written())) {
+                door.streams.remove(handle);
+            }
+        }
+        Err(errno) => {
+            reply.send(Err(errno));
+        }
+    }
+}
+
+/// A worker's place in the crew, given up however it ends.
+struct Place<'a>(&'a Session);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.crew.lock().workers -= 1;
+        self.0.left.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixDatagram;
+
+    /// What a kernel of this version is answered, and what comes of it here.
+    fn agreed(major: u32, minor: u32, flags: u64) -> (Vec<u8>, io::Result<()>) {
+        let (ours, theirs) = UnixDatagram::pair().expect("a pair of sockets");
+        let device = Arc::new(Device::adopt(OwnedFd::from(ours)));
+        let mut request = Out::new(128);
+        request.u32(104);
+        request.u32(op::INIT);
+        request.u64(1);
+        request.zeros(24);
+        for value in [major, minor, 1 << 17, flags as u32, (flags >> 32) as u32] {
+            request.u32(value);
+        }
+        request.zeros(44);
+        let mut theirs = std::fs::File::from(OwnedFd::from(theirs));
+        theirs.write_all(request.written()).expect("the request is sent");
+        let outcome = agree(&device);
+        let mut answer = vec![0; 256];
+        let count = theirs.read(&mut answer).expect("an answer");
+        answer.truncate(count);
+        (answer, outcome)
+    }
+
+    fn word(bytes: &[u8], at: usize) -> u32 {
+        u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+    }
+
+    #[test]
+    fn a_kernel_gets_what_both_know() {
+        let (answer, outcome) = agreed(7, 45, u64::MAX);
+        outcome.expect("a new kernel will do");
+        assert_eq!(answer.len(), abi::OUT_HEADER_BYTES + 64);
+        let body = &answer[abi::OUT_HEADER_BYTES..];
+        assert_eq!((word(body, 0), word(body, 4)), (7, 45));
+        assert_eq!(u64::from(word(body, 12)) | u64::from(word(body, 32)) << 32, WANTED);
+        assert_eq!((word(body, 20), word(body, 28)), (REQUEST_BYTES, 256), "bytes and pages of a request");
+        let (answer, outcome) = agreed(7, 31, 0);
+        outcome.expect("the oldest kernel will do");
+        let body = &answer[abi::OUT_HEADER_BYTES..];
+        assert_eq!((word(body, 4), word(body, 12), word(body, 20)), (31, 0, 128 * 1024));
+    }
+
+    #[test]
+    fn a_kernel_that_is_too_old_is_told_apart() {
+        let (answer, outcome) = agreed(7, 30, u64::MAX);
+        assert_eq!(answer, abi::out_header(1, -libc::EPROTO, 0));
+        let error = outcome.expect_err("too old");
+        assert_eq!(error.to_string(), "this kernel speaks FUSE 7.30, a mount needs 7.31 or newer (Linux 5.4)");
+    }
+}

@@ -1,0 +1,103 @@
+//! A mount and its process: how it ends, and that no program ever waits for it in vain.
+
+use aze_tests::{PATIENCE, Place, run, wait_until};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+/// The process that serves the mount of a place.
+fn serving(place: &Place, volume: &str) -> u32 {
+    let ran = place.aze(&["status", "--name", volume, "--json"]).ok();
+    let status: serde_json::Value = serde_json::from_str(&ran.out).expect("status is JSON");
+    status["mounts"][0]["process"]["pid"].as_u64().unwrap_or_else(|| panic!("no pid of a mount in {status}")) as u32
+}
+
+fn signal(pid: u32, signal: i32) {
+    // SAFETY: kill(2) takes two numbers and touches no memory.
+    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "signal {signal} to process {pid}");
+}
+
+fn is_mounted(dir: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
+    mounts.lines().any(|line| line.split(' ').nth(4) == dir.to_str())
+}
+
+#[test]
+fn a_killed_mount_tells_programs_and_can_be_cleared_away() {
+    let mut place = Place::new();
+    let volume = place.up(&[]);
+    let mnt = place.mount();
+    fs::write(mnt.join("f"), b"kept").expect("a file");
+    let open = fs::File::open(mnt.join("f")).expect("it opens");
+    signal(serving(&place, &volume), libc::SIGKILL);
+    wait_until("the mount's process is gone", || {
+        fs::metadata(&mnt).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+    });
+    let read = std::io::Read::read(&mut &open, &mut [0; 8]).expect_err("nobody can answer");
+    assert!(matches!(read.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)), "{read}");
+    drop(open);
+    place.aze(&["umount", mnt.to_str().expect("a path")]).ok();
+    assert!(!is_mounted(&mnt));
+    // What was acknowledged is with the servers.
+    assert_eq!(place.aze(&["cat", "aze:/f"]).ok().out, "kept");
+    let again = place.mount();
+    assert_eq!(fs::read(again.join("f")).expect("it can be read"), b"kept");
+}
+
+/// A mount in the foreground; killed if the test fails.
+struct Foreground(Child);
+
+impl Drop for Foreground {
+    fn drop(&mut self) {
+        // It has ended already if all went well.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Foreground {
+    fn start(place: &Place) -> (Foreground, PathBuf) {
+        let dir = place.path("front");
+        fs::create_dir_all(&dir).expect("a directory");
+        let mut command = place.command(&["mount", "--foreground", dir.to_str().expect("a path")]);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("aze starts");
+        let front = Foreground(child);
+        wait_until("it is mounted", || is_mounted(&dir));
+        (front, dir)
+    }
+
+    fn ended(&mut self) -> i32 {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().expect("a child") {
+                return status.code().unwrap_or(-1);
+            }
+            assert!(started.elapsed() < PATIENCE, "a mount in the foreground does not end");
+            std::thread::park_timeout(std::time::Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn a_mount_in_the_foreground_ends_with_a_signal_or_an_unmount() {
+    let place = Place::new();
+    place.up(&[]);
+    for number in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        let (mut front, dir) = Foreground::start(&place);
+        fs::write(dir.join("f"), b"x").expect("a file");
+        signal(front.0.id(), number);
+        assert_eq!(front.ended(), 0, "after signal {number}");
+        assert!(!is_mounted(&dir));
+    }
+    let (mut front, dir) = Foreground::start(&place);
+    run(Command::new("umount").arg(&dir));
+    assert_eq!(front.ended(), 0, "after umount(8)");
+    // In use: it disappears at once and ends when the last program lets go of it.
+    let (mut front, dir) = Foreground::start(&place);
+    let open = fs::File::open(dir.join("f")).expect("it opens");
+    signal(front.0.id(), libc::SIGTERM);
+    wait_until("it is unmounted", || !is_mounted(&dir));
+    drop(open);
+    assert_eq!(front.ended(), 0, "after the last file was closed");
+}
