@@ -118,6 +118,41 @@ assert name(os.stat, f'{mounts[1]}/late') == 'success'
     python(program, &[&one, &two]);
 }
 
+/// An open on one mount showed a file at the length that the kernel had been told of before another
+/// mount wrote or cut it, for up to a second.
+#[test]
+fn an_open_shows_the_length_that_another_mount_has_given() {
+    let (mut place, one) = mounted();
+    let two = place.mount();
+    let program = r#"
+mounts = sys.argv[1:]
+def seen(path):
+    descriptor = os.open(path, os.O_RDONLY)
+    found = os.read(descriptor, 1 << 20), os.fstat(descriptor).st_size
+    os.close(descriptor)
+    return found
+for number in range(60):
+    writer, reader = mounts[number % 2], mounts[1 - number % 2]
+    make(f'{writer}/f', b'first')
+    assert seen(f'{reader}/f') == (b'first', 5), number
+    descriptor = os.open(f'{writer}/f', os.O_WRONLY)
+    os.pwrite(descriptor, b'changed', 200_000)
+    os.close(descriptor)
+    text, size = seen(f'{reader}/f')
+    assert (text[200_000:], size) == (b'changed', 200_007), (number, len(text), size)
+    os.truncate(f'{writer}/f', 3)
+    assert seen(f'{reader}/f') == (b'fir', 3), number
+    os.truncate(f'{writer}/f', 5)
+    assert seen(f'{reader}/f') == (b'fir\0\0', 5), number
+    # Of the same length: pages that were kept from the last open are not.
+    assert seen(f'{reader}/f') == (b'fir\0\0', 5), number
+    with open(f'{writer}/f', 'r+b') as file:
+        file.write(b'other')
+    assert seen(f'{reader}/f') == (b'other', 5), number
+"#;
+    python(program, &[&one, &two]);
+}
+
 #[test]
 fn open_files_outlive_their_names() {
     let (_place, mnt) = mounted();

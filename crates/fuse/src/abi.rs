@@ -3,6 +3,8 @@
 //! Nothing of it is laid over memory: requests are read field by field with [`Args`], replies are
 //! written field by field into an [`Out`], all in the byte order of the machine (fuse(4)).
 
+use crate::told::Version;
+
 /// Major version of the protocol.
 pub const MAJOR: u32 = 7;
 
@@ -83,6 +85,12 @@ pub mod set {
 /// How an open file is treated by the kernel.
 pub mod fopen {
     pub const DIRECT_IO: u32 = 1 << 0;
+    pub const KEEP_CACHE: u32 = 1 << 1;
+}
+
+/// Messages that answer no request; they stand where a reply has its error.
+pub mod notify {
+    pub const INVAL_INODE: i32 = 2;
 }
 
 /// What stands before every request.
@@ -180,17 +188,20 @@ pub fn out_header(unique: u64, error: i32, payload: usize) -> [u8; OUT_HEADER_BY
 pub struct Out {
     bytes: Box<[u8]>,
     len: usize,
+    /// Files whose attributes are in it.
+    pub told: Vec<Version>,
 }
 
 impl Out {
     /// Room for `capacity` bytes.
     pub fn new(capacity: usize) -> Out {
-        Out { bytes: vec![0; capacity].into_boxed_slice(), len: 0 }
+        Out { bytes: vec![0; capacity].into_boxed_slice(), len: 0, told: Vec::new() }
     }
 
     /// Begins anew.
     pub fn clear(&mut self) {
         self.len = 0;
+        self.told.clear();
     }
 
     /// What was written so far.

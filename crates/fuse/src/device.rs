@@ -1,5 +1,6 @@
 //! The device `/dev/fuse` of one mount: requests come out of it, replies go into it.
 
+use crate::abi::{self, notify};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -90,8 +91,9 @@ impl Device {
     pub fn send(&self, header: &[u8], payload: &[u8]) -> Sent {
         loop {
             match (&self.0).write_vectored(&[IoSlice::new(header), IoSlice::new(payload)]) {
+                Ok(count) if count == header.len() + payload.len() => return Sent::Taken,
                 // The kernel takes a reply whole or not at all.
-                Ok(_) => return Sent::Taken,
+                Ok(_) => return Sent::Refused,
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR | libc::EAGAIN) => {}
                     Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED | libc::EPERM) => return Sent::Unwanted,
@@ -99,6 +101,18 @@ impl Device {
                 },
             }
         }
+    }
+
+    /// Has the kernel forget the attributes of an inode, and nothing else. It neither waits for
+    /// anything nor asks for anything, provided that somebody keeps the inode from being given up:
+    /// a program that waits for an open of it, for one.
+    pub fn forget_attrs(&self, node: u64) {
+        let mut message = [0; 24];
+        message[..8].copy_from_slice(&node.to_ne_bytes());
+        // A negative offset leaves the pages alone.
+        message[8..16].copy_from_slice(&(-1i64).to_ne_bytes());
+        // The kernel may not know the inode (any more): then there is nothing to forget.
+        self.send(&abi::out_header(0, notify::INVAL_INODE, message.len()), &message);
     }
 }
 

@@ -4,12 +4,14 @@
 //! than most requests take.
 
 use crate::VALIDITY;
-use crate::abi::Header;
+use crate::abi::{Header, fopen};
+use crate::device::Device;
 use crate::handles::Handles;
 use crate::identity::{self, Callers};
 use crate::journal::Journal;
 use crate::reply::Errno;
 use crate::stream::Stream;
+use crate::told::Told;
 use crate::translate;
 use aze_client::{Access, Aged, Client, File, NewFile};
 use aze_io::Io;
@@ -34,6 +36,9 @@ pub struct Door {
     pub files: Handles<File>,
     /// Open directories.
     pub streams: Handles<Stream>,
+    /// What the kernel was told of files.
+    pub told: Told,
+    device: Arc<Device>,
     runtime: Arc<Runtime>,
     io: Io,
     /// Where failures are told.
@@ -41,14 +46,16 @@ pub struct Door {
 }
 
 impl Door {
-    /// A door to the client's volume.
-    pub fn new(client: Arc<Client>, runtime: Arc<Runtime>) -> Door {
+    /// A door to the client's volume; `device` belongs to the mount.
+    pub fn new(client: Arc<Client>, runtime: Arc<Runtime>, device: Arc<Device>) -> Door {
         let io = runtime.io();
         Door {
             callers: Callers::new(io.clone(), identity::own()),
             journal: Journal::new(io.clone()),
             files: Handles::default(),
             streams: Handles::default(),
+            told: Told::default(),
+            device,
             client,
             runtime,
             io,
@@ -128,8 +135,8 @@ impl Door {
         })
     }
 
-    /// Opens a file; gives its handle.
-    pub fn open_file(&self, request: &Header, target: u64, flags: i32) -> Result<u64, Errno> {
+    /// Opens a file; gives its handle, and how the kernel is to treat it.
+    pub fn open_file(&self, request: &Header, target: u64, flags: i32) -> Result<(u64, u32), Errno> {
         let who = self.callers.who(request);
         let file = self.serve("open of", target, async {
             let file = self.client.open(&who, ino(target), access(flags)).await?;
@@ -138,7 +145,14 @@ impl Door {
             }
             Ok(file)
         })?;
-        Ok(self.files.insert(file))
+        let at_open = self.told.open(&file.attr());
+        if at_open.forget_attrs {
+            // Before the answer, so that whoever has opened the file sees its size. Its program waits
+            // for that answer and keeps the inode, so this does not wait.
+            self.device.forget_attrs(target);
+        }
+        let pages = if at_open.keep_pages { fopen::KEEP_CACHE } else { 0 };
+        Ok((self.files.insert(file), pages))
     }
 
     /// Makes and opens a file; gives its handle.

@@ -6,9 +6,10 @@ use crate::abi::{Args, Header, Out, fopen, op, set};
 use crate::door::{Door, Entry, ino, new_file};
 use crate::reply::Errno;
 use crate::stream::Stream;
+use crate::told::Version;
 use crate::translate;
 use aze_client::{Aged, NewFile};
-use aze_proto::attr::{Change, FileKind, SetTime};
+use aze_proto::attr::{Attr, Change, FileKind, SetTime};
 use aze_proto::limits::NAME_BYTES_MAX;
 use std::sync::Arc;
 
@@ -41,7 +42,7 @@ pub fn act(door: &Door, header: &Header, args: Args<'_>, out: &mut Out) -> Outco
         op::FORGET | op::BATCH_FORGET | op::NOTIFY_REPLY => Ok(Done::Silently),
         // What is under way has a deadline, and is finished.
         op::INTERRUPT => Ok(Done::Silently),
-        op::GETATTR => entry_of(out, door.attr(header, header.node), translate::put_aged),
+        op::GETATTR => attributes(out, door.attr(header, header.node)),
         op::SETATTR => setattr(door, header, args, out),
         op::READLINK => readlink(door, header, out),
         op::SYMLINK => symlink(door, header, args, out),
@@ -68,14 +69,26 @@ pub fn act(door: &Door, header: &Header, args: Args<'_>, out: &mut Out) -> Outco
     }
 }
 
-fn entry_of<T: Into<Aged>>(out: &mut Out, found: Result<T, Errno>, put: impl FnOnce(&mut Out, &Aged)) -> Outcome {
-    put(out, &found?.into());
+/// Answers with what is known of an inode.
+fn attributes<T: Into<Aged>>(out: &mut Out, found: Result<T, Errno>) -> Outcome {
+    let aged = found?.into();
+    tell(out, &aged.attr);
+    translate::put_aged(out, &aged);
     Ok(Done::Now)
 }
 
 /// Answers with what a name means.
 fn named<T: Into<Aged>>(out: &mut Out, found: Result<T, Errno>) -> Outcome {
-    entry_of(out, found, |out, aged| translate::put_entry(out, &aged.attr, VALIDITY.saturating_sub(aged.age)))
+    let aged = found?.into();
+    tell(out, &aged.attr);
+    translate::put_entry(out, &aged.attr, VALIDITY.saturating_sub(aged.age));
+    Ok(Done::Now)
+}
+
+fn tell(out: &mut Out, attr: &Attr) {
+    if attr.kind == FileKind::File {
+        out.told.push(Version::of(attr));
+    }
 }
 
 fn lookup(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
@@ -107,7 +120,7 @@ fn setattr(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> O
         mtime: time(set::MTIME, set::MTIME_NOW, mtime, mtime_ns),
     };
     let (size, handle) = (has(set::SIZE).then_some(size), has(set::HANDLE).then_some(handle));
-    entry_of(out, door.change(header, header.node, size, handle, &change), translate::put_aged)
+    attributes(out, door.change(header, header.node, size, handle, &change))
 }
 
 fn readlink(door: &Door, header: &Header, out: &mut Out) -> Outcome {
@@ -188,8 +201,8 @@ fn link(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outc
 
 fn open(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
     let flags = args.u32()? as i32;
-    let handle = door.open_file(header, header.node, flags)?;
-    put_open(out, handle, open_flags(flags));
+    let (handle, pages) = door.open_file(header, header.node, flags)?;
+    put_open(out, handle, open_flags(flags) | pages);
     Ok(Done::Opened(handle))
 }
 
@@ -198,6 +211,7 @@ fn create(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Ou
     args.skip(8)?;
     let name = args.text()?;
     let (attr, handle) = door.create_file(header, header.node, name, mode, flags)?;
+    tell(out, &attr);
     translate::put_entry(out, &attr, VALIDITY);
     put_open(out, handle, open_flags(flags));
     Ok(Done::Opened(handle))
@@ -267,7 +281,13 @@ fn readdir(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> O
     let (handle, offset, size) = (args.u64()?, args.u64()?, args.u32()?);
     out.room(size as usize).ok_or(Errno(libc::EINVAL))?;
     let plus = header.opcode == op::READDIRPLUS;
-    door.read_dir(header, handle, offset, plus, |entry| put_listed(out, size as usize, plus, &entry))?;
+    door.read_dir(header, handle, offset, plus, |entry| {
+        let fits = put_listed(out, size as usize, plus, &entry);
+        if let Some(attr) = entry.attr.filter(|_| fits) {
+            tell(out, attr);
+        }
+        fits
+    })?;
     Ok(Done::Now)
 }
 

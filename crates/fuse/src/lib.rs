@@ -20,6 +20,7 @@ mod reply;
 mod session;
 pub mod signals;
 mod stream;
+mod told;
 mod translate;
 
 pub use identity::own as own_identity;
@@ -70,8 +71,8 @@ pub struct Mounted {
 pub fn mount(client: Arc<Client>, runtime: Arc<Runtime>, dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
     runtime.background()?;
     let dir = dir.canonicalize()?;
-    let door = Arc::new(door::Door::new(client, runtime));
     let device = Arc::new(mounting::mount(&dir, options)?);
+    let door = Arc::new(door::Door::new(client, runtime, device.clone()));
     let serving = session::agree(&device).and_then(|()| Session::start(door, device, options.threads));
     match serving {
         Ok(session) => {

@@ -276,25 +276,23 @@ impl Session {
 
 /// Has a request done and answers it.
 fn answer(door: &Arc<Door>, header: &Header, args: Args<'_>, out: &mut Out, reply: Reply) {
-    match fs::act(door, header, args, out) {
-        Ok(Done::Silently) => reply.not_owed(),
-        Ok(Done::Now) => {
-            reply.send(Ok(out.written()));
-        }
-        Ok(Done::Opened(handle)) => {
-            if !reply.send(Ok(out.written())) {
-                // The kernel does not know the handle and will never let go of it.
-                door.files.remove(handle);
-            }
-        }
-        Ok(Done::OpenedDir(handle)) => {
-            if !reply.send(Ok(out.written())) {
-                door.streams.remove(handle);
-            }
-        }
+    let done = match fs::act(door, header, args, out) {
+        Ok(Done::Silently) => return reply.not_owed(),
+        Ok(done) => done,
         Err(errno) => {
             reply.send(Err(errno));
+            return;
         }
+    };
+    if reply.send(Ok(out.written())) {
+        out.told.iter().for_each(|version| door.told.tell(*version));
+        return;
+    }
+    // Nobody has taken it: the kernel does not know the handle and will never let go of it.
+    match done {
+        Done::Opened(handle) => drop(door.files.remove(handle)),
+        Done::OpenedDir(handle) => drop(door.streams.remove(handle)),
+        Done::Now | Done::Silently => {}
     }
 }
 
