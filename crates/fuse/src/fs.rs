@@ -246,7 +246,7 @@ fn write(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Out
     let file = door.file(handle)?;
     match flags & libc::O_APPEND {
         0 => door.serve("write to", header.node, file.write(offset, data))?,
-        _ => door.append_file(header, header.node, &file, data)?,
+        _ => door.append_file(header.node, &file, data)?,
     }
     out.u32(size);
     out.zeros(4);

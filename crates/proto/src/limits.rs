@@ -32,6 +32,9 @@ pub const HEAD_BYTES_MAX: u32 = 1 << 20;
 /// Longest payload of a frame: one largest chunk, widened to whole blocks.
 pub const PAYLOAD_BYTES_MAX: u32 = (1 << CHUNK_BITS_MAX) + 2 * BLOCK_BYTES as u32;
 
+/// Longest append: its home keeps the data while it is its turn to wait, so a few must fit in memory.
+pub const APPEND_BYTES_MAX: usize = 4 << 20;
+
 /// Longest name of a directory entry in bytes (POSIX `NAME_MAX` on Linux).
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest target of a symbolic link in bytes (`PATH_MAX` without its terminator).

@@ -187,6 +187,14 @@ wire_enum! {
         62 = DeleteData { ino: Ino },
         /// Home, from a server that may have missed a cut. Reply: `CutIs`.
         63 = CutQuery { ino: Ino, have: Generation },
+
+        /// Home of a file open for writing. The payload goes to the end of the file, in one piece, after
+        /// all appends that the home has taken on before. Reply: `Appended`.
+        110 = Append {
+            ino: Ino,
+            /// One checksum for each block of the payload, counted from its beginning.
+            sums: Vec<u32>,
+        },
     }
 }
 
@@ -210,6 +218,7 @@ impl Request {
                 | Request::DropLink { .. }
                 | Request::SetParent { .. }
                 | Request::CloseDir { .. }
+                | Request::Append { .. }
         )
     }
 
@@ -314,6 +323,8 @@ wire_enum! {
         21 = DoneAt { time: Time },
         /// What a server that may have missed cuts has to drop.
         20 = CutIs { generation: Generation, length: u64, chunk_bits: u8 },
+        /// Data were appended and begin at `offset`.
+        35 = Appended { attr: Attr, offset: u64 },
     }
 }
 

@@ -63,6 +63,8 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("attributes", Reply::Attributes { attr: attr() }.to_bytes()),
         ("listing", Reply::Listing { entries: vec![listed], more: false }.to_bytes()),
         ("refusal", Failure::refused(Refusal::MapStale { epoch: MapEpoch(4) }).to_bytes()),
+        ("append", Request::Append { ino: Ino(9), sums: vec![1, 2] }.to_bytes()),
+        ("appended", Reply::Appended { attr: attr(), offset: 7 }.to_bytes()),
         ("head", seal(&Header { sequence: Sequence(8), ..Header::new(Kind::Request, 2) }, b"body", 3, Some(&[9; 32]))),
     ]
 }
@@ -81,6 +83,12 @@ const GOLDEN: &[(&str, &str)] = &[
     ),
     ("listing", "080001000000c8e9cd5b26b4bd340100610900000000000000040000"),
     ("refusal", "17000000000001010004000000"),
+    ("append", "6e000900000000000000020000000100000002000000"),
+    (
+        "appended",
+        "2300090000001000030008a401000001000000e8030000640000000000000005000000000000000100000000000000\
+         020000000000000003000000000000000400000000000000070000000100000003000000140000000000000000000700000000000000",
+    ),
     (
         "head",
         "415a4b0202000000020000000000000000000000000000000800000000000000000000000000000000000000000000\

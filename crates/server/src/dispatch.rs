@@ -3,6 +3,7 @@
 
 use crate::sabotage::Sabotage;
 use crate::state::Server;
+use crate::turns::Turn;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_meta::{Op, Stamp};
 use aze_proto::frame::{Header, Kind};
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 /// Pause before a write is tried again that found memory full and readers in its way: longer than
 /// it takes to send one chunk.
-const READERS_PAUSE: Duration = Duration::from_millis(1);
+pub(crate) const READERS_PAUSE: Duration = Duration::from_millis(1);
 
 /// One request in progress.
 pub(crate) struct Work {
@@ -33,6 +34,8 @@ pub(crate) struct Work {
     pub(crate) recorded: bool,
     /// Owners of inodes elsewhere, learnt while waiting.
     pub(crate) owners: BTreeMap<Ino, u32>,
+    /// The file's turn, where the request had to wait for it.
+    pub(crate) turn: Option<Turn>,
     /// When whoever asked will have given up, on the monotonic clock.
     pub(crate) deadline_ns: u64,
     pub(crate) responder: Option<Responder>,
@@ -83,6 +86,7 @@ impl Work {
             stamp,
             recorded: false,
             owners: BTreeMap::new(),
+            turn: None,
             deadline_ns: server.io.mono_ns() + server.config.deadline.as_nanos() as u64,
             responder: None,
         }
@@ -108,6 +112,7 @@ impl Work {
             stamp,
             recorded: false,
             owners: BTreeMap::new(),
+            turn: None,
             responder: Some(responder),
         }
     }
@@ -329,6 +334,10 @@ impl Server {
                 self.io.sleep(READERS_PAUSE).await;
                 Ok(())
             }
+            Wait::Turn(ino) => {
+                work.turn = Some(self.take_turn(ino, work.deadline_ns).await?);
+                Ok(())
+            }
         }
     }
 
@@ -391,6 +400,7 @@ impl Server {
             Request::ReadLink { ino } => self.readlink(*ino),
             Request::Holders { .. } => self.holders(work),
             Request::Write { .. } => self.write(work),
+            Request::Append { .. } => self.append(work),
             Request::Read { .. } => self.read(work),
             Request::List { .. } => self.list(work),
             Request::Scan { .. } => self.scan(work),

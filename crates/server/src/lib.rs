@@ -8,6 +8,7 @@
 //! A request runs to completion on the worker that read it. One that must wait (for a directory's
 //! stub, for a locked entry, for another server) becomes a task; no thread is ever parked.
 
+mod append;
 mod clock;
 mod data;
 mod directories;
@@ -28,6 +29,7 @@ mod shards;
 mod state;
 mod status;
 mod truncate;
+mod turns;
 mod wait;
 
 pub use members::start;

@@ -36,8 +36,20 @@ impl Server {
         if server == self.slot() {
             return Box::pin(self.run_local(Work::local(self, shard, request))).await;
         }
+        self.ask_other(server, shard, request, &[], self.config.deadline).await
+    }
+
+    /// Asks another server, with a payload.
+    pub(crate) async fn ask_other(
+        self: &Arc<Self>,
+        server: ServerIndex,
+        shard: ShardId,
+        request: Request,
+        payload: &[u8],
+        deadline: Duration,
+    ) -> Result<Reply, Failure> {
         for _ in 0..MAP_REFRESHES_MAX {
-            match self.ask_once(server, shard, &request, self.config.deadline).await {
+            match self.ask_with(server, shard, &request, payload, deadline).await {
                 Err(Failure { refusal: Some(Refusal::MapStale { .. }), .. }) => self.refresh_map().await?,
                 other => return other,
             }
@@ -55,6 +67,17 @@ impl Server {
         request: &Request,
         deadline: Duration,
     ) -> Result<Reply, Failure> {
+        self.ask_with(server, shard, request, &[], deadline).await
+    }
+
+    async fn ask_with(
+        &self,
+        server: ServerIndex,
+        shard: ShardId,
+        request: &Request,
+        payload: &[u8],
+        deadline: Duration,
+    ) -> Result<Reply, Failure> {
         let map = self.map();
         let info = map
             .server(server)
@@ -68,7 +91,7 @@ impl Server {
             namespace_epoch: self.namespace_epoch(),
             identity: &identity,
             request,
-            payload: &[],
+            payload,
             deadline,
         };
         let answer = self.peers.ask(ask).await?;

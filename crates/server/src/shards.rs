@@ -1,6 +1,7 @@
 //! The shards that live on this server, each under two locks: one for names and inodes, one for
 //! data. Lock order: data, then names, then directories.
 
+use crate::turns::Queue;
 use aze_meta::{EntryKey, Shard};
 use aze_proto::{Incarnation, Ino, Sequence, ServerIndex, SessionId, ShardId, ShardMap};
 use aze_store::{ChunkShard, Store};
@@ -27,6 +28,8 @@ pub(crate) struct Names {
     pub(crate) entry_waiters: BTreeMap<EntryKey, Vec<oneshot::Sender<()>>>,
     /// Holders of the stubs of directories that have their home here.
     pub(crate) holders: BTreeMap<Ino, Holders>,
+    /// Files to which something is being appended, and who waits for the turn.
+    pub(crate) turns: BTreeMap<Ino, Queue>,
 }
 
 /// Who serves entries of a directory.
@@ -89,6 +92,7 @@ impl ShardCell {
             opens: BTreeMap::new(),
             entry_waiters: BTreeMap::new(),
             holders: BTreeMap::new(),
+            turns: BTreeMap::new(),
         };
         ShardCell { id, data: Mutex::new(ChunkShard::new(store.clone())), names: Mutex::new(names) }
     }

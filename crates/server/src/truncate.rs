@@ -5,7 +5,7 @@
 use crate::dispatch::{Output, Work, then};
 use crate::sabotage::Sabotage;
 use crate::state::Server;
-use crate::wait::Attempt;
+use crate::wait::{Attempt, Stop, Wait};
 use aze_meta::access;
 use aze_meta::{Op, Stamp};
 use aze_proto::{Attr, Code, Failure, Generation, Ino, Reply, Request, ServerIndex, ShardId};
@@ -15,8 +15,13 @@ impl Server {
     pub(crate) fn truncate(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
         let Request::Truncate { ino, size, opened } = work.request else { unreachable!("dispatched by its kind") };
         let cell = self.cell(ino.home())?;
+        // Declared before the locks: giving it back takes them.
+        let turn = work.turn.take();
         let mut data = cell.data.lock();
         let mut names = cell.names.lock();
+        if turn.is_none() && names.turns.contains_key(&ino) {
+            return Err(Stop::Wait(Wait::Turn(ino)));
+        }
         let before = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();
         access::check_truncate(&work.identity, &before, opened)?;
         self.drop_set_id(&mut names, ino, work);
@@ -49,7 +54,7 @@ impl Server {
 
     /// Tells every server. One that does not answer makes the truncation fail, but not half: it is
     /// told in the background, and until then asks before it serves the file.
-    async fn cut_everywhere(self: &Arc<Self>, attr: &Attr, size: u64) -> Result<(), Failure> {
+    pub(crate) async fn cut_everywhere(self: &Arc<Self>, attr: &Attr, size: u64) -> Result<(), Failure> {
         if self.config.switches.is(Sabotage::SkipCut) {
             return Ok(());
         }

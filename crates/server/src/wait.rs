@@ -19,6 +19,8 @@ pub(crate) enum Wait {
     Cut(ShardId, Ino),
     /// Memory is full, and what is to be overwritten is being read.
     Readers,
+    /// An append to the file is under way.
+    Turn(Ino),
 }
 
 /// Why an attempt did not succeed.

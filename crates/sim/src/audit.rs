@@ -3,7 +3,7 @@
 
 use crate::cluster::Cluster;
 use crate::plan::{Mix, Plan};
-use crate::work::{Board, ROOT, Worker, files, listing, shared};
+use crate::work::{Board, ROOT, Worker, appends, files, listing, shared};
 use aze_client::Client;
 use aze_proto::limits::SESSION_GRACE_MS;
 use aze_proto::message::Predicate;
@@ -72,6 +72,11 @@ async fn look(worker: Worker, plan: Plan) {
         if let Err(failure) = files::check(&worker, &slot, 0, WHOLE).await {
             judge_missing(&worker, &plan, &slot, &failure);
         }
+    }
+    if let Err(failure) = appends::check(&worker).await
+        && !(plan.mix == Mix::Restarts && matches!(failure.code, Code::Lost))
+    {
+        worker.board.violation(format!("{}: what was appended cannot be read after healing: {failure}", worker.who));
     }
     for slot in worker.board.listings() {
         listing::check(&worker, &slot, 11).await;

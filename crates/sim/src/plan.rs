@@ -85,6 +85,8 @@ pub struct Plan {
     pub rights: bool,
     /// Whether something moves from name to name while others look for it.
     pub moving: bool,
+    /// Tasks that append to one file, each with `file_ops` records.
+    pub append_tasks: usize,
     /// Longest pause between two operations of a task, in microseconds of virtual time.
     pub think_us_max: u64,
     /// Protections removed.
@@ -95,6 +97,8 @@ impl Plan {
     /// The plan of a seed.
     pub fn of(seed: u64) -> Plan {
         let mut rng = SimRng::new(seed, "plan");
+        // Drawn apart, so that seeds go on meaning what they meant.
+        let mut more = SimRng::new(seed, "more of the plan");
         let mix = Mix::draw(&mut rng);
         let servers_min = if matches!(mix, Mix::Restarts | Mix::KeeperDeath) { 2 } else { 1 };
         let servers = rng.between(servers_min, 5) as u16;
@@ -111,6 +115,7 @@ impl Plan {
             listing: rng.chance(500_000),
             rights: rng.chance(500_000),
             moving: rng.chance(500_000),
+            append_tasks: if more.chance(500_000) { more.between(2, 4) as usize } else { 0 },
             think_us_max: *rng.pick(&[300, 3_000, 40_000]),
             switches: Switches::default(),
         }

@@ -6,7 +6,7 @@ use crate::faults;
 use crate::linear::{Verdict, check};
 use crate::names::SHARED_DIR;
 use crate::plan::{Mix, Plan};
-use crate::work::{Board, ROOT, Worker, files, listing, moving, rights, shared};
+use crate::work::{Board, ROOT, Worker, appends, files, listing, moving, rights, shared};
 use aze_client::Client;
 use aze_io::sim::{Faults, Sim};
 use aze_proto::{Failure, Ino};
@@ -121,6 +121,11 @@ async fn begin(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>) -> Resul
         let worker = Worker::new(cluster, board, (0, first.clone()), "setup", 0);
         listing::begin(&worker, first.mkdir_all(&ROOT, listing::LISTED_DIR, 0o755).await?.ino);
     }
+    if plan.append_tasks > 0 {
+        let (root, name) = first.resolve_parent(&ROOT, appends::APPENDED_FILE).await?;
+        let made = first.create(&ROOT, root, &name, &shared::new_file(aze_proto::FileKind::File, true)).await?;
+        appends::begin(board, made.attr.ino);
+    }
     let mut places = Places::default();
     if plan.moving {
         let dir = first.mkdir_all(&ROOT, moving::MOVING_DIR, 0o755).await?.ino;
@@ -155,6 +160,14 @@ async fn work(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>, clients: 
             let reading = files::read(worker(reader, &label), number, plan.file_ops / 2);
             tasks.push(cluster.on_client(reader % clients.len(), reading));
         }
+    }
+    for number in 0..plan.append_tasks {
+        let appending = appends::add(worker(number, &format!("appender {number}")), plan.file_ops, number == 0);
+        tasks.push(cluster.on_client(number % clients.len(), appending));
+    }
+    if plan.append_tasks > 0 {
+        let reading = appends::read(worker(1, "reader of appends"), plan.file_ops / 2);
+        tasks.push(cluster.on_client(1 % clients.len(), reading));
     }
     for slot in board.listings() {
         tasks

@@ -1,5 +1,6 @@
 //! What clients do, and the board on which it is written down.
 
+pub mod appends;
 pub mod files;
 pub mod listing;
 pub mod moving;
@@ -44,6 +45,8 @@ pub struct Board {
     inodes: Mutex<Vec<Id>>,
     files: Mutex<Vec<FileSlot>>,
     listings: Mutex<Vec<listing::Slot>>,
+    /// What was appended to the file of all.
+    pub appends: appends::SharedLog,
 }
 
 /// A part of the tree with a history of its own.
@@ -105,6 +108,7 @@ impl Board {
             inodes: Mutex::default(),
             files: Mutex::default(),
             listings: Mutex::default(),
+            appends: Mutex::default(),
         })
     }
 
