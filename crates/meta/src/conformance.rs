@@ -187,7 +187,7 @@ fn inode(number: u64, step: u64) -> Inode {
         wide: false,
         parent: Ino(0),
     };
-    Inode { attr, target: vec![b'x'; (step % 50) as usize], cuts: Vec::new() }
+    Inode { attr, target: vec![b'x'; (step % 50) as usize], cuts: Vec::new(), rare: Default::default() }
 }
 
 fn lock(step: u64) -> Lock {

@@ -1,6 +1,7 @@
 //! What operations do to names: make, find, remove, set, hold. The rules are those of open(2),
 //! unlink(2), rmdir(2), link(2) and rename(2), as far as one shard can decide them.
 
+use crate::Rare;
 use crate::op::NewFile;
 use crate::shard::{DirDelta, Effects, Shard, Step};
 use crate::tables::{EntryKey, EntryValue, Inode, Lock, Role, Tables};
@@ -202,7 +203,7 @@ impl<T: Tables> Shard<T> {
         if value.kind == FileKind::Directory {
             self.tables.remove_inode(value.ino);
         } else if !self.is_home(value.ino) {
-            effects.drop_link = Some(value.ino);
+            effects.drop_link = Some(self.lose_link(value.ino));
         } else if let Some(attr) = self.lower_links(value.ino, time) {
             effects.orphan = (attr.links == 0).then_some(value.ino);
             effects.attr = Some(attr);
@@ -278,6 +279,6 @@ impl NewFile {
             wide: false,
             parent: if directory { parent } else { Ino(0) },
         };
-        Inode { attr, target, cuts: Vec::new() }
+        Inode { attr, target, cuts: Vec::new(), rare: Rare::default() }
     }
 }

@@ -5,52 +5,10 @@ use crate::op::{AttrSet, CUTS_PENDING_MAX};
 use crate::shard::{Effects, Shard, Step};
 use crate::tables::{Inode, PendingCut, Tables};
 use aze_proto::ids::{Generation, Ino, Time};
-use aze_proto::limits::{FILE_BYTES_MAX, LINKS_MAX};
+use aze_proto::limits::FILE_BYTES_MAX;
 use aze_proto::{Attr, Code, Failure, FileKind, Refusal, Reply};
 
 impl<T: Tables> Shard<T> {
-    pub(crate) fn add_link(&mut self, ino: Ino, time: Time) -> Step {
-        let attr = &self.tables.inode(ino).ok_or(Code::NotFound)?.attr;
-        match attr {
-            // link(2): EPERM for directories.
-            Attr { kind: FileKind::Directory, .. } => {
-                Err(Failure::new(Code::NotPermitted, "directories have one name"))
-            }
-            // The last name is gone: a file that is only held open gets no name again.
-            Attr { links: 0, .. } => Err(Code::NotFound.into()),
-            Attr { links, .. } if *links >= LINKS_MAX => Err(Code::TooManyLinks.into()),
-            _ => self.change(ino, |inode| {
-                inode.attr.links += 1;
-                changed(&mut inode.attr, time);
-            }),
-        }
-    }
-
-    pub(crate) fn drop_link(&mut self, ino: Ino, time: Time) -> Step {
-        match self.here(ino)?.attr {
-            Attr { kind: FileKind::Directory, .. } => {
-                Err(Failure::new(Code::IsDirectory, "a directory's links are not lowered"))
-            }
-            Attr { links: 0, .. } => {
-                Err(Failure::new(Code::NotFound, format!("inode {ino} has no link left to lower")))
-            }
-            _ => {
-                let attr = self.lower_links(ino, time).ok_or_else(|| gone(ino))?;
-                let orphan = (attr.links == 0).then_some(ino);
-                Ok((Reply::Done, Effects { attr: Some(attr), orphan, ..Effects::default() }))
-            }
-        }
-    }
-
-    /// Takes one link from an inode here; its attributes afterwards.
-    pub(crate) fn lower_links(&mut self, ino: Ino, time: Time) -> Option<Attr> {
-        self.tables.update_inode(ino, |inode| {
-            inode.attr.links = inode.attr.links.saturating_sub(1);
-            changed(&mut inode.attr, time);
-            inode.attr.clone()
-        })
-    }
-
     pub(crate) fn set_attr(&mut self, ino: Ino, set: &AttrSet, time: Time) -> Step {
         self.here(ino)?;
         self.change(ino, |inode| {
@@ -152,7 +110,7 @@ impl<T: Tables> Shard<T> {
         }
     }
 
-    fn change(&mut self, ino: Ino, change: impl FnOnce(&mut Inode)) -> Step {
+    pub(crate) fn change(&mut self, ino: Ino, change: impl FnOnce(&mut Inode)) -> Step {
         let attr = self.tables.update_inode(ino, |inode| {
             change(inode);
             inode.attr.clone()
@@ -166,7 +124,7 @@ fn gone(ino: Ino) -> Failure {
     Failure::new(Code::Stale, format!("inode {ino}"))
 }
 
-fn changed(attr: &mut Attr, time: Time) {
+pub(crate) fn changed(attr: &mut Attr, time: Time) {
     attr.ctime = attr.ctime.max(time);
 }
 

@@ -11,10 +11,14 @@ pub mod access;
 pub mod conformance;
 mod entries;
 mod inodes;
+pub mod links;
 pub mod op;
+pub mod rare;
 pub mod shard;
 pub mod tables;
 
+pub use links::{Loose, LostLink};
 pub use op::{AttrSet, NewFile, Op, Outcome, Stamp};
+pub use rare::{PendingLink, Rare};
 pub use shard::{Applied, DirDelta, Effects, Shard};
 pub use tables::{EntryKey, EntryValue, Inode, Lock, PendingCut, PlainTables, Role, Tables};

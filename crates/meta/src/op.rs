@@ -2,7 +2,7 @@
 //! change of it raises [`OP_VERSION`] and adds a golden sample.
 
 use crate::tables::{EntryKey, Lock};
-use aze_proto::ids::{Generation, Ino, MapEpoch, Sequence, SessionId, Time, TxId};
+use aze_proto::ids::{Generation, Ino, MapEpoch, Sequence, SessionId, ShardId, Time, TxId};
 use aze_proto::wire::Blob;
 use aze_proto::{Attr, Failure, FileKind, Reply, wire_enum, wire_struct};
 
@@ -116,10 +116,6 @@ wire_enum! {
             under: Option<TxId>,
             attr: Option<Attr>,
         },
-        /// One more name for an inode here. Reply: `Attributes`.
-        5 = AddLink { ino: Ino },
-        /// One name less for an inode here. Reply: `Done`.
-        6 = DropLink { ino: Ino },
         /// Sets attributes. Reply: `Attributes`.
         7 = SetAttr { ino: Ino, set: AttrSet },
         /// A file has been written up to `end` (0: not at all) in the generation named. Size and
@@ -147,6 +143,21 @@ wire_enum! {
         /// it runs out, and makes it durable before it creates: so no number that a lost tail of
         /// the journal had issued is issued again. Reply: `Done`.
         16 = ReserveInos { count: u64 },
+        /// One more name for an inode here, provisionally, until `LinkEnd`: it is about to be made
+        /// in `shard`, which can be asked. Repeating it is harmless. Reply: `Attributes`.
+        20 = LinkBegin { ino: Ino, tx: TxId, shard: ShardId },
+        /// The name that was announced was made, or not: then the count comes down again. Does
+        /// nothing if it was not announced, or ended before. Reply: `Done`.
+        21 = LinkEnd { ino: Ino, tx: TxId, kept: bool },
+        /// Makes the name announced as `tx`, which is remembered until `LooseEnd`. Reply: `Done`.
+        22 = LinkInsert { key: EntryKey, ino: Ino, kind: FileKind, tx: TxId },
+        /// An inode here has lost a name in another shard, once for each `tx`, which is remembered
+        /// until `LinkForget`. Reply: `Attributes`, or `Done` if the inode is gone.
+        23 = LinkDrop { ino: Ino, tx: TxId },
+        /// `LinkDrop` will not come again. Reply: `Done`.
+        24 = LinkForget { ino: Ino, tx: TxId },
+        /// The inode's home knows what `tx` has done to a name here. Reply: `Done`.
+        25 = LooseEnd { tx: TxId },
     }
 }
 

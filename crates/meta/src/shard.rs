@@ -1,13 +1,15 @@
 //! One shard: its tables, the inode numbers it may issue, the outcomes it remembers, and the
 //! step that changes them. What single operations do is in `entries` (names) and `inodes`.
 
+use crate::links::{Loose, LostLink};
 use crate::op::{INO_BLOCK, Op, Outcome, Stamp};
 use crate::tables::{EntryKey, EntryValue, Inode, Lock, PlainTables, Tables};
-use aze_proto::ids::{Incarnation, Ino, MapEpoch, Sequence, SessionId, ShardId, Time};
+use aze_proto::ids::{Incarnation, Ino, MapEpoch, Sequence, SessionId, ShardId, Time, TxId};
 use aze_proto::message::Victim;
 use aze_proto::retry::{RetryTable, Verdict};
 use aze_proto::wire::Wire;
 use aze_proto::{Attr, Code, Failure, Name, NameHash, Reply};
+use std::collections::BTreeMap;
 
 /// Least counter of a number that a shard issues: 1 is the root's.
 const COUNTER_MIN: u64 = 2;
@@ -35,7 +37,7 @@ pub struct Effects {
     /// was last.
     pub attr: Option<Attr>,
     /// An inode elsewhere has lost this name: its home must lower its link count.
-    pub drop_link: Option<Ino>,
+    pub drop_link: Option<LostLink>,
     /// An inode here has no links left: to be deleted when nobody has it open.
     pub orphan: Option<Ino>,
 }
@@ -63,6 +65,10 @@ pub struct Shard<T: Tables = PlainTables> {
     /// The counter of the next inode number, and the end of the block reserved.
     counter_next: u64,
     counter_end: u64,
+    /// What was done to names here and is not known at the homes of their inodes.
+    pub(crate) loose: BTreeMap<TxId, Loose>,
+    /// The counter of the next transaction that the shard names itself.
+    tx_next: u64,
 }
 
 impl Shard<PlainTables> {
@@ -85,6 +91,8 @@ impl<T: Tables> Shard<T> {
             retries: RetryTable::default(),
             counter_next: COUNTER_MIN,
             counter_end,
+            loose: BTreeMap::new(),
+            tx_next: 0,
         }
     }
 
@@ -141,8 +149,6 @@ impl<T: Tables> Shard<T> {
                 let value = EntryValue { ino: *ino, kind: *kind };
                 self.insert(key, value, *replace, *under, attr.as_ref(), time)
             }
-            Op::AddLink { ino } => self.add_link(*ino, time),
-            Op::DropLink { ino } => self.drop_link(*ino, time),
             Op::SetAttr { ino, set } => self.set_attr(*ino, set, time),
             Op::Report { ino, generation, end, wide } => self.report(*ino, *generation, *end, *wide, time),
             Op::Truncate { ino, size } => self.truncate(*ino, *size, time),
@@ -154,6 +160,14 @@ impl<T: Tables> Shard<T> {
             Op::Record { outcome: Outcome::Success { reply } } => Ok((reply.clone(), Effects::default())),
             Op::Record { outcome: Outcome::Failed { failure } } => Err(failure.clone()),
             Op::ReserveInos { count } => self.reserve(*count),
+            Op::LinkBegin { ino, tx, shard } => self.link_begin(*ino, *tx, *shard, time),
+            Op::LinkEnd { ino, tx, kept } => self.link_end(*ino, *tx, *kept, time),
+            Op::LinkInsert { key, ino, kind, tx } => {
+                self.link_insert(key, EntryValue { ino: *ino, kind: *kind }, *tx, time)
+            }
+            Op::LinkDrop { ino, tx } => self.link_drop(*ino, *tx, time),
+            Op::LinkForget { ino, tx } => self.link_forget(*ino, *tx),
+            Op::LooseEnd { tx } => self.loose_end(*tx),
         }
     }
 
@@ -177,6 +191,13 @@ impl<T: Tables> Shard<T> {
         }
         self.counter_next += 1;
         Ok(ino)
+    }
+
+    /// A name for a transaction that no shard gives twice: made as inode numbers are.
+    pub(crate) fn new_tx(&mut self) -> TxId {
+        self.tx_next += 1;
+        let counter = self.tx_next % (1 << Ino::COUNTER_BITS);
+        TxId(Ino::new(self.id, self.incarnation, counter).map_or(counter, |ino| ino.0))
     }
 
     /// Inode numbers left in the block reserved, see [`Op::ReserveInos`].
@@ -260,12 +281,16 @@ impl<T: Tables> Shard<T> {
     /// were checked and not applied drop some, too. It visits every row.
     pub fn digest(&self) -> u64 {
         let mut bytes = Vec::new();
-        let mut digest = fnv(FNV_BASIS, &[self.counter_next, self.counter_end].map(u64::to_le_bytes).concat());
+        let counters = [self.counter_next, self.counter_end, self.tx_next];
+        let mut digest = fnv(FNV_BASIS, &counters.map(u64::to_le_bytes).concat());
         for (key, value) in self.tables.entries() {
             digest = absorb(digest, &mut bytes, key, &value);
         }
         for inode in self.tables.inodes() {
             digest = absorb(digest, &mut bytes, &inode.attr.ino, inode);
+        }
+        for (tx, loose) in &self.loose {
+            digest = absorb(digest, &mut bytes, tx, loose);
         }
         for (key, lock) in self.tables.locks() {
             digest = absorb(digest, &mut bytes, key, lock);

@@ -3,6 +3,7 @@
 //! floor up; here they are ordered, found, replaced and counted. [`crate::conformance`] is what
 //! every implementation has to pass.
 
+use crate::Rare;
 use aze_proto::ids::{Generation, Incarnation, Ino, ServerIndex, TxId};
 use aze_proto::{Attr, FileKind, Name, NameHash, wire_enum, wire_struct};
 use std::collections::BTreeMap;
@@ -62,6 +63,8 @@ wire_struct! {
         /// length: an older one that a newer one covers is dropped. At most
         /// [`crate::op::CUTS_PENDING_MAX`].
         pub cuts: Vec<PendingCut>,
+        /// What few inodes have.
+        pub rare: Rare,
     }
 }
 

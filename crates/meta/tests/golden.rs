@@ -3,7 +3,7 @@
 
 use aze_meta::op::OP_VERSION;
 use aze_meta::{AttrSet, EntryKey, Lock, NewFile, Op, Outcome, Role, Stamp};
-use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, Sequence, ServerIndex, SessionId, Time, TxId};
+use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, Sequence, ServerIndex, SessionId, ShardId, Time, TxId};
 use aze_proto::wire::{Blob, Wire};
 use aze_proto::{Code, Failure, FileKind, Name, Reply};
 
@@ -34,8 +34,6 @@ fn samples() -> Vec<Op> {
         Op::Create { key: key.clone(), new, exclusive: true },
         Op::Remove { key: key.clone(), only: Some(ino), moved: true, under },
         Op::Insert { key: key.clone(), ino, kind: FileKind::File, replace: true, under, attr: None },
-        Op::AddLink { ino },
-        Op::DropLink { ino },
         Op::SetAttr { ino, set },
         Op::Report { ino, generation: Generation(1), end: 2, wide: true },
         Op::Truncate { ino, size: 3 },
@@ -43,10 +41,16 @@ fn samples() -> Vec<Op> {
         Op::SetParent { ino, parent: Ino(9) },
         Op::Delete { ino },
         Op::Lock { key: key.clone(), lock },
-        Op::Unlock { key, tx: TxId(5) },
+        Op::Unlock { key: key.clone(), tx: TxId(5) },
         Op::Record { outcome: Outcome::Success { reply: Reply::Done } },
         Op::Record { outcome: Outcome::Failed { failure: Failure::new(Code::Busy, "why") } },
         Op::ReserveInos { count: 11 },
+        Op::LinkBegin { ino, tx: TxId(5), shard: ShardId(12) },
+        Op::LinkEnd { ino, tx: TxId(5), kept: true },
+        Op::LinkInsert { key, ino, kind: FileKind::File, tx: TxId(5) },
+        Op::LinkDrop { ino, tx: TxId(5) },
+        Op::LinkForget { ino, tx: TxId(5) },
+        Op::LooseEnd { tx: TxId(5) },
     ]
 }
 

@@ -3,7 +3,7 @@
 //! goes through its encoding into a second shard, which must end up the same.
 
 use aze_meta::op::INO_BLOCK;
-use aze_meta::{Applied, AttrSet, Effects, EntryKey, Lock, NewFile, Op, Outcome, Role, Shard, Stamp};
+use aze_meta::{Applied, AttrSet, Effects, EntryKey, Lock, Loose, LostLink, NewFile, Op, Outcome, Role, Shard, Stamp};
 use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, Sequence, ServerIndex, SessionId, ShardId, Time, TxId};
 use aze_proto::message::Victim;
 use aze_proto::retry::Verdict;
@@ -19,6 +19,9 @@ struct Node {
     target: Vec<u8>,
     /// Every truncation not acknowledged, none left out.
     cuts: Vec<(Generation, u64)>,
+    /// Names announced, and names that went elsewhere.
+    announced: Vec<TxId>,
+    dropped: Vec<TxId>,
 }
 
 #[derive(Default)]
@@ -28,6 +31,9 @@ struct Model {
     locks: Vec<(EntryKey, Lock)>,
     issued: u64,
     reserved_end: u64,
+    /// What happened to names here and is not known elsewhere.
+    loose: Vec<(TxId, Loose)>,
+    lost: u64,
 }
 
 type Answer = Result<(Reply, Effects), Failure>;
@@ -85,18 +91,53 @@ impl Model {
                 self.reserved_end += count;
                 done(Effects::default())
             }
-            Op::AddLink { ino } => {
-                let attr = self.attr(*ino).ok_or(Code::NotFound)?;
-                if is_dir(attr.kind) {
+            Op::LinkBegin { ino, tx, .. } => {
+                let node = self.node(*ino).ok_or(Code::NotFound)?;
+                if node.announced.contains(tx) {
+                    let attr = node.attr.clone();
+                    return there(attr);
+                }
+                if is_dir(node.attr.kind) {
                     return Err(Code::NotPermitted.into());
                 }
-                if attr.links == 0 {
+                if node.attr.links == 0 {
                     return Err(Code::NotFound.into());
                 }
-                self.touch(*ino, time, |node| node.attr.links += 1)
+                self.touch(*ino, time, |node| {
+                    node.attr.links += 1;
+                    node.announced.push(*tx);
+                })
+            }
+            Op::LinkEnd { ino, tx, kept } => {
+                let Some(node) = self.node(*ino).filter(|node| node.announced.contains(tx)) else {
+                    return done(Effects::default());
+                };
+                node.announced.retain(|announced| announced != tx);
+                if *kept {
+                    return done(Effects::default());
+                }
+                let (_, mut effects) = self.touch(*ino, time, |node| node.attr.links -= 1)?;
+                effects.orphan = effects.attr.as_ref().filter(|attr| attr.links == 0).map(|_| *ino);
+                done(effects)
+            }
+            Op::LinkInsert { key, ino, kind, tx } => {
+                let made = self.insert(key, (*ino, *kind), false, None, &None, time)?;
+                self.loose.retain(|(known, _)| known != tx);
+                self.loose.push((*tx, Loose::Made));
+                Ok(made)
+            }
+            Op::LinkForget { ino, tx } => {
+                if let Some(node) = self.node(*ino) {
+                    node.dropped.retain(|dropped| dropped != tx);
+                }
+                done(Effects::default())
+            }
+            Op::LooseEnd { tx } => {
+                self.loose.retain(|(known, _)| known != tx);
+                done(Effects::default())
             }
             Op::Delete { ino } => self.delete(*ino),
-            Op::DropLink { ino } => self.drop_link(*ino, time),
+            Op::LinkDrop { ino, tx } => self.drop_link(*ino, *tx, time),
             other => self.change(other, time),
         }
     }
@@ -201,7 +242,7 @@ impl Model {
             wide: false,
             parent: if is_dir(new.kind) { parent } else { Ino(0) },
         };
-        self.nodes.push(Node { attr: attr.clone(), target, cuts: vec![] });
+        self.nodes.push(Node { attr: attr.clone(), target, cuts: vec![], announced: vec![], dropped: vec![] });
         attr
     }
 
@@ -255,7 +296,11 @@ impl Model {
             }
             self.nodes.retain(|node| node.attr.ino != ino);
         } else if ino.home() != ShardId(0) {
-            effects.drop_link = Some(ino);
+            // Named as inode numbers are, by a counter of the shard.
+            self.lost += 1;
+            let tx = TxId(local(self.lost).0);
+            self.loose.push((tx, Loose::Dropped { ino }));
+            effects.drop_link = Some(LostLink { ino, tx });
         } else if let Some(node) = self.node(ino) {
             node.attr.links = node.attr.links.saturating_sub(1);
             node.attr.ctime = node.attr.ctime.max(time);
@@ -349,17 +394,24 @@ impl Model {
         Ok((reply, Effects::default()))
     }
 
-    fn drop_link(&mut self, ino: Ino, time: Time) -> Answer {
-        let attr = self.attr(ino).ok_or(Code::Stale)?;
+    fn drop_link(&mut self, ino: Ino, tx: TxId, time: Time) -> Answer {
+        let Some(node) = self.node(ino) else { return done(Effects::default()) };
+        let attr = node.attr.clone();
+        if node.dropped.contains(&tx) {
+            return there(attr);
+        }
         if is_dir(attr.kind) {
             return Err(Code::IsDirectory.into());
         }
         if attr.links == 0 {
             return Err(Code::NotFound.into());
         }
-        let (_, mut effects) = self.touch(ino, time, |node| node.attr.links -= 1)?;
+        let (reply, mut effects) = self.touch(ino, time, |node| {
+            node.attr.links -= 1;
+            node.dropped.push(tx);
+        })?;
         effects.orphan = (attr.links == 1).then_some(ino);
-        done(effects)
+        Ok((reply, effects))
     }
 
     fn delete(&mut self, ino: Ino) -> Answer {
@@ -383,11 +435,16 @@ impl Model {
         for node in &self.nodes {
             let inode = shard.inode(node.attr.ino).expect("the inode is in the model");
             assert_eq!((&inode.attr, &inode.target), (&node.attr, &node.target));
+            let announced: Vec<TxId> = inode.rare.get().links.iter().map(|link| link.tx).collect();
+            assert_eq!((&announced, &inode.rare.get().dropped), (&node.announced, &node.dropped));
             for have in (0..=node.attr.generation.0).map(Generation) {
                 let least = node.cuts.iter().filter(|(begun, _)| *begun > have).map(|(_, length)| *length).min();
                 assert_eq!(inode.cut_since(have), least.unwrap_or(u64::MAX), "since {have}");
             }
         }
+        let mut loose = self.loose.clone();
+        loose.sort_by_key(|(tx, _)| *tx);
+        assert!(shard.loose().eq(loose));
         let mut names = self.names.clone();
         names.sort_by(|a, b| a.0.cmp(&b.0));
         for parent in parents() {
@@ -405,6 +462,10 @@ impl Model {
             assert_eq!(shard.lock_of(key), Some(lock));
         }
     }
+}
+
+fn there(attr: Attr) -> Answer {
+    Ok((Reply::Attributes { attr: attr.clone() }, Effects { attr: Some(attr), ..Effects::default() }))
 }
 
 fn delta(key: &EntryKey, entries: i64, subdirs: i64) -> Option<aze_meta::DirDelta> {
@@ -445,6 +506,10 @@ fn txs() -> impl Strategy<Value = Option<TxId>> {
     prop_oneof![4 => Just(None), 1 => (1..3u64).prop_map(|tx| Some(TxId(tx)))]
 }
 
+fn links() -> impl Strategy<Value = TxId> {
+    (100..103u64).prop_map(TxId)
+}
+
 fn times() -> impl Strategy<Value = Time> {
     (0..30u64).prop_map(Time)
 }
@@ -474,6 +539,7 @@ fn name_ops() -> impl Strategy<Value = Op> {
             .prop_map(|(key, only, moved, under)| Op::Remove { key, only, moved, under }),
         4 => (keys(), inos(), kinds(), any::<bool>(), txs())
             .prop_map(|(key, ino, kind, replace, under)| Op::Insert { key, ino, kind, replace, under, attr: None }),
+        2 => (keys(), inos(), kinds(), links()).prop_map(|(key, ino, kind, tx)| Op::LinkInsert { key, ino, kind, tx }),
         2 => (keys(), lock).prop_map(|(key, lock)| Op::Lock { key, lock }),
         1 => (keys(), 1..3u64).prop_map(|(key, tx)| Op::Unlock { key, tx: TxId(tx) }),
         1 => (0..5u64).prop_map(|count| Op::ReserveInos { count }),
@@ -490,8 +556,11 @@ fn inode_ops() -> impl Strategy<Value = Op> {
         .prop_map(|(mode, id, atime, mtime)| AttrSet { mode, uid: id, gid: id, atime, mtime });
     let generations = || prop_oneof![3 => Just(Generation(0)), 1 => (1..3u32).prop_map(Generation)];
     prop_oneof![
-        2 => inos().prop_map(|ino| Op::AddLink { ino }),
-        2 => inos().prop_map(|ino| Op::DropLink { ino }),
+        2 => (inos(), links()).prop_map(|(ino, tx)| Op::LinkBegin { ino, tx, shard: ShardId(1) }),
+        2 => (inos(), links(), any::<bool>()).prop_map(|(ino, tx, kept)| Op::LinkEnd { ino, tx, kept }),
+        2 => (inos(), links()).prop_map(|(ino, tx)| Op::LinkDrop { ino, tx }),
+        1 => (inos(), links()).prop_map(|(ino, tx)| Op::LinkForget { ino, tx }),
+        1 => prop_oneof![links(), (1..4u64).prop_map(|lost| TxId(local(lost).0))].prop_map(|tx| Op::LooseEnd { tx }),
         2 => (inos(), set).prop_map(|(ino, set)| Op::SetAttr { ino, set }),
         3 => (inos(), generations(), 0..100u64, any::<bool>())
             .prop_map(|(ino, generation, end, wide)| Op::Report { ino, generation, end, wide }),

@@ -87,10 +87,13 @@ fn only_shard_0_has_the_root() {
 fn limits_are_errors() {
     let mut shard = shard();
     let ino = create(&mut shard, "a", FileKind::File).ino;
-    for _ in 1..LINKS_MAX {
-        apply(&mut shard, Op::AddLink { ino }).reply.expect("below the limit");
+    for number in 1..u64::from(LINKS_MAX) {
+        let tx = TxId(number);
+        apply(&mut shard, Op::LinkBegin { ino, tx, shard: ShardId(0) }).reply.expect("below the limit");
+        apply(&mut shard, Op::LinkEnd { ino, tx, kept: true }).reply.expect("it was announced");
     }
-    assert_eq!(code(apply(&mut shard, Op::AddLink { ino })), Code::TooManyLinks);
+    let one_more = Op::LinkBegin { ino, tx: TxId(0), shard: ShardId(0) };
+    assert_eq!(code(apply(&mut shard, one_more)), Code::TooManyLinks);
     assert_eq!(code(apply(&mut shard, Op::Truncate { ino, size: FILE_BYTES_MAX + 1 })), Code::TooLarge);
     let report = Op::Report { ino, generation: Generation(0), end: FILE_BYTES_MAX + 1, wide: true };
     assert_eq!(code(apply(&mut shard, report)), Code::TooLarge);
@@ -216,8 +219,9 @@ fn times_of_change_never_move_back() {
     for op in [
         Op::Report { ino, generation: Generation(0), end: 1, wide: false },
         Op::Truncate { ino, size: 0 },
-        Op::AddLink { ino },
-        Op::DropLink { ino },
+        Op::LinkBegin { ino, tx: TxId(1), shard: ShardId(0) },
+        Op::LinkDrop { ino, tx: TxId(2) },
+        Op::LinkEnd { ino, tx: TxId(1), kept: true },
         Op::SetAttr { ino, set: Default::default() },
     ] {
         shard.apply(&op, &early).reply.expect("done");

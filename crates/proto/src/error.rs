@@ -151,6 +151,11 @@ impl Failure {
         Failure { code: Code::Refused, detail: String::new(), refusal: Some(refusal) }
     }
 
+    /// Whether nobody has said what became of the request.
+    pub fn is_silence(&self) -> bool {
+        matches!(self.code, Code::Unreachable | Code::TimedOut | Code::UnknownOutcome | Code::Stopping)
+    }
+
     /// Puts what was being done in front of the story.
     pub fn during(mut self, what: impl fmt::Display) -> Failure {
         self.detail = if self.detail.is_empty() { what.to_string() } else { format!("{what}: {}", self.detail) };

@@ -5,7 +5,7 @@
 //! *home* (the inode's), *chunk* (the chunk's), or none (*server*: the whole server is meant).
 
 use crate::attr::{Attr, Change, FileKind, Identity, Stub};
-use crate::ids::{Generation, Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, Time, TxId};
+use crate::ids::{Generation, Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, ShardId, Time, TxId};
 use crate::name::{Name, NameHash};
 use crate::place::{ServerInfo, ShardMap};
 use crate::wire::Blob;
@@ -163,10 +163,6 @@ wire_enum! {
         50 = Abort { tx: TxId, to_parent: Ino, to_name: Name },
         /// Server, to a coordinator: what became of it? Reply: `TxIs`.
         51 = TxOutcome { tx: TxId },
-        /// Home: one more name. Reply: `Attributes`.
-        52 = AddLink { ino: Ino },
-        /// Home: one name less. Reply: `Done`.
-        53 = DropLink { ino: Ino },
         /// Home of a directory: it has moved. Reply: `Done`.
         54 = SetParent { ino: Ino, parent: Ino },
         /// Home of a directory. Reply: `ParentIs`.
@@ -187,6 +183,16 @@ wire_enum! {
         62 = DeleteData { ino: Ino },
         /// Home, from a server that may have missed a cut. Reply: `CutIs`.
         63 = CutQuery { ino: Ino, have: Generation },
+        /// Home, from the server of a new name in `shard`: one name more, provisionally. Reply: `Attributes`.
+        64 = LinkBegin { ino: Ino, tx: TxId, shard: ShardId },
+        /// Home: whether the name that was announced was made. Repeating it is harmless. Reply: `Done`.
+        65 = LinkEnd { ino: Ino, tx: TxId, kept: bool },
+        /// Home: one name less; done once for each `tx`. Reply: `Attributes`, or `Done` if the inode is gone.
+        66 = LinkDrop { ino: Ino, tx: TxId },
+        /// Home: the answer to `LinkDrop` has arrived. Reply: `Done`.
+        67 = LinkForget { ino: Ino, tx: TxId },
+        /// Shard of a new name, from the inode's home: was it made? Reply: `TxIs`.
+        68 = LinkOutcome { tx: TxId },
 
         /// Home of a file open for writing. The payload goes to the end of the file, in one piece, after
         /// all appends that the home has taken on before. Reply: `Appended`.
@@ -214,8 +220,9 @@ impl Request {
                 | Request::OpenName { .. }
                 | Request::Report { .. }
                 | Request::Write { .. }
-                | Request::AddLink { .. }
-                | Request::DropLink { .. }
+                | Request::LinkBegin { .. }
+                | Request::LinkEnd { .. }
+                | Request::LinkDrop { .. }
                 | Request::SetParent { .. }
                 | Request::CloseDir { .. }
                 | Request::Append { .. }

@@ -117,6 +117,12 @@ impl Work {
         }
     }
 
+    /// What a second half of the request needs to wait, with its rights, time and deadline.
+    pub(crate) fn to_wait(&self, server: &Server) -> Work {
+        let local = Work::local(server, self.header.shard, self.request.clone());
+        Work { identity: self.identity.clone(), stamp: self.stamp, deadline_ns: self.deadline_ns, ..local }
+    }
+
     fn is_recorded_change(&self) -> bool {
         self.stamp.sequence != Sequence(0)
     }
@@ -296,7 +302,7 @@ impl Server {
     }
 
     /// Waits until an attempt is worth repeating.
-    async fn wait_for(self: &Arc<Self>, work: &mut Work, wait: Wait) -> Result<(), Failure> {
+    pub(crate) async fn wait_for(self: &Arc<Self>, work: &mut Work, wait: Wait) -> Result<(), Failure> {
         match wait {
             Wait::Stub(dir) => self.fetch_stub(dir, work.deadline_ns).await,
             Wait::Closing(dir) => match self.directories.wait_closing(dir) {
@@ -445,8 +451,11 @@ impl Server {
             Request::Commit { tx, to_parent, to_name } => self.commit(*tx, *to_parent, to_name, &work.stamp),
             Request::Abort { tx, to_parent, to_name } => self.abort(*tx, *to_parent, to_name),
             Request::TxOutcome { tx } => Ok(Reply::TxIs { committed: self.transactions.outcome(*tx) }.into()),
-            Request::AddLink { .. } => self.add_link(work),
-            Request::DropLink { .. } => self.drop_link(work),
+            Request::LinkBegin { .. } => self.link_begin(work),
+            Request::LinkEnd { .. } => self.link_end(work),
+            Request::LinkDrop { .. } => self.link_drop(work),
+            Request::LinkForget { ino, tx } => self.link_forget(*ino, *tx),
+            Request::LinkOutcome { tx } => self.link_outcome(work.header.shard, *tx),
             Request::SetParent { ino, parent } => self.set_parent(work, *ino, *parent),
             Request::ParentOf { ino } => self.parent_of(*ino),
             Request::CloseDir { dir } => self.close_dir(*dir),

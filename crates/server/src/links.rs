@@ -1,13 +1,28 @@
-//! Hard links: the count at the inode's home goes up before the entry is inserted, so that a crash
-//! in between leaks a count and never leaves a name without a file.
+//! Hard links, and the counts of names that live apart from their inodes.
+//!
+//! The count at the home goes up before the entry is inserted, so that there is never a name without
+//! a file. Whatever is not answered is repeated until it is, and each side remembers what the other
+//! may ask, so that in the end the count is exact: see `aze_meta::links`.
 
 use crate::dispatch::{Output, Work, then};
+use crate::rename::DECISION_PATIENCE;
 use crate::state::Server;
-use crate::wait::Attempt;
+use crate::wait::{Attempt, Stop};
 use aze_meta::access::Want;
-use aze_meta::{EntryKey, Op, Stamp};
-use aze_proto::{Attr, Code, Failure, FileKind, Ino, Reply, Request, ShardId};
+use aze_meta::{EntryKey, LostLink, Op};
+use aze_proto::error::Class;
+use aze_proto::{Attr, Code, Failure, FileKind, Ino, Reply, Request, ShardId, TxId};
 use std::sync::Arc;
+
+/// A name being made for an inode, at the shard of the name.
+struct NewLink {
+    shard: ShardId,
+    key: EntryKey,
+    ino: Ino,
+    tx: TxId,
+    /// The request, as far as waiting needs it.
+    work: Work,
+}
 
 impl Server {
     pub(crate) fn link(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
@@ -20,46 +35,58 @@ impl Server {
             return Err(Code::Exists.into());
         }
         drop(names);
-        let (server, identity, stamp, shard) = (self.clone(), work.identity.clone(), work.stamp, cell.id);
-        then(async move {
-            let Reply::Attributes { attr } = server.ask_shard(ino.home(), Request::AddLink { ino }).await? else {
-                return Err(Failure::new(Code::Malformed, "AddLink was answered with something else"));
-            };
-            let inserted = server.insert_link(shard, &key, &attr, &identity, &stamp);
-            if inserted.is_err() {
-                server.lower_links(ino).await;
-            }
-            inserted.map_err(|failure| failure.during(Server::entry_text(parent, &name)))?;
-            Ok(Reply::Attributes { attr })
-        })
+        let tx = TxId(self.io.random_u64());
+        let link = NewLink { shard: cell.id, key, ino, tx, work: work.to_wait(self) };
+        let server = self.clone();
+        then(async move { server.link_announced(link).await })
     }
 
-    /// The second half: what was found free may have been taken, locked or removed meanwhile; then
-    /// the link fails as if it had come later.
-    fn insert_link(
-        &self,
-        shard: ShardId,
-        key: &EntryKey,
-        attr: &Attr,
-        identity: &aze_proto::Identity,
-        stamp: &Stamp,
-    ) -> Result<(), Failure> {
-        let cell = self.shards.get(shard).ok_or_else(|| Failure::from(Code::Internal))?;
-        let mut names = cell.names.lock();
-        if names.shard.lock_of(key).is_some() {
-            return Err(Failure::new(Code::Busy, "the new name is being renamed or removed; try again"));
+    async fn link_announced(self: &Arc<Self>, mut link: NewLink) -> Result<Reply, Failure> {
+        let NewLink { shard, ino, tx, .. } = link;
+        self.transactions.begin(tx);
+        let attr = match self.ask_shard(ino.home(), Request::LinkBegin { ino, tx, shard }).await {
+            Ok(Reply::Attributes { attr }) => attr,
+            Ok(_) => {
+                self.end_link(&link, false);
+                return Err(Failure::new(Code::Malformed, "LinkBegin was answered with something else"));
+            }
+            Err(failure) if failure.code.class() == Class::Caller => {
+                self.transactions.end(tx);
+                return Err(failure);
+            }
+            Err(failure) => {
+                self.end_link(&link, false);
+                return Err(failure);
+            }
+        };
+        let inserted = self.insert_when_free(&mut link, &attr).await;
+        self.end_link(&link, inserted.is_ok());
+        inserted.map_err(|failure| failure.during(Server::entry_text(link.key.parent, &link.key.name)))?;
+        Ok(Reply::Attributes { attr })
+    }
+
+    /// The second half: what was found free may have been taken meanwhile; what is being renamed or
+    /// removed is waited for.
+    async fn insert_when_free(self: &Arc<Self>, link: &mut NewLink, attr: &Attr) -> Result<(), Failure> {
+        loop {
+            match self.insert_link(link, attr) {
+                Ok(()) => return Ok(()),
+                Err(Stop::Fail(failure)) => return Err(failure),
+                Err(Stop::Wait(wait)) => self.wait_for(&mut link.work, wait).await?,
+            }
         }
+    }
+
+    fn insert_link(&self, link: &NewLink, attr: &Attr) -> Attempt<()> {
+        let (cell, key, parent) = (self.cell(link.shard)?, &link.key, link.key.parent);
+        let mut names = cell.names.lock();
+        self.unlocked(cell, &names, key)?;
         if names.shard.entry(key).is_some() {
             return Err(Code::Exists.into());
         }
-        let parent = key.parent;
-        self.directories.enter_to_add(parent, identity, self.whole_since()).map_err(|stop| match stop {
-            crate::wait::Stop::Fail(failure) => failure,
-            crate::wait::Stop::Wait(_) => Failure::new(Code::Busy, "the directory is changing; try again"),
-        })?;
-        let stamp = self.own_stamp(stamp);
-        let op =
-            Op::Insert { key: key.clone(), ino: attr.ino, kind: attr.kind, replace: false, under: None, attr: None };
+        self.directories.enter_to_add(parent, &link.work.identity, self.whole_since())?;
+        let stamp = self.own_stamp(&link.work.stamp);
+        let op = Op::LinkInsert { key: key.clone(), ino: attr.ino, kind: attr.kind, tx: link.tx };
         match names.shard.apply(&op, &stamp).reply {
             Ok(_) => {
                 self.directories.added(parent, cell.id, false, stamp.time);
@@ -67,13 +94,33 @@ impl Server {
             }
             Err(failure) => {
                 self.directories.not_added(parent);
-                Err(failure)
+                Err(failure.into())
             }
         }
     }
 
-    pub(crate) fn add_link(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::AddLink { ino } = work.request else { unreachable!("dispatched by its kind") };
+    /// Tells the inode's home whether the name was made, in the background, until it knows.
+    fn end_link(self: &Arc<Self>, link: &NewLink, kept: bool) {
+        let (server, NewLink { shard, ino, tx, .. }) = (self.clone(), link);
+        let (shard, ino, tx) = (*shard, *ino, *tx);
+        self.io.spawn(async move {
+            // A home that refuses for good, or is empty, has nothing to settle.
+            drop(server.until_answered(ino.home(), Request::LinkEnd { ino, tx, kept }).await);
+            server.loose_end(shard, tx);
+            server.transactions.end(tx);
+        });
+    }
+
+    fn loose_end(&self, shard: ShardId, tx: TxId) {
+        if let Some(cell) = self.shards.get(shard) {
+            // Forgetting what is not known (any more) is no error.
+            let _ = cell.names.lock().shard.apply(&Op::LooseEnd { tx }, &self.own_stamp(&Default::default())).reply;
+        }
+    }
+
+    /// At the inode's home: a name is about to be made elsewhere.
+    pub(crate) fn link_begin(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::LinkBegin { ino, tx, shard } = work.request else { unreachable!("dispatched by its kind") };
         let mut names = self.cell(ino.home())?.names.lock();
         match names.shard.inode(ino) {
             None => return Err(self.gone(ino).into()),
@@ -83,19 +130,94 @@ impl Server {
             Some(_) => {}
         }
         work.recorded = true;
-        Ok(names.shard.apply(&Op::AddLink { ino }, &work.stamp).reply?.into())
+        let reply = names.shard.apply(&Op::LinkBegin { ino, tx, shard }, &work.stamp).reply?;
+        drop(names);
+        self.watch_link(ino, tx, shard);
+        Ok(reply.into())
     }
 
-    pub(crate) fn drop_link(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::DropLink { ino } = work.request else { unreachable!("dispatched by its kind") };
+    pub(crate) fn link_end(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::LinkEnd { ino, tx, kept } = work.request else { unreachable!("dispatched by its kind") };
         let mut names = self.cell(ino.home())?.names.lock();
         work.recorded = true;
-        let applied = names.shard.apply(&Op::DropLink { ino }, &work.stamp);
+        let applied = names.shard.apply(&Op::LinkEnd { ino, tx, kept }, &work.stamp);
         drop(names);
         if let Some(orphan) = applied.effects.orphan {
             self.delete_if_orphan(orphan);
         }
         Ok(applied.reply?.into())
+    }
+
+    /// Asks what became of a link whose end is not told: whoever makes it may have died.
+    fn watch_link(self: &Arc<Self>, ino: Ino, tx: TxId, shard: ShardId) {
+        let server = self.clone();
+        self.io.spawn(async move {
+            loop {
+                server.io.sleep(DECISION_PATIENCE).await;
+                let pending = server.shards.get(ino.home()).is_some_and(|cell| {
+                    let names = cell.names.lock();
+                    names.shard.inode(ino).is_some_and(|inode| inode.rare.get().links.iter().any(|link| link.tx == tx))
+                });
+                if !pending || server.is_stopping() {
+                    return;
+                }
+                if let Ok(Reply::TxIs { committed: Some(kept) }) =
+                    server.ask_shard(shard, Request::LinkOutcome { tx }).await
+                {
+                    // It is this server's own table: that cannot fail for long.
+                    let _ = server.ask_shard(ino.home(), Request::LinkEnd { ino, tx, kept }).await;
+                }
+            }
+        });
+    }
+
+    /// At the shard of a new name: one that is neither made nor being made was given up.
+    pub(crate) fn link_outcome(&self, shard: ShardId, tx: TxId) -> Attempt<Output> {
+        let made = self.cell(shard)?.names.lock().shard.has_made(tx);
+        let committed = if made { Some(true) } else { self.transactions.outcome(tx) };
+        Ok(Reply::TxIs { committed }.into())
+    }
+
+    /// Takes a name that went in `shard` off the count of an inode elsewhere; goes on in the
+    /// background if its home is silent.
+    pub(crate) async fn lower_links(self: &Arc<Self>, shard: ShardId, lost: LostLink) {
+        let request = Request::LinkDrop { ino: lost.ino, tx: lost.tx };
+        match self.ask_shard(lost.ino.home(), request.clone()).await {
+            Err(failure) if failure.is_silence() => {
+                let server = self.clone();
+                self.io.spawn(async move {
+                    let answer = server.until_answered(lost.ino.home(), request).await;
+                    server.link_dropped(shard, lost, answer);
+                });
+            }
+            answer => self.link_dropped(shard, lost, answer),
+        }
+    }
+
+    /// The home has taken the name off. This side forgets first: otherwise, started again in
+    /// between, it would ask once more when the home does not remember any more.
+    fn link_dropped(self: &Arc<Self>, shard: ShardId, lost: LostLink, answer: Result<Reply, Failure>) {
+        self.loose_end(shard, lost.tx);
+        if matches!(answer, Ok(Reply::Attributes { attr }) if attr.links > 0) {
+            self.persist_shard(lost.ino.home(), Request::LinkForget { ino: lost.ino, tx: lost.tx });
+        }
+    }
+
+    pub(crate) fn link_drop(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::LinkDrop { ino, tx } = work.request else { unreachable!("dispatched by its kind") };
+        let mut names = self.cell(ino.home())?.names.lock();
+        work.recorded = true;
+        let applied = names.shard.apply(&Op::LinkDrop { ino, tx }, &work.stamp);
+        drop(names);
+        if let Some(orphan) = applied.effects.orphan {
+            self.delete_if_orphan(orphan);
+        }
+        Ok(applied.reply?.into())
+    }
+
+    pub(crate) fn link_forget(&self, ino: Ino, tx: TxId) -> Attempt<Output> {
+        let mut names = self.cell(ino.home())?.names.lock();
+        Ok(names.shard.apply(&Op::LinkForget { ino, tx }, &self.own_stamp(&Default::default())).reply?.into())
     }
 
     pub(crate) fn set_parent(self: &Arc<Self>, work: &mut Work, ino: Ino, parent: Ino) -> Attempt<Output> {

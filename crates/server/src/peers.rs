@@ -115,23 +115,34 @@ impl Server {
     /// told about) or this server stops. For what must happen in the end, in the background.
     pub(crate) fn persist(self: &Arc<Self>, server: ServerIndex, shard: ShardId, request: Request) {
         let this = self.clone();
-        self.io.spawn(async move {
-            let incarnation = this.map().server(server).map(|info| info.incarnation);
-            while this.map().server(server).map(|info| info.incarnation) == incarnation && !this.is_stopping() {
-                match this.ask(server, shard, request.clone()).await {
-                    Err(failure)
-                        if matches!(
-                            failure.code,
-                            Code::Unreachable | Code::TimedOut | Code::UnknownOutcome | Code::Stopping
-                        ) =>
-                    {
-                        this.io.sleep(PERSIST_PAUSE).await;
-                    }
-                    // Done, or refused for a reason that will not go away.
-                    _ => return,
-                }
+        // Done, or refused for a reason that will not go away.
+        self.io.spawn(async move { drop(this.persisting(server, shard, request).await) });
+    }
+
+    async fn persisting(
+        self: &Arc<Self>,
+        server: ServerIndex,
+        shard: ShardId,
+        request: Request,
+    ) -> Result<Reply, Failure> {
+        let incarnation = || self.map().server(server).map(|info| info.incarnation);
+        let before = incarnation();
+        loop {
+            let answer = self.ask(server, shard, request.clone()).await;
+            let silent = answer.as_ref().is_err_and(Failure::is_silence);
+            if !silent || incarnation() != before || self.is_stopping() {
+                return answer;
             }
-        });
+            self.io.sleep(PERSIST_PAUSE).await;
+        }
+    }
+
+    /// As [`Self::persist_shard`], for whoever has to know when that is over.
+    pub(crate) async fn until_answered(self: &Arc<Self>, shard: ShardId, request: Request) -> Result<Reply, Failure> {
+        match self.map().server_of(shard) {
+            Some(server) => self.persisting(server, shard, request).await,
+            None => Err(Failure::new(Code::Internal, format!("shard {shard} is on no server"))),
+        }
     }
 
     /// As [`Self::persist`], to the server of a shard.

@@ -9,6 +9,7 @@ use crate::wait::{Attempt, Stop, Wait};
 use aze_meta::access::{self, Want};
 use aze_meta::{EntryKey, EntryValue, Lock, Op, Role, Stamp};
 use aze_proto::{Code, Failure, FileKind, Ino, MapEpoch, Name, Reply, Request, ServerIndex, ShardId, Stub, TxId};
+use futures_channel::oneshot;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,23 +70,13 @@ impl Server {
         }
         match applied.effects.drop_link {
             None => Ok(reply.into()),
-            Some(ino) => {
-                let server = self.clone();
+            Some(lost) => {
+                let (server, shard) = (self.clone(), cell.id);
                 then(async move {
-                    server.lower_links(ino).await;
+                    server.lower_links(shard, lost).await;
                     Ok(reply)
                 })
             }
-        }
-    }
-
-    /// Lowers the link count of an inode elsewhere; goes on in the background if its home is silent.
-    pub(crate) async fn lower_links(self: &Arc<Self>, ino: Ino) {
-        let asked = self.ask_shard(ino.home(), Request::DropLink { ino }).await;
-        if asked.is_err_and(|failure| matches!(failure.code, Code::Unreachable)) {
-            // Only what certainly was not received is sent again: a count that is lowered twice would
-            // delete a file that still has a name. The other way round a count leaks, which a check repairs.
-            self.persist_shard(ino.home(), Request::DropLink { ino });
         }
     }
 
@@ -237,7 +228,14 @@ impl Server {
         }
         let holders = names.holders.entry(dir).or_default();
         if holders.closing {
-            return Err(Failure::new(Code::Busy, "the directory is being removed by somebody else").into());
+            let (sender, decided) = oneshot::channel();
+            holders.waiters.push(sender);
+            let server = self.clone();
+            return then(async move {
+                // Whichever way it was decided, and also if the sender is gone: look again.
+                let _ = decided.await;
+                server.ask_shard(dir.home(), Request::CloseDir { dir }).await
+            });
         }
         holders.closing = true;
         let servers: Vec<ServerIndex> = if self.config.switches.is(Sabotage::SkipDirectoryClose) {
@@ -302,11 +300,13 @@ impl Server {
         let gone = names.shard.inode(dir).is_none();
         let Some(holders) = names.holders.get_mut(&dir) else { return };
         holders.closing = false;
-        for waiter in holders.waiters.drain(..) {
-            let _ = waiter.send(());
-        }
+        let waiters = std::mem::take(&mut holders.waiters);
         if gone {
             names.holders.remove(&dir);
+        }
+        for waiter in waiters {
+            // A waiter that has given up is no concern.
+            let _ = waiter.send(());
         }
     }
 

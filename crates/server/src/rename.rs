@@ -26,7 +26,7 @@ const BUSY_PAUSE_FIRST: Duration = Duration::from_micros(200);
 const BUSY_PAUSE_LAST: Duration = Duration::from_millis(50);
 
 /// How long a locked new name waits for the decision before it asks.
-const DECISION_PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const DECISION_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Directories between a directory and the root, at most; more can only be damage.
 const DEPTH_MAX: usize = 65_536;
@@ -64,7 +64,7 @@ impl Transactions {
         }
     }
 
-    fn begin(&self, tx: TxId) {
+    pub(crate) fn begin(&self, tx: TxId) {
         self.active.lock().insert(tx, false);
     }
 
@@ -72,7 +72,7 @@ impl Transactions {
         self.active.lock().insert(tx, true);
     }
 
-    fn end(&self, tx: TxId) {
+    pub(crate) fn end(&self, tx: TxId) {
         self.active.lock().remove(&tx);
     }
 
@@ -190,8 +190,9 @@ impl Server {
         };
         if entry.kind == FileKind::Directory && plan.changes_parent() {
             if !*has_token {
-                self.ask(self.map().keeper, ShardId(0), Request::TakeToken { tx: plan.tx }).await?;
+                // Given back also if the answer does not come: it may be taken all the same.
                 *has_token = true;
+                self.ask(self.map().keeper, ShardId(0), Request::TakeToken { tx: plan.tx }).await?;
             }
             self.refuse_cycle(entry.ino, plan.to_parent).await?;
             self.check_may_move(plan, entry.ino).await?;
@@ -462,9 +463,9 @@ impl Server {
             self.delete_if_orphan(orphan);
         }
         let Some(replaced) = applied.effects.drop_link.filter(|_| !is_dir) else { return Ok(Reply::Done.into()) };
-        let server = self.clone();
+        let (server, shard) = (self.clone(), cell.id);
         then(async move {
-            server.lower_links(replaced).await;
+            server.lower_links(shard, replaced).await;
             Ok(Reply::Done)
         })
     }

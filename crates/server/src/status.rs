@@ -64,6 +64,8 @@ pub struct Contents {
     pub locks: u64,
     /// Changes being worked on.
     pub running: u64,
+    /// Names made or gone whose inodes' homes do not know it, or that a home still remembers.
+    pub loose: u64,
 }
 
 impl Server {
@@ -77,6 +79,9 @@ impl Server {
             contents.opens.extend(names.opens.iter().map(|(ino, holders)| (*ino, holders.len() as u64)));
             contents.locks += names.shard.locks().count() as u64;
             contents.running += names.running.len() as u64;
+            contents.loose += names.shard.loose().count() as u64;
+            let remembered = names.shard.all_inodes().map(|inode| inode.rare.get());
+            contents.loose += remembered.map(|rare| (rare.links.len() + rare.dropped.len()) as u64).sum::<u64>();
         }
         contents
     }

@@ -52,12 +52,6 @@ impl Mix {
     pub fn loses_answers(self) -> bool {
         !matches!(self, Mix::Quiet | Mix::Clocks | Mix::ClientDeath)
     }
-
-    /// Whether servers may be out of each other's reach for longer than they wait, so that what a
-    /// check would have to repair may be left behind.
-    pub fn may_leak(self) -> bool {
-        matches!(self, Mix::Partitions | Mix::Restarts | Mix::KeeperDeath)
-    }
 }
 
 /// One run.

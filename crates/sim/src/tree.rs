@@ -244,8 +244,9 @@ impl Tree {
             Ret::Failed(code) => {
                 let gone = matches!(op, Op::Link { ino, .. } if self.may_be_gone(*ino))
                     && matches!(code, Code::NotFound | Code::Stale);
-                // Busy says that nothing has happened and asks to try again.
-                if errors.contains(code) || gone || *code == Code::Busy { vec![self.clone()] } else { Vec::new() }
+                // Busy says that nothing has happened and asks to try again; everything but a rename waits.
+                let busy = *code == Code::Busy && matches!(op, Op::Rename { .. });
+                if errors.contains(code) || gone || busy { vec![self.clone()] } else { Vec::new() }
             }
             _ if !errors.is_empty() => Vec::new(),
             Ret::Unknown | Ret::Done => vec![self.after(op, made)],

@@ -1,0 +1,152 @@
+//! Names in one shard of inodes in another, counted exactly whatever dies or is not answered.
+//!
+//! A new name is announced at the inode's home before it is made: the count goes up, and the home
+//! remembers whom to ask whether it was made. A name that goes is remembered where it was until the
+//! home has taken it off the count, which it does once for each transaction, however often it is
+//! told. So whichever message is lost, the two sides agree in the end.
+
+use crate::shard::{Effects, Shard, Step};
+use crate::tables::{EntryKey, EntryValue, Tables};
+use crate::{PendingLink, inodes};
+use aze_proto::ids::{Ino, ShardId, Time, TxId};
+use aze_proto::limits::LINKS_MAX;
+use aze_proto::{Attr, Code, Failure, FileKind, Reply, wire_enum};
+
+wire_enum! {
+    /// What was done to a name here and is not known at the home of its inode.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Loose {
+        /// It was made.
+        1 = Made,
+        /// It went: the home of `ino` must count one less.
+        2 = Dropped { ino: Ino },
+    }
+}
+
+/// An inode elsewhere that has lost a name here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostLink {
+    /// The inode.
+    pub ino: Ino,
+    /// Which name of it, for [`crate::Op::LinkDrop`].
+    pub tx: TxId,
+}
+
+impl<T: Tables> Shard<T> {
+    pub(crate) fn link_begin(&mut self, ino: Ino, tx: TxId, shard: ShardId, time: Time) -> Step {
+        let inode = self.tables.inode(ino).ok_or(Code::NotFound)?;
+        if inode.rare.get().links.iter().any(|link| link.tx == tx) {
+            let attr = inode.attr.clone();
+            return Ok((Reply::Attributes { attr: attr.clone() }, Effects { attr: Some(attr), ..Effects::default() }));
+        }
+        match &inode.attr {
+            // link(2): EPERM for directories.
+            Attr { kind: FileKind::Directory, .. } => {
+                Err(Failure::new(Code::NotPermitted, "directories have one name"))
+            }
+            // The last name is gone: a file that is only held open gets no name again.
+            Attr { links: 0, .. } => Err(Code::NotFound.into()),
+            Attr { links, .. } if *links >= LINKS_MAX => Err(Code::TooManyLinks.into()),
+            _ => self.change(ino, |inode| {
+                inode.attr.links += 1;
+                inode.rare.change(|parts| parts.links.push(PendingLink { tx, shard }));
+                inodes::changed(&mut inode.attr, time);
+            }),
+        }
+    }
+
+    pub(crate) fn link_end(&mut self, ino: Ino, tx: TxId, kept: bool, time: Time) -> Step {
+        let announced = self.tables.update_inode(ino, |inode| {
+            let mut found = false;
+            if !inode.rare.get().links.is_empty() {
+                inode.rare.change(|parts| {
+                    let before = parts.links.len();
+                    parts.links.retain(|link| link.tx != tx);
+                    found = parts.links.len() != before;
+                });
+            }
+            found
+        });
+        let mut effects = Effects::default();
+        if announced == Some(true)
+            && !kept
+            && let Some(attr) = self.lower_links(ino, time)
+        {
+            effects.orphan = (attr.links == 0).then_some(ino);
+            effects.attr = Some(attr);
+        }
+        Ok((Reply::Done, effects))
+    }
+
+    pub(crate) fn link_insert(&mut self, key: &EntryKey, value: EntryValue, tx: TxId, time: Time) -> Step {
+        let step = self.insert(key, value, false, None, None, time)?;
+        self.loose.insert(tx, Loose::Made);
+        Ok(step)
+    }
+
+    pub(crate) fn link_drop(&mut self, ino: Ino, tx: TxId, time: Time) -> Step {
+        let Some(inode) = self.tables.inode(ino) else { return Ok((Reply::Done, Effects::default())) };
+        if inode.rare.get().dropped.contains(&tx) {
+            let attr = inode.attr.clone();
+            return Ok((Reply::Attributes { attr: attr.clone() }, Effects { attr: Some(attr), ..Effects::default() }));
+        }
+        match inode.attr {
+            Attr { kind: FileKind::Directory, .. } => {
+                Err(Failure::new(Code::IsDirectory, "a directory's links are not lowered"))
+            }
+            Attr { links: 0, .. } => {
+                Err(Failure::new(Code::NotFound, format!("inode {ino} has no link left to lower")))
+            }
+            _ => {
+                let (reply, mut effects) = self.change(ino, |inode| {
+                    inode.attr.links -= 1;
+                    inode.rare.change(|parts| parts.dropped.push(tx));
+                    inodes::changed(&mut inode.attr, time);
+                })?;
+                effects.orphan = effects.attr.as_ref().filter(|attr| attr.links == 0).map(|attr| attr.ino);
+                Ok((reply, effects))
+            }
+        }
+    }
+
+    pub(crate) fn link_forget(&mut self, ino: Ino, tx: TxId) -> Step {
+        self.tables.update_inode(ino, |inode| {
+            if !inode.rare.get().dropped.is_empty() {
+                inode.rare.change(|parts| parts.dropped.retain(|dropped| *dropped != tx));
+            }
+        });
+        Ok((Reply::Done, Effects::default()))
+    }
+
+    pub(crate) fn loose_end(&mut self, tx: TxId) -> Step {
+        self.loose.remove(&tx);
+        Ok((Reply::Done, Effects::default()))
+    }
+
+    /// A name here of an inode elsewhere is about to go.
+    pub(crate) fn lose_link(&mut self, ino: Ino) -> LostLink {
+        let tx = self.new_tx();
+        self.loose.insert(tx, Loose::Dropped { ino });
+        LostLink { ino, tx }
+    }
+
+    /// Takes one link from an inode here; its attributes afterwards.
+    pub(crate) fn lower_links(&mut self, ino: Ino, time: Time) -> Option<Attr> {
+        self.tables.update_inode(ino, |inode| {
+            inode.attr.links = inode.attr.links.saturating_sub(1);
+            inodes::changed(&mut inode.attr, time);
+            inode.attr.clone()
+        })
+    }
+
+    /// What was done to names here and is not known at the homes of their inodes: for whoever
+    /// starts the shard again, and for checks.
+    pub fn loose(&self) -> impl Iterator<Item = (TxId, Loose)> {
+        self.loose.iter().map(|(tx, loose)| (*tx, *loose))
+    }
+
+    /// Whether the name announced as `tx` was made here and its inode's home does not know yet.
+    pub fn has_made(&self, tx: TxId) -> bool {
+        self.loose.get(&tx) == Some(&Loose::Made)
+    }
+}

@@ -1,0 +1,63 @@
+//! What few inodes have, apart, so that it costs the many others one pointer.
+
+use aze_proto::ids::{ShardId, TxId};
+use aze_proto::wire::{Input, Malformed, Wire};
+use aze_proto::wire_struct;
+
+wire_struct! {
+    /// A name that is counted and may yet turn out not to have been made.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct PendingLink {
+        /// Which link.
+        pub tx: TxId,
+        /// Where the name is made: this shard knows what became of it.
+        pub shard: ShardId,
+    }
+}
+
+wire_struct! {
+    /// All of it.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Parts {
+        /// Names that are counted and not yet known to be made.
+        pub links: Vec<PendingLink>,
+        /// Names that went, of which those who removed them have no answer yet: so that the same
+        /// name is not taken off the count twice.
+        pub dropped: Vec<TxId>,
+    }
+}
+
+static NOTHING: Parts = Parts { links: Vec::new(), dropped: Vec::new() };
+
+/// What few inodes have; nearly always nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rare(Option<Box<Parts>>);
+
+impl Rare {
+    /// What there is.
+    pub fn get(&self) -> &Parts {
+        self.0.as_deref().unwrap_or(&NOTHING)
+    }
+
+    /// Changes what there is.
+    pub(crate) fn change<R>(&mut self, change: impl FnOnce(&mut Parts) -> R) -> R {
+        let mut parts = self.0.take().unwrap_or_default();
+        let result = change(&mut parts);
+        self.0 = (*parts != NOTHING).then_some(parts);
+        result
+    }
+}
+
+impl Wire for Rare {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.is_some().put(out);
+        if let Some(parts) = &self.0 {
+            parts.put(out);
+        }
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, Malformed> {
+        let parts = <Option<Parts> as Wire>::take(input)?;
+        Ok(Rare(parts.filter(|parts| *parts != NOTHING).map(Box::new)))
+    }
+}
