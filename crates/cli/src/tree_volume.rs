@@ -82,7 +82,8 @@ impl Tree for VolumeTree {
         let attr = self.resolve("open", path, true)?;
         let access = Access { read: true, write: false };
         let what = format!("open {}", self.shown(path));
-        let file = self.session.ask(what, self.session.client.open(&self.session.who, attr.ino, access))?;
+        let file =
+            self.session.ask(what, self.session.client.open_with_contents(&self.session.who, attr.ino, access))?;
         Ok(Box::new(VolumeSource { session: self.session.clone(), file, shown: self.shown(path) }))
     }
 
@@ -187,7 +188,7 @@ struct VolumeSource {
 
 impl Source for VolumeSource {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
-        self.session.ask(format_args!("read {}", self.shown), self.file.read_into(offset, buffer))
+        self.session.ask(format_args!("read {}", self.shown), self.file.read_as_opened(offset, buffer))
     }
 }
 

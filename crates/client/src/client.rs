@@ -5,6 +5,7 @@ use crate::dir_attrs::DirAttrs;
 use crate::dirs::DirCache;
 use crate::flight::Flight;
 use crate::inodes::Inodes;
+use crate::opened::Contents;
 use crate::route::Routes;
 use aze_io::{Addr, Io};
 use aze_proto::handshake::Secret;
@@ -62,6 +63,7 @@ pub(crate) struct Core {
     pub(crate) inodes: Inodes,
     pub(crate) closes: Closes,
     pub(crate) flight: Flight,
+    pub(crate) contents: Contents,
     next_handle: AtomicU64,
 }
 
@@ -70,9 +72,9 @@ impl Core {
         let routes = RwLock::new(Arc::new(Routes::new(map)));
         let (dirs, inodes, closes) = (DirCache::default(), Inodes::default(), Closes::default());
         let dir_attrs = DirAttrs::default();
-        let flight = Flight::default();
+        let (flight, contents) = (Flight::default(), Contents::default());
         let next_handle = AtomicU64::new(1);
-        Arc::new(Core { io, caller, deadline, routes, dirs, dir_attrs, inodes, closes, flight, next_handle })
+        Arc::new(Core { io, caller, deadline, routes, dirs, dir_attrs, inodes, closes, flight, contents, next_handle })
     }
 
     /// A number for an open: never given twice in this session.

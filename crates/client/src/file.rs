@@ -2,10 +2,14 @@
 
 use crate::client::{Client, Core};
 use crate::inodes::Inode;
-use crate::route::{Knowing, Place};
+use crate::names::Entry;
+use crate::opened::Opened;
+use crate::route::{Knowing, Place, Question};
 use aze_proto::error::Class;
+use aze_proto::limits::OPEN_CONTENTS_BYTES_MAX;
 use aze_proto::message::Handle;
-use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Name, Request};
+use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Name, NameHash, Reply, Request};
+use aze_rpc::Answer;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,17 +31,49 @@ pub struct File {
     access: Access,
     handle: Handle,
     closed: AtomicBool,
+    pub(crate) opened: Option<Opened>,
+}
+
+/// How a file is to be opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub(crate) access: Access,
+    /// The contents of a small file shall come along.
+    pub(crate) contents: bool,
+}
+
+impl How {
+    /// The most contents that are asked for; none for whoever does not read.
+    fn limit(self) -> Option<u32> {
+        (self.contents && self.access.read).then_some(OPEN_CONTENTS_BYTES_MAX)
+    }
+}
+
+impl From<Access> for How {
+    fn from(access: Access) -> How {
+        How { access, contents: false }
+    }
 }
 
 impl Core {
-    pub(crate) async fn open(self: &Arc<Self>, who: &Identity, ino: Ino, access: Access) -> Result<Arc<File>, Failure> {
+    pub(crate) async fn open(self: &Arc<Self>, who: &Identity, ino: Ino, how: How) -> Result<Arc<File>, Failure> {
         let handle = self.new_handle();
-        let request = Request::Open { ino, handle, read: access.read, write: access.write };
+        let Access { read, write } = how.access;
+        let request = match how.limit() {
+            Some(contents) => Request::OpenWith { ino, handle, write, contents },
+            None => Request::Open { ino, handle, read, write },
+        };
+        let seen = self.contents.seen(ino.home());
         // Made before the request is sent, so that an open whose reply nobody waits for is closed.
         let unopened = Unopened { core: self, handle: Some(Handle { ino, handle }) };
         let held = self.inodes.get(ino);
-        let opened = self.ask(who, Place::Home(ino), &request).await.and_then(|reply| self.attributes(&request, reply));
-        let attr = match opened {
+        let question =
+            Question { who, place: Place::Home(ino), knowing: Knowing::Latest, request: &request, payload: &[] };
+        let (mut reply, contents) = self.take_contents(self.ask_question(question).await, seen);
+        if let Ok(Reply::OpenedWith { attr, .. }) = reply {
+            reply = Ok(Reply::Attributes { attr });
+        }
+        let attr = match reply.and_then(|reply| self.attributes(&request, reply)) {
             Err(failure) => {
                 if failure.code.class() == Class::Caller {
                     unopened.forget();
@@ -53,7 +89,18 @@ impl Core {
             Ok(attr) => attr,
         };
         unopened.forget();
-        Ok(File::opened(self, who, &attr, access, handle))
+        Ok(File::opened(self, who, &attr, how.access, handle, contents))
+    }
+
+    /// Takes out of the answer to an open what came along; `seen` are the changes before it was asked.
+    fn take_contents(&self, answer: Result<Answer, Failure>, seen: u64) -> (Result<Reply, Failure>, Option<Opened>) {
+        match answer {
+            Ok(Answer { reply: Reply::OpenedWith { attr, sums }, payload, .. }) => {
+                let opened = self.contents.keep(&attr, &sums, payload, seen, self.io.mono_ns());
+                (Ok(Reply::OpenedWith { attr, sums: Vec::new() }), opened)
+            }
+            answer => (answer.map(|answer| answer.reply), None),
+        }
     }
 }
 
@@ -72,19 +119,32 @@ impl Core {
         who: &Identity,
         parent: Ino,
         name: &Name,
-        access: Access,
+        how: How,
         knowing: Knowing,
     ) -> Result<Named, Failure> {
         let handle = self.new_handle();
-        let request = Request::OpenName { parent, name: name.clone(), handle, read: access.read, write: access.write };
-        let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await?;
-        let entry = self.entry(&request, reply)?;
+        let Access { read, write } = how.access;
+        let request = match how.limit() {
+            Some(contents) => Request::OpenNameWith { parent, name: name.clone(), handle, write, contents },
+            None => Request::OpenName { parent, name: name.clone(), handle, read, write },
+        };
+        let shards = self.routes.read().map.shards();
+        let seen = self.contents.seen(NameHash::of(parent, name).shard(shards));
+        let question = Question { who, place: Place::Entry(parent, name), knowing, request: &request, payload: &[] };
+        let (reply, contents) = self.take_contents(self.ask_question(question).await, seen);
+        let entry = match reply? {
+            Reply::OpenedWith { attr, .. } => {
+                self.inodes.learn(&attr);
+                Entry { ino: attr.ino, kind: attr.kind, attr: Some(attr), created: false }
+            }
+            reply => self.entry(&request, reply)?,
+        };
         match &entry.attr {
             _ if entry.kind == FileKind::Symlink => Ok(Named::Link(entry.ino)),
             Some(attr) if entry.kind == FileKind::File => {
-                Ok(Named::Opened(File::opened(self, who, attr, access, handle)))
+                Ok(Named::Opened(File::opened(self, who, attr, how.access, handle, contents)))
             }
-            _ => Ok(Named::Opened(self.open(who, entry.ino, access).await?)),
+            _ => Ok(Named::Opened(self.open(who, entry.ino, how).await?)),
         }
     }
 }
@@ -116,13 +176,28 @@ impl Client {
     /// # Errors
     /// [`Code::AccessDenied`], [`Code::IsDirectory`] (for writing), [`Code::Stale`].
     pub async fn open(&self, who: &Identity, ino: Ino, access: Access) -> Result<Arc<File>, Failure> {
-        self.core.open(who, ino, access).await
+        self.core.open(who, ino, access.into()).await
+    }
+
+    /// Opens a file; the contents of a small one come along, for [`File::read_as_opened`]. One request.
+    ///
+    /// # Errors
+    /// As [`Client::open`].
+    pub async fn open_with_contents(&self, who: &Identity, ino: Ino, access: Access) -> Result<Arc<File>, Failure> {
+        self.core.open(who, ino, How { access, contents: true }).await
     }
 }
 
 impl File {
     /// A file that the home has registered as open.
-    pub(crate) fn opened(core: &Arc<Core>, who: &Identity, attr: &Attr, access: Access, handle: u64) -> Arc<File> {
+    pub(crate) fn opened(
+        core: &Arc<Core>,
+        who: &Identity,
+        attr: &Attr,
+        access: Access,
+        handle: u64,
+        opened: Option<Opened>,
+    ) -> Arc<File> {
         Arc::new(File {
             core: core.clone(),
             inode: core.inodes.open(attr, who),
@@ -130,6 +205,7 @@ impl File {
             access,
             handle: Handle { ino: attr.ino, handle },
             closed: AtomicBool::new(false),
+            opened,
         })
     }
 
@@ -182,6 +258,9 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
+        if let Some(opened) = &self.opened {
+            self.core.contents.drop(opened);
+        }
         if *self.closed.get_mut() {
             return;
         }

@@ -20,6 +20,7 @@ mod flight;
 mod inodes;
 mod list;
 mod names;
+mod opened;
 mod path;
 mod route;
 mod scan;

@@ -167,11 +167,11 @@ impl Core {
         let created = entry.created;
         match (open, &entry.attr) {
             (Some((access, handle)), Some(attr)) if created => {
-                let file = File::opened(self, who, attr, access, handle);
+                let file = File::opened(self, who, attr, access, handle, None);
                 Ok(Created { attr: attr.clone(), created, file: Some(file) })
             }
             (Some((access, _)), _) if entry.kind == FileKind::File => {
-                let file = self.open(who, entry.ino, access).await?;
+                let file = self.open(who, entry.ino, access.into()).await?;
                 Ok(Created { attr: file.attr(), created, file: Some(file) })
             }
             (Some((access, _)), _) if entry.kind == FileKind::Directory && access.write => {

@@ -6,7 +6,7 @@
 //! and the walk is repeated.
 
 use crate::client::{Client, Core};
-use crate::file::{Access, File, Named};
+use crate::file::{Access, File, How, Named};
 use crate::names::{Created, NewFile};
 use crate::route::Knowing;
 use aze_proto::limits::TARGET_BYTES_MAX;
@@ -276,7 +276,7 @@ impl AtEnd for Make<'_> {
 /// Opens what a path leads to.
 struct Open<'a> {
     core: &'a Arc<Core>,
-    access: Access,
+    how: How,
 }
 
 impl AtEnd for Open<'_> {
@@ -285,10 +285,10 @@ impl AtEnd for Open<'_> {
     async fn arrived(&mut self, walk: &mut Walk<'_>, mut at: Arrival) -> Result<Arc<File>, Failure> {
         loop {
             let (parent, name) = match at {
-                Arrival::Directory(dir) => return self.core.open(walk.who, dir, self.access).await,
+                Arrival::Directory(dir) => return self.core.open(walk.who, dir, self.how).await,
                 Arrival::Last(parent, name) => (parent, name),
             };
-            match self.core.open_name(walk.who, parent, &name, self.access, walk.knowing()).await? {
+            match self.core.open_name(walk.who, parent, &name, self.how, walk.knowing()).await? {
                 Named::Opened(file) => return Ok(file),
                 Named::Link(link) => walk.follow(link).await?,
             }
@@ -367,9 +367,26 @@ impl Client {
     /// # Errors
     /// As [`Client::open`] and [`Client::resolve`].
     pub async fn open_path(&self, who: &Identity, path: &[u8], access: Access) -> Result<Arc<File>, Failure> {
+        self.open_path_how(who, path, access.into()).await
+    }
+
+    /// [`Client::open_path`]; the contents of a small file come along, for [`File::read_as_opened`].
+    ///
+    /// # Errors
+    /// As [`Client::open_path`].
+    pub async fn open_path_with_contents(
+        &self,
+        who: &Identity,
+        path: &[u8],
+        access: Access,
+    ) -> Result<Arc<File>, Failure> {
+        self.open_path_how(who, path, How { access, contents: true }).await
+    }
+
+    async fn open_path_how(&self, who: &Identity, path: &[u8], how: How) -> Result<Arc<File>, Failure> {
         let until = self.core.patience();
         loop {
-            match self.core.at_end(who, path, Open { core: &self.core, access }).await {
+            match self.core.at_end(who, path, Open { core: &self.core, how }).await {
                 Err(failure) if failure.code == Code::Stale => self.core.look_again(until, failure).await?,
                 opened => return opened,
             }

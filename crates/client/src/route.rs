@@ -132,6 +132,7 @@ impl Core {
     /// can cure, or the deadline has passed.
     pub(crate) async fn ask_question(&self, question: Question<'_>) -> Result<Answer, Failure> {
         let until = self.patience();
+        let _changing = question.request.changes_contents_of().map(|ino| self.contents.change(ino));
         loop {
             let routes = self.routes.read().clone();
             let (shard, server) = routes.locate(question.place)?;

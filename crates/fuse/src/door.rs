@@ -139,7 +139,11 @@ impl Door {
     pub fn open_file(&self, request: &Header, target: u64, flags: i32) -> Result<(u64, u32), Errno> {
         let who = self.callers.who(request);
         let file = self.serve("open of", target, async {
-            let file = self.client.open(&who, ino(target), access(flags)).await?;
+            // What direct I/O reads is asked of the servers at that moment.
+            let file = match flags & (libc::O_TRUNC | libc::O_DIRECT) {
+                0 => self.client.open_with_contents(&who, ino(target), access(flags)).await?,
+                _ => self.client.open(&who, ino(target), access(flags)).await?,
+            };
             if flags & libc::O_TRUNC != 0 {
                 self.client.truncate(&who, ino(target), 0, Some(&file)).await?;
             }

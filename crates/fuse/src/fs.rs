@@ -232,7 +232,7 @@ fn read(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outc
     let (handle, offset, size) = (args.u64()?, args.u64()?, args.u32()?);
     let file = door.file(handle)?;
     let room = out.room(size as usize).ok_or(Errno(libc::EINVAL))?;
-    let count = door.serve("read of", header.node, file.read_into(offset, room))?;
+    let count = door.serve("read of", header.node, file.read_as_opened(offset, room))?;
     out.filled(count);
     Ok(Done::Now)
 }

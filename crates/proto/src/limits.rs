@@ -57,6 +57,10 @@ pub const RETRY_SECONDS_MAX: u64 = 60;
 /// How long a client tries before it gives up with an error, unless told otherwise.
 pub const DEADLINE_MS_DEFAULT: u32 = 10_000;
 
+/// Longest contents that come along with an open: one unit of storage. More would be read by
+/// whoever opens a file only to look at its beginning.
+pub const OPEN_CONTENTS_BYTES_MAX: u32 = 64 << 10;
+
 /// How long a session may be without any connection before a server drops what it held open.
 pub const SESSION_GRACE_MS: u64 = 10_000;
 

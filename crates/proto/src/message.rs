@@ -201,6 +201,12 @@ wire_enum! {
             /// One checksum for each block of the payload, counted from its beginning.
             sums: Vec<u32>,
         },
+        /// Home. `Open` for reading that also asks for the whole contents of a file of at most
+        /// `contents` bytes. Reply: `OpenedWith`, or as `Open`'s where they do not come along: a
+        /// request that is sent again gets them no second time.
+        125 = OpenWith { ino: Ino, handle: u64, write: bool, contents: u32 },
+        /// Entry shard. `OpenName` in the same way. Reply: `OpenedWith`, or as `OpenName`'s.
+        126 = OpenNameWith { parent: Ino, name: Name, handle: u64, write: bool, contents: u32 },
     }
 }
 
@@ -218,6 +224,8 @@ impl Request {
                 | Request::Truncate { .. }
                 | Request::Open { .. }
                 | Request::OpenName { .. }
+                | Request::OpenWith { .. }
+                | Request::OpenNameWith { .. }
                 | Request::Report { .. }
                 | Request::Write { .. }
                 | Request::LinkBegin { .. }
@@ -227,6 +235,15 @@ impl Request {
                 | Request::CloseDir { .. }
                 | Request::Append { .. }
         )
+    }
+
+    /// The file whose bytes or length it changes on behalf of a user: what a client keeps of its
+    /// contents is outdated from then on.
+    pub fn changes_contents_of(&self) -> Option<Ino> {
+        match self {
+            Request::Write { ino, .. } | Request::Truncate { ino, .. } | Request::Append { ino, .. } => Some(*ino),
+            _ => None,
+        }
     }
 
     /// Whether only servers of the volume may ask it: those with tags from 40 to 99.
@@ -245,6 +262,7 @@ impl Request {
                 | Request::Link { .. }
                 | Request::Rename { .. }
                 | Request::OpenName { .. }
+                | Request::OpenNameWith { .. }
                 | Request::Holders { .. }
                 | Request::List { .. }
                 | Request::Scan { .. }
@@ -332,6 +350,10 @@ wire_enum! {
         20 = CutIs { generation: Generation, length: u64, chunk_bits: u8 },
         /// Data were appended and begin at `offset`.
         35 = Appended { attr: Attr, offset: u64 },
+
+        /// A file is open. The payload is what is stored of it, all of which is in chunk 0, from
+        /// its beginning on, as it was when the file was opened; up to the size the rest is a hole.
+        45 = OpenedWith { attr: Attr, sums: Vec<u32> },
     }
 }
 

@@ -65,6 +65,19 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("refusal", Failure::refused(Refusal::MapStale { epoch: MapEpoch(4) }).to_bytes()),
         ("append", Request::Append { ino: Ino(9), sums: vec![1, 2] }.to_bytes()),
         ("appended", Reply::Appended { attr: attr(), offset: 7 }.to_bytes()),
+        ("open with contents", Request::OpenWith { ino: Ino(9), handle: 5, write: false, contents: 65_536 }.to_bytes()),
+        (
+            "open name with contents",
+            Request::OpenNameWith {
+                parent: Ino::ROOT,
+                name: Name::new(b"a").expect("a name"),
+                handle: 5,
+                write: true,
+                contents: 65_536,
+            }
+            .to_bytes(),
+        ),
+        ("opened with contents", Reply::OpenedWith { attr: attr(), sums: vec![0xdead_beef] }.to_bytes()),
         ("head", seal(&Header { sequence: Sequence(8), ..Header::new(Kind::Request, 2) }, b"body", 3, Some(&[9; 32]))),
     ]
 }
@@ -88,6 +101,14 @@ const GOLDEN: &[(&str, &str)] = &[
         "appended",
         "2300090000001000030008a401000001000000e8030000640000000000000005000000000000000100000000000000\
          020000000000000003000000000000000400000000000000070000000100000003000000140000000000000000000700000000000000",
+    ),
+    ("open with contents", "7d00090000000000000005000000000000000000000100"),
+    ("open name with contents", "7e00010000000000000001006105000000000000000100000100"),
+    (
+        "opened with contents",
+        "2d00090000001000030008a401000001000000e8030000640000000000000005000000000000000100000000000000\
+         02000000000000000300000000000000040000000000000007000000010000000300000014000000000000000000010000\
+         00efbeadde",
     ),
     (
         "head",

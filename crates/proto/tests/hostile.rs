@@ -34,7 +34,7 @@ proptest! {
 
     /// Bytes that begin like a message of every kind get further into the decoders.
     #[test]
-    fn any_bytes_after_a_tag(tag in 1u16..70, rest in prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(255), any::<u8>()], 0..300)) {
+    fn any_bytes_after_a_tag(tag in 1u16..130, rest in prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(255), any::<u8>()], 0..300)) {
         let mut bytes = tag.to_le_bytes().to_vec();
         bytes.extend_from_slice(&rest);
         all(&bytes);

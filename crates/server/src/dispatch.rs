@@ -1,6 +1,7 @@
 //! From an arriving request to its reply: counted, admitted, attempted, carried on as a task if it
 //! must wait, and remembered so that a second copy has no second effect.
 
+use crate::opens::Contents;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::turns::Turn;
@@ -47,6 +48,8 @@ pub(crate) enum Output {
     Reply(Reply),
     /// The reply has been sent, with its payload.
     Sent,
+    /// The file is open; its contents go out with the reply.
+    Contents(Box<Contents>),
     /// The rest takes other servers.
     Then(Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>),
 }
@@ -152,6 +155,7 @@ impl Service for Server {
             Admission::Go => match self.attempt(&mut work) {
                 Ok(Output::Reply(reply)) => self.finish(work, Ok(reply)),
                 Ok(Output::Sent) => {}
+                Ok(Output::Contents(contents)) => self.finish_contents(work, *contents),
                 Err(Stop::Fail(failure)) => self.finish(work, Err(failure)),
                 Ok(Output::Then(rest)) => {
                     let server = self.clone();
@@ -280,6 +284,7 @@ impl Server {
             match self.attempt(&mut work) {
                 Ok(Output::Reply(reply)) => break Ok(reply),
                 Ok(Output::Sent) => return,
+                Ok(Output::Contents(contents)) => return self.finish_contents(work, *contents),
                 Ok(Output::Then(rest)) => break rest.await,
                 Err(Stop::Fail(failure)) => break Err(failure),
                 Err(Stop::Wait(next)) => wait = next,
@@ -294,6 +299,7 @@ impl Server {
             match self.attempt(&mut work) {
                 Ok(Output::Reply(reply)) => return Ok(reply),
                 Ok(Output::Sent) => return Ok(Reply::Done),
+                Ok(Output::Contents(contents)) => return Ok(contents.plain),
                 Ok(Output::Then(rest)) => return rest.await,
                 Err(Stop::Fail(failure)) => return Err(failure),
                 Err(Stop::Wait(wait)) => self.wait_for(&mut work, wait).await?,
@@ -363,7 +369,19 @@ impl Server {
 
     /// Remembers the outcome of a change and replies.
     fn finish(self: &Arc<Self>, mut work: Work, result: Result<Reply, Failure>) {
-        let refused = matches!(&result, Err(failure) if failure.code == Code::Refused);
+        self.remember(&mut work, &result);
+        self.respond(work, result);
+    }
+
+    /// As [`Self::finish`]; what is remembered goes without the contents.
+    fn finish_contents(self: &Arc<Self>, mut work: Work, mut contents: Contents) {
+        let plain = std::mem::replace(&mut contents.plain, Reply::Done);
+        self.remember(&mut work, &Ok(plain));
+        self.respond_contents(work, contents);
+    }
+
+    fn remember(self: &Arc<Self>, work: &mut Work, result: &Result<Reply, Failure>) {
+        let refused = matches!(result, Err(failure) if failure.code == Code::Refused);
         if work.is_recorded_change()
             && let Some(cell) = self.shards.get(work.header.shard)
         {
@@ -378,7 +396,6 @@ impl Server {
             names.running.remove(&(work.stamp.session, work.stamp.sequence));
         }
         work.recorded = true;
-        self.respond(work, result);
     }
 
     fn respond(&self, work: Work, result: Result<Reply, Failure>) {
@@ -397,6 +414,8 @@ impl Server {
             Request::Link { .. } => self.link(work),
             Request::Rename { .. } => self.rename(work),
             Request::OpenName { .. } => self.open_name(work),
+            Request::OpenWith { .. } => self.open_with(work),
+            Request::OpenNameWith { .. } => self.open_name_with(work),
             Request::GetAttr { .. } => self.getattr(work),
             Request::SetAttr { .. } => self.setattr(work),
             Request::Truncate { .. } => self.truncate(work),

@@ -179,7 +179,14 @@ impl Server {
         Ok(Reply::Entry { ino: entry.ino, kind: entry.kind, attr, created: false }.into())
     }
 
-    fn register_open(&self, work: &Work, names: &mut Names, attr: &Attr, handle: u64, want: Want) -> Attempt<()> {
+    pub(crate) fn register_open(
+        &self,
+        work: &Work,
+        names: &mut Names,
+        attr: &Attr,
+        handle: u64,
+        want: Want,
+    ) -> Attempt<()> {
         if !access::may(&work.identity, attr, want) {
             let detail = format!("inode {} of user {}, as user {}", attr.ino, attr.uid, work.identity.uid);
             return Err(Failure::new(Code::AccessDenied, detail).into());

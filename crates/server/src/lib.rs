@@ -20,6 +20,7 @@ mod listing;
 mod members;
 mod names;
 mod namespace;
+mod opens;
 mod peers;
 mod removal;
 mod rename;

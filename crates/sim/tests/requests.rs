@@ -69,6 +69,22 @@ fn the_common_operations_take_one_request_each() {
             let (asked, opened) = requests(&cluster, client.open_path(&ROOT, &path, READ)).await;
             assert_eq!(asked, one("OpenName"), "open of a path");
             assert_eq!(opened.expect("root may open it").read(0, 64).await, Ok(b"a few bytes".to_vec()));
+            let read_whole = async {
+                let file = client.open_path_with_contents(&ROOT, &path, READ).await.expect("root may open it");
+                let mut buffer = [0; 64];
+                let count = file.read_as_opened(0, &mut buffer).await.expect("it can be read");
+                file.close().await.expect("a file that is open can be closed");
+                buffer[..count].to_vec()
+            };
+            let (asked, whole) = requests(&cluster, read_whole).await;
+            assert_eq!((asked, whole), (one("OpenNameWith"), b"a few bytes".to_vec()), "open, read and close");
+            let read_by_number = async {
+                let file = client.open_with_contents(&ROOT, attr.ino, READ).await.expect("root may open it");
+                let mut buffer = [0; 3];
+                assert_eq!((file.read_as_opened(2, &mut buffer).await, &buffer), (Ok(3), b"few"));
+                assert_eq!((file.read_as_opened(99, &mut buffer).await), Ok(0));
+            };
+            assert_eq!(requests(&cluster, read_by_number).await.0, one("OpenWith"), "open by number and read");
             let (asked, gone) = requests(&cluster, client.unlink_path(&ROOT, &path)).await;
             assert_eq!((asked, gone), (one("Unlink"), Ok(())), "unlink");
         }

@@ -90,7 +90,7 @@ impl Ground for OnVolume {
             self.make_file(path, false)?
         } else {
             let (access, path) = (Access { read: true, write: false }, self.at(path));
-            let opened = self.session.client.open_path(&self.session.who, path.as_bytes(), access);
+            let opened = self.session.client.open_path_with_contents(&self.session.who, path.as_bytes(), access);
             self.session.ask(format_args!("open aze:{path}"), opened)?
         };
         Ok(Box::new(VolumeFile { session: self.session.clone(), file, path: self.at(path) }))
@@ -160,7 +160,7 @@ impl Opened for VolumeFile {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
-        self.session.ask(format_args!("read aze:{}", self.path), self.file.read_into(offset, buffer))
+        self.session.ask(format_args!("read aze:{}", self.path), self.file.read_as_opened(offset, buffer))
     }
 
     fn finish(self: Box<Self>) -> Outcome<()> {

@@ -109,7 +109,8 @@ impl Writer<'_> {
                 let len = self.worker.rng.between(1, 200_000) as usize;
                 self.read_back(offset, len).await;
             }
-            85..=94 => self.stat().await,
+            85..=89 => self.stat().await,
+            90..=94 => self.open_again().await,
             _ => {
                 let (worker, file) = (&self.worker, &self.file);
                 // Nothing is promised by a flush that fails.
@@ -168,6 +169,31 @@ impl Writer<'_> {
         {
             self.worker.board.violation(format!("{} reads {} back: {why}", self.worker.who, text(&self.path)));
         }
+    }
+
+    /// Opens the file once more, with the contents if it is small, changes it through the first
+    /// open perhaps, and reads through the second: it must show what this client has done.
+    async fn open_again(&mut self) {
+        let (worker, ino) = (&self.worker, self.file.ino());
+        let name = text(&self.path);
+        let opening = worker.call(|| format!("{name} open again"), worker.client.open_with_contents(&ROOT, ino, READ));
+        let Ok(file) = opening.await else { return };
+        let size = self.bytes.lock().size_max();
+        match self.worker.rng.below(4) {
+            0 => self.write(size / 3, 2000).await,
+            1 => self.truncate(size / 2).await,
+            _ => {}
+        }
+        let mut data = vec![0; size as usize + 3000];
+        let reading = file.read_as_opened(0, &mut data);
+        let result = self.worker.call(|| format!("{name} read as opened"), reading).await;
+        if let Ok(count) = result
+            && let Err(why) = self.bytes.lock().check_read(0, data.len(), &data[..count])
+        {
+            self.worker.board.violation(format!("{} reads what came with {name}: {why}", self.worker.who));
+        }
+        // Closed in the background.
+        drop(file);
     }
 
     async fn stat(&mut self) {
@@ -235,8 +261,18 @@ pub async fn check(worker: &Worker, slot: &FileSlot, offset: u64, len: usize) ->
     let (client, name) = (&worker.client, text(&slot.path));
     let before = slot.bytes.lock().snapshot();
     let attr = worker.call(|| format!("resolve {name}"), client.resolve(&ROOT, &slot.path, true)).await?;
-    let file = worker.call(|| format!("open {name}"), client.open(&ROOT, attr.ino, READ)).await?;
-    let data = worker.call(|| format!("{name} read {len} at {offset}"), file.read(offset, len)).await;
+    let file = worker.call(|| format!("open {name}"), client.open_with_contents(&ROOT, attr.ino, READ)).await?;
+    // As it was when it was opened; the second time, as it is by then.
+    let mut data = vec![0; len];
+    let read = worker.call(|| format!("{name} read {len} at {offset}"), file.read_as_opened(offset, &mut data)).await;
+    let data = read.map(|count| data[..count].to_vec());
+    let between = slot.bytes.lock().snapshot();
+    let again = worker.call(|| format!("{name} read again"), file.read(offset, len)).await;
+    if let Ok(again) = &again
+        && let Err(why) = slot.bytes.lock().since(between).check_read(offset, len, again)
+    {
+        worker.board.violation(format!("{} reads {name} again: {why}", worker.who));
+    }
     let allowed = slot.bytes.lock().since(before);
     if let Err(why) = allowed.check_size(attr.size) {
         worker.board.violation(format!("{} finds {name} with {why}", worker.who));

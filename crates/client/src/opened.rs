@@ -1,0 +1,214 @@
+//! Contents that came along with an open: the whole of a small file, as it was then.
+//!
+//! It alone knows until when they may be shown. They are of the moment of the open, so whoever
+//! was promised no more than that may be answered from them, until this client has begun or ended
+//! a change of a file of the same shard, has heard of newer attributes, or a second has passed.
+
+use crate::client::Core;
+use crate::file::File;
+use aze_proto::limits::OPEN_CONTENTS_BYTES_MAX;
+use aze_proto::sum::first_mismatch;
+use aze_proto::{Attr, Failure, Generation, Ino, ShardId, Time};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// How long contents may be shown: as long as a mount may answer from what it knows.
+const VALID_NS: u64 = 1_000_000_000;
+
+/// Contents kept for all open files of a client together; beyond, the oldest go.
+const KEPT_BYTES_MAX: usize = 16 << 20;
+
+/// Counters of changes; files of different shards may share one.
+const COUNTERS: usize = 256;
+
+pub(crate) struct Contents {
+    /// Changes begun, and again when they ended, by the home shard of the file.
+    changes: Vec<AtomicU64>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    next: u64,
+    bytes: usize,
+    files: BTreeMap<u64, Arc<Vec<u8>>>,
+}
+
+/// What a file knows of the contents that came with it.
+pub(crate) struct Opened {
+    key: u64,
+    seen: u64,
+    until_ns: u64,
+    version: Version,
+}
+
+/// Whatever a change of a file moves.
+type Version = (Generation, Time, u64);
+
+fn version(attr: &Attr) -> Version {
+    (attr.generation, attr.ctime, attr.size)
+}
+
+/// A change of a file's contents by this client, from before it is sent until nobody waits for it
+/// any more.
+pub(crate) struct Changing<'a>(&'a AtomicU64);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+impl Default for Contents {
+    fn default() -> Contents {
+        Contents { changes: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(), kept: Mutex::default() }
+    }
+}
+
+impl Contents {
+    fn counter(&self, shard: ShardId) -> &AtomicU64 {
+        &self.changes[shard.0 as usize % COUNTERS]
+    }
+
+    /// What this client has changed so far, to be looked at before an open is sent.
+    pub(crate) fn seen(&self, shard: ShardId) -> u64 {
+        self.counter(shard).load(SeqCst)
+    }
+
+    /// Notes a change for as long as what is given lives.
+    pub(crate) fn change(&self, ino: Ino) -> Changing<'_> {
+        let counter = self.counter(ino.home());
+        counter.fetch_add(1, SeqCst);
+        Changing(counter)
+    }
+
+    /// Keeps what came along with an open, if it is sound.
+    pub(crate) fn keep(&self, attr: &Attr, sums: &[u32], mut bytes: Vec<u8>, seen: u64, now_ns: u64) -> Option<Opened> {
+        if attr.size > u64::from(OPEN_CONTENTS_BYTES_MAX) || first_mismatch(0, &bytes, sums).is_some() {
+            return None;
+        }
+        bytes.resize(attr.size as usize, 0);
+        let mut kept = self.kept.lock();
+        let key = kept.next;
+        kept.next += 1;
+        kept.bytes += bytes.len();
+        kept.files.insert(key, Arc::new(bytes));
+        while kept.bytes > KEPT_BYTES_MAX
+            && let Some((_, oldest)) = kept.files.pop_first()
+        {
+            kept.bytes -= oldest.len();
+        }
+        Some(Opened { key, seen, until_ns: now_ns.saturating_add(VALID_NS), version: version(attr) })
+    }
+
+    /// Lets go of contents.
+    pub(crate) fn drop(&self, opened: &Opened) {
+        let mut kept = self.kept.lock();
+        if let Some(bytes) = kept.files.remove(&opened.key) {
+            kept.bytes -= bytes.len();
+        }
+    }
+
+    /// The contents, if they may still be shown of a file with these attributes.
+    fn valid(&self, opened: &Opened, attr: &Attr, now_ns: u64) -> Option<Arc<Vec<u8>>> {
+        let valid =
+            now_ns < opened.until_ns && version(attr) == opened.version && self.seen(attr.ino.home()) == opened.seen;
+        valid.then(|| self.kept.lock().files.get(&opened.key).cloned()).flatten()
+    }
+}
+
+impl Core {
+    fn read_opened(&self, opened: &Opened, attr: &Attr, offset: u64, buf: &mut [u8]) -> Option<usize> {
+        let Some(bytes) = self.contents.valid(opened, attr, self.io.mono_ns()) else {
+            self.contents.drop(opened);
+            return None;
+        };
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+        let count = buf.len().min(bytes.len() - start);
+        buf[..count].copy_from_slice(&bytes[start..start + count]);
+        if count < buf.len() {
+            // The end was seen: nobody asks for more.
+            self.contents.drop(opened);
+        }
+        Some(count)
+    }
+}
+
+impl File {
+    /// As [`File::read_into`], but what came along with the open may be shown as it was then, for
+    /// up to a second: changes of other clients since the open need not be seen, those of this
+    /// client are. For whoever was promised what was there when the file was opened, as mounts
+    /// promise it, or has opened it for this read.
+    ///
+    /// # Errors
+    /// As [`File::read_into`].
+    pub async fn read_as_opened(&self, offset: u64, buf: &mut [u8]) -> Result<usize, Failure> {
+        if let Some(opened) = &self.opened
+            && let Some(count) = self.core.read_opened(opened, &self.inode.attr(), offset, buf)
+        {
+            return Ok(count);
+        }
+        self.read_into(offset, buf).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inodes::tests::attr;
+    use aze_proto::sum::piece_sums;
+
+    fn kept(contents: &Contents, size: u64, bytes: &[u8]) -> Option<Opened> {
+        let seen = contents.seen(Ino(9).home());
+        contents.keep(&attr(size, 0, 5), &piece_sums(0, bytes), bytes.to_vec(), seen, 100)
+    }
+
+    #[test]
+    fn contents_are_shown_until_something_changes_or_a_second_has_passed() {
+        let contents = Contents::default();
+        let opened = kept(&contents, 7, b"hello").expect("sound");
+        let shown = contents.valid(&opened, &attr(7, 0, 5), 101).expect("nothing has changed");
+        assert_eq!(shown.as_slice(), b"hello\0\0", "what is not stored is a hole");
+        for newer in [attr(8, 0, 5), attr(7, 1, 5), attr(7, 0, 6)] {
+            assert!(contents.valid(&opened, &newer, 101).is_none());
+        }
+        assert!(contents.valid(&opened, &attr(7, 0, 5), 100 + VALID_NS).is_none());
+        let other = contents.change(Ino::new(ShardId(1), aze_proto::Incarnation(1), 1).expect("a number"));
+        drop(other);
+        assert!(contents.valid(&opened, &attr(7, 0, 5), 101).is_some(), "another shard's file");
+        let changing = contents.change(Ino(9));
+        assert!(contents.valid(&opened, &attr(7, 0, 5), 101).is_none());
+        let late = kept(&contents, 5, b"hello").expect("sound");
+        drop(changing);
+        assert!(contents.valid(&late, &attr(5, 0, 5), 101).is_none(), "opened before the change ended");
+    }
+
+    #[test]
+    fn what_is_damaged_or_too_long_is_not_kept() {
+        let contents = Contents::default();
+        let (sums, damaged) = (piece_sums(0, b"hello"), b"hellO".to_vec());
+        assert!(contents.keep(&attr(5, 0, 5), &sums, damaged, 0, 0).is_none());
+        assert!(
+            contents
+                .keep(&attr(u64::from(OPEN_CONTENTS_BYTES_MAX) + 1, 0, 5), &sums, b"hello".to_vec(), 0, 0)
+                .is_none()
+        );
+        assert!(contents.kept.lock().files.is_empty());
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_the_oldest_goes_first() {
+        let contents = Contents::default();
+        let size = u64::from(OPEN_CONTENTS_BYTES_MAX);
+        let all: Vec<_> =
+            (0..=KEPT_BYTES_MAX as u64 / size).map(|_| kept(&contents, size, b"").expect("sound")).collect();
+        assert_eq!(contents.kept.lock().bytes, KEPT_BYTES_MAX);
+        let (first, last) = (all.first().expect("some"), all.last().expect("some"));
+        assert!(contents.valid(first, &attr(size, 0, 5), 101).is_none());
+        assert!(contents.valid(last, &attr(size, 0, 5), 101).is_some());
+        all.iter().for_each(|opened| contents.drop(opened));
+        assert_eq!(contents.kept.lock().bytes, 0);
+    }
+}

@@ -1,0 +1,80 @@
+//! Opens that bring the contents of a small file along: whoever opens a file to read it needs no
+//! second request. Contents and attributes are of one moment, that of the open.
+
+use crate::dispatch::{Output, Work};
+use crate::state::Server;
+use crate::wait::Attempt;
+use aze_meta::access::Want;
+use aze_proto::limits::OPEN_CONTENTS_BYTES_MAX;
+use aze_proto::{Attr, Code, FileKind, Reply, Request};
+use aze_store::{ChunkShard, Held};
+use std::sync::Arc;
+
+/// An open with contents, on its way out.
+pub(crate) struct Contents {
+    attr: Attr,
+    held: Held,
+    /// What whoever sends the request again is answered: contents are not kept for that.
+    pub(crate) plain: Reply,
+}
+
+impl Server {
+    pub(crate) fn open_with(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::OpenWith { ino, handle, write, contents } = work.request else {
+            unreachable!("dispatched by its kind")
+        };
+        let cell = self.cell(ino.home())?;
+        let data = cell.data.lock();
+        let mut names = cell.names.lock();
+        let attr = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();
+        if attr.kind == FileKind::Directory && write {
+            return Err(Code::IsDirectory.into());
+        }
+        self.register_open(work, &mut names, &attr, handle, Want { read: true, write, execute: false })?;
+        Ok(with_contents(&data, &attr, contents, Reply::Attributes { attr: attr.clone() }))
+    }
+
+    pub(crate) fn open_name_with(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::OpenNameWith { parent, name, handle, write, contents } = work.request.clone() else {
+            unreachable!("dispatched by its kind")
+        };
+        let (cell, key) = self.entry_place(work, parent, &name)?;
+        let data = cell.data.lock();
+        let mut names = cell.names.lock();
+        self.unlocked(cell, &names, &key)?;
+        self.directories.enter(parent, &work.identity, Want::SEARCH, self.whole_since())?;
+        let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;
+        let (ino, kind) = (entry.ino, entry.kind);
+        let attr = names.shard.inode(ino).map(|inode| inode.attr.clone());
+        let plain = Reply::Entry { ino, kind, attr: attr.clone(), created: false };
+        match attr.filter(|attr| attr.kind == FileKind::File) {
+            Some(attr) => {
+                self.register_open(work, &mut names, &attr, handle, Want { read: true, write, execute: false })?;
+                Ok(with_contents(&data, &attr, contents, plain))
+            }
+            None => Ok(plain.into()),
+        }
+    }
+
+    /// Sends an open with its contents.
+    pub(crate) fn respond_contents(&self, work: Work, contents: Contents) {
+        let Contents { attr, mut held, .. } = contents;
+        if let Some(responder) = work.responder {
+            let reply = Reply::OpenedWith { attr, sums: std::mem::take(&mut held.sums) };
+            responder.send(self.reply_context(), Ok(reply), &held.parts());
+        }
+    }
+}
+
+/// The reply to an open, with the file's contents if it is that small.
+fn with_contents(data: &ChunkShard, attr: &Attr, limit: u32, plain: Reply) -> Output {
+    let limit = u64::from(limit.min(OPEN_CONTENTS_BYTES_MAX)).min(attr.chunk_bytes());
+    if attr.kind != FileKind::File || attr.size > limit {
+        return plain.into();
+    }
+    match data.hold(attr.ino, attr.generation, 0, 0, attr.size as u32) {
+        Ok(held) => Output::Contents(Box::new(Contents { attr: attr.clone(), held, plain })),
+        // Whoever reads is told what is wrong.
+        Err(_) => plain.into(),
+    }
+}
