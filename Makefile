@@ -4,13 +4,14 @@ CARGO ?= cargo
 # mold links several times faster than the default linker, and linking is most of a small change.
 export RUSTFLAGS ?= -C link-arg=-fuse-ld=mold
 
-.PHONY: help demo test check build sim-long fuzz clean
+.PHONY: help demo test check build sim-long loom fuzz clean
 
 help:
 	@echo 'make demo      build, start a volume, mount it, work on it, measure, take it down'
 	@echo 'make test      every test in its short form (under 30 minutes from nothing on 2 cores)'
 	@echo 'make check     formatting and lints'
 	@echo 'make sim-long  50,000 simulated clusters instead of 200'
+	@echo 'make loom      every order of the steps by which processes that share memory wake each other'
 	@echo 'make fuzz      30 s of hostile bytes for each decoder (needs the nightly toolchain and cargo-fuzz)'
 
 build:
@@ -30,6 +31,9 @@ test: check
 
 sim-long:
 	$(CARGO) run --locked --release -p aze-sim -- --seeds 50000
+
+loom:
+	@scripts/loom
 
 fuzz:
 	@scripts/fuzz

@@ -44,8 +44,8 @@ pub struct Order {
     pub tcp_host: String,
     /// Port for TCP; 0 takes a free one.
     pub tcp_port: u16,
-    /// Do not use local sockets.
-    pub tcp_only: bool,
+    /// How data travels within a node.
+    pub transport: String,
     /// Bytes that it may hold; half of its node's free memory, divided by its servers, if absent.
     pub capacity_bytes: Option<u64>,
     /// Base-2 logarithm of the chunk size.

@@ -5,8 +5,8 @@ use crate::launch::{Order, Said};
 use crate::process::Process;
 use crate::volume::{self, Record, Volume};
 use crate::{show, sys};
-use aze_io::Addr;
 use aze_io::real::Runtime;
+use aze_io::{Addr, Transport};
 use aze_proto::error::Failure;
 use aze_proto::handshake::Secret;
 use aze_proto::ids::ServerIndex;
@@ -97,7 +97,8 @@ fn config(order: &Order, dir: &Path) -> Outcome<Config> {
         None => memory_available()? / 2 / u64::from(order.servers_on_node.max(1)),
     };
     let mut listen = Vec::new();
-    if !order.tcp_only {
+    let transport = transport(order)?;
+    if transport != Transport::Tcp {
         listen.push(Addr::Unix(dir.join(format!("server-{}.sock", order.slot)).display().to_string()));
     }
     listen.push(Addr::Tcp(order.tcp_host.clone(), order.tcp_port));
@@ -117,10 +118,14 @@ fn config(order: &Order, dir: &Path) -> Outcome<Config> {
         shards: order.shards,
         owner_uid: owner.uid,
         owner_gid: owner.gid,
-        tcp_only: order.tcp_only,
+        transport,
         deadline: PEER_TIME_MAX,
         switches: aze_server::sabotage::Switches::default(),
     })
+}
+
+fn transport(order: &Order) -> Outcome<Transport> {
+    order.transport.parse().map_err(|error| Trouble::usage(format!("the order: {error}")))
 }
 
 fn secret(order: &Order) -> Outcome<Secret> {

@@ -3,8 +3,9 @@
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::place::VolumePath;
 use crate::sys;
-use crate::volume::{self, Volume};
+use crate::volume::{self, Record, Volume};
 use aze_client::{Client, Config};
+use aze_io::Transport;
 use aze_io::real::Runtime;
 use aze_proto::attr::Identity;
 use aze_proto::error::Failure;
@@ -54,7 +55,7 @@ impl Session {
             host: volume::host(),
             job: job(),
             deadline,
-            tcp_only: volume.record.settings.transport == "tcp",
+            transport: transport(&volume.record)?,
         };
         let client = runtime
             .block_on(Client::connect(runtime.io(), config))
@@ -92,6 +93,20 @@ impl Drop for Sessions {
         for session in self.open.values() {
             session.end();
         }
+    }
+}
+
+/// How data travels within a node: as `AZE_TRANSPORT` says, else as the volume was made.
+fn transport(record: &Record) -> Outcome<Transport> {
+    let told = env::var("AZE_TRANSPORT").ok().filter(|value| !value.is_empty());
+    match told {
+        Some(told) => told.parse().map_err(|error| Trouble::usage(format!("AZE_TRANSPORT: {error}"))),
+        None => record.settings.transport.parse().map_err(|error| {
+            Trouble::new(
+                Exit::Fatal,
+                format!("the record of volume '{}': {error}: was it made by another version of aze?", record.name),
+            )
+        }),
     }
 }
 

@@ -185,7 +185,9 @@ fn print(
 }
 
 fn status_row(status: &ServerStatus) -> Vec<String> {
-    let requests: u64 = status.requests.iter().map(|counter| counter.count).sum();
+    // What stands in brackets are no requests.
+    let asked = status.requests.iter().filter(|counter| !counter.name.starts_with('('));
+    let requests: u64 = asked.map(|counter| counter.count).sum();
     vec![
         status.index.0.to_string(),
         status.host.clone(),

@@ -5,6 +5,7 @@ use crate::launch::{self, LAUNCHER_DEFAULT, Order, Said, Starting};
 use crate::process::Process;
 use crate::volume::{self, Record, ServerRecord, Settings, VARIABLE};
 use crate::{serve, show, size, sys};
+use aze_io::Transport;
 use aze_io::real::Runtime;
 use aze_proto::handshake::Secret;
 use aze_proto::limits::{
@@ -69,8 +70,9 @@ pub struct Args {
     /// Server N listens on this TCP port plus N; free ports are taken if not given.
     #[arg(long, value_name = "PORT")]
     port_base: Option<u16>,
-    /// How data travels: auto takes the best way, tcp takes TCP even within a node.
-    #[arg(long, value_enum, default_value_t = Transport::Auto)]
+    /// How data travels within a node: auto takes the best way there is; shm (shared memory), unix
+    /// (local sockets) and tcp take that way or none. Between nodes it is TCP.
+    #[arg(long, value_name = "WAY", default_value_t = Transport::Auto)]
     transport: Transport,
     /// How long the start may take in all.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = size::parse_duration)]
@@ -87,14 +89,6 @@ enum Placement {
 enum Storage {
     /// In memory.
     Mem,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Transport {
-    /// The best way there is.
-    Auto,
-    /// TCP.
-    Tcp,
 }
 
 /// Runs the command.
@@ -205,7 +199,7 @@ impl Start<'_> {
             keeper,
             tcp_host: node.clone().unwrap_or_else(|| "127.0.0.1".into()),
             tcp_port: self.args.port_base.map_or(0, |base| base.saturating_add(slot)),
-            tcp_only: self.args.transport == Transport::Tcp,
+            transport: self.args.transport.name().into(),
             capacity_bytes: self.args.size.map(|size| size / u64::from(servers)),
             chunk_bits: self.args.chunk_size,
             shards: shards(servers),
@@ -275,7 +269,7 @@ impl Start<'_> {
             settings: Settings {
                 storage: "mem".into(),
                 placement: "modular".into(),
-                transport: if self.args.transport == Transport::Tcp { "tcp" } else { "auto" }.into(),
+                transport: self.args.transport.name().into(),
                 capacity_bytes: self.heard.values().map(|heard| heard.capacity_bytes).sum(),
                 chunk_bytes: 1 << self.args.chunk_size,
                 launcher,

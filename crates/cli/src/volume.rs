@@ -64,7 +64,7 @@ pub struct Settings {
     pub storage: String,
     /// `modular`.
     pub placement: String,
-    /// `auto` or `tcp`.
+    /// `auto`, `shm`, `unix` or `tcp`: how data travels within a node.
     pub transport: String,
     /// Bytes that it can hold in all.
     pub capacity_bytes: u64,

@@ -7,7 +7,7 @@ use crate::flight::Flight;
 use crate::inodes::Inodes;
 use crate::opened::Contents;
 use crate::route::Routes;
-use aze_io::{Addr, Io};
+use aze_io::{Addr, Io, Transport};
 use aze_proto::handshake::Secret;
 use aze_proto::{Attr, Code, Failure, Identity, Reply, Request, SessionId, ShardMap};
 use aze_rpc::{Caller, Counters};
@@ -37,8 +37,8 @@ pub struct Config {
     pub job: String,
     /// How long one request is tried before it fails.
     pub deadline: Duration,
-    /// Leaves local sockets aside, for measurements.
-    pub tcp_only: bool,
+    /// What may be used to servers on the same node.
+    pub transport: Transport,
 }
 
 /// One session with a volume. All operations are futures and may be dropped at any point; whether

@@ -32,8 +32,8 @@ impl Client {
 }
 
 fn caller_config(io: &Io, config: &Config) -> CallerConfig {
-    let Config { volume, secret, host, job, tcp_only, .. } = config.clone();
-    CallerConfig { secret, volume, session: SessionId(io.random_u64()), server: false, job, host, tcp_only }
+    let Config { volume, secret, host, job, transport, .. } = config.clone();
+    CallerConfig { secret, volume, session: SessionId(io.random_u64()), server: false, job, host, transport }
 }
 
 /// Asks the seeds, those on this node first, one after the other but not waiting for any.

@@ -1,7 +1,7 @@
 //! Measures the roundtrip between a client's runtime and a server's in another process.
 //!
-//! `cargo run --release -p aze-io --example pingpong [ROUNDS]` prints, for TCP and local
-//! sockets, three payload sizes and both ways of answering, the median and the 99th percentile
+//! `cargo run --release -p aze-io --example pingpong [ROUNDS]` prints, for TCP, local
+//! sockets and shared memory, three payload sizes and both ways of answering, the median and the 99th percentile
 //! in µs: `write` is answered without payload, `echo` with the same. The client is one thread
 //! inside `block_on`.
 
@@ -104,10 +104,12 @@ fn start_server(addr: &Addr, workers: usize) -> (Child, Addr) {
 fn measure_all(rounds: usize) {
     let path = std::env::temp_dir().join(format!("aze-pingpong-{}", std::process::id()));
     let unix = Addr::Unix(path.to_str().expect("a plain path").into());
+    let shm = Addr::Shm(path.to_str().expect("a plain path").into());
     for workers in [1, 2] {
-        for addr in [Addr::Tcp("127.0.0.1".into(), 0), unix.clone()] {
+        for addr in [Addr::Tcp("127.0.0.1".into(), 0), unix.clone(), shm.clone()] {
             let (mut child, addr) = start_server(&addr, workers);
-            let kind = if matches!(addr, Addr::Tcp(..)) { "tcp" } else { "unix" };
+            let kind = addr.to_string();
+            let kind = kind.split(':').next().expect("an address has a kind");
             for (bytes, divisor) in SIZES_BYTES {
                 for (way, head) in [("write", HEAD_WRITE), ("echo", HEAD_ECHO)] {
                     let [p50, p99] = measure(&addr, head, bytes, rounds / divisor);

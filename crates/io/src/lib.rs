@@ -10,6 +10,9 @@ pub mod disk;
 pub mod real;
 pub mod sim;
 pub mod slab;
+mod transport;
+
+pub use transport::Transport;
 
 use disk::{Dir, DiskResult};
 use std::fmt;
@@ -25,7 +28,8 @@ pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// A boxed future that borrows its maker.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Where a server listens: `tcp:HOST:PORT` or `unix:PATH`.
+/// Where a server listens: `tcp:HOST:PORT` or `unix:PATH`; or `shm:PATH`, by which a client says
+/// that it wants to talk through shared memory with whoever listens on the local socket.
 ///
 /// The simulated network uses TCP addresses of the form `tcp:NODE:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,6 +38,9 @@ pub enum Addr {
     Tcp(String, u16),
     /// Path of a local stream socket; at most 107 bytes (unix(7)).
     Unix(String),
+    /// The same path, for a connection through shared memory, or none at all. To listen on it is to
+    /// listen on the local socket.
+    Shm(String),
 }
 
 impl fmt::Display for Addr {
@@ -42,6 +49,7 @@ impl fmt::Display for Addr {
             Addr::Tcp(host, port) if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
             Addr::Tcp(host, port) => write!(f, "tcp:{host}:{port}"),
             Addr::Unix(path) => write!(f, "unix:{path}"),
+            Addr::Shm(path) => write!(f, "shm:{path}"),
         }
     }
 }
@@ -50,9 +58,12 @@ impl std::str::FromStr for Addr {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("'{text}' is not an address: expected tcp:HOST:PORT or unix:PATH");
+        let bad = || format!("'{text}' is not an address: expected tcp:HOST:PORT, unix:PATH or shm:PATH");
         if let Some(path) = text.strip_prefix("unix:") {
             return if path.is_empty() { Err(bad()) } else { Ok(Addr::Unix(path.into())) };
+        }
+        if let Some(path) = text.strip_prefix("shm:") {
+            return if path.is_empty() { Err(bad()) } else { Ok(Addr::Shm(path.into())) };
         }
         let rest = text.strip_prefix("tcp:").ok_or_else(bad)?;
         let (host, port) = rest.rsplit_once(':').ok_or_else(bad)?;

@@ -11,6 +11,7 @@ mod disk;
 mod drive;
 mod net;
 mod reactor;
+mod shm;
 mod sys;
 mod task;
 mod timers;
@@ -22,12 +23,14 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::task::Waker;
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 
 pub use conn::READ_PAUSE_BYTES;
+pub use shm::{RING_BYTES, SHM_CONNECTIONS_MAX};
 
 use crate::disk::{Dir, DiskResult};
 use crate::{Acceptor, Addr, Boxed, Connection, Handler, Io, Listener, NetError, Task, TimerId, World};
@@ -72,6 +75,7 @@ impl Runtime {
     pub fn server(workers: usize) -> Arc<Runtime> {
         assert!((1..=WORKERS_MAX).contains(&workers), "a server has 1 to {WORKERS_MAX} workers, not {workers}");
         let runtime = Self::new(true);
+        runtime.reactor.serves.store(true, SeqCst);
         for worker in 0..workers {
             let lead = runtime.lead.clone();
             let started = runtime.start_thread(&format!("aze-worker-{worker}"), move || lead.work());
@@ -140,6 +144,7 @@ impl Runtime {
             // A panic of such a thread has aborted the process before.
             thread.join().expect("a runtime's thread does not panic");
         }
+        self.reactor.stop_bells();
         let _driving = Driving::begin(&self.reactor);
         self.reactor.clear();
     }

@@ -15,14 +15,15 @@ use aze_io::{Addr, NetError, SEND_QUEUE_BYTES_MAX, Task};
 use futures_channel::oneshot;
 use support::{Caller, LIMITS, Silent, Wire, echo_server, frame_bytes, socket_path, tcp_any, wait_until};
 
-fn both(test: impl Fn(Wire)) {
+fn each(test: impl Fn(Wire)) {
     test(Wire::Tcp);
     test(Wire::Unix);
+    test(Wire::Shm);
 }
 
 #[test]
 fn echoes_frames_of_any_size() {
-    both(|wire| {
+    each(|wire| {
         let server = echo_server(wire, 2);
         let client = Runtime::client();
         let caller = Caller::connect(&client, server.addr());
@@ -40,7 +41,7 @@ fn echoes_frames_of_any_size() {
 
 #[test]
 fn eight_threads_make_a_hundred_thousand_calls() {
-    both(|wire| {
+    each(|wire| {
         let server = echo_server(wire, 2);
         let client = Runtime::client();
         let callers: Vec<_> = (0..3).map(|_| Caller::connect(&client, server.addr())).collect();
@@ -86,7 +87,7 @@ fn calls_from_threads(client: &Arc<Runtime>, callers: &[Arc<Caller>], threads: u
 
 #[test]
 fn many_connections_at_once() {
-    both(|wire| {
+    each(|wire| {
         let server = echo_server(wire, 3);
         let client = Runtime::client();
         std::thread::scope(|scope| {
@@ -107,7 +108,7 @@ fn many_connections_at_once() {
 
 #[test]
 fn many_calls_in_flight_on_one_connection() {
-    both(|wire| {
+    each(|wire| {
         let server = echo_server(wire, 2);
         let client = Runtime::client();
         let caller = Caller::connect(&client, server.addr());
@@ -122,7 +123,7 @@ fn many_calls_in_flight_on_one_connection() {
 
 #[test]
 fn a_frame_beyond_the_limits_ends_the_connection() {
-    both(|wire| {
+    each(|wire| {
         let server = echo_server(wire, 1);
         let client = Runtime::client();
         let caller = Caller::connect(&client, server.addr());
@@ -174,7 +175,7 @@ fn a_peer_that_leaves_inside_a_frame_is_noticed_once() {
 
 #[test]
 fn both_ends_hear_a_close_once() {
-    both(|wire| {
+    each(|wire| {
         let server = echo_server(wire, 2);
         let client = Runtime::client();
         let caller = Caller::connect(&client, server.addr());
@@ -190,7 +191,7 @@ fn both_ends_hear_a_close_once() {
 
 #[test]
 fn the_end_of_a_server_is_heard() {
-    both(|wire| {
+    each(|wire| {
         let server = echo_server(wire, 2);
         let client = Runtime::client();
         let caller = Caller::connect(&client, server.addr());

@@ -6,7 +6,7 @@ use crate::Target;
 use crate::calls::News;
 use crate::link::{Channel, Core};
 use crate::sequences::{Sequences, Ticket};
-use aze_io::Io;
+use aze_io::{Io, Transport};
 use aze_proto::frame::{self, HEADER_BYTES, Header, Kind};
 use aze_proto::handshake::Secret;
 use aze_proto::limits::{HEAD_BYTES_MAX, PAYLOAD_BYTES_MAX};
@@ -38,8 +38,8 @@ pub struct CallerConfig {
     pub job: String,
     /// This node's name: `unix:` addresses are used only for servers of the same node.
     pub host: String,
-    /// Leaves local sockets aside, for measurements.
-    pub tcp_only: bool,
+    /// What may be used to servers of the same node.
+    pub transport: Transport,
 }
 
 /// One request.

@@ -7,7 +7,7 @@ use crate::caller::{Answer, CallerConfig};
 use crate::calls::{Call, Calls};
 use crate::handshake::{Greeting, Next, open_step, seal_step};
 use crate::{HANDSHAKE_TIME_MAX, LIMITS_AFTER_HANDSHAKE, Target};
-use aze_io::{Addr, Connection, Frame, Handler, Io, NetError};
+use aze_io::{Addr, Connection, Frame, Handler, Io, NetError, Transport};
 use aze_proto::frame::{self, FrameKey, Kind};
 use aze_proto::handshake::Step;
 use aze_proto::limits::SESSION_GRACE_MS;
@@ -343,18 +343,21 @@ enum Unopened {
 impl Core {
     /// Tries the addresses of a server in their order.
     async fn attempt(self: &Arc<Self>, target: &Target) -> Result<Channel, Unopened> {
-        let same_node = target.host == self.config.host && !self.config.tcp_only;
-        let usable = |addr: &&Addr| same_node || matches!(addr, Addr::Tcp(..));
+        let CallerConfig { host, transport, .. } = &self.config;
         let mut errors = Vec::new();
-        for addr in target.addresses.iter().filter(usable) {
-            match self.open(target, addr).await {
+        for addr in transport.candidates(&target.addresses, target.host == *host) {
+            match self.open(target, &addr).await {
                 Err(Unopened::Again(why)) => errors.push(format!("{addr}: {why}")),
                 done => return done,
             }
         }
         if errors.is_empty() {
-            let host = &self.config.host;
-            let detail = format!("{target} has no address that can be reached from {host}: have it listen on TCP");
+            let advice = match transport {
+                Transport::Shm | Transport::Unix => "have it listen on a local socket, or allow another transport",
+                Transport::Auto | Transport::Tcp => "have it listen on TCP",
+            };
+            let detail =
+                format!("{target} has no address that can be reached from {host} by transport '{transport}': {advice}");
             return Err(Unopened::ForGood(Failure::new(Code::Unreachable, detail)));
         }
         Err(Unopened::Again(errors.join("; ")))

@@ -173,6 +173,7 @@ impl Service for Server {
     }
 
     fn session_opened(&self, who: &Arc<Proven>) {
+        self.counters.count_opened(&who.peer);
         self.session_begins(who);
     }
 

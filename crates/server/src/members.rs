@@ -67,7 +67,7 @@ fn new_server(io: Io, config: Config, store: Arc<Store>, me: Weak<Server>) -> Se
         server: true,
         job: format!("server {}", config.slot),
         host: config.host.clone(),
-        tcp_only: config.tcp_only,
+        transport: config.transport,
     };
     let (stop, stopped) = oneshot::channel();
     Server {

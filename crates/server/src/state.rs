@@ -9,7 +9,7 @@ use crate::sabotage::Switches;
 use crate::sessions::Sessions;
 use crate::shards::ShardSet;
 use crate::status::Counters;
-use aze_io::{Addr, Io, Listener};
+use aze_io::{Addr, Io, Listener, Transport};
 use aze_proto::handshake::Secret;
 use aze_proto::{Incarnation, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, ShardMap};
 use aze_rpc::{Caller, ReplyContext};
@@ -51,8 +51,8 @@ pub struct Config {
     pub owner_uid: u32,
     /// The owner's group.
     pub owner_gid: u32,
-    /// Use TCP to other servers even where they are on the same node.
-    pub tcp_only: bool,
+    /// What may be used to other servers on the same node.
+    pub transport: Transport,
     /// Time within which another server must answer.
     pub deadline: Duration,
     /// Protections removed, in the simulation only.

@@ -12,7 +12,16 @@ pub(crate) struct Counters {
     places: Vec<u16>,
     /// Connections closed because of what came over them.
     refused: AtomicU64,
+    /// Connections that were opened, by the way they take.
+    opened: [AtomicU64; 3],
 }
+
+/// Under which names [`Counters::count_opened`] is told, and how the name of the peer begins.
+const OPENED: [(&str, &str); 3] = [
+    ("(connections through shared memory)", "shm:"),
+    ("(connections over a local socket)", "unix:"),
+    ("(connections over TCP)", "tcp:"),
+];
 
 /// Under which name [`Counters::count_refused`] is told, among the requests.
 const REFUSED: &str = "(connections refused)";
@@ -28,6 +37,15 @@ impl Counters {
             by_kind: Request::NAMES.iter().map(|(_, name)| (*name, AtomicU64::new(0))).collect(),
             places,
             refused: AtomicU64::new(0),
+            opened: Default::default(),
+        }
+    }
+
+    pub(crate) fn count_opened(&self, peer: &str) {
+        for ((_, way), count) in OPENED.iter().zip(&self.opened) {
+            if peer.starts_with(way) {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -46,7 +64,11 @@ impl Counters {
             .iter()
             .map(|(name, count)| Counter { name: (*name).into(), count: count.load(Ordering::Relaxed) });
         let refused = Counter { name: REFUSED.into(), count: self.refused.load(Ordering::Relaxed) };
-        counts.chain([refused]).filter(|counter| counter.count > 0).collect()
+        let opened = OPENED
+            .iter()
+            .zip(&self.opened)
+            .map(|((name, _), count)| Counter { name: (*name).into(), count: count.load(Ordering::Relaxed) });
+        counts.chain(opened).chain([refused]).filter(|counter| counter.count > 0).collect()
     }
 }
 

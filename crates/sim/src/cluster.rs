@@ -97,7 +97,7 @@ impl Cluster {
             shards: self.layout.shards,
             owner_uid: 0,
             owner_gid: 0,
-            tcp_only: true,
+            transport: aze_io::Transport::Tcp,
             deadline: self.layout.deadline,
             switches: self.layout.switches,
         }
@@ -181,7 +181,7 @@ impl Cluster {
             host: client_node(index),
             job: "sim".into(),
             deadline: self.layout.deadline,
-            tcp_only: true,
+            transport: aze_io::Transport::Tcp,
         };
         let io = self.client_io(index);
         let (done, connected) = futures_channel::oneshot::channel();

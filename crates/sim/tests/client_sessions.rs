@@ -20,7 +20,7 @@ fn config(cluster: &Cluster, seeds: &[u16], secret: u8) -> Config {
         host: "elsewhere".into(),
         job: "job".into(),
         deadline: cluster.layout().deadline,
-        tcp_only: false,
+        transport: aze_io::Transport::Auto,
     }
 }
 

@@ -78,7 +78,7 @@ impl Fake {
             host: "c".into(),
             job: "job".into(),
             deadline: Duration::from_secs(10),
-            tcp_only: false,
+            transport: aze_io::Transport::Auto,
         };
         let client = Client::connect(self.sim.node("c"), config).await.unwrap();
         self.service.asked.lock().clear();

@@ -8,12 +8,16 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 
 use super::decode::{Decoder, PREFIX_BYTES, prefix};
 use super::reactor::{Reactor, Source, Work};
+use super::shm::Shm;
+use super::shm::bells::Bells;
+use super::shm::ring::{Consumer, Producer};
+use super::shm::upgrade::{self, Knock, Opened};
 use super::sys;
 use crate::{Connection, FrameLimits, Handler, LIMITS_BEFORE_HANDSHAKE, NetError, Peer, SEND_QUEUE_BYTES_MAX};
 
@@ -52,7 +56,10 @@ pub(super) enum Side {
 /// A connection; see [`Connection`].
 pub(super) struct Conn {
     id: u64,
+    /// Carries the frames, or only tells the end, if `ring` is set.
     socket: OwnedFd,
+    /// Set at most once, before the first frame in either direction.
+    ring: OnceLock<Ring>,
     peer: Peer,
     side: Side,
     reactor: Arc<Reactor>,
@@ -74,14 +81,35 @@ pub(super) struct Conn {
     waiting_bytes: AtomicUsize,
 }
 
+/// Shared memory in place of the socket.
+struct Ring {
+    shm: Arc<Shm>,
+    peer: Peer,
+    place: Place,
+}
+
+/// Where somebody looks at the ring when it rings.
+enum Place {
+    /// A client: the eventfd by which it is rung, and its token.
+    Client(OwnedFd, u64),
+    /// A server: its workers, and the slot there.
+    Server(Arc<Bells>, usize),
+}
+
 struct Reader {
     decoder: Decoder,
     handler: Arc<dyn Handler>,
+    /// Frames come from here, or from the socket.
+    ring: Option<Consumer>,
+    /// The first bytes over the socket may ask for shared memory.
+    may_upgrade: bool,
 }
 
 /// What is left to be sent.
 #[derive(Default)]
 struct Writer {
+    /// Frames go here, or into the socket.
+    ring: Option<Producer>,
     chunks: VecDeque<Vec<u8>>,
     /// Bytes of the first chunk that the socket has taken.
     first_taken: usize,
@@ -110,6 +138,7 @@ pub(super) fn new(reactor: &Arc<Reactor>, socket: OwnedFd, peer: Peer, side: Sid
     Arc::new_cyclic(|this| Conn {
         id: reactor.new_token(),
         socket,
+        ring: OnceLock::new(),
         peer,
         side,
         reactor: reactor.clone(),
@@ -135,7 +164,8 @@ fn closed(why: impl std::fmt::Display) -> NetError {
 impl Conn {
     /// Starts giving frames to `handler`.
     pub(super) fn start(self: &Arc<Self>, handler: Arc<dyn Handler>) {
-        *self.reader.lock() = Some(Box::new(Reader { decoder: Decoder::new(), handler }));
+        let may_upgrade = self.side == Side::Accepted && self.peer.credentials.is_some();
+        *self.reader.lock() = Some(Box::new(Reader { decoder: Decoder::new(), handler, ring: None, may_upgrade }));
         let mut writer = self.writer.lock();
         let source = Source::Conn(self.clone());
         match self.reactor.register(self.id, &self.socket, events(!writer.chunks.is_empty()), source) {
@@ -153,6 +183,76 @@ impl Conn {
                 self.reactor.enqueue(Work::Read(self.clone()));
             }
         }
+    }
+
+    /// Starts giving frames to `handler` that come through shared memory.
+    pub(super) fn start_ring(self: &Arc<Self>, handler: Arc<dyn Handler>, opened: Opened) -> std::io::Result<()> {
+        let Opened { shm, eventfd } = opened;
+        let (producer, consumer) = shm.ends();
+        let token = self.reactor.new_token();
+        self.reactor.register(token, &eventfd, libc::EPOLLIN, Source::Ring(self.clone()))?;
+        let decoder = Decoder::for_ring();
+        *self.reader.lock() = Some(Box::new(Reader { decoder, handler, ring: Some(consumer), may_upgrade: false }));
+        let mut writer = self.writer.lock();
+        writer.ring = Some(producer);
+        let registered = self.reactor.register(self.id, &self.socket, events(false), Source::Conn(self.clone()));
+        if let Err(error) = registered {
+            self.reactor.deregister(token, &eventfd);
+            return Err(error);
+        }
+        writer.registered = true;
+        drop(writer);
+        let set = self.ring.set(Ring { shm, peer: self.peer.clone(), place: Place::Client(eventfd, token) });
+        assert!(set.is_ok(), "a connection is started once");
+        self.reactor.add_ring(self.clone());
+        self.release();
+        Ok(())
+    }
+
+    /// Answers a client that asks for shared memory: frames come through it from now on, or, if
+    /// it cannot be had, through the socket.
+    fn upgrade(self: &Arc<Self>, reader: &mut Reader) -> std::io::Result<()> {
+        let who = self.peer.credentials.expect("only local sockets are asked");
+        match upgrade::answer(&self.reactor, &self.socket, who)? {
+            Ok(granted) => {
+                let (producer, consumer) = granted.shm.ends();
+                reader.decoder = Decoder::for_ring();
+                reader.ring = Some(consumer);
+                self.writer.lock().ring = Some(producer);
+                let place = Place::Server(granted.bells.clone(), granted.slot);
+                let name = self.peer.name.replacen("unix:", "shm:", 1);
+                let peer = Peer { name, ..self.peer.clone() };
+                let set = self.ring.set(Ring { shm: granted.shm, peer, place });
+                assert!(set.is_ok(), "a connection is upgraded once");
+                granted.bells.enter(granted.slot, self.clone());
+            }
+            Err(reason) => eprintln!("azekura: {}: no shared memory: {reason}", self.peer.name),
+        }
+        Ok(())
+    }
+
+    /// The other end of the shared memory has rung, or it is time to look.
+    pub(super) fn on_bell(self: &Arc<Self>) {
+        let Some(ring) = self.ring.get() else { return };
+        if self.waiting_bytes.load(SeqCst) > 0 {
+            self.flush();
+        }
+        if ring.shm.has_news() && self.take_claim() {
+            self.read();
+        }
+    }
+
+    /// Whether [`Conn::on_bell`] might find something to do.
+    pub(super) fn is_due(&self) -> bool {
+        self.waiting_bytes.load(SeqCst) > 0 || self.ring.get().is_some_and(|ring| ring.shm.has_news())
+    }
+
+    /// Says that this client's thread is about to sleep; `false` if there is something to read.
+    /// What somebody reads right now that one will look after.
+    pub(super) fn may_sleep(&self) -> bool {
+        let Some(ring) = self.ring.get() else { return true };
+        ring.shm.announce_sleep();
+        !ring.shm.has_news() || self.claim.load(SeqCst) != IDLE
     }
 
     /// Handles what epoll told.
@@ -229,9 +329,14 @@ impl Conn {
         }
     }
 
-    fn read_with(&self, reader: &mut Reader, conn: &Arc<dyn Connection>) -> Pause {
+    fn read_with(self: &Arc<Self>, reader: &mut Reader, conn: &Arc<dyn Connection>) -> Pause {
         let (mut frames, mut bytes) = (0, 0);
         let mut drained = false;
+        if reader.may_upgrade
+            && let Err(pause) = self.look_for_upgrade(reader)
+        {
+            return pause;
+        }
         loop {
             loop {
                 if self.stopped.load(SeqCst) {
@@ -253,19 +358,40 @@ impl Conn {
             if drained {
                 return Pause::Drained;
             }
-            match reader.decoder.fill(&self.socket) {
+            let filled = match &mut reader.ring {
+                Some(ring) => reader.decoder.fill_from(ring),
+                None => reader.decoder.fill(&self.socket),
+            };
+            match filled {
                 Ok(filled) if filled.bytes == 0 => return Pause::End(end_of_stream(&reader.decoder)),
                 Ok(filled) => {
                     bytes += filled.bytes;
                     // What comes after a read that found the socket empty is a new event, except
                     // the end of the stream if that was told already.
-                    drained = filled.drained && !self.hung_up.load(SeqCst);
+                    drained = filled.drained && !self.hung_up.load(SeqCst) && reader.ring.is_none();
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Pause::Drained,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let is_over = reader.ring.is_some() && self.hung_up.load(SeqCst);
+                    return if is_over { Pause::End(end_of_stream(&reader.decoder)) } else { Pause::Drained };
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Pause::End(closed(error)),
             }
         }
+    }
+
+    /// Looks whether the first bytes over the socket ask for shared memory, and if so answers.
+    fn look_for_upgrade(self: &Arc<Self>, reader: &mut Reader) -> Result<(), Pause> {
+        match upgrade::knock(&self.socket) {
+            Ok(Knock::Frame) => {}
+            Ok(Knock::Early) if !self.hung_up.load(SeqCst) => return Err(Pause::Drained),
+            Ok(Knock::Early) => {}
+            Ok(Knock::Ask) => self.upgrade(reader).map_err(|error| Pause::End(closed(error)))?,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => return Err(Pause::Drained),
+            Err(error) => return Err(Pause::End(closed(error))),
+        }
+        reader.may_upgrade = false;
+        Ok(())
     }
 
     /// Whether too much waits to be sent; if so [`Conn::flush`] has it read later.
@@ -287,6 +413,14 @@ impl Conn {
         self.waiting_bytes.store(0, SeqCst);
         sys::shutdown(&self.socket);
         self.reactor.deregister(self.id, &self.socket);
+        match self.ring.get().map(|ring| &ring.place) {
+            Some(Place::Client(eventfd, token)) => {
+                self.reactor.deregister(*token, eventfd);
+                self.reactor.remove_ring(self);
+            }
+            Some(Place::Server(bells, slot)) => bells.leave(*slot),
+            None => {}
+        }
         reader.handler.on_close(conn, why);
     }
 
@@ -326,7 +460,8 @@ impl Conn {
         }
         let mut rest = slices;
         if writer.bytes == 0 {
-            send_until_full(&self.socket, &mut rest).map_err(|error| writer.end(closed(error)))?;
+            send_until_full(&self.socket, writer.ring.as_mut(), &mut rest)
+                .map_err(|error| writer.end(closed(error)))?;
         }
         let rest_bytes: usize = rest.iter().map(|slice| slice.len()).sum();
         if rest_bytes == 0 {
@@ -338,8 +473,12 @@ impl Conn {
             return Err(writer.end(NetError::Limit(why)));
         }
         writer.queue(rest, rest_bytes);
+        // Known to whoever is told of room, before it is asked for.
         self.waiting_bytes.store(writer.bytes, SeqCst);
-        if writer.registered && !writer.armed {
+        if writer.ring.is_some() {
+            writer.send_chunks(&self.socket).map_err(|error| writer.end(closed(error)))?;
+            self.waiting_bytes.store(writer.bytes, SeqCst);
+        } else if writer.registered && !writer.armed {
             writer.armed = true;
             self.reactor.reregister(self.id, &self.socket, events(true));
         }
@@ -373,14 +512,22 @@ fn end_of_stream(decoder: &Decoder) -> NetError {
     closed(if decoder.is_inside_frame() { "the peer closed it in the middle of a frame" } else { "the peer closed it" })
 }
 
-/// Sends from `slices` until they or the socket's buffer are used up; leaves what was not sent.
-fn send_until_full(socket: &OwnedFd, slices: &mut &mut [IoSlice<'_>]) -> std::io::Result<()> {
+/// Sends from `slices` until they or the room in the socket or ring are used up; leaves what was not sent.
+fn send_until_full(
+    socket: &OwnedFd,
+    mut ring: Option<&mut Producer>,
+    slices: &mut &mut [IoSlice<'_>],
+) -> std::io::Result<()> {
     // Drops empty slices at the front.
     IoSlice::advance_slices(slices, 0);
     while !slices.is_empty() {
         let offered = &slices[..slices.len().min(sys::SLICES_MAX)];
         let offered_bytes: usize = offered.iter().map(|slice| slice.len()).sum();
-        match sys::send(socket, offered) {
+        let sent = match &mut ring {
+            Some(ring) => ring.write(offered),
+            None => sys::send(socket, offered),
+        };
+        match sent {
             Ok(bytes) => {
                 IoSlice::advance_slices(slices, bytes);
                 if bytes < offered_bytes {
@@ -426,14 +573,16 @@ impl Writer {
             slices[0] = IoSlice::new(&self.chunks[0][self.first_taken..]);
             let count = slices.len();
             let mut rest = &mut slices[..];
-            send_until_full(socket, &mut rest)?;
+            send_until_full(socket, self.ring.as_mut(), &mut rest)?;
             let is_full = !rest.is_empty();
             let first_left = rest.first().map_or(0, |slice| slice.len());
             let whole = count - rest.len();
             self.chunks.drain(..whole);
             self.first_taken = if is_full { self.chunks[0].len() - first_left } else { 0 };
             self.bytes = self.chunks.iter().map(Vec::len).sum::<usize>() - self.first_taken;
-            if is_full {
+            // The socket's room epoll tells of; that of a ring has to be asked for each time.
+            let has_room = |ring: &Producer| ring.want_room();
+            if is_full && !self.ring.as_ref().map_or(Ok(false), has_room)? {
                 return Ok(());
             }
         }
@@ -466,7 +615,7 @@ impl Connection for Conn {
     }
 
     fn peer(&self) -> &Peer {
-        &self.peer
+        self.ring.get().map_or(&self.peer, |ring| &ring.peer)
     }
 
     fn set_limits(&self, limits: FrameLimits) {

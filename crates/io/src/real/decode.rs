@@ -7,6 +7,7 @@
 use std::io::Result;
 use std::os::fd::OwnedFd;
 
+use super::shm::ring::Consumer;
 use super::sys::{self, Room};
 use crate::{Frame, FrameLimits, NetError};
 
@@ -59,7 +60,17 @@ struct Partial {
 
 impl Decoder {
     pub(super) fn new() -> Self {
-        Decoder { buffer: vec![0; BUFFER_BYTES].into(), start: 0, end: 0, partial: None }
+        Self::with_buffer(BUFFER_BYTES)
+    }
+
+    /// For a ring, where reading costs no system call: a buffer for the prefix alone, so that
+    /// everything else is copied once.
+    pub(super) fn for_ring() -> Self {
+        Self::with_buffer(PREFIX_BYTES)
+    }
+
+    fn with_buffer(bytes: usize) -> Self {
+        Decoder { buffer: vec![0; bytes].into(), start: 0, end: 0, partial: None }
     }
 
     /// Whether the stream may not end here.
@@ -85,6 +96,15 @@ impl Decoder {
 
     /// Reads once from `fd`, after `next` has returned `None`.
     pub(super) fn fill(&mut self, fd: &OwnedFd) -> Result<Filled> {
+        self.fill_with(|head, payload, rest| sys::read(fd, head, payload, rest))
+    }
+
+    /// Takes from a ring what is there, after `next` has returned `None`.
+    pub(super) fn fill_from(&mut self, ring: &mut Consumer) -> Result<Filled> {
+        self.fill_with(|head, payload, rest| ring.read(head, payload, rest))
+    }
+
+    fn fill_with(&mut self, read: impl FnOnce(Room<'_>, Room<'_>, &mut [u8]) -> Result<usize>) -> Result<Filled> {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
@@ -99,7 +119,7 @@ impl Decoder {
         let room = direct_bytes_max + buffer.len();
         let head = Room { vec: &mut partial.frame.head, bytes_max: head_bytes_max };
         let payload = Room { vec: &mut partial.frame.payload, bytes_max: payload_bytes_max };
-        let bytes = sys::read(fd, head, payload, buffer)?;
+        let bytes = read(head, payload, buffer)?;
         let head_bytes = bytes.min(head_bytes_max);
         let payload_bytes = (bytes - head_bytes).min(payload_bytes_max);
         partial.head_bytes_left -= head_bytes;

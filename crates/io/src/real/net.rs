@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 
 use super::conn::{self, Side};
 use super::reactor::{Reactor, Source, Work};
+use super::shm::upgrade;
 use super::sys;
 use crate::{Acceptor, Addr, Connection, Credentials, Handler, Listener, NetError, Peer};
 
@@ -90,7 +91,7 @@ pub(super) fn listen(
             let port = socket.local_addr().map_err(failed)?.port();
             (Socket::Tcp(socket), Addr::Tcp(host.clone(), port), None)
         }
-        Addr::Unix(path) => {
+        Addr::Unix(path) | Addr::Shm(path) => {
             let socket = bind_unix(path).map_err(failed)?;
             socket.set_nonblocking(true).map_err(failed)?;
             let meta = fs::symlink_metadata(path).map_err(failed)?;
@@ -184,7 +185,7 @@ impl ListenSocket {
         // Ends it even while another thread still holds the descriptor.
         sys::shutdown(&self.fd);
         self.reactor.deregister(self.token, &self.fd);
-        if let Addr::Unix(path) = &self.addr {
+        if let Addr::Unix(path) | Addr::Shm(path) = &self.addr {
             let now = fs::symlink_metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
             if now == self.inode {
                 // Without the right to remove it, it stays as a stale path, which the next
@@ -222,6 +223,14 @@ pub(super) async fn connect(
             sys::set_send_buffer(&socket, UNIX_SEND_BUFFER_BYTES);
             let who = sys::credentials(&socket).map_err(failed)?;
             (socket, unix_peer(addr, who))
+        }
+        Addr::Shm(path) => {
+            let socket = connect_unix(reactor, path).await.map_err(failed)?;
+            let who = sys::credentials(&socket).map_err(failed)?;
+            let opened = upgrade::open(reactor, &socket).await.map_err(failed)?;
+            let conn = conn::new(reactor, socket, unix_peer(addr, who), Side::Opened);
+            conn.start_ring(handler, opened).map_err(failed)?;
+            return Ok(conn);
         }
         Addr::Tcp(host, port) => {
             let socket = connect_tcp(reactor, host, *port).await.map_err(failed)?;
@@ -321,6 +330,27 @@ impl Drop for Registered<'_> {
     fn drop(&mut self) {
         self.reactor.deregister(self.token, self.fd);
     }
+}
+
+/// Tells when something can be read from a socket that nobody else polls.
+pub(super) struct Watch<'a> {
+    dial: Arc<Dial>,
+    _registered: Registered<'a>,
+}
+
+impl Watch<'_> {
+    /// Has `waker` woken by what comes from now on.
+    pub(super) fn wake_with(&self, waker: &Waker) {
+        self.dial.state.lock().waker = Some(waker.clone());
+    }
+}
+
+/// See [`Watch`], which ends it when dropped.
+pub(super) fn watch_readable<'a>(reactor: &'a Arc<Reactor>, fd: &'a OwnedFd) -> std::io::Result<Watch<'a>> {
+    let token = reactor.new_token();
+    let dial = Arc::new(Dial { state: Mutex::default() });
+    reactor.register(token, fd, libc::EPOLLIN | libc::EPOLLRDHUP, Source::Dial(dial.clone()))?;
+    Ok(Watch { dial, _registered: Registered { reactor, token, fd } })
 }
 
 async fn dial(reactor: &Arc<Reactor>, to: &SocketAddr) -> std::io::Result<OwnedFd> {

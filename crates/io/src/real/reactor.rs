@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
-use std::io::Result;
+use std::io::{Error, Result};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -14,6 +14,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::conn::Conn;
 use super::net::{Dial, ListenSocket};
+use super::shm::bells::Bells;
 use super::sys;
 use super::task::TaskCell;
 use super::timers::Timers;
@@ -23,6 +24,10 @@ const EVENTS_PER_WAIT: usize = 8;
 
 /// Queued items that run before the sockets are looked at again.
 const RUNS_PER_TURN: usize = 64;
+
+/// How long a wait lasts at most while connections through shared memory are open here, before
+/// they are looked at: a server that is well rings, so that this is for one that is not.
+const RINGS_RECHECK_MS: i32 = 1000;
 
 const TOKEN_BELL: u64 = 0;
 const TOKEN_TIMER: u64 = 1;
@@ -42,6 +47,8 @@ pub(super) enum Work {
 #[derive(Clone)]
 pub(super) enum Source {
     Conn(Arc<Conn>),
+    /// The eventfd by which a server rings for a connection through shared memory.
+    Ring(Arc<Conn>),
     Listen(Arc<ListenSocket>),
     Dial(Arc<Dial>),
 }
@@ -59,6 +66,14 @@ pub(super) struct Reactor {
     queue: Mutex<VecDeque<Work>>,
     sources: RwLock<HashMap<u64, Source>>,
     tokens: AtomicU64,
+    /// Connections through shared memory that were opened here: whoever drives looks at them.
+    rings: RwLock<Vec<Arc<Conn>>>,
+    /// Their number, to be looked at without the lock.
+    rings_count: AtomicUsize,
+    /// This runtime has workers and may accept such connections.
+    pub(super) serves: AtomicBool,
+    /// The workers that serve accepted ones, from the first on.
+    bells: Mutex<Option<Arc<Bells>>>,
     pub(super) timers: Timers,
     /// Threads that the runtime started itself shall end.
     pub(super) stopping: AtomicBool,
@@ -89,7 +104,7 @@ impl Drop for Driving {
 
 /// Ends the process if a handler or task panics: state that a panic left half-changed must
 /// not answer another request. The panic's own message has been printed by then.
-struct AbortOnPanic;
+pub(super) struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
@@ -128,6 +143,10 @@ impl Reactor {
             queue: Mutex::default(),
             sources: RwLock::default(),
             tokens: AtomicU64::new(TOKEN_FIRST_SOURCE),
+            rings: RwLock::default(),
+            rings_count: AtomicUsize::new(0),
+            serves: AtomicBool::new(false),
+            bells: Mutex::default(),
             timers: Timers::new()?,
             stopping: AtomicBool::new(false),
         };
@@ -147,10 +166,18 @@ impl Reactor {
     pub(super) fn turn(self: &Arc<Self>, sleeper: &impl Sleeper) {
         let _guard = AbortOnPanic;
         self.run_queue();
+        let has_rings = self.rings_count.load(SeqCst) > 0;
+        if has_rings {
+            // Nearly always there are none, and nothing is allocated.
+            let due: Vec<Arc<Conn>> = self.rings.read().iter().filter(|conn| conn.is_due()).cloned().collect();
+            due.iter().for_each(Conn::on_bell);
+            self.run_queue();
+        }
         let announced = sleeper.before_wait();
-        let block = announced && self.may_sleep();
+        let block = announced && self.may_sleep(has_rings);
+        let limit_ms = if has_rings { RINGS_RECHECK_MS } else { -1 };
         let mut events = [sys::NO_EVENT; EVENTS_PER_WAIT];
-        let filled = sys::epoll_wait(&self.epoll, &mut events, block);
+        let filled = sys::epoll_wait(&self.epoll, &mut events, if block { limit_ms } else { 0 });
         if block {
             self.sleepers.fetch_sub(1, SeqCst);
         }
@@ -163,13 +190,58 @@ impl Reactor {
 
     /// Counts this thread among the sleepers unless there is work. Whoever queues work after
     /// the look at the queue sees the count, because both go through the queue's lock.
-    fn may_sleep(&self) -> bool {
+    fn may_sleep(&self, has_rings: bool) -> bool {
         self.sleepers.fetch_add(1, SeqCst);
-        let idle = self.queue.lock().is_empty() && !self.stopping.load(SeqCst);
+        let idle = !self.has_work() && !self.stopping.load(SeqCst);
+        let idle = idle && (!has_rings || self.rings.read().iter().all(|conn| conn.may_sleep()));
         if !idle {
             self.sleepers.fetch_sub(1, SeqCst);
         }
         idle
+    }
+
+    /// Whether something is ready to run.
+    pub(super) fn has_work(&self) -> bool {
+        !self.queue.lock().is_empty()
+    }
+
+    /// Looks at a connection through shared memory from now on, whenever a thread drives.
+    pub(super) fn add_ring(&self, conn: Arc<Conn>) {
+        let mut rings = self.rings.write();
+        rings.push(conn);
+        self.rings_count.store(rings.len(), SeqCst);
+    }
+
+    /// Looks at it no more.
+    pub(super) fn remove_ring(&self, conn: &Conn) {
+        let mut rings = self.rings.write();
+        let at = rings.iter().position(|ring| std::ptr::eq(&raw const **ring, conn));
+        let removed = at.map(|at| rings.swap_remove(at));
+        self.rings_count.store(rings.len(), SeqCst);
+        drop(rings);
+        drop(removed);
+    }
+
+    /// The workers for shared memory; started when first asked for.
+    pub(super) fn bells(self: &Arc<Self>) -> Result<Arc<Bells>> {
+        let mut bells = self.bells.lock();
+        if self.stopping.load(SeqCst) || !self.serves.load(SeqCst) {
+            return Err(Error::other("it has no workers"));
+        }
+        if let Some(bells) = &*bells {
+            return Ok(bells.clone());
+        }
+        let started = Bells::start(self)?;
+        *bells = Some(started.clone());
+        Ok(started)
+    }
+
+    /// Ends the workers for shared memory, once `stopping` is set.
+    pub(super) fn stop_bells(&self) {
+        let bells = self.bells.lock().take();
+        if let Some(bells) = bells {
+            bells.stop();
+        }
     }
 
     fn handle(self: &Arc<Self>, token: u64, events: u32) {
@@ -180,6 +252,7 @@ impl Reactor {
                 let source = self.sources.read().get(&token).cloned();
                 match source {
                     Some(Source::Conn(conn)) => conn.on_event(events),
+                    Some(Source::Ring(conn)) => conn.on_bell(),
                     Some(Source::Listen(listener)) => listener.accept_all(),
                     Some(Source::Dial(dial)) => dial.on_event(),
                     // Deregistered after the kernel had told the event.
@@ -189,7 +262,7 @@ impl Reactor {
         }
     }
 
-    fn run_queue(self: &Arc<Self>) {
+    pub(super) fn run_queue(self: &Arc<Self>) {
         for _ in 0..RUNS_PER_TURN {
             let (work, more) = {
                 let mut queue = self.queue.lock();
@@ -267,6 +340,8 @@ impl Reactor {
         for source in sources {
             match source {
                 Source::Conn(conn) => conn.close_now(),
+                // Its socket's turn comes, or has come.
+                Source::Ring(_) => {}
                 Source::Listen(listener) => listener.close(),
                 Source::Dial(dial) => dial.on_event(),
             }

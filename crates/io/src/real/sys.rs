@@ -50,10 +50,9 @@ pub(super) fn epoll_control(epoll: &OwnedFd, op: c_int, fd: &OwnedFd, events: c_
     check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), op, fd.as_raw_fd(), &raw mut event) }).map(drop)
 }
 
-/// Waits for events; returns how many of `events` were filled. Blocks without limit if `block`.
-pub(super) fn epoll_wait(epoll: &OwnedFd, events: &mut [Event], block: bool) -> usize {
+/// Waits for events; returns how many of `events` were filled. A `timeout_ms` of -1 has no end.
+pub(super) fn epoll_wait(epoll: &OwnedFd, events: &mut [Event], timeout_ms: c_int) -> usize {
     let room = c_int::try_from(events.len()).expect("a handful of events");
-    let timeout_ms = if block { -1 } else { 0 };
     // SAFETY: the kernel writes at most `room` events, which is the length of the slice.
     let filled = unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), room, timeout_ms) };
     match check_len(filled as isize) {

@@ -207,7 +207,7 @@ impl State {
             return Err("the node was killed");
         }
         let (place, addr) = match addr {
-            Addr::Unix(path) => (Place::Path(path.clone()), addr.clone()),
+            Addr::Unix(path) | Addr::Shm(path) => (Place::Path(path.clone()), addr.clone()),
             Addr::Tcp(host, port) => {
                 if !self.is_own_host(life.node, host) && !matches!(host.as_str(), "0.0.0.0" | "::") {
                     return Err("this is the address of another node");
@@ -234,7 +234,7 @@ impl State {
 
     fn door_to_dial(&self, node: u32, addr: &Addr) -> Option<Door> {
         match addr {
-            Addr::Unix(path) => Some(Door { node, place: Place::Path(path.clone()) }),
+            Addr::Unix(path) | Addr::Shm(path) => Some(Door { node, place: Place::Path(path.clone()) }),
             Addr::Tcp(host, port) if self.is_own_host(node, host) => Some(Door { node, place: Place::Port(*port) }),
             Addr::Tcp(host, port) => Some(Door { node: self.known_node(host)?, place: Place::Port(*port) }),
         }

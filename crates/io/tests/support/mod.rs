@@ -23,6 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub enum Wire {
     Tcp,
     Unix,
+    Shm,
 }
 
 pub fn wait_until(what: &str, condition: impl Fn() -> bool) {
@@ -145,6 +146,7 @@ fn start_server(wire: Wire, workers: usize, limits: Option<FrameLimits>) -> Echo
     let addr = match wire {
         Wire::Tcp => tcp_any(),
         Wire::Unix => Addr::Unix(socket_path()),
+        Wire::Shm => Addr::Shm(socket_path()),
     };
     let runtime = Runtime::server(workers);
     let listener = runtime.io().listen(&addr, Arc::new(EchoAcceptor(seen.clone()))).unwrap();

@@ -78,7 +78,8 @@ fn a_local_socket_needs_the_secret_too() {
 fn local_sockets_can_be_left_aside() {
     let server = server(&format!("unix:{}", socket_path("aside")));
     let runtime = Runtime::client();
-    let caller = Caller::new(runtime.io(), aze_rpc::CallerConfig { tcp_only: true, ..config(SECRET, 5) });
+    let caller =
+        Caller::new(runtime.io(), aze_rpc::CallerConfig { transport: aze_io::Transport::Tcp, ..config(SECRET, 5) });
     let failure = runtime.block_on(unlink(&caller, &server.to, 0, "a", 5)).unwrap_err();
     assert_eq!(failure.code, Code::Unreachable);
     assert!(failure.detail.contains("no address"), "{failure}");

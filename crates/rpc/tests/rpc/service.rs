@@ -134,7 +134,15 @@ fn own_uid() -> u32 {
 
 pub fn config(secret: Secret, session: u64) -> CallerConfig {
     let (volume, job, host) = ("v".into(), "job".into(), "here".into());
-    CallerConfig { secret, volume, session: SessionId(session), server: false, job, host, tcp_only: false }
+    CallerConfig {
+        secret,
+        volume,
+        session: SessionId(session),
+        server: false,
+        job,
+        host,
+        transport: aze_io::Transport::Auto,
+    }
 }
 
 pub fn caller(io: &Io, session: u64) -> Arc<Caller> {

@@ -1,0 +1,130 @@
+//! Shared memory between two processes of one node: what a connection's two rings lie in.
+//!
+//! It alone knows where in the memory file which word stands, and who rings whom. A connection
+//! begins as a local socket, which stays open and tells when the other end is gone
+//! ([`upgrade`]). Requests and replies then flow through two rings ([`ring`]); what the other
+//! process writes into them is never trusted. Whoever is asleep is rung ([`wake`]): the
+//! client's thread in its epoll instance by an eventfd, the server's workers, one for each
+//! core, by a futex ([`bells`]).
+
+pub(super) mod bells;
+mod region;
+pub(super) mod ring;
+pub(super) mod upgrade;
+mod wake;
+
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+
+use region::Region;
+use ring::{Consumer, Lane, Producer};
+
+/// What the protocol uses of the standard library: `loom/` puts its own in this place.
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+}
+
+/// Bytes of one ring. A frame with a chunk of the default size goes into the half of it in one
+/// piece; larger ones go through bit by bit. Only pages that were used take memory, and
+/// while frames are small and taken at once these are the first [`ring::HOT_BYTES`].
+pub const RING_BYTES: usize = 4 << 20;
+
+/// Connections through shared memory that one server's runtime has at most, each with two rings:
+/// 8 GiB at the very worst, if all of them were filled. Further ones stay on their socket.
+pub const SHM_CONNECTIONS_MAX: usize = 1024;
+
+/// Words of the control page, each on a cache line of its own.
+const REQUESTS: Lane = Lane { head: 0, tail: 64, room: 128, data: CONTROL_BYTES };
+const REPLIES: Lane = Lane { head: 192, tail: 256, room: 320, data: CONTROL_BYTES + RING_BYTES };
+/// Not zero: the client sleeps, or is about to, and wants to be rung when a reply comes.
+const CLIENT_WAITS: usize = 384;
+const CONTROL_BYTES: usize = 4096;
+
+/// Bytes of a connection's memory file.
+const FILE_BYTES: usize = CONTROL_BYTES + 2 * RING_BYTES;
+
+/// How to wake the other end.
+enum Bell {
+    /// The client's: an eventfd in its epoll instance.
+    Client(OwnedFd),
+    /// The server's workers, and this connection's place in their page.
+    Workers(bells::Ringer),
+}
+
+/// One end of a connection through shared memory.
+pub(super) struct Shm {
+    region: Region,
+    bell: Bell,
+    /// Up to where this end has taken what came; the word in shared memory is for the other.
+    taken: AtomicU64,
+}
+
+impl Shm {
+    fn new(region: Region, bell: Bell) -> Arc<Self> {
+        Arc::new(Shm { region, bell, taken: AtomicU64::new(0) })
+    }
+
+    fn is_client(&self) -> bool {
+        matches!(self.bell, Bell::Workers(_))
+    }
+
+    /// What comes in.
+    fn inward(&self) -> Lane {
+        if self.is_client() { REPLIES } else { REQUESTS }
+    }
+
+    /// What goes out.
+    fn outward(&self) -> Lane {
+        if self.is_client() { REQUESTS } else { REPLIES }
+    }
+
+    /// The two ends of the rings that belong here; to be asked for once.
+    pub(super) fn ends(self: &Arc<Self>) -> (Producer, Consumer) {
+        (Producer::new(self.clone(), self.outward()), Consumer::new(self.clone(), self.inward()))
+    }
+
+    /// Whether something has come that was not taken yet.
+    pub(super) fn has_news(&self) -> bool {
+        self.word64(self.inward().head).load(SeqCst) != self.taken.load(SeqCst)
+    }
+
+    /// Says that this client's thread is about to sleep; the check for news has to follow.
+    pub(super) fn announce_sleep(&self) {
+        wake::announce(self.word32(CLIENT_WAITS));
+    }
+
+    /// Tells the other end that there is something to take.
+    fn tell_data(&self) {
+        match &self.bell {
+            Bell::Client(eventfd) => {
+                if wake::claim(self.word32(CLIENT_WAITS)) {
+                    region::ring_eventfd(eventfd);
+                }
+            }
+            Bell::Workers(ringer) => ringer.ring(),
+        }
+    }
+
+    /// Tells the other end that there is room, if it waits for some.
+    fn tell_room(&self) {
+        if !wake::claim(self.word32(self.inward().room)) {
+            return;
+        }
+        match &self.bell {
+            Bell::Client(eventfd) => region::ring_eventfd(eventfd),
+            Bell::Workers(ringer) => ringer.ring(),
+        }
+    }
+
+    fn word32(&self, offset: usize) -> &AtomicU32 {
+        self.region.word32(offset)
+    }
+
+    fn word64(&self, offset: usize) -> &AtomicU64 {
+        self.region.word64(offset)
+    }
+}

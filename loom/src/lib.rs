@@ -1,0 +1,230 @@
+//! The sleeping and waking of shared memory, through every order of its steps.
+//!
+//! The file under test is the one that is shipped (`crates/io/src/real/shm/wake.rs`), with
+//! loom's atomics in the place of the standard library's. The kernel's parts, a futex and an
+//! eventfd in an epoll instance, are modelled here. Run by `make loom`.
+
+mod sync {
+    pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+}
+
+#[cfg_attr(not(test), expect(dead_code, reason = "the tests below are all that uses it"))]
+#[path = "../../crates/io/src/real/shm/wake.rs"]
+mod wake;
+
+#[cfg(test)]
+mod tests {
+    use super::sync::{AtomicU32, AtomicU64, Ordering::SeqCst};
+    use super::wake::{Post, announce, claim, publish};
+    use loom::sync::{Arc, Condvar, Mutex};
+    use loom::thread;
+
+    /// A futex: comparing and going to sleep are one step, as the kernel has it.
+    #[derive(Default)]
+    struct Futex {
+        lock: Mutex<()>,
+        woken: Condvar,
+    }
+
+    impl Futex {
+        fn wait(&self, word: &AtomicU32, seen: u32) {
+            let guard = self.lock.lock().unwrap();
+            if word.load(SeqCst) == seen {
+                drop(self.woken.wait(guard).unwrap());
+            }
+        }
+
+        fn wake(&self) {
+            let _guard = self.lock.lock().unwrap();
+            self.woken.notify_all();
+        }
+    }
+
+    /// An eventfd in an epoll instance: an event stays until it is taken.
+    #[derive(Default)]
+    struct Event {
+        there: Mutex<bool>,
+        came: Condvar,
+    }
+
+    impl Event {
+        fn wait(&self) {
+            let mut there = self.there.lock().unwrap();
+            while !*there {
+                there = self.came.wait(there).unwrap();
+            }
+            *there = false;
+        }
+
+        fn ring(&self) {
+            *self.there.lock().unwrap() = true;
+            self.came.notify_all();
+        }
+    }
+
+    struct Words {
+        bell: AtomicU32,
+        waits: AtomicU32,
+        ready: AtomicU64,
+        served: AtomicU64,
+        futex: Futex,
+    }
+
+    impl Words {
+        fn new() -> Arc<Words> {
+            Arc::new(Words {
+                bell: AtomicU32::new(0),
+                waits: AtomicU32::new(0),
+                ready: AtomicU64::new(0),
+                served: AtomicU64::new(0),
+                futex: Futex::default(),
+            })
+        }
+
+        fn post(&self) -> Post<'_> {
+            Post { bell: &self.bell, waits: &self.waits }
+        }
+
+        /// A worker until it has served the bits of `all`.
+        fn work(&self, all: u64) {
+            let mut served = 0;
+            while served != all {
+                let bits = self.ready.swap(0, SeqCst);
+                served |= bits;
+                self.served.store(served, SeqCst);
+                if bits != 0 {
+                    continue;
+                }
+                let post = self.post();
+                let Some(seen) = post.before_sleep(|| self.ready.load(SeqCst) != 0) else { continue };
+                self.futex.wait(&self.bell, seen);
+                post.after_sleep();
+            }
+        }
+
+        fn ring(&self, mask: u64) {
+            if self.post().ring(&self.ready, mask) {
+                self.futex.wake();
+            }
+        }
+    }
+
+    /// A lost wake-up would leave the worker asleep for ever, which loom reports as a deadlock.
+    #[test]
+    fn a_worker_rung_by_two_clients_serves_both() {
+        loom::model(|| {
+            let words = Words::new();
+            let clients: Vec<_> = [1, 2]
+                .map(|mask| {
+                    let words = words.clone();
+                    thread::spawn(move || words.ring(mask))
+                })
+                .into();
+            words.work(3);
+            clients.into_iter().for_each(|client| client.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_worker_that_is_roused_looks_again() {
+        loom::model(|| {
+            let words = Words::new();
+            let stop = Arc::new(AtomicU32::new(0));
+            let stopper = {
+                let (words, stop) = (words.clone(), stop.clone());
+                thread::spawn(move || {
+                    stop.store(1, SeqCst);
+                    words.post().rouse();
+                    words.futex.wake();
+                })
+            };
+            while stop.load(SeqCst) == 0 {
+                let post = words.post();
+                let Some(seen) = post.before_sleep(|| stop.load(SeqCst) != 0) else { continue };
+                words.futex.wait(&words.bell, seen);
+                post.after_sleep();
+            }
+            stopper.join().unwrap();
+        });
+    }
+
+    /// The client asks once and sleeps until the reply is there, the server answers.
+    #[test]
+    fn a_client_that_sleeps_hears_of_its_reply() {
+        loom::model(|| {
+            let shared = Arc::new((AtomicU64::new(0), AtomicU32::new(0), Event::default()));
+            let server = {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    let (head, waits, event) = &*shared;
+                    for position in [8, 16] {
+                        publish(head, position);
+                        if claim(waits) {
+                            event.ring();
+                        }
+                    }
+                })
+            };
+            let (head, waits, event) = &*shared;
+            let mut taken = 0;
+            while taken != 16 {
+                taken = head.load(SeqCst);
+                if taken == 16 {
+                    break;
+                }
+                announce(waits);
+                if head.load(SeqCst) == taken {
+                    event.wait();
+                }
+            }
+            server.join().unwrap();
+        });
+    }
+
+    /// Whoever fills a ring of one place waits for room between two frames.
+    #[test]
+    fn room_in_a_full_ring_is_told_of() {
+        loom::model(|| {
+            let shared = Arc::new((
+                AtomicU64::new(0),
+                AtomicU64::new(0),
+                AtomicU32::new(0),
+                AtomicU32::new(0),
+                [Event::default(), Event::default()],
+            ));
+            let consumer = {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    let (head, tail, room, data, [_, news]) = &*shared;
+                    let mut taken = 0;
+                    while taken < 2 {
+                        announce(data);
+                        if head.load(SeqCst) == taken {
+                            news.wait();
+                            continue;
+                        }
+                        taken += 1;
+                        publish(tail, taken);
+                        if claim(room) {
+                            shared.4[0].ring();
+                        }
+                    }
+                })
+            };
+            let (head, tail, room, data, [free, news]) = &*shared;
+            for position in 1..=2 {
+                while position - tail.load(SeqCst) > 1 {
+                    announce(room);
+                    if position - tail.load(SeqCst) > 1 {
+                        free.wait();
+                    }
+                }
+                publish(head, position);
+                if claim(data) {
+                    news.ring();
+                }
+            }
+            consumer.join().unwrap();
+        });
+    }
+}
