@@ -26,6 +26,7 @@ mod route;
 mod scan;
 mod usage;
 mod volume;
+mod xattr;
 
 pub use client::{Client, Config};
 pub use dir_attrs::Aged;
@@ -36,3 +37,4 @@ pub use list::Listing;
 pub use names::{Created, NewFile};
 pub use usage::{EachDir, UsageSum};
 pub use volume::Space;
+pub use xattr::mode_under;

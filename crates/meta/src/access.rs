@@ -1,7 +1,9 @@
 //! Who may do what: the rules of POSIX and Linux on owner, group and mode, as pure functions. An
 //! `Identity` comes from the connection that proved it; these rules believe it.
 
+use crate::acl::{self, Acl};
 use crate::op::AttrSet;
+use crate::tables::Inode;
 use aze_proto::ids::Time;
 use aze_proto::{Attr, Change, Code, Failure, FileKind, Identity, SetTime, Stub};
 
@@ -33,24 +35,37 @@ impl Want {
     /// Make, remove or rename a name.
     pub const CHANGE_NAMES: Want = Want { read: false, write: true, execute: true };
 
-    fn bits(self) -> u32 {
+    pub(crate) fn bits(self) -> u32 {
         u32::from(self.read) << 2 | u32::from(self.write) << 1 | u32::from(self.execute)
     }
 }
 
 /// Whether `identity` may do what it wants with a file or directory.
-pub fn may(identity: &Identity, attr: &Attr, want: Want) -> bool {
-    allows(identity, attr.kind == FileKind::Directory, (attr.mode, attr.uid, attr.gid), want)
+pub fn may(identity: &Identity, inode: &Inode, want: Want) -> bool {
+    let attr = &inode.attr;
+    let list = inode.acl();
+    allows(identity, attr.kind == FileKind::Directory, (attr.mode, attr.uid, attr.gid), list.as_ref(), want)
 }
 
 /// Whether `identity` may do what it wants in a directory.
 pub fn may_in(identity: &Identity, stub: &Stub, want: Want) -> bool {
-    allows(identity, true, (stub.mode, stub.uid, stub.gid), want)
+    // The home gives out only lists that it has checked.
+    let list = stub.acl.as_ref().and_then(|list| Acl::parse(&list.0).ok().flatten());
+    allows(identity, true, (stub.mode, stub.uid, stub.gid), list.as_ref(), want)
 }
 
-fn allows(identity: &Identity, directory: bool, (mode, uid, gid): (u32, u32, u32), want: Want) -> bool {
+fn allows(
+    identity: &Identity,
+    directory: bool,
+    (mode, uid, gid): (u32, u32, u32),
+    list: Option<&Acl>,
+    want: Want,
+) -> bool {
     if identity.is_root() {
         return directory || !want.execute || mode & 0o111 != 0;
+    }
+    if let Some(list) = list {
+        return list.allows(identity, uid, gid, want);
     }
     // The first class that fits decides, even if a later one would allow more.
     let class = if identity.uid == uid {
@@ -105,9 +120,9 @@ pub fn sticky_forbids(identity: &Identity, stub: &Stub, inode_uid: u32) -> bool 
 ///
 /// # Errors
 /// `IsDirectory`, `Invalid` (no regular file) or `AccessDenied`.
-pub fn check_truncate(identity: &Identity, attr: &Attr, opened: bool) -> Result<(), Failure> {
-    match attr.kind {
-        FileKind::File if opened || may(identity, attr, Want::WRITE) => Ok(()),
+pub fn check_truncate(identity: &Identity, inode: &Inode, opened: bool) -> Result<(), Failure> {
+    match inode.attr.kind {
+        FileKind::File if opened || may(identity, inode, Want::WRITE) => Ok(()),
         FileKind::File => Err(Failure::new(Code::AccessDenied, format!("user {} may not write", identity.uid))),
         FileKind::Directory => Err(Code::IsDirectory.into()),
         _ => Err(Failure::new(Code::Invalid, "only regular files have a length that can be set")),
@@ -120,10 +135,11 @@ pub fn check_truncate(identity: &Identity, attr: &Attr, opened: bool) -> Result<
 /// # Errors
 /// `NotPermitted`, `AccessDenied` (time set to now without right to write), `Unsupported` (mode of
 /// a symbolic link).
-pub fn check_setattr(identity: &Identity, attr: &Attr, change: &Change, now: Time) -> Result<AttrSet, Failure> {
+pub fn check_setattr(identity: &Identity, inode: &Inode, change: &Change, now: Time) -> Result<AttrSet, Failure> {
+    let attr = &inode.attr;
     check_chmod(identity, attr, change)?;
     check_chown(identity, attr, change)?;
-    check_times(identity, attr, change)?;
+    check_times(identity, inode, change)?;
     let resolve = |time: SetTime| match time {
         SetTime::Now => now,
         SetTime::To { time } => time,
@@ -171,11 +187,11 @@ fn check_chown(identity: &Identity, attr: &Attr, change: &Change) -> Result<(), 
 }
 
 /// Whoever may write may set both times to now; anything else is for the owner.
-fn check_times(identity: &Identity, attr: &Attr, change: &Change) -> Result<(), Failure> {
+fn check_times(identity: &Identity, inode: &Inode, change: &Change) -> Result<(), Failure> {
     match (change.atime, change.mtime) {
         (None, None) => Ok(()),
-        _ if owns(identity, attr) => Ok(()),
-        (Some(SetTime::Now), Some(SetTime::Now)) if may(identity, attr, Want::WRITE) => Ok(()),
+        _ if owns(identity, &inode.attr) => Ok(()),
+        (Some(SetTime::Now), Some(SetTime::Now)) if may(identity, inode, Want::WRITE) => Ok(()),
         (Some(SetTime::Now), Some(SetTime::Now)) => {
             Err(Failure::new(Code::AccessDenied, format!("user {} may not write", identity.uid)))
         }
@@ -219,4 +235,12 @@ fn without_set_id(identity: &Identity, gid: u32, mode: u32) -> u32 {
 /// only then do paths through it that clients have cached become wrong.
 pub fn loses_search(before: &Attr, after: &Attr) -> bool {
     before.uid != after.uid || before.gid != after.gid || before.mode & 0o111 & !after.mode != 0
+}
+
+impl Inode {
+    /// Its access control list, if it has one beyond its mode.
+    pub fn acl(&self) -> Option<Acl> {
+        // What is stored was checked before.
+        Acl::parse(&self.xattr(acl::ACCESS)?.0).ok().flatten()
+    }
 }

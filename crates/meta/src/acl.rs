@@ -2,6 +2,7 @@
 //! as extended attributes (version 2 of `posix_acl_xattr`).
 
 use crate::access::Want;
+use crate::xattr::Xattr;
 use aze_proto::wire::Blob;
 use aze_proto::{Code, Failure, FileKind, Identity};
 
@@ -51,7 +52,10 @@ impl Acl {
         }
         let (head, rest) = bytes.split_at_checked(HEAD_BYTES).ok_or_else(|| invalid("without a version"))?;
         if head != VERSION.to_le_bytes() {
-            return Err(Failure::new(Code::Unsupported, format!("an access control list of another version than {VERSION}")));
+            return Err(Failure::new(
+                Code::Unsupported,
+                format!("an access control list of another version than {VERSION}"),
+            ));
         }
         if rest.len() % ENTRY_BYTES != 0 {
             return Err(invalid("with half an entry"));
@@ -168,29 +172,36 @@ impl Acl {
     }
 }
 
-/// What a new file gets from a directory's default list.
+/// What a new file gets from its directory, besides owner and group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inherited {
-    /// Its nine permission bits.
+    /// Its permission bits.
     pub mode: u32,
-    /// Its access list, if that says more than the bits.
-    pub access: Option<Blob>,
+    /// Its lists.
+    pub xattrs: Vec<Xattr>,
 }
 
-/// The rights of a file made with the mode asked for, in a directory with this default list: each
-/// class gets what both give. The umask does not count.
-pub fn inherit(default: &Acl, mode: u32) -> Inherited {
-    let mut list = default.clone();
-    for (tag, shift) in [(USER_OBJ, 6), (list.group_class(), 3), (OTHER, 0)] {
-        if let Some(perm) = list.perm_mut(tag) {
+/// The rights of a file made with the mode asked for (from bit 16 on the bits that the umask has
+/// taken), in a directory with this default list: each class gets what both give, and the umask does
+/// not count. Without a default list the mode is what it is.
+pub fn inherited(default: Option<&Blob>, kind: FileKind, asked: u32) -> Inherited {
+    let mode = asked & 0o7777;
+    // What is stored was checked before. Symbolic links have no rights.
+    let list = default.filter(|_| kind != FileKind::Symlink).and_then(|list| Acl::parse(&list.0).ok().flatten());
+    let Some(default) = list else { return Inherited { mode, xattrs: Vec::new() } };
+    let mode = mode | asked >> 16 & 0o777;
+    let mut access = default.clone();
+    for (tag, shift) in [(USER_OBJ, 6), (default.group_class(), 3), (OTHER, 0)] {
+        if let Some(perm) = access.perm_mut(tag) {
             *perm &= (mode >> shift & 7) as u16;
         }
     }
-    let access = (!list.is_only_mode()).then(|| list.to_blob());
-    Inherited { mode: list.mode(), access }
-}
-
-/// Whether files of this kind inherit: symbolic links have no rights.
-pub fn inherits(kind: FileKind) -> bool {
-    kind != FileKind::Symlink
+    let mut xattrs = Vec::new();
+    if !access.is_only_mode() {
+        xattrs.push(Xattr { name: Blob(ACCESS.to_vec()), value: access.to_blob() });
+    }
+    if kind == FileKind::Directory {
+        xattrs.push(Xattr { name: Blob(DEFAULT.to_vec()), value: default.to_blob() });
+    }
+    Inherited { mode: mode & !0o777 | access.mode(), xattrs }
 }

@@ -5,6 +5,7 @@ use crate::Rare;
 use crate::op::NewFile;
 use crate::shard::{DirDelta, Effects, Shard, Step};
 use crate::tables::{EntryKey, EntryValue, Inode, Lock, Role, Tables};
+use crate::xattr::Xattr;
 use aze_proto::ids::{Generation, Ino, MapEpoch, Time, TxId};
 use aze_proto::limits::{CHUNK_BITS_MAX, CHUNK_BITS_MIN, TARGET_BYTES_MAX};
 use aze_proto::message::Victim;
@@ -46,7 +47,14 @@ impl<T: Tables> Shard<T> {
         Ok((Reply::Attributes { attr: attr.clone() }, Effects { attr: Some(attr), ..Effects::default() }))
     }
 
-    pub(crate) fn create(&mut self, key: &EntryKey, new: &NewFile, exclusive: bool, time: Time) -> Step {
+    pub(crate) fn create(
+        &mut self,
+        key: &EntryKey,
+        new: &NewFile,
+        exclusive: bool,
+        xattrs: &[Xattr],
+        time: Time,
+    ) -> Step {
         self.assert_mine(key);
         self.hold(key, None)?;
         if let Some(found) = self.tables.entry(key) {
@@ -54,7 +62,10 @@ impl<T: Tables> Shard<T> {
         }
         new.check()?;
         let ino = self.issue()?;
-        let inode = new.inode(ino, key.parent, time);
+        let mut inode = new.inode(ino, key.parent, time);
+        for xattr in xattrs {
+            inode.put_xattr(&xattr.name.0, Some(xattr.value.clone()));
+        }
         let attr = inode.attr.clone();
         self.tables.insert_inode(inode);
         self.tables.insert_entry(key, EntryValue { ino, kind: new.kind });

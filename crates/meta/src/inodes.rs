@@ -1,6 +1,7 @@
 //! What operations do to inodes at their home: links, attributes, length, deletion. Times of
 //! change never move back; whatever merges, merges by maximum.
 
+use crate::acl;
 use crate::op::{AttrSet, CUTS_PENDING_MAX};
 use crate::shard::{Effects, Shard, Step};
 use crate::tables::{Inode, PendingCut, Tables};
@@ -12,6 +13,9 @@ impl<T: Tables> Shard<T> {
     pub(crate) fn set_attr(&mut self, ino: Ino, set: &AttrSet, time: Time) -> Step {
         self.here(ino)?;
         self.change(ino, |inode| {
+            if let (Some(mode), Some(list)) = (set.mode, inode.acl()) {
+                inode.put_xattr(acl::ACCESS, Some(list.with_mode(mode).to_blob()));
+            }
             let attr = &mut inode.attr;
             attr.mode = set.mode.map_or(attr.mode, |mode| mode & 0o7777);
             attr.uid = set.uid.unwrap_or(attr.uid);
@@ -96,7 +100,7 @@ impl<T: Tables> Shard<T> {
         Ok((Reply::Done, Effects { attr, ..Effects::default() }))
     }
 
-    fn here(&self, ino: Ino) -> Result<&Inode, Failure> {
+    pub(crate) fn here(&self, ino: Ino) -> Result<&Inode, Failure> {
         self.tables.inode(ino).ok_or_else(|| gone(ino))
     }
 

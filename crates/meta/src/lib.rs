@@ -8,6 +8,7 @@
 //! afterwards ([`Effects`]) it deliberately does not know: that is the server's secret.
 
 pub mod access;
+pub mod acl;
 pub mod conformance;
 mod entries;
 mod inodes;
@@ -16,9 +17,11 @@ pub mod op;
 pub mod rare;
 pub mod shard;
 pub mod tables;
+pub mod xattr;
 
 pub use links::{Loose, LostLink};
 pub use op::{AttrSet, NewFile, Op, Outcome, Stamp};
 pub use rare::{PendingLink, Rare};
 pub use shard::{Applied, DirDelta, Effects, Shard};
 pub use tables::{EntryKey, EntryValue, Inode, Lock, PendingCut, PlainTables, Role, Tables};
+pub use xattr::{Xattr, XattrSet};

@@ -2,9 +2,10 @@
 //! change of it raises [`OP_VERSION`] and adds a golden sample.
 
 use crate::tables::{EntryKey, Lock};
+use crate::xattr::Xattr;
 use aze_proto::ids::{Generation, Ino, MapEpoch, Sequence, SessionId, ShardId, Time, TxId};
 use aze_proto::wire::Blob;
-use aze_proto::{Attr, Failure, FileKind, Reply, wire_enum, wire_struct};
+use aze_proto::{Attr, Failure, FileKind, Reply, XattrHow, wire_enum, wire_struct};
 
 /// Version of the encoding of [`Op`] and [`Stamp`].
 pub const OP_VERSION: u8 = 2;
@@ -158,6 +159,11 @@ wire_enum! {
         24 = LinkForget { ino: Ino, tx: TxId },
         /// The inode's home knows what `tx` has done to a name here. Reply: `Done`.
         25 = LooseEnd { tx: TxId },
+        /// Sets or removes an extended attribute, and the mode that goes with it.
+        /// [`crate::xattr::check_set`] makes the parts. Reply: `Attributes`.
+        26 = SetXattr { ino: Ino, name: Blob, value: Option<Blob>, mode: Option<u32>, if_any: bool, how: XattrHow },
+        /// As `Create`, with extended attributes for what is made. Reply: `Entry`.
+        27 = CreateWith { key: EntryKey, new: NewFile, exclusive: bool, xattrs: Vec<Xattr> },
     }
 }
 

@@ -1,5 +1,6 @@
 //! What few inodes have, apart, so that it costs the many others one pointer.
 
+use crate::xattr::Xattr;
 use aze_proto::ids::{ShardId, TxId};
 use aze_proto::wire::{Input, Malformed, Wire};
 use aze_proto::wire_struct;
@@ -24,10 +25,12 @@ wire_struct! {
         /// Names that went, of which those who removed them have no answer yet: so that the same
         /// name is not taken off the count twice.
         pub dropped: Vec<TxId>,
+        /// Extended attributes, by their names.
+        pub xattrs: Vec<Xattr>,
     }
 }
 
-static NOTHING: Parts = Parts { links: Vec::new(), dropped: Vec::new() };
+static NOTHING: Parts = Parts { links: Vec::new(), dropped: Vec::new(), xattrs: Vec::new() };
 
 /// What few inodes have; nearly always nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

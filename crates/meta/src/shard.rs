@@ -4,6 +4,7 @@
 use crate::links::{Loose, LostLink};
 use crate::op::{INO_BLOCK, Op, Outcome, Stamp};
 use crate::tables::{EntryKey, EntryValue, Inode, Lock, PlainTables, Tables};
+use crate::xattr::XattrSet;
 use aze_proto::ids::{Incarnation, Ino, MapEpoch, Sequence, SessionId, ShardId, Time, TxId};
 use aze_proto::message::Victim;
 use aze_proto::retry::{RetryTable, Verdict};
@@ -143,7 +144,8 @@ impl<T: Tables> Shard<T> {
     fn step(&mut self, op: &Op, time: Time) -> Step {
         match op {
             Op::MakeRoot { uid, gid, mode, born, chunk_bits } => self.root(*uid, *gid, *mode, *born, *chunk_bits, time),
-            Op::Create { key, new, exclusive } => self.create(key, new, *exclusive, time),
+            Op::Create { key, new, exclusive } => self.create(key, new, *exclusive, &[], time),
+            Op::CreateWith { key, new, exclusive, xattrs } => self.create(key, new, *exclusive, xattrs, time),
             Op::Remove { key, only, moved, under } => self.remove(key, *only, *moved, *under, time),
             Op::Insert { key, ino, kind, replace, under, attr } => {
                 let value = EntryValue { ino: *ino, kind: *kind };
@@ -168,6 +170,10 @@ impl<T: Tables> Shard<T> {
             Op::LinkDrop { ino, tx } => self.link_drop(*ino, *tx, time),
             Op::LinkForget { ino, tx } => self.link_forget(*ino, *tx),
             Op::LooseEnd { tx } => self.loose_end(*tx),
+            Op::SetXattr { ino, name, value, mode, if_any, how } => {
+                let set = XattrSet { value: value.clone(), mode: *mode, if_any: *if_any };
+                self.set_xattr(*ino, name, &set, *how, time)
+            }
         }
     }
 

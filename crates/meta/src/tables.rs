@@ -69,6 +69,11 @@ wire_struct! {
 }
 
 impl Inode {
+    /// An inode of which there is no more than its attributes.
+    pub fn of(attr: Attr) -> Inode {
+        Inode { attr, target: Vec::new(), cuts: Vec::new(), rare: Rare::default() }
+    }
+
     /// The length beyond which a data server that has seen generation `have` must drop what it
     /// holds before it serves the generation of now: the least length of all truncations since.
     /// `u64::MAX` if there was none that it could have missed.

@@ -9,7 +9,7 @@ use crate::tables::{Inode, Tables};
 use aze_proto::ids::{Ino, Time};
 use aze_proto::limits::{XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX};
 use aze_proto::wire::Blob;
-use aze_proto::{Attr, Code, Failure, FileKind, Identity, wire_enum, wire_struct};
+use aze_proto::{Attr, Code, Failure, FileKind, Identity, XattrHow, wire_struct};
 
 wire_struct! {
     /// One extended attribute.
@@ -19,20 +19,6 @@ wire_struct! {
         pub name: Blob,
         /// Any bytes.
         pub value: Blob,
-    }
-}
-
-wire_enum! {
-    /// What setting an extended attribute takes for granted: setxattr(2).
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub enum XattrHow {
-        /// Nothing.
-        #[default]
-        1 = Any,
-        /// That it is not there: `XATTR_CREATE`.
-        2 = Create,
-        /// That it is there: `XATTR_REPLACE`.
-        3 = Replace,
     }
 }
 
@@ -113,12 +99,7 @@ pub fn list(identity: &Identity, inode: &Inode) -> Vec<Blob> {
 /// # Errors
 /// `NotPermitted`, `AccessDenied`, `Invalid` (an access control list that is none), `OutOfRange`,
 /// `Limit` (a value that is too long), `Unsupported`.
-pub fn check_set(
-    identity: &Identity,
-    inode: &Inode,
-    name: &[u8],
-    value: Option<&Blob>,
-) -> Result<XattrSet, Failure> {
+pub fn check_set(identity: &Identity, inode: &Inode, name: &[u8], value: Option<&Blob>) -> Result<XattrSet, Failure> {
     let attr = &inode.attr;
     let space = space(name)?;
     if let Some(value) = value.filter(|value| value.0.len() > XATTR_VALUE_BYTES_MAX) {

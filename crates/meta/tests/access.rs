@@ -1,10 +1,10 @@
 //! The rules of owner, group and mode, as tables of cases.
 
-use aze_meta::AttrSet;
 use aze_meta::access::{
     NewOwner, Want, check_setattr, check_truncate, loses_search, may, may_in, may_make, mode_after_write, new_file,
     sticky_forbids,
 };
+use aze_meta::{AttrSet, Inode};
 use aze_proto::ids::{Generation, Ino, MapEpoch, ShardId, Time};
 use aze_proto::{Attr, Change, Code, FileKind, Identity, SetTime, Stub};
 
@@ -48,7 +48,17 @@ fn directory(mode: u32) -> Attr {
 
 /// A directory of user 10, group 20.
 fn stub(mode: u32) -> Stub {
-    Stub { ino: Ino(6), mode, uid: 10, gid: 20, born: MapEpoch(1), chunk_bits: 20, version: 1 }
+    Stub {
+        ino: Ino(6),
+        mode,
+        uid: 10,
+        gid: 20,
+        born: MapEpoch(1),
+        chunk_bits: 20,
+        acl: None,
+        default_acl: None,
+        version: 1,
+    }
 }
 
 #[test]
@@ -67,17 +77,17 @@ fn the_first_class_that_fits_decides() {
         (0o000, &other, Want::default(), true),
         (0o010, &user(11, &[20]), Want::SEARCH, true),
     ] {
-        assert_eq!(may(identity, &file(mode), want), allowed, "{mode:o} {identity:?} {want:?}");
+        assert_eq!(may(identity, &Inode::of(file(mode)), want), allowed, "{mode:o} {identity:?} {want:?}");
         assert_eq!(may_in(identity, &stub(mode), want), allowed, "{mode:o} {identity:?} {want:?}");
     }
 }
 
 #[test]
 fn root_may_all_but_execute_what_nobody_can() {
-    assert!(may(&root(), &file(0), Want { read: true, write: true, execute: false }));
-    assert!(!may(&root(), &file(0o666), Want::SEARCH));
-    assert!(may(&root(), &file(0o001), Want::SEARCH));
-    assert!(may(&root(), &directory(0), Want::CHANGE_NAMES));
+    assert!(may(&root(), &Inode::of(file(0)), Want { read: true, write: true, execute: false }));
+    assert!(!may(&root(), &Inode::of(file(0o666)), Want::SEARCH));
+    assert!(may(&root(), &Inode::of(file(0o001)), Want::SEARCH));
+    assert!(may(&root(), &Inode::of(directory(0)), Want::CHANGE_NAMES));
     assert!(may_in(&root(), &stub(0), Want::CHANGE_NAMES));
 }
 
@@ -121,15 +131,18 @@ fn in_a_sticky_directory_only_owners_remove() {
 #[test]
 fn length_is_set_by_writers_and_only_of_files() {
     let code = |result: Result<(), aze_proto::Failure>| result.map_err(|failure| failure.code);
-    assert_eq!(code(check_truncate(&user(10, &[1]), &file(0o200), false)), Ok(()));
-    assert_eq!(code(check_truncate(&user(10, &[1]), &file(0o400), false)), Err(Code::AccessDenied));
-    assert_eq!(code(check_truncate(&user(10, &[1]), &file(0o400), true)), Ok(()));
-    assert_eq!(code(check_truncate(&root(), &directory(0o777), true)), Err(Code::IsDirectory));
-    assert_eq!(code(check_truncate(&root(), &Attr { kind: FileKind::Fifo, ..file(0o777) }, true)), Err(Code::Invalid));
+    assert_eq!(code(check_truncate(&user(10, &[1]), &Inode::of(file(0o200)), false)), Ok(()));
+    assert_eq!(code(check_truncate(&user(10, &[1]), &Inode::of(file(0o400)), false)), Err(Code::AccessDenied));
+    assert_eq!(code(check_truncate(&user(10, &[1]), &Inode::of(file(0o400)), true)), Ok(()));
+    assert_eq!(code(check_truncate(&root(), &Inode::of(directory(0o777)), true)), Err(Code::IsDirectory));
+    assert_eq!(
+        code(check_truncate(&root(), &Inode::of(Attr { kind: FileKind::Fifo, ..file(0o777) }), true)),
+        Err(Code::Invalid)
+    );
 }
 
 fn set(identity: &Identity, attr: &Attr, change: Change) -> Result<AttrSet, Code> {
-    check_setattr(identity, attr, &change, NOW).map_err(|failure| failure.code)
+    check_setattr(identity, &Inode::of(attr.clone()), &change, NOW).map_err(|failure| failure.code)
 }
 
 fn mode(mode: u32) -> Change {

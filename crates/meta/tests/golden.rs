@@ -2,10 +2,10 @@
 //! Whoever changes one of them raises `OP_VERSION` and adds the new sample beside the old.
 
 use aze_meta::op::OP_VERSION;
-use aze_meta::{AttrSet, EntryKey, Lock, NewFile, Op, Outcome, Role, Stamp};
+use aze_meta::{AttrSet, EntryKey, Lock, NewFile, Op, Outcome, Role, Stamp, Xattr};
 use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, Sequence, ServerIndex, SessionId, ShardId, Time, TxId};
 use aze_proto::wire::{Blob, Wire};
-use aze_proto::{Code, Failure, FileKind, Name, Reply};
+use aze_proto::{Code, Failure, FileKind, Name, Reply, XattrHow};
 
 fn samples() -> Vec<Op> {
     let key = EntryKey::new(Ino(2), Name::new(b"name").expect("a name"));
@@ -31,7 +31,7 @@ fn samples() -> Vec<Op> {
     let (ino, under) = (Ino(8), Some(TxId(5)));
     vec![
         Op::MakeRoot { uid: 1, gid: 2, mode: 0o755, born: MapEpoch(3), chunk_bits: 20 },
-        Op::Create { key: key.clone(), new, exclusive: true },
+        Op::Create { key: key.clone(), new: new.clone(), exclusive: true },
         Op::Remove { key: key.clone(), only: Some(ino), moved: true, under },
         Op::Insert { key: key.clone(), ino, kind: FileKind::File, replace: true, under, attr: None },
         Op::SetAttr { ino, set },
@@ -47,10 +47,24 @@ fn samples() -> Vec<Op> {
         Op::ReserveInos { count: 11 },
         Op::LinkBegin { ino, tx: TxId(5), shard: ShardId(12) },
         Op::LinkEnd { ino, tx: TxId(5), kept: true },
-        Op::LinkInsert { key, ino, kind: FileKind::File, tx: TxId(5) },
+        Op::LinkInsert { key: key.clone(), ino, kind: FileKind::File, tx: TxId(5) },
         Op::LinkDrop { ino, tx: TxId(5) },
         Op::LinkForget { ino, tx: TxId(5) },
         Op::LooseEnd { tx: TxId(5) },
+        Op::SetXattr {
+            ino,
+            name: Blob(b"user.a".to_vec()),
+            value: Some(Blob(b"b".to_vec())),
+            mode: None,
+            if_any: false,
+            how: XattrHow::Create,
+        },
+        Op::CreateWith {
+            key,
+            new,
+            exclusive: true,
+            xattrs: vec![Xattr { name: Blob(b"user.a".to_vec()), value: Blob(b"b".to_vec()) }],
+        },
     ]
 }
 

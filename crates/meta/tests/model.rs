@@ -3,12 +3,14 @@
 //! goes through its encoding into a second shard, which must end up the same.
 
 use aze_meta::op::INO_BLOCK;
-use aze_meta::{Applied, AttrSet, Effects, EntryKey, Lock, Loose, LostLink, NewFile, Op, Outcome, Role, Shard, Stamp};
+use aze_meta::{
+    Applied, AttrSet, Effects, EntryKey, Lock, Loose, LostLink, NewFile, Op, Outcome, Role, Shard, Stamp, Xattr,
+};
 use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, Sequence, ServerIndex, SessionId, ShardId, Time, TxId};
 use aze_proto::message::Victim;
 use aze_proto::retry::Verdict;
 use aze_proto::wire::{Blob, Wire};
-use aze_proto::{Attr, Code, Failure, FileKind, Name, Refusal, Reply};
+use aze_proto::{Attr, Code, Failure, FileKind, Name, Refusal, Reply, XattrHow};
 use proptest::prelude::*;
 
 const CHUNK_BITS: u8 = 20;
@@ -22,6 +24,7 @@ struct Node {
     /// Names announced, and names that went elsewhere.
     announced: Vec<TxId>,
     dropped: Vec<TxId>,
+    xattrs: Vec<Xattr>,
 }
 
 #[derive(Default)]
@@ -74,7 +77,8 @@ impl Model {
     fn apply(&mut self, op: &Op, time: Time) -> Answer {
         match op {
             Op::MakeRoot { uid, gid, mode, born, chunk_bits } => self.root(*uid, *gid, *mode, *born, *chunk_bits, time),
-            Op::Create { key, new, exclusive } => self.create(key, new, *exclusive, time),
+            Op::Create { key, new, exclusive } => self.create(key, new, *exclusive, &[], time),
+            Op::CreateWith { key, new, exclusive, xattrs } => self.create(key, new, *exclusive, xattrs, time),
             Op::Remove { key, only, moved, under } => self.remove(key, *only, *moved, *under, time),
             Op::Insert { key, ino, kind, replace, under, attr } => {
                 self.insert(key, (*ino, *kind), *replace, *under, attr, time)
@@ -125,6 +129,22 @@ impl Model {
                 self.loose.retain(|(known, _)| known != tx);
                 self.loose.push((*tx, Loose::Made));
                 Ok(made)
+            }
+            Op::SetXattr { ino, name, value, mode, if_any, how } => {
+                let node = self.node(*ino).ok_or(Code::Stale)?;
+                let there = node.xattrs.iter().any(|xattr| xattr.name == *name);
+                if there && *how == XattrHow::Create {
+                    return Err(Code::Exists.into());
+                }
+                if !there && (*how == XattrHow::Replace || value.is_none() && !if_any) {
+                    return Err(Code::NoAttribute.into());
+                }
+                self.touch(*ino, time, |node| {
+                    node.xattrs.retain(|xattr| xattr.name != *name);
+                    let new = value.iter().map(|value| Xattr { name: name.clone(), value: value.clone() });
+                    node.xattrs.extend(new);
+                    node.attr.mode = mode.unwrap_or(node.attr.mode);
+                })
             }
             Op::LinkForget { ino, tx } => {
                 if let Some(node) = self.node(*ino) {
@@ -242,7 +262,14 @@ impl Model {
             wide: false,
             parent: if is_dir(new.kind) { parent } else { Ino(0) },
         };
-        self.nodes.push(Node { attr: attr.clone(), target, cuts: vec![], announced: vec![], dropped: vec![] });
+        self.nodes.push(Node {
+            attr: attr.clone(),
+            target,
+            cuts: vec![],
+            announced: vec![],
+            dropped: vec![],
+            xattrs: vec![],
+        });
         attr
     }
 
@@ -256,7 +283,7 @@ impl Model {
         Ok((Reply::Attributes { attr: attr.clone() }, Effects { attr: Some(attr), ..Effects::default() }))
     }
 
-    fn create(&mut self, key: &EntryKey, new: &NewFile, exclusive: bool, time: Time) -> Answer {
+    fn create(&mut self, key: &EntryKey, new: &NewFile, exclusive: bool, xattrs: &[Xattr], time: Time) -> Answer {
         if self.holder(key).is_some() {
             return Err(Code::Busy.into());
         }
@@ -279,6 +306,7 @@ impl Model {
         }
         let ino = local(self.issued);
         let attr = Some(self.make(ino, key.parent, new, time));
+        self.node(ino).expect("just made").xattrs = xattrs.to_vec();
         self.names.push((key.clone(), ino, new.kind));
         let delta = delta(key, 1, i64::from(is_dir(new.kind)));
         Ok((
@@ -435,6 +463,9 @@ impl Model {
         for node in &self.nodes {
             let inode = shard.inode(node.attr.ino).expect("the inode is in the model");
             assert_eq!((&inode.attr, &inode.target), (&node.attr, &node.target));
+            let mut xattrs = node.xattrs.clone();
+            xattrs.sort_by(|a, b| a.name.cmp(&b.name));
+            assert_eq!(inode.rare.get().xattrs, xattrs);
             let announced: Vec<TxId> = inode.rare.get().links.iter().map(|link| link.tx).collect();
             assert_eq!((&announced, &inode.rare.get().dropped), (&node.announced, &node.dropped));
             for have in (0..=node.attr.generation.0).map(Generation) {
@@ -510,6 +541,16 @@ fn links() -> impl Strategy<Value = TxId> {
     (100..103u64).prop_map(TxId)
 }
 
+fn xattrs() -> impl Strategy<Value = Xattr> {
+    let names = prop::sample::select(vec!["user.a", "user.b", "trusted.c"]);
+    (names, prop::collection::vec(any::<u8>(), 0..4))
+        .prop_map(|(name, value)| Xattr { name: Blob(name.into()), value: Blob(value) })
+}
+
+fn hows() -> impl Strategy<Value = XattrHow> {
+    prop_oneof![2 => Just(XattrHow::Any), 1 => Just(XattrHow::Create), 1 => Just(XattrHow::Replace)]
+}
+
 fn times() -> impl Strategy<Value = Time> {
     (0..30u64).prop_map(Time)
 }
@@ -539,6 +580,11 @@ fn name_ops() -> impl Strategy<Value = Op> {
             .prop_map(|(key, only, moved, under)| Op::Remove { key, only, moved, under }),
         4 => (keys(), inos(), kinds(), any::<bool>(), txs())
             .prop_map(|(key, ino, kind, replace, under)| Op::Insert { key, ino, kind, replace, under, attr: None }),
+        2 => (keys(), kinds(), xattrs()).prop_map(|(key, kind, xattr)| {
+            let (target, born) = (Blob(b"t".to_vec()), MapEpoch(1));
+            let new = NewFile { kind, mode: 0o600, uid: 1, gid: 1, rdev: 5, target, born, chunk_bits: CHUNK_BITS };
+            Op::CreateWith { key, new, exclusive: true, xattrs: vec![xattr] }
+        }),
         2 => (keys(), inos(), kinds(), links()).prop_map(|(key, ino, kind, tx)| Op::LinkInsert { key, ino, kind, tx }),
         2 => (keys(), lock).prop_map(|(key, lock)| Op::Lock { key, lock }),
         1 => (keys(), 1..3u64).prop_map(|(key, tx)| Op::Unlock { key, tx: TxId(tx) }),
@@ -560,6 +606,12 @@ fn inode_ops() -> impl Strategy<Value = Op> {
         2 => (inos(), links(), any::<bool>()).prop_map(|(ino, tx, kept)| Op::LinkEnd { ino, tx, kept }),
         2 => (inos(), links()).prop_map(|(ino, tx)| Op::LinkDrop { ino, tx }),
         1 => (inos(), links()).prop_map(|(ino, tx)| Op::LinkForget { ino, tx }),
+        3 => (inos(), xattrs(), any::<bool>(), prop::option::of(0..0o10000u32), any::<bool>(), hows()).prop_map(
+            |(ino, Xattr { name, value }, set, mode, if_any, how)| {
+                let value = set.then_some(value);
+                Op::SetXattr { ino, name, value, mode, if_any, how }
+            }
+        ),
         1 => prop_oneof![links(), (1..4u64).prop_map(|lost| TxId(local(lost).0))].prop_map(|tx| Op::LooseEnd { tx }),
         2 => (inos(), set).prop_map(|(ino, set)| Op::SetAttr { ino, set }),
         3 => (inos(), generations(), 0..100u64, any::<bool>())

@@ -1,7 +1,7 @@
 //! What is known of a file or directory, and who asks.
 
 use crate::ids::{Generation, Ino, MapEpoch, ShardId, Time};
-use crate::wire::{Input, Malformed, Wire};
+use crate::wire::{Blob, Input, Malformed, Wire};
 use crate::{wire_enum, wire_struct};
 
 /// Kinds of files, as in `S_IFMT` (inode(7)).
@@ -154,6 +154,10 @@ wire_struct! {
         pub born: MapEpoch,
         /// Base-2 logarithm of the chunk size of new files.
         pub chunk_bits: u8,
+        /// Its access control list, if it has one.
+        pub acl: Option<Blob>,
+        /// The one that new files in it inherit, if it has one.
+        pub default_acl: Option<Blob>,
         /// Raised by every change of the fields above; an older stub never replaces a newer one.
         pub version: u64,
     }
@@ -212,5 +216,19 @@ wire_struct! {
         pub atime: Option<SetTime>,
         /// New modification time.
         pub mtime: Option<SetTime>,
+    }
+}
+
+wire_enum! {
+    /// What setting an extended attribute takes for granted: setxattr(2).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum XattrHow {
+        /// Nothing.
+        #[default]
+        1 = Any,
+        /// That it is not there: `XATTR_CREATE`.
+        2 = Create,
+        /// That it is there: `XATTR_REPLACE`.
+        3 = Replace,
     }
 }

@@ -86,6 +86,8 @@ codes! {
     29 Stopping Again 5 "the server is shutting down",
     30 Internal Fatal 5 "a defect in Azekura",
     31 Limit Caller 7 "a named limit was exceeded",
+    32 NoAttribute Caller 61 "no such extended attribute",
+    33 OutOfRange Caller 34 "out of range",
 }
 
 impl Wire for Code {

@@ -19,7 +19,7 @@ pub mod retry;
 pub mod sum;
 pub mod wire;
 
-pub use attr::{Attr, Change, FileKind, Identity, SetTime, Stub};
+pub use attr::{Attr, Change, FileKind, Identity, SetTime, Stub, XattrHow};
 pub use error::{Code, Failure, Refusal};
 pub use ids::{
     Generation, Incarnation, Ino, JobId, MapEpoch, NamespaceEpoch, Sequence, ServerIndex, SessionId, ShardId, Time,

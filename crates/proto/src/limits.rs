@@ -43,6 +43,14 @@ pub const TARGET_BYTES_MAX: usize = 4095;
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// Most links to one file.
 pub const LINKS_MAX: u32 = 65_000;
+/// Longest name of an extended attribute, with its namespace, as on Linux.
+pub const XATTR_NAME_BYTES_MAX: usize = 255;
+/// Longest value of an extended attribute, as on Linux.
+pub const XATTR_VALUE_BYTES_MAX: usize = 65_536;
+/// Longest list of the names of one file's extended attributes, as on Linux.
+pub const XATTR_LIST_BYTES_MAX: usize = 65_536;
+/// Most bytes of names and values of one file's extended attributes: they stay in memory with it.
+pub const XATTRS_BYTES_MAX: usize = 256 << 10;
 /// Most supplementary groups that a request states; more are refused, never cut off.
 pub const GROUPS_MAX: usize = 1024;
 

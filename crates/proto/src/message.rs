@@ -4,7 +4,7 @@
 //! Each request names the shard that its header must carry: *entry* (hash of parent and name),
 //! *home* (the inode's), *chunk* (the chunk's), or none (*server*: the whole server is meant).
 
-use crate::attr::{Attr, Change, FileKind, Identity, Stub};
+use crate::attr::{Attr, Change, FileKind, Identity, Stub, XattrHow};
 use crate::ids::{Generation, Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, ShardId, Time, TxId};
 use crate::name::{Name, NameHash};
 use crate::place::{ServerInfo, ShardMap};
@@ -33,7 +33,8 @@ wire_enum! {
             parent: Ino,
             name: Name,
             kind: FileKind,
-            /// Permission bits, the caller's umask already applied.
+            /// Permission bits, the caller's umask already applied; from bit 16 on those that it has
+            /// taken, since it does not count in a directory with a default access control list.
             mode: u32,
             /// Device number for device files.
             rdev: u32,
@@ -193,6 +194,16 @@ wire_enum! {
         67 = LinkForget { ino: Ino, tx: TxId },
         /// Shard of a new name, from the inode's home: was it made? Reply: `TxIs`.
         68 = LinkOutcome { tx: TxId },
+        /// Home: may this user write it? Reply: `Done`.
+        69 = MayWrite { ino: Ino, identity: Identity },
+
+        /// Home. The value of an extended attribute. Reply: `Xattr`.
+        100 = GetXattr { ino: Ino, name: Blob },
+        /// Home. Reply: `XattrNames`.
+        101 = ListXattr { ino: Ino },
+        /// Home. Without a value the attribute is removed. Reply: `Attributes`, or `Done` for the
+        /// access control lists of a directory.
+        102 = SetXattr { ino: Ino, name: Blob, value: Option<Blob>, how: XattrHow },
 
         /// Home of a file open for writing. The payload goes to the end of the file, in one piece, after
         /// all appends that the home has taken on before. Reply: `Appended`.
@@ -229,6 +240,7 @@ impl Request {
                 | Request::Report { .. }
                 | Request::Write { .. }
                 | Request::LinkBegin { .. }
+                | Request::SetXattr { .. }
                 | Request::LinkEnd { .. }
                 | Request::LinkDrop { .. }
                 | Request::SetParent { .. }
@@ -354,6 +366,10 @@ wire_enum! {
         /// A file is open. The payload is what is stored of it, all of which is in chunk 0, from
         /// its beginning on, as it was when the file was opened; up to the size the rest is a hole.
         45 = OpenedWith { attr: Attr, sums: Vec<u32> },
+        /// The value of an extended attribute.
+        30 = Xattr { value: Blob },
+        /// The names of extended attributes.
+        31 = XattrNames { names: Vec<Blob> },
     }
 }
 

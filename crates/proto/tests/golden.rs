@@ -47,6 +47,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         open: Some(5),
         chunk_bits: 0,
     };
+    let xattr = Blob(b"user.a".to_vec());
     let write = Request::Write {
         ino: Ino(9),
         generation: Generation(1),
@@ -78,6 +79,12 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
             .to_bytes(),
         ),
         ("opened with contents", Reply::OpenedWith { attr: attr(), sums: vec![0xdead_beef] }.to_bytes()),
+        ("link", Request::LinkBegin { ino: Ino(9), tx: TxId(5), shard: ShardId(3) }.to_bytes()),
+        (
+            "set xattr",
+            Request::SetXattr { ino: Ino(9), name: xattr.clone(), value: None, how: XattrHow::Any }.to_bytes(),
+        ),
+        ("xattr names", Reply::XattrNames { names: vec![xattr] }.to_bytes()),
         ("head", seal(&Header { sequence: Sequence(8), ..Header::new(Kind::Request, 2) }, b"body", 3, Some(&[9; 32]))),
     ]
 }
@@ -110,6 +117,9 @@ const GOLDEN: &[(&str, &str)] = &[
          02000000000000000300000000000000040000000000000007000000010000000300000014000000000000000000010000\
          00efbeadde",
     ),
+    ("link", "40000900000000000000050000000000000003000000"),
+    ("set xattr", "6600090000000000000006000000757365722e61000100"),
+    ("xattr names", "1f000100000006000000757365722e61"),
     (
         "head",
         "415a4b0202000000020000000000000000000000000000000800000000000000000000000000000000000000000000\

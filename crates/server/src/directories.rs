@@ -297,7 +297,17 @@ mod tests {
     const DIR: Ino = Ino(7);
 
     fn stub() -> Stub {
-        Stub { ino: DIR, mode: 0o755, uid: 0, gid: 0, born: MapEpoch(1), chunk_bits: 16, version: 1 }
+        Stub {
+            ino: DIR,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            born: MapEpoch(1),
+            chunk_bits: 16,
+            acl: None,
+            default_acl: None,
+            version: 1,
+        }
     }
 
     fn begin(directories: &Directories) -> u64 {

@@ -6,7 +6,7 @@ use crate::shards::Names;
 use crate::state::Server;
 use crate::wait::Attempt;
 use aze_meta::access::{self, Want};
-use aze_meta::{AttrSet, Op, Stamp};
+use aze_meta::{AttrSet, Inode, Op, Stamp, acl};
 use aze_proto::message::Handle;
 use aze_proto::{
     Attr, Change, Code, Failure, FileKind, Identity, Incarnation, Ino, Reply, Request, ServerIndex, SessionId, Stub,
@@ -62,32 +62,32 @@ impl Server {
     pub(crate) fn setattr(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
         let Request::SetAttr { ino, change } = work.request.clone() else { unreachable!("dispatched by its kind") };
         let mut names = self.cell(ino.home())?.names.lock();
-        let attr = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();
-        let set = access::check_setattr(&work.identity, &attr, &change, work.stamp.time)?;
-        if attr.kind != FileKind::Directory {
+        let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
+        let set = access::check_setattr(&work.identity, inode, &change, work.stamp.time)?;
+        if inode.attr.kind != FileKind::Directory {
             work.recorded = true;
             return Ok(names.shard.apply(&Op::SetAttr { ino, set }, &work.stamp).reply?.into());
         }
-        let holders = holders_of(&names, ino);
+        let (inode, holders) = (inode.clone(), holders_of(&names, ino));
         drop(names);
         let (server, identity, stamp) = (self.clone(), work.identity.clone(), work.stamp);
-        then(async move { server.set_directory_attr(attr, &change, &identity, holders, stamp).await })
+        then(async move { server.set_directory_attr(inode, &change, &identity, holders, stamp).await })
     }
 
     /// A directory's attributes: a loss of rights is first made known to everybody who may have
     /// cached a path through it; then every server that serves its entries learns the new rights.
     async fn set_directory_attr(
         self: &Arc<Self>,
-        before: Attr,
+        inode: Inode,
         change: &Change,
         identity: &Identity,
         holders: Vec<ServerIndex>,
         stamp: Stamp,
     ) -> Result<Reply, Failure> {
-        let ino = before.ino;
+        let (ino, before) = (inode.attr.ino, inode.attr.clone());
         let mut gathered = before.clone();
         self.gather(&mut gathered, &holders).await?;
-        let set = access::check_setattr(identity, &before, change, stamp.time)?;
+        let set = access::check_setattr(identity, &inode, change, stamp.time)?;
         let after = Attr {
             mode: set.mode.unwrap_or(before.mode),
             uid: set.uid.unwrap_or(before.uid),
@@ -99,7 +99,28 @@ impl Server {
         }
         // What the holders know of changes is folded in, since the new change time will hide it.
         let set = AttrSet { mtime: set.mtime.or(Some(gathered.mtime)), ..set };
-        let (stub, holders, lost) = self.apply_directory_attr(ino, set, stamp)?;
+        let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let (holders, lost) = self.change_directory(ino, Op::SetAttr { ino, set }, rights, stamp).await?;
+        if lost {
+            // Once more: since the first word somebody may have looked a name up at a holder with the
+            // old rights, and would keep it under the new epoch.
+            self.ask(self.map().keeper, aze_proto::ShardId(0), Request::RaiseEpoch { dir: ino }).await?;
+        }
+        let mut attr = self.attr_here(ino)?;
+        self.gather(&mut attr, &holders).await?;
+        Ok(Reply::Attributes { attr })
+    }
+
+    /// Changes a directory, and if its `rights` change, tells every server that serves its entries.
+    /// Gives those servers, and whether anybody lost rights by the mode.
+    pub(crate) async fn change_directory(
+        self: &Arc<Self>,
+        ino: Ino,
+        op: Op,
+        rights: bool,
+        stamp: Stamp,
+    ) -> Result<(Vec<ServerIndex>, bool), Failure> {
+        let (stub, holders, lost) = self.apply_to_directory(ino, op, rights, stamp)?;
         if let Some(stub) = stub {
             let mut silent = None;
             for (holder, answer) in self.ask_each(&holders, &Request::StubUpdate { stub: stub.clone() }).await {
@@ -114,29 +135,22 @@ impl Server {
                 return Err(failure);
             }
         }
-        if lost {
-            // Once more: since the first word somebody may have looked a name up at a holder with the
-            // old rights, and would keep it under the new epoch.
-            self.ask(self.map().keeper, aze_proto::ShardId(0), Request::RaiseEpoch { dir: ino }).await?;
-        }
-        let mut attr = self.attr_here(ino)?;
-        self.gather(&mut attr, &holders).await?;
-        Ok(Reply::Attributes { attr })
+        Ok((holders, lost))
     }
 
     /// Applies; gives the new stub if rights were set, the holders, and whether anybody lost rights.
-    fn apply_directory_attr(
+    fn apply_to_directory(
         &self,
         ino: Ino,
-        set: AttrSet,
+        op: Op,
+        rights: bool,
         stamp: Stamp,
     ) -> Result<(Option<Stub>, Vec<ServerIndex>, bool), Failure> {
-        let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         let cell = self.shards.get(ino.home()).ok_or_else(|| Failure::from(Code::Internal))?;
         let mut names = cell.names.lock();
         let before = names.shard.inode(ino).map(|inode| inode.attr.clone());
         let stamp = self.own_stamp(&stamp);
-        let applied = names.shard.apply(&Op::SetAttr { ino, set }, &stamp);
+        let applied = names.shard.apply(&op, &stamp);
         applied.reply?;
         let lost =
             before.zip(applied.effects.attr).is_some_and(|(before, after)| access::loses_search(&before, &after));
@@ -187,7 +201,8 @@ impl Server {
         handle: u64,
         want: Want,
     ) -> Attempt<()> {
-        if !access::may(&work.identity, attr, want) {
+        let allowed = names.shard.inode(attr.ino).is_some_and(|inode| access::may(&work.identity, inode, want));
+        if !allowed {
             let detail = format!("inode {} of user {}, as user {}", attr.ino, attr.uid, work.identity.uid);
             return Err(Failure::new(Code::AccessDenied, detail).into());
         }
@@ -246,11 +261,12 @@ impl Server {
     pub(crate) fn holders(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
         let Request::Holders { dir } = work.request else { unreachable!("dispatched by its kind") };
         let names = self.cell(dir.home())?.names.lock();
-        let attr = names.shard.inode(dir).ok_or_else(|| self.gone(dir))?.attr.clone();
+        let inode = names.shard.inode(dir).ok_or_else(|| self.gone(dir))?;
+        let attr = inode.attr.clone();
         if attr.kind != FileKind::Directory {
             return Err(Code::NotDirectory.into());
         }
-        if !access::may(&work.identity, &attr, Want::READ) {
+        if !access::may(&work.identity, inode, Want::READ) {
             return Err(
                 Failure::new(Code::AccessDenied, format!("directory {dir}, as user {}", work.identity.uid)).into()
             );
@@ -321,7 +337,8 @@ fn holders_of(names: &Names, dir: Ino) -> Vec<ServerIndex> {
 }
 
 fn stub_of(names: &Names, dir: Ino) -> Option<Stub> {
-    let attr = &names.shard.inode(dir)?.attr;
+    let inode = names.shard.inode(dir)?;
+    let attr = &inode.attr;
     let version = names.holders.get(&dir)?.version;
     Some(Stub {
         ino: dir,
@@ -330,6 +347,8 @@ fn stub_of(names: &Names, dir: Ino) -> Option<Stub> {
         gid: attr.gid,
         born: attr.born,
         chunk_bits: attr.chunk_bits,
+        acl: inode.xattr(acl::ACCESS).cloned(),
+        default_acl: inode.xattr(acl::DEFAULT).cloned(),
         version,
     })
 }

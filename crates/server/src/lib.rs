@@ -32,6 +32,7 @@ mod status;
 mod truncate;
 mod turns;
 mod wait;
+mod xattr;
 
 pub use members::start;
 pub use state::{Config, Server};

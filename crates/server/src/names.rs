@@ -7,7 +7,7 @@ use crate::shards::{Names, ShardCell};
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_meta::access::{self, Want};
-use aze_meta::{EntryKey, NewFile, Op};
+use aze_meta::{EntryKey, NewFile, Op, acl};
 use aze_proto::{Code, Failure, FileKind, Ino, MapEpoch, Name, NameHash, Reply, Request, ShardId};
 use std::sync::Arc;
 
@@ -72,10 +72,15 @@ impl Server {
             self.directories.enter_to_add(parent, &work.identity, self.whole_since())?
         };
         let chunk_bits = if chunk_bits == 0 { stub.chunk_bits } else { chunk_bits };
-        let owned = access::new_file(&work.identity, &stub, kind, mode);
+        let inherited = acl::inherited(stub.default_acl.as_ref(), kind, mode);
+        let owned = access::new_file(&work.identity, &stub, kind, inherited.mode);
         let (uid, gid, mode) = (owned.uid, owned.gid, owned.mode);
         let new = NewFile { kind, mode, uid, gid, rdev, target, born: self.map_epoch_now(), chunk_bits };
-        let op = Op::Create { key, new, exclusive: exclusive || kind != FileKind::File };
+        let exclusive = exclusive || kind != FileKind::File;
+        let op = match inherited.xattrs {
+            xattrs if xattrs.is_empty() => Op::Create { key, new, exclusive },
+            xattrs => Op::CreateWith { key, new, exclusive, xattrs },
+        };
         let applied = names.shard.apply(&op, &work.stamp);
         work.recorded = true;
         match &applied.reply {

@@ -10,7 +10,7 @@
 use crate::dispatch::{Output, Work, then};
 use crate::state::Server;
 use crate::wait::{Attempt, Stop};
-use aze_meta::access::{self, Want};
+use aze_meta::access::Want;
 use aze_meta::{EntryKey, EntryValue, Op, Role, Stamp};
 use aze_proto::message::Victim;
 use aze_proto::{
@@ -208,17 +208,12 @@ impl Server {
 
     /// A directory that gets another parent is changed itself: rename(2) wants the right to write it.
     async fn check_may_move(self: &Arc<Self>, plan: &Move, dir: Ino) -> Result<(), Failure> {
-        let asked = self.ask_shard(dir.home(), Request::GetAttr { ino: dir, exact: false }).await;
-        // One that has just been removed still has its name for a moment: look again.
-        let gone = |failure: Failure| if failure.code == Code::Stale { Code::Busy.into() } else { failure };
-        match asked.map_err(gone)? {
-            Reply::Attributes { attr } if access::may(&plan.identity, &attr, Want::WRITE) => Ok(()),
-            Reply::Attributes { .. } => {
-                let detail =
-                    format!("directory {dir} gets another parent: user {} may not write it", plan.identity.uid);
-                Err(Failure::new(Code::AccessDenied, detail))
-            }
-            _ => Err(Failure::new(Code::Malformed, "GetAttr was answered with something else")),
+        let may_write = Request::MayWrite { ino: dir, identity: plan.identity.clone() };
+        match self.ask_shard(dir.home(), may_write).await {
+            Ok(_) => Ok(()),
+            // One that has just been removed still has its name for a moment: look again.
+            Err(failure) if failure.code == Code::Stale => Err(Code::Busy.into()),
+            Err(failure) => Err(failure.during(format!("directory {dir} gets another parent"))),
         }
     }
 

@@ -22,8 +22,9 @@ impl Server {
         if turn.is_none() && names.turns.contains_key(&ino) {
             return Err(Stop::Wait(Wait::Turn(ino)));
         }
-        let before = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();
-        access::check_truncate(&work.identity, &before, opened)?;
+        let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
+        access::check_truncate(&work.identity, inode, opened)?;
+        let before = inode.attr.clone();
         self.drop_set_id(&mut names, ino, work);
         work.recorded = !before.wide;
         let stamp = if before.wide { self.own_stamp(&work.stamp) } else { work.stamp };

@@ -6,7 +6,7 @@ use crate::faults;
 use crate::linear::{Verdict, check};
 use crate::names::SHARED_DIR;
 use crate::plan::{Mix, Plan};
-use crate::work::{Board, ROOT, Worker, appends, files, listing, moving, rights, shared};
+use crate::work::{Board, ROOT, Worker, appends, attributes, files, listing, moving, rights, shared};
 use aze_client::Client;
 use aze_io::sim::{Faults, Sim};
 use aze_proto::{Failure, Ino};
@@ -104,6 +104,7 @@ async fn whole(cluster: Arc<Cluster>, plan: Plan, board: Arc<Board>) -> bool {
 struct Places {
     guarded: Option<Ino>,
     moving: Option<Ino>,
+    attributed: Option<Ino>,
 }
 
 /// Starts everything and makes the directories that the workloads use.
@@ -135,6 +136,9 @@ async fn begin(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>) -> Resul
         moving::begin(&worker, dir, kind).await?;
     }
     if plan.rights {
+        let (root, name) = first.resolve_parent(&ROOT, attributes::ATTRIBUTED_FILE).await?;
+        let new = shared::new_file(aze_proto::FileKind::File, true);
+        places.attributed = Some(first.create(&ROOT, root, &name, &new).await?.attr.ino);
         places.guarded = Some(first.mkdir_all(&ROOT, rights::GUARDED_DIR, 0o755).await?.ino);
         first.mkdir_all(&ROOT, rights::INNER_DIR, 0o755).await?;
         let (inner, name) = first.resolve_parent(&ROOT, rights::GUARDED_FILE).await?;
@@ -178,6 +182,12 @@ async fn work(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>, clients: 
         let door = rights::open_door();
         tasks.push(cluster.on_client(0, rights::guard(worker(0, "guard"), dir, door.clone(), plan.name_ops)));
         tasks.push(cluster.on_client(1 % clients.len(), rights::enter(worker(1, "user"), door, plan.name_ops * 2)));
+    }
+    if let Some(ino) = places.attributed {
+        let count = attributes::SharedCount::default();
+        tasks.push(cluster.on_client(0, attributes::count(worker(0, "counter"), ino, count.clone(), plan.name_ops)));
+        let reading = attributes::read(worker(1, "reader of the count"), ino, count, plan.name_ops * 2);
+        tasks.push(cluster.on_client(1 % clients.len(), reading));
     }
     if let Some(dir) = places.moving {
         tasks.push(cluster.on_client(0, moving::go(worker(0, "mover"), dir, plan.name_ops / 2)));

@@ -1,6 +1,7 @@
 //! What clients do, and the board on which it is written down.
 
 pub mod appends;
+pub mod attributes;
 pub mod files;
 pub mod listing;
 pub mod moving;

@@ -2,7 +2,7 @@
 //! loss of rights is acknowledged, nobody gets in over a path that he had cached.
 
 use super::{ROOT, Worker};
-use aze_proto::{Change, Code, Identity, Ino};
+use aze_proto::{Change, Code, Identity, Ino, XattrHow};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -34,19 +34,49 @@ pub fn user() -> Identity {
     Identity { uid: 1000, gid: 1000, groups: Vec::new() }
 }
 
-/// Opens and closes.
+/// An access control list: the owner may all, the user what `user` says, others what `others` say.
+fn list(user: Option<u16>, others: u16) -> Vec<u8> {
+    const NOBODY: u32 = u32::MAX;
+    let mut entries = vec![(1, 7, NOBODY), (4, others, NOBODY), (32, others, NOBODY)];
+    if let Some(user) = user {
+        entries = vec![(1, 7, NOBODY), (2, user, 1000), (4, others, NOBODY), (16, 7, NOBODY), (32, others, NOBODY)];
+    }
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        bytes.extend([tag, perm].into_iter().flat_map(u16::to_le_bytes));
+        bytes.extend(u32::to_le_bytes(id));
+    }
+    bytes
+}
+
+/// Opens and closes, by the mode or by an access control list.
 pub async fn guard(mut worker: Worker, dir: Ino, door: SharedDoor, ops: u64) {
+    // Whether the directory certainly has no list: then its mode alone decides.
+    let mut plain = true;
     for _ in 0..ops {
         worker.think().await;
         let open = worker.rng.chance(500_000);
+        let named = worker.rng.chance(300_000);
+        let listed = !plain || worker.rng.chance(400_000);
         {
             let mut door = door.lock();
             door.open = None;
             door.changes += 1;
         }
-        let change = Change { mode: Some(if open { 0o755 } else { 0o700 }), ..Change::default() };
-        let result = worker.call(|| format!("open the door: {open}"), worker.client.setattr(&ROOT, dir, &change)).await;
+        let result = if listed {
+            // The user's entry decides, whatever others may do.
+            let user = named.then_some(if open { 5 } else { 0 });
+            let list = list(user, if open != named { 5 } else { 0 });
+            plain = false;
+            let call = worker.client.set_xattr(&ROOT, dir, b"system.posix_acl_access", &list, XattrHow::Any);
+            worker.call(|| format!("open the door by a list: {open}"), call).await
+        } else {
+            let change = Change { mode: Some(if open { 0o755 } else { 0o700 }), ..Change::default() };
+            let call = worker.client.setattr(&ROOT, dir, &change);
+            worker.call(|| format!("open the door: {open}"), call).await.map(drop)
+        };
         if result.is_ok() {
+            plain = !listed || !named;
             door.lock().open = Some(open);
         }
     }

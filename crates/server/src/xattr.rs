@@ -1,0 +1,65 @@
+//! Extended attributes at an inode's home, access control lists among them. Who may do what with
+//! them is decided in `aze_meta::xattr`; here they are looked up, changed, and, where they are the
+//! rights of a directory, made known to those who serve its entries.
+
+use crate::dispatch::{Output, Work, then};
+use crate::state::Server;
+use crate::wait::Attempt;
+use aze_meta::access::{self, Want};
+use aze_meta::{Op, acl, xattr};
+use aze_proto::{Code, Failure, FileKind, Identity, Ino, Reply, Request, ShardId};
+use std::sync::Arc;
+
+impl Server {
+    pub(crate) fn get_xattr(&self, work: &Work) -> Attempt<Output> {
+        let Request::GetXattr { ino, name } = &work.request else { unreachable!("dispatched by its kind") };
+        let names = self.cell(ino.home())?.names.lock();
+        let inode = names.shard.inode(*ino).ok_or_else(|| self.gone(*ino))?;
+        Ok(Reply::Xattr { value: xattr::get(&work.identity, inode, &name.0)? }.into())
+    }
+
+    pub(crate) fn list_xattr(&self, work: &Work, ino: Ino) -> Attempt<Output> {
+        let names = self.cell(ino.home())?.names.lock();
+        let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
+        Ok(Reply::XattrNames { names: xattr::list(&work.identity, inode) }.into())
+    }
+
+    pub(crate) fn set_xattr(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::SetXattr { ino, name, value, how } = work.request.clone() else {
+            unreachable!("dispatched by its kind")
+        };
+        let mut names = self.cell(ino.home())?.names.lock();
+        let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
+        let set = xattr::check_set(&work.identity, inode, &name.0, value.as_ref())?;
+        let is_dir = inode.attr.kind == FileKind::Directory;
+        let (access, default) = (name.0 == acl::ACCESS, name.0 == acl::DEFAULT);
+        let op = Op::SetXattr { ino, name, value: set.value, mode: set.mode, if_any: set.if_any, how };
+        if !is_dir || !access && !default {
+            work.recorded = true;
+            return Ok(names.shard.apply(&op, &work.stamp).reply?.into());
+        }
+        drop(names);
+        let (server, stamp) = (self.clone(), work.stamp);
+        then(async move {
+            // Whom a list leaves out is not worked out: whoever sets one may have taken rights.
+            if access {
+                server.ask(server.map().keeper, ShardId(0), Request::RaiseEpoch { dir: ino }).await?;
+            }
+            server.change_directory(ino, op, true, stamp).await?;
+            if access {
+                server.ask(server.map().keeper, ShardId(0), Request::RaiseEpoch { dir: ino }).await?;
+            }
+            Ok(Reply::Done)
+        })
+    }
+
+    /// At an inode's home, for another server: whether somebody may write it.
+    pub(crate) fn may_write(&self, ino: Ino, identity: &Identity) -> Attempt<Output> {
+        let names = self.cell(ino.home())?.names.lock();
+        let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
+        if access::may(identity, inode, Want::WRITE) {
+            return Ok(Reply::Done.into());
+        }
+        Err(Failure::new(Code::AccessDenied, format!("user {} may not write inode {ino}", identity.uid)).into())
+    }
+}

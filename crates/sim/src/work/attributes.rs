@@ -1,0 +1,53 @@
+//! One task counts up in an extended attribute of a file; others read it.
+
+use super::{ROOT, Worker};
+use aze_proto::{Code, Ino, XattrHow};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// The file.
+pub const ATTRIBUTED_FILE: &[u8] = b"/attributed";
+
+const NAME: &[u8] = b"user.count";
+
+/// What is known of the count: what it was acknowledged to be, and what was asked for last.
+pub type SharedCount = Arc<Mutex<(u64, u64)>>;
+
+/// Counts, and removes the attribute now and then.
+pub async fn count(mut worker: Worker, ino: Ino, count: SharedCount, ops: u64) {
+    for next in 1..=ops {
+        worker.think().await;
+        count.lock().1 = next;
+        let client = &worker.client;
+        let value = next.to_le_bytes();
+        let set = client.set_xattr(&ROOT, ino, NAME, &value, XattrHow::Any);
+        if worker.call(|| format!("count {next}"), set).await.is_ok() {
+            count.lock().0 = next;
+        }
+        let again = client.set_xattr(&ROOT, ino, NAME, &value, XattrHow::Create);
+        if let Ok(()) = worker.call(|| "make what is there".into(), again).await
+            && count.lock().0 > 0
+        {
+            worker.board.violation(format!("{}: an attribute that is there was created", worker.who));
+        }
+    }
+}
+
+/// Reads.
+pub async fn read(mut worker: Worker, ino: Ino, count: SharedCount, ops: u64) {
+    for _ in 0..ops {
+        worker.think().await;
+        let least = count.lock().0;
+        let read = worker.call(|| "read the count".into(), worker.client.get_xattr(&ROOT, ino, NAME)).await;
+        let most = count.lock().1;
+        let seen = match read {
+            Ok(value) => value.try_into().map_or(u64::MAX, u64::from_le_bytes),
+            Err(failure) if failure.code == Code::NoAttribute => 0,
+            Err(_) => continue,
+        };
+        if seen < least || seen > most {
+            let what = format!("{}: reads a count of {seen}, which is {least} to {most}", worker.who);
+            worker.board.violation(what);
+        }
+    }
+}

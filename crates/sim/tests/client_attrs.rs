@@ -1,0 +1,105 @@
+//! Extended attributes and access control lists, as clients of several servers see them.
+
+mod support;
+
+use aze_client::{Access, NewFile, mode_under};
+use aze_proto::{Change, Code, FileKind, Identity, Ino, XattrHow};
+use aze_sim::work::shared::new_file;
+use support::{ROOT, create, name, with_cluster};
+
+const ACCESS: &[u8] = b"system.posix_acl_access";
+const DEFAULT: &[u8] = b"system.posix_acl_default";
+const NOBODY: u32 = u32::MAX;
+
+fn user() -> Identity {
+    Identity { uid: 1000, gid: 1000, groups: Vec::new() }
+}
+
+fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        bytes.extend([*tag, *perm].into_iter().flat_map(u16::to_le_bytes));
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+/// Owner all, user 1000 all, nobody else anything.
+fn for_the_user() -> Vec<u8> {
+    acl(&[(1, 7, NOBODY), (2, 7, 1000), (4, 0, NOBODY), (16, 7, NOBODY), (32, 0, NOBODY)])
+}
+
+#[test]
+fn an_attribute_is_seen_by_other_clients_at_once() {
+    with_cluster(3, |cluster, client| async move {
+        let other = cluster.connect(1).await.expect("a quiet cluster connects");
+        let any = XattrHow::Any;
+        for index in 0..12 {
+            let ino = create(&client, Ino::ROOT, &format!("f{index}")).await.ino();
+            assert_eq!(client.set_xattr(&ROOT, ino, b"user.a", b"value", any).await, Ok(()));
+            assert_eq!(other.get_xattr(&ROOT, ino, b"user.a").await, Ok(b"value".to_vec()));
+            assert_eq!(other.list_xattr(&ROOT, ino).await, Ok(vec![b"user.a".to_vec()]));
+            let again = other.set_xattr(&ROOT, ino, b"user.a", b"", XattrHow::Create).await;
+            assert_eq!(again.map_err(|failure| failure.code), Err(Code::Exists));
+            assert_eq!(other.remove_xattr(&ROOT, ino, b"user.a").await, Ok(()));
+            let gone = client.get_xattr(&ROOT, ino, b"user.a").await;
+            assert_eq!(gone.map_err(|failure| failure.code), Err(Code::NoAttribute));
+            let long = client.set_xattr(&ROOT, ino, b"user.a", &[0; 65_537], any).await;
+            assert_eq!(long.map_err(|failure| failure.code), Err(Code::Limit));
+            assert_eq!(client.set_xattr(&ROOT, ino, b"user.a", &[7; 65_536], any).await, Ok(()));
+            assert_eq!(client.get_xattr(&ROOT, ino, b"user.a").await, Ok(vec![7; 65_536]));
+        }
+    });
+}
+
+#[test]
+fn every_server_knows_the_list_of_a_directory() {
+    with_cluster(4, |_cluster, client| async move {
+        let dir = client.create(&ROOT, Ino::ROOT, &name("dir"), &new_file(FileKind::Directory, true)).await;
+        let dir = dir.expect("root makes directories").attr.ino;
+        let closed = Change { mode: Some(0o700), ..Change::default() };
+        client.setattr(&ROOT, dir, &closed).await.expect("root closes it");
+        for index in 0..16 {
+            create(&client, dir, &format!("f{index}")).await;
+        }
+        for (list, expected) in [(Some(for_the_user()), true), (None, false), (Some(for_the_user()), true)] {
+            match &list {
+                Some(list) => client.set_xattr(&ROOT, dir, ACCESS, list, XattrHow::Any).await.expect("root may"),
+                None => {
+                    client.remove_xattr(&ROOT, dir, ACCESS).await.expect("root may");
+                    client.setattr(&ROOT, dir, &closed).await.expect("the group's bits showed the mask");
+                }
+            }
+            for index in 0..16 {
+                let found = client.lookup(&user(), dir, &name(&format!("f{index}"))).await;
+                let code = found.map(|_| ()).map_err(|failure| failure.code);
+                assert_eq!(code, if expected { Ok(()) } else { Err(Code::AccessDenied) }, "f{index}");
+            }
+        }
+        let made = client.create(&user(), dir, &name("of the user"), &new_file(FileKind::File, true)).await;
+        assert_eq!(made.map(|made| made.attr.uid).map_err(|failure| failure.code), Ok(1000));
+    });
+}
+
+#[test]
+fn what_is_made_in_a_directory_inherits_its_default_list() {
+    with_cluster(3, |_cluster, client| async move {
+        let dir = client.create(&ROOT, Ino::ROOT, &name("dir"), &new_file(FileKind::Directory, true)).await;
+        let dir = dir.expect("root makes directories").attr.ino;
+        client.set_xattr(&ROOT, dir, DEFAULT, &for_the_user(), XattrHow::Any).await.expect("root may");
+        for index in 0..8 {
+            let new = NewFile { mode: mode_under(0o666, 0o027), ..new_file(FileKind::File, true) };
+            let made = client.create(&ROOT, dir, &name(&format!("f{index}")), &new).await.expect("root may").attr;
+            assert_eq!(made.mode, 0o660, "the umask does not count");
+            let open = Access { read: true, write: true };
+            client.open(&user(), made.ino, open).await.expect("the list gives it to the user");
+            let inner = NewFile { mode: 0o755, ..new_file(FileKind::Directory, true) };
+            let inner = client.create(&ROOT, dir, &name(&format!("d{index}")), &inner).await.expect("root may").attr;
+            assert_eq!(client.get_xattr(&ROOT, inner.ino, DEFAULT).await, Ok(for_the_user()));
+            let deep = NewFile { mode: 0o600, ..new_file(FileKind::File, true) };
+            let deep = client.create(&ROOT, inner.ino, &name("deep"), &deep).await.expect("root may").attr;
+            let refused = client.open(&user(), deep.ino, open).await.map(|_| ()).map_err(|failure| failure.code);
+            assert_eq!(refused, Err(Code::AccessDenied), "the mode asked for became the mask");
+        }
+    });
+}
