@@ -63,7 +63,7 @@ pub(crate) struct Core {
     pub(crate) inodes: Inodes,
     pub(crate) closes: Closes,
     pub(crate) flight: Flight,
-    pub(crate) contents: Contents,
+    pub(crate) contents: Arc<Contents>,
     next_handle: AtomicU64,
 }
 
@@ -72,7 +72,7 @@ impl Core {
         let routes = RwLock::new(Arc::new(Routes::new(map)));
         let (dirs, inodes, closes) = (DirCache::default(), Inodes::default(), Closes::default());
         let dir_attrs = DirAttrs::default();
-        let (flight, contents) = (Flight::default(), Contents::default());
+        let (flight, contents) = (Flight::default(), Arc::<Contents>::default());
         let next_handle = AtomicU64::new(1);
         Arc::new(Core { io, caller, deadline, routes, dirs, dir_attrs, inodes, closes, flight, contents, next_handle })
     }

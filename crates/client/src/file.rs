@@ -258,9 +258,6 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        if let Some(opened) = &self.opened {
-            self.core.contents.drop(opened);
-        }
         if *self.closed.get_mut() {
             return;
         }

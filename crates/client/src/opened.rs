@@ -36,8 +36,9 @@ struct Kept {
     files: BTreeMap<u64, Arc<Vec<u8>>>,
 }
 
-/// What a file knows of the contents that came with it.
+/// The contents that came with an open; let go of with it.
 pub(crate) struct Opened {
+    home: Arc<Contents>,
     key: u64,
     seen: u64,
     until_ns: u64,
@@ -85,7 +86,14 @@ impl Contents {
     }
 
     /// Keeps what came along with an open, if it is sound.
-    pub(crate) fn keep(&self, attr: &Attr, sums: &[u32], mut bytes: Vec<u8>, seen: u64, now_ns: u64) -> Option<Opened> {
+    pub(crate) fn keep(
+        self: &Arc<Self>,
+        attr: &Attr,
+        sums: &[u32],
+        mut bytes: Vec<u8>,
+        seen: u64,
+        now_ns: u64,
+    ) -> Option<Opened> {
         if attr.size > u64::from(OPEN_CONTENTS_BYTES_MAX) || first_mismatch(0, &bytes, sums).is_some() {
             return None;
         }
@@ -100,11 +108,16 @@ impl Contents {
         {
             kept.bytes -= oldest.len();
         }
-        Some(Opened { key, seen, until_ns: now_ns.saturating_add(VALID_NS), version: version(attr) })
+        Some(Opened {
+            home: self.clone(),
+            key,
+            seen,
+            until_ns: now_ns.saturating_add(VALID_NS),
+            version: version(attr),
+        })
     }
 
-    /// Lets go of contents.
-    pub(crate) fn drop(&self, opened: &Opened) {
+    fn forget(&self, opened: &Opened) {
         let mut kept = self.kept.lock();
         if let Some(bytes) = kept.files.remove(&opened.key) {
             kept.bytes -= bytes.len();
@@ -119,10 +132,16 @@ impl Contents {
     }
 }
 
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.home.forget(self);
+    }
+}
+
 impl Core {
     fn read_opened(&self, opened: &Opened, attr: &Attr, offset: u64, buf: &mut [u8]) -> Option<usize> {
         let Some(bytes) = self.contents.valid(opened, attr, self.io.mono_ns()) else {
-            self.contents.drop(opened);
+            self.contents.forget(opened);
             return None;
         };
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
@@ -130,7 +149,7 @@ impl Core {
         buf[..count].copy_from_slice(&bytes[start..start + count]);
         if count < buf.len() {
             // The end was seen: nobody asks for more.
-            self.contents.drop(opened);
+            self.contents.forget(opened);
         }
         Some(count)
     }
@@ -160,14 +179,14 @@ mod tests {
     use crate::inodes::tests::attr;
     use aze_proto::sum::piece_sums;
 
-    fn kept(contents: &Contents, size: u64, bytes: &[u8]) -> Option<Opened> {
+    fn kept(contents: &Arc<Contents>, size: u64, bytes: &[u8]) -> Option<Opened> {
         let seen = contents.seen(Ino(9).home());
         contents.keep(&attr(size, 0, 5), &piece_sums(0, bytes), bytes.to_vec(), seen, 100)
     }
 
     #[test]
     fn contents_are_shown_until_something_changes_or_a_second_has_passed() {
-        let contents = Contents::default();
+        let contents = Arc::new(Contents::default());
         let opened = kept(&contents, 7, b"hello").expect("sound");
         let shown = contents.valid(&opened, &attr(7, 0, 5), 101).expect("nothing has changed");
         assert_eq!(shown.as_slice(), b"hello\0\0", "what is not stored is a hole");
@@ -187,7 +206,7 @@ mod tests {
 
     #[test]
     fn what_is_damaged_or_too_long_is_not_kept() {
-        let contents = Contents::default();
+        let contents = Arc::new(Contents::default());
         let (sums, damaged) = (piece_sums(0, b"hello"), b"hellO".to_vec());
         assert!(contents.keep(&attr(5, 0, 5), &sums, damaged, 0, 0).is_none());
         assert!(
@@ -200,7 +219,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded_and_the_oldest_goes_first() {
-        let contents = Contents::default();
+        let contents = Arc::new(Contents::default());
         let size = u64::from(OPEN_CONTENTS_BYTES_MAX);
         let all: Vec<_> =
             (0..=KEPT_BYTES_MAX as u64 / size).map(|_| kept(&contents, size, b"").expect("sound")).collect();
@@ -208,7 +227,7 @@ mod tests {
         let (first, last) = (all.first().expect("some"), all.last().expect("some"));
         assert!(contents.valid(first, &attr(size, 0, 5), 101).is_none());
         assert!(contents.valid(last, &attr(size, 0, 5), 101).is_some());
-        all.iter().for_each(|opened| contents.drop(opened));
+        drop(all);
         assert_eq!(contents.kept.lock().bytes, 0);
     }
 }

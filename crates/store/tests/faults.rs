@@ -8,8 +8,10 @@ use aze_proto::retry::Verdict;
 use aze_proto::sum::{block_sum, piece_sums};
 use aze_proto::{Code, Failure, Refusal, Reply};
 use aze_store::{ChunkShard, Held, Store, StoreError};
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const INO: Ino = Ino(77);
 const NOW: Generation = Generation(0);
@@ -379,5 +381,55 @@ fn damage_is_found_in_every_part_of_what_is_staged() {
     for wrong in [&sums[1..], &[sums.clone(), vec![0]].concat()] {
         assert!(matches!(store.stage(INO, 0, 3000, &data, wrong), Err(StoreError::Damaged { .. })));
     }
+    assert_eq!(store.used_bytes(), 0);
+}
+
+/// Readers hold what they have found while others write: nobody may see half a write, and every
+/// block must match its checksum at any time.
+#[test]
+fn readers_and_writers_at_the_same_time_see_whole_writes() {
+    const RECORD: usize = 47_008;
+    const RECORDS: usize = 20;
+    let store = store(64 << 10);
+    let shard = Mutex::new(ChunkShard::new(store.clone()));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..2u8)
+            .map(|writer| {
+                let (shard, store) = (&shard, &store);
+                scope.spawn(move || {
+                    for turn in 0..400 {
+                        let record = (turn * 7 + usize::from(writer)) % RECORDS;
+                        // Every third write fills whole units.
+                        let (offset, len) = if turn % 3 == 0 { (0, 3 << 16) } else { (record * RECORD, RECORD) };
+                        let data = vec![(turn % 250) as u8 + 1; len];
+                        let sums = piece_sums(offset as u64, &data);
+                        let staged = store.stage(INO, 0, offset as u32, &data, &sums).expect("sound");
+                        shard.lock().put(INO, NOW, 0, staged).expect("there is room");
+                    }
+                })
+            })
+            .collect();
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut looks = 0;
+                    while looks < 20 || !is_over.load(Ordering::Relaxed) {
+                        looks += 1;
+                        let held = shard.lock().hold(INO, NOW, 0, 0, 1 << 20).expect("readable");
+                        let bytes = bytes_of(&held);
+                        let sums: Vec<u32> = bytes.chunks(BLOCK_BYTES).map(block_sum).collect();
+                        assert!(sums == held.sums, "a block changed under a reader");
+                        let within = bytes.len().min(RECORD);
+                        assert!(bytes[..within].iter().all(|byte| *byte == bytes[0]), "half a write was seen");
+                    }
+                })
+            })
+            .collect();
+        writers.into_iter().for_each(|writer| writer.join().expect("no write fails"));
+        is_over.store(true, Ordering::Relaxed);
+        readers.into_iter().for_each(|reader| reader.join().expect("no read is wrong"));
+    });
+    drop(shard);
     assert_eq!(store.used_bytes(), 0);
 }
