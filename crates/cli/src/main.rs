@@ -15,6 +15,7 @@ mod copy_workers;
 mod down;
 mod exit;
 mod find;
+mod heap;
 mod io500;
 mod launch;
 mod list;
@@ -110,6 +111,7 @@ struct HelpArgs {
 }
 
 fn main() -> ExitCode {
+    heap::keep_freed_memory();
     let words: Vec<OsString> = find::with_long_words(std::env::args_os().collect());
     let line = match command().try_get_matches_from(words).and_then(|matches| Line::from_arg_matches(&matches)) {
         Ok(line) => line,
