@@ -2,6 +2,7 @@
 //! are taken down whatever happens, and waiting for a condition with a deadline. A test that hangs in
 //! a mount is ended by its [`watchdog`].
 
+pub mod python;
 pub mod watchdog;
 
 use std::ffi::OsStr;
@@ -153,6 +154,11 @@ impl Drop for Place {
         let hung = self.watchdog.take().is_some_and(Watchdog::end);
         assert!(!hung || std::thread::panicking(), "the test was ended by its watchdog");
     }
+}
+
+/// Whether the long forms of tests are wanted: `make posix-long` says so.
+pub fn long() -> bool {
+    std::env::var_os("AZE_TEST_LONG").is_some()
 }
 
 /// Sets permission bits.

@@ -1,54 +1,10 @@
 //! What programs of a POSIX system expect of a mount: each test is a short Python program, or a
 //! program that everybody uses, whose outcome on a local file system is known.
 
-use aze_tests::{Place, Ran, make_tree, run};
+use aze_tests::python::python;
+use aze_tests::{Place, make_tree, run};
 use std::fs;
-use std::path::Path;
 use std::process::Command;
-
-/// What the Python programs begin with: `P` makes a path in the directory under test, `name` gives
-/// the errno of a call that must fail, `user` runs a function as an unprivileged user.
-const PRELUDE: &str = r#"
-import errno, fcntl, mmap, os, socket, sqlite3, stat, subprocess, sys, tempfile, time
-os.umask(0)
-P = lambda *names: os.path.join(sys.argv[1], *names)
-def name(call, *args, **more):
-    try:
-        call(*args, **more)
-    except OSError as error:
-        return errno.errorcode[error.errno]
-    return 'success'
-def child(call):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            call()
-            os._exit(0)
-        except BaseException as error:
-            print(repr(error), file=sys.stderr, flush=True)
-            os._exit(1)
-    return pid
-def wait(*pids):
-    for pid in pids:
-        assert os.waitpid(pid, 0)[1] == 0
-def user(call, uid=1001):
-    def changed():
-        os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid); call()
-    wait(child(changed))
-def make(path, data=b'', mode=0o644):
-    with open(path, 'wb') as file:
-        file.write(data)
-    os.chmod(path, mode)
-    return path
-def data(path):
-    with open(path, 'rb') as file:
-        return file.read()
-"#;
-
-/// Runs a Python program on a directory, and on a second one.
-fn python(program: &str, dirs: &[&Path]) -> Ran {
-    run(Command::new("python3").arg("-c").arg(format!("{PRELUDE}{program}")).args(dirs))
-}
 
 /// A volume and a mount of it.
 fn mounted() -> (Place, std::path::PathBuf) {

@@ -1,9 +1,10 @@
 //! `aze bench`: its measurements, of which this file has `iops`: single operations and their
-//! latencies, side by side in one run. `io500` has a room of its own.
+//! latencies, side by side in one run. `io500` and `p4` have rooms of their own.
 //!
 //! Every place does the same work, in turn, several times; the median of the turns is shown. Memory
 //! is touched before it is measured, since the first touch of a page costs several times the copy.
 
+use crate::bench_p4;
 use crate::bench_place::{Described, Directory, Native, Place, describe, describe_native};
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::io500;
@@ -23,7 +24,8 @@ Examples:
   aze bench iops                                    the volume, without a mount
   aze bench iops --native --target /mnt/v --target /dev/shm --target /var/tmp
   aze bench iops --threads 4 --files 20000 --json
-  aze bench io500 --short                           the phases of IO500, in under a minute";
+  aze bench io500 --short                           the phases of IO500, in under a minute
+  aze bench p4                                      bandwidth of one process by transfer size";
 
 /// Bytes of one write and one read.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -40,6 +42,7 @@ pub struct Args {
 enum Bench {
     Iops(Iops),
     Io500(io500::Args),
+    P4(bench_p4::Args),
     /// One process of `aze bench io500`, which starts it.
     #[command(hide = true)]
     Io500Rank,
@@ -98,6 +101,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     match &args.bench {
         Bench::Iops(iops) => run_iops(iops),
         Bench::Io500(args) => io500::run(args),
+        Bench::P4(args) => bench_p4::run(args),
         Bench::Io500Rank => io500::run_rank(),
     }
 }

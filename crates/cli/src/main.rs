@@ -5,7 +5,9 @@
 //! standard error, and the exit code says how it went (see [`exit`]).
 
 mod bench;
+mod bench_p4;
 mod bench_place;
+mod bench_plot;
 mod bench_record;
 mod cat;
 mod change;

@@ -2,6 +2,7 @@
 //! hash to, and a second one to the inode's home if that is elsewhere.
 
 use crate::client::{Client, Core, unexpected};
+use crate::dir_attrs::Aged;
 use crate::file::{Access, File};
 use crate::route::{Knowing, Patience, Place};
 use aze_proto::wire::Blob;
@@ -261,6 +262,31 @@ impl Client {
     /// [`Code::NotFound`], [`Code::AccessDenied`].
     pub async fn lookup(&self, who: &Identity, parent: Ino, name: &Name) -> Result<Attr, Failure> {
         self.core.lookup_attr(who, parent, name, Knowing::Latest).await
+    }
+
+    /// As [`Client::lookup`], with a directory's counts and times no older than `age_max`: of one that
+    /// is replaced meanwhile, those of its successor.
+    ///
+    /// # Errors
+    /// As [`Client::lookup`].
+    pub async fn lookup_within(
+        &self,
+        who: &Identity,
+        parent: Ino,
+        name: &Name,
+        age_max: Duration,
+    ) -> Result<Aged, Failure> {
+        let until = self.core.patience();
+        loop {
+            let attr = self.lookup(who, parent, name).await?;
+            if attr.kind != FileKind::Directory {
+                return Ok(attr.into());
+            }
+            match self.getattr_within(who, attr.ino, age_max).await {
+                Err(failure) if failure.code == Code::Stale => self.core.look_again(until, failure).await?,
+                answer => return answer,
+            }
+        }
     }
 
     /// Makes a file of any kind, and opens a regular one if that is wanted. One request; a second

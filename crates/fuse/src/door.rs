@@ -88,10 +88,9 @@ impl Door {
     pub fn lookup_attr(&self, request: &Header, parent: u64, name: &[u8]) -> Result<Aged, Errno> {
         let who = self.callers.who(request);
         self.serve("lookup in", parent, async {
-            let attr = self.client.lookup(&who, ino(parent), &translate::name(name)?).await?;
+            let name = translate::name(name)?;
             // A directory's counts and times are gathered only when they are asked for.
-            let is_dir = attr.kind == FileKind::Directory;
-            if is_dir { self.client.getattr_within(&who, attr.ino, VALIDITY).await } else { Ok(attr.into()) }
+            self.client.lookup_within(&who, ino(parent), &name, VALIDITY).await
         })
     }
 
