@@ -13,15 +13,18 @@ use std::time::{Duration, Instant};
 /// How long servers and mounts get to end by themselves.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// The same for servers that have to bring what they hold to their disks.
+const PATIENCE_LASTING: Duration = Duration::from_secs(120);
+
 /// How long a process gets between the polite signal and the other one.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
 /// How long servers are asked before they are taken for unreachable.
 const ASK_TIME: Duration = Duration::from_secs(3);
 
-/// End a volume; what it holds is gone.
+/// End a volume; what it holds is gone, unless it is kept in directories.
 ///
-/// Unmounts it, stops its servers, and removes all traces of it.
+/// Unmounts it, stops its servers, and removes all traces of it but for those directories.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -62,7 +65,8 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         volume.record.servers.iter().partition(|server| server.host == here);
     let answers = if args.this_node { Vec::new() } else { shut_down(&volume) };
     let answered = |server: &ServerRecord| answers.contains(&server.slot);
-    let deadline = Instant::now() + PATIENCE;
+    let lasts = volume.record.settings.lasts();
+    let deadline = Instant::now() + if lasts { PATIENCE_LASTING } else { PATIENCE };
     for server in &local {
         end(&who(server.slot, server.node.as_deref()), server.process, deadline);
     }
@@ -76,7 +80,10 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     }
     volume.remove()?;
     if lost.is_empty() {
-        eprintln!("volume '{name}' has ended");
+        match lasts {
+            true => eprintln!("volume '{name}' has stopped; it is kept in {}", volume.record.settings.storage),
+            false => eprintln!("volume '{name}' has ended"),
+        }
         return Ok(Exit::Done);
     }
     let lost: Vec<String> = lost

@@ -52,6 +52,10 @@ pub struct Order {
     pub chunk_bits: u8,
     /// Number of shards.
     pub shards: u32,
+    /// Where it keeps its part, if the volume lasts: a directory of its own, and one of the words of
+    /// `--durability`.
+    #[serde(default)]
+    pub storage: Option<(String, String)>,
     /// The node is to have a directory of the volume that the server keeps.
     pub keeps_directory: bool,
 }

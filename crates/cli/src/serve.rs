@@ -87,7 +87,9 @@ fn serve(order: &Order, dir: &Path) -> Outcome<Exit> {
     stand_alone();
     runtime.block_on(server.stopped());
     server.close();
+    let rested = runtime.block_on(server.rest());
     runtime.shutdown();
+    rested.map_err(|failure| Trouble::new(of_code(failure.code), failure.to_string()))?;
     Ok(Exit::Done)
 }
 
@@ -120,6 +122,11 @@ fn config(order: &Order, dir: &Path) -> Outcome<Config> {
         owner_gid: owner.gid,
         transport,
         deadline: PEER_TIME_MAX,
+        storage: order.storage.as_ref().map(|(dir, durability)| aze_server::Storage {
+            dir: dir.clone(),
+            durability: volume::parse_durability(durability),
+            checkpoint_bytes: aze_server::CHECKPOINT_BYTES_DEFAULT,
+        }),
         switches: aze_server::sabotage::Switches::default(),
     })
 }

@@ -56,6 +56,7 @@ impl Session {
             job: job(),
             deadline,
             transport: transport(&volume.record)?,
+            durability: volume.record.settings.durability(),
         };
         let client = runtime
             .block_on(Client::connect(runtime.io(), config))

@@ -33,6 +33,7 @@ Examples:
   eval \"$(aze up)\"                             4 servers on this machine
   eval \"$(aze up --servers 2 --size 8G)\"
   eval \"$(aze up --hosts node1,node2)\"         one server on each, started with ssh
+  eval \"$(aze up --storage /data/v1)\"          kept in a directory: the same command brings it back
   eval \"$(aze up --hostfile hosts --launcher 'srun -N1 -n1 --overlap -w {host}')\"
 
 A launcher runs as long as its server does.")]
@@ -64,9 +65,13 @@ pub struct Args {
     /// How chunks are spread over servers.
     #[arg(long, value_enum, default_value_t = Placement::Modular)]
     placement: Placement,
-    /// What the volume is kept in.
-    #[arg(long, value_enum, default_value_t = Storage::Mem)]
-    storage: Storage,
+    /// Where the volume is kept: mem (memory), or directories, given to the servers in turn; the same
+    /// directories bring it back.
+    #[arg(long, value_name = "mem|DIR,..", default_value = "mem", value_delimiter = ',')]
+    storage: Vec<String>,
+    /// What a power cut leaves of a volume in directories; fsync if not given.
+    #[arg(long, value_enum, value_name = "WHEN")]
+    durability: Option<Promise>,
     /// Server N listens on this TCP port plus N; free ports are taken if not given.
     #[arg(long, value_name = "PORT")]
     port_base: Option<u16>,
@@ -86,9 +91,23 @@ enum Placement {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Storage {
-    /// In memory.
-    Mem,
+enum Promise {
+    /// Nothing sure; what was acknowledged survives the death of servers.
+    None,
+    /// What was synced with fsync(2), and its name.
+    Fsync,
+    /// That, and files that were closed.
+    Close,
+}
+
+impl Promise {
+    fn word(self) -> &'static str {
+        match self {
+            Promise::None => "none",
+            Promise::Fsync => "fsync",
+            Promise::Close => "close",
+        }
+    }
 }
 
 /// Runs the command.
@@ -102,6 +121,7 @@ pub fn run(args: Args) -> Outcome<Exit> {
         )));
     }
     let nodes = nodes(&args)?;
+    let storage = storage(&args)?;
     let mut secret = Secret([0; 32]);
     io.fill_random(&mut secret.0);
     let dir = volume::create_dir(&name)?;
@@ -112,6 +132,7 @@ pub fn run(args: Args) -> Outcome<Exit> {
         dir: &dir,
         secret: &secret,
         nodes: &nodes,
+        storage,
         said,
         hear,
         servers: Vec::new(),
@@ -121,10 +142,14 @@ pub fn run(args: Args) -> Outcome<Exit> {
     match start.all(deadline, io.wall_ns()) {
         Ok(record) => {
             let servers = show::count(record.servers.len() as u64, "server");
-            eprintln!(
-                "volume '{name}': {servers}, {} in memory; 'aze down' ends it",
-                size::words(record.settings.capacity_bytes)
-            );
+            let room = size::words(record.settings.capacity_bytes);
+            match &record.settings.durability {
+                Some(word) => eprintln!(
+                    "volume '{name}': {servers}, {room}, kept in {} (durability {word}); 'aze down' stops it",
+                    record.settings.storage
+                ),
+                None => eprintln!("volume '{name}': {servers}, {room} in memory; 'aze down' ends it"),
+            }
             println!("export {VARIABLE}='{name}'");
             Ok(Exit::Done)
         }
@@ -144,6 +169,8 @@ struct Start<'a> {
     secret: &'a Secret,
     /// The node of each server; `None` is this machine.
     nodes: &'a [Option<String>],
+    /// Directories and promise of a volume that lasts.
+    storage: Option<(Vec<PathBuf>, Promise)>,
     said: Sender<(u16, Said)>,
     hear: Receiver<(u16, Said)>,
     servers: Vec<Starting>,
@@ -203,6 +230,10 @@ impl Start<'_> {
             capacity_bytes: self.args.size.map(|size| size / u64::from(servers)),
             chunk_bits: self.args.chunk_size,
             shards: shards(servers),
+            storage: self.storage.as_ref().map(|(dirs, promise)| {
+                let dir = dirs[usize::from(slot) % dirs.len()].join(format!("server-{slot}"));
+                (dir.display().to_string(), promise.word().into())
+            }),
             keeps_directory: node.is_some(),
         };
         let mut argv = match node {
@@ -267,7 +298,14 @@ impl Start<'_> {
             created_ns,
             servers: self.heard.values().filter_map(|heard| heard.record.clone()).collect(),
             settings: Settings {
-                storage: "mem".into(),
+                storage: match &self.storage {
+                    Some((dirs, _)) => {
+                        let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+                        dirs.join(",")
+                    }
+                    None => "mem".into(),
+                },
+                durability: self.storage.as_ref().map(|(_, promise)| promise.word().into()),
                 placement: "modular".into(),
                 transport: self.args.transport.name().into(),
                 capacity_bytes: self.heard.values().map(|heard| heard.capacity_bytes).sum(),
@@ -277,6 +315,28 @@ impl Start<'_> {
             },
         })
     }
+}
+
+/// Where a volume that lasts is kept; `None`: in memory.
+fn storage(args: &Args) -> Outcome<Option<(Vec<PathBuf>, Promise)>> {
+    if args.storage == ["mem"] {
+        return match args.durability {
+            Some(_) => Err(Trouble::usage("--durability is for volumes in directories: give --storage DIR, too")),
+            None => Ok(None),
+        };
+    }
+    let remote = !args.hosts.is_empty() || args.hostfile.is_some();
+    let dir = |text: &String| {
+        if text == "mem" || text.is_empty() {
+            return Err(Trouble::usage(format!("--storage {}: either mem or directories", args.storage.join(","))));
+        }
+        if remote && !text.starts_with('/') {
+            return Err(Trouble::usage(format!("--storage {text}: on other nodes it must be an absolute path")));
+        }
+        std::path::absolute(text).map_err(|error| Trouble::local(format!("--storage {text}"), &error))
+    };
+    let dirs = args.storage.iter().map(dir).collect::<Outcome<Vec<PathBuf>>>()?;
+    Ok(Some((dirs, args.durability.unwrap_or(Promise::Fsync))))
 }
 
 /// The node of each server, in the order of their slots.

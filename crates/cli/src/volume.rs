@@ -9,6 +9,7 @@ use crate::process::Process;
 use crate::{show, sys};
 use aze_io::Addr;
 use aze_proto::handshake::Secret;
+use aze_proto::message::Durability;
 use serde::{Deserialize, Serialize};
 use std::env;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -60,8 +61,11 @@ pub struct ServerRecord {
 /// What the volume was asked to be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// `mem`.
+    /// `mem`, or the directories of the servers, separated by commas.
     pub storage: String,
+    /// What a power cut leaves: `none`, `fsync` or `close`; absent where all is in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durability: Option<String>,
     /// `modular`.
     pub placement: String,
     /// `auto`, `shm`, `unix` or `tcp`: how data travels within a node.
@@ -74,6 +78,27 @@ pub struct Settings {
     pub launcher: Option<Vec<String>>,
     /// The program that the launcher runs there.
     pub remote_aze: Option<PathBuf>,
+}
+
+impl Settings {
+    /// What the volume keeps through a power cut.
+    pub fn durability(&self) -> Durability {
+        self.durability.as_deref().map_or(Durability::None, parse_durability)
+    }
+
+    /// Whether the volume can be started again.
+    pub fn lasts(&self) -> bool {
+        self.durability.is_some()
+    }
+}
+
+/// One of the words that `--durability` takes.
+pub fn parse_durability(word: &str) -> Durability {
+    match word {
+        "close" => Durability::Close,
+        "fsync" => Durability::Fsync,
+        _ => Durability::None,
+    }
 }
 
 /// A volume's directory, opened and checked.

@@ -9,6 +9,7 @@ use crate::opened::Contents;
 use crate::route::Routes;
 use aze_io::{Addr, Io, Transport};
 use aze_proto::handshake::Secret;
+use aze_proto::message::Durability;
 use aze_proto::{Attr, Code, Failure, Identity, Reply, Request, SessionId, ShardMap};
 use aze_rpc::{Caller, Counters};
 use futures_util::future::join_all;
@@ -39,6 +40,8 @@ pub struct Config {
     pub deadline: Duration,
     /// What may be used to servers on the same node.
     pub transport: Transport,
+    /// What the volume keeps through a power cut, and so what fsync(2) and close(2) have to do.
+    pub durability: Durability,
 }
 
 /// One session with a volume. All operations are futures and may be dropped at any point; whether
@@ -64,17 +67,33 @@ pub(crate) struct Core {
     pub(crate) closes: Closes,
     pub(crate) flight: Flight,
     pub(crate) contents: Arc<Contents>,
+    /// What the volume promises.
+    pub(crate) durability: Durability,
     next_handle: AtomicU64,
 }
 
 impl Core {
-    pub(crate) fn new(io: Io, caller: Arc<Caller>, deadline: Duration, map: ShardMap) -> Arc<Core> {
+    pub(crate) fn new(io: Io, caller: Arc<Caller>, config: &Config, map: ShardMap) -> Arc<Core> {
+        let (deadline, durability) = (config.deadline, config.durability);
         let routes = RwLock::new(Arc::new(Routes::new(map)));
         let (dirs, inodes, closes) = (DirCache::default(), Inodes::default(), Closes::default());
         let dir_attrs = DirAttrs::default();
         let (flight, contents) = (Flight::default(), Arc::<Contents>::default());
         let next_handle = AtomicU64::new(1);
-        Arc::new(Core { io, caller, deadline, routes, dirs, dir_attrs, inodes, closes, flight, contents, next_handle })
+        Arc::new(Core {
+            io,
+            caller,
+            deadline,
+            routes,
+            dirs,
+            dir_attrs,
+            inodes,
+            closes,
+            flight,
+            contents,
+            durability,
+            next_handle,
+        })
     }
 
     /// A number for an open: never given twice in this session.

@@ -27,7 +27,7 @@ impl Client {
     pub async fn connect(io: Io, config: Config) -> Result<Arc<Client>, Failure> {
         let map = first_map(&io, &config).await?;
         let caller = Caller::new(io.clone(), caller_config(&io, &config));
-        Ok(Arc::new(Client { core: Core::new(io, caller, config.deadline, map) }))
+        Ok(Arc::new(Client { core: Core::new(io, caller, &config, map) }))
     }
 }
 

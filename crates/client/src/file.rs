@@ -242,15 +242,19 @@ impl File {
         self.core.flush(&self.who, &self.inode).await
     }
 
-    /// Ends the open, after [`File::flush`]. Doing so twice is harmless.
+    pub(crate) fn is_for_writing(&self) -> bool {
+        self.access.write
+    }
+
+    /// Ends the open, after [`File::flush_for_close`]. Doing so twice is harmless.
     ///
     /// # Errors
-    /// Those of [`File::flush`]; the file is closed all the same.
+    /// Those of [`File::flush_for_close`]; the file is closed all the same.
     pub async fn close(&self) -> Result<(), Failure> {
         if self.closed.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        let flushed = if self.access.write { self.flush().await } else { Ok(()) };
+        let flushed = if self.access.write { self.flush_for_close().await } else { Ok(()) };
         self.core.close_later(self.handle);
         flushed
     }

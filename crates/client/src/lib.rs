@@ -24,6 +24,7 @@ mod opened;
 mod path;
 mod route;
 mod scan;
+mod sync;
 mod usage;
 mod volume;
 mod xattr;

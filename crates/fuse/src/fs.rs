@@ -56,8 +56,9 @@ pub fn act(door: &Door, header: &Header, args: Args<'_>, out: &mut Out) -> Outco
         op::CREATE => create(door, header, args, out),
         op::READ => read(door, header, args, out),
         op::WRITE => write(door, header, args, out),
-        // What was written is with its server already, and a volume in memory has no device to wait for.
-        op::FLUSH | op::FSYNC => flush(door, header, args),
+        op::FLUSH => flush(door, header, args),
+        op::FSYNC => fsync(door, header, args),
+        op::FSYNCDIR => fsyncdir(door, header),
         op::RELEASE => release(door, header, args),
         op::OPENDIR => opendir(door, header, out),
         op::READDIR | op::READDIRPLUS => readdir(door, header, args, out),
@@ -255,8 +256,19 @@ fn write(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Out
 
 fn flush(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
     let file = door.file(args.u64()?)?;
-    let what = if header.opcode == op::FSYNC { "fsync of" } else { "flush of" };
-    door.serve(what, header.node, file.flush())?;
+    door.serve("flush of", header.node, file.flush_for_close())?;
+    Ok(Done::Now)
+}
+
+fn fsync(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
+    let file = door.file(args.u64()?)?;
+    door.serve("fsync of", header.node, file.sync())?;
+    Ok(Done::Now)
+}
+
+fn fsyncdir(door: &Door, header: &Header) -> Outcome {
+    let who = door.callers.who(header);
+    door.serve("fsync of", header.node, door.client.sync(&who))?;
     Ok(Done::Now)
 }
 

@@ -10,6 +10,7 @@
 pub mod access;
 pub mod acl;
 pub mod conformance;
+pub mod dump;
 mod entries;
 mod inodes;
 pub mod links;
@@ -19,6 +20,7 @@ pub mod shard;
 pub mod tables;
 pub mod xattr;
 
+pub use dump::ShardPart;
 pub use links::{Loose, LostLink};
 pub use op::{AttrSet, NewFile, Op, Outcome, Stamp};
 pub use rare::{PendingLink, Rare};

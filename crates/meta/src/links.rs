@@ -118,6 +118,28 @@ impl<T: Tables> Shard<T> {
         Ok((Reply::Done, Effects::default()))
     }
 
+    pub(crate) fn set_links(&mut self, ino: Ino, links: u32) -> Step {
+        let set = self.tables.update_inode(ino, |inode| inode.attr.links = links);
+        set.ok_or(Code::NotFound)?;
+        let orphan = (links == 0).then_some(ino);
+        Ok((Reply::Done, Effects { orphan, ..Effects::default() }))
+    }
+
+    /// Forgets what is under way between names and inodes: for a volume of which all servers start
+    /// again, and count the names.
+    pub fn forget_links(&mut self) {
+        self.loose.clear();
+        let inos: Vec<Ino> = self.tables.inodes().map(|inode| inode.attr.ino).collect();
+        for ino in inos {
+            self.tables.update_inode(ino, |inode| {
+                inode.rare.change(|parts| {
+                    parts.links.clear();
+                    parts.dropped.clear();
+                });
+            });
+        }
+    }
+
     pub(crate) fn loose_end(&mut self, tx: TxId) -> Step {
         self.loose.remove(&tx);
         Ok((Reply::Done, Effects::default()))

@@ -164,6 +164,8 @@ wire_enum! {
         26 = SetXattr { ino: Ino, name: Blob, value: Option<Blob>, mode: Option<u32>, if_any: bool, how: XattrHow },
         /// As `Create`, with extended attributes for what is made. Reply: `Entry`.
         27 = CreateWith { key: EntryKey, new: NewFile, exclusive: bool, xattrs: Vec<Xattr> },
+        /// The names of a file have been counted, when nobody could make or remove any. Reply: `Done`.
+        40 = SetLinks { ino: Ino, links: u32 },
     }
 }
 

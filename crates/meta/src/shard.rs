@@ -174,7 +174,20 @@ impl<T: Tables> Shard<T> {
                 let set = XattrSet { value: value.clone(), mode: *mode, if_any: *if_any };
                 self.set_xattr(*ino, name, &set, *how, time)
             }
+            Op::SetLinks { ino, links } => self.set_links(*ino, *links),
         }
+    }
+
+    /// Tables and the counters of inode numbers: all that a checkpoint has to keep.
+    pub(crate) fn hard_state(&self) -> (&T, &BTreeMap<TxId, Loose>, [u64; 3]) {
+        // Whoever adds state has to think of `dump`.
+        let Shard { id: _, tables, incarnation: _, shards: _, retries: _, counter_next, counter_end, loose, tx_next } =
+            self;
+        (tables, loose, [*counter_next, *counter_end, *tx_next])
+    }
+
+    pub(crate) fn set_counters(&mut self, [counter_next, counter_end, tx_next]: [u64; 3]) {
+        (self.counter_next, self.counter_end, self.tx_next) = (counter_next, counter_end, tx_next);
     }
 
     fn reserve(&mut self, count: u64) -> Step {

@@ -155,9 +155,9 @@ pub trait Tables {
 /// Tables on the heap.
 #[derive(Clone, Debug, Default)]
 pub struct PlainTables {
-    entries: BTreeMap<EntryKey, EntryValue>,
-    inodes: BTreeMap<Ino, Inode>,
-    locks: BTreeMap<EntryKey, Lock>,
+    pub(crate) entries: BTreeMap<EntryKey, EntryValue>,
+    pub(crate) inodes: BTreeMap<Ino, Inode>,
+    pub(crate) locks: BTreeMap<EntryKey, Lock>,
 }
 
 /// The least key of a directory with at least this hash: the byte 1 is the least name there is.

@@ -65,6 +65,7 @@ fn samples() -> Vec<Op> {
             exclusive: true,
             xattrs: vec![Xattr { name: Blob(b"user.a".to_vec()), value: Blob(b"b".to_vec()) }],
         },
+        Op::SetLinks { ino: Ino(8), links: 2 },
     ]
 }
 

@@ -218,6 +218,19 @@ wire_enum! {
         125 = OpenWith { ino: Ino, handle: u64, write: bool, contents: u32 },
         /// Entry shard. `OpenName` in the same way. Reply: `OpenedWith`, or as `OpenName`'s.
         126 = OpenNameWith { parent: Ino, name: Name, handle: u64, write: bool, contents: u32 },
+
+        /// Keeper, from a server with lasting storage: which volume is this? Reply: `LastingIs`.
+        85 = LastingId,
+        /// Server, from a coordinator that has started again: has the rename been committed here? If
+        /// not, it never will be. Reply: `TxIs`.
+        86 = TxDone { tx: TxId },
+        /// Server, from another one that has started again: what entries here lead to inodes whose home
+        /// is there, shard by shard. Reply: `LinksAre`.
+        87 = LinksTo { home: ServerIndex, from: u32 },
+        /// Server, from another one that has started again: which of these files are there. Reply: `FilesAre`.
+        88 = FilesNow { inos: Vec<Ino> },
+        /// Server: answered when all that it has done is durable, if it has lasting storage. Reply: `Synced`.
+        130 = Sync,
     }
 }
 
@@ -307,6 +320,11 @@ impl Request {
                 | Request::DropToken { .. }
                 | Request::Cut { .. }
                 | Request::DeleteData { .. }
+                | Request::LastingId
+                | Request::TxDone { .. }
+                | Request::LinksTo { .. }
+                | Request::FilesNow { .. }
+                | Request::Sync
         )
     }
 }
@@ -370,6 +388,42 @@ wire_enum! {
         30 = Xattr { value: Blob },
         /// The names of extended attributes.
         31 = XattrNames { names: Vec<Blob> },
+        /// The volume's number, and whether it is new.
+        50 = LastingIs { volume: u64, is_new: bool },
+        /// The inodes that entries lead to, one for each entry; with `next` there is more, from that shard on.
+        51 = LinksAre { inos: Vec<Ino>, next: Option<u32> },
+        /// Those of the files asked about that are there.
+        52 = FilesAre { files: Vec<FileNow> },
+        /// What was done before is as durable as this volume makes it; what `Sync` means here.
+        53 = Synced { durability: Durability },
+    }
+}
+
+wire_enum! {
+    /// What a volume keeps through a power cut.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Durability {
+        /// Nothing.
+        1 = None,
+        /// What was synced.
+        2 = Fsync,
+        /// What was synced, and what was written through files that have been closed.
+        3 = Close,
+    }
+}
+
+wire_struct! {
+    /// A file that is there.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct FileNow {
+        /// Its inode number.
+        pub ino: Ino,
+        /// Its length in bytes.
+        pub size: u64,
+        /// Its generation.
+        pub generation: Generation,
+        /// Base-2 logarithm of its chunk size.
+        pub chunk_bits: u8,
     }
 }
 

@@ -28,6 +28,11 @@ impl HybridClock {
         Time(least.max(before.unwrap_or_else(|last| last) + 1))
     }
 
+    /// Times given from now on are later than this one.
+    pub(crate) fn begin_after(&self, time: Time) {
+        self.last.fetch_max(time.0, Ordering::Relaxed);
+    }
+
     /// The largest time given so far.
     pub(crate) fn latest(&self) -> Time {
         Time(self.last.load(Ordering::Relaxed))

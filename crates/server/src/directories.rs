@@ -201,6 +201,24 @@ impl Directories {
         }
     }
 
+    /// What this server has of a directory, as it was before the server started again.
+    pub(crate) fn restore(&self, dir: Ino, entries: u64, subdirs: u64, changed: Time, shards: &BTreeSet<ShardId>) {
+        if let Some(directory) = self.part(dir).lock().get_mut(&dir) {
+            (directory.entries, directory.subdirs) = (entries, subdirs);
+            directory.changed = directory.changed.max(changed);
+            directory.shards = shards.clone();
+        }
+    }
+
+    /// When entries of each directory here last came or went.
+    pub(crate) fn changes(&self) -> Vec<(Ino, Time)> {
+        let mut all = Vec::new();
+        for part in &self.parts {
+            all.extend(part.lock().iter().map(|(dir, directory)| (*dir, directory.changed)));
+        }
+        all
+    }
+
     /// A receiver that is sent to when a closing directory is decided upon.
     pub(crate) fn wait_closing(&self, dir: Ino) -> Option<oneshot::Receiver<()>> {
         let mut part = self.part(dir).lock();

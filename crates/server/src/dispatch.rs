@@ -209,6 +209,9 @@ impl Server {
                 format!("{}: the session was ended", self.who()),
             )));
         }
+        if let Some(failure) = self.storage_failure(&work.request) {
+            return Admission::Answer(Err(failure));
+        }
         if self.map_epoch_now() == MapEpoch(0) && !needs_no_map(&work.request) {
             // Just started and not yet in the map: it has no shards, so it cannot say that something
             // is not there. Whoever asks again finds it ready.
@@ -399,12 +402,6 @@ impl Server {
         work.recorded = true;
     }
 
-    fn respond(&self, work: Work, result: Result<Reply, Failure>) {
-        if let Some(responder) = work.responder {
-            responder.send(self.reply_context(), result, &[]);
-        }
-    }
-
     /// One attempt at a request.
     fn attempt(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
         match &work.request {
@@ -437,6 +434,7 @@ impl Server {
             Request::Status => Ok(Reply::Status { status: self.status() }.into()),
             Request::GetMap => Ok(Reply::Map { map: (*self.map()).clone() }.into()),
             Request::Shutdown => self.shutdown(work),
+            Request::Sync => Ok(self.synced().into()),
             Request::EndSession => {
                 self.end_session(work.session);
                 Ok(Reply::Done.into())
@@ -498,6 +496,10 @@ impl Server {
             }
             Request::DeleteData { ino } => Ok(self.delete_data_here(*ino).into()),
             Request::CutQuery { ino, have } => self.cut_query(*ino, *have),
+            Request::LastingId => Ok(self.lasting_is()?.into()),
+            Request::TxDone { tx } => Ok(self.tx_done(*tx).into()),
+            Request::LinksTo { home, from } => Ok(self.links_to(*home, *from)?.into()),
+            Request::FilesNow { inos } => Ok(self.files_now(inos).into()),
             other => {
                 Err(Failure::new(Code::Malformed, format!("{} is no request between servers", other.name())).into())
             }

@@ -15,6 +15,7 @@ mod directories;
 mod dispatch;
 mod inodes;
 mod keeper;
+mod lasting;
 mod links;
 mod listing;
 mod members;
@@ -34,6 +35,7 @@ mod turns;
 mod wait;
 mod xattr;
 
+pub use lasting::{CHECKPOINT_BYTES_DEFAULT, Storage};
 pub use members::start;
 pub use state::{Config, Server};
 pub use status::Contents;

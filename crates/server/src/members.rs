@@ -4,6 +4,8 @@ use crate::clock::HybridClock;
 use crate::directories::Directories;
 use crate::dispatch::{Output, Work};
 use crate::keeper::Keeper;
+use crate::lasting::logged::Log;
+use crate::lasting::{Image, Lasting, Remains};
 use crate::namespace::Namespace;
 use crate::rename::Transactions;
 use crate::sessions::Sessions;
@@ -50,16 +52,34 @@ pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr])) -> R
         slab.fault_ahead(config.fault_ahead_bytes)
             .map_err(|why| Failure::new(Code::NoSpace, format!("faulting in memory ahead of its use: {why}")))?;
     }
-    let server = Arc::new_cyclic(|me| new_server(io.clone(), config, Store::new(slab), me.clone()));
+    let store = Store::new(slab);
+    let mut kept = None;
+    let lasting = match &config.storage {
+        None => None,
+        Some(storage) => {
+            let mut image = Image::empty(config.slot, config.servers, config.shards, &store)
+                .map_err(|why| Failure::new(Code::Invalid, why))?;
+            let expected = Server::manifest(&config, io.random_u64());
+            let lasting = Lasting::open(&io, storage, expected, &mut image).await?;
+            kept = Some(image);
+            Some(lasting)
+        }
+    };
+    let server = Arc::new_cyclic(|me| new_server(io.clone(), config, store, lasting, me.clone()));
+    let remains = kept.map(|image| server.take_image(image));
     server.listen()?;
     listening(&server.addresses());
     let map = server.join_volume().await?;
     server.install_map(map);
+    if let Some(remains) = remains {
+        server.found_volume().await?;
+        server.settle(remains).await?;
+    }
     server.clone().expire_now_and_then();
     Ok(server)
 }
 
-fn new_server(io: Io, config: Config, store: Arc<Store>, me: Weak<Server>) -> Server {
+fn new_server(io: Io, config: Config, store: Arc<Store>, lasting: Option<Lasting>, me: Weak<Server>) -> Server {
     let caller = CallerConfig {
         secret: config.secret.clone(),
         volume: config.volume.clone(),
@@ -76,6 +96,7 @@ fn new_server(io: Io, config: Config, store: Arc<Store>, me: Weak<Server>) -> Se
         map: RwLock::new(Arc::new(empty_map(&config))),
         shards: ShardSet::new(),
         store,
+        lasting,
         directories: Directories::new(),
         namespace: Namespace::new(),
         sessions: Sessions::new(),
@@ -160,6 +181,16 @@ impl Server {
             Reply::Map { map } => Ok(Arc::new(map)),
             _ => Err(Failure::new(Code::Malformed, "Join was answered with something else")),
         }
+    }
+
+    /// Puts what the server had before in its places; what is to be looked at later is given.
+    fn take_image(&self, mut image: Image) -> Remains {
+        let remains = Remains::of(&mut image);
+        self.clock.begin_after(image.time);
+        self.transactions.remember_committed(&image.finished);
+        let journal = self.lasting.as_ref().map(|lasting| lasting.journal.clone());
+        self.shards.take(image.into_cells(), &Log(journal));
+        remains
     }
 
     /// Takes a newer map into use; an older one is ignored.

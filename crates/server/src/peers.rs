@@ -78,6 +78,7 @@ impl Server {
         payload: &[u8],
         deadline: Duration,
     ) -> Result<Reply, Failure> {
+        self.settle_before(request).await?;
         let map = self.map();
         let info = map
             .server(server)

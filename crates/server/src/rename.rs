@@ -88,6 +88,21 @@ impl Transactions {
         }
     }
 
+    /// Those that were committed here, as far as they are remembered.
+    pub(crate) fn committed(&self) -> Vec<TxId> {
+        self.finished.lock().committed.iter().filter(|(_, committed)| **committed).map(|(tx, _)| *tx).collect()
+    }
+
+    /// Whether one was committed here.
+    pub(crate) fn is_committed(&self, tx: TxId) -> bool {
+        self.finished(tx) == Some(true)
+    }
+
+    /// Remembers those that were committed before the server started again.
+    pub(crate) fn remember_committed(&self, committed: &[TxId]) {
+        committed.iter().for_each(|tx| self.finish(*tx, true));
+    }
+
     fn finished(&self, tx: TxId) -> Option<bool> {
         self.finished.lock().committed.get(&tx).copied()
     }

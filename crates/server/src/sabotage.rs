@@ -18,6 +18,14 @@ pub enum Sabotage {
     SkipCut,
     /// Requests for an entry that a rename has locked do not wait for its end.
     SkipEntryLock,
+    /// A sync is answered before the journal is durable.
+    SkipSync,
+    /// Other servers are answered before what they build upon is durable.
+    SkipDurableAnswers,
+    /// Other servers are asked before what that follows from is durable.
+    SkipDurableBefore,
+    /// Answers do not wait for the journal at all.
+    SkipJournalWait,
 }
 
 /// What is switched off in one server; nothing, in every build but the simulation's.

@@ -1,6 +1,7 @@
 //! The shards that live on this server, each under two locks: one for names and inodes, one for
 //! data. Lock order: data, then names, then directories.
 
+use crate::lasting::logged::{Log, LoggedChunks, LoggedShard};
 use crate::turns::Queue;
 use aze_meta::{EntryKey, Shard};
 use aze_proto::{Incarnation, Ino, Sequence, ServerIndex, SessionId, ShardId, ShardMap};
@@ -13,13 +14,13 @@ use std::sync::{Arc, OnceLock};
 /// One shard.
 pub(crate) struct ShardCell {
     pub(crate) id: ShardId,
-    pub(crate) data: Mutex<ChunkShard>,
+    pub(crate) data: Mutex<LoggedChunks>,
     pub(crate) names: Mutex<Names>,
 }
 
 /// Names and inodes of one shard, with the soft state around them.
 pub(crate) struct Names {
-    pub(crate) shard: Shard,
+    pub(crate) shard: LoggedShard,
     /// Changes being worked on: a second copy of such a request is dropped, its sender will ask again.
     pub(crate) running: BTreeSet<(SessionId, Sequence)>,
     /// Who has which file open.
@@ -75,6 +76,15 @@ impl ShardSet {
         });
     }
 
+    /// Takes shards that were there before the server started again.
+    pub(crate) fn take(&self, cells: Vec<Option<ShardCell>>, log: &Log) {
+        for cell in cells.iter().flatten() {
+            cell.data.lock().log = log.clone();
+            cell.names.lock().shard.log = log.clone();
+        }
+        assert!(self.cells.set(cells).is_ok(), "shards are taken before the first map arrives");
+    }
+
     pub(crate) fn get(&self, shard: ShardId) -> Option<&ShardCell> {
         self.cells.get()?.get(shard.0 as usize)?.as_ref()
     }
@@ -86,14 +96,20 @@ impl ShardSet {
 
 impl ShardCell {
     fn new(id: ShardId, incarnation: Incarnation, shards: u32, store: &Arc<Store>) -> ShardCell {
+        ShardCell::restored(Shard::new(id, incarnation, shards), ChunkShard::new(store.clone()))
+    }
+
+    /// A shard with what it had.
+    pub(crate) fn restored(shard: Shard, data: ChunkShard) -> ShardCell {
+        let id = shard.id();
         let names = Names {
-            shard: Shard::new(id, incarnation, shards),
+            shard: LoggedShard::new(shard),
             running: BTreeSet::new(),
             opens: BTreeMap::new(),
             entry_waiters: BTreeMap::new(),
             holders: BTreeMap::new(),
             turns: BTreeMap::new(),
         };
-        ShardCell { id, data: Mutex::new(ChunkShard::new(store.clone())), names: Mutex::new(names) }
+        ShardCell { id, data: Mutex::new(LoggedChunks::new(id, data)), names: Mutex::new(names) }
     }
 }

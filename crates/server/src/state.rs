@@ -3,6 +3,7 @@
 use crate::clock::HybridClock;
 use crate::directories::Directories;
 use crate::keeper::Keeper;
+use crate::lasting::{Lasting, Storage};
 use crate::namespace::Namespace;
 use crate::rename::Transactions;
 use crate::sabotage::Switches;
@@ -55,6 +56,8 @@ pub struct Config {
     pub transport: Transport,
     /// Time within which another server must answer.
     pub deadline: Duration,
+    /// Where it keeps its part so that it lasts; `None`: in memory only.
+    pub storage: Option<Storage>,
     /// Protections removed, in the simulation only.
     pub switches: Switches,
 }
@@ -68,6 +71,7 @@ pub struct Server {
     pub(crate) map: RwLock<Arc<ShardMap>>,
     pub(crate) shards: ShardSet,
     pub(crate) store: Arc<Store>,
+    pub(crate) lasting: Option<Lasting>,
     pub(crate) directories: Directories,
     pub(crate) namespace: Namespace,
     pub(crate) sessions: Sessions,

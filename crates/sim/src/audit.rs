@@ -50,6 +50,11 @@ pub async fn after(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>, clie
     Census::take(cluster).check(plan, board);
 }
 
+/// The tables of a volume that nobody has used yet.
+pub fn tables(cluster: &Cluster, plan: &Plan, board: &Board) {
+    Census::take(cluster).check(plan, board);
+}
+
 /// A client whose session has ended somewhere, since it was out of reach for longer than its grace,
 /// is replaced by a new one, as a new process would be.
 async fn renewed(cluster: &Arc<Cluster>, worker: Worker, index: usize) -> Worker {

@@ -4,6 +4,7 @@ use aze_client::Client;
 use aze_io::sim::Sim;
 use aze_io::{Addr, Io};
 use aze_proto::handshake::Secret;
+use aze_proto::message::Durability;
 use aze_proto::{Failure, ServerIndex};
 use aze_server::Server;
 use aze_server::sabotage::Switches;
@@ -14,6 +15,9 @@ use std::time::Duration;
 
 /// What the volume is called.
 pub const VOLUME: &str = "sim";
+
+/// Where every server keeps its part of a volume that lasts.
+pub const STORAGE_DIR: &str = "/storage";
 
 /// Where every server listens on its node.
 const PORT: u16 = 7000;
@@ -33,6 +37,10 @@ pub struct Layout {
     pub shards: u32,
     /// Time within which a client, or a server that asks another, wants an answer.
     pub deadline: Duration,
+    /// What the disks of the servers promise; `None`: the volume is in memory.
+    pub durability: Option<Durability>,
+    /// Journal after which a server makes a checkpoint, in bytes.
+    pub checkpoint_bytes: u64,
     /// Protections that are removed from every server.
     pub switches: Switches,
 }
@@ -41,7 +49,8 @@ impl Layout {
     /// A layout of `servers` servers with as few shards as the volume may have, but at least 256.
     pub fn of(servers: u16) -> Layout {
         let shards = (u32::from(servers) * 64).next_power_of_two().max(256);
-        Layout { servers, shards, deadline: Duration::from_secs(10), switches: Switches::default() }
+        let (deadline, switches) = (Duration::from_secs(10), Switches::default());
+        Layout { servers, shards, deadline, durability: None, checkpoint_bytes: 256 << 10, switches }
     }
 }
 
@@ -99,6 +108,11 @@ impl Cluster {
             owner_gid: 0,
             transport: aze_io::Transport::Tcp,
             deadline: self.layout.deadline,
+            storage: self.layout.durability.map(|durability| aze_server::Storage {
+                dir: STORAGE_DIR.into(),
+                durability,
+                checkpoint_bytes: self.layout.checkpoint_bytes,
+            }),
             switches: self.layout.switches,
         }
     }
@@ -149,6 +163,13 @@ impl Cluster {
         self.servers.lock()[usize::from(index)] = None;
     }
 
+    /// Ends all servers and clients at once, as a power cut of the machine room does, or as
+    /// `kill -9` of everything.
+    pub fn kill_all(&self, clients: usize, power_cut: bool) {
+        (0..self.layout.servers).for_each(|index| self.kill_server(index, power_cut));
+        (0..clients).for_each(|index| self.kill_client(index));
+    }
+
     /// Ends a client as a crash does.
     pub fn kill_client(&self, index: usize) {
         self.sim.kill(&client_node(index));
@@ -182,6 +203,7 @@ impl Cluster {
             job: "sim".into(),
             deadline: self.layout.deadline,
             transport: aze_io::Transport::Tcp,
+            durability: self.layout.durability.unwrap_or(Durability::None),
         };
         let io = self.client_io(index);
         let (done, connected) = futures_channel::oneshot::channel();

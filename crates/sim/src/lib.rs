@@ -11,6 +11,7 @@ pub mod audit;
 pub mod bytes;
 pub mod cluster;
 pub mod faults;
+pub mod lasting;
 pub mod linear;
 pub mod names;
 pub mod plan;

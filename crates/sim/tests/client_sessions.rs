@@ -21,6 +21,7 @@ fn config(cluster: &Cluster, seeds: &[u16], secret: u8) -> Config {
         job: "job".into(),
         deadline: cluster.layout().deadline,
         transport: aze_io::Transport::Auto,
+        durability: aze_proto::message::Durability::None,
     }
 }
 

@@ -13,7 +13,7 @@ pub mod shard;
 mod staged;
 
 pub use error::StoreError;
-pub use shard::{ChunkShard, Held, ReadOut};
+pub use shard::{ChunkShard, Held, Kept, ReadOut};
 pub use staged::Staged;
 
 use aze_io::slab::Slab;

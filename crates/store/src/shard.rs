@@ -3,10 +3,12 @@
 
 use crate::chunk::{Chunk, Part, Trouble};
 use crate::{Staged, Store, StoreError};
+use aze_io::slab::BASE_BYTES;
 use aze_proto::ids::{Generation, Ino, Sequence, SessionId, Time};
 use aze_proto::limits::CHUNK_BITS_MAX;
 use aze_proto::retry::{RetryTable, Verdict};
-use aze_proto::{Failure, Reply};
+use aze_proto::sum::ZERO_BLOCK_SUM;
+use aze_proto::{Failure, Reply, sum};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -36,6 +38,18 @@ impl Held {
     pub fn parts(&self) -> Vec<&[u8]> {
         self.parts.iter().map(Part::bytes).collect()
     }
+}
+
+/// A piece of a chunk that [`ChunkShard::kept`] found.
+pub struct Kept {
+    /// The file.
+    pub ino: Ino,
+    /// The generation in which it was written last.
+    pub generation: Generation,
+    /// The chunk.
+    pub chunk: u64,
+    /// The bytes.
+    pub held: Held,
 }
 
 /// The data of one shard. The caller brings its own lock: one for each shard.
@@ -199,14 +213,7 @@ impl ChunkShard {
             Some(have) if *have < generation => *have = generation,
             _ => return,
         }
-        let last = length >> chunk_bits.min(CHUNK_BITS_MAX);
-        let within = (length - (last << chunk_bits.min(CHUNK_BITS_MAX))) as usize;
-        self.drop_chunks(ino, if within == 0 { last } else { last + 1 });
-        if let Some(chunk) = self.chunks.get_mut(&(ino, last)) {
-            let before = chunk.end();
-            chunk.cut(within);
-            self.bytes -= (before - chunk.end()) as u64;
-        }
+        self.trim(ino, length, chunk_bits);
     }
 
     /// Drops all data of a file and refuses requests for it from now on, also in shards of the
@@ -220,6 +227,74 @@ impl ChunkShard {
     fn drop_chunks(&mut self, ino: Ino, from: u64) {
         for (_, chunk) in self.chunks.extract_if((ino, from)..=(ino, u64::MAX), |_, _| true) {
             self.bytes -= chunk.end() as u64;
+        }
+    }
+
+    /// The generations that have been seen here.
+    pub fn generations(&self) -> impl Iterator<Item = (Ino, Generation)> {
+        self.generations.iter().map(|(ino, generation)| (*ino, *generation))
+    }
+
+    /// Sets the generation of a file, as it was before the server started again.
+    pub fn set_generation(&mut self, ino: Ino, generation: Generation) {
+        self.generations.insert(ino, generation);
+    }
+
+    /// All data, as they are at this moment whatever is written meanwhile, in pieces of a unit;
+    /// units that hold only zeros are left out.
+    pub fn kept(&self) -> Vec<Kept> {
+        let mut all = Vec::new();
+        for ((ino, number), chunk) in &self.chunks {
+            let Some(generation) = self.generations.get(ino) else { continue };
+            for offset in (0..chunk.end()).step_by(BASE_BYTES) {
+                let (start, parts, sums) = chunk.read(offset, BASE_BYTES.min(chunk.end() - offset));
+                if sums.iter().any(|sum| *sum != ZERO_BLOCK_SUM) {
+                    let held = Held { start: start as u32, sums, parts };
+                    all.push(Kept { ino: *ino, generation: *generation, chunk: *number, held });
+                }
+            }
+        }
+        all
+    }
+
+    /// Writes data that come from a disk. Pieces that do not match their checksums stay known for that.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Damaged`.
+    pub fn restore(
+        &mut self,
+        ino: Ino,
+        generation: Generation,
+        chunk: u64,
+        offset: u32,
+        data: &[u8],
+        sums: &[u32],
+    ) -> Result<(), StoreError> {
+        match self.write(ino, generation, chunk, offset, data, sums) {
+            Err(StoreError::Damaged { .. }) => {}
+            other => return other,
+        }
+        let found = sum::piece_sums(u64::from(offset), data);
+        self.write(ino, generation, chunk, offset, data, &found)?;
+        let pieces = sum::pieces(u64::from(offset), data.len());
+        for (index, ((start, _), now)) in pieces.zip(&found).enumerate() {
+            if sums.get(index) != Some(now) {
+                // The reader must not take it for what was written.
+                self.flip_bit(ino, chunk, (u64::from(offset) + start as u64) * 8);
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops what lies beyond the end of a file, in its present generation.
+    pub fn trim(&mut self, ino: Ino, length: u64, chunk_bits: u8) {
+        let last = length >> chunk_bits.min(CHUNK_BITS_MAX);
+        let within = (length - (last << chunk_bits.min(CHUNK_BITS_MAX))) as usize;
+        self.drop_chunks(ino, if within == 0 { last } else { last + 1 });
+        if let Some(chunk) = self.chunks.get_mut(&(ino, last)) {
+            let before = chunk.end();
+            chunk.cut(within);
+            self.bytes -= (before - chunk.end()) as u64;
         }
     }
 

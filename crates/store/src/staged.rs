@@ -18,6 +18,21 @@ pub struct Staged<'a> {
 }
 
 impl<'a> Staged<'a> {
+    /// Where in the chunk the data go.
+    pub fn offset(&self) -> u32 {
+        self.offset as u32
+    }
+
+    /// The data.
+    pub fn data(&self) -> &'a [u8] {
+        self.data
+    }
+
+    /// Their checksums.
+    pub fn sums(&self) -> &'a [u32] {
+        self.sums
+    }
+
     /// Compares `data`, to be written at `offset`, with `sums`; an error names the first piece
     /// that does not match.
     pub(crate) fn new(slab: &Arc<Slab>, offset: usize, data: &'a [u8], sums: &'a [u32]) -> Result<Staged<'a>, usize> {

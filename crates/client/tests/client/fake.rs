@@ -79,6 +79,7 @@ impl Fake {
             job: "job".into(),
             deadline: Duration::from_secs(10),
             transport: aze_io::Transport::Auto,
+            durability: aze_proto::message::Durability::None,
         };
         let client = Client::connect(self.sim.node("c"), config).await.unwrap();
         self.service.asked.lock().clear();

@@ -12,12 +12,20 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
 /// One for the journal, one for a checkpoint that is written meanwhile.
 const THREADS: usize = 2;
 
 /// The file whose lock says that the directory is in use. It stays empty.
 const LOCK_FILE: &str = "in-use";
+
+/// How long a directory may stay in use: a server that was killed lets go of it when the system has
+/// taken it apart, which takes a moment if it had much memory.
+const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Pause between two looks: a lock cannot be waited for with a limit.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -101,15 +109,21 @@ fn lock(path: &Path) -> DiskResult<File> {
         .mode(0o600)
         .open(&name)
         .map_err(|error| failed("open", &name, &error))?;
-    // SAFETY: flock takes a descriptor, which `file` keeps open, and no memory.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-        return Ok(file);
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        // SAFETY: flock takes a descriptor, which `file` keeps open, and no memory.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            return Ok(file);
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            ErrorKind::WouldBlock if Instant::now() < deadline => std::thread::sleep(LOCK_PAUSE),
+            ErrorKind::WouldBlock => {
+                return Err(DiskError::InUse(format!("{}: another server uses it", path.display())));
+            }
+            _ => return Err(failed("lock", &name, &error)),
+        }
     }
-    let error = io::Error::last_os_error();
-    if error.kind() == ErrorKind::WouldBlock {
-        return Err(DiskError::InUse(format!("{}: another server uses it", path.display())));
-    }
-    Err(failed("lock", &name, &error))
 }
 
 impl RealDir {

@@ -13,6 +13,10 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// Bytes that a journal that is synced leaves to the system at most: what a power cut can take of
+/// what nobody has synced, and few enough for the inode numbers set aside to last.
+const UNSYNCED_BYTES_MAX: u64 = 8 << 20;
+
 /// How far a journal has got, as a place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
@@ -80,6 +84,9 @@ impl Journal {
         {
             record::put(buffer, position, durable, head, payload);
         }
+        if state.end - durable > UNSYNCED_BYTES_MAX {
+            state.wanted_durable = state.end;
+        }
         self.start(&mut state);
         position
     }
@@ -137,6 +144,19 @@ impl Journal {
             Ok(()) => Ok(()),
             Err(_) => Err(self.failure().unwrap_or_else(|| "the server ends".into())),
         }
+    }
+
+    /// Brings everything to the disk, even where nothing is ever synced otherwise.
+    ///
+    /// # Errors
+    /// Why the disk has not got it.
+    pub async fn finish(self: &Arc<Self>) -> Result<(), String> {
+        self.reach(self.end(), Stage::Durable).await?;
+        let files: Vec<_> = self.state.lock().files.iter().map(|(file, _)| file.clone()).collect();
+        for file in files {
+            file.sync().await.map_err(|error| error.to_string())?;
+        }
+        Ok(())
     }
 
     /// Goes on in a new file, of the next number, which is given, with where it begins.

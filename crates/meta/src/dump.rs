@@ -1,0 +1,110 @@
+//! All hard state of a shard, to be kept in a checkpoint, and a shard made from it again. Outcomes
+//! remembered for retries are left out: whoever could ask again has gone with the servers.
+
+use crate::links::Loose;
+use crate::shard::Shard;
+use crate::tables::{EntryKey, EntryValue, Inode, Lock, PlainTables, Tables};
+use aze_proto::ids::TxId;
+use aze_proto::wire_struct;
+
+wire_struct! {
+    /// One entry.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct EntryRow {
+        /// Its place.
+        pub key: EntryKey,
+        /// What it leads to.
+        pub value: EntryValue,
+    }
+}
+
+wire_struct! {
+    /// One lock.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct LockRow {
+        /// The entry held.
+        pub key: EntryKey,
+        /// By whom.
+        pub lock: Lock,
+    }
+}
+
+wire_struct! {
+    /// What was done to a name and is not known at the home of its inode.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct LooseRow {
+        /// Which.
+        pub tx: TxId,
+        /// What.
+        pub loose: Loose,
+    }
+}
+
+wire_struct! {
+    /// A part of a shard: some of its rows, and in each part what inode numbers it may issue.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct ShardPart {
+        /// Counter of the next inode number.
+        pub counter_next: u64,
+        /// End of the block of numbers reserved.
+        pub counter_end: u64,
+        /// Counter of the next transaction that the shard names itself.
+        pub tx_next: u64,
+        /// Entries.
+        pub entries: Vec<EntryRow>,
+        /// Inodes.
+        pub inodes: Vec<Inode>,
+        /// Locks.
+        pub locks: Vec<LockRow>,
+        /// What was done to names here and is not known at the homes of their inodes.
+        pub loose: Vec<LooseRow>,
+    }
+}
+
+impl Shard<PlainTables> {
+    /// Everything, in parts of at most `rows_max` rows; at least one part.
+    pub fn dump(&self, rows_max: usize) -> Vec<ShardPart> {
+        let (tables, loose, [counter_next, counter_end, tx_next]) = self.hard_state();
+        // Whoever adds a table has to think of this place.
+        let PlainTables { entries, inodes, locks } = tables;
+        let empty = || ShardPart { counter_next, counter_end, tx_next, ..ShardPart::default() };
+        let rows = entries.len() + inodes.len() + locks.len() + loose.len();
+        let mut parts: Vec<ShardPart> = (0..rows.div_ceil(rows_max).max(1)).map(|_| empty()).collect();
+        let mut places = (0..rows).map(|row| row / rows_max);
+        let mut next = || places.next().expect("a place for every row");
+        for (key, value) in entries {
+            parts[next()].entries.push(EntryRow { key: key.clone(), value: *value });
+        }
+        for inode in inodes.values() {
+            parts[next()].inodes.push(inode.clone());
+        }
+        for (key, lock) in locks {
+            parts[next()].locks.push(LockRow { key: key.clone(), lock: lock.clone() });
+        }
+        for (tx, loose) in loose {
+            parts[next()].loose.push(LooseRow { tx: *tx, loose: *loose });
+        }
+        parts
+    }
+
+    /// Adds the rows of a part.
+    pub fn absorb(&mut self, part: ShardPart) {
+        let ShardPart { counter_next, counter_end, tx_next, entries, inodes, locks, loose } = part;
+        self.set_counters([counter_next, counter_end, tx_next]);
+        for EntryRow { key, value } in entries {
+            self.tables.insert_entry(&key, value);
+        }
+        for inode in inodes {
+            self.tables.insert_inode(inode);
+        }
+        for LockRow { key, lock } in locks {
+            self.tables.insert_lock(&key, lock);
+        }
+        self.loose.extend(loose.into_iter().map(|LooseRow { tx, loose }| (tx, loose)));
+    }
+
+    /// All entries, in the order of their keys.
+    pub fn all_entries(&self) -> impl Iterator<Item = (&EntryKey, EntryValue)> {
+        self.tables.entries()
+    }
+}

@@ -1,0 +1,194 @@
+//! Lasting storage: what a server writes down so that the volume comes back.
+//!
+//! Every change of a shard is a record of this server's one journal, added under the lock of the
+//! shard (`logged`), so that its order is the order of the changes. Two rules make it a promise:
+//!
+//! - An answer goes out when the records of everything that it rests on are written (`gate`).
+//! - What one server tells another, and the other builds upon, is durable first: so whatever each of
+//!   them loses of the end of its journal in a power cut, no entry is left that leads nowhere, no
+//!   file without the name that it had, and nothing that was synced is missing.
+//!
+//! A volume comes back as a whole: all servers read what they have (`image`), join as at the first
+//! start, and settle between them what was under way (`resolve`) before the first client is served.
+
+mod checkpoint;
+mod gate;
+mod image;
+pub(crate) mod logged;
+mod record;
+mod resolve;
+
+use crate::state::Server;
+use aze_io::Io;
+use aze_io::disk::{Dir, DiskError};
+use aze_proto::message::Durability;
+use aze_proto::{Code, Failure, Reply};
+use aze_store::disk::journal::Journal;
+use aze_store::disk::manifest::{FORMAT, Manifest};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+pub(crate) use image::Image;
+pub(crate) use resolve::Remains;
+
+/// Where a server keeps its part of a volume, and what it promises of it.
+#[derive(Clone, Debug)]
+pub struct Storage {
+    /// The server's own directory.
+    pub dir: String,
+    /// What a power cut leaves.
+    pub durability: Durability,
+    /// Bytes of journal after which a checkpoint is made, if the last one was not larger.
+    pub checkpoint_bytes: u64,
+}
+
+/// Journal that is read again at a start, if the last checkpoint was not larger, in bytes.
+pub const CHECKPOINT_BYTES_DEFAULT: u64 = 256 << 20;
+
+/// The lasting storage of a running server.
+pub(crate) struct Lasting {
+    pub(crate) storage: Storage,
+    pub(crate) dir: Arc<dyn Dir>,
+    pub(crate) journal: Arc<Journal>,
+    /// The volume's number.
+    pub(crate) volume: u64,
+    /// Whether the directory was empty at the start.
+    pub(crate) is_new: bool,
+    /// Entries here are what they will be: others may count them.
+    pub(crate) is_settled: AtomicBool,
+    is_checkpointing: AtomicBool,
+    checkpoint_bytes: AtomicU64,
+}
+
+/// A failure of storage as others are told of it.
+pub(crate) fn storage_failed(who: &str, why: &str) -> Failure {
+    Failure::new(
+        Code::Lost,
+        format!(
+            "{who}: its storage failed, so that it can promise nothing more ({why}): end the volume, repair the storage, and start the volume again"
+        ),
+    )
+}
+
+fn disk_failure(dir: &str, error: &DiskError) -> Failure {
+    let code = match error {
+        DiskError::Full(_) => Code::NoSpace,
+        DiskError::InUse(_) => Code::Busy,
+        DiskError::NotFound(_) | DiskError::Failed(_) => Code::Lost,
+    };
+    Failure::new(code, format!("storage {dir}: {error}"))
+}
+
+impl Lasting {
+    /// Opens the directory, reads what there is, writes it down as one checkpoint and begins a new
+    /// journal after it.
+    pub(crate) async fn open(
+        io: &Io,
+        storage: &Storage,
+        expected: Manifest,
+        image: &mut Image,
+    ) -> Result<Lasting, Failure> {
+        let failed = |error: DiskError| disk_failure(&storage.dir, &error);
+        let dir = io.open_dir(&storage.dir).await.map_err(failed)?;
+        let manifest = Manifest::read(&*dir).await.map_err(failed)?;
+        match manifest {
+            Some(found) => check(&storage.dir, &found, &Manifest { volume: found.volume, ..expected })?,
+            None => {
+                let others = dir.list().await.map_err(failed)?;
+                let known =
+                    |name: &String| name.starts_with("log-") || name.starts_with("state-") || name == "volume.new";
+                if let Some(other) = others.iter().find(|name| !known(name)) {
+                    let detail =
+                        format!("storage {}: it holds '{other}', and no volume: use an empty directory", storage.dir);
+                    return Err(Failure::new(Code::Invalid, detail));
+                }
+            }
+        }
+        let mut found = aze_store::disk::recover::Found { next: 1, ..Default::default() };
+        if manifest.is_some() {
+            let read = aze_store::disk::recover::read_all(&*dir, |record| image.take(&record));
+            found = read.await.map_err(failed)?;
+        }
+        let mut checkpoint_bytes = 0;
+        if manifest.is_some() {
+            image.begin_new_life();
+            checkpoint_bytes = image.write_down(&dir, found.next, found.position).await.map_err(failed)?;
+        }
+        let syncs = storage.durability != Durability::None;
+        let journal =
+            Journal::begin(io.clone(), dir.clone(), syncs, found.next, found.position).await.map_err(failed)?;
+        aze_store::disk::remove_older(&*dir, found.next).await.map_err(failed)?;
+        Ok(Lasting {
+            storage: storage.clone(),
+            dir,
+            journal,
+            volume: manifest.map_or(expected.volume, |found| found.volume),
+            is_new: manifest.is_none(),
+            is_settled: AtomicBool::new(false),
+            is_checkpointing: AtomicBool::new(false),
+            checkpoint_bytes: AtomicU64::new(checkpoint_bytes),
+        })
+    }
+}
+
+/// Refuses a directory of another server, or of a volume that was made otherwise.
+fn check(dir: &str, found: &Manifest, expected: &Manifest) -> Result<(), Failure> {
+    if found == expected {
+        return Ok(());
+    }
+    let text = |manifest: &Manifest| {
+        let Manifest { server, servers, shards, chunk_bits, owner_uid, volume: _ } = manifest;
+        format!(
+            "server {server} of {servers}, {shards} shards, chunks of {} KiB, owner {owner_uid}",
+            (1u64 << (chunk_bits % 64)) >> 10
+        )
+    };
+    let detail = format!(
+        "storage {dir}: it holds {}; wanted is {}: start the volume as it was made",
+        text(found),
+        text(expected)
+    );
+    Err(Failure::new(Code::Invalid, detail))
+}
+
+impl Server {
+    /// The manifest that this server would write.
+    pub(crate) fn manifest(config: &crate::state::Config, volume: u64) -> Manifest {
+        Manifest {
+            volume,
+            server: config.slot.0,
+            servers: config.servers,
+            shards: config.shards,
+            chunk_bits: config.chunk_bits,
+            owner_uid: config.owner_uid,
+        }
+    }
+
+    pub(crate) fn lasting_is(&self) -> Result<Reply, Failure> {
+        let lasting = self.lasting.as_ref().ok_or_else(|| {
+            Failure::new(Code::Invalid, format!("{} keeps its part in memory, not on disk", self.who()))
+        })?;
+        Ok(Reply::LastingIs { volume: lasting.volume, is_new: lasting.is_new })
+    }
+
+    pub(crate) fn synced(&self) -> Reply {
+        let durability = self.lasting.as_ref().map_or(Durability::None, |lasting| lasting.storage.durability);
+        Reply::Synced { durability }
+    }
+
+    /// Brings everything to the disk, before the process ends.
+    ///
+    /// # Errors
+    /// Why the disk has not got it.
+    pub async fn rest(&self) -> Result<(), Failure> {
+        let Some(lasting) = &self.lasting else { return Ok(()) };
+        let rested = lasting.journal.finish().await;
+        rested.map_err(|why| storage_failed(&self.who(), &why))
+    }
+
+    /// For people: the format of the storage, its directory and what it promises.
+    pub fn storage_text(&self) -> Option<String> {
+        let storage = &self.lasting.as_ref()?.storage;
+        Some(format!("{} (format {FORMAT}, {:?})", storage.dir, storage.durability))
+    }
+}

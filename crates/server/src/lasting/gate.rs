@@ -1,0 +1,98 @@
+//! Who waits for the journal.
+
+use super::storage_failed;
+use crate::dispatch::Work;
+use crate::sabotage::Sabotage;
+use crate::state::Server;
+use aze_proto::{Code, Failure, Reply, Request};
+use aze_store::disk::journal::Stage;
+
+/// How far the journal must be before the answer goes out. Another server builds upon these: a
+/// directory in which it makes entries, an entry that makes it remove another, a count, a cut.
+fn stage_of_answer(request: &Request) -> Stage {
+    match request {
+        Request::StubGet { .. }
+        | Request::StubClose { .. }
+        | Request::Commit { .. }
+        | Request::LinkBegin { .. }
+        | Request::SetParent { .. }
+        | Request::CloseDir { .. }
+        | Request::Cut { .. }
+        | Request::TxDone { .. }
+        | Request::Report { wide: true, .. }
+        | Request::Sync => Stage::Durable,
+        _ => Stage::Written,
+    }
+}
+
+/// Whether what this server has done must be durable before it asks another server for that: what
+/// the other does then must never outlast what it follows from.
+fn rests_on_what_was_done(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Prepare { .. }
+            | Request::Commit { .. }
+            | Request::LinkDrop { .. }
+            | Request::LinkEnd { .. }
+            | Request::CloseDir { .. }
+            | Request::SetParent { .. }
+            | Request::Cut { .. }
+            | Request::DeleteData { .. }
+    )
+}
+
+impl Server {
+    fn stage_of_answer(&self, request: &Request) -> Stage {
+        let skipped = match request {
+            Request::Sync => Sabotage::SkipSync,
+            _ => Sabotage::SkipDurableAnswers,
+        };
+        if self.config.switches.is(skipped) { Stage::Written } else { stage_of_answer(request) }
+    }
+
+    /// Sends an answer as soon as what it rests on is safe enough.
+    pub(crate) fn respond(&self, work: Work, result: Result<Reply, Failure>) {
+        let Work { responder, request, .. } = work;
+        let Some(responder) = responder else { return };
+        let waits = self.lasting.as_ref().and_then(|lasting| {
+            let (journal, stage) = (&lasting.journal, self.stage_of_answer(&request));
+            let position = journal.end();
+            (!journal.has_reached(position, stage) && !self.config.switches.is(Sabotage::SkipJournalWait))
+                .then(|| (journal.clone(), position, stage))
+        });
+        let (Some((journal, position, stage)), Some(server)) = (waits, self.me.upgrade()) else {
+            return responder.send(self.reply_context(), result, &[]);
+        };
+        self.io.spawn(async move {
+            let result = match journal.reach(position, stage).await {
+                Ok(()) => result,
+                Err(why) => Err(Failure::new(Code::UnknownOutcome, storage_failed(&server.who(), &why).detail)),
+            };
+            if let Some(lasting) = &server.lasting {
+                server.checkpoint_now_and_then(lasting);
+            }
+            responder.send(server.reply_context(), result, &[]);
+        });
+    }
+
+    /// Before another server is asked: waits until this server's own part of it cannot be lost.
+    pub(crate) async fn settle_before(&self, request: &Request) -> Result<(), Failure> {
+        match &self.lasting {
+            Some(lasting)
+                if rests_on_what_was_done(request) && !self.config.switches.is(Sabotage::SkipDurableBefore) =>
+            {
+                let settled = lasting.journal.reach(lasting.journal.end(), Stage::Durable).await;
+                settled.map_err(|why| storage_failed(&self.who(), &why))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Why nothing can be promised any more, if that is so.
+    pub(crate) fn storage_failure(&self, request: &Request) -> Option<Failure> {
+        let why = self.lasting.as_ref()?.journal.failure()?;
+        let is_harmless =
+            matches!(request, Request::Status | Request::GetMap | Request::Shutdown | Request::EndSession);
+        (!is_harmless).then(|| storage_failed(&self.who(), &why))
+    }
+}

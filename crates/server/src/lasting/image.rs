@@ -1,0 +1,209 @@
+//! What a server had, made again from its records.
+
+use super::record::{Changed, Seen, Step};
+use crate::shards::ShardCell;
+use aze_io::disk::{Dir, DiskResult};
+use aze_meta::op::INO_BLOCK;
+use aze_meta::{EntryKey, Op, Role, Shard, Stamp};
+use aze_proto::ids::{Incarnation, Ino, ServerIndex, ShardId, Time, TxId};
+use aze_proto::place::ShardTable;
+use aze_proto::wire::Wire;
+use aze_store::disk::checkpoint::Writer;
+use aze_store::disk::recover::Record;
+use aze_store::{ChunkShard, Kept, Store};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Rows in one record of a shard's tables.
+const ROWS_MAX: usize = 4096;
+
+/// A shard, being made again.
+struct Part {
+    names: Shard,
+    data: ChunkShard,
+    /// Where in the journal the checkpoint has it: what is before that is in it already.
+    position: u64,
+}
+
+/// Everything that a server had.
+pub(crate) struct Image {
+    parts: Vec<Option<Part>>,
+    pub(crate) finished: Vec<TxId>,
+    pub(crate) changed: BTreeMap<Ino, Time>,
+    pub(crate) time: Time,
+    /// Names that renames had locked and that led to directories, which may have been removed for it.
+    pub(crate) doubtful: Vec<(ShardId, EntryKey)>,
+}
+
+impl Image {
+    /// A server without anything, of those that a volume has.
+    pub(crate) fn empty(slot: ServerIndex, servers: u16, shards: u32, store: &Arc<Store>) -> Result<Image, String> {
+        let table = ShardTable::modular(shards, servers)?;
+        let part = |id: ShardId| Part {
+            names: Shard::new(id, Incarnation(0), shards),
+            data: ChunkShard::new(store.clone()),
+            position: 0,
+        };
+        let parts = (0..shards).map(ShardId).map(|id| (table.get(id) == Some(slot)).then(|| part(id))).collect();
+        Ok(Image { parts, finished: Vec::new(), changed: BTreeMap::new(), time: Time(0), doubtful: Vec::new() })
+    }
+
+    /// Does again what a record says.
+    pub(crate) fn take(&mut self, record: &Record<'_>) -> Result<(), String> {
+        let step = Step::from_bytes(record.head).map_err(|why| why.to_string())?;
+        let (shard, is_names) = match &step {
+            Step::Server { time, finished, changed } => {
+                self.time = self.time.max(*time);
+                self.finished.extend(finished);
+                for Changed { dir, time } in changed {
+                    self.note_change(*dir, *time);
+                }
+                return Ok(());
+            }
+            Step::Names { shard, .. } => (*shard, true),
+            Step::Data { shard, .. }
+            | Step::Cut { shard, .. }
+            | Step::Drop { shard, .. }
+            | Step::Trim { shard, .. }
+            | Step::Tables { shard, .. }
+            | Step::Generations { shard, .. } => (*shard, false),
+        };
+        let part = self.parts.get_mut(shard.0 as usize).and_then(Option::as_mut);
+        let part = part.ok_or_else(|| format!("a record of shard {shard}, which is not this server's"))?;
+        if !record.in_checkpoint && record.position < part.position {
+            return Ok(());
+        }
+        if is_names {
+            return self.take_names(shard, step);
+        }
+        match step {
+            Step::Data { ino, generation, chunk, offset, sums, .. } => {
+                let restored = part.data.restore(ino, generation, chunk, offset, record.payload, &sums);
+                restored.map_err(|why| format!("chunk {chunk} of inode {ino}: {why}"))?;
+            }
+            Step::Cut { ino, generation, length, chunk_bits, .. } => part.data.cut(ino, generation, length, chunk_bits),
+            Step::Drop { ino, .. } => part.data.delete(ino),
+            Step::Trim { ino, length, chunk_bits, .. } => part.data.trim(ino, length, chunk_bits),
+            Step::Tables { position, part: rows, .. } => {
+                part.position = position;
+                part.names.absorb(rows);
+            }
+            Step::Generations { seen, .. } => {
+                for Seen { ino, generation } in seen {
+                    part.data.set_generation(ino, generation);
+                }
+            }
+            Step::Names { .. } | Step::Server { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn take_names(&mut self, shard: ShardId, step: Step) -> Result<(), String> {
+        let (Step::Names { time, op, .. }, Some(Some(part))) = (step, self.parts.get_mut(shard.0 as usize)) else {
+            return Ok(());
+        };
+        let applied = part.names.apply(&op, &Stamp::at(time));
+        applied.reply.map_err(|why| format!("{op:?} does not happen again: {why}"))?;
+        self.time = self.time.max(time);
+        if let Op::Insert { under: Some(tx), .. } = op {
+            self.finished.push(tx);
+        }
+        if let Some(delta) = applied.effects.delta {
+            self.note_change(delta.dir, time);
+        }
+        Ok(())
+    }
+
+    fn note_change(&mut self, dir: Ino, time: Time) {
+        let known = self.changed.entry(dir).or_default();
+        *known = time.max(*known);
+    }
+
+    /// The server starts again. No number that was issued in a part of the journal that is lost is
+    /// issued again. New names that renames had locked are let go of: nobody will decide for them.
+    pub(crate) fn begin_new_life(&mut self) {
+        for part in self.parts.iter_mut().flatten() {
+            part.names.forget_links();
+            // Twice: what is lost may have begun a block of its own.
+            for _ in 0..2 {
+                let _ = part.names.apply(&Op::ReserveInos { count: INO_BLOCK }, &Stamp::at(self.time)).reply;
+            }
+            let locks = part.names.locks().filter(|(_, lock)| lock.role == Role::Destination);
+            let locked: Vec<(EntryKey, TxId)> = locks.map(|(key, lock)| (key.clone(), lock.tx)).collect();
+            for (key, tx) in locked {
+                // It is held by this transaction: so its hold ends.
+                let _ = part.names.apply(&Op::Unlock { key: key.clone(), tx }, &Stamp::at(self.time)).reply;
+                if part.names.entry(&key).is_some_and(|entry| entry.kind == aze_proto::FileKind::Directory) {
+                    self.doubtful.push((part.names.id(), key));
+                }
+            }
+        }
+    }
+
+    /// Writes everything down as a checkpoint.
+    pub(crate) async fn write_down(&self, dir: &Arc<dyn Dir>, number: u64, position: u64) -> DiskResult<u64> {
+        let mut writer = Writer::begin(dir.clone(), number).await?;
+        let changed = self.changed.iter().map(|(dir, time)| Changed { dir: *dir, time: *time });
+        add_server(&mut writer, self.time, &self.finished, changed).await?;
+        for part in self.parts.iter().flatten() {
+            let shard = Snapshot::of(&part.names, &part.data, position);
+            shard.add_to(&mut writer).await?;
+        }
+        writer.finish().await
+    }
+
+    /// The shards, ready for work.
+    pub(crate) fn into_cells(self) -> Vec<Option<ShardCell>> {
+        let cell = |part: Part| ShardCell::restored(part.names, part.data);
+        self.parts.into_iter().map(|part| part.map(cell)).collect()
+    }
+}
+
+/// Adds what the server knows besides its shards.
+pub(super) async fn add_server(
+    writer: &mut Writer,
+    time: Time,
+    finished: &[TxId],
+    changed: impl Iterator<Item = Changed>,
+) -> DiskResult<()> {
+    let all: Vec<Changed> = changed.collect();
+    for changed in all.chunks(ROWS_MAX) {
+        let step = Step::Server { time, finished: Vec::new(), changed: changed.to_vec() };
+        writer.add(&step.to_bytes(), &[]).await?;
+    }
+    let step = Step::Server { time, finished: finished.to_vec(), changed: Vec::new() };
+    writer.add(&step.to_bytes(), &[]).await
+}
+
+/// A shard as it was at one moment.
+pub(super) struct Snapshot {
+    steps: Vec<Step>,
+    shard: ShardId,
+    kept: Vec<Kept>,
+}
+
+impl Snapshot {
+    /// To be called under the shard's locks, with the journal's end.
+    pub(super) fn of(names: &Shard, data: &ChunkShard, position: u64) -> Snapshot {
+        let shard = names.id();
+        let mut steps: Vec<Step> =
+            names.dump(ROWS_MAX).into_iter().map(|part| Step::Tables { shard, position, part }).collect();
+        let seen: Vec<Seen> = data.generations().map(|(ino, generation)| Seen { ino, generation }).collect();
+        steps.extend(seen.chunks(ROWS_MAX).map(|seen| Step::Generations { shard, seen: seen.to_vec() }));
+        Snapshot { steps, shard, kept: data.kept() }
+    }
+
+    pub(super) async fn add_to(self, writer: &mut Writer) -> DiskResult<()> {
+        let shard = self.shard;
+        for step in self.steps {
+            writer.add(&step.to_bytes(), &[]).await?;
+        }
+        for Kept { ino, generation, chunk, held } in self.kept {
+            let data = held.parts().concat();
+            let (offset, sums) = (held.start, held.sums.clone());
+            let step = Step::Data { shard, ino, generation, chunk, offset, sums };
+            writer.add(&step.to_bytes(), &data).await?;
+        }
+        Ok(())
+    }
+}

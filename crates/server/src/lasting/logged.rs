@@ -1,0 +1,142 @@
+//! Shards whose changes are written down: what changes them is also a record of the journal, added
+//! under the same lock. Everything else goes through to the shard.
+
+use super::record::Step;
+use aze_meta::{Applied, Op, Shard, Stamp};
+use aze_proto::wire::Wire;
+use aze_proto::{Attr, Code, Failure, Generation, Ino, MapEpoch, ShardId, Time};
+use aze_store::disk::journal::Journal;
+use aze_store::{ChunkShard, Staged, StoreError};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// Where changes are written down; nowhere in a volume in memory.
+#[derive(Clone, Default)]
+pub(crate) struct Log(pub(crate) Option<Arc<Journal>>);
+
+impl Log {
+    fn add(&self, step: impl FnOnce() -> Step, payload: &[u8]) {
+        if let Some(journal) = &self.0 {
+            journal.append(&step().to_bytes(), payload);
+        }
+    }
+}
+
+/// Names and inodes of one shard.
+pub(crate) struct LoggedShard {
+    shard: Shard,
+    pub(crate) log: Log,
+}
+
+impl LoggedShard {
+    pub(crate) fn new(shard: Shard) -> LoggedShard {
+        LoggedShard { shard, log: Log::default() }
+    }
+
+    /// As [`Shard::apply`]. Outcomes alone are not written down: whoever could ask again is gone
+    /// when they would be needed.
+    pub(crate) fn apply(&mut self, op: &Op, stamp: &Stamp) -> Applied {
+        let applied = self.shard.apply(op, stamp);
+        if applied.reply.is_ok() && !matches!(op, Op::Record { .. }) {
+            self.log.add(|| Step::Names { shard: self.shard.id(), time: stamp.time, op: op.clone() }, &[]);
+        }
+        applied
+    }
+
+    /// As [`Shard::make_root`].
+    pub(crate) fn make_root(
+        &mut self,
+        uid: u32,
+        gid: u32,
+        mode: u32,
+        born: MapEpoch,
+        chunk_bits: u8,
+        time: Time,
+    ) -> Result<Attr, Failure> {
+        let applied = self.apply(&Op::MakeRoot { uid, gid, mode, born, chunk_bits }, &Stamp::at(time));
+        applied.reply?;
+        applied.effects.attr.ok_or_else(|| Code::Internal.into())
+    }
+}
+
+impl Deref for LoggedShard {
+    type Target = Shard;
+
+    fn deref(&self) -> &Shard {
+        &self.shard
+    }
+}
+
+impl DerefMut for LoggedShard {
+    fn deref_mut(&mut self) -> &mut Shard {
+        &mut self.shard
+    }
+}
+
+/// Data of one shard.
+pub(crate) struct LoggedChunks {
+    id: ShardId,
+    chunks: ChunkShard,
+    pub(crate) log: Log,
+}
+
+impl LoggedChunks {
+    pub(crate) fn new(id: ShardId, chunks: ChunkShard) -> LoggedChunks {
+        LoggedChunks { id, chunks, log: Log::default() }
+    }
+
+    /// As [`ChunkShard::put`].
+    pub(crate) fn put(
+        &mut self,
+        ino: Ino,
+        generation: Generation,
+        chunk: u64,
+        staged: Staged<'_>,
+    ) -> Result<(), StoreError> {
+        let (offset, data, sums) = (staged.offset(), staged.data(), staged.sums());
+        self.chunks.put(ino, generation, chunk, staged)?;
+        if !data.is_empty() {
+            let (shard, sums) = (self.id, || sums.to_vec());
+            self.log.add(|| Step::Data { shard, ino, generation, chunk, offset, sums: sums() }, data);
+        }
+        Ok(())
+    }
+
+    /// As [`ChunkShard::cut`].
+    pub(crate) fn cut(&mut self, ino: Ino, generation: Generation, length: u64, chunk_bits: u8) {
+        let is_news = self.chunks.generation_of(ino).is_some_and(|have| have < generation);
+        self.chunks.cut(ino, generation, length, chunk_bits);
+        if is_news {
+            self.log.add(|| Step::Cut { shard: self.id, ino, generation, length, chunk_bits }, &[]);
+        }
+    }
+
+    /// As [`ChunkShard::delete`].
+    pub(crate) fn delete(&mut self, ino: Ino) {
+        let is_news = self.chunks.generation_of(ino).is_some();
+        self.chunks.delete(ino);
+        if is_news {
+            self.log.add(|| Step::Drop { shard: self.id, ino }, &[]);
+        }
+    }
+
+    /// As [`ChunkShard::trim`].
+    pub(crate) fn trim(&mut self, ino: Ino, length: u64, chunk_bits: u8) {
+        self.chunks.trim(ino, length, chunk_bits);
+        self.log.add(|| Step::Trim { shard: self.id, ino, length, chunk_bits }, &[]);
+    }
+}
+
+impl Deref for LoggedChunks {
+    type Target = ChunkShard;
+
+    fn deref(&self) -> &ChunkShard {
+        &self.chunks
+    }
+}
+
+impl DerefMut for LoggedChunks {
+    fn deref_mut(&mut self) -> &mut ChunkShard {
+        &mut self.chunks
+    }
+}

@@ -1,0 +1,73 @@
+//! What the records of a journal and of a checkpoint say. A change of their encoding is another
+//! format: `aze_store::disk::manifest::FORMAT`.
+
+use aze_meta::{Op, ShardPart};
+use aze_proto::ids::{Generation, Ino, ShardId, Time, TxId};
+use aze_proto::{wire_enum, wire_struct};
+
+wire_struct! {
+    /// The generation of a file in one shard.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Seen {
+        /// The file.
+        pub ino: Ino,
+        /// Its generation.
+        pub generation: Generation,
+    }
+}
+
+wire_struct! {
+    /// When entries of a directory last came or went on this server.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Changed {
+        /// The directory.
+        pub dir: Ino,
+        /// When.
+        pub time: Time,
+    }
+}
+
+wire_enum! {
+    /// One step of one shard, or of the server.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub enum Step {
+        /// An operation on names and inodes that has taken effect.
+        1 = Names { shard: ShardId, time: Time, op: Op },
+        /// Data were written: the payload, of which each piece has a checksum here.
+        2 = Data { shard: ShardId, ino: Ino, generation: Generation, chunk: u64, offset: u32, sums: Vec<u32> },
+        /// A file was cut.
+        3 = Cut { shard: ShardId, ino: Ino, generation: Generation, length: u64, chunk_bits: u8 },
+        /// A file's data were dropped.
+        4 = Drop { shard: ShardId, ino: Ino },
+        /// Data beyond the end of a file were dropped.
+        5 = Trim { shard: ShardId, ino: Ino, length: u64, chunk_bits: u8 },
+        /// In a checkpoint: a shard's tables, or a part of them, as they were at a place of the journal.
+        10 = Tables { shard: ShardId, position: u64, part: ShardPart },
+        /// In a checkpoint: generations of files, after the shard's tables.
+        11 = Generations { shard: ShardId, seen: Vec<Seen> },
+        /// In a checkpoint: what the server knows besides its shards.
+        12 = Server { time: Time, finished: Vec<TxId>, changed: Vec<Changed> },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aze_proto::wire::Wire;
+
+    /// See `a_record_looks_like_this` in the store for the bytes around it.
+    #[test]
+    fn steps_look_like_this() {
+        let hex = |step: Step| step.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let shard = ShardId(3);
+        assert_eq!(hex(Step::Drop { shard, ino: Ino(9) }), "0400030000000900000000000000");
+        let op = Op::SetLinks { ino: Ino(5), links: 1 };
+        let names = Step::Names { shard, time: Time(1), op };
+        assert_eq!(hex(names), "0100030000000100000000000000".to_owned() + "2800050000000000000001000000");
+        let data = Step::Data { shard, ino: Ino(9), generation: Generation(1), chunk: 2, offset: 7, sums: vec![8] };
+        assert_eq!(
+            hex(data),
+            "02000300000009000000000000000100000002000000000000000700000001000000".to_owned() + "08000000"
+        );
+    }
+}

@@ -1,0 +1,381 @@
+//! After all servers have joined again, and before the first client: what was under way when they
+//! ended is brought to an end, and what nobody owns is dropped.
+//!
+//! Each server first gets the stubs of the directories of which it has entries; then it settles the
+//! names that were locked. A rename is done where the new name's server has done it, else it has not
+//! happened. When all have settled their names, link counts are set to the names there are, orphans
+//! go, and so do data without a file or beyond the end of it.
+
+use super::Image;
+use crate::state::Server;
+use crate::wait::{Attempt, Stop};
+use aze_meta::{EntryKey, Lock, Op, Role, Stamp};
+use aze_proto::message::FileNow;
+use aze_proto::{Code, Failure, FileKind, Ino, Reply, Request, ServerIndex, ShardId, Time, TxId};
+use futures_util::future::try_join_all;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long the servers may take to find each other and to settle everything.
+const SETTLE_TIME_MAX: Duration = Duration::from_secs(100);
+
+/// Pause before a server that is not ready yet is asked again.
+const AGAIN_PAUSE: Duration = Duration::from_millis(50);
+
+/// Questions to other servers under way at once.
+const AT_ONCE: usize = 64;
+
+/// Rows in one answer to another server.
+const ROWS_MAX: usize = 16_384;
+
+/// What this server has of one directory.
+#[derive(Default)]
+struct Here {
+    entries: u64,
+    subdirs: u64,
+    shards: BTreeSet<ShardId>,
+}
+
+/// What remains to be looked at when the server is made from its image.
+pub(crate) struct Remains {
+    changed: BTreeMap<Ino, Time>,
+    doubtful: Vec<(ShardId, EntryKey)>,
+}
+
+impl Remains {
+    pub(crate) fn of(image: &mut Image) -> Remains {
+        Remains { changed: std::mem::take(&mut image.changed), doubtful: std::mem::take(&mut image.doubtful) }
+    }
+}
+
+impl Server {
+    /// Makes sure that all servers have parts of one volume, and writes down that this one has, too.
+    pub(crate) async fn found_volume(self: &Arc<Self>) -> Result<(), Failure> {
+        let Some(lasting) = &self.lasting else { return Ok(()) };
+        let dir = &lasting.storage.dir;
+        let mut volume = lasting.volume;
+        if self.slot() != ServerIndex(0) {
+            let keeper = self.ask_until_ready(ServerIndex(0), Request::LastingId).await?;
+            let Reply::LastingIs { volume: kept, is_new } = keeper else {
+                return Err(Failure::new(Code::Malformed, "LastingId was answered with something else"));
+            };
+            match (lasting.is_new, is_new) {
+                (true, true) => volume = kept,
+                (false, false) if kept == volume => {}
+                (true, false) => {
+                    let detail = format!(
+                        "storage {dir}: it is empty, but server 0 has a part of a volume that was used: give the directory that server {} had, or begin with empty ones everywhere",
+                        self.slot()
+                    );
+                    return Err(Failure::new(Code::Lost, detail));
+                }
+                _ => {
+                    let detail = format!("storage {dir}: it holds a part of another volume than server 0 has");
+                    return Err(Failure::new(Code::Invalid, detail));
+                }
+            }
+        }
+        if lasting.is_new {
+            let written = Server::manifest(&self.config, volume).write(&*lasting.dir).await;
+            written.map_err(|error| super::disk_failure(dir, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Brings to an end what was under way, with the others.
+    pub(crate) async fn settle(self: &Arc<Self>, remains: Remains) -> Result<(), Failure> {
+        let Some(lasting) = &self.lasting else { return Ok(()) };
+        if !lasting.is_new {
+            self.take_stubs(&remains.changed).await?;
+            self.settle_sources().await?;
+            for (shard, key) in remains.doubtful {
+                self.drop_if_dead(shard, &key).await?;
+            }
+        }
+        lasting.is_settled.store(true, Ordering::SeqCst);
+        if !lasting.is_new {
+            self.count_links().await?;
+            self.finish_cuts().await?;
+            self.drop_strays().await?;
+        }
+        Ok(())
+    }
+
+    /// Asks until the other one has joined, and has got so far itself.
+    async fn ask_until_ready(self: &Arc<Self>, server: ServerIndex, request: Request) -> Result<Reply, Failure> {
+        let deadline_ns = self.io.mono_ns() + SETTLE_TIME_MAX.as_nanos() as u64;
+        loop {
+            match self.ask(server, ShardId(0), request.clone()).await {
+                Err(failure)
+                    if matches!(failure.code, Code::Unreachable | Code::TimedOut | Code::Busy)
+                        && self.io.mono_ns() < deadline_ns =>
+                {
+                    self.io.sleep(AGAIN_PAUSE).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn ask_home(self: &Arc<Self>, ino: Ino, request: Request) -> Result<Reply, Failure> {
+        let deadline_ns = self.io.mono_ns() + SETTLE_TIME_MAX.as_nanos() as u64;
+        loop {
+            match self.ask_shard(ino.home(), request.clone()).await {
+                Err(failure)
+                    if matches!(failure.code, Code::Unreachable | Code::TimedOut | Code::Busy)
+                        && self.io.mono_ns() < deadline_ns =>
+                {
+                    self.io.sleep(AGAIN_PAUSE).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Gets the stub of every directory with entries here, so that its home knows.
+    async fn take_stubs(self: &Arc<Self>, changed: &BTreeMap<Ino, Time>) -> Result<(), Failure> {
+        let mut dirs: BTreeMap<Ino, Here> = BTreeMap::new();
+        for cell in self.shards.iter() {
+            let names = cell.names.lock();
+            for (key, entry) in names.shard.all_entries() {
+                let here = dirs.entry(key.parent).or_default();
+                here.entries += 1;
+                here.subdirs += u64::from(entry.kind == FileKind::Directory);
+                here.shards.insert(cell.id);
+            }
+        }
+        let dirs: Vec<(Ino, Here)> = dirs.into_iter().collect();
+        for some in dirs.chunks(AT_ONCE) {
+            try_join_all(some.iter().map(|(dir, here)| self.take_stub(*dir, here, changed.get(dir)))).await?;
+        }
+        Ok(())
+    }
+
+    async fn take_stub(self: &Arc<Self>, dir: Ino, here: &Here, changed: Option<&Time>) -> Result<(), Failure> {
+        let deadline_ns = self.io.mono_ns() + SETTLE_TIME_MAX.as_nanos() as u64;
+        loop {
+            match self.fetch_stub(dir, deadline_ns).await {
+                Ok(()) => {
+                    let time = changed.copied().unwrap_or_default();
+                    self.directories.restore(dir, here.entries, here.subdirs, time, &here.shards);
+                    return Ok(());
+                }
+                // A directory that is gone: nothing leads to what is in it.
+                Err(failure) if matches!(failure.code, Code::NotFound | Code::Stale) => return Ok(()),
+                Err(failure) if self.io.mono_ns() >= deadline_ns => return Err(failure),
+                Err(_) => self.io.sleep(AGAIN_PAUSE).await,
+            }
+        }
+    }
+
+    /// Old names that renames or removals had locked.
+    async fn settle_sources(self: &Arc<Self>) -> Result<(), Failure> {
+        let mut locked: Vec<(ShardId, EntryKey, Lock)> = Vec::new();
+        for cell in self.shards.iter() {
+            let names = cell.names.lock();
+            let sources = names.shard.locks().filter(|(_, lock)| lock.role == Role::Source);
+            locked.extend(sources.map(|(key, lock)| (cell.id, key.clone(), lock.clone())));
+        }
+        for (shard, key, lock) in locked {
+            let is_dir = lock.kind == FileKind::Directory;
+            let goes = self.was_committed(lock.tx).await? || (is_dir && !self.is_alive(lock.ino).await?);
+            if goes {
+                self.remove_entry(shard, &key, lock.ino, Some(lock.tx));
+            } else if is_dir {
+                // The move may have got as far as telling the directory.
+                self.ask_home(lock.ino, Request::SetParent { ino: lock.ino, parent: key.parent }).await?;
+            }
+            if let Some(cell) = self.shards.get(shard) {
+                self.unlock_entry(&mut cell.names.lock(), &key, lock.tx, &Stamp::default());
+            }
+        }
+        Ok(())
+    }
+
+    async fn was_committed(self: &Arc<Self>, tx: TxId) -> Result<bool, Failure> {
+        let servers: Vec<ServerIndex> = self.map().indexes().collect();
+        let asked = servers.into_iter().map(|server| self.ask_until_ready(server, Request::TxDone { tx }));
+        let answers = try_join_all(asked).await?;
+        Ok(answers.into_iter().any(|answer| answer == Reply::TxIs { committed: Some(true) }))
+    }
+
+    async fn is_alive(self: &Arc<Self>, ino: Ino) -> Result<bool, Failure> {
+        match self.ask_home(ino, Request::GetAttr { ino, exact: false }).await {
+            Ok(_) => Ok(true),
+            Err(failure) if matches!(failure.code, Code::Stale | Code::NotFound) => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Removes a name, and leaves what it led to alone.
+    fn remove_entry(&self, shard: ShardId, key: &EntryKey, ino: Ino, under: Option<TxId>) {
+        let Some(cell) = self.shards.get(shard) else { return };
+        let mut names = cell.names.lock();
+        let Some(entry) = names.shard.entry(key).filter(|entry| entry.ino == ino) else { return };
+        let stamp = self.own_stamp(&Stamp::default());
+        let op = Op::Remove { key: key.clone(), only: Some(ino), moved: true, under };
+        if names.shard.apply(&op, &stamp).reply.is_ok() && self.directories.is_known(key.parent) {
+            let (more, is_dir) = (names.shard.has_entries(key.parent), entry.kind == FileKind::Directory);
+            self.directories.removed(key.parent, cell.id, is_dir, more, stamp.time);
+        }
+    }
+
+    /// A name of a directory that a rename was about to replace: if that was removed already, the
+    /// name goes, too.
+    async fn drop_if_dead(self: &Arc<Self>, shard: ShardId, key: &EntryKey) -> Result<(), Failure> {
+        let entry = self.shards.get(shard).and_then(|cell| cell.names.lock().shard.entry(key));
+        if let Some(entry) = entry
+            && !self.is_alive(entry.ino).await?
+        {
+            self.remove_entry(shard, key, entry.ino, None);
+        }
+        Ok(())
+    }
+
+    /// Sets the link counts of files here to the number of their names.
+    async fn count_links(self: &Arc<Self>) -> Result<(), Failure> {
+        let servers: Vec<ServerIndex> = self.map().indexes().collect();
+        let counted = try_join_all(servers.into_iter().map(|server| self.links_from(server))).await?;
+        let mut names: BTreeMap<Ino, u32> = BTreeMap::new();
+        for ino in counted.into_iter().flatten() {
+            *names.entry(ino).or_default() += 1;
+        }
+        for cell in self.shards.iter() {
+            let mut orphans = Vec::new();
+            {
+                let mut here = cell.names.lock();
+                let files: Vec<(Ino, u32, FileKind)> =
+                    here.shard.all_inodes().map(|inode| (inode.attr.ino, inode.attr.links, inode.attr.kind)).collect();
+                for (ino, links, kind) in files {
+                    let count = names.get(&ino).copied().unwrap_or(0);
+                    if kind == FileKind::Directory {
+                        let is_empty = here.holders.get(&ino).is_none_or(|holders| holders.servers.is_empty());
+                        if count == 0 && is_empty && ino != Ino::ROOT {
+                            // A directory without name and entries: it was on its way out.
+                            let _ = here.shard.apply(&Op::Delete { ino }, &self.own_stamp(&Stamp::default())).reply;
+                        }
+                        continue;
+                    }
+                    if count != links {
+                        // The inode is here: so its count can be set.
+                        let set = Op::SetLinks { ino, links: count };
+                        let _ = here.shard.apply(&set, &self.own_stamp(&Stamp::default())).reply;
+                    }
+                    if count == 0 {
+                        orphans.push(ino);
+                    }
+                }
+            }
+            orphans.into_iter().for_each(|ino| self.delete_if_orphan(ino));
+        }
+        Ok(())
+    }
+
+    async fn links_from(self: &Arc<Self>, server: ServerIndex) -> Result<Vec<Ino>, Failure> {
+        let mut all = Vec::new();
+        let mut from = 0;
+        loop {
+            let request = Request::LinksTo { home: self.slot(), from };
+            match self.ask_until_ready(server, request).await? {
+                Reply::LinksAre { inos, next } => {
+                    all.extend(inos);
+                    match next {
+                        Some(next) => from = next,
+                        None => return Ok(all),
+                    }
+                }
+                _ => return Err(Failure::new(Code::Malformed, "LinksTo was answered with something else")),
+            }
+        }
+    }
+
+    /// Cuts that not every server had heard of.
+    async fn finish_cuts(self: &Arc<Self>) -> Result<(), Failure> {
+        for cell in self.shards.iter() {
+            let open: Vec<(aze_proto::Attr, u64)> = {
+                let names = cell.names.lock();
+                let cut =
+                    names.shard.all_inodes().filter_map(|inode| Some((inode.attr.clone(), inode.cuts.last()?.length)));
+                cut.collect()
+            };
+            for (attr, length) in open {
+                self.cut_everywhere(&attr, length).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Data here without a file, or beyond its end.
+    async fn drop_strays(self: &Arc<Self>) -> Result<(), Failure> {
+        let mut by_home: BTreeMap<ServerIndex, BTreeSet<Ino>> = BTreeMap::new();
+        let map = self.map();
+        for cell in self.shards.iter() {
+            for (ino, _) in cell.data.lock().stored() {
+                if let Some(home) = map.server_of(ino.home()) {
+                    by_home.entry(home).or_default().insert(ino);
+                }
+            }
+        }
+        for (home, inos) in by_home {
+            let inos: Vec<Ino> = inos.into_iter().collect();
+            for some in inos.chunks(ROWS_MAX) {
+                let request = Request::FilesNow { inos: some.to_vec() };
+                let Reply::FilesAre { files } = self.ask_until_ready(home, request).await? else {
+                    return Err(Failure::new(Code::Malformed, "FilesNow was answered with something else"));
+                };
+                let files: BTreeMap<Ino, FileNow> = files.into_iter().map(|file| (file.ino, file)).collect();
+                some.iter().for_each(|ino| self.drop_stray(*ino, files.get(ino)));
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_stray(&self, ino: Ino, file: Option<&FileNow>) {
+        for cell in self.shards.iter() {
+            let mut data = cell.data.lock();
+            match (file, data.generation_of(ino)) {
+                (_, None) => {}
+                (None, Some(_)) => data.delete(ino),
+                // Of another generation it will be cut when it is next asked for.
+                (Some(file), Some(have)) if have == file.generation => {
+                    data.trim(ino, file.size, file.chunk_bits);
+                }
+                (Some(_), Some(_)) => {}
+            }
+        }
+    }
+
+    /// At the server of a rename's new name: whether it was committed. If not, it never will be.
+    pub(crate) fn tx_done(&self, tx: TxId) -> Reply {
+        Reply::TxIs { committed: Some(self.transactions.is_committed(tx)) }
+    }
+
+    pub(crate) fn links_to(&self, home: ServerIndex, from: u32) -> Attempt<Reply> {
+        let is_settled = self.lasting.as_ref().is_some_and(|lasting| lasting.is_settled.load(Ordering::SeqCst));
+        if !is_settled {
+            return Err(Stop::Fail(Failure::new(Code::Busy, format!("{} is still starting", self.who()))));
+        }
+        let map = self.map();
+        let mut inos = Vec::new();
+        for cell in self.shards.iter().filter(|cell| cell.id.0 >= from) {
+            if inos.len() >= ROWS_MAX {
+                return Ok(Reply::LinksAre { inos, next: Some(cell.id.0) });
+            }
+            let names = cell.names.lock();
+            let entries = names.shard.all_entries().map(|(_, entry)| entry.ino);
+            inos.extend(entries.filter(|ino| map.server_of(ino.home()) == Some(home)));
+        }
+        Ok(Reply::LinksAre { inos, next: None })
+    }
+
+    pub(crate) fn files_now(&self, inos: &[Ino]) -> Reply {
+        let now = |ino: &Ino| {
+            let names = self.shards.get(ino.home())?.names.lock();
+            let attr = &names.shard.inode(*ino)?.attr;
+            Some(FileNow { ino: *ino, size: attr.size, generation: attr.generation, chunk_bits: attr.chunk_bits })
+        };
+        Reply::FilesAre { files: inos.iter().filter_map(now).collect() }
+    }
+}

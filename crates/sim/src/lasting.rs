@@ -1,0 +1,491 @@
+//! Volumes that last: clients work, then everything ends at once, by a power cut that every server
+//! meets at a place of its own in its journal, or as `kill -9` of all of them; then all of it starts
+//! again, and what was promised must be there, whole, under the name that it had.
+//!
+//! After a power cut that is what was synced; what was done since may be there or not. After
+//! `kill -9` it is everything that was acknowledged.
+
+use crate::audit;
+use crate::bytes::data_of;
+use crate::cluster::{CHUNK_BITS, Cluster, Layout};
+use crate::plan::{Mix, Plan};
+use crate::work::{Board, ROOT};
+use aze_client::{Access, Client, File, NewFile};
+use aze_io::sim::{Faults, Sim, SimRng};
+use aze_proto::message::Durability;
+use aze_proto::{Code, Failure, FileKind, Ino, Name};
+use aze_server::sabotage::Switches;
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often everything ends and starts again in one run.
+const LIVES: usize = 3;
+
+/// Longest file, in chunks.
+const CHUNKS_MAX: u64 = 4;
+
+/// Longest run in virtual time.
+const TIME_MAX: Duration = Duration::from_secs(600);
+
+const READ_WRITE: Access = Access { read: true, write: true };
+
+/// What a seed means here.
+#[derive(Clone, Debug)]
+pub struct LastingPlan {
+    /// The seed.
+    pub seed: u64,
+    /// Number of servers.
+    pub servers: u16,
+    /// Tasks that work.
+    pub tasks: usize,
+    /// What the volume promises.
+    pub durability: Durability,
+    /// Whether the power is cut, or only the processes die.
+    pub power_cut: bool,
+    /// Protections removed.
+    pub switches: Switches,
+}
+
+impl LastingPlan {
+    /// The plan of a seed.
+    pub fn of(seed: u64) -> LastingPlan {
+        let mut rng = SimRng::new(seed, "lasting plan");
+        let durability = *rng.pick(&[Durability::Fsync, Durability::Fsync, Durability::Close, Durability::None]);
+        let power_cut = durability != Durability::None && rng.chance(700_000);
+        let (servers, tasks) = (rng.between(1, 4) as u16, rng.between(1, 3) as usize);
+        LastingPlan { seed, servers, tasks, durability, power_cut, switches: Switches::default() }
+    }
+}
+
+/// A file as a task knows it.
+struct Known {
+    id: u32,
+    /// What it holds now, if everything that was begun has happened.
+    content: Vec<u8>,
+    /// What it must hold, up to `low`; beyond it any of the bytes written, or zeros.
+    kept: Vec<u8>,
+    low: usize,
+    high: usize,
+    /// Where it may be.
+    places: BTreeSet<(Ino, Vec<u8>)>,
+    /// Where it is, if everything that was begun has happened; `None`: nowhere.
+    place: Option<(Ino, Vec<u8>)>,
+    may_be_gone: bool,
+    /// An operation on it has failed: nobody knows.
+    in_doubt: bool,
+}
+
+/// All files.
+#[derive(Default)]
+struct Book {
+    files: BTreeMap<Ino, Known>,
+}
+
+impl Known {
+    /// From now on it must be as it is.
+    fn settle(&mut self) {
+        if self.in_doubt {
+            return;
+        }
+        self.kept = self.content.clone();
+        (self.low, self.high) = (self.content.len(), self.content.len());
+        self.places = self.place.iter().cloned().collect();
+        self.may_be_gone = self.place.is_none();
+    }
+}
+
+/// Runs a seed; gives what was found wrong.
+///
+/// # Panics
+/// When a task of the cluster panics, spins, or waits for ever.
+pub fn run(plan: &LastingPlan, verbose: bool) -> Vec<String> {
+    let sim = Sim::new(plan.seed, Faults::default());
+    sim.set_time_limit(TIME_MAX);
+    let layout = Layout {
+        durability: Some(plan.durability),
+        switches: plan.switches,
+        checkpoint_bytes: 1 << sim.rng("checkpoints").between(14, 20),
+        ..Layout::of(plan.servers)
+    };
+    let cluster = Cluster::new(sim.clone(), layout);
+    let general = Plan { mix: Mix::Quiet, ..Plan::of(plan.seed) };
+    let board = Board::new(&general, &cluster, verbose);
+    sim.block_on(lives(&cluster, plan, &board));
+    if verbose {
+        board.story().iter().for_each(|line| eprintln!("{line}"));
+    }
+    let violations = board.violations();
+    cluster.end();
+    violations
+}
+
+async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>) {
+    let book = Arc::new(Mutex::new(Book::default()));
+    for life in 0..=LIVES {
+        if let Err(failure) = cluster.start().await {
+            return board.violation(format!("life {life}: the volume does not start: {failure}"));
+        }
+        let client = match cluster.connect(0).await {
+            Ok(client) => client,
+            Err(failure) => return board.violation(format!("life {life}: no client connects: {failure}")),
+        };
+        // What was dropped at the start is dropped everywhere soon.
+        cluster.sim.sleep(Duration::from_secs(3)).await;
+        look(cluster, plan, board, &client, &book, life).await;
+        if !board.violations().is_empty() || life == LIVES {
+            return;
+        }
+        let mut ends = Vec::new();
+        for task in 0..plan.tasks {
+            let worker = Worker {
+                life,
+                task,
+                rng: cluster.sim.rng(&format!("task {task} of life {life}")),
+                client: client.clone(),
+                book: book.clone(),
+                board: board.clone(),
+                acknowledged_lasts: !plan.power_cut,
+                closes_sync: plan.durability == Durability::Close,
+                dirs: vec![Ino::ROOT],
+                next: 0,
+            };
+            ends.push(cluster.on_client(0, worker.work()));
+        }
+        let until = Duration::from_micros(cluster.sim.rng(&format!("life {life}")).between(2_000, 400_000));
+        cluster.sim.sleep(until).await;
+        board.note(cluster, format!("everything ends, power cut: {}", plan.power_cut));
+        cluster.kill_all(1, plan.power_cut);
+        // They have ended with their node.
+        join_all(ends).await;
+    }
+}
+
+struct Worker {
+    life: usize,
+    task: usize,
+    rng: SimRng,
+    client: Arc<Client>,
+    book: Arc<Mutex<Book>>,
+    board: Arc<Board>,
+    acknowledged_lasts: bool,
+    closes_sync: bool,
+    dirs: Vec<Ino>,
+    next: u64,
+}
+
+impl Worker {
+    fn fresh(&mut self) -> Name {
+        self.next += 1;
+        let text = format!("l{}t{}n{}", self.life, self.task, self.next);
+        Name::new(text.as_bytes()).expect("letters and digits are a name")
+    }
+
+    async fn work(mut self) {
+        let mut files: Vec<(Ino, Arc<File>)> = Vec::new();
+        loop {
+            let step = self.rng.below(100);
+            let what = match step {
+                0..=14 => self.make_dir().await,
+                15..=34 => self.make_file(&mut files).await,
+                35..=54 => self.write(&files).await,
+                55..=59 => self.truncate(&files).await,
+                60..=79 => self.rename(&files).await,
+                80..=84 => self.move_dir().await,
+                85..=89 => self.unlink(&mut files).await,
+                90..=91 => self.close(&mut files).await,
+                _ => self.sync(&files).await,
+            };
+            if let Err(failure) = what {
+                if failure.code == Code::NoSpace {
+                    return;
+                }
+                let who = format!("life {} task {}", self.life, self.task);
+                self.board
+                    .violation(format!("{who}: in a quiet cluster step {step} gave {:?}: {failure}", failure.code));
+                return;
+            }
+        }
+    }
+
+    async fn make_dir(&mut self) -> Result<(), Failure> {
+        let (parent, name) = (*self.rng.pick(&self.dirs), self.fresh());
+        let new = crate::work::shared::new_file(FileKind::Directory, true);
+        let made = self.client.create(&ROOT, parent, &name, &new).await?;
+        self.tell(|| format!("mkdir {name} in {parent} -> {}", made.attr.ino));
+        self.dirs.push(made.attr.ino);
+        Ok(())
+    }
+
+    async fn make_file(&mut self, files: &mut Vec<(Ino, Arc<File>)>) -> Result<(), Failure> {
+        let (parent, name) = (*self.rng.pick(&self.dirs), self.fresh());
+        let new = NewFile {
+            kind: FileKind::File,
+            mode: 0o644,
+            rdev: 0,
+            target: Vec::new(),
+            exclusive: true,
+            open: Some(READ_WRITE),
+            chunk_bits: 0,
+        };
+        let made = self.client.create(&ROOT, parent, &name, &new).await?;
+        let (ino, file) = (made.attr.ino, made.file.expect("an open was asked for"));
+        self.tell(|| format!("create {name} in {parent} -> {ino}"));
+        let place = Some((parent, name.as_bytes().to_vec()));
+        let known = Known {
+            id: (ino.0 % 1_000_003) as u32,
+            content: Vec::new(),
+            kept: Vec::new(),
+            low: 0,
+            high: 0,
+            places: place.iter().cloned().collect(),
+            place,
+            may_be_gone: true,
+            in_doubt: false,
+        };
+        self.book.lock().files.insert(ino, known);
+        self.acknowledged(ino);
+        files.push((ino, file));
+        Ok(())
+    }
+
+    fn tell(&self, text: impl FnOnce() -> String) {
+        self.board.tell(|| format!("life {} task {}: {}", self.life, self.task, text()));
+    }
+
+    fn acknowledged(&self, ino: Ino) {
+        if self.acknowledged_lasts
+            && let Some(known) = self.book.lock().files.get_mut(&ino)
+        {
+            known.settle();
+        }
+    }
+
+    /// One of the files, and a change of what is known of it.
+    fn begin(&mut self, files: &[(Ino, Arc<File>)], change: impl FnOnce(&mut Known)) -> Option<(Ino, Arc<File>)> {
+        if files.is_empty() {
+            return None;
+        }
+        let (ino, file) = self.rng.pick(files).clone();
+        change(self.book.lock().files.get_mut(&ino)?);
+        Some((ino, file))
+    }
+
+    async fn write(&mut self, files: &[(Ino, Arc<File>)]) -> Result<(), Failure> {
+        let (far, len) = (self.rng.chance(300_000), self.rng.between(1, 90_000));
+        let draw = self.rng.u64();
+        let mut data = (0, Vec::new());
+        let chosen = self.begin(files, |known| {
+            let size = known.content.len() as u64;
+            let offset = if far { draw % (CHUNKS_MAX << CHUNK_BITS) } else { draw % (size + 1) };
+            let end = (offset + len).min(CHUNKS_MAX << CHUNK_BITS);
+            data = (offset, data_of(known.id, offset, (end - offset) as usize));
+            if known.content.len() < end as usize {
+                known.content.resize(end as usize, 0);
+            }
+            known.content[offset as usize..end as usize].copy_from_slice(&data.1);
+            known.high = known.high.max(known.content.len());
+        });
+        let Some((ino, file)) = chosen else { return Ok(()) };
+        file.write(data.0, &data.1).await?;
+        self.tell(|| format!("write {ino} at {} of {}", data.0, data.1.len()));
+        self.acknowledged(ino);
+        Ok(())
+    }
+
+    async fn truncate(&mut self, files: &[(Ino, Arc<File>)]) -> Result<(), Failure> {
+        let draw = self.rng.u64();
+        let mut size = 0;
+        let chosen = self.begin(files, |known| {
+            size = (draw % (known.content.len() as u64 * 5 / 4 + 1)).min(CHUNKS_MAX << CHUNK_BITS);
+            known.content.resize(size as usize, 0);
+            known.low = known.low.min(size as usize);
+            known.high = known.high.max(size as usize);
+        });
+        let Some((ino, file)) = chosen else { return Ok(()) };
+        self.client.truncate(&ROOT, ino, size, Some(&file)).await?;
+        self.tell(|| format!("truncate {ino} to {size}"));
+        self.acknowledged(ino);
+        Ok(())
+    }
+
+    async fn rename(&mut self, files: &[(Ino, Arc<File>)]) -> Result<(), Failure> {
+        let (to_parent, fresh) = (*self.rng.pick(&self.dirs), self.fresh());
+        let onto = self.rng.chance(300_000) && files.len() > 1;
+        let victim = onto.then(|| self.rng.pick(files).0);
+        let mut places = None;
+        let victim_place = victim.and_then(|ino| self.book.lock().files.get(&ino)?.place.clone());
+        let chosen = self.begin(files, |known| {
+            let Some(from) = known.place.clone() else { return };
+            let to = match &victim_place {
+                Some(place) if *place != from => place.clone(),
+                _ => (to_parent, fresh.as_bytes().to_vec()),
+            };
+            known.places.insert(to.clone());
+            known.place = Some(to.clone());
+            places = Some((from, to));
+        });
+        let (Some((ino, _)), Some((from, to))) = (chosen, places) else { return Ok(()) };
+        let victim = victim.filter(|victim| *victim != ino && victim_place.as_ref() == Some(&to));
+        if let Some(victim) = victim
+            && let Some(known) = self.book.lock().files.get_mut(&victim)
+        {
+            (known.may_be_gone, known.place) = (true, None);
+        }
+        let name = |bytes: &[u8]| Name::new(bytes).expect("it was made as a name");
+        self.client.rename(&ROOT, from.0, &name(&from.1), to.0, &name(&to.1), false).await?;
+        self.tell(|| format!("rename {ino} to {} in {}, over {victim:?}", String::from_utf8_lossy(&to.1), to.0));
+        self.acknowledged(ino);
+        victim.into_iter().for_each(|victim| self.acknowledged(victim));
+        Ok(())
+    }
+
+    /// Moves a directory of this task into another one that is not below it: a fresh one in the root.
+    async fn move_dir(&mut self) -> Result<(), Failure> {
+        let new = crate::work::shared::new_file(FileKind::Directory, true);
+        let (first, second, third) = (self.fresh(), self.fresh(), self.fresh());
+        let moved = self.client.create(&ROOT, Ino::ROOT, &first, &new).await?.attr.ino;
+        let into = self.client.create(&ROOT, *self.rng.pick(&self.dirs), &second, &new).await?.attr.ino;
+        self.dirs.push(moved);
+        self.client.rename(&ROOT, Ino::ROOT, &first, into, &third, false).await?;
+        self.tell(|| format!("directory {moved} goes into {into}"));
+        if self.rng.chance(500_000) {
+            let empty = self.fresh();
+            let parent = *self.rng.pick(&self.dirs);
+            self.client.create(&ROOT, parent, &empty, &new).await?;
+            self.client.rmdir(&ROOT, parent, &empty).await?;
+        }
+        Ok(())
+    }
+
+    async fn unlink(&mut self, files: &mut Vec<(Ino, Arc<File>)>) -> Result<(), Failure> {
+        let mut place = None;
+        let chosen = self.begin(files, |known| {
+            place = known.place.take();
+            known.may_be_gone = true;
+        });
+        let (Some((ino, _)), Some((parent, name))) = (chosen, place) else { return Ok(()) };
+        let name = Name::new(&name).expect("it was made as a name");
+        self.client.unlink(&ROOT, parent, &name).await?;
+        self.tell(|| format!("unlink {ino}"));
+        self.acknowledged(ino);
+        Ok(())
+    }
+
+    async fn close(&mut self, files: &mut Vec<(Ino, Arc<File>)>) -> Result<(), Failure> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        let (ino, file) = files.swap_remove(self.rng.below(files.len() as u64) as usize);
+        file.close().await?;
+        self.tell(|| format!("close {ino}"));
+        if self.closes_sync
+            && let Some(known) = self.book.lock().files.get_mut(&ino)
+        {
+            known.settle();
+        }
+        Ok(())
+    }
+
+    async fn sync(&mut self, files: &[(Ino, Arc<File>)]) -> Result<(), Failure> {
+        let Some((ino, file)) = self.begin(files, |_| {}) else { return Ok(()) };
+        file.sync().await?;
+        self.tell(|| format!("fsync {ino}"));
+        if let Some(known) = self.book.lock().files.get_mut(&ino) {
+            known.settle();
+        }
+        Ok(())
+    }
+}
+
+/// Compares everything with what must be, and takes what there is for the beginning of the next life.
+async fn look(
+    cluster: &Arc<Cluster>,
+    plan: &LastingPlan,
+    board: &Arc<Board>,
+    client: &Arc<Client>,
+    book: &Arc<Mutex<Book>>,
+    life: usize,
+) {
+    let wrong = |text: String| board.violation(format!("start {life}: {text}"));
+    audit::tables(cluster, &Plan { mix: Mix::Quiet, ..Plan::of(plan.seed) }, board);
+    let mut places: BTreeMap<Ino, Vec<(Ino, Vec<u8>)>> = BTreeMap::new();
+    let mut open = vec![Ino::ROOT];
+    while let Some(dir) = open.pop() {
+        for (name, ino, kind) in cluster.servers().iter().flat_map(|server| server.entries_of(dir)) {
+            if kind == FileKind::Directory {
+                open.push(ino);
+            } else {
+                places.entry(ino).or_default().push((dir, name.as_bytes().to_vec()));
+            }
+        }
+        if let Err(failure) = client.getattr(&ROOT, dir).await {
+            wrong(format!("directory {dir}: {failure}"));
+        }
+    }
+    let inos: Vec<Ino> = book.lock().files.keys().copied().collect();
+    for ino in inos {
+        let data = match places.get(&ino) {
+            Some(_) => match read(client, ino).await {
+                Ok(data) => Some(data),
+                Err(failure) => {
+                    wrong(format!("file {ino} cannot be read: {failure}"));
+                    None
+                }
+            },
+            None => None,
+        };
+        let mut book = book.lock();
+        let Some(known) = book.files.get_mut(&ino) else { continue };
+        let here = places.get(&ino).cloned().unwrap_or_default();
+        match (&here[..], data) {
+            ([], _) if known.may_be_gone => {
+                book.files.remove(&ino);
+            }
+            ([], _) => wrong(format!("file {ino} has no name; it must be at one of {:?}", known.places)),
+            ([place], Some(data)) => {
+                if !known.places.contains(place) {
+                    wrong(format!("file {ino} is at {place:?}, and may be at {:?}", known.places));
+                }
+                if let Err(why) = known.check(&data) {
+                    wrong(format!("file {ino}: {why}"));
+                }
+                (known.content, known.place) = (data, Some(place.clone()));
+                known.settle();
+            }
+            ([_], None) => {}
+            (many, _) => wrong(format!("file {ino} has several names: {many:?}")),
+        }
+    }
+}
+
+impl Known {
+    fn check(&self, data: &[u8]) -> Result<(), String> {
+        let sure = self.low.min(self.kept.len());
+        if data.len() < sure || data.len() > self.high.max(self.kept.len()) {
+            return Err(format!("{} bytes, where {sure} to {} are possible", data.len(), self.high));
+        }
+        if let Some(at) = (0..sure).find(|at| data[*at] != self.kept[*at] && Some(&data[*at]) != self.content.get(*at))
+        {
+            return Err(format!("byte {at} of {sure} that were kept is wrong"));
+        }
+        let written = data_of(self.id, 0, data.len());
+        if let Some(at) = (sure..data.len()).find(|at| data[*at] != written[*at] && data[*at] != 0) {
+            return Err(format!("byte {at} was never written"));
+        }
+        Ok(())
+    }
+}
+
+async fn read(client: &Arc<Client>, ino: Ino) -> Result<Vec<u8>, Failure> {
+    let file = client.open(&ROOT, ino, Access { read: true, write: false }).await?;
+    let data = file.read(0, ((CHUNKS_MAX + 2) << CHUNK_BITS) as usize).await?;
+    let size = client.getattr(&ROOT, ino).await?.size;
+    if size != data.len() as u64 {
+        return Err(Failure::new(Code::Internal, format!("size {size} and {} bytes", data.len())));
+    }
+    file.close().await?;
+    Ok(data)
+}
