@@ -36,6 +36,11 @@ const BYTES_PER_TURN: usize = 4 << 20;
 /// Small frames are appended to the last chunk of a send queue up to this size, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
+/// What is sent while several frames that came together are handled waits for the last of them, up
+/// to this size, in bytes: it leaves with one call. Larger frames are worth a call of their own,
+/// and not a copy.
+const CORKED_FRAME_BYTES: usize = 16 << 10;
+
 /// Chunks given to the kernel in one call.
 const CHUNKS_PER_SEND: usize = 64;
 
@@ -118,6 +123,8 @@ struct Writer {
     registered: bool,
     /// The epoll instance tells when there is room.
     armed: bool,
+    /// The reader has more frames at hand: what is small waits for them.
+    corked: bool,
     /// The reader stopped because of what waits here.
     read_paused: bool,
     ended: Option<NetError>,
@@ -330,6 +337,14 @@ impl Conn {
     }
 
     fn read_with(self: &Arc<Self>, reader: &mut Reader, conn: &Arc<dyn Connection>) -> Pause {
+        let mut corked = false;
+        let pause = self.read_corked(reader, conn, &mut corked);
+        self.uncork(&mut corked);
+        pause
+    }
+
+    /// Reads; `corked` says afterwards whether what was sent meanwhile still waits.
+    fn read_corked(self: &Arc<Self>, reader: &mut Reader, conn: &Arc<dyn Connection>, corked: &mut bool) -> Pause {
         let (mut frames, mut bytes) = (0, 0);
         let mut drained = false;
         if reader.may_upgrade
@@ -349,12 +364,19 @@ impl Conn {
                     return Pause::Turn;
                 }
                 match reader.decoder.next(self.limits()) {
-                    Ok(Some(frame)) => reader.handler.on_frame(conn, frame),
+                    Ok(Some(frame)) => {
+                        if !*corked && reader.ring.is_none() && reader.decoder.has_whole_frame() {
+                            self.writer.lock().corked = true;
+                            *corked = true;
+                        }
+                        reader.handler.on_frame(conn, frame);
+                    }
                     Ok(None) => break,
                     Err(error) => return Pause::End(error),
                 }
                 frames += 1;
             }
+            self.uncork(corked);
             if drained {
                 return Pause::Drained;
             }
@@ -377,6 +399,36 @@ impl Conn {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Pause::End(closed(error)),
             }
+        }
+    }
+
+    /// Sends what has waited for the last frame of those that came together.
+    fn uncork(&self, corked: &mut bool) {
+        if !std::mem::take(corked) {
+            return;
+        }
+        let mut writer = self.writer.lock();
+        writer.corked = false;
+        if writer.armed {
+            return;
+        }
+        match writer.send_chunks(&self.socket) {
+            Ok(()) => self.arm(&mut writer),
+            Err(error) => {
+                writer.end(closed(error));
+                drop(writer);
+                // The reader, which is the caller, finds the end.
+                sys::shutdown(&self.socket);
+            }
+        }
+    }
+
+    /// Has epoll tell of room if something is left to be sent.
+    fn arm(&self, writer: &mut Writer) {
+        self.waiting_bytes.store(writer.bytes, SeqCst);
+        if writer.bytes > 0 && writer.registered && !writer.armed {
+            writer.armed = true;
+            self.reactor.reregister(self.id, &self.socket, events(true));
         }
     }
 
@@ -459,6 +511,17 @@ impl Conn {
             return Err(why.clone());
         }
         let mut rest = slices;
+        if writer.corked {
+            let bytes: usize = rest.iter().map(|slice| slice.len()).sum();
+            if bytes <= CORKED_FRAME_BYTES && writer.bytes + bytes <= CHUNK_BYTES {
+                writer.queue(rest, bytes);
+                self.waiting_bytes.store(writer.bytes, SeqCst);
+                return Ok(());
+            }
+            if !writer.armed {
+                writer.send_chunks(&self.socket).map_err(|error| writer.end(closed(error)))?;
+            }
+        }
         if writer.bytes == 0 {
             send_until_full(&self.socket, writer.ring.as_mut(), &mut rest)
                 .map_err(|error| writer.end(closed(error)))?;
@@ -478,9 +541,8 @@ impl Conn {
         if writer.ring.is_some() {
             writer.send_chunks(&self.socket).map_err(|error| writer.end(closed(error)))?;
             self.waiting_bytes.store(writer.bytes, SeqCst);
-        } else if writer.registered && !writer.armed {
-            writer.armed = true;
-            self.reactor.reregister(self.id, &self.socket, events(true));
+        } else {
+            self.arm(&mut writer);
         }
         Ok(())
     }

@@ -78,6 +78,14 @@ impl Decoder {
         self.partial.is_some() || self.start < self.end
     }
 
+    /// Whether a frame is at hand that needs no further read.
+    pub(super) fn has_whole_frame(&self) -> bool {
+        let there = &self.buffer[self.start..self.end];
+        let Some((prefix, rest)) = there.split_first_chunk::<PREFIX_BYTES>() else { return false };
+        let lengths = u64::from_le_bytes(*prefix);
+        self.partial.is_none() && (lengths & u64::from(u32::MAX)) + (lengths >> 32) <= rest.len() as u64
+    }
+
     /// The next whole frame among what was read, if any. An error ends the stream.
     pub(super) fn next(&mut self, limits: FrameLimits) -> std::result::Result<Option<Frame>, NetError> {
         if self.partial.is_none() {

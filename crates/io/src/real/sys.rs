@@ -248,8 +248,16 @@ pub(super) fn send(fd: &OwnedFd, slices: &[IoSlice<'_>]) -> Result<usize> {
     message.msg_iov = slices.as_ptr().cast_mut().cast();
     message.msg_iovlen = slices.len();
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    #[cfg(test)]
+    SENDS.set(SENDS.get() + 1);
     // SAFETY: `message` points at `msg_iovlen` live slices, which sendmsg only reads.
     check_len(unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags) })
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Calls of [`send`] on this thread.
+    pub(super) static SENDS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 /// Where one read puts its bytes: behind the end of `vec`, at most `bytes_max` of them.

@@ -1,11 +1,15 @@
-//! Tests of the decoder against a pair of sockets: the wire format is frozen here.
+//! Tests of the decoder against a pair of sockets, where the wire format is frozen, and of how many
+//! calls the answers to many frames take.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use super::decode::{Decoder, prefix};
-use crate::{Frame, FrameLimits, NetError};
+use super::{Runtime, sys};
+use crate::{Acceptor, Addr, Connection, Frame, FrameLimits, Handler, NetError};
 
 const LIMITS: FrameLimits = FrameLimits { head_bytes_max: 1000, payload_bytes_max: 200_000 };
 
@@ -71,4 +75,61 @@ fn limits_hold_before_memory_is_set_aside() {
         assert!(matches!(error_of(&bytes), NetError::Limit(_)), "{bytes:?}");
     }
     assert!(matches!(prefix(0, 1), Err(NetError::Limit(_))));
+}
+
+/// Answers every frame with itself, and tells of the end.
+struct Echo(std::sync::Mutex<Option<futures_channel::oneshot::Sender<()>>>);
+
+impl Handler for Echo {
+    fn on_frame(&self, conn: &Arc<dyn Connection>, frame: Frame) {
+        conn.send(&frame.head, &[&frame.payload]).unwrap();
+    }
+
+    fn on_close(&self, _conn: &Arc<dyn Connection>, _why: NetError) {
+        drop(self.0.lock().unwrap().take());
+    }
+}
+
+struct Entrance(Arc<Echo>);
+
+impl Acceptor for Entrance {
+    fn accept(&self, conn: &Arc<dyn Connection>) -> Arc<dyn Handler> {
+        conn.set_limits(LIMITS);
+        self.0.clone()
+    }
+}
+
+/// What comes back for `bytes` sent at once, and how many calls that took.
+fn answered(bytes: &[u8]) -> (Vec<u8>, u64) {
+    let runtime = Runtime::client();
+    let (tell, ended) = futures_channel::oneshot::channel();
+    let echo = Arc::new(Echo(std::sync::Mutex::new(Some(tell))));
+    let listener = runtime.io().listen(&Addr::Tcp("127.0.0.1".into(), 0), Arc::new(Entrance(echo))).unwrap();
+    let Addr::Tcp(host, port) = listener.addr() else { panic!("not TCP") };
+    let mut stream = TcpStream::connect((host.as_str(), *port)).unwrap();
+    stream.write_all(bytes).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let before = sys::SENDS.get();
+    // Everything happens on this thread.
+    let _told_by_dropping = runtime.block_on(ended);
+    let sends = sys::SENDS.get() - before;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    (answer, sends)
+}
+
+#[test]
+fn answers_to_frames_that_came_together_leave_together() {
+    let small: Vec<u8> = (0..50u8).flat_map(|at| encode(&[at; 20], &[at; 100])).collect();
+    assert_eq!(answered(&small), (small, 1));
+    let one = encode(b"head", b"payload");
+    assert_eq!(answered(&one), (one, 1));
+    // Large ones go by themselves, in the same order, and take with them what waited.
+    let mixed: Vec<u8> = [10, 20_000, 10, 10, 20_000, 10]
+        .iter()
+        .flat_map(|bytes| encode(b"head", &vec![*bytes as u8; *bytes]))
+        .collect();
+    let (answer, sends) = answered(&mixed);
+    assert!(answer == mixed);
+    assert!((3..=5).contains(&sends), "{sends} calls");
 }
