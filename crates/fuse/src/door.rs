@@ -13,7 +13,7 @@ use crate::reply::Errno;
 use crate::stream::Stream;
 use crate::told::Told;
 use crate::translate;
-use aze_client::{Access, Aged, Client, File, NewFile};
+use aze_client::{Access, Aged, Client, File, NewFile, mode_under};
 use aze_io::Io;
 use aze_io::real::Runtime;
 use aze_proto::attr::{Attr, Change, FileKind};
@@ -171,7 +171,8 @@ impl Door {
         let new = NewFile {
             exclusive: flags & libc::O_EXCL != 0,
             open: Some(access(flags)),
-            ..new_file(FileKind::File, mode)
+            mode,
+            ..new_file(FileKind::File, 0, 0)
         };
         let (attr, file) = self.serve("create in", parent, async {
             let made = self.client.create(&who, ino(parent), &translate::name(name)?, &new).await?;
@@ -285,7 +286,15 @@ fn access(flags: i32) -> Access {
     }
 }
 
-/// A file to be made. The kernel has applied the caller's umask already.
-pub fn new_file(kind: FileKind, mode: u32) -> NewFile {
-    NewFile { kind, mode: mode & 0o7777, rdev: 0, target: Vec::new(), exclusive: true, open: None, chunk_bits: 0 }
+/// A file to be made by somebody with this umask.
+pub fn new_file(kind: FileKind, mode: u32, umask: u32) -> NewFile {
+    NewFile {
+        kind,
+        mode: mode_under(mode, umask),
+        rdev: 0,
+        target: Vec::new(),
+        exclusive: true,
+        open: None,
+        chunk_bits: 0,
+    }
 }

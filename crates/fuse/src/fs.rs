@@ -8,7 +8,8 @@ use crate::reply::Errno;
 use crate::stream::Stream;
 use crate::told::Version;
 use crate::translate;
-use aze_client::{Aged, NewFile};
+use crate::xattr;
+use aze_client::{Aged, NewFile, mode_under};
 use aze_proto::attr::{Attr, Change, FileKind, SetTime};
 use aze_proto::limits::NAME_BYTES_MAX;
 use std::sync::Arc;
@@ -64,6 +65,10 @@ pub fn act(door: &Door, header: &Header, args: Args<'_>, out: &mut Out) -> Outco
         op::READDIR | op::READDIRPLUS => readdir(door, header, args, out),
         op::RELEASEDIR => releasedir(door, args),
         op::STATFS => statfs(door, header, out),
+        op::SETXATTR => xattr::set(door, header, args).map(|()| Done::Now),
+        op::GETXATTR => xattr::get(door, header, args, out).map(|()| Done::Now),
+        op::LISTXATTR => xattr::list(door, header, args, out).map(|()| Done::Now),
+        op::REMOVEXATTR => xattr::remove(door, header, args).map(|()| Done::Now),
         op::DESTROY => Ok(Done::Now),
         // The kernel does without, in its own way or by telling the caller.
         _ => Err(Errno(libc::ENOSYS)),
@@ -133,27 +138,26 @@ fn readlink(door: &Door, header: &Header, out: &mut Out) -> Outcome {
 
 fn symlink(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
     let (name, target) = (args.text()?, args.text()?);
-    let new = NewFile { target: target.to_vec(), ..new_file(FileKind::Symlink, 0o777) };
+    let new = NewFile { target: target.to_vec(), ..new_file(FileKind::Symlink, 0o777, 0) };
     named(out, door.make(header, header.node, name, &new))
 }
 
 fn mknod(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
-    let (mode, rdev) = (args.u32()?, args.u32()?);
-    args.skip(8)?;
+    let (mode, rdev, umask) = (args.u32()?, args.u32()?, args.u32()?);
+    args.skip(4)?;
     let name = args.text()?;
     match FileKind::from_mode(mode) {
         Some(kind) if kind != FileKind::Directory && kind != FileKind::Symlink => {
-            named(out, door.make(header, header.node, name, &NewFile { rdev, ..new_file(kind, mode) }))
+            named(out, door.make(header, header.node, name, &NewFile { rdev, ..new_file(kind, mode, umask) }))
         }
         _ => Err(Errno(libc::EINVAL)),
     }
 }
 
 fn mkdir(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
-    let mode = args.u32()?;
-    args.skip(4)?;
+    let (mode, umask) = (args.u32()?, args.u32()?);
     let name = args.text()?;
-    named(out, door.make(header, header.node, name, &new_file(FileKind::Directory, mode)))
+    named(out, door.make(header, header.node, name, &new_file(FileKind::Directory, mode, umask)))
 }
 
 fn unlink(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
@@ -208,10 +212,10 @@ fn open(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outc
 }
 
 fn create(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
-    let (flags, mode) = (args.u32()? as i32, args.u32()?);
-    args.skip(8)?;
+    let (flags, mode, umask) = (args.u32()? as i32, args.u32()?, args.u32()?);
+    args.skip(4)?;
     let name = args.text()?;
-    let (attr, handle) = door.create_file(header, header.node, name, mode, flags)?;
+    let (attr, handle) = door.create_file(header, header.node, name, mode_under(mode, umask), flags)?;
     tell(out, &attr);
     translate::put_entry(out, &attr, VALIDITY);
     put_open(out, handle, open_flags(flags));

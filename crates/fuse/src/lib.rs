@@ -22,6 +22,7 @@ pub mod signals;
 mod stream;
 mod told;
 mod translate;
+mod xattr;
 
 pub use identity::own as own_identity;
 pub use mounting::unmount;

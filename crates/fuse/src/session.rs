@@ -41,6 +41,10 @@ const WANTED: u64 = init::ASYNC_READ
     // them. The kernel would ask for the new mode on behalf of a writer who may not set it.
     | init::HANDLE_KILLPRIV
     | init::HANDLE_KILLPRIV_V2
+    // The kernel looks at access control lists when it checks rights. In a directory with a default
+    // list the umask does not count: it is told apart from the mode.
+    | init::POSIX_ACL
+    | init::DONT_MASK
     // A symlink's target never changes and an inode number is never used again.
     | init::CACHE_SYMLINKS
     // Appends are direct I/O; such a file may still be mapped into memory.

@@ -1,0 +1,72 @@
+//! The kernel's requests about extended attributes, access control lists among them.
+
+use crate::abi::{Args, Header, Out};
+use crate::door::{Door, ino};
+use crate::reply::Errno;
+use aze_proto::XattrHow;
+
+/// Rights of a program of its own. Mounts are `nosuid`, so that it would have no effect; and the kernel
+/// asks for it before writes, which must not cost a question to the servers.
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// Sets one.
+pub fn set(door: &Door, header: &Header, mut args: Args<'_>) -> Result<(), Errno> {
+    let (size, flags) = (args.u32()?, args.u32()? as i32);
+    let name = args.text()?;
+    let value = args.bytes(size as usize)?;
+    if name == CAPABILITY {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    let how = match flags {
+        0 => XattrHow::Any,
+        libc::XATTR_CREATE => XattrHow::Create,
+        libc::XATTR_REPLACE => XattrHow::Replace,
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    let who = door.callers.who(header);
+    door.serve("setxattr of", header.node, door.client.set_xattr(&who, ino(header.node), name, value, how))
+}
+
+/// Removes one.
+pub fn remove(door: &Door, header: &Header, mut args: Args<'_>) -> Result<(), Errno> {
+    let name = args.text()?;
+    let who = door.callers.who(header);
+    door.serve("removexattr of", header.node, door.client.remove_xattr(&who, ino(header.node), name))
+}
+
+/// Gives one.
+pub fn get(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Result<(), Errno> {
+    let size = args.u32()?;
+    args.skip(4)?;
+    let name = args.text()?;
+    if name == CAPABILITY {
+        return Err(Errno(libc::ENODATA));
+    }
+    let who = door.callers.who(header);
+    let value = door.serve("getxattr of", header.node, door.client.get_xattr(&who, ino(header.node), name))?;
+    answer(out, size, &value)
+}
+
+/// Gives the names, each with a NUL at its end.
+pub fn list(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Result<(), Errno> {
+    let size = args.u32()?;
+    let who = door.callers.who(header);
+    let names = door.serve("listxattr of", header.node, door.client.list_xattr(&who, ino(header.node)))?;
+    let list: Vec<u8> = names.iter().flat_map(|name| name.iter().copied().chain([0])).collect();
+    answer(out, size, &list)
+}
+
+/// Without room the caller wants to know how much it takes.
+fn answer(out: &mut Out, room: u32, bytes: &[u8]) -> Result<(), Errno> {
+    if room == 0 {
+        out.u32(u32::try_from(bytes.len()).map_err(|_| Errno(libc::E2BIG))?);
+        out.zeros(4);
+        return Ok(());
+    }
+    if bytes.len() > room as usize {
+        return Err(Errno(libc::ERANGE));
+    }
+    out.room(bytes.len()).ok_or(Errno(libc::E2BIG))?.copy_from_slice(bytes);
+    out.filled(bytes.len());
+    Ok(())
+}
