@@ -120,7 +120,8 @@ fn run_iops(iops: &Iops) -> Outcome<Exit> {
     };
     let mut columns: Vec<Column> = Vec::new();
     if native {
-        columns.push(Column { what: describe_native(), turns: Vec::new() });
+        let durability = session.as_ref().and_then(|session| session.volume.record.settings.durability.clone());
+        columns.push(Column { what: describe_native(durability.as_deref()), turns: Vec::new() });
     }
     for target in &iops.target {
         columns.push(Column { what: describe(target)?, turns: Vec::new() });

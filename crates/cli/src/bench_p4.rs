@@ -331,7 +331,7 @@ fn pictures(points: &[Point]) -> Vec<(String, String)> {
 fn json(args: &Args, points: &[Point]) -> Value {
     let mut result = bench_record::circumstances();
     result["bytes"] = args.bytes.into();
-    result["durable"] = "nothing: the servers keep it in memory".into();
+    result["durable"] = "nothing is synced".into();
     result["paper"] = PAPER.into();
     let point = |point: &Point| {
         json!({

@@ -187,15 +187,18 @@ fn empty_file(open: Option<Access>) -> NewFile {
 const CLOSE_OF_VOLUME: &str = "all bytes are with the servers, and the next open on any node sees them";
 const FSYNC_OF_VOLUME: &str = "no more than close: the volume is in memory";
 
-/// What is known of the volume as a place.
-pub fn describe_native() -> Described {
-    Described {
-        title: "aze, no mount".into(),
-        cached: "nothing: every operation is answered by a server",
-        durable: "nothing: the servers keep it in memory",
-        close: CLOSE_OF_VOLUME,
-        fsync: FSYNC_OF_VOLUME,
-    }
+/// What is known of a volume as a place, from what it promises to survive.
+pub fn describe_native(durability: Option<&str>) -> Described {
+    let (durable, close, fsync) = match durability {
+        None => ("nothing: the servers keep it in memory", CLOSE_OF_VOLUME, FSYNC_OF_VOLUME),
+        Some("none") => ("nothing sure: it survives its servers, not the power", CLOSE_OF_VOLUME, "no more than close"),
+        Some("close") => {
+            ("what was closed or synced", "the file is on the servers' disks", "the file is on the servers' disks")
+        }
+        Some(_) => ("what was synced", CLOSE_OF_VOLUME, "the file is on the servers' disks"),
+    };
+    let cached = "nothing: every operation is answered by a server";
+    Described { title: "aze, no mount".into(), cached, durable, close, fsync }
 }
 
 /// What is known of a directory as a place, from the kind of its file system (statfs(2)).
@@ -223,9 +226,9 @@ pub fn describe(target: &Path) -> Outcome<Described> {
         FUSE => (
             "aze, mounted",
             "names and attributes for 1 s; data until the next open",
-            "nothing: the servers keep it in memory",
+            "what its volume promises: nothing if that is in memory",
             CLOSE_OF_VOLUME,
-            FSYNC_OF_VOLUME,
+            "what its volume promises: no more than close if that is in memory",
         ),
         _ => ("other", "unknown", "unknown", "unknown", "unknown"),
     };

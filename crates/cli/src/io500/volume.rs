@@ -97,8 +97,8 @@ impl Ground for OnVolume {
     }
 
     fn sync(&self) -> Outcome<()> {
-        // What a call has changed is with the servers when it returns; they keep it in memory.
-        Ok(())
+        // What a call has changed is with the servers when it returns; those with disks sync them.
+        self.session.ask("synchronise the volume", self.session.client.sync(&self.session.who))
     }
 
     fn walk(&self, dir: &str, since_ns: u64) -> Outcome<Walked> {
@@ -126,11 +126,11 @@ impl Ground for OnVolume {
     }
 
     fn described(&self) -> Outcome<Described> {
-        Ok(describe_native())
+        Ok(describe_native(self.session.volume.record.settings.durability.as_deref()))
     }
 
     fn is_memory(&self) -> Outcome<bool> {
-        Ok(true)
+        Ok(self.session.volume.record.settings.durability.is_none())
     }
 
     fn remove_all(&self) -> Outcome<()> {
@@ -164,6 +164,9 @@ impl Opened for VolumeFile {
     }
 
     fn finish(self: Box<Self>) -> Outcome<()> {
+        if self.file.access().write {
+            self.session.ask(format_args!("synchronise aze:{}", self.path), self.file.sync())?;
+        }
         self.session.ask(format_args!("close aze:{}", self.path), self.file.close())
     }
 }
