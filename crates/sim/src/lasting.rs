@@ -194,7 +194,7 @@ impl Worker {
                 55..=59 => self.truncate(&files).await,
                 60..=79 => self.rename(&files).await,
                 80..=84 => self.move_dir().await,
-                85..=89 => self.unlink(&mut files).await,
+                85..=89 => self.unlink(&files).await,
                 90..=91 => self.close(&mut files).await,
                 _ => self.sync(&files).await,
             };
@@ -360,7 +360,7 @@ impl Worker {
         Ok(())
     }
 
-    async fn unlink(&mut self, files: &mut Vec<(Ino, Arc<File>)>) -> Result<(), Failure> {
+    async fn unlink(&mut self, files: &[(Ino, Arc<File>)]) -> Result<(), Failure> {
         let mut place = None;
         let chosen = self.begin(files, |known| {
             place = known.place.take();
