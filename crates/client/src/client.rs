@@ -5,6 +5,7 @@ use crate::dir_attrs::DirAttrs;
 use crate::dirs::DirCache;
 use crate::flight::Flight;
 use crate::inodes::Inodes;
+use crate::locks::LockOwners;
 use crate::opened::Contents;
 use crate::route::Routes;
 use aze_io::{Addr, Io, Transport};
@@ -65,6 +66,7 @@ pub(crate) struct Core {
     pub(crate) dir_attrs: DirAttrs,
     pub(crate) inodes: Inodes,
     pub(crate) closes: Closes,
+    pub(crate) lock_owners: LockOwners,
     pub(crate) flight: Flight,
     pub(crate) contents: Arc<Contents>,
     /// What the volume promises.
@@ -79,6 +81,7 @@ impl Core {
         let (dirs, inodes, closes) = (DirCache::default(), Inodes::default(), Closes::default());
         let dir_attrs = DirAttrs::default();
         let (flight, contents) = (Flight::default(), Arc::<Contents>::default());
+        let lock_owners = LockOwners::default();
         let next_handle = AtomicU64::new(1);
         Arc::new(Core {
             io,
@@ -89,6 +92,7 @@ impl Core {
             dir_attrs,
             inodes,
             closes,
+            lock_owners,
             flight,
             contents,
             durability,

@@ -7,9 +7,11 @@ use crate::opened::Opened;
 use crate::route::{Knowing, Place, Question};
 use aze_proto::error::Class;
 use aze_proto::limits::OPEN_CONTENTS_BYTES_MAX;
-use aze_proto::message::Handle;
+use aze_proto::message::{Handle, LockSpace};
 use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Name, NameHash, Reply, Request};
 use aze_rpc::Answer;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,6 +34,8 @@ pub struct File {
     handle: Handle,
     closed: AtomicBool,
     pub(crate) opened: Option<Opened>,
+    /// Who has locked anything through this open.
+    pub(crate) lockers: Mutex<BTreeSet<(LockSpace, u64)>>,
 }
 
 /// How a file is to be opened.
@@ -206,6 +210,7 @@ impl File {
             handle: Handle { ino: attr.ino, handle },
             closed: AtomicBool::new(false),
             opened,
+            lockers: Mutex::default(),
         })
     }
 
@@ -255,6 +260,7 @@ impl File {
             return Ok(());
         }
         let flushed = if self.access.write { self.flush_for_close().await } else { Ok(()) };
+        self.unlock_all_later();
         self.core.close_later(self.handle);
         flushed
     }
@@ -270,6 +276,7 @@ impl Drop for File {
             // Whoever wanted to know whether this works has called `close`.
             self.core.spawn(|core| async move { drop(core.flush(&who, &inode).await) });
         }
+        self.unlock_all_later();
         self.core.close_later(self.handle);
     }
 }

@@ -72,6 +72,10 @@ pub const OPEN_CONTENTS_BYTES_MAX: u32 = 64 << 10;
 /// How long a session may be without any connection before a server drops what it held open.
 pub const SESSION_GRACE_MS: u64 = 10_000;
 
+/// How often a client says to the homes of its locks that it lives. A server that has not heard it
+/// for [`SESSION_GRACE_MS`] frees them: two such messages may get lost.
+pub const LOCKS_KEPT_MS: u64 = 3_000;
+
 /// Directories whose rename or loss of rights is remembered for clients with an older epoch;
 /// a client that is further behind forgets all it cached.
 pub const NAMESPACE_CHANGES_KEPT: usize = 4096;

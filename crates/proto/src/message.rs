@@ -5,7 +5,7 @@
 //! *home* (the inode's), *chunk* (the chunk's), or none (*server*: the whole server is meant).
 
 use crate::attr::{Attr, Change, FileKind, Identity, Stub, XattrHow};
-use crate::ids::{Generation, Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, ShardId, Time, TxId};
+use crate::ids::{Generation, Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, ShardId, Time, TxId};
 use crate::name::{Name, NameHash};
 use crate::place::{ServerInfo, ShardMap};
 use crate::wire::Blob;
@@ -204,6 +204,9 @@ wire_enum! {
         /// Home. Without a value the attribute is removed. Reply: `Attributes`, or `Done` for the
         /// access control lists of a directory.
         102 = SetXattr { ino: Ino, name: Blob, value: Option<Blob>, how: XattrHow },
+        /// Server: refuse this session from now on. Answered when none of its changes is under way here
+        /// any more. Reply: `Done`.
+        70 = FenceSession { session: SessionId },
 
         /// Home of a file open for writing. The payload goes to the end of the file, in one piece, after
         /// all appends that the home has taken on before. Reply: `Appended`.
@@ -212,6 +215,22 @@ wire_enum! {
             /// One checksum for each block of the payload, counted from its beginning.
             sums: Vec<u32>,
         },
+        /// Home. Locks a range of a file, or puts the request into the file's queue under the number
+        /// `wait` of the session. Reply: `LockIs`, which is `Granted`, `Held`, `Queued` or `Deadlock`.
+        111 = SetLock { ino: Ino, lock: LockSpec, wait: Option<u64> },
+        /// Home. Unlocks what an owner has of a range. Reply: `Done`.
+        112 = Unlock { ino: Ino, space: LockSpace, owner: u64, start: u64, end: u64 },
+        /// Home. Whether a lock could be had. Reply: `LockIs`, which is `Granted` or `Held`.
+        113 = TestLock { ino: Ino, lock: LockSpec },
+        /// Home. Answered when the request that waits under this number is granted, or soon in any
+        /// case. Reply: `LockIs`, which is `Granted`, `Queued` or `Cancelled`.
+        114 = AwaitLock { ino: Ino, wait: u64 },
+        /// Home. Takes a request out of the queue. Reply: `LockIs`: `Cancelled`, or `Granted` if it had
+        /// left the queue before.
+        115 = CancelLock { ino: Ino, wait: u64 },
+        /// Server. The session that has locks, or waits for some, of files of this server still lives.
+        /// Reply: `Done`.
+        116 = KeepLocks,
         /// Home. `Open` for reading that also asks for the whole contents of a file of at most
         /// `contents` bytes. Reply: `OpenedWith`, or as `Open`'s where they do not come along: a
         /// request that is sent again gets them no second time.
@@ -259,6 +278,9 @@ impl Request {
                 | Request::SetParent { .. }
                 | Request::CloseDir { .. }
                 | Request::Append { .. }
+                | Request::SetLock { .. }
+                | Request::Unlock { .. }
+                | Request::CancelLock { .. }
         )
     }
 
@@ -325,6 +347,8 @@ impl Request {
                 | Request::LinksTo { .. }
                 | Request::FilesNow { .. }
                 | Request::Sync
+                | Request::FenceSession { .. }
+                | Request::KeepLocks
         )
     }
 }
@@ -388,6 +412,8 @@ wire_enum! {
         30 = Xattr { value: Blob },
         /// The names of extended attributes.
         31 = XattrNames { names: Vec<Blob> },
+        /// What became of a lock.
+        36 = LockIs { outcome: LockOutcome },
         /// The volume's number, and whether it is new.
         50 = LastingIs { volume: u64, is_new: bool },
         /// The inodes that entries lead to, one for each entry; with `next` there is more, from that shard on.
@@ -435,6 +461,64 @@ wire_struct! {
         pub ino: Ino,
         /// The session's number for the open.
         pub handle: u64,
+    }
+}
+
+wire_enum! {
+    /// Two kinds of locks that know nothing of each other.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum LockSpace {
+        /// Byte ranges: fcntl(2), of processes and of open file descriptions.
+        1 = Ranges,
+        /// Whole files: flock(2).
+        2 = Whole,
+    }
+}
+
+wire_enum! {
+    /// How much a lock excludes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum LockMode {
+        /// Exclusive ones.
+        1 = Shared,
+        /// All others.
+        2 = Exclusive,
+    }
+}
+
+wire_struct! {
+    /// A lock of a session.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct LockSpec {
+        /// Which kind.
+        pub space: LockSpace,
+        /// Whose it is, within the session.
+        pub owner: u64,
+        /// Its process, for people.
+        pub pid: u32,
+        /// First byte.
+        pub start: u64,
+        /// Last byte; `u64::MAX` is the end of the file, wherever that is.
+        pub end: u64,
+        /// How much it excludes.
+        pub mode: LockMode,
+    }
+}
+
+wire_enum! {
+    /// What became of a lock.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub enum LockOutcome {
+        /// It is, or could be, had.
+        1 = Granted,
+        /// It cannot be had because of this one.
+        2 = Held { by: LockSpec },
+        /// It waits.
+        3 = Queued,
+        /// It would wait for somebody who waits for it.
+        4 = Deadlock,
+        /// It waits no longer.
+        5 = Cancelled,
     }
 }
 

@@ -2,7 +2,7 @@
 //! which needs a new version and a reader for the old one.
 
 use aze_proto::frame::{Header, Kind, open, seal};
-use aze_proto::message::{Envelope, Listed};
+use aze_proto::message::{Envelope, Listed, LockMode, LockOutcome, LockSpace, LockSpec};
 use aze_proto::wire::{Blob, Wire};
 use aze_proto::*;
 
@@ -58,6 +58,9 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     };
     let listed =
         Listed { hash: NameHash::of(Ino::ROOT, &name), name, ino: Ino(9), kind: FileKind::Directory, attr: None };
+    let spec = LockSpec { space: LockSpace::Ranges, owner: 5, pid: 6, start: 7, end: 8, mode: LockMode::Exclusive };
+    let lock = Request::SetLock { ino: Ino(9), lock: spec, wait: Some(3) };
+    let held = Reply::LockIs { outcome: LockOutcome::Held { by: spec } };
     vec![
         ("envelope", Envelope { identity, request: create }.to_bytes()),
         ("write", write.to_bytes()),
@@ -85,6 +88,8 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
             Request::SetXattr { ino: Ino(9), name: xattr.clone(), value: None, how: XattrHow::Any }.to_bytes(),
         ),
         ("xattr names", Reply::XattrNames { names: vec![xattr] }.to_bytes()),
+        ("lock", lock.to_bytes()),
+        ("lock is held", held.to_bytes()),
         ("head", seal(&Header { sequence: Sequence(8), ..Header::new(Kind::Request, 2) }, b"body", 3, Some(&[9; 32]))),
     ]
 }
@@ -120,6 +125,8 @@ const GOLDEN: &[(&str, &str)] = &[
     ("link", "40000900000000000000050000000000000003000000"),
     ("set xattr", "6600090000000000000006000000757365722e61000100"),
     ("xattr names", "1f000100000006000000757365722e61"),
+    ("lock", "6f0009000000000000000100050000000000000006000000070000000000000008000000000000000200010300000000000000"),
+    ("lock is held", "24000200010005000000000000000600000007000000000000000800000000000000020000"),
     (
         "head",
         "415a4b0202000000020000000000000000000000000000000800000000000000000000000000000000000000000000\

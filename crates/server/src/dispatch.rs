@@ -203,11 +203,11 @@ impl Server {
     /// has happened since, for whoever is refused believes that nothing has happened and asks under
     /// a new number. Then what the sender knows of the map and of the namespace.
     fn admit(&self, work: &Work) -> Admission {
+        let ended =
+            || Admission::Answer(Err(Failure::new(Code::Expired, format!("{}: the session was ended", self.who()))));
+        let ends = self.sessions.ends();
         if self.sessions.is_ended(work.session) {
-            return Admission::Answer(Err(Failure::new(
-                Code::Expired,
-                format!("{}: the session was ended", self.who()),
-            )));
+            return ended();
         }
         if let Some(failure) = self.storage_failure(&work.request) {
             return Admission::Answer(Err(failure));
@@ -225,6 +225,11 @@ impl Server {
             && let Some(known) = self.known_change(work)
         {
             return known;
+        }
+        // Whoever ends a session waits for what it has under way: either sees the other.
+        if work.is_recorded_change() && self.sessions.ends() != ends && self.sessions.is_ended(work.session) {
+            self.not_running(work);
+            return ended();
         }
         if work.request.names_shard() && work.header.map_epoch < epoch {
             self.not_running(work);
@@ -274,6 +279,7 @@ impl Server {
             && let Some(cell) = self.shards.get(work.header.shard)
         {
             cell.names.lock().running.remove(&(work.stamp.session, work.stamp.sequence));
+            self.sessions.finished();
         }
     }
 
@@ -398,6 +404,8 @@ impl Server {
                 names.shard.apply(&Op::Record { outcome: result.clone().into() }, &work.stamp);
             }
             names.running.remove(&(work.stamp.session, work.stamp.sequence));
+            drop(names);
+            self.sessions.finished();
         }
         work.recorded = true;
     }
@@ -427,6 +435,15 @@ impl Server {
             Request::SetXattr { .. } => self.set_xattr(work),
             Request::Write { .. } => self.write(work),
             Request::Append { .. } => self.append(work),
+            Request::SetLock { .. } => self.set_lock(work),
+            Request::Unlock { .. } => self.unlock(work),
+            Request::TestLock { .. } => self.test_lock(work),
+            Request::AwaitLock { .. } => self.await_lock(work),
+            Request::CancelLock { .. } => self.cancel_lock(work),
+            Request::KeepLocks => {
+                self.sessions.heard(work.session, self.io.mono_ns());
+                Ok(Reply::Done.into())
+            }
             Request::Read { .. } => self.read(work),
             Request::List { .. } => self.list(work),
             Request::Scan { .. } => self.scan(work),
@@ -500,6 +517,7 @@ impl Server {
             Request::TxDone { tx } => Ok(self.tx_done(*tx).into()),
             Request::LinksTo { home, from } => Ok(self.links_to(*home, *from)?.into()),
             Request::FilesNow { inos } => Ok(self.files_now(inos).into()),
+            Request::FenceSession { session } => self.fence_session(*session),
             other => {
                 Err(Failure::new(Code::Malformed, format!("{} is no request between servers", other.name())).into())
             }

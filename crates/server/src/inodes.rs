@@ -2,6 +2,7 @@
 
 use crate::directories::Fetch;
 use crate::dispatch::{Output, Work, then};
+use crate::locks::forget_locks;
 use crate::shards::Names;
 use crate::state::Server;
 use crate::wait::Attempt;
@@ -216,7 +217,11 @@ impl Server {
             let mut names = cell.names.lock();
             let Some(opens) = names.opens.get_mut(ino) else { continue };
             opens.remove(&(session, *handle));
-            if opens.is_empty() {
+            let none_left = opens.is_empty();
+            if !opens.iter().any(|(holder, _)| *holder == session) {
+                forget_locks(&mut names, *ino, session);
+            }
+            if none_left {
                 names.opens.remove(ino);
                 drop(names);
                 self.delete_if_orphan(*ino);

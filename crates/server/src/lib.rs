@@ -18,6 +18,8 @@ mod keeper;
 mod lasting;
 mod links;
 mod listing;
+mod lock_table;
+mod locks;
 mod members;
 mod names;
 mod namespace;

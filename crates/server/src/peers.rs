@@ -146,6 +146,13 @@ impl Server {
         }
     }
 
+    /// Asks until the server, in this life or the next, has done it, or this server stops.
+    pub(crate) async fn ask_in_the_end(self: &Arc<Self>, server: ServerIndex, request: Request) {
+        while self.ask(server, ShardId(0), request.clone()).await.is_err() && !self.is_stopping() {
+            self.io.sleep(PERSIST_PAUSE).await;
+        }
+    }
+
     /// As [`Self::persist`], to the server of a shard.
     pub(crate) fn persist_shard(self: &Arc<Self>, shard: ShardId, request: Request) {
         if let Some(server) = self.map().server_of(shard) {

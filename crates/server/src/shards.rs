@@ -2,6 +2,7 @@
 //! data. Lock order: data, then names, then directories.
 
 use crate::lasting::logged::{Log, LoggedChunks, LoggedShard};
+use crate::lock_table::FileLocks;
 use crate::turns::Queue;
 use aze_meta::{EntryKey, Shard};
 use aze_proto::{Incarnation, Ino, Sequence, ServerIndex, SessionId, ShardId, ShardMap};
@@ -31,6 +32,8 @@ pub(crate) struct Names {
     pub(crate) holders: BTreeMap<Ino, Holders>,
     /// Files to which something is being appended, and who waits for the turn.
     pub(crate) turns: BTreeMap<Ino, Queue>,
+    /// Locks of files that have their home here.
+    pub(crate) locks: BTreeMap<Ino, FileLocks>,
 }
 
 /// Who serves entries of a directory.
@@ -46,6 +49,11 @@ pub(crate) struct Holders {
 }
 
 impl Names {
+    /// Whether a change of a session is being worked on.
+    pub(crate) fn has_running(&self, session: SessionId) -> bool {
+        self.running.range((session, Sequence(0))..=(session, Sequence(u64::MAX))).next().is_some()
+    }
+
     /// Wakes whoever waits for an entry.
     pub(crate) fn wake_entry(&mut self, key: &EntryKey) {
         for waiter in self.entry_waiters.remove(key).into_iter().flatten() {
@@ -109,6 +117,7 @@ impl ShardCell {
             entry_waiters: BTreeMap::new(),
             holders: BTreeMap::new(),
             turns: BTreeMap::new(),
+            locks: BTreeMap::new(),
         };
         ShardCell { id, data: Mutex::new(LoggedChunks::new(id, data)), names: Mutex::new(names) }
     }

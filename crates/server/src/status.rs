@@ -88,6 +88,8 @@ pub struct Contents {
     pub running: u64,
     /// Names made or gone whose inodes' homes do not know it, or that a home still remembers.
     pub loose: u64,
+    /// Locks of files, and requests that wait for one.
+    pub file_locks: u64,
 }
 
 impl Server {
@@ -104,6 +106,8 @@ impl Server {
             contents.loose += names.shard.loose().count() as u64;
             let remembered = names.shard.all_inodes().map(|inode| inode.rare.get());
             contents.loose += remembered.map(|rare| (rare.links.len() + rare.dropped.len()) as u64).sum::<u64>();
+            let counts = names.locks.values().map(|locks| locks.counts());
+            contents.file_locks += counts.map(|(held, waiting)| (held + waiting) as u64).sum::<u64>();
         }
         contents
     }

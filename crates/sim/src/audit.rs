@@ -3,7 +3,7 @@
 
 use crate::cluster::Cluster;
 use crate::plan::{Mix, Plan};
-use crate::work::{Board, ROOT, Worker, appends, files, listing, shared};
+use crate::work::{Board, ROOT, Worker, appends, files, listing, locks, shared};
 use aze_client::Client;
 use aze_proto::limits::SESSION_GRACE_MS;
 use aze_proto::message::Predicate;
@@ -77,6 +77,9 @@ async fn look(worker: Worker, plan: Plan) {
         if let Err(failure) = files::check(&worker, &slot, 0, WHOLE).await {
             judge_missing(&worker, &plan, &slot, &failure);
         }
+    }
+    if !plan.mix.loses_answers() {
+        locks::check_free(&worker).await;
     }
     if let Err(failure) = appends::check(&worker).await
         && !(plan.mix == Mix::Restarts && matches!(failure.code, Code::Lost))
@@ -159,6 +162,7 @@ struct Census {
     locks: u64,
     running: u64,
     loose: u64,
+    file_locks: u64,
 }
 
 impl Census {
@@ -173,6 +177,7 @@ impl Census {
             locks: 0,
             running: 0,
             loose: 0,
+            file_locks: 0,
         };
         for server in &servers {
             let contents = server.contents();
@@ -182,6 +187,7 @@ impl Census {
             census.locks += contents.locks;
             census.running += contents.running;
             census.loose += contents.loose;
+            census.file_locks += contents.file_locks;
         }
         let mut open = vec![Ino::ROOT];
         while let Some(dir) = open.pop() {
@@ -214,6 +220,9 @@ impl Census {
         }
         if self.loose > 0 && !lossy {
             found(format!("{} links are not settled between names and inodes", self.loose));
+        }
+        if self.file_locks > 0 {
+            found(format!("{} locks are left after all sessions ended", self.file_locks));
         }
         if !self.opens.is_empty() {
             found(format!("opens are left after all sessions ended: {:?}", self.opens));

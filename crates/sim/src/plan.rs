@@ -81,6 +81,8 @@ pub struct Plan {
     pub moving: bool,
     /// Tasks that append to one file, each with `file_ops` records.
     pub append_tasks: usize,
+    /// Tasks that lock parts of a few files, each `name_ops` times.
+    pub lock_tasks: usize,
     /// Longest pause between two operations of a task, in microseconds of virtual time.
     pub think_us_max: u64,
     /// Protections removed.
@@ -109,6 +111,7 @@ impl Plan {
             listing: rng.chance(500_000),
             rights: rng.chance(500_000),
             moving: rng.chance(500_000),
+            lock_tasks: if more.chance(400_000) { more.between(2, 5) as usize } else { 0 },
             append_tasks: if more.chance(500_000) { more.between(2, 4) as usize } else { 0 },
             think_us_max: *rng.pick(&[300, 3_000, 40_000]),
             switches: Switches::default(),

@@ -4,9 +4,9 @@ use crate::audit;
 use crate::cluster::{Cluster, Layout};
 use crate::faults;
 use crate::linear::{Verdict, check};
-use crate::names::SHARED_DIR;
+use crate::names::{self, SHARED_DIR};
 use crate::plan::{Mix, Plan};
-use crate::work::{Board, ROOT, Worker, appends, attributes, files, listing, moving, rights, shared};
+use crate::work::{Board, ROOT, Worker, appends, attributes, files, listing, locks, moving, rights, shared};
 use aze_client::Client;
 use aze_io::sim::{Faults, Sim};
 use aze_proto::{Failure, Ino};
@@ -127,6 +127,14 @@ async fn begin(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>) -> Resul
         let made = first.create(&ROOT, root, &name, &shared::new_file(aze_proto::FileKind::File, true)).await?;
         appends::begin(board, made.attr.ino);
     }
+    if plan.lock_tasks > 0 {
+        let dir = first.mkdir_all(&ROOT, locks::LOCKED_DIR, 0o755).await?.ino;
+        for number in 0..locks::FILES {
+            let name = names::name(number as u8);
+            let made = first.create(&ROOT, dir, &name, &shared::new_file(aze_proto::FileKind::File, true)).await?;
+            board.holds.lock().add_file(made.attr.ino);
+        }
+    }
     let mut places = Places::default();
     if plan.moving {
         let dir = first.mkdir_all(&ROOT, moving::MOVING_DIR, 0o755).await?.ino;
@@ -164,6 +172,10 @@ async fn work(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>, clients: 
             let reading = files::read(worker(reader, &label), number, plan.file_ops / 2);
             tasks.push(cluster.on_client(reader % clients.len(), reading));
         }
+    }
+    for number in 0..plan.lock_tasks {
+        let locking = locks::run(worker(number, &format!("locker {number}")), number, plan.name_ops);
+        tasks.push(cluster.on_client(number % clients.len(), locking));
     }
     for number in 0..plan.append_tasks {
         let appending = appends::add(worker(number, &format!("appender {number}")), plan.file_ops, number == 0);

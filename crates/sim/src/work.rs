@@ -4,6 +4,7 @@ pub mod appends;
 pub mod attributes;
 pub mod files;
 pub mod listing;
+pub mod locks;
 pub mod moving;
 pub mod rights;
 pub mod shared;
@@ -48,6 +49,8 @@ pub struct Board {
     listings: Mutex<Vec<listing::Slot>>,
     /// What was appended to the file of all.
     pub appends: appends::SharedLog,
+    /// Who has locked what.
+    pub holds: locks::SharedHolds,
 }
 
 /// A part of the tree with a history of its own.
@@ -110,6 +113,7 @@ impl Board {
             files: Mutex::default(),
             listings: Mutex::default(),
             appends: Mutex::default(),
+            holds: Mutex::default(),
         })
     }
 

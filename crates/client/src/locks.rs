@@ -1,0 +1,258 @@
+//! Locks of open files, kept by the file's home. Whoever waits for one has no request under way for
+//! longer than a moment: the home keeps the place in the queue, and is asked again and again.
+
+use crate::client::{Core, unexpected};
+use crate::file::File;
+use crate::route::Place;
+use aze_proto::limits::LOCKS_KEPT_MS;
+use aze_proto::message::{LockOutcome, LockSpace, LockSpec};
+use aze_proto::{Code, Failure, Identity, Ino, Reply, Request};
+use futures_util::future::{Either, select};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What became of a request for a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Locked {
+    /// It is held now.
+    Granted,
+    /// It is not, because of this one.
+    Held(LockSpec),
+    /// It is not, because waiting for it would never end.
+    Deadlock,
+    /// It is not, because its wait was ended.
+    Interrupted,
+}
+
+/// Owners that have, or may have, locks on files of this client.
+#[derive(Default)]
+pub(crate) struct LockOwners {
+    known: Mutex<BTreeSet<(Ino, LockSpace, u64)>>,
+    /// A task says to their homes that this client lives.
+    kept: Mutex<bool>,
+}
+
+impl LockOwners {
+    fn note(&self, ino: Ino, space: LockSpace, owner: u64) {
+        self.known.lock().insert((ino, space, owner));
+    }
+
+    fn is_known(&self, ino: Ino, space: LockSpace, owner: u64) -> bool {
+        self.known.lock().contains(&(ino, space, owner))
+    }
+
+    fn forget(&self, ino: Ino, space: LockSpace, owner: u64) {
+        self.known.lock().remove(&(ino, space, owner));
+    }
+}
+
+impl File {
+    /// Whether a lock could be had; if not, one that is in its way.
+    ///
+    /// # Errors
+    /// Those of every request; [`Code::Invalid`] for what is no regular file.
+    pub async fn test_lock(&self, lock: &LockSpec) -> Result<Option<LockSpec>, Failure> {
+        let request = Request::TestLock { ino: self.ino(), lock: *lock };
+        match self.core.ask_lock(&self.who, &request).await? {
+            LockOutcome::Granted => Ok(None),
+            LockOutcome::Held { by } => Ok(Some(by)),
+            other => Err(unexpected(&request, &Reply::LockIs { outcome: other })),
+        }
+    }
+
+    /// Locks at once or not at all. A lock replaces what its owner has of its range; for
+    /// [`LockSpace::Whole`] that is gone also if the new one cannot be had.
+    ///
+    /// # Errors
+    /// As [`File::test_lock`]; [`Code::Limit`] if the file has too many locks.
+    pub async fn try_lock(&self, lock: &LockSpec) -> Result<Locked, Failure> {
+        self.note_owner(lock);
+        let request = Request::SetLock { ino: self.ino(), lock: *lock, wait: None };
+        match self.core.ask_lock(&self.who, &request).await? {
+            LockOutcome::Granted => Ok(Locked::Granted),
+            LockOutcome::Held { by } => Ok(Locked::Held(by)),
+            other => Err(unexpected(&request, &Reply::LockIs { outcome: other })),
+        }
+    }
+
+    /// Locks, and waits for it until `stop` resolves. A lock that was granted just then is
+    /// [`Locked::Granted`] all the same. Dropping the future ends the wait, too, and unlocks the range,
+    /// since nobody could tell whether it had been granted.
+    ///
+    /// # Errors
+    /// As [`File::try_lock`]. A home that is out of reach for as long as a request is tried ends the
+    /// wait with its failure; then the range is unlocked.
+    pub async fn lock_unless(&self, lock: &LockSpec, stop: impl Future<Output = ()>) -> Result<Locked, Failure> {
+        self.note_owner(lock);
+        let (ino, wait) = (self.ino(), self.core.new_handle());
+        // Made before the request is sent, so that a place in the queue of which nobody heard is given up.
+        let mut waiting = Waiting { core: &self.core, who: &self.who, ino, lock: *lock, wait: Some(wait) };
+        let request = Request::SetLock { ino, lock: *lock, wait: Some(wait) };
+        let mut stop = pin!(stop);
+        match self.core.ask_lock(&self.who, &request).await? {
+            LockOutcome::Queued => {}
+            outcome => {
+                waiting.wait = None;
+                return settled(&request, outcome);
+            }
+        }
+        loop {
+            let request = Request::AwaitLock { ino, wait };
+            let asking = pin!(self.core.ask_lock(&self.who, &request));
+            let outcome = match select(asking, stop.as_mut()).await {
+                Either::Left((outcome, _)) => outcome?,
+                Either::Right(_) => {
+                    let cancel = Request::CancelLock { ino, wait };
+                    let outcome = self.core.ask_lock(&self.who, &cancel).await?;
+                    waiting.wait = None;
+                    return settled(&cancel, outcome);
+                }
+            };
+            if outcome != LockOutcome::Queued {
+                waiting.wait = None;
+                return settled(&request, outcome);
+            }
+        }
+    }
+
+    /// Unlocks what an owner has of a range, whose last byte is `end`.
+    ///
+    /// # Errors
+    /// Those of every request.
+    pub async fn unlock(&self, space: LockSpace, owner: u64, start: u64, end: u64) -> Result<(), Failure> {
+        self.core.unlock(&self.who, self.ino(), space, owner, start, end).await
+    }
+
+    /// Unlocks all that an owner has of this file: at a close, which is mostly no request at all.
+    ///
+    /// # Errors
+    /// Those of every request.
+    pub async fn unlock_owner(&self, space: LockSpace, owner: u64) -> Result<(), Failure> {
+        self.core.unlock_owner(&self.who, self.ino(), space, owner).await
+    }
+
+    /// Notes that an owner may have locks that must go with this open at the latest.
+    fn note_owner(&self, lock: &LockSpec) {
+        self.core.lock_owners.note(self.ino(), lock.space, lock.owner);
+        self.core.keep_locks();
+        self.lockers.lock().insert((lock.space, lock.owner));
+    }
+
+    /// Unlocks, in the background, what was locked through this open.
+    pub(crate) fn unlock_all_later(&self) {
+        let owners = std::mem::take(&mut *self.lockers.lock());
+        for (space, owner) in owners {
+            let (ino, who) = (self.ino(), self.who.clone());
+            if self.core.lock_owners.is_known(ino, space, owner) {
+                // What does not arrive ends with the last open of the file, or the session.
+                self.core.spawn(|core| async move { drop(core.unlock_owner(&who, ino, space, owner).await) });
+            }
+        }
+    }
+}
+
+fn settled(asked: &Request, outcome: LockOutcome) -> Result<Locked, Failure> {
+    match outcome {
+        LockOutcome::Granted => Ok(Locked::Granted),
+        LockOutcome::Held { by } => Ok(Locked::Held(by)),
+        LockOutcome::Deadlock => Ok(Locked::Deadlock),
+        LockOutcome::Cancelled => Ok(Locked::Interrupted),
+        LockOutcome::Queued => Err(unexpected(asked, &Reply::LockIs { outcome })),
+    }
+}
+
+impl Core {
+    /// Says to the homes of all locks that this client lives, for as long as it has any.
+    fn keep_locks(self: &Arc<Self>) {
+        if std::mem::replace(&mut *self.lock_owners.kept.lock(), true) {
+            return;
+        }
+        self.spawn(|core| async move {
+            loop {
+                core.io.sleep(Duration::from_millis(LOCKS_KEPT_MS)).await;
+                let mut kept = core.lock_owners.kept.lock();
+                let files: BTreeSet<Ino> = core.lock_owners.known.lock().iter().map(|(ino, ..)| *ino).collect();
+                *kept = !files.is_empty();
+                drop(kept);
+                if files.is_empty() {
+                    return;
+                }
+                let map = core.routes.read().map.clone();
+                let homes: BTreeSet<_> = files.iter().filter_map(|ino| map.server_of(ino.home())).collect();
+                for home in homes {
+                    // One that does not answer must not keep the others from hearing.
+                    core.spawn(|core| async move {
+                        let _ = core.ask_server(&Identity::default(), home, &Request::KeepLocks).await;
+                    });
+                }
+            }
+        });
+    }
+
+    async fn ask_lock(&self, who: &Identity, request: &Request) -> Result<LockOutcome, Failure> {
+        let ino = match request {
+            Request::SetLock { ino, .. }
+            | Request::TestLock { ino, .. }
+            | Request::AwaitLock { ino, .. }
+            | Request::CancelLock { ino, .. } => *ino,
+            other => return Err(Failure::new(Code::Internal, format!("{} is about no lock", other.name()))),
+        };
+        match self.ask(who, Place::Home(ino), request).await? {
+            Reply::LockIs { outcome } => Ok(outcome),
+            other => Err(unexpected(request, &other)),
+        }
+    }
+
+    async fn unlock(
+        &self,
+        who: &Identity,
+        ino: Ino,
+        space: LockSpace,
+        owner: u64,
+        start: u64,
+        end: u64,
+    ) -> Result<(), Failure> {
+        let request = Request::Unlock { ino, space, owner, start, end };
+        match self.ask(who, Place::Home(ino), &request).await? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&request, &other)),
+        }
+    }
+
+    async fn unlock_owner(&self, who: &Identity, ino: Ino, space: LockSpace, owner: u64) -> Result<(), Failure> {
+        if !self.lock_owners.is_known(ino, space, owner) {
+            return Ok(());
+        }
+        // Before the answer: what is locked from now on is noted anew.
+        self.lock_owners.forget(ino, space, owner);
+        self.unlock(who, ino, space, owner, 0, u64::MAX).await
+    }
+}
+
+/// A place in a queue.
+struct Waiting<'a> {
+    core: &'a Arc<Core>,
+    who: &'a Identity,
+    ino: Ino,
+    lock: LockSpec,
+    /// Its number, until it is known how it ended.
+    wait: Option<u64>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Some(wait) = self.wait else { return };
+        let (who, ino, lock) = (self.who.clone(), self.ino, self.lock);
+        self.core.spawn(|core| async move {
+            let cancelled = core.ask_lock(&who, &Request::CancelLock { ino, wait }).await;
+            if cancelled == Ok(LockOutcome::Granted) {
+                // Nobody knows that it was granted. If this fails it goes with the open.
+                let _ = core.unlock(&who, ino, lock.space, lock.owner, lock.start, lock.end).await;
+            }
+        });
+    }
+}

@@ -1,0 +1,166 @@
+//! Locks of files at their home. A request that must wait stays in the file's queue, without any
+//! task or thread: its client asks now and then what has become of it, and is answered at once when
+//! it is granted. What a session has locked goes when it unlocks it, has closed the file, or has ended
+//! and no server takes anything from it any more.
+
+use crate::dispatch::{Output, Work, then};
+use crate::lock_table::{FileLocks, LOCKS_PER_FILE_MAX, Lock, TooMany};
+use crate::shards::Names;
+use crate::state::Server;
+use crate::wait::Attempt;
+use aze_proto::message::{LockOutcome, LockSpec};
+use aze_proto::{Code, Failure, FileKind, Ino, Reply, Request, SessionId};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a question after a waiting request is held back at most: less than the silence after
+/// which it would be sent again.
+const ANSWER_TIME: Duration = Duration::from_millis(900);
+
+impl Server {
+    fn check_lockable(&self, names: &Names, ino: Ino, lock: &LockSpec) -> Result<(), Failure> {
+        let attr = &names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr;
+        if attr.kind != FileKind::File || lock.start > lock.end {
+            return Err(Failure::new(Code::Invalid, format!("a lock of inode {ino}, a {:?}: {lock:?}", attr.kind)));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_lock(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::SetLock { ino, lock, wait } = work.request else { unreachable!("dispatched by its kind") };
+        let mut names = self.cell(ino.home())?.names.lock();
+        self.check_lockable(&names, ino, &lock)?;
+        let locks = names.locks.entry(ino).or_default();
+        let outcome = locks.set(Lock { session: work.session, spec: lock }, wait);
+        drop_if_empty(&mut names, ino);
+        drop(names);
+        if matches!(outcome, Ok(LockOutcome::Granted | LockOutcome::Queued)) {
+            self.watch_session(work.session);
+        }
+        let outcome = outcome.map_err(|TooMany| {
+            let detail = format!("inode {ino}: {LOCKS_PER_FILE_MAX} locks, or as many requests that wait");
+            Failure::new(Code::Limit, detail)
+        })?;
+        Ok(Reply::LockIs { outcome }.into())
+    }
+
+    pub(crate) fn unlock(&self, work: &mut Work) -> Attempt<Output> {
+        let Request::Unlock { ino, space, owner, start, end } = work.request else {
+            unreachable!("dispatched by its kind")
+        };
+        let mut names = self.cell(ino.home())?.names.lock();
+        if let Some(locks) = names.locks.get_mut(&ino) {
+            locks.unlock(work.session, space, owner, start, end);
+            drop_if_empty(&mut names, ino);
+        } else if names.shard.inode(ino).is_none() {
+            return Err(self.gone(ino).into());
+        }
+        Ok(Reply::Done.into())
+    }
+
+    pub(crate) fn test_lock(&self, work: &Work) -> Attempt<Output> {
+        let Request::TestLock { ino, lock } = work.request else { unreachable!("dispatched by its kind") };
+        let names = self.cell(ino.home())?.names.lock();
+        self.check_lockable(&names, ino, &lock)?;
+        let lock = Lock { session: work.session, spec: lock };
+        let held = names.locks.get(&ino).and_then(|locks| locks.in_the_way(&lock));
+        let outcome = held.map_or(LockOutcome::Granted, |by| LockOutcome::Held { by });
+        Ok(Reply::LockIs { outcome }.into())
+    }
+
+    pub(crate) fn await_lock(self: &Arc<Self>, work: &Work) -> Attempt<Output> {
+        let Request::AwaitLock { ino, wait } = work.request else { unreachable!("dispatched by its kind") };
+        let mut names = self.cell(ino.home())?.names.lock();
+        if names.shard.inode(ino).is_none() {
+            return Err(self.gone(ino).into());
+        }
+        let session = work.session;
+        // Only a grant takes a request out of the queue without its session's doing.
+        let Some(granted) = names.locks.get_mut(&ino).and_then(|locks| locks.listen(session, wait)) else {
+            return Ok(Reply::LockIs { outcome: LockOutcome::Granted }.into());
+        };
+        drop(names);
+        let server = self.clone();
+        then(async move {
+            let outcome = match server.io.timeout(ANSWER_TIME, granted).await {
+                Some(Ok(())) => LockOutcome::Granted,
+                Some(Err(_)) => LockOutcome::Cancelled,
+                None => LockOutcome::Queued,
+            };
+            Ok(Reply::LockIs { outcome })
+        })
+    }
+
+    pub(crate) fn cancel_lock(&self, work: &mut Work) -> Attempt<Output> {
+        let Request::CancelLock { ino, wait } = work.request else { unreachable!("dispatched by its kind") };
+        let mut names = self.cell(ino.home())?.names.lock();
+        let cancelled = names.locks.get_mut(&ino).is_some_and(|locks| locks.cancel(work.session, wait));
+        drop_if_empty(&mut names, ino);
+        let outcome = if cancelled { LockOutcome::Cancelled } else { LockOutcome::Granted };
+        Ok(Reply::LockIs { outcome }.into())
+    }
+
+    /// Whether a session has or waits for locks of files with their home here.
+    pub(crate) fn has_locks(&self, session: SessionId) -> bool {
+        self.shards.iter().any(|cell| cell.names.lock().locks.values().any(|locks| locks.is_known(session)))
+    }
+
+    /// Drops what a session has locked here, now that nobody takes anything from it any more.
+    fn drop_locks(&self, session: SessionId) {
+        for cell in self.shards.iter() {
+            cell.names.lock().locks.retain(|_, locks| {
+                locks.forget(session);
+                !locks.is_empty()
+            });
+        }
+    }
+
+    /// After a session that has locks here has ended: tells every server to refuse it, and when all of
+    /// them do, the locks go. A write that is still on its way does not land after that.
+    pub(crate) fn free_locks(self: &Arc<Self>, session: SessionId) {
+        if !self.has_locks(session) || !self.sessions.begin_freeing(session) {
+            return;
+        }
+        let server = self.clone();
+        self.io.spawn(async move {
+            let fences = server.map().indexes().map(|index| {
+                let server = server.clone();
+                async move { server.ask_in_the_end(index, Request::FenceSession { session }).await }
+            });
+            futures_util::future::join_all(fences).await;
+            server.drop_locks(session);
+            server.sessions.end_freeing(session);
+        });
+    }
+
+    /// Refuses a session from now on; answers when none of its changes is under way here.
+    pub(crate) fn fence_session(self: &Arc<Self>, session: SessionId) -> Attempt<Output> {
+        self.end_session(session);
+        let server = self.clone();
+        then(async move {
+            loop {
+                let changed = server.sessions.next_finished();
+                let mut cells = server.shards.iter();
+                if !cells.any(|cell| cell.names.lock().has_running(session)) {
+                    return Ok(Reply::Done);
+                }
+                // Its end is a sign as well.
+                let _ = changed.await;
+            }
+        })
+    }
+}
+
+/// What is closed for good by a session is locked by it no longer.
+pub(crate) fn forget_locks(names: &mut Names, ino: Ino, session: SessionId) {
+    if let Some(locks) = names.locks.get_mut(&ino) {
+        locks.forget(session);
+        drop_if_empty(names, ino);
+    }
+}
+
+fn drop_if_empty(names: &mut Names, ino: Ino) {
+    if names.locks.get(&ino).is_some_and(FileLocks::is_empty) {
+        names.locks.remove(&ino);
+    }
+}
