@@ -72,11 +72,8 @@ impl File {
     pub async fn try_lock(&self, lock: &LockSpec) -> Result<Locked, Failure> {
         self.note_owner(lock);
         let request = Request::SetLock { ino: self.ino(), lock: *lock, wait: None };
-        match self.core.ask_lock(&self.who, &request).await? {
-            LockOutcome::Granted => Ok(Locked::Granted),
-            LockOutcome::Held { by } => Ok(Locked::Held(by)),
-            other => Err(unexpected(&request, &Reply::LockIs { outcome: other })),
-        }
+        let outcome = self.core.ask_lock(&self.who, &request).await?;
+        self.settled(&request, outcome)
     }
 
     /// Locks, and waits for it until `stop` resolves. A lock that was granted just then is
@@ -97,7 +94,7 @@ impl File {
             LockOutcome::Queued => {}
             outcome => {
                 waiting.wait = None;
-                return settled(&request, outcome);
+                return self.settled(&request, outcome);
             }
         }
         loop {
@@ -109,12 +106,12 @@ impl File {
                     let cancel = Request::CancelLock { ino, wait };
                     let outcome = self.core.ask_lock(&self.who, &cancel).await?;
                     waiting.wait = None;
-                    return settled(&cancel, outcome);
+                    return self.settled(&cancel, outcome);
                 }
             };
             if outcome != LockOutcome::Queued {
                 waiting.wait = None;
-                return settled(&request, outcome);
+                return self.settled(&request, outcome);
             }
         }
     }
@@ -135,6 +132,20 @@ impl File {
         self.core.unlock_owner(&self.who, self.ino(), space, owner).await
     }
 
+    fn settled(&self, asked: &Request, outcome: LockOutcome) -> Result<Locked, Failure> {
+        match outcome {
+            LockOutcome::Granted => {
+                // Whoever had the lock before may have written: contents that came with the open are old.
+                drop(self.core.contents.change(self.ino()));
+                Ok(Locked::Granted)
+            }
+            LockOutcome::Held { by } => Ok(Locked::Held(by)),
+            LockOutcome::Deadlock => Ok(Locked::Deadlock),
+            LockOutcome::Cancelled => Ok(Locked::Interrupted),
+            LockOutcome::Queued => Err(unexpected(asked, &Reply::LockIs { outcome })),
+        }
+    }
+
     /// Notes that an owner may have locks that must go with this open at the latest.
     fn note_owner(&self, lock: &LockSpec) {
         self.core.lock_owners.note(self.ino(), lock.space, lock.owner);
@@ -152,16 +163,6 @@ impl File {
                 self.core.spawn(|core| async move { drop(core.unlock_owner(&who, ino, space, owner).await) });
             }
         }
-    }
-}
-
-fn settled(asked: &Request, outcome: LockOutcome) -> Result<Locked, Failure> {
-    match outcome {
-        LockOutcome::Granted => Ok(Locked::Granted),
-        LockOutcome::Held { by } => Ok(Locked::Held(by)),
-        LockOutcome::Deadlock => Ok(Locked::Deadlock),
-        LockOutcome::Cancelled => Ok(Locked::Interrupted),
-        LockOutcome::Queued => Err(unexpected(asked, &Reply::LockIs { outcome })),
     }
 }
 
