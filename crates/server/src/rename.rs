@@ -317,10 +317,7 @@ impl Server {
     /// After the decision: the new name first, then the old one goes.
     async fn complete(self: &Arc<Self>, plan: &Arc<Move>, entry: &EntryValue) -> Result<Reply, Failure> {
         if entry.kind == FileKind::Directory && plan.changes_parent() {
-            let moved = Request::SetParent { ino: entry.ino, parent: plan.to_parent };
-            if self.ask_shard(entry.ino.home(), moved.clone()).await.is_err() {
-                self.persist_shard(entry.ino.home(), moved);
-            }
+            self.tell_parent(entry.ino, plan.to_parent).await;
         }
         match self.ask_shard(plan.new_shard(self.config.shards), plan.commit()).await {
             Ok(_) => {
@@ -338,6 +335,15 @@ impl Server {
         }
     }
 
+    /// Tells a directory's home where its name is; until it has understood, if it does not answer at
+    /// once. To be called while the name is locked, so that no later move is overtaken.
+    async fn tell_parent(self: &Arc<Self>, dir: Ino, parent: Ino) {
+        let moved = Request::SetParent { ino: dir, parent };
+        if self.ask_shard(dir.home(), moved.clone()).await.is_err() {
+            self.persist_shard(dir.home(), moved);
+        }
+    }
+
     /// Goes on until the new name's server confirms, or has restarted empty: then the new name went
     /// with it, and the old one stays.
     async fn complete_later(self: &Arc<Self>, plan: &Move, entry: &EntryValue) {
@@ -350,19 +356,22 @@ impl Server {
         while !self.is_stopping() {
             self.io.sleep(DECISION_PATIENCE).await;
             if incarnation() != before {
-                return self.keep_source(plan);
+                return self.keep_source(plan, entry).await;
             }
             match self.ask_shard(shard, plan.commit()).await {
                 Ok(_) => return self.remove_source(plan, entry),
                 // It has restarted, and this server has not heard of it yet.
-                Err(failure) if failure.code == Code::Lost => return self.keep_source(plan),
+                Err(failure) if failure.code == Code::Lost => return self.keep_source(plan, entry).await,
                 Err(_) => {}
             }
         }
     }
 
     /// The end of a rename whose new name is lost: the old one stays.
-    fn keep_source(&self, plan: &Move) {
+    async fn keep_source(self: &Arc<Self>, plan: &Move, entry: &EntryValue) {
+        if entry.kind == FileKind::Directory && plan.changes_parent() {
+            self.tell_parent(entry.ino, plan.from.parent).await;
+        }
         self.transactions.end(plan.tx);
         self.unlock_source(plan);
     }
@@ -515,13 +524,12 @@ impl Server {
         self.io.spawn(async move {
             loop {
                 server.io.sleep(DECISION_PATIENCE).await;
-                let locked = server.shards.get(shard).is_some_and(|cell| {
+                let lock = server.shards.get(shard).and_then(|cell| {
                     let names = cell.names.lock();
-                    names.shard.lock_of(&key).is_some_and(|lock| lock.tx == tx)
+                    names.shard.lock_of(&key).filter(|lock| lock.tx == tx).cloned()
                 });
-                if !locked || server.is_stopping() {
-                    return;
-                }
+                let Some(lock) = lock.filter(|_| !server.is_stopping()) else { return };
+                let moved = (lock.kind == FileKind::Directory).then_some(lock.ino);
                 let restarted = server.map().server(coordinator).is_some_and(|info| info.incarnation != incarnation);
                 let outcome = match server.ask(coordinator, ShardId(0), Request::TxOutcome { tx }).await {
                     // The old name went with its server: the new one is the only one left. But a
@@ -530,6 +538,10 @@ impl Server {
                     Ok(Reply::TxIs { committed }) => committed,
                     _ => None,
                 };
+                if let Some(dir) = moved.filter(|_| restarted && outcome == Some(true)) {
+                    // Its coordinator may have died before it could say so.
+                    server.tell_parent(dir, key.parent).await;
+                }
                 let settled = match outcome {
                     Some(true) => server.commit(tx, key.parent, &key.name, &Stamp::default()),
                     Some(false) => server.abort(tx, key.parent, &key.name),

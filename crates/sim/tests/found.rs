@@ -207,6 +207,8 @@ const SEEDS: &[(u64, &str)] = &[
     (931, "a path over a link that goes away is stale"),
     // The coordinator of a rename died before it could say that the directory in the way is full: its
     // other side took the rename for decided and replaced the directory with all that was in it.
+    // Later: it died before it could tell the moved directory's home of its new parent, and the other
+    // side, which finished the rename, did not either.
     (9143, "a full directory is replaced by a rename whose coordinator died"),
 ];
 
