@@ -1,6 +1,7 @@
 //! Appends: the file's home chooses the place, so that those of all clients come one after the other.
 
 use crate::client::unexpected;
+use crate::data::until_sound;
 use crate::file::File;
 use crate::route::{Knowing, Place, Question};
 use aze_proto::limits::APPEND_BYTES_MAX;
@@ -22,12 +23,7 @@ impl File {
             return Err(Failure::new(Code::Limit, detail));
         }
         let request = Request::Append { ino: self.ino(), sums: piece_sums(0, data) };
-        let reply = match self.ask_append(&request, data).await {
-            // Bytes that were damaged on the way have had no effect: once more.
-            Err(failure) if failure.code == Code::Corrupt => self.ask_append(&request, data).await,
-            first => first,
-        };
-        match reply? {
+        match until_sound(|| self.ask_append(&request, data)).await? {
             Reply::Appended { attr, offset } => {
                 self.inode.learn(&attr);
                 Ok(offset)

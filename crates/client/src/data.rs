@@ -8,7 +8,7 @@ use crate::file::File;
 use crate::flight::FLIGHT_BYTES_MAX;
 use crate::inodes::ReportNow;
 use crate::route::{Knowing, Place, Question};
-use aze_proto::limits::FILE_BYTES_MAX;
+use aze_proto::limits::{DAMAGED_TRIES_MAX, FILE_BYTES_MAX};
 use aze_proto::place::{Span, spans};
 use aze_proto::sum::{block_sum, piece_sums, pieces};
 use aze_proto::{Attr, Code, Failure, Refusal, Reply, Request, ServerIndex};
@@ -103,12 +103,7 @@ impl File {
             sums: piece_sums(u64::from(span.offset), data),
         };
         let _permit = self.core.fly(data.len()).await?;
-        let reply = match self.ask_chunk(attr, span.chunk, &request, data).await {
-            // Bytes that were damaged on the way have had no effect: once more.
-            Err(failure) if failure.code == Code::Corrupt => self.ask_chunk(attr, span.chunk, &request, data).await,
-            first => first,
-        };
-        match reply?.0 {
+        match until_sound(|| self.ask_chunk(attr, span.chunk, &request, data)).await?.0 {
             Reply::Written { attr } => {
                 if let Some(attr) = attr {
                     self.inode.learn(&attr);
@@ -160,7 +155,7 @@ impl File {
     ///
     /// # Errors
     /// [`Code::Invalid`] if not open for reading; [`Code::Corrupt`] if a chunk does not match its
-    /// checksums even when it is read a second time.
+    /// checksums however often it is read.
     pub async fn read_into(&self, offset: u64, buf: &mut [u8]) -> Result<usize, Failure> {
         self.check_open_for(self.access().read, "reading")?;
         let until = self.core.patience();
@@ -232,8 +227,8 @@ impl File {
         let (ino, generation, born) = (attr.ino, attr.generation, attr.born);
         let request = Request::Read { ino, generation, born, chunk, offset, len: len as u32 };
         let _permit = self.core.fly(len).await?;
-        // A second look tells what was damaged on the way from what is damaged in the store.
-        for _ in 0..2 {
+        // Further looks tell what was damaged on the way from what is damaged in the store.
+        for _ in 0..DAMAGED_TRIES_MAX {
             let (reply, bytes) = self.ask_chunk(attr, chunk, &request, &[]).await?;
             let Reply::Data { start, sums, size } = reply else {
                 return Err(unexpected(&request, &reply));
@@ -250,11 +245,26 @@ impl File {
         let index = map.server_of(map.chunk_shard(attr, chunk)).unwrap_or(ServerIndex(u16::MAX));
         let host = map.server(index).map_or("an unknown node", |server| &server.host);
         let detail = format!(
-            "chunk {chunk} of inode {} from server {index} on {host} does not match its checksums, read twice",
+            "chunk {chunk} of inode {} from server {index} on {host} does not match its checksums, read {DAMAGED_TRIES_MAX} times",
             attr.ino
         );
         Failure::new(Code::Corrupt, detail)
     }
+}
+
+/// Asks until the bytes sent arrive as they were: those that were damaged on the way have had no effect.
+pub(crate) async fn until_sound<T, F>(mut ask: impl FnMut() -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    let mut result = ask().await;
+    for _ in 1..DAMAGED_TRIES_MAX {
+        match result {
+            Err(failure) if failure.code == Code::Corrupt => result = ask().await,
+            other => return other,
+        }
+    }
+    result
 }
 
 /// Fills `part`, which begins at `offset`, with what was sent from `start` on; the rest is a hole.

@@ -83,6 +83,11 @@ pub const NAMESPACE_CHANGES_KEPT: usize = 4096;
 /// Entries that one page of a listing holds at most.
 pub const LIST_ENTRIES_MAX: usize = 4096;
 
+/// Times that bytes damaged on their way are sent before damage is reported. A network that damages one
+/// packet in a hundred of those that its own checksums let pass does so four times in a row once in a
+/// hundred million; damage in a store is there every time.
+pub const DAMAGED_TRIES_MAX: u32 = 4;
+
 /// A number that changes when a constant above that both ends must share changes.
 pub fn fingerprint() -> u64 {
     let shared = [

@@ -8,7 +8,7 @@ use crate::wait::{Attempt, Stop, Wait};
 use aze_meta::access;
 use aze_meta::op::CUTS_PENDING_MAX;
 use aze_meta::{AttrSet, Op, Stamp};
-use aze_proto::limits::{APPEND_BYTES_MAX, FILE_BYTES_MAX};
+use aze_proto::limits::{APPEND_BYTES_MAX, DAMAGED_TRIES_MAX, FILE_BYTES_MAX};
 use aze_proto::place::{Span, chunk_shard, spans};
 use aze_proto::sum::{first_mismatch, piece_sums};
 use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Reply, Request, ShardId};
@@ -156,15 +156,17 @@ impl Server {
             .map()
             .server_of(shard)
             .ok_or_else(|| Failure::new(Code::Internal, format!("shard {shard} is on no server")))?;
-        // Time is left to answer in, before whoever asked takes the silence for that of a dead server.
-        let left_ns = append.deadline_ns.saturating_sub(self.io.mono_ns());
-        let deadline = self.config.deadline.min(Duration::from_nanos(left_ns / 2));
-        let stored = match self.ask_other(server, shard, write.clone(), data, deadline).await {
-            // Bytes that were damaged on the way have had no effect: once more.
-            Err(failure) if failure.code == Code::Corrupt => self.ask_other(server, shard, write, data, deadline).await,
-            first => first,
-        };
-        stored.map(drop)
+        let mut tries = 1;
+        loop {
+            // Time is left to answer in, before whoever asked takes the silence for that of a dead server.
+            let left_ns = append.deadline_ns.saturating_sub(self.io.mono_ns());
+            let deadline = self.config.deadline.min(Duration::from_nanos(left_ns / 2));
+            match self.ask_other(server, shard, write.clone(), data, deadline).await {
+                // Bytes that were damaged on the way have had no effect: once more.
+                Err(failure) if failure.code == Code::Corrupt && tries < DAMAGED_TRIES_MAX => tries += 1,
+                stored => return stored.map(drop),
+            }
+        }
     }
 
     /// All of it is stored: from now on it counts.

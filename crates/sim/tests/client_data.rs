@@ -262,3 +262,20 @@ fn a_part_that_fails_fails_the_call_and_shows_nothing_short() {
         file.write(lost as u64 * CHUNK, &[]).await.expect("nothing is written");
     });
 }
+
+/// Two damaged frames in a row were reported as damage in the store.
+#[test]
+fn what_is_damaged_on_the_way_twice_in_a_row_is_sent_again() {
+    with_cluster(3, |cluster, client| async move {
+        let file = create(&client, Ino::ROOT, "f").await;
+        cluster.sim.set_faults(Faults { flip_ppm: 100_000, ..Faults::default() });
+        for round in 0..150 {
+            let data = data_of(round, 0, 2 * CHUNK as usize);
+            file.write(0, &data).await.expect("a write of an open file");
+            let read = file.read(0, data.len()).await.expect("a read of an open file");
+            assert!(read == data, "round {round}");
+            file.append(&data[..5000]).await.expect("an append to an open file");
+            client.truncate(&ROOT, file.ino(), 0, None).await.expect("root may truncate");
+        }
+    });
+}
