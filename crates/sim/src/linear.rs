@@ -62,11 +62,13 @@ struct State {
 struct Search<'a> {
     events: &'a [Event],
     known: BTreeSet<Id>,
+    losses: bool,
 }
 
 /// Looks for an order, through at most `budget` states. Answers that say nothing about reads are
-/// left out by the caller or here.
-pub fn check(base: Id, events: &[Event], budget: usize) -> Verdict {
+/// left out by the caller or here. With `losses` servers have restarted empty: a rename that was never
+/// confirmed may be undone, since its new name went with its server and what is moved must not be lost.
+pub fn check(base: Id, events: &[Event], budget: usize, losses: bool) -> Verdict {
     let mut events: Vec<Event> = events.iter().filter(|event| !says_nothing(event)).cloned().collect();
     events.sort_by_key(|event| event.invoked);
     for event in events.iter_mut().filter(|event| event.ret == Ret::Unknown) {
@@ -76,7 +78,7 @@ pub fn check(base: Id, events: &[Event], budget: usize) -> Verdict {
         Ret::Entry { id, created: true, .. } => Some(id),
         _ => None,
     });
-    let search = Search { events: &events, known: known.chain([base]).collect() };
+    let search = Search { events: &events, known: known.chain([base]).collect(), losses };
     search.run(State { done: vec![false; events.len()], walks: BTreeMap::new(), tree: Tree::new(base) }, budget)
 }
 
@@ -111,6 +113,7 @@ impl Search<'_> {
             if seen.len() > budget {
                 return Verdict::Undecided;
             }
+            stack.extend(state.tree.undone().into_iter().map(|tree| State { tree, ..state.clone() }));
             // The last one pushed is tried first: what returned earliest probably came first.
             let mut candidates = self.candidates(&state);
             candidates.sort_by_key(|index| std::cmp::Reverse(self.events[*index].returned));
@@ -174,9 +177,12 @@ impl Search<'_> {
             for next in
                 tree.answer(&event.op, &event.ret, crate::tree::UNSEEN + index as Id, &|id| self.known.contains(&id))
             {
-                let mut state = State { tree: next, ..state.clone() };
-                state.done[index] = true;
-                stack.push(state);
+                let mut next = State { tree: next, ..state.clone() };
+                if self.losses && event.ret == Ret::Unknown {
+                    next.tree.may_be_undone(&event.op, &tree);
+                }
+                next.done[index] = true;
+                stack.push(next);
             }
         }
     }
@@ -290,7 +296,11 @@ mod tests {
     }
 
     fn verdict(events: &[Event]) -> bool {
-        match check(BASE, events, 10_000) {
+        verdict_with(events, false)
+    }
+
+    fn verdict_with(events: &[Event], losses: bool) -> bool {
+        match check(BASE, events, 10_000, losses) {
             Verdict::Linearizable => true,
             Verdict::Impossible(_) => false,
             Verdict::Undecided => panic!("so small a history is decided"),
@@ -340,6 +350,20 @@ mod tests {
         ]));
         assert!(verdict(&[begin.clone(), rename(Ret::Unknown, 3, 4), lookup(0, Some(10), 5, 6)]));
         assert!(!verdict(&[begin, rename(Ret::Unknown, 3, 4), lookup(1, Some(10), 5, 6), lookup(0, Some(10), 7, 8)]));
+    }
+
+    /// The new name's server restarted empty before it could confirm: the old name stays. Whoever had
+    /// seen the new one sees the old one again; never both, and only where servers lose things.
+    #[test]
+    fn a_rename_whose_new_name_was_lost_is_undone() {
+        let seen = [create(0, 10, 1, 2), rename(Ret::Unknown, 3, 4), lookup(1, Some(10), 5, 6)];
+        let with = |last: &[Event], losses| verdict_with(&[seen.as_slice(), last].concat(), losses);
+        let back = [lookup(0, None, 7, 8), lookup(0, Some(10), 9, 10)];
+        assert!(with(&back, true) && !with(&back, false));
+        assert!(!with(&[lookup(0, Some(10), 7, 8), lookup(1, Some(10), 9, 10)], true), "both names");
+        assert!(!with(&[lookup(0, Some(10), 7, 8), lookup(0, None, 9, 10)], true), "back and gone again");
+        let confirmed = [create(0, 10, 1, 2), rename(Ret::Done, 3, 4), lookup(0, Some(10), 5, 6)];
+        assert!(!verdict_with(&confirmed, true), "a confirmed rename is never undone");
     }
 
     #[test]

@@ -223,7 +223,7 @@ async fn heal(cluster: &Arc<Cluster>, board: &Arc<Board>) {
 fn judge_names(board: &Board) -> bool {
     let mut decided = true;
     for area in board.areas() {
-        match check(area.base, &area.events, SEARCH_BUDGET) {
+        match check(area.base, &area.events, SEARCH_BUDGET, board.mix() == Mix::Restarts) {
             Verdict::Linearizable => {}
             Verdict::Undecided => decided = false,
             Verdict::Impossible(why) => board.violation(format!("names: {why}")),

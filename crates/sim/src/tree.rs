@@ -27,6 +27,16 @@ pub struct Tree {
     pub entries: BTreeMap<(Id, NameIndex), (Id, FileKind)>,
     /// Directories that are alive, each with its parent.
     pub dirs: BTreeMap<Id, Id>,
+    /// Renames that nobody heard confirmed, as far as they may yet be undone.
+    pub unconfirmed: Vec<Unconfirmed>,
+}
+
+/// A rename whose new name may go with its server before that has confirmed it: the old one is back then.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Unconfirmed {
+    from: (Id, NameIndex),
+    to: (Id, NameIndex),
+    moved: Id,
 }
 
 /// What was asked.
@@ -66,7 +76,7 @@ pub enum Ret {
 impl Tree {
     /// An empty tree.
     pub fn new(base: Id) -> Tree {
-        Tree { base, entries: BTreeMap::new(), dirs: BTreeMap::from([(base, base)]) }
+        Tree { base, entries: BTreeMap::new(), dirs: BTreeMap::from([(base, base)]), unconfirmed: Vec::new() }
     }
 
     /// One step along a path.
@@ -103,6 +113,9 @@ impl Tree {
             entries.into_iter().map(|((dir, name), (to, kind))| ((rename(dir), name), (rename(to), kind))).collect();
         let dirs = std::mem::take(&mut self.dirs);
         self.dirs = dirs.into_iter().map(|(dir, parent)| (rename(dir), rename(parent))).collect();
+        for Unconfirmed { from, to, moved } in &mut self.unconfirmed {
+            (from.0, to.0, *moved) = (rename(from.0), rename(to.0), rename(*moved));
+        }
     }
 
     /// Directories whose number nobody has seen.
@@ -214,6 +227,33 @@ impl Tree {
             Op::Rename { dir, name, to_dir, to_name, .. } => next.rename((*dir, *name), (*to_dir, *to_name)),
         }
         next
+    }
+
+    /// Remembers, if `op` is a rename that has made this of `before`, that it may be undone.
+    pub fn may_be_undone(&mut self, op: &Op, before: &Tree) {
+        let Op::Rename { dir, name, to_dir, to_name, .. } = *op else { return };
+        if let Some((moved, _)) = before.entries.get(&(dir, name))
+            && self.entries != before.entries
+        {
+            self.unconfirmed.push(Unconfirmed { from: (dir, name), to: (to_dir, to_name), moved: *moved });
+        }
+    }
+
+    /// The states in which one of the unconfirmed renames is undone.
+    pub fn undone(&self) -> Vec<Tree> {
+        let undo = |(index, Unconfirmed { from, to, moved }): (usize, &Unconfirmed)| {
+            let there = self.entries.get(to).filter(|there| there.0 == *moved && !self.entries.contains_key(from));
+            let (id, kind) = *there?;
+            let mut next = self.clone();
+            next.unconfirmed.remove(index);
+            next.entries.remove(to);
+            next.entries.insert(*from, (id, kind));
+            if kind == FileKind::Directory {
+                next.dirs.insert(id, from.0);
+            }
+            Some(next)
+        };
+        self.unconfirmed.iter().enumerate().filter_map(undo).collect()
     }
 
     fn remove(&mut self, key: (Id, NameIndex)) {

@@ -205,6 +205,11 @@ const SEEDS: &[(u64, &str)] = &[
     (741, "a rename of a name that is there finds none"),
     // A symbolic link on a path was removed between its name and its target being read: ESTALE.
     (931, "a path over a link that goes away is stale"),
+    // Two frames with the same bytes were damaged one after the other: damage in memory was reported.
+    (6012, "data damaged twice on the way are an error"),
+    // The server of a new name restarted empty after somebody had seen that name and before it could
+    // confirm it. The old name stays, so that the file keeps one: the model took that for a violation.
+    (2910, "the old name of a rename is back when the new one is lost"),
     // The coordinator of a rename died before it could say that the directory in the way is full: its
     // other side took the rename for decided and replaced the directory with all that was in it.
     // Later: it died before it could tell the moved directory's home of its new parent, and the other
