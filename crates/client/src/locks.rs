@@ -73,7 +73,7 @@ impl File {
         self.note_owner(lock);
         let request = Request::SetLock { ino: self.ino(), lock: *lock, wait: None };
         let outcome = self.core.ask_lock(&self.who, &request).await?;
-        self.settled(&request, outcome)
+        self.settled(lock, &request, outcome)
     }
 
     /// Locks, and waits for it until `stop` resolves. A lock that was granted just then is
@@ -94,7 +94,7 @@ impl File {
             LockOutcome::Queued => {}
             outcome => {
                 waiting.wait = None;
-                return self.settled(&request, outcome);
+                return self.settled(lock, &request, outcome);
             }
         }
         loop {
@@ -106,12 +106,12 @@ impl File {
                     let cancel = Request::CancelLock { ino, wait };
                     let outcome = self.core.ask_lock(&self.who, &cancel).await?;
                     waiting.wait = None;
-                    return self.settled(&cancel, outcome);
+                    return self.settled(lock, &cancel, outcome);
                 }
             };
             if outcome != LockOutcome::Queued {
                 waiting.wait = None;
-                return self.settled(&request, outcome);
+                return self.settled(lock, &request, outcome);
             }
         }
     }
@@ -129,12 +129,16 @@ impl File {
     /// # Errors
     /// Those of every request.
     pub async fn unlock_owner(&self, space: LockSpace, owner: u64) -> Result<(), Failure> {
+        // What it locks from now on may be through another open, and outlive this one.
+        self.lockers.lock().remove(&(space, owner));
         self.core.unlock_owner(&self.who, self.ino(), space, owner).await
     }
 
-    fn settled(&self, asked: &Request, outcome: LockOutcome) -> Result<Locked, Failure> {
+    fn settled(&self, lock: &LockSpec, asked: &Request, outcome: LockOutcome) -> Result<Locked, Failure> {
         match outcome {
             LockOutcome::Granted => {
+                // Its owner may have unlocked everything while this was under way.
+                self.note_owner(lock);
                 // Whoever had the lock before may have written: contents that came with the open are old.
                 drop(self.core.contents.change(self.ino()));
                 Ok(Locked::Granted)

@@ -47,6 +47,9 @@ pub mod op {
     pub const READDIR: u32 = 28;
     pub const RELEASEDIR: u32 = 29;
     pub const FSYNCDIR: u32 = 30;
+    pub const GETLK: u32 = 31;
+    pub const SETLK: u32 = 32;
+    pub const SETLKW: u32 = 33;
     pub const CREATE: u32 = 35;
     pub const INTERRUPT: u32 = 36;
     pub const DESTROY: u32 = 38;
@@ -59,9 +62,11 @@ pub mod op {
 /// What is agreed on at the start: bits of `fuse_init_in` and `fuse_init_out`, `flags2` above `flags`.
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
+    pub const POSIX_LOCKS: u64 = 1 << 1;
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const BIG_WRITES: u64 = 1 << 5;
     pub const DONT_MASK: u64 = 1 << 6;
+    pub const FLOCK_LOCKS: u64 = 1 << 10;
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
@@ -93,6 +98,14 @@ pub mod set {
 pub mod fopen {
     pub const DIRECT_IO: u32 = 1 << 0;
     pub const KEEP_CACHE: u32 = 1 << 1;
+}
+
+/// What a request for a lock is about.
+pub mod lk {
+    /// The whole file, for flock(2).
+    pub const FLOCK: u32 = 1 << 0;
+    /// Last byte of what is locked up to the end of the file.
+    pub const END: u64 = i64::MAX as u64;
 }
 
 /// Messages that answer no request; they stand where a reply has its error.

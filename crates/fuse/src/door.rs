@@ -9,6 +9,7 @@ use crate::device::Device;
 use crate::handles::Handles;
 use crate::identity::{self, Callers};
 use crate::journal::Journal;
+use crate::locks::Locks;
 use crate::reply::Errno;
 use crate::stream::Stream;
 use crate::told::Told;
@@ -38,9 +39,13 @@ pub struct Door {
     pub streams: Handles<Stream>,
     /// What the kernel was told of files.
     pub told: Told,
-    device: Arc<Device>,
+    /// Who has locks or waits for some.
+    pub locks: Locks,
+    /// The mount's device.
+    pub device: Arc<Device>,
     runtime: Arc<Runtime>,
-    io: Io,
+    /// Clock and tasks.
+    pub io: Io,
     /// Where failures are told.
     pub journal: Journal,
 }
@@ -55,6 +60,7 @@ impl Door {
             files: Handles::default(),
             streams: Handles::default(),
             told: Told::default(),
+            locks: Locks::default(),
             device,
             client,
             runtime,
@@ -69,10 +75,13 @@ impl Door {
         ino: u64,
         answer: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Errno> {
-        self.runtime.block_on(answer).map_err(|failure| {
-            self.journal.note(format_args!("{operation} {}", ino), &failure);
-            translate::errno(&failure)
-        })
+        self.runtime.block_on(answer).map_err(|failure| self.noted(operation, ino, &failure))
+    }
+
+    /// The number of a failure, of which the log is told.
+    pub fn noted(&self, operation: &str, ino: u64, failure: &Failure) -> Errno {
+        self.journal.note(format_args!("{operation} {ino}"), failure);
+        translate::errno(failure)
     }
 
     /// An open file.

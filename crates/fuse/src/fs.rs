@@ -4,6 +4,7 @@
 use crate::VALIDITY;
 use crate::abi::{Args, Header, Out, fopen, op, set};
 use crate::door::{Door, Entry, ino, new_file};
+use crate::locks;
 use crate::reply::Errno;
 use crate::stream::Stream;
 use crate::told::Version;
@@ -41,8 +42,7 @@ pub fn act(door: &Door, header: &Header, args: Args<'_>, out: &mut Out) -> Outco
         op::LOOKUP => lookup(door, header, args, out),
         // Inodes are known by their number: nothing is kept for as long as the kernel knows one.
         op::FORGET | op::BATCH_FORGET | op::NOTIFY_REPLY => Ok(Done::Silently),
-        // What is under way has a deadline, and is finished.
-        op::INTERRUPT => Ok(Done::Silently),
+        op::INTERRUPT => interrupt(door, args),
         op::GETATTR => attributes(out, door.attr(header, header.node)),
         op::SETATTR => setattr(door, header, args, out),
         op::READLINK => readlink(door, header, out),
@@ -69,6 +69,8 @@ pub fn act(door: &Door, header: &Header, args: Args<'_>, out: &mut Out) -> Outco
         op::GETXATTR => xattr::get(door, header, args, out).map(|()| Done::Now),
         op::LISTXATTR => xattr::list(door, header, args, out).map(|()| Done::Now),
         op::REMOVEXATTR => xattr::remove(door, header, args).map(|()| Done::Now),
+        op::GETLK => locks::test(door, header, args, out).map(|()| Done::Now),
+        op::SETLK => locks::set(door, header, args).map(|()| Done::Now),
         op::DESTROY => Ok(Done::Now),
         // The kernel does without, in its own way or by telling the caller.
         _ => Err(Errno(libc::ENOSYS)),
@@ -258,9 +260,22 @@ fn write(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Out
     Ok(Done::Now)
 }
 
+/// A program is no longer to wait. Only what may wait without bound takes notice: the rest has a
+/// deadline, and is finished.
+fn interrupt(door: &Door, mut args: Args<'_>) -> Outcome {
+    door.locks.interrupt(args.u64()?);
+    Ok(Done::Silently)
+}
+
 fn flush(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
-    let file = door.file(args.u64()?)?;
-    door.serve("flush of", header.node, file.flush_for_close())?;
+    let handle = args.u64()?;
+    args.skip(8)?;
+    let kernel_owner = args.u64()?;
+    let file = door.file(handle)?;
+    let flushed = door.serve("flush of", header.node, file.flush_for_close());
+    // Locks go with the first descriptor that their process closes, whatever became of the data.
+    let unlocked = locks::closed(door, header, handle, kernel_owner, &file);
+    flushed.and(unlocked)?;
     Ok(Done::Now)
 }
 
@@ -277,7 +292,10 @@ fn fsyncdir(door: &Door, header: &Header) -> Outcome {
 }
 
 fn release(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
-    let file = door.files.remove(args.u64()?).ok_or(Errno(libc::EBADF))?;
+    let handle = args.u64()?;
+    let file = door.files.remove(handle).ok_or(Errno(libc::EBADF))?;
+    door.locks.released(header.node, handle);
+    // Unlocks what was locked through it, too.
     door.serve("close of", header.node, file.close())?;
     Ok(Done::Now)
 }

@@ -15,6 +15,7 @@ mod fs;
 mod handles;
 mod identity;
 mod journal;
+mod locks;
 mod mounting;
 mod reply;
 mod session;

@@ -10,6 +10,7 @@ use crate::abi::{self, Args, Header, Out, init, op};
 use crate::device::{Came, Device};
 use crate::door::Door;
 use crate::fs::{self, Done};
+use crate::locks;
 use crate::reply::{Errno, Reply};
 use crate::{REQUEST_BYTES, THREADS_MAX};
 use parking_lot::{Condvar, Mutex};
@@ -31,6 +32,8 @@ const REQUEST_ROOM: usize = 4096;
 const WANTED: u64 = init::ASYNC_READ
     | init::BIG_WRITES
     | init::MAX_PAGES
+    | init::POSIX_LOCKS
+    | init::FLOCK_LOCKS
     | init::PARALLEL_DIROPS
     | init::DO_READDIRPLUS
     | init::READDIRPLUS_AUTO
@@ -186,6 +189,8 @@ impl Session {
         while crew.workers > 0 {
             self.left.wait(&mut crew);
         }
+        // Whoever waits for a lock does so for a program that this mount no longer has.
+        self.door.locks.end();
         crew.failure.take().map_or(Ok(()), Err)
     }
 
@@ -280,6 +285,9 @@ impl Session {
 
 /// Has a request done and answers it.
 fn answer(door: &Arc<Door>, header: &Header, args: Args<'_>, out: &mut Out, reply: Reply) {
+    if header.opcode == op::SETLKW {
+        return locks::set_or_wait(door, header, args, reply);
+    }
     let done = match fs::act(door, header, args, out) {
         Ok(Done::Silently) => return reply.not_owed(),
         Ok(done) => done,
