@@ -63,6 +63,17 @@ for number in range(100):
     os.pwrite(descriptor, b'changed', 200_000)
     os.close(descriptor)
     assert data(f'{reader}/f')[200_000:] == b'changed', number
+# Also while the old one is open, and there for whoever has it.
+for number in range(20):
+    make(P('f'), b'old')
+    kept = os.open(f'{mounts[1]}/f', os.O_RDONLY)
+    make(P('new'), b'new')
+    os.rename(P('new'), P('f'))
+    with open(f'{mounts[1]}/f', 'r+b') as opened:
+        assert opened.read() == b'new', number
+    assert data(f'/proc/self/fd/{kept}') == b'old', number
+    assert os.pread(kept, 10, 0) == b'old', number
+    os.close(kept)
 make(P('gone'))
 os.stat(f'{mounts[1]}/gone')
 os.unlink(P('gone'))

@@ -10,6 +10,7 @@ use crate::handles::Handles;
 use crate::identity::{self, Callers};
 use crate::journal::Journal;
 use crate::locks::Locks;
+use crate::nameless::Nameless;
 use crate::reply::Errno;
 use crate::stream::Stream;
 use crate::told::Told;
@@ -41,6 +42,8 @@ pub struct Door {
     pub told: Told,
     /// Who has locks or waits for some.
     pub locks: Locks,
+    /// Who opens what has no name any more.
+    nameless: Nameless,
     /// The mount's device.
     pub device: Arc<Device>,
     runtime: Arc<Runtime>,
@@ -61,6 +64,7 @@ impl Door {
             streams: Handles::default(),
             told: Told::default(),
             locks: Locks::default(),
+            nameless: Nameless::default(),
             device,
             client,
             runtime,
@@ -152,6 +156,9 @@ impl Door {
                 0 => self.client.open_with_contents(&who, ino(target), access(flags)).await?,
                 _ => self.client.open(&who, ino(target), access(flags)).await?,
             };
+            if self.nameless.refuses(request.pid, &file.attr()) {
+                return Err(Failure::new(Code::Stale, "it has lost its last name"));
+            }
             if flags & libc::O_TRUNC != 0 {
                 self.client.truncate(&who, ino(target), 0, Some(&file)).await?;
             }

@@ -17,6 +17,7 @@ mod identity;
 mod journal;
 mod locks;
 mod mounting;
+mod nameless;
 mod reply;
 mod session;
 pub mod signals;
