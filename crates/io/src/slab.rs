@@ -89,6 +89,7 @@ impl std::error::Error for SlabError {
 /// in address order, and is then kept until the slab and all its frames are dropped.
 pub struct Slab {
     region: Arc<Region>,
+    bases: u32,
     pool: Pool,
     ahead: Arc<Ahead>,
 }
@@ -101,17 +102,36 @@ impl Slab {
     /// [`SlabError::Capacity`] for a capacity out of range; [`SlabError::System`] if the system
     /// refuses.
     pub fn new(capacity_bytes: u64) -> Result<Arc<Slab>, SlabError> {
+        Slab::over(capacity_bytes, 1)
+    }
+
+    /// As [`Slab::new`], but twice the capacity may be allocated until [`Slab::end_excess`] is called:
+    /// for bringing back what once fitted, whose frames may not fit in another order.
+    ///
+    /// # Errors
+    /// As [`Slab::new`].
+    pub fn with_excess(capacity_bytes: u64) -> Result<Arc<Slab>, SlabError> {
+        Slab::over(capacity_bytes, 2)
+    }
+
+    fn over(capacity_bytes: u64, times: u32) -> Result<Arc<Slab>, SlabError> {
         let out_of_range = || SlabError::Capacity(capacity_bytes);
-        if capacity_bytes > CAPACITY_BYTES_MAX {
+        if capacity_bytes > CAPACITY_BYTES_MAX / u64::from(times) {
             return Err(out_of_range());
         }
         let bases = u32::try_from(capacity_bytes / BASE_BYTES as u64).map_err(|_| out_of_range())?;
         if bases == 0 {
             return Err(out_of_range());
         }
-        let region = Arc::new(Region::new(bases as usize * BASE_BYTES)?);
-        let ahead = Arc::new(Ahead::new(region.clone()));
-        Ok(Arc::new(Slab { region, pool: Pool::new(bases), ahead }))
+        let region = Arc::new(Region::new((bases * times) as usize * BASE_BYTES)?);
+        let ahead = Arc::new(Ahead::new(region.clone(), u64::from(bases) * BASE_BYTES as u64));
+        Ok(Arc::new(Slab { region, bases, pool: Pool::new(bases * times), ahead }))
+    }
+
+    /// From now on no more than the capacity is given out. What is allocated beyond it stays, and is
+    /// not given out again when it comes back.
+    pub fn end_excess(&self) {
+        self.pool.limit(self.bases);
     }
 
     /// A frame of `class`, or `None` if the slab is full. Never blocks for long, and prefers the
@@ -127,7 +147,7 @@ impl Slab {
 
     /// Bytes that could be allocated altogether.
     pub fn capacity_bytes(&self) -> u64 {
-        self.region.bytes() as u64
+        u64::from(self.bases) * BASE_BYTES as u64
     }
 
     /// Bytes in frames that are owned now; exact while no other thread allocates or frees.

@@ -45,14 +45,16 @@ const ROOT_MODE: u32 = 0o755;
 /// Addresses that cannot be listened on, memory that cannot be had, a keeper that does not answer.
 pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr])) -> Result<Arc<Server>, Failure> {
     ShardTable::modular(config.shards, config.servers).map_err(|why| Failure::new(Code::Invalid, why))?;
-    let slab = Slab::new(config.capacity_bytes).map_err(|why| {
+    // What is read from a journal once fitted, in another order.
+    let set_aside = if config.storage.is_some() { Slab::with_excess } else { Slab::new };
+    let slab = set_aside(config.capacity_bytes).map_err(|why| {
         Failure::new(Code::NoSpace, format!("setting aside {} bytes of memory: {why}", config.capacity_bytes))
     })?;
     if config.fault_ahead_bytes > 0 {
         slab.fault_ahead(config.fault_ahead_bytes)
             .map_err(|why| Failure::new(Code::NoSpace, format!("faulting in memory ahead of its use: {why}")))?;
     }
-    let store = Store::new(slab);
+    let store = Store::new(slab.clone());
     let mut kept = None;
     let lasting = match &config.storage {
         None => None,
@@ -61,6 +63,7 @@ pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr])) -> R
                 .map_err(|why| Failure::new(Code::Invalid, why))?;
             let expected = Server::manifest(&config, io.random_u64());
             let lasting = Lasting::open(&io, storage, expected, &mut image).await?;
+            slab.end_excess();
             kept = Some(image);
             Some(lasting)
         }

@@ -25,6 +25,20 @@ fn what_was_promised_is_there_after_every_end() {
     assert!(failures.is_empty(), "{} of {count} seeds failed\n{}", failures.len(), failures.join("\n"));
 }
 
+/// Seeds that failed, and why; each was seen to fail without its fix.
+const FOUND: &[(u64, &str)] = &[
+    // What had fitted into a server's memory did not when the journal was read: frames are given out in
+    // another order then.
+    (911, "a volume that is nearly full does not start again"),
+];
+
+#[test]
+fn seeds_that_failed_pass() {
+    for (seed, story) in FOUND {
+        assert_eq!(run(&LastingPlan::of(*seed), false), [] as [String; 0], "seed {seed}: {story}");
+    }
+}
+
 /// Seeds within which a removed protection must be noticed.
 const SABOTAGED_SEEDS: u64 = 300;
 

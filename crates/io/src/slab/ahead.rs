@@ -21,6 +21,8 @@ const NICE_LOWEST: i32 = 19;
 /// How far the region was used and faulted in.
 pub(super) struct Ahead {
     region: Arc<Region>,
+    /// Nothing is faulted in from here on.
+    end: u64,
     /// The end of what was ever allocated, in bytes from the region's beginning.
     used_end: AtomicU64,
     /// The end of what is faulted in, at least by the thread.
@@ -41,9 +43,10 @@ struct State {
 }
 
 impl Ahead {
-    pub(super) fn new(region: Arc<Region>) -> Self {
+    pub(super) fn new(region: Arc<Region>, end: u64) -> Self {
         Ahead {
             region,
+            end,
             used_end: AtomicU64::new(0),
             faulted_end: AtomicU64::new(0),
             wake_at: AtomicU64::new(u64::MAX),
@@ -112,7 +115,7 @@ impl Ahead {
     /// The next range to fault in, as offset and length; if none, arranges to be woken when
     /// there is.
     fn missing(&self, window_bytes: u64) -> Option<(usize, usize)> {
-        let capacity = self.region.bytes() as u64;
+        let capacity = self.end;
         // One step more than asked for, so that the window still stands when the thread wakes.
         let reach = window_bytes.saturating_add(STEP_BYTES);
         loop {

@@ -42,6 +42,8 @@ pub(super) struct Pool {
     /// orders the accesses; atomic because shards own bases next to each other.
     /// Zeros at first, from pages that cost nothing until a base near is cut.
     cuts: Box<[Cut]>,
+    /// Bases from this one on are not given out, nor kept when they come back.
+    limit: AtomicU32,
 }
 
 struct Whole {
@@ -106,6 +108,16 @@ impl Pool {
             }),
             // SAFETY: a `Cut` is made of atomic integers, for which all-zero bytes are valid.
             cuts: unsafe { cuts.assume_init() },
+            limit: AtomicU32::new(bases),
+        }
+    }
+
+    /// From now on only the first `bases` are given out; others are gone once they are free.
+    pub(super) fn limit(&self, bases: u32) {
+        self.limit.store(bases, Relaxed);
+        self.whole.lock().recycled.retain(|base| *base < bases);
+        for shard in &self.shards {
+            shard.bases.lock().spares.retain(|base| *base < bases);
         }
     }
 
@@ -150,7 +162,7 @@ impl Pool {
         }
         let mut whole = self.whole.lock();
         let base = whole.fresh;
-        if base as usize == self.cuts.len() {
+        if base >= self.limit.load(Relaxed) {
             return None;
         }
         whole.fresh += 1;
@@ -162,6 +174,9 @@ impl Pool {
     }
 
     fn free_base(&self, own: usize, base: u32) {
+        if base >= self.limit.load(Relaxed) {
+            return;
+        }
         let mut bases = self.shards[own].bases.lock();
         if bases.spares.len() < SPARES_MAX {
             bases.spares.push(base);

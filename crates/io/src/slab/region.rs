@@ -54,10 +54,6 @@ impl Region {
         Ok(Region { start, bytes, file })
     }
 
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// The address of the `len` bytes at `offset`, all of them mapped.
     pub(super) fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.bytes), "the range lies in the region");

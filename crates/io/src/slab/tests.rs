@@ -188,3 +188,17 @@ fn the_thread_that_goes_ahead_ends_with_the_slab() {
     drop(slab);
     wait_until("it ended and the region is unmapped", || region.strong_count() == 0);
 }
+
+#[test]
+fn what_is_beyond_the_capacity_is_given_out_once() {
+    let slab = Slab::with_excess(4 * BASE_BYTES as u64).expect("a slab");
+    let mut owned: Vec<Frame> = std::iter::from_fn(|| slab.allocate(FrameClass::K64)).collect();
+    assert_eq!((owned.len(), slab.capacity_bytes()), (8, 4 * BASE_BYTES as u64));
+    // Some come back before the end of the excess, some after.
+    owned.truncate(7);
+    slab.end_excess();
+    owned.truncate(5);
+    assert!(slab.allocate(FrameClass::K4).is_none());
+    drop(owned);
+    assert_merged(&slab);
+}
