@@ -2,9 +2,9 @@
 //! drop pages and reopen the same files on two mounts at once, and read `/proc` of themselves, which
 //! waits for the lock on their memory.
 //!
-//! An earlier mount read `/proc/PID/stat` of callers to learn where they run. That takes the lock on
-//! the memory of a program whose page fault waits for this very mount: both waited for ever, and so
-//! did everybody who looked at the program. The work is done by a process of its own; whoever watches
+//! A mount that reads `/proc/PID/cmdline` of its callers would take the lock on the memory of a
+//! program whose page fault waits for this very mount: both would wait for ever, and so
+//! would everybody who looks at the program. The work is done by a process of its own; whoever watches
 //! it breaks the connections by way of fusectl should it not end, so that nothing stays behind.
 
 use aze_tests::{Place, run};
