@@ -22,6 +22,11 @@ use std::sync::Arc;
 /// direct I/O. Enough to keep every server of a large volume busy with one stream.
 const BACKGROUND_MAX: u16 = 64;
 
+/// Workers for each core that stay though there is nothing to do. One program keeps two busy, since the
+/// kernel does not wait for the end of a file's release before it asks for the next; with one to spare
+/// for each of those, none is started and ended again for a single request.
+const IDLE_FOR_EACH_CORE: usize = 4;
+
 /// Bytes of a page, as the kernel counts them in requests.
 const PAGE_BYTES: u32 = 4096;
 
@@ -172,7 +177,7 @@ impl Session {
     pub fn start(door: Arc<Door>, device: Arc<Device>, workers_max: usize) -> io::Result<Arc<Session>> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let workers_max = workers_max.clamp(1, THREADS_MAX);
-        let idle_max = cores.min(workers_max);
+        let idle_max = (IDLE_FOR_EACH_CORE * cores).min(workers_max);
         let (crew, left) = (Mutex::default(), Condvar::new());
         let session = Arc::new(Session { door, device, workers_max, idle_max, crew, left });
         session.crew.lock().workers += 1;
