@@ -76,6 +76,34 @@ fn up_prints_one_line_and_down_leaves_nothing() {
     assert_eq!(traces(&place), before);
 }
 
+/// Every client on the node takes some descriptors of a server, and the usual soft limit is 1,024.
+#[test]
+fn servers_may_open_as_many_files_as_the_system_allows() {
+    use std::os::unix::process::CommandExt;
+    let place = Place::new();
+    let mut up = place.command(&["up", "--name", "narrow", "--servers", "1"]);
+    let limit = |soft: &mut libc::rlimit| {
+        // SAFETY: `soft` lives until the call returns.
+        (unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, soft) }, soft.rlim_max)
+    };
+    let mut mine = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let (_, allowed) = limit(&mut mine);
+    let narrow = libc::rlimit { rlim_cur: 100, rlim_max: allowed };
+    // SAFETY: between fork and exec only setrlimit(2) is called, with a copy of two numbers.
+    unsafe {
+        up.pre_exec(move || match libc::setrlimit(libc::RLIMIT_NOFILE, &narrow) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        })
+    };
+    run(&mut up);
+    let pid = pids(&place, "narrow")[0];
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("limits of a server");
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit of open files");
+    let numbers: Vec<u64> = files.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert_eq!(numbers, [allowed, allowed], "{files}");
+}
+
 #[test]
 fn files_go_in_and_out_equal_by_every_way() {
     let mut place = Place::new();

@@ -43,6 +43,7 @@ pub fn run(_args: &Args) -> Outcome<Exit> {
     // made of us, has left the shell's reach already.
     let _ = sys::leave_session();
     sys::ignore(libc::SIGHUP);
+    sys::open_as_many_files_as_allowed();
     let mut line = String::new();
     std::io::stdin()
         .lock()

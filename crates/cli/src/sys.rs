@@ -44,6 +44,18 @@ pub fn ignore(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
+/// Allows this process as many open files as the system lets it have (getrlimit(2)). Where it cannot,
+/// fewer clients can be connected at one time, and those refused say so.
+pub fn open_as_many_files_as_allowed() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` lives until the call returns.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0 {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: as above.
+        let _may_be_refused = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+    }
+}
+
 /// Sends `signal` to one process; signal 0 only asks whether that is possible.
 pub fn signal(pid: u32, signal: i32) -> io::Result<()> {
     // Zero and negative numbers would mean whole groups of processes.
