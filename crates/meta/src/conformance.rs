@@ -1,6 +1,7 @@
 //! What every implementation of [`Tables`] has to do, as one suite that each of them runs in its
 //! tests: the answers of rows kept in plain lists, over a few thousand changes.
 
+use crate::Rare;
 use crate::tables::{EntryKey, EntryValue, Inode, Lock, PendingCut, Role, Tables};
 use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, ServerIndex, ShardId, Time, TxId};
 use aze_proto::{Attr, FileKind, Name, NameHash};
@@ -111,14 +112,14 @@ fn cut<K: PartialEq, V>(rows: &mut Vec<(K, V)>, key: &K) -> Option<V> {
 fn update<T: Tables>(tables: &mut T, model: &mut Model, ino: Ino, step: u64) {
     let found = tables.update_inode(ino, |inode| {
         inode.attr.size += step;
-        inode.cuts.push(PendingCut { generation: Generation(1), length: step });
+        inode.rare.change(|parts| parts.cuts.push(PendingCut { generation: Generation(1), length: step }));
         inode.attr.size
     });
     let row = model.inodes.iter_mut().find(|(known, _)| *known == ino);
     assert_eq!(found.is_some(), row.is_some());
     if let Some((_, inode)) = row {
         inode.attr.size += step;
-        inode.cuts.push(PendingCut { generation: Generation(1), length: step });
+        inode.rare.change(|parts| parts.cuts.push(PendingCut { generation: Generation(1), length: step }));
         assert_eq!(found, Some(inode.attr.size));
         assert_eq!(tables.inode(ino), Some(&*inode));
     }
@@ -165,7 +166,7 @@ fn key(parent: u64, hash: u64, name: &[u8]) -> EntryKey {
     EntryKey { parent: Ino(parent), hash, name: Name::new(name).expect("a name") }
 }
 
-fn inode(number: u64, step: u64) -> Inode {
+pub(crate) fn inode(number: u64, step: u64) -> Inode {
     let time = Time(step);
     let attr = Attr {
         ino: Ino(number),
@@ -187,7 +188,7 @@ fn inode(number: u64, step: u64) -> Inode {
         wide: false,
         parent: Ino(0),
     };
-    Inode { attr, target: vec![b'x'; (step % 50) as usize], cuts: Vec::new(), rare: Default::default() }
+    Inode { attr, rare: Rare::of_target(vec![b'x'; (step % 50) as usize]) }
 }
 
 fn lock(step: u64) -> Lock {

@@ -75,7 +75,7 @@ impl Shard<PlainTables> {
         for (key, value) in entries {
             parts[next()].entries.push(EntryRow { key: key.clone(), value: *value });
         }
-        for inode in inodes.values() {
+        for inode in inodes.iter() {
             parts[next()].inodes.push(inode.clone());
         }
         for (key, lock) in locks {

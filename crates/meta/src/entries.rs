@@ -290,6 +290,6 @@ impl NewFile {
             wide: false,
             parent: if directory { parent } else { Ino(0) },
         };
-        Inode { attr, target, cuts: Vec::new(), rare: Rare::default() }
+        Inode { attr, rare: Rare::of_target(target) }
     }
 }

@@ -52,14 +52,16 @@ impl<T: Tables> Shard<T> {
         let generation =
             raised.ok_or_else(|| Failure::new(Code::Limit, format!("inode {ino} has been truncated 2^32 times")))?;
         // An older cut that left as much or more is covered by this one.
-        let kept = inode.cuts.iter().filter(|cut| cut.length < size).count();
+        let kept = inode.rare.get().cuts.iter().filter(|cut| cut.length < size).count();
         if kept >= CUTS_PENDING_MAX {
             let detail = format!("{kept} truncations of inode {ino} wait for servers of its data");
             return Err(Failure::new(Code::Busy, detail));
         }
         self.change(ino, |inode| {
-            inode.cuts.truncate(kept);
-            inode.cuts.push(PendingCut { generation, length: size });
+            inode.rare.change(|parts| {
+                parts.cuts.truncate(kept);
+                parts.cuts.push(PendingCut { generation, length: size });
+            });
             let attr = &mut inode.attr;
             attr.generation = generation;
             attr.size = size;
@@ -70,7 +72,8 @@ impl<T: Tables> Shard<T> {
 
     pub(crate) fn cut_done(&mut self, ino: Ino, generation: Generation) -> Step {
         self.here(ino)?;
-        let (_, effects) = self.change(ino, |inode| inode.cuts.retain(|cut| cut.generation > generation))?;
+        let (_, effects) =
+            self.change(ino, |inode| inode.rare.change(|parts| parts.cuts.retain(|cut| cut.generation > generation)))?;
         Ok((Reply::Done, effects))
     }
 

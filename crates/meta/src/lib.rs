@@ -15,6 +15,7 @@ mod entries;
 mod inodes;
 pub mod links;
 pub mod op;
+mod pages;
 pub mod rare;
 pub mod shard;
 pub mod tables;

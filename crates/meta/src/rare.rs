@@ -1,5 +1,6 @@
 //! What few inodes have, apart, so that it costs the many others one pointer.
 
+use crate::tables::PendingCut;
 use crate::xattr::Xattr;
 use aze_proto::ids::{ShardId, TxId};
 use aze_proto::wire::{Input, Malformed, Wire};
@@ -20,6 +21,12 @@ wire_struct! {
     /// All of it.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct Parts {
+        /// A symlink's target; empty for other kinds.
+        pub target: Vec<u8>,
+        /// Truncations not yet acknowledged everywhere, oldest first, of strictly growing
+        /// length: an older one that a newer one covers is dropped. At most
+        /// [`crate::op::CUTS_PENDING_MAX`].
+        pub cuts: Vec<PendingCut>,
         /// Names that are counted and not yet known to be made.
         pub links: Vec<PendingLink>,
         /// Names that went, of which those who removed them have no answer yet: so that the same
@@ -30,13 +37,23 @@ wire_struct! {
     }
 }
 
-static NOTHING: Parts = Parts { links: Vec::new(), dropped: Vec::new(), xattrs: Vec::new() };
+static NOTHING: Parts =
+    Parts { target: Vec::new(), cuts: Vec::new(), links: Vec::new(), dropped: Vec::new(), xattrs: Vec::new() };
 
 /// What few inodes have; nearly always nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rare(Option<Box<Parts>>);
 
 impl Rare {
+    /// A symlink's: its target.
+    pub(crate) fn of_target(target: Vec<u8>) -> Rare {
+        let mut rare = Rare::default();
+        if !target.is_empty() {
+            rare.change(|parts| parts.target = target);
+        }
+        rare
+    }
+
     /// What there is.
     pub fn get(&self) -> &Parts {
         self.0.as_deref().unwrap_or(&NOTHING)

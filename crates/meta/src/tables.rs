@@ -4,6 +4,7 @@
 //! every implementation has to pass.
 
 use crate::Rare;
+use crate::pages::InodePages;
 use aze_proto::ids::{Generation, Incarnation, Ino, ServerIndex, TxId};
 use aze_proto::{Attr, FileKind, Name, NameHash, wire_enum, wire_struct};
 use std::collections::BTreeMap;
@@ -57,12 +58,6 @@ wire_struct! {
     pub struct Inode {
         /// Its attributes.
         pub attr: Attr,
-        /// A symlink's target; empty for other kinds.
-        pub target: Vec<u8>,
-        /// Truncations not yet acknowledged everywhere, oldest first, of strictly growing
-        /// length: an older one that a newer one covers is dropped. At most
-        /// [`crate::op::CUTS_PENDING_MAX`].
-        pub cuts: Vec<PendingCut>,
         /// What few inodes have.
         pub rare: Rare,
     }
@@ -71,14 +66,14 @@ wire_struct! {
 impl Inode {
     /// An inode of which there is no more than its attributes.
     pub fn of(attr: Attr) -> Inode {
-        Inode { attr, target: Vec::new(), cuts: Vec::new(), rare: Rare::default() }
+        Inode { attr, rare: Rare::default() }
     }
 
     /// The length beyond which a data server that has seen generation `have` must drop what it
     /// holds before it serves the generation of now: the least length of all truncations since.
     /// `u64::MAX` if there was none that it could have missed.
     pub fn cut_since(&self, have: Generation) -> u64 {
-        self.cuts.iter().filter(|cut| cut.generation > have).map(|cut| cut.length).min().unwrap_or(u64::MAX)
+        self.rare.get().cuts.iter().filter(|cut| cut.generation > have).map(|cut| cut.length).min().unwrap_or(u64::MAX)
     }
 }
 
@@ -156,7 +151,7 @@ pub trait Tables {
 #[derive(Clone, Debug, Default)]
 pub struct PlainTables {
     pub(crate) entries: BTreeMap<EntryKey, EntryValue>,
-    pub(crate) inodes: BTreeMap<Ino, Inode>,
+    pub(crate) inodes: InodePages,
     pub(crate) locks: BTreeMap<EntryKey, Lock>,
 }
 
@@ -195,23 +190,23 @@ impl Tables for PlainTables {
     }
 
     fn inode(&self, ino: Ino) -> Option<&Inode> {
-        self.inodes.get(&ino)
+        self.inodes.get(ino)
     }
 
     fn insert_inode(&mut self, inode: Inode) -> Option<Inode> {
-        self.inodes.insert(inode.attr.ino, inode)
+        self.inodes.insert(inode)
     }
 
     fn update_inode<R>(&mut self, ino: Ino, change: impl FnOnce(&mut Inode) -> R) -> Option<R> {
-        self.inodes.get_mut(&ino).map(change)
+        self.inodes.get_mut(ino).map(change)
     }
 
     fn remove_inode(&mut self, ino: Ino) -> Option<Inode> {
-        self.inodes.remove(&ino)
+        self.inodes.remove(ino)
     }
 
     fn inodes(&self) -> impl Iterator<Item = &Inode> {
-        self.inodes.values()
+        self.inodes.iter()
     }
 
     fn inode_count(&self) -> u64 {

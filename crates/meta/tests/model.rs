@@ -463,7 +463,7 @@ impl Model {
         assert_eq!(shard.inodes(), self.nodes.len() as u64);
         for node in &self.nodes {
             let inode = shard.inode(node.attr.ino).expect("the inode is in the model");
-            assert_eq!((&inode.attr, &inode.target), (&node.attr, &node.target));
+            assert_eq!((&inode.attr, &inode.rare.get().target), (&node.attr, &node.target));
             let mut xattrs = node.xattrs.clone();
             xattrs.sort_by(|a, b| a.name.cmp(&b.name));
             assert_eq!(inode.rare.get().xattrs, xattrs);

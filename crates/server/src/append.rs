@@ -102,9 +102,13 @@ impl Server {
         let Some(end) = end else {
             return Err(Failure::new(Code::TooLarge, format!("a file has at most {FILE_BYTES_MAX} bytes")));
         };
-        if inode.cuts.len() + 1 >= CUTS_PENDING_MAX {
+        if inode.rare.get().cuts.len() + 1 >= CUTS_PENDING_MAX {
             // If this append failed, what was stored of it could not be cut off.
-            let detail = format!("{} truncations of inode {} wait for servers of its data", inode.cuts.len(), attr.ino);
+            let detail = format!(
+                "{} truncations of inode {} wait for servers of its data",
+                inode.rare.get().cuts.len(),
+                attr.ino
+            );
             return Err(Failure::new(Code::Busy, detail));
         }
         if end > attr.chunk_bytes() && !attr.wide {

@@ -260,7 +260,7 @@ impl Server {
         if inode.attr.kind != FileKind::Symlink {
             return Err(Failure::new(Code::Invalid, "not a symbolic link").into());
         }
-        Ok(Reply::Target { target: aze_proto::wire::Blob(inode.target.clone()) }.into())
+        Ok(Reply::Target { target: aze_proto::wire::Blob(inode.rare.get().target.clone()) }.into())
     }
 
     pub(crate) fn holders(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {

@@ -296,8 +296,10 @@ impl Server {
         for cell in self.shards.iter() {
             let open: Vec<(aze_proto::Attr, u64)> = {
                 let names = cell.names.lock();
-                let cut =
-                    names.shard.all_inodes().filter_map(|inode| Some((inode.attr.clone(), inode.cuts.last()?.length)));
+                let cut = names
+                    .shard
+                    .all_inodes()
+                    .filter_map(|inode| Some((inode.attr.clone(), inode.rare.get().cuts.last()?.length)));
                 cut.collect()
             };
             for (attr, length) in open {
