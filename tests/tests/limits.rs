@@ -1,7 +1,7 @@
 //! The edges of files and volumes: very long files, and volumes that are full.
 
-use aze_tests::Place;
 use aze_tests::python::python;
+use aze_tests::{Place, long};
 
 #[test]
 fn files_reach_beyond_a_terabyte() {
@@ -67,4 +67,43 @@ again = fill(P('a'))
 assert abs(again - whole) < 8 << 20, (again, whole)
 "#;
     python(program, &[&mnt]);
+}
+
+/// A directory of many entries: listed whole, with positions that stay valid while others change it.
+#[test]
+fn a_large_directory_is_listed_while_it_changes() {
+    let entries = if long() { 1_000_000 } else { 20_000 };
+    let mut place = Place::new();
+    place.allow(std::time::Duration::from_secs(if long() { 1_200 } else { 120 }));
+    place.up(&["--servers", "3"]);
+    let (mnt, other) = (place.mount(), place.mount());
+    place.aze(&["mkdir", "aze:/d"]).ok();
+    for first in (0..entries).step_by(10_000) {
+        let names = (first..first + 10_000).map(|number| format!("aze:/d/{number:07}"));
+        let words: Vec<String> = ["touch".to_owned()].into_iter().chain(names).collect();
+        place.aze(&words).ok();
+    }
+    assert_eq!(place.aze(&["ls", "aze:/d"]).ok().out.lines().count(), entries);
+    let program = r#"
+one, two, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+names = ['%07d' % number for number in range(count)]
+assert sorted(entry.name for entry in os.scandir(f'{one}/d')) == names
+assert os.stat(f'{one}/d').st_size == count
+# Half listed, then changed through the other mount, then the rest.
+listing = os.scandir(f'{one}/d')
+seen = [next(listing).name for _ in range(count // 2)]
+gone = set(names[::count // 500])
+for name in gone:
+    os.unlink(f'{two}/d/{name}')
+for number in range(500):
+    make(f'{two}/d/new{number}')
+seen += [entry.name for entry in listing]
+assert len(seen) == len(set(seen)), 'nothing is returned twice'
+all_names = set(names)
+assert all_names - gone <= set(seen), 'what existed throughout is returned'
+assert not [name for name in seen if name not in all_names and not name.startswith('new')]
+"#;
+    python(program, &[&mnt, &other, entries.to_string().as_ref()]);
+    place.aze(&["rm", "-r", "aze:/d"]).ok();
+    assert_eq!(place.aze(&["ls", "aze:/"]).ok().out, "");
 }
