@@ -45,9 +45,7 @@ fn fio_finds_what_it_has_written() {
     }
 }
 
-/// What stress-ng has for file systems and needs nothing that a mount of an ordinary user lacks. Its
-/// "fsize" is left out: where fallocate is refused it writes zeros itself, and when its time is up it
-/// stops writing and takes that for a call that succeeded beyond the limit.
+/// What stress-ng has for file systems and needs nothing that a mount of an ordinary user lacks.
 const STRESSORS: &[&str] = &[
     "access",
     "chdir",
@@ -65,6 +63,7 @@ const STRESSORS: &[&str] = &[
     "filename",
     "flock",
     "fpunch",
+    "fsize",
     "fstat",
     "getdent",
     "hdd",
@@ -82,6 +81,7 @@ const STRESSORS: &[&str] = &[
     "sync-file",
     "touch",
     "utime",
+    "xattr",
 ];
 
 #[test]

@@ -129,13 +129,13 @@ impl File {
     }
 
     /// Tells the home what was or will be written beyond chunk 0.
-    async fn report(&self, attr: &Attr, end: u64, wide: bool) -> Result<Attr, Failure> {
+    pub(crate) async fn report(&self, attr: &Attr, end: u64, wide: bool) -> Result<Attr, Failure> {
         let request = Request::Report { ino: attr.ino, generation: attr.generation, end, wide };
         let reply = self.core.ask(&self.who, Place::Home(attr.ino), &request).await?;
         self.core.attributes(&request, reply)
     }
 
-    async fn refresh(&self) -> Result<Attr, Failure> {
+    pub(crate) async fn refresh(&self) -> Result<Attr, Failure> {
         self.core.fetch_attr(&self.who, self.ino(), false).await
     }
 

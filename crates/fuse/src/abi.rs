@@ -55,8 +55,10 @@ pub mod op {
     pub const DESTROY: u32 = 38;
     pub const NOTIFY_REPLY: u32 = 41;
     pub const BATCH_FORGET: u32 = 42;
+    pub const FALLOCATE: u32 = 43;
     pub const READDIRPLUS: u32 = 44;
     pub const RENAME2: u32 = 45;
+    pub const LSEEK: u32 = 46;
 }
 
 /// What is agreed on at the start: bits of `fuse_init_in` and `fuse_init_out`, `flags2` above `flags`.

@@ -6,6 +6,7 @@ use crate::abi::{Args, Header, Out, fopen, op, set};
 use crate::door::{Door, Entry, ino, new_file};
 use crate::locks;
 use crate::reply::Errno;
+use crate::space;
 use crate::stream::Stream;
 use crate::told::Version;
 use crate::translate;
@@ -69,6 +70,8 @@ pub fn act(door: &Door, header: &Header, args: Args<'_>, out: &mut Out) -> Outco
         op::GETXATTR => xattr::get(door, header, args, out).map(|()| Done::Now),
         op::LISTXATTR => xattr::list(door, header, args, out).map(|()| Done::Now),
         op::REMOVEXATTR => xattr::remove(door, header, args).map(|()| Done::Now),
+        op::FALLOCATE => space::fallocate(door, header, args).map(|()| Done::Now),
+        op::LSEEK => space::lseek(door, header, args, out).map(|()| Done::Now),
         op::GETLK => locks::test(door, header, args, out).map(|()| Done::Now),
         op::SETLK => locks::set(door, header, args).map(|()| Done::Now),
         op::DESTROY => Ok(Done::Now),

@@ -21,6 +21,7 @@ mod nameless;
 mod reply;
 mod session;
 pub mod signals;
+mod space;
 mod stream;
 mod told;
 mod translate;

@@ -204,6 +204,32 @@ wire_enum! {
         /// Home. Without a value the attribute is removed. Reply: `Attributes`, or `Done` for the
         /// access control lists of a directory.
         102 = SetXattr { ino: Ino, name: Blob, value: Option<Blob>, how: XattrHow },
+        /// Chunk. Zeros are stored in the range wherever nothing is, or with `zero` everywhere, so that
+        /// later writes to it need no more memory. Reply: `Done`.
+        103 = Reserve {
+            ino: Ino,
+            generation: Generation,
+            born: MapEpoch,
+            chunk: u64,
+            offset: u32,
+            len: u32,
+            zero: bool,
+            chunk_bits: u8,
+        },
+        /// Chunk, and all others of the file in the same shard. What the file has from byte `start` to
+        /// `end` becomes zeros, and gives its memory back where whole units are meant. Reply: `Done`.
+        104 = Punch {
+            ino: Ino,
+            generation: Generation,
+            born: MapEpoch,
+            chunk: u64,
+            start: u64,
+            end: u64,
+            chunk_bits: u8,
+        },
+        /// Server. Where in the file the first byte is, from `offset` on, that is stored on this server,
+        /// or with `hole` that belongs here and is not. Reply: `SoughtIs`.
+        105 = Seek { ino: Ino, generation: Generation, born: MapEpoch, offset: u64, hole: bool, chunk_bits: u8 },
         /// Server: refuse this session from now on. Answered when none of its changes is under way here
         /// any more. Reply: `Done`.
         70 = FenceSession { session: SessionId },
@@ -278,6 +304,8 @@ impl Request {
                 | Request::SetParent { .. }
                 | Request::CloseDir { .. }
                 | Request::Append { .. }
+                | Request::Reserve { .. }
+                | Request::Punch { .. }
                 | Request::SetLock { .. }
                 | Request::Unlock { .. }
                 | Request::CancelLock { .. }
@@ -288,9 +316,18 @@ impl Request {
     /// contents is outdated from then on.
     pub fn changes_contents_of(&self) -> Option<Ino> {
         match self {
-            Request::Write { ino, .. } | Request::Truncate { ino, .. } | Request::Append { ino, .. } => Some(*ino),
+            Request::Write { ino, .. }
+            | Request::Truncate { ino, .. }
+            | Request::Append { ino, .. }
+            | Request::Reserve { ino, .. }
+            | Request::Punch { ino, .. } => Some(*ino),
             _ => None,
         }
+    }
+
+    /// Whether its outcome is remembered with the data of its shard, not with the names.
+    pub fn changes_chunks(&self) -> bool {
+        matches!(self, Request::Write { .. } | Request::Reserve { .. } | Request::Punch { .. })
     }
 
     /// Whether only servers of the volume may ask it: those with tags from 40 to 99.
@@ -349,6 +386,7 @@ impl Request {
                 | Request::Sync
                 | Request::FenceSession { .. }
                 | Request::KeepLocks
+                | Request::Seek { .. }
         )
     }
 }
@@ -412,6 +450,8 @@ wire_enum! {
         30 = Xattr { value: Blob },
         /// The names of extended attributes.
         31 = XattrNames { names: Vec<Blob> },
+        /// Where it is in the file; nowhere on this server.
+        32 = SoughtIs { at: Option<u64> },
         /// What became of a lock.
         36 = LockIs { outcome: LockOutcome },
         /// The volume's number, and whether it is new.

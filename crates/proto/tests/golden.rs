@@ -61,6 +61,10 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let spec = LockSpec { space: LockSpace::Ranges, owner: 5, pid: 6, start: 7, end: 8, mode: LockMode::Exclusive };
     let lock = Request::SetLock { ino: Ino(9), lock: spec, wait: Some(3) };
     let held = Reply::LockIs { outcome: LockOutcome::Held { by: spec } };
+    let (ino, generation, born, chunk_bits) = (Ino(9), Generation(1), MapEpoch(1), 20);
+    let reserve = Request::Reserve { ino, generation, born, chunk: 2, offset: 3, len: 4, zero: true, chunk_bits };
+    let punch = Request::Punch { ino, generation, born, chunk: 2, start: 3, end: 4, chunk_bits };
+    let seek = Request::Seek { ino, generation, born, offset: 3, hole: true, chunk_bits };
     vec![
         ("envelope", Envelope { identity, request: create }.to_bytes()),
         ("write", write.to_bytes()),
@@ -90,6 +94,10 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("xattr names", Reply::XattrNames { names: vec![xattr] }.to_bytes()),
         ("lock", lock.to_bytes()),
         ("lock is held", held.to_bytes()),
+        ("reserve", reserve.to_bytes()),
+        ("punch", punch.to_bytes()),
+        ("seek", seek.to_bytes()),
+        ("sought", Reply::SoughtIs { at: Some(9) }.to_bytes()),
         ("head", seal(&Header { sequence: Sequence(8), ..Header::new(Kind::Request, 2) }, b"body", 3, Some(&[9; 32]))),
     ]
 }
@@ -127,6 +135,10 @@ const GOLDEN: &[(&str, &str)] = &[
     ("xattr names", "1f000100000006000000757365722e61"),
     ("lock", "6f0009000000000000000100050000000000000006000000070000000000000008000000000000000200010300000000000000"),
     ("lock is held", "240002000100050000000000000006000000070000000000000008000000000000000200"),
+    ("reserve", "670009000000000000000100000001000000020000000000000003000000040000000114"),
+    ("punch", "68000900000000000000010000000100000002000000000000000300000000000000040000000000000014"),
+    ("seek", "69000900000000000000010000000100000003000000000000000114"),
+    ("sought", "2000010900000000000000"),
     (
         "head",
         "415a4b0202000000020000000000000000000000000000000800000000000000000000000000000000000000000000\

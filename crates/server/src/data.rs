@@ -14,20 +14,26 @@ use std::sync::Arc;
 
 impl Server {
     /// The chunk's shard, which must be the header's, if nothing of the file was lost here.
-    fn chunk_cell(&self, work: &Work, ino: Ino, chunk: u64, born: MapEpoch) -> Attempt<&ShardCell> {
+    pub(crate) fn chunk_cell(&self, work: &Work, ino: Ino, chunk: u64, born: MapEpoch) -> Attempt<&ShardCell> {
         let shard = chunk_shard(ino.home(), chunk, self.config.shards);
         if shard != work.header.shard {
             let detail = format!("chunk {chunk} of inode {ino} is not on shard {}", work.header.shard);
             return Err(Failure::new(Code::Malformed, detail).into());
         }
-        if born < self.since() && !self.config.switches.is(Sabotage::SkipBornCheck) {
-            let detail = format!("chunk {chunk} of inode {ino} was on {}, which has restarted empty", self.who());
-            return Err(Failure::new(Code::Lost, detail).into());
-        }
+        self.check_kept(ino, born)?;
         self.cell(shard)
     }
 
-    fn data_stop(&self, error: StoreError, shard: ShardId, ino: Ino) -> Stop {
+    /// Fails if a part of a file that was born in this epoch may have been lost here.
+    pub(crate) fn check_kept(&self, ino: Ino, born: MapEpoch) -> Attempt<()> {
+        if born < self.since() && !self.config.switches.is(Sabotage::SkipBornCheck) {
+            let detail = format!("a part of inode {ino} was on {}, which has restarted empty", self.who());
+            return Err(Failure::new(Code::Lost, detail).into());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn data_stop(&self, error: StoreError, shard: ShardId, ino: Ino) -> Stop {
         match error {
             StoreError::MissedCut { .. } => Stop::Wait(Wait::Cut(shard, ino)),
             StoreError::BeingRead => Stop::Wait(Wait::Readers),

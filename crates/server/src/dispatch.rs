@@ -251,7 +251,7 @@ impl Server {
         if self.config.switches.is(Sabotage::SkipDuplicateCheck) {
             return None;
         }
-        let is_write = matches!(work.request, Request::Write { .. });
+        let is_write = work.request.changes_chunks();
         let in_data = is_write.then(|| cell.data.lock().check(session, sequence, floor));
         let mut names = cell.names.lock();
         let verdict = in_data.unwrap_or_else(|| names.shard.check(session, sequence, floor));
@@ -395,7 +395,7 @@ impl Server {
         if work.is_recorded_change()
             && let Some(cell) = self.shards.get(work.header.shard)
         {
-            let is_write = matches!(work.request, Request::Write { .. });
+            let is_write = work.request.changes_chunks();
             if !work.recorded && !refused && is_write {
                 crate::data::record_write(&mut cell.data.lock(), &work.stamp, result.clone());
             }
@@ -435,6 +435,9 @@ impl Server {
             Request::SetXattr { .. } => self.set_xattr(work),
             Request::Write { .. } => self.write(work),
             Request::Append { .. } => self.append(work),
+            Request::Reserve { .. } => self.reserve(work),
+            Request::Punch { .. } => self.punch(work),
+            Request::Seek { .. } => self.seek(work),
             Request::SetLock { .. } => self.set_lock(work),
             Request::Unlock { .. } => self.unlock(work),
             Request::TestLock { .. } => self.test_lock(work),

@@ -30,6 +30,7 @@ mod rename;
 pub mod sabotage;
 mod sessions;
 mod shards;
+mod space;
 mod state;
 mod status;
 mod truncate;

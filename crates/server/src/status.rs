@@ -82,6 +82,8 @@ pub struct Contents {
     pub opens: Vec<(Ino, u64)>,
     /// Chunks stored here.
     pub chunks: Vec<(Ino, u64)>,
+    /// Those with nothing but zeros, as after a reservation.
+    pub reserved: Vec<(Ino, u64)>,
     /// Names that a transaction holds.
     pub locks: u64,
     /// Changes being worked on.
@@ -98,6 +100,7 @@ impl Server {
         let mut contents = Contents::default();
         for cell in self.shards.iter() {
             contents.chunks.extend(cell.data.lock().stored());
+            contents.reserved.extend(cell.data.lock().reserved());
             let names = cell.names.lock();
             contents.inodes.extend(names.shard.all_inodes().map(|inode| inode.attr.clone()));
             contents.opens.extend(names.opens.iter().map(|(ino, holders)| (*ino, holders.len() as u64)));

@@ -159,6 +159,7 @@ struct Census {
     entries: u64,
     opens: Vec<(Ino, u64)>,
     chunks: Vec<(Ino, u64)>,
+    reserved: BTreeSet<(Ino, u64)>,
     locks: u64,
     running: u64,
     loose: u64,
@@ -174,6 +175,7 @@ impl Census {
             entries: servers.iter().map(|server| server.status().entries).sum(),
             opens: Vec::new(),
             chunks: Vec::new(),
+            reserved: BTreeSet::new(),
             locks: 0,
             running: 0,
             loose: 0,
@@ -184,6 +186,7 @@ impl Census {
             census.inodes.extend(contents.inodes.into_iter().map(|attr| (attr.ino, attr)));
             census.opens.extend(contents.opens);
             census.chunks.extend(contents.chunks);
+            census.reserved.extend(contents.reserved);
             census.locks += contents.locks;
             census.running += contents.running;
             census.loose += contents.loose;
@@ -286,9 +289,10 @@ impl Census {
                 None => {
                     gone.insert(*ino);
                 }
-                // A write that nobody heard of may have stored bytes beyond the end.
+                // What is reserved may be, and a write that nobody heard of may have stored bytes there.
                 Some(attr)
                     if chunk << attr.chunk_bits >= attr.size.max(1)
+                        && !self.reserved.contains(&(*ino, *chunk))
                         && !plan.mix.loses_answers()
                         && plan.mix != Mix::ClientDeath =>
                 {

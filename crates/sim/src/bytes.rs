@@ -37,6 +37,20 @@ pub enum Change {
         /// Byte after the last.
         end: u64,
     },
+    /// Zeros from `offset` to `end`, as far as the file goes or, if it `grows`, all of them.
+    Zero {
+        /// First byte.
+        offset: u64,
+        /// Byte after the last.
+        end: u64,
+        /// Whether the file is that long afterwards.
+        grows: bool,
+    },
+    /// The file is that long at least; what is new is a hole.
+    Grow {
+        /// Byte after the last.
+        end: u64,
+    },
     /// A new length.
     Truncate {
         /// The length in bytes.
@@ -84,6 +98,13 @@ impl Bytes {
                 });
                 self.size_max = self.size_max.max(end);
             }
+            Change::Zero { offset, end, grows } => {
+                self.each(offset, end, |writes| {
+                    writes.insert(0);
+                });
+                self.size_max = self.size_max.max(if grows { end } else { 0 });
+            }
+            Change::Grow { end } => self.size_max = self.size_max.max(end),
             Change::Truncate { size } => {
                 self.each(size, u64::MAX, |writes| {
                     writes.insert(0);
@@ -101,6 +122,14 @@ impl Bytes {
                 self.each(offset, end, |writes| *writes = BTreeSet::from([id]));
                 self.size_min = self.size_min.max(end);
             }
+            Change::Zero { offset, end, grows } => {
+                if grows {
+                    self.size_min = self.size_min.max(end);
+                }
+                // Beyond its end the file may have what a write has left of which nobody heard.
+                self.each(offset, end.min(self.size_min), |writes| *writes = BTreeSet::from([0]));
+            }
+            Change::Grow { end } => self.size_min = self.size_min.max(end),
             Change::Truncate { size } => {
                 self.each(size, u64::MAX, |writes| *writes = BTreeSet::from([0]));
                 (self.size_min, self.size_max) = (size, size);
@@ -192,11 +221,27 @@ impl Bytes {
         Ok(())
     }
 
+    /// Whether there may be a hole from `from` to `to`.
+    ///
+    /// # Errors
+    /// Says what is there.
+    pub fn check_hole(&self, from: u64, to: u64) -> Result<(), String> {
+        let to = to.min(self.size_min);
+        let (first, _) = self.stretches.range(..=from).next_back().expect("the first stretch begins at 0");
+        let mut there = self.stretches.range(*first..to.max(*first)).filter(|(_, writes)| !writes.contains(&0));
+        match there.next() {
+            Some((start, writes)) if from < to => {
+                Err(format!("no data from {from} to {to}, though writes {writes:?} are at {start}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Which write such a byte may come from.
     fn origin(&self, byte: u8, at: u64) -> Vec<WriteId> {
         let ids = self.begun.iter().filter_map(|change| match change {
             Change::Write { id, .. } => Some(*id),
-            Change::Truncate { .. } => None,
+            Change::Zero { .. } | Change::Grow { .. } | Change::Truncate { .. } => None,
         });
         ids.chain([0]).filter(|id| byte_of(*id, at) == byte).collect()
     }

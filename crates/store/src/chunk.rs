@@ -13,6 +13,8 @@
 //! the frame has beyond is whatever was there before. Blocks before the end that are not defined
 //! are holes, and read as zeros.
 
+mod space;
+
 use crate::staged::Staged;
 use aze_io::slab::{BASE_BYTES, Frame, FrameClass, Slab};
 use aze_proto::limits::BLOCK_BYTES;

@@ -13,7 +13,7 @@ pub mod shard;
 mod staged;
 
 pub use error::StoreError;
-pub use shard::{ChunkShard, Held, Kept, ReadOut};
+pub use shard::{ChunkShard, Held, Kept, ReadOut, SeekFrom};
 pub use staged::Staged;
 
 use aze_io::slab::Slab;

@@ -1,6 +1,10 @@
 //! The data of one shard: which chunks there are, which generation of each file has been seen,
 //! and which requests were done already.
 
+mod space;
+
+pub use space::SeekFrom;
+
 use crate::chunk::{Chunk, Part, Trouble};
 use crate::{Staged, Store, StoreError};
 use aze_io::slab::BASE_BYTES;

@@ -65,6 +65,7 @@ impl Image {
             | Step::Cut { shard, .. }
             | Step::Drop { shard, .. }
             | Step::Trim { shard, .. }
+            | Step::Punch { shard, .. }
             | Step::Tables { shard, .. }
             | Step::Generations { shard, .. } => (*shard, false),
         };
@@ -84,6 +85,12 @@ impl Image {
             Step::Cut { ino, generation, length, chunk_bits, .. } => part.data.cut(ino, generation, length, chunk_bits),
             Step::Drop { ino, .. } => part.data.delete(ino),
             Step::Trim { ino, length, chunk_bits, .. } => part.data.trim(ino, length, chunk_bits),
+            Step::Punch { ino, start, end, chunk_bits, .. } => {
+                if let Some(generation) = part.data.generation_of(ino) {
+                    // It fails on damaged blocks only, which stay known for that.
+                    let _ = part.data.punch(ino, generation, start..end, chunk_bits);
+                }
+            }
             Step::Tables { position, part: rows, .. } => {
                 part.position = position;
                 part.names.absorb(rows);

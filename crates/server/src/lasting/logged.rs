@@ -7,7 +7,7 @@ use aze_proto::wire::Wire;
 use aze_proto::{Attr, Code, Failure, Generation, Ino, MapEpoch, ShardId, Time};
 use aze_store::disk::journal::Journal;
 use aze_store::{ChunkShard, Staged, StoreError};
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
 /// Where changes are written down; nowhere in a volume in memory.
@@ -99,6 +99,38 @@ impl LoggedChunks {
             let (shard, sums) = (self.id, || sums.to_vec());
             self.log.add(|| Step::Data { shard, ino, generation, chunk, offset, sums: sums() }, data);
         }
+        Ok(())
+    }
+
+    /// As [`ChunkShard::reserve`]; with a chunk size it zeroes. Only what changes bytes is written down: what is reserved is memory
+    /// of this process.
+    pub(crate) fn reserve(
+        &mut self,
+        ino: Ino,
+        generation: Generation,
+        chunk: u64,
+        range: Range<u32>,
+        zero: Option<u8>,
+    ) -> Result<(), StoreError> {
+        self.chunks.reserve(ino, generation, chunk, range.clone(), zero.is_some())?;
+        if let Some(chunk_bits) = zero {
+            let at = |within: u32| (chunk << chunk_bits) + u64::from(within);
+            let (start, end) = (at(range.start), at(range.end));
+            self.log.add(|| Step::Punch { shard: self.id, ino, start, end, chunk_bits }, &[]);
+        }
+        Ok(())
+    }
+
+    /// As [`ChunkShard::punch`].
+    pub(crate) fn punch(
+        &mut self,
+        ino: Ino,
+        generation: Generation,
+        range: Range<u64>,
+        chunk_bits: u8,
+    ) -> Result<(), StoreError> {
+        self.chunks.punch(ino, generation, range.clone(), chunk_bits)?;
+        self.log.add(|| Step::Punch { shard: self.id, ino, start: range.start, end: range.end, chunk_bits }, &[]);
         Ok(())
     }
 

@@ -41,6 +41,8 @@ wire_enum! {
         4 = Drop { shard: ShardId, ino: Ino },
         /// Data beyond the end of a file were dropped.
         5 = Trim { shard: ShardId, ino: Ino, length: u64, chunk_bits: u8 },
+        /// A range of a file became zeros.
+        6 = Punch { shard: ShardId, ino: Ino, start: u64, end: u64, chunk_bits: u8 },
         /// In a checkpoint: a shard's tables, or a part of them, as they were at a place of the journal.
         10 = Tables { shard: ShardId, position: u64, part: ShardPart },
         /// In a checkpoint: generations of files, after the shard's tables.

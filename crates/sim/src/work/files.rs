@@ -3,7 +3,7 @@
 use super::{FileSlot, ROOT, Worker};
 use crate::bytes::{Bytes, Change, WriteId, data_of};
 use crate::cluster::CHUNK_BITS;
-use aze_client::{Access, File, NewFile};
+use aze_client::{Access, File, NewFile, Room};
 use aze_proto::{Code, Failure, FileKind, Name};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -91,7 +91,13 @@ impl Writer<'_> {
                 let len = self.worker.rng.between(1, 6000);
                 self.write(offset, len).await;
             }
-            40..=54 => {
+            40..=44 => {
+                let offset = self.worker.rng.below((size + 5000).min(longest));
+                let len = self.worker.rng.between(1, 200_000);
+                let (room, keep_size) = (self.worker.rng.below(3), self.worker.rng.chance(500_000));
+                self.make_room([Room::Reserved, Room::Zeroed, Room::Hole][room as usize], offset, len, keep_size).await;
+            }
+            45..=54 => {
                 let offset = self.worker.rng.below((size + 70_000).min(longest));
                 let len = self.worker.rng.between(1, 200_000);
                 self.write(offset, len).await;
@@ -109,7 +115,11 @@ impl Writer<'_> {
                 let len = self.worker.rng.between(1, 200_000) as usize;
                 self.read_back(offset, len).await;
             }
-            85..=89 => self.stat().await,
+            85..=87 => self.stat().await,
+            88..=89 => {
+                let (offset, hole) = (self.worker.rng.below(size + 1), self.worker.rng.chance(500_000));
+                self.seek(offset, hole).await;
+            }
             90..=94 => self.open_again().await,
             _ => {
                 let (worker, file) = (&self.worker, &self.file);
@@ -129,6 +139,37 @@ impl Writer<'_> {
         let result =
             self.worker.call(|| format!("{} {change:?}", text(&self.path)), self.file.write(offset, &data)).await;
         self.settle(change, result);
+    }
+
+    async fn make_room(&mut self, room: Room, offset: u64, len: u64, keep_size: bool) {
+        let end = (offset + len).min(CHUNKS_MAX << CHUNK_BITS);
+        let change = match room {
+            Room::Reserved => Change::Grow { end: if keep_size { 0 } else { end } },
+            Room::Zeroed => Change::Zero { offset, end, grows: !keep_size },
+            Room::Hole => Change::Zero { offset, end, grows: false },
+        };
+        self.bytes.lock().begin(change);
+        let making = self.file.make_room(room, offset, end - offset, keep_size);
+        let result =
+            self.worker.call(|| format!("{} {room:?} {offset}..{end} {change:?}", text(&self.path)), making).await;
+        self.settle(change, result);
+    }
+
+    /// What is passed over in search of data must be zeros, and so must be what is found to be a hole.
+    async fn seek(&mut self, offset: u64, hole: bool) {
+        let what = if hole { "hole" } else { "data" };
+        let seeking = self.file.seek(offset, hole);
+        let result = self.worker.call(|| format!("{} {what} from {offset}", text(&self.path)), seeking).await;
+        let bytes = self.bytes.lock();
+        let wrong = match result {
+            Ok(at) if hole => bytes.check_hole(at, at + 1),
+            Ok(at) => bytes.check_hole(offset, at),
+            Err(failure) if failure.code == Code::NotFound && !hole => bytes.check_hole(offset, u64::MAX),
+            Err(_) => Ok(()),
+        };
+        if let Err(why) = wrong {
+            self.worker.board.violation(format!("{} seeks {what} in {}: {why}", self.worker.who, text(&self.path)));
+        }
     }
 
     async fn truncate(&mut self, size: u64) {

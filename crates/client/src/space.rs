@@ -1,0 +1,195 @@
+//! Room for a file: reserved ahead, given back, and where its data and holes begin.
+
+use crate::client::unexpected;
+use crate::data::{in_window, is_stale};
+use crate::file::File;
+use crate::route::{Knowing, Place, Question};
+use aze_proto::limits::FILE_BYTES_MAX;
+use aze_proto::place::spans;
+use aze_proto::{Attr, Code, Failure, Reply, Request, ServerIndex};
+use std::ops::Range;
+
+/// Requests of one call that are under way at the same time.
+const REQUESTS_MAX: usize = 32;
+
+/// Beyond so many bytes a reservation that cannot be had is refused before anything is reserved.
+const TRIED_BYTES_MAX: u64 = 64 << 20;
+
+/// What becomes of a range of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// It has memory; what is stored stays.
+    Reserved,
+    /// It has memory, and is all zeros.
+    Zeroed,
+    /// It is a hole: zeros, without memory where that can be given back.
+    Hole,
+}
+
+impl File {
+    /// Sees to the room for a range of the file. Unless `keep_size`, the file is as long afterwards as
+    /// the range needs; a hole never makes it longer.
+    ///
+    /// # Errors
+    /// [`Code::Invalid`] if not open for writing or the range is empty, [`Code::TooLarge`],
+    /// [`Code::NoSpace`]. After a failure any part may have been done, and the length has not changed.
+    pub async fn make_room(&self, room: Room, offset: u64, len: u64, keep_size: bool) -> Result<(), Failure> {
+        self.check_open_for(self.access().write, "writing")?;
+        if len == 0 {
+            return Err(Failure::new(Code::Invalid, "an empty range has no room"));
+        }
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
+        let Some(end) = end else {
+            return Err(Failure::new(Code::TooLarge, format!("a file has at most {FILE_BYTES_MAX} bytes")));
+        };
+        if room != Room::Hole && len > TRIED_BYTES_MAX {
+            self.check_capacity(len).await?;
+        }
+        let until = self.core.patience();
+        loop {
+            let made = match room {
+                Room::Hole => self.punch_once(offset..end).await,
+                _ => self.reserve_once(offset..end, room == Room::Zeroed, keep_size).await,
+            };
+            match made {
+                Err(failure) if is_stale(&failure) => {
+                    until.check(&self.core, &failure, &Request::GetAttr { ino: self.ino(), exact: false })?;
+                    self.refresh().await?;
+                }
+                made => return made,
+            }
+        }
+    }
+
+    async fn check_capacity(&self, len: u64) -> Result<(), Failure> {
+        let mut capacity = 0u64;
+        let map = self.core.routes.read().map.clone();
+        for server in map.indexes() {
+            capacity = capacity.saturating_add(map.server(server).map_or(0, |server| server.capacity_bytes));
+        }
+        if len <= capacity {
+            return Ok(());
+        }
+        Err(Failure::new(Code::NoSpace, format!("{len} bytes: the volume has {capacity} in all")))
+    }
+
+    async fn reserve_once(&self, range: Range<u64>, zero: bool, keep_size: bool) -> Result<(), Failure> {
+        let mut attr = self.inode.attr();
+        if range.end > attr.chunk_bytes() && !attr.wide {
+            attr = self.report(&attr, 0, true).await?;
+        }
+        let len = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+        let requests = spans(range.start, len, attr.chunk_bits).map(|span| {
+            let Attr { ino, generation, born, chunk_bits, .. } = attr;
+            let (chunk, offset, len) = (span.chunk, span.offset, span.len as u32);
+            self.ask_room(
+                &attr,
+                chunk,
+                Request::Reserve { ino, generation, born, chunk, offset, len, zero, chunk_bits },
+            )
+        });
+        in_window(REQUESTS_MAX, requests, |()| {}).await?;
+        // All of it is there before the length says so.
+        let end = if keep_size { 0 } else { range.end };
+        self.report(&attr, end, false).await.map(drop)
+    }
+
+    async fn punch_once(&self, range: Range<u64>) -> Result<(), Failure> {
+        let attr = self.refresh().await?;
+        let (start, end) = (range.start, range.end.min(attr.size));
+        if start < end {
+            let requests = self.shards_of(&attr, start..end).map(|chunk| {
+                let Attr { ino, generation, born, chunk_bits, .. } = attr;
+                self.ask_room(&attr, chunk, Request::Punch { ino, generation, born, chunk, start, end, chunk_bits })
+            });
+            in_window(REQUESTS_MAX, requests, |()| {}).await?;
+        }
+        self.report(&attr, 0, false).await.map(drop)
+    }
+
+    /// Where the file's data go on, or its next hole is, from `offset` on; its end counts as a hole.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`] from the end of the file on, and where no data follow.
+    pub async fn seek(&self, offset: u64, hole: bool) -> Result<u64, Failure> {
+        let until = self.core.patience();
+        loop {
+            match self.seek_once(offset, hole).await {
+                Err(failure) if is_stale(&failure) => {
+                    until.check(&self.core, &failure, &Request::GetAttr { ino: self.ino(), exact: false })?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn seek_once(&self, offset: u64, hole: bool) -> Result<u64, Failure> {
+        let attr = self.refresh().await?;
+        let nothing = || Failure::new(Code::NotFound, format!("inode {} has nothing from {offset} on", attr.ino));
+        if offset >= attr.size {
+            return Err(nothing());
+        }
+        // Mostly it is in the chunk that the search begins in.
+        let (map, chunk) = (self.core.routes.read().map.clone(), offset >> attr.chunk_bits);
+        let nearest = map.server_of(map.chunk_shard(&attr, chunk));
+        let mut first = match nearest {
+            Some(server) => self.ask_seek(&attr, server, offset, hole).await?,
+            None => None,
+        };
+        let is_near = first.is_some_and(|at| at >> attr.chunk_bits == chunk);
+        if !is_near && attr.wide {
+            let others = map.indexes().filter(|server| Some(*server) != nearest);
+            let requests = others.map(|server| self.ask_seek(&attr, server, offset, hole));
+            in_window(REQUESTS_MAX, requests, |at| first = first.into_iter().chain(at).min()).await?;
+        } else if !is_near {
+            // There are data in chunk 0 only.
+            first = self.beyond_first(&attr, offset, hole, first);
+        }
+        let first = first.filter(|at| *at < attr.size);
+        if hole { Ok(first.unwrap_or(attr.size)) } else { first.ok_or_else(nothing) }
+    }
+
+    /// One chunk, the first, of each shard that may have a part of a range.
+    fn shards_of(&self, attr: &Attr, range: Range<u64>) -> impl Iterator<Item = u64> + use<> {
+        let (first, mut last) = (range.start >> attr.chunk_bits, (range.end - 1) >> attr.chunk_bits);
+        if !attr.wide {
+            // There are data in chunk 0 only; what the range has of others is a hole.
+            last = first;
+        }
+        let shards = u64::from(self.core.routes.read().map.shards());
+        first..=last.min(first.saturating_add(shards - 1))
+    }
+
+    /// What comes next in a file with data in chunk 0 only, where `found` is not in the first chunk.
+    fn beyond_first(&self, attr: &Attr, offset: u64, hole: bool, found: Option<u64>) -> Option<u64> {
+        match hole {
+            true => Some(offset.max(attr.chunk_bytes())),
+            false => found.filter(|at| *at < attr.chunk_bytes()),
+        }
+    }
+
+    async fn ask_seek(
+        &self,
+        attr: &Attr,
+        server: ServerIndex,
+        offset: u64,
+        hole: bool,
+    ) -> Result<Option<u64>, Failure> {
+        let Attr { ino, generation, born, chunk_bits, .. } = *attr;
+        let request = Request::Seek { ino, generation, born, offset, hole, chunk_bits };
+        match self.core.ask_server(&self.who, server, &request).await? {
+            Reply::SoughtIs { at } => Ok(at),
+            other => Err(unexpected(&request, &other)),
+        }
+    }
+
+    async fn ask_room(&self, attr: &Attr, chunk: u64, request: Request) -> Result<(), Failure> {
+        let shard = self.core.routes.read().map.chunk_shard(attr, chunk);
+        let (place, knowing) = (Place::Shard(shard), Knowing::Latest);
+        let question = Question { who: &self.who, place, knowing, request: &request, payload: &[] };
+        match self.core.ask_question(question).await?.reply {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&request, &other)),
+        }
+    }
+}

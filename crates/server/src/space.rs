@@ -1,0 +1,89 @@
+//! Room for a file: reserved, given back, and where data and holes begin. What is
+//! changed concerns one shard: the client asks all that a range touches.
+
+use crate::dispatch::{Output, Work};
+use crate::state::Server;
+use crate::wait::Attempt;
+use aze_proto::limits::CHUNK_BITS_MAX;
+use aze_proto::place::chunk_shard;
+use aze_proto::{Code, Failure, Reply, Request};
+use aze_store::SeekFrom;
+use std::sync::Arc;
+
+impl Server {
+    pub(crate) fn reserve(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::Reserve { ino, generation, born, chunk, offset, len, zero, chunk_bits } = work.request else {
+            unreachable!("dispatched by its kind")
+        };
+        let cell = self.chunk_cell(work, ino, chunk, born)?;
+        let mut data = cell.data.lock();
+        let chunk_bits = self.check_home(work, chunk, chunk_bits)?;
+        let beyond = offset.checked_add(len).is_none_or(|end| u64::from(end) > 1 << chunk_bits);
+        if beyond {
+            return Err(Failure::new(Code::Malformed, "a reservation beyond the end of its chunk").into());
+        }
+        let (range, zero) = (offset..offset + len, zero.then_some(chunk_bits));
+        data.reserve(ino, generation, chunk, range, zero).map_err(|error| self.data_stop(error, cell.id, ino))?;
+        crate::data::record_write(&mut data, &work.stamp, Ok(Reply::Done));
+        work.recorded = true;
+        Ok(Reply::Done.into())
+    }
+
+    pub(crate) fn punch(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::Punch { ino, generation, born, chunk, start, end, chunk_bits } = work.request else {
+            unreachable!("dispatched by its kind")
+        };
+        let cell = self.chunk_cell(work, ino, chunk, born)?;
+        let mut data = cell.data.lock();
+        let chunk_bits = self.check_home(work, chunk, chunk_bits)?;
+        data.punch(ino, generation, start..end, chunk_bits).map_err(|error| self.data_stop(error, cell.id, ino))?;
+        crate::data::record_write(&mut data, &work.stamp, Ok(Reply::Done));
+        work.recorded = true;
+        Ok(Reply::Done.into())
+    }
+
+    pub(crate) fn seek(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        let Request::Seek { ino, generation, born, offset, hole, chunk_bits } = work.request else {
+            unreachable!("dispatched by its kind")
+        };
+        self.check_kept(ino, born)?;
+        if chunk_bits > CHUNK_BITS_MAX {
+            return Err(Failure::new(Code::Malformed, "a chunk size that cannot be").into());
+        }
+        let (shards, first) = (self.config.shards, offset >> chunk_bits);
+        let step = u64::from(shards);
+        let begin = u64::from(chunk_shard(ino.home(), first, shards).0);
+        let mut nearest: Option<u64> = None;
+        for cell in self.shards.iter() {
+            // The first chunk that belongs to this shard.
+            let ahead = (u64::from(cell.id.0) + step - begin) % step;
+            let chunk = first.saturating_add(ahead);
+            let within = if ahead == 0 { (offset - (first << chunk_bits)) as u32 } else { 0 };
+            if ahead > 0 && nearest.is_some_and(|at| at >> chunk_bits < chunk) {
+                continue;
+            }
+            let from = SeekFrom { chunk, offset: within, step, chunk_bits };
+            let sought = cell.data.lock().seek(ino, generation, from, hole);
+            let at = sought.map_err(|error| self.data_stop(error, cell.id, ino))?;
+            nearest = nearest.into_iter().chain(at).min();
+        }
+        Ok(Reply::SoughtIs { at: nearest }.into())
+    }
+
+    /// The chunk size that was stated. Where the inode is here too, it must be there, and of that size.
+    fn check_home(&self, work: &Work, chunk: u64, chunk_bits: u8) -> Attempt<u8> {
+        let (Request::Reserve { ino, .. } | Request::Punch { ino, .. }) = work.request else {
+            unreachable!("dispatched by its kind")
+        };
+        let mut fits = chunk_bits <= CHUNK_BITS_MAX;
+        if chunk == 0 {
+            let names = self.cell(ino.home())?.names.lock();
+            fits &= names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.chunk_bits == chunk_bits;
+        }
+        if fits {
+            Ok(chunk_bits)
+        } else {
+            Err(Failure::new(Code::Malformed, "another chunk size than the file's").into())
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Room in a chunk: zeros that are stored so that later writes need no frame, units that are given
+//! back, and where data and holes begin.
+
+use super::{Chunk, Trouble, UNIT_BLOCKS, Unit, ZEROS, units_of};
+use crate::staged::Staged;
+use aze_io::slab::{BASE_BYTES, Slab};
+use aze_proto::limits::BLOCK_BYTES;
+use aze_proto::sum::piece_sums;
+use std::ops::Range;
+use std::sync::Arc;
+
+impl Chunk {
+    /// Stores zeros in the part of `range` where nothing is stored. What was had by then stays if
+    /// memory ends.
+    pub(crate) fn reserve(&mut self, slab: &Arc<Slab>, range: Range<usize>) -> Result<(), Trouble> {
+        for index in units_of(&range) {
+            let base = index * BASE_BYTES;
+            let from = range.start.max(base + self.defined(index));
+            let to = range.end.min(base + BASE_BYTES);
+            if from < to {
+                self.write_zeros(slab, from..to, &ZEROS[..to - from])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes zeros: all of them or, with an error, nothing.
+    pub(crate) fn zero(&mut self, slab: &Arc<Slab>, range: Range<usize>) -> Result<(), Trouble> {
+        let zeros = vec![0; range.len()];
+        if zeros.is_empty() { Ok(()) } else { self.write_zeros(slab, range, &zeros) }
+    }
+
+    fn write_zeros(&mut self, slab: &Arc<Slab>, range: Range<usize>, zeros: &[u8]) -> Result<(), Trouble> {
+        let sums = piece_sums(range.start as u64, zeros);
+        self.write(slab, Staged { offset: range.start, data: zeros, sums: &sums, whole: Vec::new() })
+    }
+
+    /// Makes a hole of `range`: units that lie in it give back their frames, and zeros are written to
+    /// what it has of others. Does not move the end. With an error all is done that could be.
+    pub(crate) fn punch(&mut self, slab: &Arc<Slab>, range: Range<usize>) -> Result<(), Trouble> {
+        let range = range.start..range.end.min(self.end);
+        if range.is_empty() {
+            return Ok(());
+        }
+        let end = self.end;
+        let whole = |index: usize| {
+            let base = index * BASE_BYTES;
+            range.start <= base && range.end >= (base + BASE_BYTES).min(end)
+        };
+        let mut failed = None;
+        for index in units_of(&range).filter(|index| !whole(*index)) {
+            let base = index * BASE_BYTES;
+            let from = range.start.max(base);
+            let to = range.end.min(base + self.defined(index));
+            if from < to {
+                let done = self.write_zeros(slab, from..to, &ZEROS[..to - from]);
+                failed = failed.or(done.err());
+            }
+        }
+        for index in units_of(&range).filter(|index| whole(*index)) {
+            if let Some(unit) = self.units.get_mut(index) {
+                *unit = None;
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Whether there is nothing but a hole.
+    pub(crate) fn is_hole(&self) -> bool {
+        self.units.iter().all(Option::is_none)
+    }
+
+    /// The first stored byte from `from` on.
+    pub(crate) fn next_data(&self, from: usize) -> Option<usize> {
+        (from / BASE_BYTES..self.units.len()).find_map(|index| {
+            let base = index * BASE_BYTES;
+            let at = from.max(base);
+            (at < (base + self.defined(index)).min(self.end)).then_some(at)
+        })
+    }
+
+    /// The first byte from `from` on, before `end`, that is not stored.
+    pub(crate) fn next_hole(&self, from: usize, end: usize) -> Option<usize> {
+        let mut at = from;
+        while at < end {
+            let index = at / BASE_BYTES;
+            let stored = (index * BASE_BYTES + self.defined(index)).min(self.end);
+            if at >= stored {
+                return Some(at);
+            }
+            at = stored;
+            if !at.is_multiple_of(BASE_BYTES) {
+                break;
+            }
+        }
+        (at < end).then_some(at)
+    }
+
+    /// Bytes from a unit's beginning on of which every one is stored.
+    fn defined(&self, index: usize) -> usize {
+        let unit: Option<&Unit> = self.units.get(index).and_then(Option::as_ref);
+        unit.map_or(0, |unit| unit.sums.count.min(UNIT_BLOCKS) * BLOCK_BYTES)
+    }
+}
