@@ -4,7 +4,7 @@
 //! (see [`crate::copy_workers`]). Directories get their final mode and times last, when nothing is
 //! put into them any more.
 
-use crate::copy_workers::{Job, Plan, Transfer, Workers};
+use crate::copy_workers::{Job, Plan, Transfer, Workers, warn};
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::place::Place;
 use crate::progress::Progress;
@@ -29,7 +29,7 @@ const JOBS_MAX: u16 = 256;
 Examples:
   aze cp data.h5 aze:/                 copy a file in
   aze cp -r aze:/results .             copy a tree out
-  aze cp -rp in1 in2 aze:/input/       several at once, with owners and times
+  aze cp -rp in1 in2 aze:/input/       several at once, with owners, times and the rest
   aze cp -r aze://a/x aze://b/y        from one volume to another")]
 pub struct Args {
     /// What to copy, then where to: SOURCE... TARGET.
@@ -38,7 +38,7 @@ pub struct Args {
     /// Copy directories with all that is in them; symbolic links are copied as links.
     #[arg(short = 'r', long, visible_short_alias = 'R')]
     recursive: bool,
-    /// Keep owner and times, too.
+    /// Keep owner, times, extended attributes and access control lists, too; what the target refuses is told.
     #[arg(short, long)]
     preserve: bool,
     /// Name each file as it is done.
@@ -95,8 +95,9 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     }
     let Walk { workers, dirs, .. } = walk;
     workers.finish();
-    for (dir, meta) in dirs.iter().rev() {
-        if let Err(trouble) = dir.tree.set_dir(&dir.path, meta, args.preserve) {
+    for Made { from, dir, meta } in dirs.iter().rev() {
+        let kept = if args.preserve { keep_xattrs(from, dir, &plan) } else { Ok(()) };
+        if let Err(trouble) = kept.and_then(|()| dir.tree.set_dir(&dir.path, meta, args.preserve)) {
             plan.tally.fail(&trouble);
         }
     }
@@ -114,13 +115,28 @@ fn finish(args: &Args, plan: &Plan) -> Outcome<Exit> {
     Ok(plan.tally.exit())
 }
 
+/// Gives a directory the extended attributes of its source; one that it cannot have is told.
+fn keep_xattrs(from: &Spot, to: &Spot, plan: &Plan) -> Outcome<()> {
+    for xattr in from.tree.dir_xattrs(&from.path)? {
+        warn(plan, &xattr, to.tree.set_dir_xattr(&to.path, &xattr));
+    }
+    Ok(())
+}
+
+/// A directory that was made, with what it is to become.
+struct Made {
+    from: Spot,
+    dir: Spot,
+    meta: Meta,
+}
+
 /// The walk over the sources.
 struct Walk<'a> {
     args: &'a Args,
     plan: Arc<Plan>,
     workers: Workers,
-    /// Directories made, parents before children, with what they are to become.
-    dirs: Vec<(Spot, Meta)>,
+    /// Directories made, parents before children.
+    dirs: Vec<Made>,
     /// The same directories, so that a copy into itself ends.
     made: BTreeSet<(String, (u64, u64))>,
 }
@@ -176,7 +192,7 @@ impl Walk<'_> {
         if let Some(made) = to.stat(true)? {
             self.made.insert((to.tree.id(), made.identity));
         }
-        self.dirs.push((to.clone(), meta));
+        self.dirs.push(Made { from: from.clone(), dir: to.clone(), meta });
         self.plan.tally.note(Ok(()));
         let names = from.tree.list(&from.path)?;
         if let Some(trouble) = &names.trouble {

@@ -3,7 +3,7 @@
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::progress::Progress;
 use crate::tally::Tally;
-use crate::tree::{Meta, Sink, Source, Spot};
+use crate::tree::{Meta, Sink, Source, Spot, Xattr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -21,7 +21,7 @@ const QUEUE_JOBS_MAX: usize = 1024;
 
 /// What all workers of one command share.
 pub struct Plan {
-    /// Keep owner and times.
+    /// Keep owner, times, extended attributes and access control lists.
     pub preserve: bool,
     /// Read both sides again and compare.
     pub verify: bool,
@@ -195,16 +195,25 @@ impl Transfer {
         Ok(())
     }
 
+    /// Gives the copy the extended attributes of its source. One that it cannot have is told, and the copy
+    /// goes on.
+    fn keep_xattrs(&self, ends: &Ends, plan: &Plan) -> Outcome<()> {
+        for xattr in ends.source.xattrs()? {
+            warn(plan, &xattr, ends.sink.set_xattr(&xattr));
+        }
+        Ok(())
+    }
+
     fn finish(&self, plan: &Plan, blocks: &mut Blocks) -> Outcome<()> {
         let ends = self.ends()?;
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let finished = match failed {
+        let compared = match failed {
             Some(trouble) => Err(trouble),
-            None if plan.verify => {
-                self.compare(ends, blocks).and_then(|()| ends.sink.finish(&self.meta, plan.preserve))
-            }
-            None => ends.sink.finish(&self.meta, plan.preserve),
+            None if plan.verify => self.compare(ends, blocks),
+            None => Ok(()),
         };
+        let kept = compared.and_then(|()| if plan.preserve { self.keep_xattrs(ends, plan) } else { Ok(()) });
+        let finished = kept.and_then(|()| ends.sink.finish(&self.meta, plan.preserve));
         finished.inspect_err(|_| ends.sink.abandon())
     }
 
@@ -230,6 +239,14 @@ impl Transfer {
             }
             offset += count as u64;
         }
+    }
+}
+
+/// Tells of an extended attribute that a copy has not got.
+pub fn warn(plan: &Plan, (name, _): &Xattr, set: Outcome<()>) {
+    if let Err(trouble) = set {
+        let name = String::from_utf8_lossy(name);
+        plan.tally.warn(&trouble.during(format_args!("without extended attribute {name}")));
     }
 }
 

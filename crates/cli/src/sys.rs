@@ -4,6 +4,10 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::AsRawFd;
 
+/// Room for most extended attributes, and for all that Linux has: xattr(7).
+const XATTR_ROOM_BYTES: usize = 4096;
+const XATTR_BYTES_MAX: usize = 65536;
+
 /// Effective user id of this process.
 pub fn uid() -> u32 {
     // SAFETY: geteuid(2) takes nothing and always succeeds.
@@ -89,6 +93,51 @@ pub fn file_system_room(path: &std::path::Path) -> io::Result<(u64, Option<u64>)
     let told = file_system(path)?;
     let files = (told.f_files > 0).then_some(told.f_ffree);
     Ok((told.f_bavail.saturating_mul(told.f_bsize as u64), files))
+}
+
+/// The names of an open file's extended attributes.
+pub fn xattr_names(file: &impl AsRawFd) -> io::Result<Vec<Vec<u8>>> {
+    let names = grown(|room| {
+        // SAFETY: the pointer and length are those of `room`, which lives until the call returns.
+        unsafe { libc::flistxattr(file.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) }
+    })?;
+    Ok(names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+}
+
+/// The value of an open file's extended attribute.
+pub fn xattr(file: &impl AsRawFd, name: &[u8]) -> io::Result<Vec<u8>> {
+    let name = CString::new(name)?;
+    grown(|room| {
+        // SAFETY: `name` ends in NUL; the pointer and length are those of `room`. Both live until the call returns.
+        unsafe { libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), room.as_mut_ptr().cast(), room.len()) }
+    })
+}
+
+/// Sets an extended attribute of an open file.
+pub fn set_xattr(file: &impl AsRawFd, name: &[u8], value: &[u8]) -> io::Result<()> {
+    let name = CString::new(name)?;
+    // SAFETY: `name` ends in NUL; the pointer and length are those of `value`. Both live until the call returns.
+    done(unsafe { libc::fsetxattr(file.as_raw_fd(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) })
+}
+
+/// What a call writes that says how much that is, or ERANGE if there is too little room.
+fn grown(call: impl Fn(&mut [u8]) -> isize) -> io::Result<Vec<u8>> {
+    let mut room = vec![0; XATTR_ROOM_BYTES];
+    loop {
+        match usize::try_from(call(&mut room)) {
+            Ok(count) => {
+                room.truncate(count);
+                return Ok(room);
+            }
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.raw_os_error() != Some(libc::ERANGE) || room.len() >= XATTR_BYTES_MAX {
+                    return Err(error);
+                }
+                room.resize(XATTR_BYTES_MAX, 0);
+            }
+        }
+    }
 }
 
 /// Writes to its device what the file system of an open file still holds back.

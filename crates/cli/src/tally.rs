@@ -55,10 +55,19 @@ impl Tally {
             Some(_) => Some(Exit::Some),
         };
         state.failed += 1;
-        let tell = || eprintln!("aze: {}: {trouble}", self.command);
+        self.tell(&format!("aze: {}: {trouble}", self.command));
+    }
+
+    /// Tells of what is missing from an item that is done all the same.
+    pub fn warn(&self, trouble: &Trouble) {
+        let _one_at_a_time = self.lock();
+        self.tell(&format!("aze: {}: warning: {trouble}", self.command));
+    }
+
+    fn tell(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(tell),
-            None => tell(),
+            Some(bar) => bar.suspend(|| eprintln!("{text}")),
+            None => eprintln!("{text}"),
         }
     }
 

@@ -54,8 +54,19 @@ pub struct Named {
     pub meta: Option<Meta>,
 }
 
+/// An extended attribute: its name and its value.
+pub type Xattr = (Vec<u8>, Vec<u8>);
+
+/// Whether a copy keeps an extended attribute of this name: those that people and programs set, and access
+/// control lists. The rest belongs to the machine that made it.
+pub fn is_kept(name: &[u8]) -> bool {
+    [&b"user."[..], b"trusted.", b"system.posix_acl_"].iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// An open file to read.
 pub trait Source: Send + Sync {
+    /// The extended attributes that a copy keeps.
+    fn xattrs(&self) -> Outcome<Vec<Xattr>>;
     /// Fills `buffer` from `offset` on; fewer bytes than asked for mean the end of the file.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize>;
 }
@@ -66,6 +77,8 @@ pub trait Sink: Send + Sync {
     fn write_at(&self, offset: u64, data: &[u8]) -> Outcome<()>;
     /// Opens what has been written, to read it again.
     fn reread(&self) -> Outcome<Box<dyn Source>>;
+    /// Gives it an extended attribute, before [`Sink::finish`].
+    fn set_xattr(&self, xattr: &Xattr) -> Outcome<()>;
     /// Makes it what it was to be: its mode, and owner and times where `preserve` is set.
     fn finish(&self, meta: &Meta, preserve: bool) -> Outcome<()>;
     /// Removes what has been written.
@@ -88,6 +101,10 @@ pub trait Tree: Send + Sync {
     fn make_dir(&self, path: &[u8]) -> Outcome<()>;
     /// Makes a symlink, in the place of another symlink or file if need be.
     fn make_link(&self, path: &[u8], target: &[u8]) -> Outcome<()>;
+    /// The extended attributes of a directory that a copy keeps.
+    fn dir_xattrs(&self, path: &[u8]) -> Outcome<Vec<Xattr>>;
+    /// Gives a directory an extended attribute.
+    fn set_dir_xattr(&self, path: &[u8], xattr: &Xattr) -> Outcome<()>;
     /// Gives a directory its mode, and owner and times where `preserve` is set.
     fn set_dir(&self, path: &[u8], meta: &Meta, preserve: bool) -> Outcome<()>;
     /// The path as it is shown in messages.

@@ -1,7 +1,7 @@
 //! Local files as a [`Tree`].
 
 use crate::exit::{Outcome, Trouble};
-use crate::tree::{Meta, Named, Names, Sink, Source, Tree, copied_mode, local};
+use crate::tree::{Meta, Named, Names, Sink, Source, Tree, Xattr, copied_mode, is_kept, local};
 use aze_proto::attr::FileKind;
 use aze_proto::ids::Time;
 use std::ffi::OsStr;
@@ -85,6 +85,16 @@ impl Tree for LocalTree {
         make().map_err(|error| Trouble::local(format!("make link {}", self.shown(path)), &error))
     }
 
+    fn dir_xattrs(&self, path: &[u8]) -> Outcome<Vec<Xattr>> {
+        let found = File::open(local(path)).and_then(|dir| xattrs(&dir));
+        found.map_err(|error| Trouble::local(format!("read extended attributes of {}", self.shown(path)), &error))
+    }
+
+    fn set_dir_xattr(&self, path: &[u8], xattr: &Xattr) -> Outcome<()> {
+        let set = File::open(local(path)).and_then(|dir| crate::sys::set_xattr(&dir, &xattr.0, &xattr.1));
+        set.map_err(|error| Trouble::local(self.shown(path), &error))
+    }
+
     fn set_dir(&self, path: &[u8], meta: &Meta, preserve: bool) -> Outcome<()> {
         let set = || {
             let dir = File::open(local(path))?;
@@ -108,6 +118,11 @@ struct LocalSource {
 }
 
 impl Source for LocalSource {
+    fn xattrs(&self) -> Outcome<Vec<Xattr>> {
+        xattrs(&self.file)
+            .map_err(|error| Trouble::local(format!("read extended attributes of {}", self.shown), &error))
+    }
+
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
         crate::sys::read_at(&self.file, offset, buffer)
             .map_err(|error| Trouble::local(format!("read {}", self.shown), &error))
@@ -122,6 +137,11 @@ struct LocalSink {
 }
 
 impl Sink for LocalSink {
+    fn set_xattr(&self, xattr: &Xattr) -> Outcome<()> {
+        let set = crate::sys::set_xattr(&self.file, &xattr.0, &xattr.1);
+        set.map_err(|error| Trouble::local(self.target.display(), &error))
+    }
+
     fn write_at(&self, offset: u64, data: &[u8]) -> Outcome<()> {
         let written = self.file.write_all_at(data, offset);
         written.map_err(|error| Trouble::local(format!("write {}", self.target.display()), &error))
@@ -142,6 +162,24 @@ impl Sink for LocalSink {
         // If even that fails there is nothing more to do; the name says what it is.
         let _ = fs::remove_file(&self.temporary);
     }
+}
+
+/// The extended attributes of an open file that a copy keeps; none where the file system has none.
+fn xattrs(file: &File) -> std::io::Result<Vec<Xattr>> {
+    let mut found = Vec::new();
+    let names = match crate::sys::xattr_names(file) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(found),
+        names => names?,
+    };
+    for name in names.into_iter().filter(|name| is_kept(name)) {
+        match crate::sys::xattr(file, &name) {
+            Ok(value) => found.push((name, value)),
+            // It has gone since.
+            Err(error) if error.raw_os_error() == Some(libc::ENODATA) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
 }
 
 /// A hidden name beside `target` that nobody else uses.

@@ -3,9 +3,9 @@
 use crate::exit::{Outcome, Trouble};
 use crate::place::{VolumePath, join};
 use crate::session::Session;
-use crate::tree::{Meta, Named, Names, Sink, Source, Tree, copied_mode};
+use crate::tree::{Meta, Named, Names, Sink, Source, Tree, Xattr, copied_mode, is_kept};
 use aze_client::{Access, File, NewFile};
-use aze_proto::attr::{Attr, Change, FileKind, SetTime};
+use aze_proto::attr::{Attr, Change, FileKind, SetTime, XattrHow};
 use aze_proto::error::{Code, Failure};
 use aze_proto::ids::Ino;
 use aze_proto::limits::LIST_ENTRIES_MAX;
@@ -148,6 +148,16 @@ impl Tree for VolumeTree {
         made.map_err(|failure| Trouble::volume(format!("make link {}", self.shown(path)), &failure))
     }
 
+    fn dir_xattrs(&self, path: &[u8]) -> Outcome<Vec<Xattr>> {
+        let attr = self.resolve("read extended attributes of", path, true)?;
+        xattrs(&self.session, attr.ino, &self.shown(path))
+    }
+
+    fn set_dir_xattr(&self, path: &[u8], xattr: &Xattr) -> Outcome<()> {
+        let attr = self.resolve("set attributes of", path, true)?;
+        set_xattr(&self.session, attr.ino, xattr, &self.shown(path))
+    }
+
     fn set_dir(&self, path: &[u8], meta: &Meta, preserve: bool) -> Outcome<()> {
         let attr = self.resolve("set attributes of", path, true)?;
         set(&self.session, attr.ino, meta, preserve)
@@ -187,6 +197,10 @@ struct VolumeSource {
 }
 
 impl Source for VolumeSource {
+    fn xattrs(&self) -> Outcome<Vec<Xattr>> {
+        xattrs(&self.session, self.file.ino(), &self.shown)
+    }
+
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
         self.session.ask(format_args!("read {}", self.shown), self.file.read_as_opened(offset, buffer))
     }
@@ -210,6 +224,18 @@ struct VolumeSink {
 }
 
 impl Sink for VolumeSink {
+    fn set_xattr(&self, xattr: &Xattr) -> Outcome<()> {
+        let (client, who, ino) = (&self.session.client, &self.session.who, self.file.ino());
+        set_xattr(&self.session, ino, xattr, &self.shown).or_else(|trouble| {
+            // Of a file that its owner may not write: it gets its mode when it is finished.
+            let mode = Change { mode: Some(0o600), ..Change::default() };
+            match self.session.runtime.block_on(client.setattr(who, ino, &mode)) {
+                Ok(_) => set_xattr(&self.session, ino, xattr, &self.shown),
+                Err(_) => Err(trouble),
+            }
+        })
+    }
+
     fn write_at(&self, offset: u64, data: &[u8]) -> Outcome<()> {
         self.session.ask(format_args!("write {}", self.shown), self.file.write(offset, data))
     }
@@ -237,6 +263,28 @@ impl Sink for VolumeSink {
         let _ = self.session.runtime.block_on(self.file.close());
         let _ = self.session.runtime.block_on(self.session.client.unlink(&self.session.who, self.parent, &self.name));
     }
+}
+
+/// The extended attributes of an inode that a copy keeps.
+fn xattrs(session: &Session, ino: Ino, shown: &str) -> Outcome<Vec<Xattr>> {
+    let (client, who) = (&session.client, &session.who);
+    session.ask(format_args!("read extended attributes of {shown}"), async {
+        let mut found = Vec::new();
+        for name in client.list_xattr(who, ino).await?.into_iter().filter(|name| is_kept(name)) {
+            match client.get_xattr(who, ino, &name).await {
+                Ok(value) => found.push((name, value)),
+                // It has gone since.
+                Err(failure) if failure.code == Code::NoAttribute => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(found)
+    })
+}
+
+fn set_xattr(session: &Session, ino: Ino, (name, value): &Xattr, shown: &str) -> Outcome<()> {
+    let set = session.client.set_xattr(&session.who, ino, name, value, XattrHow::Any);
+    session.runtime.block_on(set).map_err(|failure| Trouble::volume(shown, &failure))
 }
 
 fn new_file(kind: FileKind, mode: u32, target: Vec<u8>, open: Option<Access>) -> NewFile {

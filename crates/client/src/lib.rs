@@ -27,6 +27,7 @@ mod route;
 mod scan;
 mod space;
 mod sync;
+mod unnamed;
 mod usage;
 mod volume;
 mod xattr;

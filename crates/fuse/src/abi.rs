@@ -59,6 +59,7 @@ pub mod op {
     pub const READDIRPLUS: u32 = 44;
     pub const RENAME2: u32 = 45;
     pub const LSEEK: u32 = 46;
+    pub const TMPFILE: u32 = 51;
 }
 
 /// What is agreed on at the start: bits of `fuse_init_in` and `fuse_init_out`, `flags2` above `flags`.

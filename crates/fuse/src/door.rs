@@ -202,6 +202,14 @@ impl Door {
         Ok((attr, self.files.insert(file)))
     }
 
+    /// Makes and opens a file without a name; gives its handle.
+    pub fn create_unnamed(&self, request: &Header, parent: u64, mode: u32, flags: i32) -> Result<(Attr, u64), Errno> {
+        let who = self.callers.who(request);
+        let making = self.client.create_unnamed(&who, ino(parent), mode, access(flags));
+        let (attr, file) = self.serve("create in", parent, making)?;
+        Ok((attr, self.files.insert(file)))
+    }
+
     /// An append goes to where the file ends now, not to where this kernel last saw its end: another
     /// node may have written since.
     pub fn append_file(&self, target: u64, file: &File, data: &[u8]) -> Result<(), Errno> {

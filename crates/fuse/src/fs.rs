@@ -70,6 +70,7 @@ pub fn act(door: &Door, header: &Header, args: Args<'_>, out: &mut Out) -> Outco
         op::GETXATTR => xattr::get(door, header, args, out).map(|()| Done::Now),
         op::LISTXATTR => xattr::list(door, header, args, out).map(|()| Done::Now),
         op::REMOVEXATTR => xattr::remove(door, header, args).map(|()| Done::Now),
+        op::TMPFILE => tmpfile(door, header, args, out),
         op::FALLOCATE => space::fallocate(door, header, args).map(|()| Done::Now),
         op::LSEEK => space::lseek(door, header, args, out).map(|()| Done::Now),
         op::GETLK => locks::test(door, header, args, out).map(|()| Done::Now),
@@ -221,6 +222,16 @@ fn create(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Ou
     args.skip(4)?;
     let name = args.text()?;
     let (attr, handle) = door.create_file(header, header.node, name, mode_under(mode, umask), flags)?;
+    tell(out, &attr);
+    translate::put_entry(out, &attr, VALIDITY);
+    put_open(out, handle, open_flags(flags));
+    Ok(Done::Opened(handle))
+}
+
+/// `O_TMPFILE`: the file may be given a name later, unless the kernel forbids it (`O_EXCL`).
+fn tmpfile(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
+    let (flags, mode, umask) = (args.u32()? as i32, args.u32()?, args.u32()?);
+    let (attr, handle) = door.create_unnamed(header, header.node, mode_under(mode, umask), flags)?;
     tell(out, &attr);
     translate::put_entry(out, &attr, VALIDITY);
     put_open(out, handle, open_flags(flags));

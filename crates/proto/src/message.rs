@@ -230,6 +230,9 @@ wire_enum! {
         /// Server. Where in the file the first byte is, from `offset` on, that is stored on this server,
         /// or with `hole` that belongs here and is not. Reply: `SoughtIs`.
         105 = Seek { ino: Ino, generation: Generation, born: MapEpoch, offset: u64, hole: bool, chunk_bits: u8 },
+        /// Entry shard of a name that is not made: it only says where. Makes a regular file without a
+        /// name and opens it; until it has none again, it may be given one by `Link`. Reply: `Entry`.
+        106 = CreateUnnamed { parent: Ino, name: Name, mode: u32, open: u64 },
         /// Server: refuse this session from now on. Answered when none of its changes is under way here
         /// any more. Reply: `Done`.
         70 = FenceSession { session: SessionId },
@@ -304,6 +307,7 @@ impl Request {
                 | Request::SetParent { .. }
                 | Request::CloseDir { .. }
                 | Request::Append { .. }
+                | Request::CreateUnnamed { .. }
                 | Request::Reserve { .. }
                 | Request::Punch { .. }
                 | Request::SetLock { .. }
@@ -347,6 +351,7 @@ impl Request {
                 | Request::Rename { .. }
                 | Request::OpenName { .. }
                 | Request::OpenNameWith { .. }
+                | Request::CreateUnnamed { .. }
                 | Request::Holders { .. }
                 | Request::List { .. }
                 | Request::Scan { .. }

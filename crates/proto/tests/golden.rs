@@ -62,6 +62,8 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let lock = Request::SetLock { ino: Ino(9), lock: spec, wait: Some(3) };
     let held = Reply::LockIs { outcome: LockOutcome::Held { by: spec } };
     let (ino, generation, born, chunk_bits) = (Ino(9), Generation(1), MapEpoch(1), 20);
+    let unnamed =
+        Request::CreateUnnamed { parent: Ino(1), name: Name::new(b"a").expect("a name"), mode: 0o600, open: 5 };
     let reserve = Request::Reserve { ino, generation, born, chunk: 2, offset: 3, len: 4, zero: true, chunk_bits };
     let punch = Request::Punch { ino, generation, born, chunk: 2, start: 3, end: 4, chunk_bits };
     let seek = Request::Seek { ino, generation, born, offset: 3, hole: true, chunk_bits };
@@ -94,6 +96,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("xattr names", Reply::XattrNames { names: vec![xattr] }.to_bytes()),
         ("lock", lock.to_bytes()),
         ("lock is held", held.to_bytes()),
+        ("create unnamed", unnamed.to_bytes()),
         ("reserve", reserve.to_bytes()),
         ("punch", punch.to_bytes()),
         ("seek", seek.to_bytes()),
@@ -135,6 +138,7 @@ const GOLDEN: &[(&str, &str)] = &[
     ("xattr names", "1f000100000006000000757365722e61"),
     ("lock", "6f0009000000000000000100050000000000000006000000070000000000000008000000000000000200010300000000000000"),
     ("lock is held", "240002000100050000000000000006000000070000000000000008000000000000000200"),
+    ("create unnamed", "6a000100000000000000010061800100000500000000000000"),
     ("reserve", "670009000000000000000100000001000000020000000000000003000000040000000114"),
     ("punch", "68000900000000000000010000000100000002000000000000000300000000000000040000000000000014"),
     ("seek", "69000900000000000000010000000100000003000000000000000114"),

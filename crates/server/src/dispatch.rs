@@ -435,6 +435,7 @@ impl Server {
             Request::SetXattr { .. } => self.set_xattr(work),
             Request::Write { .. } => self.write(work),
             Request::Append { .. } => self.append(work),
+            Request::CreateUnnamed { .. } => self.create_unnamed(work),
             Request::Reserve { .. } => self.reserve(work),
             Request::Punch { .. } => self.punch(work),
             Request::Seek { .. } => self.seek(work),

@@ -35,6 +35,7 @@ mod state;
 mod status;
 mod truncate;
 mod turns;
+mod unnamed;
 mod wait;
 mod xattr;
 

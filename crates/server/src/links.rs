@@ -34,6 +34,7 @@ impl Server {
         if names.shard.entry(&key).is_some() {
             return Err(Code::Exists.into());
         }
+        self.check_room()?;
         drop(names);
         let tx = TxId(self.io.random_u64());
         let link = NewLink { shard: cell.id, key, ino, tx, work: work.to_wait(self) };
@@ -129,8 +130,13 @@ impl Server {
             }
             Some(_) => {}
         }
-        work.recorded = true;
-        let reply = names.shard.apply(&Op::LinkBegin { ino, tx, shard }, &work.stamp).reply?;
+        let reply = match self.name_unnamed(&mut names, work, ino, tx, shard)? {
+            Some(reply) => reply,
+            None => {
+                work.recorded = true;
+                names.shard.apply(&Op::LinkBegin { ino, tx, shard }, &work.stamp).reply?
+            }
+        };
         drop(names);
         self.watch_link(ino, tx, shard);
         Ok(reply.into())
@@ -141,6 +147,9 @@ impl Server {
         let mut names = self.cell(ino.home())?.names.lock();
         work.recorded = true;
         let applied = names.shard.apply(&Op::LinkEnd { ino, tx, kept }, &work.stamp);
+        if kept {
+            names.unnamed.remove(&ino);
+        }
         drop(names);
         if let Some(orphan) = applied.effects.orphan {
             self.delete_if_orphan(orphan);

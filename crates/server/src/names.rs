@@ -66,6 +66,9 @@ impl Server {
         let mut names = cell.names.lock();
         self.unlocked(cell, &names, &key)?;
         let exists = names.shard.entry(&key).is_some();
+        if !exists {
+            self.check_room()?;
+        }
         let stub = if exists {
             self.directories.enter(parent, &work.identity, Want::SEARCH, self.whole_since())?
         } else {

@@ -95,6 +95,7 @@ impl Server {
         let stamp = Stamp::at(self.clock.next(&self.io, attr.ctime));
         // The inode is there and has no names: deleting it cannot fail.
         let _ = names.shard.apply(&Op::Delete { ino }, &stamp).reply;
+        names.unnamed.remove(&ino);
         drop(names);
         data.delete(ino);
         drop(data);

@@ -32,6 +32,8 @@ pub(crate) struct Names {
     pub(crate) holders: BTreeMap<Ino, Holders>,
     /// Files to which something is being appended, and who waits for the turn.
     pub(crate) turns: BTreeMap<Ino, Queue>,
+    /// Files here that were made without a name and have had none yet.
+    pub(crate) unnamed: BTreeSet<Ino>,
     /// Locks of files that have their home here.
     pub(crate) locks: BTreeMap<Ino, FileLocks>,
 }
@@ -117,6 +119,7 @@ impl ShardCell {
             entry_waiters: BTreeMap::new(),
             holders: BTreeMap::new(),
             turns: BTreeMap::new(),
+            unnamed: BTreeSet::new(),
             locks: BTreeMap::new(),
         };
         ShardCell { id, data: Mutex::new(LoggedChunks::new(id, data)), names: Mutex::new(names) }

@@ -1,8 +1,9 @@
 //! What a server tells of itself. Requests are counted here, where they are dispatched.
 
 use crate::state::Server;
+use aze_proto::limits::BLOCK_BYTES;
 use aze_proto::message::{Counter, ServerStatus};
-use aze_proto::{Attr, FileKind, Ino, Name, Reply, Request};
+use aze_proto::{Attr, Code, Failure, FileKind, Ino, Name, Reply, Request};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One counter for each kind of request.
@@ -125,6 +126,16 @@ impl Server {
             );
         }
         entries
+    }
+
+    /// Fails when memory is full: names and inodes are kept beside the data, and who has no room for
+    /// data is to make no more of them. As many as there are free blocks can be made, says `StatFs`.
+    pub(crate) fn check_room(&self) -> Result<(), Failure> {
+        let (used, capacity) = (self.store.used_bytes(), self.store.capacity_bytes());
+        if used + BLOCK_BYTES as u64 <= capacity {
+            return Ok(());
+        }
+        Err(Failure::new(Code::NoSpace, format!("{}: {used} of {capacity} bytes are used", self.who())))
     }
 
     pub(crate) fn space(&self) -> Reply {

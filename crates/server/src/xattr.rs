@@ -31,6 +31,9 @@ impl Server {
         let mut names = self.cell(ino.home())?.names.lock();
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
         let set = xattr::check_set(&work.identity, inode, &name.0, value.as_ref())?;
+        if value.is_some() {
+            self.check_room()?;
+        }
         let is_dir = inode.attr.kind == FileKind::Directory;
         let (access, default) = (name.0 == acl::ACCESS, name.0 == acl::DEFAULT);
         let op = Op::SetXattr { ino, name, value: set.value, mode: set.mode, if_any: set.if_any, how };

@@ -4,7 +4,7 @@ use super::{FileSlot, ROOT, Worker};
 use crate::bytes::{Bytes, Change, WriteId, data_of};
 use crate::cluster::CHUNK_BITS;
 use aze_client::{Access, File, NewFile, Room};
-use aze_proto::{Code, Failure, FileKind, Name};
+use aze_proto::{Code, Failure, FileKind, Ino, Name};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub async fn write(mut worker: Worker, number: usize, ops: u64) {
     let path = path_of(number);
     let bytes = Arc::new(Mutex::new(Bytes::default()));
     worker.board.files.lock().push(FileSlot { path: path.clone(), bytes: bytes.clone() });
-    let Some(file) = create(&worker, &path).await else {
+    let Some(file) = create(&mut worker, &path).await else {
         bytes.lock().unlinked = true;
         return;
     };
@@ -44,7 +44,7 @@ pub async fn write(mut worker: Worker, number: usize, ops: u64) {
     let _ = worker.call(|| "close".into(), file.close()).await;
 }
 
-async fn create(worker: &Worker, path: &[u8]) -> Option<Arc<File>> {
+async fn create(worker: &mut Worker, path: &[u8]) -> Option<Arc<File>> {
     let (parent, name) =
         worker.call(|| "resolve_parent".into(), worker.client.resolve_parent(&ROOT, path)).await.ok()?;
     let new = NewFile {
@@ -57,6 +57,9 @@ async fn create(worker: &Worker, path: &[u8]) -> Option<Arc<File>> {
         chunk_bits: 0,
     };
     let name: Name = name;
+    if worker.rng.chance(250_000) {
+        return create_and_name(worker, parent, &name).await;
+    }
     let made = worker.call(|| format!("create {name}"), worker.client.create(&ROOT, parent, &name, &new)).await;
     match made {
         Ok(created) if created.created && created.file.is_some() => created.file,
@@ -67,6 +70,36 @@ async fn create(worker: &Worker, path: &[u8]) -> Option<Arc<File>> {
         Err(failure) => {
             if failure.code == Code::Exists {
                 worker.board.violation(format!("{}: creating {name}, which nobody else does: {failure}", worker.who));
+            }
+            None
+        }
+    }
+}
+
+/// Makes a file without a name, writes to it perhaps, and gives it its name; or lets go of it.
+async fn create_and_name(worker: &mut Worker, parent: Ino, name: &Name) -> Option<Arc<File>> {
+    let making = worker.client.create_unnamed(&ROOT, parent, 0o644, READ_WRITE);
+    let (attr, file) = worker.call(|| format!("create unnamed for {name}"), making).await.ok()?;
+    if attr.links != 0 {
+        worker.board.violation(format!("{}: a file without a name has {} links", worker.who, attr.links));
+    }
+    if worker.rng.chance(200_000) {
+        // Its only open: the file goes.
+        return None;
+    }
+    worker.think().await;
+    let linked = worker.call(|| format!("name it {name}"), worker.client.link(&ROOT, attr.ino, parent, name)).await;
+    match linked {
+        Ok(attr) if attr.links == 1 => Some(file),
+        Ok(attr) => {
+            worker.board.violation(format!("{}: {name} is the first name of {}", worker.who, attr.links));
+            None
+        }
+        Err(failure) => {
+            if failure.code == Code::NotFound && !worker.board.mix().loses_answers() {
+                worker
+                    .board
+                    .violation(format!("{}: a file without a name cannot be named {name}: {failure}", worker.who));
             }
             None
         }
