@@ -1,5 +1,7 @@
 //! `aze down`: ends a volume and leaves nothing of it behind.
 
+mod delete;
+
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::launch::who;
 use crate::mounts;
@@ -29,7 +31,8 @@ const ASK_TIME: Duration = Duration::from_secs(3);
 #[command(after_help = "\
 Examples:
   aze down
-  aze down --name v1 --force      even while a program uses a mount of it")]
+  aze down --name v1 --force      even while a program uses a mount of it
+  aze down --name v1 --delete     and remove the directories that keep it, after asking for its name")]
 pub struct Args {
     /// Name of the volume; the one that is meant if not given.
     #[arg(long)]
@@ -37,6 +40,12 @@ pub struct Args {
     /// Take mounts away from programs that use them.
     #[arg(short, long)]
     force: bool,
+    /// Remove also what is kept in directories: the volume is gone for good.
+    #[arg(long)]
+    delete: bool,
+    /// With --delete: do not ask for the volume's name.
+    #[arg(long, requires = "delete")]
+    yes: bool,
     /// End what runs on this node only: what 'aze down' runs on a node whose server does not answer.
     #[arg(long, hide = true)]
     this_node: bool,
@@ -59,6 +68,10 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         Err(trouble) => return Err(trouble),
     };
     let name = &volume.record.name;
+    let parts = if args.delete { delete::parts(&volume)? } else { Vec::new() };
+    if args.delete && !args.yes {
+        delete::ask(name, &parts)?;
+    }
     end_mounts(&volume, args.force || args.this_node)?;
     let here = volume::host();
     let (local, remote): (Vec<&ServerRecord>, Vec<&ServerRecord>) =
@@ -80,7 +93,9 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     }
     volume.remove()?;
     if lost.is_empty() {
+        delete::remove(&parts)?;
         match lasts {
+            _ if args.delete => eprintln!("volume '{name}' has ended, and its directories are removed"),
             true => eprintln!("volume '{name}' has stopped; it is kept in {}", volume.record.settings.storage),
             false => eprintln!("volume '{name}' has ended"),
         }

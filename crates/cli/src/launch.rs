@@ -56,6 +56,9 @@ pub struct Order {
     /// `--durability`.
     #[serde(default)]
     pub storage: Option<(String, String)>,
+    /// How often the volume was started again under its mounts.
+    #[serde(default)]
+    pub starts: u32,
     /// The node is to have a directory of the volume that the server keeps.
     pub keeps_directory: bool,
 }

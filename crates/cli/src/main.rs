@@ -27,6 +27,7 @@ mod place;
 mod process;
 mod progress;
 mod remove;
+mod restart;
 mod serve;
 mod session;
 mod show;
@@ -73,6 +74,7 @@ struct Line {
 enum Command {
     Up(up::Args),
     Down(down::Args),
+    Restart(restart::Args),
     Status(status::Args),
     Mount(mount::Args),
     Umount(mount::UmountArgs),
@@ -139,6 +141,7 @@ fn run(command: Command) -> (&'static str, Outcome<Exit>) {
     match command {
         Command::Up(args) => ("up", up::run(args)),
         Command::Down(args) => ("down", down::run(&args)),
+        Command::Restart(args) => ("restart", restart::run(&args)),
         Command::Status(args) => ("status", status::run(&args)),
         Command::Mount(args) => ("mount", mount::run(&args)),
         Command::Umount(args) => ("umount", mount::run_umount(&args)),

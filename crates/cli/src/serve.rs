@@ -57,7 +57,8 @@ pub fn run(_args: &Args) -> Outcome<Exit> {
     if let Err(trouble) = &served {
         say(&Said::Failed { exit: trouble.exit as u8, text: trouble.text.clone() });
     }
-    if order.keeps_directory {
+    // What a start of a volume that was there before has not brought back is left for the next one.
+    if order.keeps_directory && (served.is_ok() || order.starts == 0) {
         tidy(&order.volume, order.slot, &dir);
     }
     served
@@ -128,6 +129,7 @@ fn config(order: &Order, dir: &Path) -> Outcome<Config> {
             durability: volume::parse_durability(durability),
             checkpoint_bytes: aze_server::CHECKPOINT_BYTES_DEFAULT,
         }),
+        starts: order.starts,
         switches: aze_server::sabotage::Switches::default(),
     })
 }
@@ -156,7 +158,7 @@ fn await_record(order: &Order, dir: &Path) -> Receiver<Record> {
                     |count| format!("{count} bytes instead of the volume's record"),
                 );
                 eprintln!("aze: serve: whoever started this server has gone away ({why}): ending");
-                if order.keeps_directory {
+                if order.keeps_directory && order.starts == 0 {
                     tidy(&order.volume, order.slot, &dir);
                 }
                 std::process::exit(Exit::Again as i32);

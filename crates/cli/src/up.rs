@@ -133,6 +133,8 @@ pub fn run(args: Args) -> Outcome<Exit> {
         secret: &secret,
         nodes: &nodes,
         storage,
+        ports: Vec::new(),
+        starts: 0,
         said,
         hear,
         servers: Vec::new(),
@@ -161,6 +163,66 @@ pub fn run(args: Args) -> Outcome<Exit> {
     }
 }
 
+/// Starts all servers of a volume in directories again, where they were and as they were: clients
+/// that know it go on.
+pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) -> Outcome<Record> {
+    let Settings { storage, durability, transport, capacity_bytes, chunk_bytes, launcher, remote_aze, .. } =
+        &record.settings;
+    let mut servers: Vec<&ServerRecord> = record.servers.iter().collect();
+    servers.sort_by_key(|server| server.slot);
+    let nodes: Vec<Option<String>> = servers.iter().map(|server| server.node.clone()).collect();
+    let quoted = |word: &String| format!("'{}'", word.replace('\'', "'\\''"));
+    let promise = match durability.as_deref() {
+        Some("close") => Promise::Close,
+        Some("fsync") => Promise::Fsync,
+        _ => Promise::None,
+    };
+    let args = Args {
+        name: Some(record.name.clone()),
+        servers: None,
+        hosts: Vec::new(),
+        hostfile: None,
+        launcher: launcher
+            .as_ref()
+            .map_or(String::new(), |words| words.iter().map(quoted).collect::<Vec<_>>().join(" ")),
+        remote_aze: remote_aze.clone(),
+        size: Some(*capacity_bytes),
+        chunk_size: chunk_bytes.trailing_zeros() as u8,
+        placement: Placement::Modular,
+        storage: Vec::new(),
+        durability: None,
+        port_base: None,
+        transport: transport.parse().map_err(|error| Trouble::new(Exit::Fatal, format!("volume.json: {error}")))?,
+        timeout,
+    };
+    let (said, hear) = channel();
+    let mut start = Start {
+        args: &args,
+        name: &record.name,
+        dir,
+        secret,
+        nodes: &nodes,
+        storage: Some((storage.split(',').map(PathBuf::from).collect(), promise)),
+        ports: servers.iter().map(|server| port(server)).collect(),
+        starts: record.starts + 1,
+        said,
+        hear,
+        servers: Vec::new(),
+        heard: BTreeMap::new(),
+    };
+    let result = start.all(Instant::now() + timeout, record.created_ns);
+    if result.is_err() {
+        start.servers.into_iter().for_each(Starting::call_off);
+    }
+    result
+}
+
+/// Where a server listened for TCP.
+fn port(server: &ServerRecord) -> u16 {
+    let tcp = server.addresses.iter().find(|address| address.starts_with("tcp:"));
+    tcp.and_then(|address| address.rsplit_once(':')?.1.parse().ok()).unwrap_or(0)
+}
+
 /// A start under way.
 struct Start<'a> {
     args: &'a Args,
@@ -171,6 +233,10 @@ struct Start<'a> {
     nodes: &'a [Option<String>],
     /// Directories and promise of a volume that lasts.
     storage: Option<(Vec<PathBuf>, Promise)>,
+    /// Where each server listened before, if the volume is started again.
+    ports: Vec<u16>,
+    /// How often it was started again.
+    starts: u32,
     said: Sender<(u16, Said)>,
     hear: Receiver<(u16, Said)>,
     servers: Vec<Starting>,
@@ -225,7 +291,10 @@ impl Start<'_> {
             servers_on_node: self.nodes.iter().filter(|other| *other == node).count() as u16,
             keeper,
             tcp_host: node.clone().unwrap_or_else(|| "127.0.0.1".into()),
-            tcp_port: self.args.port_base.map_or(0, |base| base.saturating_add(slot)),
+            tcp_port: match self.ports.get(usize::from(slot)) {
+                Some(port) => *port,
+                None => self.args.port_base.map_or(0, |base| base.saturating_add(slot)),
+            },
             transport: self.args.transport.name().into(),
             capacity_bytes: self.args.size.map(|size| size / u64::from(servers)),
             chunk_bits: self.args.chunk_size,
@@ -234,6 +303,7 @@ impl Start<'_> {
                 let dir = dirs[usize::from(slot) % dirs.len()].join(format!("server-{slot}"));
                 (dir.display().to_string(), promise.word().into())
             }),
+            starts: self.starts,
             keeps_directory: node.is_some(),
         };
         let mut argv = match node {
@@ -296,6 +366,7 @@ impl Start<'_> {
             name: self.name.into(),
             owner_uid: sys::uid(),
             created_ns,
+            starts: self.starts,
             servers: self.heard.values().filter_map(|heard| heard.record.clone()).collect(),
             settings: Settings {
                 storage: match &self.storage {

@@ -35,6 +35,9 @@ pub struct Record {
     pub owner_uid: u32,
     /// When it was started, in nanoseconds since 1970-01-01 UTC.
     pub created_ns: u64,
+    /// How often it was started again under its mounts.
+    #[serde(default)]
+    pub starts: u32,
     /// Its servers, by slot.
     pub servers: Vec<ServerRecord>,
     /// How it was made.

@@ -18,6 +18,7 @@ impl File {
     /// [`Code::UnknownOutcome`]: then all or nothing.
     pub async fn append(&self, data: &[u8]) -> Result<u64, Failure> {
         self.check_open_for(self.access().write, "writing")?;
+        self.check_locks()?;
         if data.len() > APPEND_BYTES_MAX {
             let detail = format!("{} bytes: one append has at most {APPEND_BYTES_MAX}", data.len());
             return Err(Failure::new(Code::Limit, detail));

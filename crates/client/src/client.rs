@@ -17,7 +17,7 @@ use futures_util::future::join_all;
 use parking_lot::RwLock;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long [`Client::close`] waits for a server to take note: one that does not will find out by
@@ -71,12 +71,15 @@ pub(crate) struct Core {
     pub(crate) contents: Arc<Contents>,
     /// What the volume promises.
     pub(crate) durability: Durability,
+    /// Start of the volume since which all names are known to be there, if they are synced.
+    pub(crate) names_since: AtomicU32,
     next_handle: AtomicU64,
 }
 
 impl Core {
     pub(crate) fn new(io: Io, caller: Arc<Caller>, config: &Config, map: ShardMap) -> Arc<Core> {
         let (deadline, durability) = (config.deadline, config.durability);
+        let names_since = AtomicU32::new(map.epoch.starts());
         let routes = RwLock::new(Arc::new(Routes::new(map)));
         let (dirs, inodes, closes) = (DirCache::default(), Inodes::default(), Closes::default());
         let dir_attrs = DirAttrs::default();
@@ -96,6 +99,7 @@ impl Core {
             flight,
             contents,
             durability,
+            names_since,
             next_handle,
         })
     }

@@ -52,6 +52,7 @@ impl File {
     }
 
     async fn write_once(&self, offset: u64, data: &[u8], end: u64) -> Result<(), Failure> {
+        self.check_locks()?;
         let mut attr = self.inode.attr();
         let beyond_first = end > attr.chunk_bytes();
         if beyond_first && !attr.wide {
@@ -174,6 +175,7 @@ impl File {
     /// generation, and servers refuse an old one. Beyond it only the home can tell; it is asked in
     /// the same breath, by way of chunk 0 if that is read anyway.
     async fn read_once(&self, offset: u64, buf: &mut [u8]) -> Result<usize, Failure> {
+        self.check_locks()?;
         let attr = self.inode.attr();
         let end = offset.saturating_add(buf.len() as u64).min(FILE_BYTES_MAX);
         if end <= offset {

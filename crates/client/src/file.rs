@@ -13,7 +13,7 @@ use aze_rpc::Answer;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +33,10 @@ pub struct File {
     access: Access,
     handle: Handle,
     closed: AtomicBool,
+    /// Start of the volume since which everything written here is known to be there, if it is synced.
+    pub(crate) since: AtomicU32,
+    /// Start in which something was locked through this open, plus 1; 0 if nothing was.
+    pub(crate) locked_in: AtomicU32,
     pub(crate) opened: Option<Opened>,
     /// Who has locked anything through this open.
     pub(crate) lockers: Mutex<BTreeSet<(LockSpace, u64)>>,
@@ -209,6 +213,8 @@ impl File {
             access,
             handle: Handle { ino: attr.ino, handle },
             closed: AtomicBool::new(false),
+            since: AtomicU32::new(core.starts()),
+            locked_in: AtomicU32::new(0),
             opened,
             lockers: Mutex::default(),
         })

@@ -4,7 +4,7 @@
 //! has not yet been reported, so that a stat through one descriptor shows what was written through
 //! another.
 
-use aze_proto::{Attr, Identity, Ino};
+use aze_proto::{Attr, Generation, Identity, Ino, Time};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -90,6 +90,14 @@ impl Inodes {
         }
     }
 
+    /// Forgets sizes, generations and times: whatever a server says next is believed.
+    pub(crate) fn forget_all(&self) {
+        for inode in self.all() {
+            let known = &mut inode.state.lock().attr;
+            (known.generation, known.size, known.ctime) = (Generation(0), 0, Time(0));
+        }
+    }
+
     /// Whether a write to the file is unreported.
     pub(crate) fn is_dirty(&self, ino: Ino) -> bool {
         self.get(ino).is_some_and(|inode| inode.is_dirty())
@@ -168,7 +176,7 @@ impl Inode {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use aze_proto::{FileKind, Generation, MapEpoch, ShardId, Time};
+    use aze_proto::{FileKind, MapEpoch, ShardId};
 
     /// Attributes of a file of this size and generation.
     pub(crate) fn attr(size: u64, generation: u32, ctime: u64) -> Attr {

@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// What became of a request for a lock.
@@ -70,6 +71,7 @@ impl File {
     /// # Errors
     /// As [`File::test_lock`]; [`Code::Limit`] if the file has too many locks.
     pub async fn try_lock(&self, lock: &LockSpec) -> Result<Locked, Failure> {
+        self.check_locks()?;
         self.note_owner(lock);
         let request = Request::SetLock { ino: self.ino(), lock: *lock, wait: None };
         let outcome = self.core.ask_lock(&self.who, &request).await?;
@@ -84,6 +86,7 @@ impl File {
     /// As [`File::try_lock`]. A home that is out of reach for as long as a request is tried ends the
     /// wait with its failure; then the range is unlocked.
     pub async fn lock_unless(&self, lock: &LockSpec, stop: impl Future<Output = ()>) -> Result<Locked, Failure> {
+        self.check_locks()?;
         self.note_owner(lock);
         let (ino, wait) = (self.ino(), self.core.new_handle());
         // Made before the request is sent, so that a place in the queue of which nobody heard is given up.
@@ -130,7 +133,7 @@ impl File {
     /// Those of every request.
     pub async fn unlock_owner(&self, space: LockSpace, owner: u64) -> Result<(), Failure> {
         // What it locks from now on may be through another open, and outlive this one.
-        self.lockers.lock().remove(&(space, owner));
+        self.forget_locker(space, owner);
         self.core.unlock_owner(&self.who, self.ino(), space, owner).await
     }
 
@@ -154,7 +157,30 @@ impl File {
     fn note_owner(&self, lock: &LockSpec) {
         self.core.lock_owners.note(self.ino(), lock.space, lock.owner);
         self.core.keep_locks();
+        let _ = self.locked_in.compare_exchange(0, self.core.starts() + 1, Ordering::SeqCst, Ordering::SeqCst);
         self.lockers.lock().insert((lock.space, lock.owner));
+    }
+
+    fn forget_locker(&self, space: LockSpace, owner: u64) {
+        let mut lockers = self.lockers.lock();
+        lockers.remove(&(space, owner));
+        if lockers.is_empty() {
+            self.locked_in.store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// Whoever has locked relies on it: nothing goes through this open any more when the locks have
+    /// gone with a start of the volume.
+    pub(crate) fn check_locks(&self) -> Result<(), Failure> {
+        let locked_in = self.locked_in.load(Ordering::Relaxed);
+        if locked_in == 0 || locked_in > self.core.starts() {
+            return Ok(());
+        }
+        let detail = format!(
+            "inode {}: the volume was started again, and the locks taken before are lost: close it",
+            self.ino()
+        );
+        Err(Failure::new(Code::Lost, detail))
     }
 
     /// Unlocks, in the background, what was locked through this open.

@@ -5,8 +5,8 @@
 
 use crate::client::{Core, unexpected};
 use aze_proto::{
-    Code, Failure, Identity, Ino, Name, NameHash, NamespaceEpoch, Refusal, Reply, Request, ServerIndex, ShardId,
-    ShardMap,
+    Code, Failure, Generation, Identity, Ino, Name, NameHash, NamespaceEpoch, Refusal, Reply, Request, ServerIndex,
+    ShardId, ShardMap,
 };
 use aze_rpc::{Answer, Ask, Target};
 use std::sync::Arc;
@@ -156,7 +156,13 @@ impl Core {
                 Err(failure) => failure,
             };
             match &failure.refusal {
-                Some(Refusal::MapStale { .. }) => self.refresh_map(&routes, &server.target).await?,
+                Some(Refusal::MapStale { .. }) => {
+                    self.refresh_map(&routes, &server.target).await?;
+                    if self.starts() > routes.map.epoch.starts() && states_generation(question.request) {
+                        // What is known of the file may be from a time that has not been.
+                        return Err(Failure::refused(Refusal::GenerationStale { generation: Generation(0) }));
+                    }
+                }
                 Some(Refusal::NamespaceStale { epoch, all, changed }) => {
                     self.dirs.adopt(*epoch, *all, changed);
                     if matches!(question.knowing, Knowing::Since(_)) {
@@ -167,6 +173,13 @@ impl Core {
             }
             until.check(self, &failure, question.request)?;
         }
+    }
+
+    /// Fetches the map from any server.
+    pub(crate) async fn look_for_map(&self) -> Result<(), Failure> {
+        let routes = self.routes.read().clone();
+        let server = routes.servers.first().ok_or(Code::Internal)?;
+        self.refresh_map(&routes, &server.target).await
     }
 
     /// Fetches the map from a server that has refused the one known here.
@@ -188,6 +201,11 @@ impl Core {
         Ok(())
     }
 
+    /// How often the volume has been started again, as far as is known here.
+    pub(crate) fn starts(&self) -> u32 {
+        self.routes.read().map.epoch.starts()
+    }
+
     fn adopt_map(&self, map: ShardMap) {
         let mut routes = self.routes.write();
         if map.epoch <= routes.map.epoch {
@@ -204,6 +222,10 @@ impl Core {
                 moved.push(index);
             }
         }
+        if next.map.epoch.starts() > routes.map.epoch.starts() {
+            // What had not been synced may be lost: sizes and generations may have gone back.
+            self.inodes.forget_all();
+        }
         *routes = Arc::new(next);
         drop(routes);
         moved.into_iter().for_each(|index| self.caller.disconnect(index));
@@ -214,6 +236,11 @@ impl Core {
         let total_ns = u64::try_from(self.deadline.as_nanos()).unwrap_or(u64::MAX);
         Patience { until_ns: self.io.mono_ns().saturating_add(total_ns) }
     }
+}
+
+/// Whether a request is meant for one generation of a file: whoever asks it takes a refusal of that.
+fn states_generation(request: &Request) -> bool {
+    matches!(request, Request::Read { .. } | Request::Write { .. } | Request::Report { .. })
 }
 
 /// How long an operation goes on asking.

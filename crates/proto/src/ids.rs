@@ -19,6 +19,21 @@ wire_id! {
     /// Version of the shard map.
     pub struct MapEpoch(u32)
 }
+impl MapEpoch {
+    /// The low bits count changes of the map, those above them starts of the volume under its mounts.
+    pub const CHANGE_BITS: u32 = 22;
+
+    /// The first epoch after the volume was started again for the `starts`-th time.
+    pub fn first_of(starts: u32) -> MapEpoch {
+        MapEpoch((starts << MapEpoch::CHANGE_BITS) + 1)
+    }
+
+    /// How often the volume had been started again.
+    pub fn starts(self) -> u32 {
+        self.0 >> MapEpoch::CHANGE_BITS
+    }
+}
+
 wire_id! {
     /// Version of what clients may cache of paths: moves when a directory is renamed, removed
     /// from where it was, or loses rights.

@@ -277,6 +277,9 @@ wire_enum! {
         87 = LinksTo { home: ServerIndex, from: u32 },
         /// Server, from another one that has started again: which of these files are there. Reply: `FilesAre`.
         88 = FilesNow { inos: Vec<Ino> },
+        /// Server, from another one that has started again: has what was under way come to an end there?
+        /// Reply: `Done`.
+        96 = IsDone,
         /// Server: answered when all that it has done is durable, if it has lasting storage. Reply: `Synced`.
         130 = Sync,
     }
@@ -314,6 +317,21 @@ impl Request {
                 | Request::Unlock { .. }
                 | Request::CancelLock { .. }
         )
+    }
+
+    /// Whether it may be done a second time where nobody knows whether it was done before the volume
+    /// was started again: nothing comes of that but what was asked for.
+    pub fn may_be_repeated(&self) -> bool {
+        match self {
+            Request::Create { exclusive, .. } => !exclusive,
+            Request::Unlink { .. }
+            | Request::Rmdir { .. }
+            | Request::Link { .. }
+            | Request::Rename { .. }
+            | Request::SetXattr { .. }
+            | Request::Append { .. } => false,
+            _ => true,
+        }
     }
 
     /// The file whose bytes or length it changes on behalf of a user: what a client keeps of its
@@ -385,6 +403,7 @@ impl Request {
                 | Request::Cut { .. }
                 | Request::DeleteData { .. }
                 | Request::LastingId
+                | Request::IsDone
                 | Request::TxDone { .. }
                 | Request::LinksTo { .. }
                 | Request::FilesNow { .. }

@@ -23,6 +23,9 @@ use std::time::Duration;
 /// there: about as long as a few of them take.
 const TOO_MANY_PAUSE: Duration = Duration::from_millis(10);
 
+/// Pause before a change is sent again to a server that is starting.
+const STARTING_PAUSE: Duration = Duration::from_millis(50);
+
 /// Who asks, and how it proves itself.
 #[derive(Clone, Debug)]
 pub struct CallerConfig {
@@ -169,6 +172,20 @@ impl Caller {
                 News::Answer(Err(failure)) if failure.refusal == Some(Refusal::TooManyPending) => {
                     self.core.io.sleep(TOO_MANY_PAUSE).await;
                 }
+                News::Answer(Err(failure)) if self.is_starting(&ask, &failure) => {
+                    // This time it has not happened, and it keeps its number: whether it was sent to a
+                    // server that is no more must not be forgotten.
+                    history.sent = if history.sent == 1 { 0 } else { history.sent };
+                    self.core.io.sleep(STARTING_PAUSE).await;
+                }
+                News::Answer(Err(failure)) if history.sent > 1 && may_have_happened(&ask, &failure) => {
+                    let detail = format!(
+                        "{} to {}: the volume was started again while this was under way",
+                        ask.request.name(),
+                        ask.to
+                    );
+                    return Err(Failure::new(Code::UnknownOutcome, detail));
+                }
                 News::Answer(answer) => return answer,
                 News::Send => {}
                 News::Broken(failure) => return Err(failure.during(ask.request.name())),
@@ -179,6 +196,14 @@ impl Caller {
             }
             channel = self.core.again(ask.to, &call)?;
         }
+    }
+
+    /// Whether a client's change was refused by a server that is not yet in the map.
+    fn is_starting(&self, ask: &Ask<'_>, failure: &Failure) -> bool {
+        failure.refusal == Some(Refusal::MapStale { epoch: MapEpoch(0) })
+            && ask.map_epoch > MapEpoch(0)
+            && ask.request.is_change()
+            && !self.core.config.server
     }
 
     /// A number for a change; none for anything else.
@@ -244,6 +269,13 @@ impl Caller {
         let detail = format!("{} to {}: {what} within {seconds:.1} s{why}", ask.request.name(), ask.to);
         Failure::new(code, detail)
     }
+}
+
+/// Whether a change that was sent before may have been done by the volume's servers before they were
+/// started again, and cannot simply be done once more: what they remembered of it has gone with them.
+fn may_have_happened(ask: &Ask<'_>, failure: &Failure) -> bool {
+    let Some(Refusal::MapStale { epoch }) = &failure.refusal else { return false };
+    epoch.starts() > ask.map_epoch.starts() && ask.request.is_change() && !ask.request.may_be_repeated()
 }
 
 impl Drop for Caller {

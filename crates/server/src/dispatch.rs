@@ -148,6 +148,10 @@ impl Service for Server {
             incoming.responder.send(self.reply_context(), Err(Failure::new(Code::NotPermitted, detail)), &[]);
             return;
         }
+        if let Some(refusal) = self.not_open(&incoming.request).filter(|_| !incoming.who.server) {
+            incoming.responder.send(self.reply_context(), Err(refusal), &[]);
+            return;
+        }
         let mut work = Work::incoming(&self, incoming);
         match self.admit(&work) {
             Admission::Drop => {}
@@ -347,7 +351,19 @@ impl Server {
                 }
                 Ok(())
             }
-            Wait::Cut(shard, ino) => self.catch_up_with_cuts(shard, ino).await,
+            Wait::Cut(shard, ino) => {
+                let have = || self.shards.get(shard).and_then(|cell| cell.data.lock().generation_of(ino));
+                let before = have();
+                self.catch_up_with_cuts(shard, ino).await?;
+                match (before, have()) {
+                    // Whoever asks knows a cut of which nobody else does any more: it was lost when the
+                    // volume was started again.
+                    (Some(before), Some(now)) if before == now => {
+                        Err(Failure::refused(Refusal::GenerationStale { generation: now }))
+                    }
+                    _ => Ok(()),
+                }
+            }
             Wait::Readers => {
                 if self.io.mono_ns() >= work.deadline_ns {
                     let detail = format!("{}: memory is full and being read; try again", self.who());
@@ -519,6 +535,7 @@ impl Server {
             Request::CutQuery { ino, have } => self.cut_query(*ino, *have),
             Request::LastingId => Ok(self.lasting_is()?.into()),
             Request::TxDone { tx } => Ok(self.tx_done(*tx).into()),
+            Request::IsDone => Ok(self.is_done()?.into()),
             Request::LinksTo { home, from } => Ok(self.links_to(*home, *from)?.into()),
             Request::FilesNow { inos } => Ok(self.files_now(inos).into()),
             Request::FenceSession { session } => self.fence_session(*session),

@@ -44,11 +44,11 @@ struct Token {
 }
 
 impl Keeper {
-    pub(crate) fn new(servers: u16) -> Keeper {
+    pub(crate) fn new(servers: u16, epoch: NamespaceEpoch) -> Keeper {
         Keeper {
             joined: Mutex::new(Joined { slots: vec![None; usize::from(servers)], waiting: Vec::new() }),
             token: Mutex::new(Token::default()),
-            raising: AsyncMutex::new(NamespaceEpoch(0)),
+            raising: AsyncMutex::new(epoch),
         }
     }
 
@@ -129,9 +129,10 @@ impl Server {
     }
 
     fn first_map(&self, mut servers: Vec<ServerInfo>) -> Result<ShardMap, Failure> {
-        let epoch = MapEpoch(1);
+        let epoch = MapEpoch::first_of(self.config.starts);
         for info in &mut servers {
-            (info.incarnation, info.since) = (Incarnation(0), epoch);
+            // Nothing was lost since the volume was made.
+            (info.incarnation, info.since) = (Incarnation(0), MapEpoch::first_of(0));
         }
         let table = ShardTable::modular(self.config.shards, self.config.servers)
             .map_err(|why| Failure::new(Code::Invalid, why))?;
@@ -149,6 +150,12 @@ impl Server {
 
     /// A server that had been in the map starts again, empty.
     fn readmit(self: &Arc<Self>, slot: ServerIndex, info: ServerInfo) -> Attempt<Output> {
+        if self.lasting.is_some() {
+            let detail = format!(
+                "server {slot} cannot come back alone to a volume that is kept in directories: start all of it again with 'aze restart'"
+            );
+            return Err(Failure::new(Code::Invalid, detail).into());
+        }
         let mut map = (*self.map()).clone();
         let before = &map.servers[usize::from(slot.0)];
         let incarnation = Incarnation(before.incarnation.0 + 1);

@@ -11,6 +11,7 @@
 //! A volume comes back as a whole: all servers read what they have (`image`), join as at the first
 //! start, and settle between them what was under way (`resolve`) before the first client is served.
 
+mod again;
 mod checkpoint;
 mod gate;
 mod image;
@@ -56,6 +57,10 @@ pub(crate) struct Lasting {
     pub(crate) is_new: bool,
     /// Entries here are what they will be: others may count them.
     pub(crate) is_settled: AtomicBool,
+    /// What was under way when the servers ended has come to an end here.
+    pub(crate) is_done: AtomicBool,
+    /// And everywhere else: clients are served.
+    pub(crate) is_open: AtomicBool,
     is_checkpointing: AtomicBool,
     checkpoint_bytes: AtomicU64,
 }
@@ -125,6 +130,8 @@ impl Lasting {
             volume: manifest.map_or(expected.volume, |found| found.volume),
             is_new: manifest.is_none(),
             is_settled: AtomicBool::new(false),
+            is_done: AtomicBool::new(false),
+            is_open: AtomicBool::new(false),
             is_checkpointing: AtomicBool::new(false),
             checkpoint_bytes: AtomicU64::new(checkpoint_bytes),
         })

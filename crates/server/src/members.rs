@@ -77,6 +77,7 @@ pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr])) -> R
     if let Some(remains) = remains {
         server.found_volume().await?;
         server.settle(remains).await?;
+        server.open_together().await?;
     }
     server.clone().expire_now_and_then();
     Ok(server)
@@ -93,6 +94,9 @@ fn new_server(io: Io, config: Config, store: Arc<Store>, lasting: Option<Lasting
         transport: config.transport,
     };
     let (stop, stopped) = oneshot::channel();
+    // Whoever knows paths from before the volume was started again has to forget them.
+    let (namespace, epoch) = (Namespace::new(), NamespaceEpoch(u64::from(config.starts) << 32));
+    namespace.adopt(epoch);
     Server {
         me,
         clock: HybridClock::new(),
@@ -101,10 +105,10 @@ fn new_server(io: Io, config: Config, store: Arc<Store>, lasting: Option<Lasting
         store,
         lasting,
         directories: Directories::new(),
-        namespace: Namespace::new(),
+        namespace,
         sessions: Sessions::new(),
         transactions: Transactions::new(),
-        keeper: Keeper::new(config.servers),
+        keeper: Keeper::new(config.servers, epoch),
         peers: Caller::new(io.clone(), caller),
         counters: Counters::new(),
         started_ns: io.mono_ns(),

@@ -58,6 +58,8 @@ pub struct Config {
     pub deadline: Duration,
     /// Where it keeps its part so that it lasts; `None`: in memory only.
     pub storage: Option<Storage>,
+    /// How often the volume was started again under its mounts.
+    pub starts: u32,
     /// Protections removed, in the simulation only.
     pub switches: Switches,
 }

@@ -11,6 +11,7 @@ use aze_server::sabotage::Switches;
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// What the volume is called.
@@ -61,6 +62,7 @@ pub struct Cluster {
     layout: Layout,
     servers: Mutex<Vec<Option<Arc<Server>>>>,
     lives: Mutex<Vec<u32>>,
+    starts: AtomicU32,
 }
 
 /// The node of a server.
@@ -81,7 +83,8 @@ impl Cluster {
     /// A cluster of which nothing runs yet.
     pub fn new(sim: Sim, layout: Layout) -> Arc<Cluster> {
         let count = usize::from(layout.servers);
-        Arc::new(Cluster { sim, layout, servers: Mutex::new(vec![None; count]), lives: Mutex::new(vec![0; count]) })
+        let (servers, lives) = (Mutex::new(vec![None; count]), Mutex::new(vec![0; count]));
+        Arc::new(Cluster { sim, layout, servers, lives, starts: AtomicU32::new(0) })
     }
 
     /// How it is laid out.
@@ -113,8 +116,14 @@ impl Cluster {
                 durability,
                 checkpoint_bytes: self.layout.checkpoint_bytes,
             }),
+            starts: self.starts.load(Ordering::Relaxed),
             switches: self.layout.switches,
         }
+    }
+
+    /// From now on servers start the volume again under its clients.
+    pub fn begin_another_start(&self) {
+        self.starts.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Starts one server on its node and waits until it has joined.

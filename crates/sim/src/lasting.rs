@@ -5,6 +5,8 @@
 //! After a power cut that is what was synced; what was done since may be there or not. After
 //! `kill -9` it is everything that was acknowledged.
 
+mod again;
+
 use crate::audit;
 use crate::bytes::data_of;
 use crate::cluster::{CHUNK_BITS, Cluster, Layout};
@@ -45,6 +47,9 @@ pub struct LastingPlan {
     pub durability: Durability,
     /// Whether the power is cut, or only the processes die.
     pub power_cut: bool,
+    /// Clients stay: one server dies, by a power cut or alone, and the volume is started again
+    /// under them.
+    pub clients_stay: bool,
     /// Protections removed.
     pub switches: Switches,
 }
@@ -56,7 +61,12 @@ impl LastingPlan {
         let durability = *rng.pick(&[Durability::Fsync, Durability::Fsync, Durability::Close, Durability::None]);
         let power_cut = durability != Durability::None && rng.chance(700_000);
         let (servers, tasks) = (rng.between(1, 4) as u16, rng.between(1, 3) as usize);
-        LastingPlan { seed, servers, tasks, durability, power_cut, switches: Switches::default() }
+        LastingPlan { seed, servers, tasks, durability, power_cut, clients_stay: false, switches: Switches::default() }
+    }
+
+    /// The plan of a seed for a volume that is started again under its clients.
+    pub fn staying(seed: u64) -> LastingPlan {
+        LastingPlan { clients_stay: true, ..LastingPlan::of(seed) }
     }
 }
 
@@ -85,6 +95,17 @@ struct Book {
 }
 
 impl Known {
+    /// Whether it is, for sure, as it is believed to be.
+    fn is_settled(&self) -> bool {
+        let places: BTreeSet<_> = self.place.iter().cloned().collect();
+        let (len, is_gone) = (self.content.len(), self.place.is_none());
+        self.kept == self.content
+            && self.low == len
+            && self.high == len
+            && self.places == places
+            && self.may_be_gone == is_gone
+    }
+
     /// From now on it must be as it is.
     fn settle(&mut self) {
         if self.in_doubt {
@@ -123,6 +144,9 @@ pub fn run(plan: &LastingPlan, verbose: bool) -> Vec<String> {
 }
 
 async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>) {
+    if plan.clients_stay {
+        return again::lives(cluster, plan, board).await;
+    }
     let book = Arc::new(Mutex::new(Book::default()));
     for life in 0..=LIVES {
         if let Err(failure) = cluster.start().await {
@@ -151,6 +175,8 @@ async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>) {
                 closes_sync: plan.durability == Durability::Close,
                 dirs: vec![Ino::ROOT],
                 next: 0,
+                concerned: Vec::new(),
+                again: None,
             };
             ends.push(cluster.on_client(0, worker.work()));
         }
@@ -174,6 +200,10 @@ struct Worker {
     closes_sync: bool,
     dirs: Vec<Ino>,
     next: u64,
+    /// Files that the operation under way changes.
+    concerned: Vec<Ino>,
+    /// What is going on with the servers, where clients stay.
+    again: Option<Arc<again::Progress>>,
 }
 
 impl Worker {
@@ -185,7 +215,9 @@ impl Worker {
 
     async fn work(mut self) {
         let mut files: Vec<(Ino, Arc<File>)> = Vec::new();
-        loop {
+        while !self.again.as_ref().is_some_and(|again| again.is_over()) {
+            self.concerned.clear();
+            let began = self.again.as_ref().map(|again| again.phase());
             let step = self.rng.below(100);
             let what = match step {
                 0..=14 => self.make_dir().await,
@@ -203,6 +235,18 @@ impl Worker {
                     return;
                 }
                 let who = format!("life {} task {}", self.life, self.task);
+                if let (Some(again), Some(began)) = (&self.again, began) {
+                    self.tell(|| format!("step {step} failed: {failure}"));
+                    for ino in &self.concerned {
+                        if let Some(known) = self.book.lock().files.get_mut(ino) {
+                            known.in_doubt = true;
+                        }
+                    }
+                    if let Err(why) = again.judge(began, step, &failure) {
+                        return self.board.violation(format!("{who}: step {step}: {why}: {failure}"));
+                    }
+                    continue;
+                }
                 self.board
                     .violation(format!("{who}: in a quiet cluster step {step} gave {:?}: {failure}", failure.code));
                 return;
@@ -269,6 +313,7 @@ impl Worker {
             return None;
         }
         let (ino, file) = self.rng.pick(files).clone();
+        self.concerned.push(ino);
         change(self.book.lock().files.get_mut(&ino)?);
         Some((ino, file))
     }
@@ -316,9 +361,11 @@ impl Worker {
         let onto = self.rng.chance(300_000) && files.len() > 1;
         let victim = onto.then(|| self.rng.pick(files).0);
         let mut places = None;
-        let victim_place = victim.and_then(|ino| self.book.lock().files.get(&ino)?.place.clone());
+        // Names in doubt are left alone: something else may be under them.
+        let certain = |known: &Known| (!known.in_doubt).then(|| known.place.clone()).flatten();
+        let victim_place = victim.and_then(|ino| self.book.lock().files.get(&ino).and_then(certain));
         let chosen = self.begin(files, |known| {
-            let Some(from) = known.place.clone() else { return };
+            let Some(from) = certain(known) else { return };
             let to = match &victim_place {
                 Some(place) if *place != from => place.clone(),
                 _ => (to_parent, fresh.as_bytes().to_vec()),
@@ -333,6 +380,7 @@ impl Worker {
             && let Some(known) = self.book.lock().files.get_mut(&victim)
         {
             (known.may_be_gone, known.place) = (true, None);
+            self.concerned.push(victim);
         }
         let name = |bytes: &[u8]| Name::new(bytes).expect("it was made as a name");
         self.client.rename(&ROOT, from.0, &name(&from.1), to.0, &name(&to.1), false).await?;
@@ -363,8 +411,10 @@ impl Worker {
     async fn unlink(&mut self, files: &[(Ino, Arc<File>)]) -> Result<(), Failure> {
         let mut place = None;
         let chosen = self.begin(files, |known| {
-            place = known.place.take();
-            known.may_be_gone = true;
+            if !known.in_doubt {
+                place = known.place.take();
+                known.may_be_gone = true;
+            }
         });
         let (Some((ino, _)), Some((parent, name))) = (chosen, place) else { return Ok(()) };
         let name = Name::new(&name).expect("it was made as a name");
@@ -379,6 +429,7 @@ impl Worker {
             return Ok(());
         }
         let (ino, file) = files.swap_remove(self.rng.below(files.len() as u64) as usize);
+        self.concerned.push(ino);
         file.close().await?;
         self.tell(|| format!("close {ino}"));
         if self.closes_sync
@@ -452,7 +503,7 @@ async fn look(
                 if let Err(why) = known.check(&data) {
                     wrong(format!("file {ino}: {why}"));
                 }
-                (known.content, known.place) = (data, Some(place.clone()));
+                (known.content, known.place, known.in_doubt) = (data, Some(place.clone()), false);
                 known.settle();
             }
             ([_], None) => {}

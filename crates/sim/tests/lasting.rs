@@ -25,6 +25,20 @@ fn what_was_promised_is_there_after_every_end() {
     assert!(failures.is_empty(), "{} of {count} seeds failed\n{}", failures.len(), failures.join("\n"));
 }
 
+#[test]
+fn a_volume_that_is_started_again_under_its_clients_keeps_its_promise() {
+    let (from, count) = (number("AZE_SIM_FROM", 0), number("AZE_SIM_SEEDS", SEEDS));
+    let verbose = number("AZE_SIM_TRACE", 0) == 1;
+    let mut failures = Vec::new();
+    for seed in from..from + count {
+        let plan = LastingPlan::staying(seed);
+        if let Some(first) = run(&plan, verbose).first() {
+            failures.push(format!("{plan:?}: {first}"));
+        }
+    }
+    assert!(failures.is_empty(), "{} of {count} seeds failed\n{}", failures.len(), failures.join("\n"));
+}
+
 /// Seeds that failed, and why; each was seen to fail without its fix.
 const FOUND: &[(u64, &str)] = &[
     // What had fitted into a server's memory did not when the journal was read: frames are given out in

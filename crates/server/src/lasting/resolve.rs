@@ -104,7 +104,11 @@ impl Server {
     }
 
     /// Asks until the other one has joined, and has got so far itself.
-    async fn ask_until_ready(self: &Arc<Self>, server: ServerIndex, request: Request) -> Result<Reply, Failure> {
+    pub(super) async fn ask_until_ready(
+        self: &Arc<Self>,
+        server: ServerIndex,
+        request: Request,
+    ) -> Result<Reply, Failure> {
         let deadline_ns = self.io.mono_ns() + SETTLE_TIME_MAX.as_nanos() as u64;
         loop {
             match self.ask(server, ShardId(0), request.clone()).await {

@@ -1,0 +1,71 @@
+//! `aze down --delete`: removes the directories that keep a volume, after making sure that they do and
+//! that this is meant.
+
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::volume::Volume;
+use std::fs;
+use std::io::{BufRead, IsTerminal};
+use std::path::{Path, PathBuf};
+
+/// First word of the file that says whose directory it is.
+const TITLE: &str = "Azekura:";
+
+/// The directories of the volume's servers.
+pub fn parts(volume: &Volume) -> Outcome<Vec<PathBuf>> {
+    let (record, settings) = (&volume.record, &volume.record.settings);
+    let name = &record.name;
+    if !settings.lasts() {
+        let text = format!("volume '{name}' is in memory: there is nothing to --delete, 'aze down' ends it");
+        return Err(Trouble::new(Exit::Caller, text));
+    }
+    let dirs: Vec<&str> = settings.storage.split(',').collect();
+    let part = |slot: u16| Path::new(dirs[usize::from(slot) % dirs.len()]).join(format!("server-{slot}"));
+    let parts: Vec<PathBuf> = record.servers.iter().map(|server| part(server.slot)).collect();
+    if let Some(server) = record.servers.iter().find(|server| server.node.is_some()) {
+        let node = server.node.as_deref().unwrap_or_default();
+        let part = part(server.slot);
+        let text = format!(
+            "--delete removes directories of this machine only: end volume '{name}' with 'aze down', then remove {} on {node}, and so on",
+            part.display()
+        );
+        return Err(Trouble::new(Exit::Caller, text));
+    }
+    for part in &parts {
+        let manifest = part.join("volume");
+        let text = fs::read_to_string(&manifest)
+            .map_err(|error| Trouble::local(format!("--delete: read {}", manifest.display()), &error))?;
+        if !text.starts_with(TITLE) {
+            let text = format!("--delete: {} does not say that it is a server's directory", manifest.display());
+            return Err(Trouble::new(Exit::Caller, text));
+        }
+    }
+    Ok(parts)
+}
+
+/// Has the user write the volume's name.
+pub fn ask(name: &str, parts: &[PathBuf]) -> Outcome<()> {
+    let input = std::io::stdin();
+    if !input.is_terminal() {
+        return Err(Trouble::usage("--delete asks for the volume's name at a terminal; without one give --yes, too"));
+    }
+    let list: Vec<String> = parts.iter().map(|part| part.display().to_string()).collect();
+    eprintln!("This removes {} for good. Write the volume's name to go on:", list.join(", "));
+    let mut line = String::new();
+    input.lock().read_line(&mut line).map_err(|error| Trouble::local("read the answer", &error))?;
+    if line.trim() != name {
+        return Err(Trouble::new(Exit::Caller, format!("'{}' is not '{name}': nothing was done", line.trim())));
+    }
+    Ok(())
+}
+
+/// Removes them, and the directories that they are in if nothing else is there.
+pub fn remove(parts: &[PathBuf]) -> Outcome<()> {
+    for part in parts {
+        fs::remove_dir_all(part).map_err(|error| Trouble::local(format!("remove {}", part.display()), &error))?;
+        if let Some(parent) = part.parent() {
+            // It may hold other things.
+            let _ = fs::remove_dir(parent);
+        }
+    }
+    Ok(())
+}

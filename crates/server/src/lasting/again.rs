@@ -1,0 +1,41 @@
+//! A volume that is started again while clients go on: they are served when all servers are done
+//! with what was under way, and not before, since none of that bears changes meanwhile.
+
+use super::Lasting;
+use crate::state::Server;
+use crate::wait::{Attempt, Stop};
+use aze_proto::{Code, Failure, MapEpoch, Refusal, Reply, Request, ServerIndex};
+use futures_util::future::try_join_all;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Server {
+    /// Waits until all servers are done, and begins to serve clients.
+    pub(crate) async fn open_together(self: &Arc<Self>) -> Result<(), Failure> {
+        let Some(lasting) = &self.lasting else { return Ok(()) };
+        lasting.is_done.store(true, Ordering::SeqCst);
+        if !lasting.is_new {
+            let others: Vec<ServerIndex> = self.map().indexes().filter(|other| *other != self.slot()).collect();
+            try_join_all(others.into_iter().map(|other| self.ask_until_ready(other, Request::IsDone))).await?;
+        }
+        lasting.is_open.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Another server asks whether this one is done.
+    pub(crate) fn is_done(&self) -> Attempt<Reply> {
+        match &self.lasting {
+            Some(Lasting { is_done, .. }) if !is_done.load(Ordering::SeqCst) => {
+                Err(Stop::Fail(Failure::new(Code::Busy, format!("{} is still starting", self.who()))))
+            }
+            _ => Ok(Reply::Done),
+        }
+    }
+
+    /// What a client is told that asks before the volume is open: that it shall ask again.
+    pub(crate) fn not_open(&self, request: &Request) -> Option<Failure> {
+        let is_open = self.lasting.as_ref().is_none_or(|lasting| lasting.is_open.load(Ordering::Relaxed));
+        let is_harmless = matches!(request, Request::GetMap | Request::Status | Request::Shutdown);
+        (!is_open && !is_harmless).then(|| Failure::refused(Refusal::MapStale { epoch: MapEpoch(0) }))
+    }
+}

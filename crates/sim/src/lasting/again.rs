@@ -1,0 +1,138 @@
+//! Clients that stay: a server dies under their work, the others are ended, and the volume is started
+//! again. What is under way may fail, in bounded time; what begins later must not.
+
+use super::{Book, LIVES, LastingPlan, Worker, look};
+use crate::cluster::Cluster;
+use crate::work::{Board, ROOT};
+use aze_client::Client;
+use aze_proto::message::Durability;
+use aze_proto::{Code, Failure, Ino};
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// What is going on with the servers.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// Even while they run, odd while they do not.
+    phase: AtomicU32,
+    is_over: AtomicBool,
+    power_cut: bool,
+}
+
+impl Progress {
+    pub(super) fn phase(&self) -> u32 {
+        self.phase.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Whether an operation that began in a phase may have failed so.
+    pub(super) fn judge(&self, began: u32, step: u64, failure: &Failure) -> Result<(), &'static str> {
+        let has_restarted = self.phase() > 0;
+        // A sync or close of what was opened before says once what may be lost.
+        let syncs = step >= 90;
+        match failure.code {
+            Code::NoSpace => Ok(()),
+            _ if !has_restarted => Err("no server has died yet"),
+            Code::Lost if syncs => Ok(()),
+            Code::UnknownOutcome | Code::TimedOut | Code::Unreachable if began == self.phase() => {
+                // A connection to a server that lost power looks alive to who has had no need of it since.
+                if began.is_multiple_of(2) && !self.power_cut { Err("all servers run since before it began") } else { Ok(()) }
+            }
+            Code::UnknownOutcome | Code::TimedOut | Code::Unreachable => Ok(()),
+            // What had not been synced is gone: files, directories, names.
+            Code::NotFound | Code::Stale if self.power_cut => Ok(()),
+            // A file without a name goes with its server's memory of who has it open.
+            Code::Stale => Ok(()),
+            _ => Err("nothing explains this"),
+        }
+    }
+}
+
+/// A sync after the volume was started again says so, once.
+async fn sync_told(client: &Client, plan: &LastingPlan) -> Result<(), Failure> {
+    match client.sync(&ROOT).await {
+        Err(failure) if failure.code == Code::Lost => Ok(()),
+        Ok(()) if plan.durability == Durability::None => Ok(()),
+        Ok(()) => Err(Failure::new(Code::Internal, "it does not say that the volume was started again")),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// As `super::lives`, with one client for all of it.
+pub(super) async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>) {
+    let book = Arc::new(Mutex::new(Book::default()));
+    if let Err(failure) = cluster.start().await {
+        return board.violation(format!("the volume does not start: {failure}"));
+    }
+    let client = match cluster.connect(0).await {
+        Ok(client) => client,
+        Err(failure) => return board.violation(format!("no client connects: {failure}")),
+    };
+    for life in 0..LIVES {
+        let rng = &cluster.sim.rng(&format!("life {life}"));
+        let progress = Arc::new(Progress { power_cut: plan.power_cut, ..Progress::default() });
+        let ends: Vec<_> = (0..plan.tasks)
+            .map(|task| {
+                let worker = Worker {
+                    life,
+                    task,
+                    rng: cluster.sim.rng(&format!("task {task} of life {life}")),
+                    client: client.clone(),
+                    book: book.clone(),
+                    board: board.clone(),
+                    acknowledged_lasts: !plan.power_cut,
+                    closes_sync: plan.durability == Durability::Close,
+                    dirs: vec![Ino::ROOT],
+                    next: 0,
+                    concerned: Vec::new(),
+                    again: Some(progress.clone()),
+                };
+                cluster.on_client(0, worker.work())
+            })
+            .collect();
+        let mut rng = rng.clone();
+        let pause = |us: u64| cluster.sim.sleep(Duration::from_micros(us));
+        pause(rng.between(2_000, 400_000)).await;
+        let dead = rng.below(u64::from(plan.servers)) as u16;
+        board.note(cluster, format!("server {dead} dies, power cut: {}", plan.power_cut));
+        progress.phase.fetch_add(1, Ordering::Relaxed);
+        cluster.kill_server(dead, plan.power_cut);
+        let doubt = || {
+            if plan.power_cut {
+                let mut book = book.lock();
+                book.files.values_mut().filter(|known| !known.is_settled()).for_each(|known| known.in_doubt = true);
+            }
+        };
+        doubt();
+        pause(rng.between(0, 4_000_000)).await;
+        (0..plan.servers).filter(|server| *server != dead).for_each(|server| cluster.kill_server(server, false));
+        pause(rng.between(0, 2_000_000)).await;
+        // What was acknowledged just before has been heard of by now.
+        doubt();
+        cluster.begin_another_start();
+        if let Err(failure) = cluster.start().await {
+            return board.violation(format!("life {life}: the volume does not start again: {failure}"));
+        }
+        board.note(cluster, "all servers are back".into());
+        progress.phase.fetch_add(1, Ordering::Relaxed);
+        pause(rng.between(2_000, 400_000)).await;
+        progress.is_over.store(true, Ordering::Relaxed);
+        join_all(ends).await;
+        // What is closed late, and what goes with it.
+        cluster.sim.sleep(Duration::from_secs(3)).await;
+        // What is looked at counts from then on.
+        if let (Err(failure), _) | (_, Err(failure)) = (sync_told(&client, plan).await, client.sync(&ROOT).await) {
+            return board.violation(format!("life {life}: sync: {failure}"));
+        }
+        look(cluster, plan, board, &client, &book, life).await;
+        if !board.violations().is_empty() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! `aze restart` on the real program: a server of a volume in directories dies under a mount in use,
+//! and comes back; and `aze down --delete`.
+
+use aze_tests::{Place, wait_until};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// How often a server is killed.
+const ROUNDS: usize = 3;
+
+fn up(place: &Place, more: &[&str]) {
+    let storage = place.path("storage").display().to_string();
+    let mut args = vec!["--name", "v", "--storage", &storage];
+    args.extend(more);
+    place.up(&args);
+}
+
+fn pid_of(place: &Place, server: usize) -> i32 {
+    let text = fs::read(place.path("run/v/volume.json")).expect("a record");
+    let record: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    record["servers"][server]["process"]["pid"].as_u64().expect("a pid") as i32
+}
+
+fn kill(pid: i32) {
+    // SAFETY: no memory is involved; the process was started by this test.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0, "kill {pid}");
+}
+
+fn bytes(number: usize) -> Vec<u8> {
+    (0..(number * 40_003 + 17) % 700_000).map(|at| ((at + number) % 253) as u8).collect()
+}
+
+/// One of three servers is killed under a mount that works; the mount stays, and all that its programs
+/// were told is done is there when the server is back.
+#[test]
+fn a_mount_outlives_the_death_of_a_server() {
+    let mut place = Place::new();
+    up(&place, &["--servers", "3"]);
+    let mount = place.mount();
+    let kept = mount.join("kept");
+    let mut open = File::options().read(true).write(true).create_new(true).open(&kept).expect("a file");
+    open.write_all(b"before").expect("a write");
+    open.sync_all().expect("a sync");
+    let mut there: Vec<(String, Vec<u8>)> = Vec::new();
+    for round in 0..ROUNDS {
+        let (over, made) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let done = std::thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                let mut done = Vec::new();
+                for number in 0.. {
+                    if over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let name = format!("f-{round}-{number}");
+                    // What fails while the servers are away may have happened, or not.
+                    if fs::write(mount.join(&name), bytes(number)).is_ok() {
+                        done.push((name, bytes(number)));
+                    }
+                    made.fetch_add(1, Ordering::Relaxed);
+                }
+                done
+            });
+            wait_until("some files are made", || made.load(Ordering::Relaxed) > 20);
+            kill(pid_of(&place, round % 3));
+            place.aze(&["restart", "--name", "v"]).ok();
+            let so_far = made.load(Ordering::Relaxed);
+            wait_until("files are made again", || made.load(Ordering::Relaxed) > so_far + 10);
+            over.store(true, Ordering::Relaxed);
+            worker.join().expect("the worker ends")
+        });
+        there.extend(done);
+        for (name, data) in &there {
+            let read = fs::read(mount.join(name)).unwrap_or_else(|error| panic!("round {round}: {name}: {error}"));
+            assert!(read == *data, "round {round}: {name} has other bytes");
+        }
+        // The open file goes on; a sync says once that what was not synced may be gone.
+        let told = open.sync_all().expect_err("the first sync after a restart");
+        assert_eq!(told.raw_os_error(), Some(libc::EIO), "{told}");
+        open.sync_all().expect("the second sync");
+        open.write_all_at(format!("round{round}").as_bytes(), 0).expect("a write through the old descriptor");
+        let mut text = String::new();
+        File::open(&kept).expect("an open").read_to_string(&mut text).expect("a read");
+        assert_eq!(text, format!("round{round}"));
+    }
+    assert!(there.len() > ROUNDS * 20, "only {} files were made", there.len());
+    let refused = place.aze(&["restart", "--name", "v"]);
+    assert!(refused.code != 0 && refused.err.contains("--force"), "{}", refused.err);
+    place.aze(&["restart", "--name", "v", "--force"]).ok();
+    assert_eq!(fs::read(&kept).expect("a read").len(), 6);
+}
+
+/// What a lock protects is not touched any more by whoever has lost the lock.
+#[test]
+fn locks_that_are_lost_are_told() {
+    let mut place = Place::new();
+    up(&place, &["--servers", "2"]);
+    let mount = place.mount();
+    let file = File::options().read(true).write(true).create_new(true).open(mount.join("f")).expect("a file");
+    file.lock().expect("a lock");
+    file.write_all_at(b"one", 0).expect("a write");
+    kill(pid_of(&place, 1));
+    place.aze(&["restart"]).ok();
+    let refused = file.write_all_at(b"two", 0).expect_err("the lock is lost");
+    assert_eq!(refused.raw_os_error(), Some(libc::EIO), "{refused}");
+    drop(file);
+    let again = File::options().read(true).write(true).open(mount.join("f")).expect("an open");
+    again.lock().expect("a lock");
+    again.write_all_at(b"two", 0).expect("a write");
+}
+
+#[test]
+fn a_volume_in_memory_is_not_restarted() {
+    let place = Place::new();
+    place.up(&["--servers", "1"]);
+    let refused = place.aze(&["restart"]);
+    assert!(refused.code != 0 && refused.err.contains("in memory"), "{}", refused.err);
+    let refused = place.aze(&["down", "--delete", "--yes"]);
+    assert!(refused.code != 0 && refused.err.contains("nothing to --delete"), "{}", refused.err);
+}
+
+#[test]
+fn directories_are_removed_when_that_is_meant() {
+    let place = Place::new();
+    up(&place, &["--servers", "2"]);
+    let refused = place.aze(&["down", "--delete"]);
+    assert!(refused.code != 0 && refused.err.contains("--yes"), "{}", refused.err);
+    assert!(place.path("storage/server-1/volume").exists());
+    fs::write(place.path("storage/mine"), "other things").expect("a file");
+    place.aze(&["down", "--delete", "--yes"]).ok();
+    assert!(!place.path("storage/server-0").exists() && !place.path("storage/server-1").exists());
+    assert!(place.path("storage/mine").exists(), "what is not the volume's stays");
+}
