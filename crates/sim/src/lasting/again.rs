@@ -42,7 +42,11 @@ impl Progress {
             Code::Lost if syncs => Ok(()),
             Code::UnknownOutcome | Code::TimedOut | Code::Unreachable if began == self.phase() => {
                 // A connection to a server that lost power looks alive to who has had no need of it since.
-                if began.is_multiple_of(2) && !self.power_cut { Err("all servers run since before it began") } else { Ok(()) }
+                if began.is_multiple_of(2) && !self.power_cut {
+                    Err("all servers run since before it began")
+                } else {
+                    Ok(())
+                }
             }
             Code::UnknownOutcome | Code::TimedOut | Code::Unreachable => Ok(()),
             // What had not been synced is gone: files, directories, names.
