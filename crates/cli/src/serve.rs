@@ -22,6 +22,9 @@ use std::time::Duration;
 /// Memory that is kept ready ahead of its use, in bytes: some tenths of a second of writing.
 const FAULT_AHEAD_BYTES_MAX: u64 = 256 << 20;
 
+/// Part of a server's memory that it takes for what clients of its node may read without a request: one in so many.
+const SLATE_SHARE: u64 = 32;
+
 /// How long a server waits for another one: half of what its askers wait for it, so that they are
 /// told which server is silent before they give up themselves.
 const PEER_TIME_MAX: Duration = Duration::from_millis(DEADLINE_MS_DEFAULT as u64 / 2);
@@ -117,6 +120,7 @@ fn config(order: &Order, dir: &Path) -> Outcome<Config> {
         host: volume::host(),
         pid: std::process::id(),
         capacity_bytes,
+        slate_bytes: (capacity_bytes / SLATE_SHARE).min(aze_proto::slate::BYTES_MAX),
         fault_ahead_bytes: FAULT_AHEAD_BYTES_MAX.min(capacity_bytes / 8),
         chunk_bits: order.chunk_bits,
         shards: order.shards,

@@ -20,6 +20,9 @@ impl Core {
 
     /// Asks the home, whatever this client has not reported; `exact` gathers a directory's counts.
     pub(crate) async fn fetch_attr(&self, who: &Identity, ino: Ino, exact: bool) -> Result<Attr, Failure> {
+        if let Some(attr) = self.look_at(ino) {
+            return Ok(attr);
+        }
         let request = Request::GetAttr { ino, exact };
         let reply = self.ask(who, Place::Home(ino), &request).await?;
         self.attributes(&request, reply)

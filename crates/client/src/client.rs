@@ -8,6 +8,7 @@ use crate::inodes::Inodes;
 use crate::locks::LockOwners;
 use crate::opened::Contents;
 use crate::route::Routes;
+use crate::slate::Entered;
 use aze_io::{Addr, Io, Transport};
 use aze_proto::handshake::Secret;
 use aze_proto::message::Durability;
@@ -68,6 +69,7 @@ pub(crate) struct Core {
     pub(crate) closes: Closes,
     pub(crate) lock_owners: LockOwners,
     pub(crate) flight: Flight,
+    pub(crate) entered: Entered,
     pub(crate) contents: Arc<Contents>,
     /// What the volume promises.
     pub(crate) durability: Durability,
@@ -84,7 +86,7 @@ impl Core {
         let (dirs, inodes, closes) = (DirCache::default(), Inodes::default(), Closes::default());
         let dir_attrs = DirAttrs::default();
         let (flight, contents) = (Flight::default(), Arc::<Contents>::default());
-        let lock_owners = LockOwners::default();
+        let (lock_owners, entered) = (LockOwners::default(), Entered::default());
         let next_handle = AtomicU64::new(1);
         Arc::new(Core {
             io,
@@ -97,6 +99,7 @@ impl Core {
             closes,
             lock_owners,
             flight,
+            entered,
             contents,
             durability,
             names_since,
@@ -145,6 +148,11 @@ impl Client {
     /// What was sent so far.
     pub fn counters(&self) -> Counters {
         self.core.caller.counters()
+    }
+
+    /// Answers that were read where a server of this node lets its clients read them: no request was sent.
+    pub fn answers_without_request(&self) -> u64 {
+        self.core.entered.answers()
     }
 
     /// Most bytes of file data that were under way at one time.

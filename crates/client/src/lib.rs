@@ -25,6 +25,7 @@ mod opened;
 mod path;
 mod route;
 mod scan;
+mod slate;
 mod space;
 mod sync;
 mod unnamed;

@@ -5,6 +5,7 @@ use crate::client::{Client, Core, unexpected};
 use crate::dir_attrs::Aged;
 use crate::file::{Access, File};
 use crate::route::{Knowing, Patience, Place};
+use crate::slate::Looked;
 use aze_proto::wire::Blob;
 use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Name, Reply, Request};
 use std::sync::Arc;
@@ -73,9 +74,17 @@ impl Core {
         name: &Name,
         knowing: Knowing,
     ) -> Result<Entry, Failure> {
+        let directory = match self.look(who, parent, name, knowing) {
+            Looked::Found(entry) => return Ok(entry),
+            Looked::Ask(directory) => directory,
+        };
         let request = Request::Lookup { parent, name: name.clone() };
         let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await?;
-        self.entry(&request, reply)
+        let entry = self.entry(&request, reply)?;
+        if let Some(directory) = directory {
+            self.entered.let_in(who, parent, directory);
+        }
+        Ok(entry)
     }
 
     /// Looks a name up, with the attributes of what it names.

@@ -23,8 +23,8 @@ pub(crate) struct Routes {
     servers: Vec<Server>,
 }
 
-struct Server {
-    target: Target,
+pub(crate) struct Server {
+    pub(crate) target: Target,
     /// It was sent something, and so knows the session.
     talked: AtomicBool,
 }
@@ -47,7 +47,7 @@ impl Routes {
             .collect()
     }
 
-    fn locate(&self, place: Place<'_>) -> Result<(ShardId, &Server), Failure> {
+    pub(crate) fn locate(&self, place: Place<'_>) -> Result<(ShardId, &Server), Failure> {
         let shard = match place {
             Place::Entry(parent, name) => NameHash::of(parent, name).shard(self.map.shards()),
             Place::Home(ino) => ino.home(),

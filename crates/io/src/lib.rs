@@ -10,11 +10,13 @@ pub mod disk;
 pub mod real;
 pub mod sim;
 pub mod slab;
+pub mod slate;
 mod transport;
 
 pub use transport::Transport;
 
 use disk::{Dir, DiskResult};
+use slate::SharedWords;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -165,6 +167,17 @@ pub trait Connection: Send + Sync {
 
     /// A number unique among the connections of this world.
     fn id(&self) -> u64;
+
+    /// Lets the other end read a slate of this one, if the two share memory. For new connections,
+    /// before anything is sent.
+    fn offer(&self, slate: &Arc<slate::Writer>);
+
+    /// The slate that the other end has offered, if there is one.
+    fn offered(&self) -> Option<SharedWords>;
+
+    /// Whether the process at the other end still holds the connection, asked now. Only for
+    /// connections over which a slate was offered is `true` more than what is known here anyway.
+    fn is_held(&self) -> bool;
 }
 
 /// Bytes that may wait in one connection's send queue. A peer that reads so slowly that more
@@ -217,6 +230,9 @@ pub trait World: Send + Sync {
     ) -> Boxed<'a, Result<Arc<dyn Connection>, NetError>>;
     /// Listens on `addr` until the listener is dropped.
     fn listen(&self, addr: &Addr, acceptor: Arc<dyn Acceptor>) -> Result<Box<dyn Listener>, NetError>;
+    /// So many words, all zero, which other processes of this node can be let read; `None` if the
+    /// system has none to give.
+    fn share(&self, words: usize) -> Option<SharedWords>;
     /// Opens a directory of this node for lasting storage; it is made if it is not there.
     fn open_dir<'a>(&'a self, path: &'a str) -> Boxed<'a, DiskResult<Arc<dyn Dir>>>;
 }
@@ -291,6 +307,11 @@ impl Io {
     /// See [`World::connect`].
     pub async fn connect(&self, addr: &Addr, handler: Arc<dyn Handler>) -> Result<Arc<dyn Connection>, NetError> {
         self.0.connect(addr, handler).await
+    }
+
+    /// See [`World::share`].
+    pub fn share(&self, words: usize) -> Option<SharedWords> {
+        self.0.share(words)
     }
 
     /// See [`World::open_dir`].

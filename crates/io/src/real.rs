@@ -33,6 +33,7 @@ pub use conn::READ_PAUSE_BYTES;
 pub use shm::{RING_BYTES, SHM_CONNECTIONS_MAX};
 
 use crate::disk::{Dir, DiskResult};
+use crate::slate::SharedWords;
 use crate::{Acceptor, Addr, Boxed, Connection, Handler, Io, Listener, NetError, Task, TimerId, World};
 use drive::Lead;
 use reactor::{Driving, Reactor};
@@ -191,6 +192,10 @@ impl World for Runtime {
 
     fn listen(&self, addr: &Addr, acceptor: Arc<dyn Acceptor>) -> Result<Box<dyn Listener>, NetError> {
         net::listen(&self.reactor, addr, acceptor)
+    }
+
+    fn share(&self, words: usize) -> Option<SharedWords> {
+        shm::shared::share(words)
     }
 
     fn open_dir<'a>(&'a self, path: &'a str) -> Boxed<'a, DiskResult<Arc<dyn Dir>>> {

@@ -111,6 +111,10 @@ impl Caller {
         })
     }
 
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
     /// This process.
     pub fn session(&self) -> SessionId {
         self.core.config.session

@@ -12,6 +12,7 @@ mod handshake;
 mod link;
 mod sequences;
 mod serve;
+pub mod slate;
 
 pub use caller::{Answer, Ask, Caller, CallerConfig, Counters};
 pub use serve::{Incoming, Proven, ReplyContext, Responder, ServeConfig, Service, serve};

@@ -6,7 +6,8 @@
 use crate::caller::{Answer, CallerConfig};
 use crate::calls::{Call, Calls};
 use crate::handshake::{Greeting, Next, open_step, seal_step};
-use crate::{HANDSHAKE_TIME_MAX, LIMITS_AFTER_HANDSHAKE, Target};
+use crate::{HANDSHAKE_TIME_MAX, LIMITS_AFTER_HANDSHAKE, Target, slate};
+use aze_io::slate::Reader;
 use aze_io::{Addr, Connection, Frame, Handler, Io, NetError, Transport};
 use aze_proto::frame::{self, FrameKey, Kind};
 use aze_proto::handshake::Step;
@@ -70,6 +71,7 @@ pub(crate) struct Channel {
     conn: Arc<dyn Connection>,
     key_out: Option<FrameKey>,
     handler: Arc<LinkHandler>,
+    slate: Option<Reader>,
 }
 
 impl Channel {
@@ -87,6 +89,16 @@ impl Channel {
     pub(crate) fn send(&self, head: &[u8], payload: &[u8]) -> bool {
         let parts = [payload];
         self.conn.send(head, if payload.is_empty() { &[] } else { &parts }).is_ok()
+    }
+
+    /// What the server lets this process read.
+    pub(crate) fn slate(&self) -> Option<&Reader> {
+        self.slate.as_ref()
+    }
+
+    /// See [`Connection::is_held`].
+    pub(crate) fn is_held(&self) -> bool {
+        self.conn.is_held()
     }
 
     /// How many frames have come so far.
@@ -129,6 +141,15 @@ impl Core {
             self.spawn_sweeper();
         }
         Ok((call, channel))
+    }
+
+    /// The connection to a server, if it stands.
+    pub(crate) fn standing(&self, target: &Target) -> Option<Arc<Channel>> {
+        let links = self.links.lock();
+        match links.by_server.get(&target.index).map(|link| (&link.target, &link.state)) {
+            Some((known, State::Up(channel))) if known == target && !links.closed => Some(channel.clone()),
+            _ => None,
+        }
     }
 
     /// The connection to send a call over once more.
@@ -388,7 +409,10 @@ impl Core {
             Err(error) => Some(Ok(Err(again(error)))),
         };
         match answered {
-            Some(Ok(Ok(key_out))) => Ok(Channel { conn, key_out, handler }),
+            Some(Ok(Ok(key_out))) => {
+                let slate = conn.offered().and_then(|words| Reader::open(words, &slate::shapes()));
+                Ok(Channel { conn, key_out, handler, slate })
+            }
             failed => {
                 conn.close();
                 Err(failed.and_then(Result::ok).and_then(Result::err).unwrap_or_else(late))

@@ -4,6 +4,7 @@
 
 use crate::handshake::{Challenged, Keys, Knock, Turned, open_step, seal_step};
 use crate::{HANDSHAKE_TIME_MAX, LIMITS_AFTER_HANDSHAKE};
+use aze_io::slate;
 use aze_io::{Acceptor, Addr, Connection, Credentials, Frame, Handler, Io, Listener, NetError};
 use aze_proto::frame::{self, FrameKey, Header, Kind};
 use aze_proto::handshake::{Secret, Step};
@@ -123,6 +124,8 @@ pub struct ServeConfig {
     pub volume: String,
     /// User id of this process: over local sockets only this user and root are let in.
     pub uid: u32,
+    /// What clients of this node may read without a request.
+    pub slate: Option<Arc<slate::Writer>>,
 }
 
 /// Listens on `addr` and hands requests to `service` until the listener is dropped. Connections
@@ -166,6 +169,9 @@ struct Open {
 
 impl Acceptor for Entrance {
     fn accept(&self, conn: &Arc<dyn Connection>) -> Arc<dyn Handler> {
+        if let Some(slate) = &self.0.config.slate {
+            conn.offer(slate);
+        }
         let visit = Arc::new(Visit { door: self.0.clone(), challenged: Mutex::new(None), open: OnceLock::new() });
         let (io, waiting, conn) = (self.0.io.clone(), Arc::downgrade(&visit), conn.clone());
         self.0.io.spawn(async move {
@@ -249,7 +255,7 @@ impl Visit {
     }
 
     fn greeted(&self, conn: &Arc<dyn Connection>, step: Step) -> Result<Option<Challenged>, String> {
-        let ServeConfig { secret, volume, uid } = &self.door.config;
+        let ServeConfig { secret, volume, uid, .. } = &self.door.config;
         let mut nonce = [0; 32];
         self.door.io.fill_random(&mut nonce);
         match (Knock { secret, volume, uid: *uid, credentials: conn.peer().credentials }).take(step, nonce) {

@@ -4,6 +4,7 @@
 //! The count goes up before an entry is inserted and in the same step in which the stub is found
 //! open, so that a directory which was found empty here and closed stays empty.
 
+use crate::slate::Slate;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_meta::access::{self, Want};
 use aze_proto::{Code, Failure, Identity, Ino, MapEpoch, ShardId, Stub, Time};
@@ -19,10 +20,14 @@ pub(crate) struct Directories {
     parts: Vec<Mutex<BTreeMap<Ino, Directory>>>,
     /// Fetches begun.
     fetches: AtomicU64,
+    /// Where clients read in which directories they may look names up.
+    slate: Slate,
 }
 
 struct Directory {
     state: State,
+    /// Number of the state on the slate; 0 if it was not put there.
+    on_slate: u64,
     /// Entries here, those about to be inserted included.
     entries: u64,
     subdirs: u64,
@@ -61,6 +66,7 @@ impl Directory {
     fn fetching(fetch: u64) -> Directory {
         Directory {
             state: State::Fetching { fetch, newer: None },
+            on_slate: 0,
             entries: 0,
             subdirs: 0,
             changed: Time(0),
@@ -79,9 +85,9 @@ impl Directory {
 }
 
 impl Directories {
-    pub(crate) fn new() -> Directories {
+    pub(crate) fn new(slate: Slate) -> Directories {
         let parts = (0..PARTS).map(|_| Mutex::new(BTreeMap::new())).collect();
-        Directories { parts, fetches: AtomicU64::new(0) }
+        Directories { parts, fetches: AtomicU64::new(0), slate }
     }
 
     fn part(&self, dir: Ino) -> &Mutex<BTreeMap<Ino, Directory>> {
@@ -95,6 +101,15 @@ impl Directories {
         let part = self.part(dir).lock();
         let directory = part.get(&dir).ok_or(Stop::Wait(Wait::Stub(dir)))?;
         checked(dir, directory, identity, want, since)
+    }
+
+    /// As [`Self::enter`] to search; from now on clients may do so by themselves.
+    pub(crate) fn enter_to_look(&self, dir: Ino, identity: &Identity, since: MapEpoch) -> Attempt<()> {
+        let mut part = self.part(dir).lock();
+        let directory = part.get_mut(&dir).ok_or(Stop::Wait(Wait::Stub(dir)))?;
+        check(dir, directory, identity, Want::SEARCH, since)?;
+        self.slate.put_directory(dir, &mut directory.on_slate);
+        Ok(())
     }
 
     /// As [`Self::enter`], and counts an entry that is about to be inserted.
@@ -231,7 +246,7 @@ impl Directories {
         let mut part = self.part(dir).lock();
         let Some(directory) = part.get_mut(&dir) else { return true };
         match &directory.state {
-            // Whoever fetches has to ask again, and will be told that it is closing.
+            // Whoever fetches has to ask again, and will be told that it is closing. It is on no slate.
             State::Fetching { .. } => {
                 if let Some(mut directory) = part.remove(&dir) {
                     directory.wake();
@@ -241,6 +256,7 @@ impl Directories {
             State::Closing { round: current, .. } => *current == round,
             State::Held(_) if directory.entries > 0 || round <= directory.round_over => false,
             State::Held(stub) => {
+                self.slate.clear_directory(dir, &mut directory.on_slate);
                 directory.state = State::Closing { stub: stub.clone(), round };
                 true
             }
@@ -262,7 +278,9 @@ impl Directories {
 
     /// The directory is gone.
     pub(crate) fn forget(&self, dir: Ino) {
-        if let Some(mut directory) = self.part(dir).lock().remove(&dir) {
+        let mut part = self.part(dir).lock();
+        if let Some(mut directory) = part.remove(&dir) {
+            self.slate.clear_directory(dir, &mut directory.on_slate);
             directory.wake();
         }
     }
@@ -271,6 +289,7 @@ impl Directories {
     pub(crate) fn update(&self, stub: Stub) {
         let mut part = self.part(stub.ino).lock();
         let Some(directory) = part.get_mut(&stub.ino) else { return };
+        self.slate.clear_directory(stub.ino, &mut directory.on_slate);
         match &mut directory.state {
             State::Fetching { newer, .. } => *newer = Some(stub),
             State::Held(held) | State::Closing { stub: held, .. } if held.version < stub.version => *held = stub,
@@ -290,6 +309,16 @@ fn wait_in(directory: &mut Directory) -> oneshot::Receiver<()> {
 }
 
 fn checked(dir: Ino, directory: &Directory, identity: &Identity, want: Want, since: MapEpoch) -> Attempt<Stub> {
+    check(dir, directory, identity, want, since).cloned()
+}
+
+fn check<'a>(
+    dir: Ino,
+    directory: &'a Directory,
+    identity: &Identity,
+    want: Want,
+    since: MapEpoch,
+) -> Attempt<&'a Stub> {
     let stub = match &directory.state {
         State::Fetching { .. } => return Err(Stop::Wait(Wait::Stub(dir))),
         State::Closing { .. } => return Err(Stop::Wait(Wait::Closing(dir))),
@@ -305,7 +334,7 @@ fn checked(dir: Ino, directory: &Directory, identity: &Identity, want: Want, sin
     if !access::may_in(identity, stub, want) {
         return Err(Failure::new(Code::AccessDenied, format!("directory {dir}, as user {}", identity.uid)).into());
     }
-    Ok(stub.clone())
+    Ok(stub)
 }
 
 #[cfg(test)]
@@ -340,7 +369,7 @@ mod tests {
     /// (seed 2018 of the simulation).
     #[test]
     fn a_stub_granted_before_a_closing_is_not_taken_after_it() {
-        let directories = Directories::new();
+        let directories = Directories::new(Slate::default());
         let first = begin(&directories);
         assert!(directories.close(DIR, 1), "nothing is known of it, so there are no entries");
         let second = begin(&directories);

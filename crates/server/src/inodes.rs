@@ -21,6 +21,7 @@ impl Server {
         let Request::GetAttr { ino, exact } = work.request else { unreachable!("dispatched by its kind") };
         let names = self.cell(ino.home())?.names.lock();
         let attr = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();
+        names.shard.slate.put_inode(&attr);
         if !exact || attr.kind != FileKind::Directory {
             return Ok(Reply::Attributes { attr }.into());
         }

@@ -30,6 +30,7 @@ mod rename;
 pub mod sabotage;
 mod sessions;
 mod shards;
+mod slate;
 mod space;
 mod state;
 mod status;

@@ -10,6 +10,7 @@ use crate::namespace::Namespace;
 use crate::rename::Transactions;
 use crate::sessions::Sessions;
 use crate::shards::ShardSet;
+use crate::slate::Slate;
 use crate::state::{Config, Server};
 use crate::status::Counters;
 use crate::wait::Attempt;
@@ -93,9 +94,11 @@ fn new_server(io: Io, config: Config, store: Arc<Store>, lasting: Option<Lasting
         host: config.host.clone(),
         transport: config.transport,
     };
+    let slate_bytes = if config.storage.is_some() { 0 } else { config.slate_bytes };
+    let slate = Slate::new(&io, slate_bytes, &config.switches);
     let (stop, stopped) = oneshot::channel();
     // Whoever knows paths from before the volume was started again has to forget them.
-    let (namespace, epoch) = (Namespace::new(), NamespaceEpoch(u64::from(config.starts) << 32));
+    let (namespace, epoch) = (Namespace::new(slate.clone()), NamespaceEpoch(u64::from(config.starts) << 32));
     namespace.adopt(epoch);
     Server {
         me,
@@ -104,8 +107,9 @@ fn new_server(io: Io, config: Config, store: Arc<Store>, lasting: Option<Lasting
         shards: ShardSet::new(),
         store,
         lasting,
-        directories: Directories::new(),
+        directories: Directories::new(slate.clone()),
         namespace,
+        slate,
         sessions: Sessions::new(),
         transactions: Transactions::new(),
         keeper: Keeper::new(config.servers, epoch),
@@ -141,6 +145,7 @@ impl Server {
             secret: self.config.secret.clone(),
             volume: self.config.volume.clone(),
             uid: self.config.owner_uid,
+            slate: self.slate.writer(),
         };
         for addr in &self.config.listen {
             let listener = aze_rpc::serve(&self.io, addr, &config, self.clone())
@@ -206,7 +211,8 @@ impl Server {
         if map.epoch <= current.epoch {
             return;
         }
-        self.shards.make(&map, self.slot(), &self.store);
+        self.shards.make(&map, self.slot(), &self.store, &self.slate);
+        self.slate.set_map_epoch(map.epoch);
         for (index, (before, now)) in current.servers.iter().zip(&map.servers).enumerate() {
             if before.pid != now.pid || before.addresses != now.addresses {
                 self.peers.disconnect(ServerIndex(index as u16));
@@ -262,6 +268,7 @@ impl Server {
                 format!("the volume belongs to user {}, not to user {}", self.config.owner_uid, work.identity.uid);
             return Err(Failure::new(Code::NotPermitted, detail).into());
         }
+        self.slate.close();
         if let Some(responder) = work.responder.take() {
             responder.send(self.reply_context(), Ok(Reply::Done), &[]);
         }

@@ -47,9 +47,11 @@ impl Server {
         let (cell, key) = self.entry_place(work, *parent, name)?;
         let names = cell.names.lock();
         self.unlocked(cell, &names, &key)?;
-        self.directories.enter(*parent, &work.identity, Want::SEARCH, self.whole_since())?;
+        self.directories.enter_to_look(*parent, &work.identity, self.whole_since())?;
         let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;
         let attr = names.shard.inode(entry.ino).map(|inode| inode.attr.clone());
+        names.shard.slate.put_entry(&key, entry.ino, entry.kind);
+        attr.iter().for_each(|attr| names.shard.slate.put_inode(attr));
         Ok(Reply::Entry { ino: entry.ino, kind: entry.kind, attr, created: false }.into())
     }
 

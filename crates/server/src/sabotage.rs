@@ -18,6 +18,8 @@ pub enum Sabotage {
     SkipCut,
     /// Requests for an entry that a rename has locked do not wait for its end.
     SkipEntryLock,
+    /// What clients may read without a request is not taken away when it changes.
+    SkipSlateClear,
     /// A sync is answered before the journal is durable.
     SkipSync,
     /// Other servers are answered before what they build upon is durable.

@@ -3,6 +3,7 @@
 
 use crate::lasting::logged::{Log, LoggedChunks, LoggedShard};
 use crate::lock_table::FileLocks;
+use crate::slate::Slate;
 use crate::turns::Queue;
 use aze_meta::{EntryKey, Shard};
 use aze_proto::{Incarnation, Ino, Sequence, ServerIndex, SessionId, ShardId, ShardMap};
@@ -76,12 +77,18 @@ impl ShardSet {
     }
 
     /// Makes the shards that `map` gives to `me`. A second call changes nothing: shards do not move yet.
-    pub(crate) fn make(&self, map: &ShardMap, me: ServerIndex, store: &Arc<Store>) {
+    pub(crate) fn make(&self, map: &ShardMap, me: ServerIndex, store: &Arc<Store>, slate: &Slate) {
         let incarnation = map.server(me).map_or(Incarnation(0), |info| info.incarnation);
         self.cells.get_or_init(|| {
             (0..map.shards())
                 .map(ShardId)
-                .map(|id| (map.server_of(id) == Some(me)).then(|| ShardCell::new(id, incarnation, map.shards(), store)))
+                .map(|id| {
+                    (map.server_of(id) == Some(me)).then(|| {
+                        let cell = ShardCell::new(id, incarnation, map.shards(), store);
+                        cell.names.lock().shard.slate = slate.clone();
+                        cell
+                    })
+                })
                 .collect()
         });
     }

@@ -9,6 +9,7 @@ use crate::rename::Transactions;
 use crate::sabotage::Switches;
 use crate::sessions::Sessions;
 use crate::shards::ShardSet;
+use crate::slate::Slate;
 use crate::status::Counters;
 use aze_io::{Addr, Io, Listener, Transport};
 use aze_proto::handshake::Secret;
@@ -44,6 +45,9 @@ pub struct Config {
     pub capacity_bytes: u64,
     /// Bytes of memory that are kept faulted in ahead of their use.
     pub fault_ahead_bytes: u64,
+    /// Bytes of what clients that share memory with it may read without a request; 0 for nothing. A
+    /// server with lasting storage has nothing for them.
+    pub slate_bytes: u64,
     /// Base-2 logarithm of the chunk size of new files.
     pub chunk_bits: u8,
     /// Number of shards of the volume, a power of two.
@@ -76,6 +80,7 @@ pub struct Server {
     pub(crate) lasting: Option<Lasting>,
     pub(crate) directories: Directories,
     pub(crate) namespace: Namespace,
+    pub(crate) slate: Slate,
     pub(crate) sessions: Sessions,
     pub(crate) transactions: Transactions,
     pub(crate) keeper: Keeper,
@@ -102,6 +107,7 @@ impl Server {
 
     /// Stops listening, hangs up on everybody and forgets the addresses.
     pub fn close(&self) {
+        self.slate.close();
         self.listeners.lock().clear();
         self.peers.close();
     }

@@ -42,6 +42,8 @@ pub struct Layout {
     pub durability: Option<Durability>,
     /// Journal after which a server makes a checkpoint, in bytes.
     pub checkpoint_bytes: u64,
+    /// Memory of each server that clients read without a request, as if they were on its node.
+    pub slate_bytes: u64,
     /// Protections that are removed from every server.
     pub switches: Switches,
 }
@@ -51,7 +53,8 @@ impl Layout {
     pub fn of(servers: u16) -> Layout {
         let shards = (u32::from(servers) * 64).next_power_of_two().max(256);
         let (deadline, switches) = (Duration::from_secs(10), Switches::default());
-        Layout { servers, shards, deadline, durability: None, checkpoint_bytes: 256 << 10, switches }
+        let slate_bytes = 0;
+        Layout { servers, shards, deadline, durability: None, checkpoint_bytes: 256 << 10, slate_bytes, switches }
     }
 }
 
@@ -105,6 +108,7 @@ impl Cluster {
             pid: 1000 * (u32::from(index) + 1) + life,
             capacity_bytes: CAPACITY_BYTES,
             fault_ahead_bytes: 0,
+            slate_bytes: self.layout.slate_bytes,
             chunk_bits: CHUNK_BITS,
             shards: self.layout.shards,
             owner_uid: 0,

@@ -85,6 +85,8 @@ pub struct Plan {
     pub lock_tasks: usize,
     /// Longest pause between two operations of a task, in microseconds of virtual time.
     pub think_us_max: u64,
+    /// Memory of each server that clients read without a request, in bytes; 0: none.
+    pub slate_bytes: u64,
     /// Protections removed.
     pub switches: Switches,
 }
@@ -114,6 +116,7 @@ impl Plan {
             lock_tasks: if more.chance(400_000) { more.between(2, 5) as usize } else { 0 },
             append_tasks: if more.chance(500_000) { more.between(2, 4) as usize } else { 0 },
             think_us_max: *rng.pick(&[300, 3_000, 40_000]),
+            slate_bytes: *SimRng::new(seed, "slate").pick(&[0, 0, 1, 1 << 20]),
             switches: Switches::default(),
         }
     }

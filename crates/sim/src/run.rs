@@ -39,6 +39,8 @@ pub struct Outcome {
     pub trace_hash: u64,
     /// What happened, if it was asked for.
     pub story: Vec<String>,
+    /// Answers that clients read without a request.
+    pub unasked: u64,
     /// Virtual time at the end.
     pub virtual_ns: u64,
     /// Steps of tasks, timers and frames.
@@ -57,16 +59,17 @@ pub fn run(seed: u64, verbose: bool) -> Outcome {
 pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
     let sim = Sim::new(plan.seed, Faults::default());
     sim.set_time_limit(TIME_MAX);
-    let layout = Layout { switches: plan.switches, ..Layout::of(plan.servers) };
+    let layout = Layout { switches: plan.switches, slate_bytes: plan.slate_bytes, ..Layout::of(plan.servers) };
     let cluster = Cluster::new(sim.clone(), layout);
     let board = Board::new(&plan, &cluster, verbose);
-    let decided = sim.block_on(whole(cluster.clone(), plan.clone(), board.clone()));
+    let (decided, unasked) = sim.block_on(whole(cluster.clone(), plan.clone(), board.clone()));
     let outcome = Outcome {
         violations: board.violations(),
         calls: board.calls(),
         decided,
         trace_hash: sim.trace_hash(),
         story: board.story(),
+        unasked,
         virtual_ns: sim.now_ns(),
         steps: sim.counters().steps,
         plan,
@@ -75,13 +78,13 @@ pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
     outcome
 }
 
-async fn whole(cluster: Arc<Cluster>, plan: Plan, board: Arc<Board>) -> bool {
+async fn whole(cluster: Arc<Cluster>, plan: Plan, board: Arc<Board>) -> (bool, u64) {
     let begun = begin(&cluster, &plan, &board).await;
     let (clients, places) = match begun {
         Ok(begun) => begun,
         Err(failure) => {
             board.violation(format!("the cluster could not be set up: {failure}"));
-            return true;
+            return (true, 0);
         }
     };
     cluster.sim.set_faults(faults::steady(&plan, &mut cluster.sim.rng("steady faults")));
@@ -96,7 +99,8 @@ async fn whole(cluster: Arc<Cluster>, plan: Plan, board: Arc<Board>) -> bool {
         board.set_settled();
         audit::after(&cluster, &plan, &board, &clients).await;
     }
-    judge_names(&board)
+    let unasked = clients.iter().map(|client| client.answers_without_request()).sum();
+    (judge_names(&board), unasked)
 }
 
 /// Directories that some workloads need to know.

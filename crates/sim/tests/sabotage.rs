@@ -6,8 +6,8 @@
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::{Plan, run_plan};
 
-fn fails(seed: u64, switches: Switches) -> Option<String> {
-    let outcome = std::panic::catch_unwind(|| run_plan(Plan::of(seed).with(switches), false));
+fn fails(plan: &Plan) -> Option<String> {
+    let outcome = std::panic::catch_unwind(|| run_plan(plan.clone(), false));
     match outcome {
         Ok(outcome) => outcome.violations.first().cloned(),
         // A server that loses a protection may also break one of its own assertions.
@@ -16,10 +16,15 @@ fn fails(seed: u64, switches: Switches) -> Option<String> {
 }
 
 fn is_noticed(sabotage: Sabotage, seeds: &[u64]) {
+    is_noticed_with(sabotage, 0, seeds);
+}
+
+fn is_noticed_with(sabotage: Sabotage, slate_bytes: u64, seeds: &[u64]) {
+    let plan = |seed: &u64| Plan { slate_bytes, ..Plan::of(*seed) };
     for seed in seeds {
-        assert_eq!(fails(*seed, Switches::default()), None, "seed {seed} with all protections");
+        assert_eq!(fails(&plan(seed)), None, "seed {seed} with all protections");
     }
-    let noticed = seeds.iter().filter_map(|seed| fails(*seed, Switches::without(sabotage))).count();
+    let noticed = seeds.iter().filter_map(|seed| fails(&plan(seed).with(Switches::without(sabotage)))).count();
     assert!(noticed > 0, "none of the seeds {seeds:?} notices {sabotage:?}");
     println!("{sabotage:?}: noticed by {noticed} of {} seeds", seeds.len());
 }
@@ -52,4 +57,9 @@ fn data_that_outlive_a_truncation_are_noticed() {
 #[test]
 fn half_a_rename_is_noticed() {
     is_noticed(Sabotage::SkipEntryLock, &[29, 37, 41]);
+}
+
+#[test]
+fn old_news_on_a_slate_are_noticed() {
+    is_noticed_with(Sabotage::SkipSlateClear, 1 << 20, &[0, 1, 2, 3, 4, 5]);
 }

@@ -28,6 +28,7 @@ fn no_seed_finds_a_violation() {
     let (from, count) = (number("AZE_SIM_FROM", 0), number("AZE_SIM_SEEDS", SEEDS));
     let next = AtomicU64::new(from);
     let (failures, undecided) = (Mutex::new(Vec::new()), AtomicU64::new(0));
+    let (slates, unasked) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -38,6 +39,8 @@ fn no_seed_finds_a_violation() {
                     }
                     let violations = match run_caught(seed) {
                         Ok(outcome) => {
+                            slates.fetch_add(u64::from(outcome.plan.slate_bytes > 0), Ordering::Relaxed);
+                            unasked.fetch_add(outcome.unasked, Ordering::Relaxed);
                             undecided.fetch_add(u64::from(!outcome.decided), Ordering::Relaxed);
                             outcome.violations
                         }
@@ -54,6 +57,8 @@ fn no_seed_finds_a_violation() {
     });
     let failures = failures.into_inner().expect("no test thread panicked with it");
     assert!(failures.is_empty(), "{} of {count} seeds failed\n{}", failures.len(), failures.join("\n"));
+    let (slates, unasked) = (slates.into_inner(), unasked.into_inner());
+    assert!(unasked >= slates, "{unasked} answers were read in {slates} runs with slates: they prove nothing");
     let undecided = undecided.into_inner();
     assert!(undecided <= count / UNDECIDED_ONE_IN, "{undecided} of {count} searches for an order were given up");
 }

@@ -65,7 +65,7 @@ impl Fake {
             asked: Mutex::default(),
             script: Mutex::new(Some(Box::new(script))),
         });
-        let config = ServeConfig { secret: Secret([1; 32]), volume: "v".into(), uid: 0 };
+        let config = ServeConfig { secret: Secret([1; 32]), volume: "v".into(), uid: 0, slate: None };
         let listener = serve(&sim.node("s0"), &Addr::Tcp("s0".into(), 7), &config, service.clone()).unwrap();
         Fake { sim, service, _listener: listener }
     }

@@ -14,11 +14,12 @@ use parking_lot::Mutex;
 
 use super::decode::{Decoder, PREFIX_BYTES, prefix};
 use super::reactor::{Reactor, Source, Work};
-use super::shm::Shm;
 use super::shm::bells::Bells;
 use super::shm::ring::{Consumer, Producer};
 use super::shm::upgrade::{self, Knock, Opened};
+use super::shm::{self, Shm};
 use super::sys;
+use crate::slate::{self, SharedWords};
 use crate::{Connection, FrameLimits, Handler, LIMITS_BEFORE_HANDSHAKE, NetError, Peer, SEND_QUEUE_BYTES_MAX};
 
 /// An accepted connection with more than this waiting in its send queue is not read from, so
@@ -65,6 +66,8 @@ pub(super) struct Conn {
     socket: OwnedFd,
     /// Set at most once, before the first frame in either direction.
     ring: OnceLock<Ring>,
+    /// The slate of this end that a client is let read, or that of the other end.
+    slate: OnceLock<SharedWords>,
     peer: Peer,
     side: Side,
     reactor: Arc<Reactor>,
@@ -146,6 +149,7 @@ pub(super) fn new(reactor: &Arc<Reactor>, socket: OwnedFd, peer: Peer, side: Sid
         id: reactor.new_token(),
         socket,
         ring: OnceLock::new(),
+        slate: OnceLock::new(),
         peer,
         side,
         reactor: reactor.clone(),
@@ -194,7 +198,11 @@ impl Conn {
 
     /// Starts giving frames to `handler` that come through shared memory.
     pub(super) fn start_ring(self: &Arc<Self>, handler: Arc<dyn Handler>, opened: Opened) -> std::io::Result<()> {
-        let Opened { shm, eventfd } = opened;
+        let Opened { shm, eventfd, slate } = opened;
+        if let Some(slate) = slate {
+            // Set nowhere else at this end.
+            let _ = self.slate.set(slate);
+        }
         let (producer, consumer) = shm.ends();
         let token = self.reactor.new_token();
         self.reactor.register(token, &eventfd, libc::EPOLLIN, Source::Ring(self.clone()))?;
@@ -220,7 +228,8 @@ impl Conn {
     /// it cannot be had, through the socket.
     fn upgrade(self: &Arc<Self>, reader: &mut Reader) -> std::io::Result<()> {
         let who = self.peer.credentials.expect("only local sockets are asked");
-        match upgrade::answer(&self.reactor, &self.socket, who)? {
+        let slate = self.slate.get().and_then(|slate| slate.0.file());
+        match upgrade::answer(&self.reactor, &self.socket, who, slate)? {
             Ok(granted) => {
                 let (producer, consumer) = granted.shm.ends();
                 reader.decoder = Decoder::for_ring();
@@ -686,5 +695,18 @@ impl Connection for Conn {
 
     fn id(&self) -> u64 {
         self.id
+    }
+
+    fn offer(&self, slate: &Arc<slate::Writer>) {
+        // The first one counts.
+        let _ = self.slate.set(slate.memory().clone());
+    }
+
+    fn offered(&self) -> Option<SharedWords> {
+        self.slate.get().filter(|_| self.side == Side::Opened).cloned()
+    }
+
+    fn is_held(&self) -> bool {
+        !self.stopped.load(SeqCst) && self.ring.get().is_some() && shm::is_held(&self.socket)
     }
 }

@@ -10,6 +10,7 @@
 pub(super) mod bells;
 mod region;
 pub(super) mod ring;
+pub(super) mod shared;
 pub(super) mod upgrade;
 mod wake;
 
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use region::Region;
+pub(super) use region::is_held;
 use ring::{Consumer, Lane, Producer};
 
 /// What the protocol uses of the standard library: `loom/` puts its own in this place.

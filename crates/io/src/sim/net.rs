@@ -15,6 +15,7 @@ use super::CONNECT_TIMEOUT_NS;
 use super::rng::hash_bytes;
 use super::state::{Core, EPHEMERAL_PORT_MIN, Event, Life, ListenerSlot, State};
 use super::trace::Kind;
+use crate::slate::{self, SharedWords};
 use crate::{
     Acceptor, Addr, Connection, Frame, FrameLimits, Handler, LIMITS_BEFORE_HANDSHAKE, Listener, NetError, Peer,
     SEND_QUEUE_BYTES_MAX, TimerId,
@@ -70,6 +71,8 @@ pub(super) struct End {
     last_arrival_ns: u64,
     /// Bytes on the way to the peer.
     queued_bytes: usize,
+    /// What the peer may read, as if the two nodes were one.
+    offer: Option<SharedWords>,
 }
 
 /// What users hold of an end.
@@ -101,6 +104,22 @@ impl Connection for SimConnection {
 
     fn id(&self) -> u64 {
         self.id
+    }
+
+    fn offer(&self, slate: &Arc<slate::Writer>) {
+        if let Some(end) = self.core.state.lock().ends.get_mut(&self.id) {
+            end.offer = Some(slate.memory().clone());
+        }
+    }
+
+    fn offered(&self) -> Option<SharedWords> {
+        self.core.state.lock().ends.get(&(self.id ^ 1))?.offer.clone()
+    }
+
+    fn is_held(&self) -> bool {
+        let state = self.core.state.lock();
+        let is_open = |id: u64| state.ends.get(&id).is_some_and(|end| end.phase == Phase::Open);
+        is_open(self.id) && is_open(self.id ^ 1)
     }
 }
 
@@ -369,6 +388,7 @@ impl Core {
             closed_until_ns: answer_ns,
             last_arrival_ns: answer_ns,
             queued_bytes: 0,
+            offer: None,
         };
         let server_conn = connection(server_id, format!("node {}", state.name(dialer)));
         let dialer_conn = connection(dialer_id, addr.to_string());

@@ -6,6 +6,7 @@ use std::task::Waker;
 use super::state::{Core, Event, Life};
 use super::{disk, net};
 use crate::disk::{Dir, DiskResult};
+use crate::slate::SharedWords;
 use crate::{Acceptor, Addr, Boxed, Connection, Handler, Listener, NetError, Task, TimerId, World};
 
 /// One incarnation of a simulated node; made by [`super::Sim::node`].
@@ -70,6 +71,10 @@ impl World for Node {
 
     fn listen(&self, addr: &Addr, acceptor: Arc<dyn Acceptor>) -> Result<Box<dyn Listener>, NetError> {
         net::listen(&self.core, self.life, addr, acceptor)
+    }
+
+    fn share(&self, words: usize) -> Option<SharedWords> {
+        Some(SharedWords::own(words))
     }
 
     fn open_dir<'a>(&'a self, path: &'a str) -> Boxed<'a, DiskResult<Arc<dyn Dir>>> {

@@ -125,7 +125,7 @@ pub fn start_with(
     volume: &str,
 ) -> Result<Box<dyn Listener>, aze_io::NetError> {
     // Over local sockets the test's own user comes in as whoever made it: any but root's would do.
-    serve(io, addr, &ServeConfig { secret, volume: volume.into(), uid: own_uid() }, service.clone())
+    serve(io, addr, &ServeConfig { secret, volume: volume.into(), uid: own_uid(), slate: None }, service.clone())
 }
 
 fn own_uid() -> u32 {

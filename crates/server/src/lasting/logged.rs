@@ -2,6 +2,7 @@
 //! under the same lock. Everything else goes through to the shard.
 
 use super::record::Step;
+use crate::slate::Slate;
 use aze_meta::{Applied, Op, Shard, Stamp};
 use aze_proto::wire::Wire;
 use aze_proto::{Attr, Code, Failure, Generation, Ino, MapEpoch, ShardId, Time};
@@ -26,17 +27,20 @@ impl Log {
 pub(crate) struct LoggedShard {
     shard: Shard,
     pub(crate) log: Log,
+    /// Where clients read what is here.
+    pub(crate) slate: Slate,
 }
 
 impl LoggedShard {
     pub(crate) fn new(shard: Shard) -> LoggedShard {
-        LoggedShard { shard, log: Log::default() }
+        LoggedShard { shard, log: Log::default(), slate: Slate::default() }
     }
 
     /// As [`Shard::apply`]. Outcomes alone are not written down: whoever could ask again is gone
     /// when they would be needed.
     pub(crate) fn apply(&mut self, op: &Op, stamp: &Stamp) -> Applied {
         let applied = self.shard.apply(op, stamp);
+        self.slate.applied(op, &applied);
         if applied.reply.is_ok() && !matches!(op, Op::Record { .. }) {
             self.log.add(|| Step::Names { shard: self.shard.id(), time: stamp.time, op: op.clone() }, &[]);
         }

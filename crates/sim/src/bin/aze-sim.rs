@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: aze-sim --seed N [--trace] [--without PROTECTION]
        aze-sim --seeds COUNT [--from N] [--without PROTECTION]
-PROTECTION is one of SkipDuplicateCheck, SkipNamespaceEpochCheck, SkipDirectoryClose, SkipBornCheck, SkipCut, SkipEntryLock";
+PROTECTION is one of SkipDuplicateCheck, SkipNamespaceEpochCheck, SkipDirectoryClose, SkipBornCheck, SkipCut, SkipEntryLock, SkipSlateClear";
 
 #[derive(Default)]
 struct Options {
@@ -20,8 +20,17 @@ struct Options {
 fn sabotage(name: &str) -> Option<Sabotage> {
     use Sabotage::{
         SkipBornCheck, SkipCut, SkipDirectoryClose, SkipDuplicateCheck, SkipEntryLock, SkipNamespaceEpochCheck,
+        SkipSlateClear,
     };
-    let all = [SkipDuplicateCheck, SkipNamespaceEpochCheck, SkipDirectoryClose, SkipBornCheck, SkipCut, SkipEntryLock];
+    let all = [
+        SkipDuplicateCheck,
+        SkipNamespaceEpochCheck,
+        SkipDirectoryClose,
+        SkipBornCheck,
+        SkipCut,
+        SkipEntryLock,
+        SkipSlateClear,
+    ];
     all.into_iter().find(|sabotage| format!("{sabotage:?}") == name)
 }
 

@@ -12,8 +12,13 @@ pub static ROOT: Identity = Identity { uid: 0, gid: 0, groups: Vec::new() };
 
 /// Runs `test` with a cluster of `servers` servers and one client.
 pub fn with_cluster<F: Future<Output = ()>>(servers: u16, test: impl FnOnce(Arc<Cluster>, Arc<Client>) -> F) {
+    with_layout(Layout::of(servers), test);
+}
+
+/// The same of any layout.
+pub fn with_layout<F: Future<Output = ()>>(layout: Layout, test: impl FnOnce(Arc<Cluster>, Arc<Client>) -> F) {
     let sim = Sim::new(1, Faults::default());
-    let cluster = Cluster::new(sim.clone(), Layout::of(servers));
+    let cluster = Cluster::new(sim.clone(), layout);
     sim.block_on(async {
         cluster.start().await.expect("a quiet cluster starts");
         let client = cluster.connect(0).await.expect("a client of a quiet cluster connects");

@@ -18,6 +18,9 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// has mapped.
 const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
+/// With this one, too, nobody can map the file for writing who has not done so before, or write to it.
+const READERS_ONLY: c_int = libc::F_SEAL_FUTURE_WRITE;
+
 /// A memory file mapped into this process and others; unmapped when dropped.
 pub(super) struct Region {
     start: NonNull<u8>,
@@ -29,6 +32,12 @@ unsafe impl Send for Region {}
 // SAFETY: words are reached as atomics only, bytes by copying in and out; see `copy_in`.
 unsafe impl Sync for Region {}
 
+const WRITABLE: c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+fn refused(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidData, format!("the memory file {what}"))
+}
+
 fn check(returned: c_int) -> Result<c_int> {
     if returned < 0 { Err(Error::last_os_error()) } else { Ok(returned) }
 }
@@ -36,6 +45,15 @@ fn check(returned: c_int) -> Result<c_int> {
 impl Region {
     /// Makes a memory file whose size is fixed for good, full of zeros.
     pub(super) fn create(name: &CStr, bytes: usize) -> Result<(Self, OwnedFd)> {
+        Self::create_sealed(name, bytes, SEALS)
+    }
+
+    /// The same; this region is the only one through which it can ever be written.
+    pub(super) fn create_for_readers(name: &CStr, bytes: usize) -> Result<(Self, OwnedFd)> {
+        Self::create_sealed(name, bytes, SEALS | READERS_ONLY)
+    }
+
+    fn create_sealed(name: &CStr, bytes: usize, seals: c_int) -> Result<(Self, OwnedFd)> {
         // SAFETY: the name is a live C string.
         let fd = check(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) })?;
         // SAFETY: the kernel just made `fd` for us, so nobody else owns it.
@@ -43,40 +61,55 @@ impl Region {
         let length = libc::off_t::try_from(bytes).map_err(|_| Error::from_raw_os_error(libc::EFBIG))?;
         // SAFETY: takes no pointer.
         check(unsafe { libc::ftruncate(fd, length) })?;
+        // Mapped first: afterwards it may be too late.
+        let region = Self::map(&file, bytes, WRITABLE)?;
         // SAFETY: takes no pointer.
-        check(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, SEALS) })?;
-        Ok((Self::map(&file, bytes)?, file))
+        check(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) })?;
+        Ok((region, file))
     }
 
     /// Maps a memory file that another process made, if it is one that can be touched without
     /// danger: sealed, of the size that is expected, and of ordinary pages.
     pub(super) fn open(file: &OwnedFd, bytes: usize) -> Result<Self> {
+        if Self::checked_bytes(file)? != bytes {
+            return Err(refused("has another size than was agreed on"));
+        }
+        Self::map(file, bytes, WRITABLE)
+    }
+
+    /// The same to read only, of whatever size up to `bytes_max`. Nothing may be stored in it.
+    pub(super) fn open_to_read(file: &OwnedFd, bytes_max: usize) -> Result<(Self, usize)> {
+        let bytes = Self::checked_bytes(file)?;
+        if bytes == 0 || bytes > bytes_max {
+            return Err(refused("has an impossible size"));
+        }
+        Ok((Self::map(file, bytes, libc::PROT_READ)?, bytes))
+    }
+
+    /// The size of a file that can be touched without danger.
+    fn checked_bytes(file: &OwnedFd) -> Result<usize> {
         let fd = file.as_raw_fd();
-        let refuse = |what: &str| Err(Error::new(ErrorKind::InvalidData, format!("the memory file {what}")));
         // SAFETY: takes no pointer.
         let seals = check(unsafe { libc::fcntl(fd, libc::F_GET_SEALS) })?;
         if seals & libc::F_SEAL_SHRINK == 0 {
-            return refuse("is not sealed against shrinking");
+            return Err(refused("is not sealed against shrinking"));
         }
         // SAFETY: all-zero bytes are a valid stat.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: `stat` is live and as large as the kernel expects.
         check(unsafe { libc::fstat(fd, &raw mut stat) })?;
-        if usize::try_from(stat.st_size) != Ok(bytes) {
-            return refuse("has another size than was agreed on");
-        }
         // SAFETY: all-zero bytes are a valid statfs.
         let mut place: libc::statfs = unsafe { std::mem::zeroed() };
         // SAFETY: `place` is live and as large as the kernel expects.
         check(unsafe { libc::fstatfs(fd, &raw mut place) })?;
         if place.f_type != TMPFS_MAGIC {
-            return refuse("does not lie in ordinary memory");
+            return Err(refused("does not lie in ordinary memory"));
         }
-        Self::map(file, bytes)
+        usize::try_from(stat.st_size).map_err(|_| refused("has an impossible size"))
     }
 
-    fn map(file: &OwnedFd, bytes: usize) -> Result<Self> {
-        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
+    fn map(file: &OwnedFd, bytes: usize, access: c_int) -> Result<Self> {
+        let kind = libc::MAP_SHARED | libc::MAP_NORESERVE;
         // SAFETY: without MAP_FIXED the kernel picks addresses that nothing uses.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, file.as_raw_fd(), 0) };
         if start == libc::MAP_FAILED {
@@ -103,6 +136,14 @@ impl Region {
         assert!(offset.is_multiple_of(8), "words are aligned");
         // SAFETY: as for `word32`.
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
+    }
+
+    /// The first `count` words.
+    pub(super) fn words64(&self, count: usize) -> &[AtomicU64] {
+        let bytes = count.checked_mul(8).expect("a region is not that large");
+        let start: *const AtomicU64 = self.at(0, bytes).cast();
+        // SAFETY: as for `word32`: aligned, mapped for as long as `self` lives, and atomics only.
+        unsafe { std::slice::from_raw_parts(start, count) }
     }
 
     /// Copies `bytes` into the region. The protocol of the ring leaves the range to this process;
@@ -201,11 +242,10 @@ pub(super) fn set_affinity(cpu: usize) -> bool {
     unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0 }
 }
 
-/// File descriptors that one message carries.
-pub(super) const FDS: usize = 3;
-const FDS_BYTES: u32 = (FDS * size_of::<c_int>()) as u32;
+/// File descriptors that one message carries at most.
+const FDS_MAX: usize = 4;
 
-/// Room for the control part of a message with [`FDS`] descriptors, aligned as the kernel wants it.
+/// Room for the control part of a message with [`FDS_MAX`] descriptors, aligned as the kernel wants it.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
@@ -220,20 +260,22 @@ fn message(slice: &mut libc::iovec, control: &mut Control, control_bytes: usize)
     message
 }
 
-/// Sends `bytes` and, unless there are none, three descriptors over a local socket, at once or not at all.
-pub(super) fn send_fds(socket: &OwnedFd, bytes: &[u8], fds: Option<[&OwnedFd; FDS]>) -> Result<()> {
+/// Sends `bytes` and, unless there are none, descriptors over a local socket, at once or not at all.
+pub(super) fn send_fds(socket: &OwnedFd, bytes: &[u8], fds: &[&OwnedFd]) -> Result<()> {
+    assert!(fds.len() <= FDS_MAX, "a message carries no more");
+    let fds_bytes = (fds.len() * size_of::<c_int>()) as u32;
     let mut slice = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut control = Control([0; 64]);
     // SAFETY: computes a length.
-    let control_bytes = if fds.is_some() { unsafe { libc::CMSG_SPACE(FDS_BYTES) as usize } } else { 0 };
+    let control_bytes = if fds.is_empty() { 0 } else { unsafe { libc::CMSG_SPACE(fds_bytes) as usize } };
     let message = message(&mut slice, &mut control, control_bytes);
-    if let Some(fds) = fds {
+    if !fds.is_empty() {
         // SAFETY: the control part has room for one header with the descriptors, as just computed.
         unsafe {
             let header = libc::CMSG_FIRSTHDR(&raw const message);
             (*header).cmsg_level = libc::SOL_SOCKET;
             (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = libc::CMSG_LEN(FDS_BYTES) as _;
+            (*header).cmsg_len = libc::CMSG_LEN(fds_bytes) as _;
             let data: *mut c_int = libc::CMSG_DATA(header).cast();
             for (index, fd) in fds.iter().enumerate() {
                 data.add(index).write_unaligned(fd.as_raw_fd());
@@ -285,6 +327,13 @@ pub(super) fn peek(socket: &OwnedFd, bytes: &mut [u8]) -> Result<usize> {
     // SAFETY: the slice is live, exclusively borrowed and as long as stated.
     let got = unsafe { libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), flags) };
     usize::try_from(got).map_err(|_| Error::last_os_error())
+}
+
+/// Whether the other end of a connected socket, over which nothing is sent any more, is still there.
+pub(in super::super) fn is_held(socket: &OwnedFd) -> bool {
+    let mut asked = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
+    // SAFETY: `asked` is live, and the one that is announced.
+    unsafe { libc::poll(&raw mut asked, 1, 0) == 0 }
 }
 
 /// The effective user of this process.

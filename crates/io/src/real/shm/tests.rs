@@ -12,6 +12,7 @@ use super::super::sys::Room;
 use super::ring::{Consumer, Producer};
 use super::upgrade::{self, Opened};
 use super::{Bell, CLIENT_WAITS, FILE_BYTES, REPLIES, REQUESTS, RING_BYTES, SHM_CONNECTIONS_MAX, Shm, region};
+use crate::slate::{self, Reader, Shape, Writer, words_needed};
 use crate::{Acceptor, Addr, Connection, Frame, FrameLimits, Handler, Listener, NetError};
 
 /// A ring between two ends in this process.
@@ -288,4 +289,53 @@ fn whoever_asks_in_part_or_too_late_gets_no_shared_memory() {
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.is_empty(), "{answer:?}");
     }
+}
+
+const SHAPES: [Shape; 1] = [Shape { key_words: 1, value_words: 2 }];
+
+/// Lets those who connect read a slate.
+struct Offering(Arc<Echo>, Arc<slate::Writer>);
+
+impl Acceptor for Offering {
+    fn accept(&self, conn: &Arc<dyn Connection>) -> Arc<dyn Handler> {
+        conn.offer(&self.1);
+        self.0.clone()
+    }
+}
+
+#[test]
+fn a_slate_is_read_through_shared_memory_while_the_server_is_there() {
+    let server = server("slate");
+    let path = format!("{}-offering", server.path);
+    let io = server.runtime.io();
+    let memory = io.share(words_needed(&SHAPES, &[2])).expect("memory is to be had");
+    let writer = Arc::new(Writer::begin(memory, &SHAPES, &[2]));
+    let acceptor = Arc::new(Offering(server.echo.clone(), writer.clone()));
+    let listener = io.listen(&Addr::Unix(path.clone()), acceptor).unwrap();
+    let client = Runtime::client();
+    let connect = |addr: Addr| client.block_on(client.io().connect(&addr, Arc::new(Echo::default()))).unwrap();
+    assert!(connect(Addr::Unix(path.clone())).offered().is_none(), "a local socket shares nothing");
+    assert!(connect(Addr::Shm(server.path.clone())).offered().is_none(), "this one offers nothing");
+    let conn = connect(Addr::Shm(path));
+    let reader = Reader::open(conn.offered().expect("it was offered"), &SHAPES).expect("it is of this shape");
+    let mut value = [0; 2];
+    assert!(reader.find(0, 7, &[7], &mut value).is_none());
+    writer.put(0, 7, &[7], &[8, 9]);
+    assert!(reader.find(0, 7, &[7], &mut value).is_some() && conn.is_held());
+    assert_eq!(value, [8, 9]);
+    drop(listener);
+    server.runtime.shutdown();
+    assert!(!conn.is_held(), "known without waiting for any event");
+    client.shutdown();
+}
+
+#[test]
+fn nobody_but_its_writer_can_write_a_slate() {
+    let (_writable, file) = region::Region::create_for_readers(c"aze-test", 4096).unwrap();
+    assert!(region::Region::open(&file, 4096).is_err(), "it cannot be mapped for writing");
+    let (_readable, bytes) = region::Region::open_to_read(&file, 1 << 20).unwrap();
+    assert_eq!(bytes, 4096);
+    assert!(region::Region::open_to_read(&file, 4095).is_err(), "larger than is mapped");
+    let mut file = std::fs::File::from(file);
+    assert!(std::io::Write::write(&mut file, b"x").is_err(), "nor written to");
 }

@@ -2,7 +2,7 @@
 //!
 //! It alone knows the two messages for it, which are the first over the socket and the last:
 //! the client asks, and the server answers with the memory file of the connection, the page of
-//! its workers and the client's eventfd, or with the reason why not. Who may ask the kernel
+//! its workers, the client's eventfd and the server's slate if it has one, or with the reason why not. Who may ask the kernel
 //! tells (`SO_PEERCRED`): the server's own user and root. What is proven afterwards, over the
 //! rings, is nothing of this file.
 
@@ -15,9 +15,11 @@ use std::task::Poll;
 use super::super::net::watch_readable;
 use super::super::reactor::Reactor;
 use super::bells::{Bells, Ringer};
-use super::region::{self, FDS, Region};
+use super::region::{self, Region};
+use super::shared;
 use super::{Bell, FILE_BYTES, RING_BYTES, SHM_CONNECTIONS_MAX, Shm};
 use crate::Credentials;
+use crate::slate::SharedWords;
 
 /// What a client asks with. No frame begins like this: the length of its head would be zero.
 const ASK: [u8; 16] = *b"\0\0\0\0aze-shm-v001";
@@ -74,11 +76,13 @@ impl Answer {
 pub(in super::super) struct Opened {
     pub(in super::super) shm: Arc<Shm>,
     pub(in super::super) eventfd: OwnedFd,
+    /// The server's slate.
+    pub(in super::super) slate: Option<SharedWords>,
 }
 
 /// The client's side: asks over a connected socket and waits for the answer.
 pub(in super::super) async fn open(reactor: &Arc<Reactor>, socket: &OwnedFd) -> Result<Opened> {
-    region::send_fds(socket, &ASK, None)?;
+    region::send_fds(socket, &ASK, &[])?;
     let mut bytes = [0; ANSWER_BYTES];
     let told = watch_readable(reactor, socket)?;
     let (got, fds) = poll_fn(|cx| {
@@ -99,14 +103,17 @@ pub(in super::super) async fn open(reactor: &Arc<Reactor>, socket: &OwnedFd) -> 
     if !answer.granted {
         return Err(Error::new(ErrorKind::Unsupported, answer.reason));
     }
-    let fds: [OwnedFd; FDS] =
-        fds.try_into().map_err(|_| Error::new(ErrorKind::Unsupported, "the server's memory did not come along"))?;
-    let [memory, page, eventfd] = fds;
+    let mut fds = fds.into_iter();
+    let (Some(memory), Some(page), Some(eventfd)) = (fds.next(), fds.next(), fds.next()) else {
+        return Err(Error::new(ErrorKind::Unsupported, "the server's memory did not come along"));
+    };
+    // One that cannot be read is not missed: everything can be asked for.
+    let slate = fds.next().and_then(|file| shared::open(&file).ok());
     if answer.ring_bytes as usize != RING_BYTES {
         return Err(Error::new(ErrorKind::Unsupported, "the server has rings of another size"));
     }
     let ringer = Ringer::open(&page, answer.workers as usize, answer.slot as usize)?;
-    Ok(Opened { shm: Shm::new(Region::open(&memory, FILE_BYTES)?, Bell::Workers(ringer)), eventfd })
+    Ok(Opened { shm: Shm::new(Region::open(&memory, FILE_BYTES)?, Bell::Workers(ringer)), eventfd, slate })
 }
 
 /// What the first bytes over an accepted socket are.
@@ -139,6 +146,7 @@ pub(in super::super) fn answer(
     reactor: &Arc<Reactor>,
     socket: &OwnedFd,
     who: Credentials,
+    slate: Option<&OwnedFd>,
 ) -> Result<std::result::Result<Granted, String>> {
     match grant(reactor, who) {
         Ok((granted, memory, eventfd)) => {
@@ -149,8 +157,8 @@ pub(in super::super) fn answer(
                 ring_bytes: RING_BYTES as u32,
                 reason: String::new(),
             };
-            let fds = [&memory, granted.bells.file(), &eventfd];
-            match region::send_fds(socket, &answer.to_bytes(), Some(fds)) {
+            let fds: Vec<&OwnedFd> = [&memory, granted.bells.file(), &eventfd].into_iter().chain(slate).collect();
+            match region::send_fds(socket, &answer.to_bytes(), &fds) {
                 Ok(()) => Ok(Ok(granted)),
                 Err(error) => {
                     granted.bells.leave(granted.slot);
@@ -160,7 +168,7 @@ pub(in super::super) fn answer(
         }
         Err(reason) => {
             let answer = Answer { granted: false, slot: 0, workers: 0, ring_bytes: 0, reason: reason.clone() };
-            region::send_fds(socket, &answer.to_bytes(), None)?;
+            region::send_fds(socket, &answer.to_bytes(), &[])?;
             Ok(Err(reason))
         }
     }

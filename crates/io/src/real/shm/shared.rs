@@ -1,0 +1,45 @@
+//! A slate in memory that this process writes and others can only read.
+//!
+//! It alone knows how the memory is kept from being written by them: the file is sealed against
+//! any mapping for writing but the one that was there before.
+
+use std::io::Result;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use super::region::Region;
+use crate::slate::{SharedWords, Words};
+
+/// Most memory of a slate that is mapped, in bytes.
+const SLATE_BYTES_MAX: usize = 1 << 30;
+
+struct Shared {
+    region: Region,
+    words: usize,
+    /// The writer's.
+    file: Option<OwnedFd>,
+}
+
+impl Words for Shared {
+    fn words(&self) -> &[AtomicU64] {
+        self.region.words64(self.words)
+    }
+
+    fn file(&self) -> Option<&OwnedFd> {
+        self.file.as_ref()
+    }
+}
+
+/// See [`crate::World::share`].
+pub(in super::super) fn share(words: usize) -> Option<SharedWords> {
+    let bytes = words.checked_mul(8).filter(|bytes| *bytes <= SLATE_BYTES_MAX)?;
+    let (region, file) = Region::create_for_readers(c"aze-slate", bytes).ok()?;
+    Some(SharedWords(Arc::new(Shared { region, words, file: Some(file) })))
+}
+
+/// Maps what a writer has handed on, to be read.
+pub(super) fn open(file: &OwnedFd) -> Result<SharedWords> {
+    let (region, bytes) = Region::open_to_read(file, SLATE_BYTES_MAX)?;
+    Ok(SharedWords(Arc::new(Shared { region, words: bytes / 8, file: None })))
+}

@@ -1,0 +1,95 @@
+//! Answers without a request: what a server of this node lets its clients read.
+//!
+//! It alone knows when such an answer counts: if the server still held the connection after it
+//! had been read, and knew no more of map and names than the asker then, so that it would have
+//! given the same answer to a request.
+
+use crate::Target;
+use crate::caller::Caller;
+use crate::link::Channel;
+use aze_io::slate::{Reader, Seen, Shape};
+use aze_proto::slate::{
+    DIRECTORIES, DIRECTORY_VALUE_WORDS, ENTRIES, INODE_VALUE_WORDS, INODES, NOTE_MAP_EPOCH, NOTE_NAMESPACE_EPOCH,
+    SHAPES, entry_key, inode_attr,
+};
+use aze_proto::{Attr, Ino, MapEpoch, Name, NameHash, NamespaceEpoch};
+use std::sync::Arc;
+
+/// The tables of a slate.
+pub fn shapes() -> [Shape; SHAPES.len()] {
+    SHAPES.map(|(key_words, value_words)| Shape { key_words, value_words })
+}
+
+/// A server's slate.
+pub struct Slate {
+    channel: Arc<Channel>,
+}
+
+/// What the asker knows.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// Of the shard map.
+    pub map_epoch: MapEpoch,
+    /// Of renamed directories; `None` if it does not matter.
+    pub namespace_epoch: Option<NamespaceEpoch>,
+}
+
+/// What a name led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The state of the directory in which names may be looked up, which no other state shares.
+    pub directory: u64,
+    /// The attributes of the regular file that the name leads to, if both are there.
+    pub attr: Option<Attr>,
+}
+
+impl Caller {
+    /// The slate of a server that shares memory with this process, if it stands.
+    pub fn slate(&self, to: &Target) -> Option<Slate> {
+        let channel = self.core().standing(to)?;
+        channel.slate().is_some().then_some(Slate { channel })
+    }
+}
+
+impl Slate {
+    fn reader(&self) -> Option<&Reader> {
+        self.channel.slate()
+    }
+
+    /// Whether what was read until now counts.
+    fn counts(&self, reader: &Reader, known: Known, seen: &[Seen]) -> bool {
+        let map_epoch = reader.note(NOTE_MAP_EPOCH);
+        let in_step = map_epoch != 0
+            && map_epoch <= u64::from(known.map_epoch.0)
+            && known.namespace_epoch.is_none_or(|epoch| reader.note(NOTE_NAMESPACE_EPOCH) <= epoch.0);
+        in_step && seen.iter().all(|seen| reader.is_unchanged(seen)) && self.channel.is_held()
+    }
+
+    fn read_inode(reader: &Reader, ino: Ino) -> Option<(Seen, Attr)> {
+        let mut value = [0; INODE_VALUE_WORDS];
+        let seen = reader.find(INODES, ino.0, &[ino.0], &mut value)?;
+        Some((seen, inode_attr(ino, &value)?))
+    }
+
+    /// The attributes of a regular file that lives on the server.
+    pub fn inode(&self, ino: Ino, known: Known) -> Option<Attr> {
+        let reader = self.reader()?;
+        let (seen, attr) = Self::read_inode(reader, ino)?;
+        self.counts(reader, known, &[seen]).then_some(attr)
+    }
+
+    /// What a name leads to; `None` if nothing is to be said even of the directory.
+    pub fn lookup(&self, parent: Ino, name: &Name, known: Known) -> Option<Found> {
+        let reader = self.reader()?;
+        let mut state = [0; DIRECTORY_VALUE_WORDS];
+        let directory = reader.find(DIRECTORIES, parent.0, &[parent.0], &mut state)?;
+        let read = || {
+            let (key, mut ino) = (entry_key(parent, name)?, [0]);
+            let entry = reader.find(ENTRIES, NameHash::of(parent, name).get(), &key, &mut ino)?;
+            let (inode, attr) = Self::read_inode(reader, Ino(ino[0]))?;
+            // All three were there when the last one was read.
+            self.counts(reader, known, &[directory, entry, inode]).then_some(attr)
+        };
+        Some(Found { directory: state[0], attr: read() })
+    }
+}

@@ -1,0 +1,189 @@
+//! The slate: what clients of this node read without a request.
+//!
+//! It alone knows what stands there and when it changes. What changes is written, or taken away,
+//! under the lock of its shard or directory and so before anybody hears of the change; what is not
+//! there is asked for, and put there then. So a client never reads the old state of anything after it, or
+//! anybody, has seen the new one. A volume that lasts has none: what is read must have been written down.
+
+use crate::sabotage::{Sabotage, Switches};
+use aze_io::Io;
+use aze_io::slate::{Shape, Writer, words_needed};
+use aze_meta::{Applied, EntryKey, Op};
+use aze_proto::slate::{
+    DIRECTORIES, ENTRIES, INODES, NOTE_MAP_EPOCH, NOTE_NAMESPACE_EPOCH, SHAPES, entry_key, file_bits, inode_value,
+};
+use aze_proto::{Attr, FileKind, Ino, MapEpoch, NamespaceEpoch, Reply};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A server's slate, if it has one.
+#[derive(Clone, Default)]
+pub(crate) struct Slate(Option<Arc<Written>>);
+
+struct Written {
+    writer: Arc<Writer>,
+    /// The last number given to the state of a directory.
+    states: AtomicU64,
+    /// Set for good when nothing is to be read any more.
+    is_closed: Mutex<bool>,
+    /// Nothing is taken away: only the simulation does that.
+    keeps_all: bool,
+}
+
+impl Written {
+    fn clear(&self, table: usize, place: u64, key: &[u64]) {
+        if !self.keeps_all {
+            self.writer.clear(table, place, key);
+        }
+    }
+}
+
+impl Slate {
+    /// A slate of about `bytes`; none for 0, or if the system has no such memory.
+    pub(crate) fn new(io: &Io, bytes: u64, switches: &Switches) -> Slate {
+        if bytes == 0 {
+            return Slate(None);
+        }
+        let shapes = SHAPES.map(|(key_words, value_words)| Shape { key_words, value_words });
+        // A bucket has four records.
+        let bits = file_bits(bytes).map(|bits| bits.saturating_sub(2));
+        let written = io.share(words_needed(&shapes, &bits)).map(|memory| Written {
+            writer: Arc::new(Writer::begin(memory, &shapes, &bits)),
+            // No client takes a number of another server, or of one that was here before, for one of this.
+            states: AtomicU64::new(io.random_u64()),
+            is_closed: Mutex::new(false),
+            keeps_all: switches.is(Sabotage::SkipSlateClear),
+        });
+        Slate(written.map(Arc::new))
+    }
+
+    /// For the connections of clients.
+    pub(crate) fn writer(&self) -> Option<Arc<Writer>> {
+        self.0.as_ref().map(|written| written.writer.clone())
+    }
+
+    /// From now on whoever knows an older map has to ask. To be called before the map counts.
+    pub(crate) fn set_map_epoch(&self, epoch: MapEpoch) {
+        let Some(written) = &self.0 else { return };
+        let is_closed = written.is_closed.lock();
+        if !*is_closed {
+            written.writer.set_note(NOTE_MAP_EPOCH, u64::from(epoch.0));
+        }
+    }
+
+    /// Nothing is to be read any more.
+    pub(crate) fn close(&self) {
+        let Some(written) = &self.0 else { return };
+        *written.is_closed.lock() = true;
+        written.writer.set_note(NOTE_MAP_EPOCH, 0);
+    }
+
+    /// From now on whoever knows less of renamed directories has to ask.
+    pub(crate) fn set_namespace_epoch(&self, epoch: NamespaceEpoch) {
+        if let Some(written) = &self.0 {
+            written.writer.set_note(NOTE_NAMESPACE_EPOCH, epoch.0);
+        }
+    }
+
+    /// Names in this directory may be looked up by whoever has been allowed to while it was in this
+    /// state; a state without a number gets one. To be called under the directory's lock.
+    pub(crate) fn put_directory(&self, dir: Ino, state: &mut u64) {
+        let Some(written) = &self.0 else { return };
+        if *state == 0 {
+            *state = written.states.fetch_add(1, Ordering::Relaxed);
+        }
+        written.writer.put(DIRECTORIES, dir.0, &[dir.0], &[*state, 0]);
+    }
+
+    /// The directory's state ends. To be called under its lock.
+    pub(crate) fn clear_directory(&self, dir: Ino, state: &mut u64) {
+        if let Some(written) = &self.0
+            && std::mem::take(state) != 0
+        {
+            written.clear(DIRECTORIES, dir.0, &[dir.0]);
+        }
+    }
+
+    /// An entry that nobody holds was looked up. To be called under the lock of its shard.
+    pub(crate) fn put_entry(&self, key: &EntryKey, ino: Ino, kind: FileKind) {
+        if let Some(written) = &self.0
+            && kind == FileKind::File
+            && let Some(words) = entry_key(key.parent, &key.name)
+        {
+            written.writer.put(ENTRIES, key.hash.get(), &words, &[ino.0]);
+        }
+    }
+
+    fn clear_entry(&self, key: &EntryKey) {
+        if let Some(written) = &self.0
+            && let Some(words) = entry_key(key.parent, &key.name)
+        {
+            written.clear(ENTRIES, key.hash.get(), &words);
+        }
+    }
+
+    /// The attributes of an inode here as they are now. To be called under the lock of its shard.
+    pub(crate) fn put_inode(&self, attr: &Attr) {
+        if let Some(written) = &self.0
+            && let Some(value) = inode_value(attr)
+        {
+            written.writer.put(INODES, attr.ino.0, &[attr.ino.0], &value);
+        }
+    }
+
+    fn clear_inode(&self, ino: Ino) {
+        if let Some(written) = &self.0 {
+            written.clear(INODES, ino.0, &[ino.0]);
+        }
+    }
+
+    /// An operation was applied to a shard, whose lock is still held. New states are written only of
+    /// what stands alone: of a new file, and of one inode. All else is taken away.
+    pub(crate) fn applied(&self, op: &Op, applied: &Applied) {
+        if self.0.is_none() {
+            return;
+        }
+        let effects = &applied.effects;
+        match op {
+            Op::Create { key, .. } | Op::CreateWith { key, .. } => {
+                if let (Ok(Reply::Entry { created: true, .. }), Some(attr)) = (&applied.reply, &effects.attr) {
+                    self.put_inode(attr);
+                    self.put_entry(key, attr.ino, attr.kind);
+                }
+            }
+            Op::Remove { key, .. } => {
+                self.clear_entry(key);
+                self.clear_changed(applied);
+            }
+            Op::Insert { key, ino, .. } | Op::LinkInsert { key, ino, .. } => {
+                self.clear_entry(key);
+                self.clear_inode(*ino);
+                self.clear_changed(applied);
+            }
+            Op::Lock { key, .. } | Op::Unlock { key, .. } => self.clear_entry(key),
+            Op::SetAttr { ino, .. } | Op::Report { ino, .. } | Op::Truncate { ino, .. } | Op::SetXattr { ino, .. } => {
+                match &effects.attr {
+                    Some(attr) if attr.ino == *ino => self.put_inode(attr),
+                    _ => self.clear_inode(*ino),
+                }
+            }
+            Op::CutDone { ino, .. }
+            | Op::SetParent { ino, .. }
+            | Op::Delete { ino }
+            | Op::LinkBegin { ino, .. }
+            | Op::LinkEnd { ino, .. }
+            | Op::LinkDrop { ino, .. }
+            | Op::LinkForget { ino, .. }
+            | Op::SetLinks { ino, .. } => self.clear_inode(*ino),
+            Op::MakeRoot { .. } | Op::Record { .. } | Op::ReserveInos { .. } | Op::LooseEnd { .. } => {}
+        }
+    }
+
+    fn clear_changed(&self, applied: &Applied) {
+        let effects = &applied.effects;
+        let removed = effects.removed.as_ref().map(|victim| victim.ino);
+        let inos = [removed, effects.orphan, effects.attr.as_ref().map(|attr| attr.ino)];
+        inos.into_iter().flatten().for_each(|ino| self.clear_inode(ino));
+    }
+}
