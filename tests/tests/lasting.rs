@@ -3,6 +3,7 @@
 
 use aze_tests::{Place, make_tree, run, wait_until};
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -66,7 +67,7 @@ fn a_volume_comes_back_from_its_directories() {
     assert!(other.code != 0 && other.err.contains("start the volume as it was made"), "{}", other.err);
     let manifest = place.path("storage/server-1/volume");
     let text = fs::read_to_string(&manifest).expect("a manifest");
-    fs::write(&manifest, text.replace("format 1", "format 9")).expect("a manifest");
+    fs::write(&manifest, text.replace("format 2", "format 9")).expect("a manifest");
     let newer = place.aze(&["up", "--servers", "2", "--size", "1G", "--storage", "storage"]);
     assert!(newer.code != 0 && newer.err.contains("format 9"), "{}", newer.err);
 }
@@ -103,6 +104,90 @@ fn what_was_acknowledged_survives_the_death_of_all_servers() {
         place.aze(&["down", "--force", "--name", "v"]);
     }
     assert!(acknowledged.len() > ROUNDS, "only {} files were made", acknowledged.len());
+}
+
+/// Bytes of memory for the data of a volume that is larger.
+const MEMORY: &str = "160M";
+
+/// Bytes of a file; sixteen of them are three times as much.
+const BIG_BYTES: u64 = 30 << 20;
+
+fn big(number: u64) -> Vec<u8> {
+    let word = |at: u64| (at ^ number << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    (0..BIG_BYTES / 8).flat_map(word).collect()
+}
+
+fn look_at_big(place: &Place, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        let ran = place.command(&["cat", &format!("aze:/big-{number}")]).output().expect("aze starts");
+        assert!(ran.status.success(), "file {number}: {}", String::from_utf8_lossy(&ran.stderr));
+        assert!(ran.stdout == big(number), "file {number} has other bytes");
+    }
+}
+
+/// Three times as much as memory holds; all servers are killed; a bit is flipped; and the disk gets full.
+#[test]
+fn a_volume_is_larger_than_memory() {
+    let place = Place::new();
+    let start = || {
+        let storage = place.path("storage").display().to_string();
+        let args = ["up", "--name", "v", "--servers", "2", "--size", MEMORY, "--storage", &storage];
+        place.aze(&[&args[..], &["--storage-size", "600M", "--durability", "fsync"]].concat()).ok();
+    };
+    start();
+    for number in 0..16 {
+        let local = place.path("local");
+        fs::write(&local, big(number)).expect("a local file");
+        place.aze(&["cp", &local.display().to_string(), &format!("aze:/big-{number}")]).ok();
+    }
+    look_at_big(&place, 0..16);
+    let status = place.aze(&["status", "--requests"]).ok().out;
+    assert!(status.contains("read from disk"), "{status}");
+    kill_all(&place);
+    place.aze(&["down", "--force", "--name", "v"]);
+
+    start();
+    look_at_big(&place, 0..16);
+    // A larger one than there is room for; what is there stays, and removals make room.
+    let local = place.path("local");
+    fs::write(&local, vec![7; 200 << 20]).expect("a local file");
+    let full = place.aze(&["cp", &local.display().to_string(), "aze:/too-large"]);
+    assert!(full.code != 0 && full.err.contains("storage are in use"), "{}", full.err);
+    place.aze(&["rm", "aze:/big-14", "aze:/big-15"]).ok();
+    look_at_big(&place, 0..14);
+    fs::write(&local, big(14)).expect("a local file");
+    place.aze(&["cp", &local.display().to_string(), "aze:/big-14"]).ok();
+    place.aze(&["down", "--name", "v"]).ok();
+
+    // One bit in a place of each segment.
+    for server in 0..2 {
+        let dir = place.path(&format!("storage/server-{server}"));
+        for entry in fs::read_dir(dir).expect("the server's directory") {
+            let path = entry.expect("an entry").path();
+            if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("data-")) {
+                let file = fs::OpenOptions::new().read(true).write(true).open(&path).expect("a segment");
+                for at in (65536 + 777..file.metadata().expect("a length").len()).step_by(1 << 20) {
+                    let mut byte = [0];
+                    file.read_exact_at(&mut byte, at).expect("within its length");
+                    file.write_all_at(&[byte[0] ^ 4], at).expect("within its length");
+                }
+            }
+        }
+    }
+    start();
+    let mut refused = 0;
+    for number in 0..15 {
+        let ran = place.command(&["cat", &format!("aze:/big-{number}")]).output().expect("aze starts");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(big(number).starts_with(&ran.stdout), "file {number}: bytes were given that are not its own");
+        if !ran.status.success() {
+            assert!(said.contains("checksum") && said.contains(&format!("big-{number}")), "file {number}: {said}");
+            refused += 1;
+        }
+    }
+    // What was written last is in the journals, too.
+    assert!(refused > 7, "only {refused} files were refused");
+    place.aze(&["down", "--name", "v"]).ok();
 }
 
 /// Copies, moves and removes files until the servers die; gives what must be there.

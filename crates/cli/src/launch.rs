@@ -59,6 +59,9 @@ pub struct Order {
     /// How often the volume was started again under its mounts.
     #[serde(default)]
     pub starts: u32,
+    /// Bytes that it may keep there; what fits if not given.
+    #[serde(default)]
+    pub storage_bytes: Option<u64>,
     /// The node is to have a directory of the volume that the server keeps.
     pub keeps_directory: bool,
 }

@@ -70,10 +70,10 @@ pub fn run(_args: &Args) -> Outcome<Exit> {
 fn serve(order: &Order, dir: &Path) -> Outcome<Exit> {
     log_to(&dir.join(format!("server-{}.log", order.slot)))?;
     let config = config(order, dir)?;
-    let (capacity_bytes, host) = (config.capacity_bytes, config.host.clone());
+    let host = config.host.clone();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = Runtime::server((cores / usize::from(order.servers_on_node.max(1))).max(1));
-    let listening = |addresses: &[Addr]| {
+    let listening = |addresses: &[Addr], capacity_bytes| {
         let addresses = addresses.iter().map(Addr::to_string).collect();
         say(&Said::Listening { host, process: Process::me(), addresses, capacity_bytes });
     };
@@ -132,6 +132,9 @@ fn config(order: &Order, dir: &Path) -> Outcome<Config> {
             dir: dir.clone(),
             durability: volume::parse_durability(durability),
             checkpoint_bytes: aze_server::CHECKPOINT_BYTES_DEFAULT,
+            segment_bytes: aze_server::SEGMENT_BYTES_DEFAULT,
+            capacity_bytes: order.storage_bytes,
+            shared_by: order.servers_on_node,
         }),
         starts: order.starts,
         switches: aze_server::sabotage::Switches::default(),

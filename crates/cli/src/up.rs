@@ -56,7 +56,7 @@ pub struct Args {
     /// Where the nodes have this program, if not in the same place.
     #[arg(long, value_name = "PATH")]
     remote_aze: Option<PathBuf>,
-    /// What all servers together may hold; half of the free memory of their nodes if not given.
+    /// What all servers together may hold in memory; half of the free memory of their nodes if not given.
     #[arg(long, value_parser = size::parse)]
     size: Option<u64>,
     /// Bytes of a file that stay together on one server, a power of two from 64K to 16M.
@@ -69,6 +69,10 @@ pub struct Args {
     /// directories bring it back.
     #[arg(long, value_name = "mem|DIR,..", default_value = "mem", value_delimiter = ',')]
     storage: Vec<String>,
+    /// What all servers together may keep in directories, where --size is their memory only; nearly all
+    /// that is free there if not given.
+    #[arg(long, value_parser = size::parse)]
+    storage_size: Option<u64>,
     /// What a power cut leaves of a volume in directories; fsync if not given.
     #[arg(long, value_enum, value_name = "WHEN")]
     durability: Option<Promise>,
@@ -166,8 +170,7 @@ pub fn run(args: Args) -> Outcome<Exit> {
 /// Starts all servers of a volume in directories again, where they were and as they were: clients
 /// that know it go on.
 pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) -> Outcome<Record> {
-    let Settings { storage, durability, transport, capacity_bytes, chunk_bytes, launcher, remote_aze, .. } =
-        &record.settings;
+    let Settings { storage, durability, transport, chunk_bytes, launcher, remote_aze, .. } = &record.settings;
     let mut servers: Vec<&ServerRecord> = record.servers.iter().collect();
     servers.sort_by_key(|server| server.slot);
     let nodes: Vec<Option<String>> = servers.iter().map(|server| server.node.clone()).collect();
@@ -186,7 +189,8 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
             .as_ref()
             .map_or(String::new(), |words| words.iter().map(quoted).collect::<Vec<_>>().join(" ")),
         remote_aze: remote_aze.clone(),
-        size: Some(*capacity_bytes),
+        size: record.settings.memory_bytes,
+        storage_size: Some(record.settings.capacity_bytes),
         chunk_size: chunk_bytes.trailing_zeros() as u8,
         placement: Placement::Modular,
         storage: Vec::new(),
@@ -304,6 +308,7 @@ impl Start<'_> {
                 (dir.display().to_string(), promise.word().into())
             }),
             starts: self.starts,
+            storage_bytes: self.args.storage_size.map(|size| size / u64::from(servers)),
             keeps_directory: node.is_some(),
         };
         let mut argv = match node {
@@ -380,6 +385,7 @@ impl Start<'_> {
                 placement: "modular".into(),
                 transport: self.args.transport.name().into(),
                 capacity_bytes: self.heard.values().map(|heard| heard.capacity_bytes).sum(),
+                memory_bytes: self.args.size,
                 chunk_bytes: 1 << self.args.chunk_size,
                 launcher,
                 remote_aze: if remote { Some(self.program()?) } else { None },
@@ -393,6 +399,9 @@ fn storage(args: &Args) -> Outcome<Option<(Vec<PathBuf>, Promise)>> {
     if args.storage == ["mem"] {
         return match args.durability {
             Some(_) => Err(Trouble::usage("--durability is for volumes in directories: give --storage DIR, too")),
+            None if args.storage_size.is_some() => {
+                Err(Trouble::usage("--storage-size is for volumes in directories: give --storage DIR, too"))
+            }
             None => Ok(None),
         };
     }

@@ -75,6 +75,9 @@ pub struct Settings {
     pub transport: String,
     /// Bytes that it can hold in all.
     pub capacity_bytes: u64,
+    /// Bytes of memory for data, where that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
     /// Bytes of one chunk of a new file.
     pub chunk_bytes: u64,
     /// How a command is run on a node; absent if all servers were started on this machine.

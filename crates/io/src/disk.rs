@@ -1,7 +1,8 @@
 //! Directories and files of lasting storage, as a task sees them.
 //!
-//! Files only grow at their end, which is all that a journal needs: what was synced cannot be harmed
-//! by a later write that is torn. Every operation is a future: in the real world a thread of the
+//! Files are of two kinds. Those that grow at their end are all that a journal needs: what was synced
+//! cannot be harmed by a later write that is torn. Those of a fixed length have their room from the
+//! beginning and are read and written at any place. Every operation is a future: in the real world a thread of the
 //! directory's own does it (`real::disk`), so that a slow disk holds up nobody who does not wait for
 //! it; in the simulated one it takes a drawn time, and what was not synced may be lost, torn or kept
 //! out of order when the power is cut (`sim::disk`).
@@ -50,11 +51,18 @@ pub trait Dir: Send + Sync {
     fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> Boxed<'a, DiskResult<()>>;
     /// Removes a file; one that is not there is no error.
     fn remove<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<()>>;
+    /// Makes a file of a fixed length, all zeros, for which the room is set aside at once; one of that
+    /// name that was there before is replaced. Without room it is not made.
+    fn create_fixed<'a>(&'a self, name: &'a str, bytes: u64) -> Boxed<'a, DiskResult<Arc<dyn FixedFile>>>;
+    /// Opens a file of a fixed length that is there.
+    fn open_fixed<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn FixedFile>>>;
+    /// Bytes that its files could still take.
+    fn free_bytes(&self) -> Boxed<'_, DiskResult<u64>>;
     /// Makes names durable: what was created, renamed and removed before.
     fn sync(&self) -> Boxed<'_, DiskResult<()>>;
 }
 
-/// A file of such a directory.
+/// A file that grows at its end.
 pub trait DiskFile: Send + Sync {
     /// Its length in bytes.
     fn size(&self) -> Boxed<'_, DiskResult<u64>>;
@@ -64,5 +72,18 @@ pub trait DiskFile: Send + Sync {
     /// yet a power cut. After an error any part of them may be there.
     fn append(&self, bytes: Vec<u8>) -> Boxed<'_, DiskResult<()>>;
     /// Makes the bytes durable. After an error nothing is known of them, and trying again proves nothing.
+    fn sync(&self) -> Boxed<'_, DiskResult<()>>;
+}
+
+/// A file of a fixed length.
+pub trait FixedFile: Send + Sync {
+    /// Its length in bytes.
+    fn size(&self) -> Boxed<'_, DiskResult<u64>>;
+    /// Bytes from `offset` on, at most `len`; fewer only at the end of the file.
+    fn read_at(&self, offset: u64, len: usize) -> Boxed<'_, DiskResult<Vec<u8>>>;
+    /// Writes at a place within its length. When it resolves, the system has the bytes. After an error,
+    /// or a power cut before a sync, any part of the place may have them.
+    fn write_at(&self, offset: u64, bytes: Vec<u8>) -> Boxed<'_, DiskResult<()>>;
+    /// Makes durable what was written before. After an error nothing is known of it.
     fn sync(&self) -> Boxed<'_, DiskResult<()>>;
 }

@@ -138,8 +138,17 @@ impl Server {
                 Err(StoreError::BeingRead) if self.io.mono_ns() < append.deadline_ns => {
                     self.io.sleep(READERS_PAUSE).await;
                 }
+                Err(StoreError::Cold { chunk, units, .. }) => {
+                    self.bring_back(shard, (ino, chunk), &units, append.deadline_ns).await?;
+                }
+                Err(error @ StoreError::NoSpace { .. }) if self.lasting.is_some() => {
+                    self.await_room(append.deadline_ns, Failure::from(error)).await?;
+                }
                 Err(error) => return Err(Failure::from(error).during(format!("append to inode {ino}, {}", self.who()))),
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.keep_room();
+                    return Ok(());
+                }
             }
         }
     }

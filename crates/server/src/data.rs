@@ -37,6 +37,10 @@ impl Server {
         match error {
             StoreError::MissedCut { .. } => Stop::Wait(Wait::Cut(shard, ino)),
             StoreError::BeingRead => Stop::Wait(Wait::Readers),
+            StoreError::Cold { chunk, units, .. } => Stop::Wait(Wait::Cold(shard, ino, chunk, units)),
+            StoreError::NoSpace { .. } if self.lasting.is_some() => {
+                Stop::Wait(Wait::Room(Failure::from(error).during(format!("inode {ino}, {}", self.who()))))
+            }
             other => Stop::Fail(Failure::from(other).during(format!("inode {ino}, {}", self.who()))),
         }
     }
@@ -60,6 +64,7 @@ impl Server {
             }
         }
         data.put(ino, generation, chunk, staged).map_err(|error| self.data_stop(error, cell.id, ino))?;
+        self.keep_room();
         let mut attr = None;
         if at_home {
             // A write of nothing does not extend the file: write(2).

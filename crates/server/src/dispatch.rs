@@ -372,6 +372,10 @@ impl Server {
                 self.io.sleep(READERS_PAUSE).await;
                 Ok(())
             }
+            Wait::Cold(shard, ino, chunk, units) => {
+                self.bring_back(shard, (ino, chunk), &units, work.deadline_ns).await
+            }
+            Wait::Room(full) => self.await_room(work.deadline_ns, full).await,
             Wait::Turn(ino) => {
                 work.turn = Some(self.take_turn(ino, work.deadline_ns).await?);
                 Ok(())
@@ -428,6 +432,9 @@ impl Server {
 
     /// One attempt at a request.
     fn attempt(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
+        if let Some(failure) = self.disk_is_low(&work.request) {
+            return Err(failure.into());
+        }
         match &work.request {
             Request::Lookup { .. } => self.lookup(work),
             Request::Create { .. } => self.create(work),

@@ -18,12 +18,14 @@ mod image;
 pub(crate) mod logged;
 mod record;
 mod resolve;
+mod room;
 
 use crate::state::Server;
 use aze_io::Io;
 use aze_io::disk::{Dir, DiskError};
 use aze_proto::message::Durability;
 use aze_proto::{Code, Failure, Reply};
+use aze_store::Store;
 use aze_store::disk::journal::Journal;
 use aze_store::disk::manifest::{FORMAT, Manifest};
 use std::sync::Arc;
@@ -41,10 +43,19 @@ pub struct Storage {
     pub durability: Durability,
     /// Bytes of journal after which a checkpoint is made, if the last one was not larger.
     pub checkpoint_bytes: u64,
+    /// Length of a segment, in bytes; what is there already must have the same.
+    pub segment_bytes: u64,
+    /// Bytes of file data that may be kept; what fits on the disk if not given.
+    pub capacity_bytes: Option<u64>,
+    /// Servers that share the disk.
+    pub shared_by: u16,
 }
 
 /// Journal that is read again at a start, if the last checkpoint was not larger, in bytes.
 pub const CHECKPOINT_BYTES_DEFAULT: u64 = 256 << 20;
+
+/// How the names of a server's files begin.
+const OURS: [&str; 3] = ["log-", "state-", "data-"];
 
 /// The lasting storage of a running server.
 pub(crate) struct Lasting {
@@ -63,6 +74,7 @@ pub(crate) struct Lasting {
     pub(crate) is_open: AtomicBool,
     is_checkpointing: AtomicBool,
     checkpoint_bytes: AtomicU64,
+    room: room::Room,
 }
 
 /// A failure of storage as others are told of it.
@@ -92,6 +104,7 @@ impl Lasting {
         storage: &Storage,
         expected: Manifest,
         image: &mut Image,
+        store: &Arc<Store>,
     ) -> Result<Lasting, Failure> {
         let failed = |error: DiskError| disk_failure(&storage.dir, &error);
         let dir = io.open_dir(&storage.dir).await.map_err(failed)?;
@@ -100,19 +113,22 @@ impl Lasting {
             Some(found) => check(&storage.dir, &found, &Manifest { volume: found.volume, ..expected })?,
             None => {
                 let others = dir.list().await.map_err(failed)?;
-                let known =
-                    |name: &String| name.starts_with("log-") || name.starts_with("state-") || name == "volume.new";
+                let known = |name: &String| OURS.iter().any(|start| name.starts_with(start)) || name == "volume.new";
                 if let Some(other) = others.iter().find(|name| !known(name)) {
                     let detail =
                         format!("storage {}: it holds '{other}', and no volume: use an empty directory", storage.dir);
                     return Err(Failure::new(Code::Invalid, detail));
                 }
+                for name in others.iter().filter(|name| name.starts_with("data-")) {
+                    dir.remove(name).await.map_err(failed)?;
+                }
             }
         }
+        let disk = room::open_disk(storage, &dir, manifest.unwrap_or(expected)).await.map_err(failed)?;
+        store.use_disk(disk.clone());
         let mut found = aze_store::disk::recover::Found { next: 1, ..Default::default() };
         if manifest.is_some() {
-            let read = aze_store::disk::recover::read_all(&*dir, |record| image.take(&record));
-            found = read.await.map_err(failed)?;
+            found = aze_store::disk::recover::read_for(&*dir, image).await.map_err(failed)?;
         }
         let mut checkpoint_bytes = 0;
         if manifest.is_some() {
@@ -123,6 +139,7 @@ impl Lasting {
         let journal =
             Journal::begin(io.clone(), dir.clone(), syncs, found.next, found.position).await.map_err(failed)?;
         aze_store::disk::remove_older(&*dir, found.next).await.map_err(failed)?;
+        disk.begin_limit();
         Ok(Lasting {
             storage: storage.clone(),
             dir,
@@ -134,6 +151,7 @@ impl Lasting {
             is_open: AtomicBool::new(false),
             is_checkpointing: AtomicBool::new(false),
             checkpoint_bytes: AtomicU64::new(checkpoint_bytes),
+            room: room::Room::default(),
         })
     }
 }

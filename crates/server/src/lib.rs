@@ -40,6 +40,7 @@ mod unnamed;
 mod wait;
 mod xattr;
 
+pub use aze_store::disk::segments::SEGMENT_BYTES_DEFAULT;
 pub use lasting::{CHECKPOINT_BYTES_DEFAULT, Storage};
 pub use members::start;
 pub use state::{Config, Server};

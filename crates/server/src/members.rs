@@ -40,11 +40,12 @@ const EXPIRE_PERIOD: Duration = Duration::from_secs(60);
 const ROOT_MODE: u32 = 0o755;
 
 /// Starts a server and resolves once the volume is complete and this server has its shards.
-/// `listening` is told the addresses as soon as they are known, so that the others can be started.
+/// `listening` is told the addresses as soon as they are known, so that the others can be started, and
+/// the bytes that the server can hold.
 ///
 /// # Errors
 /// Addresses that cannot be listened on, memory that cannot be had, a keeper that does not answer.
-pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr])) -> Result<Arc<Server>, Failure> {
+pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr], u64)) -> Result<Arc<Server>, Failure> {
     ShardTable::modular(config.shards, config.servers).map_err(|why| Failure::new(Code::Invalid, why))?;
     // What is read from a journal once fitted, in another order.
     let set_aside = if config.storage.is_some() { Slab::with_excess } else { Slab::new };
@@ -63,7 +64,7 @@ pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr])) -> R
             let mut image = Image::empty(config.slot, config.servers, config.shards, &store)
                 .map_err(|why| Failure::new(Code::Invalid, why))?;
             let expected = Server::manifest(&config, io.random_u64());
-            let lasting = Lasting::open(&io, storage, expected, &mut image).await?;
+            let lasting = Lasting::open(&io, storage, expected, &mut image, &store).await?;
             slab.end_excess();
             kept = Some(image);
             Some(lasting)
@@ -72,7 +73,7 @@ pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr])) -> R
     let server = Arc::new_cyclic(|me| new_server(io.clone(), config, store, lasting, me.clone()));
     let remains = kept.map(|image| server.take_image(image));
     server.listen()?;
-    listening(&server.addresses());
+    listening(&server.addresses(), server.store.capacity_bytes());
     let map = server.join_volume().await?;
     server.install_map(map);
     if let Some(remains) = remains {
@@ -162,7 +163,7 @@ impl Server {
             incarnation: Incarnation(0),
             since: MapEpoch(0),
             pid: self.config.pid,
-            capacity_bytes: self.config.capacity_bytes,
+            capacity_bytes: self.store.capacity_bytes(),
         }
     }
 

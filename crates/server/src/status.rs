@@ -27,6 +27,9 @@ const OPENED: [(&str, &str); 3] = [
 /// Under which name [`Counters::count_refused`] is told, among the requests.
 const REFUSED: &str = "(connections refused)";
 
+/// Units of file data that were in no memory.
+const FROM_DISK: &str = "(units of 64 KiB read from disk)";
+
 impl Counters {
     pub(crate) fn new() -> Counters {
         let tags = Request::NAMES.iter().map(|(tag, _)| usize::from(*tag)).max().unwrap_or(0);
@@ -59,7 +62,7 @@ impl Counters {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn counts(&self) -> Vec<Counter> {
+    fn counts(&self, from_disk: u64) -> Vec<Counter> {
         let counts = self
             .by_kind
             .iter()
@@ -69,7 +72,8 @@ impl Counters {
             .iter()
             .zip(&self.opened)
             .map(|((name, _), count)| Counter { name: (*name).into(), count: count.load(Ordering::Relaxed) });
-        counts.chain(opened).chain([refused]).filter(|counter| counter.count > 0).collect()
+        let from_disk = Counter { name: FROM_DISK.into(), count: from_disk };
+        counts.chain(opened).chain([refused, from_disk]).filter(|counter| counter.count > 0).collect()
     }
 }
 
@@ -169,7 +173,7 @@ impl Server {
             chunks,
             sessions: self.sessions.connected(),
             opens,
-            requests: self.counters.counts(),
+            requests: self.counters.counts(self.units_brought_back()),
         }
     }
 }

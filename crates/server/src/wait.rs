@@ -3,6 +3,7 @@
 
 use aze_meta::EntryKey;
 use aze_proto::{Failure, Ino, ShardId};
+use std::ops::Range;
 
 /// What must change before an attempt can succeed.
 #[derive(Clone, Debug)]
@@ -19,6 +20,10 @@ pub(crate) enum Wait {
     Cut(ShardId, Ino),
     /// Memory is full, and what is to be overwritten is being read.
     Readers,
+    /// Units of a chunk are on the disk only.
+    Cold(ShardId, Ino, u64, Range<usize>),
+    /// Memory is full: some of it must go to the disk, or else it fails as told.
+    Room(Failure),
     /// An append to the file is under way.
     Turn(Ino),
 }

@@ -29,6 +29,12 @@ pub const CHUNK_BITS: u8 = 16;
 /// Memory of one server for file data, in bytes.
 const CAPACITY_BYTES: u64 = 16 << 20;
 
+/// Bytes that one server may keep on its disk.
+const DISK_BYTES: u64 = 32 << 20;
+
+/// Length of a segment on a simulated disk, in bytes.
+const SEGMENT_BYTES: u64 = 1 << 20;
+
 /// How a cluster is laid out.
 #[derive(Clone, Debug)]
 pub struct Layout {
@@ -44,6 +50,8 @@ pub struct Layout {
     pub checkpoint_bytes: u64,
     /// Memory of each server that clients read without a request, as if they were on its node.
     pub slate_bytes: u64,
+    /// Memory of one server for file data, in bytes.
+    pub memory_bytes: u64,
     /// Protections that are removed from every server.
     pub switches: Switches,
 }
@@ -53,8 +61,16 @@ impl Layout {
     pub fn of(servers: u16) -> Layout {
         let shards = (u32::from(servers) * 64).next_power_of_two().max(256);
         let (deadline, switches) = (Duration::from_secs(10), Switches::default());
-        let slate_bytes = 0;
-        Layout { servers, shards, deadline, durability: None, checkpoint_bytes: 256 << 10, slate_bytes, switches }
+        Layout {
+            servers,
+            shards,
+            deadline,
+            durability: None,
+            checkpoint_bytes: 256 << 10,
+            slate_bytes: 0,
+            memory_bytes: CAPACITY_BYTES,
+            switches,
+        }
     }
 }
 
@@ -106,7 +122,7 @@ impl Cluster {
             host: server_node(index),
             // A new life is another process.
             pid: 1000 * (u32::from(index) + 1) + life,
-            capacity_bytes: CAPACITY_BYTES,
+            capacity_bytes: self.layout.memory_bytes,
             fault_ahead_bytes: 0,
             slate_bytes: self.layout.slate_bytes,
             chunk_bits: CHUNK_BITS,
@@ -119,6 +135,9 @@ impl Cluster {
                 dir: STORAGE_DIR.into(),
                 durability,
                 checkpoint_bytes: self.layout.checkpoint_bytes,
+                segment_bytes: SEGMENT_BYTES,
+                capacity_bytes: Some(DISK_BYTES),
+                shared_by: 1,
             }),
             starts: self.starts.load(Ordering::Relaxed),
             switches: self.layout.switches,
@@ -144,7 +163,7 @@ impl Cluster {
         let config = self.config(index, life);
         let (done, started) = futures_channel::oneshot::channel();
         io.clone().spawn(async move {
-            let result = aze_server::start(io, config, |_| {}).await;
+            let result = aze_server::start(io, config, |_, _| {}).await;
             // Nobody waits any more if the run is over.
             let _ = done.send(result);
         });

@@ -21,6 +21,7 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How often everything ends and starts again in one run.
@@ -123,27 +124,38 @@ impl Known {
 /// # Panics
 /// When a task of the cluster panics, spins, or waits for ever.
 pub fn run(plan: &LastingPlan, verbose: bool) -> Vec<String> {
+    run_counting(plan, verbose).0
+}
+
+/// As [`run`]; also gives how many units of data came back from disks.
+///
+/// # Panics
+/// As there.
+pub fn run_counting(plan: &LastingPlan, verbose: bool) -> (Vec<String>, u64) {
+    let back = AtomicU64::new(0);
     let sim = Sim::new(plan.seed, Faults::default());
     sim.set_time_limit(TIME_MAX);
     let layout = Layout {
         durability: Some(plan.durability),
         switches: plan.switches,
         checkpoint_bytes: 1 << sim.rng("checkpoints").between(14, 20),
+        // Mostly less than what is written.
+        memory_bytes: 1 << sim.rng("memory").between(20, 24).min(23),
         ..Layout::of(plan.servers)
     };
     let cluster = Cluster::new(sim.clone(), layout);
     let general = Plan { mix: Mix::Quiet, ..Plan::of(plan.seed) };
     let board = Board::new(&general, &cluster, verbose);
-    sim.block_on(lives(&cluster, plan, &board));
+    sim.block_on(lives(&cluster, plan, &board, &back));
     if verbose {
         board.story().iter().for_each(|line| eprintln!("{line}"));
     }
     let violations = board.violations();
     cluster.end();
-    violations
+    (violations, back.into_inner())
 }
 
-async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>) {
+async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>, back: &AtomicU64) {
     if plan.clients_stay {
         return again::lives(cluster, plan, board).await;
     }
@@ -159,6 +171,8 @@ async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>) {
         // What was dropped at the start is dropped everywhere soon.
         cluster.sim.sleep(Duration::from_secs(3)).await;
         look(cluster, plan, board, &client, &book, life).await;
+        let units = cluster.servers().iter().map(|server| server.units_brought_back()).sum();
+        back.fetch_add(units, Ordering::Relaxed);
         if !board.violations().is_empty() || life == LIVES {
             return;
         }
@@ -222,7 +236,8 @@ impl Worker {
             let what = match step {
                 0..=14 => self.make_dir().await,
                 15..=34 => self.make_file(&mut files).await,
-                35..=54 => self.write(&files).await,
+                35..=50 => self.write(&files).await,
+                51..=54 => self.append(&files).await,
                 55..=59 => self.truncate(&files).await,
                 60..=79 => self.rename(&files).await,
                 80..=84 => self.move_dir().await,
@@ -336,6 +351,28 @@ impl Worker {
         let Some((ino, file)) = chosen else { return Ok(()) };
         file.write(data.0, &data.1).await?;
         self.tell(|| format!("write {ino} at {} of {}", data.0, data.1.len()));
+        self.acknowledged(ino);
+        Ok(())
+    }
+
+    async fn append(&mut self, files: &[(Ino, Arc<File>)]) -> Result<(), Failure> {
+        if self.again.is_some() {
+            // What has failed may have moved the end.
+            return self.write(files).await;
+        }
+        let len = self.rng.between(1, 90_000);
+        let mut data = Vec::new();
+        // Where an append goes is known only with its answer: tasks append to files of their own.
+        let chosen = self.begin(files, |known| {
+            let size = known.content.len() as u64;
+            let len = len.min((CHUNKS_MAX << CHUNK_BITS) - size);
+            data = data_of(known.id, size, len as usize);
+            known.content.extend_from_slice(&data);
+            known.high = known.high.max(known.content.len());
+        });
+        let Some((ino, file)) = chosen else { return Ok(()) };
+        file.append(&data).await?;
+        self.tell(|| format!("append {ino} of {}", data.len()));
         self.acknowledged(ino);
         Ok(())
     }

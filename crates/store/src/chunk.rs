@@ -8,19 +8,25 @@
 //! written to: a write to it takes another frame and copies what stays. So what is held is the
 //! chunk as it was at one moment.
 //!
-//! Invariants: a unit's blocks up to `sums.len()` are defined, each with the checksum that its
+//! On a server with disks a unit may also have a place there (`crate::spill`). Then its frame may go:
+//! the unit is *cold*, and has to be brought back before it is read or changed in part. A unit with both
+//! is the same in both; whatever changes it gives up the place.
+//!
+//! Invariants: a unit has a frame, or a place. A unit's blocks up to `sums.len()` are defined, each with the checksum that its
 //! bytes had when they were written, those at and after the chunk's end counted as zeros; what
 //! the frame has beyond is whatever was there before. Blocks before the end that are not defined
 //! are holes, and read as zeros.
 
 mod space;
 
+use crate::spill::Placed;
 use crate::staged::Staged;
 use aze_io::slab::{BASE_BYTES, Frame, FrameClass, Slab};
 use aze_proto::limits::BLOCK_BYTES;
 use aze_proto::sum::{ZERO_BLOCK_SUM, block_sum, pieces};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Blocks of one unit.
 pub(crate) const UNIT_BLOCKS: usize = BASE_BYTES / BLOCK_BYTES;
@@ -37,25 +43,31 @@ pub(crate) enum Trouble {
     BeingRead,
     /// A stored block that was to be changed in part does not match its checksum.
     Rotten { block: usize },
+    /// These units have to be brought back from the disk first.
+    Cold { units: Range<usize> },
 }
 
 #[derive(Default)]
 pub(crate) struct Chunk {
     /// Bytes up to the end of what was written last.
-    end: usize,
-    units: Vec<Option<Unit>>,
+    pub(crate) end: usize,
+    pub(crate) units: Vec<Option<Unit>>,
 }
 
-struct Unit {
-    frame: Arc<Frame>,
-    sums: Sums,
+pub(crate) struct Unit {
+    pub(crate) frame: Option<Arc<Frame>>,
+    pub(crate) sums: Sums,
+    /// Where the disk has the same.
+    pub(crate) place: Option<Placed>,
+    /// It was read or written since somebody last looked for what could go.
+    pub(crate) touched: AtomicBool,
 }
 
 /// The checksums of the defined blocks of a unit, in place: they are few.
-#[derive(Clone)]
-struct Sums {
-    count: usize,
-    values: [u32; UNIT_BLOCKS],
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Sums {
+    pub(crate) count: usize,
+    pub(crate) values: [u32; UNIT_BLOCKS],
 }
 
 /// A part of what a read gives.
@@ -87,6 +99,7 @@ impl Chunk {
     /// Writes what was staged, which is not empty.
     pub(crate) fn write(&mut self, slab: &Arc<Slab>, staged: Staged<'_>) -> Result<(), Trouble> {
         let range = staged.range();
+        self.warm_enough(&range)?;
         self.verify_partial(&range)?;
         self.clear_gap(slab, range.start)?;
         let (staged, frames) = self.allocate_for(slab, staged)?;
@@ -104,8 +117,12 @@ impl Chunk {
             sums = rest;
             let is_whole = part.len() == BASE_BYTES;
             if let Some(frame) = is_whole.then(|| ready.next()).flatten() {
-                self.units[index] = Some(Unit { frame, sums: Sums::of(mine) });
+                self.units[index] = Some(Unit::new(frame, Sums::of(mine)));
                 continue;
+            }
+            if self.units[index].as_ref().is_some_and(|unit| unit.frame.is_none()) {
+                // All of it is replaced: see `warm_enough`.
+                self.units[index] = None;
             }
             let frame = frames.next_if(|(of, _)| *of == index).map(|(_, frame)| frame);
             let unit = adopt(&mut self.units[index], frame);
@@ -120,6 +137,25 @@ impl Chunk {
         Ok(())
     }
 
+    /// Whether what a write to the range keeps of the units that it changes is in memory.
+    fn warm_enough(&self, range: &Range<usize>) -> Result<(), Trouble> {
+        let is_cold = |index: usize| matches!(self.units.get(index), Some(Some(unit)) if unit.frame.is_none());
+        let keeps_some = |index: usize| {
+            let base = index * BASE_BYTES;
+            let count = self.units[index].as_ref().map_or(0, |unit| unit.sums.count);
+            range.start > base || range.end < base + count * BLOCK_BYTES
+        };
+        let mut cold = units_of(range).filter(|index| is_cold(*index) && keeps_some(*index));
+        if let Some(first) = cold.next() {
+            return Err(Trouble::Cold { units: first..cold.last().unwrap_or(first) + 1 });
+        }
+        let gap = self.end / BASE_BYTES;
+        if range.start > self.end && !self.end.is_multiple_of(BLOCK_BYTES) && is_cold(gap) {
+            return Err(Trouble::Cold { units: gap..gap + 1 });
+        }
+        Ok(())
+    }
+
     /// Checks the blocks of which the range replaces only a part: a new checksum over a block
     /// that has changed by itself would hide the damage for ever.
     fn verify_partial(&self, range: &Range<usize>) -> Result<(), Trouble> {
@@ -129,6 +165,7 @@ impl Chunk {
             let (index, block) = (start / BASE_BYTES, start % BASE_BYTES / BLOCK_BYTES);
             if let Some(Some(unit)) = self.units.get(index)
                 && block < unit.sums.count
+                && unit.frame.is_some()
                 && !replaces_all(start, end, self.end)
                 && !unit.is_sound(block, self.end - index * BASE_BYTES)
             {
@@ -147,10 +184,12 @@ impl Chunk {
         if start <= self.end || within.is_multiple_of(BLOCK_BYTES) || within / BLOCK_BYTES >= unit.sums.count {
             return Ok(());
         }
-        if Arc::get_mut(&mut unit.frame).is_none() {
-            let frame = slab.allocate(unit.frame.class()).ok_or(Trouble::BeingRead)?;
+        let Some(frame) = &mut unit.frame else { return Ok(()) };
+        if Arc::get_mut(frame).is_none() {
+            let frame = slab.allocate(frame.class()).ok_or(Trouble::BeingRead)?;
             unit.move_to(frame);
         }
+        // The disk has zeros there.
         unit.bytes_mut()[within..within.next_multiple_of(BLOCK_BYTES)].fill(0);
         Ok(())
     }
@@ -191,22 +230,28 @@ impl Chunk {
     fn need(&self, index: usize, range: &Range<usize>) -> Option<(FrameClass, Trouble)> {
         let bytes = (range.end - index * BASE_BYTES).min(BASE_BYTES);
         let class = FrameClass::for_bytes(bytes).expect("a unit is no larger than the largest frame");
-        match self.units.get(index).and_then(Option::as_ref) {
-            Some(unit) if unit.frame.class() >= class => {
+        match self.units.get(index).and_then(|unit| unit.as_ref()?.frame.as_ref()) {
+            Some(frame) if frame.class() >= class => {
                 // Nobody can begin to hold it now: that takes the lock under which this runs.
-                let is_held = Arc::strong_count(&unit.frame) > 1;
-                is_held.then_some((unit.frame.class(), Trouble::BeingRead))
+                let is_held = Arc::strong_count(frame) > 1;
+                is_held.then_some((frame.class(), Trouble::BeingRead))
             }
             _ => Some((class, Trouble::NoSpace)),
         }
     }
 
     /// The stored bytes of `[offset, offset + len)` widened to whole blocks.
-    pub(crate) fn read(&self, offset: usize, len: usize) -> Found {
+    /// An error names units that are on the disk only.
+    pub(crate) fn read(&self, offset: usize, len: usize) -> Result<Found, Range<usize>> {
         let start = offset / BLOCK_BYTES * BLOCK_BYTES;
         let stop = (offset + len).next_multiple_of(BLOCK_BYTES).min(self.end);
         if len == 0 || start >= stop {
-            return Chunk::read_nothing(offset);
+            return Ok(Chunk::read_nothing(offset));
+        }
+        let is_cold = |index: &usize| matches!(self.units.get(*index), Some(Some(unit)) if unit.frame.is_none());
+        let mut cold = units_of(&(start..stop)).filter(is_cold);
+        if let Some(first) = cold.next() {
+            return Err(first..cold.last().unwrap_or(first) + 1);
         }
         let mut parts = Vec::with_capacity(units_of(&(start..stop)).len() + 1);
         let mut sums = Vec::with_capacity((stop - start).div_ceil(BLOCK_BYTES));
@@ -215,7 +260,7 @@ impl Chunk {
             let part = start.max(base) - base..stop.min(base + BASE_BYTES) - base;
             read_unit(self.units.get(index).and_then(Option::as_ref), part, &mut parts, &mut sums);
         }
-        (start, parts, sums)
+        Ok((start, parts, sums))
     }
 
     /// What a read gives where there is no chunk.
@@ -242,7 +287,7 @@ impl Chunk {
         let (byte, bit) = ((bit / 8) as usize, (bit % 8) as usize);
         match self.units.get_mut(byte / BASE_BYTES) {
             Some(Some(unit)) if byte % BASE_BYTES < unit.sums.count * BLOCK_BYTES => {
-                let frame = Arc::get_mut(&mut unit.frame);
+                let frame = unit.frame.as_mut().and_then(Arc::get_mut);
                 frame.map(|frame| frame.flip_bit(byte % BASE_BYTES * 8 + bit)).is_some()
             }
             _ => false,
@@ -266,20 +311,24 @@ fn adopt(place: &mut Option<Unit>, frame: Option<Frame>) -> &mut Unit {
     if let Some(frame) = frame {
         match place {
             Some(unit) => unit.move_to(frame),
-            None => *place = Some(Unit { frame: Arc::new(frame), sums: Sums::of(&[]) }),
+            None => *place = Some(Unit::new(Arc::new(frame), Sums::of(&[]))),
         }
     }
-    place.as_mut().expect("a unit without a frame was given one")
+    let unit = place.as_mut().expect("a unit without a frame was given one");
+    // It is about to be changed.
+    unit.place = None;
+    *unit.touched.get_mut() = true;
+    unit
 }
 
 impl Sums {
-    fn of(sums: &[u32]) -> Sums {
+    pub(crate) fn of(sums: &[u32]) -> Sums {
         let mut values = [0; UNIT_BLOCKS];
         values[..sums.len()].copy_from_slice(sums);
         Sums { count: sums.len(), values }
     }
 
-    fn known(&self) -> &[u32] {
+    pub(crate) fn known(&self) -> &[u32] {
         &self.values[..self.count]
     }
 
@@ -291,24 +340,34 @@ impl Sums {
 }
 
 impl Unit {
-    /// What there is of a block in a unit whose stored bytes end at `stored_end`.
-    fn block(&self, block: usize, stored_end: usize) -> &[u8] {
-        &self.frame.bytes()[block * BLOCK_BYTES..((block + 1) * BLOCK_BYTES).min(stored_end)]
+    fn new(frame: Arc<Frame>, sums: Sums) -> Unit {
+        Unit { frame: Some(frame), sums, place: None, touched: AtomicBool::new(true) }
     }
 
-    fn is_sound(&self, block: usize, stored_end: usize) -> bool {
+    /// The frame of a unit that is not cold.
+    fn frame(&self) -> &Arc<Frame> {
+        self.frame.as_ref().expect("whoever needs the bytes has made sure that they are in memory")
+    }
+
+    /// What there is of a block in a unit whose stored bytes end at `stored_end`.
+    fn block(&self, block: usize, stored_end: usize) -> &[u8] {
+        &self.frame().bytes()[block * BLOCK_BYTES..((block + 1) * BLOCK_BYTES).min(stored_end)]
+    }
+
+    pub(crate) fn is_sound(&self, block: usize, stored_end: usize) -> bool {
         block_sum(self.block(block, stored_end)) == self.sums.values[block]
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        Arc::get_mut(&mut self.frame).expect("a frame that somebody holds was replaced before").bytes_mut()
+        let frame = self.frame.as_mut().and_then(Arc::get_mut);
+        frame.expect("a frame that somebody holds was replaced before").bytes_mut()
     }
 
     /// Takes another frame, which is as large at least, and copies what is defined.
     fn move_to(&mut self, mut frame: Frame) {
         let defined = self.sums.count * BLOCK_BYTES;
-        frame.bytes_mut()[..defined].copy_from_slice(&self.frame.bytes()[..defined]);
-        self.frame = Arc::new(frame);
+        frame.bytes_mut()[..defined].copy_from_slice(&self.frame().bytes()[..defined]);
+        self.frame = Some(Arc::new(frame));
     }
 
     /// Writes at `offset` of the unit; the chunk's stored bytes end at `stored_end` of the unit.
@@ -346,7 +405,13 @@ impl Unit {
 
     /// Keeps the first `length` bytes of a unit whose stored bytes end at `stored_end`. Touches
     /// no byte: somebody may hold them.
-    fn cut(&mut self, length: usize, stored_end: usize) {
+    pub(crate) fn cut(&mut self, length: usize, stored_end: usize) {
+        if self.frame.is_none() {
+            // What follows within the last block is dropped when the unit is brought back.
+            self.sums.count = self.sums.count.min(length.div_ceil(BLOCK_BYTES));
+            return;
+        }
+        self.place = None;
         let (block, within) = (length / BLOCK_BYTES, length % BLOCK_BYTES);
         if within > 0 && block < self.sums.count {
             let sum = block_sum(self.block(block, length));
@@ -365,7 +430,8 @@ fn read_unit(unit: Option<&Unit>, part: Range<usize>, parts: &mut Vec<Part>, sum
     if let Some(unit) = unit
         && part.start < defined
     {
-        parts.push(Part::Stored(unit.frame.clone(), part.start..defined));
+        unit.touched.store(true, Ordering::Relaxed);
+        parts.push(Part::Stored(unit.frame().clone(), part.start..defined));
     }
     let hole = part.start.max(defined)..part.end;
     if !hole.is_empty() {

@@ -5,6 +5,7 @@
 //! | `volume` | which volume and which server this is, and in which format ([`manifest`]) |
 //! | `state-N` | a checkpoint: everything, as records ([`checkpoint`]) |
 //! | `log-N` | the journal since then: records in the order in which they took effect ([`journal`]) |
+//! | `data-N` | a segment: file data that the checkpoint names, with their checksums ([`segments`]) |
 //!
 //! Starting means: read the newest checkpoint, then its journal and any later one ([`recover`]). A
 //! journal that ends in a torn record ends before it; one that is damaged before something that is
@@ -13,8 +14,10 @@
 pub mod checkpoint;
 pub mod journal;
 pub mod manifest;
+pub mod places;
 pub mod record;
 pub mod recover;
+pub mod segments;
 
 use aze_io::disk::{Dir, DiskResult};
 
@@ -45,4 +48,17 @@ pub async fn remove_older(dir: &dyn Dir, keep: u64) -> DiskResult<()> {
         }
     }
     dir.sync().await
+}
+
+/// Removes what is left of checkpoints that were not finished.
+///
+/// # Errors
+/// What the disk says.
+pub async fn remove_unfinished(dir: &dyn Dir) -> DiskResult<()> {
+    for name in dir.list().await? {
+        if name.starts_with("state-") && name.ends_with(checkpoint::UNFINISHED) {
+            dir.remove(&name).await?;
+        }
+    }
+    Ok(())
 }

@@ -30,6 +30,23 @@ pub enum StoreError {
     /// There is no frame left for a copy of what is being read right now: the server tries again
     /// when the readers have gone.
     BeingRead,
+    /// These units of the chunk are on the disk only: the server brings them back
+    /// ([`crate::Store::fetch`], [`crate::ChunkShard::warm`]) and repeats.
+    Cold {
+        /// The file.
+        ino: Ino,
+        /// The chunk.
+        chunk: u64,
+        /// The units.
+        units: std::ops::Range<usize>,
+    },
+    /// What may be kept on the disk is kept already.
+    DiskFull {
+        /// Bytes in use.
+        used_bytes: u64,
+        /// Bytes there may be.
+        capacity_bytes: u64,
+    },
     /// The data do not match the checksums they came with.
     Damaged {
         /// The file.
@@ -60,9 +77,9 @@ impl StoreError {
     pub fn code(&self) -> Code {
         match self {
             StoreError::GenerationStale(_) => Code::Refused,
-            StoreError::MissedCut { .. } | StoreError::BeingRead => Code::Busy,
+            StoreError::MissedCut { .. } | StoreError::BeingRead | StoreError::Cold { .. } => Code::Busy,
             StoreError::Deleted { .. } => Code::Stale,
-            StoreError::NoSpace { .. } => Code::NoSpace,
+            StoreError::NoSpace { .. } | StoreError::DiskFull { .. } => Code::NoSpace,
             StoreError::Damaged { .. } | StoreError::Corrupt { .. } => Code::Corrupt,
             StoreError::OutOfRange { .. } => Code::Invalid,
         }
@@ -83,6 +100,13 @@ impl fmt::Display for StoreError {
                     "{used_bytes} of {capacity_bytes} bytes of this server's memory are in use: remove files, or use more servers"
                 )
             }
+            StoreError::Cold { ino, chunk, units } => {
+                write!(f, "units {units:?} of chunk {chunk} of inode {ino} are on the disk: try again")
+            }
+            StoreError::DiskFull { used_bytes, capacity_bytes } => write!(
+                f,
+                "{used_bytes} of {capacity_bytes} bytes of this server's storage are in use: remove files, or start the volume with a larger --storage-size"
+            ),
             StoreError::BeingRead => {
                 write!(f, "memory is full, and what is to be overwritten is being read: try again")
             }

@@ -10,41 +10,80 @@ pub mod disk;
 pub mod error;
 mod fence;
 pub mod shard;
+mod spill;
 mod staged;
 
 pub use error::StoreError;
-pub use shard::{ChunkShard, Held, Kept, ReadOut, SeekFrom};
+pub use shard::{ChunkShard, Held, ReadOut, SeekFrom};
+pub use spill::{Cold, Dirty, Disk, Placed, Row, Snapshot, Swept, Warmed};
 pub use staged::Staged;
 
 use aze_io::slab::Slab;
 use fence::Fences;
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// What the shards of one server share: the memory, and the memory of files that are gone.
 pub struct Store {
     slab: Arc<Slab>,
     fences: Mutex<Fences>,
+    disk: OnceLock<Arc<Disk>>,
 }
 
 impl Store {
     /// A store that keeps its data in the slab given.
     pub fn new(slab: Arc<Slab>) -> Arc<Store> {
-        Arc::new(Store { slab, fences: Mutex::default() })
+        Arc::new(Store { slab, fences: Mutex::default(), disk: OnceLock::new() })
+    }
+
+    /// Keeps data on disks, too, from now on.
+    ///
+    /// # Panics
+    /// When it is called again.
+    pub fn use_disk(&self, disk: Arc<Disk>) {
+        assert!(self.disk.set(disk).is_ok(), "a store has its disks from its beginning");
+    }
+
+    /// Where else than in memory data are kept, if anywhere.
+    pub fn disk(&self) -> Option<&Arc<Disk>> {
+        self.disk.get()
     }
 
     /// Bytes that it can hold.
     pub fn capacity_bytes(&self) -> u64 {
+        self.disk().map_or(self.slab.capacity_bytes(), |disk| disk.capacity_bytes())
+    }
+
+    /// Bytes that are taken from that; more than the bytes stored, since frames and places on disks
+    /// have three sizes only.
+    pub fn used_bytes(&self) -> u64 {
+        match self.disk() {
+            Some(disk) => disk.used_bytes() + self.slab.used_bytes().saturating_sub(disk.in_both_bytes()),
+            None => self.slab.used_bytes(),
+        }
+    }
+
+    /// Bytes of memory for data.
+    pub fn memory_bytes(&self) -> u64 {
         self.slab.capacity_bytes()
     }
 
-    /// Bytes of frames in use; more than the bytes stored, since frames have three sizes only.
-    pub fn used_bytes(&self) -> u64 {
+    /// Bytes of that in use.
+    pub fn memory_used_bytes(&self) -> u64 {
         self.slab.used_bytes()
     }
 
     /// Bytes of memory that the system has given so far.
     pub fn touched_bytes(&self) -> u64 {
         self.slab.touched_bytes()
+    }
+
+    /// Whether a chunk may become longer.
+    fn room_to_grow(&self) -> Result<(), StoreError> {
+        if self.disk().is_none_or(|disk| !disk.is_limited()) {
+            return Ok(());
+        }
+        let (used_bytes, capacity_bytes) = (self.used_bytes(), self.capacity_bytes());
+        if used_bytes < capacity_bytes { Ok(()) } else { Err(StoreError::DiskFull { used_bytes, capacity_bytes }) }
     }
 }

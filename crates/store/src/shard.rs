@@ -7,11 +7,9 @@ pub use space::SeekFrom;
 
 use crate::chunk::{Chunk, Part, Trouble};
 use crate::{Staged, Store, StoreError};
-use aze_io::slab::BASE_BYTES;
 use aze_proto::ids::{Generation, Ino, Sequence, SessionId, Time};
 use aze_proto::limits::CHUNK_BITS_MAX;
 use aze_proto::retry::{RetryTable, Verdict};
-use aze_proto::sum::ZERO_BLOCK_SUM;
 use aze_proto::{Failure, Reply, sum};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,26 +42,14 @@ impl Held {
     }
 }
 
-/// A piece of a chunk that [`ChunkShard::kept`] found.
-pub struct Kept {
-    /// The file.
-    pub ino: Ino,
-    /// The generation in which it was written last.
-    pub generation: Generation,
-    /// The chunk.
-    pub chunk: u64,
-    /// The bytes.
-    pub held: Held,
-}
-
 /// The data of one shard. The caller brings its own lock: one for each shard.
 pub struct ChunkShard {
-    store: Arc<Store>,
+    pub(crate) store: Arc<Store>,
     retries: RetryTable<Result<Reply, Failure>>,
     /// Files that have, or had and might get again, data here.
-    generations: BTreeMap<Ino, Generation>,
-    chunks: BTreeMap<(Ino, u64), Chunk>,
-    bytes: u64,
+    pub(crate) generations: BTreeMap<Ino, Generation>,
+    pub(crate) chunks: BTreeMap<(Ino, u64), Chunk>,
+    pub(crate) bytes: u64,
 }
 
 impl ChunkShard {
@@ -76,6 +62,11 @@ impl ChunkShard {
             chunks: BTreeMap::new(),
             bytes: 0,
         }
+    }
+
+    /// What it shares with others.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
     }
 
     /// Whether a write is new, and if not, how it ended; also raises the session's floor.
@@ -143,6 +134,9 @@ impl ChunkShard {
         let is_new = stored.is_none();
         let target = stored.unwrap_or(&mut fresh);
         let before = target.end();
+        if staged.range().end > before {
+            self.store.room_to_grow()?;
+        }
         target.write(&self.store.slab, staged).map_err(|trouble| self.store.explain(ino, chunk, trouble))?;
         self.bytes += (target.end() - before) as u64;
         if is_new {
@@ -174,7 +168,7 @@ impl ChunkShard {
     /// are not verified here: that is for whoever receives them.
     ///
     /// # Errors
-    /// `GenerationStale`, `MissedCut`, `Deleted` or `OutOfRange`.
+    /// `GenerationStale`, `MissedCut`, `Deleted`, `OutOfRange` or `Cold`.
     pub fn hold(
         &self,
         ino: Ino,
@@ -186,7 +180,10 @@ impl ChunkShard {
         check_range(offset, len as usize)?;
         self.admit(ino, generation)?;
         let (start, parts, sums) = match self.chunks.get(&(ino, chunk)) {
-            Some(chunk) => chunk.read(offset as usize, len as usize),
+            Some(stored) => {
+                let found = stored.read(offset as usize, len as usize);
+                found.map_err(|units| StoreError::Cold { ino, chunk, units })?
+            }
             None => Chunk::read_nothing(offset as usize),
         };
         Ok(Held { start: start as u32, sums, parts })
@@ -242,23 +239,6 @@ impl ChunkShard {
     /// Sets the generation of a file, as it was before the server started again.
     pub fn set_generation(&mut self, ino: Ino, generation: Generation) {
         self.generations.insert(ino, generation);
-    }
-
-    /// All data, as they are at this moment whatever is written meanwhile, in pieces of a unit;
-    /// units that hold only zeros are left out.
-    pub fn kept(&self) -> Vec<Kept> {
-        let mut all = Vec::new();
-        for ((ino, number), chunk) in &self.chunks {
-            let Some(generation) = self.generations.get(ino) else { continue };
-            for offset in (0..chunk.end()).step_by(BASE_BYTES) {
-                let (start, parts, sums) = chunk.read(offset, BASE_BYTES.min(chunk.end() - offset));
-                if sums.iter().any(|sum| *sum != ZERO_BLOCK_SUM) {
-                    let held = Held { start: start as u32, sums, parts };
-                    all.push(Kept { ino: *ino, generation: *generation, chunk: *number, held });
-                }
-            }
-        }
-        all
     }
 
     /// Writes data that come from a disk. Pieces that do not match their checksums stay known for that.
@@ -363,6 +343,7 @@ impl Store {
             }
             Trouble::BeingRead => StoreError::BeingRead,
             Trouble::Rotten { block } => StoreError::Corrupt { ino, chunk, block },
+            Trouble::Cold { units } => StoreError::Cold { ino, chunk, units },
         }
     }
 }

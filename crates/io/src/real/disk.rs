@@ -2,12 +2,14 @@
 //! another; they end with the last handle on the directory or on a file of it.
 
 use crate::Boxed;
-use crate::disk::{Dir, DiskError, DiskFile, DiskResult};
+use crate::disk::{Dir, DiskError, DiskFile, DiskResult, FixedFile};
 use futures_channel::oneshot;
 use parking_lot::Mutex;
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +18,9 @@ use std::time::{Duration, Instant};
 
 /// One for the journal, one for a checkpoint that is written meanwhile.
 const THREADS: usize = 2;
+
+/// For files of fixed length, so that reads wait neither for the journal nor for one slow place of a disk.
+const FIXED_THREADS: usize = 4;
 
 /// The file whose lock says that the directory is in use. It stays empty.
 const LOCK_FILE: &str = "in-use";
@@ -34,12 +39,12 @@ struct Pool {
 }
 
 impl Pool {
-    fn start() -> io::Result<Arc<Pool>> {
+    fn start(name: &str, threads: usize) -> io::Result<Arc<Pool>> {
         let (give, take) = channel::<Job>();
         let take = Arc::new(Mutex::new(take));
-        for number in 0..THREADS {
+        for number in 0..threads {
             let take = take.clone();
-            std::thread::Builder::new().name(format!("aze-disk-{number}")).spawn(move || work(&take))?;
+            std::thread::Builder::new().name(format!("aze-{name}-{number}")).spawn(move || work(&take))?;
         }
         Ok(Arc::new(Pool { jobs: Mutex::new(give) }))
     }
@@ -79,6 +84,7 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> DiskError {
 struct RealDir {
     path: PathBuf,
     pool: Arc<Pool>,
+    fixed_pool: Arc<Pool>,
     /// Holds the lock.
     _lock: File,
 }
@@ -86,14 +92,15 @@ struct RealDir {
 /// Opens a directory, which is made if it is not there.
 pub(super) async fn open_dir(path: &str) -> DiskResult<Arc<dyn Dir>> {
     let path = PathBuf::from(path);
-    let pool = Pool::start().map_err(|error| failed("start a thread for", &path, &error))?;
+    let start = |name, threads| Pool::start(name, threads).map_err(|error| failed("start a thread for", &path, &error));
+    let (pool, fixed_pool) = (start("disk", THREADS)?, start("data", FIXED_THREADS)?);
     let lock = pool
         .run({
             let path = path.clone();
             move || lock(&path)
         })
         .await?;
-    Ok(Arc::new(RealDir { path, pool, _lock: lock }))
+    Ok(Arc::new(RealDir { path, pool, fixed_pool, _lock: lock }))
 }
 
 fn lock(path: &Path) -> DiskResult<File> {
@@ -130,6 +137,46 @@ impl RealDir {
     fn file(&self, file: File, path: PathBuf) -> Arc<dyn DiskFile> {
         Arc::new(RealFile { file: Arc::new(file), path, pool: self.pool.clone() })
     }
+
+    fn fixed(&self, file: File, path: PathBuf) -> Arc<dyn FixedFile> {
+        Arc::new(RealFixed { file: Arc::new(file), path, pool: self.fixed_pool.clone() })
+    }
+}
+
+fn create_fixed(path: &Path, bytes: u64) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let length = libc::off_t::try_from(bytes).map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
+    // SAFETY: posix_fallocate takes a descriptor, which `file` keeps open, and no memory.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
+        0 => Ok(file),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+fn free_bytes(path: &Path) -> io::Result<u64> {
+    let text = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: a `statvfs` is made of integers, for which all-zero bytes are valid.
+    let mut about: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends in a zero byte, and `about` is written to by this call only.
+    match unsafe { libc::statvfs(text.as_ptr(), &mut about) } {
+        0 => Ok(about.f_bavail.saturating_mul(about.f_frsize)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn read_at(file: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    let mut have = 0;
+    while have < len {
+        match file.read_at(&mut bytes[have..], offset + have as u64) {
+            Ok(0) => break,
+            Ok(count) => have += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(have);
+    Ok(bytes)
 }
 
 impl Dir for RealDir {
@@ -184,6 +231,38 @@ impl Dir for RealDir {
         }))
     }
 
+    fn create_fixed<'a>(&'a self, name: &'a str, bytes: u64) -> Boxed<'a, DiskResult<Arc<dyn FixedFile>>> {
+        let path = self.path.join(name);
+        Box::pin(async move {
+            let at = path.clone();
+            let file = self.fixed_pool.run(move || {
+                let made = create_fixed(&at, bytes).map_err(|error| failed("set room aside for", &at, &error));
+                if made.is_err() {
+                    // The first error is the one to tell.
+                    let _ = fs::remove_file(&at);
+                }
+                made
+            });
+            Ok(self.fixed(file.await?, path))
+        })
+    }
+
+    fn open_fixed<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn FixedFile>>> {
+        let path = self.path.join(name);
+        Box::pin(async move {
+            let at = path.clone();
+            let open = move || {
+                OpenOptions::new().read(true).write(true).open(&at).map_err(|error| failed("open", &at, &error))
+            };
+            Ok(self.fixed(self.fixed_pool.run(open).await?, path))
+        })
+    }
+
+    fn free_bytes(&self) -> Boxed<'_, DiskResult<u64>> {
+        let path = self.path.clone();
+        Box::pin(self.pool.run(move || free_bytes(&path).map_err(|error| failed("look at", &path, &error))))
+    }
+
     fn sync(&self) -> Boxed<'_, DiskResult<()>> {
         let path = self.path.clone();
         Box::pin(self.pool.run(move || {
@@ -209,25 +288,45 @@ impl DiskFile for RealFile {
 
     fn read_at(&self, offset: u64, len: usize) -> Boxed<'_, DiskResult<Vec<u8>>> {
         let (file, path) = (self.file.clone(), self.path.clone());
-        Box::pin(self.pool.run(move || {
-            let mut bytes = vec![0; len];
-            let mut have = 0;
-            while have < len {
-                match file.read_at(&mut bytes[have..], offset + have as u64) {
-                    Ok(0) => break,
-                    Ok(count) => have += count,
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(error) => return Err(failed("read", &path, &error)),
-                }
-            }
-            bytes.truncate(have);
-            Ok(bytes)
-        }))
+        Box::pin(self.pool.run(move || read_at(&file, offset, len).map_err(|error| failed("read", &path, &error))))
     }
 
     fn append(&self, bytes: Vec<u8>) -> Boxed<'_, DiskResult<()>> {
         let (file, path) = (self.file.clone(), self.path.clone());
         Box::pin(self.pool.run(move || (&*file).write_all(&bytes).map_err(|error| failed("write to", &path, &error))))
+    }
+
+    fn sync(&self) -> Boxed<'_, DiskResult<()>> {
+        let (file, path) = (self.file.clone(), self.path.clone());
+        Box::pin(self.pool.run(move || file.sync_data().map_err(|error| failed("sync", &path, &error))))
+    }
+}
+
+struct RealFixed {
+    file: Arc<File>,
+    path: PathBuf,
+    pool: Arc<Pool>,
+}
+
+impl FixedFile for RealFixed {
+    fn size(&self) -> Boxed<'_, DiskResult<u64>> {
+        let (file, path) = (self.file.clone(), self.path.clone());
+        Box::pin(self.pool.run(move || match file.metadata() {
+            Ok(metadata) => Ok(metadata.len()),
+            Err(error) => Err(failed("look at", &path, &error)),
+        }))
+    }
+
+    fn read_at(&self, offset: u64, len: usize) -> Boxed<'_, DiskResult<Vec<u8>>> {
+        let (file, path) = (self.file.clone(), self.path.clone());
+        Box::pin(self.pool.run(move || read_at(&file, offset, len).map_err(|error| failed("read", &path, &error))))
+    }
+
+    fn write_at(&self, offset: u64, bytes: Vec<u8>) -> Boxed<'_, DiskResult<()>> {
+        let (file, path) = (self.file.clone(), self.path.clone());
+        Box::pin(
+            self.pool.run(move || file.write_all_at(&bytes, offset).map_err(|error| failed("write to", &path, &error))),
+        )
     }
 
     fn sync(&self) -> Boxed<'_, DiskResult<()>> {

@@ -6,7 +6,7 @@
 use super::node::Node;
 use super::rng::SimRng;
 use super::state::{Core, Life, State};
-use crate::disk::{Dir, DiskError, DiskFile, DiskResult};
+use crate::disk::{Dir, DiskError, DiskFile, DiskResult, FixedFile};
 use crate::{Boxed, Io};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +17,12 @@ const WRITE_NS: (u64, u64) = (5_000, 60_000);
 
 /// Time that a sync takes.
 const SYNC_NS: (u64, u64) = (100_000, 4_000_000);
+
+/// What a disk writes whole, or not at all.
+const SECTOR_BYTES: usize = 512;
+
+/// Room of a simulated directory, in bytes.
+const ROOM_BYTES: u64 = 1 << 30;
 
 /// What is wrong with a node's disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +49,12 @@ struct SimFile {
     synced: usize,
     /// Where each write since the last sync ends.
     ends: Vec<usize>,
+    /// Of a file of fixed length: what was written at places since the last sync, oldest first.
+    places: Vec<(usize, Vec<u8>)>,
+    /// How many writes to places were synced.
+    settled: usize,
+    /// Of a file of fixed length: what is durable.
+    under: Vec<u8>,
 }
 
 #[derive(Default)]
@@ -76,6 +88,9 @@ impl Disks {
         let Some(file) = dir.names.get(name).and_then(|id| dir.files.get_mut(id)) else { return false };
         let Some(byte) = file.bytes.get_mut((bit / 8) as usize) else { return false };
         *byte ^= 1 << (bit % 8);
+        if let Some(byte) = file.under.get_mut((bit / 8) as usize) {
+            *byte ^= 1 << (bit % 8);
+        }
         true
     }
 
@@ -123,6 +138,9 @@ fn apply(names: &mut BTreeMap<String, u64>, op: &NameOp) {
 
 impl SimFile {
     fn tear(&mut self, rng: &mut SimRng) {
+        if !self.under.is_empty() {
+            return self.tear_places(rng);
+        }
         let (mut start, mut kept_end) = (self.synced, self.synced);
         for end in std::mem::take(&mut self.ends) {
             let kept = match rng.below(4) {
@@ -138,6 +156,25 @@ impl SimFile {
         }
         self.bytes.truncate(kept_end);
         self.synced = kept_end;
+    }
+}
+
+impl SimFile {
+    /// Each write to a place is kept, lost, or kept in some of its sectors, in any order.
+    fn tear_places(&mut self, rng: &mut SimRng) {
+        let mut places = std::mem::take(&mut self.places);
+        self.settled += places.len();
+        while !places.is_empty() {
+            let (offset, bytes) = places.swap_remove(rng.below(places.len() as u64) as usize);
+            let fate = rng.below(4);
+            for (number, sector) in bytes.chunks(SECTOR_BYTES).enumerate() {
+                if fate <= 1 || fate == 2 && rng.chance(500_000) {
+                    let at = offset + number * SECTOR_BYTES;
+                    self.under[at..at + sector.len()].copy_from_slice(sector);
+                }
+            }
+        }
+        self.bytes = self.under.clone();
     }
 }
 
@@ -181,6 +218,11 @@ impl Place {
     fn file(&self, id: u64) -> Arc<dyn DiskFile> {
         let place = Place { core: self.core.clone(), life: self.life, path: self.path.clone() };
         Arc::new(SimHandle { place, id })
+    }
+
+    fn fixed(&self, id: u64) -> Arc<dyn FixedFile> {
+        let place = Place { core: self.core.clone(), life: self.life, path: self.path.clone() };
+        Arc::new(SimFixed(SimHandle { place, id }))
     }
 }
 
@@ -241,6 +283,41 @@ impl Dir for Place {
             apply(&mut dir.names, &op);
             dir.pending.push(op);
             Ok(())
+        }))
+    }
+
+    fn create_fixed<'a>(&'a self, name: &'a str, bytes: u64) -> Boxed<'a, DiskResult<Arc<dyn FixedFile>>> {
+        Box::pin(async move {
+            let made = self.run(WRITE_NS, true, |state, key| {
+                let disks = &mut state.disks;
+                disks.last_file += 1;
+                let (id, dir) = (disks.last_file, disks.dirs.entry(key).or_default());
+                let op = NameOp::Create(name.into(), id);
+                apply(&mut dir.names, &op);
+                dir.pending.push(op);
+                let zeros = vec![0; bytes as usize];
+                dir.files.insert(id, SimFile { bytes: zeros.clone(), under: zeros, ..SimFile::default() });
+                Ok(id)
+            });
+            Ok(self.fixed(made.await?))
+        })
+    }
+
+    fn open_fixed<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn FixedFile>>> {
+        Box::pin(async move {
+            let id = self.names(|dir, _| dir.names.get(name).copied().ok_or_else(|| missing(name))).await?;
+            Ok(self.fixed(id))
+        })
+    }
+
+    fn free_bytes(&self) -> Boxed<'_, DiskResult<u64>> {
+        Box::pin(self.run(WRITE_NS, false, |state, key| {
+            if state.disks.faults.get(&key.0) == Some(&DiskFault::Full) {
+                return Ok(0);
+            }
+            let dir = state.disks.dirs.entry(key).or_default();
+            let used: u64 = dir.files.values().map(|file| file.bytes.len() as u64).sum();
+            Ok(ROOM_BYTES.saturating_sub(used))
         }))
     }
 
@@ -306,6 +383,47 @@ impl DiskFile for SimHandle {
                 Ok(())
             })
             .await
+        })
+    }
+}
+
+struct SimFixed(SimHandle);
+
+impl FixedFile for SimFixed {
+    fn size(&self) -> Boxed<'_, DiskResult<u64>> {
+        self.0.size()
+    }
+
+    fn read_at(&self, offset: u64, len: usize) -> Boxed<'_, DiskResult<Vec<u8>>> {
+        self.0.read_at(offset, len)
+    }
+
+    fn write_at(&self, offset: u64, bytes: Vec<u8>) -> Boxed<'_, DiskResult<()>> {
+        Box::pin(self.0.with(WRITE_NS, true, move |file| {
+            let start = offset as usize;
+            let Some(place) = file.bytes.get_mut(start..start + bytes.len()) else {
+                return Err(DiskError::Failed(format!("byte {start}: beyond the end of a simulated file")));
+            };
+            place.copy_from_slice(&bytes);
+            file.places.push((start, bytes));
+            Ok(())
+        }))
+    }
+
+    fn sync(&self) -> Boxed<'_, DiskResult<()>> {
+        Box::pin(async move {
+            // What is written while the sync runs is not covered by it.
+            let covers = self.0.with((0, 0), true, |file| Ok(file.settled + file.places.len())).await?;
+            self.0
+                .with(SYNC_NS, true, move |file| {
+                    let count = covers.saturating_sub(file.settled);
+                    file.settled += count;
+                    for (start, bytes) in file.places.drain(..count) {
+                        file.under[start..start + bytes.len()].copy_from_slice(&bytes);
+                    }
+                    Ok(())
+                })
+                .await
         })
     }
 }

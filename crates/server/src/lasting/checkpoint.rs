@@ -2,13 +2,18 @@
 //! moment, and written down with the place in the journal at which it was so.
 
 use super::Lasting;
-use super::image::{Snapshot, add_server};
+use super::image::{Snapshot, add_left, add_server};
 use super::record::Changed;
 use crate::state::Server;
-use aze_io::disk::DiskResult;
+use aze_io::disk::{DiskError, DiskResult};
 use aze_store::disk::checkpoint::Writer;
+use aze_store::disk::journal::Stage;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Pause between two looks whether a checkpoint is there.
+const CHECKPOINT_PAUSE: Duration = Duration::from_millis(2);
 
 impl Server {
     /// Begins a checkpoint if the journal has grown long enough.
@@ -18,31 +23,60 @@ impl Server {
             return;
         }
         let server = self.clone();
-        self.io.spawn(async move {
-            let Some(lasting) = &server.lasting else { return };
-            // After an error the journals stay, and the next one is tried when this one is long.
-            if let Ok(bytes) = server.checkpoint(lasting).await {
-                lasting.checkpoint_bytes.store(bytes, Ordering::Relaxed);
-            }
-            lasting.is_checkpointing.store(false, Ordering::SeqCst);
-        });
+        self.io.spawn(async move { server.checkpoint_here().await });
+    }
+
+    /// Makes a checkpoint, or waits until the one that is being made is there.
+    pub(super) async fn checkpoint_at_once(self: &Arc<Self>) {
+        let Some(lasting) = &self.lasting else { return };
+        if !lasting.is_checkpointing.swap(true, Ordering::SeqCst) {
+            return self.checkpoint_here().await;
+        }
+        while lasting.is_checkpointing.load(Ordering::SeqCst) {
+            self.io.sleep(CHECKPOINT_PAUSE).await;
+        }
+    }
+
+    async fn checkpoint_here(self: &Arc<Self>) {
+        let Some(lasting) = &self.lasting else { return };
+        match self.checkpoint(lasting).await {
+            Ok(bytes) => lasting.checkpoint_bytes.store(bytes, Ordering::Relaxed),
+            // The journals stay, and the next one is tried when this one is long. What cannot be removed
+            // is removed with the next.
+            Err(_) => drop(aze_store::disk::remove_unfinished(&*lasting.dir).await),
+        }
+        lasting.is_checkpointing.store(false, Ordering::SeqCst);
     }
 
     async fn checkpoint(&self, lasting: &Lasting) -> DiskResult<u64> {
         let (number, _) = lasting.journal.rotate().await?;
+        let begun = self.store.begin_checkpoint();
         let mut writer = Writer::begin(lasting.dir.clone(), number).await?;
         let changed = self.directories.changes();
         let changed = changed.into_iter().map(|(dir, time)| Changed { dir, time });
         add_server(&mut writer, self.clock.latest(), &self.transactions.committed(), changed).await?;
+        let mut left = Vec::new();
         for cell in self.shards.iter() {
             let snapshot = {
                 let data = cell.data.lock();
                 let names = cell.names.lock();
                 Snapshot::of(&names.shard, &data, lasting.journal.end())
             };
-            snapshot.add_to(&mut writer).await?;
+            let settle = |dirty, place| cell.data.lock().settle(dirty, place, true);
+            left.extend(snapshot.add_to(&mut writer, &self.store, settle).await?);
         }
+        add_left(&mut writer, left).await?;
+        if let Some(disk) = self.store.disk() {
+            let synced = disk.segments().sync().await;
+            // What the disk has of them is not known any more.
+            synced.inspect_err(|error| lasting.journal.fail(error.clone()))?;
+        }
+        // Shards were looked at one after the other: what happened in between is in the journal, and
+        // without it one of them would be ahead of the others.
+        let reached = lasting.journal.reach(lasting.journal.end(), Stage::Durable).await;
+        reached.map_err(DiskError::Failed)?;
         let bytes = writer.finish().await?;
+        self.store.checkpoint_durable(begun);
         aze_store::disk::remove_older(&*lasting.dir, number).await?;
         Ok(bytes)
     }

@@ -54,6 +54,7 @@ impl Server {
     pub(crate) fn respond(&self, work: Work, result: Result<Reply, Failure>) {
         let Work { responder, request, .. } = work;
         let Some(responder) = responder else { return };
+        self.look_at_disk_now_and_then();
         let waits = self.lasting.as_ref().and_then(|lasting| {
             let (journal, stage) = (&lasting.journal, self.stage_of_answer(&request));
             let position = journal.end();

@@ -1,21 +1,25 @@
 //! What a server had, made again from its records.
 
-use super::record::{Changed, Seen, Step};
+use super::record::{Changed, Seen, Step, Unit};
 use crate::shards::ShardCell;
-use aze_io::disk::{Dir, DiskResult};
+use aze_io::Boxed;
+use aze_io::disk::{Dir, DiskError, DiskResult};
 use aze_meta::op::INO_BLOCK;
 use aze_meta::{EntryKey, Op, Role, Shard, Stamp};
 use aze_proto::ids::{Incarnation, Ino, ServerIndex, ShardId, Time, TxId};
 use aze_proto::place::ShardTable;
 use aze_proto::wire::Wire;
 use aze_store::disk::checkpoint::Writer;
-use aze_store::disk::recover::Record;
-use aze_store::{ChunkShard, Kept, Store};
+use aze_store::disk::recover::{Record, Taker};
+use aze_store::{ChunkShard, Cold, Dirty, Placed, Row, Store, StoreError, Warmed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Rows in one record of a shard's tables.
 const ROWS_MAX: usize = 4096;
+
+/// Units that are written to segments together.
+pub(super) const UNITS_AT_ONCE: usize = 64;
 
 /// A shard, being made again.
 struct Part {
@@ -33,6 +37,18 @@ pub(crate) struct Image {
     pub(crate) time: Time,
     /// Names that renames had locked and that led to directories, which may have been removed for it.
     pub(crate) doubtful: Vec<(ShardId, EntryKey)>,
+    store: Arc<Store>,
+    /// What must be done before the record can be taken that is due.
+    needs: Option<Need>,
+    /// Memory was looked for before this record.
+    has_made_room: bool,
+}
+
+enum Need {
+    /// These units of a chunk are wanted in memory.
+    Units(ShardId, Vec<Cold>),
+    /// Memory is scarce.
+    Room,
 }
 
 impl Image {
@@ -45,11 +61,20 @@ impl Image {
             position: 0,
         };
         let parts = (0..shards).map(ShardId).map(|id| (table.get(id) == Some(slot)).then(|| part(id))).collect();
-        Ok(Image { parts, finished: Vec::new(), changed: BTreeMap::new(), time: Time(0), doubtful: Vec::new() })
+        Ok(Image {
+            parts,
+            finished: Vec::new(),
+            changed: BTreeMap::new(),
+            time: Time(0),
+            doubtful: Vec::new(),
+            store: store.clone(),
+            needs: None,
+            has_made_room: false,
+        })
     }
 
     /// Does again what a record says.
-    pub(crate) fn take(&mut self, record: &Record<'_>) -> Result<(), String> {
+    fn take_step(&mut self, record: &Record<'_>) -> Result<(), String> {
         let step = Step::from_bytes(record.head).map_err(|why| why.to_string())?;
         let (shard, is_names) = match &step {
             Step::Server { time, finished, changed } => {
@@ -67,6 +92,7 @@ impl Image {
             | Step::Trim { shard, .. }
             | Step::Punch { shard, .. }
             | Step::Tables { shard, .. }
+            | Step::Units { shard, .. }
             | Step::Generations { shard, .. } => (*shard, false),
         };
         let part = self.parts.get_mut(shard.0 as usize).and_then(Option::as_mut);
@@ -79,16 +105,35 @@ impl Image {
         }
         match step {
             Step::Data { ino, generation, chunk, offset, sums, .. } => {
-                let restored = part.data.restore(ino, generation, chunk, offset, record.payload, &sums);
-                restored.map_err(|why| format!("chunk {chunk} of inode {ino}: {why}"))?;
+                match part.data.restore(ino, generation, chunk, offset, record.payload, &sums) {
+                    Ok(()) => {}
+                    Err(StoreError::Cold { ino, chunk, units }) => {
+                        self.needs = Some(Need::Units(shard, part.data.cold(ino, chunk, &units)));
+                    }
+                    Err(StoreError::NoSpace { .. } | StoreError::DiskFull { .. }) if !self.has_made_room => {
+                        self.needs = Some(Need::Room);
+                    }
+                    Err(why) => return Err(format!("chunk {chunk} of inode {ino}: {why}")),
+                }
+            }
+            Step::Units { units, .. } => {
+                for unit in units {
+                    part.data.restore_row(&unit.into())?;
+                }
             }
             Step::Cut { ino, generation, length, chunk_bits, .. } => part.data.cut(ino, generation, length, chunk_bits),
             Step::Drop { ino, .. } => part.data.delete(ino),
             Step::Trim { ino, length, chunk_bits, .. } => part.data.trim(ino, length, chunk_bits),
             Step::Punch { ino, start, end, chunk_bits, .. } => {
                 if let Some(generation) = part.data.generation_of(ino) {
-                    // It fails on damaged blocks only, which stay known for that.
-                    let _ = part.data.punch(ino, generation, start..end, chunk_bits);
+                    match part.data.punch(ino, generation, start..end, chunk_bits) {
+                        Err(StoreError::Cold { ino, chunk, units }) => {
+                            self.needs = Some(Need::Units(shard, part.data.cold(ino, chunk, &units)));
+                        }
+                        Err(StoreError::NoSpace { .. }) if !self.has_made_room => self.needs = Some(Need::Room),
+                        // Only damaged blocks are in the way, which stay known for that.
+                        Ok(()) | Err(_) => {}
+                    }
                 }
             }
             Step::Tables { position, part: rows, .. } => {
@@ -148,15 +193,29 @@ impl Image {
     }
 
     /// Writes everything down as a checkpoint.
-    pub(crate) async fn write_down(&self, dir: &Arc<dyn Dir>, number: u64, position: u64) -> DiskResult<u64> {
+    pub(crate) async fn write_down(&mut self, dir: &Arc<dyn Dir>, number: u64, position: u64) -> DiskResult<u64> {
         let mut writer = Writer::begin(dir.clone(), number).await?;
         let changed = self.changed.iter().map(|(dir, time)| Changed { dir: *dir, time: *time });
         add_server(&mut writer, self.time, &self.finished, changed).await?;
-        for part in self.parts.iter().flatten() {
+        let begun = self.store.begin_checkpoint();
+        let mut left = Vec::new();
+        for part in self.parts.iter_mut().flatten() {
             let shard = Snapshot::of(&part.names, &part.data, position);
-            shard.add_to(&mut writer).await?;
+            left.extend(
+                shard
+                    .add_to(&mut writer, &self.store, |dirty, place| {
+                        part.data.settle(dirty, place, true);
+                    })
+                    .await?,
+            );
         }
-        writer.finish().await
+        add_left(&mut writer, left).await?;
+        if let Some(disk) = self.store.disk() {
+            disk.segments().sync().await?;
+        }
+        let bytes = writer.finish().await?;
+        self.store.checkpoint_durable(begun);
+        Ok(bytes)
     }
 
     /// The shards, ready for work.
@@ -186,7 +245,7 @@ pub(super) async fn add_server(
 pub(super) struct Snapshot {
     steps: Vec<Step>,
     shard: ShardId,
-    kept: Vec<Kept>,
+    data: aze_store::Snapshot,
 }
 
 impl Snapshot {
@@ -197,19 +256,113 @@ impl Snapshot {
             names.dump(ROWS_MAX).into_iter().map(|part| Step::Tables { shard, position, part }).collect();
         let seen: Vec<Seen> = data.generations().map(|(ino, generation)| Seen { ino, generation }).collect();
         steps.extend(seen.chunks(ROWS_MAX).map(|seen| Step::Generations { shard, seen: seen.to_vec() }));
-        Snapshot { steps, shard, kept: data.kept() }
+        Snapshot { steps, shard, data: data.snapshot() }
     }
 
-    pub(super) async fn add_to(self, writer: &mut Writer) -> DiskResult<()> {
+    /// Writes data to segments and the rest to the checkpoint. Units that got a place are given to
+    /// `settle`; those for which there was none are given back, for [`add_left`].
+    pub(super) async fn add_to(
+        self,
+        writer: &mut Writer,
+        store: &Store,
+        mut settle: impl FnMut(Dirty, Placed) + Send,
+    ) -> DiskResult<Vec<(ShardId, Dirty)>> {
         let shard = self.shard;
         for step in self.steps {
             writer.add(&step.to_bytes(), &[]).await?;
         }
-        for Kept { ino, generation, chunk, held } in self.kept {
-            let data = held.parts().concat();
-            let (offset, sums) = (held.start, held.sums.clone());
-            let step = Step::Data { shard, ino, generation, chunk, offset, sums };
-            writer.add(&step.to_bytes(), &data).await?;
+        let mut rows = self.data.rows;
+        let mut left = Vec::new();
+        let mut dirty = self.data.dirty.into_iter().peekable();
+        while dirty.peek().is_some() {
+            let (placed, without) = store.write_out(dirty.by_ref().take(UNITS_AT_ONCE).collect()).await?;
+            left.extend(without.into_iter().map(|dirty| (shard, dirty)));
+            for (unit, place) in placed {
+                rows.push(Row { slot: place.number(), ..unit.row() });
+                settle(unit, place);
+            }
+        }
+        let mut rows = rows.into_iter().map(Unit::from).peekable();
+        while rows.peek().is_some() {
+            let units: Vec<Unit> = rows.by_ref().take(ROWS_MAX).collect();
+            writer.add(&Step::Units { shard, units }.to_bytes(), &[]).await?;
+        }
+        Ok(left)
+    }
+}
+
+/// Adds units that have no place, with their data: after everything that has one, so that no place is
+/// given out at the next start before all that are used are known.
+pub(super) async fn add_left(writer: &mut Writer, left: Vec<(ShardId, Dirty)>) -> DiskResult<()> {
+    for (shard, dirty) in left {
+        let Row { ino, generation, chunk, sums, .. } = dirty.row();
+        let (offset, data) = dirty.data();
+        let step = Step::Data { shard, ino, generation, chunk, offset, sums };
+        writer.add(&step.to_bytes(), data).await?;
+    }
+    Ok(())
+}
+
+impl Taker for Image {
+    fn take(&mut self, record: &Record<'_>) -> Result<bool, String> {
+        // What a checkpoint names is in no memory, and places are given out only when all are known.
+        if !record.in_checkpoint && !self.has_made_room && self.store.is_memory_scarce() {
+            self.needs = Some(Need::Room);
+        } else {
+            self.take_step(record)?;
+        }
+        if self.needs.is_none() {
+            self.has_made_room = false;
+        }
+        Ok(self.needs.is_none())
+    }
+
+    fn prepare(&mut self) -> Boxed<'_, DiskResult<()>> {
+        Box::pin(async move {
+            match self.needs.take() {
+                None => Ok(()),
+                Some(Need::Room) => {
+                    self.has_made_room = true;
+                    self.make_room().await
+                }
+                Some(Need::Units(shard, units)) => self.bring_back(shard, units).await,
+            }
+        })
+    }
+}
+
+impl Image {
+    async fn make_room(&mut self) -> DiskResult<()> {
+        for all in [false, true] {
+            for part in self.parts.iter_mut().flatten() {
+                let mut from = Some((Ino(0), 0));
+                while let Some(start) = from
+                    && self.store.room_wanted_bytes() > 0
+                {
+                    let swept = part.data.sweep(start, UNITS_AT_ONCE, self.store.room_wanted_bytes(), all);
+                    from = swept.next;
+                    let (placed, _) = self.store.write_out(swept.dirty).await?;
+                    for (unit, place) in placed {
+                        part.data.settle(unit, place, false);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn bring_back(&mut self, shard: ShardId, units: Vec<Cold>) -> DiskResult<()> {
+        for unit in units {
+            let bytes = self.store.fetch(&unit).await?;
+            let Some(Some(part)) = self.parts.get_mut(shard.0 as usize) else { return Ok(()) };
+            // What does not match stays known for that.
+            if part.data.warm(&unit, &bytes, true) == Warmed::NoRoom {
+                self.make_room().await?;
+                let Some(Some(part)) = self.parts.get_mut(shard.0 as usize) else { return Ok(()) };
+                if part.data.warm(&unit, &bytes, true) == Warmed::NoRoom {
+                    return Err(DiskError::Full("the server's memory is too small for its journal".into()));
+                }
+            }
         }
         Ok(())
     }

@@ -106,6 +106,20 @@ impl LoggedChunks {
         Ok(())
     }
 
+    /// As [`ChunkShard::write`].
+    pub(crate) fn write(
+        &mut self,
+        ino: Ino,
+        generation: Generation,
+        chunk: u64,
+        offset: u32,
+        data: &[u8],
+        sums: &[u32],
+    ) -> Result<(), StoreError> {
+        let store = self.chunks.store().clone();
+        self.put(ino, generation, chunk, store.stage(ino, chunk, offset, data, sums)?)
+    }
+
     /// As [`ChunkShard::reserve`]; with a chunk size it zeroes. Only what changes bytes is written down: what is reserved is memory
     /// of this process.
     pub(crate) fn reserve(

@@ -4,6 +4,21 @@
 use aze_meta::{Op, ShardPart};
 use aze_proto::ids::{Generation, Ino, ShardId, Time, TxId};
 use aze_proto::{wire_enum, wire_struct};
+use aze_store::Row;
+
+impl From<Row> for Unit {
+    fn from(row: Row) -> Unit {
+        let Row { ino, generation, chunk, unit, slot, len, sums } = row;
+        Unit { ino, generation, chunk, unit, slot, len, sums }
+    }
+}
+
+impl From<Unit> for Row {
+    fn from(from: Unit) -> Row {
+        let Unit { ino, generation, chunk, unit, slot, len, sums } = from;
+        Row { ino, generation, chunk, unit, slot, len, sums }
+    }
+}
 
 wire_struct! {
     /// The generation of a file in one shard.
@@ -27,6 +42,27 @@ wire_struct! {
     }
 }
 
+wire_struct! {
+    /// A unit of file data that is in a segment.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Unit {
+        /// The file.
+        pub ino: Ino,
+        /// Its generation.
+        pub generation: Generation,
+        /// The chunk.
+        pub chunk: u64,
+        /// Which 64 KiB of it.
+        pub unit: u16,
+        /// The place in the segments.
+        pub slot: u64,
+        /// Bytes that count.
+        pub len: u32,
+        /// The checksums of its blocks.
+        pub sums: Vec<u32>,
+    }
+}
+
 wire_enum! {
     /// One step of one shard, or of the server.
     #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +83,8 @@ wire_enum! {
         10 = Tables { shard: ShardId, position: u64, part: ShardPart },
         /// In a checkpoint: generations of files, after the shard's tables.
         11 = Generations { shard: ShardId, seen: Vec<Seen> },
+        /// In a checkpoint: data in segments.
+        13 = Units { shard: ShardId, units: Vec<Unit> },
         /// In a checkpoint: what the server knows besides its shards.
         12 = Server { time: Time, finished: Vec<TxId>, changed: Vec<Changed> },
     }
@@ -70,6 +108,13 @@ mod tests {
         assert_eq!(
             hex(data),
             "02000300000009000000000000000100000002000000000000000700000001000000".to_owned() + "08000000"
+        );
+        let unit =
+            Unit { ino: Ino(9), generation: Generation(1), chunk: 2, unit: 3, slot: 0x121, len: 7, sums: vec![8] };
+        assert_eq!(
+            hex(Step::Units { shard, units: vec![unit] }),
+            "0d00030000000100000009000000000000000100000002000000000000000300".to_owned()
+                + "2101000000000000070000000100000008000000"
         );
     }
 }

@@ -78,6 +78,9 @@ impl Server {
             }
         }
         if lasting.is_new {
+            if let Some(disk) = self.store.disk() {
+                disk.segments().set_volume(volume);
+            }
             let written = Server::manifest(&self.config, volume).write(&*lasting.dir).await;
             written.map_err(|error| super::disk_failure(dir, &error))?;
         }

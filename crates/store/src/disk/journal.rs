@@ -7,7 +7,7 @@
 
 use super::{log_name, record};
 use aze_io::Io;
-use aze_io::disk::{Dir, DiskFile, DiskResult};
+use aze_io::disk::{Dir, DiskError, DiskFile, DiskResult};
 use futures_channel::oneshot;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -105,6 +105,11 @@ impl Journal {
     /// Why nothing can be written any more, if that is so.
     pub fn failure(&self) -> Option<String> {
         self.state.lock().failed.clone()
+    }
+
+    /// Nothing more can be promised: other files of the server could not be written.
+    pub fn fail(&self, why: DiskError) {
+        self.settle(Err(why));
     }
 
     /// Whether everything before `position` has reached the stage.

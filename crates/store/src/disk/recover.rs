@@ -2,6 +2,7 @@
 
 use super::record::{HEADER_BYTES, Header};
 use super::{checkpoint, log_name, number_of, state_name};
+use aze_io::Boxed;
 use aze_io::disk::{Dir, DiskError, DiskFile, DiskResult};
 use std::sync::Arc;
 
@@ -37,14 +38,43 @@ pub struct Found {
     pub rotten: u64,
 }
 
+/// Whoever makes something of records.
+pub trait Taker: Send {
+    /// Takes a record; `false` if [`Taker::prepare`] must be called before it is given once more.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    fn take(&mut self, record: &Record<'_>) -> Result<bool, String>;
+
+    /// Does what takes time.
+    fn prepare(&mut self) -> Boxed<'_, DiskResult<()>>;
+}
+
+struct Each<F>(F);
+
+impl<F: FnMut(&Record<'_>) -> Result<(), String> + Send> Taker for Each<F> {
+    fn take(&mut self, record: &Record<'_>) -> Result<bool, String> {
+        (self.0)(record).map(|()| true)
+    }
+
+    fn prepare(&mut self) -> Boxed<'_, DiskResult<()>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// As [`read_for`], for whoever takes each record at once.
+///
+/// # Errors
+/// As there.
+pub async fn read_all(dir: &dyn Dir, each: impl FnMut(&Record<'_>) -> Result<(), String> + Send) -> DiskResult<Found> {
+    read_for(dir, &mut Each(each)).await
+}
+
 /// Gives every record of the newest checkpoint, then of the journals since, to `each`.
 ///
 /// # Errors
 /// What the disk says; damage before the end; what `each` says.
-pub async fn read_all(
-    dir: &dyn Dir,
-    mut each: impl FnMut(Record<'_>) -> Result<(), String> + Send,
-) -> DiskResult<Found> {
+pub async fn read_for(dir: &dyn Dir, each: &mut impl Taker) -> DiskResult<Found> {
     let names = dir.list().await?;
     let newest = names.iter().filter_map(|name| number_of(name, "state-")).max();
     let mut logs: Vec<u64> = names.iter().filter_map(|name| number_of(name, "log-")).collect();
@@ -59,7 +89,7 @@ pub async fn read_all(
         while let Some(raw) = reader.next().await? {
             is_complete = raw.head == checkpoint::END;
             if !is_complete {
-                found.take(&name, raw, true, &mut each)?;
+                found.take(&name, raw, true, each).await?;
             }
         }
         if !is_complete {
@@ -79,7 +109,7 @@ pub async fn read_all(
                 return Err(damaged(&name, reader.at, &why));
             }
             expected = Some(raw.header.position + raw.header.record_bytes());
-            found.take(&name, raw, false, &mut each)?;
+            found.take(&name, raw, false, each).await?;
         }
         let torn = end.size - end.at;
         if torn > 0 && index + 1 < logs.len() && !is_empty(dir, &logs[index + 1..]).await? {
@@ -101,18 +131,15 @@ async fn is_empty(dir: &dyn Dir, logs: &[u64]) -> DiskResult<bool> {
 }
 
 impl Found {
-    fn take(
-        &mut self,
-        name: &str,
-        raw: Raw,
-        in_checkpoint: bool,
-        each: &mut (impl FnMut(Record<'_>) -> Result<(), String> + Send),
-    ) -> DiskResult<()> {
+    async fn take(&mut self, name: &str, raw: Raw, in_checkpoint: bool, each: &mut impl Taker) -> DiskResult<()> {
         self.records += 1;
         self.rotten += u64::from(!raw.is_sound);
         let position = raw.header.position;
         let record = Record { in_checkpoint, position, head: &raw.head, payload: &raw.payload, is_sound: raw.is_sound };
-        each(record).map_err(|why| damaged(name, position, &why))
+        while !each.take(&record).map_err(|why| damaged(name, position, &why))? {
+            each.prepare().await?;
+        }
+        Ok(())
     }
 }
 

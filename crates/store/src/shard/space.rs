@@ -42,6 +42,7 @@ impl ChunkShard {
         if range.is_empty() {
             return Ok(());
         }
+        self.store.room_to_grow()?;
         let (store, mut target) = (self.store.clone(), self.chunks.remove(&(ino, chunk)).unwrap_or_default());
         let before = target.end();
         let done = match zero {
@@ -95,7 +96,10 @@ impl ChunkShard {
 
     /// Chunks of which nothing is stored but zeros, as after a reservation.
     pub fn reserved(&self) -> impl Iterator<Item = (Ino, u64)> {
-        let only_zeros = |chunk: &Chunk| chunk.read(0, chunk.end()).2.iter().all(|sum| *sum == ZERO_BLOCK_SUM);
+        let only_zeros = |chunk: &Chunk| {
+            let sums = chunk.units.iter().flatten().flat_map(|unit| unit.sums.known());
+            sums.into_iter().all(|sum| *sum == ZERO_BLOCK_SUM)
+        };
         self.chunks.iter().filter(move |(_, chunk)| only_zeros(chunk)).map(|(key, _)| *key)
     }
 

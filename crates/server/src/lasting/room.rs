@@ -1,0 +1,234 @@
+//! A volume that is larger than memory: what has not been used for a while goes to the disk, and comes
+//! back when it is wanted. Neither holds up anybody else: no lock is held while the disk works.
+
+use super::Storage;
+use super::image::UNITS_AT_ONCE;
+use crate::dispatch::READERS_PAUSE;
+use crate::state::Server;
+use aze_io::disk::{Dir, DiskResult};
+use aze_proto::{Code, Failure, Ino, Request, ShardId};
+use aze_store::disk::manifest::Manifest;
+use aze_store::disk::segments::Segments;
+use aze_store::{Cold, Disk, Warmed};
+use futures_channel::oneshot;
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Chunks that are looked at under one hold of a shard's lock.
+const SWEEP_CHUNKS: usize = 256;
+
+/// How often a unit is read that does not match its checksums before that is believed.
+const READS_MAX: usize = 3;
+
+/// How often the room on the disk is looked at.
+const LOOK_PERIOD_NS: u64 = 1_000_000_000;
+
+/// Who makes room, and who waits for it.
+#[derive(Default)]
+pub(super) struct Room {
+    is_running: AtomicBool,
+    /// They are told whether there is any hope.
+    waiters: Mutex<Vec<oneshot::Sender<bool>>>,
+    /// The file system has hardly room for the journal.
+    is_low: AtomicBool,
+    looked_ns: AtomicU64,
+    /// Units that were read from the disk.
+    brought_back: AtomicU64,
+}
+
+/// What the journal and checkpoints may need besides: no segment is made of it, and nothing but
+/// removals goes on when the disk has less.
+fn reserve_bytes(storage: &Storage, checkpoint_bytes: u64) -> u64 {
+    storage.checkpoint_bytes.max(checkpoint_bytes) + checkpoint_bytes / 4 * 5 + storage.segment_bytes / 4
+}
+
+/// Opens the segments, and says how much may be in them.
+pub(super) async fn open_disk(storage: &Storage, dir: &Arc<dyn Dir>, manifest: Manifest) -> DiskResult<Arc<Disk>> {
+    let names = dir.list().await?;
+    let there = names.iter().filter(|name| name.starts_with("data-")).count() as u64 * storage.segment_bytes;
+    let share = dir.free_bytes().await?.saturating_sub(reserve_bytes(storage, 0)) / u64::from(storage.shared_by.max(1));
+    let capacity = storage.capacity_bytes.unwrap_or((there + share) / 16 * 15);
+    // What is overwritten stays until the next checkpoint.
+    let bases = capacity.saturating_add(storage.checkpoint_bytes);
+    let segments = Segments::open(dir.clone(), manifest, storage.segment_bytes, bases).await?;
+    Ok(Disk::new(segments, capacity))
+}
+
+impl Server {
+    /// After memory was taken: lets go of some if it gets scarce.
+    pub(crate) fn keep_room(self: &Arc<Self>) {
+        if self.lasting.is_some() && self.store.is_memory_scarce() {
+            self.begin_to_make_room();
+        }
+    }
+
+    fn begin_to_make_room(self: &Arc<Self>) {
+        let Some(lasting) = &self.lasting else { return };
+        if lasting.room.is_running.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let server = self.clone();
+        self.io.spawn(async move {
+            let Some(lasting) = &server.lasting else { return };
+            let before = server.store.memory_used_bytes();
+            let made = server.make_room().await;
+            let is_hopeful = match made {
+                Ok(is_full) => !is_full || server.store.memory_used_bytes() < before,
+                Err(error) => {
+                    lasting.journal.fail(error);
+                    false
+                }
+            };
+            lasting.room.is_running.store(false, Ordering::SeqCst);
+            for waiter in std::mem::take(&mut *lasting.room.waiters.lock()) {
+                // Whoever has given up is no concern.
+                let _ = waiter.send(is_hopeful);
+            }
+        });
+    }
+
+    /// Looks through all shards, twice at most: the second time what was used lately goes, too. Gives
+    /// whether units stay in memory since the disk has no place for them.
+    async fn make_room(self: &Arc<Self>) -> DiskResult<bool> {
+        let mut is_full = false;
+        for all in [false, true] {
+            for cell in self.shards.iter() {
+                let mut from = Some((Ino(0), 0));
+                while let Some(start) = from {
+                    let wanted = self.store.room_wanted_bytes();
+                    if wanted == 0 {
+                        return Ok(false);
+                    }
+                    let limit = wanted.min((UNITS_AT_ONCE * aze_io::slab::BASE_BYTES) as u64);
+                    let swept = cell.data.lock().sweep(start, SWEEP_CHUNKS, limit, all);
+                    from = swept.next;
+                    if swept.dirty.is_empty() {
+                        continue;
+                    }
+                    let (placed, left) = self.store.write_out(swept.dirty).await?;
+                    is_full |= !left.is_empty();
+                    let mut data = cell.data.lock();
+                    for (unit, place) in placed {
+                        data.settle(unit, place, false);
+                    }
+                }
+            }
+            if is_full && self.store.waits_for_checkpoint() {
+                // Places that only the last checkpoint names are free after the next.
+                self.checkpoint_at_once().await;
+            }
+        }
+        Ok(is_full)
+    }
+
+    /// Waits until some memory has been let go of.
+    pub(crate) async fn await_room(self: &Arc<Self>, deadline_ns: u64, full: Failure) -> Result<(), Failure> {
+        let Some(lasting) = &self.lasting else { return Err(full) };
+        let (sender, receiver) = oneshot::channel();
+        lasting.room.waiters.lock().push(sender);
+        self.begin_to_make_room();
+        let left = std::time::Duration::from_nanos(deadline_ns.saturating_sub(self.io.mono_ns()));
+        match self.io.timeout(left, receiver).await {
+            Some(Ok(false)) => Err(full),
+            Some(_) if self.io.mono_ns() < deadline_ns => {
+                // What was let go of may still be held by who reads it.
+                self.io.sleep(READERS_PAUSE).await;
+                Ok(())
+            }
+            _ => Err(Failure::new(Code::TimedOut, format!("{}: memory is full, and its disk is slow", self.who()))),
+        }
+    }
+
+    /// Units of file data that had to be read from the disk.
+    pub fn units_brought_back(&self) -> u64 {
+        self.lasting.as_ref().map_or(0, |lasting| lasting.room.brought_back.load(Ordering::Relaxed))
+    }
+
+    /// Brings units of a chunk back from the disk.
+    pub(crate) async fn bring_back(
+        self: &Arc<Self>,
+        shard: ShardId,
+        (ino, chunk): (Ino, u64),
+        units: &Range<usize>,
+        deadline_ns: u64,
+    ) -> Result<(), Failure> {
+        let Some(cell) = self.shards.get(shard) else { return Ok(()) };
+        let cold = cell.data.lock().cold(ino, chunk, units);
+        let back = cold.iter().map(|cold| self.bring_one_back(shard, cold, deadline_ns));
+        join_all(back).await.into_iter().collect::<Result<(), Failure>>()?;
+        self.keep_room();
+        Ok(())
+    }
+
+    async fn bring_one_back(self: &Arc<Self>, shard: ShardId, cold: &Cold, deadline_ns: u64) -> Result<(), Failure> {
+        let Some(cell) = self.shards.get(shard) else { return Ok(()) };
+        let mut reads = 0;
+        loop {
+            let fetched = self.store.fetch(cold).await;
+            let bytes = fetched.map_err(|why| {
+                let place = self.store.describe(cold);
+                let what = format!("chunk {} of inode {}, {place}", cold.chunk, cold.ino);
+                Failure::new(Code::Corrupt, format!("{what}, on {}: {why}", self.who()))
+            })?;
+            reads += 1;
+            if let Some(lasting) = &self.lasting {
+                lasting.room.brought_back.fetch_add(1, Ordering::Relaxed);
+            }
+            loop {
+                let warmed = cell.data.lock().warm(cold, &bytes, reads >= READS_MAX);
+                match warmed {
+                    Warmed::Done => return Ok(()),
+                    Warmed::Differs => break,
+                    Warmed::NoRoom => {
+                        let detail = format!("{}: memory is full, and so is the disk: remove files", self.who());
+                        self.await_room(deadline_ns, Failure::new(Code::NoSpace, detail)).await?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Looks now and then whether the disk has room for more journal.
+    pub(crate) fn look_at_disk_now_and_then(&self) {
+        let Some(lasting) = &self.lasting else { return };
+        let (now, looked) = (self.io.mono_ns(), lasting.room.looked_ns.load(Ordering::Relaxed));
+        if now < looked + LOOK_PERIOD_NS
+            || lasting.room.looked_ns.compare_exchange(looked, now, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        {
+            return;
+        }
+        let Some(server) = self.me.upgrade() else { return };
+        self.io.spawn(async move {
+            let Some(lasting) = &server.lasting else { return };
+            // What cannot be looked at does not stop anybody; a write that fails does.
+            if let Ok(free) = lasting.dir.free_bytes().await {
+                let last = lasting.checkpoint_bytes.load(Ordering::Relaxed);
+                let reserve = reserve_bytes(&lasting.storage, last).saturating_sub(lasting.journal.bytes());
+                lasting.room.is_low.store(free < reserve, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// Why nothing is taken that only makes the journal longer, if that is so: removals still are.
+    pub(crate) fn disk_is_low(&self, request: &Request) -> Option<Failure> {
+        let adds = matches!(
+            request,
+            Request::Create { .. }
+                | Request::Link { .. }
+                | Request::Write { .. }
+                | Request::Append { .. }
+                | Request::Reserve { .. }
+                | Request::SetXattr { value: Some(_), .. }
+        );
+        let lasting = self.lasting.as_ref().filter(|lasting| adds && lasting.room.is_low.load(Ordering::Relaxed))?;
+        let detail = format!(
+            "{}: the file system of {} is nearly full, and what is left is for removals: make room there",
+            self.who(),
+            lasting.storage.dir
+        );
+        Some(Failure::new(Code::NoSpace, detail))
+    }
+}

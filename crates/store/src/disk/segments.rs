@@ -1,0 +1,212 @@
+//! Segments: files of fixed length that hold units of file data, each in a place of its own.
+//!
+//! Nothing in a segment says what it is: the checkpoint does, and has the checksums of every block. So
+//! data that have changed, or that the disk has written to or read from the wrong place, do not match.
+//! A place is never written to while a checkpoint that may be read names it (`places`).
+
+use super::manifest::{FORMAT, Manifest};
+use super::places::{Places, Slot};
+use aze_io::disk::{Dir, DiskError, DiskResult, FixedFile};
+use aze_io::slab::BASE_BYTES;
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Length of a segment, unless chosen otherwise: short enough for a small disk, and few enough of them
+/// on a large one.
+pub const SEGMENT_BYTES_DEFAULT: u64 = 256 << 20;
+
+/// Bytes that are written or read by one call at most.
+const CALL_BYTES_MAX: usize = 1 << 20;
+
+/// First line of a segment.
+const TITLE: &str = "Azekura: a segment of one server's part of a volume";
+
+/// The file of a segment.
+pub fn segment_name(number: u32) -> String {
+    format!("data-{number:010}")
+}
+
+/// All segments of a server.
+pub struct Segments {
+    dir: Arc<dyn Dir>,
+    manifest: Manifest,
+    volume: AtomicU64,
+    segment_bytes: u64,
+    files: Mutex<BTreeMap<u32, Arc<dyn FixedFile>>>,
+    /// Segments with writes that were not synced.
+    unsynced: Mutex<BTreeSet<u32>>,
+    places: Mutex<Places>,
+    /// Held while a segment is made.
+    making: futures_util::lock::Mutex<()>,
+    failed: Mutex<Option<DiskError>>,
+}
+
+/// The bases of one segment: the first one is its head.
+fn bases_of(segment_bytes: u64) -> u32 {
+    (segment_bytes / BASE_BYTES as u64 - 1) as u32
+}
+
+fn head(manifest: &Manifest, segment_bytes: u64, number: u32) -> Vec<u8> {
+    let Manifest { volume, server, .. } = manifest;
+    format!(
+        "{TITLE}\nformat {FORMAT}\nvolume {volume:016x}\nserver {server}\nsegment {number}\nbytes {segment_bytes}\n"
+    )
+    .into_bytes()
+}
+
+impl Segments {
+    /// Opens the segments in a directory. They may hold `capacity_bytes`; those that are there count.
+    ///
+    /// # Errors
+    /// What the disk says, and a file that is no segment of this server.
+    pub async fn open(
+        dir: Arc<dyn Dir>,
+        manifest: Manifest,
+        segment_bytes: u64,
+        capacity_bytes: u64,
+    ) -> DiskResult<Arc<Segments>> {
+        let mut files = BTreeMap::new();
+        for name in dir.list().await? {
+            let Some(number) = super::number_of(&name, "data-").and_then(|number| u32::try_from(number).ok()) else {
+                continue;
+            };
+            let file = dir.open_fixed(&name).await?;
+            let expected = head(&manifest, segment_bytes, number);
+            let found = file.read_at(0, expected.len()).await?;
+            if found.iter().all(|byte| *byte == 0) {
+                // The power went while it was made: nothing is in it.
+                dir.remove(&name).await?;
+                continue;
+            }
+            if found != expected || file.size().await? != segment_bytes {
+                let (found, expected) = (String::from_utf8_lossy(&found), String::from_utf8_lossy(&expected));
+                let why = format!("{name} begins with {found:?} where {expected:?} is due, in {segment_bytes} bytes");
+                return Err(DiskError::Failed(why));
+            }
+            files.insert(number, file);
+        }
+        let limit = (capacity_bytes / BASE_BYTES as u64).min(u64::from(u32::MAX)) as u32;
+        Ok(Arc::new(Segments {
+            dir,
+            manifest,
+            volume: AtomicU64::new(manifest.volume),
+            segment_bytes,
+            files: Mutex::new(files),
+            unsynced: Mutex::default(),
+            places: Mutex::new(Places::new(limit)),
+            making: futures_util::lock::Mutex::new(()),
+            failed: Mutex::default(),
+        }))
+    }
+
+    /// The number of a volume that is new, before there is any segment.
+    pub fn set_volume(&self, volume: u64) {
+        self.volume.store(volume, Ordering::Relaxed);
+    }
+
+    /// What is free and what is not.
+    pub fn places(&self) -> &Mutex<Places> {
+        &self.places
+    }
+
+    /// Where a place is: its segment, and the offset there.
+    fn find(&self, slot: Slot) -> (u32, u64) {
+        let bases = bases_of(self.segment_bytes);
+        let base = u64::from(slot.base % bases + 1) * BASE_BYTES as u64;
+        (slot.base / bases, base + u64::from(slot.piece) * slot.class.bytes() as u64)
+    }
+
+    /// For people: where a place is.
+    pub fn describe(&self, slot: Slot) -> String {
+        let (number, offset) = self.find(slot);
+        format!("{} at byte {offset}", segment_name(number))
+    }
+
+    async fn file(&self, number: u32) -> DiskResult<Arc<dyn FixedFile>> {
+        let known = self.files.lock().get(&number).cloned();
+        match known {
+            Some(file) => Ok(file),
+            None => Err(DiskError::NotFound(format!("{}: there is no such segment", segment_name(number)))),
+        }
+    }
+
+    /// A segment to be written to: it is made if it is not there.
+    async fn segment(&self, number: u32) -> DiskResult<Arc<dyn FixedFile>> {
+        let _making = self.making.lock().await;
+        if let Ok(file) = self.file(number).await {
+            return Ok(file);
+        }
+        let name = segment_name(number);
+        let file = self.dir.create_fixed(&name, self.segment_bytes).await?;
+        let manifest = Manifest { volume: self.volume.load(Ordering::Relaxed), ..self.manifest };
+        file.write_at(0, head(&manifest, self.segment_bytes, number)).await?;
+        file.sync().await?;
+        self.dir.sync().await?;
+        self.files.lock().insert(number, file.clone());
+        Ok(file)
+    }
+
+    /// Writes units, each to its place; what lies together is written together.
+    ///
+    /// # Errors
+    /// What the disk says; then any of them may have been written.
+    pub async fn write(&self, mut units: Vec<(Slot, Vec<u8>)>) -> DiskResult<()> {
+        units.sort_unstable_by_key(|(slot, _)| *slot);
+        let mut calls: Vec<(u32, u64, Vec<u8>)> = Vec::new();
+        for (slot, bytes) in units {
+            let (number, offset) = self.find(slot);
+            match calls.last_mut() {
+                Some((last, start, gathered))
+                    if *last == number
+                        && *start + gathered.len() as u64 == offset
+                        && gathered.len() + bytes.len() <= CALL_BYTES_MAX =>
+                {
+                    gathered.extend_from_slice(&bytes);
+                }
+                _ => calls.push((number, offset, bytes)),
+            }
+        }
+        let mut writes = Vec::new();
+        for (number, offset, bytes) in calls {
+            let file = self.segment(number).await?;
+            self.unsynced.lock().insert(number);
+            writes.push(async move { file.write_at(offset, bytes).await });
+        }
+        join_all(writes).await.into_iter().collect()
+    }
+
+    /// The first `len` bytes of a place.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub async fn read(&self, slot: Slot, len: usize) -> DiskResult<Vec<u8>> {
+        let (number, offset) = self.find(slot);
+        let bytes = self.file(number).await?.read_at(offset, len).await?;
+        if bytes.len() < len {
+            let why = format!("{}: {} of {len} bytes at {offset}", segment_name(number), bytes.len());
+            return Err(DiskError::Failed(why));
+        }
+        Ok(bytes)
+    }
+
+    /// Makes durable what was written before.
+    ///
+    /// # Errors
+    /// What the disk says. What a disk holds after that cannot be known: it is said again, for ever.
+    pub async fn sync(&self) -> DiskResult<()> {
+        let unsynced = std::mem::take(&mut *self.unsynced.lock());
+        for number in unsynced {
+            let synced = match self.file(number).await {
+                Ok(file) => file.sync().await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = synced {
+                *self.failed.lock() = Some(error);
+            }
+        }
+        self.failed.lock().clone().map_or(Ok(()), Err)
+    }
+}
