@@ -7,9 +7,10 @@ use crate::route::Place;
 use aze_proto::limits::LOCKS_KEPT_MS;
 use aze_proto::message::{LockOutcome, LockSpace, LockSpec};
 use aze_proto::{Code, Failure, Identity, Ino, Reply, Request};
+use futures_channel::oneshot;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -35,6 +36,15 @@ pub(crate) struct LockOwners {
     known: Mutex<BTreeSet<(Ino, LockSpace, u64)>>,
     /// A task says to their homes that this client lives.
     kept: Mutex<bool>,
+    /// Owners of whom a wait ended without an answer, and what may have come of it is being undone.
+    undoing: Mutex<BTreeMap<(Ino, LockSpace, u64), Undoing>>,
+}
+
+/// How many waits of one owner are being undone, and who is told when none is any more.
+#[derive(Default)]
+struct Undoing {
+    waits: usize,
+    told: Vec<oneshot::Sender<()>>,
 }
 
 impl LockOwners {
@@ -48,6 +58,36 @@ impl LockOwners {
 
     fn forget(&self, ino: Ino, space: LockSpace, owner: u64) {
         self.known.lock().remove(&(ino, space, owner));
+    }
+
+    fn begin_undoing(&self, ino: Ino, lock: &LockSpec) {
+        self.undoing.lock().entry((ino, lock.space, lock.owner)).or_default().waits += 1;
+    }
+
+    fn end_undoing(&self, ino: Ino, lock: &LockSpec) {
+        let mut undoing = self.undoing.lock();
+        let key = (ino, lock.space, lock.owner);
+        let Some(of_owner) = undoing.get_mut(&key) else { return };
+        of_owner.waits -= 1;
+        if of_owner.waits == 0 {
+            for sender in undoing.remove(&key).map(|done| done.told).unwrap_or_default() {
+                // Whoever hears of it no more has been interrupted.
+                let _ = sender.send(());
+            }
+        }
+    }
+
+    /// Waits until nothing is undone for the owner of a lock: what he locks from now on must not go with
+    /// it. That takes as long as two requests are tried, at most.
+    async fn all_undone(&self, ino: Ino, lock: &LockSpec) {
+        let told = {
+            let mut undoing = self.undoing.lock();
+            let Some(of_owner) = undoing.get_mut(&(ino, lock.space, lock.owner)) else { return };
+            let (sender, told) = oneshot::channel();
+            of_owner.told.push(sender);
+            told
+        };
+        let _ = told.await;
     }
 }
 
@@ -72,6 +112,7 @@ impl File {
     /// As [`File::test_lock`]; [`Code::Limit`] if the file has too many locks.
     pub async fn try_lock(&self, lock: &LockSpec) -> Result<Locked, Failure> {
         self.check_locks()?;
+        self.core.lock_owners.all_undone(self.ino(), lock).await;
         self.note_owner(lock);
         let request = Request::SetLock { ino: self.ino(), lock: *lock, wait: None };
         let outcome = self.core.ask_lock(&self.who, &request).await?;
@@ -87,12 +128,16 @@ impl File {
     /// wait with its failure; then the range is unlocked.
     pub async fn lock_unless(&self, lock: &LockSpec, stop: impl Future<Output = ()>) -> Result<Locked, Failure> {
         self.check_locks()?;
+        let mut stop = pin!(stop);
+        let undone = pin!(self.core.lock_owners.all_undone(self.ino(), lock));
+        if let Either::Right(_) = select(undone, stop.as_mut()).await {
+            return Ok(Locked::Interrupted);
+        }
         self.note_owner(lock);
         let (ino, wait) = (self.ino(), self.core.new_handle());
         // Made before the request is sent, so that a place in the queue of which nobody heard is given up.
         let mut waiting = Waiting { core: &self.core, who: &self.who, ino, lock: *lock, wait: Some(wait) };
         let request = Request::SetLock { ino, lock: *lock, wait: Some(wait) };
-        let mut stop = pin!(stop);
         match self.core.ask_lock(&self.who, &request).await? {
             LockOutcome::Queued => {}
             outcome => {
@@ -278,12 +323,14 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let Some(wait) = self.wait else { return };
         let (who, ino, lock) = (self.who.clone(), self.ino, self.lock);
+        self.core.lock_owners.begin_undoing(ino, &lock);
         self.core.spawn(|core| async move {
             let cancelled = core.ask_lock(&who, &Request::CancelLock { ino, wait }).await;
             if cancelled == Ok(LockOutcome::Granted) {
                 // Nobody knows that it was granted. If this fails it goes with the open.
                 let _ = core.unlock(&who, ino, lock.space, lock.owner, lock.start, lock.end).await;
             }
+            core.lock_owners.end_undoing(ino, &lock);
         });
     }
 }

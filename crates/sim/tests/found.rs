@@ -215,6 +215,9 @@ const SEEDS: &[(u64, &str)] = &[
     // Later: it died before it could tell the moved directory's home of its new parent, and the other
     // side, which finished the rename, did not either.
     (9143, "a full directory is replaced by a rename whose coordinator died"),
+    // A wait for a lock had ended without an answer. What might have come of it was undone in the
+    // background, and with it went what the same owner had locked in the meantime.
+    (30321, "a lock goes that was granted after a wait without an answer"),
 ];
 
 #[test]
