@@ -1,7 +1,7 @@
 //! `aze restart` on the real program: a server of a volume in directories dies under a mount in use,
 //! and comes back; and `aze down --delete`.
 
-use aze_tests::{Place, wait_until};
+use aze_tests::{Place, make_tree, wait_until};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
@@ -131,4 +131,51 @@ fn directories_are_removed_when_that_is_meant() {
     place.aze(&["down", "--delete", "--yes"]).ok();
     assert!(!place.path("storage/server-0").exists() && !place.path("storage/server-1").exists());
     assert!(place.path("storage/mine").exists(), "what is not the volume's stays");
+}
+
+/// `aze check` of directories: what is well, what has changed, what is in use, and another format.
+#[test]
+fn directories_are_looked_through() {
+    let place = Place::new();
+    let tree = place.path("tree");
+    make_tree(&tree, 30);
+    up(&place, &["--servers", "2"]);
+    place.aze(&["cp", "-r", &tree.display().to_string(), "aze:/tree"]).ok();
+    let marked = place.path("marked");
+    fs::write(&marked, b"a line that is found again".repeat(100)).expect("a file");
+    place.aze(&["cp", &marked.display().to_string(), "aze:/tree/marked"]).ok();
+    let busy = place.aze(&["check", "storage"]);
+    assert!(busy.code == 2 && busy.err.contains("a server uses it"), "{} {}", busy.code, busy.err);
+    place.aze(&["down"]).ok();
+    let well = place.aze(&["check", "storage"]).ok();
+    assert!(well.err.contains("all is well"), "{}", well.err);
+    let alone = place.aze(&["check", "storage/server-1"]);
+    assert!(alone.code == 2 && alone.err.contains("missing: 0"), "{} {}", alone.code, alone.err);
+
+    // One byte of a file changes on the disk, after a start has made a checkpoint of it.
+    up(&place, &["--servers", "2"]);
+    place.aze(&["down"]).ok();
+    let mut changed = 0;
+    for server in ["storage/server-0", "storage/server-1"] {
+        for file in fs::read_dir(place.path(server)).expect("a directory").flatten() {
+            let bytes = fs::read(file.path()).expect("a file");
+            if let Some(at) = bytes.windows(26).position(|words| words == b"a line that is found again") {
+                let file = fs::OpenOptions::new().write(true).open(file.path()).expect("a file");
+                file.write_all_at(&[bytes[at] ^ 1], at as u64).expect("a write");
+                changed += 1;
+            }
+        }
+    }
+    assert_eq!(changed, 1);
+    let found = place.aze(&["check", "storage"]).code(1);
+    assert!(found.out.contains("checksum: /tree/marked"), "{}", found.out);
+    assert_eq!(found.out.lines().count(), 1, "{}", found.out);
+    let found = place.aze(&["check", "--repair", "--json", "storage"]).code(1);
+    assert!(found.out.contains("\"repaired\":[]"), "{}", found.out);
+
+    let manifest = place.path("storage/server-1/volume");
+    let text = fs::read_to_string(&manifest).expect("a manifest");
+    fs::write(&manifest, text.replace("format 2", "format 9")).expect("a manifest");
+    let newer = place.aze(&["check", "storage"]);
+    assert!(newer.code == 2 && newer.err.contains("format 9"), "{} {}", newer.code, newer.err);
 }

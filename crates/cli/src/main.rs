@@ -11,6 +11,7 @@ mod bench_plot;
 mod bench_record;
 mod cat;
 mod change;
+mod check;
 mod checksum;
 mod copy;
 mod copy_workers;
@@ -75,6 +76,7 @@ enum Command {
     Up(up::Args),
     Down(down::Args),
     Restart(restart::Args),
+    Check(check::Args),
     Status(status::Args),
     Mount(mount::Args),
     Umount(mount::UmountArgs),
@@ -142,6 +144,7 @@ fn run(command: Command) -> (&'static str, Outcome<Exit>) {
         Command::Up(args) => ("up", up::run(args)),
         Command::Down(args) => ("down", down::run(&args)),
         Command::Restart(args) => ("restart", restart::run(&args)),
+        Command::Check(args) => ("check", check::run(&args)),
         Command::Status(args) => ("status", status::run(&args)),
         Command::Mount(args) => ("mount", mount::run(&args)),
         Command::Umount(args) => ("umount", mount::run_umount(&args)),

@@ -125,6 +125,16 @@ impl<T: Tables> Shard<T> {
         Ok((Reply::Done, Effects { orphan, ..Effects::default() }))
     }
 
+    /// Inodes of whose links something is under way, as far as this shard knows.
+    pub fn loose_inodes(&self) -> Vec<Ino> {
+        let dropped = self.loose.values().filter_map(|loose| match loose {
+            Loose::Dropped { ino } => Some(*ino),
+            Loose::Made => None,
+        });
+        let announced = self.tables.inodes().filter(|inode| !inode.rare.get().links.is_empty());
+        dropped.chain(announced.map(|inode| inode.attr.ino)).collect()
+    }
+
     /// Forgets what is under way between names and inodes: for a volume of which all servers start
     /// again, and count the names.
     pub fn forget_links(&mut self) {

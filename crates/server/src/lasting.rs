@@ -12,6 +12,7 @@
 //! start, and settle between them what was under way (`resolve`) before the first client is served.
 
 mod again;
+pub(crate) mod check;
 mod checkpoint;
 mod gate;
 mod image;

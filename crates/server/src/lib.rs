@@ -41,6 +41,7 @@ mod wait;
 mod xattr;
 
 pub use aze_store::disk::segments::SEGMENT_BYTES_DEFAULT;
+pub use lasting::check::{Problem, Report, check};
 pub use lasting::{CHECKPOINT_BYTES_DEFAULT, Storage};
 pub use members::start;
 pub use state::{Config, Server};

@@ -446,6 +446,17 @@ impl Store {
         }
     }
 
+    /// Reads what a checkpoint says of a unit.
+    ///
+    /// # Errors
+    /// What the disk says, or that there is no such place.
+    pub async fn fetch_row(&self, row: &Row) -> DiskResult<Vec<u8>> {
+        match (self.disk(), Slot::of(row.slot)) {
+            (Some(disk), Some(slot)) => disk.segments.read(slot, row.sums.len() * BLOCK_BYTES).await,
+            _ => Err(DiskError::NotFound(format!("there is no place {:x}", row.slot))),
+        }
+    }
+
     /// For people: where a unit is.
     pub fn describe(&self, cold: &Cold) -> String {
         self.disk().map_or_else(String::new, |disk| disk.segments.describe(cold.slot))

@@ -171,6 +171,11 @@ impl Image {
         *known = time.max(*known);
     }
 
+    /// Its shards: names, and data.
+    pub(super) fn shards(&mut self) -> impl Iterator<Item = (&mut Shard, &mut ChunkShard)> {
+        self.parts.iter_mut().flatten().map(|part| (&mut part.names, &mut part.data))
+    }
+
     /// The server starts again. No number that was issued in a part of the journal that is lost is
     /// issued again. New names that renames had locked are let go of: nobody will decide for them.
     pub(crate) fn begin_new_life(&mut self) {

@@ -1,0 +1,108 @@
+//! `aze check`: looks through the directories of a volume that is down.
+
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::{show, size};
+use aze_io::real::Runtime;
+use aze_server::Report;
+use std::path::{Path, PathBuf};
+
+/// Look through the directories of a volume that does not run.
+///
+/// Reads what its servers would read at a start, and says what does not fit together: names without
+/// files, files without names, link counts, data without a file or with another checksum. It reads
+/// all data, and changes nothing without --repair. Exit code 0: nothing is wrong, or it has all been
+/// repaired; 1: something was found; 2: it could not look, so that nothing can be said.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  aze check /data/v1               where 'aze up --storage /data/v1' keeps it
+  aze check /data/a /data/b        kept in two directories, or copied from two nodes
+  aze check --repair /data/v1      also set link counts right and drop data without a file")]
+pub struct Args {
+    /// What was given to --storage, or the directories server-N themselves; those of all servers.
+    #[arg(value_name = "DIR", required = true)]
+    dirs: Vec<PathBuf>,
+    /// Set link counts to the number of names, and drop data without a file. Anything else is only said.
+    #[arg(long)]
+    repair: bool,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Outcome<Exit> {
+    let mut dirs = Vec::new();
+    for dir in &args.dirs {
+        dirs.extend(parts(dir)?);
+    }
+    dirs.sort();
+    dirs.dedup();
+    let runtime = Runtime::client();
+    let io = runtime.io();
+    let report = runtime
+        .block_on(aze_server::check(&io, &dirs, args.repair))
+        .map_err(|failure| Trouble::usage(failure.detail))?;
+    if args.json {
+        print_json(&report)
+    } else {
+        print(&report)
+    }
+    Ok(if report.problems.is_empty() { Exit::Done } else { Exit::Some })
+}
+
+/// The directories of servers in `dir`, or that directory itself.
+fn parts(dir: &Path) -> Outcome<Vec<String>> {
+    let failed = |error: &std::io::Error| {
+        let Trouble { text, .. } = Trouble::local(format!("look into {}", dir.display()), error);
+        Trouble::usage(text)
+    };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(|error| failed(&error))? {
+        let path = entry.map_err(|error| failed(&error))?.path();
+        let is_part = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("server-"));
+        if is_part && path.is_dir() {
+            found.push(path.display().to_string());
+        }
+    }
+    if dir.join("volume").exists() {
+        found.push(dir.display().to_string());
+    }
+    if found.is_empty() {
+        let text = format!("{}: neither a server's directory nor one with directories server-N in it", dir.display());
+        return Err(Trouble::usage(text));
+    }
+    Ok(found)
+}
+
+fn print(report: &Report) {
+    for problem in &report.problems {
+        println!("{}: {}", problem.kind, problem.text);
+    }
+    report.repaired.iter().for_each(|text| println!("repaired: {text}"));
+    report.notes.iter().for_each(|text| println!("note: {text}"));
+    let held = format!(
+        "{} and {} with {} of data",
+        show::count(report.files, "file"),
+        show::count(report.directories, "directorie").replace("1 directorie", "1 directory"),
+        size::words(report.bytes)
+    );
+    match report.problems.len() {
+        0 => eprintln!("{held}: all is well"),
+        many => eprintln!("{held}: {} found", show::count(many as u64, "problem")),
+    }
+}
+
+fn print_json(report: &Report) {
+    let problems: Vec<_> = report
+        .problems
+        .iter()
+        .map(|problem| serde_json::json!({ "kind": problem.kind, "text": problem.text }))
+        .collect();
+    let Report { notes, repaired, files, directories, bytes, .. } = report;
+    let value = serde_json::json!({
+        "problems": problems, "notes": notes, "repaired": repaired,
+        "files": files, "directories": directories, "bytes": bytes,
+    });
+    println!("{value}");
+}
