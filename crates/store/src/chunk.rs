@@ -147,7 +147,7 @@ impl Chunk {
         };
         let mut cold = units_of(range).filter(|index| is_cold(*index) && keeps_some(*index));
         if let Some(first) = cold.next() {
-            return Err(Trouble::Cold { units: first..cold.last().unwrap_or(first) + 1 });
+            return Err(Trouble::Cold { units: first..cold.next_back().unwrap_or(first) + 1 });
         }
         let gap = self.end / BASE_BYTES;
         if range.start > self.end && !self.end.is_multiple_of(BLOCK_BYTES) && is_cold(gap) {
@@ -251,7 +251,7 @@ impl Chunk {
         let is_cold = |index: &usize| matches!(self.units.get(*index), Some(Some(unit)) if unit.frame.is_none());
         let mut cold = units_of(&(start..stop)).filter(is_cold);
         if let Some(first) = cold.next() {
-            return Err(first..cold.last().unwrap_or(first) + 1);
+            return Err(first..cold.next_back().unwrap_or(first) + 1);
         }
         let mut parts = Vec::with_capacity(units_of(&(start..stop)).len() + 1);
         let mut sums = Vec::with_capacity((stop - start).div_ceil(BLOCK_BYTES));
