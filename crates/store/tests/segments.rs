@@ -29,7 +29,7 @@ fn what_was_synced_is_in_its_place_after_a_power_cut() {
         let sim = Sim::new(seed, Faults::default());
         let mut rng = sim.rng("segments");
         let classes = [FrameClass::K4, FrameClass::K16, FrameClass::K64];
-        let (mut synced, mut last): (Vec<(Slot, usize)>, Vec<(Slot, usize)>) = Default::default();
+        let (mut synced, mut last) = (Vec::<(Slot, usize)>::new(), Vec::<(Slot, usize)>::new());
         sim.block_on(async {
             let segments = open(&sim, MANIFEST).await.unwrap();
             for round in 0..4 {

@@ -86,8 +86,8 @@ impl Small {
 
     /// Writes it all down.
     fn put(&self, server: u16, servers: u16) {
-        // A server needs so many shards at least.
-        let shards = SHARDS * u32::from(servers);
+        // A server needs so many shards at least, and a volume a power of two of them.
+        let shards = (SHARDS * u32::from(servers)).next_power_of_two();
         let (io, steps) = (self.io.clone(), self.steps.clone());
         self.block(async move {
             let dir = io.open_dir(DIR).await.expect("a directory");
