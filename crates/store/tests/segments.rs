@@ -87,6 +87,27 @@ fn segments_of_others_are_refused() {
 }
 
 #[test]
+fn a_segment_without_its_head_is_dropped_only_if_nothing_is_in_it() {
+    let sim = Sim::new(1, Faults::default());
+    sim.block_on(async {
+        let dir: Arc<dyn Dir> = sim.node(NODE).open_dir(DIR).await.expect("a simulated directory opens");
+        let head = {
+            let segments = open(&sim, MANIFEST).await.unwrap();
+            let slot = segments.places().lock().take(FrameClass::K4).unwrap();
+            segments.write(vec![(slot, unit(1, slot.class))]).await.unwrap();
+            dir.open_fixed(&segment_name(0)).await.unwrap()
+        };
+        head.write_at(0, vec![0; 4096]).await.unwrap();
+        let why = open(&sim, MANIFEST).await.err().expect("what is in it is not thrown away").to_string();
+        assert!(why.contains(&segment_name(0)) && why.contains("no head"), "{why}");
+        dir.create_fixed(&segment_name(0), SEGMENT_BYTES).await.unwrap();
+        open(&sim, MANIFEST).await.expect("the power went while it was made");
+        assert!(!dir.list().await.unwrap().contains(&segment_name(0)));
+    });
+    sim.shutdown();
+}
+
+#[test]
 fn a_full_disk_makes_no_segment_and_a_failed_sync_is_remembered() {
     let sim = Sim::new(1, Faults::default());
     sim.block_on(async {

@@ -52,9 +52,6 @@ impl Server {
         let (number, _) = lasting.journal.rotate().await?;
         let begun = self.store.begin_checkpoint();
         let mut writer = Writer::begin(lasting.dir.clone(), number).await?;
-        let changed = self.directories.changes();
-        let changed = changed.into_iter().map(|(dir, time)| Changed { dir, time });
-        add_server(&mut writer, self.clock.latest(), &self.transactions.committed(), changed).await?;
         let mut left = Vec::new();
         for cell in self.shards.iter() {
             let snapshot = {
@@ -66,6 +63,11 @@ impl Server {
             left.extend(snapshot.add_to(&mut writer, &self.store, settle).await?);
         }
         add_left(&mut writer, left).await?;
+        // After the shards: what was committed before a shard was looked at is in its tables, and nothing
+        // but this list says so to the other side, since the journal before that look is not read again.
+        let changed = self.directories.changes();
+        let changed = changed.into_iter().map(|(dir, time)| Changed { dir, time });
+        add_server(&mut writer, self.clock.latest(), &self.transactions.committed(), changed).await?;
         if let Some(disk) = self.store.disk() {
             let synced = disk.segments().sync().await;
             // What the disk has of them is not known any more.

@@ -57,6 +57,24 @@ fn head(manifest: &Manifest, segment_bytes: u64, number: u32) -> Vec<u8> {
     .into_bytes()
 }
 
+/// Fails if a segment without a head has anything else.
+async fn refuse_damaged(name: &str, file: &dyn FixedFile) -> DiskResult<()> {
+    let size = file.size().await?;
+    let mut at = 0;
+    while at < size {
+        let part = file.read_at(at, CALL_BYTES_MAX).await?;
+        if part.iter().any(|byte| *byte != 0) {
+            let why = format!("{name} has data and no head: it was damaged; restore the file from a copy");
+            return Err(DiskError::Failed(why));
+        }
+        if part.is_empty() {
+            break;
+        }
+        at += part.len() as u64;
+    }
+    Ok(())
+}
+
 impl Segments {
     /// Opens the segments in a directory. They may hold `capacity_bytes`; those that are there count.
     ///
@@ -77,7 +95,9 @@ impl Segments {
             let expected = head(&manifest, segment_bytes, number);
             let found = file.read_at(0, expected.len()).await?;
             if found.iter().all(|byte| *byte == 0) {
-                // The power went while it was made: nothing is in it.
+                // The power went while it was made: nothing is in it, since its head is durable before
+                // anything else is written.
+                refuse_damaged(&name, &*file).await?;
                 dir.remove(&name).await?;
                 continue;
             }
