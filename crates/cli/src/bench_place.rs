@@ -197,7 +197,7 @@ pub fn describe_native(durability: Option<&str>) -> Described {
         }
         Some(_) => ("what was synced", CLOSE_OF_VOLUME, "the file is on the servers' disks"),
     };
-    let cached = "nothing: every operation is answered by a server";
+    let cached = "nothing: a server answers, or its memory is read";
     Described { title: "aze, no mount".into(), cached, durable, close, fsync }
 }
 
