@@ -240,7 +240,15 @@ impl Core {
 
 /// Whether a request is meant for one generation of a file: whoever asks it takes a refusal of that.
 fn states_generation(request: &Request) -> bool {
-    matches!(request, Request::Read { .. } | Request::Write { .. } | Request::Report { .. })
+    matches!(
+        request,
+        Request::Read { .. }
+            | Request::Write { .. }
+            | Request::Report { .. }
+            | Request::Reserve { .. }
+            | Request::Punch { .. }
+            | Request::Seek { .. }
+    )
 }
 
 /// How long an operation goes on asking.

@@ -120,8 +120,8 @@ impl LoggedChunks {
         self.put(ino, generation, chunk, store.stage(ino, chunk, offset, data, sums)?)
     }
 
-    /// As [`ChunkShard::reserve`]; with a chunk size it zeroes. Only what changes bytes is written down: what is reserved is memory
-    /// of this process.
+    /// As [`ChunkShard::reserve`]; with a chunk size it zeroes. Only what changes bytes is written down:
+    /// what is reserved is memory of this process.
     pub(crate) fn reserve(
         &mut self,
         ino: Ino,

@@ -217,6 +217,7 @@ impl Server {
         let adds = matches!(
             request,
             Request::Create { .. }
+                | Request::CreateUnnamed { .. }
                 | Request::Link { .. }
                 | Request::Write { .. }
                 | Request::Append { .. }
