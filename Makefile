@@ -4,7 +4,7 @@ CARGO ?= cargo
 # mold links several times faster than the default linker, and linking is most of a small change.
 export RUSTFLAGS ?= -C link-arg=-fuse-ld=mold
 
-.PHONY: help demo test check build sim-long loom posix-long bench-record fuzz clean
+.PHONY: help demo test check build sim-long loom sanitize posix-long bench-record fuzz clean
 
 help:
 	@echo 'make demo      build, start a volume, mount it, work on it, measure, take it down'
@@ -12,6 +12,7 @@ help:
 	@echo 'make check     formatting and lints'
 	@echo 'make sim-long  50,000 simulated clusters instead of 200'
 	@echo 'make loom      every order of the steps by which processes that share memory wake each other'
+	@echo 'make sanitize  threads and shared memory under a race detector (needs the nightly toolchain)'
 	@echo 'make posix-long  real programs and random operations through mounts, for about an hour'
 	@echo 'make bench-record NAME=x  measures and writes bench/results/DATE-x (on a quiet machine)'
 	@echo 'make fuzz      30 s of hostile bytes for each decoder (needs the nightly toolchain and cargo-fuzz)'
@@ -36,6 +37,9 @@ sim-long:
 
 loom:
 	@scripts/loom
+
+sanitize:
+	@scripts/sanitize
 
 posix-long:
 	@scripts/setup
