@@ -102,6 +102,14 @@ impl DirAttrs {
         }
     }
 
+    /// A directory in this one may be no more.
+    pub(crate) fn forget_in(&self, parent: Ino) {
+        let mut table = self.table.lock();
+        table.known.retain(|_, known| known.attr.parent != parent);
+        // Of those on their way it is not known where they are.
+        table.fetching.values_mut().for_each(|fetching| fetching.is_outdated = true);
+    }
+
     /// Something has happened to the directory that is not followed here.
     pub(crate) fn forget(&self, dir: Ino) {
         let mut table = self.table.lock();
@@ -181,6 +189,18 @@ mod tests {
         let answer = attrs.end(DIR, 0, Some(attr(1, 10)));
         assert_eq!(answer.map(|attr| attr.mtime), Some(Time(30)));
         assert_eq!(attrs.young(DIR, 1, SECOND).map(|aged| aged.attr.mtime), Some(Time(30)));
+    }
+
+    #[test]
+    fn what_is_removed_is_not_answered_from_what_was_known() {
+        let attrs = DirAttrs::default();
+        fetch(&attrs, 0, attr(1, 10));
+        attrs.forget_in(Ino(99));
+        assert!(attrs.young(DIR, 1, SECOND).is_some());
+        attrs.begin(DIR);
+        attrs.forget_in(Ino::ROOT);
+        assert!(attrs.end(DIR, 0, Some(attr(1, 10))).is_some());
+        assert_eq!(attrs.young(DIR, 1, SECOND), None);
     }
 
     #[test]

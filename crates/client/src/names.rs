@@ -211,6 +211,7 @@ impl Core {
         }
         if is_dir {
             self.dirs.forget(parent, name);
+            self.dir_attrs.forget_in(parent);
         }
         done(&request, reply?)
     }
@@ -229,6 +230,9 @@ impl Core {
         self.dirs.forget(to_parent, to_name);
         self.dir_attrs.forget(parent);
         self.dir_attrs.forget(to_parent);
+        // What has moved may be a directory, and so may what had the new name.
+        self.dir_attrs.forget_in(parent);
+        self.dir_attrs.forget_in(to_parent);
         done(&request, reply?)
     }
 

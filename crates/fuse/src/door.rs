@@ -11,6 +11,7 @@ use crate::identity::{self, Callers};
 use crate::journal::Journal;
 use crate::locks::Locks;
 use crate::nameless::Nameless;
+use crate::removed::Removed;
 use crate::reply::Errno;
 use crate::stream::Stream;
 use crate::told::Told;
@@ -44,6 +45,8 @@ pub struct Door {
     pub locks: Locks,
     /// Who opens what has no name any more.
     nameless: Nameless,
+    /// Directories that are no more.
+    pub removed: Removed,
     /// The mount's device.
     pub device: Arc<Device>,
     runtime: Arc<Runtime>,
@@ -65,6 +68,7 @@ impl Door {
             told: Told::default(),
             locks: Locks::default(),
             nameless: Nameless::default(),
+            removed: Removed::default(),
             device,
             client,
             runtime,
@@ -100,18 +104,26 @@ impl Door {
     /// What a name means.
     pub fn lookup_attr(&self, request: &Header, parent: u64, name: &[u8]) -> Result<Aged, Errno> {
         let who = self.callers.who(request);
-        self.serve("lookup in", parent, async {
+        let found = self.serve("lookup in", parent, async {
             let name = translate::name(name)?;
             // A directory's counts and times are gathered only when they are asked for.
             self.client.lookup_within(&who, ino(parent), &name, VALIDITY).await
-        })
+        });
+        found.inspect(|aged| self.removed.tell(&aged.attr))
     }
 
     /// What is known of an inode. The kernel asks for a directory's attributes before every change
     /// in it; what it may keep for that long is good enough for that.
     pub fn attr(&self, request: &Header, target: u64) -> Result<Aged, Errno> {
         let who = self.callers.who(request);
-        self.serve("getattr of", target, self.client.getattr_within(&who, ino(target), VALIDITY))
+        let found = self.serve("getattr of", target, async {
+            match self.client.getattr_within(&who, ino(target), VALIDITY).await {
+                // The kernel asks because a program is still there.
+                Err(gone) if gone.code == Code::Stale => self.removed.attr(ino(target)).map(Aged::from).ok_or(gone),
+                answer => answer,
+            }
+        });
+        found.inspect(|aged| self.removed.tell(&aged.attr))
     }
 
     /// Makes a file of any kind.
@@ -120,6 +132,7 @@ impl Door {
         let made = self.serve("create in", parent, async {
             self.client.create(&who, ino(parent), &translate::name(name)?, new).await
         })?;
+        self.removed.tell(&made.attr);
         Ok(made.attr)
     }
 
@@ -134,7 +147,7 @@ impl Door {
     ) -> Result<Attr, Errno> {
         let who = self.callers.who(request);
         let file = handle.and_then(|handle| self.files.get(handle));
-        self.serve("setattr of", target, async {
+        let changed = self.serve("setattr of", target, async {
             let mut attr = None;
             if let Some(size) = size {
                 attr = Some(self.client.truncate(&who, ino(target), size, file.as_deref()).await?);
@@ -144,7 +157,8 @@ impl Door {
                 Some(attr) => Ok(attr),
                 None => self.client.getattr(&who, ino(target)).await,
             }
-        })
+        });
+        changed.inspect(|attr| self.removed.tell(attr))
     }
 
     /// Opens a file; gives its handle, and how the kernel is to treat it.
@@ -241,8 +255,11 @@ impl Door {
         let answer = self.serve("readdir of", stream.dir.0, async {
             loop {
                 let left = place.validity_left(&self.io, VALIDITY);
-                let Some((entry, next)) = place.peek(&self.client, &self.io, &who, stream.dir, attrs).await? else {
-                    return Ok(());
+                let (entry, next) = match place.peek(&self.client, &self.io, &who, stream.dir, attrs).await {
+                    Ok(Some(found)) => found,
+                    // What has been removed is empty.
+                    Err(gone) if gone.code == Code::Stale => return Ok(()),
+                    end => return end.map(drop),
                 };
                 // Attributes kept elsewhere come on request; an entry that is gone by now is left out.
                 let fetched = if attrs && entry.attr.is_none() {

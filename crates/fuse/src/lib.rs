@@ -18,6 +18,7 @@ mod journal;
 mod locks;
 mod mounting;
 mod nameless;
+mod removed;
 mod reply;
 mod session;
 pub mod signals;

@@ -4,6 +4,7 @@ use crate::abi::{Args, Header, Out};
 use crate::door::{Door, ino};
 use crate::reply::Errno;
 use aze_proto::XattrHow;
+use aze_proto::error::{Code, Failure};
 
 /// Rights of a program of its own. Mounts are `nosuid`, so that it would have no effect; and the kernel
 /// asks for it before writes, which must not cost a question to the servers.
@@ -43,17 +44,32 @@ pub fn get(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> R
         return Err(Errno(libc::ENODATA));
     }
     let who = door.callers.who(header);
-    let value = door.serve("getxattr of", header.node, door.client.get_xattr(&who, ino(header.node), name))?;
-    answer(out, size, &value)
+    let value = door.serve("getxattr of", header.node, async {
+        let value = door.client.get_xattr(&who, ino(header.node), name).await;
+        unless_removed(door, header, value.map(Some), None)
+    })?;
+    // The kernel looks for access control lists of a directory that is removed, too.
+    answer(out, size, &value.ok_or(Errno(libc::ENODATA))?)
 }
 
 /// Gives the names, each with a NUL at its end.
 pub fn list(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Result<(), Errno> {
     let size = args.u32()?;
     let who = door.callers.who(header);
-    let names = door.serve("listxattr of", header.node, door.client.list_xattr(&who, ino(header.node)))?;
+    let names = door.serve("listxattr of", header.node, async {
+        let names = door.client.list_xattr(&who, ino(header.node)).await;
+        unless_removed(door, header, names, Vec::new())
+    })?;
     let list: Vec<u8> = names.iter().flat_map(|name| name.iter().copied().chain([0])).collect();
     answer(out, size, &list)
+}
+
+/// What is answered; `none` for a directory that was removed while a program is there.
+fn unless_removed<T>(door: &Door, header: &Header, answer: Result<T, Failure>, none: T) -> Result<T, Failure> {
+    match answer {
+        Err(gone) if gone.code == Code::Stale && door.removed.attr(ino(header.node)).is_some() => Ok(none),
+        answer => answer,
+    }
 }
 
 /// Without room the caller wants to know how much it takes.
