@@ -7,11 +7,13 @@ use crate::client::unexpected;
 use crate::file::File;
 use crate::flight::FLIGHT_BYTES_MAX;
 use crate::inodes::ReportNow;
+use crate::lent::take_lent;
 use crate::route::{Knowing, Place, Question};
 use aze_proto::limits::{DAMAGED_TRIES_MAX, FILE_BYTES_MAX};
 use aze_proto::place::{Span, spans};
 use aze_proto::sum::{block_sum, piece_sums, pieces};
 use aze_proto::{Attr, Code, Failure, Refusal, Reply, Request, ServerIndex};
+use aze_rpc::Answer;
 use futures_util::StreamExt;
 use futures_util::future::{OptionFuture, join};
 use futures_util::stream::FuturesUnordered;
@@ -104,7 +106,7 @@ impl File {
             sums: piece_sums(u64::from(span.offset), data),
         };
         let _permit = self.core.fly(data.len()).await?;
-        match until_sound(|| self.ask_chunk(attr, span.chunk, &request, data)).await?.0 {
+        match until_sound(|| self.ask_chunk(attr, span.chunk, &request, data)).await?.reply {
             Reply::Written { attr } => {
                 if let Some(attr) = attr {
                     self.inode.learn(&attr);
@@ -115,18 +117,11 @@ impl File {
         }
     }
 
-    async fn ask_chunk(
-        &self,
-        attr: &Attr,
-        chunk: u64,
-        request: &Request,
-        payload: &[u8],
-    ) -> Result<(Reply, Vec<u8>), Failure> {
+    async fn ask_chunk(&self, attr: &Attr, chunk: u64, request: &Request, payload: &[u8]) -> Result<Answer, Failure> {
         let shard = self.core.routes.read().map.chunk_shard(attr, chunk);
         let question =
             Question { who: &self.who, place: Place::Shard(shard), knowing: Knowing::Latest, request, payload };
-        let answer = self.core.ask_question(question).await?;
-        Ok((answer.reply, answer.payload))
+        self.core.ask_question(question).await
     }
 
     /// Tells the home what was or will be written beyond chunk 0.
@@ -231,11 +226,16 @@ impl File {
         let _permit = self.core.fly(len).await?;
         // Further looks tell what was damaged on the way from what is damaged in the store.
         for _ in 0..DAMAGED_TRIES_MAX {
-            let (reply, bytes) = self.ask_chunk(attr, chunk, &request, &[]).await?;
+            let Answer { reply, payload, lent, .. } = self.ask_chunk(attr, chunk, &request, &[]).await?;
             let Reply::Data { start, sums, size } = reply else {
                 return Err(unexpected(&request, &reply));
             };
-            if start <= offset && take_sound(part, offset as usize, start as usize, &bytes, &sums) {
+            let (at, from) = (offset as usize, start as usize);
+            let sound = match lent {
+                Some(loan) => take_lent(part, at, from, &*loan, &sums),
+                None => take_sound(part, at, from, &payload, &sums),
+            };
+            if start <= offset && sound {
                 return Ok(size);
             }
         }

@@ -18,6 +18,7 @@ mod file;
 mod find;
 mod flight;
 mod inodes;
+mod lent;
 mod list;
 mod locks;
 mod names;

@@ -13,12 +13,14 @@ pub mod slab;
 pub mod slate;
 mod transport;
 
+pub use real::Loan;
 pub use transport::Transport;
 
 use disk::{Dir, DiskResult};
 use slate::SharedWords;
 use std::fmt;
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -104,13 +106,31 @@ impl std::error::Error for NetError {}
 
 /// One message as it came off the wire: two byte strings with their lengths kept apart,
 /// so that bulk data lands in a buffer of its own.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Frame {
     /// Header and body, as `proto` encoded them.
     pub head: Vec<u8>,
     /// Bulk data; empty for most messages.
     pub payload: Vec<u8>,
+    /// Where the bulk data are, if they were lent and are not in `payload`.
+    pub lent: Option<Arc<Loan>>,
 }
+
+impl Frame {
+    /// Length of the bulk data, wherever they are.
+    pub fn payload_bytes(&self) -> usize {
+        self.lent.as_ref().map_or(self.payload.len(), |loan| loan.len())
+    }
+}
+
+impl PartialEq for Frame {
+    fn eq(&self, other: &Frame) -> bool {
+        let lent = |frame: &Frame| frame.lent.as_ref().map(Arc::as_ptr);
+        (&self.head, &self.payload, lent(self)) == (&other.head, &other.payload, lent(other))
+    }
+}
+
+impl Eq for Frame {}
 
 /// The largest frame a connection accepts, in bytes; a larger one ends the connection
 /// before any memory is set aside for it.
@@ -154,6 +174,21 @@ pub trait Connection: Send + Sync {
     /// [`NetError::Closed`] when the connection has ended; [`NetError::Limit`] when more than
     /// [`SEND_QUEUE_BYTES_MAX`] bytes wait to be taken by the peer (the connection is then closed).
     fn send(&self, head: &[u8], payload: &[&[u8]]) -> Result<(), NetError>;
+
+    /// As [`Connection::send`], where `payload` is known to lie in frames of a slab, which are in `held`
+    /// again: a peer that can read that memory may be told where they are instead, and they are kept for it.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    fn send_held(
+        &self,
+        head: &[u8],
+        payload: &[&[u8]],
+        held: &[(Arc<slab::Frame>, Range<usize>)],
+    ) -> Result<(), NetError> {
+        let _ = held;
+        self.send(head, payload)
+    }
 
     /// Closes both directions; the handler's `on_close` follows on both ends. Idempotent.
     fn close(&self);
@@ -233,6 +268,10 @@ pub trait World: Send + Sync {
     /// So many words, all zero, which other processes of this node can be let read; `None` if the
     /// system has none to give.
     fn share(&self, words: usize) -> Option<SharedWords>;
+    /// From now on others on the same node may read this slab, where the world has such.
+    fn lend(&self, slab: &Arc<slab::Slab>) {
+        let _ = slab;
+    }
     /// Opens a directory of this node for lasting storage; it is made if it is not there.
     fn open_dir<'a>(&'a self, path: &'a str) -> Boxed<'a, DiskResult<Arc<dyn Dir>>>;
 }
@@ -312,6 +351,11 @@ impl Io {
     /// See [`World::share`].
     pub fn share(&self, words: usize) -> Option<SharedWords> {
         self.0.share(words)
+    }
+
+    /// See [`World::lend`].
+    pub fn lend(&self, slab: &Arc<slab::Slab>) {
+        self.0.lend(slab);
     }
 
     /// See [`World::open_dir`].

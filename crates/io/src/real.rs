@@ -30,9 +30,11 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 
 pub use conn::READ_PAUSE_BYTES;
+pub use shm::loan::Loan;
 pub use shm::{RING_BYTES, SHM_CONNECTIONS_MAX};
 
 use crate::disk::{Dir, DiskResult};
+use crate::slab::Slab;
 use crate::slate::SharedWords;
 use crate::{Acceptor, Addr, Boxed, Connection, Handler, Io, Listener, NetError, Task, TimerId, World};
 use drive::Lead;
@@ -196,6 +198,10 @@ impl World for Runtime {
 
     fn share(&self, words: usize) -> Option<SharedWords> {
         shm::shared::share(words)
+    }
+
+    fn lend(&self, slab: &Arc<Slab>) {
+        self.reactor.lend(slab);
     }
 
     fn open_dir<'a>(&'a self, path: &'a str) -> Boxed<'a, DiskResult<Arc<dyn Dir>>> {

@@ -2,8 +2,7 @@
 //!
 //! It alone knows where the bytes of a frame lie, how frames are cut from larger ones and
 //! which were used last. What is kept in them it does not know. The region is a memory file
-//! mapped shared, so that it can be lent to other processes later; whoever does that must
-//! keep them from writing to frames that are owned here.
+//! mapped shared, so that it can be lent to other processes, which may only read it.
 
 mod ahead;
 mod pool;
@@ -14,7 +13,8 @@ mod tests;
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock, Weak};
 
 use ahead::Ahead;
 use pool::{Place, Pool};
@@ -92,6 +92,8 @@ pub struct Slab {
     bases: u32,
     pool: Pool,
     ahead: Arc<Ahead>,
+    /// May give back frames that are held for others, when memory is short.
+    short: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Slab {
@@ -125,7 +127,7 @@ impl Slab {
         }
         let region = Arc::new(Region::new((bases * times) as usize * BASE_BYTES)?);
         let ahead = Arc::new(Ahead::new(region.clone(), u64::from(bases) * BASE_BYTES as u64));
-        Ok(Arc::new(Slab { region, bases, pool: Pool::new(bases * times), ahead }))
+        Ok(Arc::new(Slab { region, bases, pool: Pool::new(bases * times), ahead, short: OnceLock::new() }))
     }
 
     /// From now on no more than the capacity is given out. What is allocated beyond it stays, and is
@@ -138,7 +140,10 @@ impl Slab {
     /// memory freed last. The bytes are whatever the frame's last owner left in them, not
     /// zeros: the caller overwrites all it will read.
     pub fn allocate(self: &Arc<Self>, class: FrameClass) -> Option<Frame> {
-        let place = self.pool.allocate(class)?;
+        let place = self.pool.allocate(class).or_else(|| {
+            self.reclaim();
+            self.pool.allocate(class)
+        })?;
         if place.is_fresh {
             self.ahead.advance(u64::from(place.base + 1) * BASE_BYTES as u64);
         }
@@ -151,8 +156,31 @@ impl Slab {
     }
 
     /// Bytes in frames that are owned now; exact while no other thread allocates or frees.
+    /// What others have given back may count until [`Slab::reclaim`], unless memory is short.
     pub fn used_bytes(&self) -> u64 {
+        let used = self.pool.used_bytes();
+        if used + BASE_BYTES as u64 <= self.capacity_bytes() {
+            return used;
+        }
+        self.reclaim();
         self.pool.used_bytes()
+    }
+
+    /// Has `reclaim` called when memory is short. Only the first call counts.
+    pub(crate) fn when_short(&self, reclaim: Box<dyn Fn() + Send + Sync>) {
+        drop(self.short.set(reclaim));
+    }
+
+    /// Takes back what was held for others and has been given back by them.
+    pub fn reclaim(&self) {
+        if let Some(reclaim) = self.short.get() {
+            reclaim();
+        }
+    }
+
+    /// A file by which another process can read the region, and can do nothing else with it.
+    pub(crate) fn reader(&self) -> io::Result<OwnedFd> {
+        self.region.reader()
     }
 
     /// Bytes from the region's beginning that have been allocated once or faulted in ahead:
@@ -202,6 +230,11 @@ impl Frame {
     /// Its size as a class.
     pub fn class(&self) -> FrameClass {
         self.class
+    }
+
+    /// Whether it belongs to this slab.
+    pub(crate) fn is_of(&self, slab: &Weak<Slab>) -> bool {
+        std::ptr::eq(Arc::as_ptr(&self.slab), slab.as_ptr())
     }
 
     /// Where in the slab it lies, in bytes.

@@ -6,7 +6,7 @@ use crate::Target;
 use crate::calls::News;
 use crate::link::{Channel, Core};
 use crate::sequences::{Sequences, Ticket};
-use aze_io::{Io, Transport};
+use aze_io::{Io, Loan, Transport};
 use aze_proto::frame::{self, HEADER_BYTES, Header, Kind};
 use aze_proto::handshake::Secret;
 use aze_proto::limits::{HEAD_BYTES_MAX, PAYLOAD_BYTES_MAX};
@@ -66,7 +66,7 @@ pub struct Ask<'a> {
 }
 
 /// What a server said.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Answer {
     /// With what the server knows of map and names, and its time.
     pub header: Header,
@@ -74,6 +74,8 @@ pub struct Answer {
     pub reply: Reply,
     /// Bulk data, whose checksums are in the reply: whoever uses them compares.
     pub payload: Vec<u8>,
+    /// Where they are, if they were lent and are not in `payload`: only what a read asks for is.
+    pub lent: Option<Arc<Loan>>,
 }
 
 /// What a caller has done so far.

@@ -467,17 +467,19 @@ impl Handler for LinkHandler {
 
 impl LinkHandler {
     fn take_reply(&self, key: Option<&FrameKey>, frame: Frame) -> Result<(), Failure> {
-        let (header, body) = match frame::open(&frame.head, frame.payload.len(), key) {
+        let (header, body) = match frame::open(&frame.head, frame.payload_bytes(), key) {
             Ok(opened) => opened,
             // A step of the handshake that the network delivers late or twice is no harm.
             Err(malformed) => {
-                return open_step(&frame.head, frame.payload.len(), None).map(|_| ()).map_err(|_| malformed.into());
+                return open_step(&frame.head, frame.payload_bytes(), None).map(|_| ()).map_err(|_| malformed.into());
             }
         };
         let call = header.call;
         let time = header.time;
         let answer = match header.kind {
-            Kind::Reply => Ok(Answer { reply: Reply::from_bytes(body)?, header, payload: frame.payload }),
+            Kind::Reply => {
+                Ok(Answer { reply: Reply::from_bytes(body)?, header, payload: frame.payload, lent: frame.lent })
+            }
             Kind::Failure => Err(Failure::from_bytes(body)?),
             Kind::Handshake => return Ok(()),
             Kind::Request => {
@@ -532,17 +534,17 @@ impl LinkHandler {
 /// What a frame means during the handshake.
 fn next_step(greeting: &mut Greeting, local: bool, frame: &Frame) -> Result<Next, Failure> {
     let key = greeting.keys().filter(|_| !local).map(|keys| keys.server);
-    let malformed = match open_step(&frame.head, frame.payload.len(), key.as_ref()) {
+    let malformed = match open_step(&frame.head, frame.payload_bytes(), key.as_ref()) {
         Ok(step) => return greeting.take(&step),
         Err(malformed) => malformed,
     };
-    if let Ok((header, body)) = frame::open(&frame.head, frame.payload.len(), Some(&greeting.refusal_key()))
+    if let Ok((header, body)) = frame::open(&frame.head, frame.payload_bytes(), Some(&greeting.refusal_key()))
         && header.kind == Kind::Failure
     {
         return Err(Failure::from_bytes(body)?);
     }
     // The challenge a second time: it has no key, unlike what follows it.
-    match open_step(&frame.head, frame.payload.len(), None) {
+    match open_step(&frame.head, frame.payload_bytes(), None) {
         Ok(Step::Challenge { .. }) => Ok(Next::Nothing),
         _ => Err(malformed.into()),
     }

@@ -4,8 +4,7 @@
 
 use crate::handshake::{Challenged, Keys, Knock, Turned, open_step, seal_step};
 use crate::{HANDSHAKE_TIME_MAX, LIMITS_AFTER_HANDSHAKE};
-use aze_io::slate;
-use aze_io::{Acceptor, Addr, Connection, Credentials, Frame, Handler, Io, Listener, NetError};
+use aze_io::{Acceptor, Addr, Connection, Credentials, Frame, Handler, Io, Listener, NetError, slab, slate};
 use aze_proto::frame::{self, FrameKey, Header, Kind};
 use aze_proto::handshake::{Secret, Step};
 use aze_proto::limits::{HEAD_BYTES_MAX, PAYLOAD_BYTES_MAX};
@@ -13,6 +12,7 @@ use aze_proto::message::Envelope;
 use aze_proto::wire::{Malformed, Wire};
 use aze_proto::{Code, Failure, Identity, MapEpoch, NamespaceEpoch, Reply, Request, SessionId, Time};
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 /// What answers requests.
@@ -90,28 +90,50 @@ impl Responder {
     /// Sends the answer; `payload` goes with successful ones only. Never blocks. If the
     /// connection has ended meanwhile the answer is dropped: the sender asks again over a new one.
     pub fn send(self, context: ReplyContext, result: Result<Reply, Failure>, payload: &[&[u8]]) {
+        self.send_held(context, result, payload, &[]);
+    }
+
+    /// As [`Responder::send`], with a payload that lies in frames: see [`Connection::send_held`].
+    pub fn send_held(
+        self,
+        context: ReplyContext,
+        result: Result<Reply, Failure>,
+        payload: &[&[u8]],
+        held: &[(Arc<slab::Frame>, Range<usize>)],
+    ) {
         let fits = |body: &[u8]| body.len() <= HEAD_BYTES_MAX as usize - frame::HEADER_BYTES;
         let payload_bytes: usize = payload.iter().map(|part| part.len()).sum();
         let too_long =
             || Failure::new(Code::Internal, "a server made an answer that is longer than the limit of a frame");
         match result.map(|reply| reply.to_bytes()) {
             Ok(body) if fits(&body) && payload_bytes <= PAYLOAD_BYTES_MAX as usize => {
-                self.send_body(context, Kind::Reply, &body, payload, payload_bytes);
+                self.send_body(context, Kind::Reply, &body, payload_bytes, |head| {
+                    self.conn.send_held(head, payload, held)
+                });
             }
-            Ok(_) => self.send_body(context, Kind::Failure, &too_long().to_bytes(), &[], 0),
+            Ok(_) => {
+                self.send_body(context, Kind::Failure, &too_long().to_bytes(), 0, |head| self.conn.send(head, &[]))
+            }
             Err(failure) => {
                 let body = Some(failure.to_bytes()).filter(|body| fits(body)).unwrap_or_else(|| too_long().to_bytes());
-                self.send_body(context, Kind::Failure, &body, &[], 0);
+                self.send_body(context, Kind::Failure, &body, 0, |head| self.conn.send(head, &[]));
             }
         }
     }
 
-    fn send_body(&self, context: ReplyContext, kind: Kind, body: &[u8], payload: &[&[u8]], payload_bytes: usize) {
+    fn send_body(
+        &self,
+        context: ReplyContext,
+        kind: Kind,
+        body: &[u8],
+        payload_bytes: usize,
+        send: impl FnOnce(&[u8]) -> Result<(), NetError>,
+    ) {
         let ReplyContext { map_epoch, namespace_epoch, time } = context;
         let header = Header { map_epoch, namespace_epoch, time, ..Header::new(kind, self.call) };
         let head = frame::seal(&header, body, payload_bytes, self.key.as_ref());
         // An error means that the connection has ended, which its handler is told.
-        let _ = self.conn.send(&head, payload);
+        let _ = send(&head);
     }
 }
 

@@ -107,7 +107,7 @@ impl Server {
         let mut held = held.map_err(|error| self.data_stop(error, cell.id, ino))?;
         if let Some(responder) = work.responder.take() {
             let reply = Reply::Data { start: held.start, sums: std::mem::take(&mut held.sums), size };
-            responder.send(self.reply_context(), Ok(reply), &held.parts());
+            responder.send_held(self.reply_context(), Ok(reply), &held.parts(), &held.frames());
         }
         Ok(Output::Sent)
     }

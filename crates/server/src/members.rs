@@ -56,6 +56,7 @@ pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr], u64))
         slab.fault_ahead(config.fault_ahead_bytes)
             .map_err(|why| Failure::new(Code::NoSpace, format!("faulting in memory ahead of its use: {why}")))?;
     }
+    io.lend(&slab);
     let store = Store::new(slab.clone());
     let mut kept = None;
     let lasting = match &config.storage {

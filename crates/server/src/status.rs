@@ -144,6 +144,7 @@ impl Server {
 
     pub(crate) fn space(&self) -> Reply {
         let inodes = self.shards.iter().map(|cell| cell.names.lock().shard.inodes()).sum();
+        self.store.settle();
         Reply::Space { capacity_bytes: self.store.capacity_bytes(), used_bytes: self.store.used_bytes(), inodes }
     }
 
@@ -157,6 +158,7 @@ impl Server {
             entries += names.shard.entries();
             opens += names.opens.values().map(|holders| holders.len() as u64).sum::<u64>();
         }
+        self.store.settle();
         ServerStatus {
             index: self.slot(),
             host: self.config.host.clone(),

@@ -85,6 +85,13 @@ impl Part {
             Part::Hole(len) => &ZEROS[..*len],
         }
     }
+
+    pub(crate) fn frame(&self) -> Option<(Arc<Frame>, Range<usize>)> {
+        match self {
+            Part::Stored(frame, range) => Some((frame.clone(), range.clone())),
+            Part::Hole(_) => None,
+        }
+    }
 }
 
 /// What a read gives: its start, the bytes and the blocks' checksums.

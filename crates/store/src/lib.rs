@@ -73,6 +73,11 @@ impl Store {
         self.slab.used_bytes()
     }
 
+    /// Has them counted exactly: without what readers have given back just now.
+    pub fn settle(&self) {
+        self.slab.reclaim();
+    }
+
     /// Bytes of memory that the system has given so far.
     pub fn touched_bytes(&self) -> u64 {
         self.slab.touched_bytes()

@@ -7,11 +7,13 @@ pub use space::SeekFrom;
 
 use crate::chunk::{Chunk, Part, Trouble};
 use crate::{Staged, Store, StoreError};
+use aze_io::slab::Frame;
 use aze_proto::ids::{Generation, Ino, Sequence, SessionId, Time};
 use aze_proto::limits::CHUNK_BITS_MAX;
 use aze_proto::retry::{RetryTable, Verdict};
 use aze_proto::{Failure, Reply, sum};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What a read found, pointing into the store's memory.
@@ -39,6 +41,12 @@ impl Held {
     /// The bytes, in order.
     pub fn parts(&self) -> Vec<&[u8]> {
         self.parts.iter().map(Part::bytes).collect()
+    }
+
+    /// The frames that the bytes lie in, in order; nothing if some are holes, which lie in none.
+    pub fn frames(&self) -> Vec<(Arc<Frame>, Range<usize>)> {
+        let frames: Option<Vec<_>> = self.parts.iter().map(Part::frame).collect();
+        frames.unwrap_or_default()
     }
 }
 

@@ -7,11 +7,11 @@ use aze_proto::sum::piece_sums;
 use aze_proto::{Attr, Change, Code, Failure, FileKind, Ino, Reply, Request};
 use std::sync::Arc;
 
-fn data(bytes: &[u8]) -> Said {
+pub fn data(bytes: &[u8]) -> Said {
     (Ok(Reply::Data { start: 0, sums: piece_sums(0, bytes), size: Some(bytes.len() as u64) }), bytes.to_vec())
 }
 
-fn damaged(bytes: &[u8]) -> Said {
+pub fn damaged(bytes: &[u8]) -> Said {
     let (reply, mut bytes) = data(bytes);
     bytes[3] ^= 1;
     (reply, bytes)

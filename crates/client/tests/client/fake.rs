@@ -2,6 +2,7 @@
 
 use aze_client::{Access, Client, Config, File};
 use aze_io::sim::{Faults, Sim};
+use aze_io::slab::{BASE_BYTES, FrameClass, Slab};
 use aze_io::{Addr, Listener};
 use aze_proto::frame::Header;
 use aze_proto::handshake::Secret;
@@ -30,10 +31,28 @@ pub struct Fake {
     _listener: Box<dyn Listener>,
 }
 
-struct Scripted {
+pub struct Scripted {
     map: Mutex<ShardMap>,
     asked: Mutex<Vec<(Header, Request)>>,
     script: Mutex<Option<Script>>,
+    /// Where payloads are put, to be lent.
+    slab: Option<Arc<Slab>>,
+}
+
+impl Scripted {
+    pub fn new(
+        map: ShardMap,
+        slab: Option<Arc<Slab>>,
+        script: impl FnMut(&Header, &Request, &[u8]) -> Said + Send + 'static,
+    ) -> Arc<Scripted> {
+        let script = Mutex::new(Some(Box::new(script) as Script));
+        Arc::new(Scripted { map: Mutex::new(map), asked: Mutex::default(), script, slab })
+    }
+
+    /// What was asked since the last time.
+    pub fn asked(&self) -> Vec<(Header, Request)> {
+        std::mem::take(&mut *self.asked.lock())
+    }
 }
 
 impl Service for Scripted {
@@ -45,7 +64,14 @@ impl Service for Scripted {
             _ => (self.script.lock().as_mut().expect("the test says what to say"))(&header, &request, &payload),
         };
         self.asked.lock().push((header, request));
-        responder.send(ReplyContext::default(), said, &[&bytes]);
+        let held = self.slab.iter().flat_map(|slab| {
+            bytes.chunks(BASE_BYTES).map(|piece| {
+                let mut frame = slab.allocate(FrameClass::K64).expect("there is room");
+                frame.bytes_mut()[..piece.len()].copy_from_slice(piece);
+                (Arc::new(frame), 0..piece.len())
+            })
+        });
+        responder.send_held(ReplyContext::default(), said, &[&bytes], &held.collect::<Vec<_>>());
     }
 
     fn session_opened(&self, _who: &Arc<Proven>) {}
@@ -60,28 +86,14 @@ impl Service for Scripted {
 impl Fake {
     pub fn new(script: impl FnMut(&Header, &Request, &[u8]) -> Said + Send + 'static) -> Fake {
         let sim = Sim::new(1, Faults::default());
-        let service = Arc::new(Scripted {
-            map: Mutex::new(map(1)),
-            asked: Mutex::default(),
-            script: Mutex::new(Some(Box::new(script))),
-        });
+        let service = Scripted::new(map(1, ADDRESS), None, script);
         let config = ServeConfig { secret: Secret([1; 32]), volume: "v".into(), uid: 0, slate: None };
         let listener = serve(&sim.node("s0"), &Addr::Tcp("s0".into(), 7), &config, service.clone()).unwrap();
         Fake { sim, service, _listener: listener }
     }
 
     pub async fn connect(&self) -> Arc<Client> {
-        let config = Config {
-            volume: "v".into(),
-            secret: Secret([1; 32]),
-            seeds: vec![("s0".into(), vec![Addr::Tcp("s0".into(), 7)])],
-            host: "c".into(),
-            job: "job".into(),
-            deadline: Duration::from_secs(10),
-            transport: aze_io::Transport::Auto,
-            durability: aze_proto::message::Durability::None,
-        };
-        let client = Client::connect(self.sim.node("c"), config).await.unwrap();
+        let client = Client::connect(self.sim.node("c"), config("c", Addr::Tcp("s0".into(), 7))).await.unwrap();
         self.service.asked.lock().clear();
         client
     }
@@ -94,12 +106,12 @@ impl Fake {
     }
 
     pub fn set_map_epoch(&self, epoch: u32) {
-        *self.service.map.lock() = map(epoch);
+        *self.service.map.lock() = map(epoch, ADDRESS);
     }
 
     /// What was asked since the last time.
     pub fn asked(&self) -> Vec<(Header, Request)> {
-        std::mem::take(&mut *self.service.asked.lock())
+        self.service.asked()
     }
 
     /// The names of what was asked since the last time.
@@ -151,9 +163,27 @@ pub fn attributes(attr: Attr) -> Said {
     say(Reply::Attributes { attr })
 }
 
-fn map(epoch: u32) -> ShardMap {
+/// A client's, of which the only server is at `addr`.
+pub fn config(host: &str, addr: Addr) -> Config {
+    Config {
+        volume: "v".into(),
+        secret: Secret([1; 32]),
+        seeds: vec![("s0".into(), vec![addr])],
+        host: host.into(),
+        job: "job".into(),
+        deadline: Duration::from_secs(10),
+        transport: aze_io::Transport::Auto,
+        durability: aze_proto::message::Durability::None,
+    }
+}
+
+/// Where the simulated one is.
+const ADDRESS: &str = "tcp:s0:7";
+
+/// One server has everything.
+pub fn map(epoch: u32, address: &str) -> ShardMap {
     let info = ServerInfo {
-        addresses: vec!["tcp:s0:7".into()],
+        addresses: vec![address.into()],
         host: "s0".into(),
         incarnation: Incarnation(0),
         since: MapEpoch(0),

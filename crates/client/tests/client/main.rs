@@ -3,4 +3,5 @@
 
 mod answers;
 mod fake;
+mod lent;
 mod refusals;

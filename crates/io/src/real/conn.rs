@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
@@ -15,10 +16,12 @@ use parking_lot::Mutex;
 use super::decode::{Decoder, PREFIX_BYTES, prefix};
 use super::reactor::{Reactor, Source, Work};
 use super::shm::bells::Bells;
+use super::shm::loan::LEND_BYTES_MIN;
 use super::shm::ring::{Consumer, Producer};
 use super::shm::upgrade::{self, Knock, Opened};
 use super::shm::{self, Shm};
 use super::sys;
+use crate::slab;
 use crate::slate::{self, SharedWords};
 use crate::{Connection, FrameLimits, Handler, LIMITS_BEFORE_HANDSHAKE, NetError, Peer, SEND_QUEUE_BYTES_MAX};
 
@@ -250,11 +253,19 @@ impl Conn {
     /// The other end of the shared memory has rung, or it is time to look.
     pub(super) fn on_bell(self: &Arc<Self>) {
         let Some(ring) = self.ring.get() else { return };
+        ring.shm.reclaim();
         if self.waiting_bytes.load(SeqCst) > 0 {
             self.flush();
         }
         if ring.shm.has_news() && self.take_claim() {
             self.read();
+        }
+    }
+
+    /// Takes back what was lent and is done with.
+    pub(super) fn reclaim(&self) {
+        if let Some(ring) = self.ring.get() {
+            ring.shm.reclaim();
         }
     }
 
@@ -482,6 +493,9 @@ impl Conn {
             Some(Place::Server(bells, slot)) => bells.leave(*slot),
             None => {}
         }
+        if let Some(ring) = self.ring.get() {
+            ring.shm.reclaim_all();
+        }
         reader.handler.on_close(conn, why);
     }
 
@@ -554,6 +568,30 @@ impl Conn {
             self.arm(&mut writer);
         }
         Ok(())
+    }
+
+    /// Tells where `held` are instead of sending them; `false` if that cannot be now.
+    fn send_lent(&self, head: &[IoSlice<'_>], held: &[(Arc<slab::Frame>, Range<usize>)]) -> Result<bool, NetError> {
+        let mut writer = self.writer.lock();
+        if let Some(why) = &writer.ended {
+            return Err(why.clone());
+        }
+        if writer.bytes > 0 {
+            return Ok(false);
+        }
+        let Some(ring) = &mut writer.ring else { return Ok(false) };
+        ring.write_lent(head, held).map_err(|error| writer.end(closed(error)))
+    }
+
+    fn after_send(&self, sent: Result<(), NetError>) -> Result<(), NetError> {
+        if sent.is_err() {
+            // What came before is still given to the handler, and then the end.
+            sys::shutdown(&self.socket);
+            if let Some(this) = self.this.upgrade() {
+                this.read_soon();
+            }
+        }
+        sent
     }
 
     /// Closes and tells the handler before it returns, unless another thread reads right now
@@ -668,14 +706,24 @@ impl Connection for Conn {
         slices.extend([IoSlice::new(&prefix), IoSlice::new(head)]);
         slices.extend(payload.iter().map(|part| IoSlice::new(part)));
         let sent = self.send_slices(&mut slices);
-        if sent.is_err() {
-            // What came before is still given to the handler, and then the end.
-            sys::shutdown(&self.socket);
-            if let Some(this) = self.this.upgrade() {
-                this.read_soon();
-            }
+        self.after_send(sent)
+    }
+
+    fn send_held(
+        &self,
+        head: &[u8],
+        payload: &[&[u8]],
+        held: &[(Arc<slab::Frame>, Range<usize>)],
+    ) -> Result<(), NetError> {
+        let bytes = payload.iter().map(|part| part.len()).sum();
+        if self.ring.get().is_none() || held.is_empty() || bytes < LEND_BYTES_MIN {
+            return self.send(head, payload);
         }
-        sent
+        let prefix = prefix(head.len(), bytes)?;
+        match self.send_lent(&[IoSlice::new(&prefix), IoSlice::new(head)], held) {
+            Ok(false) => self.send(head, payload),
+            sent => self.after_send(sent.map(drop)),
+        }
     }
 
     fn close(&self) {

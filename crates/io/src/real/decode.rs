@@ -6,6 +6,7 @@
 
 use std::io::Result;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use super::shm::ring::Consumer;
 use super::sys::{self, Room};
@@ -109,6 +110,16 @@ impl Decoder {
 
     /// Takes from a ring what is there, after `next` has returned `None`.
     pub(super) fn fill_from(&mut self, ring: &mut Consumer) -> Result<Filled> {
+        if let Some(partial) = &mut self.partial
+            && partial.head_bytes_left == 0
+            && partial.payload_bytes_left > 0
+            && partial.frame.payload.is_empty()
+            && let Some(loan) = ring.take_loan(partial.payload_bytes_left)?
+        {
+            partial.frame.lent = Some(Arc::new(loan));
+            let bytes = std::mem::take(&mut partial.payload_bytes_left);
+            return Ok(Filled { bytes, drained: false });
+        }
         self.fill_with(|head, payload, rest| ring.read(head, payload, rest))
     }
 
@@ -156,7 +167,7 @@ impl Partial {
                 return Err(NetError::Limit(why));
             }
         }
-        let frame = Frame { head: reserve(head_bytes)?, payload: reserve(payload_bytes)? };
+        let frame = Frame { head: reserve(head_bytes)?, payload: reserve(payload_bytes)?, lent: None };
         Ok(Partial { frame, head_bytes_left: head_bytes as usize, payload_bytes_left: payload_bytes as usize })
     }
 

@@ -15,9 +15,11 @@ use parking_lot::{Mutex, RwLock};
 use super::conn::Conn;
 use super::net::{Dial, ListenSocket};
 use super::shm::bells::Bells;
+use super::shm::loan::Lending;
 use super::sys;
 use super::task::TaskCell;
 use super::timers::Timers;
+use crate::slab::Slab;
 
 /// Events that one wait takes: few, so that one worker does not carry off what others could do.
 const EVENTS_PER_WAIT: usize = 8;
@@ -74,6 +76,8 @@ pub(super) struct Reactor {
     pub(super) serves: AtomicBool,
     /// The workers that serve accepted ones, from the first on.
     bells: Mutex<Option<Arc<Bells>>>,
+    /// What clients that share memory are lent from.
+    lending: Mutex<Option<Arc<Lending>>>,
     pub(super) timers: Timers,
     /// Threads that the runtime started itself shall end.
     pub(super) stopping: AtomicBool,
@@ -147,6 +151,7 @@ impl Reactor {
             rings_count: AtomicUsize::new(0),
             serves: AtomicBool::new(false),
             bells: Mutex::default(),
+            lending: Mutex::default(),
             timers: Timers::new()?,
             stopping: AtomicBool::new(false),
         };
@@ -234,6 +239,28 @@ impl Reactor {
         let started = Bells::start(self)?;
         *bells = Some(started.clone());
         Ok(started)
+    }
+
+    /// Lends from this slab to clients that come from now on. Where that cannot be, all is copied.
+    pub(super) fn lend(self: &Arc<Self>, slab: &Arc<Slab>) {
+        match Lending::new(slab) {
+            Ok(lending) => {
+                *self.lending.lock() = Some(lending);
+                let reactor = Arc::downgrade(self);
+                slab.when_short(Box::new(move || {
+                    let bells = reactor.upgrade().and_then(|reactor| reactor.bells.lock().clone());
+                    if let Some(bells) = bells {
+                        bells.reclaim();
+                    }
+                }));
+            }
+            Err(error) => eprintln!("azekura: data are copied to local clients, since they cannot be lent: {error}"),
+        }
+    }
+
+    /// See [`Reactor::lend`].
+    pub(super) fn lending(&self) -> Option<Arc<Lending>> {
+        self.lending.lock().clone()
     }
 
     /// Ends the workers for shared memory, once `stopping` is set.

@@ -5,9 +5,10 @@
 //! ([`upgrade`]). Requests and replies then flow through two rings ([`ring`]); what the other
 //! process writes into them is never trusted. Whoever is asleep is rung ([`wake`]): the
 //! client's thread in its epoll instance by an eventfd, the server's workers, one for each
-//! core, by a futex ([`bells`]).
+//! core, by a futex ([`bells`]). Large data for a client are lent to it instead of copied ([`loan`]).
 
 pub(super) mod bells;
+pub(super) mod loan;
 mod region;
 pub(super) mod ring;
 pub(super) mod shared;
@@ -15,12 +16,15 @@ pub(super) mod upgrade;
 mod wake;
 
 #[cfg(test)]
+mod lending_tests;
+#[cfg(test)]
 mod tests;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
+use loan::Lender;
 use region::Region;
 pub(super) use region::is_held;
 use ring::{Consumer, Lane, Producer};
@@ -44,6 +48,8 @@ const REQUESTS: Lane = Lane { head: 0, tail: 64, room: 128, data: CONTROL_BYTES 
 const REPLIES: Lane = Lane { head: 192, tail: 256, room: 320, data: CONTROL_BYTES + RING_BYTES };
 /// Not zero: the client sleeps, or is about to, and wants to be rung when a reply comes.
 const CLIENT_WAITS: usize = 384;
+/// A bit for each slot of a loan that the client has given back ([`loan`]).
+const RETURNED: usize = 448;
 const CONTROL_BYTES: usize = 4096;
 
 /// Bytes of a connection's memory file.
@@ -63,11 +69,15 @@ pub(super) struct Shm {
     bell: Bell,
     /// Up to where this end has taken what came; the word in shared memory is for the other.
     taken: AtomicU64,
+    /// The server's: what it has lent to this client.
+    lender: Option<Lender>,
+    /// The client's: where it reads what it is lent.
+    lent: Option<Region>,
 }
 
 impl Shm {
-    fn new(region: Region, bell: Bell) -> Arc<Self> {
-        Arc::new(Shm { region, bell, taken: AtomicU64::new(0) })
+    fn new(region: Region, bell: Bell, lender: Option<Lender>, lent: Option<Region>) -> Arc<Self> {
+        Arc::new(Shm { region, bell, taken: AtomicU64::new(0), lender, lent })
     }
 
     fn is_client(&self) -> bool {

@@ -56,6 +56,7 @@ fn frames_survive_any_cut() {
         .map(|&(head, payload)| Frame {
             head: (0..head).map(|at| at as u8).collect(),
             payload: (0..payload).map(|at| (at * 7) as u8).collect(),
+            lent: None,
         })
         .collect();
     let bytes: Vec<u8> = frames.iter().flat_map(|frame| encode(&frame.head, &frame.payload)).collect();

@@ -542,7 +542,7 @@ impl State {
             self.counters.frames_lost += 1;
             self.note(Kind::Lose, node, id, size as u64);
         } else {
-            self.post_with_faults(id, Frame { head: head.to_vec(), payload: payload.concat() });
+            self.post_with_faults(id, Frame { head: head.to_vec(), payload: payload.concat(), lent: None });
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ fn too_large(call: &'static str) -> SlabError {
 impl Region {
     pub(super) fn new(bytes: usize) -> Result<Self, SlabError> {
         // SAFETY: the name is a live C string.
-        let fd = unsafe { libc::memfd_create(c"aze-slab".as_ptr(), libc::MFD_CLOEXEC) };
+        let fd = unsafe { libc::memfd_create(c"aze-slab".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
         if fd < 0 {
             return Err(system("memfd_create"));
         }
@@ -52,6 +52,18 @@ impl Region {
         }
         let start = NonNull::new(start.cast()).expect("the kernel maps nothing at address zero unasked");
         Ok(Region { start, bytes, file })
+    }
+
+    /// The file once more, for reading only: from now on nobody can write to it but through mappings that
+    /// there are already, nor change its length.
+    pub(super) fn reader(&self) -> std::io::Result<OwnedFd> {
+        const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE;
+        // SAFETY: takes no pointer.
+        if unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } != 0 {
+            return Err(Error::last_os_error());
+        }
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        std::fs::File::open(path).map(OwnedFd::from)
     }
 
     /// The address of the `len` bytes at `offset`, all of them mapped.

@@ -248,6 +248,12 @@ impl Bells {
         served
     }
 
+    /// Takes back from all clients what they have done with.
+    pub(in super::super) fn reclaim(&self) {
+        let slots = self.slots.read().taken.len();
+        (0..slots).filter_map(|slot| self.conn(slot)).for_each(|conn| conn.reclaim());
+    }
+
     fn look_at_all(&self) {
         let slots = self.slots.read().taken.len();
         (0..slots).filter_map(|slot| self.conn(slot)).for_each(|conn| conn.on_bell());

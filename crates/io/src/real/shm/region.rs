@@ -78,12 +78,12 @@ impl Region {
     }
 
     /// The same to read only, of whatever size up to `bytes_max`. Nothing may be stored in it.
-    pub(super) fn open_to_read(file: &OwnedFd, bytes_max: usize) -> Result<(Self, usize)> {
+    pub(super) fn open_to_read(file: &OwnedFd, bytes_max: usize) -> Result<Self> {
         let bytes = Self::checked_bytes(file)?;
         if bytes == 0 || bytes > bytes_max {
             return Err(refused("has an impossible size"));
         }
-        Ok((Self::map(file, bytes, libc::PROT_READ)?, bytes))
+        Self::map(file, bytes, libc::PROT_READ)
     }
 
     /// The size of a file that can be touched without danger.
@@ -117,6 +117,11 @@ impl Region {
         }
         let start = NonNull::new(start.cast()).expect("the kernel maps nothing at address zero unasked");
         Ok(Region { start, bytes })
+    }
+
+    /// Its size in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
@@ -243,7 +248,7 @@ pub(super) fn set_affinity(cpu: usize) -> bool {
 }
 
 /// File descriptors that one message carries at most.
-const FDS_MAX: usize = 4;
+const FDS_MAX: usize = 5;
 
 /// Room for the control part of a message with [`FDS_MAX`] descriptors, aligned as the kernel wants it.
 #[repr(C, align(8))]

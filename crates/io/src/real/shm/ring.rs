@@ -3,14 +3,18 @@
 //! It alone knows how bytes lie in it: in *records*, each a word that tells its length, and then
 //! its bytes, never around the ring's end. Positions only grow; each end keeps its own and trusts
 //! nothing that it reads of the other's: a position or a length that cannot be ends the
-//! connection. A stream of bytes goes in and comes out; what they mean it does not know.
+//! connection. A stream of bytes goes in and comes out; what they mean it does not know. In their
+//! stead a record may tell where bytes are lent ([`super::loan`]).
 
 use std::io::{Error, ErrorKind, IoSlice, Result};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 use super::super::sys::Room;
+use super::loan::Loan;
 use super::{RING_BYTES, Shm, wake};
+use crate::slab::Frame;
 
 /// An empty ring that was used beyond this begins again at its start, so that small frames go
 /// through memory that is in the cache, and further pages are never touched.
@@ -20,6 +24,10 @@ const WORD_BYTES: usize = 8;
 
 /// The upper half of a record's word; the lower is its length.
 pub(super) const DATA: u64 = 0x6174_6164;
+/// In place of the stream's next bytes: where they are lent.
+pub(super) const LENT: u64 = 0x746e_656c;
+/// Longest record of the kind, and longest data before it in the same step.
+const LENT_RECORD_BYTES_MAX: usize = 16 << 10;
 /// No data: the next record is at the ring's start.
 pub(super) const SKIP: u64 = 0x7069_6b73;
 
@@ -65,6 +73,56 @@ impl Producer {
     /// many bytes that were.
     pub(in super::super) fn write(&mut self, slices: &[IoSlice<'_>]) -> Result<usize> {
         let before = self.head;
+        let taken = self.put(slices)?;
+        self.publish(before);
+        Ok(taken)
+    }
+
+    /// Puts all of `head` into the ring, and behind it where the bytes `parts` are lent; `false`, and nothing
+    /// was done, if there is too little room or they cannot be lent.
+    pub(in super::super) fn write_lent(
+        &mut self,
+        head: &[IoSlice<'_>],
+        parts: &[(Arc<Frame>, Range<usize>)],
+    ) -> Result<bool> {
+        let Some(lender) = &self.shm.lender else { return Ok(false) };
+        self.shm.reclaim();
+        let head_bytes: usize = head.iter().map(|slice| slice.len()).sum();
+        if head_bytes > LENT_RECORD_BYTES_MAX || self.used()? > RING_BYTES / 2 {
+            return Ok(false);
+        }
+        let Some((slot, told)) = lender.lend(parts) else { return Ok(false) };
+        if told.len() > LENT_RECORD_BYTES_MAX {
+            lender.take_back(1 << slot);
+            return Ok(false);
+        }
+        let before = self.head;
+        let taken = self.put(head)?;
+        assert!(taken == head_bytes, "half of the ring has room for it");
+        let record = record_bytes(told.len());
+        let straight = RING_BYTES - offset(self.head);
+        if straight < record {
+            self.put_word(offset(self.head), SKIP, 0);
+            self.head += straight as u64;
+        }
+        let at = offset(self.head);
+        self.put_word(at, LENT, told.len());
+        self.shm.region.copy_in(self.lane.data + at + WORD_BYTES, &told);
+        self.head += record as u64;
+        self.publish(before);
+        Ok(true)
+    }
+
+    /// Makes what was put since `before` visible to the other end.
+    fn publish(&self, before: u64) {
+        if self.head != before {
+            wake::publish(self.shm.word64(self.lane.head), self.head);
+            self.shm.tell_data();
+        }
+    }
+
+    /// Puts as much of `slices` into the ring as has room.
+    fn put(&mut self, slices: &[IoSlice<'_>]) -> Result<usize> {
         let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
         let mut left = wanted;
         let mut slices = slices.iter().map(|slice| &slice[..]);
@@ -98,10 +156,6 @@ impl Producer {
             self.put_word(at, DATA, len);
             self.head += record_bytes(len) as u64;
             left -= len;
-        }
-        if self.head != before {
-            wake::publish(self.shm.word64(self.lane.head), self.head);
-            self.shm.tell_data();
         }
         Ok(wanted - left)
     }
@@ -141,6 +195,7 @@ pub(in super::super) struct Consumer {
 struct Record {
     len: usize,
     taken: usize,
+    is_lent: bool,
 }
 
 impl Consumer {
@@ -161,6 +216,12 @@ impl Consumer {
         let mut bytes = 0;
         while first.bytes_max + second.bytes_max + rest.len() > rest_filled {
             let Some(record) = self.record()? else { break };
+            if record.is_lent {
+                if bytes == 0 {
+                    return Err(nonsense("something lent where none can be"));
+                }
+                break;
+            }
             let at = self.lane.data + offset(self.tail) + WORD_BYTES + record.taken;
             let there = record.len - record.taken;
             let taken = if first.bytes_max > 0 {
@@ -177,12 +238,29 @@ impl Consumer {
             bytes += taken;
             self.advance(record, taken);
         }
+        self.publish(before);
+        if bytes == 0 { Err(ErrorKind::WouldBlock.into()) } else { Ok(bytes) }
+    }
+
+    /// What is lent in place of the next `len` bytes, if that is what comes next.
+    pub(in super::super) fn take_loan(&mut self, len: usize) -> Result<Option<Loan>> {
+        let before = self.tail;
+        let Some(record) = self.record()?.filter(|record| record.is_lent) else { return Ok(None) };
+        let mut told = Vec::with_capacity(record.len);
+        self.shm.region.copy_out(self.lane.data + offset(self.tail) + WORD_BYTES, &mut told, record.len);
+        let loan = Loan::new(self.shm.clone(), &told, len)?;
+        self.advance(record, record.len);
+        self.publish(before);
+        Ok(Some(loan))
+    }
+
+    /// Tells the other end what was taken since `before`.
+    fn publish(&self, before: u64) {
         if self.tail != before {
             self.shm.taken.store(self.tail, SeqCst);
             wake::publish(self.shm.word64(self.lane.tail), self.tail);
             self.shm.tell_room();
         }
-        if bytes == 0 { Err(ErrorKind::WouldBlock.into()) } else { Ok(bytes) }
     }
 
     fn advance(&mut self, record: Record, taken: usize) {
@@ -215,8 +293,8 @@ impl Consumer {
             let len = (word & u64::from(u32::MAX)) as usize;
             match word >> 32 {
                 SKIP if straight <= there => self.tail += straight as u64,
-                DATA if len > 0 && record_bytes(len) <= straight.min(there) => {
-                    self.record = Some(Record { len, taken: 0 });
+                kind @ (DATA | LENT) if len > 0 && record_bytes(len) <= straight.min(there) => {
+                    self.record = Some(Record { len, taken: 0, is_lent: kind == LENT });
                 }
                 _ => return Err(nonsense("a record that cannot be")),
             }

@@ -40,6 +40,7 @@ pub(in super::super) fn share(words: usize) -> Option<SharedWords> {
 
 /// Maps what a writer has handed on, to be read.
 pub(super) fn open(file: &OwnedFd) -> Result<SharedWords> {
-    let (region, bytes) = Region::open_to_read(file, SLATE_BYTES_MAX)?;
-    Ok(SharedWords(Arc::new(Shared { region, words: bytes / 8, file: None })))
+    let region = Region::open_to_read(file, SLATE_BYTES_MAX)?;
+    let words = region.bytes() / 8;
+    Ok(SharedWords(Arc::new(Shared { region, words, file: None })))
 }

@@ -19,8 +19,8 @@ use crate::{Acceptor, Addr, Connection, Frame, FrameLimits, Handler, Listener, N
 fn pair() -> (Arc<Shm>, Producer, Consumer) {
     let (region, file) = region::Region::create(c"aze-test", FILE_BYTES).unwrap();
     let eventfd = super::super::sys::eventfd().unwrap();
-    let server = Shm::new(region, Bell::Client(eventfd.try_clone().unwrap()));
-    let client = Shm::new(region::Region::open(&file, FILE_BYTES).unwrap(), Bell::Client(eventfd));
+    let server = Shm::new(region, Bell::Client(eventfd.try_clone().unwrap()), None, None);
+    let client = Shm::new(region::Region::open(&file, FILE_BYTES).unwrap(), Bell::Client(eventfd), None, None);
     let producer = Producer::new(server, REPLIES);
     (client.clone(), producer, Consumer::new(client, REPLIES))
 }
@@ -315,7 +315,7 @@ fn the_number_of_connections_is_limited_and_the_limit_named() {
 #[test]
 fn whoever_asks_in_part_or_too_late_gets_no_shared_memory() {
     let server = server("part");
-    for bytes in [&b"\0\0\0\0aze-s"[..], b"\0", b"\0\0\0\0aze-shm-v002", b"\0\0\0\0something else"] {
+    for bytes in [&b"\0\0\0\0aze-s"[..], b"\0", b"\0\0\0\0aze-shm-v003", b"\0\0\0\0something else"] {
         let mut stream = UnixStream::connect(&server.path).unwrap();
         std::io::Write::write_all(&mut stream, bytes).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -368,8 +368,7 @@ fn a_slate_is_read_through_shared_memory_while_the_server_is_there() {
 fn nobody_but_its_writer_can_write_a_slate() {
     let (_writable, file) = region::Region::create_for_readers(c"aze-test", 4096).unwrap();
     assert!(region::Region::open(&file, 4096).is_err(), "it cannot be mapped for writing");
-    let (_readable, bytes) = region::Region::open_to_read(&file, 1 << 20).unwrap();
-    assert_eq!(bytes, 4096);
+    assert_eq!(region::Region::open_to_read(&file, 1 << 20).unwrap().bytes(), 4096);
     assert!(region::Region::open_to_read(&file, 4095).is_err(), "larger than is mapped");
     let mut file = std::fs::File::from(file);
     assert!(std::io::Write::write(&mut file, b"x").is_err(), "nor written to");

@@ -2,7 +2,8 @@
 //!
 //! It alone knows the two messages for it, which are the first over the socket and the last:
 //! the client asks, and the server answers with the memory file of the connection, the page of
-//! its workers, the client's eventfd and the server's slate if it has one, or with the reason why not. Who may ask the kernel
+//! its workers, the client's eventfd and the files that it may read if the server has such (its slate,
+//! and the memory that it lends from), or with the reason why not. Who may ask the kernel
 //! tells (`SO_PEERCRED`): the server's own user and root. What is proven afterwards, over the
 //! rings, is nothing of this file.
 
@@ -15,6 +16,7 @@ use std::task::Poll;
 use super::super::net::watch_readable;
 use super::super::reactor::Reactor;
 use super::bells::{Bells, Ringer};
+use super::loan::Lender;
 use super::region::{self, Region};
 use super::shared;
 use super::{Bell, FILE_BYTES, RING_BYTES, SHM_CONNECTIONS_MAX, Shm};
@@ -22,23 +24,29 @@ use crate::Credentials;
 use crate::slate::SharedWords;
 
 /// What a client asks with. No frame begins like this: the length of its head would be zero.
-const ASK: [u8; 16] = *b"\0\0\0\0aze-shm-v001";
+const ASK: [u8; 16] = *b"\0\0\0\0aze-shm-v002";
 
 const ANSWER_BYTES: usize = 256;
 const ANSWER: [u8; 8] = *b"aze-shm!";
 
 /// The server's answer as it lies on the socket: a mark, whether it grants (1) or refuses (0), the
-/// connection's slot, the number of workers, the size of a ring, the length of the reason, and the
-/// reason.
+/// connection's slot, the number of workers, the size of a ring, a bit for each file to be read that
+/// comes along, the length of the reason, and the reason.
 struct Answer {
     granted: bool,
     slot: u32,
     workers: u32,
     ring_bytes: u32,
+    files: u32,
     reason: String,
 }
 
-const REASON_AT: usize = 8 + 5 * 4;
+const REASON_AT: usize = 8 + 6 * 4;
+
+/// Files that come along, in this order: the server's slate.
+const SLATE: u32 = 1;
+/// What the server lends from.
+const LENT: u32 = 2;
 
 impl Answer {
     fn to_bytes(&self) -> [u8; ANSWER_BYTES] {
@@ -48,7 +56,8 @@ impl Answer {
         while !self.reason.is_char_boundary(reason_bytes) {
             reason_bytes -= 1;
         }
-        let words = [u32::from(self.granted), self.slot, self.workers, self.ring_bytes, reason_bytes as u32];
+        let granted = u32::from(self.granted);
+        let words = [granted, self.slot, self.workers, self.ring_bytes, self.files, reason_bytes as u32];
         for (index, word) in words.iter().enumerate() {
             bytes[8 + index * 4..][..4].copy_from_slice(&word.to_le_bytes());
         }
@@ -61,12 +70,13 @@ impl Answer {
             return None;
         }
         let word = |index: usize| bytes[8 + index * 4..][..4].try_into().map(u32::from_le_bytes).ok();
-        let reason = bytes.get(REASON_AT..REASON_AT + word(4)? as usize)?;
+        let reason = bytes.get(REASON_AT..REASON_AT + word(5)? as usize)?;
         Some(Answer {
             granted: word(0)? == 1,
             slot: word(1)?,
             workers: word(2)?,
             ring_bytes: word(3)?,
+            files: word(4)?,
             reason: String::from_utf8_lossy(reason).into_owned(),
         })
     }
@@ -107,13 +117,17 @@ pub(in super::super) async fn open(reactor: &Arc<Reactor>, socket: &OwnedFd) -> 
     let (Some(memory), Some(page), Some(eventfd)) = (fds.next(), fds.next(), fds.next()) else {
         return Err(Error::new(ErrorKind::Unsupported, "the server's memory did not come along"));
     };
-    // One that cannot be read is not missed: everything can be asked for.
-    let slate = fds.next().and_then(|file| shared::open(&file).ok());
+    // In this order, as far as they are there.
+    let mut next = |kind: u32| if answer.files & kind != 0 { fds.next() } else { None };
+    // A slate that cannot be read is not missed: everything can be asked for. But the server lends without asking.
+    let slate = next(SLATE).and_then(|file| shared::open(&file).ok());
+    let lent = next(LENT).map(|file| Region::open_to_read(&file, usize::MAX)).transpose()?;
     if answer.ring_bytes as usize != RING_BYTES {
         return Err(Error::new(ErrorKind::Unsupported, "the server has rings of another size"));
     }
     let ringer = Ringer::open(&page, answer.workers as usize, answer.slot as usize)?;
-    Ok(Opened { shm: Shm::new(Region::open(&memory, FILE_BYTES)?, Bell::Workers(ringer)), eventfd, slate })
+    let shm = Shm::new(Region::open(&memory, FILE_BYTES)?, Bell::Workers(ringer), None, lent);
+    Ok(Opened { shm, eventfd, slate })
 }
 
 /// What the first bytes over an accepted socket are.
@@ -150,14 +164,18 @@ pub(in super::super) fn answer(
 ) -> Result<std::result::Result<Granted, String>> {
     match grant(reactor, who) {
         Ok((granted, memory, eventfd)) => {
+            let lent = granted.shm.lends_from();
             let answer = Answer {
                 granted: true,
                 slot: granted.slot as u32,
                 workers: granted.bells.workers() as u32,
                 ring_bytes: RING_BYTES as u32,
+                files: slate.map_or(0, |_| SLATE) | lent.map_or(0, |_| LENT),
                 reason: String::new(),
             };
-            let fds: Vec<&OwnedFd> = [&memory, granted.bells.file(), &eventfd].into_iter().chain(slate).collect();
+            let mut fds = vec![&memory, granted.bells.file(), &eventfd];
+            fds.extend(slate);
+            fds.extend(lent);
             match region::send_fds(socket, &answer.to_bytes(), &fds) {
                 Ok(()) => Ok(Ok(granted)),
                 Err(error) => {
@@ -167,7 +185,8 @@ pub(in super::super) fn answer(
             }
         }
         Err(reason) => {
-            let answer = Answer { granted: false, slot: 0, workers: 0, ring_bytes: 0, reason: reason.clone() };
+            let answer =
+                Answer { granted: false, slot: 0, workers: 0, ring_bytes: 0, files: 0, reason: reason.clone() };
             region::send_fds(socket, &answer.to_bytes(), &[])?;
             Ok(Err(reason))
         }
@@ -197,5 +216,9 @@ fn grant(reactor: &Arc<Reactor>, who: Credentials) -> std::result::Result<(Grant
     let (region, memory) = made.map_err(give_back)?;
     let made = super::super::sys::eventfd().and_then(|own| Ok((own.try_clone()?, own)));
     let (own, theirs) = made.map_err(system("the server cannot make an eventfd")).map_err(give_back)?;
-    Ok((Granted { shm: Shm::new(region, Bell::Client(own)), bells, slot }, memory, theirs))
+    Ok((
+        Granted { shm: Shm::new(region, Bell::Client(own), reactor.lending().map(Lender::new), None), bells, slot },
+        memory,
+        theirs,
+    ))
 }

@@ -1,0 +1,206 @@
+//! File data that are not sent but lent: where they lie in the server's memory, for a client of
+//! the same node to copy them from there itself.
+//!
+//! It alone knows how what was lent comes back. The server names a slot, keeps the frames for it,
+//! and lets them go when the client has set the slot's bit in shared memory. Which clients set in
+//! vain, or never, is their own affair: a slot that is out stays out until its connection ends,
+//! and there are few of them. The client may only read, and believes nothing of what it copied until
+//! its checksums have been compared: so a server that let frames go too early would be noticed.
+
+use std::collections::VecDeque;
+use std::io::{Error, ErrorKind, Result};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::{RETURNED, Shm};
+use crate::slab::{Frame, Slab};
+
+/// Loans of one connection that may be out at one time: a bit for each in one word.
+const SLOTS: usize = 64;
+
+/// Bytes that one connection may have been lent at one time: a client that stands still keeps no more
+/// from being freed.
+const LENT_BYTES_MAX: usize = 32 << 20;
+
+/// Less is copied: it stays in the processor's cache on its way, and the first look at a lent page costs more.
+pub(in super::super) const LEND_BYTES_MIN: usize = 128 << 10;
+
+/// Bytes of one piece as it is told: offset and length.
+const PIECE_BYTES: usize = 16;
+
+/// What a server lends from.
+pub(in super::super) struct Lending {
+    slab: Weak<Slab>,
+    /// By which others may read the slab, and no more than that.
+    file: OwnedFd,
+}
+
+impl Lending {
+    pub(in super::super) fn new(slab: &Arc<Slab>) -> Result<Arc<Self>> {
+        Ok(Arc::new(Lending { slab: Arc::downgrade(slab), file: slab.reader()? }))
+    }
+}
+
+/// What one connection has been lent.
+pub(super) struct Lender {
+    lending: Arc<Lending>,
+    out: Mutex<Out>,
+}
+
+struct Out {
+    slots: [Option<(Vec<Arc<Frame>>, usize)>; SLOTS],
+    free: VecDeque<usize>,
+    bytes: usize,
+}
+
+impl Lender {
+    pub(super) fn new(lending: Arc<Lending>) -> Self {
+        let out = Out { slots: std::array::from_fn(|_| None), free: (0..SLOTS).collect(), bytes: 0 };
+        Lender { lending, out: Mutex::new(out) }
+    }
+
+    /// Keeps frames for the client; gives the slot, and what to tell: the slot and then each piece's
+    /// place and length. `None` if they cannot be lent.
+    pub(super) fn lend(&self, parts: &[(Arc<Frame>, std::ops::Range<usize>)]) -> Option<(usize, Vec<u8>)> {
+        if parts.iter().any(|(frame, _)| !frame.is_of(&self.lending.slab)) {
+            return None;
+        }
+        let bytes = parts.iter().map(|(_, range)| range.len()).sum();
+        let mut out = self.out.lock();
+        if out.bytes + bytes > LENT_BYTES_MAX {
+            return None;
+        }
+        let slot = out.free.pop_front()?;
+        out.bytes += bytes;
+        out.slots[slot] = Some((parts.iter().map(|(frame, _)| frame.clone()).collect(), bytes));
+        drop(out);
+        let mut pieces: Vec<(u64, u64)> = Vec::with_capacity(parts.len());
+        for (frame, range) in parts {
+            let (start, len) = (frame.offset() + range.start as u64, range.len() as u64);
+            match pieces.last_mut() {
+                Some((from, so_far)) if *from + *so_far == start => *so_far += len,
+                _ => pieces.push((start, len)),
+            }
+        }
+        let words = std::iter::once(slot as u64).chain(pieces.into_iter().flat_map(|(start, len)| [start, len]));
+        Some((slot, words.flat_map(u64::to_le_bytes).collect()))
+    }
+
+    /// Takes back slots, a bit for each; those that are not out are ignored.
+    pub(super) fn take_back(&self, mut bits: u64) {
+        let mut back = Vec::new();
+        let mut out = self.out.lock();
+        while bits != 0 {
+            let slot = bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            if let Some((frames, bytes)) = out.slots[slot].take() {
+                out.bytes -= bytes;
+                out.free.push_back(slot);
+                back.push(frames);
+            }
+        }
+        drop(out);
+        // Freed without the lock.
+        drop(back);
+    }
+}
+
+impl Shm {
+    /// The server's: the file that the client reads what it is lent from.
+    pub(super) fn lends_from(&self) -> Option<&OwnedFd> {
+        self.lender.as_ref().map(|lender| &lender.lending.file)
+    }
+
+    /// Lets go of what the client has given back.
+    pub(in super::super) fn reclaim(&self) {
+        let returned = self.word64(RETURNED);
+        if let Some(lender) = &self.lender
+            && returned.load(Relaxed) != 0
+        {
+            lender.take_back(returned.swap(0, SeqCst));
+        }
+    }
+
+    /// The connection has ended: lets go of everything. Whoever still reads will notice by the checksums.
+    pub(in super::super) fn reclaim_all(&self) {
+        if let Some(lender) = &self.lender {
+            lender.take_back(u64::MAX);
+        }
+    }
+}
+
+/// What was lent to this client: bytes that lie in the server's memory. They are given back when
+/// dropped. Until then the server leaves them as they are, unless the connection has ended: whoever
+/// copies them compares their checksums afterwards.
+pub struct Loan {
+    pub(super) shm: Arc<Shm>,
+    slot: u64,
+    pieces: Vec<(u64, u64)>,
+    len: usize,
+}
+
+impl Loan {
+    /// From what the server tells; an error if that cannot be.
+    pub(super) fn new(shm: Arc<Shm>, told: &[u8], len: usize) -> Result<Loan> {
+        let nonsense = |what: &str| Error::new(ErrorKind::InvalidData, format!("the server lends {what}"));
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        let Some((slot, pieces)) = told.split_first_chunk::<8>() else { return Err(nonsense("nothing")) };
+        let slot = u64::from_le_bytes(*slot);
+        if shm.lent.is_none() || slot >= SLOTS as u64 || !pieces.len().is_multiple_of(PIECE_BYTES) {
+            return Err(nonsense("what it cannot lend"));
+        }
+        let pieces: Vec<_> =
+            pieces.chunks_exact(PIECE_BYTES).map(|piece| (word(&piece[..8]), word(&piece[8..]))).collect();
+        let sum = pieces.iter().try_fold(0u64, |sum, (_, len)| sum.checked_add(*len));
+        if sum != Some(len as u64) {
+            return Err(nonsense("another number of bytes than it announced"));
+        }
+        Ok(Loan { shm, slot, pieces, len })
+    }
+
+    /// Bytes lent.
+    #[expect(clippy::len_without_is_empty, reason = "a loan is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Copies what lies at `at`; `false` if it is not there.
+    pub fn copy_to(&self, at: usize, to: &mut [u8]) -> bool {
+        let Some(memory) = &self.shm.lent else { return false };
+        let (mut skip, mut rest) = (at as u64, to);
+        for (start, len) in &self.pieces {
+            if rest.is_empty() {
+                return true;
+            }
+            if skip >= *len {
+                skip -= len;
+                continue;
+            }
+            let now = usize::try_from(len - skip).unwrap_or(usize::MAX).min(rest.len());
+            let (part, after) = rest.split_at_mut(now);
+            let from = usize::try_from(start.saturating_add(skip)).unwrap_or(usize::MAX);
+            if from.checked_add(now).is_none_or(|end| end > memory.bytes()) {
+                return false;
+            }
+            memory.copy_to(from, part);
+            (skip, rest) = (0, after);
+        }
+        rest.is_empty()
+    }
+}
+
+impl std::fmt::Debug for Loan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loan").field("slot", &self.slot).field("pieces", &self.pieces).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        // After all that was read: the frames may be used again from now on.
+        self.shm.word64(RETURNED).fetch_or(1 << self.slot, SeqCst);
+    }
+}
