@@ -11,7 +11,7 @@ help:
 	@echo 'make test      every test in its short form (under 30 minutes from nothing on 2 cores)'
 	@echo 'make check     formatting and lints'
 	@echo 'make sim-long  50,000 simulated clusters instead of 200'
-	@echo 'make loom      every order of the steps by which processes that share memory wake each other'
+	@echo 'make loom      every order of the steps by which processes that share memory wake each other and give back'
 	@echo 'make sanitize  threads and shared memory under a race detector (needs the nightly toolchain)'
 	@echo 'make posix-long  real programs and random operations through mounts, for about an hour'
 	@echo 'make bench-record NAME=x  measures and writes bench/results/DATE-x (on a quiet machine)'

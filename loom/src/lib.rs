@@ -1,6 +1,7 @@
-//! The sleeping and waking of shared memory, through every order of its steps.
+//! The sleeping and waking of shared memory, and the giving back of what is lent there, through every order
+//! of their steps.
 //!
-//! The file under test is the one that is shipped (`crates/io/src/real/shm/wake.rs`), with
+//! The files under test are those that are shipped (`wake.rs` and `returns.rs` in `crates/io/src/real/shm`), with
 //! loom's atomics in the place of the standard library's. The kernel's parts, a futex and an
 //! eventfd in an epoll instance, are modelled here. Run by `make loom`.
 
@@ -12,9 +13,14 @@ mod sync {
 #[path = "../../crates/io/src/real/shm/wake.rs"]
 mod wake;
 
+#[cfg_attr(not(test), expect(dead_code, reason = "the tests below are all that uses it"))]
+#[path = "../../crates/io/src/real/shm/returns.rs"]
+mod returns;
+
 #[cfg(test)]
 mod tests {
-    use super::sync::{AtomicU32, AtomicU64, Ordering::SeqCst};
+    use super::returns::{end, give_back, take_back, was_kept};
+    use super::sync::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
     use super::wake::{Post, announce, claim, publish};
     use loom::sync::{Arc, Condvar, Mutex};
     use loom::thread;
@@ -225,6 +231,67 @@ mod tests {
                 }
             }
             consumer.join().unwrap();
+        });
+    }
+
+    /// What is lent, and the two words about it.
+    #[derive(Default)]
+    struct Lent {
+        data: [AtomicU64; 2],
+        returned: AtomicU64,
+        ended: AtomicU64,
+    }
+
+    impl Lent {
+        /// The server uses the memory for something else.
+        fn write(&self) {
+            self.data.iter().for_each(|word| word.store(9, Relaxed));
+        }
+
+        /// A client's copy.
+        fn read(&self) -> [u64; 2] {
+            [0, 1].map(|at| self.data[at].load(Relaxed))
+        }
+    }
+
+    /// What has come back is written to; nobody reads that.
+    #[test]
+    fn what_is_lent_is_left_alone_until_it_is_given_back() {
+        loom::model(|| {
+            let lent = Arc::new(Lent::default());
+            let server = {
+                let lent = lent.clone();
+                thread::spawn(move || {
+                    for _ in 0..2 {
+                        if take_back(&lent.returned) == 1 << 5 {
+                            lent.write();
+                        }
+                    }
+                })
+            };
+            let read = lent.read();
+            assert!(was_kept(&lent.ended));
+            give_back(&lent.returned, 5);
+            assert_eq!(read, [0; 2]);
+            server.join().unwrap();
+        });
+    }
+
+    /// A connection's end takes back what is being read; whoever reads it knows.
+    #[test]
+    fn whoever_reads_what_is_not_kept_any_more_knows() {
+        loom::model(|| {
+            let lent = Arc::new(Lent::default());
+            let server = {
+                let lent = lent.clone();
+                thread::spawn(move || {
+                    end(&lent.ended);
+                    lent.write();
+                })
+            };
+            let read = lent.read();
+            assert!(!was_kept(&lent.ended) || read == [0; 2], "{read:?} was taken for what was lent");
+            server.join().unwrap();
         });
     }
 }

@@ -7,13 +7,14 @@
 //! mean it deliberately does not know: that is `proto`'s secret.
 
 pub mod disk;
+mod loan;
 pub mod real;
 pub mod sim;
 pub mod slab;
 pub mod slate;
 mod transport;
 
-pub use real::Loan;
+pub use loan::Loan;
 pub use transport::Transport;
 
 use disk::{Dir, DiskResult};

@@ -30,7 +30,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 
 pub use conn::READ_PAUSE_BYTES;
-pub use shm::loan::Loan;
+pub(crate) use shm::loan::ShmLoan;
 pub use shm::{RING_BYTES, SHM_CONNECTIONS_MAX};
 
 use crate::disk::{Dir, DiskResult};

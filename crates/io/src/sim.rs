@@ -16,6 +16,7 @@
 
 mod disk;
 mod exec;
+mod loan;
 mod net;
 mod node;
 mod rng;
@@ -29,6 +30,7 @@ use std::time::Duration;
 use crate::{Io, Sleep};
 
 pub use disk::DiskFault;
+pub(crate) use loan::SimLoan;
 pub use node::Node;
 pub use rng::SimRng;
 use state::{Core, Debris};
@@ -122,6 +124,8 @@ pub struct Counters {
     pub frames_flipped: u64,
     /// Connections cut by [`Faults::connection_cut_ppm`].
     pub connections_cut: u64,
+    /// Payloads that were lent instead of sent.
+    pub payloads_lent: u64,
     /// Connections that were accepted.
     pub connections_opened: u64,
     /// Task steps, timers, and arrivals altogether.
@@ -179,6 +183,12 @@ impl Sim {
     /// Makes [`Sim::block_on`] panic once virtual time, counted from the world's beginning, would pass `limit`.
     pub fn set_time_limit(&self, limit: Duration) {
         self.core().state.lock().time_limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+    }
+
+    /// Has payloads from this size on lent to whoever they are for, as if the two nodes were one, where the sender
+    /// has them in frames; `None`: all are sent.
+    pub fn set_lending(&self, bytes_min: Option<usize>) {
+        self.core().state.lock().lend_bytes_min = bytes_min;
     }
 
     /// Virtual time.

@@ -135,6 +135,7 @@ pub fn run_counting(plan: &LastingPlan, verbose: bool) -> (Vec<String>, u64) {
     let back = AtomicU64::new(0);
     let sim = Sim::new(plan.seed, Faults::default());
     sim.set_time_limit(TIME_MAX);
+    sim.set_lending(*sim.rng("lending").pick(&[None, Some(1), Some(10_000)]));
     let layout = Layout {
         durability: Some(plan.durability),
         switches: plan.switches,

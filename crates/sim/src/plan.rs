@@ -87,6 +87,8 @@ pub struct Plan {
     pub think_us_max: u64,
     /// Memory of each server that clients read without a request, in bytes; 0: none.
     pub slate_bytes: u64,
+    /// Size from which on data that clients read are lent to them, as if they were on the server's node.
+    pub lend_bytes_min: Option<usize>,
     /// Protections removed.
     pub switches: Switches,
 }
@@ -117,6 +119,7 @@ impl Plan {
             append_tasks: if more.chance(500_000) { more.between(2, 4) as usize } else { 0 },
             think_us_max: *rng.pick(&[300, 3_000, 40_000]),
             slate_bytes: *SimRng::new(seed, "slate").pick(&[0, 0, 1, 1 << 20]),
+            lend_bytes_min: *SimRng::new(seed, "lending").pick(&[None, Some(1), Some(10_000)]),
             switches: Switches::default(),
         }
     }

@@ -41,6 +41,8 @@ pub struct Outcome {
     pub story: Vec<String>,
     /// Answers that clients read without a request.
     pub unasked: u64,
+    /// Answers whose data were lent.
+    pub lent: u64,
     /// Virtual time at the end.
     pub virtual_ns: u64,
     /// Steps of tasks, timers and frames.
@@ -59,6 +61,7 @@ pub fn run(seed: u64, verbose: bool) -> Outcome {
 pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
     let sim = Sim::new(plan.seed, Faults::default());
     sim.set_time_limit(TIME_MAX);
+    sim.set_lending(plan.lend_bytes_min);
     let layout = Layout { switches: plan.switches, slate_bytes: plan.slate_bytes, ..Layout::of(plan.servers) };
     let cluster = Cluster::new(sim.clone(), layout);
     let board = Board::new(&plan, &cluster, verbose);
@@ -70,6 +73,7 @@ pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
         trace_hash: sim.trace_hash(),
         story: board.story(),
         unasked,
+        lent: sim.counters().payloads_lent,
         virtual_ns: sim.now_ns(),
         steps: sim.counters().steps,
         plan,

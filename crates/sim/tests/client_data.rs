@@ -27,7 +27,18 @@ fn awkward(rng: &mut SimRng, max: u64) -> u64 {
 
 #[test]
 fn files_behave_like_byte_strings_for_all_clients() {
+    byte_strings(None);
+}
+
+/// Each client is lent what it reads, as on the servers' node.
+#[test]
+fn files_behave_like_byte_strings_when_what_is_read_is_lent() {
+    byte_strings(Some(1));
+}
+
+fn byte_strings(lend_bytes_min: Option<usize>) {
     with_cluster(3, |cluster, one| async move {
+        cluster.sim.set_lending(lend_bytes_min);
         let two = cluster.connect(1).await.expect("a second client connects");
         let mut rng = cluster.sim.rng("data");
         // Frames are damaged on the way, in data as well: nobody must notice.
@@ -70,7 +81,9 @@ fn files_behave_like_byte_strings_for_all_clients() {
                 assert_eq!(client.getattr(&ROOT, made.ino()).await.expect("it exists").size, model.len() as u64);
             }
         }
-        assert!(cluster.sim.counters().frames_flipped > 10);
+        let counters = cluster.sim.counters();
+        assert!(counters.frames_flipped > 10);
+        assert_eq!(counters.payloads_lent > 100, lend_bytes_min.is_some(), "{}", counters.payloads_lent);
     });
 }
 

@@ -29,6 +29,7 @@ fn no_seed_finds_a_violation() {
     let next = AtomicU64::new(from);
     let (failures, undecided) = (Mutex::new(Vec::new()), AtomicU64::new(0));
     let (slates, unasked) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (lenders, lent) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -41,6 +42,8 @@ fn no_seed_finds_a_violation() {
                         Ok(outcome) => {
                             slates.fetch_add(u64::from(outcome.plan.slate_bytes > 0), Ordering::Relaxed);
                             unasked.fetch_add(outcome.unasked, Ordering::Relaxed);
+                            lenders.fetch_add(u64::from(outcome.plan.lend_bytes_min.is_some()), Ordering::Relaxed);
+                            lent.fetch_add(outcome.lent, Ordering::Relaxed);
                             undecided.fetch_add(u64::from(!outcome.decided), Ordering::Relaxed);
                             outcome.violations
                         }
@@ -59,6 +62,8 @@ fn no_seed_finds_a_violation() {
     assert!(failures.is_empty(), "{} of {count} seeds failed\n{}", failures.len(), failures.join("\n"));
     let (slates, unasked) = (slates.into_inner(), unasked.into_inner());
     assert!(unasked >= slates, "{unasked} answers were read in {slates} runs with slates: they prove nothing");
+    let (lenders, lent) = (lenders.into_inner(), lent.into_inner());
+    assert!(lent >= 10 * lenders, "{lent} reads were lent in {lenders} runs that lend: they prove little");
     let undecided = undecided.into_inner();
     assert!(undecided <= count / UNDECIDED_ONE_IN, "{undecided} of {count} searches for an order were given up");
 }

@@ -716,7 +716,8 @@ impl Connection for Conn {
         held: &[(Arc<slab::Frame>, Range<usize>)],
     ) -> Result<(), NetError> {
         let bytes = payload.iter().map(|part| part.len()).sum();
-        if self.ring.get().is_none() || held.is_empty() || bytes < LEND_BYTES_MIN {
+        let held_bytes: usize = held.iter().map(|(_, range)| range.len()).sum();
+        if self.ring.get().is_none() || held_bytes != bytes || bytes < LEND_BYTES_MIN {
             return self.send(head, payload);
         }
         let prefix = prefix(head.len(), bytes)?;

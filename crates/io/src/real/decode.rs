@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::shm::ring::Consumer;
 use super::sys::{self, Room};
+use crate::loan::{Loan, Source};
 use crate::{Frame, FrameLimits, NetError};
 
 /// Length of what precedes each frame, in bytes.
@@ -116,7 +117,7 @@ impl Decoder {
             && partial.frame.payload.is_empty()
             && let Some(loan) = ring.take_loan(partial.payload_bytes_left)?
         {
-            partial.frame.lent = Some(Arc::new(loan));
+            partial.frame.lent = Some(Arc::new(Loan(Source::Shm(loan))));
             let bytes = std::mem::take(&mut partial.payload_bytes_left);
             return Ok(Filled { bytes, drained: false });
         }

@@ -10,6 +10,7 @@
 pub(super) mod bells;
 pub(super) mod loan;
 mod region;
+mod returns;
 pub(super) mod ring;
 pub(super) mod shared;
 pub(super) mod upgrade;
@@ -48,8 +49,10 @@ const REQUESTS: Lane = Lane { head: 0, tail: 64, room: 128, data: CONTROL_BYTES 
 const REPLIES: Lane = Lane { head: 192, tail: 256, room: 320, data: CONTROL_BYTES + RING_BYTES };
 /// Not zero: the client sleeps, or is about to, and wants to be rung when a reply comes.
 const CLIENT_WAITS: usize = 384;
-/// A bit for each slot of a loan that the client has given back ([`loan`]).
+/// A bit for each slot of a loan that the client has given back ([`returns`]).
 const RETURNED: usize = 448;
+/// Not zero: the server keeps nothing of what it has lent any more.
+const ENDED: usize = 512;
 const CONTROL_BYTES: usize = 4096;
 
 /// Bytes of a connection's memory file.

@@ -7,14 +7,18 @@
 
 use std::collections::btree_map::Entry;
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::CONNECT_TIMEOUT_NS;
+use super::loan::Lent;
 use super::rng::hash_bytes;
 use super::state::{Core, EPHEMERAL_PORT_MIN, Event, Life, ListenerSlot, State};
 use super::trace::Kind;
+use crate::loan::{Loan, Source};
+use crate::slab;
 use crate::slate::{self, SharedWords};
 use crate::{
     Acceptor, Addr, Connection, Frame, FrameLimits, Handler, LIMITS_BEFORE_HANDSHAKE, Listener, NetError, Peer,
@@ -73,6 +77,7 @@ pub(super) struct End {
     queued_bytes: usize,
     /// What the peer may read, as if the two nodes were one.
     offer: Option<SharedWords>,
+    lent: Lent,
 }
 
 /// What users hold of an end.
@@ -84,7 +89,16 @@ struct SimConnection {
 
 impl Connection for SimConnection {
     fn send(&self, head: &[u8], payload: &[&[u8]]) -> Result<(), NetError> {
-        self.core.state.lock().send(self.id, head, payload)
+        self.core.state.lock().send(self.id, head, payload, &[])
+    }
+
+    fn send_held(
+        &self,
+        head: &[u8],
+        payload: &[&[u8]],
+        held: &[(Arc<slab::Frame>, Range<usize>)],
+    ) -> Result<(), NetError> {
+        self.core.state.lock().send(self.id, head, payload, held)
     }
 
     fn close(&self) {
@@ -389,6 +403,7 @@ impl Core {
             last_arrival_ns: answer_ns,
             queued_bytes: 0,
             offer: None,
+            lent: Lent::default(),
         };
         let server_conn = connection(server_id, format!("node {}", state.name(dialer)));
         let dialer_conn = connection(dialer_id, addr.to_string());
@@ -457,7 +472,7 @@ impl Core {
         let (handler, conn) = {
             let mut state = self.state.lock();
             let state = &mut *state;
-            let size = frame.head.len() + frame.payload.len();
+            let size = frame.head.len() + frame.payload_bytes();
             if let Some(sender) = state.ends.get_mut(&(to ^ 1)) {
                 sender.queued_bytes -= size;
             }
@@ -486,7 +501,8 @@ impl Core {
             let mut state = self.state.lock();
             match state.ends.entry(id) {
                 Entry::Occupied(end) if end.get().phase == phase => {
-                    let end = end.remove();
+                    let mut end = end.remove();
+                    end.lent.end();
                     state.note(Kind::Close, end.node, id, 0);
                     end
                 }
@@ -503,7 +519,7 @@ impl End {
             (len > max as usize).then(|| format!("the peer sent a {what} of {len} bytes, {max} are allowed"))
         };
         over("head", frame.head.len(), self.limits.head_bytes_max)
-            .or_else(|| over("payload", frame.payload.len(), self.limits.payload_bytes_max))
+            .or_else(|| over("payload", frame.payload_bytes(), self.limits.payload_bytes_max))
     }
 }
 
@@ -518,7 +534,13 @@ impl State {
         remains
     }
 
-    fn send(&mut self, id: u64, head: &[u8], payload: &[&[u8]]) -> Result<(), NetError> {
+    fn send(
+        &mut self,
+        id: u64,
+        head: &[u8],
+        payload: &[&[u8]],
+        held: &[(Arc<slab::Frame>, Range<usize>)],
+    ) -> Result<(), NetError> {
         let Some(end) = self.ends.get(&id).filter(|end| end.phase == Phase::Open) else {
             return Err(NetError::Closed("the connection has ended".into()));
         };
@@ -542,9 +564,23 @@ impl State {
             self.counters.frames_lost += 1;
             self.note(Kind::Lose, node, id, size as u64);
         } else {
-            self.post_with_faults(id, Frame { head: head.to_vec(), payload: payload.concat(), lent: None });
+            let lent = self.lend(id, held, size - head.len()).map(Arc::new);
+            let payload = if lent.is_some() { Vec::new() } else { payload.concat() };
+            self.post_with_faults(id, Frame { head: head.to_vec(), payload, lent });
         }
         Ok(())
+    }
+
+    /// Lends a payload of so many bytes instead of sending it, where that is done.
+    fn lend(&mut self, id: u64, held: &[(Arc<slab::Frame>, Range<usize>)], payload_bytes: usize) -> Option<Loan> {
+        let lends = self.lend_bytes_min.is_some_and(|min| payload_bytes >= min.max(1));
+        let held_bytes: usize = held.iter().map(|(_, range)| range.len()).sum();
+        if !lends || held_bytes != payload_bytes {
+            return None;
+        }
+        let loan = self.ends.get_mut(&id)?.lent.lend(held)?;
+        self.counters.payloads_lent += 1;
+        Some(Loan(Source::Sim(loan)))
     }
 
     /// Ends a connection by a fault. A sender may learn it at once or only by `on_close`.
@@ -594,7 +630,7 @@ impl State {
             arrival_ns = arrival_ns.max(end.last_arrival_ns + 1);
             end.last_arrival_ns = arrival_ns;
         }
-        end.queued_bytes += frame.head.len() + frame.payload.len();
+        end.queued_bytes += frame.head.len() + frame.payload_bytes();
         let (from_node, to_node) = (end.node, end.peer_node);
         self.schedule(arrival_ns, Event::Frame { to: from ^ 1, from_node, to_node, frame });
     }

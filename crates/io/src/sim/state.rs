@@ -94,6 +94,8 @@ pub(super) struct State {
     pub(super) disks: Disks,
     pub(super) trace: Trace,
     pub(super) counters: Counters,
+    /// Payloads from this size on are lent, where the sender has them in frames.
+    pub(super) lend_bytes_min: Option<usize>,
 }
 
 impl Core {
@@ -120,6 +122,7 @@ impl Core {
             disks: Disks::new(seed),
             trace: Trace::default(),
             counters: Counters::default(),
+            lend_bytes_min: None,
         };
         Arc::new(Core { seed, ready: Ready::new(seed), state: Mutex::new(state) })
     }

@@ -1,15 +1,17 @@
 //! Tests of what is lent: that it arrives, comes back, and can be read only.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::super::Runtime;
-use super::loan::LEND_BYTES_MIN;
+use super::loan::{LEND_BYTES_MIN, LENT_BYTES_MAX, ShmLoan};
 use super::{RETURNED, ring};
+use crate::loan::Source;
 use crate::slab::{BASE_BYTES, FrameClass, Slab};
 use crate::slate::{self, Shape, words_needed};
 use crate::{Acceptor, Addr, Connection, Frame, FrameLimits, Handler, Listener, NetError, slab};
@@ -18,8 +20,12 @@ const LIMITS: FrameLimits = FrameLimits { head_bytes_max: 4096, payload_bytes_ma
 
 /// Answers each frame with as many bytes of its frames as the head says.
 struct Library {
-    frames: Vec<Arc<slab::Frame>>,
-    closes: AtomicUsize,
+    slab: Arc<Slab>,
+    frames: Mutex<Vec<Arc<slab::Frame>>>,
+    /// If there is one: the byte that the frames are filled with, another for each answer.
+    edition: Option<AtomicU8>,
+    /// Kept as by a server that has not heard of their end yet.
+    conns: Mutex<Vec<Arc<dyn Connection>>>,
 }
 
 struct Entrance(Arc<Library>, Option<Arc<slate::Writer>>);
@@ -34,9 +40,13 @@ impl Acceptor for Entrance {
 
 impl Handler for Library {
     fn on_frame(&self, conn: &Arc<dyn Connection>, frame: Frame) {
+        self.conns.lock().push(conn.clone());
         let mut left = u32::from_le_bytes(frame.head[..4].try_into().unwrap()) as usize;
+        let mut frames = self.frames.lock();
+        let edition = self.edition.as_ref().map(|edition| edition.fetch_add(1, SeqCst));
+        edition.iter().for_each(|edition| frames.iter_mut().for_each(|frame| self.write(frame, *edition)));
         let mut held = Vec::new();
-        for frame in &self.frames {
+        for frame in frames.iter() {
             // Not from the beginning, so that pieces are not next to each other.
             let len = left.min(BASE_BYTES - 100);
             left -= len;
@@ -45,11 +55,19 @@ impl Handler for Library {
             }
         }
         let parts: Vec<&[u8]> = held.iter().map(|(frame, range)| &frame.bytes()[range.clone()]).collect();
-        drop(conn.send_held(&frame.head, &parts, &held));
+        drop(conn.send_held(&[&frame.head[..4], &[edition.unwrap_or(0)]].concat(), &parts, &held));
     }
 
-    fn on_close(&self, _conn: &Arc<dyn Connection>, _why: NetError) {
-        self.closes.fetch_add(1, SeqCst);
+    fn on_close(&self, _conn: &Arc<dyn Connection>, _why: NetError) {}
+}
+
+impl Library {
+    /// As the store does it: in place only if nobody holds the frame.
+    fn write(&self, frame: &mut Arc<slab::Frame>, edition: u8) {
+        if Arc::get_mut(frame).is_none() {
+            *frame = Arc::new(self.slab.allocate(FrameClass::K64).expect("there is room for what is held"));
+        }
+        Arc::get_mut(frame).expect("nobody else has it").bytes_mut().fill(edition);
     }
 }
 
@@ -75,16 +93,30 @@ struct Place {
 
 const FRAMES: usize = 8;
 
-fn place(name: &str) -> Place {
-    let path = std::env::temp_dir().join(format!("aze-lend-{name}-{}", std::process::id()));
-    let path = path.to_str().unwrap().to_string();
-    let slab = Slab::new((FRAMES * BASE_BYTES) as u64).unwrap();
-    let frames = (0..FRAMES).map(|index| {
+fn slab_of(frames: usize) -> Arc<Slab> {
+    Slab::new((frames * BASE_BYTES) as u64).unwrap()
+}
+
+fn frames_of(slab: &Arc<Slab>, frames: usize) -> Vec<Arc<slab::Frame>> {
+    let frames = (0..frames).map(|index| {
         let mut frame = slab.allocate(FrameClass::K64).unwrap();
         frame.bytes_mut().iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7 + index) as u8);
         Arc::new(frame)
     });
-    let library = Arc::new(Library { frames: frames.collect(), closes: AtomicUsize::new(0) });
+    frames.collect()
+}
+
+fn place(name: &str) -> Place {
+    let slab = slab_of(FRAMES);
+    let frames = frames_of(&slab, FRAMES);
+    place_with(name, slab, frames, None)
+}
+
+fn place_with(name: &str, slab: Arc<Slab>, frames: Vec<Arc<slab::Frame>>, edition: Option<AtomicU8>) -> Place {
+    let path = std::env::temp_dir().join(format!("aze-lend-{name}-{}", std::process::id()));
+    let path = path.to_str().unwrap().to_string();
+    let library =
+        Arc::new(Library { slab: slab.clone(), frames: Mutex::new(frames), edition, conns: Mutex::default() });
     let server = Runtime::server(1);
     server.io().lend(&slab);
     let listener = server.io().listen(&Addr::Unix(path.clone()), Arc::new(Entrance(library.clone(), None))).unwrap();
@@ -97,36 +129,60 @@ impl Place {
     }
 
     fn connect_to(&self, path: String) -> (Arc<dyn Connection>, Arc<Reader>) {
-        let reader = Arc::new(Reader::default());
-        let io = self.client.io();
-        let conn = self.client.block_on(io.connect(&Addr::Shm(path), reader.clone())).unwrap();
-        conn.set_limits(LIMITS);
-        (conn, reader)
+        connect(&self.client, path)
     }
 
     fn ask(&self, conn: &Arc<dyn Connection>, reader: &Reader, bytes: usize) -> Frame {
-        conn.send(&(bytes as u32).to_le_bytes(), &[]).unwrap();
-        let io = self.client.io();
-        let deadline = Instant::now() + Duration::from_secs(20);
-        loop {
-            if let Some(frame) = reader.0.lock().pop() {
-                return frame;
-            }
-            assert!(Instant::now() < deadline, "the server answers");
-            self.client.block_on(io.sleep(Duration::from_millis(1)));
-        }
+        ask(&self.client, conn, reader, bytes)
     }
 
     fn expected(&self, bytes: usize) -> Vec<u8> {
-        let all = self.library.frames.iter().flat_map(|frame| frame.bytes()[100..].to_vec());
-        all.take(bytes).collect()
+        let all: Vec<u8> = self.library.frames.lock().iter().flat_map(|frame| frame.bytes()[100..].to_vec()).collect();
+        all[..bytes].to_vec()
     }
+
+    /// How many have the frame that most have; one is the library itself.
+    fn holders(&self) -> usize {
+        self.library.frames.lock().iter().map(Arc::strong_count).max().unwrap()
+    }
+
+    fn await_holders(&self, wanted: usize, what: &str) {
+        self.until(|| self.holders() == wanted, what);
+    }
+
+    fn until(&self, done: impl Fn() -> bool, what: &str) {
+        until(&self.client, what, || done().then_some(()));
+    }
+}
+
+fn until<T>(client: &Arc<Runtime>, what: &str, done: impl Fn() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(done) = done() {
+            return done;
+        }
+        assert!(Instant::now() < deadline, "{what}");
+        client.block_on(client.io().sleep(Duration::from_millis(1)));
+    }
+}
+
+fn connect(client: &Arc<Runtime>, path: String) -> (Arc<dyn Connection>, Arc<Reader>) {
+    let reader = Arc::new(Reader::default());
+    let conn = client.block_on(client.io().connect(&Addr::Shm(path), reader.clone())).unwrap();
+    conn.set_limits(LIMITS);
+    (conn, reader)
+}
+
+fn ask(client: &Arc<Runtime>, conn: &Arc<dyn Connection>, reader: &Reader, bytes: usize) -> Frame {
+    conn.send(&(bytes as u32).to_le_bytes(), &[]).unwrap();
+    until(client, "the server answers", || reader.0.lock().pop())
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         self.client.shutdown();
         self.server.shutdown();
+        self.library.conns.lock().clear();
     }
 }
 
@@ -137,6 +193,13 @@ fn contents(frame: &Frame) -> Vec<u8> {
     assert!(loan.copy_to(0, first) && loan.copy_to(first.len(), second));
     assert!(!loan.copy_to(1, &mut vec![0; loan.len()]), "no more than was lent");
     bytes
+}
+
+fn shm_loan(frame: &Frame) -> Option<&ShmLoan> {
+    match &frame.lent.as_ref()?.0 {
+        Source::Shm(loan) => Some(loan),
+        Source::Sim(_) => None,
+    }
 }
 
 #[test]
@@ -158,22 +221,125 @@ fn frames_are_free_again_when_nobody_has_them() {
     let place = place("free");
     let (conn, reader) = place.connect();
     let held: Vec<Frame> = (0..3).map(|_| place.ask(&conn, &reader, 7 * BASE_BYTES)).collect();
-    let counts = || place.library.frames.iter().map(Arc::strong_count).max().unwrap();
-    assert_eq!(counts(), 4, "one here, and one for each loan");
+    assert_eq!(place.holders(), 4, "one here, and one for each loan");
     assert!(place.slab.allocate(FrameClass::K64).is_none(), "the slab is full");
-    assert_eq!(counts(), 4, "nothing that is still out");
+    assert_eq!(place.holders(), 4, "nothing that is still out");
     drop(held);
     assert!(place.slab.allocate(FrameClass::K64).is_none(), "the slab is full");
-    assert_eq!(counts(), 1, "whoever needs memory takes back what has come back");
-    // The client goes without giving back.
-    std::mem::forget(place.ask(&conn, &reader, 7 * BASE_BYTES));
-    assert_eq!(counts(), 2);
+    assert_eq!(place.holders(), 1, "whoever needs memory takes back what has come back");
+}
+
+#[test]
+fn a_connection_that_ends_gives_back_all_and_whoever_reads_on_knows() {
+    let place = place("ends");
+    let (conn, reader) = place.connect();
+    let frame = place.ask(&conn, &reader, 7 * BASE_BYTES);
+    let loan = frame.lent.as_ref().unwrap();
+    let mut bytes = vec![0; 300_000];
+    assert!(loan.copy_to(5, &mut bytes));
+    assert_eq!(place.holders(), 2);
     conn.close();
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while counts() > 1 {
-        assert!(Instant::now() < deadline, "a connection's end gives all back");
-        place.client.block_on(place.client.io().sleep(Duration::from_millis(1)));
+    place.await_holders(1, "a connection's end gives all back");
+    assert!(!loan.copy_to(5, &mut bytes), "it is kept no more");
+}
+
+#[test]
+fn what_is_lent_stays_as_it_was_until_it_is_given_back() {
+    let slab = slab_of(40 * FRAMES);
+    let frames = frames_of(&slab, FRAMES);
+    let place = place_with("editions", slab, frames, Some(AtomicU8::new(1)));
+    let ends: Vec<_> = (0..3).map(|_| place.connect()).collect();
+    let mut held = VecDeque::new();
+    let is_whole = |frame: &Frame| contents(frame).iter().all(|byte| *byte == frame.head[4]);
+    for round in 0..300 {
+        let (conn, reader) = &ends[round % 3];
+        held.push_back(place.ask(conn, reader, 7 * BASE_BYTES));
+        // Each is held through some answers, in each of which all is written anew.
+        if held.len() > round % 11 {
+            assert!(held.pop_front().is_some_and(|frame| is_whole(&frame)), "in round {round}");
+        }
     }
+    // One reads all the time while its connection ends and the frames are used for others.
+    let frame = place.ask(&ends[0].0, &ends[0].1, 7 * BASE_BYTES);
+    let reads = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            let (loan, mut bytes) = (frame.lent.as_ref().unwrap(), vec![0; 7 * BASE_BYTES]);
+            let end = Instant::now() + Duration::from_secs(60);
+            while loan.copy_to(0, &mut bytes) {
+                assert!(Instant::now() < end, "it is never told that its connection has ended");
+                assert!(bytes.iter().all(|byte| *byte == frame.head[4]), "what was said to be kept has changed");
+                reads.fetch_add(1, SeqCst);
+            }
+        });
+        place.until(|| reads.load(SeqCst) > 2 || reading.is_finished(), "it reads");
+        ends[0].0.close();
+        for _ in 0..200 {
+            place.ask(&ends[1].0, &ends[1].1, 7 * BASE_BYTES);
+        }
+        place.until(|| reading.is_finished(), "whoever reads what is not kept is told");
+    });
+}
+
+#[test]
+fn a_client_that_is_killed_gives_back_all() {
+    const PATH: &str = "AZE_TEST_LENDER";
+    if let Ok(path) = std::env::var(PATH) {
+        // The client: reads what it is lent until it is killed.
+        let client = Runtime::client();
+        let (conn, reader) = connect(&client, path);
+        let held: Vec<Frame> = (0..3).map(|_| ask(&client, &conn, &reader, 7 * BASE_BYTES)).collect();
+        let end = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < end && held.iter().all(|frame| contents(frame).len() == 7 * BASE_BYTES) {}
+        return;
+    }
+    let place = place("killed");
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "real::shm::lending_tests::a_client_that_is_killed_gives_back_all"])
+        .env(PATH, &place.path)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    place.await_holders(4, "one here, and one for each loan");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    place.await_holders(1, "its end gives all back");
+    let (conn, reader) = place.connect();
+    assert!(contents(&place.ask(&conn, &reader, 150_000)) == place.expected(150_000), "the server serves others");
+}
+
+#[test]
+fn a_client_is_lent_so_many_bytes_at_one_time_and_the_rest_is_sent() {
+    const BYTES: usize = 1 << 20;
+    let slab = slab_of(17);
+    let frames = frames_of(&slab, 17);
+    let place = place_with("bytes", slab, frames, None);
+    let (conn, reader) = place.connect();
+    let ask = || {
+        let frame = place.ask(&conn, &reader, BYTES);
+        assert!(contents(&frame) == place.expected(BYTES));
+        frame
+    };
+    let mut held: Vec<Frame> = (0..LENT_BYTES_MAX / BYTES).map(|_| ask()).collect();
+    assert!(held.iter().all(|frame| frame.lent.is_some()));
+    assert!(ask().lent.is_none(), "more is sent");
+    assert!(place.ask(&conn, &reader, LEND_BYTES_MIN).lent.is_none(), "however little");
+    drop(held.pop());
+    held.push(ask());
+    assert!(held.iter().all(|frame| frame.lent.is_some()), "as much as came back is lent again");
+    assert!(ask().lent.is_none());
+}
+
+#[test]
+fn what_lies_elsewhere_is_sent() {
+    let [slab, other] = [slab_of(FRAMES), slab_of(FRAMES)];
+    let mut frames = frames_of(&slab, FRAMES);
+    frames[1] = frames_of(&other, 2).pop().unwrap();
+    let place = place_with("foreign", slab, frames, None);
+    let (conn, reader) = place.connect();
+    let frame = place.ask(&conn, &reader, 3 * BASE_BYTES);
+    assert!(frame.lent.is_none(), "the client could not read it, or would read something else");
+    assert!(contents(&frame) == place.expected(3 * BASE_BYTES));
 }
 
 #[test]
@@ -196,11 +362,19 @@ fn a_client_that_gives_back_what_it_has_not_harms_nobody() {
     let place = place("vain");
     let (conn, reader) = place.connect();
     let frame = place.ask(&conn, &reader, 150_000);
-    let loan = frame.lent.as_ref().unwrap();
+    let shm = shm_loan(&frame).unwrap().shm.clone();
     for _ in 0..3 {
-        loan.shm.word64(RETURNED).store(u64::MAX, SeqCst);
+        shm.word64(RETURNED).store(u64::MAX, SeqCst);
         assert!(contents(&place.ask(&conn, &reader, 150_000)) == place.expected(150_000));
     }
+    drop(frame);
+    let held: Vec<Frame> = (0..100).map(|_| place.ask(&conn, &reader, 150_000)).collect();
+    let slots: BTreeSet<u64> = held.iter().filter_map(shm_loan).map(|loan| loan.slot).collect();
+    assert_eq!(held.iter().filter(|frame| frame.lent.is_some()).count(), 64, "no slot more than there are");
+    assert_eq!(slots.len(), 64, "and no slot twice");
+    drop(held);
+    assert!(place.slab.allocate(FrameClass::K64).is_none(), "the slab is full");
+    assert_eq!(place.holders(), 1, "nothing is left over");
 }
 
 #[test]
@@ -246,8 +420,8 @@ fn nonsense_about_loans_is_refused() {
     let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
     let place = place("nonsense");
     let (conn, reader) = place.connect();
-    let shm = place.ask(&conn, &reader, 150_000).lent.unwrap().shm.clone();
-    let loan = |told: &[u8]| super::loan::Loan::new(shm.clone(), told, 100);
+    let shm = shm_loan(&place.ask(&conn, &reader, 150_000)).unwrap().shm.clone();
+    let loan = |told: &[u8]| super::loan::ShmLoan::new(shm.clone(), told, 100);
     assert!(loan(&words(&[63, 0, 60, 1 << 20, 40])).is_ok());
     let nonsense: [&[u64]; 6] = [&[], &[0], &[64, 0, 100], &[0, 0, 99], &[0, 0, u64::MAX, 0, 101], &[0, 0, 100, 0]];
     for told in nonsense {

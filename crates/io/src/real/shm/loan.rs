@@ -4,18 +4,17 @@
 //! It alone knows how what was lent comes back. The server names a slot, keeps the frames for it,
 //! and lets them go when the client has set the slot's bit in shared memory. Which clients set in
 //! vain, or never, is their own affair: a slot that is out stays out until its connection ends,
-//! and there are few of them. The client may only read, and believes nothing of what it copied until
-//! its checksums have been compared: so a server that let frames go too early would be noticed.
+//! and there are few of them. The client may only read. It knows after each copy whether the server still
+//! kept what was copied ([`returns`]), and believes nothing of it until its checksums have been compared.
 
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::{RETURNED, Shm};
+use super::{ENDED, RETURNED, Shm, returns};
 use crate::slab::{Frame, Slab};
 
 /// Loans of one connection that may be out at one time: a bit for each in one word.
@@ -23,7 +22,7 @@ const SLOTS: usize = 64;
 
 /// Bytes that one connection may have been lent at one time: a client that stands still keeps no more
 /// from being freed.
-const LENT_BYTES_MAX: usize = 32 << 20;
+pub(super) const LENT_BYTES_MAX: usize = 32 << 20;
 
 /// Less is copied: it stays in the processor's cache on its way, and the first look at a lent page costs more.
 pub(in super::super) const LEND_BYTES_MIN: usize = 128 << 10;
@@ -91,6 +90,9 @@ impl Lender {
 
     /// Takes back slots, a bit for each; those that are not out are ignored.
     pub(super) fn take_back(&self, mut bits: u64) {
+        if bits == 0 {
+            return;
+        }
         let mut back = Vec::new();
         let mut out = self.out.lock();
         while bits != 0 {
@@ -116,35 +118,38 @@ impl Shm {
 
     /// Lets go of what the client has given back.
     pub(in super::super) fn reclaim(&self) {
-        let returned = self.word64(RETURNED);
-        if let Some(lender) = &self.lender
-            && returned.load(Relaxed) != 0
-        {
-            lender.take_back(returned.swap(0, SeqCst));
+        if let Some(lender) = &self.lender {
+            lender.take_back(returns::take_back(self.word64(RETURNED)));
         }
     }
 
-    /// The connection has ended: lets go of everything. Whoever still reads will notice by the checksums.
+    /// The connection has ended: lets go of everything, and tells whoever still reads.
     pub(in super::super) fn reclaim_all(&self) {
         if let Some(lender) = &self.lender {
+            returns::end(self.word64(ENDED));
             lender.take_back(u64::MAX);
         }
     }
 }
 
-/// What was lent to this client: bytes that lie in the server's memory. They are given back when
-/// dropped. Until then the server leaves them as they are, unless the connection has ended: whoever
-/// copies them compares their checksums afterwards.
-pub struct Loan {
+impl Drop for Shm {
+    fn drop(&mut self) {
+        // However it came to this: nothing is let go of without a word.
+        self.reclaim_all();
+    }
+}
+
+/// What was lent to this client: bytes that lie in the server's memory. They are given back when dropped.
+pub(crate) struct ShmLoan {
     pub(super) shm: Arc<Shm>,
-    slot: u64,
+    pub(super) slot: u64,
     pieces: Vec<(u64, u64)>,
     len: usize,
 }
 
-impl Loan {
+impl ShmLoan {
     /// From what the server tells; an error if that cannot be.
-    pub(super) fn new(shm: Arc<Shm>, told: &[u8], len: usize) -> Result<Loan> {
+    pub(super) fn new(shm: Arc<Shm>, told: &[u8], len: usize) -> Result<ShmLoan> {
         let nonsense = |what: &str| Error::new(ErrorKind::InvalidData, format!("the server lends {what}"));
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
         let Some((slot, pieces)) = told.split_first_chunk::<8>() else { return Err(nonsense("nothing")) };
@@ -158,17 +163,19 @@ impl Loan {
         if sum != Some(len as u64) {
             return Err(nonsense("another number of bytes than it announced"));
         }
-        Ok(Loan { shm, slot, pieces, len })
+        Ok(ShmLoan { shm, slot, pieces, len })
     }
 
-    /// Bytes lent.
-    #[expect(clippy::len_without_is_empty, reason = "a loan is never empty")]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Copies what lies at `at`; `false` if it is not there.
-    pub fn copy_to(&self, at: usize, to: &mut [u8]) -> bool {
+    /// See [`crate::Loan::copy_to`].
+    pub(crate) fn copy_to(&self, at: usize, to: &mut [u8]) -> bool {
+        self.copy_pieces(at, to) && returns::was_kept(self.shm.word64(ENDED))
+    }
+
+    fn copy_pieces(&self, at: usize, to: &mut [u8]) -> bool {
         let Some(memory) = &self.shm.lent else { return false };
         let (mut skip, mut rest) = (at as u64, to);
         for (start, len) in &self.pieces {
@@ -192,15 +199,14 @@ impl Loan {
     }
 }
 
-impl std::fmt::Debug for Loan {
+impl std::fmt::Debug for ShmLoan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Loan").field("slot", &self.slot).field("pieces", &self.pieces).finish_non_exhaustive()
+        f.debug_struct("ShmLoan").field("slot", &self.slot).field("pieces", &self.pieces).finish_non_exhaustive()
     }
 }
 
-impl Drop for Loan {
+impl Drop for ShmLoan {
     fn drop(&mut self) {
-        // After all that was read: the frames may be used again from now on.
-        self.shm.word64(RETURNED).fetch_or(1 << self.slot, SeqCst);
+        returns::give_back(self.shm.word64(RETURNED), self.slot);
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 use super::super::sys::Room;
-use super::loan::Loan;
+use super::loan::ShmLoan;
 use super::{RING_BYTES, Shm, wake};
 use crate::slab::Frame;
 
@@ -243,12 +243,12 @@ impl Consumer {
     }
 
     /// What is lent in place of the next `len` bytes, if that is what comes next.
-    pub(in super::super) fn take_loan(&mut self, len: usize) -> Result<Option<Loan>> {
+    pub(in super::super) fn take_loan(&mut self, len: usize) -> Result<Option<ShmLoan>> {
         let before = self.tail;
         let Some(record) = self.record()?.filter(|record| record.is_lent) else { return Ok(None) };
         let mut told = Vec::with_capacity(record.len);
         self.shm.region.copy_out(self.lane.data + offset(self.tail) + WORD_BYTES, &mut told, record.len);
-        let loan = Loan::new(self.shm.clone(), &told, len)?;
+        let loan = ShmLoan::new(self.shm.clone(), &told, len)?;
         self.advance(record, record.len);
         self.publish(before);
         Ok(Some(loan))
