@@ -14,7 +14,8 @@ help:
 	@echo 'make loom      every order of the steps by which processes that share memory wake each other and give back'
 	@echo 'make sanitize  threads and shared memory under a race detector (needs the nightly toolchain)'
 	@echo 'make posix-long  real programs and random operations through mounts, for about an hour'
-	@echo 'make bench-record NAME=x  measures and writes bench/results/DATE-x (on a quiet machine)'
+	@echo 'make bench-record NAME=x  measures for a quarter of an hour and writes bench/results/DATE-x (on a'
+	@echo '               quiet machine; QUICK=1 tries all of it in a minute or two)'
 	@echo 'make fuzz      30 s of hostile bytes for each decoder (needs the nightly toolchain and cargo-fuzz)'
 
 build:

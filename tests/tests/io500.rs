@@ -149,6 +149,46 @@ fn places_are_compared_in_turns() {
 }
 
 #[test]
+fn threads_of_one_process_are_measured_beside_processes() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    fs::create_dir(place.path("one")).expect("a directory");
+    let mut args = TINY.to_vec();
+    args.extend(["--procs", "3", "--with-threads", "--against", "one", "--json"]);
+    let result = check_json(&place.aze(&args).ok(), 3);
+    let titles: Vec<&str> = result["against"]
+        .as_array()
+        .expect("the others")
+        .iter()
+        .map(|other| other["place"].as_str().expect("a title"))
+        .collect();
+    assert_eq!((titles[0], titles.len()), ("aze, no mount, threads", 2));
+    assert_eq!(place.aze(&["ls", "aze:/"]).ok().out, "");
+
+    // One process does the work of all, and its end is noticed.
+    let target = place.path("target");
+    fs::create_dir(&target).expect("a directory");
+    let long = ["bench", "io500", "--stonewall", "100ms", "--warm", "0", "--procs", "3", "--target", "target"];
+    let args = [&long[..], &["--with-threads", "--repeat", "1000"]].concat();
+    let child = place.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("aze starts");
+    let mut rank = None;
+    wait_until("threads work", || {
+        rank = ranks(child.id()).first().copied().filter(|pid| threads(*pid) >= 4);
+        rank.is_some() && ranks(child.id()).len() == 1 && !entries(&target).is_empty() && writes(&target)
+    });
+    kill(rank.expect("a process"), libc::SIGKILL);
+    let ran: Ran = child.wait_with_output().expect("it ends").into();
+    assert_eq!(ran.code, 7, "{}", ran.err);
+    assert!(ran.err.contains("rank 0") && ran.err.contains("signal: 9"), "{}", ran.err);
+    assert_eq!(entries(&target), BTreeSet::new());
+}
+
+/// Threads of a process.
+fn threads(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
+}
+
+#[test]
 fn a_volume_is_measured_and_left_as_it_was() {
     let place = Place::new();
     place.up(&["--servers", "2"]);

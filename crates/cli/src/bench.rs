@@ -4,8 +4,10 @@
 //! Every place does the same work, in turn, several times; the median of the turns is shown. Memory
 //! is touched before it is measured, since the first touch of a page costs several times the copy.
 
+use crate::bench_durability;
 use crate::bench_p4;
 use crate::bench_place::{Described, Directory, Native, Place, describe, describe_native};
+use crate::bench_record::{self, Keep};
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::io500;
 use crate::session::Session;
@@ -25,7 +27,8 @@ Examples:
   aze bench iops --native --target /mnt/v --target /dev/shm --target /var/tmp
   aze bench iops --threads 4 --files 20000 --json
   aze bench io500 --short                           the phases of IO500, in under a minute
-  aze bench p4                                      bandwidth of one process by transfer size";
+  aze bench p4                                      bandwidth of one process by transfer size
+  aze bench durability --storage /data --target /data   what it costs that files are safe";
 
 /// Bytes of one write and one read.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -43,6 +46,7 @@ enum Bench {
     Iops(Iops),
     Io500(io500::Args),
     P4(bench_p4::Args),
+    Durability(bench_durability::Args),
     /// One process of `aze bench io500`, which starts it.
     #[command(hide = true)]
     Io500Rank,
@@ -73,6 +77,9 @@ struct Iops {
     /// Turns of every place; the median is shown
     #[arg(long, default_value_t = 3)]
     repeat: usize,
+    /// Write result.json and result.txt into this new directory
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -102,6 +109,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         Bench::Iops(iops) => run_iops(iops),
         Bench::Io500(args) => io500::run(args),
         Bench::P4(args) => bench_p4::run(args),
+        Bench::Durability(args) => bench_durability::run(args),
         Bench::Io500Rank => io500::run_rank(),
     }
 }
@@ -112,6 +120,7 @@ fn run_iops(iops: &Iops) -> Outcome<Exit> {
             "bench iops: --threads, --files and --repeat must be at least 1, --bytes at least 1M",
         ));
     }
+    let keep = iops.record.as_deref().map(Keep::new).transpose()?;
     let native = iops.native || iops.target.is_empty();
     let session = if native {
         Some(Session::open(Volume::meant(iops.name.as_deref())?, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?)
@@ -137,10 +146,15 @@ fn run_iops(iops: &Iops) -> Outcome<Exit> {
     if let Some(session) = session {
         session.end();
     }
+    let (result, table) = (json(iops, &columns), table(iops, &columns));
+    if let Some(keep) = keep {
+        keep.write("result.json", &format!("{result:#}\n"))?;
+        keep.write("result.txt", &table)?;
+    }
     if iops.json {
-        print_json(iops, &columns)
+        println!("{result:#}");
     } else {
-        print_table(iops, &columns)
+        print!("{table}");
     }
     Ok(Exit::Done)
 }
@@ -244,18 +258,25 @@ fn is_bandwidth(phase: &str) -> bool {
     matches!(phase, "write" | "read")
 }
 
-fn print_table(iops: &Iops, columns: &[Column]) {
+fn table(iops: &Iops, columns: &[Column]) -> String {
+    let mut text = String::new();
+    let mut put = |part: String| text.push_str(&part);
     let turns = if iops.repeat == 1 { "one turn".to_string() } else { format!("median of {} turns", iops.repeat) };
-    println!("{} callers, {} files and {} MiB each, {turns}, memory warm", iops.threads, iops.files, iops.bytes >> 20);
-    println!();
-    print!("{:<18}", "");
+    put(format!(
+        "{} callers, {} files and {} MiB each, {turns}, memory warm\n",
+        iops.threads,
+        iops.files,
+        iops.bytes >> 20
+    ));
+    put("\n".into());
+    put(format!("{:<18}", ""));
     for column in columns {
-        print!("{:>26}", column.what.title);
+        put(format!("{:>26}", column.what.title));
     }
-    println!();
+    put("\n".into());
     for (index, phase) in PHASES.iter().enumerate() {
         let unit = if is_bandwidth(phase) { "1 MiB, MB/s" } else { "1/s" };
-        print!("{:<18}", format!("{phase} ({unit})"));
+        put(format!("{:<18}", format!("{phase} ({unit})")));
         for column in columns {
             let figure = median(column, index);
             let cell = if is_bandwidth(phase) {
@@ -263,17 +284,18 @@ fn print_table(iops: &Iops, columns: &[Column]) {
             } else {
                 format!("{:.0} ({:.1} us)", figure.per_second, figure.median.as_secs_f64() * 1e6)
             };
-            print!("{cell:>26}");
+            put(format!("{cell:>26}"));
         }
-        println!();
+        put("\n".into());
     }
-    println!();
+    put("\n".into());
     for column in columns {
-        println!("{:<14} cached: {}; durable: {}", column.what.title, column.what.cached, column.what.durable);
+        put(format!("{:<14} cached: {}; durable: {}\n", column.what.title, column.what.cached, column.what.durable));
     }
+    text
 }
 
-fn print_json(iops: &Iops, columns: &[Column]) {
+fn json(iops: &Iops, columns: &[Column]) -> Value {
     let places: Vec<Value> = columns
         .iter()
         .map(|column| {
@@ -294,12 +316,11 @@ fn print_json(iops: &Iops, columns: &[Column]) {
             json!({ "place": column.what.title, "cached": column.what.cached, "durable": column.what.durable, "phases": phases })
         })
         .collect();
-    let run = json!({
-        "callers": iops.threads,
-        "files_per_caller": iops.files,
-        "bytes_per_caller": iops.bytes,
-        "turns": iops.repeat,
-        "places": places,
-    });
-    println!("{run:#}");
+    let mut run = bench_record::circumstances();
+    run["callers"] = iops.threads.into();
+    run["files_per_caller"] = iops.files.into();
+    run["bytes_per_caller"] = iops.bytes.into();
+    run["turns"] = iops.repeat.into();
+    run["places"] = places.into();
+    run
 }

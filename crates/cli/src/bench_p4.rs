@@ -4,6 +4,7 @@
 
 use crate::bench_plot::{self, Curve, short};
 use crate::bench_record::{self, Keep};
+use crate::bench_volume::{self, Started};
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::session::Session;
 use crate::size;
@@ -14,7 +15,6 @@ use aze_proto::limits::{CHUNK_BITS_MAX, CHUNK_BITS_MIN, DEADLINE_MS_DEFAULT};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -97,6 +97,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     if args.repeat == 0 || args.bytes < TRANSFER_BYTES_MAX || !args.bytes.is_multiple_of(TRANSFER_BYTES_MAX) {
         return Err(Trouble::usage("bench p4: --repeat must be at least 1, --bytes a multiple of 16M"));
     }
+    bench_volume::hear_signals("p4")?;
     let chunks = args.chunks.iter().map(|bytes| chunk_bits(*bytes)).collect::<Outcome<Vec<u8>>>()?;
     let keep = args.record.as_deref().map(Keep::new).transpose()?;
     let mut points = Vec::new();
@@ -104,8 +105,10 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         Some(name) => over_volume(args, &chunks, name, &mut points)?,
         None => {
             for transport in ["tcp", "auto"] {
-                let started = Started::new(transport)?;
-                over_volume(args, &chunks, &started.0, &mut points)?;
+                let name = format!("p4-{transport}-{}", std::process::id());
+                let options = ["--servers", SERVERS, "--size", CAPACITY, "--transport", transport];
+                let started = Started::new(&name, &options)?;
+                over_volume(args, &chunks, &started.name, &mut points)?;
             }
         }
     }
@@ -134,34 +137,6 @@ fn chunk_bits(bytes: u64) -> Outcome<u8> {
             Err(Trouble::usage(format!("--chunks {}: expected powers of two from 64K to 16M", size::words(bytes))))
         }
     }
-}
-
-/// A volume that ends with this.
-struct Started(String);
-
-impl Started {
-    fn new(transport: &str) -> Outcome<Started> {
-        let name = format!("p4-{transport}-{}", std::process::id());
-        let up = aze(&["up", "--name", &name, "--servers", SERVERS, "--size", CAPACITY, "--transport", transport])?;
-        if up.status.success() {
-            return Ok(Started(name));
-        }
-        let why = String::from_utf8_lossy(&up.stderr).trim().to_string();
-        Err(Trouble::new(Exit::Again, format!("bench p4: start a volume: {why}")))
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        // What could not be ended says so itself.
-        let _ = aze(&["down", "--force", "--name", &self.0]);
-    }
-}
-
-fn aze(arguments: &[&str]) -> Outcome<std::process::Output> {
-    let ran =
-        std::env::current_exe().and_then(|program| Command::new(program).args(arguments).stdin(Stdio::null()).output());
-    ran.map_err(|error| Trouble::local(format!("run aze {}", arguments[0]), &error))
 }
 
 fn over_volume(args: &Args, chunks: &[u8], name: &str, points: &mut Vec<Point>) -> Outcome<()> {

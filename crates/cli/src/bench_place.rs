@@ -24,6 +24,9 @@ pub trait Place: Send + Sync {
     fn write(&self, name: &str, block: &[u8], count: usize) -> Outcome<()>;
     /// Reads a file in blocks of the buffer's size from its beginning to its end; gives its length.
     fn read(&self, name: &str, block: &mut [u8]) -> Outcome<u64>;
+    /// Makes a file that must not exist with these contents, has it synchronised if `sync` says so, and
+    /// closes it.
+    fn put(&self, name: &str, contents: &[u8], sync: bool) -> Outcome<()>;
     /// Removes the place's own directory, which must be empty.
     fn end(&self) -> Outcome<()>;
 }
@@ -91,6 +94,12 @@ impl Place for Directory {
                 count => total += count as u64,
             }
         }
+    }
+
+    fn put(&self, name: &str, contents: &[u8], sync: bool) -> Outcome<()> {
+        let mut file = self.open("create", name, fs::OpenOptions::new().write(true).create_new(true))?;
+        self.trouble("write", name, file.write_all(contents))?;
+        if sync { self.trouble("synchronise", name, file.sync_all()) } else { Ok(()) }
     }
 
     fn end(&self) -> Outcome<()> {
@@ -168,6 +177,17 @@ impl Place for Native {
         }
         self.session.ask(format!("close {name}"), file.close())?;
         Ok(total)
+    }
+
+    fn put(&self, name: &str, contents: &[u8], sync: bool) -> Outcome<()> {
+        let access = Access { read: false, write: true };
+        let file = self.make(name, &empty_file(Some(access)))?;
+        let Some(file) = file else { return Err(Trouble::usage(format!("write {name}: it is no regular file"))) };
+        self.session.ask(format!("write {name}"), file.write(0, contents))?;
+        if sync {
+            self.session.ask(format!("synchronise {name}"), file.sync())?;
+        }
+        self.session.ask(format!("close {name}"), file.close())
     }
 
     fn end(&self) -> Outcome<()> {

@@ -82,6 +82,10 @@ pub struct Args {
     /// Measure this directory too, in turns, and print ratios; may be given several times
     #[arg(long, value_name = "DIR")]
     against: Vec<PathBuf>,
+    /// Measure the first place also with threads of one process on each node, which share its connection,
+    /// instead of processes: in turns, with ratios
+    #[arg(long)]
+    with_threads: bool,
     /// Processes that do the work, in all [default: 4 on each node]
     #[arg(long, value_name = "N")]
     procs: Option<u32>,
@@ -176,7 +180,8 @@ struct Contest<'a> {
     args: &'a Args,
     procs: u32,
     nodes: Nodes,
-    places: Vec<Where>,
+    /// Each with whether threads do the work.
+    places: Vec<(Where, bool)>,
     interrupts: Interrupts,
 }
 
@@ -200,7 +205,11 @@ impl Contest<'_> {
             found.map_err(|error| Trouble::local(format!("find {}", dir.display()), &error))
         });
         let volume = volume.map(|volume| Ok(Where::Volume(volume.record.name)));
-        let places = volume.into_iter().chain(directories).collect::<Outcome<_>>()?;
+        let places = volume.into_iter().chain(directories).map(|place| Ok((place?, false)));
+        let mut places = places.collect::<Outcome<Vec<_>>>()?;
+        if args.with_threads {
+            places.insert(1, (places[0].0.clone(), true));
+        }
         Ok(Contest { args, procs, nodes, places, interrupts: Interrupts::hear() })
     }
 
@@ -210,7 +219,7 @@ impl Contest<'_> {
         let mut all: Vec<Vec<Turn>> = self.places.iter().map(|_| Vec::new()).collect();
         for turn in 1..=turns {
             for (place, done) in self.places.iter().zip(&mut all) {
-                done.push(self.turn(place, &format!("turn {turn} of {turns}"))?);
+                done.push(self.turn(place.0.clone(), place.1, &format!("turn {turn} of {turns}"))?);
             }
         }
         let report = |done: Vec<Turn>| {
@@ -222,11 +231,11 @@ impl Contest<'_> {
     }
 
     /// One run in one place, which is left as it was.
-    fn turn(&self, place: &Where, title: &str) -> Outcome<Turn> {
-        let setup = self.setup(place.clone());
+    fn turn(&self, place: Where, threads: bool, title: &str) -> Outcome<Turn> {
+        let setup = self.setup(place);
         let ground = ground::open(&setup.place, &setup.base)?;
         let measured = ground.begin().and_then(|()| {
-            let measured = self.measure(&setup, ground.as_ref(), title);
+            let measured = self.measure(&setup, threads, ground.as_ref(), title);
             // All ranks have ended, so that nothing comes after it.
             let removed = ground.remove_all();
             match (measured, removed) {
@@ -254,11 +263,14 @@ impl Contest<'_> {
         }
     }
 
-    fn measure(&self, setup: &Setup, ground: &dyn Ground, title: &str) -> Outcome<Turn> {
-        let place = ground.described()?;
+    fn measure(&self, setup: &Setup, threads: bool, ground: &dyn Ground, title: &str) -> Outcome<Turn> {
+        let mut place = ground.described()?;
+        if threads {
+            place.title.push_str(", threads");
+        }
         layout::directories(self.procs).iter().try_for_each(|path| ground.make_dir(path))?;
         let phase_time_max = self.args.stonewall() * PHASE_STONEWALLS_MAX + PHASE_TIME_MORE;
-        let mut ranks = Ranks::start(setup, &self.nodes, &self.interrupts, phase_time_max)?;
+        let mut ranks = Ranks::start(setup, threads, &self.nodes, &self.interrupts, phase_time_max)?;
         let warm_bytes = warm(self.args, self.procs, ground, &mut ranks)?;
         let mut run = Run { procs: self.procs, room: ground.room()?, since_ns: 0, counts: Vec::new() };
         let mut phases = Vec::new();

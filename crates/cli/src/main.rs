@@ -5,10 +5,13 @@
 //! standard error, and the exit code says how it went (see [`exit`]).
 
 mod bench;
+mod bench_durability;
 mod bench_p4;
 mod bench_place;
 mod bench_plot;
 mod bench_record;
+mod bench_replay;
+mod bench_volume;
 mod cat;
 mod change;
 mod check;

@@ -4,7 +4,7 @@
 
 use super::layout::{self, SMALL_FILE_BYTES, STAMP_FILE};
 use super::link::{Walked, Where};
-use super::volume::OnVolume;
+use super::volume::{Crowd, OnVolume};
 use crate::bench_place::{Described, describe};
 use crate::exit::{Outcome, Trouble};
 use crate::sys;
@@ -71,6 +71,14 @@ pub fn open(place: &Where, base: &str) -> Outcome<Box<dyn Ground>> {
         Where::Volume(name) => Box::new(OnVolume::connect(name, base)?),
         Where::Directory(dir) => Box::new(Directory { target: dir.clone(), path: dir.join(base) }),
     })
+}
+
+/// The same for one of several ranks of a process.
+pub fn open_shared(place: &Where, base: &str, crowd: &Crowd) -> Outcome<Box<dyn Ground>> {
+    match place {
+        Where::Volume(name) => Ok(Box::new(OnVolume::share(crowd, name, base)?)),
+        Where::Directory(_) => open(place, base),
+    }
 }
 
 /// A directory of a mounted file system.

@@ -1,6 +1,7 @@
-//! What the coordinator and its ranks say to each other: lines of JSON, orders to a rank's standard
-//! input and answers from its standard output, which is all that a launcher has to carry to another
-//! node. A rank answers every order; an output that ends means that it has died.
+//! What the coordinator and its ranks say to each other: lines of a rank's number and JSON, orders to the
+//! standard input of the rank's process and answers from its standard output, which is all that a
+//! launcher has to carry to another node. A rank answers every order; an output that ends means that its
+//! process has died.
 
 use super::layout::Phase;
 use crate::exit::{Exit, Outcome, Trouble};
@@ -80,25 +81,31 @@ pub enum Said {
 
 /// One end: where words come from, and where they go.
 pub struct Link {
+    rank: u32,
     next: Box<dyn FnMut() -> Option<String> + Send>,
     output: Box<dyn Write + Send>,
 }
 
 impl Link {
-    /// Takes over both directions. `next` gives line after line until the other side has gone.
-    pub fn new(next: impl FnMut() -> Option<String> + Send + 'static, output: impl Write + Send + 'static) -> Link {
-        Link { next: Box::new(next), output: Box::new(output) }
+    /// Takes over both directions. `next` gives line after line of what concerns this rank until the other
+    /// side has gone.
+    pub fn new(
+        rank: u32,
+        next: impl FnMut() -> Option<String> + Send + 'static,
+        output: impl Write + Send + 'static,
+    ) -> Link {
+        Link { rank, next: Box::new(next), output: Box::new(output) }
     }
 
     /// Says something. Blocks only while the other side's buffer is full.
     pub fn say(&mut self, word: &impl Serialize) -> Outcome<()> {
-        say(&mut self.output, word)
+        say(&mut self.output, self.rank, word)
     }
 
     /// What the other side says next; `None` when it has gone.
     pub fn hear<T: DeserializeOwned>(&mut self) -> Outcome<Option<T>> {
         let Some(line) = (self.next)() else { return Ok(None) };
-        parse(&line).map(Some)
+        parse(&line).map(|(_, word)| Some(word))
     }
 }
 
@@ -108,16 +115,43 @@ pub fn lines(input: impl Read + Send + 'static) -> impl FnMut() -> Option<String
     move || lines.next()?.ok()
 }
 
-/// What a line says.
-pub fn parse<T: DeserializeOwned>(line: &str) -> Outcome<T> {
-    serde_json::from_str(line)
-        .map_err(|error| Trouble::new(Exit::Fatal, format!("bench io500: '{}': {error}", line.trim())))
+/// The rank that a line concerns; nothing if it is none of ours, as a greeting of a launcher.
+pub fn rank_of(line: &str) -> Option<u32> {
+    let (rank, word) = line.split_once(' ')?;
+    rank.parse().ok().filter(|_| word.starts_with(['{', '"']))
+}
+
+/// What a line says, and whom it concerns.
+pub fn parse<T: DeserializeOwned>(line: &str) -> Outcome<(u32, T)> {
+    let told = |why: &str| Trouble::new(Exit::Fatal, format!("bench io500: '{}': {why}", line.trim()));
+    let rank = rank_of(line).ok_or_else(|| told("it does not begin with a rank"))?;
+    let word = line.split_once(' ').map_or("", |(_, word)| word);
+    Ok((rank, serde_json::from_str(word).map_err(|error| told(&error.to_string()))?))
 }
 
 /// Writes one line.
-pub fn say(output: &mut impl Write, word: &impl Serialize) -> Outcome<()> {
-    let mut line = serde_json::to_vec(word).expect("words of numbers and strings become JSON");
+pub fn say(output: &mut impl Write, rank: u32, word: &impl Serialize) -> Outcome<()> {
+    let mut line = format!("{rank} ").into_bytes();
+    serde_json::to_writer(&mut line, word).expect("words of numbers and strings become JSON");
     line.push(b'\n');
     let said = output.write_all(&line).and_then(|()| output.flush());
     said.map_err(|error| Trouble::local("bench io500: speak to another process of the run", &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_lines_with_a_rank_are_ours() {
+        let mut line = Vec::new();
+        say(&mut line, 12, &Said::Reached(7)).expect("memory takes it");
+        let line = String::from_utf8(line).expect("text");
+        assert_eq!(rank_of(line.trim()), Some(12));
+        assert!(matches!(parse(line.trim()), Ok((12, Said::Reached(7)))), "{line}");
+        for greeting in ["Welcome", "3 messages wait", "{\"a\": 1}", "", "x {}"] {
+            assert_eq!(rank_of(greeting), None, "{greeting}");
+            assert!(parse::<Said>(greeting).is_err(), "{greeting}");
+        }
+    }
 }

@@ -1,16 +1,18 @@
-//! One of the processes that do the work: it follows the coordinator's orders until they end. If they
-//! end while it does something, the coordinator is gone and it must not go on.
+//! A process that does the work: each rank of it is a thread that follows the coordinator's orders until
+//! they end. If they end while one does something, the coordinator is gone and nobody must go on.
 
 use super::ground::{self, Ground};
 use super::layout::{self, EASY_TRANSFER_BYTES, HARD_FILE, HARD_RECORD_BYTES, Names, Phase, SMALL_FILE_BYTES};
 use super::link::{self, Link, Order, Said, Setup};
 use super::pattern::Pattern;
+use super::volume::Crowd;
 use crate::exit::{Exit, Outcome, Trouble};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::channel;
-use std::thread;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Share of the bytes that touch memory in small files; the rest goes through large ones.
@@ -18,39 +20,68 @@ const WARM_SMALL_SHARE: u64 = 16;
 /// Length of a large file that touches memory.
 const WARM_FILE_BYTES: u64 = 512 << 20;
 
-/// Runs `aze bench io500-rank`. What goes wrong is told to the coordinator, which tells the user.
+/// One rank of this process: its orders, how many of them it has not answered yet, and its thread.
+struct Worker {
+    orders: Sender<String>,
+    owed: Arc<AtomicU32>,
+    thread: JoinHandle<()>,
+}
+
+/// Runs `aze bench io500-rank`: one rank, or several that share the process and its session. What goes
+/// wrong is told to the coordinator, which tells the user.
 pub fn run() -> Outcome<Exit> {
+    let crowd = Arc::new(Crowd::default());
+    let mut workers: BTreeMap<u32, Worker> = BTreeMap::new();
+    let mut next = link::lines(io::stdin());
+    while let Some(line) = next() {
+        let Some(rank) = link::rank_of(&line) else { continue };
+        let worker = workers.entry(rank).or_insert_with(|| start(rank, &crowd));
+        worker.owed.fetch_add(1, Ordering::SeqCst);
+        // One that has failed has said so, and is still owing.
+        let _ = worker.orders.send(line);
+    }
+    if workers.values().any(|worker| worker.owed.load(Ordering::SeqCst) > 0) {
+        return Ok(Exit::Again);
+    }
+    let threads: Vec<JoinHandle<()>> = workers.into_values().map(|worker| worker.thread).collect();
+    threads.into_iter().for_each(|thread| drop(thread.join()));
+    crowd.end();
+    Ok(Exit::Done)
+}
+
+fn start(rank: u32, crowd: &Arc<Crowd>) -> Worker {
+    let (orders, heard) = channel();
     let owed = Arc::new(AtomicU32::new(0));
-    let (heard, orders) = channel();
-    let owing = owed.clone();
-    thread::spawn(move || {
-        let mut next = link::lines(io::stdin());
-        while let Some(line) = next() {
+    let (owing, crowd) = (owed.clone(), crowd.clone());
+    let thread = thread::spawn(move || {
+        let _all = EndsAll;
+        let mut link = Link::new(rank, move || heard.recv().ok(), io::stdout());
+        if let Err(trouble) = follow(&mut link, &owing, &crowd) {
+            // Nobody may take this for an answer.
             owing.fetch_add(1, Ordering::SeqCst);
-            if heard.send(line).is_err() {
-                return;
-            }
-        }
-        if owing.load(Ordering::SeqCst) > 0 {
-            std::process::exit(Exit::Again as i32);
-        }
-    });
-    let mut link = Link::new(move || orders.recv().ok(), io::stdout());
-    match follow(&mut link, &owed) {
-        Ok(()) => Ok(Exit::Done),
-        Err(trouble) => {
             // A coordinator that has gone does not want to know.
             let _ = link.say(&Said::Failed { exit: trouble.exit as u8, text: trouble.text });
-            Ok(trouble.exit)
+        }
+    });
+    Worker { orders, owed, thread }
+}
+
+/// A rank that panics takes the others with it, which the coordinator notices.
+struct EndsAll;
+
+impl Drop for EndsAll {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            std::process::exit(Exit::Fatal as i32);
         }
     }
 }
 
 /// Obeys until the orders end; `owed` counts orders that have come and are not answered yet.
-fn follow(link: &mut Link, owed: &AtomicU32) -> Outcome<()> {
+fn follow(link: &mut Link, owed: &AtomicU32, crowd: &Crowd) -> Outcome<()> {
     let Some(first) = link.hear()? else { return Ok(()) };
     let Order::Setup(setup) = first else { return Err(out_of_turn(&first)) };
-    let ground = ground::open(&setup.place, &setup.base)?;
+    let ground = ground::open_shared(&setup.place, &setup.base, crowd)?;
     let mut rank = Rank {
         ground: ground.as_ref(),
         easy: Pattern::new(setup.run, EASY_TRANSFER_BYTES),
@@ -254,7 +285,7 @@ mod tests {
 
     fn end(socket: UnixStream) -> Link {
         let input = socket.try_clone().expect("another descriptor");
-        Link::new(link::lines(input), socket)
+        Link::new(0, link::lines(input), socket)
     }
 
     /// A rank alone in a directory, and the other end of its link.

@@ -1,6 +1,7 @@
 //! The processes of a run, seen from the coordinator: started together, here or by a launcher on other
-//! nodes, heard one word at a time, and ended whatever happens. A rank that dies ends its output, which
-//! is heard at once; one that hangs is given up at the phase's deadline.
+//! nodes, heard one word at a time, and ended whatever happens. Each is one rank, or all ranks of its node
+//! are threads of one. A process that dies ends its output, which is heard at once; one that hangs is given
+//! up at the phase's deadline.
 
 use super::layout::Phase;
 use super::link::{self, Order, Said, Setup, say};
@@ -102,6 +103,9 @@ enum Event {
 
 /// All processes of a run.
 pub struct Ranks {
+    procs: u32,
+    /// Ranks that are threads of one process.
+    each: u32,
     children: Vec<(Child, Option<ChildStdin>)>,
     /// They are on this node, each a child of this process.
     are_here: bool,
@@ -111,13 +115,22 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// Starts as many processes as `setup` says and waits until each is ready.
-    pub fn start(setup: &Setup, nodes: &Nodes, interrupts: &Interrupts, phase_time_max: Duration) -> Outcome<Ranks> {
+    /// Starts as many ranks as `setup` says, as processes or as threads of one process on each node, and
+    /// waits until each is ready.
+    pub fn start(
+        setup: &Setup,
+        threads: bool,
+        nodes: &Nodes,
+        interrupts: &Interrupts,
+        phase_time_max: Duration,
+    ) -> Outcome<Ranks> {
         let (heard, events) = channel();
-        let mut ranks = Ranks { children: Vec::new(), are_here: nodes.hosts.is_empty(), events, phase_time_max };
+        let (procs, each) = (setup.procs, if threads { nodes.share(setup.procs) } else { 1 });
+        let are_here = nodes.hosts.is_empty();
+        let mut ranks = Ranks { procs, each, children: Vec::new(), are_here, events, phase_time_max };
         interrupts.tell(&heard);
-        for rank in 0..setup.procs {
-            ranks.children.push(start(rank, &nodes.argv(rank, setup.procs), &heard)?);
+        for first in (0..procs).step_by(each as usize) {
+            ranks.children.push(start(first, &nodes.argv(first, procs), &heard)?);
         }
         for rank in 0..setup.procs {
             ranks.order(rank, &Order::Setup(Setup { rank, ..setup.clone() }), "start")?;
@@ -137,7 +150,7 @@ impl Ranks {
         self.order_all(&Order::Write { phase, count_max }, &phase)?;
         let deadline = Instant::now() + self.phase_time_max;
         let mut most = 0;
-        for _ in 0..self.children.len() {
+        for _ in 0..self.procs {
             match self.hear(&phase, deadline)? {
                 (_, Said::Reached(count)) => most = count.max(most),
                 (rank, said) => return Err(out_of_turn(&phase, rank, &said)),
@@ -151,7 +164,7 @@ impl Ranks {
     /// they were counted, and those found.
     pub fn search(&mut self, since_ns: u64) -> Outcome<(Option<u64>, u64)> {
         let deadline = Instant::now() + self.phase_time_max;
-        let mut idle: Vec<u32> = (0..self.children.len() as u32).rev().collect();
+        let mut idle: Vec<u32> = (0..self.procs).rev().collect();
         let mut waiting = vec![String::new()];
         let (mut looked, mut found) = (Some(0), 0);
         loop {
@@ -161,7 +174,7 @@ impl Ranks {
                 let dir = waiting.pop().unwrap_or_default();
                 self.order(rank, &Order::Walk { dir, since_ns }, Phase::Find)?;
             }
-            if idle.len() == self.children.len() {
+            if idle.len() == self.procs as usize {
                 return Ok((looked, found));
             }
             match self.hear(&Phase::Find, deadline)? {
@@ -177,12 +190,12 @@ impl Ranks {
     }
 
     fn order_all(&mut self, order: &Order, doing: &impl fmt::Display) -> Outcome<()> {
-        (0..self.children.len() as u32).try_for_each(|rank| self.order(rank, order, doing))
+        (0..self.procs).try_for_each(|rank| self.order(rank, order, doing))
     }
 
     fn order(&mut self, rank: u32, order: &Order, doing: impl fmt::Display) -> Outcome<()> {
-        let said = match &mut self.children[rank as usize].1 {
-            Some(input) => say(input, order),
+        let said = match &mut self.children[(rank / self.each) as usize].1 {
+            Some(input) => say(input, rank, order),
             None => Err(Trouble::new(Exit::Fatal, format!("rank {rank}: the run is over"))),
         };
         // One that has gone may have said why before.
@@ -191,7 +204,7 @@ impl Ranks {
 
     fn all_done(&mut self, doing: impl fmt::Display) -> Outcome<()> {
         let deadline = Instant::now() + self.phase_time_max;
-        for _ in 0..self.children.len() {
+        for _ in 0..self.procs {
             match self.hear(&doing, deadline)? {
                 (_, Said::Done) => {}
                 (rank, said) => return Err(out_of_turn(&doing, rank, &said)),
@@ -212,7 +225,7 @@ impl Ranks {
             Ok(Event::Gone(rank)) => Err(self.died(rank, doing)),
             Ok(Event::Interrupted) => Err(Trouble::new(Exit::Again, format!("{doing}: interrupted"))),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                let (limit, count) = (self.phase_time_max.as_secs(), self.children.len());
+                let (limit, count) = (self.phase_time_max.as_secs(), self.procs);
                 let text =
                     format!("{doing}: not all {count} ranks were done after {limit} s: the place is too slow or hangs");
                 Err(Trouble::new(Exit::Again, text))
@@ -232,7 +245,7 @@ impl Ranks {
     }
 
     fn died(&mut self, rank: u32, doing: &impl fmt::Display) -> Trouble {
-        let child = &mut self.children[rank as usize].0;
+        let child = &mut self.children[(rank / self.each) as usize].0;
         process::until(Instant::now() + END_TIME_MAX, || !matches!(child.try_wait(), Ok(None)));
         let how = match child.try_wait() {
             Ok(Some(status)) => status.to_string(),
@@ -285,8 +298,11 @@ fn start(rank: u32, argv: &[String], heard: &Sender<Event>) -> Outcome<(Child, O
         loop {
             let event = match next() {
                 // A launcher may print a greeting; it is none of ours.
-                Some(line) if !line.starts_with(['{', '"']) => continue,
-                Some(line) => Event::Said(rank, link::parse(&line)),
+                Some(line) if link::rank_of(&line).is_none() => continue,
+                Some(line) => match link::parse(&line) {
+                    Ok((rank, said)) => Event::Said(rank, Ok(said)),
+                    Err(trouble) => Event::Said(rank, Err(trouble)),
+                },
                 None => Event::Gone(rank),
             };
             let is_last = !matches!(event, Event::Said(_, Ok(_)));

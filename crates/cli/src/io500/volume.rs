@@ -1,4 +1,5 @@
-//! A run's directory in a volume, without a mount: each process has a session of its own.
+//! A run's directory in a volume, without a mount: each process has a session of its own, which its ranks
+//! share.
 
 use super::ground::{Ground, Opened, Room};
 use super::layout::{FOUND_PART, SMALL_FILE_BYTES, STAMP_FILE};
@@ -16,20 +17,46 @@ use aze_proto::ids::Time;
 use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use aze_proto::message::Predicate;
 use aze_proto::wire::Blob;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// A directory of a volume.
 pub struct OnVolume {
     session: Arc<Session>,
     base: String,
+    /// Whether the session ends with this.
+    is_own: bool,
+}
+
+/// The ranks of one process: the session that they share, once one of them needs it.
+#[derive(Default)]
+pub struct Crowd {
+    session: Mutex<Option<Arc<Session>>>,
+}
+
+impl Crowd {
+    /// Ends the session, if there is one; no rank uses it any more.
+    pub fn end(&self) {
+        if let Some(session) = self.session.lock().expect("nothing panics with this lock").take() {
+            session.end();
+        }
+    }
 }
 
 impl OnVolume {
     /// Opens a session.
     pub fn connect(volume: &str, base: &str) -> Outcome<OnVolume> {
-        let deadline = Duration::from_millis(DEADLINE_MS_DEFAULT.into());
-        Ok(OnVolume { session: Session::open(Volume::open(volume)?, deadline)?, base: format!("/{base}") })
+        Ok(OnVolume { session: open(volume)?, base: format!("/{base}"), is_own: true })
+    }
+
+    /// Uses the session of the process.
+    pub fn share(crowd: &Crowd, volume: &str, base: &str) -> Outcome<OnVolume> {
+        let mut shared = crowd.session.lock().expect("nothing panics with this lock");
+        let session = match &*shared {
+            Some(session) => session.clone(),
+            None => shared.insert(open(volume)?).clone(),
+        };
+        Ok(OnVolume { session, base: format!("/{base}"), is_own: false })
     }
 
     fn at(&self, path: &str) -> String {
@@ -144,8 +171,14 @@ impl Ground for OnVolume {
     }
 
     fn end(&self) {
-        self.session.end();
+        if self.is_own {
+            self.session.end();
+        }
     }
+}
+
+fn open(volume: &str) -> Outcome<Arc<Session>> {
+    Session::open(Volume::open(volume)?, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))
 }
 
 struct VolumeFile {

@@ -1,0 +1,202 @@
+//! How long a volume of many files takes to start again after all its servers were killed: from its
+//! journals, as they were when it happened, and from the checkpoint that every start writes.
+
+use crate::bench_place::{Native, Place};
+use crate::bench_volume::Started;
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::session::Session;
+use crate::volume::Volume;
+use aze_proto::Ino;
+use aze_proto::limits::DEADLINE_MS_DEFAULT;
+use aze_proto::message::Predicate;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Callers that make the files, each in a directory of its own.
+const CALLERS: u64 = 8;
+/// What a server may hold for each file, with room to spare, and besides.
+const BYTES_PER_FILE: u64 = 1024;
+const BYTES_BESIDES: u64 = 1 << 30;
+/// How long one start may take.
+const START_TIME_MAX: &str = "600s";
+
+/// What was read and how long that took.
+struct Start {
+    took: Duration,
+    journal_bytes: u64,
+    checkpoint_bytes: u64,
+}
+
+/// One turn: a start of the empty volume, one from journals, one from checkpoints.
+struct Turn {
+    empty: Start,
+    journal: Start,
+    checkpoint: Start,
+    /// By how much the servers' memory is larger with the files than without, each time just started.
+    memory_bytes: i64,
+}
+
+/// What came of it.
+pub struct Replay {
+    files: u64,
+    turns: Vec<Turn>,
+}
+
+/// Makes volumes below `scratch` and kills them.
+pub fn measure(scratch: &Path, servers: u16, files: u64, repeat: usize) -> Outcome<Replay> {
+    let files = files.div_ceil(CALLERS) * CALLERS;
+    let turn = |turn: usize| {
+        eprintln!("bench durability: turn {turn} of {repeat}, start with {files} files");
+        let name = format!("replay-{turn}-{}", std::process::id());
+        let storage = scratch.join(format!("replay-{turn}"));
+        let (servers, size) = (servers.to_string(), (BYTES_BESIDES + files * BYTES_PER_FILE).to_string());
+        let dir = storage.display().to_string();
+        let options = ["--servers", &servers, "--size", &size, "--storage", &dir, "--durability", "none"];
+        let volume = Started::new(&name, &options)?;
+        let empty = start(&volume, &storage)?;
+        let without = memory_bytes(&volume)?;
+        make(&volume, files)?;
+        let journal = start(&volume, &storage)?;
+        count(&volume, files)?;
+        let checkpoint = start(&volume, &storage)?;
+        count(&volume, files)?;
+        let memory_bytes = memory_bytes(&volume)? - without;
+        drop(volume);
+        let removed = fs::remove_dir_all(&storage);
+        removed.map_err(|error| Trouble::local(format!("remove {}", storage.display()), &error))?;
+        Ok(Turn { empty, journal, checkpoint, memory_bytes })
+    };
+    Ok(Replay { files, turns: (1..=repeat).map(turn).collect::<Outcome<Vec<Turn>>>()? })
+}
+
+fn start(volume: &Started, storage: &Path) -> Outcome<Start> {
+    let (journal_bytes, checkpoint_bytes) = (bytes(storage, "log-")?, bytes(storage, "state-")?);
+    let started = Instant::now();
+    volume.crash_and_restart(START_TIME_MAX)?;
+    Ok(Start { took: started.elapsed(), journal_bytes, checkpoint_bytes })
+}
+
+/// Bytes of the files of all servers whose names begin so.
+fn bytes(storage: &Path, beginning: &str) -> Outcome<u64> {
+    let told = |error: std::io::Error| Trouble::local(format!("look into {}", storage.display()), &error);
+    let mut bytes = 0;
+    for server in fs::read_dir(storage).map_err(told)? {
+        for file in fs::read_dir(server.map_err(told)?.path()).map_err(told)? {
+            let file = file.map_err(told)?;
+            if file.file_name().to_string_lossy().starts_with(beginning) {
+                bytes += file.metadata().map_err(told)?.len();
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+/// What the servers have in memory, as the system counts it (proc_pid_status(5)).
+fn memory_bytes(volume: &Started) -> Outcome<i64> {
+    let mut bytes = 0;
+    for server in Volume::open(&volume.name)?.record.servers {
+        let path = format!("/proc/{}/status", server.process.pid);
+        let text = fs::read_to_string(&path).map_err(|error| Trouble::local(format!("read {path}"), &error))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<i64>().ok());
+        bytes += kib.ok_or_else(|| Trouble::new(Exit::Fatal, format!("{path} does not say VmRSS")))? << 10;
+    }
+    Ok(bytes)
+}
+
+fn make(volume: &Started, files: u64) -> Outcome<()> {
+    let session = Session::open(Volume::open(&volume.name)?, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
+    let made = thread::scope(|scope| {
+        let session = &session;
+        let call = move |caller: u64| {
+            let place = Native::new(session.clone(), &format!("caller-{caller}"))?;
+            (0..files / CALLERS).try_for_each(|index| place.create(&format!("f{index:07}")))
+        };
+        let threads: Vec<_> = (0..CALLERS).map(|caller| scope.spawn(move || call(caller))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("a caller does not panic"))
+    });
+    session.end();
+    made
+}
+
+/// All of them must be there, or what was measured was something else.
+fn count(volume: &Started, files: u64) -> Outcome<()> {
+    let session = Session::open(Volume::open(&volume.name)?, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
+    let mut found = 0;
+    let mut each = |_| found += 1;
+    let all = Predicate::default();
+    let searched = session.client.find(&session.who, Ino::ROOT, &all, &mut each);
+    let searched = session.ask("count files after the start", searched);
+    session.end();
+    searched?;
+    if found == files + CALLERS {
+        return Ok(());
+    }
+    let text = format!("{found} files and directories are there after the start, not {}", files + CALLERS);
+    Err(Trouble::new(Exit::Fatal, format!("bench durability: {text}")))
+}
+
+impl Replay {
+    /// The median of one kind of start, in seconds, and what it read.
+    fn median(&self, kind: impl Fn(&Turn) -> &Start) -> (f64, &Start) {
+        let mut starts: Vec<&Start> = self.turns.iter().map(&kind).collect();
+        starts.sort_by_key(|start| start.took);
+        let start = starts[starts.len() / 2];
+        (start.took.as_secs_f64(), start)
+    }
+
+    /// Seconds for a million files: what is left of a start without what an empty volume takes.
+    fn per_million(&self, seconds: f64) -> f64 {
+        let (empty, _) = self.median(|turn| &turn.empty);
+        (seconds - empty).max(0.0) / self.files as f64 * 1e6
+    }
+
+    fn memory_per_file(&self) -> f64 {
+        let mut each: Vec<i64> = self.turns.iter().map(|turn| turn.memory_bytes).collect();
+        each.sort_unstable();
+        each[each.len() / 2] as f64 / self.files as f64
+    }
+
+    /// One object.
+    pub fn json(&self) -> Value {
+        let start = |kind: fn(&Turn) -> &Start| {
+            let (seconds, start) = self.median(kind);
+            json!({
+                "seconds": seconds,
+                "s_per_million_files": self.per_million(seconds),
+                "journal_bytes": start.journal_bytes,
+                "checkpoint_bytes": start.checkpoint_bytes,
+                "turns": self.turns.iter().map(|turn| kind(turn).took.as_secs_f64()).collect::<Vec<_>>(),
+            })
+        };
+        json!({
+            "files": self.files,
+            "memory_bytes_per_file": self.memory_per_file(),
+            "empty": start(|turn| &turn.empty),
+            "journal": start(|turn| &turn.journal),
+            "checkpoint": start(|turn| &turn.checkpoint),
+        })
+    }
+
+    /// Lines for people.
+    pub fn text(&self) -> String {
+        let line = |what: &str, kind: fn(&Turn) -> &Start| {
+            let (seconds, start) = self.median(kind);
+            format!(
+                "{what:<24}{seconds:>10.3} s{:>10.2} s per million files; read: journal {} KiB, checkpoint {} KiB\n",
+                self.per_million(seconds),
+                start.journal_bytes >> 10,
+                start.checkpoint_bytes >> 10
+            )
+        };
+        let (empty, _) = self.median(|turn| &turn.empty);
+        format!("started again after a kill of all servers, {} empty files\n", self.files)
+            + &format!("{:<24}{empty:>10.3} s\n", "no files")
+            + &line("from the journal", |turn| &turn.journal)
+            + &line("from a checkpoint", |turn| &turn.checkpoint)
+            + &format!("{:<24}{:>10.0} bytes of memory for each file\n", "then", self.memory_per_file())
+    }
+}

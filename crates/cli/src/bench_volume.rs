@@ -1,0 +1,119 @@
+//! Volumes that a measurement starts for itself, with this program: they end with it, also if it is
+//! interrupted or fails.
+
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::volume::Volume;
+use aze_fuse::signals;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard};
+
+/// What has to be removed if this process is told to end. Locked while a volume starts, so that it is not
+/// half there when it has to end.
+static LEFT: Mutex<Left> = Mutex::new(Left { volumes: Vec::new(), dirs: Vec::new() });
+
+struct Left {
+    volumes: Vec<String>,
+    dirs: Vec<PathBuf>,
+}
+
+fn left() -> MutexGuard<'static, Left> {
+    LEFT.lock().expect("nothing panics with this lock")
+}
+
+/// From now on a signal that ends this process ends its volumes and removes its directories before. To be
+/// called before the first thread is started.
+pub fn hear_signals(bench: &'static str) -> Outcome<()> {
+    signals::hold().map_err(|error| Trouble::local(format!("bench {bench}: hold signals"), &error))?;
+    std::thread::spawn(move || {
+        if signals::wait().is_ok() {
+            // To the end, so that nothing new is begun.
+            let left = left();
+            left.volumes.iter().for_each(|name| end(name));
+            // What cannot be removed is in the way of nobody but the next reader of the folder.
+            left.dirs.iter().for_each(|dir| drop(fs::remove_dir_all(dir)));
+            eprintln!("aze: bench {bench}: interrupted");
+            std::process::exit(Exit::Again as i32);
+        }
+    });
+    Ok(())
+}
+
+/// A volume that ends with this.
+pub struct Started {
+    /// Its name.
+    pub name: String,
+}
+
+impl Started {
+    /// Starts one with these options of `aze up`.
+    pub fn new(name: &str, options: &[&str]) -> Outcome<Started> {
+        let mut left = left();
+        aze(&[&["up", "--name", name], options].concat())?;
+        left.volumes.push(name.to_string());
+        Ok(Started { name: name.to_string() })
+    }
+
+    /// Kills all its servers and has them start again: what they hold then is what they have read.
+    pub fn crash_and_restart(&self, timeout: &str) -> Outcome<()> {
+        let _left = left();
+        for server in Volume::open(&self.name)?.record.servers {
+            server.process.signal(libc::SIGKILL);
+        }
+        aze(&["restart", "--name", &self.name, "--timeout", timeout]).map(drop)
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let mut left = left();
+        end(&self.name);
+        left.volumes.retain(|name| *name != self.name);
+    }
+}
+
+/// What could not be ended says so itself.
+fn end(name: &str) {
+    let _ = aze(&["down", "--force", "--name", name]).inspect_err(|trouble| eprintln!("aze: bench: {trouble}"));
+}
+
+/// A new directory that is removed with this, and all that is in it.
+pub struct Scratch {
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+impl Scratch {
+    /// Makes it in `parent`, with this process's number in its name.
+    pub fn new(parent: &Path, bench: &str) -> Outcome<Scratch> {
+        let path = std::path::absolute(parent.join(format!("aze-bench-{bench}-{}", std::process::id())));
+        let path = path.map_err(|error| Trouble::local(format!("find {}", parent.display()), &error))?;
+        let mut left = left();
+        fs::create_dir(&path).map_err(|error| Trouble::local(format!("make {}", path.display()), &error))?;
+        left.dirs.push(path.clone());
+        Ok(Scratch { path })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let mut left = left();
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            eprintln!("aze: bench: remove {}: {error}", self.path.display());
+        }
+        left.dirs.retain(|dir| *dir != self.path);
+    }
+}
+
+/// Runs this program; its failure is ours.
+fn aze(arguments: &[&str]) -> Outcome<Output> {
+    let ran =
+        std::env::current_exe().and_then(|program| Command::new(program).args(arguments).stdin(Stdio::null()).output());
+    let ran = ran.map_err(|error| Trouble::local(format!("run aze {}", arguments[0]), &error))?;
+    if ran.status.success() {
+        return Ok(ran);
+    }
+    let why = String::from_utf8_lossy(&ran.stderr).trim().to_string();
+    Err(Trouble::new(Exit::Again, format!("aze {}: {why}", arguments.join(" "))))
+}
