@@ -4,7 +4,7 @@ CARGO ?= cargo
 # mold links several times faster than the default linker, and linking is most of a small change.
 export RUSTFLAGS ?= -C link-arg=-fuse-ld=mold
 
-.PHONY: help demo test check build sim-long loom sanitize posix-long bench-record fuzz clean
+.PHONY: help demo test check build sim-long crash-long loom sanitize posix-long bench-record fuzz clean
 
 help:
 	@echo 'make demo      build, start a volume, mount it, work on it, measure, take it down'
@@ -13,6 +13,7 @@ help:
 	@echo 'make sim-long  50,000 simulated clusters instead of 200'
 	@echo 'make loom      every order of the steps by which processes that share memory wake each other and give back'
 	@echo 'make sanitize  threads and shared memory under a race detector (needs the nightly toolchain)'
+	@echo 'make crash-long  kill -9 of servers, mounts and commands, 2,000 times (about an hour)'
 	@echo 'make posix-long  real programs and random operations through mounts, for about an hour'
 	@echo 'make bench-record NAME=x  measures for a quarter of an hour and writes bench/results/DATE-x (on a'
 	@echo '               quiet machine; QUICK=1 tries all of it in a minute or two)'
@@ -35,6 +36,10 @@ test: check
 
 sim-long:
 	$(CARGO) run --locked --release -p aze-sim -- --seeds 50000
+
+crash-long:
+	@scripts/setup
+	@AZE_TEST_LONG=1 BOUND=7200 scripts/test --test crashes
 
 loom:
 	@scripts/loom

@@ -2,6 +2,7 @@
 //! are taken down whatever happens, and waiting for a condition with a deadline. A test that hangs in
 //! a mount is ended by its [`watchdog`].
 
+pub mod ledger;
 pub mod python;
 pub mod watchdog;
 
@@ -153,6 +154,31 @@ impl Drop for Place {
         let _ = fs::remove_dir_all(&self.dir);
         let hung = self.watchdog.take().is_some_and(Watchdog::end);
         assert!(!hung || std::thread::panicking(), "the test was ended by its watchdog");
+    }
+}
+
+/// Random numbers from a seed.
+#[derive(Clone)]
+pub struct Draw(u64);
+
+impl Draw {
+    /// The numbers of a seed, and of who draws them.
+    pub fn new(seed: u64, who: u64) -> Draw {
+        Draw(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ who.wrapping_mul(0xd1b5_4a32_d192_ed03))
+    }
+
+    /// Any number.
+    pub fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    }
+
+    /// A number below `limit`, which is not 0.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.word() % limit
     }
 }
 

@@ -145,6 +145,19 @@ pub fn of_volumes(dir: &Path) -> BTreeSet<u32> {
     pids
 }
 
+/// Processes that run `aze VERB` for volumes of this place, whether any record names them or not.
+pub fn processes_of(dir: &Path, verb: &str) -> Vec<i32> {
+    let here = format!("AZE_RUN_DIR={}", dir.join("run").display());
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok());
+    let is_meant = |pid: &i32| {
+        read(&format!("/proc/{pid}/comm")).trim() == "aze"
+            && read(&format!("/proc/{pid}/cmdline")).split('\0').nth(1) == Some(verb)
+            && read(&format!("/proc/{pid}/environ")).split('\0').any(|word| word == here)
+    };
+    pids.filter(is_meant).collect()
+}
+
 fn is_run(name: &[u8]) -> bool {
     name.starts_with(b"run")
 }

@@ -1,0 +1,403 @@
+//! What a writer was told is done in a directory that nobody else changes, kept outside of the volume.
+//!
+//! Each step is one change: it is put down before it begins, and again when it has returned. A step
+//! that fails, since somebody was killed under it, may have happened or not; every other one must be
+//! found done.
+
+use crate::Draw;
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Names in one directory tree, about.
+const NAMES: usize = 40;
+
+/// Longest file, in bytes: some chunks of 64 KiB.
+const FILE_BYTES_MAX: u64 = 300_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Node {
+    Dir,
+    File(u32),
+}
+
+/// Names, relative to the ledger's directory, and what is in the files that they lead to.
+#[derive(Clone, Debug, Default)]
+struct State {
+    names: BTreeMap<String, Node>,
+    contents: BTreeMap<u32, Arc<Vec<u8>>>,
+}
+
+/// A step that has not returned, or has failed.
+enum Doubt {
+    /// It is as before, or so.
+    Done(State),
+    /// Bytes of a file from `start` on may be those of before or these, its length any between.
+    Bytes { file: u32, start: usize, after: Vec<u8> },
+    /// There may be a file of this name, with a part of these bytes, or not.
+    New { name: String, bytes: Vec<u8> },
+}
+
+/// What one writer was told.
+pub struct Ledger {
+    /// The directory within the volume.
+    pub dir: String,
+    now: State,
+    doubt: Option<Doubt>,
+    draw: Draw,
+    last: u32,
+    story: Vec<String>,
+}
+
+/// A file as it was found.
+struct Seen {
+    ino: u64,
+    links: u64,
+    bytes: Vec<u8>,
+}
+
+impl Ledger {
+    /// Of a directory that has just been made.
+    pub fn new(dir: &str, draw: Draw) -> Ledger {
+        Ledger { dir: dir.into(), now: State::default(), doubt: None, draw, last: 0, story: Vec::new() }
+    }
+
+    /// Whether the last step is neither done nor undone, for all that is known.
+    pub fn is_in_doubt(&self) -> bool {
+        self.doubt.is_some()
+    }
+
+    /// What was done last, for people.
+    pub fn story(&self) -> String {
+        self.story[self.story.len().saturating_sub(12)..].join("\n  ")
+    }
+
+    fn fresh(&mut self) -> String {
+        self.last += 1;
+        let dirs: Vec<&String> =
+            self.now.names.iter().filter_map(|(name, node)| (*node == Node::Dir).then_some(name)).collect();
+        match self.draw.below(dirs.len() as u64 + 1) as usize {
+            0 => format!("n{}", self.last),
+            dir => format!("{}/n{}", dirs[dir - 1], self.last),
+        }
+    }
+
+    fn file(&mut self) -> Option<(String, u32)> {
+        let file = |(name, node): (&String, &Node)| match node {
+            Node::File(file) => Some((name.clone(), *file)),
+            Node::Dir => None,
+        };
+        let files: Vec<(String, u32)> = self.now.names.iter().filter_map(file).collect();
+        (!files.is_empty()).then(|| files[self.draw.below(files.len() as u64) as usize].clone())
+    }
+
+    fn bytes(&mut self, len: u64) -> Vec<u8> {
+        let mut word = self.draw.word() | 1;
+        let mut next = move || {
+            word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (word >> 56) as u8 | 1
+        };
+        (0..len).map(|_| next()).collect()
+    }
+
+    /// Makes a change in the mounted directory `root`.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn step(&mut self, root: &Path) -> io::Result<()> {
+        let root = root.join(&self.dir);
+        let many = self.now.names.len() > NAMES;
+        match self.draw.below(100) {
+            0..=19 if !many => self.create(&root),
+            0..=44 => self.write(&root),
+            45..=51 => self.append(&root),
+            52..=58 => self.truncate(&root),
+            59..=74 => self.rename(&root),
+            75..=79 if !many => self.link(&root),
+            80..=84 if !many => self.mkdir(&root),
+            85..=87 => self.rename_dir(&root),
+            88..=93 => self.sync(&root),
+            _ => self.unlink(&root),
+        }
+    }
+
+    /// Does what takes the ledger to `after`.
+    fn change(&mut self, what: String, after: State, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        self.story.push(what);
+        self.doubt = Some(Doubt::Done(after.clone()));
+        act()?;
+        (self.now, self.doubt) = (after, None);
+        Ok(())
+    }
+
+    fn create(&mut self, root: &Path) -> io::Result<()> {
+        let name = self.fresh();
+        let mut after = self.now.clone();
+        after.names.insert(name.clone(), Node::File(self.last));
+        after.contents.insert(self.last, Arc::default());
+        self.change(format!("create {name}"), after, || File::create_new(root.join(&name)).map(drop))
+    }
+
+    fn write(&mut self, root: &Path) -> io::Result<()> {
+        let Some((name, file)) = self.file() else { return Ok(()) };
+        let before = self.now.contents[&file].clone();
+        let start = self.draw.below(before.len() as u64 * 5 / 4 + 1).min(FILE_BYTES_MAX - 1);
+        let len = match self.draw.below(3) {
+            0 => self.draw.below(200) + 1,
+            1 => self.draw.below(9000) + 1,
+            _ => self.draw.below(200_000) + 1,
+        };
+        let data = self.bytes(len.min(FILE_BYTES_MAX - start));
+        let open = OpenOptions::new().write(true).open(root.join(&name))?;
+        let mut after = before.to_vec();
+        let start = start as usize;
+        after.resize(after.len().max(start + data.len()), 0);
+        after[start..start + data.len()].copy_from_slice(&data);
+        self.story.push(format!("write {}+{} of {name}", start, data.len()));
+        self.doubt = Some(Doubt::Bytes { file, start: start.min(before.len()), after: after.clone() });
+        open.write_all_at(&data, start as u64)?;
+        self.doubt = None;
+        self.now.contents.insert(file, Arc::new(after));
+        Ok(())
+    }
+
+    fn append(&mut self, root: &Path) -> io::Result<()> {
+        let Some((name, file)) = self.file() else { return Ok(()) };
+        let len = self.draw.below(5000) + 1;
+        let data = self.bytes(len);
+        let mut after = self.now.clone();
+        let mut bytes = after.contents[&file].to_vec();
+        if bytes.len() as u64 + len > FILE_BYTES_MAX {
+            return Ok(());
+        }
+        bytes.extend(&data);
+        after.contents.insert(file, Arc::new(bytes));
+        let mut open = OpenOptions::new().append(true).open(root.join(&name))?;
+        self.change(format!("append {len} to {name}"), after, || io::Write::write_all(&mut open, &data))
+    }
+
+    fn truncate(&mut self, root: &Path) -> io::Result<()> {
+        let Some((name, file)) = self.file() else { return Ok(()) };
+        let mut after = self.now.clone();
+        let mut bytes = after.contents[&file].to_vec();
+        let len = self.draw.below(bytes.len() as u64 * 5 / 4 + 1).min(FILE_BYTES_MAX);
+        bytes.resize(len as usize, 0);
+        after.contents.insert(file, Arc::new(bytes));
+        let open = OpenOptions::new().write(true).open(root.join(&name))?;
+        self.change(format!("truncate {name} to {len}"), after, || open.set_len(len))
+    }
+
+    /// Onto a fresh name, or one that leads to something.
+    fn renamed(&mut self) -> Option<(String, String, State)> {
+        let (from, file) = self.file()?;
+        let onto = self.file().filter(|_| self.draw.below(3) == 0);
+        // Two names of one file: rename(2) then does nothing.
+        let onto = onto.filter(|(_, other)| *other != file).map(|(name, _)| name);
+        let to = onto.unwrap_or_else(|| self.fresh());
+        let mut after = self.now.clone();
+        let node = after.names.remove(&from)?;
+        after.names.insert(to.clone(), node);
+        Some((from, to, after))
+    }
+
+    fn rename(&mut self, root: &Path) -> io::Result<()> {
+        let Some((from, to, after)) = self.renamed() else { return Ok(()) };
+        self.change(format!("rename {from} to {to}"), after, || fs::rename(root.join(&from), root.join(&to)))
+    }
+
+    fn rename_dir(&mut self, root: &Path) -> io::Result<()> {
+        let dirs: Vec<String> =
+            self.now.names.iter().filter(|(_, node)| **node == Node::Dir).map(|(name, _)| name.clone()).collect();
+        if dirs.is_empty() {
+            return Ok(());
+        }
+        let (from, to) = (dirs[self.draw.below(dirs.len() as u64) as usize].clone(), self.fresh());
+        let below = format!("{from}/");
+        if to.starts_with(&below) {
+            return Ok(());
+        }
+        let mut after = State { names: BTreeMap::new(), contents: self.now.contents.clone() };
+        for (name, node) in &self.now.names {
+            let name = match name.strip_prefix(&below) {
+                Some(rest) => format!("{to}/{rest}"),
+                None if *name == from => to.clone(),
+                None => name.clone(),
+            };
+            after.names.insert(name, *node);
+        }
+        self.change(format!("rename directory {from} to {to}"), after, || fs::rename(root.join(&from), root.join(&to)))
+    }
+
+    fn link(&mut self, root: &Path) -> io::Result<()> {
+        let Some((old, file)) = self.file() else { return Ok(()) };
+        let (new, mut after) = (self.fresh(), self.now.clone());
+        after.names.insert(new.clone(), Node::File(file));
+        self.change(format!("link {old} as {new}"), after, || fs::hard_link(root.join(&old), root.join(&new)))
+    }
+
+    fn mkdir(&mut self, root: &Path) -> io::Result<()> {
+        let (name, mut after) = (self.fresh(), self.now.clone());
+        after.names.insert(name.clone(), Node::Dir);
+        self.change(format!("mkdir {name}"), after, || fs::create_dir(root.join(&name)))
+    }
+
+    fn unlink(&mut self, root: &Path) -> io::Result<()> {
+        let Some((name, _)) = self.file() else { return Ok(()) };
+        let mut after = self.now.clone();
+        after.names.remove(&name);
+        self.change(format!("unlink {name}"), after, || fs::remove_file(root.join(&name)))
+    }
+
+    fn sync(&mut self, root: &Path) -> io::Result<()> {
+        let Some((name, _)) = self.file() else { return Ok(()) };
+        self.story.push(format!("fsync {name}"));
+        File::open(root.join(&name))?.sync_all()
+    }
+
+    /// Makes a change by a command, which `run` starts and waits for; it tells whether that succeeded.
+    /// `local` is a path outside of the volume for what is copied.
+    pub fn command(&mut self, local: &Path, run: impl FnOnce(&[&str]) -> bool) -> bool {
+        let at = |dir: &str, name: &str| format!("aze:/{dir}/{name}");
+        let draw = if self.now.names.len() > NAMES { 9 } else { self.draw.below(10) };
+        let mut run = Some(run);
+        let mut act = |words: &[&str]| match run.take().is_some_and(|run| run(words)) {
+            true => Ok(()),
+            false => Err(io::Error::other("the command failed")),
+        };
+        let dir = self.dir.clone();
+        if draw < 6 || self.now.names.is_empty() {
+            self.last += 1;
+            let (name, len) = (format!("n{}", self.last), self.draw.below(FILE_BYTES_MAX));
+            let bytes = self.bytes(len);
+            fs::write(local, &bytes).expect("a local file");
+            self.story.push(format!("cp {len} bytes to {name}"));
+            self.doubt = Some(Doubt::New { name: name.clone(), bytes: bytes.clone() });
+            if act(&["cp", &local.display().to_string(), &at(&dir, &name)]).is_err() {
+                return false;
+            }
+            self.doubt = None;
+            self.now.names.insert(name, Node::File(self.last));
+            self.now.contents.insert(self.last, Arc::new(bytes));
+            return true;
+        }
+        if draw < 9 {
+            let Some((from, to, after)) = self.renamed() else { return true };
+            let words = [at(&dir, &from), at(&dir, &to)];
+            return self.change(format!("mv {from} {to}"), after, || act(&["mv", &words[0], &words[1]])).is_ok();
+        }
+        let Some((name, _)) = self.file() else { return true };
+        let mut after = self.now.clone();
+        after.names.remove(&name);
+        self.change(format!("rm {name}"), after, || act(&["rm", &at(&dir, &name)])).is_ok()
+    }
+
+    /// Compares the directory with what must be in it, and takes what is there of a step in doubt.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&mut self, root: &Path) -> Result<(), String> {
+        let root = root.join(&self.dir);
+        let (mut dirs, mut files) = (Vec::new(), BTreeMap::new());
+        look(&root, "", &mut dirs, &mut files)?;
+        let doubt = self.doubt.take();
+        if let Some(Doubt::New { name, bytes }) = &doubt
+            && let Some(seen) = files.remove(name)
+        {
+            if seen.bytes.len() > bytes.len() || seen.bytes.iter().zip(bytes).any(|(is, was)| is != was && *is != 0) {
+                return Err(format!("{name}, which a killed command was writing, has bytes that it never wrote"));
+            }
+            fs::remove_file(root.join(name)).map_err(|error| format!("remove {name}: {error}"))?;
+        }
+        if let Some(Doubt::Bytes { file, start, after }) = &doubt {
+            let (name, _) = self.now.names.iter().find(|(_, node)| **node == Node::File(*file)).expect("it has a name");
+            let before = self.now.contents[file].clone();
+            let Some(seen) = files.get(name) else { return Err(format!("{name} is gone")) };
+            if seen.bytes.len() < before.len() || seen.bytes.len() > after.len() {
+                return Err(format!(
+                    "{name}: {} bytes, before {}, after {}",
+                    seen.bytes.len(),
+                    before.len(),
+                    after.len()
+                ));
+            }
+            let is_right = |(at, is): (usize, &u8)| {
+                *is == after[at] && at >= *start || *is == before.get(at).copied().unwrap_or(0)
+            };
+            if let Some(at) = (0..seen.bytes.len()).find(|at| !is_right((*at, &seen.bytes[*at]))) {
+                return Err(format!("{name}: byte {at} is neither from before nor from the write under way"));
+            }
+            self.now.contents.insert(*file, Arc::new(seen.bytes.clone()));
+        }
+        let found = self.now.compare(&dirs, &files);
+        match (found, doubt) {
+            (Err(_), Some(Doubt::Done(after))) => {
+                let before = self.now.compare(&dirs, &files).err().unwrap_or_default();
+                let also = |why| format!("neither as before the last step ({before}) nor as after it ({why})");
+                after.compare(&dirs, &files).map_err(also)?;
+                self.now = after;
+                Ok(())
+            }
+            (found, _) => found,
+        }
+    }
+}
+
+/// Everything below `dir`.
+fn look(root: &Path, dir: &str, dirs: &mut Vec<String>, files: &mut BTreeMap<String, Seen>) -> Result<(), String> {
+    let at = root.join(dir);
+    let wrong = |path: &PathBuf, error: io::Error| format!("{}: {error}", path.display());
+    for entry in fs::read_dir(&at).map_err(|error| wrong(&at, error))? {
+        let entry = entry.map_err(|error| wrong(&at, error))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let (name, path) = (
+            if dir.is_empty() { name } else { format!("{dir}/{}", entry.file_name().to_string_lossy()) },
+            entry.path(),
+        );
+        let meta = fs::symlink_metadata(&path).map_err(|error| wrong(&path, error))?;
+        if meta.is_dir() {
+            dirs.push(name.clone());
+            look(root, &name, dirs, files)?;
+        } else {
+            let bytes = fs::read(&path).map_err(|error| wrong(&path, error))?;
+            files.insert(name, Seen { ino: meta.ino(), links: meta.nlink(), bytes });
+        }
+    }
+    Ok(())
+}
+
+impl State {
+    fn compare(&self, dirs: &[String], files: &BTreeMap<String, Seen>) -> Result<(), String> {
+        let mut inos: BTreeMap<u32, u64> = BTreeMap::new();
+        for (name, node) in &self.names {
+            let Node::File(file) = node else {
+                if !dirs.contains(name) {
+                    return Err(format!("directory {name} is gone"));
+                }
+                continue;
+            };
+            let Some(seen) = files.get(name) else { return Err(format!("file {name} is gone")) };
+            let bytes = &self.contents[file];
+            if seen.bytes.len() != bytes.len() {
+                return Err(format!("{name} has {} bytes instead of {}", seen.bytes.len(), bytes.len()));
+            }
+            if let Some(at) = (0..bytes.len()).find(|at| bytes[*at] != seen.bytes[*at]) {
+                return Err(format!("{name} has another byte at {at}"));
+            }
+            if *inos.entry(*file).or_insert(seen.ino) != seen.ino {
+                return Err(format!("{name} was a second name of a file, and now is another file"));
+            }
+            let links = self.names.values().filter(|other| *other == node).count() as u64;
+            if seen.links != links {
+                return Err(format!("{name} has link count {} instead of {links}", seen.links));
+            }
+        }
+        let unknown = |name: &&String| !self.names.contains_key(*name);
+        match dirs.iter().find(unknown).or_else(|| files.keys().find(unknown)) {
+            Some(name) => Err(format!("{name} must not be there")),
+            None => Ok(()),
+        }
+    }
+}
