@@ -7,7 +7,7 @@
 //! it; in the simulated one it takes a drawn time, and what was not synced may be lost, torn or kept
 //! out of order when the power is cut (`sim::disk`).
 
-use crate::Boxed;
+use crate::{Boxed, Task};
 use std::fmt;
 use std::sync::Arc;
 
@@ -45,6 +45,9 @@ pub trait Dir: Send + Sync {
     fn list(&self) -> Boxed<'_, DiskResult<Vec<String>>>;
     /// Makes an empty file; one of that name that was there before is emptied.
     fn create<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>>;
+    /// As [`Dir::create`], for a file to which little is added at a time and much of it synced: its room
+    /// is set aside in steps, so that it may end in zeros that nobody wrote.
+    fn create_log<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>>;
     /// Opens a file that is there.
     fn open<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>>;
     /// Gives a file another name, replacing what had it.
@@ -60,6 +63,9 @@ pub trait Dir: Send + Sync {
     fn free_bytes(&self) -> Boxed<'_, DiskResult<u64>>;
     /// Makes names durable: what was created, renamed and removed before.
     fn sync(&self) -> Boxed<'_, DiskResult<()>>;
+    /// Runs a task where the files that grow are written, so that it need not be woken for each
+    /// operation on them. It waits for nothing else.
+    fn spawn(&self, task: Task);
 }
 
 /// A file that grows at its end.

@@ -137,8 +137,7 @@ impl Lasting {
             checkpoint_bytes = image.write_down(&dir, found.next, found.position).await.map_err(failed)?;
         }
         let syncs = storage.durability != Durability::None;
-        let journal =
-            Journal::begin(io.clone(), dir.clone(), syncs, found.next, found.position).await.map_err(failed)?;
+        let journal = Journal::begin(dir.clone(), syncs, found.next, found.position).await.map_err(failed)?;
         aze_store::disk::remove_older(&*dir, found.next).await.map_err(failed)?;
         disk.begin_limit();
         Ok(Lasting {

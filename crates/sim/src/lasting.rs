@@ -161,7 +161,9 @@ async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>, b
         return again::lives(cluster, plan, board).await;
     }
     let book = Arc::new(Mutex::new(Book::default()));
+    let mut clean_ends = cluster.sim.rng("clean ends");
     for life in 0..=LIVES {
+        let ends_cleanly = clean_ends.chance(250_000);
         if let Err(failure) = cluster.start().await {
             return board.violation(format!("life {life}: the volume does not start: {failure}"));
         }
@@ -186,7 +188,7 @@ async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>, b
                 client: client.clone(),
                 book: book.clone(),
                 board: board.clone(),
-                acknowledged_lasts: !plan.power_cut,
+                acknowledged_lasts: !plan.power_cut || ends_cleanly,
                 closes_sync: plan.durability == Durability::Close,
                 dirs: vec![Ino::ROOT],
                 next: 0,
@@ -197,7 +199,15 @@ async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>, b
         }
         let until = Duration::from_micros(cluster.sim.rng(&format!("life {life}")).between(2_000, 400_000));
         cluster.sim.sleep(until).await;
-        board.note(cluster, format!("everything ends, power cut: {}", plan.power_cut));
+        board.note(cluster, format!("everything ends, cleanly: {ends_cleanly}, power cut: {}", plan.power_cut));
+        if ends_cleanly {
+            cluster.kill_client(0);
+            for server in cluster.servers() {
+                if let Err(failure) = server.rest().await {
+                    return board.violation(format!("life {life}: no clean end: {failure}"));
+                }
+            }
+        }
         cluster.kill_all(1, plan.power_cut);
         // They have ended with their node.
         join_all(ends).await;

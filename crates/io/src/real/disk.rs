@@ -1,10 +1,12 @@
 //! Files of this machine. A directory has threads of its own, which take its operations one after
 //! another; they end with the last handle on the directory or on a file of it.
 
-use crate::Boxed;
+mod log;
+mod pool;
+
 use crate::disk::{Dir, DiskError, DiskFile, DiskResult, FixedFile};
-use futures_channel::oneshot;
-use parking_lot::Mutex;
+use crate::{Boxed, Task};
+use pool::Pool;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -13,11 +15,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// One for the journal, one for a checkpoint that is written meanwhile.
-const THREADS: usize = 2;
+/// One that writes the journal, one that syncs it, and one for a checkpoint that is written meanwhile.
+const THREADS: usize = 3;
 
 /// For files of fixed length, so that reads wait neither for the journal nor for one slow place of a disk.
 const FIXED_THREADS: usize = 4;
@@ -31,46 +32,6 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Pause between two looks: a lock cannot be waited for with a limit.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
-
-type Job = Box<dyn FnOnce() + Send>;
-
-struct Pool {
-    jobs: Mutex<Sender<Job>>,
-}
-
-impl Pool {
-    fn start(name: &str, threads: usize) -> io::Result<Arc<Pool>> {
-        let (give, take) = channel::<Job>();
-        let take = Arc::new(Mutex::new(take));
-        for number in 0..threads {
-            let take = take.clone();
-            std::thread::Builder::new().name(format!("aze-{name}-{number}")).spawn(move || work(&take))?;
-        }
-        Ok(Arc::new(Pool { jobs: Mutex::new(give) }))
-    }
-
-    /// Runs `job` on one of the threads.
-    async fn run<T: Send + 'static>(&self, job: impl FnOnce() -> DiskResult<T> + Send + 'static) -> DiskResult<T> {
-        let (done, result) = oneshot::channel();
-        let sent = self.jobs.lock().send(Box::new(move || {
-            // Whoever asked may have given up.
-            let _ = done.send(job());
-        }));
-        let ended = || DiskError::Failed("the thread for files has ended".into());
-        sent.map_err(|_| ended())?;
-        result.await.map_err(|_| ended())?
-    }
-}
-
-fn work(take: &Mutex<Receiver<Job>>) {
-    loop {
-        let job = take.lock().recv();
-        match job {
-            Ok(job) => job(),
-            Err(_) => return,
-        }
-    }
-}
 
 fn failed(what: &str, path: &Path, error: &io::Error) -> DiskError {
     let text = format!("{what} {}: {error}", path.display());
@@ -207,6 +168,20 @@ impl Dir for RealDir {
         })
     }
 
+    fn create_log<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>> {
+        let path = self.path.join(name);
+        Box::pin(async move {
+            let at = path.clone();
+            let open = move || {
+                let mut options = OpenOptions::new();
+                options.read(true).write(true).create(true).truncate(true).mode(0o600);
+                options.open(&at).map_err(|error| failed("create", &at, &error))
+            };
+            let file: Arc<dyn DiskFile> = Arc::new(log::Log::new(self.pool.run(open).await?, path, self.pool.clone()));
+            Ok(file)
+        })
+    }
+
     fn open<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>> {
         let path = self.path.join(name);
         Box::pin(async move {
@@ -268,6 +243,10 @@ impl Dir for RealDir {
         Box::pin(self.pool.run(move || {
             File::open(&path).and_then(|dir| dir.sync_all()).map_err(|error| failed("sync", &path, &error))
         }))
+    }
+
+    fn spawn(&self, task: Task) {
+        self.pool.spawn(task);
     }
 }
 

@@ -7,7 +7,7 @@ use super::node::Node;
 use super::rng::SimRng;
 use super::state::{Core, Life, State};
 use crate::disk::{Dir, DiskError, DiskFile, DiskResult, FixedFile};
-use crate::{Boxed, Io};
+use crate::{Boxed, Io, Task};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,9 @@ const SYNC_NS: (u64, u64) = (100_000, 4_000_000);
 /// What a disk writes whole, or not at all.
 const SECTOR_BYTES: usize = 512;
 
+/// A log has zeros up to the next multiple of this, in bytes.
+const LOG_STEP_BYTES: usize = 4096;
+
 /// Room of a simulated directory, in bytes.
 const ROOM_BYTES: u64 = 1 << 30;
 
@@ -30,6 +33,8 @@ pub enum DiskFault {
     /// Nothing.
     #[default]
     None,
+    /// Little room is left.
+    Low,
     /// Writes fail since no room is left.
     Full,
     /// Writes and syncs fail.
@@ -55,6 +60,8 @@ struct SimFile {
     settled: usize,
     /// Of a file of fixed length: what is durable.
     under: Vec<u8>,
+    /// Whether zeros follow that nobody wrote.
+    is_log: bool,
 }
 
 #[derive(Default)]
@@ -137,18 +144,32 @@ fn apply(names: &mut BTreeMap<String, u64>, op: &NameOp) {
 }
 
 impl SimFile {
+    /// Its length as it is seen.
+    fn len(&self) -> usize {
+        if self.is_log { self.bytes.len().next_multiple_of(LOG_STEP_BYTES) } else { self.bytes.len() }
+    }
+
     fn tear(&mut self, rng: &mut SimRng) {
         if !self.under.is_empty() {
             return self.tear_places(rng);
         }
         let (mut start, mut kept_end) = (self.synced, self.synced);
         for end in std::mem::take(&mut self.ends) {
-            let kept = match rng.below(4) {
-                0 | 1 => end,
+            let fate = rng.below(if self.is_log { 5 } else { 4 });
+            let kept = match fate {
+                0 | 1 | 4 => end,
                 2 => start + rng.below((end - start) as u64 + 1) as usize,
                 _ => start,
             };
             self.bytes[kept..end].fill(0);
+            if fate == 4 {
+                // The room was there before: any of its sectors may have been written.
+                for sector in self.bytes[start..end].chunks_mut(SECTOR_BYTES) {
+                    if rng.chance(300_000) {
+                        sector.fill(0);
+                    }
+                }
+            }
             if kept > start {
                 kept_end = kept;
             }
@@ -220,6 +241,20 @@ impl Place {
         Arc::new(SimHandle { place, id })
     }
 
+    async fn create_growing(&self, name: &str, is_log: bool) -> DiskResult<Arc<dyn DiskFile>> {
+        let id = self
+            .names(|dir, last_file| {
+                *last_file += 1;
+                let op = NameOp::Create(name.into(), *last_file);
+                apply(&mut dir.names, &op);
+                dir.pending.push(op);
+                dir.files.insert(*last_file, SimFile { is_log, ..SimFile::default() });
+                Ok(*last_file)
+            })
+            .await?;
+        Ok(self.file(id))
+    }
+
     fn fixed(&self, id: u64) -> Arc<dyn FixedFile> {
         let place = Place { core: self.core.clone(), life: self.life, path: self.path.clone() };
         Arc::new(SimFixed(SimHandle { place, id }))
@@ -243,19 +278,11 @@ impl Dir for Place {
     }
 
     fn create<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>> {
-        Box::pin(async move {
-            let id = self
-                .names(|dir, last_file| {
-                    *last_file += 1;
-                    let op = NameOp::Create(name.into(), *last_file);
-                    apply(&mut dir.names, &op);
-                    dir.pending.push(op);
-                    dir.files.insert(*last_file, SimFile::default());
-                    Ok(*last_file)
-                })
-                .await?;
-            Ok(self.file(id))
-        })
+        Box::pin(self.create_growing(name, false))
+    }
+
+    fn create_log<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>> {
+        Box::pin(self.create_growing(name, true))
     }
 
     fn open<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>> {
@@ -312,7 +339,7 @@ impl Dir for Place {
 
     fn free_bytes(&self) -> Boxed<'_, DiskResult<u64>> {
         Box::pin(self.run(WRITE_NS, false, |state, key| {
-            if state.disks.faults.get(&key.0) == Some(&DiskFault::Full) {
+            if matches!(state.disks.faults.get(&key.0), Some(DiskFault::Low | DiskFault::Full)) {
                 return Ok(0);
             }
             let dir = state.disks.dirs.entry(key).or_default();
@@ -328,6 +355,10 @@ impl Dir for Place {
             dir.synced_names = dir.names.clone();
             Ok(())
         }))
+    }
+
+    fn spawn(&self, task: Task) {
+        Io::new(Arc::new(Node::new(self.core.clone(), self.life))).spawn(task);
     }
 }
 
@@ -355,13 +386,16 @@ impl SimHandle {
 
 impl DiskFile for SimHandle {
     fn size(&self) -> Boxed<'_, DiskResult<u64>> {
-        Box::pin(self.with(WRITE_NS, false, |file| Ok(file.bytes.len() as u64)))
+        Box::pin(self.with(WRITE_NS, false, |file| Ok(file.len() as u64)))
     }
 
     fn read_at(&self, offset: u64, len: usize) -> Boxed<'_, DiskResult<Vec<u8>>> {
         Box::pin(self.with(WRITE_NS, false, move |file| {
-            let start = (offset as usize).min(file.bytes.len());
-            Ok(file.bytes[start..(start + len).min(file.bytes.len())].to_vec())
+            let start = (offset as usize).min(file.len());
+            let end = (start + len).min(file.len());
+            let mut bytes = file.bytes[start.min(file.bytes.len())..end.min(file.bytes.len())].to_vec();
+            bytes.resize(end - start, 0);
+            Ok(bytes)
         }))
     }
 

@@ -64,8 +64,8 @@ impl Server {
         let (Some((journal, position, stage)), Some(server)) = (waits, self.me.upgrade()) else {
             return responder.send(self.reply_context(), result, &[]);
         };
-        self.io.spawn(async move {
-            let result = match journal.reach(position, stage).await {
+        journal.when(position, stage, move |reached| {
+            let result = match reached {
                 Ok(()) => result,
                 Err(why) => Err(Failure::new(Code::UnknownOutcome, storage_failed(&server.who(), &why).detail)),
             };

@@ -1,12 +1,12 @@
 //! The journal of one server: records in the order in which they took effect.
 //!
-//! Adding a record puts it into memory only, so that it can be done under any lock. A task writes
-//! what has gathered, and syncs when somebody waits for that: everybody who waits meanwhile is
-//! served by the next round together (group commit). Nothing is tried again after an error: what a
-//! disk holds after a failed write or sync cannot be known without reading it.
+//! Adding a record puts it into memory only, so that it can be done under any lock. One task writes
+//! what has gathered, and one syncs when somebody waits for that: everybody who waits meanwhile is
+//! served by the next sync together (group commit), and what comes is written while a sync runs.
+//! Nothing is tried again after an error: what a disk holds after a failed write or sync cannot be
+//! known without reading it.
 
 use super::{log_name, record};
-use aze_io::Io;
 use aze_io::disk::{Dir, DiskError, DiskFile, DiskResult};
 use futures_channel::oneshot;
 use parking_lot::Mutex;
@@ -16,6 +16,9 @@ use std::sync::Arc;
 /// Bytes that a journal that is synced leaves to the system at most: what a power cut can take of
 /// what nobody has synced, and few enough for the inode numbers set aside to last.
 const UNSYNCED_BYTES_MAX: u64 = 8 << 20;
+
+/// The head of the record that a clean end writes. No other has an empty one.
+pub(super) const END: &[u8] = &[];
 
 /// How far a journal has got, as a place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,10 +31,7 @@ pub enum Stage {
 
 /// Takes records and brings them to the disk.
 pub struct Journal {
-    io: Io,
     dir: Arc<dyn Dir>,
-    /// Without it nothing is ever synced, and what is written counts as durable.
-    syncs: bool,
     state: Mutex<State>,
 }
 
@@ -45,19 +45,34 @@ struct State {
     end: u64,
     written: u64,
     durable: u64,
-    wanted_durable: u64,
-    is_running: bool,
-    waiters: Vec<(u64, Stage, oneshot::Sender<()>)>,
+    /// The first place that is wanted to be durable.
+    wanted: Option<u64>,
+    /// Whether the sync under way is the last of its file.
+    syncs_whole_file: bool,
+    /// Without it nothing is synced but what is full, and what is written counts as durable.
+    syncs: bool,
+    is_writing: bool,
+    is_syncing: bool,
+    waiters: Vec<Waiter>,
     failed: Option<String>,
 }
+
+struct Waiter {
+    position: u64,
+    stage: Stage,
+    then: Then,
+}
+
+/// What is done when a place has been reached, or why it never will be.
+type Then = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 impl Journal {
     /// A new journal file that goes on at `position`; everything before it is durable elsewhere.
     ///
     /// # Errors
     /// What the disk says.
-    pub async fn begin(io: Io, dir: Arc<dyn Dir>, syncs: bool, number: u64, position: u64) -> DiskResult<Arc<Journal>> {
-        let file = dir.create(&log_name(number)).await?;
+    pub async fn begin(dir: Arc<dyn Dir>, syncs: bool, number: u64, position: u64) -> DiskResult<Arc<Journal>> {
+        let file = dir.create_log(&log_name(number)).await?;
         dir.sync().await?;
         let state = State {
             files: VecDeque::from([(file, Vec::new())]),
@@ -66,28 +81,38 @@ impl Journal {
             end: position,
             written: position,
             durable: position,
-            wanted_durable: 0,
-            is_running: false,
+            wanted: None,
+            syncs_whole_file: false,
+            syncs,
+            is_writing: false,
+            is_syncing: false,
             waiters: Vec::new(),
             failed: None,
         };
-        Ok(Arc::new(Journal { io, dir, syncs, state: Mutex::new(state) }))
+        Ok(Arc::new(Journal { dir, state: Mutex::new(state) }))
     }
 
     /// Adds a record; gives where it begins. Whether it gets anywhere is told by [`Self::reach`].
     pub fn append(self: &Arc<Self>, head: &[u8], payload: &[u8]) -> u64 {
         let mut state = self.state.lock();
-        let (position, durable) = (state.end, state.durable);
+        let durable = state.durable;
+        let position = self.add(&mut state, durable, head, payload);
+        if state.syncs && state.end - durable > UNSYNCED_BYTES_MAX {
+            state.want_durable(durable + 1);
+        }
+        position
+    }
+
+    /// Adds a record that says how far the journal is durable.
+    fn add(self: &Arc<Self>, state: &mut State, durable: u64, head: &[u8], payload: &[u8]) -> u64 {
+        let position = state.end;
         state.end += record::size(head, payload);
         if state.failed.is_none()
             && let Some((_, buffer)) = state.files.back_mut()
         {
             record::put(buffer, position, durable, head, payload);
         }
-        if state.end - durable > UNSYNCED_BYTES_MAX {
-            state.wanted_durable = state.end;
-        }
-        self.start(&mut state);
+        self.start(state);
         position
     }
 
@@ -109,18 +134,35 @@ impl Journal {
 
     /// Nothing more can be promised: other files of the server could not be written.
     pub fn fail(&self, why: DiskError) {
-        self.settle(Err(why));
+        let told = self.state.lock().fail(&why);
+        tell(told);
     }
 
     /// Whether everything before `position` has reached the stage.
     pub fn has_reached(&self, position: u64, stage: Stage) -> bool {
         let state = self.state.lock();
-        state.failed.is_none() && state.reached(self.stage(stage)) >= position
+        state.failed.is_none() && state.reached(state.stage(stage)) >= position
     }
 
-    /// Without syncs there is no stage beyond the first.
-    fn stage(&self, stage: Stage) -> Stage {
-        if self.syncs { stage } else { Stage::Written }
+    /// Does `then` when everything before `position` has reached the stage: at once, or where the journal
+    /// is written, so that nobody has to be woken for it. It must not take long.
+    pub fn when(self: &Arc<Self>, position: u64, stage: Stage, then: impl FnOnce(Result<(), String>) + Send + 'static) {
+        let result = {
+            let mut state = self.state.lock();
+            let stage = state.stage(stage);
+            match &state.failed {
+                Some(why) => Err(why.clone()),
+                None if state.reached(stage) >= position => Ok(()),
+                None => {
+                    if stage == Stage::Durable {
+                        state.want_durable(position);
+                    }
+                    state.waiters.push(Waiter { position, stage, then: Box::new(then) });
+                    return self.start(&mut state);
+                }
+            }
+        };
+        then(result);
     }
 
     /// Waits until everything before `position` has reached the stage.
@@ -128,40 +170,37 @@ impl Journal {
     /// # Errors
     /// Why the journal could not be written; it never can again.
     pub async fn reach(self: &Arc<Self>, position: u64, stage: Stage) -> Result<(), String> {
-        let stage = self.stage(stage);
-        let reached = {
-            let mut state = self.state.lock();
-            if let Some(why) = &state.failed {
-                return Err(why.clone());
-            }
-            if state.reached(stage) >= position {
-                return Ok(());
-            }
-            if stage == Stage::Durable {
-                state.wanted_durable = state.wanted_durable.max(position);
-            }
-            let (sender, receiver) = oneshot::channel();
-            state.waiters.push((position, stage, sender));
-            self.start(&mut state);
-            receiver
-        };
-        match reached.await {
-            Ok(()) => Ok(()),
-            Err(_) => Err(self.failure().unwrap_or_else(|| "the server ends".into())),
-        }
+        let (sender, receiver) = oneshot::channel();
+        // Whoever has given up is no concern.
+        self.when(position, stage, |result| drop(sender.send(result)));
+        receiver.await.unwrap_or_else(|_| Err("the server ends".into()))
     }
 
-    /// Brings everything to the disk, even where nothing is ever synced otherwise.
+    /// Brings everything to the disk, even where nothing is ever synced otherwise, and says so in the
+    /// journal itself: what is found changed before that record was not torn.
     ///
     /// # Errors
     /// Why the disk has not got it.
     pub async fn finish(self: &Arc<Self>) -> Result<(), String> {
-        self.reach(self.end(), Stage::Durable).await?;
-        let files: Vec<_> = self.state.lock().files.iter().map(|(file, _)| file.clone()).collect();
-        for file in files {
-            file.sync().await.map_err(|error| error.to_string())?;
+        let end = self.end();
+        self.reach(end, Stage::Durable).await?;
+        self.sync_last().await?;
+        let marked = {
+            let mut state = self.state.lock();
+            self.add(&mut state, end, END, &[]);
+            state.end
+        };
+        self.reach(marked, Stage::Durable).await?;
+        self.sync_last().await
+    }
+
+    /// Syncs the current file; the ones before it were when they became full.
+    async fn sync_last(&self) -> Result<(), String> {
+        let file = self.state.lock().files.back().map(|(file, _)| file.clone());
+        match file {
+            Some(file) => file.sync().await.map_err(|error| error.to_string()),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Goes on in a new file, of the next number, which is given, with where it begins.
@@ -170,7 +209,7 @@ impl Journal {
     /// What the disk says; the old file is then still the current one.
     pub async fn rotate(self: &Arc<Self>) -> DiskResult<(u64, u64)> {
         let number = self.state.lock().number + 1;
-        let file = self.dir.create(&log_name(number)).await?;
+        let file = self.dir.create_log(&log_name(number)).await?;
         self.dir.sync().await?;
         let mut state = self.state.lock();
         state.files.push_back((file, Vec::new()));
@@ -179,97 +218,152 @@ impl Journal {
         Ok((number, state.end))
     }
 
+    /// Has somebody do what can be done and nobody does yet.
     fn start(self: &Arc<Self>, state: &mut State) {
-        if !std::mem::replace(&mut state.is_running, true) {
+        while let Some(step) = state.claim() {
             let journal = self.clone();
-            self.io.spawn(async move { journal.run().await });
+            self.dir.spawn(Box::pin(async move { journal.run(step).await }));
         }
     }
 
-    /// Writes and syncs until there is nothing left to do.
-    async fn run(self: Arc<Self>) {
-        loop {
-            let Some((file, step)) = self.next_step() else { return };
-            let result = match step {
-                Step::Write(bytes) => {
+    /// Writes and syncs until there is nothing left that nobody else does.
+    async fn run(self: Arc<Self>, first: Step) {
+        let mut forgets = Forgets { journal: &self, is_over: false };
+        let mut next = Some(first);
+        while let Some(step) = next {
+            let result = match &step {
+                Step::Write => {
+                    let (file, bytes) = self.state.lock().take_bytes();
                     let count = bytes.len() as u64;
-                    file.append(bytes).await.map(|()| self.state.lock().written += count)
+                    file.append(bytes).await.map(|()| count)
                 }
-                Step::Sync(position) => file.sync().await.map(|()| self.state.lock().durable = position),
-                Step::Next if self.syncs => {
-                    // Nothing of the next file is written before this one is durable: so only the
-                    // last file can have a torn end.
-                    let position = self.state.lock().written;
-                    file.sync().await.map(|()| {
-                        let mut state = self.state.lock();
-                        state.durable = position;
-                        state.files.pop_front();
-                    })
-                }
-                Step::Next => {
-                    self.state.lock().files.pop_front();
-                    Ok(())
+                Step::Sync => {
+                    let (file, position) = self.state.lock().what_to_sync();
+                    file.sync().await.map(|()| position)
                 }
             };
-            self.settle(result);
+            let told;
+            (told, next) = {
+                let mut state = self.state.lock();
+                let told = state.settle(&step, result);
+                let next = state.claim();
+                // What else there is to do is for another.
+                self.start(&mut state);
+                (told, next)
+            };
+            tell(told);
         }
+        forgets.is_over = true;
     }
+}
 
-    fn next_step(&self) -> Option<(Arc<dyn DiskFile>, Step)> {
-        let mut state = self.state.lock();
-        let wants_sync = self.syncs && state.wanted_durable > state.durable;
-        let (written, is_last) = (state.written, state.files.len() == 1);
-        let has_failed = state.failed.is_some();
-        let step = match state.files.front_mut() {
-            _ if has_failed => None,
-            Some((file, buffer)) if !buffer.is_empty() => Some((file.clone(), Step::Write(std::mem::take(buffer)))),
-            Some((file, _)) if !is_last => Some((file.clone(), Step::Next)),
-            Some((file, _)) if wants_sync => Some((file.clone(), Step::Sync(written))),
-            _ => None,
-        };
-        state.is_running = step.is_some();
-        step
-    }
+/// When a step is given up in the middle, with the process, nobody waits any more: those who do may be
+/// what keeps the journal.
+struct Forgets<'a> {
+    journal: &'a Journal,
+    is_over: bool,
+}
 
-    /// Tells those who waited for what has been reached; all of them, after an error.
-    fn settle(&self, result: DiskResult<()>) {
-        let mut state = self.state.lock();
-        let done: Vec<_> = match result {
-            Ok(()) => {
-                let (written, durable) = (state.reached(Stage::Written), state.reached(Stage::Durable));
-                let at = |stage: Stage| if stage == Stage::Written { written } else { durable };
-                state.waiters.extract_if(.., |(position, stage, _)| at(*stage) >= *position).collect()
-            }
-            Err(error) => {
-                state.failed = Some(error.to_string());
-                for (_, buffer) in &mut state.files {
-                    *buffer = Vec::new();
-                }
-                state.waiters.clear();
-                Vec::new()
-            }
-        };
-        drop(state);
-        for (_, _, sender) in done {
-            // Whoever has given up is no concern.
-            let _ = sender.send(());
+impl Drop for Forgets<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let waiters = std::mem::take(&mut self.journal.state.lock().waiters);
+            drop(waiters);
         }
     }
 }
 
+/// Tells those who waited; nobody holds a lock meanwhile.
+fn tell((waiters, result): (Vec<Waiter>, Result<(), String>)) {
+    for waiter in waiters {
+        (waiter.then)(result.clone());
+    }
+}
+
+/// What one does at a time, beside whoever does the other.
 enum Step {
-    Write(Vec<u8>),
-    /// Sync the file; everything before the position is in it, or durable already.
-    Sync(u64),
-    /// The file is full: go on with the next.
-    Next,
+    Write,
+    Sync,
 }
 
 impl State {
+    /// Without syncs there is no stage beyond the first.
+    fn stage(&self, stage: Stage) -> Stage {
+        if self.syncs { stage } else { Stage::Written }
+    }
+
     fn reached(&self, stage: Stage) -> u64 {
         match stage {
             Stage::Written => self.written,
             Stage::Durable => self.durable,
         }
+    }
+
+    fn want_durable(&mut self, position: u64) {
+        self.wanted = Some(self.wanted.map_or(position, |wanted| wanted.min(position)));
+    }
+
+    /// Takes on what can be done and nobody does yet.
+    fn claim(&mut self) -> Option<Step> {
+        let (_, buffer) = self.files.front().filter(|_| self.failed.is_none())?;
+        if !self.is_writing && !buffer.is_empty() {
+            self.is_writing = true;
+            return Some(Step::Write);
+        }
+        // Nothing of the next file is written before this one is durable: so only the last file can have
+        // a torn end, and a clean end has no more than that to sync.
+        let is_full = self.files.len() > 1 && !self.is_writing;
+        if !self.is_syncing && (is_full || self.wanted.is_some_and(|wanted| wanted <= self.written)) {
+            self.is_syncing = true;
+            return Some(Step::Sync);
+        }
+        None
+    }
+
+    fn take_bytes(&mut self) -> (Arc<dyn DiskFile>, Vec<u8>) {
+        let (file, buffer) = self.files.front_mut().expect("a journal has a file");
+        (file.clone(), std::mem::take(buffer))
+    }
+
+    /// The file, and the place before which everything is in it or durable already.
+    fn what_to_sync(&mut self) -> (Arc<dyn DiskFile>, u64) {
+        let (file, buffer) = self.files.front().expect("a journal has a file");
+        self.syncs_whole_file = self.files.len() > 1 && buffer.is_empty() && !self.is_writing;
+        (file.clone(), self.written)
+    }
+
+    /// Notes what a step has done; gives whom to tell what.
+    fn settle(&mut self, step: &Step, result: DiskResult<u64>) -> (Vec<Waiter>, Result<(), String>) {
+        match step {
+            Step::Write => self.is_writing = false,
+            Step::Sync => self.is_syncing = false,
+        }
+        match (step, result) {
+            (Step::Write, Ok(count)) => self.written += count,
+            (Step::Sync, Ok(position)) => {
+                self.durable = position;
+                if std::mem::take(&mut self.syncs_whole_file) {
+                    self.files.pop_front();
+                }
+            }
+            (_, Err(error)) => return self.fail(&error),
+        }
+        let (written, durable) = (self.written, self.durable);
+        let at = |stage: Stage| if stage == Stage::Written { written } else { durable };
+        let done = self.waiters.extract_if(.., |waiter| at(waiter.stage) >= waiter.position).collect();
+        self.wanted = (self.end - durable > UNSYNCED_BYTES_MAX && self.syncs).then_some(durable + 1);
+        let waiting = self.waiters.iter().filter(|waiter| waiter.stage == Stage::Durable);
+        if let Some(first) = waiting.map(|waiter| waiter.position).min() {
+            self.want_durable(first);
+        }
+        (done, Ok(()))
+    }
+
+    fn fail(&mut self, error: &DiskError) -> (Vec<Waiter>, Result<(), String>) {
+        let why = self.failed.get_or_insert_with(|| error.to_string()).clone();
+        for (_, buffer) in &mut self.files {
+            *buffer = Vec::new();
+        }
+        (std::mem::take(&mut self.waiters), Err(why))
     }
 }

@@ -1,7 +1,7 @@
 //! Reading it all again.
 
 use super::record::{HEADER_BYTES, Header};
-use super::{checkpoint, log_name, number_of, state_name};
+use super::{checkpoint, journal, log_name, number_of, state_name};
 use aze_io::Boxed;
 use aze_io::disk::{Dir, DiskError, DiskFile, DiskResult};
 use std::sync::Arc;
@@ -109,7 +109,9 @@ pub async fn read_for(dir: &dyn Dir, each: &mut impl Taker) -> DiskResult<Found>
                 return Err(damaged(&name, reader.at, &why));
             }
             expected = Some(raw.header.position + raw.header.record_bytes());
-            found.take(&name, raw, false, each).await?;
+            if raw.head != journal::END {
+                found.take(&name, raw, false, each).await?;
+            }
         }
         let torn = end.size - end.at;
         if torn > 0 && index + 1 < logs.len() && !is_empty(dir, &logs[index + 1..]).await? {
@@ -123,7 +125,8 @@ pub async fn read_for(dir: &dyn Dir, each: &mut impl Taker) -> DiskResult<Found>
 
 async fn is_empty(dir: &dyn Dir, logs: &[u64]) -> DiskResult<bool> {
     for number in logs {
-        if dir.open(&log_name(*number)).await?.size().await? > 0 {
+        let mut reader = Reader::open(dir, &log_name(*number), false).await?;
+        if reader.written_end(0).await? > 0 {
             return Ok(false);
         }
     }
@@ -150,6 +153,7 @@ fn damaged(name: &str, at: u64, why: &str) -> DiskError {
 struct End {
     /// Where the sound part ends.
     at: u64,
+    /// Where anything that was written ends.
     size: u64,
 }
 
@@ -157,7 +161,6 @@ struct End {
 /// ended. It is damage, and refused, if something behind it says that it had been durable.
 async fn sound_end(dir: &dyn Dir, name: &str) -> DiskResult<End> {
     let mut reader = Reader::open(dir, name, false).await?;
-    let size = reader.size;
     let (mut first_rotten, mut durable, mut position) = (None, 0, None);
     let mut at = 0;
     while let Some(raw) = reader.next().await? {
@@ -170,10 +173,8 @@ async fn sound_end(dir: &dyn Dir, name: &str) -> DiskResult<End> {
         // What had been durable has changed since, and what follows counts.
         first_rotten = first_rotten.filter(|(_, rotten)| durable <= *rotten);
     }
-    if let (Some(position), true) = (position, at < size)
-        && let Some(header) = reader.header_after(at).await?
-        && header.durable > position
-    {
+    let size = reader.written_end(at).await?;
+    if at < size && reader.was_durable(at, position).await? {
         return Err(damaged(name, at, "what follows was written when this had long been durable"));
     }
     Ok(End { at: first_rotten.map_or(at, |(rotten_at, _)| rotten_at), size })
@@ -247,16 +248,29 @@ impl Reader {
         Ok(Some(Raw { header, head, payload, is_sound }))
     }
 
-    /// The last header of a record behind `at` that can be found: it knows most of what was durable.
-    async fn header_after(&mut self, at: u64) -> DiskResult<Option<Header>> {
-        let mut best: Option<Header> = None;
-        for at in at + 1..self.size.saturating_sub(HEADER_BYTES as u64 - 1) {
-            if let Some(header) = self.bytes(at, HEADER_BYTES).await?.and_then(Header::take)
-                && best.is_none_or(|best| best.durable < header.durable)
-            {
-                best = Some(header);
+    /// Where that ends which somebody has written from `at` on: room that is set aside is zeros.
+    async fn written_end(&mut self, at: u64) -> DiskResult<u64> {
+        let (mut end, mut from) = (at, at);
+        while from < self.size {
+            let len = (self.size - from).min(READ_BYTES as u64);
+            let bytes = self.bytes(from, len as usize).await?.unwrap_or_default();
+            end = bytes.iter().rposition(|byte| *byte != 0).map_or(end, |last| from + last as u64 + 1);
+            from += len;
+        }
+        Ok(end)
+    }
+
+    /// Whether a record behind `at`, where the next one is not sound, says that what is there was durable
+    /// when it was made. `position` is the place of `at` in the journal, if a record before it tells.
+    async fn was_durable(&mut self, at: u64, position: Option<u64>) -> DiskResult<bool> {
+        for behind in at + 1..self.size.saturating_sub(HEADER_BYTES as u64 - 1) {
+            let Some(header) = self.bytes(behind, HEADER_BYTES).await?.and_then(Header::take) else { continue };
+            // Data may hold anything, also what looks like records; those of this journal follow each other.
+            let place = header.position.checked_sub(behind - at);
+            if place.is_some_and(|place| position.is_none_or(|known| known == place) && header.durable > place) {
+                return Ok(true);
             }
         }
-        Ok(best)
+        Ok(false)
     }
 }

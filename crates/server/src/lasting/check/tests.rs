@@ -16,6 +16,12 @@ use aze_store::{ChunkShard, disk};
 const SHARDS: u32 = 64;
 const DIR: &str = "/storage";
 
+/// Length of a segment here.
+const SEGMENT_BYTES: u64 = 1 << 20;
+
+/// What a unit of 5,000 bytes takes of it.
+const PLACE_BYTES: u64 = 16 << 10;
+
 /// A volume of one server with `/dir`, `/dir/file` and a second name of that, `/other`.
 struct Small {
     sim: Sim,
@@ -94,7 +100,7 @@ impl Small {
             let manifest = Manifest { volume: 5, server, servers, shards, chunk_bits: 20, owner_uid: 0 };
             manifest.write(&*dir).await.expect("a manifest");
             Writer::begin(dir.clone(), 1).await.expect("a checkpoint").finish().await.expect("its end");
-            let journal = Journal::begin(io.clone(), dir, true, 1, 0).await.expect("a journal");
+            let journal = Journal::begin(dir, true, 1, 0).await.expect("a journal");
             for (step, bytes) in steps {
                 journal.append(&step.to_bytes(), &bytes);
             }
@@ -122,9 +128,20 @@ impl Small {
         words.iter().for_each(|word| assert!(problems[0].1.contains(word), "{word} in {problems:?}"));
     }
 
-    fn journal_bytes(&self) -> u64 {
-        let files = self.sim.disk_files("s0", DIR);
-        files.iter().find(|(file, _)| *file == disk::log_name(1)).expect("a journal").1
+    /// As a server's start: what the journal has goes to a checkpoint, and its data to segments.
+    fn begin_again(&self) {
+        let io = self.io.clone();
+        self.block(async move {
+            let dir = io.open_dir(DIR).await.expect("a directory");
+            let manifest = Manifest::read(&*dir).await.expect("a manifest").expect("one that is there");
+            let segments = Segments::open(dir.clone(), manifest, SEGMENT_BYTES, SEGMENT_BYTES).await;
+            let store = Store::new(Slab::new(MARGIN_BYTES).expect("memory"));
+            store.use_disk(Disk::new(segments.expect("segments"), SEGMENT_BYTES));
+            let mut image = Image::empty(ServerIndex(0), 1, manifest.shards, &store).expect("an image");
+            let Found { next, position, .. } = read_for(&*dir, &mut image).await.expect("it can be read");
+            image.write_down(&dir, next, position).await.expect("it can be written");
+            remove_older(&*dir, next).await.expect("what is old can go");
+        });
     }
 }
 
@@ -181,18 +198,45 @@ fn data_without_a_file_are_found_and_dropped() {
 fn data_that_have_changed_are_found_with_their_path() {
     let small = Small::new();
     small.put(0, 1);
-    // The last record is the file's data; what follows it would be what makes the change one of the disk.
-    let mut more = Small { steps: small.steps.clone(), ..Small::new() };
-    more.data(small.file, 1);
-    more.put(0, 1);
-    let end = more.journal_bytes();
-    let record = (disk::record::HEADER_BYTES + 5000) as u64 + 60;
-    assert!(more.sim.flip_disk_bit("s0", DIR, &disk::log_name(1), (end - record - 1000) * 8));
-    let report = more.check(false).expect("it can be checked");
-    let kinds: Vec<&str> = report.problems.iter().map(|problem| problem.kind).collect();
-    // A torn end looks the same, and nothing says that it had been durable: so it is left out, or it is
-    // known for what it is.
-    assert!(kinds == ["checksum"] || !report.notes.is_empty(), "{report:?}");
+    // The last record before the end mark is the file's data: nothing else says that it was durable.
+    let size = |(step, bytes): &(Step, Vec<u8>)| disk::record::size(&step.to_bytes(), bytes);
+    let end: u64 = small.steps.iter().map(size).sum();
+    let log = disk::log_name(1);
+    assert!(small.sim.flip_disk_bit("s0", DIR, &log, (end - 100) * 8));
+    let report = small.check(false).expect("it can be checked");
+    assert_eq!(report.notes, Vec::<String>::new());
+    assert_eq!(report.problems.len(), 1, "{report:?}");
+    assert_eq!(report.problems[0].kind, "checksum");
+    assert!(report.problems[0].text.contains("/dir/file"), "{report:?}");
+    assert!(small.sim.flip_disk_bit("s0", DIR, &log, (end - 5010) * 8), "and its head");
+    let report = small.check(false).expect("it can be said what is wrong");
+    assert_eq!(report.problems.len(), 1, "{report:?}");
+    assert_eq!(report.problems[0].kind, "unreadable");
+}
+
+/// What is repaired is written down anew; data that are in segments stay where they are.
+#[test]
+fn what_is_repaired_leaves_the_data_in_segments() {
+    let mut small = Small::new();
+    let (file, stray) = (small.file, Ino(small.file.0 + 999));
+    small.apply(file.home(), Op::SetLinks { ino: file, links: 5 });
+    small.data(stray, 0);
+    small.put(0, 1);
+    small.begin_again();
+    let report = small.check(true).expect("it can be repaired");
+    assert_eq!((report.problems.len(), report.repaired.len(), report.bytes), (0, 2, 10_000), "{report:?}");
+    let report = small.check(false).expect("it can be checked");
+    assert_eq!((report.problems.len(), report.notes.len(), report.bytes), (0, 0, 5000), "{report:?}");
+    // The bytes are nowhere else: of the places of 16 KiB one is the file's.
+    let segment = "data-0000000000";
+    let is_told = |bit| {
+        assert!(small.sim.flip_disk_bit("s0", DIR, segment, bit), "{:?}", small.sim.disk_files("s0", DIR));
+        let problems = small.check(false).expect("it can be checked").problems;
+        assert!(small.sim.flip_disk_bit("s0", DIR, segment, bit));
+        problems.iter().any(|problem| problem.kind == "checksum" && problem.text.contains("/dir/file"))
+    };
+    let told = (0..SEGMENT_BYTES / PLACE_BYTES).filter(|place| is_told((place * PLACE_BYTES + 100) * 8));
+    assert_eq!(told.count(), 1);
 }
 
 #[test]
