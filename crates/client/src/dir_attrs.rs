@@ -3,8 +3,8 @@
 //! The kernel asks for a directory's attributes before every change in it, only to check rights, and
 //! the exact answer takes a request to every server with entries of it. So the last answer is kept
 //! for as long as the asker allows, with this client's own changes of files added: it sees what it has
-//! done itself at once, and what others have done when the answer is asked for anew. What a
-//! directory's links count changes by, and everything less frequent, makes the answer forgotten.
+//! done itself at once, and what others have done when the answer is asked for anew. What is less frequent
+//! makes the answer forgotten.
 
 use aze_proto::{Attr, Ino, Time};
 use parking_lot::Mutex;
@@ -102,6 +102,20 @@ impl DirAttrs {
         }
     }
 
+    /// This client has made a directory in this one.
+    pub(crate) fn grown(&self, dir: Ino, time: Time) {
+        let mut table = self.table.lock();
+        if let Some(fetching) = table.fetching.get_mut(&dir) {
+            // Whether it is counted there is not known, and programs take the number of links for exact.
+            fetching.is_outdated = true;
+        }
+        if let Some(known) = table.known.get_mut(&dir) {
+            known.attr.links += 1;
+            known.attr.size += 1;
+            touch(&mut known.attr, time);
+        }
+    }
+
     /// A directory in this one may be no more.
     pub(crate) fn forget_in(&self, parent: Ino) {
         let mut table = self.table.lock();
@@ -179,6 +193,19 @@ mod tests {
         assert_eq!(attrs.young(DIR, 1, SECOND).map(|aged| (aged.attr.size, aged.attr.mtime)), Some((2, Time(20))));
         attrs.changed(DIR, false, Time(15));
         assert_eq!(attrs.young(DIR, 1, SECOND).map(|aged| (aged.attr.size, aged.attr.mtime)), Some((1, Time(20))));
+    }
+
+    #[test]
+    fn a_new_directory_is_one_more_link() {
+        let attrs = DirAttrs::default();
+        fetch(&attrs, 0, attr(1, 10));
+        attrs.grown(DIR, Time(20));
+        let expected = Attr { links: 3, ..attr(2, 20) };
+        assert_eq!(attrs.young(DIR, 1, SECOND).map(|aged| aged.attr), Some(expected));
+        attrs.begin(DIR);
+        attrs.grown(DIR, Time(30));
+        attrs.end(DIR, 2, Some(attr(2, 20)));
+        assert_eq!(attrs.young(DIR, 3, SECOND).map(|aged| (aged.attr.links, aged.attr.size)), Some((4, 3)));
     }
 
     #[test]

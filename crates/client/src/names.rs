@@ -76,15 +76,16 @@ impl Core {
     ) -> Result<Entry, Failure> {
         let directory = match self.look(who, parent, name, knowing) {
             Looked::Found(entry) => return Ok(entry),
+            Looked::Missing => return Err(Code::NotFound.into()),
             Looked::Ask(directory) => directory,
         };
         let request = Request::Lookup { parent, name: name.clone() };
-        let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await?;
-        let entry = self.entry(&request, reply)?;
-        if let Some(directory) = directory {
+        let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
+        // Who is told that there is no such name was let in, too.
+        if let (Some(directory), Ok(_) | Err(Failure { code: Code::NotFound, .. })) = (directory, &reply) {
             self.entered.let_in(who, parent, directory);
         }
-        Ok(entry)
+        self.entry(&request, reply?)
     }
 
     /// Looks a name up, with the attributes of what it names.
@@ -160,9 +161,10 @@ impl Core {
     fn note_made(&self, parent: Ino, reply: &Result<Reply, Failure>) {
         match reply {
             Ok(Reply::Entry { created: false, .. }) => {}
-            Ok(Reply::Entry { kind, attr: Some(attr), .. }) if *kind != FileKind::Directory => {
-                self.dir_attrs.changed(parent, true, attr.btime);
+            Ok(Reply::Entry { kind: FileKind::Directory, attr: Some(attr), .. }) => {
+                self.dir_attrs.grown(parent, attr.btime);
             }
+            Ok(Reply::Entry { attr: Some(attr), .. }) => self.dir_attrs.changed(parent, true, attr.btime),
             _ => self.dir_attrs.forget(parent),
         }
     }

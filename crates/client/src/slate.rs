@@ -7,8 +7,8 @@
 use crate::client::Core;
 use crate::names::Entry;
 use crate::route::{Knowing, Place};
-use aze_proto::{Attr, Identity, Ino, Name, ServerIndex};
-use aze_rpc::slate::{Known, Slate};
+use aze_proto::{Attr, Identity, Ino, Name, ServerIndex, Time};
+use aze_rpc::slate::{Known, Named, Slate};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -78,6 +78,8 @@ pub(crate) struct State {
 pub(crate) enum Looked {
     /// The answer.
     Found(Entry),
+    /// The answer, too: it does not exist.
+    Missing,
     /// It has to be asked for. If it is answered then the asker was let into the directory, whose
     /// state was this before.
     Ask(Option<State>),
@@ -93,11 +95,16 @@ impl Core {
 
     /// Takes over an answer that was read.
     fn read(&self, attr: Attr) -> Attr {
-        // What this client changes from now on comes after what it has seen.
-        self.caller.observe_time(attr.ctime);
+        self.answered(attr.ctime);
         self.inodes.learn(&attr);
-        self.entered.answers.fetch_add(1, Ordering::Relaxed);
         attr
+    }
+
+    /// An answer took no request.
+    fn answered(&self, time: Time) {
+        // What this client changes from now on comes after what it has seen.
+        self.caller.observe_time(time);
+        self.entered.answers.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Looks a name up where that takes no request.
@@ -110,13 +117,19 @@ impl Core {
         let known = Known { namespace_epoch: Some(epoch), ..known };
         let Some(found) = slate.lookup(parent, name, known) else { return Looked::Ask(None) };
         let directory = State { server, number: found.directory };
-        match found.attr.filter(|_| self.entered.was_let(who, parent, directory)) {
-            Some(attr) => {
+        match found.named {
+            Named::File(_) | Named::Nothing(_) if !self.entered.was_let(who, parent, directory) => {}
+            Named::File(attr) => {
                 let attr = self.read(attr);
-                Looked::Found(Entry { ino: attr.ino, kind: attr.kind, attr: Some(attr), created: false })
+                return Looked::Found(Entry { ino: attr.ino, kind: attr.kind, attr: Some(attr), created: false });
             }
-            None => Looked::Ask(Some(directory)),
+            Named::Nothing(time) => {
+                self.answered(time);
+                return Looked::Missing;
+            }
+            Named::Unknown => {}
         }
+        Looked::Ask(Some(directory))
     }
 
     /// The attributes of a regular file, where that takes no request.

@@ -4,8 +4,9 @@
 //! that is odd while it is written and higher afterwards (a sequence lock, Boehm 2012): whoever
 //! reads looks at the count before and after, and takes what it has read only if that was even and
 //! stayed. Readers never wait and never try again: what cannot be read at once is not there. Nothing is
-//! ever certain to be there: a bucket that is full loses a record for each new one. What the words mean it
-//! does not know, nor what a reader has proven to whom.
+//! ever certain to be there: a bucket that is full loses a record for each new one. *Counters* say how many
+//! things fall on a place, so that of what falls on a place without any it is certain that it is not there.
+//! What the words mean it does not know, nor what a reader has proven to whom.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -26,9 +27,17 @@ pub const NOTES: usize = 8;
 /// Most buckets of one table, as a power of two.
 pub const BUCKET_BITS_MAX: u32 = 24;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"azslate1");
+/// Fewest counters, as a power of two.
+pub const COUNTER_BITS_MIN: u32 = 3;
+
+/// Most counters, likewise.
+pub const COUNTER_BITS_MAX: u32 = 28;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"azslate2");
 /// Where the bits of the tables' buckets stand.
 const BITS_AT: usize = 1;
+/// Where the bits of the counters stand.
+const COUNTER_BITS_AT: usize = BITS_AT + TABLES_MAX;
 const NOTES_AT: usize = 8;
 const RECORDS_AT: usize = NOTES_AT + NOTES;
 
@@ -80,10 +89,7 @@ struct Table {
 impl Table {
     /// Where the records of a bucket begin. `place` is any number that tells keys apart well.
     fn bucket(&self, place: u64) -> usize {
-        // Fibonacci hashing: the high bits of a product depend on all bits below.
-        let mixed = place.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let bucket = mixed.checked_shr(64 - self.bucket_bits).unwrap_or(0) as usize;
-        self.at + bucket * WAYS * self.shape.record_words()
+        self.at + spread(place, self.bucket_bits) * WAYS * self.shape.record_words()
     }
 
     fn ways(&self, place: u64) -> impl Iterator<Item = usize> {
@@ -92,8 +98,29 @@ impl Table {
     }
 }
 
-/// Where the tables lie; gives how many words there are altogether, too.
-fn lay_out(shapes: &[Shape], bucket_bits: &[u32]) -> (Vec<Table>, usize) {
+/// Counters of a byte each, eight to a word. One that is full stays so.
+#[derive(Clone, Copy, Debug)]
+struct Counters {
+    at: usize,
+    bits: u32,
+}
+
+impl Counters {
+    /// Word and shift of the counter of a place.
+    fn find(self, place: u64) -> (usize, u32) {
+        let counter = spread(place, self.bits);
+        (self.at + counter / 8, counter as u32 % 8 * 8)
+    }
+}
+
+/// One of 2^bits by a number that tells things apart well.
+fn spread(place: u64, bits: u32) -> usize {
+    // Fibonacci hashing: the high bits of a product depend on all bits below.
+    place.wrapping_mul(0x9E37_79B9_7F4A_7C15).checked_shr(64 - bits).unwrap_or(0) as usize
+}
+
+/// Where tables and counters lie; gives how many words there are altogether, too.
+fn lay_out(shapes: &[Shape], bucket_bits: &[u32], counter_bits: u32) -> (Vec<Table>, Counters, usize) {
     let mut at = RECORDS_AT;
     let table = |(shape, bits): (&Shape, &u32)| {
         let table = Table { at, bucket_bits: *bits, shape: *shape };
@@ -101,19 +128,20 @@ fn lay_out(shapes: &[Shape], bucket_bits: &[u32]) -> (Vec<Table>, usize) {
         table
     };
     let tables = shapes.iter().zip(bucket_bits).map(table).collect();
-    (tables, at)
+    (tables, Counters { at, bits: counter_bits }, at + (1 << (counter_bits - COUNTER_BITS_MIN)))
 }
 
 /// How many words a slate of these tables takes; each has [`WAYS`] records in every one of its
-/// 2^bits buckets.
-pub fn words_needed(shapes: &[Shape], bucket_bits: &[u32]) -> usize {
-    lay_out(shapes, bucket_bits).1
+/// 2^bits buckets. There are 2^`counter_bits` counters.
+pub fn words_needed(shapes: &[Shape], bucket_bits: &[u32], counter_bits: u32) -> usize {
+    lay_out(shapes, bucket_bits, counter_bits).2
 }
 
 /// The end that writes.
 pub struct Writer {
     memory: SharedWords,
     tables: Vec<Table>,
+    counters: Counters,
     stripes: Vec<Mutex<()>>,
 }
 
@@ -127,19 +155,21 @@ impl Writer {
     /// Begins a slate in memory that holds zeros.
     ///
     /// # Panics
-    /// If there are too many tables, buckets that are too many, or too few words for them.
-    pub fn begin(memory: SharedWords, shapes: &[Shape], bucket_bits: &[u32]) -> Writer {
+    /// If there are too many tables, buckets or counters that are too many, or too few words for them.
+    pub fn begin(memory: SharedWords, shapes: &[Shape], bucket_bits: &[u32], counter_bits: u32) -> Writer {
         assert!(shapes.len() == bucket_bits.len() && shapes.len() <= TABLES_MAX, "each table has a size");
         assert!(bucket_bits.iter().all(|bits| *bits <= BUCKET_BITS_MAX), "no table has too many buckets");
-        let (tables, needed) = lay_out(shapes, bucket_bits);
+        assert!((COUNTER_BITS_MIN..=COUNTER_BITS_MAX).contains(&counter_bits), "there are so many counters");
+        let (tables, counters, needed) = lay_out(shapes, bucket_bits, counter_bits);
         let words = memory.0.words();
         assert!(words.len() >= needed, "the tables fit");
         for (table, bits) in bucket_bits.iter().enumerate() {
             words[BITS_AT + table].store(u64::from(*bits), Relaxed);
         }
+        words[COUNTER_BITS_AT].store(u64::from(counter_bits), Relaxed);
         words[0].store(MAGIC, Release);
         let stripes = (0..STRIPES).map(|_| Mutex::new(())).collect();
-        Writer { memory, tables, stripes }
+        Writer { memory, tables, counters, stripes }
     }
 
     /// For whoever hands it on.
@@ -151,6 +181,34 @@ impl Writer {
     pub fn set_note(&self, note: usize, value: u64) {
         assert!(note < NOTES, "there is such a note");
         self.memory.0.words()[NOTES_AT + note].store(value, Release);
+    }
+
+    /// Sets one of the words that stand for themselves, unless it is larger already.
+    pub fn raise_note(&self, note: usize, value: u64) {
+        assert!(note < NOTES, "there is such a note");
+        self.memory.0.words()[NOTES_AT + note].fetch_max(value, Release);
+    }
+
+    /// One more thing falls on this place.
+    pub fn count(&self, place: u64) {
+        self.change_counter(place, |count| count + 1);
+    }
+
+    /// One thing less falls on this place. Who finds nothing there any more sees every note that was
+    /// set before.
+    pub fn uncount(&self, place: u64) {
+        self.change_counter(place, |count| count.saturating_sub(1));
+    }
+
+    fn change_counter(&self, place: u64, change: impl Fn(u64) -> u64) {
+        const FULL: u64 = u8::MAX as u64;
+        let (at, shift) = self.counters.find(place);
+        let changed = |word: u64| match word >> shift & FULL {
+            FULL => None,
+            count => Some(word & !(FULL << shift) | change(count) << shift),
+        };
+        // How many there are of what is full is not known any more: that stays.
+        let _ = self.memory.0.words()[at].fetch_update(Release, Relaxed, changed);
     }
 
     /// Puts a record where readers find it by `key`, in place of the one of this key, or else of any.
@@ -215,6 +273,7 @@ pub struct Seen {
 pub struct Reader {
     memory: SharedWords,
     tables: Vec<Table>,
+    counters: Counters,
 }
 
 impl Reader {
@@ -228,8 +287,12 @@ impl Reader {
         let bits = words[BITS_AT..].iter().take(shapes.len()).map(|word| u32::try_from(word.load(Relaxed)).ok());
         // Read once, checked, and believed from here on.
         let bits: Vec<u32> = bits.map(|bits| bits.filter(|bits| *bits <= BUCKET_BITS_MAX)).collect::<Option<_>>()?;
-        let (tables, needed) = lay_out(shapes, &bits);
-        (needed <= words.len()).then_some(Reader { memory, tables })
+        let counter_bits = u32::try_from(words[COUNTER_BITS_AT].load(Relaxed)).ok()?;
+        if !(COUNTER_BITS_MIN..=COUNTER_BITS_MAX).contains(&counter_bits) {
+            return None;
+        }
+        let (tables, counters, needed) = lay_out(shapes, &bits, counter_bits);
+        (needed <= words.len()).then_some(Reader { memory, tables, counters })
     }
 
     /// One of the words that stand for themselves, as it is not before everything that was read before.
@@ -266,6 +329,14 @@ impl Reader {
         None
     }
 
+    /// Whether nothing falls on this place.
+    pub fn has_none(&self, place: u64) -> bool {
+        let (at, shift) = self.counters.find(place);
+        let word = self.memory.0.words()[at].load(Relaxed);
+        fence(Acquire);
+        word >> shift & u64::from(u8::MAX) == 0
+    }
+
     /// Whether a record has not been written since it was read.
     pub fn is_unchanged(&self, seen: &Seen) -> bool {
         fence(Acquire);
@@ -297,8 +368,8 @@ mod tests {
     const SHAPES: [Shape; 2] = [Shape { key_words: 2, value_words: 6 }, Shape { key_words: 1, value_words: 1 }];
 
     fn slate(bits: [u32; 2]) -> (Writer, Reader) {
-        let memory = SharedWords::own(words_needed(&SHAPES, &bits));
-        let writer = Writer::begin(memory.clone(), &SHAPES, &bits);
+        let memory = SharedWords::own(words_needed(&SHAPES, &bits, 5));
+        let writer = Writer::begin(memory.clone(), &SHAPES, &bits, 5);
         (writer, Reader::open(memory, &SHAPES).expect("a slate was begun"))
     }
 
@@ -345,15 +416,46 @@ mod tests {
     #[test]
     fn a_slate_that_cannot_be_is_not_opened() {
         let bits = [1, 1];
-        let words = words_needed(&SHAPES, &bits);
+        let words = words_needed(&SHAPES, &bits, 3);
         assert!(Reader::open(SharedWords::own(words), &SHAPES).is_none(), "nobody has begun it");
         let memory = SharedWords::own(words);
-        Writer::begin(memory.clone(), &SHAPES, &bits);
-        for wrong in [2, 64, u64::MAX] {
-            memory.0.words()[BITS_AT].store(wrong, Relaxed);
-            assert!(Reader::open(memory.clone(), &SHAPES).is_none(), "{wrong} bits do not fit");
+        Writer::begin(memory.clone(), &SHAPES, &bits, 3);
+        for (at, right) in [(BITS_AT, 1), (COUNTER_BITS_AT, 3)] {
+            for wrong in [4, 64, u64::MAX] {
+                memory.0.words()[at].store(wrong, Relaxed);
+                assert!(Reader::open(memory.clone(), &SHAPES).is_none(), "{wrong} bits do not fit");
+            }
+            memory.0.words()[at].store(right, Relaxed);
+            assert!(Reader::open(memory.clone(), &SHAPES).is_some());
         }
+        memory.0.words()[COUNTER_BITS_AT].store(0, Relaxed);
+        assert!(Reader::open(memory, &SHAPES).is_none(), "there are some counters always");
         assert!(Reader::open(SharedWords::own(3), &SHAPES).is_none());
+    }
+
+    #[test]
+    fn what_was_counted_is_there_until_it_is_taken_away_as_often() {
+        let (writer, reader) = slate([0, 0]);
+        assert!((0..100).all(|place| reader.has_none(place)));
+        for place in 0..100 {
+            writer.count(place);
+            writer.count(place);
+            assert!(!reader.has_none(place));
+        }
+        writer.raise_note(3, 7);
+        writer.raise_note(3, 5);
+        for place in 0..100 {
+            writer.uncount(place);
+            assert!(!reader.has_none(place), "one is left");
+        }
+        (0..100).for_each(|place| writer.uncount(place));
+        assert!((0..100).all(|place| reader.has_none(place)), "counters do not disturb each other");
+        assert_eq!(reader.note(3), 7);
+        // One that was ever full is not believed any more, and another one is.
+        (0..300).for_each(|_| writer.count(1));
+        (0..300).for_each(|_| writer.uncount(1));
+        assert!(!reader.has_none(1));
+        assert!((0..100).any(|place| reader.has_none(place)));
     }
 
     /// Counts a reader out, however it ends.

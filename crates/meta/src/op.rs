@@ -169,6 +169,37 @@ wire_enum! {
     }
 }
 
+impl Op {
+    /// The name that it makes, removes, holds or lets go, if it is about one.
+    pub fn key(&self) -> Option<&EntryKey> {
+        match self {
+            Op::Create { key, .. }
+            | Op::CreateWith { key, .. }
+            | Op::Remove { key, .. }
+            | Op::Insert { key, .. }
+            | Op::LinkInsert { key, .. }
+            | Op::Lock { key, .. }
+            | Op::Unlock { key, .. } => Some(key),
+            Op::MakeRoot { .. }
+            | Op::SetAttr { .. }
+            | Op::Report { .. }
+            | Op::Truncate { .. }
+            | Op::CutDone { .. }
+            | Op::SetParent { .. }
+            | Op::Delete { .. }
+            | Op::Record { .. }
+            | Op::ReserveInos { .. }
+            | Op::LinkBegin { .. }
+            | Op::LinkEnd { .. }
+            | Op::LinkDrop { .. }
+            | Op::LinkForget { .. }
+            | Op::LooseEnd { .. }
+            | Op::SetXattr { .. }
+            | Op::SetLinks { .. } => None,
+        }
+    }
+}
+
 wire_struct! {
     /// When an operation happens and for which request.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,8 @@
 //!
 //! Three kinds of records. An *entry* says which regular file a name leads to; an *inode* has the
 //! attributes of a regular file; a *directory* has a number that no other state of any directory had
-//! before, and is there only while names in it may be looked up. Everything that the words say may have been
+//! before, and is there only while names in it may be looked up. *Counters* say of every name, of whatever
+//! kind, that it is there or held: where there are none the name does not exist. Everything that the words say may have been
 //! written by somebody else: what cannot be is no record.
 
 use crate::attr::{Attr, FileKind};
@@ -25,6 +26,8 @@ pub const DIRECTORIES: usize = 2;
 pub const NOTE_MAP_EPOCH: usize = 0;
 /// Note: the server's namespace epoch.
 pub const NOTE_NAMESPACE_EPOCH: usize = 1;
+/// Note: the time of the last removal of a name.
+pub const NOTE_REMOVED: usize = 2;
 
 /// Longest name of an entry's record, in bytes; longer ones are asked for.
 pub const NAME_BYTES_MAX: usize = 39;
@@ -38,8 +41,12 @@ pub const INODE_VALUE_WORDS: usize = 10;
 /// Words of a directory's value: the number, and one that is kept free.
 pub const DIRECTORY_VALUE_WORDS: usize = 2;
 
-/// Bytes of one entry with its inode.
-const FILE_BYTES: u64 = 8 * (1 + ENTRY_KEY_WORDS as u64 + 1 + 2 + INODE_VALUE_WORDS as u64);
+/// Counters for each file that has a place, as a power of two: so few names share one, also where
+/// there are several times as many names as places.
+const COUNTERS_EACH_BITS: u32 = 4;
+
+/// Bytes of one entry with its inode and its counters.
+const FILE_BYTES: u64 = 8 * (1 + ENTRY_KEY_WORDS as u64 + 1 + 2 + INODE_VALUE_WORDS as u64) + (1 << COUNTERS_EACH_BITS);
 
 /// Most memory that entries and inodes take, in bytes.
 pub const BYTES_MAX: u64 = 128 << 20;
@@ -54,6 +61,11 @@ const DIRECTORY_BITS: u32 = 10;
 pub fn file_bits(bytes: u64) -> [u32; 3] {
     let files = (bytes.min(BYTES_MAX) / FILE_BYTES).checked_ilog2().unwrap_or(0).max(FILE_BITS_MIN);
     [files, files, DIRECTORY_BITS.min(files)]
+}
+
+/// How many counters of names there are, as a power of two, where there is a place for 2^`file_bits` files.
+pub fn counter_bits(file_bits: u32) -> u32 {
+    file_bits + COUNTERS_EACH_BITS
 }
 
 /// The key of an entry's record; `None` if its name is too long for one.

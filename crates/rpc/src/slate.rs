@@ -10,9 +10,9 @@ use crate::link::Channel;
 use aze_io::slate::{Reader, Seen, Shape};
 use aze_proto::slate::{
     DIRECTORIES, DIRECTORY_VALUE_WORDS, ENTRIES, INODE_VALUE_WORDS, INODES, NOTE_MAP_EPOCH, NOTE_NAMESPACE_EPOCH,
-    SHAPES, entry_key, inode_attr,
+    NOTE_REMOVED, SHAPES, entry_key, inode_attr,
 };
-use aze_proto::{Attr, Ino, MapEpoch, Name, NameHash, NamespaceEpoch};
+use aze_proto::{Attr, Ino, MapEpoch, Name, NameHash, NamespaceEpoch, Time};
 use std::sync::Arc;
 
 /// The tables of a slate.
@@ -39,8 +39,19 @@ pub struct Known {
 pub struct Found {
     /// The state of the directory in which names may be looked up, which no other state shares.
     pub directory: u64,
-    /// The attributes of the regular file that the name leads to, if both are there.
-    pub attr: Option<Attr>,
+    /// What the name leads to, as far as that is to be read.
+    pub named: Named,
+}
+
+/// What is to be read of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// It leads to a regular file of these attributes.
+    File(Attr),
+    /// It does not exist. Every name that was removed before went until this time.
+    Nothing(Time),
+    /// Nothing is to be said of it.
+    Unknown,
 }
 
 impl Caller {
@@ -83,13 +94,21 @@ impl Slate {
         let reader = self.reader()?;
         let mut state = [0; DIRECTORY_VALUE_WORDS];
         let directory = reader.find(DIRECTORIES, parent.0, &[parent.0], &mut state)?;
+        let hash = NameHash::of(parent, name).get();
         let read = || {
             let (key, mut ino) = (entry_key(parent, name)?, [0]);
-            let entry = reader.find(ENTRIES, NameHash::of(parent, name).get(), &key, &mut ino)?;
+            let entry = reader.find(ENTRIES, hash, &key, &mut ino)?;
             let (inode, attr) = Self::read_inode(reader, Ino(ino[0]))?;
             // All three were there when the last one was read.
             self.counts(reader, known, &[directory, entry, inode]).then_some(attr)
         };
-        Some(Found { directory: state[0], attr: read() })
+        // The directory was as it is when there was nothing of this name in it.
+        let is_missing = || reader.has_none(hash) && self.counts(reader, known, &[directory]);
+        let named = match read() {
+            Some(attr) => Named::File(attr),
+            None if is_missing() => Named::Nothing(Time(reader.note(NOTE_REMOVED))),
+            None => Named::Unknown,
+        };
+        Some(Found { directory: state[0], named })
     }
 }

@@ -20,6 +20,8 @@ pub enum Sabotage {
     SkipEntryLock,
     /// What clients may read without a request is not taken away when it changes.
     SkipSlateClear,
+    /// A new name is not counted where clients see that there is none.
+    SkipSlateCount,
     /// A sync is answered before the journal is durable.
     SkipSync,
     /// Other servers are answered before what they build upon is durable.

@@ -10,9 +10,10 @@ use aze_io::Io;
 use aze_io::slate::{Shape, Writer, words_needed};
 use aze_meta::{Applied, EntryKey, Op};
 use aze_proto::slate::{
-    DIRECTORIES, ENTRIES, INODES, NOTE_MAP_EPOCH, NOTE_NAMESPACE_EPOCH, SHAPES, entry_key, file_bits, inode_value,
+    DIRECTORIES, ENTRIES, INODES, NOTE_MAP_EPOCH, NOTE_NAMESPACE_EPOCH, NOTE_REMOVED, SHAPES, counter_bits, entry_key,
+    file_bits, inode_value,
 };
-use aze_proto::{Attr, FileKind, Ino, MapEpoch, NamespaceEpoch, Reply};
+use aze_proto::{Attr, FileKind, Ino, MapEpoch, NamespaceEpoch, Reply, Time};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +30,8 @@ struct Written {
     is_closed: Mutex<bool>,
     /// Nothing is taken away: only the simulation does that.
     keeps_all: bool,
+    /// New names are not counted: likewise.
+    skips_count: bool,
 }
 
 impl Written {
@@ -47,13 +50,15 @@ impl Slate {
         }
         let shapes = SHAPES.map(|(key_words, value_words)| Shape { key_words, value_words });
         // A bucket has four records.
-        let bits = file_bits(bytes).map(|bits| bits.saturating_sub(2));
-        let written = io.share(words_needed(&shapes, &bits)).map(|memory| Written {
-            writer: Arc::new(Writer::begin(memory, &shapes, &bits)),
+        let [files, ..] = file_bits(bytes);
+        let (bits, counters) = (file_bits(bytes).map(|bits| bits.saturating_sub(2)), counter_bits(files));
+        let written = io.share(words_needed(&shapes, &bits, counters)).map(|memory| Written {
+            writer: Arc::new(Writer::begin(memory, &shapes, &bits, counters)),
             // No client takes a number of another server, or of one that was here before, for one of this.
             states: AtomicU64::new(io.random_u64()),
             is_closed: Mutex::new(false),
             keeps_all: switches.is(Sabotage::SkipSlateClear),
+            skips_count: switches.is(Sabotage::SkipSlateCount),
         });
         Slate(written.map(Arc::new))
     }
@@ -102,6 +107,27 @@ impl Slate {
             && std::mem::take(state) != 0
         {
             written.clear(DIRECTORIES, dir.0, &[dir.0]);
+        }
+    }
+
+    /// Whether there is anybody who reads what stands here.
+    pub(crate) fn is_there(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// A name that was neither there nor held is so now. To be called under the lock of its shard.
+    pub(crate) fn count_name(&self, key: &EntryKey) {
+        if let Some(written) = self.0.as_ref().filter(|written| !written.skips_count) {
+            written.writer.count(key.hash.get());
+        }
+    }
+
+    /// A name is neither there nor held any more. To be called under the lock of its shard.
+    pub(crate) fn uncount_name(&self, key: &EntryKey, time: Time) {
+        if let Some(written) = &self.0 {
+            // Who sees that it is not there is told when it went.
+            written.writer.raise_note(NOTE_REMOVED, time.0);
+            written.writer.uncount(key.hash.get());
         }
     }
 

@@ -63,3 +63,8 @@ fn half_a_rename_is_noticed() {
 fn old_news_on_a_slate_are_noticed() {
     is_noticed_with(Sabotage::SkipSlateClear, 1 << 20, &[0, 1, 2, 3, 4, 5]);
 }
+
+#[test]
+fn names_that_are_not_counted_are_noticed() {
+    is_noticed_with(Sabotage::SkipSlateCount, 1 << 20, &[0, 1, 2, 3, 4, 5]);
+}

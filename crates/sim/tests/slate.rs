@@ -126,6 +126,85 @@ fn who_loses_the_right_to_search_a_directory_reads_nothing_more_in_it() {
     });
 }
 
+/// Looks up a name; gives whether it is there, and whether that took a request.
+async fn is_there(cluster: &Cluster, client: &Client, dir: Ino, text: &str) -> (bool, bool) {
+    let before = asked(cluster);
+    let found = match client.lookup(&ROOT, dir, &name(text)).await {
+        Ok(_) => true,
+        Err(failure) if failure.code == Code::NotFound => false,
+        Err(failure) => panic!("{text}: {failure}"),
+    };
+    (found, asked(cluster) > before)
+}
+
+#[test]
+fn a_name_that_does_not_exist_takes_no_request() {
+    with_layout(layout(3), |cluster, client| async move {
+        let other = other(&cluster).await;
+        let dir = client.mkdir_all(&ROOT, b"/dir", 0o755).await.expect("made").ino;
+        for round in 0..40 {
+            // Makes every server let both look names up.
+            for client in [&client, &other] {
+                assert!(!is_there(&cluster, client, dir, &format!("x{round}")).await.0);
+            }
+        }
+        let long = "n".repeat(200);
+        let mut unasked = 0;
+        for (round, kind) in [FileKind::File, FileKind::Directory, FileKind::Fifo].iter().cycle().take(30).enumerate() {
+            let (text, moved) = (format!("{long}{round}"), format!("moved{round}"));
+            for client in [&client, &other] {
+                let (found, took) = is_there(&cluster, client, dir, &text).await;
+                assert!(!found);
+                unasked += u32::from(!took);
+            }
+            client.create(&ROOT, dir, &name(&text), &new_file(*kind, true)).await.expect("made");
+            assert!(is_there(&cluster, &other, dir, &text).await.0);
+            client.rename(&ROOT, dir, &name(&text), dir, &name(&moved), false).await.expect("renamed");
+            assert!(!is_there(&cluster, &other, dir, &text).await.0);
+            assert!(is_there(&cluster, &other, dir, &moved).await.0);
+            if *kind == FileKind::File {
+                let ino = client.lookup(&ROOT, dir, &name(&moved)).await.expect("there").ino;
+                client.link(&ROOT, ino, dir, &name(&text)).await.expect("linked");
+                assert!(is_there(&cluster, &other, dir, &text).await.0);
+                client.unlink(&ROOT, dir, &name(&text)).await.expect("removed");
+            }
+            match kind {
+                FileKind::Directory => client.rmdir(&ROOT, dir, &name(&moved)).await.expect("removed"),
+                _ => client.unlink(&ROOT, dir, &name(&moved)).await.expect("removed"),
+            }
+            for text in [text, moved] {
+                let (found, took) = is_there(&cluster, &other, dir, &text).await;
+                assert!(!found);
+                unasked += u32::from(!took);
+            }
+        }
+        assert!(unasked >= 110, "{unasked} of 120 names took no request");
+        client.rmdir(&ROOT, Ino::ROOT, &name("dir")).await.expect("removed");
+        let gone = other.lookup(&ROOT, dir, &name("x")).await.expect_err("there is no such directory");
+        assert!(matches!(gone.code, Code::NotFound | Code::Stale), "{gone}");
+    });
+}
+
+#[test]
+fn a_removal_that_was_seen_comes_before_what_is_done_next() {
+    with_layout(layout(3), |cluster, client| async move {
+        let other = other(&cluster).await;
+        for round in 0..20 {
+            assert!(!is_there(&cluster, &other, Ino::ROOT, &format!("x{round}")).await.0);
+        }
+        for round in 0..20 {
+            let (text, next) = (format!("f{round}"), format!("g{round}"));
+            let file = create(&client, Ino::ROOT, &text).await;
+            client.unlink(&ROOT, Ino::ROOT, &name(&text)).await.expect("removed");
+            assert!(!is_there(&cluster, &other, Ino::ROOT, &text).await.0);
+            let made = create(&other, Ino::ROOT, &next).await.attr().mtime;
+            // Nobody was told before that, lest all clocks should know.
+            let removed = client.getattr(&ROOT, file.ino()).await.expect("open").ctime;
+            assert!(made >= removed, "{made:?} after {removed:?}");
+        }
+    });
+}
+
 #[test]
 fn a_server_that_is_gone_is_no_longer_read() {
     with_layout(layout(2), |cluster, client| async move {

@@ -3,7 +3,7 @@
 
 use super::record::Step;
 use crate::slate::Slate;
-use aze_meta::{Applied, Op, Shard, Stamp};
+use aze_meta::{Applied, EntryKey, Op, Shard, Stamp};
 use aze_proto::wire::Wire;
 use aze_proto::{Attr, Code, Failure, Generation, Ino, MapEpoch, ShardId, Time};
 use aze_store::disk::journal::Journal;
@@ -39,12 +39,26 @@ impl LoggedShard {
     /// As [`Shard::apply`]. Outcomes alone are not written down: whoever could ask again is gone
     /// when they would be needed.
     pub(crate) fn apply(&mut self, op: &Op, stamp: &Stamp) -> Applied {
+        let key = op.key().filter(|_| self.slate.is_there());
+        let was_taken = key.is_some_and(|key| self.is_taken(key));
         let applied = self.shard.apply(op, stamp);
+        if let Some(key) = key {
+            match (was_taken, self.is_taken(key)) {
+                (false, true) => self.slate.count_name(key),
+                (true, false) => self.slate.uncount_name(key, stamp.time),
+                _ => {}
+            }
+        }
         self.slate.applied(op, &applied);
         if applied.reply.is_ok() && !matches!(op, Op::Record { .. }) {
             self.log.add(|| Step::Names { shard: self.shard.id(), time: stamp.time, op: op.clone() }, &[]);
         }
         applied
+    }
+
+    /// Whether a name is there or held.
+    fn is_taken(&self, key: &EntryKey) -> bool {
+        self.shard.lock_of(key).is_some() || self.shard.entry(key).is_some()
     }
 
     /// As [`Shard::make_root`].

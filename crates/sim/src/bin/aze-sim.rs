@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: aze-sim --seed N [--trace] [--without PROTECTION]
        aze-sim --seeds COUNT [--from N] [--without PROTECTION]
-PROTECTION is one of SkipDuplicateCheck, SkipNamespaceEpochCheck, SkipDirectoryClose, SkipBornCheck, SkipCut, SkipEntryLock, SkipSlateClear";
+PROTECTION is one of SkipDuplicateCheck, SkipNamespaceEpochCheck, SkipDirectoryClose, SkipBornCheck, SkipCut, SkipEntryLock, SkipSlateClear, SkipSlateCount";
 
 #[derive(Default)]
 struct Options {
@@ -20,7 +20,7 @@ struct Options {
 fn sabotage(name: &str) -> Option<Sabotage> {
     use Sabotage::{
         SkipBornCheck, SkipCut, SkipDirectoryClose, SkipDuplicateCheck, SkipEntryLock, SkipNamespaceEpochCheck,
-        SkipSlateClear,
+        SkipSlateClear, SkipSlateCount,
     };
     let all = [
         SkipDuplicateCheck,
@@ -30,6 +30,7 @@ fn sabotage(name: &str) -> Option<Sabotage> {
         SkipCut,
         SkipEntryLock,
         SkipSlateClear,
+        SkipSlateCount,
     ];
     all.into_iter().find(|sabotage| format!("{sabotage:?}") == name)
 }

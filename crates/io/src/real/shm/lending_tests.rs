@@ -381,8 +381,8 @@ fn a_client_that_gives_back_what_it_has_not_harms_nobody() {
 fn a_slate_and_loans_come_with_one_connection() {
     let place = place("both");
     let shapes = [Shape { key_words: 1, value_words: 1 }];
-    let memory = place.server.io().share(words_needed(&shapes, &[2])).expect("memory is to be had");
-    let writer = Arc::new(slate::Writer::begin(memory, &shapes, &[2]));
+    let memory = place.server.io().share(words_needed(&shapes, &[2], 3)).expect("memory is to be had");
+    let writer = Arc::new(slate::Writer::begin(memory, &shapes, &[2], 3));
     writer.put(0, 7, &[7], &[8]);
     let path = format!("{}-slate", place.path);
     let entrance = Arc::new(Entrance(place.library.clone(), Some(writer)));

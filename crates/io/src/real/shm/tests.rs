@@ -343,8 +343,8 @@ fn a_slate_is_read_through_shared_memory_while_the_server_is_there() {
     let server = server("slate");
     let path = format!("{}-offering", server.path);
     let io = server.runtime.io();
-    let memory = io.share(words_needed(&SHAPES, &[2])).expect("memory is to be had");
-    let writer = Arc::new(Writer::begin(memory, &SHAPES, &[2]));
+    let memory = io.share(words_needed(&SHAPES, &[2], 3)).expect("memory is to be had");
+    let writer = Arc::new(Writer::begin(memory, &SHAPES, &[2], 3));
     let acceptor = Arc::new(Offering(server.echo.clone(), writer.clone()));
     let listener = io.listen(&Addr::Unix(path.clone()), acceptor).unwrap();
     let client = Runtime::client();
