@@ -24,7 +24,8 @@ fn bash(script: &str, dirs: &[&PathBuf]) -> Ran {
 #[test]
 fn fio_finds_what_it_has_written() {
     let (place, mnt) = mounted();
-    let size = if long() { "512M" } else { "24M" };
+    // Five files of this size, in a volume of 1 GiB.
+    let size = if long() { "128M" } else { "24M" };
     let jobs = format!(
         "[global]\ndirectory={}\nsize={size}\nverify=crc32c\nverify_fatal=1\nverify_backlog=200\nfallocate=none\nrandseed=7\n\
          [pieces]\nrw=randrw\nbsrange=512-96k\nbs_unaligned\nnumjobs=2\nioengine=psync\n\
