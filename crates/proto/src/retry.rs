@@ -25,8 +25,16 @@ pub enum Verdict<R> {
 #[derive(Clone, Debug)]
 struct Session<R> {
     floor: Sequence,
-    done: BTreeMap<Sequence, R>,
+    /// By their sequence. Nearly always one or none: a list of exactly that many, kept when it is empty.
+    done: Vec<(Sequence, R)>,
     last_used: Time,
+}
+
+impl<R> Session<R> {
+    /// Where the reply of a change is, or belongs.
+    fn place(&self, sequence: Sequence) -> Result<usize, usize> {
+        self.done.binary_search_by_key(&sequence, |(of, _)| *of)
+    }
 }
 
 /// Records of one shard.
@@ -53,15 +61,16 @@ impl<R: Clone> RetryTable<R> {
         };
         if floor > known.floor {
             known.floor = floor;
-            known.done = known.done.split_off(&floor);
+            let dropped = known.done.partition_point(|(of, _)| *of < floor);
+            known.done.drain(..dropped);
         }
         if sequence < known.floor {
             return Verdict::TooOld;
         }
-        match known.done.get(&sequence) {
-            Some(reply) => Verdict::Done(reply.clone()),
-            None if known.done.len() >= RETRIES_PER_SESSION_AND_SHARD => Verdict::Full,
-            None => Verdict::New,
+        match known.place(sequence) {
+            Ok(at) => Verdict::Done(known.done[at].1.clone()),
+            Err(_) if known.done.len() >= RETRIES_PER_SESSION_AND_SHARD => Verdict::Full,
+            Err(_) => Verdict::New,
         }
     }
 
@@ -70,10 +79,15 @@ impl<R: Clone> RetryTable<R> {
         if sequence == Sequence(0) {
             return;
         }
-        let known =
-            self.sessions.entry(session).or_insert_with(|| Session { floor, done: BTreeMap::new(), last_used: now });
+        let known = self.sessions.entry(session).or_insert_with(|| Session { floor, done: Vec::new(), last_used: now });
         known.last_used = known.last_used.max(now);
-        known.done.insert(sequence, reply);
+        match known.place(sequence) {
+            Ok(at) => known.done[at].1 = reply,
+            Err(at) => {
+                known.done.reserve_exact(1);
+                known.done.insert(at, (sequence, reply));
+            }
+        }
     }
 
     /// Replaces replies of sessions silent for longer than [`RETRY_SECONDS_MAX`] by a floor
@@ -82,10 +96,10 @@ impl<R: Clone> RetryTable<R> {
         let limit_ns = RETRY_SECONDS_MAX * 1_000_000_000;
         for known in self.sessions.values_mut() {
             if now.0.saturating_sub(known.last_used.0) > limit_ns
-                && let Some((last, _)) = known.done.pop_last()
+                && let Some((last, _)) = known.done.pop()
             {
                 known.floor = Sequence(last.0 + 1);
-                known.done.clear();
+                known.done = Vec::new();
             }
         }
     }
@@ -140,6 +154,22 @@ mod tests {
         }
         assert_eq!(table.check(ME, Sequence(65), Sequence(1)), Verdict::Full);
         assert_eq!(table.check(ME, Sequence(65), Sequence(2)), Verdict::New);
+    }
+
+    #[test]
+    fn replies_that_come_out_of_order_are_found_and_dropped_by_the_floor() {
+        let mut table = RetryTable::default();
+        for sequence in [3, 1, 2, 5] {
+            table.record(ME, Sequence(sequence), Sequence(1), Time(0), sequence);
+        }
+        table.record(ME, Sequence(2), Sequence(1), Time(0), 20);
+        for (sequence, reply) in [(1, 1), (2, 20), (3, 3), (5, 5)] {
+            assert_eq!(table.check(ME, Sequence(sequence), Sequence(1)), Verdict::Done(reply));
+        }
+        assert_eq!(table.check(ME, Sequence(4), Sequence(3)), Verdict::New);
+        assert_eq!(table.len(), 2);
+        assert_eq!(table.check(ME, Sequence(2), Sequence(1)), Verdict::TooOld);
+        assert_eq!(table.check(ME, Sequence(3), Sequence(1)), Verdict::Done(3));
     }
 
     #[test]

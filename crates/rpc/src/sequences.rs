@@ -8,7 +8,6 @@
 use aze_proto::limits::RETRIES_PER_SESSION_AND_SHARD;
 use aze_proto::{Sequence, ShardId};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
@@ -19,7 +18,21 @@ const _: () = assert!(WINDOW == u64::BITS as u64);
 /// The windows of all shards that were asked for a change.
 #[derive(Default)]
 pub(crate) struct Sequences {
-    shards: Mutex<BTreeMap<ShardId, Window>>,
+    shards: Mutex<Windows>,
+}
+
+/// By the shard's number, as far as any was asked: found without a search.
+#[derive(Default)]
+struct Windows(Vec<Window>);
+
+impl Windows {
+    fn of(&mut self, shard: ShardId) -> &mut Window {
+        let at = shard.0 as usize;
+        if at >= self.0.len() {
+            self.0.resize_with(at + 1, Window::default);
+        }
+        &mut self.0[at]
+    }
 }
 
 struct Window {
@@ -68,7 +81,7 @@ pub(crate) struct Ticket<'a> {
 impl Sequences {
     /// The next number of a shard, if the window is not full.
     pub(crate) fn try_take(&self, shard: ShardId) -> Option<Ticket<'_>> {
-        let number = self.shards.lock().entry(shard).or_default().take()?;
+        let number = self.shards.lock().of(shard).take()?;
         Some(Ticket { sequences: self, shard, sequence: Sequence(number) })
     }
 
@@ -76,7 +89,7 @@ impl Sequences {
     pub(crate) async fn take(&self, shard: ShardId) -> Ticket<'_> {
         let sequence = poll_fn(|cx| {
             let mut shards = self.shards.lock();
-            let window = shards.entry(shard).or_default();
+            let window = shards.of(shard);
             if let Some(number) = window.take() {
                 return Poll::Ready(Sequence(number));
             }
@@ -93,16 +106,15 @@ impl Sequences {
 impl Ticket<'_> {
     /// The number and the floor as it is now, for a header.
     pub(crate) fn number_and_floor(&self) -> (Sequence, Sequence) {
-        let shards = self.sequences.shards.lock();
-        (self.sequence, Sequence(shards[&self.shard].floor))
+        let mut shards = self.sequences.shards.lock();
+        (self.sequence, Sequence(shards.of(self.shard).floor))
     }
 }
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         let mut shards = self.sequences.shards.lock();
-        let window = shards.get_mut(&self.shard).expect("a shard that gave a number keeps its window");
-        let waiting = window.finish(self.sequence.0);
+        let waiting = shards.of(self.shard).finish(self.sequence.0);
         drop(shards);
         waiting.into_iter().for_each(Waker::wake);
     }

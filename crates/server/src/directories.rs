@@ -4,6 +4,7 @@
 //! The count goes up before an entry is inserted and in the same step in which the stub is found
 //! open, so that a directory which was found empty here and closed stays empty.
 
+use crate::held::Shards;
 use crate::slate::Slate;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_meta::access::{self, Want};
@@ -34,7 +35,7 @@ struct Directory {
     /// When entries last came or went.
     changed: Time,
     /// Shards of this server that may hold entries.
-    shards: BTreeSet<ShardId>,
+    shards: Shards,
     /// The last round of closing that was taken back.
     round_over: u64,
     waiters: Vec<oneshot::Sender<()>>,
@@ -70,7 +71,7 @@ impl Directory {
             entries: 0,
             subdirs: 0,
             changed: Time(0),
-            shards: BTreeSet::new(),
+            shards: Shards::default(),
             round_over: 0,
             waiters: Vec::new(),
         }
@@ -144,7 +145,7 @@ impl Directories {
             directory.subdirs -= u64::from(is_dir);
             directory.changed = directory.changed.max(time);
             if !more {
-                directory.shards.remove(&shard);
+                directory.shards.remove(shard);
             }
         }
     }
@@ -164,11 +165,7 @@ impl Directories {
 
     /// The shards from `from` on that may hold entries of the directory, in their order.
     pub(crate) fn shards_from(&self, dir: Ino, from: ShardId) -> Vec<ShardId> {
-        self.part(dir)
-            .lock()
-            .get(&dir)
-            .map(|directory| directory.shards.range(from..).copied().collect())
-            .unwrap_or_default()
+        self.part(dir).lock().get(&dir).map(|directory| directory.shards.at_least(from)).unwrap_or_default()
     }
 
     /// This server's part of the counts: entries, subdirectories, time of the last change.
@@ -221,7 +218,7 @@ impl Directories {
         if let Some(directory) = self.part(dir).lock().get_mut(&dir) {
             (directory.entries, directory.subdirs) = (entries, subdirs);
             directory.changed = directory.changed.max(changed);
-            directory.shards = shards.clone();
+            directory.shards = shards.iter().copied().collect();
         }
     }
 

@@ -282,7 +282,7 @@ impl Server {
         if work.is_recorded_change()
             && let Some(cell) = self.shards.get(work.header.shard)
         {
-            cell.names.lock().running.remove(&(work.stamp.session, work.stamp.sequence));
+            cell.names.lock().running.remove((work.stamp.session, work.stamp.sequence));
             self.sessions.finished();
         }
     }
@@ -423,7 +423,7 @@ impl Server {
             if !work.recorded && !refused && !is_write {
                 names.shard.apply(&Op::Record { outcome: result.clone().into() }, &work.stamp);
             }
-            names.running.remove(&(work.stamp.session, work.stamp.sequence));
+            names.running.remove((work.stamp.session, work.stamp.sequence));
             drop(names);
             self.sessions.finished();
         }

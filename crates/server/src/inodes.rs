@@ -208,7 +208,7 @@ impl Server {
             let detail = format!("inode {} of user {}, as user {}", attr.ino, attr.uid, work.identity.uid);
             return Err(Failure::new(Code::AccessDenied, detail).into());
         }
-        names.opens.entry(attr.ino).or_default().insert((work.session, handle));
+        names.opens.insert(attr.ino, work.session, handle);
         Ok(())
     }
 
@@ -216,14 +216,14 @@ impl Server {
         for Handle { ino, handle } in handles {
             let Some(cell) = self.shards.get(ino.home()) else { continue };
             let mut names = cell.names.lock();
-            let Some(opens) = names.opens.get_mut(ino) else { continue };
-            opens.remove(&(session, *handle));
-            let none_left = opens.is_empty();
-            if !opens.iter().any(|(holder, _)| *holder == session) {
+            if !names.opens.remove(*ino, session, *handle) && !names.opens.has(*ino) {
+                continue;
+            }
+            if !names.opens.has_of(*ino, session) {
                 forget_locks(&mut names, *ino, session);
             }
-            if none_left {
-                names.opens.remove(ino);
+            let has_name = names.shard.inode(*ino).is_some_and(|inode| inode.attr.links > 0);
+            if !has_name && !names.opens.has(*ino) {
                 drop(names);
                 self.delete_if_orphan(*ino);
             }

@@ -13,6 +13,7 @@ mod clock;
 mod data;
 mod directories;
 mod dispatch;
+mod held;
 mod inodes;
 mod keeper;
 mod lasting;

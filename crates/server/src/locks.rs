@@ -141,7 +141,7 @@ impl Server {
             loop {
                 let changed = server.sessions.next_finished();
                 let mut cells = server.shards.iter();
-                if !cells.any(|cell| cell.names.lock().has_running(session)) {
+                if !cells.any(|cell| cell.names.lock().running.has(session)) {
                     return Ok(Reply::Done);
                 }
                 // Its end is a sign as well.

@@ -91,7 +91,7 @@ impl Server {
         match &applied.reply {
             Ok(Reply::Entry { ino, created: true, .. }) => {
                 if let Some(handle) = open {
-                    names.opens.entry(*ino).or_default().insert((work.session, handle));
+                    names.opens.insert(*ino, work.session, handle);
                 }
                 self.directories.added(parent, cell.id, kind == FileKind::Directory, work.stamp.time);
             }

@@ -85,7 +85,7 @@ impl Server {
         let Some(cell) = self.shards.get(ino.home()) else { return };
         let mut data = cell.data.lock();
         let mut names = cell.names.lock();
-        if names.opens.contains_key(&ino) {
+        if names.opens.has(ino) {
             return;
         }
         let Some(attr) = names.shard.inode(ino).map(|inode| inode.attr.clone()) else { return };

@@ -6,8 +6,8 @@
 //! or that had locks for which others may wait.
 
 use crate::state::Server;
+use aze_proto::SessionId;
 use aze_proto::limits::SESSION_GRACE_MS;
-use aze_proto::{Ino, SessionId};
 use aze_rpc::Proven;
 use futures_channel::oneshot;
 use parking_lot::Mutex;
@@ -210,15 +210,8 @@ impl Server {
 
     fn drop_opens(self: &Arc<Self>, session: SessionId) {
         for cell in self.shards.iter() {
-            let mut orphans: Vec<Ino> = Vec::new();
-            cell.names.lock().opens.retain(|ino, holders| {
-                holders.retain(|(holder, _)| *holder != session);
-                if holders.is_empty() {
-                    orphans.push(*ino);
-                }
-                !holders.is_empty()
-            });
-            for ino in orphans {
+            let closed = cell.names.lock().opens.remove_session(session);
+            for ino in closed {
                 self.delete_if_orphan(ino);
             }
         }

@@ -1,12 +1,13 @@
 //! The shards that live on this server, each under two locks: one for names and inodes, one for
 //! data. Lock order: data, then names, then directories.
 
+use crate::held::{Opens, Running};
 use crate::lasting::logged::{Log, LoggedChunks, LoggedShard};
 use crate::lock_table::FileLocks;
 use crate::slate::Slate;
 use crate::turns::Queue;
 use aze_meta::{EntryKey, Shard};
-use aze_proto::{Incarnation, Ino, Sequence, ServerIndex, SessionId, ShardId, ShardMap};
+use aze_proto::{Incarnation, Ino, ServerIndex, ShardId, ShardMap};
 use aze_store::{ChunkShard, Store};
 use futures_channel::oneshot;
 use parking_lot::Mutex;
@@ -24,9 +25,9 @@ pub(crate) struct ShardCell {
 pub(crate) struct Names {
     pub(crate) shard: LoggedShard,
     /// Changes being worked on: a second copy of such a request is dropped, its sender will ask again.
-    pub(crate) running: BTreeSet<(SessionId, Sequence)>,
+    pub(crate) running: Running,
     /// Who has which file open.
-    pub(crate) opens: BTreeMap<Ino, BTreeSet<(SessionId, u64)>>,
+    pub(crate) opens: Opens,
     /// Requests that wait for a locked entry.
     pub(crate) entry_waiters: BTreeMap<EntryKey, Vec<oneshot::Sender<()>>>,
     /// Holders of the stubs of directories that have their home here.
@@ -52,11 +53,6 @@ pub(crate) struct Holders {
 }
 
 impl Names {
-    /// Whether a change of a session is being worked on.
-    pub(crate) fn has_running(&self, session: SessionId) -> bool {
-        self.running.range((session, Sequence(0))..=(session, Sequence(u64::MAX))).next().is_some()
-    }
-
     /// Wakes whoever waits for an entry.
     pub(crate) fn wake_entry(&mut self, key: &EntryKey) {
         for waiter in self.entry_waiters.remove(key).into_iter().flatten() {
@@ -121,8 +117,8 @@ impl ShardCell {
         let id = shard.id();
         let names = Names {
             shard: LoggedShard::new(shard),
-            running: BTreeSet::new(),
-            opens: BTreeMap::new(),
+            running: Running::default(),
+            opens: Opens::default(),
             entry_waiters: BTreeMap::new(),
             holders: BTreeMap::new(),
             turns: BTreeMap::new(),

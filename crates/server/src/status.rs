@@ -108,7 +108,12 @@ impl Server {
             contents.reserved.extend(cell.data.lock().reserved());
             let names = cell.names.lock();
             contents.inodes.extend(names.shard.all_inodes().map(|inode| inode.attr.clone()));
-            contents.opens.extend(names.opens.iter().map(|(ino, holders)| (*ino, holders.len() as u64)));
+            for ino in names.opens.inos() {
+                match contents.opens.last_mut() {
+                    Some((last, count)) if *last == ino => *count += 1,
+                    _ => contents.opens.push((ino, 1)),
+                }
+            }
             contents.locks += names.shard.locks().count() as u64;
             contents.running += names.running.len() as u64;
             contents.loose += names.shard.loose().count() as u64;
@@ -156,7 +161,7 @@ impl Server {
             let names = cell.names.lock();
             inodes += names.shard.inodes();
             entries += names.shard.entries();
-            opens += names.opens.values().map(|holders| holders.len() as u64).sum::<u64>();
+            opens += names.opens.len() as u64;
         }
         self.store.settle();
         ServerStatus {

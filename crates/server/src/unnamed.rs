@@ -32,7 +32,7 @@ impl Server {
         let Reply::Entry { ino, .. } = names.shard.apply(&made, &stamp).reply? else {
             return Err(Failure::new(Code::Internal, "CreateWith gave no entry").into());
         };
-        names.opens.entry(ino).or_default().insert((work.session, open));
+        names.opens.insert(ino, work.session, open);
         names.unnamed.insert(ino);
         names.shard.apply(&Op::Remove { key, only: None, moved: false, under: None }, &stamp).reply?;
         let attr = names.shard.inode(ino).map(|inode| inode.attr.clone());
