@@ -10,7 +10,9 @@ use aze_proto::Ino;
 use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use aze_proto::message::Predicate;
 use serde_json::{Value, json};
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +22,8 @@ const CALLERS: u64 = 8;
 /// What a server may hold for each file, with room to spare, and besides.
 const BYTES_PER_FILE: u64 = 1024;
 const BYTES_BESIDES: u64 = 1 << 30;
+/// How much of a file is looked at in one piece.
+const LOOK_BYTES: usize = 64 << 10;
 /// How long one start may take.
 const START_TIME_MAX: &str = "600s";
 
@@ -79,7 +83,7 @@ fn start(volume: &Started, storage: &Path) -> Outcome<Start> {
     Ok(Start { took: started.elapsed(), journal_bytes, checkpoint_bytes })
 }
 
-/// Bytes of the files of all servers whose names begin so.
+/// Bytes of the files of all servers whose names begin so, without the room that is ready behind them.
 fn bytes(storage: &Path, beginning: &str) -> Outcome<u64> {
     let told = |error: std::io::Error| Trouble::local(format!("look into {}", storage.display()), &error);
     let mut bytes = 0;
@@ -87,11 +91,27 @@ fn bytes(storage: &Path, beginning: &str) -> Outcome<u64> {
         for file in fs::read_dir(server.map_err(told)?.path()).map_err(told)? {
             let file = file.map_err(told)?;
             if file.file_name().to_string_lossy().starts_with(beginning) {
-                bytes += file.metadata().map_err(told)?.len();
+                bytes += File::open(file.path()).and_then(|file| used(&file)).map_err(told)?;
             }
         }
     }
     Ok(bytes)
+}
+
+/// Length of a file without the zeros at its end.
+fn used(file: &File) -> io::Result<u64> {
+    let mut end = file.metadata()?.len();
+    let mut block = vec![0; LOOK_BYTES];
+    while end > 0 {
+        let begin = end.saturating_sub(LOOK_BYTES as u64);
+        let block = &mut block[..(end - begin) as usize];
+        file.read_exact_at(block, begin)?;
+        if let Some(last) = block.iter().rposition(|byte| *byte != 0) {
+            return Ok(begin + last as u64 + 1);
+        }
+        end = begin;
+    }
+    Ok(0)
 }
 
 /// What the servers have in memory, as the system counts it (proc_pid_status(5)).
