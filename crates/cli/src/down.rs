@@ -79,7 +79,9 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     let answers = if args.this_node { Vec::new() } else { shut_down(&volume) };
     let answered = |server: &ServerRecord| answers.contains(&server.slot);
     let lasts = volume.record.settings.lasts();
-    let deadline = Instant::now() + if lasts { PATIENCE_LASTING } else { PATIENCE };
+    // Who was not told to end is not ending.
+    let is_ending = lasts && (args.this_node || !answers.is_empty());
+    let deadline = Instant::now() + if is_ending { PATIENCE_LASTING } else { PATIENCE };
     for server in &local {
         end(&who(server.slot, server.node.as_deref()), server.process, deadline);
     }

@@ -41,6 +41,11 @@ fn rests_on_what_was_done(request: &Request) -> bool {
     )
 }
 
+/// What a server answers whose storage has failed.
+fn is_harmless(request: &Request) -> bool {
+    matches!(request, Request::Status | Request::GetMap | Request::Shutdown | Request::EndSession)
+}
+
 impl Server {
     fn stage_of_answer(&self, request: &Request) -> Stage {
         let skipped = match request {
@@ -58,8 +63,10 @@ impl Server {
         let waits = self.lasting.as_ref().and_then(|lasting| {
             let (journal, stage) = (&lasting.journal, self.stage_of_answer(&request));
             let position = journal.end();
-            (!journal.has_reached(position, stage) && !self.config.switches.is(Sabotage::SkipJournalWait))
-                .then(|| (journal.clone(), position, stage))
+            // Whoever wants to know what has happened, or to end it, is answered all the same.
+            let is_told = is_harmless(&request) && journal.failure().is_some();
+            let waits = !is_told && !self.config.switches.is(Sabotage::SkipJournalWait);
+            (waits && !journal.has_reached(position, stage)).then(|| (journal.clone(), position, stage))
         });
         let (Some((journal, position, stage)), Some(server)) = (waits, self.me.upgrade()) else {
             return responder.send(self.reply_context(), result, &[]);
@@ -92,8 +99,6 @@ impl Server {
     /// Why nothing can be promised any more, if that is so.
     pub(crate) fn storage_failure(&self, request: &Request) -> Option<Failure> {
         let why = self.lasting.as_ref()?.journal.failure()?;
-        let is_harmless =
-            matches!(request, Request::Status | Request::GetMap | Request::Shutdown | Request::EndSession);
-        (!is_harmless).then(|| storage_failed(&self.who(), &why))
+        (!is_harmless(request)).then(|| storage_failed(&self.who(), &why))
     }
 }
