@@ -2,7 +2,7 @@
 //! entries that is read while it changes, and names of every kind.
 
 use aze_tests::python::python;
-use aze_tests::{Place, long, set_mode};
+use aze_tests::{Place, long, set_mode, wait_until};
 use std::path::{Path, PathBuf};
 
 fn mounted(count: usize) -> (Place, Vec<PathBuf>) {
@@ -111,6 +111,84 @@ for number, (state, first, second) in enumerate(trials):
     let rounds = PathBuf::from(if long() { "10" } else { "1" });
     let arguments = [all(&mounts, &local), vec![rounds]].concat();
     python(program, &arguments.iter().map(PathBuf::as_path).collect::<Vec<_>>());
+}
+
+/// Two names change places as on a local file system, and as another mount sees it at once.
+#[test]
+fn two_names_change_places() {
+    let (place, mounts) = mounted(2);
+    let local = place.path("local");
+    std::fs::create_dir(&local).expect("a directory");
+    let program = r#"
+import ctypes, itertools
+one, two, local = sys.argv[1:]
+NOREPLACE, EXCHANGE, WHITEOUT = 1, 2, 4
+libc = ctypes.CDLL(None, use_errno=True)
+def renameat2(old, new, flags):
+    if libc.renameat2(-100, os.fsencode(old), -100, os.fsencode(new), flags) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+kinds = {
+    'nothing': lambda path: None,
+    'file': lambda path: make(path, path[-3:].encode()),
+    'directory': lambda path: os.mkdir(path, 0o750),
+    'full directory': lambda path: os.makedirs(path + '/in/side'),
+    'link': lambda path: os.symlink('nowhere', path),
+}
+def look(d):
+    found = []
+    for here, dirs, files in os.walk(d):
+        for entry in dirs + files:
+            path = os.path.join(here, entry); at = os.lstat(path)
+            what = data(path) if stat.S_ISREG(at.st_mode) else b''
+            found.append((os.path.relpath(path, d), oct(at.st_mode), at.st_nlink, what))
+    return sorted(found)
+def tried(d, first, second, flags):
+    os.makedirs(d + '/p'); os.mkdir(d + '/q'); kinds[first](d + '/p/n'); kinds[second](d + '/q/m')
+    before = [os.stat(d + here).st_mtime_ns for here in ('/p', '/q')]
+    if d.startswith(one):
+        look(two + d[len(one):])
+    time.sleep(0.02) # local file systems count time in ticks
+    answers = [name(renameat2, d + '/p/n', d + '/q/m', flags), name(renameat2, d + '/p/n', d + '/p', flags),
+               name(renameat2, d, d + '/q/m', flags), name(renameat2, d + '/p/n', d + '/p/n', flags)]
+    after = [os.stat(d + here).st_mtime_ns for here in ('/p', '/q')]
+    return answers, [a > b for a, b in zip(after, before)]
+for number, (first, second) in enumerate(itertools.product(kinds, kinds)):
+    told = (first, second)
+    answers = tried(f'{one}/{number}', first, second, EXCHANGE)
+    expected = tried(f'{local}/{number}', first, second, EXCHANGE)
+    assert answers == expected, (told, answers, expected)
+    assert look(f'{one}/{number}') == look(f'{local}/{number}'), told
+    # The other kernel had looked, and may believe for a second what it saw.
+    deadline = time.monotonic() + 5
+    while look(f'{two}/{number}') != look(f'{local}/{number}'):
+        assert time.monotonic() < deadline, (told, look(f'{two}/{number}'))
+for flags in (EXCHANGE | NOREPLACE, WHITEOUT, 8):
+    make(f'{one}/f'); make(f'{one}/g')
+    assert name(renameat2, f'{one}/f', f'{one}/g', flags) == 'EINVAL', flags
+os.mkdir(f'{one}/sticky'); os.chmod(f'{one}/sticky', 0o1777); make(f'{one}/sticky/root'); os.chmod(one, 0o777)
+def visitor():
+    make(f'{one}/mine')
+    for pair in [('mine', 'sticky/root'), ('sticky/root', 'mine')]:
+        assert name(renameat2, *(f'{one}/{entry}' for entry in pair), EXCHANGE) == 'EPERM', pair
+user(visitor)
+# Neither name is ever missing while they change places.
+make(f'{one}/x', b'one'); os.mkdir(f'{one}/y'); make(f'{one}/y/in', b'two')
+def turns():
+    for _ in range(301):
+        renameat2(f'{one}/x', f'{one}/y', EXCHANGE)
+turning = child(turns)
+while os.waitpid(turning, os.WNOHANG)[0] == 0:
+    for entry in 'xy':
+        assert stat.S_IFMT(os.lstat(f'{two}/{entry}').st_mode) in (stat.S_IFREG, stat.S_IFDIR)
+assert data(f'{one}/y') == b'one' and data(f'{one}/x/in') == b'two'
+"#;
+    python(program, &[&mounts[0], &mounts[1], &local]);
+    place.aze(&["mv", "--exchange", "-T", "aze:/x", "aze:/y"]).ok();
+    // The kernel may believe for a second what it saw.
+    wait_until("the file is back", || std::fs::read(mounts[0].join("x")).is_ok_and(|data| data == b"one"));
+    let into = place.aze(&["mv", "--exchange", "aze:/x", "aze:/y"]);
+    assert!(into.code != 0 && into.err.contains("/y/x"), "{}", into.err);
 }
 
 /// A name whose directory was replaced between the question for the name and the one for the directory

@@ -19,7 +19,8 @@ use std::sync::Arc;
 Examples:
   aze mv aze:/a aze:/b
   aze mv aze:/part1 aze:/part2 aze:/done/     several into a directory
-  aze mv -n aze:/a aze:/b                     fail if /b exists")]
+  aze mv -n aze:/a aze:/b                     fail if /b exists
+  aze mv --exchange -T aze:/live aze:/next    each gets the other's name, in one step")]
 pub struct MvArgs {
     /// What to rename, then to what: SOURCE... TARGET.
     #[arg(required = true, num_args = 2.., value_name = "PATH")]
@@ -27,6 +28,12 @@ pub struct MvArgs {
     /// Fail where the new name exists instead of replacing it.
     #[arg(short, long)]
     no_clobber: bool,
+    /// Let both names, which must be there, change places, whatever they lead to.
+    #[arg(long, conflicts_with = "no_clobber")]
+    exchange: bool,
+    /// TARGET is the other name itself, also if it is a directory.
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
 }
 
 /// Make directories.
@@ -108,7 +115,10 @@ pub fn run_mv(args: &MvArgs) -> Outcome<Exit> {
     }
     let target = VolumePath::parse(target)?;
     let session = sessions.of(&target)?;
-    let is_dir = is_directory(&session, &target)?;
+    if args.no_target_directory && sources.len() > 1 {
+        return Err(Trouble::usage("with -T there is one name and what becomes of it"));
+    }
+    let is_dir = !args.no_target_directory && is_directory(&session, &target)?;
     if !is_dir && (sources.len() > 1 || target.path.ends_with(b"/")) {
         return Err(Trouble::new(Exit::Caller, format!("{}: not a directory", target.shown())));
     }
@@ -122,7 +132,7 @@ pub fn run_mv(args: &MvArgs) -> Outcome<Exit> {
                     format!("{from} and {to} are in two volumes: copy with 'aze cp -r', then 'aze rm -r'"),
                 ));
             }
-            rename(&session, &source, &target, is_dir, args.no_clobber)
+            rename(&session, &source, &target, is_dir, args)
         });
         tally.note(moved);
     }
@@ -239,17 +249,21 @@ async fn touch(
     client.setattr(who, ino, &change).await.map(drop)
 }
 
-fn rename(session: &Session, source: &VolumePath, target: &VolumePath, is_dir: bool, no_replace: bool) -> Outcome<()> {
+fn rename(session: &Session, source: &VolumePath, target: &VolumePath, is_dir: bool, args: &MvArgs) -> Outcome<()> {
     let to = match Place::Volume(source.clone()).base_name() {
         Some(name) if is_dir => target.join(&name),
         Some(_) => target.clone(),
         None => return Err(Trouble::usage(format!("{}: has no name that could be changed", source.shown()))),
     };
     let (client, who) = (&session.client, &session.who);
-    session.ask(format_args!("rename {} to {}", source.shown(), to.shown()), async {
+    let what = if args.exchange { ("exchange", "with") } else { ("rename", "to") };
+    session.ask(format_args!("{} {} {} {}", what.0, source.shown(), what.1, to.shown()), async {
         let (parent, name) = client.resolve_parent(who, &source.path).await?;
         let (to_parent, to_name) = client.resolve_parent(who, &to.path).await?;
-        client.rename(who, parent, &name, to_parent, &to_name, no_replace).await
+        if args.exchange {
+            return client.exchange(who, parent, &name, to_parent, &to_name).await;
+        }
+        client.rename(who, parent, &name, to_parent, &to_name, args.no_clobber).await
     })
 }
 

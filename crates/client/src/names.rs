@@ -238,6 +238,22 @@ impl Core {
         done(&request, reply?)
     }
 
+    pub(crate) async fn exchange(
+        &self,
+        who: &Identity,
+        (parent, name): (Ino, &Name),
+        (to_parent, to_name): (Ino, &Name),
+        knowing: Knowing,
+    ) -> Result<(), Failure> {
+        let request = Request::Exchange { parent, name: name.clone(), to_parent, to_name: to_name.clone() };
+        let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
+        self.dirs.forget(parent, name);
+        self.dirs.forget(to_parent, to_name);
+        self.dir_attrs.forget(parent);
+        self.dir_attrs.forget(to_parent);
+        done(&request, reply?)
+    }
+
     pub(crate) async fn link(
         &self,
         who: &Identity,
@@ -353,6 +369,21 @@ impl Client {
         no_replace: bool,
     ) -> Result<(), Failure> {
         self.core.rename(who, (parent, name), (to_parent, to_name), no_replace, Knowing::Latest).await
+    }
+
+    /// Lets two names that are both there change places in one step, whatever they lead to.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`], [`Code::Invalid`] (a directory into itself), [`Code::AccessDenied`].
+    pub async fn exchange(
+        &self,
+        who: &Identity,
+        parent: Ino,
+        name: &Name,
+        to_parent: Ino,
+        to_name: &Name,
+    ) -> Result<(), Failure> {
+        self.core.exchange(who, (parent, name), (to_parent, to_name), Knowing::Latest).await
     }
 
     /// The target of a symbolic link.

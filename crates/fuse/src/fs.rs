@@ -190,13 +190,18 @@ fn rename(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
         args.skip(4)?;
     }
     let (name, to_name) = (args.text()?, args.text()?);
-    if flags & !libc::RENAME_NOREPLACE != 0 {
+    // The kernel refuses both together, and what else there is wants a whiteout.
+    if !matches!(flags, 0 | libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) {
         return Err(Errno(libc::EINVAL));
     }
     let who = door.callers.who(header);
     door.serve("rename in", header.node, async {
         let (name, to_name) = (translate::name(name)?, translate::name(to_name)?);
-        door.client.rename(&who, ino(header.node), &name, ino(to_dir), &to_name, flags != 0).await
+        let (dir, to_dir) = (ino(header.node), ino(to_dir));
+        if flags == libc::RENAME_EXCHANGE {
+            return door.client.exchange(&who, dir, &name, to_dir, &to_name).await;
+        }
+        door.client.rename(&who, dir, &name, to_dir, &to_name, flags != 0).await
     })?;
     Ok(Done::Now)
 }

@@ -152,6 +152,19 @@ impl<T: Tables> Shard<T> {
         Ok((reply, effects))
     }
 
+    pub(crate) fn exchange(&mut self, key: &EntryKey, value: EntryValue, under: TxId) -> Step {
+        self.assert_mine(key);
+        if let Hold::Over = self.hold(key, Some(under))? {
+            return Ok((Reply::Done, Effects::default()));
+        }
+        let old = self.tables.entry(key).ok_or(Code::NotFound)?;
+        self.tables.insert_entry(key, value);
+        self.end_hold(key, Some(under));
+        let delta = Some(delta(key.parent, Some(old.kind), Some(value.kind)));
+        let attr = self.tables.inode(value.ino).map(|inode| inode.attr.clone());
+        Ok((Reply::Done, Effects { delta, attr, ..Effects::default() }))
+    }
+
     pub(crate) fn lock(&mut self, key: &EntryKey, lock: &Lock) -> Step {
         self.assert_mine(key);
         if let Some(held) = self.tables.lock(key)
@@ -161,11 +174,11 @@ impl<T: Tables> Shard<T> {
         }
         let found = self.tables.entry(key);
         let reply = match lock.role {
-            Role::Source => {
+            Role::Source | Role::ExchangeSource { .. } => {
                 self.check_leads_to(found.ok_or(Code::NotFound)?, lock.ino)?;
                 Reply::Done
             }
-            Role::Destination => {
+            Role::Destination | Role::ExchangeDestination => {
                 Reply::Prepared { victim: found.map(|value| Victim { ino: value.ino, kind: value.kind }) }
             }
         };

@@ -164,6 +164,9 @@ wire_enum! {
         26 = SetXattr { ino: Ino, name: Blob, value: Option<Blob>, mode: Option<u32>, if_any: bool, how: XattrHow },
         /// As `Create`, with extended attributes for what is made. Reply: `Entry`.
         27 = CreateWith { key: EntryKey, new: NewFile, exclusive: bool, xattrs: Vec<Xattr> },
+        /// Lets a name that is there lead to another inode; the one that it led to loses nothing, since
+        /// it gets another name in the same transaction (exchange). Reply: `Done`.
+        28 = Exchange { key: EntryKey, ino: Ino, kind: FileKind, under: TxId },
         /// The names of a file have been counted, when nobody could make or remove any. Reply: `Done`.
         40 = SetLinks { ino: Ino, links: u32 },
     }
@@ -179,7 +182,8 @@ impl Op {
             | Op::Insert { key, .. }
             | Op::LinkInsert { key, .. }
             | Op::Lock { key, .. }
-            | Op::Unlock { key, .. } => Some(key),
+            | Op::Unlock { key, .. }
+            | Op::Exchange { key, .. } => Some(key),
             Op::MakeRoot { .. }
             | Op::SetAttr { .. }
             | Op::Report { .. }

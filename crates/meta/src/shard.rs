@@ -151,6 +151,7 @@ impl<T: Tables> Shard<T> {
                 let value = EntryValue { ino: *ino, kind: *kind };
                 self.insert(key, value, *replace, *under, attr.as_ref(), time)
             }
+            Op::Exchange { key, ino, kind, under } => self.exchange(key, EntryValue { ino: *ino, kind: *kind }, *under),
             Op::SetAttr { ino, set } => self.set_attr(*ino, set, time),
             Op::Report { ino, generation, end, wide } => self.report(*ino, *generation, *end, *wide, time),
             Op::Truncate { ino, size } => self.truncate(*ino, *size, time),

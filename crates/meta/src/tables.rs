@@ -85,6 +85,10 @@ wire_enum! {
         1 = Source,
         /// The new name.
         2 = Destination,
+        /// The first name of an exchange: this inode gets it, and had its name in this directory.
+        3 = ExchangeSource { ino: Ino, kind: FileKind, parent: Ino },
+        /// The second name of an exchange.
+        4 = ExchangeDestination,
     }
 }
 

@@ -29,6 +29,7 @@ fn samples() -> Vec<Op> {
     };
     let set = AttrSet { mode: Some(0o644), uid: None, gid: Some(9), atime: None, mtime: Some(Time(10)) };
     let (ino, under) = (Ino(8), Some(TxId(5)));
+    let exchanged = key.clone();
     vec![
         Op::MakeRoot { uid: 1, gid: 2, mode: 0o755, born: MapEpoch(3), chunk_bits: 20 },
         Op::Create { key: key.clone(), new: new.clone(), exclusive: true },
@@ -40,7 +41,7 @@ fn samples() -> Vec<Op> {
         Op::CutDone { ino, generation: Generation(4) },
         Op::SetParent { ino, parent: Ino(9) },
         Op::Delete { ino },
-        Op::Lock { key: key.clone(), lock },
+        Op::Lock { key: key.clone(), lock: lock.clone() },
         Op::Unlock { key: key.clone(), tx: TxId(5) },
         Op::Record { outcome: Outcome::Success { reply: Reply::Done } },
         Op::Record { outcome: Outcome::Failed { failure: Failure::new(Code::Busy, "why") } },
@@ -66,6 +67,15 @@ fn samples() -> Vec<Op> {
             xattrs: vec![Xattr { name: Blob(b"user.a".to_vec()), value: Blob(b"b".to_vec()) }],
         },
         Op::SetLinks { ino: Ino(8), links: 2 },
+        Op::Exchange { key: exchanged.clone(), ino, kind: FileKind::File, under: TxId(5) },
+        Op::Lock {
+            key: exchanged.clone(),
+            lock: Lock {
+                role: Role::ExchangeSource { ino: Ino(9), kind: FileKind::File, parent: Ino(3) },
+                ..lock.clone()
+            },
+        },
+        Op::Lock { key: exchanged, lock: Lock { role: Role::ExchangeDestination, ..lock } },
     ]
 }
 

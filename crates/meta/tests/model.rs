@@ -84,6 +84,7 @@ impl Model {
             Op::Insert { key, ino, kind, replace, under, attr } => {
                 self.insert(key, (*ino, *kind), *replace, *under, attr, time)
             }
+            Op::Exchange { key, ino, kind, under } => self.exchange(key, (*ino, *kind), *under),
             Op::Lock { key, lock } => self.lock(key, lock),
             Op::Unlock { key, tx } => {
                 self.locks.retain(|(known, lock)| known != key || lock.tx != *tx);
@@ -406,12 +407,24 @@ impl Model {
         Ok((reply, effects))
     }
 
+    fn exchange(&mut self, key: &EntryKey, (ino, kind): (Ino, FileKind), under: TxId) -> Answer {
+        if self.holder(key) != Some(under) {
+            return done(Effects::default());
+        }
+        let (_, was) = self.name(key).ok_or(Code::NotFound)?;
+        self.names.retain(|(known, ..)| known != key);
+        self.names.push((key.clone(), ino, kind));
+        self.locks.retain(|(known, _)| known != key);
+        let delta = delta(key, 0, i64::from(is_dir(kind)) - i64::from(is_dir(was)));
+        done(Effects { delta, attr: self.attr(ino), ..Effects::default() })
+    }
+
     fn lock(&mut self, key: &EntryKey, lock: &Lock) -> Answer {
         if self.holder(key).is_some_and(|tx| tx != lock.tx) {
             return Err(Code::Busy.into());
         }
         let found = self.name(key);
-        let reply = if lock.role == Role::Destination {
+        let reply = if matches!(lock.role, Role::Destination | Role::ExchangeDestination) {
             Reply::Prepared { victim: found.map(|(ino, kind)| Victim { ino, kind }) }
         } else if found.ok_or(Code::NotFound)?.0 == lock.ino {
             Reply::Done
@@ -567,13 +580,14 @@ fn name_ops() -> impl Strategy<Value = Op> {
         born: MapEpoch(1),
         chunk_bits: CHUNK_BITS,
     });
-    let lock = (1..3u64, any::<bool>(), inos(), kinds()).prop_map(|(tx, source, ino, kind)| Lock {
-        tx: TxId(tx),
-        role: if source { Role::Source } else { Role::Destination },
-        coordinator: ServerIndex(1),
-        incarnation: Incarnation(0),
-        ino,
-        kind,
+    let roles = [
+        Role::Source,
+        Role::Destination,
+        Role::ExchangeSource { ino: local(2), kind: FileKind::File, parent: Ino::ROOT },
+        Role::ExchangeDestination,
+    ];
+    let lock = (1..3u64, prop::sample::select(roles.to_vec()), inos(), kinds()).prop_map(|(tx, role, ino, kind)| {
+        Lock { tx: TxId(tx), role, coordinator: ServerIndex(1), incarnation: Incarnation(0), ino, kind }
     });
     prop_oneof![
         6 => (keys(), new, any::<bool>()).prop_map(|(key, new, exclusive)| Op::Create { key, new, exclusive }),
@@ -587,6 +601,8 @@ fn name_ops() -> impl Strategy<Value = Op> {
             Op::CreateWith { key, new, exclusive: true, xattrs: vec![xattr] }
         }),
         2 => (keys(), inos(), kinds(), links()).prop_map(|(key, ino, kind, tx)| Op::LinkInsert { key, ino, kind, tx }),
+        2 => (keys(), inos(), kinds(), 1..3u64)
+            .prop_map(|(key, ino, kind, tx)| Op::Exchange { key, ino, kind, under: TxId(tx) }),
         2 => (keys(), lock).prop_map(|(key, lock)| Op::Lock { key, lock }),
         1 => (keys(), 1..3u64).prop_map(|(key, tx)| Op::Unlock { key, tx: TxId(tx) }),
         1 => (0..5u64).prop_map(|count| Op::ReserveInos { count }),

@@ -185,6 +185,44 @@ fn a_rename_locks_inserts_removes_and_leaves_no_lock() {
     assert_eq!(shard.digest(), before);
 }
 
+/// Two names within one shard, each step sent twice: nothing is lost, counts stay, and no lock.
+#[test]
+fn an_exchange_lets_two_names_change_places() {
+    let mut shard = shard();
+    let file = create(&mut shard, "file", FileKind::File).ino;
+    let dir = create(&mut shard, "dir", FileKind::Directory).ino;
+    let inside = EntryKey::new(dir, key("inside").name);
+    let (tx, kind) = (TxId(1), FileKind::Directory);
+    let lock = |role| Lock {
+        tx,
+        role,
+        coordinator: ServerIndex(0),
+        incarnation: Incarnation(0),
+        ino: file,
+        kind: FileKind::File,
+    };
+    let first = Role::ExchangeSource { ino: dir, kind, parent: key("dir").parent };
+    for _ in 0..2 {
+        let locked = apply(&mut shard, Op::Lock { key: key("file"), lock: lock(first) }).reply;
+        assert_eq!(locked, Ok(Reply::Done));
+        let locked = apply(&mut shard, Op::Lock { key: key("dir"), lock: lock(Role::ExchangeDestination) }).reply;
+        assert_eq!(locked, Ok(Reply::Prepared { victim: Some(Victim { ino: dir, kind }) }));
+    }
+    // The directory need not be empty.
+    apply(&mut shard, Op::Create { key: inside, new: new(FileKind::File), exclusive: true }).reply.expect("a new name");
+    for _ in 0..2 {
+        for (name, ino, kind) in [("dir", file, FileKind::File), ("file", dir, kind)] {
+            let exchange = Op::Exchange { key: key(name), ino, kind, under: tx };
+            let effects = apply(&mut shard, exchange).effects;
+            assert_eq!((effects.orphan, effects.removed, effects.drop_link), (None, None, None));
+            assert_eq!(shard.entry(&key(name)).map(|entry| entry.ino), Some(ino));
+        }
+    }
+    assert_eq!(shard.locks().count(), 0);
+    assert_eq!(shard.inode(file).expect("here").attr.links, 1);
+    assert!(shard.inode(dir).is_some());
+}
+
 #[test]
 fn a_link_is_answered_with_the_attributes_its_home_gave() {
     let mut shard = shard();

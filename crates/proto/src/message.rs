@@ -164,6 +164,18 @@ wire_enum! {
         50 = Abort { tx: TxId, to_parent: Ino, to_name: Name },
         /// Server, to a coordinator: what became of it? Reply: `TxIs`.
         51 = TxOutcome { tx: TxId },
+        /// Entry shard of the second name of an exchange: as `Prepare`; the name must be there, and its
+        /// inode gets the first name. Reply: `Prepared`.
+        52 = PrepareExchange {
+            tx: TxId,
+            coordinator: ServerIndex,
+            incarnation: Incarnation,
+            to_parent: Ino,
+            to_name: Name,
+            ino: Ino,
+            kind: FileKind,
+            identity: Identity,
+        },
         /// Home of a directory: it has moved. Reply: `Done`.
         54 = SetParent { ino: Ino, parent: Ino },
         /// Home of a directory. Reply: `ParentIs`.
@@ -233,6 +245,9 @@ wire_enum! {
         /// Entry shard of a name that is not made: it only says where. Makes a regular file without a
         /// name and opens it; until it has none again, it may be given one by `Link`. Reply: `Entry`.
         106 = CreateUnnamed { parent: Ino, name: Name, mode: u32, open: u64 },
+        /// Entry shard of the first name. Two names that are both there change places
+        /// (`RENAME_EXCHANGE`). Reply: `Done`.
+        107 = Exchange { parent: Ino, name: Name, to_parent: Ino, to_name: Name },
         /// Server: refuse this session from now on. Answered when none of its changes is under way here
         /// any more. Reply: `Done`.
         70 = FenceSession { session: SessionId },
@@ -295,6 +310,7 @@ impl Request {
                 | Request::Rmdir { .. }
                 | Request::Link { .. }
                 | Request::Rename { .. }
+                | Request::Exchange { .. }
                 | Request::SetAttr { .. }
                 | Request::Truncate { .. }
                 | Request::Open { .. }
@@ -328,6 +344,7 @@ impl Request {
             | Request::Rmdir { .. }
             | Request::Link { .. }
             | Request::Rename { .. }
+            | Request::Exchange { .. }
             | Request::SetXattr { .. }
             | Request::Append { .. } => false,
             _ => true,
@@ -367,6 +384,7 @@ impl Request {
                 | Request::Rmdir { .. }
                 | Request::Link { .. }
                 | Request::Rename { .. }
+                | Request::Exchange { .. }
                 | Request::OpenName { .. }
                 | Request::OpenNameWith { .. }
                 | Request::CreateUnnamed { .. }

@@ -67,6 +67,19 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let reserve = Request::Reserve { ino, generation, born, chunk: 2, offset: 3, len: 4, zero: true, chunk_bits };
     let punch = Request::Punch { ino, generation, born, chunk: 2, start: 3, end: 4, chunk_bits };
     let seek = Request::Seek { ino, generation, born, offset: 3, hole: true, chunk_bits };
+    let (parent, to_parent, to_name) = (Ino::ROOT, Ino(9), Name::new(b"b").expect("a name"));
+    let exchange =
+        Request::Exchange { parent, name: Name::new(b"a").expect("a name"), to_parent, to_name: to_name.clone() };
+    let prepare = Request::PrepareExchange {
+        tx: TxId(5),
+        coordinator: ServerIndex(6),
+        incarnation: Incarnation(7),
+        to_parent,
+        to_name,
+        ino,
+        kind: FileKind::Directory,
+        identity: Identity { uid: 1000, gid: 100, groups: vec![4] },
+    };
     vec![
         ("envelope", Envelope { identity, request: create }.to_bytes()),
         ("write", write.to_bytes()),
@@ -101,6 +114,8 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("punch", punch.to_bytes()),
         ("seek", seek.to_bytes()),
         ("sought", Reply::SoughtIs { at: Some(9) }.to_bytes()),
+        ("exchange", exchange.to_bytes()),
+        ("prepare exchange", prepare.to_bytes()),
         ("head", seal(&Header { sequence: Sequence(8), ..Header::new(Kind::Request, 2) }, b"body", 3, Some(&[9; 32]))),
     ]
 }
@@ -143,6 +158,11 @@ const GOLDEN: &[(&str, &str)] = &[
     ("punch", "68000900000000000000010000000100000002000000000000000300000000000000040000000000000014"),
     ("seek", "69000900000000000000010000000100000003000000000000000114"),
     ("sought", "2000010900000000000000"),
+    ("exchange", "6b0001000000000000000100610900000000000000010062"),
+    (
+        "prepare exchange",
+        "34000500000000000000060007000900000000000000010062090000000000000004e8030000640000000100000004000000",
+    ),
     (
         "head",
         "415a4b0202000000020000000000000000000000000000000800000000000000000000000000000000000000000000\

@@ -441,7 +441,7 @@ impl Server {
             Request::Unlink { .. } => self.unlink(work),
             Request::Rmdir { .. } => self.rmdir(work),
             Request::Link { .. } => self.link(work),
-            Request::Rename { .. } => self.rename(work),
+            Request::Rename { .. } | Request::Exchange { .. } => self.rename(work),
             Request::OpenName { .. } => self.open_name(work),
             Request::OpenWith { .. } => self.open_with(work),
             Request::OpenNameWith { .. } => self.open_name_with(work),
@@ -513,6 +513,7 @@ impl Server {
                 Ok(Reply::FragmentIs { entries, subdirs, changed }.into())
             }
             Request::Prepare { .. } => self.prepare(work),
+            Request::PrepareExchange { .. } => self.prepare_exchange(work),
             Request::Commit { tx, to_parent, to_name } => self.commit(*tx, *to_parent, to_name, &work.stamp),
             Request::Abort { tx, to_parent, to_name } => self.abort(*tx, *to_parent, to_name),
             Request::TxOutcome { tx } => Ok(Reply::TxIs { committed: self.transactions.outcome(*tx) }.into()),

@@ -13,6 +13,7 @@ mod clock;
 mod data;
 mod directories;
 mod dispatch;
+mod exchange;
 mod held;
 mod inodes;
 mod keeper;

@@ -93,6 +93,11 @@ impl Transactions {
         self.finished.lock().committed.iter().filter(|(_, committed)| **committed).map(|(tx, _)| *tx).collect()
     }
 
+    /// Whether one is over here, one way or the other.
+    pub(crate) fn is_finished(&self, tx: TxId) -> bool {
+        self.finished(tx).is_some()
+    }
+
     /// Whether one was committed here.
     pub(crate) fn is_committed(&self, tx: TxId) -> bool {
         self.finished(tx) == Some(true)
@@ -108,22 +113,49 @@ impl Transactions {
     }
 }
 
+/// What becomes of what has the new name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// It goes.
+    Replace,
+    /// There must be nothing.
+    NoReplace,
+    /// It gets the old name.
+    Exchange,
+}
+
+/// The volume's one token for moving directories between parents.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Token {
+    None,
+    /// What was found at the new name takes it, too.
+    Wanted,
+    Held,
+}
+
 /// A rename in progress, at its coordinator. Every try is a transaction of its own, so that a late
 /// message of one does nothing to the next.
 #[derive(Clone)]
-struct Move {
-    tx: TxId,
+pub(crate) struct Move {
+    pub(crate) tx: TxId,
     identity: Identity,
-    from: EntryKey,
-    to_parent: Ino,
+    pub(crate) from: EntryKey,
+    pub(crate) to_parent: Ino,
     to_name: Name,
-    no_replace: bool,
-    stamp: Stamp,
+    how: How,
+    pub(crate) stamp: Stamp,
     deadline_ns: u64,
 }
 
+/// What gets the new name, and in an exchange what gets the old one.
+#[derive(Clone, Copy)]
+pub(crate) struct Moved {
+    pub(crate) entry: EntryValue,
+    pub(crate) back: Option<EntryValue>,
+}
+
 impl Move {
-    fn old_shard(&self, shards: u32) -> ShardId {
+    pub(crate) fn old_shard(&self, shards: u32) -> ShardId {
         self.from.hash.shard(shards)
     }
 
@@ -135,15 +167,19 @@ impl Move {
         Request::Commit { tx: self.tx, to_parent: self.to_parent, to_name: self.to_name.clone() }
     }
 
-    fn changes_parent(&self) -> bool {
+    pub(crate) fn changes_parent(&self) -> bool {
         self.from.parent != self.to_parent
     }
 }
 
 impl Server {
     pub(crate) fn rename(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Rename { parent, name, to_parent, to_name, no_replace } = work.request.clone() else {
-            unreachable!("dispatched by its kind")
+        let (parent, name, to_parent, to_name, how) = match work.request.clone() {
+            Request::Rename { parent, name, to_parent, to_name, no_replace } => {
+                (parent, name, to_parent, to_name, if no_replace { How::NoReplace } else { How::Replace })
+            }
+            Request::Exchange { parent, name, to_parent, to_name } => (parent, name, to_parent, to_name, How::Exchange),
+            _ => unreachable!("dispatched by its kind"),
         };
         let (cell, from) = self.entry_place(work, parent, &name)?;
         let names = cell.names.lock();
@@ -153,7 +189,7 @@ impl Server {
         self.may_remove(work, &names, &stub, &entry)?;
         drop(names);
         if parent == to_parent && name == to_name {
-            return if no_replace { Err(Code::Exists.into()) } else { Ok(Reply::Done.into()) };
+            return if how == How::NoReplace { Err(Code::Exists.into()) } else { Ok(Reply::Done.into()) };
         }
         let plan = Move {
             tx: TxId(self.io.random_u64()),
@@ -161,7 +197,7 @@ impl Server {
             from,
             to_parent,
             to_name,
-            no_replace,
+            how,
             stamp: work.stamp,
             deadline_ns: work.deadline_ns,
         };
@@ -172,10 +208,10 @@ impl Server {
     /// Tries until both names could be locked. What the old name means is looked at anew every time,
     /// since it may have been replaced meanwhile.
     async fn rename_until_free(self: &Arc<Self>, plan: &Move) -> Result<Reply, Failure> {
-        let mut has_token = false;
+        let mut token = Token::None;
         let mut pause = BUSY_PAUSE_FIRST;
         let result = loop {
-            let failure = match self.rename_looking(plan, &mut has_token).await {
+            let failure = match self.rename_looking(plan, &mut token).await {
                 Err(failure) if failure.code == Code::Busy => failure,
                 other => break other,
             };
@@ -187,7 +223,7 @@ impl Server {
             self.io.sleep(pause + jitter).await;
             pause = (pause * 2).min(BUSY_PAUSE_LAST);
         };
-        if has_token {
+        if token == Token::Held {
             let (keeper, drop_token) = (self.map().keeper, Request::DropToken { tx: plan.tx });
             if self.ask(keeper, ShardId(0), drop_token.clone()).await.is_err() {
                 self.persist(keeper, ShardId(0), drop_token);
@@ -197,24 +233,28 @@ impl Server {
     }
 
     /// One try: what is moved, whether it may be, then the transaction.
-    async fn rename_looking(self: &Arc<Self>, plan: &Move, has_token: &mut bool) -> Result<Reply, Failure> {
+    async fn rename_looking(self: &Arc<Self>, plan: &Move, token: &mut Token) -> Result<Reply, Failure> {
         let entry = {
             let cell =
                 self.shards.get(plan.old_shard(self.config.shards)).ok_or_else(|| Failure::from(Code::Internal))?;
             cell.names.lock().shard.entry(&plan.from).ok_or(Code::NotFound)?
         };
-        if entry.kind == FileKind::Directory && plan.changes_parent() {
-            if !*has_token {
-                // Given back also if the answer does not come: it may be taken all the same.
-                *has_token = true;
-                self.ask(self.map().keeper, ShardId(0), Request::TakeToken { tx: plan.tx }).await?;
-            }
+        let moves_dir = entry.kind == FileKind::Directory && plan.changes_parent();
+        if *token == Token::Wanted || moves_dir && *token == Token::None {
+            // Given back also if the answer does not come: it may be taken all the same.
+            *token = Token::Held;
+            self.ask(self.map().keeper, ShardId(0), Request::TakeToken { tx: plan.tx }).await?;
+        }
+        if moves_dir {
             self.refuse_cycle(entry.ino, plan.to_parent).await?;
             self.check_may_move(plan, entry.ino).await?;
         }
         let attempt = Arc::new(Move { tx: TxId(self.io.random_u64()), ..plan.clone() });
         self.transactions.begin(attempt.tx);
-        let result = self.rename_once(&attempt, &entry).await;
+        let result = match plan.how {
+            How::Exchange => self.exchange_once(&attempt, &entry, token).await,
+            How::Replace | How::NoReplace => self.rename_once(&attempt, &entry).await,
+        };
         if self.transactions.outcome(attempt.tx).is_none() {
             self.transactions.end(attempt.tx);
         }
@@ -222,7 +262,7 @@ impl Server {
     }
 
     /// A directory that gets another parent is changed itself: rename(2) wants the right to write it.
-    async fn check_may_move(self: &Arc<Self>, plan: &Move, dir: Ino) -> Result<(), Failure> {
+    pub(crate) async fn check_may_move(self: &Arc<Self>, plan: &Move, dir: Ino) -> Result<(), Failure> {
         let may_write = Request::MayWrite { ino: dir, identity: plan.identity.clone() };
         match self.ask_shard(dir.home(), may_write).await {
             Ok(_) => Ok(()),
@@ -233,7 +273,7 @@ impl Server {
     }
 
     /// Walks from the new parent to the root; the directory that moves must not be met.
-    async fn refuse_cycle(self: &Arc<Self>, moved: Ino, to_parent: Ino) -> Result<(), Failure> {
+    pub(crate) async fn refuse_cycle(self: &Arc<Self>, moved: Ino, to_parent: Ino) -> Result<(), Failure> {
         let mut dir = to_parent;
         for _ in 0..DEPTH_MAX {
             if dir == moved {
@@ -268,11 +308,10 @@ impl Server {
             self.give_up(plan).await;
             return Err(failure);
         }
-        self.transactions.decide(plan.tx);
-        self.complete(plan, entry).await
+        self.decide(plan, Moved { entry: *entry, back: None }).await
     }
 
-    fn lock_source(&self, plan: &Move, entry: &EntryValue) -> Result<(), Failure> {
+    pub(crate) fn lock_source(&self, plan: &Move, entry: &EntryValue) -> Result<(), Failure> {
         let cell = self.shards.get(plan.old_shard(self.config.shards)).ok_or_else(|| Failure::from(Code::Internal))?;
         let mut names = cell.names.lock();
         let now = names.shard.entry(&plan.from);
@@ -282,18 +321,22 @@ impl Server {
         self.lock_entry(&mut names, &plan.from, plan.tx, Role::Source, entry, &plan.stamp)
     }
 
-    async fn prepare_target(self: &Arc<Self>, plan: &Move, entry: &EntryValue) -> Result<Option<Victim>, Failure> {
-        let incarnation = self.incarnation();
-        let request = Request::Prepare {
-            tx: plan.tx,
-            coordinator: self.slot(),
-            incarnation,
-            to_parent: plan.to_parent,
-            to_name: plan.to_name.clone(),
-            ino: entry.ino,
-            kind: entry.kind,
-            no_replace: plan.no_replace,
-            identity: plan.identity.clone(),
+    pub(crate) async fn prepare_target(
+        self: &Arc<Self>,
+        plan: &Move,
+        entry: &EntryValue,
+    ) -> Result<Option<Victim>, Failure> {
+        let (tx, coordinator, incarnation) = (plan.tx, self.slot(), self.incarnation());
+        let (to_parent, to_name, identity) = (plan.to_parent, plan.to_name.clone(), plan.identity.clone());
+        let EntryValue { ino, kind } = *entry;
+        let no_replace = plan.how == How::NoReplace;
+        let request = match plan.how {
+            How::Exchange => {
+                Request::PrepareExchange { tx, coordinator, incarnation, to_parent, to_name, ino, kind, identity }
+            }
+            How::Replace | How::NoReplace => {
+                Request::Prepare { tx, coordinator, incarnation, to_parent, to_name, ino, kind, no_replace, identity }
+            }
         };
         match self.ask_shard(plan.new_shard(self.config.shards), request).await? {
             Reply::Prepared { victim } => Ok(victim),
@@ -304,34 +347,49 @@ impl Server {
     /// What must be so before the decision: a directory in the way is dead, and every server knows
     /// that paths through the moved directory are not what they were.
     async fn ready_to_decide(self: &Arc<Self>, entry: &EntryValue, victim: Option<Victim>) -> Result<(), Failure> {
-        if entry.kind == FileKind::Directory {
-            let keeper = self.map().keeper;
-            self.ask(keeper, ShardId(0), Request::RaiseEpoch { dir: entry.ino }).await?;
-        }
+        self.tell_of_move(entry).await?;
         if let Some(victim) = victim.filter(|victim| victim.kind == FileKind::Directory) {
             self.close_at_home(victim.ino).await?;
         }
         Ok(())
     }
 
-    /// After the decision: the new name first, then the old one goes.
-    async fn complete(self: &Arc<Self>, plan: &Arc<Move>, entry: &EntryValue) -> Result<Reply, Failure> {
-        if entry.kind == FileKind::Directory && plan.changes_parent() {
-            self.tell_parent(entry.ino, plan.to_parent).await;
+    /// Makes it known everywhere that paths through a directory are not what they were.
+    pub(crate) async fn tell_of_move(self: &Arc<Self>, entry: &EntryValue) -> Result<(), Failure> {
+        if entry.kind == FileKind::Directory {
+            self.ask(self.map().keeper, ShardId(0), Request::RaiseEpoch { dir: entry.ino }).await?;
+        }
+        Ok(())
+    }
+
+    /// Decides, and brings it to its end: the new name first, then the old one.
+    pub(crate) async fn decide(self: &Arc<Self>, plan: &Arc<Move>, moved: Moved) -> Result<Reply, Failure> {
+        self.transactions.decide(plan.tx);
+        if plan.changes_parent() {
+            self.tell_parent_of(&moved.entry, plan.to_parent).await;
+            if let Some(back) = &moved.back {
+                self.tell_parent_of(back, plan.from.parent).await;
+            }
         }
         match self.ask_shard(plan.new_shard(self.config.shards), plan.commit()).await {
             Ok(_) => {
-                self.remove_source(plan, entry);
+                self.settle_source(plan, &moved);
                 Ok(Reply::Done)
             }
             Err(failure) => {
-                let (server, plan, entry) = (self.clone(), plan.clone(), *entry);
-                self.io.spawn(async move { server.complete_later(&plan, &entry).await });
+                let (server, plan) = (self.clone(), plan.clone());
+                self.io.spawn(async move { server.complete_later(&plan, &moved).await });
                 Err(Failure::new(
                     Code::UnknownOutcome,
                     failure.during("the new name's server did not confirm the rename").detail,
                 ))
             }
+        }
+    }
+
+    async fn tell_parent_of(self: &Arc<Self>, entry: &EntryValue, parent: Ino) {
+        if entry.kind == FileKind::Directory {
+            self.tell_parent(entry.ino, parent).await;
         }
     }
 
@@ -346,7 +404,7 @@ impl Server {
 
     /// Goes on until the new name's server confirms, or has restarted empty: then the new name went
     /// with it, and the old one stays.
-    async fn complete_later(self: &Arc<Self>, plan: &Move, entry: &EntryValue) {
+    async fn complete_later(self: &Arc<Self>, plan: &Move, moved: &Moved) {
         let shard = plan.new_shard(self.config.shards);
         let incarnation = || {
             let map = self.map();
@@ -356,42 +414,52 @@ impl Server {
         while !self.is_stopping() {
             self.io.sleep(DECISION_PATIENCE).await;
             if incarnation() != before {
-                return self.keep_source(plan, entry).await;
+                return self.keep_source(plan, moved).await;
             }
             match self.ask_shard(shard, plan.commit()).await {
-                Ok(_) => return self.remove_source(plan, entry),
+                Ok(_) => return self.settle_source(plan, moved),
                 // It has restarted, and this server has not heard of it yet.
-                Err(failure) if failure.code == Code::Lost => return self.keep_source(plan, entry).await,
+                Err(failure) if failure.code == Code::Lost => return self.keep_source(plan, moved).await,
                 Err(_) => {}
             }
         }
     }
 
     /// The end of a rename whose new name is lost: the old one stays.
-    async fn keep_source(self: &Arc<Self>, plan: &Move, entry: &EntryValue) {
-        if entry.kind == FileKind::Directory && plan.changes_parent() {
-            self.tell_parent(entry.ino, plan.from.parent).await;
+    async fn keep_source(self: &Arc<Self>, plan: &Move, moved: &Moved) {
+        if plan.changes_parent() {
+            self.tell_parent_of(&moved.entry, plan.from.parent).await;
         }
         self.transactions.end(plan.tx);
         self.unlock_source(plan);
     }
 
-    /// The end of a rename: the old name goes, and its lock with it.
-    fn remove_source(&self, plan: &Move, entry: &EntryValue) {
+    /// The end of a rename: the old name goes, or gets what had the new one, and its lock goes.
+    fn settle_source(&self, plan: &Move, moved: &Moved) {
         let Some(cell) = self.shards.get(plan.old_shard(self.config.shards)) else { return };
         let mut names = cell.names.lock();
         let stamp = self.own_stamp(&plan.stamp);
-        let op = Op::Remove { key: plan.from.clone(), only: Some(entry.ino), moved: true, under: Some(plan.tx) };
+        let (key, parent, under) = (plan.from.clone(), plan.from.parent, plan.tx);
+        let was_dir = moved.entry.kind == FileKind::Directory;
+        let op = match moved.back {
+            None => Op::Remove { key, only: Some(moved.entry.ino), moved: true, under: Some(under) },
+            Some(EntryValue { ino, kind }) => Op::Exchange { key, ino, kind, under },
+        };
         if names.shard.apply(&op, &stamp).reply.is_ok() {
-            let (parent, is_dir) = (plan.from.parent, entry.kind == FileKind::Directory);
-            self.directories.removed(parent, cell.id, is_dir, names.shard.has_entries(parent), stamp.time);
+            let directories = &self.directories;
+            match moved.back {
+                None => directories.removed(parent, cell.id, was_dir, names.shard.has_entries(parent), stamp.time),
+                Some(back) => {
+                    directories.replaced(parent, was_dir, back.kind == FileKind::Directory, stamp.time);
+                }
+            }
         }
         self.unlock_entry(&mut names, &plan.from, plan.tx, &stamp);
         self.transactions.end(plan.tx);
     }
 
     /// Lets go of both names. The other side is told until it has understood.
-    async fn give_up(self: &Arc<Self>, plan: &Move) {
+    pub(crate) async fn give_up(self: &Arc<Self>, plan: &Move) {
         let shard = plan.new_shard(self.config.shards);
         let abort = Request::Abort { tx: plan.tx, to_parent: plan.to_parent, to_name: plan.to_name.clone() };
         if self.ask_shard(shard, abort.clone()).await.is_err() {
@@ -416,7 +484,7 @@ impl Server {
         work.identity = identity;
         let (cell, key) = self.entry_place(work, to_parent, &to_name)?;
         let mut names = cell.names.lock();
-        if self.transactions.finished(tx).is_some() {
+        if self.transactions.is_finished(tx) {
             return Err(Failure::new(Code::Replayed, "the rename is over").into());
         }
         let existing = names.shard.entry(&key);
@@ -464,8 +532,11 @@ impl Server {
         };
         let victim = names.shard.entry(&key);
         let stamp = self.own_stamp(stamp);
-        let op =
-            Op::Insert { key: key.clone(), ino: lock.ino, kind: lock.kind, replace: true, under: Some(tx), attr: None };
+        let EntryValue { ino, kind } = EntryValue { ino: lock.ino, kind: lock.kind };
+        let op = match lock.role {
+            Role::ExchangeDestination => Op::Exchange { key: key.clone(), ino, kind, under: tx },
+            _ => Op::Insert { key: key.clone(), ino, kind, replace: true, under: Some(tx), attr: None },
+        };
         let applied = names.shard.apply(&op, &stamp);
         applied.reply?;
         self.transactions.finish(tx, true);
@@ -505,14 +576,14 @@ impl Server {
         Ok(Reply::Done.into())
     }
 
-    fn leads_to_directory(&self, shard: ShardId, key: &EntryKey) -> bool {
+    fn directory_at(&self, shard: ShardId, key: &EntryKey) -> Option<Ino> {
         let entry = self.shards.get(shard).and_then(|cell| cell.names.lock().shard.entry(key));
-        entry.is_some_and(|entry| entry.kind == FileKind::Directory)
+        entry.filter(|entry| entry.kind == FileKind::Directory).map(|entry| entry.ino)
     }
 
     /// Asks for the decision when it does not come: its coordinator may have lost the answer, or
     /// have restarted and know nothing, or be gone.
-    fn watch_transaction(
+    pub(crate) fn watch_transaction(
         self: &Arc<Self>,
         shard: ShardId,
         key: EntryKey,
@@ -532,14 +603,20 @@ impl Server {
                 let moved = (lock.kind == FileKind::Directory).then_some(lock.ino);
                 let restarted = server.map().server(coordinator).is_some_and(|info| info.incarnation != incarnation);
                 let outcome = match server.ask(coordinator, ShardId(0), Request::TxOutcome { tx }).await {
+                    // The first name went with its server: nobody has seen that it got what is here.
+                    _ if restarted && lock.role == Role::ExchangeDestination => Some(false),
                     // The old name went with its server: the new one is the only one left. But a
                     // directory in the way may be full, which only the coordinator could have said.
-                    _ if restarted => Some(!server.leads_to_directory(shard, &key)),
+                    _ if restarted => Some(server.directory_at(shard, &key).is_none()),
                     Ok(Reply::TxIs { committed }) => committed,
                     _ => None,
                 };
                 if let Some(dir) = moved.filter(|_| restarted && outcome == Some(true)) {
                     // Its coordinator may have died before it could say so.
+                    server.tell_parent(dir, key.parent).await;
+                }
+                if let Some(dir) = server.directory_at(shard, &key).filter(|_| restarted && outcome == Some(false)) {
+                    // Or after it had said so of what stays here.
                     server.tell_parent(dir, key.parent).await;
                 }
                 let settled = match outcome {

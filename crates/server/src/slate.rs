@@ -182,7 +182,7 @@ impl Slate {
                 self.clear_entry(key);
                 self.clear_changed(applied);
             }
-            Op::Insert { key, ino, .. } | Op::LinkInsert { key, ino, .. } => {
+            Op::Insert { key, ino, .. } | Op::LinkInsert { key, ino, .. } | Op::Exchange { key, ino, .. } => {
                 self.clear_entry(key);
                 self.clear_inode(*ino);
                 self.clear_changed(applied);

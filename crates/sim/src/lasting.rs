@@ -51,6 +51,8 @@ pub struct LastingPlan {
     /// Clients stay: one server dies, by a power cut or alone, and the volume is started again
     /// under them.
     pub clients_stay: bool,
+    /// Whether some renames are exchanges.
+    pub exchanges: bool,
     /// Protections removed.
     pub switches: Switches,
 }
@@ -62,7 +64,9 @@ impl LastingPlan {
         let durability = *rng.pick(&[Durability::Fsync, Durability::Fsync, Durability::Close, Durability::None]);
         let power_cut = durability != Durability::None && rng.chance(700_000);
         let (servers, tasks) = (rng.between(1, 4) as u16, rng.between(1, 3) as usize);
-        LastingPlan { seed, servers, tasks, durability, power_cut, clients_stay: false, switches: Switches::default() }
+        let exchanges = SimRng::new(seed, "exchanges").chance(500_000);
+        let (clients_stay, switches) = (false, Switches::default());
+        LastingPlan { seed, servers, tasks, durability, power_cut, clients_stay, exchanges, switches }
     }
 
     /// The plan of a seed for a volume that is started again under its clients.
@@ -190,6 +194,7 @@ async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>, b
                 board: board.clone(),
                 acknowledged_lasts: !plan.power_cut || ends_cleanly,
                 closes_sync: plan.durability == Durability::Close,
+                exchanges: plan.exchanges,
                 dirs: vec![Ino::ROOT],
                 next: 0,
                 concerned: Vec::new(),
@@ -223,6 +228,7 @@ struct Worker {
     board: Arc<Board>,
     acknowledged_lasts: bool,
     closes_sync: bool,
+    exchanges: bool,
     dirs: Vec<Ino>,
     next: u64,
     /// Files that the operation under way changes.
@@ -424,15 +430,26 @@ impl Worker {
         });
         let (Some((ino, _)), Some((from, to))) = (chosen, places) else { return Ok(()) };
         let victim = victim.filter(|victim| *victim != ino && victim_place.as_ref() == Some(&to));
+        let exchanges = victim.is_some() && self.exchanges && self.rng.chance(500_000);
         if let Some(victim) = victim
             && let Some(known) = self.book.lock().files.get_mut(&victim)
         {
-            (known.may_be_gone, known.place) = (true, None);
+            if exchanges {
+                known.places.insert(from.clone());
+                known.place = Some(from.clone());
+            } else {
+                (known.may_be_gone, known.place) = (true, None);
+            }
             self.concerned.push(victim);
         }
         let name = |bytes: &[u8]| Name::new(bytes).expect("it was made as a name");
-        self.client.rename(&ROOT, from.0, &name(&from.1), to.0, &name(&to.1), false).await?;
-        self.tell(|| format!("rename {ino} to {} in {}, over {victim:?}", String::from_utf8_lossy(&to.1), to.0));
+        let (name, to_name) = (name(&from.1), name(&to.1));
+        match exchanges {
+            true => self.client.exchange(&ROOT, from.0, &name, to.0, &to_name).await?,
+            false => self.client.rename(&ROOT, from.0, &name, to.0, &to_name, false).await?,
+        }
+        let how = if exchanges { "with" } else { "over" };
+        self.tell(|| format!("rename {ino} to {to_name} in {}, {how} {victim:?}", to.0));
         self.acknowledged(ino);
         victim.into_iter().for_each(|victim| self.acknowledged(victim));
         Ok(())

@@ -197,7 +197,7 @@ impl Search<'_> {
             | Op::Link { dir, .. } => {
                 vec![*dir]
             }
-            Op::Rename { dir, to_dir, .. } => vec![*dir, *to_dir],
+            Op::Rename { dir, to_dir, .. } | Op::Exchange { dir, to_dir, .. } => vec![*dir, *to_dir],
             Op::Resolve { .. } => Vec::new(),
         };
         let mut trees = vec![tree.clone()];

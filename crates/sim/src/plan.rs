@@ -89,6 +89,8 @@ pub struct Plan {
     pub slate_bytes: u64,
     /// Size from which on data that clients read are lent to them, as if they were on the server's node.
     pub lend_bytes_min: Option<usize>,
+    /// Whether some renames are exchanges.
+    pub exchanges: bool,
     /// Protections removed.
     pub switches: Switches,
 }
@@ -120,6 +122,7 @@ impl Plan {
             think_us_max: *rng.pick(&[300, 3_000, 40_000]),
             slate_bytes: *SimRng::new(seed, "slate").pick(&[0, 0, 1, 1 << 20]),
             lend_bytes_min: *SimRng::new(seed, "lending").pick(&[None, Some(1), Some(10_000)]),
+            exchanges: SimRng::new(seed, "exchanges").chance(500_000),
             switches: Switches::default(),
         }
     }

@@ -37,6 +37,8 @@ pub struct Unconfirmed {
     from: (Id, NameIndex),
     to: (Id, NameIndex),
     moved: Id,
+    /// What an exchange had for it.
+    back: Option<Id>,
 }
 
 /// What was asked.
@@ -57,6 +59,8 @@ pub enum Op {
     Link { ino: Id, dir: Id, name: NameIndex },
     /// rename(2).
     Rename { dir: Id, name: NameIndex, to_dir: Id, to_name: NameIndex, no_replace: bool },
+    /// renameat2(2) with RENAME_EXCHANGE.
+    Exchange { dir: Id, name: NameIndex, to_dir: Id, to_name: NameIndex },
 }
 
 /// What was answered.
@@ -113,8 +117,9 @@ impl Tree {
             entries.into_iter().map(|((dir, name), (to, kind))| ((rename(dir), name), (rename(to), kind))).collect();
         let dirs = std::mem::take(&mut self.dirs);
         self.dirs = dirs.into_iter().map(|(dir, parent)| (rename(dir), rename(parent))).collect();
-        for Unconfirmed { from, to, moved } in &mut self.unconfirmed {
+        for Unconfirmed { from, to, moved, back } in &mut self.unconfirmed {
             (from.0, to.0, *moved) = (rename(from.0), rename(to.0), rename(*moved));
+            *back = back.map(rename);
         }
     }
 
@@ -151,6 +156,7 @@ impl Tree {
             Op::Rename { dir, name, to_dir, to_name, no_replace } => {
                 self.rename_errors((*dir, *name), (*to_dir, *to_name), *no_replace)
             }
+            Op::Exchange { dir, name, to_dir, to_name } => self.exchange_errors((*dir, *name), (*to_dir, *to_name)),
         }
     }
 
@@ -206,6 +212,29 @@ impl Tree {
         errors
     }
 
+    fn exchange_errors(&self, from: (Id, NameIndex), to: (Id, NameIndex)) -> Vec<Code> {
+        let mut errors = self.dir_errors(from.0);
+        errors.extend(self.dir_errors(to.0));
+        let (Ok(one), Ok(other)) = (self.step(from.0, from.1), self.step(to.0, to.1)) else {
+            errors.extend([Code::NotFound, Code::Stale]);
+            // Which of the two is looked at first is a matter of taste.
+            for (name, there) in [(from, to), (to, from)] {
+                if let Ok((id, FileKind::Directory)) = self.step(name.0, name.1)
+                    && self.is_below(there.0, id)
+                {
+                    errors.push(Code::Invalid);
+                }
+            }
+            return errors;
+        };
+        for ((id, kind), dir) in [(one, to.0), (other, from.0)] {
+            if one.0 != other.0 && kind == FileKind::Directory && self.is_below(dir, id) {
+                errors.push(Code::Invalid);
+            }
+        }
+        errors
+    }
+
     /// The state after the operation has succeeded; `made` is what a creation makes.
     pub fn after(&self, op: &Op, made: Id) -> Tree {
         let mut next = self.clone();
@@ -225,24 +254,32 @@ impl Tree {
                 next.entries.insert((*dir, *name), (*ino, FileKind::File));
             }
             Op::Rename { dir, name, to_dir, to_name, .. } => next.rename((*dir, *name), (*to_dir, *to_name)),
+            Op::Exchange { dir, name, to_dir, to_name } => next.exchange((*dir, *name), (*to_dir, *to_name)),
         }
         next
     }
 
     /// Remembers, if `op` is a rename that has made this of `before`, that it may be undone.
     pub fn may_be_undone(&mut self, op: &Op, before: &Tree) {
-        let Op::Rename { dir, name, to_dir, to_name, .. } = *op else { return };
+        let (Op::Rename { dir, name, to_dir, to_name, .. } | Op::Exchange { dir, name, to_dir, to_name }) = *op else {
+            return;
+        };
         if let Some((moved, _)) = before.entries.get(&(dir, name))
             && self.entries != before.entries
         {
-            self.unconfirmed.push(Unconfirmed { from: (dir, name), to: (to_dir, to_name), moved: *moved });
+            let back = match op {
+                Op::Exchange { .. } => before.entries.get(&(to_dir, to_name)).map(|(back, _)| *back),
+                _ => None,
+            };
+            self.unconfirmed.push(Unconfirmed { from: (dir, name), to: (to_dir, to_name), moved: *moved, back });
         }
     }
 
     /// The states in which one of the unconfirmed renames is undone.
     pub fn undone(&self) -> Vec<Tree> {
-        let undo = |(index, Unconfirmed { from, to, moved }): (usize, &Unconfirmed)| {
-            let there = self.entries.get(to).filter(|there| there.0 == *moved && !self.entries.contains_key(from));
+        let undo = |(index, Unconfirmed { from, to, moved, back }): (usize, &Unconfirmed)| {
+            let at_from = self.entries.get(from).map(|(id, _)| *id);
+            let there = self.entries.get(to).filter(|there| there.0 == *moved && at_from == *back);
             let (id, kind) = *there?;
             let mut next = self.clone();
             next.unconfirmed.remove(index);
@@ -276,6 +313,18 @@ impl Tree {
         }
     }
 
+    fn exchange(&mut self, one: (Id, NameIndex), other: (Id, NameIndex)) {
+        let (Some(first), Some(second)) = (self.entries.get(&one).copied(), self.entries.get(&other).copied()) else {
+            return;
+        };
+        for (key, (id, kind)) in [(one, second), (other, first)] {
+            self.entries.insert(key, (id, kind));
+            if kind == FileKind::Directory {
+                self.dirs.insert(id, key.0);
+            }
+        }
+    }
+
     /// The states that the answer allows, if the operation takes effect here in one step.
     /// `made` names what an unheard-of creation makes; `known` are the ids that were seen made.
     pub fn answer(&self, op: &Op, ret: &Ret, made: Id, known: &dyn Fn(Id) -> bool) -> Vec<Tree> {
@@ -284,8 +333,8 @@ impl Tree {
             Ret::Failed(code) => {
                 let gone = matches!(op, Op::Link { ino, .. } if self.may_be_gone(*ino))
                     && matches!(code, Code::NotFound | Code::Stale);
-                // Busy says that nothing has happened and asks to try again; everything but a rename waits.
-                let busy = *code == Code::Busy && matches!(op, Op::Rename { .. });
+                // Busy says that nothing has happened and asks to try again; everything but a rename or exchange waits.
+                let busy = *code == Code::Busy && matches!(op, Op::Rename { .. } | Op::Exchange { .. });
                 if errors.contains(code) || gone || busy { vec![self.clone()] } else { Vec::new() }
             }
             _ if !errors.is_empty() => Vec::new(),

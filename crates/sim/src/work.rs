@@ -33,6 +33,7 @@ const VIOLATIONS_MAX: usize = 20;
 /// What the tasks of one run share.
 pub struct Board {
     mix: Mix,
+    exchanges: bool,
     deadline: Duration,
     ticks: AtomicU64,
     calls: AtomicU64,
@@ -100,6 +101,7 @@ impl Board {
     pub fn new(plan: &Plan, cluster: &Cluster, verbose: bool) -> Arc<Board> {
         Arc::new(Board {
             mix: plan.mix,
+            exchanges: plan.exchanges,
             deadline: cluster.layout().deadline,
             ticks: AtomicU64::new(0),
             calls: AtomicU64::new(0),
@@ -120,6 +122,11 @@ impl Board {
     /// What goes wrong in the run.
     pub fn mix(&self) -> Mix {
         self.mix
+    }
+
+    /// Whether names are exchanged.
+    pub fn exchanges(&self) -> bool {
+        self.exchanges
     }
 
     /// A moment of the run; no two are equal.

@@ -31,6 +31,7 @@ fn rests_on_what_was_done(request: &Request) -> bool {
     matches!(
         request,
         Request::Prepare { .. }
+            | Request::PrepareExchange { .. }
             | Request::Commit { .. }
             | Request::LinkDrop { .. }
             | Request::LinkEnd { .. }

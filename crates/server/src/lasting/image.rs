@@ -5,7 +5,7 @@ use crate::shards::ShardCell;
 use aze_io::Boxed;
 use aze_io::disk::{Dir, DiskError, DiskResult};
 use aze_meta::op::INO_BLOCK;
-use aze_meta::{EntryKey, Op, Role, Shard, Stamp};
+use aze_meta::{EntryKey, Lock, Op, Role, Shard, Stamp};
 use aze_proto::ids::{Incarnation, Ino, ServerIndex, ShardId, Time, TxId};
 use aze_proto::place::ShardTable;
 use aze_proto::wire::Wire;
@@ -157,7 +157,7 @@ impl Image {
         let applied = part.names.apply(&op, &Stamp::at(time));
         applied.reply.map_err(|why| format!("{op:?} does not happen again: {why}"))?;
         self.time = self.time.max(time);
-        if let Op::Insert { under: Some(tx), .. } = op {
+        if let Op::Insert { under: Some(tx), .. } | Op::Exchange { under: tx, .. } = op {
             self.finished.push(tx);
         }
         if let Some(delta) = applied.effects.delta {
@@ -185,7 +185,8 @@ impl Image {
             for _ in 0..2 {
                 let _ = part.names.apply(&Op::ReserveInos { count: INO_BLOCK }, &Stamp::at(self.time)).reply;
             }
-            let locks = part.names.locks().filter(|(_, lock)| lock.role == Role::Destination);
+            let is_new = |lock: &Lock| matches!(lock.role, Role::Destination | Role::ExchangeDestination);
+            let locks = part.names.locks().filter(|(_, lock)| is_new(lock));
             let locked: Vec<(EntryKey, TxId)> = locks.map(|(key, lock)| (key.clone(), lock.tx)).collect();
             for (key, tx) in locked {
                 // It is held by this transaction: so its hold ends.

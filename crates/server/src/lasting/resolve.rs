@@ -9,7 +9,7 @@
 use super::Image;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop};
-use aze_meta::{EntryKey, Lock, Op, Role, Stamp};
+use aze_meta::{EntryKey, EntryValue, Lock, Op, Role, Stamp};
 use aze_proto::message::FileNow;
 use aze_proto::{Code, Failure, FileKind, Ino, Reply, Request, ServerIndex, ShardId, Time, TxId};
 use futures_util::future::try_join_all;
@@ -182,10 +182,15 @@ impl Server {
         let mut locked: Vec<(ShardId, EntryKey, Lock)> = Vec::new();
         for cell in self.shards.iter() {
             let names = cell.names.lock();
-            let sources = names.shard.locks().filter(|(_, lock)| lock.role == Role::Source);
+            let sources =
+                names.shard.locks().filter(|(_, lock)| matches!(lock.role, Role::Source | Role::ExchangeSource { .. }));
             locked.extend(sources.map(|(key, lock)| (cell.id, key.clone(), lock.clone())));
         }
         for (shard, key, lock) in locked {
+            if let Role::ExchangeSource { ino, kind, parent } = lock.role {
+                self.settle_exchange(shard, &key, &lock, (EntryValue { ino, kind }, parent)).await?;
+                continue;
+            }
             let is_dir = lock.kind == FileKind::Directory;
             let goes = self.was_committed(lock.tx).await? || (is_dir && !self.is_alive(lock.ino).await?);
             if goes {
@@ -198,6 +203,33 @@ impl Server {
                 self.unlock_entry(&mut cell.names.lock(), &key, lock.tx, &Stamp::default());
             }
         }
+        Ok(())
+    }
+
+    /// The first name of an exchange with what has, or had, its second name in `parent`.
+    async fn settle_exchange(
+        self: &Arc<Self>,
+        shard: ShardId,
+        key: &EntryKey,
+        lock: &Lock,
+        (back, parent): (EntryValue, Ino),
+    ) -> Result<(), Failure> {
+        let is_done = self.was_committed(lock.tx).await?;
+        let (parent_of_first, parent_of_back) = if is_done { (parent, key.parent) } else { (key.parent, parent) };
+        for (ino, kind, parent) in [(lock.ino, lock.kind, parent_of_first), (back.ino, back.kind, parent_of_back)] {
+            if kind == FileKind::Directory {
+                self.ask_home(ino, Request::SetParent { ino, parent }).await?;
+            }
+        }
+        let Some(cell) = self.shards.get(shard) else { return Ok(()) };
+        let (mut names, stamp) = (cell.names.lock(), self.own_stamp(&Stamp::default()));
+        if is_done {
+            let op = Op::Exchange { key: key.clone(), ino: back.ino, kind: back.kind, under: lock.tx };
+            names.shard.apply(&op, &stamp).reply?;
+            let [was_dir, is_dir] = [lock.kind, back.kind].map(|kind| kind == FileKind::Directory);
+            self.directories.replaced(key.parent, was_dir, is_dir, stamp.time);
+        }
+        self.unlock_entry(&mut names, key, lock.tx, &stamp);
         Ok(())
     }
 

@@ -92,6 +92,7 @@ pub(super) async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Ar
                     board: board.clone(),
                     acknowledged_lasts: !plan.power_cut,
                     closes_sync: plan.durability == Durability::Close,
+                    exchanges: plan.exchanges,
                     dirs: vec![Ino::ROOT],
                     next: 0,
                     concerned: Vec::new(),

@@ -1,5 +1,5 @@
 //! One file goes from name to name while others look for it: at every moment exactly one name is
-//! there, and whoever has seen the new one does not see the old one.
+//! there, and whoever has seen the new one does not see the old one. Or it takes turns with others.
 
 use super::shared::perform;
 use super::{MOVING, ROOT, Worker};
@@ -26,8 +26,16 @@ pub async fn go(mut worker: Worker, dir: Ino, moves: u64) {
     for _ in 0..moves {
         worker.think().await;
         let to = worker.rng.below(NAMES) as NameIndex;
-        perform(&worker, MOVING, Op::Rename { dir: dir.0, name: at, to_dir: dir.0, to_name: to, no_replace: false })
-            .await;
+        let (dir_id, exchanges) = (dir.0, worker.board.exchanges());
+        if exchanges && worker.rng.chance(300_000) {
+            let name = worker.rng.below(NAMES) as NameIndex;
+            perform(&worker, MOVING, Op::Create { dir: dir_id, name, kind: FileKind::File, exclusive: true }).await;
+        }
+        let op = match exchanges && worker.rng.chance(600_000) {
+            true => Op::Exchange { dir: dir_id, name: at, to_dir: dir_id, to_name: to },
+            false => Op::Rename { dir: dir_id, name: at, to_dir: dir_id, to_name: to, no_replace: false },
+        };
+        perform(&worker, MOVING, op).await;
         // After an answer that never came it may be at either name: looking tells.
         let moved = worker.client.lookup(&ROOT, dir, &name(to)).await.is_ok();
         at = if moved { to } else { at };

@@ -51,6 +51,7 @@ pub async fn run(mut worker: Worker, ops: u64) {
 
 fn draw(worker: &mut Worker) -> Option<Op> {
     let (dirs, inodes) = (worker.board.dirs.lock().clone(), worker.board.inodes.lock().clone());
+    let exchanges = worker.board.exchanges();
     let rng = &mut worker.rng;
     let mut name = || rng.below(NAMES) as NameIndex;
     let (one, other, third) = (name(), name(), name());
@@ -66,6 +67,7 @@ fn draw(worker: &mut Worker) -> Option<Op> {
         76..=82 => Op::Rmdir { dir, name: one },
         83..=86 if inodes.is_empty() => return None,
         83..=86 => Op::Link { ino: *rng.pick(&inodes), dir, name: one },
+        _ if exchanges && rng.chance(500_000) => Op::Exchange { dir, name: one, to_dir, to_name: other },
         _ => Op::Rename { dir, name: one, to_dir, to_name: other, no_replace: rng.chance(200_000) },
     })
 }
@@ -111,5 +113,8 @@ async fn ask(worker: &Worker, op: &Op) -> Result<Ret, Failure> {
             .rename(who, Ino(*dir), &name(*from), Ino(*to_dir), &name(*to_name), *no_replace)
             .await
             .map(|()| Ret::Done),
+        Op::Exchange { dir, name: one, to_dir, to_name } => {
+            client.exchange(who, Ino(*dir), &name(*one), Ino(*to_dir), &name(*to_name)).await.map(|()| Ret::Done)
+        }
     }
 }
