@@ -176,6 +176,9 @@ wire_enum! {
             kind: FileKind,
             identity: Identity,
         },
+        /// Server, to a coordinator: these renames have been committed here. Reply: `Done`, when their old
+        /// names have gone.
+        53 = TxSettle { txs: Vec<TxId> },
         /// Home of a directory: it has moved. Reply: `Done`.
         54 = SetParent { ino: Ino, parent: Ino },
         /// Home of a directory. Reply: `ParentIs`.
@@ -414,6 +417,7 @@ impl Request {
                 | Request::StubUpdate { .. }
                 | Request::Fragment { .. }
                 | Request::TxOutcome { .. }
+                | Request::TxSettle { .. }
                 | Request::RaiseEpoch { .. }
                 | Request::EpochPush { .. }
                 | Request::TakeToken { .. }

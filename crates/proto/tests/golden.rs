@@ -116,6 +116,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("sought", Reply::SoughtIs { at: Some(9) }.to_bytes()),
         ("exchange", exchange.to_bytes()),
         ("prepare exchange", prepare.to_bytes()),
+        ("settle", Request::TxSettle { txs: vec![TxId(5)] }.to_bytes()),
         ("head", seal(&Header { sequence: Sequence(8), ..Header::new(Kind::Request, 2) }, b"body", 3, Some(&[9; 32]))),
     ]
 }
@@ -163,6 +164,7 @@ const GOLDEN: &[(&str, &str)] = &[
         "prepare exchange",
         "34000500000000000000060007000900000000000000010062090000000000000004e8030000640000000100000004000000",
     ),
+    ("settle", "3500010000000500000000000000"),
     (
         "head",
         "415a4b0202000000020000000000000000000000000000000800000000000000000000000000000000000000000000\

@@ -344,6 +344,7 @@ impl Server {
                     None => Ok(()),
                 }
             }
+            Wait::Unsettled(key) => self.settle_name(&key).await,
             Wait::Owner(ino) => {
                 let reply = self.ask_shard(ino.home(), Request::GetAttr { ino, exact: false }).await?;
                 if let Reply::Attributes { attr } = reply {
@@ -517,6 +518,7 @@ impl Server {
             Request::Commit { tx, to_parent, to_name } => self.commit(*tx, *to_parent, to_name, &work.stamp),
             Request::Abort { tx, to_parent, to_name } => self.abort(*tx, *to_parent, to_name),
             Request::TxOutcome { tx } => Ok(Reply::TxIs { committed: self.transactions.outcome(*tx) }.into()),
+            Request::TxSettle { txs } => Ok(self.tx_settle(txs).into()),
             Request::LinkBegin { .. } => self.link_begin(work),
             Request::LinkEnd { .. } => self.link_end(work),
             Request::LinkDrop { .. } => self.link_drop(work),

@@ -31,6 +31,7 @@ mod removal;
 mod rename;
 pub mod sabotage;
 mod sessions;
+mod settle;
 mod shards;
 mod slate;
 mod space;

@@ -9,6 +9,7 @@ use crate::lasting::{Image, Lasting, Remains};
 use crate::namespace::Namespace;
 use crate::rename::Transactions;
 use crate::sessions::Sessions;
+use crate::settle::Unsettled;
 use crate::shards::ShardSet;
 use crate::slate::Slate;
 use crate::state::{Config, Server};
@@ -114,6 +115,7 @@ fn new_server(io: Io, config: Config, store: Arc<Store>, lasting: Option<Lasting
         slate,
         sessions: Sessions::new(),
         transactions: Transactions::new(),
+        unsettled: Unsettled::default(),
         keeper: Keeper::new(config.servers, epoch),
         peers: Caller::new(io.clone(), caller),
         counters: Counters::new(),

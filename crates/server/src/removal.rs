@@ -52,6 +52,7 @@ impl Server {
         let (cell, key) = self.entry_place(work, parent, &name)?;
         let mut names = cell.names.lock();
         self.unlocked(cell, &names, &key)?;
+        self.settled(&key)?;
         let stub = self.directories.enter(parent, &work.identity, Want::CHANGE_NAMES, self.whole_since())?;
         let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;
         if entry.kind == FileKind::Directory {
@@ -118,6 +119,7 @@ impl Server {
         let (cell, key) = self.entry_place(work, parent, &name)?;
         let mut names = cell.names.lock();
         self.unlocked(cell, &names, &key)?;
+        self.settled(&key)?;
         let stub = self.directories.enter(parent, &work.identity, Want::CHANGE_NAMES, self.whole_since())?;
         let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;
         if entry.kind != FileKind::Directory {

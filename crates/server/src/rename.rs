@@ -35,10 +35,13 @@ const DEPTH_MAX: usize = 65_536;
 /// does not lock a name for one that is over. Older ones are caught by asking for the decision.
 const FINISHED_KEPT: usize = 65_536;
 
+/// A decided rename.
+type Decided = (Arc<Move>, Moved);
+
 /// Transactions that concern this server.
 pub(crate) struct Transactions {
-    /// Those it coordinates and that are not yet over, and whether they are decided.
-    active: Mutex<BTreeMap<TxId, bool>>,
+    /// Those it coordinates and that are not yet over; what is to be done, if they are decided.
+    active: Mutex<BTreeMap<TxId, Option<Decided>>>,
     /// Those that are over at the side of the new name, and whether they were committed.
     finished: Mutex<Finished>,
 }
@@ -58,18 +61,23 @@ impl Transactions {
     /// up, since a committed one is kept until the other side has acknowledged.
     pub(crate) fn outcome(&self, tx: TxId) -> Option<bool> {
         match self.active.lock().get(&tx) {
-            Some(false) => None,
-            Some(true) => Some(true),
+            Some(None) => None,
+            Some(Some(_)) => Some(true),
             None => Some(false),
         }
     }
 
-    pub(crate) fn begin(&self, tx: TxId) {
-        self.active.lock().insert(tx, false);
+    /// One that is decided and not yet over.
+    pub(crate) fn decided(&self, tx: TxId) -> Option<Decided> {
+        self.active.lock().get(&tx).cloned().flatten()
     }
 
-    fn decide(&self, tx: TxId) {
-        self.active.lock().insert(tx, true);
+    pub(crate) fn begin(&self, tx: TxId) {
+        self.active.lock().insert(tx, None);
+    }
+
+    fn decide(&self, plan: &Arc<Move>, moved: Moved) {
+        self.active.lock().insert(plan.tx, Some((plan.clone(), moved)));
     }
 
     pub(crate) fn end(&self, tx: TxId) {
@@ -234,6 +242,7 @@ impl Server {
 
     /// One try: what is moved, whether it may be, then the transaction.
     async fn rename_looking(self: &Arc<Self>, plan: &Move, token: &mut Token) -> Result<Reply, Failure> {
+        self.settle_name(&plan.from).await?;
         let entry = {
             let cell =
                 self.shards.get(plan.old_shard(self.config.shards)).ok_or_else(|| Failure::from(Code::Internal))?;
@@ -318,6 +327,9 @@ impl Server {
         if now.is_none_or(|now| now.ino != entry.ino) {
             return Err(Failure::new(Code::Busy, "the old name has changed: look again"));
         }
+        if self.settled(&plan.from).is_err() {
+            return Err(Failure::new(Code::Busy, "the old name was made by a rename: settle that first"));
+        }
         self.lock_entry(&mut names, &plan.from, plan.tx, Role::Source, entry, &plan.stamp)
     }
 
@@ -364,7 +376,7 @@ impl Server {
 
     /// Decides, and brings it to its end: the new name first, then the old one.
     pub(crate) async fn decide(self: &Arc<Self>, plan: &Arc<Move>, moved: Moved) -> Result<Reply, Failure> {
-        self.transactions.decide(plan.tx);
+        self.transactions.decide(plan, moved);
         if plan.changes_parent() {
             self.tell_parent_of(&moved.entry, plan.to_parent).await;
             if let Some(back) = &moved.back {
@@ -376,6 +388,8 @@ impl Server {
                 self.settle_source(plan, &moved);
                 Ok(Reply::Done)
             }
+            // The new name's server has said so in another way, before it was asked to rename or remove it.
+            Err(_) if self.transactions.decided(plan.tx).is_none() => Ok(Reply::Done),
             Err(failure) => {
                 let (server, plan) = (self.clone(), plan.clone());
                 self.io.spawn(async move { server.complete_later(&plan, &moved).await });
@@ -413,6 +427,9 @@ impl Server {
         let before = incarnation();
         while !self.is_stopping() {
             self.io.sleep(DECISION_PATIENCE).await;
+            if self.transactions.decided(plan.tx).is_none() {
+                return;
+            }
             if incarnation() != before {
                 return self.keep_source(plan, moved).await;
             }
@@ -427,17 +444,20 @@ impl Server {
 
     /// The end of a rename whose new name is lost: the old one stays.
     async fn keep_source(self: &Arc<Self>, plan: &Move, moved: &Moved) {
+        self.transactions.end(plan.tx);
         if plan.changes_parent() {
             self.tell_parent_of(&moved.entry, plan.from.parent).await;
         }
-        self.transactions.end(plan.tx);
         self.unlock_source(plan);
     }
 
     /// The end of a rename: the old name goes, or gets what had the new one, and its lock goes.
-    fn settle_source(&self, plan: &Move, moved: &Moved) {
+    pub(crate) fn settle_source(&self, plan: &Move, moved: &Moved) {
         let Some(cell) = self.shards.get(plan.old_shard(self.config.shards)) else { return };
         let mut names = cell.names.lock();
+        if names.shard.lock_of(&plan.from).is_none_or(|lock| lock.tx != plan.tx) {
+            return;
+        }
         let stamp = self.own_stamp(&plan.stamp);
         let (key, parent, under) = (plan.from.clone(), plan.from.parent, plan.tx);
         let was_dir = moved.entry.kind == FileKind::Directory;
@@ -487,6 +507,7 @@ impl Server {
         if self.transactions.is_finished(tx) {
             return Err(Failure::new(Code::Replayed, "the rename is over").into());
         }
+        self.settled(&key)?;
         let existing = names.shard.entry(&key);
         let victim = existing.map(|entry| Victim { ino: entry.ino, kind: entry.kind });
         match names.shard.lock_of(&key) {
@@ -540,6 +561,7 @@ impl Server {
         let applied = names.shard.apply(&op, &stamp);
         applied.reply?;
         self.transactions.finish(tx, true);
+        self.note_unsettled(&key, tx, lock.coordinator);
         let is_dir = lock.kind == FileKind::Directory;
         match victim {
             None => self.directories.added(to_parent, cell.id, is_dir, stamp.time),

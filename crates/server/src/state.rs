@@ -8,6 +8,7 @@ use crate::namespace::Namespace;
 use crate::rename::Transactions;
 use crate::sabotage::Switches;
 use crate::sessions::Sessions;
+use crate::settle::Unsettled;
 use crate::shards::ShardSet;
 use crate::slate::Slate;
 use crate::status::Counters;
@@ -83,6 +84,7 @@ pub struct Server {
     pub(crate) slate: Slate,
     pub(crate) sessions: Sessions,
     pub(crate) transactions: Transactions,
+    pub(crate) unsettled: Unsettled,
     pub(crate) keeper: Keeper,
     pub(crate) peers: Arc<Caller>,
     pub(crate) counters: Counters,

@@ -14,6 +14,8 @@ pub(crate) enum Wait {
     Closing(Ino),
     /// A rename or removal has the entry locked.
     Entry(ShardId, EntryKey),
+    /// The rename that has made the entry may not be over.
+    Unsettled(EntryKey),
     /// The owner of an inode that lives elsewhere must be known (sticky directories).
     Owner(Ino),
     /// This server may have missed a truncation.

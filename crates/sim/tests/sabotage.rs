@@ -51,12 +51,12 @@ fn zeros_from_a_server_that_lost_its_data_are_noticed() {
 
 #[test]
 fn data_that_outlive_a_truncation_are_noticed() {
-    is_noticed(Sabotage::SkipCut, &[12, 36, 53, 54]);
+    is_noticed(Sabotage::SkipCut, &[123, 265, 271, 364, 374, 397]);
 }
 
 #[test]
 fn half_a_rename_is_noticed() {
-    is_noticed(Sabotage::SkipEntryLock, &[29, 37, 41]);
+    is_noticed(Sabotage::SkipEntryLock, &[175, 368, 377, 491, 658]);
 }
 
 #[test]

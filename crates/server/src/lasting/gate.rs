@@ -32,6 +32,7 @@ fn rests_on_what_was_done(request: &Request) -> bool {
         request,
         Request::Prepare { .. }
             | Request::PrepareExchange { .. }
+            | Request::TxSettle { .. }
             | Request::Commit { .. }
             | Request::LinkDrop { .. }
             | Request::LinkEnd { .. }

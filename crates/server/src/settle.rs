@@ -1,0 +1,128 @@
+//! New names whose renames are not known to be over at their coordinators.
+//!
+//! A coordinator that has not heard that the new name is there keeps the old one locked, and gives it
+//! back if the new name's server restarts empty: what was moved must have a name. So nothing may have
+//! happened to the new name by then. Whoever would rename, replace or remove it first has the
+//! coordinator end the rename; for the others that is done in the background.
+
+use crate::state::Server;
+use crate::wait::{Attempt, Stop, Wait};
+use aze_meta::EntryKey;
+use aze_proto::{Failure, Reply, Request, ServerIndex, ShardId, TxId};
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a coordinator has before it is told in the background what it most often knows.
+const TELL_PAUSE: Duration = Duration::from_millis(500);
+
+/// Transactions in one message to a coordinator.
+const TOLD_AT_ONCE: usize = 4096;
+
+/// New names here of which that is not known.
+#[derive(Default)]
+pub(crate) struct Unsettled(Mutex<Names>);
+
+#[derive(Default)]
+struct Names {
+    /// With the transaction that has made each, and its coordinator.
+    made: BTreeMap<EntryKey, (TxId, ServerIndex)>,
+    /// Whether coordinators are being told in the background.
+    is_told: bool,
+}
+
+impl Unsettled {
+    fn of(&self, key: &EntryKey) -> Option<(TxId, ServerIndex)> {
+        self.0.lock().made.get(key).copied()
+    }
+
+    /// Gives whether somebody has to begin telling.
+    fn add(&self, key: EntryKey, tx: TxId, coordinator: ServerIndex) -> bool {
+        let mut names = self.0.lock();
+        names.made.insert(key, (tx, coordinator));
+        !std::mem::replace(&mut names.is_told, true)
+    }
+
+    /// Some of them for each coordinator; with none left the telling is over.
+    fn to_tell(&self) -> BTreeMap<ServerIndex, BTreeSet<TxId>> {
+        let mut names = self.0.lock();
+        let mut all: BTreeMap<ServerIndex, BTreeSet<TxId>> = BTreeMap::new();
+        for (tx, coordinator) in names.made.values() {
+            let txs = all.entry(*coordinator).or_default();
+            if txs.len() < TOLD_AT_ONCE {
+                txs.insert(*tx);
+            }
+        }
+        names.is_told = !all.is_empty();
+        all
+    }
+
+    fn forget(&self, key: &EntryKey, tx: TxId) {
+        let mut names = self.0.lock();
+        if names.made.get(key).is_some_and(|(known, _)| *known == tx) {
+            names.made.remove(key);
+        }
+    }
+
+    fn told(&self, txs: &BTreeSet<TxId>) {
+        self.0.lock().made.retain(|_, (tx, _)| !txs.contains(tx));
+    }
+}
+
+impl Server {
+    /// A new name is there. To be called under the lock of its shard.
+    pub(crate) fn note_unsettled(self: &Arc<Self>, key: &EntryKey, tx: TxId, coordinator: ServerIndex) {
+        // One that is decided here and lost goes together with its old name.
+        if coordinator == self.slot() || !self.unsettled.add(key.clone(), tx, coordinator) {
+            return;
+        }
+        let server = self.clone();
+        self.io.spawn(async move {
+            while !server.is_stopping() {
+                server.io.sleep(TELL_PAUSE).await;
+                let all = server.unsettled.to_tell();
+                if all.is_empty() {
+                    return;
+                }
+                join_all(all.into_iter().map(|(coordinator, txs)| server.tell_settled(coordinator, txs))).await;
+            }
+        });
+    }
+
+    async fn tell_settled(self: &Arc<Self>, coordinator: ServerIndex, txs: BTreeSet<TxId>) {
+        let request = Request::TxSettle { txs: txs.iter().copied().collect() };
+        // Who does not answer is told again.
+        if self.ask(coordinator, ShardId(0), request).await.is_ok() {
+            self.unsettled.told(&txs);
+        }
+    }
+
+    /// Stops at a new name whose rename may not be over.
+    pub(crate) fn settled(&self, key: &EntryKey) -> Attempt<()> {
+        match self.unsettled.of(key) {
+            Some(_) => Err(Stop::Wait(Wait::Unsettled(key.clone()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Has the rename ended that has made a name.
+    pub(crate) async fn settle_name(self: &Arc<Self>, key: &EntryKey) -> Result<(), Failure> {
+        let Some((tx, coordinator)) = self.unsettled.of(key) else { return Ok(()) };
+        let asked = self.ask(coordinator, ShardId(0), Request::TxSettle { txs: vec![tx] }).await;
+        asked.map_err(|failure| failure.during("whether the rename that has made this name is over"))?;
+        self.unsettled.forget(key, tx);
+        Ok(())
+    }
+
+    /// At a coordinator: these were committed. Those that it does not know are over.
+    pub(crate) fn tx_settle(&self, txs: &[TxId]) -> Reply {
+        for tx in txs {
+            if let Some((plan, moved)) = self.transactions.decided(*tx) {
+                self.settle_source(&plan, &moved);
+            }
+        }
+        Reply::Done
+    }
+}
