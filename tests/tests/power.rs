@@ -1,0 +1,172 @@
+//! A file system that is shut down under the servers, as a power cut does it: what was synced is there when
+//! it is mounted again. It takes root, a loop device, and an ext4 that can be told to shut down; where that
+//! cannot be had, the test is counted as left out, with the reason.
+//!
+//! `AZE_TEST_SEED` chooses what is drawn; the moment is that of the machine.
+
+use aze_tests::watchdog::processes_of;
+use aze_tests::{Draw, Place, leave_out, long, run, wait_until};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Length of the file system, in bytes; it takes what is written.
+const IMAGE_BYTES: u64 = 3 << 30;
+
+/// How often it is shut down.
+const ROUNDS: u64 = 3;
+const ROUNDS_LONG: u64 = 300;
+
+/// Threads that write.
+const WRITERS: u64 = 2;
+
+/// Ends the file system at once: nothing that is not on the disk gets there any more (`EXT4_IOC_SHUTDOWN`).
+fn shut_down(dir: &Path) {
+    const EXT4_IOC_SHUTDOWN: libc::c_ulong = 0x8004_587d;
+    let without_flush: u32 = 2;
+    let dir = File::open(dir).expect("the file system");
+    // SAFETY: the request reads the number, which outlives the call, through a descriptor that is open.
+    let result = unsafe { libc::ioctl(dir.as_raw_fd(), EXT4_IOC_SHUTDOWN as _, &raw const without_flush) };
+    assert_eq!(result, 0, "shut the file system down: {}", std::io::Error::last_os_error());
+}
+
+/// Waits until the test has ended, however that was, and leaves no file system behind. The loop device goes
+/// with the last that uses it. If the test was killed its directory is there, and it may just be mounting.
+const AFTERWARDS: &str = r#"
+read -r _
+for second in 1 2 3 4 5 6 7 8 9 10; do
+    [ -d "$0" ] || exit 0
+    umount -l "$0" && exit 0
+    sleep 1
+done
+"#;
+
+/// A file system in a file.
+struct Disk {
+    image: PathBuf,
+    dir: PathBuf,
+    /// Closed when this process ends.
+    _ends: Option<ChildStdin>,
+}
+
+impl Disk {
+    /// # Errors
+    /// Why it cannot be had on this machine.
+    fn make(place: &Place) -> Result<Disk, String> {
+        let mut disk = Disk { image: place.path("image"), dir: place.path("disk"), _ends: None };
+        fs::create_dir(&disk.dir).expect("a directory");
+        File::create(&disk.image).and_then(|file| file.set_len(IMAGE_BYTES)).expect("a file");
+        run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&disk.image));
+        let mut after = Command::new("setsid");
+        after.args(["-f", "sh", "-c", AFTERWARDS]).arg(&disk.dir);
+        after.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut after = after.spawn().expect("setsid runs");
+        disk._ends = after.stdin.take();
+        assert!(after.wait().expect("setsid ends").success(), "nobody cleans up");
+        disk.mount().map(|()| disk)
+    }
+
+    fn mount(&self) -> Result<(), String> {
+        let mut command = Command::new("mount");
+        let mounted = command.args(["-o", "loop"]).arg(&self.image).arg(&self.dir).output().expect("mount runs");
+        if mounted.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&mounted.stderr).trim().into()) }
+    }
+
+    fn unmount(&self) {
+        run(Command::new("umount").arg(&self.dir));
+        let devices = run(Command::new("losetup").arg("-j").arg(&self.image));
+        assert_eq!(devices.out, "", "a loop device is left behind");
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // It is not mounted any more, unless something went wrong.
+        let _ = Command::new("umount").arg("-l").arg(&self.dir).stderr(Stdio::null()).status();
+    }
+}
+
+fn up(place: &Place) {
+    let storage = place.path("disk/storage").display().to_string();
+    let words = ["up", "--name", "v", "--servers", "2", "--size", "160M", "--storage-size", "400M"];
+    place.aze(&[&words[..], &["--storage", &storage]].concat()).ok();
+}
+
+/// Writes and syncs until that fails; gives what must be there.
+fn work(root: &Path, who: &str, mut draw: Draw, synced: &AtomicUsize) -> Vec<(String, Vec<u8>)> {
+    let mut there = Vec::new();
+    for number in 0.. {
+        let bytes: Vec<u8> = (0..draw.below(150_000)).map(|at| (at * 7 + number) as u8 | 1).collect();
+        let (first, second) = (format!("{who}-{number}"), format!("{who}-{number}-moved"));
+        let done = || -> std::io::Result<String> {
+            let mut file = File::create(root.join(&first))?;
+            file.write_all(&bytes)?;
+            if number % 3 == 0 {
+                fs::rename(root.join(&first), root.join(&second))?;
+            }
+            file.sync_all()?;
+            Ok(if number % 3 == 0 { second.clone() } else { first.clone() })
+        };
+        match done() {
+            Ok(name) => there.push((name, bytes)),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::EIO), "{who}: {error}");
+                break;
+            }
+        }
+        synced.fetch_add(1, Ordering::Relaxed);
+    }
+    there
+}
+
+#[test]
+fn what_was_synced_is_there_after_the_file_system_was_shut_down() {
+    let seed = std::env::var("AZE_TEST_SEED").ok().map_or(1, |text| text.parse().expect("a number"));
+    let (mut place, mut draw) = (Place::new(), Draw::new(seed, 0));
+    let disk = match Disk::make(&place) {
+        Ok(disk) => disk,
+        Err(why) => {
+            return leave_out("power", &format!("left out, since no file system in a file can be mounted here: {why}"));
+        }
+    };
+    let rounds = if long() { ROUNDS_LONG } else { ROUNDS };
+    let mut there: Vec<(String, Vec<u8>)> = Vec::new();
+    for round in 0..rounds {
+        up(&place);
+        let mount = place.mount();
+        place.allow(Duration::from_secs(120 * rounds));
+        for (name, bytes) in &there {
+            let read = fs::read(mount.join(name));
+            let read = read.unwrap_or_else(|error| panic!("AZE_TEST_SEED={seed}, round {round}: {name}: {error}"));
+            assert!(read == *bytes, "AZE_TEST_SEED={seed}, round {round}: {name} has other bytes");
+        }
+        let synced = AtomicUsize::new(0);
+        let done = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|writer| {
+                    let (draw, mount, synced) = (Draw::new(seed, 1 + writer + round * WRITERS), &mount, &synced);
+                    scope.spawn(move || work(mount, &format!("r{round}w{writer}"), draw, synced))
+                })
+                .collect();
+            wait_until("some files were synced", || synced.load(Ordering::Relaxed) > 20);
+            std::thread::park_timeout(Duration::from_micros(draw.below(100_000)));
+            shut_down(&disk.dir);
+            writers.into_iter().flat_map(|writer| writer.join().expect("a writer ends")).collect::<Vec<_>>()
+        });
+        there.extend(done);
+        let status = place.aze(&["ls", "aze:/"]);
+        assert!(status.code != 0 && status.err.contains("its storage failed"), "{}{}", status.out, status.err);
+        place.aze(&["umount", &mount.display().to_string()]).ok();
+        // It may say what could not be made durable.
+        place.aze(&["down", "--force", "--name", "v"]);
+        wait_until("the servers are gone", || processes_of(&place.dir, "serve").is_empty());
+        disk.unmount();
+        disk.mount().expect("the file system is mounted again");
+    }
+    disk.unmount();
+    println!("{} files were synced", there.len());
+}
