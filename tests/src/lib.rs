@@ -111,10 +111,17 @@ impl Place {
 
     /// Mounts the volume and gives the directory. From now on the test has [`watchdog::TIME_MAX`].
     pub fn mount(&mut self) -> PathBuf {
+        self.mount_with(&[])
+    }
+
+    /// The same with further arguments for `aze mount`.
+    pub fn mount_with(&mut self, args: &[&str]) -> PathBuf {
         self.watch();
         let dir = self.dir.join(format!("mnt{}", self.mounts.len()));
         fs::create_dir_all(&dir).expect("a directory for the mount");
-        self.aze(&[OsStr::new("mount"), dir.as_os_str()]).ok();
+        let all: Vec<&OsStr> =
+            ["mount"].iter().chain(args).map(OsStr::new).chain([OsStr::new("--"), dir.as_os_str()]).collect();
+        self.aze(&all).ok();
         self.mounts.push(dir.clone());
         dir
     }

@@ -1,5 +1,6 @@
 //! A mount and its process: how it ends, and that no program ever waits for it in vain.
 
+use aze_tests::python::python;
 use aze_tests::{PATIENCE, Place, run, wait_until};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -100,4 +101,47 @@ fn a_mount_in_the_foreground_ends_with_a_signal_or_an_unmount() {
     wait_until("it is unmounted", || !is_mounted(&dir));
     drop(open);
     assert_eq!(front.ended(), 0, "after the last file was closed");
+}
+
+/// Between two mounts of which one keeps nothing: what it shows of a change that has returned.
+#[test]
+fn a_mount_without_cache_time_shows_at_once_what_another_mount_changes() {
+    let mut place = Place::new();
+    place.up(&["--servers", "2"]);
+    let one = place.mount();
+    let two = place.mount_with(&["--cache-time", "0"]);
+    let program = r#"
+one, two = sys.argv[1:]
+os.mkdir(f'{one}/d')
+make(f'{one}/kept', b'0')
+kept = os.open(f'{two}/kept', os.O_RDONLY)
+for number in range(50):
+    text = b'x' * (number + 1)
+    make(f'{one}/d/f', text)
+    assert os.stat(f'{two}/d/f').st_size == number + 1, number
+    os.chmod(f'{one}/d/f', 0o600 + number)
+    assert os.stat(f'{two}/d/f').st_mode & 0o777 == 0o600 + number, number
+    assert os.listdir(f'{two}/d') == ['f'], number
+    assert os.stat(f'{two}/d').st_size == 1, number
+    assert data(f'{two}/d/f') == text, number
+    os.rename(f'{one}/d/f', f'{one}/d/g')
+    assert name(os.stat, f'{two}/d/f') == 'ENOENT', number
+    assert os.stat(f'{two}/d/g').st_size == number + 1, number
+    os.rename(f'{one}/d', f'{one}/e')
+    assert name(os.stat, f'{two}/d/g') == 'ENOENT', number
+    os.unlink(f'{one}/e/g')
+    assert name(os.stat, f'{two}/e/g') == 'ENOENT', number
+    os.rename(f'{one}/e', f'{one}/d')
+    with open(f'{one}/kept', 'r+b') as file:
+        file.write(text)
+    assert os.pread(kept, 100, 0) == text, number
+    assert os.fstat(kept).st_size == number + 1, number
+"#;
+    python(program, &[&one, &two]);
+    for bad in ["-1", "61", "soon", "nan"] {
+        let dir = place.path("mnt0");
+        let ran = place.aze(&["mount", &format!("--cache-time={bad}"), dir.to_str().expect("a path")]);
+        assert!(ran.err.contains("not a number of seconds from 0 to 60"), "{bad}: {}", ran.err);
+        assert_ne!(ran.code, 0);
+    }
 }

@@ -10,7 +10,7 @@ use crate::process::Process;
 use crate::session::Session;
 use crate::sys;
 use crate::volume::{self, MountRecord, Volume};
-use aze_fuse::{MountOptions, Mounted, THREADS_MAX, signals};
+use aze_fuse::{CACHE_TIME_DEFAULT, CACHE_TIME_MAX, MountOptions, Mounted, THREADS_MAX, signals};
 use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -28,13 +28,14 @@ const READY: &[u8] = b"ready\n";
 
 /// See a volume as a directory.
 ///
-/// Any program can use it; what it writes is there for all nodes at once, and what others change
-/// shows within a second.
+/// Any program can use it; what it writes is there for all nodes at once. What others change shows at
+/// once in files, and within a second in directories.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   aze mount ~/vol
-  aze mount --name v1 --read-only /mnt/v1")]
+  aze mount --name v1 --read-only /mnt/v1
+  aze mount --cache-time 0 ~/vol      what others change shows at once")]
 pub struct Args {
     /// Where: an existing directory.
     dir: PathBuf,
@@ -53,6 +54,10 @@ pub struct Args {
     /// Requests served at the same time at most; 64 if not given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX as i64))]
     threads: Option<u16>,
+    /// How long the kernel may answer from what it knows of names and attributes: 0 to 60, also
+    /// 0.25; 0 asks every time. What others change in directories shows that much later; 1 if not given.
+    #[arg(long, value_name = "SECONDS", value_parser = cache_time)]
+    cache_time: Option<Duration>,
     /// Say on standard output when it stands, then go to the background.
     #[arg(long, hide = true)]
     ready: bool,
@@ -73,6 +78,14 @@ pub struct UmountArgs {
     lazy: bool,
 }
 
+/// Seconds of `--cache-time`.
+fn cache_time(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds
+        .filter(|time| *time <= CACHE_TIME_MAX)
+        .ok_or_else(|| format!("not a number of seconds from 0 to {}", CACHE_TIME_MAX.as_secs()))
+}
+
 /// Runs `aze mount`.
 pub fn run(args: &Args) -> Outcome<Exit> {
     if args.foreground || args.ready {
@@ -89,6 +102,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
             .filter_map(|(flag, set)| set.then_some(flag)),
     );
     command.args(args.threads.map(|threads| format!("--threads={threads}")));
+    command.args(args.cache_time.map(|time| format!("--cache-time={}", time.as_secs_f64())));
     command.arg("--").arg(&args.dir).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child =
         command.spawn().map_err(|error| Trouble::local("start the process that serves the mount", &error))?;
@@ -173,6 +187,7 @@ fn serve(args: &Args) -> Outcome<Exit> {
         read_only: args.read_only,
         allow_other: args.allow_other || sys::uid() == 0,
         threads: args.threads.map_or(THREADS_MAX, usize::from),
+        cache_time: args.cache_time.unwrap_or(CACHE_TIME_DEFAULT),
     };
     let mounted = aze_fuse::mount(session.client.clone(), session.runtime.clone(), &args.dir, &options)
         .map_err(|error| Trouble::local(format!("mount at {}", args.dir.display()), &error))?;

@@ -4,7 +4,8 @@ use crate::client::{Client, Core};
 use crate::dir_attrs::Aged;
 use crate::file::File;
 use crate::inodes::Inode;
-use crate::route::Place;
+use crate::leases::Lease;
+use crate::route::{Knowing, Place};
 use aze_proto::{Attr, Change, Failure, FileKind, Identity, Ino, Request};
 use std::time::Duration;
 
@@ -18,14 +19,33 @@ impl Core {
         self.fetch_attr(who, ino, true).await
     }
 
-    /// Asks the home, whatever this client has not reported; `exact` gathers a directory's counts.
-    pub(crate) async fn fetch_attr(&self, who: &Identity, ino: Ino, exact: bool) -> Result<Attr, Failure> {
+    /// As [`Self::getattr`], with a lease if there is one.
+    async fn getattr_leased(&self, who: &Identity, ino: Ino) -> Result<(Attr, Option<Lease>), Failure> {
+        if self.inodes.is_dirty(ino) {
+            return Ok((self.getattr(who, ino).await?, None));
+        }
+        self.fetch_leased(who, ino, true).await
+    }
+
+    /// As [`Self::fetch_attr`], with a lease if there is one.
+    pub(crate) async fn fetch_leased(
+        &self,
+        who: &Identity,
+        ino: Ino,
+        exact: bool,
+    ) -> Result<(Attr, Option<Lease>), Failure> {
+        let claimed = self.claiming();
         if let Some(attr) = self.look_at(ino) {
-            return Ok(attr);
+            return Ok((attr, claimed));
         }
         let request = Request::GetAttr { ino, exact };
-        let reply = self.ask(who, Place::Home(ino), &request).await?;
-        self.attributes(&request, reply)
+        let (reply, lease) = self.ask_leased(who, Place::Home(ino), Knowing::Latest, &request).await?;
+        Ok((self.attributes(&request, reply)?, lease))
+    }
+
+    /// Asks the home, whatever this client has not reported; `exact` gathers a directory's counts.
+    pub(crate) async fn fetch_attr(&self, who: &Identity, ino: Ino, exact: bool) -> Result<Attr, Failure> {
+        Ok(self.fetch_leased(who, ino, exact).await?.0)
     }
 
     async fn getattr_within(&self, who: &Identity, ino: Ino, age_max: Duration) -> Result<Aged, Failure> {
@@ -34,7 +54,12 @@ impl Core {
             return Ok(young);
         }
         let fetching = Fetching::begin(self, ino, asked_ns);
-        fetching.end(self.getattr(who, ino).await).map(Aged::from)
+        let (answer, lease) = match self.getattr_leased(who, ino).await {
+            Ok((attr, lease)) => (Ok(attr), lease),
+            Err(failure) => (Err(failure), None),
+        };
+        let attr = fetching.end(answer)?;
+        Ok(Aged { attr, age: Duration::ZERO, lease })
     }
 
     /// Reports what is unreported.

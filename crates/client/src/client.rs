@@ -5,6 +5,7 @@ use crate::dir_attrs::DirAttrs;
 use crate::dirs::DirCache;
 use crate::flight::Flight;
 use crate::inodes::Inodes;
+use crate::leases::Leases;
 use crate::locks::LockOwners;
 use crate::opened::Contents;
 use crate::route::Routes;
@@ -67,6 +68,7 @@ pub(crate) struct Core {
     pub(crate) dir_attrs: DirAttrs,
     pub(crate) inodes: Inodes,
     pub(crate) closes: Closes,
+    pub(crate) leases: Leases,
     pub(crate) lock_owners: LockOwners,
     pub(crate) flight: Flight,
     pub(crate) entered: Entered,
@@ -84,7 +86,7 @@ impl Core {
         let names_since = AtomicU32::new(map.epoch.starts());
         let routes = RwLock::new(Arc::new(Routes::new(map)));
         let (dirs, inodes, closes) = (DirCache::default(), Inodes::default(), Closes::default());
-        let dir_attrs = DirAttrs::default();
+        let (dir_attrs, leases) = (DirAttrs::default(), Leases::default());
         let (flight, contents) = (Flight::default(), Arc::<Contents>::default());
         let (lock_owners, entered) = (LockOwners::default(), Entered::default());
         let next_handle = AtomicU64::new(1);
@@ -97,6 +99,7 @@ impl Core {
             dir_attrs,
             inodes,
             closes,
+            leases,
             lock_owners,
             flight,
             entered,

@@ -6,6 +6,7 @@
 //! done itself at once, and what others have done when the answer is asked for anew. What is less frequent
 //! makes the answer forgotten.
 
+use crate::leases::Lease;
 use aze_proto::{Attr, Ino, Time};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -21,11 +22,13 @@ pub struct Aged {
     pub attr: Attr,
     /// How long ago they were exact, this client's own changes aside.
     pub age: Duration,
+    /// Until when they may be believed, and the name that led to them; directories go without.
+    pub lease: Option<Lease>,
 }
 
 impl From<Attr> for Aged {
     fn from(attr: Attr) -> Aged {
-        Aged { attr, age: Duration::ZERO }
+        Aged { attr, age: Duration::ZERO, lease: None }
     }
 }
 
@@ -62,7 +65,7 @@ impl DirAttrs {
         let table = self.table.lock();
         let known = table.known.get(&dir)?;
         let age = Duration::from_nanos(now_ns.saturating_sub(known.asked_ns));
-        (age < age_max).then(|| Aged { attr: known.attr.clone(), age })
+        (age < age_max).then(|| Aged { attr: known.attr.clone(), age, lease: None })
     }
 
     /// The attributes are being asked for; [`Self::end`] must follow.

@@ -1,7 +1,8 @@
 //! Listings: the pages of all servers that hold entries of a directory, merged in cookie order.
 
 use crate::client::{Client, Core, unexpected};
-use crate::route::Place;
+use crate::leases::Lease;
+use crate::route::{Knowing, Place};
 use aze_proto::limits::LIST_ENTRIES_MAX;
 use aze_proto::message::Listed;
 use aze_proto::{Failure, Identity, Ino, Reply, Request, ServerIndex};
@@ -22,10 +23,15 @@ pub struct Listing {
     pub more: bool,
     /// A server's entries of this range are missing, and this is why.
     pub failure: Option<Failure>,
+    /// Until when all of it may be believed: names and attributes of what are no directories.
+    pub lease: Option<Lease>,
 }
 
 /// A server's page: its entries, and whether it has more.
 type Page = (Vec<Listed>, bool);
+
+/// The same with its lease.
+type Leased = Result<(Page, Option<Lease>), Failure>;
 
 impl Client {
     /// A page of a directory's entries after a cookie (0: from the first), of about `limit` entries
@@ -51,7 +57,11 @@ impl Client {
         let share = limit.div_ceil(holders.len().max(1)) + SHARE_EXTRA;
         let request = Request::List { dir, after, limit: share.min(limit) as u32, attrs };
         let pages = holders.into_iter().map(|server| core.list_one(who, server, &request));
-        merge(join_all(pages).await, limit)
+        let asked: Vec<_> = join_all(pages).await;
+        let leases = asked.iter().filter_map(|page| page.as_ref().ok()).map(|(_, lease)| *lease);
+        let lease = leases.reduce(Lease::both).flatten();
+        let pages = asked.into_iter().map(|page| page.map(|(page, _)| page)).collect();
+        Ok(Listing { lease, ..merge(pages, limit)? })
     }
 }
 
@@ -64,9 +74,10 @@ impl Core {
         }
     }
 
-    async fn list_one(&self, who: &Identity, server: ServerIndex, request: &Request) -> Result<Page, Failure> {
-        match self.ask_server(who, server, request).await? {
-            Reply::Listing { entries, more } if !(more && entries.is_empty()) => Ok((entries, more)),
+    async fn list_one(&self, who: &Identity, server: ServerIndex, request: &Request) -> Leased {
+        let (reply, lease) = self.ask_leased(who, Place::Server(server), Knowing::Latest, request).await?;
+        match reply {
+            Reply::Listing { entries, more } if !(more && entries.is_empty()) => Ok(((entries, more), lease)),
             other => Err(unexpected(request, &other)),
         }
     }

@@ -4,6 +4,7 @@
 use crate::client::{Client, Core, unexpected};
 use crate::dir_attrs::Aged;
 use crate::file::{Access, File};
+use crate::leases::Lease;
 use crate::route::{Knowing, Patience, Place};
 use crate::slate::Looked;
 use aze_proto::wire::Blob;
@@ -42,6 +43,8 @@ pub struct Created {
     pub created: bool,
     /// Open, if that was asked for and it is a regular file.
     pub file: Option<Arc<File>>,
+    /// Until when name and attributes may be believed.
+    pub lease: Option<Lease>,
 }
 
 /// What an entry says.
@@ -74,18 +77,31 @@ impl Core {
         name: &Name,
         knowing: Knowing,
     ) -> Result<Entry, Failure> {
+        Ok(self.entry_leased(who, parent, name, knowing).await?.0)
+    }
+
+    /// The same, with the lease of what it says if there is one.
+    async fn entry_leased(
+        &self,
+        who: &Identity,
+        parent: Ino,
+        name: &Name,
+        knowing: Knowing,
+    ) -> Result<(Entry, Option<Lease>), Failure> {
+        let claimed = self.claiming();
         let directory = match self.look(who, parent, name, knowing) {
-            Looked::Found(entry) => return Ok(entry),
+            Looked::Found(entry) => return Ok((entry, claimed)),
             Looked::Missing => return Err(Code::NotFound.into()),
             Looked::Ask(directory) => directory,
         };
         let request = Request::Lookup { parent, name: name.clone() };
-        let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
+        let reply = self.ask_leased(who, Place::Entry(parent, name), knowing, &request).await;
         // Who is told that there is no such name was let in, too.
         if let (Some(directory), Ok(_) | Err(Failure { code: Code::NotFound, .. })) = (directory, &reply) {
             self.entered.let_in(who, parent, directory);
         }
-        self.entry(&request, reply?)
+        let (reply, lease) = reply?;
+        Ok((self.entry(&request, reply)?, lease))
     }
 
     /// Looks a name up, with the attributes of what it names.
@@ -100,6 +116,26 @@ impl Core {
         loop {
             let entry = self.lookup(who, parent, name, knowing).await?;
             match self.entry_attr(who, &entry).await {
+                Err(failure) if failure.code == Code::Stale => self.look_again(until, failure).await?,
+                answer => return answer,
+            }
+        }
+    }
+
+    /// The same, with the lease of name and attributes if there is one.
+    async fn lookup_leased(&self, who: &Identity, parent: Ino, name: &Name) -> Result<(Attr, Option<Lease>), Failure> {
+        let until = self.patience();
+        loop {
+            let (entry, lease) = self.entry_leased(who, parent, name, Knowing::Latest).await?;
+            let found = match entry.attr {
+                _ if self.inodes.is_dirty(entry.ino) => self.getattr(who, entry.ino).await.map(|attr| (attr, None)),
+                Some(attr) => Ok((attr, lease)),
+                None => {
+                    let fetched = self.fetch_leased(who, entry.ino, false).await;
+                    fetched.map(|(attr, of_attr)| (attr, Lease::both(lease, of_attr)))
+                }
+            };
+            match found {
                 Err(failure) if failure.code == Code::Stale => self.look_again(until, failure).await?,
                 answer => return answer,
             }
@@ -145,10 +181,13 @@ impl Core {
         };
         let until = self.patience();
         loop {
-            let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
+            let asked = self.ask_leased(who, Place::Entry(parent, name), knowing, &request).await;
+            let (reply, lease) = asked.map_or_else(|failure| (Err(failure), None), |(reply, lease)| (Ok(reply), lease));
             self.note_made(parent, &reply);
             let entry = self.entry(&request, reply?)?;
-            match self.made(who, &entry, access.zip(handle)).await {
+            // What else there was comes with what its home says.
+            let lease = lease.filter(|_| entry.created);
+            match self.made(who, &entry, access.zip(handle), lease).await {
                 Err(failure) if failure.code == Code::Stale && !entry.created => {
                     self.look_again(until, failure).await?
                 }
@@ -175,21 +214,22 @@ impl Core {
         who: &Identity,
         entry: &Entry,
         open: Option<(Access, u64)>,
+        lease: Option<Lease>,
     ) -> Result<Created, Failure> {
         let created = entry.created;
         match (open, &entry.attr) {
             (Some((access, handle)), Some(attr)) if created => {
                 let file = File::opened(self, who, attr, access, handle, None);
-                Ok(Created { attr: attr.clone(), created, file: Some(file) })
+                Ok(Created { attr: attr.clone(), created, file: Some(file), lease })
             }
             (Some((access, _)), _) if entry.kind == FileKind::File => {
                 let file = self.open(who, entry.ino, access.into()).await?;
-                Ok(Created { attr: file.attr(), created, file: Some(file) })
+                Ok(Created { attr: file.attr(), created, file: Some(file), lease })
             }
             (Some((access, _)), _) if entry.kind == FileKind::Directory && access.write => {
                 Err(Code::IsDirectory.into())
             }
-            _ => Ok(Created { attr: self.entry_attr(who, entry).await?, created, file: None }),
+            _ => Ok(Created { attr: self.entry_attr(who, entry).await?, created, file: None, lease }),
         }
     }
 
@@ -309,9 +349,9 @@ impl Client {
     ) -> Result<Aged, Failure> {
         let until = self.core.patience();
         loop {
-            let attr = self.lookup(who, parent, name).await?;
+            let (attr, lease) = self.core.lookup_leased(who, parent, name).await?;
             if attr.kind != FileKind::Directory {
-                return Ok(attr.into());
+                return Ok(Aged { attr, age: Duration::ZERO, lease });
             }
             match self.getattr_within(who, attr.ino, age_max).await {
                 Err(failure) if failure.code == Code::Stale => self.core.look_again(until, failure).await?,

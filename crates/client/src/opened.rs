@@ -13,9 +13,13 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
-/// How long contents may be shown: as long as a mount may answer from what it knows.
-const VALID_NS: u64 = 1_000_000_000;
+/// How long contents may be shown: as long as a mount may answer from what it knows, unless asked for otherwise.
+pub const CONTENTS_TIME: Duration = Duration::from_secs(1);
+
+/// The same in nanoseconds.
+const VALID_NS: u64 = CONTENTS_TIME.as_nanos() as u64;
 
 /// Contents kept for all open files of a client together; beyond, the oldest go.
 const KEPT_BYTES_MAX: usize = 16 << 20;

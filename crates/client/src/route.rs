@@ -137,6 +137,7 @@ impl Core {
             let routes = self.routes.read().clone();
             let (shard, server) = routes.locate(question.place)?;
             server.talked.store(true, Ordering::Relaxed);
+            self.listen_for(server.target.index, question.request);
             let namespace_epoch = match question.knowing {
                 Knowing::Since(epoch) => epoch,
                 Knowing::Latest => self.dirs.epoch(),

@@ -87,10 +87,17 @@ pub(crate) enum Looked {
 
 impl Core {
     fn slate(&self, place: Place<'_>) -> Option<(ServerIndex, Slate, Known)> {
-        let routes = self.routes.read();
-        let (_, server) = routes.locate(place).ok()?;
-        let slate = self.caller.slate(&server.target)?;
-        Some((server.target.index, slate, Known { map_epoch: routes.map.epoch, namespace_epoch: None }))
+        let (server, slate, map_epoch) = {
+            let routes = self.routes.read();
+            let (_, server) = routes.locate(place).ok()?;
+            (server.target.index, self.caller.slate(&server.target)?, routes.map.epoch)
+        };
+        let believes = self.leases.are_wanted();
+        if believes {
+            // What is believed is claimed, and whoever claims something is told of changes.
+            self.listen_to(server);
+        }
+        Some((server, slate, Known { map_epoch, namespace_epoch: None, believes }))
     }
 
     /// Takes over an answer that was read.

@@ -106,13 +106,13 @@ impl Device {
     /// Has the kernel forget the attributes of an inode, and nothing else. It neither waits for
     /// anything nor asks for anything, provided that somebody keeps the inode from being given up:
     /// a program that waits for an open of it, for one.
-    pub fn forget_attrs(&self, node: u64) {
+    pub fn forget_attrs(&self, node: u64) -> Sent {
         let mut message = [0; 24];
         message[..8].copy_from_slice(&node.to_ne_bytes());
         // A negative offset leaves the pages alone.
         message[8..16].copy_from_slice(&(-1i64).to_ne_bytes());
         // The kernel may not know the inode (any more): then there is nothing to forget.
-        self.send(&abi::out_header(0, notify::INVAL_INODE, message.len()), &message);
+        self.send(&abi::out_header(0, notify::INVAL_INODE, message.len()), &message)
     }
 }
 

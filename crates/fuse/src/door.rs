@@ -3,20 +3,20 @@
 //! Everything here runs on the thread that read the request: waking another one would cost more
 //! than most requests take.
 
-use crate::VALIDITY;
 use crate::abi::{Header, fopen};
 use crate::device::Device;
 use crate::handles::Handles;
 use crate::identity::{self, Callers};
 use crate::journal::Journal;
 use crate::locks::Locks;
-use crate::nameless::Nameless;
+use crate::nameless::{Nameless, Want};
+use crate::recalls::Recalls;
 use crate::removed::Removed;
 use crate::reply::Errno;
 use crate::stream::Stream;
 use crate::told::Told;
 use crate::translate;
-use aze_client::{Access, Aged, Client, File, NewFile, mode_under};
+use aze_client::{Access, Aged, CONTENTS_TIME, Client, File, Lease, NewFile, mode_under};
 use aze_io::Io;
 use aze_io::real::Runtime;
 use aze_proto::attr::{Attr, Change, FileKind};
@@ -33,6 +33,8 @@ const NOTHING: Duration = Duration::ZERO;
 pub struct Door {
     /// What knows how to ask the servers.
     pub client: Arc<Client>,
+    /// How long the kernel may answer from what it was told, at most.
+    pub cache_time: Duration,
     /// Who asks.
     pub callers: Callers,
     /// Open files.
@@ -41,6 +43,8 @@ pub struct Door {
     pub streams: Handles<Stream>,
     /// What the kernel was told of files.
     pub told: Told,
+    /// What the kernel has to forget.
+    pub recalls: Arc<Recalls>,
     /// Who has locks or waits for some.
     pub locks: Locks,
     /// Who opens what has no name any more.
@@ -57,15 +61,18 @@ pub struct Door {
 }
 
 impl Door {
-    /// A door to the client's volume; `device` belongs to the mount.
-    pub fn new(client: Arc<Client>, runtime: Arc<Runtime>, device: Arc<Device>) -> Door {
+    /// A door to the client's volume; `device` belongs to the mount, whose kernel may answer from what
+    /// it was told for `cache_time`.
+    pub fn new(client: Arc<Client>, runtime: Arc<Runtime>, device: Arc<Device>, cache_time: Duration) -> Door {
         let io = runtime.io();
         Door {
+            cache_time,
             callers: Callers::new(io.clone(), identity::own()),
             journal: Journal::new(io.clone()),
             files: Handles::default(),
             streams: Handles::default(),
             told: Told::default(),
+            recalls: Arc::new(Recalls::new(io.clone(), device.clone(), cache_time)),
             locks: Locks::default(),
             nameless: Nameless::default(),
             removed: Removed::default(),
@@ -92,6 +99,42 @@ impl Door {
         translate::errno(failure)
     }
 
+    /// Has the client believe what servers say for as long as they tell it of changes.
+    pub fn listen(&self) {
+        if self.cache_time.is_zero() {
+            return;
+        }
+        let recalls = Arc::downgrade(&self.recalls);
+        self.client.listen(Box::new(move |told| {
+            let recalls = recalls.upgrade();
+            Box::pin(async move {
+                if let Some(recalls) = recalls {
+                    recalls.let_go(told).await;
+                }
+            })
+        }));
+    }
+
+    /// How long the kernel may believe this, and the name that led to it.
+    pub fn validity(&self, aged: &Aged) -> Duration {
+        let Aged { attr, age, lease } = aged;
+        if attr.kind == FileKind::Directory {
+            return self.cache_time.saturating_sub(*age);
+        }
+        // In this order: what is recalled from now on waits for whoever is told.
+        self.recalls.tell(attr.ino);
+        let left = self.client.lease_left(*lease, attr.ino).min(self.cache_time);
+        if left.is_zero() || self.recalls.has_moved(attr.ino) { NOTHING } else { left }
+    }
+
+    /// Whether a thread that has come to an inode is sent to look again: it may have come by a name that
+    /// leads there no longer.
+    fn is_sent_back(&self, request: &Header, attr: &Attr, want: Want) -> bool {
+        attr.kind != FileKind::Directory
+            && (attr.links == 0 || self.recalls.has_moved(attr.ino))
+            && self.nameless.refuses(request.pid, attr.ino, want)
+    }
+
     /// An open file.
     pub fn file(&self, handle: u64) -> Result<Arc<File>, Errno> {
         self.files.get(handle).ok_or(Errno(libc::EBADF))
@@ -107,8 +150,10 @@ impl Door {
         let found = self.serve("lookup in", parent, async {
             let name = translate::name(name)?;
             // A directory's counts and times are gathered only when they are asked for.
-            self.client.lookup_within(&who, ino(parent), &name, VALIDITY).await
+            self.client.lookup_within(&who, ino(parent), &name, self.cache_time).await
         });
+        let ino = found.as_ref().ok().map(|aged| aged.attr.ino);
+        self.nameless.looked_up(request.pid, ino.filter(|ino| self.recalls.has_moved(*ino)));
         found.inspect(|aged| self.removed.tell(&aged.attr))
     }
 
@@ -116,24 +161,29 @@ impl Door {
     /// in it; what it may keep for that long is good enough for that.
     pub fn attr(&self, request: &Header, target: u64) -> Result<Aged, Errno> {
         let who = self.callers.who(request);
-        let found = self.serve("getattr of", target, async {
-            match self.client.getattr_within(&who, ino(target), VALIDITY).await {
+        let aged = self.serve("getattr of", target, async {
+            match self.client.getattr_within(&who, ino(target), self.cache_time).await {
                 // The kernel asks because a program is still there.
                 Err(gone) if gone.code == Code::Stale => self.removed.attr(ino(target)).map(Aged::from).ok_or(gone),
                 answer => answer,
             }
-        });
-        found.inspect(|aged| self.removed.tell(&aged.attr))
+        })?;
+        self.removed.tell(&aged.attr);
+        // Whoever has it open may have come by its descriptor, and would not look again.
+        if !self.client.is_open(aged.attr.ino) && self.is_sent_back(request, &aged.attr, Want::Attributes) {
+            return Err(Errno(libc::ESTALE));
+        }
+        Ok(aged)
     }
 
     /// Makes a file of any kind.
-    pub fn make(&self, request: &Header, parent: u64, name: &[u8], new: &NewFile) -> Result<Attr, Errno> {
+    pub fn make(&self, request: &Header, parent: u64, name: &[u8], new: &NewFile) -> Result<Aged, Errno> {
         let who = self.callers.who(request);
         let made = self.serve("create in", parent, async {
             self.client.create(&who, ino(parent), &translate::name(name)?, new).await
         })?;
         self.removed.tell(&made.attr);
-        Ok(made.attr)
+        Ok(Aged { attr: made.attr, age: NOTHING, lease: made.lease })
     }
 
     /// Sets length and attributes.
@@ -165,13 +215,16 @@ impl Door {
     pub fn open_file(&self, request: &Header, target: u64, flags: i32) -> Result<(u64, u32), Errno> {
         let who = self.callers.who(request);
         let file = self.serve("open of", target, async {
-            // What direct I/O reads is asked of the servers at that moment.
+            // What direct I/O reads is asked of the servers at that moment. Contents that come along are
+            // shown for longer than a mount may want to keep anything.
             let file = match flags & (libc::O_TRUNC | libc::O_DIRECT) {
-                0 => self.client.open_with_contents(&who, ino(target), access(flags)).await?,
+                0 if self.cache_time >= CONTENTS_TIME => {
+                    self.client.open_with_contents(&who, ino(target), access(flags)).await?
+                }
                 _ => self.client.open(&who, ino(target), access(flags)).await?,
             };
-            if self.nameless.refuses(request.pid, &file.attr()) {
-                return Err(Failure::new(Code::Stale, "it has lost its last name"));
+            if self.is_sent_back(request, &file.attr(), Want::Open) {
+                return Err(Failure::new(Code::Stale, "it has lost a name"));
             }
             if flags & libc::O_TRUNC != 0 {
                 self.client.truncate(&who, ino(target), 0, Some(&file)).await?;
@@ -196,7 +249,7 @@ impl Door {
         name: &[u8],
         mode: u32,
         flags: i32,
-    ) -> Result<(Attr, u64), Errno> {
+    ) -> Result<(Aged, u64), Errno> {
         let who = self.callers.who(request);
         let new = NewFile {
             exclusive: flags & libc::O_EXCL != 0,
@@ -204,16 +257,16 @@ impl Door {
             mode,
             ..new_file(FileKind::File, 0, 0)
         };
-        let (attr, file) = self.serve("create in", parent, async {
+        let (aged, file) = self.serve("create in", parent, async {
             let made = self.client.create(&who, ino(parent), &translate::name(name)?, &new).await?;
             // The name has come to be since the kernel looked, and it is no file: ESTALE makes it look again.
             let Some(file) = made.file else { return Err(Code::Stale.into()) };
             if !made.created && flags & libc::O_TRUNC != 0 {
-                return Ok((self.client.truncate(&who, made.attr.ino, 0, Some(&file)).await?, file));
+                return Ok((self.client.truncate(&who, made.attr.ino, 0, Some(&file)).await?.into(), file));
             }
-            Ok((made.attr, file))
+            Ok((Aged { attr: made.attr, age: NOTHING, lease: made.lease }, file))
         })?;
-        Ok((attr, self.files.insert(file)))
+        Ok((aged, self.files.insert(file)))
     }
 
     /// Makes and opens a file without a name; gives its handle.
@@ -254,16 +307,16 @@ impl Door {
         }
         let answer = self.serve("readdir of", stream.dir.0, async {
             loop {
-                let left = place.validity_left(&self.io, VALIDITY);
-                let (entry, next) = match place.peek(&self.client, &self.io, &who, stream.dir, attrs).await {
+                let (entry, next) = match place.peek(&self.client, &who, stream.dir, attrs).await {
                     Ok(Some(found)) => found,
                     // What has been removed is empty.
                     Err(gone) if gone.code == Code::Stale => return Ok(()),
                     end => return end.map(drop),
                 };
+                let (entry, page) = (entry.clone(), place.lease);
                 // Attributes kept elsewhere come on request; an entry that is gone by now is left out.
                 let fetched = if attrs && entry.attr.is_none() {
-                    self.client.getattr(&who, entry.ino).await.map(Some)
+                    self.client.getattr_within(&who, entry.ino, NOTHING).await.map(Some)
                 } else {
                     Ok(None)
                 };
@@ -274,9 +327,16 @@ impl Door {
                     }
                     fetched => fetched?,
                 };
-                let attr = entry.attr.as_ref().or(fetched.as_ref());
+                let aged = match (entry.attr.clone(), fetched) {
+                    (Some(attr), _) => Some(Aged { attr, age: NOTHING, lease: page }),
+                    (None, fetched) => fetched.map(|aged| Aged { lease: Lease::both(page, aged.lease), ..aged }),
+                };
                 // Of a directory the listing knows its home's part of the counts only.
-                let validity = if entry.kind == FileKind::Directory { NOTHING } else { left };
+                let validity = match &aged {
+                    Some(aged) if entry.kind != FileKind::Directory => self.validity(aged),
+                    _ => NOTHING,
+                };
+                let attr = aged.as_ref().map(|aged| &aged.attr);
                 if !give(Entry { ino: entry.ino, kind: entry.kind, name: entry.name.as_bytes(), next, attr, validity })
                 {
                     return Ok(());

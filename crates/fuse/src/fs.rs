@@ -1,7 +1,6 @@
 //! The requests of the kernel, one function each: what it says is turned into one call of [`Door`], and
 //! the outcome into a reply.
 
-use crate::VALIDITY;
 use crate::abi::{Args, Header, Out, fopen, op, set};
 use crate::door::{Door, Entry, ino, new_file};
 use crate::locks;
@@ -44,7 +43,7 @@ pub fn act(door: &Door, header: &Header, args: Args<'_>, out: &mut Out) -> Outco
         // Inodes are known by their number: nothing is kept for as long as the kernel knows one.
         op::FORGET | op::BATCH_FORGET | op::NOTIFY_REPLY => Ok(Done::Silently),
         op::INTERRUPT => interrupt(door, args),
-        op::GETATTR => attributes(out, door.attr(header, header.node)),
+        op::GETATTR => attributes(door, out, door.attr(header, header.node)),
         op::SETATTR => setattr(door, header, args, out),
         op::READLINK => readlink(door, header, out),
         op::SYMLINK => symlink(door, header, args, out),
@@ -82,18 +81,20 @@ pub fn act(door: &Door, header: &Header, args: Args<'_>, out: &mut Out) -> Outco
 }
 
 /// Answers with what is known of an inode.
-fn attributes<T: Into<Aged>>(out: &mut Out, found: Result<T, Errno>) -> Outcome {
+fn attributes<T: Into<Aged>>(door: &Door, out: &mut Out, found: Result<T, Errno>) -> Outcome {
     let aged = found?.into();
     tell(out, &aged.attr);
-    translate::put_aged(out, &aged);
+    let validity = door.validity(&aged);
+    translate::put_aged(out, &aged.attr, validity);
     Ok(Done::Now)
 }
 
 /// Answers with what a name means.
-fn named<T: Into<Aged>>(out: &mut Out, found: Result<T, Errno>) -> Outcome {
+fn named<T: Into<Aged>>(door: &Door, out: &mut Out, found: Result<T, Errno>) -> Outcome {
     let aged = found?.into();
     tell(out, &aged.attr);
-    translate::put_entry(out, &aged.attr, VALIDITY.saturating_sub(aged.age));
+    let validity = door.validity(&aged);
+    translate::put_entry(out, &aged.attr, validity);
     Ok(Done::Now)
 }
 
@@ -105,7 +106,7 @@ fn tell(out: &mut Out, attr: &Attr) {
 
 fn lookup(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
     let name = args.text()?;
-    named(out, door.lookup_attr(header, header.node, name))
+    named(door, out, door.lookup_attr(header, header.node, name))
 }
 
 fn setattr(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
@@ -132,7 +133,7 @@ fn setattr(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> O
         mtime: time(set::MTIME, set::MTIME_NOW, mtime, mtime_ns),
     };
     let (size, handle) = (has(set::SIZE).then_some(size), has(set::HANDLE).then_some(handle));
-    attributes(out, door.change(header, header.node, size, handle, &change))
+    attributes(door, out, door.change(header, header.node, size, handle, &change))
 }
 
 fn readlink(door: &Door, header: &Header, out: &mut Out) -> Outcome {
@@ -145,7 +146,7 @@ fn readlink(door: &Door, header: &Header, out: &mut Out) -> Outcome {
 fn symlink(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
     let (name, target) = (args.text()?, args.text()?);
     let new = NewFile { target: target.to_vec(), ..new_file(FileKind::Symlink, 0o777, 0) };
-    named(out, door.make(header, header.node, name, &new))
+    named(door, out, door.make(header, header.node, name, &new))
 }
 
 fn mknod(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
@@ -154,7 +155,7 @@ fn mknod(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Out
     let name = args.text()?;
     match FileKind::from_mode(mode) {
         Some(kind) if kind != FileKind::Directory && kind != FileKind::Symlink => {
-            named(out, door.make(header, header.node, name, &NewFile { rdev, ..new_file(kind, mode, umask) }))
+            named(door, out, door.make(header, header.node, name, &NewFile { rdev, ..new_file(kind, mode, umask) }))
         }
         _ => Err(Errno(libc::EINVAL)),
     }
@@ -163,7 +164,7 @@ fn mknod(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Out
 fn mkdir(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
     let (mode, umask) = (args.u32()?, args.u32()?);
     let name = args.text()?;
-    named(out, door.make(header, header.node, name, &new_file(FileKind::Directory, mode, umask)))
+    named(door, out, door.make(header, header.node, name, &new_file(FileKind::Directory, mode, umask)))
 }
 
 fn unlink(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
@@ -212,7 +213,7 @@ fn link(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outc
     let linked = door.serve("link to", target, async {
         door.client.link(&who, ino(target), ino(header.node), &translate::name(name)?).await
     });
-    named(out, linked)
+    named(door, out, linked)
 }
 
 fn open(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
@@ -226,9 +227,10 @@ fn create(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Ou
     let (flags, mode, umask) = (args.u32()? as i32, args.u32()?, args.u32()?);
     args.skip(4)?;
     let name = args.text()?;
-    let (attr, handle) = door.create_file(header, header.node, name, mode_under(mode, umask), flags)?;
-    tell(out, &attr);
-    translate::put_entry(out, &attr, VALIDITY);
+    let (aged, handle) = door.create_file(header, header.node, name, mode_under(mode, umask), flags)?;
+    tell(out, &aged.attr);
+    let validity = door.validity(&aged);
+    translate::put_entry(out, &aged.attr, validity);
     put_open(out, handle, open_flags(flags));
     Ok(Done::Opened(handle))
 }
@@ -238,7 +240,8 @@ fn tmpfile(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> O
     let (flags, mode, umask) = (args.u32()? as i32, args.u32()?, args.u32()?);
     let (attr, handle) = door.create_unnamed(header, header.node, mode_under(mode, umask), flags)?;
     tell(out, &attr);
-    translate::put_entry(out, &attr, VALIDITY);
+    let aged = Aged::from(attr);
+    translate::put_entry(out, &aged.attr, door.validity(&aged));
     put_open(out, handle, open_flags(flags));
     Ok(Done::Opened(handle))
 }

@@ -3,8 +3,9 @@
 //! Each request is translated into one call of the client, and the answer back; what an operation
 //! means, which server does it, and how often it is tried, it deliberately does not know.
 //!
-//! What the kernel may keep: entries and attributes for [`VALIDITY`], so that a change made
-//! elsewhere shows within that time; data until a file is opened again or is seen to have changed.
+//! What the kernel may keep: of files what this client has leases of, so that a change made elsewhere shows
+//! at once; of directories entries and attributes for [`CACHE_TIME_DEFAULT`] unless asked for
+//! otherwise; data until a file is opened again or is seen to have changed.
 //! A missing name is never kept. Permission bits are checked by the kernel (`default_permissions`)
 //! and by the servers.
 
@@ -18,6 +19,7 @@ mod journal;
 mod locks;
 mod mounting;
 mod nameless;
+mod recalls;
 mod removed;
 mod reply;
 mod session;
@@ -40,8 +42,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the kernel may answer from what it knows of names and attributes.
-pub const VALIDITY: Duration = Duration::from_secs(1);
+/// How long the kernel may answer from what it knows of names and attributes, unless asked for otherwise.
+pub const CACHE_TIME_DEFAULT: Duration = Duration::from_secs(1);
+
+/// The longest such time. What others change is hidden for as long.
+pub const CACHE_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Bytes that one request reads or writes at most: what the kernel allows without asking root.
 pub const REQUEST_BYTES: u32 = 1 << 20;
@@ -60,6 +65,9 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Requests served at the same time at most.
     pub threads: usize,
+    /// How long the kernel may answer from what it knows of names and attributes, at most
+    /// [`CACHE_TIME_MAX`]; zero: it asks every time.
+    pub cache_time: Duration,
 }
 
 /// A mount that is being served.
@@ -77,7 +85,8 @@ pub fn mount(client: Arc<Client>, runtime: Arc<Runtime>, dir: &Path, options: &M
     runtime.background()?;
     let dir = dir.canonicalize()?;
     let device = Arc::new(mounting::mount(&dir, options)?);
-    let door = Arc::new(door::Door::new(client, runtime, device.clone()));
+    let door = Arc::new(door::Door::new(client, runtime, device.clone(), options.cache_time.min(CACHE_TIME_MAX)));
+    door.listen();
     let serving = session::agree(&device).and_then(|()| Session::start(door, device, options.threads));
     match serving {
         Ok(session) => {

@@ -1,36 +1,105 @@
-//! Files that have lost their last name while they are open on this mount. Whoever opens one has come
-//! by a name that lasts only where names are cached, or without a name, as by way of `/proc/self/fd`.
+//! Threads that come to files which have lost a name. One may have come by that name, which lasts only where
+//! names are cached, or by another one, or without a name, as by way of `/proc/self/fd`.
+//!
+//! A request for such a file is refused with ESTALE: the kernel then looks every name of the path up again
+//! (path_resolution(7)), and takes what is there now. A thread that has just looked up a name which
+//! leads there, or has been refused and comes back without looking anything up, is let in: once to ask
+//! for attributes and once to open.
 
-use aze_proto::attr::Attr;
 use aze_proto::ids::Ino;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// Threads of which is remembered that they were sent to look again. They come back at once.
-const REFUSED_MAX: usize = 4096;
+/// Threads of which something is remembered. They come back at once.
+const THREADS_MAX: usize = 4096;
 
-/// Who was sent to look again, and for which file.
+/// What a thread wants of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Its attributes.
+    Attributes,
+    /// To open it.
+    Open,
+}
+
+/// What a thread may do next.
+#[derive(Clone, Copy)]
+struct May {
+    ino: Ino,
+    ask: bool,
+    open: bool,
+}
+
+/// Who may come to what.
 #[derive(Default)]
 pub struct Nameless {
-    refused: Mutex<BTreeMap<u32, Ino>>,
+    known: AtomicUsize,
+    threads: Mutex<BTreeMap<u32, May>>,
 }
 
 impl Nameless {
-    /// Whether the open is to be refused with ESTALE: the kernel then looks every name of the path up
-    /// again (path_resolution(7)), and opens what is there now. Whoever comes back for the same file
-    /// came without a name, and is let in.
-    pub fn refuses(&self, thread: u32, attr: &Attr) -> bool {
-        if attr.links > 0 {
-            return false;
+    /// Whether a thread is to be refused.
+    pub fn refuses(&self, thread: u32, ino: Ino, want: Want) -> bool {
+        let mut threads = self.threads.lock();
+        if let Some(may) = threads.get_mut(&thread).filter(|may| may.ino == ino) {
+            let may = if want == Want::Open { &mut may.open } else { &mut may.ask };
+            if std::mem::take(may) {
+                return false;
+            }
         }
-        let mut refused = self.refused.lock();
-        if refused.remove(&thread) == Some(attr.ino) {
-            return false;
-        }
-        if refused.len() >= REFUSED_MAX {
-            refused.pop_first();
-        }
-        refused.insert(thread, attr.ino);
+        self.let_in(&mut threads, thread, ino);
         true
+    }
+
+    /// A thread has looked a name up, which leads to `found`, a file that has lost another name.
+    pub fn looked_up(&self, thread: u32, found: Option<Ino>) {
+        if found.is_none() && self.known.load(SeqCst) == 0 {
+            return;
+        }
+        let mut threads = self.threads.lock();
+        threads.remove(&thread);
+        self.known.store(threads.len(), SeqCst);
+        if let Some(ino) = found {
+            self.let_in(&mut threads, thread, ino);
+        }
+    }
+
+    fn let_in(&self, threads: &mut BTreeMap<u32, May>, thread: u32, ino: Ino) {
+        if threads.len() >= THREADS_MAX {
+            threads.pop_first();
+        }
+        threads.insert(thread, May { ino, ask: true, open: true });
+        self.known.store(threads.len(), SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INO: Ino = Ino(5);
+
+    #[test]
+    fn who_comes_back_or_has_looked_is_let_in_once() {
+        let nameless = Nameless::default();
+        assert!(nameless.refuses(1, INO, Want::Open), "by the old name, perhaps");
+        assert!(nameless.refuses(2, INO, Want::Open), "another thread");
+        assert!(!nameless.refuses(1, INO, Want::Open), "it came without one");
+        assert!(nameless.refuses(1, INO, Want::Open), "another time");
+        nameless.looked_up(1, None);
+        assert!(nameless.refuses(1, INO, Want::Attributes), "that name led elsewhere");
+        nameless.looked_up(1, Some(INO));
+        assert!(!nameless.refuses(1, INO, Want::Attributes) && !nameless.refuses(1, INO, Want::Open));
+        assert!(nameless.refuses(1, INO, Want::Attributes), "it may come by the old name now");
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let nameless = Nameless::default();
+        for thread in 0..2 * THREADS_MAX as u32 {
+            nameless.refuses(thread, INO, Want::Open);
+        }
+        assert!(nameless.threads.lock().len() <= THREADS_MAX);
     }
 }

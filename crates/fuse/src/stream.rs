@@ -4,15 +4,13 @@
 //! kept from one portion to the next, so that a listing costs one request per page and server, and
 //! so that entries of equal cookie that fall into two portions are given once.
 
-use aze_client::Client;
-use aze_io::Io;
+use aze_client::{Client, Lease};
 use aze_proto::attr::Identity;
 use aze_proto::error::Failure;
 use aze_proto::ids::Ino;
 use aze_proto::message::Listed;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::time::Duration;
 
 /// Entries asked for at once: a few portions of the kernel's, and young enough when the last is used.
 const PAGE_ENTRIES: usize = 1024;
@@ -29,10 +27,10 @@ pub struct Stream {
 pub struct Place {
     /// Entries fetched and not yet given.
     page: VecDeque<Listed>,
-    /// When they were fetched.
-    fetched_ns: u64,
     /// Whether they were fetched with attributes.
     attrs: bool,
+    /// Until when they may be believed.
+    pub lease: Option<Lease>,
     /// The kernel's offset of what was given last.
     given: u64,
     /// Cookie of the last entry fetched.
@@ -67,7 +65,6 @@ impl Place {
     pub async fn peek(
         &mut self,
         client: &Client,
-        io: &Io,
         who: &Identity,
         dir: Ino,
         attrs: bool,
@@ -78,9 +75,9 @@ impl Place {
             self.at_end = false;
         }
         while self.page.is_empty() && !self.at_end {
-            self.fetched_ns = io.mono_ns();
             self.attrs = attrs;
             let listing = client.list(who, dir, self.after, PAGE_ENTRIES, attrs).await?;
+            self.lease = listing.lease;
             self.at_end = !listing.more || listing.entries.is_empty();
             if let Some(last) = listing.entries.last() {
                 self.after = last.hash.cookie();
@@ -104,10 +101,5 @@ impl Place {
     /// Notes that the kernel has taken `.` or `..`, whose offset is given.
     pub fn take_dots(&mut self, offset: u64) {
         self.given = offset;
-    }
-
-    /// How much of `validity` is left for attributes in this page.
-    pub fn validity_left(&self, io: &Io, validity: Duration) -> Duration {
-        validity.saturating_sub(Duration::from_nanos(io.mono_ns().saturating_sub(self.fetched_ns)))
     }
 }

@@ -1,9 +1,7 @@
 //! The kernel's words for what the protocol says, and back.
 
-use crate::VALIDITY;
 use crate::abi::Out;
 use crate::reply::Errno;
-use aze_client::Aged;
 use aze_proto::attr::{Attr, FileKind, SetTime};
 use aze_proto::error::{Code, Failure};
 use aze_proto::ids::{Ino, Time};
@@ -41,13 +39,12 @@ pub fn put_attr(out: &mut Out, attr: &Attr) {
     out.u32(0);
 }
 
-/// Writes what a `GETATTR` or `SETATTR` answers.
-pub fn put_aged(out: &mut Out, aged: &Aged) {
-    let left = VALIDITY.saturating_sub(aged.age);
+/// Writes what a `GETATTR` or `SETATTR` answers; good for as long as `left`.
+pub fn put_aged(out: &mut Out, attr: &Attr, left: Duration) {
     out.u64(left.as_secs());
     out.u32(left.subsec_nanos());
     out.zeros(4);
-    put_attr(out, &aged.attr);
+    put_attr(out, attr);
 }
 
 /// Writes what is known of a name, for as long as `left`.

@@ -6,6 +6,7 @@
 //! one seed, against a simulated one ([`sim`]). What the bytes that it moves
 //! mean it deliberately does not know: that is `proto`'s secret.
 
+pub mod claims;
 pub mod disk;
 mod loan;
 pub mod real;
@@ -17,6 +18,7 @@ mod transport;
 pub use loan::Loan;
 pub use transport::Transport;
 
+use claims::Claims;
 use disk::{Dir, DiskResult};
 use slate::SharedWords;
 use std::fmt;
@@ -210,6 +212,10 @@ pub trait Connection: Send + Sync {
 
     /// The slate that the other end has offered, if there is one.
     fn offered(&self) -> Option<SharedWords>;
+
+    /// What the end that opened this connection notes for the other one, if the two share memory and a slate
+    /// was offered.
+    fn claims(&self) -> Option<Claims>;
 
     /// Whether the process at the other end still holds the connection, asked now. Only for
     /// connections over which a slate was offered is `true` more than what is known here anyway.

@@ -28,7 +28,7 @@ pub enum Kind {
 }
 
 /// The fixed part of a frame. In a reply `call` repeats the request's; `map_epoch`,
-/// `namespace_epoch` and `time` are the server's; the rest is zero.
+/// `namespace_epoch`, `time` and `deadline_ms` are the server's; the rest is zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What the frame is for.
@@ -51,7 +51,8 @@ pub struct Header {
     pub time: Time,
     /// Who is accounted.
     pub job: JobId,
-    /// Milliseconds after which the sender gives up; 0 in replies.
+    /// In a request the milliseconds after which the sender gives up. In a reply those for which the asker
+    /// may believe it, counted from before it asked, unless it is told otherwise; 0: it is told nothing.
     pub deadline_ms: u32,
 }
 

@@ -76,6 +76,10 @@ pub const SESSION_GRACE_MS: u64 = 10_000;
 /// for [`SESSION_GRACE_MS`] frees them: two such messages may get lost.
 pub const LOCKS_KEPT_MS: u64 = 3_000;
 
+/// How long what a server says of a file may be believed without asking again, where it says so, counted
+/// from before it was asked.
+pub const LEASE_MS: u32 = 1_000;
+
 /// Directories whose rename or loss of rights is remembered for clients with an older epoch;
 /// a client that is further behind forgets all it cached.
 pub const NAMESPACE_CHANGES_KEPT: usize = 4096;

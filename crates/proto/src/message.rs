@@ -278,6 +278,10 @@ wire_enum! {
         /// Server. The session that has locks, or waits for some, of files of this server still lives.
         /// Reply: `Done`.
         116 = KeepLocks,
+        /// Server. Answered when a lease of the session is recalled, and soon in any case; from now on and
+        /// for a moment the session is given leases. It has let go of everything up to `confirmed`, a
+        /// number of that life of the server. Reply: `Recalled`.
+        117 = Listen { life: u64, confirmed: u64 },
         /// Home. `Open` for reading that also asks for the whole contents of a file of at most
         /// `contents` bytes. Reply: `OpenedWith`, or as `Open`'s where they do not come along: a
         /// request that is sent again gets them no second time.
@@ -409,6 +413,7 @@ impl Request {
                 | Request::GetMap
                 | Request::Shutdown
                 | Request::EndSession
+                | Request::Listen { .. }
                 | Request::Join { .. }
                 | Request::MapPush { .. }
                 | Request::StubClose { .. }
@@ -500,6 +505,8 @@ wire_enum! {
         32 = SoughtIs { at: Option<u64> },
         /// What became of a lock.
         36 = LockIs { outcome: LockOutcome },
+        /// What the session has to let go of; it confirms that with `last`.
+        37 = Recalled { life: u64, last: u64, recalls: Vec<Recall> },
         /// The volume's number, and whether it is new.
         50 = LastingIs { volume: u64, is_new: bool },
         /// The inodes that entries lead to, one for each entry; with `next` there is more, from that shard on.
@@ -536,6 +543,17 @@ wire_struct! {
         pub generation: Generation,
         /// Base-2 logarithm of its chunk size.
         pub chunk_bits: u8,
+    }
+}
+
+wire_struct! {
+    /// A lease that ends.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Recall {
+        /// Whose attributes have changed.
+        pub ino: Ino,
+        /// A name leads there no longer.
+        pub names: bool,
     }
 }
 

@@ -28,6 +28,8 @@ pub const NOTE_MAP_EPOCH: usize = 0;
 pub const NOTE_NAMESPACE_EPOCH: usize = 1;
 /// Note: the time of the last removal of a name.
 pub const NOTE_REMOVED: usize = 2;
+/// Note: the period in which whoever goes on believing what it has read here claims that.
+pub const NOTE_PERIOD: usize = 3;
 
 /// Longest name of an entry's record, in bytes; longer ones are asked for.
 pub const NAME_BYTES_MAX: usize = 39;

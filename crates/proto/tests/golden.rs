@@ -2,7 +2,7 @@
 //! which needs a new version and a reader for the old one.
 
 use aze_proto::frame::{Header, Kind, open, seal};
-use aze_proto::message::{Envelope, Listed, LockMode, LockOutcome, LockSpace, LockSpec};
+use aze_proto::message::{Envelope, Listed, LockMode, LockOutcome, LockSpace, LockSpec, Recall};
 use aze_proto::wire::{Blob, Wire};
 use aze_proto::*;
 
@@ -117,6 +117,11 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("exchange", exchange.to_bytes()),
         ("prepare exchange", prepare.to_bytes()),
         ("settle", Request::TxSettle { txs: vec![TxId(5)] }.to_bytes()),
+        ("listen", Request::Listen { life: 5, confirmed: 6 }.to_bytes()),
+        (
+            "recalled",
+            Reply::Recalled { life: 5, last: 7, recalls: vec![Recall { ino: Ino(9), names: true }] }.to_bytes(),
+        ),
         ("head", seal(&Header { sequence: Sequence(8), ..Header::new(Kind::Request, 2) }, b"body", 3, Some(&[9; 32]))),
     ]
 }
@@ -165,6 +170,8 @@ const GOLDEN: &[(&str, &str)] = &[
         "34000500000000000000060007000900000000000000010062090000000000000004e8030000640000000100000004000000",
     ),
     ("settle", "3500010000000500000000000000"),
+    ("listen", "750005000000000000000600000000000000"),
+    ("recalled", "25000500000000000000070000000000000001000000090000000000000001"),
     (
         "head",
         "415a4b0202000000020000000000000000000000000000000800000000000000000000000000000000000000000000\

@@ -7,6 +7,7 @@ use crate::caller::{Answer, CallerConfig};
 use crate::calls::{Call, Calls};
 use crate::handshake::{Greeting, Next, open_step, seal_step};
 use crate::{HANDSHAKE_TIME_MAX, LIMITS_AFTER_HANDSHAKE, Target, slate};
+use aze_io::claims::Claims;
 use aze_io::slate::Reader;
 use aze_io::{Addr, Connection, Frame, Handler, Io, NetError, Transport};
 use aze_proto::frame::{self, FrameKey, Kind};
@@ -72,6 +73,7 @@ pub(crate) struct Channel {
     key_out: Option<FrameKey>,
     handler: Arc<LinkHandler>,
     slate: Option<Reader>,
+    claims: Option<Claims>,
 }
 
 impl Channel {
@@ -94,6 +96,11 @@ impl Channel {
     /// What the server lets this process read.
     pub(crate) fn slate(&self) -> Option<&Reader> {
         self.slate.as_ref()
+    }
+
+    /// What this process notes for the server.
+    pub(crate) fn claims(&self) -> Option<&Claims> {
+        self.claims.as_ref()
     }
 
     /// See [`Connection::is_held`].
@@ -411,7 +418,8 @@ impl Core {
         match answered {
             Some(Ok(Ok(key_out))) => {
                 let slate = conn.offered().and_then(|words| Reader::open(words, &slate::shapes()));
-                Ok(Channel { conn, key_out, handler, slate })
+                let claims = conn.claims();
+                Ok(Channel { conn, key_out, handler, slate, claims })
             }
             failed => {
                 conn.close();

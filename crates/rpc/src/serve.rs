@@ -4,6 +4,7 @@
 
 use crate::handshake::{Challenged, Keys, Knock, Turned, open_step, seal_step};
 use crate::{HANDSHAKE_TIME_MAX, LIMITS_AFTER_HANDSHAKE};
+use aze_io::claims::Claims;
 use aze_io::{Acceptor, Addr, Connection, Credentials, Frame, Handler, Io, Listener, NetError, slab, slate};
 use aze_proto::frame::{self, FrameKey, Header, Kind};
 use aze_proto::handshake::{Secret, Step};
@@ -23,7 +24,7 @@ pub trait Service: Send + Sync + 'static {
 
     /// A connection of a session stands; comes before the connection's first request. A session
     /// may have several connections, each with a `Proven` of its own.
-    fn session_opened(&self, who: &Arc<Proven>);
+    fn session_opened(&self, who: &Arc<Proven>, claims: Option<Claims>);
 
     /// A connection of a session has ended; its last request has been handed over before.
     fn session_closed(&self, who: &Arc<Proven>);
@@ -77,6 +78,8 @@ pub struct ReplyContext {
     pub namespace_epoch: NamespaceEpoch,
     /// The server's hybrid clock after the request.
     pub time: Time,
+    /// For how many milliseconds the asker may believe the answer unless it is told otherwise.
+    pub lease_ms: u32,
 }
 
 /// Answers one request. Dropping it leaves the request unanswered: its sender asks again.
@@ -129,8 +132,8 @@ impl Responder {
         payload_bytes: usize,
         send: impl FnOnce(&[u8]) -> Result<(), NetError>,
     ) {
-        let ReplyContext { map_epoch, namespace_epoch, time } = context;
-        let header = Header { map_epoch, namespace_epoch, time, ..Header::new(kind, self.call) };
+        let ReplyContext { map_epoch, namespace_epoch, time, lease_ms } = context;
+        let header = Header { map_epoch, namespace_epoch, time, deadline_ms: lease_ms, ..Header::new(kind, self.call) };
         let head = frame::seal(&header, body, payload_bytes, self.key.as_ref());
         // An error means that the connection has ended, which its handler is told.
         let _ = send(&head);
@@ -302,7 +305,7 @@ impl Visit {
         let Keys { client, server } = keys;
         let (key_in, key_out) = if local { (None, None) } else { (Some(client), Some(server)) };
         conn.set_limits(LIMITS_AFTER_HANDSHAKE);
-        self.door.service.session_opened(&who);
+        self.door.service.session_opened(&who, conn.claims());
         if self.open.set(Open { who, key_in, key_out }).is_err() {
             unreachable!("frames of one connection come one at a time, and after the first admission none is a step");
         }

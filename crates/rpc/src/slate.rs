@@ -10,7 +10,7 @@ use crate::link::Channel;
 use aze_io::slate::{Reader, Seen, Shape};
 use aze_proto::slate::{
     DIRECTORIES, DIRECTORY_VALUE_WORDS, ENTRIES, INODE_VALUE_WORDS, INODES, NOTE_MAP_EPOCH, NOTE_NAMESPACE_EPOCH,
-    NOTE_REMOVED, SHAPES, entry_key, inode_attr,
+    NOTE_PERIOD, NOTE_REMOVED, SHAPES, entry_key, inode_attr,
 };
 use aze_proto::{Attr, Ino, MapEpoch, Name, NameHash, NamespaceEpoch, Time};
 use std::sync::Arc;
@@ -32,6 +32,8 @@ pub struct Known {
     pub map_epoch: MapEpoch,
     /// Of renamed directories; `None` if it does not matter.
     pub namespace_epoch: Option<NamespaceEpoch>,
+    /// The asker goes on believing the answer: the server is to know.
+    pub believes: bool,
 }
 
 /// What a name led to.
@@ -67,8 +69,13 @@ impl Slate {
         self.channel.slate()
     }
 
-    /// Whether what was read until now counts.
-    fn counts(&self, reader: &Reader, known: Known, seen: &[Seen]) -> bool {
+    /// Whether what was read of an inode until now counts.
+    fn counts(&self, reader: &Reader, known: Known, ino: Ino, seen: &[Seen]) -> bool {
+        if known.believes {
+            // Before the last look, so that whoever changes something from now on finds it.
+            let Some(claims) = self.channel.claims() else { return false };
+            claims.claim(ino.0, reader.note(NOTE_PERIOD));
+        }
         let map_epoch = reader.note(NOTE_MAP_EPOCH);
         let in_step = map_epoch != 0
             && map_epoch <= u64::from(known.map_epoch.0)
@@ -86,7 +93,7 @@ impl Slate {
     pub fn inode(&self, ino: Ino, known: Known) -> Option<Attr> {
         let reader = self.reader()?;
         let (seen, attr) = Self::read_inode(reader, ino)?;
-        self.counts(reader, known, &[seen]).then_some(attr)
+        self.counts(reader, known, ino, &[seen]).then_some(attr)
     }
 
     /// What a name leads to; `None` if nothing is to be said even of the directory.
@@ -100,10 +107,12 @@ impl Slate {
             let entry = reader.find(ENTRIES, hash, &key, &mut ino)?;
             let (inode, attr) = Self::read_inode(reader, Ino(ino[0]))?;
             // All three were there when the last one was read.
-            self.counts(reader, known, &[directory, entry, inode]).then_some(attr)
+            self.counts(reader, known, Ino(ino[0]), &[directory, entry, inode]).then_some(attr)
         };
         // The directory was as it is when there was nothing of this name in it.
-        let is_missing = || reader.has_none(hash) && self.counts(reader, known, &[directory]);
+        // A name that is not there is asked for every time: nobody believes that.
+        let asks = Known { believes: false, ..known };
+        let is_missing = || reader.has_none(hash) && self.counts(reader, asks, parent, &[directory]);
         let named = match read() {
             Some(attr) => Named::File(attr),
             None if is_missing() => Named::Nothing(Time(reader.note(NOTE_REMOVED))),

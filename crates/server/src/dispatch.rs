@@ -6,6 +6,7 @@ use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::turns::Turn;
 use crate::wait::{Attempt, Stop, Wait};
+use aze_io::claims::Claims;
 use aze_meta::{Op, Stamp};
 use aze_proto::frame::{Header, Kind};
 use aze_proto::retry::Verdict;
@@ -39,6 +40,8 @@ pub(crate) struct Work {
     pub(crate) turn: Option<Turn>,
     /// When whoever asked will have given up, on the monotonic clock.
     pub(crate) deadline_ns: u64,
+    /// The answer comes with leases of all that it says.
+    pub(crate) leased: bool,
     pub(crate) responder: Option<Responder>,
 }
 
@@ -90,6 +93,7 @@ impl Work {
             recorded: false,
             owners: BTreeMap::new(),
             turn: None,
+            leased: false,
             deadline_ns: server.io.mono_ns() + server.config.deadline.as_nanos() as u64,
             responder: None,
         }
@@ -116,6 +120,7 @@ impl Work {
             recorded: false,
             owners: BTreeMap::new(),
             turn: None,
+            leased: false,
             responder: Some(responder),
         }
     }
@@ -176,12 +181,19 @@ impl Service for Server {
         }
     }
 
-    fn session_opened(&self, who: &Arc<Proven>) {
+    fn session_opened(&self, who: &Arc<Proven>, claims: Option<Claims>) {
         self.counters.count_opened(&who.peer);
         self.session_begins(who);
+        if let Some(claims) = claims.filter(|_| !who.server) {
+            self.leases.enter(who, claims);
+            self.sweep_leases_soon();
+        }
     }
 
     fn session_closed(&self, who: &Arc<Proven>) {
+        if self.leases.leave(who) {
+            self.sweep_leases_soon();
+        }
         self.session_leaves(who);
     }
 
@@ -309,14 +321,23 @@ impl Server {
 
     /// Runs a request of this server to itself.
     pub(crate) async fn run_local(self: &Arc<Self>, mut work: Work) -> Result<Reply, Failure> {
+        let shard = work.header.shard;
+        let result = self.run_local_now(&mut work).await;
+        if self.waits_for_recalls(&work.request) {
+            self.recalled(shard).await;
+        }
+        result
+    }
+
+    async fn run_local_now(self: &Arc<Self>, work: &mut Work) -> Result<Reply, Failure> {
         loop {
-            match self.attempt(&mut work) {
+            match self.attempt(work) {
                 Ok(Output::Reply(reply)) => return Ok(reply),
                 Ok(Output::Sent) => return Ok(Reply::Done),
                 Ok(Output::Contents(contents)) => return Ok(contents.plain),
                 Ok(Output::Then(rest)) => return rest.await,
                 Err(Stop::Fail(failure)) => return Err(failure),
-                Err(Stop::Wait(wait)) => self.wait_for(&mut work, wait).await?,
+                Err(Stop::Wait(wait)) => self.wait_for(work, wait).await?,
             }
         }
     }
@@ -480,7 +501,9 @@ impl Server {
             Request::GetMap => Ok(Reply::Map { map: (*self.map()).clone() }.into()),
             Request::Shutdown => self.shutdown(work),
             Request::Sync => Ok(self.synced().into()),
+            Request::Listen { .. } => self.await_recall(work),
             Request::EndSession => {
+                self.leases.left(work.session);
                 self.end_session(work.session);
                 Ok(Reply::Done.into())
             }

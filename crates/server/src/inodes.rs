@@ -19,9 +19,10 @@ use std::sync::Arc;
 impl Server {
     pub(crate) fn getattr(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
         let Request::GetAttr { ino, exact } = work.request else { unreachable!("dispatched by its kind") };
-        let names = self.cell(ino.home())?.names.lock();
+        let mut names = self.cell(ino.home())?.names.lock();
         let attr = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();
         names.shard.slate.put_inode(&attr);
+        work.leased = self.lease(work, &mut names, ino, attr.kind);
         if !exact || attr.kind != FileKind::Directory {
             return Ok(Reply::Attributes { attr }.into());
         }

@@ -9,6 +9,7 @@
 //! stub, for a locked entry, for another server) becomes a task; no thread is ever parked.
 
 mod append;
+mod claims;
 mod clock;
 mod data;
 mod directories;
@@ -18,6 +19,7 @@ mod held;
 mod inodes;
 mod keeper;
 mod lasting;
+mod leases;
 mod links;
 mod listing;
 mod lock_table;

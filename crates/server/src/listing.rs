@@ -4,6 +4,7 @@
 //! its entries in the order of their cookies, without any state between two pages.
 
 use crate::dispatch::{Output, Work};
+use crate::leases::Told;
 use crate::shards::ShardCell;
 use crate::state::Server;
 use crate::wait::Attempt;
@@ -45,7 +46,9 @@ impl Server {
         let limit = (limit as usize).clamp(1, LIST_ENTRIES_MAX);
         let mut entries: Vec<Listed> = Vec::new();
         let mut bytes = 0;
-        let more = self.each_entry(dir, after, |cell, listed| {
+        let (listener, now_ns) = (if attrs { self.listener_of(work) } else { None }, self.io.mono_ns());
+        let mut leased = listener.is_some();
+        let more = self.each_entry(dir, after, |cell, told, listed| {
             // Entries of one cookie must not be split: the next page starts after the cookie.
             let full = entries.len() >= limit || bytes >= PAGE_BYTES_MAX;
             if full && entries.last().is_some_and(|last| last.hash != listed.hash) {
@@ -53,9 +56,13 @@ impl Server {
             }
             bytes += ENTRY_BYTES + listed.name.as_bytes().len();
             let attr = if attrs { cell.inode(listed.ino).map(|inode| inode.attr.clone()) } else { None };
+            if let Some(listener) = listener.as_ref().filter(|_| listed.kind != FileKind::Directory) {
+                leased &= told.give(listed.ino, listener, now_ns);
+            }
             entries.push(Listed { attr, ..listed });
             ControlFlow::Continue(())
         });
+        work.leased = leased;
         Ok(Reply::Listing { entries, more: more.is_break() }.into())
     }
 
@@ -70,7 +77,7 @@ impl Server {
         &self,
         dir: Ino,
         after: u64,
-        mut visit: impl FnMut(&aze_meta::Shard, Listed) -> ControlFlow<()>,
+        mut visit: impl FnMut(&aze_meta::Shard, &mut Told, Listed) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let Some(first) = NameHash::after_cookie(after) else { return ControlFlow::Continue(()) };
         let from: ShardId = first.shard(self.config.shards);
@@ -103,7 +110,7 @@ impl Server {
             self.directories.enter(dir, &work.identity, Want { execute: true, ..Want::READ }, self.whole_since())?;
             let mut sum = Usage { dir: index, ..Usage::default() };
             let mut last = start;
-            let stopped = self.each_entry(dir, start, |shard, listed| {
+            let stopped = self.each_entry(dir, start, |shard, _, listed| {
                 let cookie = listed.hash.cookie();
                 if page.is_full(limit) && cookie != last {
                     return ControlFlow::Break(());
@@ -129,11 +136,12 @@ fn visit_shard(
     cell: &ShardCell,
     dir: Ino,
     after: u64,
-    visit: &mut impl FnMut(&aze_meta::Shard, Listed) -> ControlFlow<()>,
+    visit: &mut impl FnMut(&aze_meta::Shard, &mut Told, Listed) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
-    let names = cell.names.lock();
-    for (hash, name, entry) in names.shard.entries_after(dir, after) {
-        visit(&names.shard, Listed { hash, name: name.clone(), ino: entry.ino, kind: entry.kind, attr: None })?;
+    let mut names = cell.names.lock();
+    let (shard, told) = names.shard.parts();
+    for (hash, name, entry) in shard.entries_after(dir, after) {
+        visit(shard, told, Listed { hash, name: name.clone(), ino: entry.ino, kind: entry.kind, attr: None })?;
     }
     ControlFlow::Continue(())
 }

@@ -1,11 +1,13 @@
 //! Becoming a member: start, join, keep the map, stop.
 
+use crate::claims::Claimants;
 use crate::clock::HybridClock;
 use crate::directories::Directories;
 use crate::dispatch::{Output, Work};
 use crate::keeper::Keeper;
 use crate::lasting::logged::Log;
 use crate::lasting::{Image, Lasting, Remains};
+use crate::leases::Leases;
 use crate::namespace::Namespace;
 use crate::rename::Transactions;
 use crate::sessions::Sessions;
@@ -77,6 +79,10 @@ pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr], u64))
     server.listen()?;
     listening(&server.addresses(), server.store.capacity_bytes());
     let map = server.join_volume().await?;
+    let came_back = map.server(server.slot()).is_some_and(|info| info.since > MapEpoch::first_of(0));
+    if server.lasting.as_ref().map_or(came_back, |lasting| !lasting.is_new) {
+        server.leases.inherit(server.io.mono_ns());
+    }
     server.install_map(map);
     if let Some(remains) = remains {
         server.found_volume().await?;
@@ -99,6 +105,7 @@ fn new_server(io: Io, config: Config, store: Arc<Store>, lasting: Option<Lasting
     };
     let slate_bytes = if config.storage.is_some() { 0 } else { config.slate_bytes };
     let slate = Slate::new(&io, slate_bytes, &config.switches);
+    let claims = (slate_bytes > 0).then(|| Claimants::new(io.clone(), slate.clone(), &config.switches));
     let (stop, stopped) = oneshot::channel();
     // Whoever knows paths from before the volume was started again has to forget them.
     let (namespace, epoch) = (Namespace::new(slate.clone()), NamespaceEpoch(u64::from(config.starts) << 32));
@@ -114,6 +121,7 @@ fn new_server(io: Io, config: Config, store: Arc<Store>, lasting: Option<Lasting
         namespace,
         slate,
         sessions: Sessions::new(),
+        leases: Leases::new(caller.session, claims),
         transactions: Transactions::new(),
         unsettled: Unsettled::default(),
         keeper: Keeper::new(config.servers, epoch),
@@ -215,7 +223,7 @@ impl Server {
         if map.epoch <= current.epoch {
             return;
         }
-        self.shards.make(&map, self.slot(), &self.store, &self.slate);
+        self.shards.make(&map, self.slot(), &self.store, &self.slate, &self.leases);
         self.slate.set_map_epoch(map.epoch);
         for (index, (before, now)) in current.servers.iter().zip(&map.servers).enumerate() {
             if before.pid != now.pid || before.addresses != now.addresses {

@@ -45,14 +45,17 @@ impl Server {
     pub(crate) fn lookup(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
         let Request::Lookup { parent, name } = &work.request else { unreachable!("dispatched by its kind") };
         let (cell, key) = self.entry_place(work, *parent, name)?;
-        let names = cell.names.lock();
+        let mut names = cell.names.lock();
         self.unlocked(cell, &names, &key)?;
         self.directories.enter_to_look(*parent, &work.identity, self.whole_since())?;
         let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;
+        let leased = self.lease(work, &mut names, entry.ino, entry.kind);
         let attr = names.shard.inode(entry.ino).map(|inode| inode.attr.clone());
         names.shard.slate.put_entry(&key, entry.ino, entry.kind);
         attr.iter().for_each(|attr| names.shard.slate.put_inode(attr));
-        Ok(Reply::Entry { ino: entry.ino, kind: entry.kind, attr, created: false }.into())
+        let reply = Reply::Entry { ino: entry.ino, kind: entry.kind, attr, created: false };
+        work.leased = leased;
+        Ok(reply.into())
     }
 
     pub(crate) fn create(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
@@ -97,6 +100,9 @@ impl Server {
             }
             _ if !exists => self.directories.not_added(parent),
             _ => {}
+        }
+        if let Ok(Reply::Entry { ino, kind, .. }) = &applied.reply {
+            work.leased = self.lease(work, &mut names, *ino, *kind);
         }
         Ok(applied.reply?.into())
     }

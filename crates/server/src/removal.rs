@@ -29,7 +29,7 @@ struct Removal {
 impl Server {
     /// The stamp of a step that nobody repeats: the server's own.
     pub(crate) fn own_stamp(&self, like: &Stamp) -> Stamp {
-        Stamp::at(self.clock.next(&self.io, like.time))
+        Stamp { session: like.session, ..Stamp::at(self.clock.next(&self.io, like.time)) }
     }
 
     /// Whether the asker may remove the entry, given that it may write the directory: in a sticky

@@ -30,6 +30,10 @@ pub enum Sabotage {
     SkipDurableBefore,
     /// Answers do not wait for the journal at all.
     SkipJournalWait,
+    /// A change is answered before those who were told otherwise have let go of it.
+    SkipRecallWait,
+    /// Nobody looks at what clients of this node claim of what they have read of the slate.
+    SkipClaims,
 }
 
 /// What is switched off in one server; nothing, in every build but the simulation's.

@@ -209,6 +209,7 @@ impl Server {
     }
 
     fn drop_opens(self: &Arc<Self>, session: SessionId) {
+        self.leases.forget(session);
         for cell in self.shards.iter() {
             let closed = cell.names.lock().opens.remove_session(session);
             for ino in closed {

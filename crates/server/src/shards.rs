@@ -3,6 +3,7 @@
 
 use crate::held::{Opens, Running};
 use crate::lasting::logged::{Log, LoggedChunks, LoggedShard};
+use crate::leases::{Leases, Told};
 use crate::lock_table::FileLocks;
 use crate::slate::Slate;
 use crate::turns::Queue;
@@ -73,7 +74,14 @@ impl ShardSet {
     }
 
     /// Makes the shards that `map` gives to `me`. A second call changes nothing: shards do not move yet.
-    pub(crate) fn make(&self, map: &ShardMap, me: ServerIndex, store: &Arc<Store>, slate: &Slate) {
+    pub(crate) fn make(
+        &self,
+        map: &ShardMap,
+        me: ServerIndex,
+        store: &Arc<Store>,
+        slate: &Slate,
+        leases: &Arc<Leases>,
+    ) {
         let incarnation = map.server(me).map_or(Incarnation(0), |info| info.incarnation);
         self.cells.get_or_init(|| {
             (0..map.shards())
@@ -81,7 +89,11 @@ impl ShardSet {
                 .map(|id| {
                     (map.server_of(id) == Some(me)).then(|| {
                         let cell = ShardCell::new(id, incarnation, map.shards(), store);
-                        cell.names.lock().shard.slate = slate.clone();
+                        {
+                            let mut names = cell.names.lock();
+                            names.shard.slate = slate.clone();
+                            names.shard.told = Told::of(leases);
+                        }
                         cell
                     })
                 })

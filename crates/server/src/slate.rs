@@ -10,8 +10,8 @@ use aze_io::Io;
 use aze_io::slate::{Shape, Writer, words_needed};
 use aze_meta::{Applied, EntryKey, Op};
 use aze_proto::slate::{
-    DIRECTORIES, ENTRIES, INODES, NOTE_MAP_EPOCH, NOTE_NAMESPACE_EPOCH, NOTE_REMOVED, SHAPES, counter_bits, entry_key,
-    file_bits, inode_value,
+    DIRECTORIES, ENTRIES, INODES, NOTE_MAP_EPOCH, NOTE_NAMESPACE_EPOCH, NOTE_PERIOD, NOTE_REMOVED, SHAPES,
+    counter_bits, entry_key, file_bits, inode_value,
 };
 use aze_proto::{Attr, FileKind, Ino, MapEpoch, NamespaceEpoch, Reply, Time};
 use parking_lot::Mutex;
@@ -74,6 +74,13 @@ impl Slate {
         let is_closed = written.is_closed.lock();
         if !*is_closed {
             written.writer.set_note(NOTE_MAP_EPOCH, u64::from(epoch.0));
+        }
+    }
+
+    /// What is claimed from now on is claimed in this period.
+    pub(crate) fn set_period(&self, period: u64) {
+        if let Some(written) = &self.0 {
+            written.writer.set_note(NOTE_PERIOD, period);
         }
     }
 

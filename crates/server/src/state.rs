@@ -4,6 +4,7 @@ use crate::clock::HybridClock;
 use crate::directories::Directories;
 use crate::keeper::Keeper;
 use crate::lasting::{Lasting, Storage};
+use crate::leases::Leases;
 use crate::namespace::Namespace;
 use crate::rename::Transactions;
 use crate::sabotage::Switches;
@@ -83,6 +84,7 @@ pub struct Server {
     pub(crate) namespace: Namespace,
     pub(crate) slate: Slate,
     pub(crate) sessions: Sessions,
+    pub(crate) leases: Arc<Leases>,
     pub(crate) transactions: Transactions,
     pub(crate) unsettled: Unsettled,
     pub(crate) keeper: Keeper,
@@ -163,6 +165,7 @@ impl Server {
             map_epoch: self.map_epoch_now(),
             namespace_epoch: self.namespace_epoch(),
             time: self.clock.latest(),
+            lease_ms: 0,
         }
     }
 

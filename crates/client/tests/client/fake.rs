@@ -1,6 +1,7 @@
 //! The server that says what it is told to say.
 
 use aze_client::{Access, Client, Config, File};
+use aze_io::claims::Claims;
 use aze_io::sim::{Faults, Sim};
 use aze_io::slab::{BASE_BYTES, FrameClass, Slab};
 use aze_io::{Addr, Listener};
@@ -74,7 +75,7 @@ impl Service for Scripted {
         responder.send_held(ReplyContext::default(), said, &[&bytes], &held.collect::<Vec<_>>());
     }
 
-    fn session_opened(&self, _who: &Arc<Proven>) {}
+    fn session_opened(&self, _who: &Arc<Proven>, _claims: Option<Claims>) {}
 
     fn session_closed(&self, _who: &Arc<Proven>) {}
 

@@ -21,6 +21,7 @@ use super::shm::ring::{Consumer, Producer};
 use super::shm::upgrade::{self, Knock, Opened};
 use super::shm::{self, Shm};
 use super::sys;
+use crate::claims::Claims;
 use crate::slab;
 use crate::slate::{self, SharedWords};
 use crate::{Connection, FrameLimits, Handler, LIMITS_BEFORE_HANDSHAKE, NetError, Peer, SEND_QUEUE_BYTES_MAX};
@@ -753,6 +754,10 @@ impl Connection for Conn {
 
     fn offered(&self) -> Option<SharedWords> {
         self.slate.get().filter(|_| self.side == Side::Opened).cloned()
+    }
+
+    fn claims(&self) -> Option<Claims> {
+        self.slate.get().and(self.ring.get())?.shm.claims()
     }
 
     fn is_held(&self) -> bool {

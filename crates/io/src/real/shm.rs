@@ -21,6 +21,8 @@ mod lending_tests;
 #[cfg(test)]
 mod tests;
 
+use crate::claims::{CLAIM_WORDS, Claims};
+use crate::slate::{SharedWords, Words};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -56,7 +58,17 @@ const ENDED: usize = 512;
 const CONTROL_BYTES: usize = 4096;
 
 /// Bytes of a connection's memory file.
-const FILE_BYTES: usize = CONTROL_BYTES + 2 * RING_BYTES;
+const FILE_BYTES: usize = CLAIMS_AT + CLAIM_WORDS * 8;
+
+/// Where the client notes what it goes on believing; see [`Claims`].
+const CLAIMS_AT: usize = CONTROL_BYTES + 2 * RING_BYTES;
+
+/// As words, a connection's memory is the place of its notes.
+impl Words for Shm {
+    fn words(&self) -> &[AtomicU64] {
+        self.region.words64(CLAIMS_AT, CLAIM_WORDS)
+    }
+}
 
 /// How to wake the other end.
 enum Bell {
@@ -133,6 +145,11 @@ impl Shm {
             Bell::Client(eventfd) => region::ring_eventfd(eventfd),
             Bell::Workers(ringer) => ringer.ring(),
         }
+    }
+
+    /// What the client notes for the server.
+    pub(super) fn claims(self: &Arc<Self>) -> Option<Claims> {
+        Claims::new(SharedWords(self.clone()))
     }
 
     fn word32(&self, offset: usize) -> &AtomicU32 {

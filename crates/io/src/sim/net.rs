@@ -17,6 +17,7 @@ use super::loan::Lent;
 use super::rng::hash_bytes;
 use super::state::{Core, EPHEMERAL_PORT_MIN, Event, Life, ListenerSlot, State};
 use super::trace::Kind;
+use crate::claims::Claims;
 use crate::loan::{Loan, Source};
 use crate::slab;
 use crate::slate::{self, SharedWords};
@@ -78,6 +79,8 @@ pub(super) struct End {
     /// What the peer may read, as if the two nodes were one.
     offer: Option<SharedWords>,
     lent: Lent,
+    /// What the peer notes for this end, likewise.
+    claims: Option<Claims>,
 }
 
 /// What users hold of an end.
@@ -123,11 +126,18 @@ impl Connection for SimConnection {
     fn offer(&self, slate: &Arc<slate::Writer>) {
         if let Some(end) = self.core.state.lock().ends.get_mut(&self.id) {
             end.offer = Some(slate.memory().clone());
+            end.claims = Some(Claims::own());
         }
     }
 
     fn offered(&self) -> Option<SharedWords> {
         self.core.state.lock().ends.get(&(self.id ^ 1))?.offer.clone()
+    }
+
+    fn claims(&self) -> Option<Claims> {
+        let state = self.core.state.lock();
+        let of = |id: u64| state.ends.get(&id).and_then(|end| end.claims.clone());
+        of(self.id).or_else(|| of(self.id ^ 1))
     }
 
     fn is_held(&self) -> bool {
@@ -404,6 +414,7 @@ impl Core {
             queued_bytes: 0,
             offer: None,
             lent: Lent::default(),
+            claims: None,
         };
         let server_conn = connection(server_id, format!("node {}", state.name(dialer)));
         let dialer_conn = connection(dialer_id, addr.to_string());

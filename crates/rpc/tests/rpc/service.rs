@@ -1,5 +1,6 @@
 //! A service that counts what takes effect, and ways to ask it.
 
+use aze_io::claims::Claims;
 use aze_io::{Addr, Io, Listener};
 use aze_proto::handshake::Secret;
 use aze_proto::retry::{RetryTable, Verdict};
@@ -83,7 +84,7 @@ impl Service for Counting {
     fn request(self: Arc<Self>, incoming: Incoming) {
         let Some(answer) = self.answer(&incoming) else { return };
         let time = Time(incoming.header.time.0.max(self.io.wall_ns()) + 1);
-        let context = ReplyContext { map_epoch: MapEpoch(3), namespace_epoch: NamespaceEpoch(4), time };
+        let context = ReplyContext { map_epoch: MapEpoch(3), namespace_epoch: NamespaceEpoch(4), time, lease_ms: 0 };
         let echo = incoming.payload;
         if self.late_ns_max == 0 {
             return incoming.responder.send(context, answer, &[&echo]);
@@ -95,7 +96,7 @@ impl Service for Counting {
         });
     }
 
-    fn session_opened(&self, who: &Arc<Proven>) {
+    fn session_opened(&self, who: &Arc<Proven>, _claims: Option<Claims>) {
         assert_eq!((who.job.as_str(), who.server), ("job", false));
         self.seen.lock().opened += 1;
     }

@@ -4,7 +4,9 @@ use super::storage_failed;
 use crate::dispatch::Work;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
+use aze_proto::limits::LEASE_MS;
 use aze_proto::{Code, Failure, Reply, Request};
+use aze_rpc::ReplyContext;
 use aze_store::disk::journal::Stage;
 
 /// How far the journal must be before the answer goes out. Another server builds upon these: a
@@ -58,10 +60,25 @@ impl Server {
     }
 
     /// Sends an answer as soon as what it rests on is safe enough.
+    /// Before that it waits until nobody believes any more what the request has changed.
     pub(crate) fn respond(&self, work: Work, result: Result<Reply, Failure>) {
-        let Work { responder, request, .. } = work;
+        if work.responder.is_some()
+            && self.waits_for_recalls(&work.request)
+            && let Some(server) = self.me.upgrade()
+        {
+            return self.io.spawn(async move {
+                server.recalled(work.header.shard).await;
+                server.respond_now(work, result);
+            });
+        }
+        self.respond_now(work, result);
+    }
+
+    fn respond_now(&self, work: Work, result: Result<Reply, Failure>) {
+        let Work { responder, request, leased, .. } = work;
         let Some(responder) = responder else { return };
         self.look_at_disk_now_and_then();
+        let lease_ms = if leased { LEASE_MS } else { 0 };
         let waits = self.lasting.as_ref().and_then(|lasting| {
             let (journal, stage) = (&lasting.journal, self.stage_of_answer(&request));
             let position = journal.end();
@@ -71,7 +88,7 @@ impl Server {
             (waits && !journal.has_reached(position, stage)).then(|| (journal.clone(), position, stage))
         });
         let (Some((journal, position, stage)), Some(server)) = (waits, self.me.upgrade()) else {
-            return responder.send(self.reply_context(), result, &[]);
+            return responder.send(ReplyContext { lease_ms, ..self.reply_context() }, result, &[]);
         };
         journal.when(position, stage, move |reached| {
             let result = match reached {
@@ -81,7 +98,7 @@ impl Server {
             if let Some(lasting) = &server.lasting {
                 server.checkpoint_now_and_then(lasting);
             }
-            responder.send(server.reply_context(), result, &[]);
+            responder.send(ReplyContext { lease_ms, ..server.reply_context() }, result, &[]);
         });
     }
 

@@ -2,6 +2,7 @@
 //! under the same lock. Everything else goes through to the shard.
 
 use super::record::Step;
+use crate::leases::{self, Told};
 use crate::slate::Slate;
 use aze_meta::{Applied, EntryKey, Op, Shard, Stamp};
 use aze_proto::wire::Wire;
@@ -29,18 +30,23 @@ pub(crate) struct LoggedShard {
     pub(crate) log: Log,
     /// Where clients read what is here.
     pub(crate) slate: Slate,
+    /// Who was told what of it, and has to hear of changes.
+    pub(crate) told: Told,
 }
 
 impl LoggedShard {
     pub(crate) fn new(shard: Shard) -> LoggedShard {
-        LoggedShard { shard, log: Log::default(), slate: Slate::default() }
+        LoggedShard { shard, log: Log::default(), slate: Slate::default(), told: Told::default() }
     }
 
     /// As [`Shard::apply`]. Outcomes alone are not written down: whoever could ask again is gone
-    /// when they would be needed.
+    /// when they would be needed. Leases of what has changed are recalled.
     pub(crate) fn apply(&mut self, op: &Op, stamp: &Stamp) -> Applied {
         let key = op.key().filter(|_| self.slate.is_there());
         let was_taken = key.is_some_and(|key| self.is_taken(key));
+        // Also where nobody has a lease yet: one may be claimed until the slate has changed.
+        let may_tell = self.slate.is_there() || !self.told.is_empty();
+        let lost = if may_tell { leases::loses_name(&self.shard, op) } else { None };
         let applied = self.shard.apply(op, stamp);
         if let Some(key) = key {
             match (was_taken, self.is_taken(key)) {
@@ -50,10 +56,18 @@ impl LoggedShard {
             }
         }
         self.slate.applied(op, &applied);
+        if applied.reply.is_ok() && !self.told.is_empty() {
+            leases::recall_changed(&mut self.told, self.shard.id(), op, lost, stamp.session);
+        }
         if applied.reply.is_ok() && !matches!(op, Op::Record { .. }) {
             self.log.add(|| Step::Names { shard: self.shard.id(), time: stamp.time, op: op.clone() }, &[]);
         }
         applied
+    }
+
+    /// What there is, and who is told of it.
+    pub(crate) fn parts(&mut self) -> (&Shard, &mut Told) {
+        (&self.shard, &mut self.told)
     }
 
     /// Whether a name is there or held.

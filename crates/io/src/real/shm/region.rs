@@ -143,10 +143,11 @@ impl Region {
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 
-    /// The first `count` words.
-    pub(super) fn words64(&self, count: usize) -> &[AtomicU64] {
+    /// `count` words from `offset` on.
+    pub(super) fn words64(&self, offset: usize, count: usize) -> &[AtomicU64] {
+        assert!(offset.is_multiple_of(8), "words are aligned");
         let bytes = count.checked_mul(8).expect("a region is not that large");
-        let start: *const AtomicU64 = self.at(0, bytes).cast();
+        let start: *const AtomicU64 = self.at(offset, bytes).cast();
         // SAFETY: as for `word32`: aligned, mapped for as long as `self` lives, and atomics only.
         unsafe { std::slice::from_raw_parts(start, count) }
     }

@@ -23,7 +23,7 @@ struct Shared {
 
 impl Words for Shared {
     fn words(&self) -> &[AtomicU64] {
-        self.region.words64(self.words)
+        self.region.words64(0, self.words)
     }
 
     fn file(&self) -> Option<&OwnedFd> {

@@ -1,0 +1,234 @@
+//! What this client may believe of files without asking again: what came with a lease, until the lease is
+//! recalled or its time is over.
+//!
+//! Only a client that has said what to do with recalls ([`Client::listen`]) is given leases. For each server
+//! that it asks about files one question waits there until something is recalled; for a server that it
+//! asks nothing, there is none. What is recalled while an answer is on its way makes its lease void.
+//! What is read of a server's slate comes with a lease, too: it is claimed before it counts.
+
+use crate::client::{Client, Core, unexpected};
+use crate::route::{Knowing, Place, Question};
+use aze_proto::limits::LEASE_MS;
+use aze_proto::message::Recall;
+use aze_proto::{Code, Failure, Identity, Ino, Reply, Request, ServerIndex};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+/// Inodes share counters of recalls; two that share one cost a lease now and then.
+const COUNTERS: usize = 1 << 12;
+
+/// How long after the last question about files a server is listened to: longer than any lease.
+const LISTEN_NS: u64 = 2 * LEASE_MS as u64 * 1_000_000;
+
+/// Pause before a server is listened to again that does not answer.
+const FAILURE_PAUSE: Duration = Duration::from_millis(500);
+
+/// What has to be let go of, and is when the future resolves.
+pub type LetGo = dyn Fn(Vec<Recall>) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
+
+/// Until when an answer may be believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    until_ns: u64,
+    /// Recalls seen when it was asked for.
+    seen: u64,
+}
+
+impl Lease {
+    /// That of an answer which needs two.
+    pub fn both(one: Option<Lease>, other: Option<Lease>) -> Option<Lease> {
+        let (one, other) = (one?, other?);
+        Some(Lease { until_ns: one.until_ns.min(other.until_ns), seen: one.seen.min(other.seen) })
+    }
+}
+
+pub(crate) struct Leases {
+    listening: OnceLock<Listening>,
+    /// Recalls seen so far, and of each counter the last one.
+    seen: AtomicU64,
+    counters: Vec<AtomicU64>,
+}
+
+struct Listening {
+    core: Weak<Core>,
+    let_go: Box<LetGo>,
+    /// When each server that is listened to was last asked something.
+    servers: Mutex<BTreeMap<ServerIndex, u64>>,
+}
+
+impl Default for Leases {
+    fn default() -> Leases {
+        let counters = (0..COUNTERS).map(|_| AtomicU64::new(0)).collect();
+        Leases { listening: OnceLock::new(), seen: AtomicU64::new(0), counters }
+    }
+}
+
+impl Leases {
+    fn counter(&self, ino: Ino) -> &AtomicU64 {
+        &self.counters[(ino.0 ^ ino.0 >> 48) as usize % COUNTERS]
+    }
+
+    /// Whether this client is given leases, and claims what it reads of a server's slate.
+    pub(crate) fn are_wanted(&self) -> bool {
+        self.listening.get().is_some()
+    }
+
+    /// To be called before something is asked; the answer's lease is made with [`Self::lease`].
+    pub(crate) fn ask(&self, now_ns: u64) -> Lease {
+        Lease { until_ns: now_ns, seen: self.seen.load(SeqCst) }
+    }
+
+    /// The lease of an answer that may be believed for `lease_ms` from the question on.
+    pub(crate) fn lease(asked: Lease, lease_ms: u32) -> Option<Lease> {
+        let length_ns = u64::from(lease_ms.min(LEASE_MS)) * 1_000_000;
+        (lease_ms > 0).then_some(Lease { until_ns: asked.until_ns + length_ns, ..asked })
+    }
+
+    fn note(&self, recalls: &[Recall]) {
+        let number = self.seen.fetch_add(1, SeqCst) + 1;
+        for recall in recalls {
+            self.counter(recall.ino).fetch_max(number, SeqCst);
+        }
+    }
+
+    fn left(&self, lease: Lease, ino: Ino, now_ns: u64) -> Duration {
+        let is_void = self.counter(ino).load(SeqCst) > lease.seen;
+        if is_void { Duration::ZERO } else { Duration::from_nanos(lease.until_ns.saturating_sub(now_ns)) }
+    }
+}
+
+impl Client {
+    /// Wants leases from now on. `let_go` is told what others are about to change, and resolves when
+    /// nobody believes any more what this client was told of it before: they wait for that.
+    pub fn listen(&self, let_go: Box<LetGo>) {
+        let listening = Listening { core: Arc::downgrade(&self.core), let_go, servers: Mutex::default() };
+        // A second one would be told nothing.
+        assert!(self.core.leases.listening.set(listening).is_ok(), "a client listens once");
+    }
+
+    /// How long what was said of an inode may still be believed.
+    pub fn lease_left(&self, lease: Option<Lease>, ino: Ino) -> Duration {
+        lease.map_or(Duration::ZERO, |lease| self.core.leases.left(lease, ino, self.core.io.mono_ns()))
+    }
+
+    /// Whether a file is open here.
+    pub fn is_open(&self, ino: Ino) -> bool {
+        self.core.inodes.get(ino).is_some()
+    }
+}
+
+impl Core {
+    /// A server is about to be asked something, perhaps what may come with a lease.
+    pub(crate) fn listen_for(&self, server: ServerIndex, request: &Request) {
+        if matches!(
+            request,
+            Request::Lookup { .. }
+                | Request::Create { .. }
+                | Request::GetAttr { .. }
+                | Request::List { attrs: true, .. }
+        ) {
+            self.listen_to(server);
+        }
+    }
+
+    /// Something of this server may be believed from now on.
+    pub(crate) fn listen_to(&self, server: ServerIndex) {
+        let Some(listening) = self.leases.listening.get() else { return };
+        let is_new = listening.servers.lock().insert(server, self.io.mono_ns()).is_none();
+        if is_new && let Some(core) = listening.core.upgrade() {
+            core.spawn(|core| async move { core.listening(server).await });
+        }
+    }
+
+    /// Listens to a server for as long as it is asked about files.
+    async fn listening(self: Arc<Self>, server: ServerIndex) {
+        let Some(listening) = self.leases.listening.get() else { return };
+        let (mut of_life, mut confirmed) = (0, 0);
+        loop {
+            let request = Request::Listen { life: of_life, confirmed };
+            match self.ask(&Identity::default(), Place::Server(server), &request).await {
+                Ok(Reply::Recalled { life, last, recalls }) => {
+                    let is_quiet = recalls.is_empty();
+                    self.recalled(listening, recalls).await;
+                    (of_life, confirmed) = (life, last);
+                    if !is_quiet {
+                        continue;
+                    }
+                }
+                answer => {
+                    let failure = answer.map_or_else(|failure| failure, |reply| unexpected(&request, &reply));
+                    if failure.code == Code::Expired {
+                        // Nothing is believed any more, since nothing is answered.
+                        return;
+                    }
+                    // What was leased runs out meanwhile.
+                    self.io.sleep(FAILURE_PAUSE).await;
+                }
+            }
+            let mut servers = listening.servers.lock();
+            if servers.get(&server).is_none_or(|asked_ns| self.io.mono_ns() > asked_ns + LISTEN_NS) {
+                servers.remove(&server);
+                return;
+            }
+        }
+    }
+
+    async fn recalled(&self, listening: &Listening, recalls: Vec<Recall>) {
+        if recalls.is_empty() {
+            return;
+        }
+        self.leases.note(&recalls);
+        for recall in &recalls {
+            // What came along with an open is as old as the rest.
+            drop(self.contents.change(recall.ino));
+        }
+        (listening.let_go)(recalls).await;
+    }
+
+    /// Begins to read something of a slate; what is read has the lease.
+    pub(crate) fn claiming(&self) -> Option<Lease> {
+        Leases::lease(self.leases.ask(self.io.mono_ns()), LEASE_MS).filter(|_| self.leases.are_wanted())
+    }
+
+    /// As [`Self::ask`], with the answer's lease.
+    pub(crate) async fn ask_leased(
+        &self,
+        who: &Identity,
+        place: Place<'_>,
+        knowing: Knowing,
+        request: &Request,
+    ) -> Result<(Reply, Option<Lease>), Failure> {
+        let asked = self.leases.ask(self.io.mono_ns());
+        let question = Question { who, place, knowing, request, payload: &[] };
+        let answer = self.ask_question(question).await?;
+        Ok((answer.reply, Leases::lease(asked, answer.header.deadline_ms)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_lease_counts_from_the_question_and_ends_with_a_recall() {
+        let leases = Leases::default();
+        let lease = Leases::lease(leases.ask(100), LEASE_MS).expect("a lease");
+        assert_eq!(leases.left(lease, Ino(5), 100), SECOND);
+        assert_eq!(leases.left(lease, Ino(5), 1_000_000_100), Duration::ZERO);
+        assert_eq!(Leases::lease(leases.ask(100), 0), None);
+        leases.note(&[Recall { ino: Ino(5), names: false }]);
+        assert_eq!(leases.left(lease, Ino(5), 101), Duration::ZERO, "also if its answer comes after the recall");
+        assert!(!leases.left(lease, Ino(6), 101).is_zero());
+        let again = Leases::lease(leases.ask(101), LEASE_MS).expect("a lease");
+        assert_eq!(leases.left(again, Ino(5), 101), SECOND);
+        assert_eq!(Lease::both(Some(lease), Some(again)), Some(lease));
+        assert_eq!(Lease::both(Some(lease), None), None);
+    }
+}

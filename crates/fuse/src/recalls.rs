@@ -1,0 +1,147 @@
+//! What the kernel was told and has to forget, because others are about to be told that they have changed it.
+//!
+//! The kernel is told to forget attributes only, which waits for nothing: no lock and no page. Names and
+//! pages are behind locks that a program may hold while it waits for this mount; two mounts could wait for
+//! each other, and one that is killed meanwhile would never be let go. They need not be forgotten: pages
+//! are compared with attributes before they are read, and a name that leads to an inode which has lost
+//! a name is sent to look again (`ESTALE`) when the kernel asks for the attributes.
+
+use crate::device::{Device, Sent};
+use aze_io::Io;
+use aze_proto::ids::Ino;
+use aze_proto::message::Recall;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+/// How long a program may take to pick up an answer that was given to it: only then does the kernel know
+/// the inode, if it has not known it before.
+const PICK_UP_TIME: Duration = Duration::from_millis(100);
+const PICK_UP_NS: u64 = PICK_UP_TIME.as_nanos() as u64;
+
+/// Pause before the kernel is asked again to forget an inode that it may be about to know.
+const AGAIN_PAUSE: Duration = Duration::from_millis(1);
+
+/// Inodes share notes of when they were told; two that share one cost a moment now and then.
+const TOLD: usize = 1 << 12;
+
+/// Inodes that have lost a name; one more, and all are taken for such.
+const MOVED_MAX: usize = 1 << 16;
+
+/// What one mount has to forget.
+pub struct Recalls {
+    io: Io,
+    device: Arc<Device>,
+    /// How long the kernel may use a name.
+    name_ns: u64,
+    told_ns: Vec<AtomicU64>,
+    moved: Mutex<Moved>,
+}
+
+/// Inodes that have lost a name which the kernel may still use.
+#[derive(Default)]
+struct Moved {
+    until_ns: BTreeMap<Ino, u64>,
+    order: VecDeque<(u64, Ino)>,
+    all_until_ns: u64,
+}
+
+impl Moved {
+    fn note(&mut self, ino: Ino, now_ns: u64, until_ns: u64) {
+        self.sweep(now_ns);
+        if self.order.len() >= MOVED_MAX {
+            (self.until_ns, self.order, self.all_until_ns) = Default::default();
+            self.all_until_ns = until_ns;
+        }
+        self.until_ns.insert(ino, until_ns);
+        self.order.push_back((until_ns, ino));
+    }
+
+    fn has(&mut self, ino: Ino, now_ns: u64) -> bool {
+        self.sweep(now_ns);
+        now_ns < self.all_until_ns || self.until_ns.contains_key(&ino)
+    }
+
+    fn sweep(&mut self, now_ns: u64) {
+        while let Some((until_ns, ino)) = self.order.front().copied().filter(|(until_ns, _)| *until_ns <= now_ns) {
+            self.order.pop_front();
+            if self.until_ns.get(&ino) == Some(&until_ns) {
+                self.until_ns.remove(&ino);
+            }
+        }
+    }
+}
+
+impl Recalls {
+    /// For the mount of `device`, whose kernel uses a name for at most `name_time`.
+    pub fn new(io: Io, device: Arc<Device>, name_time: Duration) -> Recalls {
+        let told_ns = (0..TOLD).map(|_| AtomicU64::new(0)).collect();
+        let name_ns = (name_time + PICK_UP_TIME).as_nanos() as u64;
+        Recalls { io, device, name_ns, told_ns, moved: Mutex::default() }
+    }
+
+    fn told(&self, ino: Ino) -> &AtomicU64 {
+        &self.told_ns[(ino.0 ^ ino.0 >> 48) as usize % TOLD]
+    }
+
+    /// The kernel is about to be told something that it may believe.
+    pub fn tell(&self, ino: Ino) {
+        self.told(ino).fetch_max(self.io.mono_ns(), SeqCst);
+    }
+
+    /// Whether the kernel may use a name that leads to this inode no longer.
+    pub fn has_moved(&self, ino: Ino) -> bool {
+        self.moved.lock().has(ino, self.io.mono_ns())
+    }
+
+    /// Resolves when the kernel believes none of this any more.
+    pub async fn let_go(&self, recalls: Vec<Recall>) {
+        let now_ns = self.io.mono_ns();
+        for recall in recalls.iter().filter(|recall| recall.names) {
+            self.moved.lock().note(recall.ino, now_ns, now_ns + self.name_ns);
+        }
+        let picked_up = |recall: &Recall| self.told(recall.ino).load(SeqCst) + PICK_UP_NS;
+        // Whoever is told from now on is told that it may not be believed.
+        let mut unknown: Vec<(Ino, u64)> = recalls.iter().map(|recall| (recall.ino, picked_up(recall))).collect();
+        loop {
+            unknown.retain(|(ino, until_ns)| !self.forget(*ino, *until_ns));
+            if unknown.is_empty() {
+                return;
+            }
+            self.io.sleep(AGAIN_PAUSE).await;
+        }
+    }
+
+    /// Whether the kernel has forgotten the attributes, or has none: what it was told of it has been
+    /// picked up by `until_ns`.
+    fn forget(&self, ino: Ino, until_ns: u64) -> bool {
+        self.device.forget_attrs(ino.0) == Sent::Taken || self.io.mono_ns() >= until_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inode_that_has_lost_a_name_is_known_for_as_long_as_the_name_may_be_used() {
+        let mut moved = Moved::default();
+        moved.note(Ino(5), 0, 10);
+        moved.note(Ino(6), 1, 11);
+        moved.note(Ino(5), 2, 12);
+        assert!(moved.has(Ino(5), 11) && !moved.has(Ino(6), 11) && !moved.has(Ino(7), 11));
+        assert!(!moved.has(Ino(5), 12) && moved.order.is_empty());
+    }
+
+    #[test]
+    fn too_many_are_all_of_them() {
+        let mut moved = Moved::default();
+        for ino in 0..=MOVED_MAX as u64 {
+            moved.note(Ino(ino), 0, 10);
+        }
+        assert!(moved.order.len() <= MOVED_MAX && moved.until_ns.len() <= MOVED_MAX);
+        assert!(moved.has(Ino(1), 9) && moved.has(Ino(u64::MAX), 9) && !moved.has(Ino(1), 10));
+    }
+}

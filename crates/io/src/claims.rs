@@ -1,0 +1,128 @@
+//! Notes that a process makes for another of its node, in memory that both see, of what it is about to
+//! go on believing.
+//!
+//! It alone knows in which order what is noted and what is believed become visible: whoever notes
+//! something and then finds a record of a slate unchanged has noted it before whoever changes the record
+//! afterwards looks (each side writes, and reads after a fence: Dekker's way). Numbers share places,
+//! so that more may seem to be noted than is. What the numbers and periods mean it does not know.
+
+use crate::slate::SharedWords;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
+
+/// Base-2 logarithm of the places.
+const PLACE_BITS: u32 = 15;
+
+/// Words of the notes of one connection.
+pub const CLAIM_WORDS: usize = 1 << PLACE_BITS;
+
+/// The upper half of a word is the period, the lower one counts within it.
+const PERIOD_AT: u32 = 32;
+
+/// The notes of one connection, of either end.
+#[derive(Clone, Debug)]
+pub struct Claims(SharedWords);
+
+/// What stands at a number's place. Whoever notes something there changes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim(u64);
+
+impl Claim {
+    /// The latest period in which something was noted.
+    pub fn period(self) -> u64 {
+        self.0 >> PERIOD_AT
+    }
+}
+
+impl Claims {
+    /// Notes in these words, at least [`CLAIM_WORDS`] of them and zero at first; `None` if they are fewer.
+    pub(crate) fn new(words: SharedWords) -> Option<Claims> {
+        (words.0.words().len() >= CLAIM_WORDS).then_some(Claims(words))
+    }
+
+    /// Notes that only this process sees.
+    pub fn own() -> Claims {
+        Claims(SharedWords::own(CLAIM_WORDS))
+    }
+
+    fn word(&self, number: u64) -> &AtomicU64 {
+        // Fibonacci hashing: the high bits of a product depend on all bits below.
+        let place = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - PLACE_BITS);
+        &self.0.0.words()[place as usize]
+    }
+
+    /// Notes a number. What is read afterwards is read when that can be seen.
+    pub fn claim(&self, number: u64, period: u64) {
+        let word = self.word(number);
+        let mut old = word.load(Relaxed);
+        while let Err(other) =
+            word.compare_exchange_weak(old, old.saturating_add(1).max(period << PERIOD_AT), Relaxed, Relaxed)
+        {
+            old = other;
+        }
+        fence(SeqCst);
+    }
+
+    /// What is noted of a number, after all that this thread has written before.
+    pub fn look(&self, number: u64) -> Claim {
+        fence(SeqCst);
+        Claim(self.word(number).load(Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slate::{COUNTER_BITS_MIN, Reader, Shape, Writer, words_needed};
+    use std::sync::Barrier;
+
+    #[test]
+    fn each_note_is_another_one_and_periods_only_grow() {
+        let claims = Claims::own();
+        assert_eq!(claims.look(5).period(), 0);
+        claims.claim(5, 7);
+        let first = claims.look(5);
+        assert_eq!(first.period(), 7);
+        claims.claim(5, 6);
+        assert_eq!(claims.look(5).period(), 7, "whoever is late takes nothing away");
+        assert_ne!(claims.look(5), first);
+        claims.claim(5, 8);
+        assert_eq!(claims.look(5).period(), 8);
+    }
+
+    /// Two threads, one of which believes what the other one changes: one of them notices, every time.
+    #[test]
+    fn either_the_change_or_the_note_is_seen() {
+        const ROUNDS: u64 = 20_000;
+        let shapes = [Shape { key_words: 1, value_words: 1 }];
+        let memory = SharedWords::own(words_needed(&shapes, &[0], COUNTER_BITS_MIN));
+        let writer = Writer::begin(memory.clone(), &shapes, &[0], COUNTER_BITS_MIN);
+        let reader = Reader::open(memory, &shapes).expect("a slate was begun");
+        let (claims, start, end) = (Claims::own(), Barrier::new(2), Barrier::new(2));
+        writer.put(0, 1, &[1], &[0]);
+        std::thread::scope(|scope| {
+            let changer = scope.spawn(|| {
+                let mut seen = Vec::new();
+                for round in 1..=ROUNDS {
+                    start.wait();
+                    writer.put(0, 1, &[1], &[round]);
+                    seen.push(claims.look(1).period() == round);
+                    end.wait();
+                }
+                seen
+            });
+            let mut believes = Vec::new();
+            for round in 1..=ROUNDS {
+                let mut value = [0];
+                let record = reader.find(0, 1, &[1], &mut value).expect("nobody writes");
+                start.wait();
+                claims.claim(1, round);
+                believes.push(reader.is_unchanged(&record));
+                end.wait();
+            }
+            let seen = changer.join().expect("it ends");
+            for (seen, believes) in seen.iter().zip(&believes) {
+                assert!(*seen || !believes, "the old value is believed, and nobody knows");
+            }
+        });
+    }
+}

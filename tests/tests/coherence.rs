@@ -1,0 +1,167 @@
+//! Two mounts of one volume: what one shows of a change that has returned on the other, without any
+//! pause in between and though its kernel answers from what it knows.
+
+use aze_tests::Place;
+use aze_tests::python::python;
+
+const ROUNDS: &str = r#"
+import ctypes
+one, two = sys.argv[1:]
+mounts = [one, two]
+libc = ctypes.CDLL(None, use_errno=True)
+def swap(one, other):
+    assert libc.renameat2(-100, os.fsencode(one), -100, os.fsencode(other), 2) == 0, ctypes.get_errno()
+def size(path):
+    return os.stat(path).st_size
+def mode(path):
+    return os.stat(path).st_mode & 0o7777
+for number in range(60):
+    here, there = mounts[number % 2], mounts[1 - number % 2]
+"#;
+
+fn on_two_mounts(program: &str) {
+    let mut place = Place::new();
+    place.up(&["--servers", "2", "--chunk-size", "64K"]);
+    let (one, two) = (place.mount(), place.mount());
+    let program: String = program.trim_start_matches('\n').lines().map(|line| format!("    {line}\n")).collect();
+    python(&format!("{ROUNDS}{program}"), &[&one, &two]);
+}
+
+#[test]
+fn attributes_that_another_mount_has_changed_show_at_once() {
+    on_two_mounts(
+        r#"
+make(f'{here}/f', b'x' * number)
+assert size(f'{there}/f') == number, number
+os.chmod(f'{here}/f', 0o600)
+assert mode(f'{there}/f') == 0o600, number
+os.chmod(f'{here}/f', 0o644)
+assert mode(f'{there}/f') == 0o644, number
+with open(f'{here}/f', 'ab') as file:
+    file.write(b'12345')
+assert size(f'{there}/f') == number + 5, number
+os.truncate(f'{here}/f', 100_000)
+assert size(f'{there}/f') == 100_000, number
+os.utime(f'{here}/f', (number, number))
+assert os.stat(f'{there}/f').st_mtime == number, number
+os.link(f'{here}/f', f'{here}/g')
+assert os.stat(f'{there}/f').st_nlink == 2, number
+os.unlink(f'{here}/f')
+assert os.stat(f'{there}/g').st_nlink == 1, number
+assert name(os.stat, f'{there}/f') == 'ENOENT', number
+os.unlink(f'{there}/g')
+"#,
+    );
+}
+
+#[test]
+fn names_that_another_mount_has_changed_show_at_once() {
+    on_two_mounts(
+        r#"
+make(f'{here}/a', b'old')
+assert size(f'{there}/a') == 3 and os.listdir(there) == ['a'], number
+os.rename(f'{here}/a', f'{here}/b')
+assert name(os.stat, f'{there}/a') == 'ENOENT', number
+assert size(f'{there}/b') == 3 and os.listdir(there) == ['b'], number
+assert name(open, f'{there}/a') == 'ENOENT', number
+make(f'{here}/c', b'newer')
+assert size(f'{there}/b') == 3 and size(f'{there}/c') == 5, number
+os.rename(f'{here}/c', f'{here}/b')
+assert size(f'{there}/b') == 5 and name(os.stat, f'{there}/c') == 'ENOENT', number
+assert data(f'{there}/b') == b'newer', number
+os.rename(f'{there}/b', f'{there}/a')
+assert size(f'{here}/a') == 5 and name(os.stat, f'{here}/b') == 'ENOENT', number
+os.unlink(f'{here}/a')
+assert name(os.stat, f'{there}/a') == 'ENOENT' and os.listdir(there) == [], number
+make(f'{here}/a', b'1')
+make(f'{here}/b', b'22')
+assert size(f'{there}/a') == 1 and size(f'{there}/b') == 2, number
+swap(f'{here}/a', f'{here}/b')
+assert size(f'{there}/a') == 2 and size(f'{there}/b') == 1, number
+assert size(f'{here}/a') == 2 and size(f'{here}/b') == 1, number
+swap(f'{there}/a', f'{there}/b')
+assert size(f'{here}/a') == 1 and size(f'{here}/b') == 2, number
+assert size(f'{there}/a') == 1 and size(f'{there}/b') == 2, number
+os.unlink(f'{there}/a')
+os.unlink(f'{there}/b')
+# Of two names of one file, the one that goes; and files that are listed with their attributes.
+for file in range(5):
+    make(f'{here}/{file}', b'1' * file)
+assert sorted(entry.stat().st_size for entry in os.scandir(there)) == [0, 1, 2, 3, 4], number
+os.link(f'{here}/1', f'{here}/one')
+assert size(f'{there}/1') == size(f'{there}/one') == 1, number
+os.rename(f'{here}/1', f'{here}/5')
+assert size(f'{there}/one') == size(f'{there}/5') == 1, number
+assert name(os.stat, f'{there}/1') == 'ENOENT', number
+os.rename(f'{here}/one', f'{here}/2')
+for file in ['0', '2', '3', '4', '5']:
+    os.unlink(f'{here}/{file}')
+    assert name(os.stat, f'{there}/{file}') == 'ENOENT', (number, file)
+"#,
+    );
+}
+
+#[test]
+fn bytes_that_another_mount_has_written_show_in_files_that_are_open() {
+    on_two_mounts(
+        r#"
+make(f'{here}/f', b'0' * 1000)
+kept = os.open(f'{there}/f', os.O_RDONLY)
+assert os.pread(kept, 2000, 0) == b'0' * 1000, number
+writer = os.open(f'{here}/f', os.O_RDWR)
+for text in [b'1' * 1000, b'2' * 1000, b'3' * 3000]:
+    os.pwrite(writer, text, 0)
+    assert os.pread(kept, 5000, 0) == text, number
+    assert os.fstat(kept).st_size == len(text), number
+os.pwrite(writer, b'far', 200_000)
+assert os.pread(kept, 10, 200_000) == b'far', number
+os.ftruncate(writer, 10)
+assert os.pread(kept, 5000, 0) == b'3' * 10, number
+assert mmap.mmap(kept, 10, prot=mmap.PROT_READ)[:] == b'3' * 10, number
+os.close(writer)
+os.close(kept)
+with open(f'{there}/f', 'rb') as file:
+    assert file.read() == b'3' * 10, number
+os.unlink(f'{here}/f')
+"#,
+    );
+}
+
+#[test]
+fn a_stopped_mount_holds_a_change_up_for_a_moment_and_shows_nothing_old() {
+    let mut place = Place::new();
+    let volume = place.up(&["--servers", "2"]);
+    let (one, two) = (place.mount(), place.mount());
+    let ran = place.aze(&["status", "--name", &volume, "--json"]).ok();
+    let status: serde_json::Value = serde_json::from_str(&ran.out).expect("status is JSON");
+    let mounts = status["mounts"].as_array().expect("mounts");
+    let stopped = mounts.iter().find(|mount| mount["dir"].as_str() == two.to_str()).expect("the second mount");
+    let pid = stopped["process"]["pid"].to_string();
+    let program = r#"
+import select, signal
+one, two, pid = sys.argv[1], sys.argv[2], int(os.path.basename(sys.argv[3]))
+def size(path):
+    return os.stat(path).st_size
+for number in range(3):
+    here, there = f'{one}/f{number}', f'{two}/f{number}'
+    make(here, b'old')
+    assert size(there) == size(there) == 3
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        with open(here, 'ab') as file:
+            file.write(b'er')
+        took = time.monotonic() - began
+        looker = subprocess.Popen(['stat', '-c', '%s', there], stdout=subprocess.PIPE)
+        # It waits for the mount, or knows.
+        select.select([looker.stdout], [], [], 0.5)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    shown = looker.communicate()[0]
+    assert shown == b'5\n', shown
+    assert took < 3, took
+    os.chmod(there, 0o600)
+    assert os.stat(here).st_mode & 0o777 == 0o600
+"#;
+    python(program, &[&one, &two, std::path::Path::new(&pid)]);
+}
