@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use crate::{Io, Sleep};
 
-pub use disk::DiskFault;
+pub use disk::{DiskFault, DiskTrouble};
 pub(crate) use loan::SimLoan;
 pub use node::Node;
 pub use rng::SimRng;
@@ -247,6 +247,13 @@ impl Sim {
         let mut state = self.core().state.lock();
         let node = state.node_index(node);
         state.disks.set_fault(node, fault);
+    }
+
+    /// What is wrong with a node's disks now: nothing, once a single call has failed as it was to.
+    pub fn disk_fault(&self, node: &str) -> DiskFault {
+        let mut state = self.core().state.lock();
+        let node = state.node_index(node);
+        state.disks.fault(node)
     }
 
     /// Flips one bit of a file on a node's disk, as rot would; `false` if the file has no such bit.

@@ -24,6 +24,9 @@ const SECTOR_BYTES: usize = 512;
 /// A log has zeros up to the next multiple of this, in bytes.
 const LOG_STEP_BYTES: usize = 4096;
 
+/// What a slow disk takes longer by.
+const SLOW_FACTOR: u64 = 60;
+
 /// Room of a simulated directory, in bytes.
 const ROOM_BYTES: u64 = 1 << 30;
 
@@ -39,6 +42,58 @@ pub enum DiskFault {
     Full,
     /// Writes and syncs fail.
     Broken,
+    /// All works but one call: of those that can fail so, the one of this number from now on, counted from 0.
+    Once(u64, DiskTrouble),
+    /// Everything takes much longer.
+    Slow,
+}
+
+/// How one call fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskTrouble {
+    /// ENOSPC: of a write, or of what makes a name.
+    Full,
+    /// EIO: of any call. After one of a sync, what it was to make durable is clean for the system, and lost.
+    Failed,
+    /// EMFILE: of what makes or opens a file.
+    TooManyFiles,
+    /// A write that ends before its end.
+    Short,
+}
+
+/// Kinds of calls.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Call {
+    /// Looks at what there is.
+    Read,
+    Open,
+    /// Makes a name.
+    Make,
+    /// Makes a file whose room is set aside.
+    MakeFixed,
+    Write,
+    Sync,
+    /// The beginning of another.
+    Part,
+}
+
+impl DiskTrouble {
+    fn happens_to(self, call: Call) -> bool {
+        match self {
+            DiskTrouble::Full => matches!(call, Call::Make | Call::MakeFixed | Call::Write),
+            DiskTrouble::Failed => call != Call::Part,
+            DiskTrouble::TooManyFiles => matches!(call, Call::Make | Call::MakeFixed | Call::Open),
+            DiskTrouble::Short => call == Call::Write,
+        }
+    }
+
+    fn error(self) -> DiskError {
+        match self {
+            DiskTrouble::Full | DiskTrouble::Short => DiskError::Full("the simulated disk is full".into()),
+            DiskTrouble::Failed => DiskError::Failed("the simulated disk failed once".into()),
+            DiskTrouble::TooManyFiles => DiskError::Failed("the simulated process has too many open files".into()),
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -62,6 +117,8 @@ struct SimFile {
     under: Vec<u8>,
     /// Whether zeros follow that nobody wrote.
     is_log: bool,
+    /// What a sync that failed has left behind: no later one brings it to the disk.
+    doomed: Vec<(usize, usize)>,
 }
 
 #[derive(Default)]
@@ -87,6 +144,25 @@ impl Disks {
 
     pub(super) fn set_fault(&mut self, node: u32, fault: DiskFault) {
         self.faults.insert(node, fault);
+    }
+
+    pub(super) fn fault(&self, node: u32) -> DiskFault {
+        self.faults.get(&node).copied().unwrap_or_default()
+    }
+
+    /// What goes wrong with a call that happens now.
+    fn trouble(&mut self, node: u32, call: Call) -> Option<DiskError> {
+        let fault = self.faults.get_mut(&node)?;
+        let writes = matches!(call, Call::MakeFixed | Call::Write | Call::Sync);
+        match *fault {
+            DiskFault::Full if writes => Some(DiskError::Full("the simulated disk is full".into())),
+            DiskFault::Broken if writes => Some(DiskError::Failed("the simulated disk is broken".into())),
+            DiskFault::Once(left, trouble) if trouble.happens_to(call) => {
+                *fault = if left == 0 { DiskFault::None } else { DiskFault::Once(left - 1, trouble) };
+                (left == 0).then(|| trouble.error())
+            }
+            _ => None,
+        }
     }
 
     /// Flips one bit of a file; `false` if it has no such byte.
@@ -177,6 +253,22 @@ impl SimFile {
         }
         self.bytes.truncate(kept_end);
         self.synced = kept_end;
+        for (start, end) in std::mem::take(&mut self.doomed) {
+            let end = end.min(kept_end);
+            self.bytes[start.min(end)..end].fill(0);
+        }
+    }
+
+    /// A sync has failed: the system takes for clean what the disk has not got.
+    fn doom(&mut self) {
+        if self.under.is_empty() {
+            self.doomed.push((self.synced, self.bytes.len()));
+            self.synced = self.bytes.len();
+            self.ends.clear();
+        } else {
+            self.settled += self.places.len();
+            self.places.clear();
+        }
     }
 }
 
@@ -206,30 +298,40 @@ struct Place {
 }
 
 impl Place {
-    /// Lets time pass, then does `op` unless the node has died or the disk does not work.
-    async fn run<T>(
+    /// Lets time pass, then does `op` unless the node has died; `op` is told what goes wrong.
+    async fn try_run<T>(
         &self,
         ns: (u64, u64),
-        writes: bool,
-        op: impl FnOnce(&mut State, (u32, String)) -> DiskResult<T>,
+        call: Call,
+        op: impl FnOnce(&mut State, (u32, String), Option<DiskError>) -> DiskResult<T>,
     ) -> DiskResult<T> {
-        let delay = self.core.state.lock().disks.rng.between(ns.0, ns.1);
+        let delay = {
+            let disks = &mut self.core.state.lock().disks;
+            let factor = if disks.fault(self.life.node) == DiskFault::Slow { SLOW_FACTOR } else { 1 };
+            disks.rng.between(ns.0, ns.1) * factor
+        };
         let io = Io::new(Arc::new(Node::new(self.core.clone(), self.life)));
         io.sleep(Duration::from_nanos(delay)).await;
         let mut state = self.core.state.lock();
         if !state.is_alive(self.life) {
             return Err(DiskError::Failed("the node is dead".into()));
         }
-        match state.disks.faults.get(&self.life.node) {
-            Some(DiskFault::Full) if writes => return Err(DiskError::Full("the simulated disk is full".into())),
-            Some(DiskFault::Broken) if writes => return Err(DiskError::Failed("the simulated disk is broken".into())),
-            _ => {}
-        }
-        op(&mut state, (self.life.node, self.path.clone()))
+        let trouble = state.disks.trouble(self.life.node, call);
+        op(&mut state, (self.life.node, self.path.clone()), trouble)
     }
 
-    async fn names<T>(&self, op: impl FnOnce(&mut SimDir, &mut u64) -> DiskResult<T>) -> DiskResult<T> {
-        self.run(WRITE_NS, false, |state, key| {
+    /// As [`Self::try_run`], for what is not begun if something goes wrong.
+    async fn run<T>(
+        &self,
+        ns: (u64, u64),
+        call: Call,
+        op: impl FnOnce(&mut State, (u32, String)) -> DiskResult<T>,
+    ) -> DiskResult<T> {
+        self.try_run(ns, call, |state, key, trouble| trouble.map_or_else(|| op(state, key), Err)).await
+    }
+
+    async fn names<T>(&self, call: Call, op: impl FnOnce(&mut SimDir, &mut u64) -> DiskResult<T>) -> DiskResult<T> {
+        self.run(WRITE_NS, call, |state, key| {
             let disks = &mut state.disks;
             op(disks.dirs.entry(key).or_default(), &mut disks.last_file)
         })
@@ -243,7 +345,7 @@ impl Place {
 
     async fn create_growing(&self, name: &str, is_log: bool) -> DiskResult<Arc<dyn DiskFile>> {
         let id = self
-            .names(|dir, last_file| {
+            .names(Call::Make, |dir, last_file| {
                 *last_file += 1;
                 let op = NameOp::Create(name.into(), *last_file);
                 apply(&mut dir.names, &op);
@@ -264,7 +366,7 @@ impl Place {
 /// Opens a directory of a node, which is made if it is not there.
 pub(super) async fn open_dir(core: &Arc<Core>, life: Life, path: &str) -> DiskResult<Arc<dyn Dir>> {
     let place = Place { core: core.clone(), life, path: path.into() };
-    place.names(|_, _| Ok(())).await?;
+    place.names(Call::Open, |_, _| Ok(())).await?;
     Ok(Arc::new(place))
 }
 
@@ -274,7 +376,7 @@ fn missing(name: &str) -> DiskError {
 
 impl Dir for Place {
     fn list(&self) -> Boxed<'_, DiskResult<Vec<String>>> {
-        Box::pin(self.names(|dir, _| Ok(dir.names.keys().cloned().collect())))
+        Box::pin(self.names(Call::Read, |dir, _| Ok(dir.names.keys().cloned().collect())))
     }
 
     fn create<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>> {
@@ -287,13 +389,13 @@ impl Dir for Place {
 
     fn open<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>> {
         Box::pin(async move {
-            let id = self.names(|dir, _| dir.names.get(name).copied().ok_or_else(|| missing(name))).await?;
+            let id = self.names(Call::Open, |dir, _| dir.names.get(name).copied().ok_or_else(|| missing(name))).await?;
             Ok(self.file(id))
         })
     }
 
     fn rename<'a>(&'a self, from: &'a str, to: &'a str) -> Boxed<'a, DiskResult<()>> {
-        Box::pin(self.names(|dir, _| {
+        Box::pin(self.names(Call::Make, |dir, _| {
             if !dir.names.contains_key(from) {
                 return Err(missing(from));
             }
@@ -305,7 +407,7 @@ impl Dir for Place {
     }
 
     fn remove<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<()>> {
-        Box::pin(self.names(|dir, _| {
+        Box::pin(self.names(Call::Read, |dir, _| {
             let op = NameOp::Remove(name.into());
             apply(&mut dir.names, &op);
             dir.pending.push(op);
@@ -315,7 +417,7 @@ impl Dir for Place {
 
     fn create_fixed<'a>(&'a self, name: &'a str, bytes: u64) -> Boxed<'a, DiskResult<Arc<dyn FixedFile>>> {
         Box::pin(async move {
-            let made = self.run(WRITE_NS, true, |state, key| {
+            let made = self.run(WRITE_NS, Call::MakeFixed, |state, key| {
                 let disks = &mut state.disks;
                 disks.last_file += 1;
                 let (id, dir) = (disks.last_file, disks.dirs.entry(key).or_default());
@@ -332,13 +434,13 @@ impl Dir for Place {
 
     fn open_fixed<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn FixedFile>>> {
         Box::pin(async move {
-            let id = self.names(|dir, _| dir.names.get(name).copied().ok_or_else(|| missing(name))).await?;
+            let id = self.names(Call::Open, |dir, _| dir.names.get(name).copied().ok_or_else(|| missing(name))).await?;
             Ok(self.fixed(id))
         })
     }
 
     fn free_bytes(&self) -> Boxed<'_, DiskResult<u64>> {
-        Box::pin(self.run(WRITE_NS, false, |state, key| {
+        Box::pin(self.run(WRITE_NS, Call::Read, |state, key| {
             if matches!(state.disks.faults.get(&key.0), Some(DiskFault::Low | DiskFault::Full)) {
                 return Ok(0);
             }
@@ -349,7 +451,7 @@ impl Dir for Place {
     }
 
     fn sync(&self) -> Boxed<'_, DiskResult<()>> {
-        Box::pin(self.run(SYNC_NS, true, |state, key| {
+        Box::pin(self.run(SYNC_NS, Call::Sync, |state, key| {
             let dir = state.disks.dirs.entry(key).or_default();
             dir.pending.clear();
             dir.synced_names = dir.names.clone();
@@ -371,14 +473,24 @@ impl SimHandle {
     async fn with<T>(
         &self,
         ns: (u64, u64),
-        writes: bool,
+        call: Call,
         op: impl FnOnce(&mut SimFile) -> DiskResult<T>,
+    ) -> DiskResult<T> {
+        self.try_with(ns, call, |file, trouble| trouble.map_or_else(|| op(file), Err)).await
+    }
+
+    /// `op` is told what goes wrong.
+    async fn try_with<T>(
+        &self,
+        ns: (u64, u64),
+        call: Call,
+        op: impl FnOnce(&mut SimFile, Option<DiskError>) -> DiskResult<T>,
     ) -> DiskResult<T> {
         let id = self.id;
         self.place
-            .run(ns, writes, |state, key| {
+            .try_run(ns, call, |state, key, trouble| {
                 let file = state.disks.dirs.get_mut(&key).and_then(|dir| dir.files.get_mut(&id));
-                op(file.ok_or_else(|| missing("a removed file"))?)
+                op(file.ok_or_else(|| missing("a removed file"))?, trouble)
             })
             .await
     }
@@ -386,11 +498,11 @@ impl SimHandle {
 
 impl DiskFile for SimHandle {
     fn size(&self) -> Boxed<'_, DiskResult<u64>> {
-        Box::pin(self.with(WRITE_NS, false, |file| Ok(file.len() as u64)))
+        Box::pin(self.with(WRITE_NS, Call::Read, |file| Ok(file.len() as u64)))
     }
 
     fn read_at(&self, offset: u64, len: usize) -> Boxed<'_, DiskResult<Vec<u8>>> {
-        Box::pin(self.with(WRITE_NS, false, move |file| {
+        Box::pin(self.with(WRITE_NS, Call::Read, move |file| {
             let start = (offset as usize).min(file.len());
             let end = (start + len).min(file.len());
             let mut bytes = file.bytes[start.min(file.bytes.len())..end.min(file.bytes.len())].to_vec();
@@ -400,18 +512,24 @@ impl DiskFile for SimHandle {
     }
 
     fn append(&self, bytes: Vec<u8>) -> Boxed<'_, DiskResult<()>> {
-        Box::pin(self.with(WRITE_NS, true, move |file| {
-            file.bytes.extend_from_slice(&bytes);
+        Box::pin(self.try_with(WRITE_NS, Call::Write, move |file, trouble| {
+            // What fails may have got as far as this.
+            let count = if trouble.is_some() { bytes.len() / 2 } else { bytes.len() };
+            file.bytes.extend_from_slice(&bytes[..count]);
             file.ends.push(file.bytes.len());
-            Ok(())
+            trouble.map_or(Ok(()), Err)
         }))
     }
 
     fn sync(&self) -> Boxed<'_, DiskResult<()>> {
         Box::pin(async move {
             // What is written while the sync runs is not covered by it.
-            let covers = self.with((0, 0), true, |file| Ok(file.bytes.len())).await?;
-            self.with(SYNC_NS, true, move |file| {
+            let covers = self.with((0, 0), Call::Part, |file| Ok(file.bytes.len())).await?;
+            self.try_with(SYNC_NS, Call::Sync, move |file, trouble| {
+                if let Some(trouble) = trouble {
+                    file.doom();
+                    return Err(trouble);
+                }
                 file.synced = file.synced.max(covers);
                 file.ends.retain(|end| *end > covers);
                 Ok(())
@@ -433,23 +551,28 @@ impl FixedFile for SimFixed {
     }
 
     fn write_at(&self, offset: u64, bytes: Vec<u8>) -> Boxed<'_, DiskResult<()>> {
-        Box::pin(self.0.with(WRITE_NS, true, move |file| {
+        Box::pin(self.0.try_with(WRITE_NS, Call::Write, move |file, trouble| {
             let start = offset as usize;
-            let Some(place) = file.bytes.get_mut(start..start + bytes.len()) else {
+            let count = if trouble.is_some() { bytes.len() / 2 } else { bytes.len() };
+            let Some(place) = file.bytes.get_mut(start..start + count) else {
                 return Err(DiskError::Failed(format!("byte {start}: beyond the end of a simulated file")));
             };
-            place.copy_from_slice(&bytes);
-            file.places.push((start, bytes));
-            Ok(())
+            place.copy_from_slice(&bytes[..count]);
+            file.places.push((start, bytes[..count].to_vec()));
+            trouble.map_or(Ok(()), Err)
         }))
     }
 
     fn sync(&self) -> Boxed<'_, DiskResult<()>> {
         Box::pin(async move {
             // What is written while the sync runs is not covered by it.
-            let covers = self.0.with((0, 0), true, |file| Ok(file.settled + file.places.len())).await?;
+            let covers = self.0.with((0, 0), Call::Part, |file| Ok(file.settled + file.places.len())).await?;
             self.0
-                .with(SYNC_NS, true, move |file| {
+                .try_with(SYNC_NS, Call::Sync, move |file, trouble| {
+                    if let Some(trouble) = trouble {
+                        file.doom();
+                        return Err(trouble);
+                    }
                     let count = covers.saturating_sub(file.settled);
                     file.settled += count;
                     for (start, bytes) in file.places.drain(..count) {
