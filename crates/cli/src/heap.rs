@@ -5,7 +5,7 @@
 //! zero new pages for the next: that takes several times as long as copying the data.
 
 /// Freed memory that is kept for what comes next, in bytes: the parts that are under way at one
-/// time. Beyond it, memory goes back to the system.
+/// time. Beyond it, memory goes back to the system, but for `HEAP_STEP_BYTES` at the end of each heap.
 pub const KEPT_FREE_BYTES_MAX: i32 = 32 << 20;
 
 /// How much address space a thread's heap takes at once, in bytes: all that one may have. Otherwise
