@@ -268,13 +268,7 @@ impl Core {
     ) -> Result<(), Failure> {
         let request = Request::Rename { parent, name: name.clone(), to_parent, to_name: to_name.clone(), no_replace };
         let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
-        self.dirs.forget(parent, name);
-        self.dirs.forget(to_parent, to_name);
-        self.dir_attrs.forget(parent);
-        self.dir_attrs.forget(to_parent);
-        // What has moved may be a directory, and so may what had the new name.
-        self.dir_attrs.forget_in(parent);
-        self.dir_attrs.forget_in(to_parent);
+        self.forget_moved([(parent, name), (to_parent, to_name)]);
         done(&request, reply?)
     }
 
@@ -287,11 +281,17 @@ impl Core {
     ) -> Result<(), Failure> {
         let request = Request::Exchange { parent, name: name.clone(), to_parent, to_name: to_name.clone() };
         let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
-        self.dirs.forget(parent, name);
-        self.dirs.forget(to_parent, to_name);
-        self.dir_attrs.forget(parent);
-        self.dir_attrs.forget(to_parent);
+        self.forget_moved([(parent, name), (to_parent, to_name)]);
         done(&request, reply?)
+    }
+
+    /// These names mean something else now. What had one of them may be a directory, whose attributes say where it is.
+    fn forget_moved(&self, names: [(Ino, &Name); 2]) {
+        for (parent, name) in names {
+            self.dirs.forget(parent, name);
+            self.dir_attrs.forget(parent);
+            self.dir_attrs.forget_in(parent);
+        }
     }
 
     pub(crate) async fn link(

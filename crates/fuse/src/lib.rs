@@ -13,6 +13,7 @@ mod abi;
 mod device;
 mod door;
 mod fs;
+mod halves;
 mod handles;
 mod identity;
 mod journal;

@@ -1,51 +1,40 @@
 //! Directories that are removed while programs of this mount are in them or have them open. Their home
 //! knows them no more; here is what it said last, so that they can be looked at for as long as anybody does.
 
+use crate::halves::Halves;
 use aze_proto::attr::{Attr, FileKind};
 use aze_proto::ids::Ino;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 
-/// Directories remembered, in two halves of which the older one is forgotten when the younger is full.
-/// One that is used stays.
+/// Directories remembered. One that is used stays.
 const DIRECTORIES_MAX: usize = 1 << 15;
 
 /// What the kernel was told of directories.
-#[derive(Default)]
 pub struct Removed {
-    directories: Mutex<Halves>,
+    directories: Mutex<Halves<Attr>>,
 }
 
-#[derive(Default)]
-struct Halves {
-    young: HashMap<Ino, Attr>,
-    old: HashMap<Ino, Attr>,
+impl Default for Removed {
+    fn default() -> Removed {
+        Removed { directories: Mutex::new(Halves::new(DIRECTORIES_MAX)) }
+    }
 }
 
 impl Removed {
     /// The kernel is told this; of anything but directories nothing is kept.
     pub fn tell(&self, attr: &Attr) {
         if attr.kind == FileKind::Directory {
-            self.directories.lock().put(attr.clone());
+            self.directories.lock().put(attr.ino, attr.clone());
         }
     }
 
     /// A directory that is no more: what was told last, without names. `None` if it was not told, or forgotten.
     pub fn attr(&self, dir: Ino) -> Option<Attr> {
         let mut directories = self.directories.lock();
-        let last = directories.young.remove(&dir).or_else(|| directories.old.remove(&dir))?;
+        let last = directories.take(dir)?;
         let attr = Attr { links: 0, size: 0, ..last };
-        directories.put(attr.clone());
+        directories.put(dir, attr.clone());
         Some(attr)
-    }
-}
-
-impl Halves {
-    fn put(&mut self, attr: Attr) {
-        if self.young.len() >= DIRECTORIES_MAX / 2 && !self.young.contains_key(&attr.ino) {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(attr.ino, attr);
     }
 }
 
@@ -87,19 +76,5 @@ mod tests {
             assert_eq!(removed.attr(Ino(7)), Some(expected.clone()));
         }
         assert_eq!((removed.attr(Ino(8)), removed.attr(Ino(9))), (None, None));
-    }
-
-    #[test]
-    fn what_is_remembered_is_bounded_and_what_is_used_stays() {
-        let removed = Removed::default();
-        removed.tell(&attr(1, FileKind::Directory));
-        for ino in 2..3 * DIRECTORIES_MAX as u64 {
-            removed.tell(&attr(ino, FileKind::Directory));
-            if ino % 1000 == 0 {
-                assert!(removed.attr(Ino(1)).is_some());
-            }
-        }
-        let directories = removed.directories.lock();
-        assert!(directories.young.len() + directories.old.len() <= DIRECTORIES_MAX);
     }
 }

@@ -5,13 +5,12 @@
 //! what the server says with what the kernel was told last: where they differ the kernel is asked to
 //! forget; where nothing has changed since the last open it may keep the pages too.
 
+use crate::halves::Halves;
 use aze_proto::attr::Attr;
 use aze_proto::ids::{Generation, Ino, Time};
 use parking_lot::Mutex;
-use std::collections::HashMap;
 
-/// Files remembered, in two halves of which the older one is forgotten when the younger is full. Of a
-/// file that is not remembered the kernel is asked to forget what it knows, which costs one request.
+/// Files remembered. Of one that is not the kernel is asked to forget what it knows, which costs one request.
 const FILES_MAX: usize = 1 << 16;
 
 /// What every change of a file's bytes or attributes changes: times never repeat, and never go back
@@ -51,27 +50,13 @@ pub struct AtOpen {
 }
 
 /// What the kernel of one mount was told.
-#[derive(Default)]
 pub struct Told {
-    files: Mutex<Halves>,
+    files: Mutex<Halves<Known>>,
 }
 
-#[derive(Default)]
-struct Halves {
-    young: HashMap<Ino, Known>,
-    old: HashMap<Ino, Known>,
-}
-
-impl Halves {
-    fn take(&mut self, ino: Ino) -> Option<Known> {
-        self.young.remove(&ino).or_else(|| self.old.remove(&ino))
-    }
-
-    fn put(&mut self, ino: Ino, known: Known) {
-        if self.young.len() >= FILES_MAX / 2 {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(ino, known);
+impl Default for Told {
+    fn default() -> Told {
+        Told { files: Mutex::new(Halves::new(FILES_MAX)) }
     }
 }
 
@@ -147,15 +132,5 @@ mod tests {
         told.tell(Version::of(&attr(2, 9, 4)));
         told.tell(Version::of(&attr(2, 5, 1)));
         assert!(told.open(&attr(2, 9, 4)).forget_attrs);
-    }
-
-    #[test]
-    fn what_is_remembered_is_bounded() {
-        let told = Told::default();
-        for ino in 1..3 * FILES_MAX as u64 {
-            told.tell(Version::of(&attr(ino, 0, 1)));
-        }
-        let files = told.files.lock();
-        assert!(files.young.len() + files.old.len() <= FILES_MAX);
     }
 }

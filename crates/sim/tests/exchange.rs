@@ -90,6 +90,29 @@ fn names_change_places_whatever_they_lead_to() {
     });
 }
 
+/// Where a directory is belongs to what a client remembers of it.
+#[test]
+fn a_directory_that_has_changed_places_is_known_to_be_elsewhere() {
+    with_cluster(3, |_cluster, client| async move {
+        let one = make(&client, &ROOT, Ino::ROOT, "one", FileKind::Directory).await;
+        let old = [
+            make(&client, &ROOT, Ino::ROOT, "dir", FileKind::Directory).await,
+            make(&client, &ROOT, one, "dir", FileKind::Directory).await,
+        ];
+        let parents = async || {
+            let mut parents = Vec::new();
+            for ino in old {
+                let aged = client.getattr_within(&ROOT, ino, Duration::from_secs(1)).await.expect("it is there");
+                parents.push(aged.attr.parent);
+            }
+            parents
+        };
+        assert_eq!(parents().await, [Ino::ROOT, one]);
+        assert_eq!(client.exchange(&ROOT, Ino::ROOT, &name("dir"), one, &name("dir")).await, Ok(()));
+        assert_eq!(parents().await, [one, Ino::ROOT]);
+    });
+}
+
 #[test]
 fn a_directory_is_not_exchanged_with_what_is_below_it() {
     with_cluster(3, |_cluster, client| async move {

@@ -100,7 +100,7 @@ impl RealDir {
     }
 
     fn fixed(&self, file: File, path: PathBuf) -> Arc<dyn FixedFile> {
-        Arc::new(RealFixed { file: Arc::new(file), path, pool: self.fixed_pool.clone() })
+        Arc::new(RealFile { file: Arc::new(file), path, pool: self.fixed_pool.clone() })
     }
 }
 
@@ -256,60 +256,62 @@ struct RealFile {
     pool: Arc<Pool>,
 }
 
+impl RealFile {
+    /// Works on the file in a thread of its pool; `what` is for the error.
+    fn work<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce(&File) -> io::Result<T> + Send + 'static,
+    ) -> Boxed<'_, DiskResult<T>> {
+        let (file, path) = (self.file.clone(), self.path.clone());
+        Box::pin(self.pool.run(move || work(&file).map_err(|error| failed(what, &path, &error))))
+    }
+
+    fn length(&self) -> Boxed<'_, DiskResult<u64>> {
+        self.work("look at", |file| Ok(file.metadata()?.len()))
+    }
+
+    fn read(&self, offset: u64, len: usize) -> Boxed<'_, DiskResult<Vec<u8>>> {
+        self.work("read", move |file| read_at(file, offset, len))
+    }
+
+    fn sync_data(&self) -> Boxed<'_, DiskResult<()>> {
+        self.work("sync", File::sync_data)
+    }
+}
+
 impl DiskFile for RealFile {
     fn size(&self) -> Boxed<'_, DiskResult<u64>> {
-        let (file, path) = (self.file.clone(), self.path.clone());
-        Box::pin(self.pool.run(move || match file.metadata() {
-            Ok(metadata) => Ok(metadata.len()),
-            Err(error) => Err(failed("look at", &path, &error)),
-        }))
+        self.length()
     }
 
     fn read_at(&self, offset: u64, len: usize) -> Boxed<'_, DiskResult<Vec<u8>>> {
-        let (file, path) = (self.file.clone(), self.path.clone());
-        Box::pin(self.pool.run(move || read_at(&file, offset, len).map_err(|error| failed("read", &path, &error))))
+        self.read(offset, len)
     }
 
     fn append(&self, bytes: Vec<u8>) -> Boxed<'_, DiskResult<()>> {
-        let (file, path) = (self.file.clone(), self.path.clone());
-        Box::pin(self.pool.run(move || (&*file).write_all(&bytes).map_err(|error| failed("write to", &path, &error))))
+        self.work("write to", move |mut file| file.write_all(&bytes))
     }
 
     fn sync(&self) -> Boxed<'_, DiskResult<()>> {
-        let (file, path) = (self.file.clone(), self.path.clone());
-        Box::pin(self.pool.run(move || file.sync_data().map_err(|error| failed("sync", &path, &error))))
+        self.sync_data()
     }
 }
 
-struct RealFixed {
-    file: Arc<File>,
-    path: PathBuf,
-    pool: Arc<Pool>,
-}
-
-impl FixedFile for RealFixed {
+impl FixedFile for RealFile {
     fn size(&self) -> Boxed<'_, DiskResult<u64>> {
-        let (file, path) = (self.file.clone(), self.path.clone());
-        Box::pin(self.pool.run(move || match file.metadata() {
-            Ok(metadata) => Ok(metadata.len()),
-            Err(error) => Err(failed("look at", &path, &error)),
-        }))
+        self.length()
     }
 
     fn read_at(&self, offset: u64, len: usize) -> Boxed<'_, DiskResult<Vec<u8>>> {
-        let (file, path) = (self.file.clone(), self.path.clone());
-        Box::pin(self.pool.run(move || read_at(&file, offset, len).map_err(|error| failed("read", &path, &error))))
+        self.read(offset, len)
     }
 
     fn write_at(&self, offset: u64, bytes: Vec<u8>) -> Boxed<'_, DiskResult<()>> {
-        let (file, path) = (self.file.clone(), self.path.clone());
-        Box::pin(
-            self.pool.run(move || file.write_all_at(&bytes, offset).map_err(|error| failed("write to", &path, &error))),
-        )
+        self.work("write to", move |file| file.write_all_at(&bytes, offset))
     }
 
     fn sync(&self) -> Boxed<'_, DiskResult<()>> {
-        let (file, path) = (self.file.clone(), self.path.clone());
-        Box::pin(self.pool.run(move || file.sync_data().map_err(|error| failed("sync", &path, &error))))
+        self.sync_data()
     }
 }
