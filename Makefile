@@ -11,7 +11,7 @@ help:
 	@echo 'make test      every test in its short form (under 30 minutes from nothing on 2 cores)'
 	@echo 'make check     formatting and lints'
 	@echo 'make sim-long  50,000 simulated clusters instead of 200'
-	@echo 'make loom      every order of the steps by which processes that share memory wake each other and give back'
+	@echo 'make loom      every order of the steps by which processes that share memory wake each other, give back and note'
 	@echo 'make sanitize  threads and shared memory under a race detector (needs the nightly toolchain)'
 	@echo 'make crash-long  kill -9 of servers, mounts and commands, 2,000 times (about an hour)'
 	@echo 'make posix-long  real programs and random operations through mounts, for about an hour'
@@ -36,6 +36,7 @@ test: check
 
 sim-long:
 	$(CARGO) run --locked --release -p aze-sim -- --seeds 50000
+	AZE_SIM_SEEDS=2000 $(CARGO) test --locked --release -p aze-sim --test client_leases
 
 crash-long:
 	@scripts/setup

@@ -101,6 +101,69 @@ for file in ['0', '2', '3', '4', '5']:
     );
 }
 
+/// Mode, times, extended attributes and one more name were given to the file that had gone elsewhere.
+#[test]
+fn nothing_is_done_to_a_file_by_a_name_that_it_has_lost() {
+    on_two_mounts(
+        r#"
+calls = [
+    lambda path: os.chmod(path, 0o600),
+    lambda path: os.chown(path, 5, 5),
+    lambda path: os.utime(path, (5, 5)),
+    lambda path: os.truncate(path, 1),
+    lambda path: os.setxattr(path, 'user.x', b'1'),
+    lambda path: os.setxattr(path, 'trusted.x', b'1'),
+    lambda path: os.removexattr(path, 'trusted.y'),
+    lambda path: os.getxattr(path, 'trusted.y'),
+    lambda path: os.listxattr(path),
+    lambda path: os.link(path, f'{there}/link'),
+    lambda path: os.open(path, os.O_RDONLY),
+]
+call = calls[number // 2 % len(calls)]
+make(f'{here}/old', b'text')
+os.setxattr(f'{here}/old', 'trusted.y', b'2')
+assert size(f'{there}/old') == 4, number
+before = os.stat(f'{here}/old')
+os.rename(f'{here}/old', f'{here}/new')
+told = name(call, f'{there}/old')
+assert told == 'ENOENT', (number, told)
+after = os.stat(f'{here}/new')
+assert (after.st_mode, after.st_uid, after.st_mtime, after.st_size) == (before.st_mode, 0, before.st_mtime, 4), number
+assert after.st_nlink == 1 and os.listxattr(f'{here}/new') == ['trusted.y'], number
+# By the new one it is.
+assert name(call, f'{there}/new') == 'success', number
+for entry in os.listdir(here):
+    os.unlink(f'{here}/{entry}')
+"#,
+    );
+}
+
+/// What a symbolic link led to is in the kernel's pages, and it never asks again for as long as it has the name.
+#[test]
+fn a_symbolic_link_that_another_mount_has_replaced_leads_elsewhere_at_once() {
+    on_two_mounts(
+        r#"
+make(f'{here}/one', b'1')
+make(f'{here}/two', b'22')
+os.symlink('one', f'{here}/link')
+assert os.readlink(f'{there}/link') == 'one' and data(f'{there}/link') == b'1' and size(f'{there}/link') == 1, number
+os.symlink('two', f'{here}/other')
+os.rename(f'{here}/other', f'{here}/link')
+assert os.readlink(f'{there}/link') == 'two' and data(f'{there}/link') == b'22' and size(f'{there}/link') == 2, number
+os.symlink('one', f'{here}/other')
+assert os.readlink(f'{there}/other') == 'one' and os.readlink(f'{there}/link') == 'two', number
+swap(f'{here}/other', f'{here}/link')
+assert size(f'{there}/link') == 1 and os.readlink(f'{there}/other') == 'two', number
+os.rename(f'{here}/other', f'{here}/away')
+assert name(os.readlink, f'{there}/other') == 'ENOENT' and name(open, f'{there}/other') == 'ENOENT', number
+os.unlink(f'{here}/link')
+assert name(os.readlink, f'{there}/link') == 'ENOENT' and name(os.stat, f'{there}/link') == 'ENOENT', number
+for entry in os.listdir(here):
+    os.unlink(f'{here}/{entry}')
+"#,
+    );
+}
+
 #[test]
 fn bytes_that_another_mount_has_written_show_in_files_that_are_open() {
     on_two_mounts(

@@ -21,7 +21,7 @@ use aze_io::Io;
 use aze_io::real::Runtime;
 use aze_proto::attr::{Attr, Change, FileKind};
 use aze_proto::error::{Code, Failure};
-use aze_proto::ids::Ino;
+use aze_proto::ids::{Ino, Time};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -135,6 +135,17 @@ impl Door {
             && self.nameless.refuses(request.pid, attr.ino, want)
     }
 
+    /// Before something is done to an inode without having it open: whoever may have come by a name that it
+    /// has lost is sent to look again.
+    pub fn came_by_name(&self, request: &Header, target: u64) -> Result<(), Errno> {
+        let ino = ino(target);
+        let is_elsewhere = self.recalls.has_moved(ino) && !self.client.is_open(ino);
+        if is_elsewhere && self.nameless.refuses(request.pid, ino, Want::Else) {
+            return Err(Errno(libc::ESTALE));
+        }
+        Ok(())
+    }
+
     /// An open file.
     pub fn file(&self, handle: u64) -> Result<Arc<File>, Errno> {
         self.files.get(handle).ok_or(Errno(libc::EBADF))
@@ -202,10 +213,16 @@ impl Door {
             if let Some(size) = size {
                 attr = Some(self.client.truncate(&who, ino(target), size, file.as_deref()).await?);
             }
-            match attr {
+            let changed = match attr {
                 _ if *change != Change::default() => self.client.setattr(&who, ino(target), change).await,
                 Some(attr) => Ok(attr),
                 None => self.client.getattr(&who, ino(target)).await,
+            };
+            match changed {
+                Err(gone) if gone.code == Code::Stale => {
+                    self.removed.change(ino(target), change, Time(self.io.wall_ns())).ok_or(gone)
+                }
+                changed => changed,
             }
         });
         changed.inspect(|attr| self.removed.tell(attr))

@@ -133,6 +133,7 @@ fn setattr(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> O
         mtime: time(set::MTIME, set::MTIME_NOW, mtime, mtime_ns),
     };
     let (size, handle) = (has(set::SIZE).then_some(size), has(set::HANDLE).then_some(handle));
+    door.came_by_name(header, header.node)?;
     attributes(door, out, door.change(header, header.node, size, handle, &change))
 }
 
@@ -209,6 +210,7 @@ fn rename(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
 
 fn link(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
     let (target, name) = (args.u64()?, args.text()?);
+    door.came_by_name(header, target)?;
     let who = door.callers.who(header);
     let linked = door.serve("link to", target, async {
         door.client.link(&who, ino(target), ino(header.node), &translate::name(name)?).await

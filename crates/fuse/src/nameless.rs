@@ -4,7 +4,7 @@
 //! A request for such a file is refused with ESTALE: the kernel then looks every name of the path up again
 //! (path_resolution(7)), and takes what is there now. A thread that has just looked up a name which
 //! leads there, or has been refused and comes back without looking anything up, is let in: once to ask
-//! for attributes and once to open.
+//! for attributes, once to open and once for anything else.
 
 use aze_proto::ids::Ino;
 use parking_lot::Mutex;
@@ -21,6 +21,8 @@ pub enum Want {
     Attributes,
     /// To open it.
     Open,
+    /// Anything else for which it need not be open.
+    Else,
 }
 
 /// What a thread may do next.
@@ -29,6 +31,7 @@ struct May {
     ino: Ino,
     ask: bool,
     open: bool,
+    other: bool,
 }
 
 /// Who may come to what.
@@ -36,6 +39,9 @@ struct May {
 pub struct Nameless {
     known: AtomicUsize,
     threads: Mutex<BTreeMap<u32, May>>,
+    /// Who was refused something else, and comes back with it. To make a link the kernel looks up the new name,
+    /// too, and asks for attributes in passing, whatever the answer is.
+    back: Mutex<BTreeMap<u32, Ino>>,
 }
 
 impl Nameless {
@@ -43,13 +49,35 @@ impl Nameless {
     pub fn refuses(&self, thread: u32, ino: Ino, want: Want) -> bool {
         let mut threads = self.threads.lock();
         if let Some(may) = threads.get_mut(&thread).filter(|may| may.ino == ino) {
-            let may = if want == Want::Open { &mut may.open } else { &mut may.ask };
+            let may = match want {
+                Want::Attributes => &mut may.ask,
+                Want::Open => &mut may.open,
+                Want::Else => &mut may.other,
+            };
             if std::mem::take(may) {
                 return false;
             }
         }
-        self.let_in(&mut threads, thread, ino);
+        if want == Want::Else {
+            drop(threads);
+            return !self.comes_back(thread, ino);
+        }
+        self.let_in(&mut threads, thread, May { ino, ask: true, open: true, other: false });
         true
+    }
+
+    /// Whether a thread has just been refused; from now on it has.
+    fn comes_back(&self, thread: u32, ino: Ino) -> bool {
+        let mut back = self.back.lock();
+        if back.get(&thread) == Some(&ino) {
+            back.remove(&thread);
+            return true;
+        }
+        if back.len() >= THREADS_MAX {
+            back.pop_first();
+        }
+        back.insert(thread, ino);
+        false
     }
 
     /// A thread has looked a name up, which leads to `found`, a file that has lost another name.
@@ -61,15 +89,15 @@ impl Nameless {
         threads.remove(&thread);
         self.known.store(threads.len(), SeqCst);
         if let Some(ino) = found {
-            self.let_in(&mut threads, thread, ino);
+            self.let_in(&mut threads, thread, May { ino, ask: true, open: true, other: true });
         }
     }
 
-    fn let_in(&self, threads: &mut BTreeMap<u32, May>, thread: u32, ino: Ino) {
+    fn let_in(&self, threads: &mut BTreeMap<u32, May>, thread: u32, may: May) {
         if threads.len() >= THREADS_MAX {
             threads.pop_first();
         }
-        threads.insert(thread, May { ino, ask: true, open: true });
+        threads.insert(thread, may);
         self.known.store(threads.len(), SeqCst);
     }
 }
@@ -87,10 +115,14 @@ mod tests {
         assert!(nameless.refuses(2, INO, Want::Open), "another thread");
         assert!(!nameless.refuses(1, INO, Want::Open), "it came without one");
         assert!(nameless.refuses(1, INO, Want::Open), "another time");
+        assert!(nameless.refuses(1, INO, Want::Else), "a link, after its attributes were refused");
         nameless.looked_up(1, None);
+        assert!(!nameless.refuses(1, INO, Want::Else), "it came without a name, or has looked at another one since");
         assert!(nameless.refuses(1, INO, Want::Attributes), "that name led elsewhere");
         nameless.looked_up(1, Some(INO));
-        assert!(!nameless.refuses(1, INO, Want::Attributes) && !nameless.refuses(1, INO, Want::Open));
+        for want in [Want::Attributes, Want::Open, Want::Else] {
+            assert!(!nameless.refuses(1, INO, want));
+        }
         assert!(nameless.refuses(1, INO, Want::Attributes), "it may come by the old name now");
     }
 
@@ -99,7 +131,8 @@ mod tests {
         let nameless = Nameless::default();
         for thread in 0..2 * THREADS_MAX as u32 {
             nameless.refuses(thread, INO, Want::Open);
+            nameless.refuses(thread, INO, Want::Else);
         }
-        assert!(nameless.threads.lock().len() <= THREADS_MAX);
+        assert!(nameless.threads.lock().len() <= THREADS_MAX && nameless.back.lock().len() <= THREADS_MAX);
     }
 }

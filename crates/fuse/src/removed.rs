@@ -2,8 +2,8 @@
 //! knows them no more; here is what it said last, so that they can be looked at for as long as anybody does.
 
 use crate::halves::Halves;
-use aze_proto::attr::{Attr, FileKind};
-use aze_proto::ids::Ino;
+use aze_proto::attr::{Attr, Change, FileKind, SetTime};
+use aze_proto::ids::{Ino, Time};
 use parking_lot::Mutex;
 
 /// Directories remembered. One that is used stays.
@@ -36,12 +36,35 @@ impl Removed {
         directories.put(dir, attr.clone());
         Some(attr)
     }
+
+    /// The same after a change of its attributes, for which the kernel has checked the caller's rights: nobody
+    /// else is concerned any more.
+    pub fn change(&self, dir: Ino, change: &Change, now: Time) -> Option<Attr> {
+        let attr = self.attr(dir)?;
+        let resolve = |time: Option<SetTime>, last: Time| match time {
+            None => last,
+            Some(SetTime::Now) => now,
+            Some(SetTime::To { time }) => time,
+        };
+        let changed = Attr {
+            mode: change.mode.unwrap_or(attr.mode),
+            uid: change.uid.unwrap_or(attr.uid),
+            gid: change.gid.unwrap_or(attr.gid),
+            atime: resolve(change.atime, attr.atime),
+            mtime: resolve(change.mtime, attr.mtime),
+            // The servers' clock may be ahead.
+            ctime: attr.ctime.max(now),
+            ..attr
+        };
+        self.directories.lock().put(dir, changed.clone());
+        Some(changed)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aze_proto::ids::{Generation, MapEpoch, ShardId, Time};
+    use aze_proto::ids::{Generation, MapEpoch, ShardId};
 
     fn attr(ino: u64, kind: FileKind) -> Attr {
         Attr {
@@ -76,5 +99,21 @@ mod tests {
             assert_eq!(removed.attr(Ino(7)), Some(expected.clone()));
         }
         assert_eq!((removed.attr(Ino(8)), removed.attr(Ino(9))), (None, None));
+    }
+
+    #[test]
+    fn its_attributes_can_still_be_changed() {
+        let removed = Removed::default();
+        removed.tell(&attr(7, FileKind::Directory));
+        let gone = Attr { links: 0, size: 0, ..attr(7, FileKind::Directory) };
+        let mode = Change { mode: Some(0o2700), gid: Some(9), ..Change::default() };
+        let expected = Attr { mode: 0o2700, gid: 9, ctime: Time(8), ..gone.clone() };
+        assert_eq!(removed.change(Ino(7), &mode, Time(8)), Some(expected.clone()));
+        let times =
+            Change { atime: Some(SetTime::Now), mtime: Some(SetTime::To { time: Time(1) }), ..Change::default() };
+        let expected = Attr { atime: Time(7), mtime: Time(1), ..expected };
+        assert_eq!(removed.change(Ino(7), &times, Time(7)), Some(expected.clone()), "time does not go back");
+        assert_eq!(removed.attr(Ino(7)), Some(expected));
+        assert_eq!(removed.change(Ino(8), &mode, Time(8)), None);
     }
 }

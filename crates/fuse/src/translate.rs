@@ -47,24 +47,26 @@ pub fn put_aged(out: &mut Out, attr: &Attr, left: Duration) {
     put_attr(out, attr);
 }
 
-/// Writes what is known of a name, for as long as `left`.
+/// Writes what is known of a name, for as long as `left`. The kernel follows a symbolic link without asking
+/// for anything but its name, so that is asked for every time.
 pub fn put_entry(out: &mut Out, attr: &Attr, left: Duration) {
-    put_entry_head(out, attr.ino, left);
+    let name_left = if attr.kind == FileKind::Symlink { Duration::ZERO } else { left };
+    put_entry_head(out, attr.ino, name_left, left);
     put_attr(out, attr);
 }
 
-fn put_entry_head(out: &mut Out, ino: Ino, left: Duration) {
+fn put_entry_head(out: &mut Out, ino: Ino, name_left: Duration, attr_left: Duration) {
     out.u64(ino.0);
     out.u64(ONE_GENERATION);
-    out.u64(left.as_secs());
-    out.u64(left.as_secs());
-    out.u32(left.subsec_nanos());
-    out.u32(left.subsec_nanos());
+    out.u64(name_left.as_secs());
+    out.u64(attr_left.as_secs());
+    out.u32(name_left.subsec_nanos());
+    out.u32(attr_left.subsec_nanos());
 }
 
 /// Writes `.` or `..` of a listing with attributes, of which the kernel uses number and kind only.
 pub fn put_dots_entry(out: &mut Out, dir: Ino) {
-    put_entry_head(out, Ino(0), Duration::ZERO);
+    put_entry_head(out, Ino(0), Duration::ZERO, Duration::ZERO);
     out.u64(dir.0);
     out.zeros(52);
     out.u32(FileKind::Directory.mode_bits());

@@ -24,6 +24,7 @@ pub fn set(door: &Door, header: &Header, mut args: Args<'_>) -> Result<(), Errno
         libc::XATTR_REPLACE => XattrHow::Replace,
         _ => return Err(Errno(libc::EINVAL)),
     };
+    door.came_by_name(header, header.node)?;
     let who = door.callers.who(header);
     door.serve("setxattr of", header.node, door.client.set_xattr(&who, ino(header.node), name, value, how))
 }
@@ -31,6 +32,7 @@ pub fn set(door: &Door, header: &Header, mut args: Args<'_>) -> Result<(), Errno
 /// Removes one.
 pub fn remove(door: &Door, header: &Header, mut args: Args<'_>) -> Result<(), Errno> {
     let name = args.text()?;
+    door.came_by_name(header, header.node)?;
     let who = door.callers.who(header);
     door.serve("removexattr of", header.node, door.client.remove_xattr(&who, ino(header.node), name))
 }
@@ -43,6 +45,7 @@ pub fn get(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> R
     if name == CAPABILITY {
         return Err(Errno(libc::ENODATA));
     }
+    door.came_by_name(header, header.node)?;
     let who = door.callers.who(header);
     let value = door.serve("getxattr of", header.node, async {
         let value = door.client.get_xattr(&who, ino(header.node), name).await;
@@ -55,6 +58,7 @@ pub fn get(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> R
 /// Gives the names, each with a NUL at its end.
 pub fn list(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Result<(), Errno> {
     let size = args.u32()?;
+    door.came_by_name(header, header.node)?;
     let who = door.callers.who(header);
     let names = door.serve("listxattr of", header.node, async {
         let names = door.client.list_xattr(&who, ino(header.node)).await;
