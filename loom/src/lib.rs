@@ -1,8 +1,8 @@
-//! The sleeping and waking of shared memory, and the giving back of what is lent there, through every order
-//! of their steps.
+//! The sleeping and waking of shared memory, the giving back of what is lent there, and the notes of what is
+//! believed, through every order of their steps.
 //!
-//! The files under test are those that are shipped (`wake.rs` and `returns.rs` in `crates/io/src/real/shm`), with
-//! loom's atomics in the place of the standard library's. The kernel's parts, a futex and an
+//! The files under test are those that are shipped (`wake.rs` and `returns.rs` in `crates/io/src/real/shm`,
+//! `note.rs` in `crates/io/src/claims`), with loom's atomics in the place of the standard library's. The kernel's parts, a futex and an
 //! eventfd in an epoll instance, are modelled here. Run by `make loom`.
 
 mod sync {
@@ -17,10 +17,15 @@ mod wake;
 #[path = "../../crates/io/src/real/shm/returns.rs"]
 mod returns;
 
+#[cfg_attr(not(test), expect(dead_code, reason = "the tests below are all that uses it"))]
+#[path = "../../crates/io/src/claims/note.rs"]
+mod note;
+
 #[cfg(test)]
 mod tests {
+    use super::note::{PERIOD_AT, note, noted};
     use super::returns::{end, give_back, take_back, was_kept};
-    use super::sync::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+    use super::sync::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
     use super::wake::{Post, announce, claim, publish};
     use loom::cell::UnsafeCell;
     use loom::sync::{Arc, Condvar, Mutex};
@@ -310,6 +315,27 @@ mod tests {
             let read = lent.read();
             assert!(!was_kept(&lent.ended) || read == [0; 2], "{read:?} was taken for what was lent");
             server.join().unwrap();
+        });
+    }
+
+    /// The count of a record that one thread changes and another goes on believing.
+    #[test]
+    fn either_the_change_or_the_note_is_seen() {
+        loom::model(|| {
+            let shared = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+            let changer = {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    let (count, word) = &*shared;
+                    count.store(2, Release);
+                    noted(word) >> PERIOD_AT == 7
+                })
+            };
+            let (count, word) = &*shared;
+            note(word, 7);
+            let believes = count.load(Relaxed) == 0;
+            let seen = changer.join().unwrap();
+            assert!(seen || !believes, "the old value is believed, and nobody knows");
         });
     }
 }

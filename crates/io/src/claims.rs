@@ -6,17 +6,21 @@
 //! afterwards looks (each side writes, and reads after a fence: Dekker's way). Numbers share places,
 //! so that more may seem to be noted than is. What the numbers and periods mean it does not know.
 
+mod note;
+
 use crate::slate::SharedWords;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
+use note::PERIOD_AT;
+use std::sync::atomic::AtomicU64;
+
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicU64, Ordering, fence};
+}
 
 /// Base-2 logarithm of the places.
 const PLACE_BITS: u32 = 15;
 
 /// Words of the notes of one connection.
 pub const CLAIM_WORDS: usize = 1 << PLACE_BITS;
-
-/// The upper half of a word is the period, the lower one counts within it.
-const PERIOD_AT: u32 = 32;
 
 /// The notes of one connection, of either end.
 #[derive(Clone, Debug)]
@@ -52,20 +56,12 @@ impl Claims {
 
     /// Notes a number. What is read afterwards is read when that can be seen.
     pub fn claim(&self, number: u64, period: u64) {
-        let word = self.word(number);
-        let mut old = word.load(Relaxed);
-        while let Err(other) =
-            word.compare_exchange_weak(old, old.saturating_add(1).max(period << PERIOD_AT), Relaxed, Relaxed)
-        {
-            old = other;
-        }
-        fence(SeqCst);
+        note::note(self.word(number), period);
     }
 
     /// What is noted of a number, after all that this thread has written before.
     pub fn look(&self, number: u64) -> Claim {
-        fence(SeqCst);
-        Claim(self.word(number).load(Relaxed))
+        Claim(note::noted(self.word(number)))
     }
 }
 

@@ -10,6 +10,7 @@ use crate::lasting::{Image, Lasting, Remains};
 use crate::leases::Leases;
 use crate::namespace::Namespace;
 use crate::rename::Transactions;
+use crate::sabotage::Sabotage;
 use crate::sessions::Sessions;
 use crate::settle::Unsettled;
 use crate::shards::ShardSet;
@@ -79,8 +80,10 @@ pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr], u64))
     server.listen()?;
     listening(&server.addresses(), server.store.capacity_bytes());
     let map = server.join_volume().await?;
-    let came_back = map.server(server.slot()).is_some_and(|info| info.since > MapEpoch::first_of(0));
-    if server.lasting.as_ref().map_or(came_back, |lasting| !lasting.is_new) {
+    // What one in memory has said before is lost, so that nobody can change it.
+    if server.lasting.as_ref().is_some_and(|lasting| !lasting.is_new)
+        && !server.config.switches.is(Sabotage::SkipComebackWait)
+    {
         server.leases.inherit(server.io.mono_ns());
     }
     server.install_map(map);

@@ -34,6 +34,8 @@ pub enum Sabotage {
     SkipRecallWait,
     /// Nobody looks at what clients of this node claim of what they have read of the slate.
     SkipClaims,
+    /// A server that starts again does not wait for what its earlier life has said.
+    SkipComebackWait,
 }
 
 /// What is switched off in one server; nothing, in every build but the simulation's.

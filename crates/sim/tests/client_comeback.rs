@@ -1,0 +1,137 @@
+//! What clients believe when servers come back: an earlier life has told them, and the new one does not
+//! know whom.
+
+mod support;
+
+use aze_client::{Client, NewFile};
+use aze_proto::message::Durability;
+use aze_proto::{Attr, Change, Code, Failure, FileKind, Ino};
+use aze_server::sabotage::{Sabotage, Switches};
+use aze_sim::Cluster;
+use aze_sim::cluster::Layout;
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use support::{ROOT, create, name, with_cluster, with_layout};
+
+const FILES: u64 = 60;
+const SERVERS: u16 = 3;
+
+fn file_name(number: u64) -> aze_proto::Name {
+    name(&format!("f{number}"))
+}
+
+/// One change of each kind.
+async fn change(client: &Client, number: u64, attr: &Attr) -> Result<(), Failure> {
+    let here = file_name(number);
+    match number % 5 {
+        0 => {
+            let change = Change { mode: Some(0o600), ..Change::default() };
+            client.setattr(&ROOT, attr.ino, &change).await.map(drop)
+        }
+        1 => client.truncate(&ROOT, attr.ino, 7, None).await.map(drop),
+        2 => client.unlink(&ROOT, Ino::ROOT, &here).await,
+        3 => client.rename(&ROOT, Ino::ROOT, &here, Ino::ROOT, &name(&format!("new{number}")), false).await,
+        _ => {
+            // Where the name is lost it may be had again.
+            let kind = FileKind::File;
+            let new =
+                NewFile { kind, mode: 0o644, rdev: 0, target: Vec::new(), exclusive: true, open: None, chunk_bits: 0 };
+            match client.create(&ROOT, Ino::ROOT, &here, &new).await {
+                Err(failure) if failure.code == Code::Exists => client.unlink(&ROOT, Ino::ROOT, &here).await,
+                made => made.map(drop),
+            }
+        }
+    }
+}
+
+/// How the changes after a comeback ended.
+#[derive(Debug, Default)]
+struct Ends {
+    /// Leases that were believed when the servers were back.
+    believed: usize,
+    /// Changes that were done, and those that failed.
+    done: usize,
+    failed: BTreeMap<String, usize>,
+    /// Of those that were done: what was still believed.
+    wrong: Vec<u64>,
+}
+
+/// A client believes files, servers end and come back at once, and another client changes all the files.
+async fn come_back(cluster: &Arc<Cluster>, one: &Client) -> Ends {
+    for number in 0..FILES {
+        create(one, Ino::ROOT, &format!("f{number}")).await;
+    }
+    let reader = cluster.connect(1).await.expect("a client connects");
+    reader.listen(Box::new(|_| Box::pin(async {})));
+    let mut known = Vec::new();
+    for _ in 0..2 {
+        known.clear();
+        for number in 0..FILES {
+            let aged = reader.lookup_within(&ROOT, Ino::ROOT, &file_name(number), Duration::ZERO).await;
+            known.push(aged.expect("it is there"));
+        }
+        // By now it listens, and has been told so.
+        cluster.sim.sleep(Duration::from_millis(10)).await;
+    }
+    if cluster.layout().durability.is_some() {
+        (0..SERVERS).for_each(|server| cluster.kill_server(server, false));
+        cluster.begin_another_start();
+        cluster.start().await.expect("it starts again");
+    } else {
+        cluster.kill_server(1, false);
+        cluster.start_server(1).await.expect("it starts again");
+    }
+    // Whoever meets a new start with a change does not know what has become of it.
+    let _ = one.lookup(&ROOT, Ino::ROOT, &file_name(0)).await;
+    let is_believed = |number: usize| !reader.lease_left(known[number].lease, known[number].attr.ino).is_zero();
+    let believed = (0..FILES as usize).filter(|number| is_believed(*number)).count();
+    let ends = Mutex::new(Ends { believed, ..Ends::default() });
+    let changes = (0..FILES).map(|number| {
+        let (ends, attr) = (&ends, &known[number as usize].attr);
+        async move {
+            let outcome = change(one, number, attr).await;
+            let mut ends = ends.lock();
+            match outcome {
+                Ok(()) if is_believed(number as usize) => ends.wrong.push(number),
+                Ok(()) => ends.done += 1,
+                Err(failure) => *ends.failed.entry(format!("{:?}", failure.code)).or_default() += 1,
+            }
+        }
+    });
+    join_all(changes).await;
+    ends.into_inner()
+}
+
+fn lasting(switches: Switches) -> Layout {
+    Layout { durability: Some(Durability::Fsync), switches, ..Layout::of(SERVERS) }
+}
+
+/// The new life waits for as long as what the earlier one has said may be believed.
+#[test]
+fn what_servers_said_before_they_were_started_again_is_not_believed_after_a_change() {
+    with_layout(lasting(Switches::default()), |cluster, one| async move {
+        let ends = come_back(&cluster, &one).await;
+        assert_eq!((ends.believed, ends.done), (FILES as usize, FILES as usize), "{ends:?}");
+    });
+}
+
+#[test]
+fn a_server_that_does_not_wait_for_its_earlier_life_is_noticed() {
+    with_layout(lasting(Switches::without(Sabotage::SkipComebackWait)), |cluster, one| async move {
+        let ends = come_back(&cluster, &one).await;
+        assert!(!ends.wrong.is_empty(), "{ends:?}");
+    });
+}
+
+/// What a server in memory has said is lost with it: nobody can change that any more.
+#[test]
+fn what_a_server_that_comes_back_empty_has_said_is_changed_by_nobody() {
+    with_cluster(SERVERS, |cluster, one| async move {
+        let ends = come_back(&cluster, &one).await;
+        assert!(ends.believed > FILES as usize / 2 && ends.wrong.is_empty(), "{ends:?}");
+        assert!(ends.failed.keys().all(|code| code == "Lost") && !ends.failed.is_empty(), "{ends:?}");
+    });
+}
