@@ -1,7 +1,7 @@
 //! `aze check`: looks through the directories of a volume that is down.
 
 use crate::exit::{Exit, Outcome, Trouble};
-use crate::{show, size};
+use crate::{show, size, volume};
 use aze_io::real::Runtime;
 use aze_server::Report;
 use std::path::{Path, PathBuf};
@@ -17,9 +17,10 @@ use std::path::{Path, PathBuf};
 Examples:
   aze check /data/v1               where 'aze up --storage /data/v1' keeps it
   aze check /data/a /data/b        kept in two directories, or copied from two nodes
+  aze check /dev/dax0.0            kept in persistent memory, or another file
   aze check --repair /data/v1      also set link counts right and drop data without a file")]
 pub struct Args {
-    /// What was given to --storage, or the directories server-N themselves; those of all servers.
+    /// What was given to --storage, or the directories server-N themselves, or files; those of all servers.
     #[arg(value_name = "DIR", required = true)]
     dirs: Vec<PathBuf>,
     /// Set link counts to the number of names, and drop data without a file. Anything else is only said.
@@ -51,8 +52,11 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     Ok(if report.problems.is_empty() { Exit::Done } else { Exit::Some })
 }
 
-/// The directories of servers in `dir`, or that directory itself.
+/// The directories of servers in `dir`, or that directory or file itself.
 fn parts(dir: &Path) -> Outcome<Vec<String>> {
+    if volume::keeps_one(dir) {
+        return Ok(vec![dir.display().to_string()]);
+    }
     let failed = |error: &std::io::Error| {
         let Trouble { text, .. } = Trouble::local(format!("look into {}", dir.display()), error);
         Trouble::usage(text)

@@ -97,7 +97,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     if lost.is_empty() {
         delete::remove(&parts)?;
         match lasts {
-            _ if args.delete => eprintln!("volume '{name}' has ended, and its directories are removed"),
+            _ if args.delete => eprintln!("volume '{name}' has ended, and what kept it is removed"),
             true => eprintln!("volume '{name}' has stopped; it is kept in {}", volume.record.settings.storage),
             false => eprintln!("volume '{name}' has ended"),
         }

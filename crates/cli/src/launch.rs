@@ -52,10 +52,13 @@ pub struct Order {
     pub chunk_bits: u8,
     /// Number of shards.
     pub shards: u32,
-    /// Where it keeps its part, if the volume lasts: a directory of its own, and one of the words of
+    /// Where it keeps its part, if the volume lasts: what was given to `--storage`, and one of the words of
     /// `--durability`.
     #[serde(default)]
     pub storage: Option<(String, String)>,
+    /// How many servers of its node were given the same.
+    #[serde(default)]
+    pub storage_shared_by: u16,
     /// How often the volume was started again under its mounts.
     #[serde(default)]
     pub starts: u32,
@@ -80,6 +83,11 @@ pub enum Said {
         addresses: Vec<String>,
         /// Bytes that it can hold.
         capacity_bytes: u64,
+    },
+    /// It keeps its part in a file or device.
+    KeptBy {
+        /// What that is, in words.
+        medium: String,
     },
     /// The volume is complete.
     Ready,

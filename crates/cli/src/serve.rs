@@ -81,6 +81,10 @@ fn serve(order: &Order, dir: &Path) -> Outcome<Exit> {
     let server = runtime
         .block_on(aze_server::start(runtime.io(), config, listening))
         .map_err(|failure: Failure| Trouble::new(of_code(failure.code), failure.to_string()))?;
+    if let Some((medium, remarks)) = server.storage_medium() {
+        remarks.iter().for_each(|remark| eprintln!("azekura: {remark}"));
+        say(&Said::KeptBy { medium });
+    }
     say(&Said::Ready);
     let record: Record =
         record.recv().map_err(|_| Trouble::new(Exit::Again, "whoever started this server has given up"))?;
@@ -128,17 +132,30 @@ fn config(order: &Order, dir: &Path) -> Outcome<Config> {
         owner_gid: owner.gid,
         transport,
         deadline: PEER_TIME_MAX,
-        storage: order.storage.as_ref().map(|(dir, durability)| aze_server::Storage {
-            dir: dir.clone(),
-            durability: volume::parse_durability(durability),
-            checkpoint_bytes: aze_server::CHECKPOINT_BYTES_DEFAULT,
-            segment_bytes: aze_server::SEGMENT_BYTES_DEFAULT,
-            capacity_bytes: order.storage_bytes,
-            shared_by: order.servers_on_node,
-        }),
+        storage: storage(order)?,
         starts: order.starts,
         switches: aze_server::sabotage::Switches::default(),
     })
+}
+
+fn storage(order: &Order) -> Outcome<Option<aze_server::Storage>> {
+    let Some((given, durability)) = &order.storage else { return Ok(None) };
+    let keeps_one = volume::keeps_one(Path::new(given));
+    if keeps_one && order.storage_shared_by > 1 {
+        return Err(Trouble::usage(format!(
+            "--storage {given}: a file or device keeps the part of one server, and {} servers of this node were given \
+             it: give as many, separated by commas, or --servers 1",
+            order.storage_shared_by
+        )));
+    }
+    Ok(Some(aze_server::Storage {
+        dir: volume::part(Path::new(given), order.slot).display().to_string(),
+        durability: volume::parse_durability(durability),
+        checkpoint_bytes: aze_server::CHECKPOINT_BYTES_DEFAULT,
+        segment_bytes: aze_server::SEGMENT_BYTES_DEFAULT,
+        capacity_bytes: order.storage_bytes,
+        shared_by: if keeps_one { 1 } else { order.servers_on_node },
+    }))
 }
 
 fn transport(order: &Order) -> Outcome<Transport> {

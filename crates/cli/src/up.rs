@@ -12,7 +12,7 @@ use aze_proto::limits::{
     CHUNK_BITS_DEFAULT, CHUNK_BITS_MAX, CHUNK_BITS_MIN, SHARDS_DEFAULT, SHARDS_MAX, SHARDS_PER_SERVER_MIN,
 };
 use clap::ValueEnum;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -34,6 +34,7 @@ Examples:
   eval \"$(aze up --servers 2 --size 8G)\"
   eval \"$(aze up --hosts node1,node2)\"         one server on each, started with ssh
   eval \"$(aze up --storage /data/v1)\"          kept in a directory: the same command brings it back
+  eval \"$(aze up --storage /dev/dax0.0)\"       kept in persistent memory
   eval \"$(aze up --hostfile hosts --launcher 'srun -N1 -n1 --overlap -w {host}')\"
 
 A launcher runs as long as its server does.")]
@@ -41,7 +42,8 @@ pub struct Args {
     /// Name of the volume; job-ID within a batch job, else a random one.
     #[arg(long)]
     name: Option<String>,
-    /// Servers on this machine (4 if nothing is said), or on each host (1 if nothing is said).
+    /// Servers on this machine (4 if nothing is said, or one for each file of --storage), or on each host
+    /// (1 if nothing is said).
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..))]
     servers: Option<u16>,
     /// Nodes to run servers on, separated by commas.
@@ -66,7 +68,8 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Placement::Modular)]
     placement: Placement,
     /// Where the volume is kept: mem (memory), or directories, given to the servers in turn; the same
-    /// directories bring it back.
+    /// directories bring it back. Or files that are there, one for each server: of persistent memory
+    /// (/dev/daxX.Y, or on a file system mounted with -o dax), or any other.
     #[arg(long, value_name = "mem|DIR,..", default_value = "mem", value_delimiter = ',')]
     storage: Vec<String>,
     /// What all servers together may keep in directories, where --size is their memory only; nearly all
@@ -149,9 +152,11 @@ pub fn run(args: Args) -> Outcome<Exit> {
         Ok(record) => {
             let servers = show::count(record.servers.len() as u64, "server");
             let room = size::words(record.settings.capacity_bytes);
+            let media: BTreeSet<&str> = start.heard.values().filter_map(|heard| heard.medium.as_deref()).collect();
+            let media: String = media.iter().map(|medium| format!("; {medium}")).collect();
             match &record.settings.durability {
                 Some(word) => eprintln!(
-                    "volume '{name}': {servers}, {room}, kept in {} (durability {word}); 'aze down' stops it",
+                    "volume '{name}': {servers}, {room}, kept in {} (durability {word}{media}); 'aze down' stops it",
                     record.settings.storage
                 ),
                 None => eprintln!("volume '{name}': {servers}, {room} in memory; 'aze down' ends it"),
@@ -235,7 +240,7 @@ struct Start<'a> {
     secret: &'a Secret,
     /// The node of each server; `None` is this machine.
     nodes: &'a [Option<String>],
-    /// Directories and promise of a volume that lasts.
+    /// Directories or files, and promise, of a volume that lasts.
     storage: Option<(Vec<PathBuf>, Promise)>,
     /// Where each server listened before, if the volume is started again.
     ports: Vec<u16>,
@@ -254,6 +259,8 @@ struct Heard {
     capacity_bytes: u64,
     is_ready: bool,
     has_kept: bool,
+    /// What it keeps its part in, if that is no directory.
+    medium: Option<String>,
 }
 
 impl Start<'_> {
@@ -303,10 +310,15 @@ impl Start<'_> {
             capacity_bytes: self.args.size.map(|size| size / u64::from(servers)),
             chunk_bits: self.args.chunk_size,
             shards: shards(servers),
-            storage: self.storage.as_ref().map(|(dirs, promise)| {
-                let dir = dirs[usize::from(slot) % dirs.len()].join(format!("server-{slot}"));
-                (dir.display().to_string(), promise.word().into())
-            }),
+            storage: self
+                .storage
+                .as_ref()
+                .map(|(_, promise)| (self.given_to(slot).display().to_string(), promise.word().into())),
+            storage_shared_by: (0..servers)
+                .filter(|other| {
+                    self.nodes[usize::from(*other)] == *node && self.given_to(*other) == self.given_to(slot)
+                })
+                .count() as u16,
             starts: self.starts,
             storage_bytes: self.args.storage_size.map(|size| size / u64::from(servers)),
             keeps_directory: node.is_some(),
@@ -319,6 +331,11 @@ impl Start<'_> {
         self.heard.insert(slot, Heard::default());
         self.servers.push(Starting::start(&argv, node.as_deref(), self.dir, &order, &self.said)?);
         Ok(())
+    }
+
+    /// What of `--storage` a server is given.
+    fn given_to(&self, slot: u16) -> &Path {
+        self.storage.as_ref().map_or(Path::new(""), |(given, _)| &given[usize::from(slot) % given.len()])
     }
 
     fn program(&self) -> Outcome<PathBuf> {
@@ -355,6 +372,7 @@ impl Start<'_> {
                 heard.record = Some(ServerRecord { slot, host, node, process, launcher, addresses });
                 heard.capacity_bytes = capacity_bytes;
             }
+            Said::KeptBy { medium } => heard.medium = Some(medium),
             Said::Ready => heard.is_ready = true,
             Said::Kept => heard.has_kept = true,
             Said::Failed { exit, text } => return Err(starting.failed(exit_of(exit), &text)),
@@ -398,9 +416,9 @@ impl Start<'_> {
 fn storage(args: &Args) -> Outcome<Option<(Vec<PathBuf>, Promise)>> {
     if args.storage == ["mem"] {
         return match args.durability {
-            Some(_) => Err(Trouble::usage("--durability is for volumes in directories: give --storage DIR, too")),
+            Some(_) => Err(Trouble::usage("--durability is for volumes that are kept: give --storage DIR, too")),
             None if args.storage_size.is_some() => {
-                Err(Trouble::usage("--storage-size is for volumes in directories: give --storage DIR, too"))
+                Err(Trouble::usage("--storage-size is for volumes that are kept: give --storage DIR, too"))
             }
             None => Ok(None),
         };
@@ -408,7 +426,10 @@ fn storage(args: &Args) -> Outcome<Option<(Vec<PathBuf>, Promise)>> {
     let remote = !args.hosts.is_empty() || args.hostfile.is_some();
     let dir = |text: &String| {
         if text == "mem" || text.is_empty() {
-            return Err(Trouble::usage(format!("--storage {}: either mem or directories", args.storage.join(","))));
+            return Err(Trouble::usage(format!(
+                "--storage {}: either mem, or directories or files",
+                args.storage.join(",")
+            )));
         }
         if remote && !text.starts_with('/') {
             return Err(Trouble::usage(format!("--storage {text}: on other nodes it must be an absolute path")));
@@ -434,7 +455,9 @@ fn nodes(args: &Args) -> Outcome<Vec<Option<String>>> {
         None => distinct(args.hosts.iter().map(|host| host.trim())),
     };
     let nodes: Vec<Option<String>> = if hosts.is_empty() {
-        vec![None; args.servers.unwrap_or(SERVERS_DEFAULT).into()]
+        let is_files = args.storage.iter().all(|given| given != "mem" && volume::keeps_one(Path::new(given)));
+        let servers = if is_files { args.storage.len() as u16 } else { SERVERS_DEFAULT };
+        vec![None; args.servers.unwrap_or(servers).into()]
     } else {
         hosts.into_iter().flat_map(|host| vec![Some(host); args.servers.unwrap_or(1).into()]).collect()
     };

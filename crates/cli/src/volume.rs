@@ -64,7 +64,7 @@ pub struct ServerRecord {
 /// What the volume was asked to be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// `mem`, or the directories of the servers, separated by commas.
+    /// `mem`, or the directories or files of the servers, separated by commas.
     pub storage: String,
     /// What a power cut leaves: `none`, `fsync` or `close`; absent where all is in memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,6 +96,16 @@ impl Settings {
     pub fn lasts(&self) -> bool {
         self.durability.is_some()
     }
+}
+
+/// Whether what was given to `--storage` is a file or device, which keeps the part of one server.
+pub fn keeps_one(storage: &Path) -> bool {
+    storage.metadata().is_ok_and(|about| !about.is_dir())
+}
+
+/// Where a server of this node keeps its part of a volume, by what was given to `--storage`.
+pub fn part(storage: &Path, slot: u16) -> PathBuf {
+    if keeps_one(storage) { storage.into() } else { storage.join(format!("server-{slot}")) }
 }
 
 /// One of the words that `--durability` takes.

@@ -4,7 +4,7 @@
 //! cannot be harmed by a later write that is torn. Those of a fixed length have their room from the
 //! beginning and are read and written at any place. Every operation is a future: in the real world a thread of the
 //! directory's own does it (`real::disk`), so that a slow disk holds up nobody who does not wait for
-//! it; in the simulated one it takes a drawn time, and what was not synced may be lost, torn or kept
+//! it, or it is memory that keeps what it has (`mapped`); in the simulated one it takes a drawn time, and what was not synced may be lost, torn or kept
 //! out of order when the power is cut (`sim::disk`).
 
 use crate::{Boxed, Task};
@@ -20,6 +20,8 @@ pub enum DiskError {
     InUse(String),
     /// No room is left.
     Full(String),
+    /// What is there cannot be used, and is not touched.
+    Unfit(String),
     /// Anything else; the text says what the system said.
     Failed(String),
 }
@@ -27,9 +29,11 @@ pub enum DiskError {
 impl fmt::Display for DiskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DiskError::NotFound(why) | DiskError::InUse(why) | DiskError::Full(why) | DiskError::Failed(why) => {
-                f.write_str(why)
-            }
+            DiskError::NotFound(why)
+            | DiskError::InUse(why)
+            | DiskError::Full(why)
+            | DiskError::Unfit(why)
+            | DiskError::Failed(why) => f.write_str(why),
         }
     }
 }
@@ -66,6 +70,14 @@ pub trait Dir: Send + Sync {
     /// Runs a task where the files that grow are written, so that it need not be woken for each
     /// operation on them. It waits for nothing else.
     fn spawn(&self, task: Task);
+    /// For people: what keeps it, if that is not a directory of the system's.
+    fn medium(&self) -> Option<String> {
+        None
+    }
+    /// For people: what was found to be odd, and does no harm.
+    fn remarks(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// A file that grows at its end.

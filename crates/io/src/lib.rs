@@ -9,6 +9,7 @@
 pub mod claims;
 pub mod disk;
 mod loan;
+pub mod mapped;
 pub mod real;
 pub mod sim;
 pub mod slab;

@@ -2,10 +2,38 @@
 
 use aze_io::disk::DiskError;
 use aze_io::real::Runtime;
+use std::path::Path;
 
 #[test]
 fn files_of_this_machine_grow_are_renamed_and_read_again() {
     let path = std::env::temp_dir().join(format!("aze-disk-{}", std::process::id()));
+    keeps_files(&path);
+    std::fs::remove_dir_all(&path).expect("the test's directory is its own");
+}
+
+#[test]
+fn so_do_files_within_a_file() {
+    let path = std::env::temp_dir().join(format!("aze-disk-file-{}", std::process::id()));
+    let file = std::fs::File::create(&path).expect("a file in the temporary directory can be made");
+    file.set_len(2 << 30).expect("it can be made longer");
+    keeps_files(&path);
+    let told = |text: &str| {
+        let text = text.to_owned();
+        let runtime = Runtime::client();
+        runtime.block_on(async { runtime.io().open_dir(&text).await.err() })
+    };
+    file.set_len(1 << 30).expect("it can be made shorter");
+    let cut = told(&path.display().to_string());
+    assert!(matches!(&cut, Some(DiskError::Failed(why)) if why.contains("it was cut")), "{cut:?}");
+    file.set_len(1000).expect("it can be made shorter");
+    let small = told(&path.display().to_string());
+    assert!(matches!(&small, Some(DiskError::Unfit(why)) if why.contains("at least 1024 MiB")), "{small:?}");
+    let null = told("/dev/null");
+    assert!(matches!(&null, Some(DiskError::Unfit(why)) if why.contains("neither a directory")), "{null:?}");
+    std::fs::remove_file(&path).expect("the test's file is its own");
+}
+
+fn keeps_files(path: &Path) {
     let text = path.display().to_string();
     let runtime = Runtime::client();
     let io = runtime.io();
@@ -28,6 +56,7 @@ fn files_of_this_machine_grow_are_renamed_and_read_again() {
         let fixed = dir.create_fixed("c", 100_000).await.unwrap();
         fixed.write_at(50_000, b"there".to_vec()).await.unwrap();
         fixed.sync().await.unwrap();
+        drop(fixed);
         let fixed = dir.open_fixed("c").await.unwrap();
         assert_eq!(fixed.size().await.unwrap(), 100_000);
         assert_eq!(fixed.read_at(49_999, 7).await.unwrap(), b"\0there\0");
@@ -39,7 +68,8 @@ fn files_of_this_machine_grow_are_renamed_and_read_again() {
         assert_eq!((again.size().await.unwrap(), again.read_at(2, 100).await.unwrap()), (7, b"e two".to_vec()));
         assert!(matches!(dir.open("b").await, Err(DiskError::NotFound(_))));
         drop((dir, file, again));
-        io.open_dir(&text).await.expect("the directory was let go");
+        let dir = io.open_dir(&text).await.expect("the directory was let go");
+        assert_eq!(dir.open("a").await.unwrap().read_at(0, 100).await.unwrap(), b"one two");
+        assert_eq!(dir.list().await.unwrap(), ["a"]);
     });
-    std::fs::remove_dir_all(&path).expect("the test's directory is its own");
 }

@@ -38,7 +38,7 @@ pub(crate) use resolve::Remains;
 /// Where a server keeps its part of a volume, and what it promises of it.
 #[derive(Clone, Debug)]
 pub struct Storage {
-    /// The server's own directory.
+    /// The server's own directory, or file.
     pub dir: String,
     /// What a power cut leaves.
     pub durability: Durability,
@@ -92,6 +92,7 @@ fn disk_failure(dir: &str, error: &DiskError) -> Failure {
     let code = match error {
         DiskError::Full(_) => Code::NoSpace,
         DiskError::InUse(_) => Code::Busy,
+        DiskError::Unfit(_) => Code::Invalid,
         DiskError::NotFound(_) | DiskError::Failed(_) => Code::Lost,
     };
     Failure::new(code, format!("storage {dir}: {error}"))
@@ -209,6 +210,12 @@ impl Server {
         let Some(lasting) = &self.lasting else { return Ok(()) };
         let rested = lasting.journal.finish().await;
         rested.map_err(|why| storage_failed(&self.who(), &why))
+    }
+
+    /// For people: what keeps its part, if that is no directory, and what was odd there.
+    pub fn storage_medium(&self) -> Option<(String, Vec<String>)> {
+        let dir = &self.lasting.as_ref()?.dir;
+        Some((dir.medium()?, dir.remarks()))
     }
 
     /// For people: the format of the storage, its directory and what it promises.

@@ -1,8 +1,10 @@
 //! `aze down --delete`: removes the directories that keep a volume, after making sure that they do and
-//! that this is meant.
+//! that this is meant. Files that keep one were there before; they stay, and are empty for the next.
 
 use crate::exit::{Exit, Outcome, Trouble};
-use crate::volume::Volume;
+use crate::volume::{self, Volume};
+use aze_io::disk::DiskResult;
+use aze_io::real::Runtime;
 use std::fs;
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -19,7 +21,7 @@ pub fn parts(volume: &Volume) -> Outcome<Vec<PathBuf>> {
         return Err(Trouble::new(Exit::Caller, text));
     }
     let dirs: Vec<&str> = settings.storage.split(',').collect();
-    let part = |slot: u16| Path::new(dirs[usize::from(slot) % dirs.len()]).join(format!("server-{slot}"));
+    let part = |slot: u16| volume::part(Path::new(dirs[usize::from(slot) % dirs.len()]), slot);
     let parts: Vec<PathBuf> = record.servers.iter().map(|server| part(server.slot)).collect();
     if let Some(server) = record.servers.iter().find(|server| server.node.is_some()) {
         let node = server.node.as_deref().unwrap_or_default();
@@ -30,7 +32,8 @@ pub fn parts(volume: &Volume) -> Outcome<Vec<PathBuf>> {
         );
         return Err(Trouble::new(Exit::Caller, text));
     }
-    for part in &parts {
+    // What a file holds is looked at when its server has ended.
+    for part in parts.iter().filter(|part| !volume::keeps_one(part)) {
         let manifest = part.join("volume");
         let text = fs::read_to_string(&manifest)
             .map_err(|error| Trouble::local(format!("--delete: read {}", manifest.display()), &error))?;
@@ -61,6 +64,10 @@ pub fn ask(name: &str, parts: &[PathBuf]) -> Outcome<()> {
 /// Removes them, and the directories that they are in if nothing else is there.
 pub fn remove(parts: &[PathBuf]) -> Outcome<()> {
     for part in parts {
+        if volume::keeps_one(part) {
+            empty(part)?;
+            continue;
+        }
         fs::remove_dir_all(part).map_err(|error| Trouble::local(format!("remove {}", part.display()), &error))?;
         if let Some(parent) = part.parent() {
             // It may hold other things.
@@ -68,4 +75,19 @@ pub fn remove(parts: &[PathBuf]) -> Outcome<()> {
         }
     }
     Ok(())
+}
+
+/// Removes what is within a file.
+fn empty(part: &Path) -> Outcome<()> {
+    let runtime = Runtime::client();
+    let io = runtime.io();
+    let text = part.display().to_string();
+    let emptied = runtime.block_on(async {
+        let dir = io.open_dir(&text).await?;
+        for name in dir.list().await? {
+            dir.remove(&name).await?;
+        }
+        DiskResult::Ok(())
+    });
+    emptied.map_err(|error| Trouble::new(Exit::Fatal, format!("--delete: empty {text}: {error}")))
 }

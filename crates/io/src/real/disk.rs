@@ -2,6 +2,7 @@
 //! another; they end with the last handle on the directory or on a file of it.
 
 mod log;
+mod mapping;
 mod pool;
 
 use crate::disk::{Dir, DiskError, DiskFile, DiskResult, FixedFile};
@@ -38,6 +39,9 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> DiskError {
     match error.kind() {
         ErrorKind::NotFound => DiskError::NotFound(text),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => DiskError::Full(text),
+        ErrorKind::PermissionDenied | ErrorKind::NotADirectory | ErrorKind::ReadOnlyFilesystem => {
+            DiskError::Unfit(text)
+        }
         _ => DiskError::Failed(text),
     }
 }
@@ -50,11 +54,15 @@ struct RealDir {
     _lock: File,
 }
 
-/// Opens a directory, which is made if it is not there.
+/// Opens a directory, which is made if it is not there, or what is within a file.
 pub(super) async fn open_dir(path: &str) -> DiskResult<Arc<dyn Dir>> {
     let path = PathBuf::from(path);
     let start = |name, threads| Pool::start(name, threads).map_err(|error| failed("start a thread for", &path, &error));
     let (pool, fixed_pool) = (start("disk", THREADS)?, start("data", FIXED_THREADS)?);
+    if path.metadata().is_ok_and(|about| !about.is_dir()) {
+        let work = pool.clone();
+        return pool.run(move || mapping::open_dir(&path, work, fixed_pool)).await;
+    }
     let lock = pool
         .run({
             let path = path.clone();
@@ -77,11 +85,17 @@ fn lock(path: &Path) -> DiskResult<File> {
         .mode(0o600)
         .open(&name)
         .map_err(|error| failed("open", &name, &error))?;
+    lock_alone(&file, path)?;
+    Ok(file)
+}
+
+/// Has the lock of a file for this process, if no other keeps it.
+fn lock_alone(file: &File, path: &Path) -> DiskResult<()> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
         // SAFETY: flock takes a descriptor, which `file` keeps open, and no memory.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-            return Ok(file);
+            return Ok(());
         }
         let error = io::Error::last_os_error();
         match error.kind() {
@@ -89,7 +103,7 @@ fn lock(path: &Path) -> DiskResult<File> {
             ErrorKind::WouldBlock => {
                 return Err(DiskError::InUse(format!("{}: another server uses it", path.display())));
             }
-            _ => return Err(failed("lock", &name, &error)),
+            _ => return Err(failed("lock", path, &error)),
         }
     }
 }

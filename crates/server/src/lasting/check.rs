@@ -110,6 +110,7 @@ async fn open(io: &Io, dirs: &[String], report: &mut Report) -> Result<Vec<Part>
             }
             error => failed(error),
         })?;
+        report.notes.extend(dir.remarks());
         let manifest = Manifest::read(&*dir).await.map_err(failed)?;
         let missing = || Failure::new(Code::NotFound, format!("storage {path}: it holds no part of a volume"));
         let manifest = manifest.ok_or_else(missing)?;

@@ -62,6 +62,15 @@ impl Pool {
         result.await.map_err(|_| ended())?
     }
 
+    /// Does `job` on one of the threads; on this one if it is one of them.
+    pub(super) fn post(&self, job: Job) {
+        if OWN.get() == self.number {
+            return job();
+        }
+        // Threads end after the last handle only, and this is one.
+        let _ = self.jobs.lock().send(job);
+    }
+
     /// Runs a task on one of the threads, which does nothing else until it has ended.
     pub(super) fn spawn(&self, task: Task) {
         // Threads end after the last handle only, and this is one.
