@@ -15,7 +15,7 @@ help:
 	@echo 'make sanitize  threads and shared memory under a race detector (needs the nightly toolchain)'
 	@echo 'make crash-long  kill -9 of servers, mounts and commands, 2,000 times (about an hour)'
 	@echo 'make posix-long  real programs and random operations through mounts, for about an hour'
-	@echo 'make bench-record NAME=x  measures for a quarter of an hour and writes bench/results/DATE-x (on a'
+	@echo 'make bench-record NAME=x  measures for half an hour and writes bench/results/DATE-x (on a'
 	@echo '               quiet machine; QUICK=1 tries all of it in a minute or two)'
 	@echo 'make fuzz      30 s of hostile bytes for each decoder (needs the nightly toolchain and cargo-fuzz)'
 

@@ -57,7 +57,7 @@ fn one_command_records_everything() {
     let results = entries(&place.path("target/record"));
     assert_eq!(results.len(), 1, "{}", ran.out);
     let page = fs::read_to_string(results[0].join("README.md")).expect("a page");
-    for part in ["io500-one", "io500-mount", "io500-tcp", "io500-four", "iops", "p4", "durability"] {
+    for part in ["io500-one", "io500-mount", "io500-tcp", "io500-four", "iops", "p4", "durability", "many"] {
         let result = fs::read_to_string(results[0].join(part).join("result.json")).expect("what was measured");
         assert!(result.contains("\"machine\"") && result.contains("\"command\""), "{part}: {result}");
     }
@@ -74,6 +74,7 @@ fn one_command_records_everything() {
         "## What durability costs",
         "durable: nothing: it is in memory (tmpfs)",
         "| checkpoint | ",
+        "## Names when there are many",
         "## Four servers at rest",
     ] {
         assert!(page.contains(section), "'{section}' is missing:\n{page}");

@@ -5,6 +5,7 @@
 //! is touched before it is measured, since the first touch of a page costs several times the copy.
 
 use crate::bench_durability;
+use crate::bench_many;
 use crate::bench_p4;
 use crate::bench_place::{Described, Directory, Native, Place, describe, describe_native};
 use crate::bench_record::{self, Keep};
@@ -28,7 +29,8 @@ Examples:
   aze bench iops --threads 4 --files 20000 --json
   aze bench io500 --short                           the phases of IO500, in under a minute
   aze bench p4                                      bandwidth of one process by transfer size
-  aze bench durability --storage /data --target /data   what it costs that files are safe";
+  aze bench durability --storage /data --target /data   what it costs that files are safe
+  aze bench many                                    what names cost when there are ten million of them";
 
 /// Bytes of one write and one read.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -47,6 +49,7 @@ enum Bench {
     Io500(io500::Args),
     P4(bench_p4::Args),
     Durability(bench_durability::Args),
+    Many(bench_many::Args),
     /// One process of `aze bench io500`, which starts it.
     #[command(hide = true)]
     Io500Rank,
@@ -110,6 +113,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         Bench::Io500(args) => io500::run(args),
         Bench::P4(args) => bench_p4::run(args),
         Bench::Durability(args) => bench_durability::run(args),
+        Bench::Many(args) => bench_many::run(args),
         Bench::Io500Rank => io500::run_rank(),
     }
 }

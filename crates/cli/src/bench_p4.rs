@@ -298,7 +298,7 @@ fn tables(points: &[Point]) -> String {
 fn pictures(points: &[Point]) -> Vec<(String, String)> {
     let picture = |group: (String, bool)| {
         let name = format!("{}-{}.svg", if group.1 { "write" } else { "read" }, group.0);
-        (name, bench_plot::draw(&title(&group), "bytes of a transfer", "MiB/s", &curves(points, &group)))
+        (name, bench_plot::draw(&title(&group), "bytes of a transfer", "MiB/s", &curves(points, &group), &short))
     };
     groups(points).into_iter().map(picture).collect()
 }

@@ -7,7 +7,7 @@ use std::fmt::Write;
 pub struct Curve {
     /// Its name in the legend.
     pub name: String,
-    /// Points: what goes to the right in bytes, what goes up in the unit of the picture.
+    /// Points: what goes to the right, what goes up in the unit of the picture.
     pub points: Vec<(u64, f64)>,
 }
 
@@ -22,8 +22,9 @@ const BOTTOM: f64 = 50.0;
 /// Colours that people who see few of them can tell apart, with dashes for the second half.
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
-/// Draws curves with at least one point in all; values have to be positive.
-pub fn draw(title: &str, across: &str, up: &str, curves: &[Curve]) -> String {
+/// Draws curves with at least one point in all; values have to be positive. `label` writes what goes to
+/// the right.
+pub fn draw(title: &str, across: &str, up: &str, curves: &[Curve], label: &dyn Fn(u64) -> String) -> String {
     let xs = || curves.iter().flat_map(|curve| &curve.points).map(|point| point.0 as f64);
     let ys = || curves.iter().flat_map(|curve| &curve.points).map(|point| point.1);
     let (x_min, x_max) = (xs().fold(f64::MAX, f64::min), xs().fold(1.0, f64::max));
@@ -69,7 +70,7 @@ pub fn draw(title: &str, across: &str, up: &str, curves: &[Curve]) -> String {
         put(format!(
             "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
             bottom + 16.0,
-            short(size as u64)
+            label(size as u64)
         ));
         size *= 2.0;
     }
@@ -100,6 +101,15 @@ pub fn short(bytes: u64) -> String {
     }
 }
 
+/// `156k`, `10M`: a number of things, rounded.
+pub fn count(number: u64) -> String {
+    match number {
+        0..1000 => number.to_string(),
+        1000..1_000_000 => format!("{:.0}k", number as f64 / 1e3),
+        _ => format!("{:.3}", number as f64 / 1e6).trim_end_matches('0').trim_end_matches('.').to_string() + "M",
+    }
+}
+
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
@@ -114,7 +124,8 @@ mod tests {
             name: name.into(),
             points: [64 << 10, 1 << 20, 16 << 20].into_iter().zip(ups).collect(),
         };
-        let text = draw("T < U", "bytes", "MB/s", &[curve("a", [9.0, 120.0, 4000.0]), curve("b", [30.0, 30.0, 30.0])]);
+        let text =
+            draw("T < U", "bytes", "MB/s", &[curve("a", [9.0, 120.0, 4000.0]), curve("b", [30.0, 30.0, 30.0])], &short);
         assert!(text.contains("T &lt; U") && text.contains(">64K<") && text.contains(">16M<"), "{text}");
         assert_eq!(text.matches("<polyline").count(), 2);
         for circle in text.lines().filter(|line| line.starts_with("<circle")) {
@@ -129,7 +140,7 @@ mod tests {
 
     #[test]
     fn one_point_is_a_picture_too() {
-        let text = draw("t", "x", "y", &[Curve { name: "a".into(), points: vec![(4096, 1.0)] }]);
+        let text = draw("t", "x", "y", &[Curve { name: "a".into(), points: vec![(4096, 1.0)] }], &short);
         assert!(text.contains(">4K<") && !text.contains("NaN"), "{text}");
     }
 }

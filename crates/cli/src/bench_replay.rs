@@ -2,13 +2,11 @@
 //! journals, as they were when it happened, and from the checkpoint that every start writes.
 
 use crate::bench_place::{Native, Place};
-use crate::bench_volume::Started;
-use crate::exit::{Exit, Outcome, Trouble};
+use crate::bench_volume::{self, Started};
+use crate::exit::{Outcome, Trouble};
 use crate::session::Session;
 use crate::volume::Volume;
-use aze_proto::Ino;
 use aze_proto::limits::DEADLINE_MS_DEFAULT;
-use aze_proto::message::Predicate;
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io;
@@ -61,13 +59,13 @@ pub fn measure(scratch: &Path, servers: u16, files: u64, repeat: usize) -> Outco
         let options = ["--servers", &servers, "--size", &size, "--storage", &dir, "--durability", "none"];
         let volume = Started::new(&name, &options)?;
         let empty = start(&volume, &storage)?;
-        let without = memory_bytes(&volume)?;
+        let without = volume.settled_bytes()?;
         make(&volume, files)?;
         let journal = start(&volume, &storage)?;
-        count(&volume, files)?;
+        count(&volume, files + CALLERS)?;
         let checkpoint = start(&volume, &storage)?;
-        count(&volume, files)?;
-        let memory_bytes = memory_bytes(&volume)? - without;
+        count(&volume, files + CALLERS)?;
+        let memory_bytes = volume.settled_bytes()? - without;
         drop(volume);
         let removed = fs::remove_dir_all(&storage);
         removed.map_err(|error| Trouble::local(format!("remove {}", storage.display()), &error))?;
@@ -114,17 +112,12 @@ fn used(file: &File) -> io::Result<u64> {
     Ok(0)
 }
 
-/// What the servers have in memory, as the system counts it (proc_pid_status(5)).
-fn memory_bytes(volume: &Started) -> Outcome<i64> {
-    let mut bytes = 0;
-    for server in Volume::open(&volume.name)?.record.servers {
-        let path = format!("/proc/{}/status", server.process.pid);
-        let text = fs::read_to_string(&path).map_err(|error| Trouble::local(format!("read {path}"), &error))?;
-        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<i64>().ok());
-        bytes += kib.ok_or_else(|| Trouble::new(Exit::Fatal, format!("{path} does not say VmRSS")))? << 10;
-    }
-    Ok(bytes)
+/// All of them must be there, or what was measured was something else.
+fn count(volume: &Started, names: u64) -> Outcome<()> {
+    let session = Session::open(Volume::open(&volume.name)?, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
+    let counted = bench_volume::count(&session, names);
+    session.end();
+    counted
 }
 
 fn make(volume: &Started, files: u64) -> Outcome<()> {
@@ -140,23 +133,6 @@ fn make(volume: &Started, files: u64) -> Outcome<()> {
     });
     session.end();
     made
-}
-
-/// All of them must be there, or what was measured was something else.
-fn count(volume: &Started, files: u64) -> Outcome<()> {
-    let session = Session::open(Volume::open(&volume.name)?, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
-    let mut found = 0;
-    let mut each = |_| found += 1;
-    let all = Predicate::default();
-    let searched = session.client.find(&session.who, Ino::ROOT, &all, &mut each);
-    let searched = session.ask("count files after the start", searched);
-    session.end();
-    searched?;
-    if found == files + CALLERS {
-        return Ok(());
-    }
-    let text = format!("{found} files and directories are there after the start, not {}", files + CALLERS);
-    Err(Trouble::new(Exit::Fatal, format!("bench durability: {text}")))
 }
 
 impl Replay {

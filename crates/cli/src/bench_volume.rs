@@ -2,12 +2,22 @@
 //! interrupted or fails.
 
 use crate::exit::{Exit, Outcome, Trouble};
+use crate::process;
+use crate::session::Session;
 use crate::volume::Volume;
 use aze_fuse::signals;
+use aze_proto::Ino;
+use aze_proto::message::Predicate;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// How long a server may go on touching memory by itself, and after how many looks that show no more of it
+/// it is taken to have ended.
+const SETTLED_MAX: Duration = Duration::from_secs(60);
+const SETTLED_LOOKS: u32 = 30;
 
 /// What has to be removed if this process is told to end. Locked while a volume starts, so that it is not
 /// half there when it has to end.
@@ -63,6 +73,46 @@ impl Started {
         }
         aze(&["restart", "--name", &self.name, "--timeout", timeout]).map(drop)
     }
+
+    /// What its servers have in memory, once they touch no more of it by themselves.
+    pub fn settled_bytes(&self) -> Outcome<i64> {
+        let (mut bytes, mut same, mut looked) = (0, 0, Ok(()));
+        process::until(Instant::now() + SETTLED_MAX, || {
+            match self.resident_bytes() {
+                Ok(now) => (bytes, same) = (now, if now == bytes { same + 1 } else { 0 }),
+                Err(trouble) => looked = Err(trouble),
+            }
+            looked.is_err() || same >= SETTLED_LOOKS
+        });
+        looked.map(|()| bytes)
+    }
+
+    /// What its servers have in memory, as the system counts it (proc_pid_status(5)).
+    fn resident_bytes(&self) -> Outcome<i64> {
+        let mut bytes = 0;
+        for server in Volume::open(&self.name)?.record.servers {
+            let path = format!("/proc/{}/status", server.process.pid);
+            let text = fs::read_to_string(&path).map_err(|error| Trouble::local(format!("read {path}"), &error))?;
+            let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+            let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<i64>().ok());
+            bytes += kib.ok_or_else(|| Trouble::new(Exit::Fatal, format!("{path} does not say VmRSS")))? << 10;
+        }
+        Ok(bytes)
+    }
+}
+
+/// Searches a whole volume, which must have exactly so many files and directories: otherwise what was
+/// measured was something else.
+pub fn count(session: &Session, names: u64) -> Outcome<()> {
+    let mut found = 0;
+    let mut each = |_| found += 1;
+    let all = Predicate::default();
+    let searched = session.client.find(&session.who, Ino::ROOT, &all, &mut each);
+    session.ask("count the files of the volume", searched)?;
+    if found == names {
+        return Ok(());
+    }
+    Err(Trouble::new(Exit::Fatal, format!("bench: {found} files and directories are there, not {names}")))
 }
 
 impl Drop for Started {

@@ -6,6 +6,7 @@
 
 mod bench;
 mod bench_durability;
+mod bench_many;
 mod bench_p4;
 mod bench_place;
 mod bench_plot;

@@ -15,6 +15,8 @@ pub struct Space {
     pub used_bytes: u64,
     /// Files and directories that it has.
     pub inodes: u64,
+    /// Files and directories that it can have, each with one name.
+    pub inodes_max: u64,
 }
 
 impl Client {
@@ -26,10 +28,11 @@ impl Client {
         let mut sum = Space::default();
         for answer in self.ask_all(&Identity::default(), &Request::StatFs).await {
             match answer? {
-                Reply::Space { capacity_bytes, used_bytes, inodes } => {
+                Reply::Space { capacity_bytes, used_bytes, inodes, inodes_max } => {
                     sum.capacity_bytes = sum.capacity_bytes.saturating_add(capacity_bytes);
                     sum.used_bytes = sum.used_bytes.saturating_add(used_bytes);
                     sum.inodes = sum.inodes.saturating_add(inodes);
+                    sum.inodes_max = sum.inodes_max.saturating_add(inodes_max);
                 }
                 other => return Err(unexpected(&Request::StatFs, &other)),
             }

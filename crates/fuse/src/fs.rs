@@ -375,9 +375,9 @@ fn statfs(door: &Door, header: &Header, out: &mut Out) -> Outcome {
     let space = door.serve("statfs at", header.node, door.client.statfs())?;
     let blocks = space.capacity_bytes / STATFS_BLOCK_BYTES;
     let free = space.capacity_bytes.saturating_sub(space.used_bytes) / STATFS_BLOCK_BYTES;
-    // Inodes share the memory with data; at least a block's worth is counted for each.
-    let files = space.inodes + free;
-    for value in [blocks, free, free, files, free] {
+    // Where there is no room for data none is left for names either.
+    let free_files = if free == 0 { 0 } else { space.inodes_max.saturating_sub(space.inodes) };
+    for value in [blocks, free, free, space.inodes + free_files, free_files] {
         out.u64(value);
     }
     for value in [STATFS_BLOCK_BYTES as u32, NAME_BYTES_MAX as u32, STATFS_BLOCK_BYTES as u32] {

@@ -92,6 +92,18 @@ pub const LIST_ENTRIES_MAX: usize = 4096;
 /// hundred million; damage in a store is there every time.
 pub const DAMAGED_TRIES_MAX: u32 = 4;
 
+/// How many bytes of a server's memory there are for each entry or inode that it may keep beside the data. Both of an
+/// empty file take about 200 bytes of memory, so that names can take two fifths of what is given for data, beside it.
+pub const BYTES_PER_RECORD: u64 = 256;
+
+/// Entries and inodes that even the smallest server may keep.
+pub const RECORDS_MIN: u64 = 1024;
+
+/// Entries and inodes that a server with this much memory for data keeps at most, together.
+pub fn records_max(memory_bytes: u64) -> u64 {
+    (memory_bytes / BYTES_PER_RECORD).max(RECORDS_MIN)
+}
+
 /// A number that changes when a constant above that both ends must share changes.
 pub fn fingerprint() -> u64 {
     let shared = [

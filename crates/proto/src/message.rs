@@ -468,7 +468,7 @@ wire_enum! {
         /// A page of a search. With `next` there is more, from that place on.
         9 = Scanned { found: Vec<Found>, subdirs: Vec<SubDir>, elsewhere: Vec<Found>, usage: Vec<Usage>, next: Option<ScanPlace> },
         /// Space of one server, in bytes, and its number of inodes.
-        10 = Space { capacity_bytes: u64, used_bytes: u64, inodes: u64 },
+        10 = Space { capacity_bytes: u64, used_bytes: u64, inodes: u64, inodes_max: u64 },
         /// How a server is.
         11 = Status { status: ServerStatus },
         /// The shard map.

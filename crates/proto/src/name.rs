@@ -3,11 +3,23 @@
 use crate::ids::{Ino, ShardId};
 use crate::limits::NAME_BYTES_MAX;
 use crate::wire::{Input, Malformed, Wire};
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 /// One component of a path: 1 to 255 bytes of any kind but `/` and NUL; never `.` or `..`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name(Box<[u8]>);
+#[derive(Clone)]
+pub struct Name(Text);
+
+/// The longest names that need no memory of their own, in bytes: a name is 24 bytes long anyway, and
+/// most names of most directories are shorter than that.
+const SHORT_BYTES_MAX: usize = 22;
+
+#[derive(Clone)]
+enum Text {
+    Short { len: u8, bytes: [u8; SHORT_BYTES_MAX] },
+    Long(Box<[u8]>),
+}
 
 /// Why bytes are not a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,31 +38,74 @@ impl Name {
         }
         let invalid =
             bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.iter().any(|b| matches!(b, b'/' | 0));
-        if invalid { Err(BadName::Invalid) } else { Ok(Name(bytes.into())) }
+        if invalid { Err(BadName::Invalid) } else { Ok(Name(Text::of(bytes))) }
     }
 
     /// The bytes of the name.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        match &self.0 {
+            Text::Short { len, bytes } => &bytes[..usize::from(*len)],
+            Text::Long(bytes) => bytes,
+        }
+    }
+}
+
+impl Text {
+    fn of(name: &[u8]) -> Text {
+        let mut bytes = [0; SHORT_BYTES_MAX];
+        match bytes.get_mut(..name.len()) {
+            Some(place) => {
+                place.copy_from_slice(name);
+                Text::Short { len: name.len() as u8, bytes }
+            }
+            None => Text::Long(name.into()),
+        }
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Name {}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
     }
 }
 
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&String::from_utf8_lossy(&self.0), f)
+        fmt::Debug::fmt(&String::from_utf8_lossy(self.as_bytes()), f)
     }
 }
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(&self.0))
+        f.write_str(&String::from_utf8_lossy(self.as_bytes()))
     }
 }
 
 impl Wire for Name {
     fn put(&self, out: &mut Vec<u8>) {
-        (self.0.len() as u16).put(out);
-        out.extend_from_slice(&self.0);
+        let bytes = self.as_bytes();
+        (bytes.len() as u16).put(out);
+        out.extend_from_slice(bytes);
     }
 
     fn take(input: &mut Input<'_>) -> Result<Self, Malformed> {
@@ -128,6 +183,21 @@ mod tests {
         for bad in [&b""[..], b".", b"..", b"a/b", b"a\0b"] {
             assert_eq!(Name::new(bad), Err(BadName::Invalid));
         }
+    }
+
+    #[test]
+    fn names_of_every_length_are_kept_and_ordered_by_their_bytes() {
+        let name = |len: usize, last: u8| Name::new(&[&vec![b'x'; len - 1][..], &[last]].concat()).unwrap();
+        for len in 1..=NAME_BYTES_MAX {
+            let (low, high) = (name(len, b'a'), name(len, b'b'));
+            assert_eq!(low.as_bytes().len(), len);
+            assert!(low == name(len, b'a') && low < high && low != high, "{len}");
+            assert!(len == NAME_BYTES_MAX || high < name(len + 1, b'a'), "{len}");
+            let mut written = Vec::new();
+            high.put(&mut written);
+            assert_eq!(written.len(), 2 + len);
+        }
+        assert_eq!(size_of::<Name>(), 24);
     }
 
     #[test]

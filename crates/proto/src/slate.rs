@@ -51,7 +51,7 @@ const COUNTERS_EACH_BITS: u32 = 4;
 const FILE_BYTES: u64 = 8 * (1 + ENTRY_KEY_WORDS as u64 + 1 + 2 + INODE_VALUE_WORDS as u64) + (1 << COUNTERS_EACH_BITS);
 
 /// Most memory that entries and inodes take, in bytes.
-pub const BYTES_MAX: u64 = 128 << 20;
+pub const BYTES_MAX: u64 = 1 << 30;
 
 /// Least of it, as a power of two of files.
 const FILE_BITS_MIN: u32 = 6;

@@ -2,7 +2,7 @@
 //! data. Lock order: data, then names, then directories.
 
 use crate::held::{Opens, Running};
-use crate::lasting::logged::{Log, LoggedChunks, LoggedShard};
+use crate::lasting::logged::{Log, LoggedChunks, LoggedShard, Records};
 use crate::leases::{Leases, Told};
 use crate::lock_table::FileLocks;
 use crate::slate::Slate;
@@ -66,11 +66,13 @@ impl Names {
 /// All shards of this server, made when the first map arrives.
 pub(crate) struct ShardSet {
     cells: OnceLock<Vec<Option<ShardCell>>>,
+    /// What they have.
+    pub(crate) records: Records,
 }
 
 impl ShardSet {
     pub(crate) fn new() -> ShardSet {
-        ShardSet { cells: OnceLock::new() }
+        ShardSet { cells: OnceLock::new(), records: Records::default() }
     }
 
     /// Makes the shards that `map` gives to `me`. A second call changes nothing: shards do not move yet.
@@ -93,6 +95,7 @@ impl ShardSet {
                             let mut names = cell.names.lock();
                             names.shard.slate = slate.clone();
                             names.shard.told = Told::of(leases);
+                            names.shard.count_in(&self.records);
                         }
                         cell
                     })
@@ -105,7 +108,9 @@ impl ShardSet {
     pub(crate) fn take(&self, cells: Vec<Option<ShardCell>>, log: &Log) {
         for cell in cells.iter().flatten() {
             cell.data.lock().log = log.clone();
-            cell.names.lock().shard.log = log.clone();
+            let mut names = cell.names.lock();
+            names.shard.log = log.clone();
+            names.shard.count_in(&self.records);
         }
         assert!(self.cells.set(cells).is_ok(), "shards are taken before the first map arrives");
     }

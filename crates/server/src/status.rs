@@ -1,7 +1,7 @@
 //! What a server tells of itself. Requests are counted here, where they are dispatched.
 
 use crate::state::Server;
-use aze_proto::limits::BLOCK_BYTES;
+use aze_proto::limits::{BLOCK_BYTES, BYTES_PER_RECORD, records_max};
 use aze_proto::message::{Counter, ServerStatus};
 use aze_proto::{Attr, Code, Failure, FileKind, Ino, Name, Reply, Request};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -138,19 +138,28 @@ impl Server {
     }
 
     /// Fails when memory is full: names and inodes are kept beside the data, and who has no room for
-    /// data is to make no more of them. As many as there are free blocks can be made, says `StatFs`.
+    /// data is to make no more of them; nor is who has as many of them as fit a server of this size.
     pub(crate) fn check_room(&self) -> Result<(), Failure> {
         let (used, capacity) = (self.store.used_bytes(), self.store.capacity_bytes());
-        if used + BLOCK_BYTES as u64 <= capacity {
-            return Ok(());
+        if used + BLOCK_BYTES as u64 > capacity {
+            return Err(Failure::new(Code::NoSpace, format!("{}: {used} of {capacity} bytes are used", self.who())));
         }
-        Err(Failure::new(Code::NoSpace, format!("{}: {used} of {capacity} bytes are used", self.who())))
+        let (records, most) = (self.shards.records.count(), records_max(self.config.capacity_bytes));
+        if records >= most {
+            let kept = format!(
+                "{records} of {most} names and inodes, one for each {BYTES_PER_RECORD} bytes of its memory (aze up --size)"
+            );
+            return Err(Failure::new(Code::NoSpace, format!("{} has {kept}", self.who())));
+        }
+        Ok(())
     }
 
     pub(crate) fn space(&self) -> Reply {
         let inodes = self.shards.iter().map(|cell| cell.names.lock().shard.inodes()).sum();
         self.store.settle();
-        Reply::Space { capacity_bytes: self.store.capacity_bytes(), used_bytes: self.store.used_bytes(), inodes }
+        let (capacity_bytes, used_bytes) = (self.store.capacity_bytes(), self.store.used_bytes());
+        // Each has a name, here or elsewhere.
+        Reply::Space { capacity_bytes, used_bytes, inodes, inodes_max: records_max(self.config.capacity_bytes) / 2 }
     }
 
     /// How this server is; also what the program shows of it.

@@ -3,11 +3,13 @@
 mod support;
 
 use aze_client::{Client, FoundPath, NewFile, UsageSum};
+use aze_proto::limits::BYTES_PER_RECORD;
 use aze_proto::message::Predicate;
 use aze_proto::wire::Blob;
 use aze_proto::{Change, Code, Failure, FileKind, Identity, Ino};
+use aze_sim::cluster::Layout;
 use std::collections::{BTreeMap, BTreeSet};
-use support::{ROOT, create, name, opened_file, with_cluster};
+use support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 
 async fn listed(client: &Client, dir: Ino, limit: usize) -> Vec<String> {
     let (mut after, mut names) = (0, Vec::new());
@@ -185,6 +187,31 @@ fn sums_count_every_file_once() {
         assert_eq!(dirs["t7"], UsageSum { files: 48, dirs: 4, bytes: bytes("t7/") });
         assert_eq!(dirs["t2/s1"], UsageSum { files: 12, dirs: 0, bytes: bytes("t2/s1/") });
         assert_eq!((dirs["t7/s3"].files, dirs["t7/s2"].files), (11, 13));
+    });
+}
+
+#[test]
+fn names_end_where_memory_for_them_ends() {
+    let layout = Layout { memory_bytes: 1 << 20, ..Layout::of(1) };
+    with_layout(layout, |_cluster, client| async move {
+        let most = client.statfs().await.expect("it answers").inodes_max;
+        // A name and an inode for each; the root has no name.
+        assert_eq!(most, (1 << 20) / BYTES_PER_RECORD / 2);
+        for number in 0..most {
+            create(&client, Ino::ROOT, &format!("f{number}")).await.close().await.expect("there is room");
+        }
+        let made = client.create(&ROOT, Ino::ROOT, &name("more"), &opened_file()).await;
+        let failure = made.err().expect("there is no room for names");
+        assert_eq!(failure.code, Code::NoSpace);
+        assert!(failure.detail.contains("4097 of 4096 names and inodes"), "{}", failure.detail);
+        let space = client.statfs().await.expect("it answers");
+        assert!(space.inodes >= space.inodes_max && space.used_bytes < space.capacity_bytes, "{space:?}");
+        for number in 0..2 {
+            client.unlink(&ROOT, Ino::ROOT, &name(&format!("f{number}"))).await.expect("it exists");
+        }
+        client.rename_path(&ROOT, b"/f7", b"/g7", false).await.expect("no name more than before");
+        let dir = NewFile { kind: FileKind::Directory, open: None, ..opened_file() };
+        client.create(&ROOT, Ino::ROOT, &name("dir"), &dir).await.expect("there is room again");
     });
 }
 

@@ -11,6 +11,7 @@ use aze_store::disk::journal::Journal;
 use aze_store::{ChunkShard, Staged, StoreError};
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Where changes are written down; nowhere in a volume in memory.
 #[derive(Clone, Default)]
@@ -32,11 +33,47 @@ pub(crate) struct LoggedShard {
     pub(crate) slate: Slate,
     /// Who was told what of it, and has to hear of changes.
     pub(crate) told: Told,
+    records: Records,
+}
+
+/// How many entries and inodes all shards of a server have. What is counted once is counted up and down from
+/// there on, under the lock of its shard.
+#[derive(Clone, Default)]
+pub(crate) struct Records(Arc<AtomicU64>);
+
+impl Records {
+    pub(crate) fn count(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    /// There were `before` of them in a shard, and are `now`.
+    fn changed(&self, before: u64, now: u64) {
+        if now != before {
+            // The difference wraps where it is negative, as the sum does.
+            self.0.fetch_add(now.wrapping_sub(before), Relaxed);
+        }
+    }
 }
 
 impl LoggedShard {
     pub(crate) fn new(shard: Shard) -> LoggedShard {
-        LoggedShard { shard, log: Log::default(), slate: Slate::default(), told: Told::default() }
+        LoggedShard {
+            shard,
+            log: Log::default(),
+            slate: Slate::default(),
+            told: Told::default(),
+            records: Records::default(),
+        }
+    }
+
+    /// From now on this shard is counted here.
+    pub(crate) fn count_in(&mut self, records: &Records) {
+        self.records = records.clone();
+        self.records.changed(0, self.count());
+    }
+
+    fn count(&self) -> u64 {
+        self.shard.entries() + self.shard.inodes()
     }
 
     /// As [`Shard::apply`]. Outcomes alone are not written down: whoever could ask again is gone
@@ -47,7 +84,9 @@ impl LoggedShard {
         // Also where nobody has a lease yet: one may be claimed until the slate has changed.
         let may_tell = self.slate.is_there() || !self.told.is_empty();
         let lost = if may_tell { leases::loses_name(&self.shard, op) } else { None };
+        let before = self.count();
         let applied = self.shard.apply(op, stamp);
+        self.records.changed(before, self.count());
         if let Some(key) = key {
             match (was_taken, self.is_taken(key)) {
                 (false, true) => self.slate.count_name(key),
