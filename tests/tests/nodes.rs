@@ -110,6 +110,40 @@ fn a_volume_over_nodes_by_a_launcher() {
     }
 }
 
+/// A volume in directories of its nodes comes back on them, whichever server has died, its keeper too.
+#[test]
+fn a_volume_over_nodes_is_started_again() {
+    let place = Place::new();
+    let nodes = Nodes::new("azr", 3);
+    let launcher = nodes.launcher(&place);
+    let hosts = "10.66.0.1,10.66.0.2,10.66.0.3";
+    // The nodes share the file system: each server makes a directory of its own in it.
+    let storage = place.path("storage").display().to_string();
+    let up = ["up", "--name", "kept", "--hosts", hosts, "--launcher", &launcher, "--size", "1G", "--storage", &storage];
+    nodes.aze(&place, 1, &up).ok();
+    let tree = place.path("tree");
+    make_tree(&tree, 40);
+    nodes.aze(&place, 1, &["cp", "-r", "tree", "aze:/tree"]).ok();
+    let pid_of = |server: usize| {
+        let record = fs::read(place.path("run-10.66.0.1/kept/volume.json")).expect("a record");
+        let record: serde_json::Value = serde_json::from_slice(&record).expect("JSON");
+        record["servers"][server]["process"]["pid"].as_u64().expect("a pid") as i32
+    };
+    for dead in [1, 0] {
+        let pid = pid_of(dead);
+        // SAFETY: no memory is involved; the process was started by this test.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0, "kill {pid}");
+        nodes.aze(&place, 1, &["restart"]).ok();
+        let status = nodes.aze(&place, 3, &["status"]).ok();
+        assert_eq!(status.out.matches(" up ").count(), 3, "{}", status.out);
+        nodes.aze(&place, 3, &["check"]).ok();
+        let back = format!("back-{dead}");
+        nodes.aze(&place, 2, &["cp", "-r", "aze:/tree", &back]).ok();
+        run(Command::new("diff").args(["-r", "--no-dereference"]).arg(&tree).arg(place.path(&back)));
+    }
+    nodes.aze(&place, 1, &["down"]).ok();
+}
+
 /// Four ranks measure a volume of two nodes from both of them; what they do to a directory is the same.
 #[test]
 fn a_volume_over_nodes_is_measured_on_each_of_them() {

@@ -1,30 +1,41 @@
-//! `aze check`: looks through the directories of a volume that is down.
+//! `aze check`: looks through a volume that is in use, or through the directories of one that is down.
 
 use crate::exit::{Exit, Outcome, Trouble};
-use crate::{show, size, volume};
+use crate::{check_running, show, size, volume};
 use aze_io::real::Runtime;
 use aze_server::Report;
 use std::path::{Path, PathBuf};
 
-/// Look through the directories of a volume that does not run.
+/// Look through a volume in use, or the directories of one that does not run.
 ///
-/// Reads what its servers would read at a start, and says what does not fit together: names without
-/// files, files without names, link counts, data without a file or with another checksum. It reads
-/// all data, and changes nothing without --repair. Exit code 0: nothing is wrong, or it has all been
-/// repaired; 1: something was found; 2: it could not look, so that nothing can be said.
+/// Says what does not fit together: names without files, files without names, link counts, data without a
+/// file or with another checksum. A volume is looked through while it is used, in small steps; what looks
+/// wrong is looked at a second time before it is reported. With directories it reads what their servers
+/// would read at a start. All data are read, and nothing is changed without --repair. Exit code 0: nothing
+/// is wrong, or it has all been repaired; 1: something was found; 2: it could not look, so that nothing can
+/// be said.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  aze check /data/v1               where 'aze up --storage /data/v1' keeps it
+  aze check                        the volume that is meant, while it is used
+  aze check --name v1 --rate 200M  not more than 200 MiB of data in a second
+  aze check /data/v1               where 'aze up --storage /data/v1' keeps it, while it does not run
   aze check /data/a /data/b        kept in two directories, or copied from two nodes
   aze check /dev/dax0.0            kept in persistent memory, or another file
   aze check --repair /data/v1      also set link counts right and drop data without a file")]
 pub struct Args {
-    /// What was given to --storage, or the directories server-N themselves, or files; those of all servers.
-    #[arg(value_name = "DIR", required = true)]
+    /// What was given to --storage, or the directories server-N themselves, or files; those of all
+    /// servers. Without any, the volume that runs.
+    #[arg(value_name = "DIR", conflicts_with = "name")]
     dirs: Vec<PathBuf>,
-    /// Set link counts to the number of names, and drop data without a file. Anything else is only said.
+    /// Name of the volume that runs; the one that is meant if not given.
     #[arg(long)]
+    name: Option<String>,
+    /// Of a volume that runs: data that all its servers together may read in a second, on average.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "dirs")]
+    rate: Option<u64>,
+    /// Set link counts to the number of names, and drop data without a file. Anything else is only said.
+    #[arg(long, requires = "dirs")]
     repair: bool,
     /// As JSON.
     #[arg(long)]
@@ -33,6 +44,9 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Outcome<Exit> {
+    if args.dirs.is_empty() {
+        return check_running::run(args.name.as_deref(), args.rate, args.json);
+    }
     let mut dirs = Vec::new();
     for dir in &args.dirs {
         dirs.extend(parts(dir)?);
@@ -85,16 +99,17 @@ fn print(report: &Report) {
     }
     report.repaired.iter().for_each(|text| println!("repaired: {text}"));
     report.notes.iter().for_each(|text| println!("note: {text}"));
-    let held = format!(
-        "{} and {} with {} of data",
-        show::count(report.files, "file"),
-        show::count(report.directories, "directorie").replace("1 directorie", "1 directory"),
-        size::words(report.bytes)
-    );
+    let held = held(report.files, report.directories, report.bytes);
     match report.problems.len() {
         0 => eprintln!("{held}: all is well"),
         many => eprintln!("{held}: {} found", show::count(many as u64, "problem")),
     }
+}
+
+/// What was looked at, for people.
+pub fn held(files: u64, directories: u64, bytes: u64) -> String {
+    let directories = show::count(directories, "directorie").replace("1 directorie", "1 directory");
+    format!("{} and {directories} with {} of data", show::count(files, "file"), size::words(bytes))
 }
 
 fn print_json(report: &Report) {

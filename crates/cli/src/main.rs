@@ -16,6 +16,7 @@ mod bench_volume;
 mod cat;
 mod change;
 mod check;
+mod check_running;
 mod checksum;
 mod copy;
 mod copy_workers;

@@ -8,6 +8,7 @@
 
 mod append;
 mod attrs;
+mod check;
 mod client;
 mod closes;
 mod connect;
@@ -35,6 +36,7 @@ mod usage;
 mod volume;
 mod xattr;
 
+pub use check::{CheckOptions, Checked, Finding};
 pub use client::{Client, Config};
 pub use dir_attrs::Aged;
 pub use file::{Access, File};

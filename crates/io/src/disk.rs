@@ -99,6 +99,11 @@ pub trait FixedFile: Send + Sync {
     fn size(&self) -> Boxed<'_, DiskResult<u64>>;
     /// Bytes from `offset` on, at most `len`; fewer only at the end of the file.
     fn read_at(&self, offset: u64, len: usize) -> Boxed<'_, DiskResult<Vec<u8>>>;
+    /// The same from the disk itself, where the system can be told to forget what it remembers of it, and
+    /// without that it remembers it afterwards.
+    fn read_disk_at(&self, offset: u64, len: usize) -> Boxed<'_, DiskResult<Vec<u8>>> {
+        self.read_at(offset, len)
+    }
     /// Writes at a place within its length. When it resolves, the system has the bytes. After an error,
     /// or a power cut before a sync, any part of the place may have them.
     fn write_at(&self, offset: u64, bytes: Vec<u8>) -> Boxed<'_, DiskResult<()>>;

@@ -130,8 +130,9 @@ fn compare<T: Tables>(tables: &T, model: &Model) {
     entries.sort_by(|a, b| a.0.cmp(&b.0));
     assert_eq!(tables.entries().map(|(key, value)| (key.clone(), value)).collect::<Vec<_>>(), entries);
     assert_eq!(tables.entry_count(), entries.len() as u64);
-    for (key, value) in &entries {
+    for (place, (key, value)) in entries.iter().enumerate() {
         assert_eq!(tables.entry(key), Some(*value));
+        assert!(tables.entries_behind(key).map(|(key, _)| key).eq(entries[place + 1..].iter().map(|(key, _)| key)));
         let from: Vec<_> =
             tables.entries_of(key.parent, key.hash).map(|(hash, name, value)| (hash, name.clone(), value)).collect();
         let rows = entries.iter().filter(|(other, _)| other.parent == key.parent && other.hash >= key.hash);
@@ -140,6 +141,10 @@ fn compare<T: Tables>(tables: &T, model: &Model) {
     let mut inodes = model.inodes.clone();
     inodes.sort_by_key(|(ino, _)| *ino);
     assert!(tables.inodes().eq(inodes.iter().map(|(_, inode)| inode)));
+    for from in [0, 1, 40, 63, 64, 65, 99, 100].map(Ino) {
+        let rest = inodes.iter().map(|(_, inode)| inode).filter(|inode| inode.attr.ino >= from);
+        assert!(tables.inodes_from(from).eq(rest));
+    }
     assert_eq!(tables.inode_count(), inodes.len() as u64);
     let mut locks = model.locks.clone();
     locks.sort_by(|a, b| a.0.cmp(&b.0));

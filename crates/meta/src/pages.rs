@@ -87,6 +87,11 @@ impl InodePages {
         self.pages.values().flat_map(|page| &page.inodes)
     }
 
+    pub(crate) fn iter_from(&self, from: Ino) -> impl Iterator<Item = &Inode> {
+        let rest = self.pages.range(place(from).0..).flat_map(|(_, page)| &page.inodes);
+        rest.skip_while(move |inode| inode.attr.ino < from)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.count as usize
     }

@@ -260,6 +260,18 @@ impl<T: Tables> Shard<T> {
         self.tables.inodes()
     }
 
+    /// Those from a number on.
+    pub fn inodes_from(&self, from: Ino) -> impl Iterator<Item = &Inode> {
+        self.tables.inodes_from(from)
+    }
+
+    /// All entries here in the order of their keys, from the one behind `after` on.
+    pub fn entries_behind(&self, after: Option<&EntryKey>) -> impl Iterator<Item = (&EntryKey, EntryValue)> {
+        let all = after.is_none().then(|| self.tables.entries());
+        let rest = after.map(|key| self.tables.entries_behind(key));
+        all.into_iter().flatten().chain(rest.into_iter().flatten())
+    }
+
     /// Entries of a directory in the order of their cookies ([`NameHash::cookie`]), from the
     /// first whose cookie is greater than `after`. Entries of equal cookie must go in one page.
     pub fn entries_after(&self, dir: Ino, after: u64) -> impl Iterator<Item = (NameHash, &Name, EntryValue)> {

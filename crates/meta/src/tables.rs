@@ -125,6 +125,8 @@ pub trait Tables {
     fn entries_of(&self, parent: Ino, hash_min: NameHash) -> impl Iterator<Item = (NameHash, &Name, EntryValue)>;
     /// All entries in the order of their keys.
     fn entries(&self) -> impl Iterator<Item = (&EntryKey, EntryValue)>;
+    /// The entries behind a key, which need not be there, in their order.
+    fn entries_behind(&self, key: &EntryKey) -> impl Iterator<Item = (&EntryKey, EntryValue)>;
     /// Number of entries.
     fn entry_count(&self) -> u64;
 
@@ -138,6 +140,8 @@ pub trait Tables {
     fn remove_inode(&mut self, ino: Ino) -> Option<Inode>;
     /// All inodes in the order of their numbers.
     fn inodes(&self) -> impl Iterator<Item = &Inode>;
+    /// The inodes from a number on, in the order of their numbers.
+    fn inodes_from(&self, from: Ino) -> impl Iterator<Item = &Inode>;
     /// Number of inodes.
     fn inode_count(&self) -> u64;
 
@@ -189,6 +193,10 @@ impl Tables for PlainTables {
         self.entries.iter().map(|(key, value)| (key, *value))
     }
 
+    fn entries_behind(&self, key: &EntryKey) -> impl Iterator<Item = (&EntryKey, EntryValue)> {
+        self.entries.range((Bound::Excluded(key), Bound::Unbounded)).map(|(key, value)| (key, *value))
+    }
+
     fn entry_count(&self) -> u64 {
         self.entries.len() as u64
     }
@@ -211,6 +219,10 @@ impl Tables for PlainTables {
 
     fn inodes(&self) -> impl Iterator<Item = &Inode> {
         self.inodes.iter()
+    }
+
+    fn inodes_from(&self, from: Ino) -> impl Iterator<Item = &Inode> {
+        self.inodes.iter_from(from)
     }
 
     fn inode_count(&self) -> u64 {

@@ -7,6 +7,7 @@
 //! `server`) it deliberately does not know.
 
 pub mod attr;
+pub mod check;
 pub mod error;
 pub mod frame;
 pub mod handshake;

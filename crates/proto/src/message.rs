@@ -5,6 +5,7 @@
 //! *home* (the inode's), *chunk* (the chunk's), or none (*server*: the whole server is meant).
 
 use crate::attr::{Attr, Change, FileKind, Identity, Stub, XattrHow};
+use crate::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace};
 use crate::ids::{Generation, Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, ShardId, Time, TxId};
 use crate::name::{Name, NameHash};
 use crate::place::{ServerInfo, ShardMap};
@@ -297,13 +298,27 @@ wire_enum! {
         /// Server, from another one that has started again: what entries here lead to inodes whose home
         /// is there, shard by shard. Reply: `LinksAre`.
         87 = LinksTo { home: ServerIndex, from: u32 },
-        /// Server, from another one that has started again: which of these files are there. Reply: `FilesAre`.
+        /// Server, from another one that has data of them: which of these files are there. Reply: `FilesAre`.
         88 = FilesNow { inos: Vec<Ino> },
         /// Server, from another one that has started again: has what was under way come to an end there?
         /// Reply: `Done`.
         96 = IsDone,
         /// Server: answered when all that it has done is durable, if it has lasting storage. Reply: `Synced`.
         130 = Sync,
+
+        /// Server; the owner or root. Inodes from number `from` on with homes below `end_home`, or those of
+        /// `only`. Reply: `InodesChecked`.
+        150 = CheckInodes { from: Ino, end_home: u32, directories: bool, only: Vec<Ino> },
+        /// Server; the owner or root. Names from a place on that lead to inodes with homes from `first_home`
+        /// to below `end_home`, or to those of `only`. Reply: `EntriesChecked`.
+        151 = CheckEntries { from: EntryPlace, first_home: u32, end_home: u32, only: Vec<Ino> },
+        /// Server; the owner or root. Compares data with their checksums, from a place on or of one chunk, and
+        /// asks whether their files are there. Reply: `DataChecked`.
+        152 = CheckData { from: DataPlace, only: Option<ChunkPlace> },
+        /// Server; the owner or root. From now on, note which of these inodes change or get or lose names;
+        /// without any: which have. A watch with the same or an older number is not begun again. Reply: `Done`,
+        /// or `WatchTold`.
+        153 = CheckWatch { number: u64, begin: Option<Vec<Ino>> },
     }
 }
 
@@ -438,6 +453,10 @@ impl Request {
                 | Request::FenceSession { .. }
                 | Request::KeepLocks
                 | Request::Seek { .. }
+                | Request::CheckInodes { .. }
+                | Request::CheckEntries { .. }
+                | Request::CheckData { .. }
+                | Request::CheckWatch { .. }
         )
     }
 }
@@ -515,6 +534,14 @@ wire_enum! {
         52 = FilesAre { files: Vec<FileNow> },
         /// What was done before is as durable as this volume makes it; what `Sync` means here.
         53 = Synced { durability: Durability },
+        /// Inodes; with `next` there are more, from that number on.
+        75 = InodesChecked { inodes: Vec<CheckedInode>, next: Option<Ino> },
+        /// Names, and those of the inodes singled out with whose names something is under way.
+        76 = EntriesChecked { entries: Vec<CheckedEntry>, under_way: Vec<Ino>, next: Option<EntryPlace> },
+        /// So many bytes were compared. `strays` have data here and are not there.
+        77 = DataChecked { bytes: u64, damaged: Vec<DamagedData>, strays: Vec<ChunkPlace>, next: Option<DataPlace> },
+        /// Those of the inodes watched with which something has happened.
+        78 = WatchTold { changed: Vec<Ino> },
     }
 }
 

@@ -1,6 +1,7 @@
 //! Golden samples: the encoding of version 2, byte for byte. A change here is a change of format,
 //! which needs a new version and a reader for the old one.
 
+use aze_proto::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace, EntrySpot};
 use aze_proto::frame::{Header, Kind, open, seal};
 use aze_proto::message::{Envelope, Listed, LockMode, LockOutcome, LockSpace, LockSpec, Recall};
 use aze_proto::wire::{Blob, Wire};
@@ -80,6 +81,19 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         kind: FileKind::Directory,
         identity: Identity { uid: 1000, gid: 100, groups: vec![4] },
     };
+    let name = Name::new(b"a").expect("a name");
+    let spot = EntrySpot { parent: Ino(1), hash: NameHash::of(Ino::ROOT, &name), name: name.clone() };
+    let place = EntryPlace { shard: ShardId(3), after: Some(spot) };
+    let check_entries = Request::CheckEntries { from: place, first_home: 0, end_home: 64, only: vec![Ino(9)] };
+    let (kind, links, parent) = (FileKind::File, 2, Ino(1));
+    let inode = CheckedInode { ino, kind, links, parent, is_open: true, is_under_way: false };
+    let inodes_checked = Reply::InodesChecked { inodes: vec![inode], next: Some(Ino(10)) };
+    let entry = CheckedEntry { ino, kind, parent, is_misplaced: false, name: Some(name) };
+    let entries_checked = Reply::EntriesChecked { entries: vec![entry], under_way: vec![Ino(9)], next: None };
+    let at = ChunkPlace { ino, chunk: 2 };
+    let damaged = DamagedData { place: at, byte: 4096, unreadable: None, stored: "memory".into() };
+    let next = Some(DataPlace { shard: ShardId(3), ino, chunk: 2, unit: 1 });
+    let data_checked = Reply::DataChecked { bytes: 5, damaged: vec![damaged], strays: vec![at], next };
     vec![
         ("envelope", Envelope { identity, request: create }.to_bytes()),
         ("write", write.to_bytes()),
@@ -122,6 +136,11 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
             "recalled",
             Reply::Recalled { life: 5, last: 7, recalls: vec![Recall { ino: Ino(9), names: true }] }.to_bytes(),
         ),
+        ("check entries", check_entries.to_bytes()),
+        ("check watch", Request::CheckWatch { number: 5, begin: Some(vec![Ino(9)]) }.to_bytes()),
+        ("inodes checked", inodes_checked.to_bytes()),
+        ("entries checked", entries_checked.to_bytes()),
+        ("data checked", data_checked.to_bytes()),
         ("head", seal(&Header { sequence: Sequence(8), ..Header::new(Kind::Request, 2) }, b"body", 3, Some(&[9; 32]))),
     ]
 }
@@ -172,6 +191,15 @@ const GOLDEN: &[(&str, &str)] = &[
     ("settle", "3500010000000500000000000000"),
     ("listen", "750005000000000000000600000000000000"),
     ("recalled", "25000500000000000000070000000000000001000000090000000000000001"),
+    ("check entries", "970003000000010100000000000000c8e9cd5b26b4bd340100610000000040000000010000000900000000000000"),
+    ("check watch", "9900050000000000000001010000000900000000000000"),
+    ("inodes checked", "4b00010000000900000000000000080200000001000000000000000100010a00000000000000"),
+    ("entries checked", "4c00010000000900000000000000080100000000000000000101006101000000090000000000000000"),
+    (
+        "data checked",
+        "4d0005000000000000000100000009000000000000000200000000000000001000000000000000060000006d656d6f72\
+         7901000000090000000000000002000000000000000103000000090000000000000002000000000000000100",
+    ),
     (
         "head",
         "415a4b0202000000020000000000000000000000000000000800000000000000000000000000000000000000000000\

@@ -502,6 +502,10 @@ impl Server {
             Request::Shutdown => self.shutdown(work),
             Request::Sync => Ok(self.synced().into()),
             Request::Listen { .. } => self.await_recall(work),
+            Request::CheckInodes { .. } => self.check_inodes(work),
+            Request::CheckEntries { .. } => self.check_entries(work),
+            Request::CheckData { .. } => self.check_data(work),
+            Request::CheckWatch { .. } => self.check_watch(work),
             Request::EndSession => {
                 self.leases.left(work.session);
                 self.end_session(work.session);

@@ -9,6 +9,7 @@
 //! stub, for a locked entry, for another server) becomes a task; no thread is ever parked.
 
 mod append;
+mod check;
 mod claims;
 mod clock;
 mod data;
@@ -43,6 +44,7 @@ mod truncate;
 mod turns;
 mod unnamed;
 mod wait;
+mod watch;
 mod xattr;
 
 pub use aze_store::disk::segments::SEGMENT_BYTES_DEFAULT;

@@ -129,6 +129,7 @@ fn new_server(io: Io, config: Config, store: Arc<Store>, lasting: Option<Lasting
         unsettled: Unsettled::default(),
         keeper: Keeper::new(config.servers, epoch),
         peers: Caller::new(io.clone(), caller),
+        untold: Mutex::default(),
         counters: Counters::new(),
         started_ns: io.mono_ns(),
         map_epoch_heard: AtomicU32::new(0),
@@ -278,11 +279,7 @@ impl Server {
     }
 
     pub(crate) fn shutdown(&self, work: &mut Work) -> Attempt<Output> {
-        if !work.identity.is_root() && work.identity.uid != self.config.owner_uid {
-            let detail =
-                format!("the volume belongs to user {}, not to user {}", self.config.owner_uid, work.identity.uid);
-            return Err(Failure::new(Code::NotPermitted, detail).into());
-        }
+        self.owner_only(work)?;
         self.slate.close();
         if let Some(responder) = work.responder.take() {
             responder.send(self.reply_context(), Ok(Reply::Done), &[]);

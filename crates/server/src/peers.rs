@@ -2,7 +2,7 @@
 
 use crate::dispatch::Work;
 use crate::state::Server;
-use aze_proto::{Code, Failure, Identity, Refusal, Reply, Request, ServerIndex, ShardId};
+use aze_proto::{Code, Failure, Identity, Ino, Refusal, Reply, Request, ServerIndex, ShardId};
 use aze_rpc::{Ask, Target};
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -116,8 +116,25 @@ impl Server {
     /// told about) or this server stops. For what must happen in the end, in the background.
     pub(crate) fn persist(self: &Arc<Self>, server: ServerIndex, shard: ShardId, request: Request) {
         let this = self.clone();
-        // Done, or refused for a reason that will not go away.
-        self.io.spawn(async move { drop(this.persisting(server, shard, request).await) });
+        let ino = match request {
+            Request::SetParent { ino, .. } | Request::DeleteData { ino } => Some(ino),
+            _ => None,
+        };
+        self.untold.lock().extend(ino);
+        self.io.spawn(async move {
+            // Done, or refused for a reason that will not go away.
+            drop(this.persisting(server, shard, request).await);
+            if let Some(ino) = ino {
+                let mut untold = this.untold.lock();
+                let at = untold.iter().position(|other| *other == ino);
+                at.map(|at| untold.swap_remove(at));
+            }
+        });
+    }
+
+    /// Inodes of whose move or end another server is yet to be told.
+    pub(crate) fn untold(&self) -> Vec<Ino> {
+        self.untold.lock().clone()
     }
 
     async fn persisting(

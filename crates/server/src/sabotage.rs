@@ -32,6 +32,10 @@ pub enum Sabotage {
     SkipJournalWait,
     /// A change is answered before those who were told otherwise have let go of it.
     SkipRecallWait,
+    /// Data of a file that is deleted stay on other servers.
+    SkipDataDelete,
+    /// A name that goes is not taken off the count of an inode elsewhere.
+    SkipLinkDrop,
     /// Nobody looks at what clients of this node claim of what they have read of the slate.
     SkipClaims,
     /// A server that starts again does not wait for what its earlier life has said.

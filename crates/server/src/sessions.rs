@@ -200,6 +200,7 @@ impl Server {
     /// Drops what the session held on this server, and refuses it from now on.
     pub(crate) fn end_session(self: &Arc<Self>, session: SessionId) {
         self.sessions.end(session);
+        self.shards.watches.forget(session);
         self.drop_opens(session);
         self.free_locks(session);
         for cell in self.shards.iter() {

@@ -7,6 +7,7 @@ use crate::leases::{Leases, Told};
 use crate::lock_table::FileLocks;
 use crate::slate::Slate;
 use crate::turns::Queue;
+use crate::watch::Watches;
 use aze_meta::{EntryKey, Shard};
 use aze_proto::{Incarnation, Ino, ServerIndex, ShardId, ShardMap};
 use aze_store::{ChunkShard, Store};
@@ -68,11 +69,13 @@ pub(crate) struct ShardSet {
     cells: OnceLock<Vec<Option<ShardCell>>>,
     /// What they have.
     pub(crate) records: Records,
+    /// Who looks through the volume, and wants to know what changes.
+    pub(crate) watches: Watches,
 }
 
 impl ShardSet {
     pub(crate) fn new() -> ShardSet {
-        ShardSet { cells: OnceLock::new(), records: Records::default() }
+        ShardSet { cells: OnceLock::new(), records: Records::default(), watches: Watches::default() }
     }
 
     /// Makes the shards that `map` gives to `me`. A second call changes nothing: shards do not move yet.
@@ -96,6 +99,7 @@ impl ShardSet {
                             names.shard.slate = slate.clone();
                             names.shard.told = Told::of(leases);
                             names.shard.count_in(&self.records);
+                            names.shard.watches = self.watches.clone();
                         }
                         cell
                     })
@@ -111,6 +115,7 @@ impl ShardSet {
             let mut names = cell.names.lock();
             names.shard.log = log.clone();
             names.shard.count_in(&self.records);
+            names.shard.watches = self.watches.clone();
         }
         assert!(self.cells.set(cells).is_ok(), "shards are taken before the first map arrives");
     }

@@ -15,7 +15,7 @@ use crate::slate::Slate;
 use crate::status::Counters;
 use aze_io::{Addr, Io, Listener, Transport};
 use aze_proto::handshake::Secret;
-use aze_proto::{Incarnation, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, ShardMap};
+use aze_proto::{Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, ShardMap};
 use aze_rpc::{Caller, ReplyContext};
 use aze_store::Store;
 use futures_channel::oneshot;
@@ -89,6 +89,8 @@ pub struct Server {
     pub(crate) unsettled: Unsettled,
     pub(crate) keeper: Keeper,
     pub(crate) peers: Arc<Caller>,
+    /// Inodes of whose move or end another server is yet to be told, each as often as somebody is.
+    pub(crate) untold: Mutex<Vec<Ino>>,
     pub(crate) counters: Counters,
     pub(crate) started_ns: u64,
     /// The newest map that another server's answer was given under.
@@ -128,7 +130,7 @@ impl Server {
 
     /// Flips one bit of stored data, as rot would: for tests of what readers are told. Gives whether
     /// the chunk was there.
-    pub fn flip_bit(&self, ino: aze_proto::Ino, chunk: u64, bit: u64) -> bool {
+    pub fn flip_bit(&self, ino: Ino, chunk: u64, bit: u64) -> bool {
         let first = ino.home();
         let shard = aze_proto::place::chunk_shard(first, chunk, self.config.shards);
         self.shards.get(shard).is_some_and(|cell| cell.data.lock().flip_bit(ino, chunk, bit))

@@ -4,7 +4,7 @@
 use crate::cluster::Cluster;
 use crate::plan::{Mix, Plan};
 use crate::work::{Board, ROOT, Worker, appends, files, listing, locks, shared};
-use aze_client::Client;
+use aze_client::{CheckOptions, Checked, Client};
 use aze_proto::limits::SESSION_GRACE_MS;
 use aze_proto::message::Predicate;
 use aze_proto::{Attr, Code, Failure, FileKind, Ino, Name};
@@ -48,6 +48,28 @@ pub async fn after(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>, clie
     }
     cluster.sim.sleep(GRACE).await;
     Census::take(cluster).check(plan, board);
+    if let Ok(client) = cluster.connect(0).await {
+        looked_through(plan, board, "at rest", client.check(&ROOT, CheckOptions::default()).await);
+    }
+}
+
+/// What a check of the volume in use says: nothing may be wrong but what went with a server.
+pub fn looked_through(plan: &Plan, board: &Board, when: &str, checked: Result<Checked, Failure>) {
+    match checked {
+        Ok(checked) if plan.mix != Mix::Restarts => {
+            for finding in checked.findings {
+                board.violation(format!("{when} the check says: {}: {}", finding.kind, finding.text));
+            }
+            if when == "at rest" && !checked.notes.is_empty() {
+                board.violation(format!("at rest the check says: {:?}", checked.notes));
+            }
+        }
+        Ok(_) => {}
+        Err(failure) if when != "at rest" && plan.mix.loses_answers() => {
+            board.tell(|| format!("{when} no check is possible: {failure}"));
+        }
+        Err(failure) => board.violation(format!("{when} no check is possible: {failure}")),
+    }
 }
 
 /// The tables of a volume that nobody has used yet.

@@ -12,7 +12,7 @@ use crate::bytes::data_of;
 use crate::cluster::{CHUNK_BITS, Cluster, Layout};
 use crate::plan::{Mix, Plan};
 use crate::work::{Board, ROOT};
-use aze_client::{Access, Client, File, NewFile};
+use aze_client::{Access, CheckOptions, Client, File, NewFile};
 use aze_io::sim::{Faults, Sim, SimRng};
 use aze_proto::message::Durability;
 use aze_proto::{Code, Failure, FileKind, Ino, Name};
@@ -526,7 +526,9 @@ async fn look(
     life: usize,
 ) {
     let wrong = |text: String| board.violation(format!("start {life}: {text}"));
-    audit::tables(cluster, &Plan { mix: Mix::Quiet, ..Plan::of(plan.seed) }, board);
+    let general = Plan { mix: Mix::Quiet, ..Plan::of(plan.seed) };
+    audit::tables(cluster, &general, board);
+    audit::looked_through(&general, board, "at rest", client.check(&ROOT, CheckOptions::default()).await);
     let mut places: BTreeMap<Ino, Vec<(Ino, Vec<u8>)>> = BTreeMap::new();
     let mut open = vec![Ino::ROOT];
     while let Some(dir) = open.pop() {

@@ -91,6 +91,8 @@ pub struct Plan {
     pub lend_bytes_min: Option<usize>,
     /// Whether some renames are exchanges.
     pub exchanges: bool,
+    /// Whether somebody looks through the volume while others work.
+    pub checks: bool,
     /// Protections removed.
     pub switches: Switches,
 }
@@ -123,6 +125,7 @@ impl Plan {
             slate_bytes: *SimRng::new(seed, "slate").pick(&[0, 0, 1, 1 << 20]),
             lend_bytes_min: *SimRng::new(seed, "lending").pick(&[None, Some(1), Some(10_000)]),
             exchanges: SimRng::new(seed, "exchanges").chance(500_000),
+            checks: SimRng::new(seed, "checks").chance(400_000),
             switches: Switches::default(),
         }
     }

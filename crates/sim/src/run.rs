@@ -7,7 +7,7 @@ use crate::linear::{Verdict, check};
 use crate::names::{self, SHARED_DIR};
 use crate::plan::{Mix, Plan};
 use crate::work::{Board, ROOT, Worker, appends, attributes, files, listing, locks, moving, rights, shared};
-use aze_client::Client;
+use aze_client::{CheckOptions, Client};
 use aze_io::sim::{Faults, Sim};
 use aze_proto::{Failure, Ino};
 use futures_util::future::join_all;
@@ -215,6 +215,13 @@ async fn work(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>, clients: 
             let watching = moving::watch(worker(number, &format!("watcher {number}")), dir, plan.name_ops * 2);
             tasks.push(cluster.on_client(number % clients.len(), watching));
         }
+    }
+    if plan.checks {
+        let (client, plan, board) = (clients[0].clone(), plan.clone(), board.clone());
+        tasks.push(cluster.on_client(0, async move {
+            let checked = client.check(&ROOT, CheckOptions::default()).await;
+            audit::looked_through(&plan, &board, "under work", checked);
+        }));
     }
     // A task whose client was killed gives an error: that is what was wanted.
     join_all(tasks).await;

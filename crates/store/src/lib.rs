@@ -9,11 +9,13 @@ mod chunk;
 pub mod disk;
 pub mod error;
 mod fence;
+pub mod scrub;
 pub mod shard;
 mod spill;
 mod staged;
 
 pub use error::StoreError;
+pub use scrub::{Look, Looked};
 pub use shard::{ChunkShard, Held, ReadOut, SeekFrom};
 pub use spill::{Cold, Dirty, Disk, Placed, Row, Snapshot, Swept, Warmed};
 pub use staged::Staged;

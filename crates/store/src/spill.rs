@@ -97,6 +97,10 @@ impl Placed {
         self.slot.number()
     }
 
+    pub(crate) fn slot(&self) -> Slot {
+        self.slot
+    }
+
     fn set_memory(&mut self, bytes: usize) {
         self.disk.in_both.fetch_add(bytes as u64, Ordering::Relaxed);
         self.disk.in_both.fetch_sub(u64::from(self.in_memory), Ordering::Relaxed);

@@ -81,6 +81,23 @@ async fn start_again(sim: &Sim, store: &Arc<Store>, shard: &mut ChunkShard) -> (
     (store, shard)
 }
 
+/// All units, in memory and on the disk: each is what was written, and none comes into memory.
+async fn looked_through(store: &Store, shard: &ChunkShard) {
+    let used = store.memory_used_bytes();
+    let mut next = Some((Ino(0), 0, 0));
+    while let Some(from) = next {
+        let look = shard.look(from, 2, 100_000);
+        assert!(look.next.is_none_or(|next| next > from), "it does not go on");
+        for looked in &look.units {
+            assert_eq!(looked.rotten_in_memory(), None, "{:?}", looked.spot);
+            assert_eq!(store.rotten_on_disk(looked).await.expect("the disk works"), None, "{:?}", looked.spot);
+            assert!(shard.is_as_looked(looked));
+        }
+        next = look.next;
+    }
+    assert_eq!(store.memory_used_bytes(), used);
+}
+
 #[test]
 fn what_is_on_the_disk_is_what_was_in_memory() {
     for seed in 0..60 {
@@ -116,6 +133,7 @@ fn what_is_on_the_disk_is_what_was_in_memory() {
                     }
                     9..=13 => let_go(&store, &mut shard, &mut rng).await,
                     14 => (store, shard) = start_again(&sim, &store, &mut shard).await,
+                    15 => looked_through(&store, &shard).await,
                     _ => {
                         let offset = rng.below(CHUNK_BYTES as u64) as usize;
                         let len = rng.between(1, 100_000).min((CHUNK_BYTES - offset) as u64) as usize;

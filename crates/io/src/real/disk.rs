@@ -264,6 +264,15 @@ impl Dir for RealDir {
     }
 }
 
+/// Has the system forget what it remembers of a file, as far as the disk has the same. Where it does not,
+/// a read finds what it remembers.
+fn forget(file: &File, offset: u64, len: usize) {
+    // SAFETY: posix_fadvise takes a descriptor, which `file` keeps open, and no memory.
+    unsafe {
+        libc::posix_fadvise(file.as_raw_fd(), offset as i64, len as i64, libc::POSIX_FADV_DONTNEED);
+    }
+}
+
 struct RealFile {
     file: Arc<File>,
     path: PathBuf,
@@ -319,6 +328,15 @@ impl FixedFile for RealFile {
 
     fn read_at(&self, offset: u64, len: usize) -> Boxed<'_, DiskResult<Vec<u8>>> {
         self.read(offset, len)
+    }
+
+    fn read_disk_at(&self, offset: u64, len: usize) -> Boxed<'_, DiskResult<Vec<u8>>> {
+        self.work("read", move |file| {
+            forget(file, offset, len);
+            let bytes = read_at(file, offset, len);
+            forget(file, offset, len);
+            bytes
+        })
     }
 
     fn write_at(&self, offset: u64, bytes: Vec<u8>) -> Boxed<'_, DiskResult<()>> {

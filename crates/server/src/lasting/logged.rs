@@ -4,6 +4,7 @@
 use super::record::Step;
 use crate::leases::{self, Told};
 use crate::slate::Slate;
+use crate::watch::Watches;
 use aze_meta::{Applied, EntryKey, Op, Shard, Stamp};
 use aze_proto::wire::Wire;
 use aze_proto::{Attr, Code, Failure, Generation, Ino, MapEpoch, ShardId, Time};
@@ -34,6 +35,8 @@ pub(crate) struct LoggedShard {
     /// Who was told what of it, and has to hear of changes.
     pub(crate) told: Told,
     records: Records,
+    /// Who wants to know which inodes change.
+    pub(crate) watches: Watches,
 }
 
 /// How many entries and inodes all shards of a server have. What is counted once is counted up and down from
@@ -57,13 +60,8 @@ impl Records {
 
 impl LoggedShard {
     pub(crate) fn new(shard: Shard) -> LoggedShard {
-        LoggedShard {
-            shard,
-            log: Log::default(),
-            slate: Slate::default(),
-            told: Told::default(),
-            records: Records::default(),
-        }
+        let (log, slate, told, records, watches) = Default::default();
+        LoggedShard { shard, log, slate, told, records, watches }
     }
 
     /// From now on this shard is counted here.
@@ -84,6 +82,9 @@ impl LoggedShard {
         // Also where nobody has a lease yet: one may be claimed until the slate has changed.
         let may_tell = self.slate.is_there() || !self.told.is_empty();
         let lost = if may_tell { leases::loses_name(&self.shard, op) } else { None };
+        if self.watches.is_used() {
+            self.watches.note(&self.shard, op);
+        }
         let before = self.count();
         let applied = self.shard.apply(op, stamp);
         self.records.changed(before, self.count());

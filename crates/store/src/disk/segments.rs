@@ -203,8 +203,24 @@ impl Segments {
     /// # Errors
     /// What the disk says.
     pub async fn read(&self, slot: Slot, len: usize) -> DiskResult<Vec<u8>> {
+        self.read_how(slot, len, false).await
+    }
+
+    /// The same from the disk itself, whatever the system remembers.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub async fn read_disk(&self, slot: Slot, len: usize) -> DiskResult<Vec<u8>> {
+        self.read_how(slot, len, true).await
+    }
+
+    async fn read_how(&self, slot: Slot, len: usize, from_disk: bool) -> DiskResult<Vec<u8>> {
         let (number, offset) = self.find(slot);
-        let bytes = self.file(number).await?.read_at(offset, len).await?;
+        let file = self.file(number).await?;
+        let bytes = match from_disk {
+            true => file.read_disk_at(offset, len).await?,
+            false => file.read_at(offset, len).await?,
+        };
         if bytes.len() < len {
             let why = format!("{}: {} of {len} bytes at {offset}", segment_name(number), bytes.len());
             return Err(DiskError::Failed(why));
