@@ -34,6 +34,8 @@ fn promises_are_measured_beside_a_directory() {
     let titles: Vec<&str> = places.iter().map(|place| place["place"].as_str().expect("a title")).collect();
     assert_eq!(titles[..4], ["aze none", "aze fsync", "aze fsync, fsync", "aze close"]);
     assert_eq!((titles.len(), titles[5]), (6, format!("{}, fsync", titles[4]).as_str()));
+    let through: Vec<&str> = places.iter().map(|place| place["through"].as_str().expect("a way")).collect();
+    assert_eq!((through[3], through[4]), ("the client library, no mount", "the kernel"));
     let value = |title: &str, phase: &str| {
         let found = places.iter().find(|place| place["place"] == title).expect("a place");
         let phases = found["phases"].as_array().expect("phases");

@@ -99,6 +99,16 @@ struct Figure {
     slow: Duration,
 }
 
+impl Column {
+    /// What callers go through.
+    fn through(&self) -> &'static str {
+        match self.ground {
+            Ground::Volume(_) => "the client library, no mount",
+            Ground::Directory(_) => "the kernel",
+        }
+    }
+}
+
 impl Figure {
     fn per_second(&self) -> f64 {
         self.files as f64 / self.took.as_secs_f64().max(f64::MIN_POSITIVE)
@@ -317,6 +327,7 @@ fn json(args: &Args, columns: &[Column], replay: Option<&Replay>) -> Value {
         json!({
             "place": column.title,
             "fsync_called": column.sync,
+            "through": column.through(),
             "durable": column.durable,
             "phases": args.callers.iter().zip(&column.figures).map(phase).collect::<Vec<_>>(),
         })
@@ -364,7 +375,9 @@ fn text(args: &Args, columns: &[Column], replay: Option<&Replay>) -> String {
         put(format!("{:<40}{ratios}", format!("{} / {}", ours.title, theirs.title)));
     }
     put(String::new());
-    columns.iter().for_each(|column| put(format!("{:<24}durable: {}", column.title, column.durable)));
+    columns.iter().for_each(|column| {
+        put(format!("{:<24}through {}; durable: {}", column.title, column.through(), column.durable))
+    });
     if let Some(replay) = replay {
         put(format!("\n{}", replay.text()));
     }

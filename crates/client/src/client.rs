@@ -10,6 +10,7 @@ use crate::locks::LockOwners;
 use crate::opened::Contents;
 use crate::route::Routes;
 use crate::slate::Entered;
+use crate::sync::Moves;
 use aze_io::{Addr, Io, Transport};
 use aze_proto::handshake::Secret;
 use aze_proto::message::Durability;
@@ -77,6 +78,7 @@ pub(crate) struct Core {
     pub(crate) durability: Durability,
     /// Start of the volume since which all names are known to be there, if they are synced.
     pub(crate) names_since: AtomicU32,
+    pub(crate) moves: Moves,
     next_handle: AtomicU64,
 }
 
@@ -106,6 +108,7 @@ impl Core {
             contents,
             durability,
             names_since,
+            moves: Moves::default(),
             next_handle,
         })
     }

@@ -38,6 +38,8 @@ pub struct File {
     /// Start in which something was locked through this open, plus 1; 0 if nothing was.
     pub(crate) locked_in: AtomicU32,
     pub(crate) opened: Option<Opened>,
+    /// This open has made it: its first name is beside it.
+    pub(crate) is_new: bool,
     /// Who has locked anything through this open.
     pub(crate) lockers: Mutex<BTreeSet<(LockSpace, u64)>>,
 }
@@ -97,7 +99,7 @@ impl Core {
             Ok(attr) => attr,
         };
         unopened.forget();
-        Ok(File::opened(self, who, &attr, how.access, handle, contents))
+        Ok(File::opened(self, who, &attr, how.access, handle, contents, false))
     }
 
     /// Takes out of the answer to an open what came along; `seen` are the changes before it was asked.
@@ -150,7 +152,7 @@ impl Core {
         match &entry.attr {
             _ if entry.kind == FileKind::Symlink => Ok(Named::Link(entry.ino)),
             Some(attr) if entry.kind == FileKind::File => {
-                Ok(Named::Opened(File::opened(self, who, attr, how.access, handle, contents)))
+                Ok(Named::Opened(File::opened(self, who, attr, how.access, handle, contents, false)))
             }
             _ => Ok(Named::Opened(self.open(who, entry.ino, how).await?)),
         }
@@ -205,6 +207,7 @@ impl File {
         access: Access,
         handle: u64,
         opened: Option<Opened>,
+        is_new: bool,
     ) -> Arc<File> {
         Arc::new(File {
             core: core.clone(),
@@ -216,6 +219,7 @@ impl File {
             since: AtomicU32::new(core.starts()),
             locked_in: AtomicU32::new(0),
             opened,
+            is_new,
             lockers: Mutex::default(),
         })
     }

@@ -124,10 +124,12 @@ impl Inode {
             return;
         }
         let size = if attr.generation == known.generation { known.size.max(attr.size) } else { attr.size };
+        // What has had data beyond chunk 0 is never again taken for a file that has not.
+        let wide = known.wide || attr.wide;
         if attr.generation > known.generation || attr.ctime >= known.ctime {
             *known = attr.clone();
         }
-        known.size = size;
+        (known.size, known.wide) = (size, wide);
     }
 
     /// A write up to `end`, in the generation of `attr`, has been acknowledged.

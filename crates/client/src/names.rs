@@ -219,7 +219,7 @@ impl Core {
         let created = entry.created;
         match (open, &entry.attr) {
             (Some((access, handle)), Some(attr)) if created => {
-                let file = File::opened(self, who, attr, access, handle, None);
+                let file = File::opened(self, who, attr, access, handle, None, true);
                 Ok(Created { attr: attr.clone(), created, file: Some(file), lease })
             }
             (Some((access, _)), _) if entry.kind == FileKind::File => {
@@ -268,6 +268,7 @@ impl Core {
     ) -> Result<(), Failure> {
         let request = Request::Rename { parent, name: name.clone(), to_parent, to_name: to_name.clone(), no_replace };
         let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
+        self.moves.count();
         self.forget_moved([(parent, name), (to_parent, to_name)]);
         done(&request, reply?)
     }
@@ -281,6 +282,7 @@ impl Core {
     ) -> Result<(), Failure> {
         let request = Request::Exchange { parent, name: name.clone(), to_parent, to_name: to_name.clone() };
         let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
+        self.moves.count();
         self.forget_moved([(parent, name), (to_parent, to_name)]);
         done(&request, reply?)
     }
@@ -304,6 +306,7 @@ impl Core {
     ) -> Result<Attr, Failure> {
         let request = Request::Link { parent, name: name.clone(), ino };
         let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
+        self.moves.count();
         self.dir_attrs.forget(parent);
         self.attributes(&request, reply?)
     }

@@ -1,8 +1,10 @@
 //! fsync: what was done before is on the disks of the servers when it returns.
 //!
-//! All servers of the volume are asked, at once, and each syncs its one journal, once for everybody
-//! who waits at the moment. So the file's inode, its data wherever they are, its name and all the
-//! directories above it are durable together, without anybody knowing where each of them is.
+//! Each server that is asked syncs its one journal, once for everybody who waits at the moment. Of a file that
+//! this open has made, and that has no data beyond chunk 0, everything is in its home's journal: inode,
+//! data and name; and the directories above it were durable before the home made an entry there. So the
+//! home alone is asked. For all else, and when this client has given names since all servers synced, all of
+//! them are asked at once: then nobody has to know where the parts are.
 
 use crate::client::{Client, Core, unexpected};
 use crate::file::File;
@@ -10,17 +12,41 @@ use crate::route::{Knowing, Place, Question};
 use aze_proto::message::Durability;
 use aze_proto::{Code, Failure, Identity, Reply, Request, ServerIndex};
 use futures_util::future::try_join_all;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Names that this client has given to what was there already: where they are durable is not followed.
+#[derive(Default)]
+pub(crate) struct Moves {
+    done: AtomicU64,
+    /// Of these, those that all servers have synced.
+    synced: AtomicU64,
+}
+
+impl Moves {
+    /// One more has been answered.
+    pub(crate) fn count(&self) {
+        self.done.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn are_synced(&self) -> bool {
+        self.synced.load(Ordering::SeqCst) == self.done.load(Ordering::SeqCst)
+    }
+}
 
 impl Core {
-    /// Makes everything durable that any client has been told is done. Fails once after the volume was
+    /// Makes everything durable that any client has been told is done, or at least what these servers have
+    /// of it. Fails once after the volume was
     /// started again, for whoever knows nothing newer than `since`: what had been written and not
     /// synced may have gone with the power of a server, and no sync brings it back.
-    async fn sync(&self, who: &Identity, since: &AtomicU32) -> Result<(), Failure> {
+    async fn sync(&self, who: &Identity, since: &AtomicU32, only: Option<ServerIndex>) -> Result<(), Failure> {
         if self.durability == Durability::None {
             return Ok(());
         }
-        let servers: Vec<ServerIndex> = self.routes.read().map.indexes().collect();
+        let moves = self.moves.done.load(Ordering::SeqCst);
+        let servers = match only {
+            Some(server) => vec![server],
+            None => self.routes.read().map.indexes().collect(),
+        };
         let asked = servers.into_iter().map(|server| async move {
             let failed = |failure: Failure| {
                 failure.during(format!("what was written is not known to be durable on server {server}"))
@@ -35,6 +61,9 @@ impl Core {
         });
         // Nothing in the question would have told a server that the map known here is an old one.
         let newest = try_join_all(asked).await?.into_iter().max().unwrap_or_default();
+        if only.is_none() {
+            self.moves.synced.fetch_max(moves, Ordering::SeqCst);
+        }
         if newest.starts() > self.starts() {
             self.look_for_map().await?;
         }
@@ -54,7 +83,13 @@ impl File {
     /// Those of every request; what was written may then be lost with the power.
     pub async fn sync(&self) -> Result<(), Failure> {
         self.flush().await?;
-        self.core.sync(&self.who, &self.since).await
+        self.core.sync(&self.who, &self.since, self.has_all_of_it()).await
+    }
+
+    /// The one server that has everything that a sync of this file is about, if there is one for sure.
+    fn has_all_of_it(&self) -> Option<ServerIndex> {
+        let is_there = self.is_new && self.core.moves.are_synced() && !self.attr().wide;
+        is_there.then(|| self.core.routes.read().map.server_of(self.ino().home())).flatten()
     }
 
     /// What closing a file asks: [`File::flush`], or [`File::sync`] on a volume that promises as much.
@@ -73,6 +108,6 @@ impl Client {
     /// # Errors
     /// Those of every request.
     pub async fn sync(&self, who: &Identity) -> Result<(), Failure> {
-        self.core.sync(who, &self.core.names_since).await
+        self.core.sync(who, &self.core.names_since, None).await
     }
 }

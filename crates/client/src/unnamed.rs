@@ -28,6 +28,6 @@ impl Client {
         let attr = reply.and_then(|reply| self.core.entry(&request, reply)).and_then(|entry| {
             entry.attr.ok_or_else(|| Failure::new(Code::Malformed, "a new file came without attributes"))
         });
-        attr.map(|attr| (attr.clone(), File::opened(&self.core, who, &attr, access, handle, None)))
+        attr.map(|attr| (attr.clone(), File::opened(&self.core, who, &attr, access, handle, None, false)))
     }
 }

@@ -4,10 +4,12 @@
 mod support;
 
 use aze_client::{Access, Client};
+use aze_proto::message::Durability;
 use aze_sim::Cluster;
+use aze_sim::cluster::{CHUNK_BITS, Layout};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use support::{ROOT, create, name, opened_file, with_cluster};
+use support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 
 const READ: Access = Access { read: true, write: false };
 
@@ -100,5 +102,51 @@ fn a_directory_that_few_servers_serve_asks_few_servers() {
         let listing = listing.expect("it can be listed");
         assert_eq!(listing.entries.iter().map(|entry| entry.name.clone()).collect::<Vec<_>>(), [name("only")]);
         assert_eq!(asked, [("Holders".to_string(), 1), ("List".to_string(), 1)]);
+    });
+}
+
+/// Servers that the syncs of a volume of four have gone to.
+async fn synced<T>(cluster: &Cluster, work: impl Future<Output = T>) -> u64 {
+    let asked = requests(cluster, work).await.0;
+    asked.into_iter().find(|(kind, _)| kind == "Sync").map_or(0, |(_, count)| count)
+}
+
+#[test]
+fn a_new_small_file_is_synced_by_its_home_and_all_else_by_all() {
+    let layout = Layout { durability: Some(Durability::Close), ..Layout::of(4) };
+    with_layout(layout, |cluster, client| async move {
+        let dir = client.mkdir_all(&ROOT, b"/dir", 0o755).await.expect("a directory can be made").ino;
+        let read_write = Access { read: true, write: true };
+        for index in 0..8 {
+            let made = |what: &str| name(&format!("{what}{index}"));
+            let small = create(&client, dir, &format!("small{index}")).await;
+            small.write(0, b"a few bytes").await.expect("it can be written");
+            assert_eq!(synced(&cluster, small.sync()).await, 1, "fsync");
+            assert_eq!(synced(&cluster, small.close()).await, 1, "close");
+
+            let again = client.open(&ROOT, small.ino(), read_write).await.expect("root may open it");
+            assert_eq!(synced(&cluster, again.close()).await, 4, "its name may be anywhere");
+
+            let wide = create(&client, dir, &format!("wide{index}")).await;
+            wide.write(1 << CHUNK_BITS, b"elsewhere").await.expect("it can be written");
+            assert_eq!(synced(&cluster, wide.close()).await, 4, "data in chunk 1");
+            let grown = create(&client, dir, &format!("grown{index}")).await;
+            for _ in 0..2 {
+                grown.append(&vec![7; (1 << CHUNK_BITS) - 1]).await.expect("it can be appended to");
+            }
+            assert_eq!(synced(&cluster, grown.close()).await, 4, "appended into chunk 1");
+
+            let moved = create(&client, dir, &format!("moved{index}")).await;
+            client.rename(&ROOT, dir, &made("moved"), dir, &made("new"), false).await.expect("it can be renamed");
+            assert_eq!(synced(&cluster, moved.sync()).await, 4, "its new name may be anywhere");
+            assert_eq!(synced(&cluster, moved.close()).await, 1, "where all is synced");
+            let other = create(&client, dir, &format!("other{index}")).await;
+            client.link(&ROOT, other.ino(), dir, &made("link")).await.expect("it can have two names");
+            client.sync(&ROOT).await.expect("all servers can sync");
+            assert_eq!(synced(&cluster, other.close()).await, 1, "where all is synced");
+            client.exchange(&ROOT, dir, &made("new"), dir, &made("other")).await.expect("they can change places");
+            let last = create(&client, dir, &format!("last{index}")).await;
+            assert_eq!(synced(&cluster, last.close()).await, 4, "a directory above may have been renamed");
+        }
     });
 }
