@@ -89,6 +89,11 @@ pub trait DiskFile: Send + Sync {
     /// Adds bytes at the end. When it resolves, the system has them: they survive this process, not
     /// yet a power cut. After an error any part of them may be there.
     fn append(&self, bytes: Vec<u8>) -> Boxed<'_, DiskResult<()>>;
+    /// The same on this thread, where that takes no longer than to copy the bytes.
+    ///
+    /// # Errors
+    /// The bytes, of which none is added, where it might take longer.
+    fn append_now(&self, bytes: Vec<u8>) -> Result<DiskResult<()>, Vec<u8>>;
     /// Makes the bytes durable. After an error nothing is known of them, and trying again proves nothing.
     fn sync(&self) -> Boxed<'_, DiskResult<()>>;
 }

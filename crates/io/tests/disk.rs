@@ -73,3 +73,42 @@ fn keeps_files(path: &Path) {
         assert_eq!(dir.list().await.unwrap(), ["a"]);
     });
 }
+
+/// A log takes on the caller's thread what fits into the room that it has, and nothing else.
+#[test]
+fn a_log_takes_at_once_what_it_has_room_for() {
+    let path = std::env::temp_dir().join(format!("aze-log-{}", std::process::id()));
+    let text = path.display().to_string();
+    let runtime = Runtime::client();
+    let io = runtime.io();
+    runtime.block_on(async {
+        let dir = io.open_dir(&text).await.expect("a directory in the temporary one can be made");
+        let log = dir.create_log("log").await.unwrap();
+        let record = |byte: u8| vec![byte; 40_000];
+        assert_eq!(log.append_now(record(1)).unwrap_err(), record(1), "there is no room yet");
+        log.append(record(1)).await.unwrap();
+        let room = log.size().await.unwrap();
+        let mut expected = record(1);
+        for byte in 2.. {
+            match log.append_now(record(byte)) {
+                Ok(done) => done.unwrap(),
+                Err(back) => {
+                    assert_eq!(back, record(byte), "nothing is lost");
+                    break;
+                }
+            }
+            expected.extend(record(byte));
+        }
+        assert!(expected.len() as u64 + 40_000 > room, "only {} of {room} bytes are used", expected.len());
+        assert_eq!(log.size().await.unwrap(), room, "it was not made longer");
+        assert!(log.append_now(vec![7; 65_537]).is_err(), "that much is no matter of a moment");
+        log.append(record(99)).await.unwrap();
+        log.append_now(b"end".to_vec()).expect("there is room again").unwrap();
+        expected.extend(record(99));
+        expected.extend(b"end");
+        log.sync().await.unwrap();
+        let found = dir.open("log").await.unwrap().read_at(0, expected.len() + 10).await.unwrap();
+        assert!(found.starts_with(&expected) && found.ends_with(&[0; 10]));
+    });
+    std::fs::remove_dir_all(&path).expect("the test's directory is its own");
+}

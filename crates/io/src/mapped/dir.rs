@@ -163,6 +163,11 @@ impl DiskFile for MappedFile {
         self.run(Work::Names, move |files, node| files.append(node, &bytes))
     }
 
+    fn append_now(&self, bytes: Vec<u8>) -> Result<DiskResult<()>, Vec<u8>> {
+        // It may need a block that has to be zeroed, and a table that has to be synced.
+        Err(bytes)
+    }
+
     fn sync(&self) -> Boxed<'_, DiskResult<()>> {
         self.run(Work::Names, Files::sync)
     }

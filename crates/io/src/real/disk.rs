@@ -316,6 +316,10 @@ impl DiskFile for RealFile {
         self.work("write to", move |mut file| file.write_all(&bytes))
     }
 
+    fn append_now(&self, bytes: Vec<u8>) -> Result<DiskResult<()>, Vec<u8>> {
+        Err(bytes)
+    }
+
     fn sync(&self) -> Boxed<'_, DiskResult<()>> {
         self.sync_data()
     }

@@ -259,6 +259,14 @@ impl SimFile {
         }
     }
 
+    fn append(&mut self, bytes: &[u8], trouble: Option<DiskError>) -> DiskResult<()> {
+        // What fails may have got as far as this.
+        let count = if trouble.is_some() { bytes.len() / 2 } else { bytes.len() };
+        self.bytes.extend_from_slice(&bytes[..count]);
+        self.ends.push(self.bytes.len());
+        trouble.map_or(Ok(()), Err)
+    }
+
     /// A sync has failed: the system takes for clean what the disk has not got.
     fn doom(&mut self) {
         if self.under.is_empty() {
@@ -512,13 +520,19 @@ impl DiskFile for SimHandle {
     }
 
     fn append(&self, bytes: Vec<u8>) -> Boxed<'_, DiskResult<()>> {
-        Box::pin(self.try_with(WRITE_NS, Call::Write, move |file, trouble| {
-            // What fails may have got as far as this.
-            let count = if trouble.is_some() { bytes.len() / 2 } else { bytes.len() };
-            file.bytes.extend_from_slice(&bytes[..count]);
-            file.ends.push(file.bytes.len());
-            trouble.map_or(Ok(()), Err)
-        }))
+        Box::pin(self.try_with(WRITE_NS, Call::Write, move |file, trouble| file.append(&bytes, trouble)))
+    }
+
+    fn append_now(&self, bytes: Vec<u8>) -> Result<DiskResult<()>, Vec<u8>> {
+        let mut state = self.place.core.state.lock();
+        let (node, path) = (self.place.life.node, self.place.path.clone());
+        let may_wait = state.disks.fault(node) == DiskFault::Slow || state.disks.rng.chance(300_000);
+        if may_wait || !state.is_alive(self.place.life) {
+            return Err(bytes);
+        }
+        let trouble = state.disks.trouble(node, Call::Write);
+        let file = state.disks.dirs.get_mut(&(node, path)).and_then(|dir| dir.files.get_mut(&self.id));
+        Ok(file.ok_or_else(|| missing("a removed file")).and_then(|file| file.append(&bytes, trouble)))
     }
 
     fn sync(&self) -> Boxed<'_, DiskResult<()>> {

@@ -1,8 +1,9 @@
 //! The journal of one server: records in the order in which they took effect.
 //!
-//! Adding a record puts it into memory only, so that it can be done under any lock. One task writes
-//! what has gathered, and one syncs when somebody waits for that: everybody who waits meanwhile is
-//! served by the next sync together (group commit), and what comes is written while a sync runs.
+//! Adding a record puts it into memory only, so that it can be done under any lock. Whoever waits for it
+//! to be written writes what has gathered, if that takes no longer than to copy it; else a task does.
+//! Another one syncs when somebody waits for that: everybody who waits meanwhile is served by the
+//! next sync together (group commit), and what comes is written while a sync runs.
 //! Nothing is tried again after an error: what a disk holds after a failed write or sync cannot be
 //! known without reading it.
 
@@ -16,6 +17,12 @@ use std::sync::Arc;
 /// Bytes that a journal that is synced leaves to the system at most: what a power cut can take of
 /// what nobody has synced, and few enough for the inode numbers set aside to last.
 const UNSYNCED_BYTES_MAX: u64 = 8 << 20;
+
+/// What has gathered so far is written without anybody waiting for it, in bytes.
+const GATHERED_BYTES_MAX: usize = 64 << 10;
+
+/// Times that one who waits writes what others have added meanwhile.
+const TURNS_MAX: usize = 4;
 
 /// The head of the record that a clean end writes. No other has an empty one.
 pub(super) const END: &[u8] = &[];
@@ -92,27 +99,19 @@ impl Journal {
         Ok(Arc::new(Journal { dir, state: Mutex::new(state) }))
     }
 
-    /// Adds a record; gives where it begins. Whether it gets anywhere is told by [`Self::reach`].
+    /// Adds a record; gives where it begins. Whether it gets anywhere is told by [`Self::reach`]; a few that
+    /// nobody asks for may stay in memory.
     pub fn append(self: &Arc<Self>, head: &[u8], payload: &[u8]) -> u64 {
         let mut state = self.state.lock();
         let durable = state.durable;
-        let position = self.add(&mut state, durable, head, payload);
-        if state.syncs && state.end - durable > UNSYNCED_BYTES_MAX {
+        let position = state.add(durable, head, payload);
+        let is_much = state.syncs && state.end - durable > UNSYNCED_BYTES_MAX;
+        if is_much {
             state.want_durable(durable + 1);
         }
-        position
-    }
-
-    /// Adds a record that says how far the journal is durable.
-    fn add(self: &Arc<Self>, state: &mut State, durable: u64, head: &[u8], payload: &[u8]) -> u64 {
-        let position = state.end;
-        state.end += record::size(head, payload);
-        if state.failed.is_none()
-            && let Some((_, buffer)) = state.files.back_mut()
-        {
-            record::put(buffer, position, durable, head, payload);
+        if is_much || state.gathered() > GATHERED_BYTES_MAX {
+            self.start(&mut state);
         }
-        self.start(state);
         position
     }
 
@@ -145,7 +144,7 @@ impl Journal {
     }
 
     /// Does `then` when everything before `position` has reached the stage: at once, or where the journal
-    /// is written, so that nobody has to be woken for it. It must not take long.
+    /// is written, so that nobody has to be woken for it. It must not take long. May do the same for others.
     pub fn when(self: &Arc<Self>, position: u64, stage: Stage, then: impl FnOnce(Result<(), String>) + Send + 'static) {
         let result = {
             let mut state = self.state.lock();
@@ -158,7 +157,8 @@ impl Journal {
                         state.want_durable(position);
                     }
                     state.waiters.push(Waiter { position, stage, then: Box::new(then) });
-                    return self.start(&mut state);
+                    drop(state);
+                    return self.write_here();
                 }
             }
         };
@@ -187,7 +187,7 @@ impl Journal {
         self.sync_last().await?;
         let marked = {
             let mut state = self.state.lock();
-            self.add(&mut state, end, END, &[]);
+            state.add(end, END, &[]);
             state.end
         };
         self.reach(marked, Stage::Durable).await?;
@@ -216,6 +216,32 @@ impl Journal {
         (state.number, state.began) = (number, state.end);
         self.start(&mut state);
         Ok((number, state.end))
+    }
+
+    /// Writes what has gathered, on this thread if that takes no longer than to copy it, and has others do the
+    /// rest.
+    fn write_here(self: &Arc<Self>) {
+        for _ in 0..TURNS_MAX {
+            let (file, bytes) = {
+                let mut state = self.state.lock();
+                match state.claim_write(GATHERED_BYTES_MAX) {
+                    true => state.take_bytes(),
+                    false => return self.start(&mut state),
+                }
+            };
+            let count = bytes.len() as u64;
+            let result = match file.append_now(bytes) {
+                Ok(done) => done.map(|()| count),
+                Err(bytes) => {
+                    let mut state = self.state.lock();
+                    state.give_back(bytes);
+                    return self.start(&mut state);
+                }
+            };
+            let told = self.state.lock().settle(&Step::Write, result);
+            tell(told);
+        }
+        self.start(&mut self.state.lock());
     }
 
     /// Has somebody do what can be done and nobody does yet.
@@ -299,16 +325,34 @@ impl State {
         }
     }
 
+    /// Adds a record that says how far the journal is durable.
+    fn add(&mut self, durable: u64, head: &[u8], payload: &[u8]) -> u64 {
+        let position = self.end;
+        self.end += record::size(head, payload);
+        if self.failed.is_none()
+            && let Some((_, buffer)) = self.files.back_mut()
+        {
+            record::put(buffer, position, durable, head, payload);
+        }
+        position
+    }
+
+    /// Bytes that can be written now.
+    fn gathered(&self) -> usize {
+        self.files.front().map_or(0, |(_, buffer)| buffer.len())
+    }
+
     fn want_durable(&mut self, position: u64) {
         self.wanted = Some(self.wanted.map_or(position, |wanted| wanted.min(position)));
     }
 
     /// Takes on what can be done and nobody does yet.
     fn claim(&mut self) -> Option<Step> {
-        let (_, buffer) = self.files.front().filter(|_| self.failed.is_none())?;
-        if !self.is_writing && !buffer.is_empty() {
-            self.is_writing = true;
+        if self.claim_write(usize::MAX) {
             return Some(Step::Write);
+        }
+        if self.failed.is_some() {
+            return None;
         }
         // Nothing of the next file is written before this one is durable: so only the last file can have
         // a torn end, and a clean end has no more than that to sync.
@@ -318,6 +362,22 @@ impl State {
             return Some(Step::Sync);
         }
         None
+    }
+
+    /// Takes on to write what has gathered, if nobody does and it is at most so much.
+    fn claim_write(&mut self, bytes_max: usize) -> bool {
+        let can = self.failed.is_none() && !self.is_writing && (1..=bytes_max).contains(&self.gathered());
+        self.is_writing |= can;
+        can
+    }
+
+    /// Nothing of it was written.
+    fn give_back(&mut self, mut bytes: Vec<u8>) {
+        self.is_writing = false;
+        if let (Some((_, buffer)), None) = (self.files.front_mut(), &self.failed) {
+            bytes.append(buffer);
+            *buffer = bytes;
+        }
     }
 
     fn take_bytes(&mut self) -> (Arc<dyn DiskFile>, Vec<u8>) {

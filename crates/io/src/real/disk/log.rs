@@ -11,12 +11,20 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Room is set aside up to the next multiple of this, in bytes.
 const STEP_BYTES: u64 = 1 << 20;
 
 /// What is added at once in so many bytes is synced seldom, and would only be written twice.
 const LARGE_BYTES: usize = 64 << 10;
+
+/// A write into memory of the system takes some microseconds. One that took so long has waited for the
+/// disk; shorter ones may have lost their core for a moment.
+const SLOW: Duration = Duration::from_millis(20);
+
+/// How long nobody writes on a thread that has other things to do, after a slow write.
+const SLOW_REST: Duration = Duration::from_secs(1);
 
 pub(super) struct Log {
     file: Arc<File>,
@@ -25,13 +33,24 @@ pub(super) struct Log {
     ends: Arc<Mutex<Ends>>,
 }
 
-/// Of an empty file both are 0.
+/// Of an empty file all are 0.
 #[derive(Default)]
 struct Ends {
     /// Where the next bytes go.
     written: u64,
     /// Where the file ends.
     prepared: u64,
+    /// Until when writes may wait for the disk.
+    slow_until: Option<Instant>,
+}
+
+impl Ends {
+    /// Whether so many bytes can be written at once.
+    fn have_room(&self, bytes: usize) -> bool {
+        bytes <= LARGE_BYTES
+            && self.written + bytes as u64 <= self.prepared
+            && self.slow_until.is_none_or(|until| Instant::now() >= until)
+    }
 }
 
 impl Log {
@@ -73,6 +92,15 @@ impl DiskFile for Log {
             self.pool
                 .run(move || append(&file, &mut ends.lock(), bytes).map_err(|error| failed("write to", &path, &error))),
         )
+    }
+
+    fn append_now(&self, bytes: Vec<u8>) -> Result<DiskResult<()>, Vec<u8>> {
+        let Some(mut ends) = self.ends.try_lock().filter(|ends| ends.have_room(bytes.len())) else { return Err(bytes) };
+        let began = Instant::now();
+        let done = append(&self.file, &mut ends, bytes);
+        let took = began.elapsed();
+        ends.slow_until = (took >= SLOW).then(|| began + took + SLOW_REST);
+        Ok(done.map_err(|error| failed("write to", &self.path, &error)))
     }
 
     fn sync(&self) -> Boxed<'_, DiskResult<()>> {

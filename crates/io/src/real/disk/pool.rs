@@ -4,12 +4,12 @@
 use crate::Task;
 use crate::disk::{DiskError, DiskResult};
 use futures_channel::oneshot;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
@@ -25,23 +25,61 @@ thread_local! {
 
 pub(super) struct Pool {
     number: u64,
-    jobs: Mutex<Sender<Job>>,
+    queue: Arc<Queue>,
+}
+
+/// What the threads have still to do.
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    /// Rung once for each job.
+    bell: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    /// No job comes any more.
+    has_ended: bool,
+}
+
+impl Queue {
+    fn give(&self, job: Job) {
+        self.state.lock().jobs.push_back(job);
+        self.bell.notify_one();
+    }
+
+    fn end(&self) {
+        self.state.lock().has_ended = true;
+        self.bell.notify_all();
+    }
+
+    /// The life of a thread.
+    fn work(&self) {
+        let mut state = self.state.lock();
+        loop {
+            match state.jobs.pop_front() {
+                Some(job) => parking_lot::MutexGuard::unlocked(&mut state, job),
+                None if state.has_ended => return,
+                None => self.bell.wait(&mut state),
+            }
+        }
+    }
 }
 
 impl Pool {
     pub(super) fn start(name: &str, threads: usize) -> io::Result<Arc<Pool>> {
-        let (give, take) = channel::<Job>();
-        let take = Arc::new(Mutex::new(take));
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        let pool = Arc::new(Pool { number, queue: Arc::default() });
         for thread in 0..threads {
-            let take = take.clone();
+            let queue = pool.queue.clone();
             let work = move || {
                 OWN.set(number);
-                work(&take);
+                queue.work();
             };
             std::thread::Builder::new().name(format!("aze-{name}-{thread}")).spawn(work)?;
         }
-        Ok(Arc::new(Pool { number, jobs: Mutex::new(give) }))
+        Ok(pool)
     }
 
     /// Runs `job` on one of the threads; on this one if it is one of them.
@@ -53,13 +91,11 @@ impl Pool {
             return job();
         }
         let (done, result) = oneshot::channel();
-        let sent = self.jobs.lock().send(Box::new(move || {
+        self.queue.give(Box::new(move || {
             // Whoever asked may have given up.
             let _ = done.send(job());
         }));
-        let ended = || DiskError::Failed("the thread for files has ended".into());
-        sent.map_err(|_| ended())?;
-        result.await.map_err(|_| ended())?
+        result.await.map_err(|_| DiskError::Failed("the thread for files has ended".into()))?
     }
 
     /// Does `job` on one of the threads; on this one if it is one of them.
@@ -67,24 +103,19 @@ impl Pool {
         if OWN.get() == self.number {
             return job();
         }
-        // Threads end after the last handle only, and this is one.
-        let _ = self.jobs.lock().send(job);
+        self.queue.give(job);
     }
 
     /// Runs a task on one of the threads, which does nothing else until it has ended.
     pub(super) fn spawn(&self, task: Task) {
-        // Threads end after the last handle only, and this is one.
-        let _ = self.jobs.lock().send(Box::new(move || block_on(task)));
+        self.queue.give(Box::new(move || block_on(task)));
     }
 }
 
-fn work(take: &Mutex<Receiver<Job>>) {
-    loop {
-        let job = take.lock().recv();
-        match job {
-            Ok(job) => job(),
-            Err(_) => return,
-        }
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // What was given is done before that.
+        self.queue.end();
     }
 }
 
