@@ -7,7 +7,7 @@ use aze_store::disk::checkpoint::Writer;
 use aze_store::disk::journal::{Journal, Stage};
 use aze_store::disk::manifest::Manifest;
 use aze_store::disk::recover::{Found, read_all};
-use aze_store::disk::{log_name, remove_older};
+use aze_store::disk::{log_name, remove_older, state_name};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,8 +67,8 @@ async fn write_for_ever(sim: Sim, told: Arc<Mutex<(u64, u64)>>, syncs: bool) {
                 told.lock().1 = number;
             }
             1 if rng.chance(200_000) => {
-                let (next, _) = journal.rotate().await.unwrap();
-                let mut writer = Writer::begin(dir.clone(), next).await.unwrap();
+                let (next, position) = journal.rotate().await.unwrap();
+                let mut writer = Writer::begin(dir.clone(), next, position).await.unwrap();
                 for number in 0..number {
                     writer.add(&head_of(number), &payload_of(number)).await.unwrap();
                 }
@@ -258,3 +258,60 @@ fn a_manifest_survives() {
         assert_eq!(Manifest::read(&*open(&sim).await).await, Ok(Some(manifest)));
     });
 }
+
+async fn contents(dir: &dyn Dir, name: &str) -> Vec<u8> {
+    let file = dir.open(name).await.unwrap();
+    file.read_at(0, file.size().await.unwrap() as usize).await.unwrap()
+}
+
+/// Whoever keeps a copy of a journal on a volume has its records in the data of others. Where nothing
+/// before them is sound they were taken for what follows, and a start was refused.
+#[test]
+fn copies_of_records_in_the_data_of_a_torn_first_record_say_nothing() {
+    const FAR: u64 = 1 << 40;
+    let sim = Sim::new(8, Faults::default());
+    sim.block_on(async {
+        let dir = open(&sim).await;
+        Writer::begin(dir.clone(), 1, FAR).await.unwrap().finish().await.unwrap();
+        let journal = Journal::begin(dir.clone(), true, 1, FAR).await.unwrap();
+        for number in 0..8 {
+            journal.append(&head_of(number), &payload_of(number));
+            journal.reach(journal.end(), Stage::Durable).await.unwrap();
+        }
+        let (end, copy) = (journal.end(), contents(&*dir, &log_name(1)).await);
+        assert_eq!(numbers(&sim).await.unwrap().1.position, end);
+        Writer::begin(dir.clone(), 2, end).await.unwrap().finish().await.unwrap();
+        let journal = Journal::begin(dir.clone(), true, 2, end).await.unwrap();
+        journal.append(&head_of(8), &copy);
+        journal.append(&head_of(9), &[]);
+        journal.reach(journal.end(), Stage::Written).await.unwrap();
+        // Its first bytes have not got to the disk.
+        let mut torn = contents(&*dir, &log_name(2)).await;
+        torn[..40].fill(0);
+        dir.create(&log_name(2)).await.unwrap().append(torn).await.unwrap();
+        let (all, found) = numbers(&sim).await.unwrap_or_else(|error| panic!("{error}"));
+        assert!(all.is_empty() && found.torn_bytes > 0 && found.position == end, "{found:?}");
+    });
+}
+
+/// A change of these bytes is another format: see `manifest::FORMAT`.
+#[test]
+fn checkpoints_and_journals_end_like_this() {
+    let sim = Sim::new(9, Faults::default());
+    sim.block_on(async {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let dir = open(&sim).await;
+        Writer::begin(dir.clone(), 1, 0x1122).await.unwrap().finish().await.unwrap();
+        assert_eq!(hex(&contents(&*dir, &state_name(1)).await), CHECKPOINT);
+        let journal = Journal::begin(dir.clone(), true, 1, 0x1122).await.unwrap();
+        journal.finish().await.unwrap();
+        assert_eq!(hex(&contents(&*dir, &log_name(1)).await[..40]), JOURNAL);
+    });
+}
+
+const CHECKPOINT: &str = concat!(
+    "415a52310300000008000000225dc1af33fb08e7",
+    "000000000000000000000000000000002018697d",
+    "656e642211000000000000",
+);
+const JOURNAL: &str = concat!("415a523100000000000000000000000000000000", "2211000000000000221100000000000011d007f5",);

@@ -150,8 +150,8 @@ async fn write_for_ever(io: Io, dir: Arc<dyn Dir>, mut rng: SimRng, told: Told) 
                 told.lock().1 = number;
             }
             1 if number < 300 => {
-                let (next, _) = journal.rotate().await.unwrap();
-                let mut writer = Writer::begin(dir.clone(), next).await.unwrap();
+                let (next, position) = journal.rotate().await.unwrap();
+                let mut writer = Writer::begin(dir.clone(), next, position).await.unwrap();
                 for number in 0..number {
                     writer.add(&number.to_le_bytes(), &payload_of(number)).await.unwrap();
                 }

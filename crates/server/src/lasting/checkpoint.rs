@@ -49,9 +49,9 @@ impl Server {
     }
 
     async fn checkpoint(&self, lasting: &Lasting) -> DiskResult<u64> {
-        let (number, _) = lasting.journal.rotate().await?;
+        let (number, position) = lasting.journal.rotate().await?;
         let begun = self.store.begin_checkpoint();
-        let mut writer = Writer::begin(lasting.dir.clone(), number).await?;
+        let mut writer = Writer::begin(lasting.dir.clone(), number, position).await?;
         let mut left = Vec::new();
         for cell in self.shards.iter() {
             let snapshot = {

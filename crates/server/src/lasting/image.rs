@@ -200,7 +200,7 @@ impl Image {
 
     /// Writes everything down as a checkpoint.
     pub(crate) async fn write_down(&mut self, dir: &Arc<dyn Dir>, number: u64, position: u64) -> DiskResult<u64> {
-        let mut writer = Writer::begin(dir.clone(), number).await?;
+        let mut writer = Writer::begin(dir.clone(), number, position).await?;
         let changed = self.changed.iter().map(|(dir, time)| Changed { dir: *dir, time: *time });
         add_server(&mut writer, self.time, &self.finished, changed).await?;
         let begun = self.store.begin_checkpoint();

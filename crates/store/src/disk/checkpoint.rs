@@ -1,5 +1,6 @@
 //! A checkpoint: everything that a server holds, as records in a file. It is written under another
-//! name and gets its own when it is complete and durable; the last record says so once more.
+//! name and gets its own when it is complete and durable; the last record says so once more, and where
+//! the journal goes on.
 
 use super::{record, state_name};
 use aze_io::disk::{Dir, DiskFile, DiskResult};
@@ -18,19 +19,20 @@ pub(super) const END: &[u8] = b"end";
 pub struct Writer {
     dir: Arc<dyn Dir>,
     number: u64,
+    position: u64,
     file: Arc<dyn DiskFile>,
     buffer: Vec<u8>,
     bytes: u64,
 }
 
 impl Writer {
-    /// Begins a checkpoint.
+    /// Begins a checkpoint. The journal of its number begins at `position`.
     ///
     /// # Errors
     /// What the disk says.
-    pub async fn begin(dir: Arc<dyn Dir>, number: u64) -> DiskResult<Writer> {
+    pub async fn begin(dir: Arc<dyn Dir>, number: u64, position: u64) -> DiskResult<Writer> {
         let file = dir.create(&(state_name(number) + UNFINISHED)).await?;
-        Ok(Writer { dir, number, file, buffer: Vec::new(), bytes: 0 })
+        Ok(Writer { dir, number, position, file, buffer: Vec::new(), bytes: 0 })
     }
 
     /// Adds a record.
@@ -52,7 +54,7 @@ impl Writer {
     /// # Errors
     /// What the disk says; then nothing has changed.
     pub async fn finish(mut self) -> DiskResult<u64> {
-        self.add(END, &[]).await?;
+        self.add(END, &self.position.to_le_bytes()).await?;
         self.file.append(std::mem::take(&mut self.buffer)).await?;
         self.file.sync().await?;
         let name = state_name(self.number);

@@ -6,7 +6,7 @@ use aze_io::disk::{Dir, DiskError, DiskResult};
 pub const NAME: &str = "volume";
 
 /// The format of everything in the directory. A server refuses any other.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// First line of the file.
 const TITLE: &str = "Azekura: one server's part of a volume";
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn the_file_looks_like_this() {
-        let text = "Azekura: one server's part of a volume\nformat 2\nvolume 000000000000feed\nserver 2\n\
+        let text = "Azekura: one server's part of a volume\nformat 3\nvolume 000000000000feed\nserver 2\n\
                     servers 4\nshards 4096\nchunk-bits 20\nowner 1000\n";
         assert_eq!(MANIFEST.text(), text);
         assert_eq!(Manifest::parse(text), Ok(MANIFEST));
@@ -121,8 +121,8 @@ mod tests {
 
     #[test]
     fn another_format_is_refused() {
-        let why = Manifest::parse(&MANIFEST.text().replace("format 2", "format 1")).unwrap_err();
-        assert!(why.contains("format 1"), "{why}");
+        let why = Manifest::parse(&MANIFEST.text().replace("format 3", "format 2")).unwrap_err();
+        assert!(why.contains("format 2") && why.contains("format 3 only"), "{why}");
         for text in ["", "something else\n", &MANIFEST.text().replace("shards 4096", "shards many")] {
             assert!(Manifest::parse(text).is_err(), "{text}");
         }

@@ -82,33 +82,32 @@ pub async fn read_for(dir: &dyn Dir, each: &mut impl Taker) -> DiskResult<Found>
     logs.sort_unstable();
     let mut found =
         Found { next: logs.iter().copied().chain(newest).max().map_or(1, |last| last + 1), ..Found::default() };
+    // The first journal of all begins at 0.
+    let mut expected = 0;
     if let Some(number) = newest {
         let name = state_name(number);
         let mut reader = Reader::open(dir, &name, true).await?;
-        let mut is_complete = false;
+        let mut goes_on = None;
         while let Some(raw) = reader.next().await? {
-            is_complete = raw.head == checkpoint::END;
-            if !is_complete {
+            goes_on = goes_on_at(&raw);
+            if goes_on.is_none() {
                 found.take(&name, raw, true, each).await?;
             }
         }
-        if !is_complete {
-            return Err(damaged(&name, reader.at, "the checkpoint ends here"));
-        }
+        expected = goes_on.ok_or_else(|| damaged(&name, reader.at, "the checkpoint ends here"))?;
     }
-    let mut expected = None;
     for (index, number) in logs.iter().enumerate() {
         let name = log_name(*number);
-        let end = sound_end(dir, &name).await?;
+        let end = sound_end(dir, &name, expected).await?;
         let mut reader = Reader::open(dir, &name, false).await?;
         while reader.at < end.at
             && let Some(raw) = reader.next().await?
         {
-            if expected.is_some_and(|expected| raw.header.position != expected) {
-                let why = format!("a record of place {} where {expected:?} is due", raw.header.position);
+            if raw.header.position != expected {
+                let why = format!("a record of place {} where {expected} is due", raw.header.position);
                 return Err(damaged(&name, reader.at, &why));
             }
-            expected = Some(raw.header.position + raw.header.record_bytes());
+            expected += raw.header.record_bytes();
             if raw.head != journal::END {
                 found.take(&name, raw, false, each).await?;
             }
@@ -119,8 +118,14 @@ pub async fn read_for(dir: &dyn Dir, each: &mut impl Taker) -> DiskResult<Found>
         }
         found.torn_bytes += torn;
     }
-    found.position = expected.unwrap_or(0);
+    found.position = expected;
     Ok(found)
+}
+
+/// Where the journal goes on, if this is the last record of a checkpoint.
+fn goes_on_at(raw: &Raw) -> Option<u64> {
+    let position = raw.payload.as_slice().try_into().ok().filter(|_| raw.is_sound && raw.head == checkpoint::END)?;
+    Some(u64::from_le_bytes(position))
 }
 
 async fn is_empty(dir: &dyn Dir, logs: &[u64]) -> DiskResult<bool> {
@@ -158,17 +163,18 @@ struct End {
 }
 
 /// Finds the end of what can be used of a journal: what follows was being written when the server
-/// ended. It is damage, and refused, if something behind it says that it had been durable.
-async fn sound_end(dir: &dyn Dir, name: &str) -> DiskResult<End> {
+/// ended. It is damage, and refused, if something behind it says that it had been durable. `position` is
+/// where the file begins in the journal.
+async fn sound_end(dir: &dyn Dir, name: &str, mut position: u64) -> DiskResult<End> {
     let mut reader = Reader::open(dir, name, false).await?;
-    let (mut first_rotten, mut durable, mut position) = (None, 0, None);
+    let (mut first_rotten, mut durable) = (None, 0);
     let mut at = 0;
     while let Some(raw) = reader.next().await? {
         durable = durable.max(raw.header.durable);
         if !raw.is_sound && first_rotten.is_none() {
             first_rotten = Some((at, raw.header.position));
         }
-        position = Some(raw.header.position + raw.header.record_bytes());
+        position = raw.header.position + raw.header.record_bytes();
         at = reader.at;
         // What had been durable has changed since, and what follows counts.
         first_rotten = first_rotten.filter(|(_, rotten)| durable <= *rotten);
@@ -261,13 +267,12 @@ impl Reader {
     }
 
     /// Whether a record behind `at`, where the next one is not sound, says that what is there was durable
-    /// when it was made. `position` is the place of `at` in the journal, if a record before it tells.
-    async fn was_durable(&mut self, at: u64, position: Option<u64>) -> DiskResult<bool> {
+    /// when it was made. `position` is the place of `at` in the journal.
+    async fn was_durable(&mut self, at: u64, position: u64) -> DiskResult<bool> {
         for behind in at + 1..self.size.saturating_sub(HEADER_BYTES as u64 - 1) {
             let Some(header) = self.bytes(behind, HEADER_BYTES).await?.and_then(Header::take) else { continue };
             // Data may hold anything, also what looks like records; those of this journal follow each other.
-            let place = header.position.checked_sub(behind - at);
-            if place.is_some_and(|place| position.is_none_or(|known| known == place) && header.durable > place) {
+            if header.position == position + (behind - at) && header.durable > position {
                 return Ok(true);
             }
         }

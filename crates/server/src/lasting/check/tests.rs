@@ -99,7 +99,7 @@ impl Small {
             let dir = io.open_dir(DIR).await.expect("a directory");
             let manifest = Manifest { volume: 5, server, servers, shards, chunk_bits: 20, owner_uid: 0 };
             manifest.write(&*dir).await.expect("a manifest");
-            Writer::begin(dir.clone(), 1).await.expect("a checkpoint").finish().await.expect("its end");
+            Writer::begin(dir.clone(), 1, 0).await.expect("a checkpoint").finish().await.expect("its end");
             let journal = Journal::begin(dir, true, 1, 0).await.expect("a journal");
             for (step, bytes) in steps {
                 journal.append(&step.to_bytes(), &bytes);
