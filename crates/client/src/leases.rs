@@ -190,6 +190,14 @@ impl Core {
         (listening.let_go)(recalls).await;
     }
 
+    /// This client has given these inodes other names, and is not told that again: what believes it to have a lease
+    /// of the old ones lets go of it.
+    pub(crate) async fn has_moved(&self, inos: Vec<Ino>) {
+        if let Some(listening) = self.leases.listening.get() {
+            self.recalled(listening, inos.into_iter().map(|ino| Recall { ino, names: true }).collect()).await;
+        }
+    }
+
     /// Begins to read something of a slate; what is read has the lease.
     pub(crate) fn claiming(&self) -> Option<Lease> {
         Leases::lease(self.leases.ask(self.io.mono_ns()), LEASE_MS).filter(|_| self.leases.are_wanted())

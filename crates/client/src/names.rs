@@ -270,7 +270,14 @@ impl Core {
         let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
         self.moves.count();
         self.forget_moved([(parent, name), (to_parent, to_name)]);
-        done(&request, reply?)
+        match reply? {
+            Reply::Moved { inos } => {
+                self.has_moved(inos).await;
+                Ok(())
+            }
+            // Both names led to one file already.
+            reply => done(&request, reply),
+        }
     }
 
     pub(crate) async fn exchange(
@@ -284,7 +291,14 @@ impl Core {
         let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
         self.moves.count();
         self.forget_moved([(parent, name), (to_parent, to_name)]);
-        done(&request, reply?)
+        match reply? {
+            Reply::Moved { inos } => {
+                self.has_moved(inos).await;
+                Ok(())
+            }
+            // Both names led to one file already.
+            reply => done(&request, reply),
+        }
     }
 
     /// These names mean something else now. What had one of them may be a directory, whose attributes say where it is.

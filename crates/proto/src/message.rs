@@ -526,6 +526,9 @@ wire_enum! {
         36 = LockIs { outcome: LockOutcome },
         /// What the session has to let go of; it confirms that with `last`.
         37 = Recalled { life: u64, last: u64, recalls: Vec<Recall> },
+        /// A rename or exchange is done, of these inodes, directories aside: the session lets go of what it believes
+        /// of them, as if it were recalled.
+        40 = Moved { inos: Vec<Ino> },
         /// The volume's number, and whether it is new.
         50 = LastingIs { volume: u64, is_new: bool },
         /// The inodes that entries lead to, one for each entry; with `next` there is more, from that shard on.

@@ -141,6 +141,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("inodes checked", inodes_checked.to_bytes()),
         ("entries checked", entries_checked.to_bytes()),
         ("data checked", data_checked.to_bytes()),
+        ("moved", Reply::Moved { inos: vec![Ino(9)] }.to_bytes()),
         ("head", seal(&Header { sequence: Sequence(8), ..Header::new(Kind::Request, 2) }, b"body", 3, Some(&[9; 32]))),
     ]
 }
@@ -200,6 +201,7 @@ const GOLDEN: &[(&str, &str)] = &[
         "4d0005000000000000000100000009000000000000000200000000000000001000000000000000060000006d656d6f72\
          7901000000090000000000000002000000000000000103000000090000000000000002000000000000000100",
     ),
+    ("moved", "2800010000000900000000000000"),
     (
         "head",
         "415a4b0202000000020000000000000000000000000000000800000000000000000000000000000000000000000000\

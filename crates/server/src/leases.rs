@@ -404,10 +404,9 @@ pub(crate) fn loses_name(shard: &Shard, op: &Op) -> Option<Ino> {
 /// Recalls what an operation that has been applied has changed; `lost` is what [`loses_name`] gave before.
 pub(crate) fn recall_changed(told: &mut Told, shard: ShardId, op: &Op, lost: Option<Ino>, by: SessionId) {
     if let Some(ino) = lost {
-        // Whoever changes something need not be told, but for a rename: its kernel goes on believing in the
-        // new name, of which it has no lease.
-        let moves = matches!(op, Op::Remove { moved: true, .. } | Op::Exchange { .. });
-        told.recall(shard, Recall { ino, names: true }, (!moves).then_some(by));
+        // Whoever changes something need not be told. Who renames is answered what was moved (`Moved`), and lets go
+        // of that: its kernel goes on believing in the new name, of which it has no lease.
+        told.recall(shard, Recall { ino, names: true }, Some(by));
     }
     // Of a file that is deleted everybody was told when its last name went.
     let changed = match op {

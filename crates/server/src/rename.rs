@@ -162,6 +162,15 @@ pub(crate) struct Moved {
     pub(crate) back: Option<EntryValue>,
 }
 
+impl Moved {
+    /// That it is done.
+    fn done(&self) -> Reply {
+        let entries = std::iter::once(self.entry).chain(self.back);
+        let files = entries.filter(|entry| entry.kind != FileKind::Directory);
+        Reply::Moved { inos: files.map(|entry| entry.ino).collect() }
+    }
+}
+
 impl Move {
     pub(crate) fn old_shard(&self, shards: u32) -> ShardId {
         self.from.hash.shard(shards)
@@ -386,10 +395,10 @@ impl Server {
         match self.ask_shard(plan.new_shard(self.config.shards), plan.commit()).await {
             Ok(_) => {
                 self.settle_source(plan, &moved);
-                Ok(Reply::Done)
+                Ok(moved.done())
             }
             // The new name's server has said so in another way, before it was asked to rename or remove it.
-            Err(_) if self.transactions.decided(plan.tx).is_none() => Ok(Reply::Done),
+            Err(_) if self.transactions.decided(plan.tx).is_none() => Ok(moved.done()),
             Err(failure) => {
                 let (server, plan) = (self.clone(), plan.clone());
                 self.io.spawn(async move { server.complete_later(&plan, &moved).await });

@@ -374,3 +374,45 @@ fn what_is_read_without_a_request_is_claimed_and_recalled() {
         }
     });
 }
+
+/// Nobody recalls that: the answer to the rename says it.
+#[test]
+fn who_renames_lets_go_before_it_returns() {
+    with_cluster(SERVERS, |cluster, one| async move {
+        let mut inos = Vec::new();
+        for number in 0..20 {
+            inos.push(create(&one, Ino::ROOT, &format!("f{number}")).await.ino());
+        }
+        let client = cluster.connect(1).await.expect("a client connects");
+        let let_go = Arc::new(Mutex::new(Vec::new()));
+        let told = let_go.clone();
+        client.listen(Box::new(move |recalls| {
+            told.lock().extend(recalls.iter().map(|recall| (recall.ino, recall.names)));
+            Box::pin(async {})
+        }));
+        for round in 0..2 {
+            for number in 0..20 {
+                let aged = client.lookup_within(&ROOT, Ino::ROOT, &file_name(number), Duration::ZERO).await;
+                let aged = aged.expect("it is there");
+                assert!(round == 0 || !client.lease_left(aged.lease, aged.attr.ino).is_zero(), "f{number}");
+            }
+            cluster.sim.sleep(Duration::from_millis(10)).await;
+        }
+        for number in 0..10 {
+            let (here, there) = (file_name(number), name(&format!("g{number}")));
+            let aged = client.lookup_within(&ROOT, Ino::ROOT, &here, Duration::ZERO).await.expect("it is there");
+            client.rename(&ROOT, Ino::ROOT, &here, Ino::ROOT, &there, false).await.expect("renamed");
+            assert_eq!(std::mem::take(&mut *let_go.lock()), [(inos[number as usize], true)], "f{number}");
+            assert!(client.lease_left(aged.lease, aged.attr.ino).is_zero(), "f{number}");
+        }
+        // Both of an exchange; one may be recalled as well.
+        for number in (10..20).step_by(2) {
+            let (first, second) = (file_name(number), file_name(number + 1));
+            client.exchange(&ROOT, Ino::ROOT, &first, Ino::ROOT, &second).await.expect("exchanged");
+            let let_go = std::mem::take(&mut *let_go.lock());
+            for ino in &inos[number as usize..number as usize + 2] {
+                assert!(let_go.contains(&(*ino, true)), "f{number}: {let_go:?}");
+            }
+        }
+    });
+}

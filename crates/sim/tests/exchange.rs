@@ -113,6 +113,35 @@ fn a_directory_that_has_changed_places_is_known_to_be_elsewhere() {
     });
 }
 
+/// Another client remembers the way to both directories.
+#[test]
+fn paths_that_others_know_lead_to_what_has_come_there() {
+    with_cluster(3, |cluster, client| async move {
+        let other = cluster.connect(1).await.expect("a client connects");
+        let one = make(&client, &ROOT, Ino::ROOT, "one", FileKind::Directory).await;
+        for round in 0..8 {
+            let text = format!("n{round}");
+            let mut files = Vec::new();
+            for parent in [one, Ino::ROOT] {
+                let dir = make(&client, &ROOT, parent, &text, FileKind::Directory).await;
+                files.push(make(&client, &ROOT, dir, "file", FileKind::File).await);
+            }
+            let paths = [format!("/one/{text}/file"), format!("/{text}/file")];
+            let seen = async || {
+                let mut seen = Vec::new();
+                for path in &paths {
+                    seen.push(other.resolve(&ROOT, path.as_bytes(), false).await.expect("it is there").ino);
+                }
+                seen
+            };
+            assert_eq!(seen().await, files, "round {round}");
+            assert_eq!(client.exchange(&ROOT, one, &name(&text), Ino::ROOT, &name(&text)).await, Ok(()));
+            files.reverse();
+            assert_eq!(seen().await, files, "round {round}");
+        }
+    });
+}
+
 #[test]
 fn a_directory_is_not_exchanged_with_what_is_below_it() {
     with_cluster(3, |_cluster, client| async move {
