@@ -124,7 +124,11 @@ fn config(order: &Order, dir: &Path) -> Outcome<Config> {
         host: volume::host(),
         pid: std::process::id(),
         capacity_bytes,
-        slate_bytes: (capacity_bytes / SLATE_SHARE).min(aze_proto::slate::BYTES_MAX),
+        // Nobody could read it over TCP.
+        slate_bytes: match transport {
+            Transport::Tcp => 0,
+            _ => (capacity_bytes / SLATE_SHARE).min(aze_proto::slate::BYTES_MAX),
+        },
         fault_ahead_bytes: FAULT_AHEAD_BYTES_MAX.min(capacity_bytes / 8),
         chunk_bits: order.chunk_bits,
         shards: order.shards,

@@ -5,6 +5,7 @@
 //! against 15 µs, measured on the reference machine). A client's thread reads its own reply; a server's
 //! workers share one epoll instance, and whoever reads a request answers it.
 
+mod attend;
 mod conn;
 mod decode;
 mod disk;
@@ -129,9 +130,9 @@ impl Runtime {
     }
 
     /// Ends the runtime: stops and joins the threads it started, closes its connections (each
-    /// handler hears it, on this thread) and listeners, and drops queued tasks and all timers.
-    /// Blocks until handlers and tasks that run now return. Idempotent. Called from one of the
-    /// runtime's own threads it cannot wait for that thread, which ends by itself.
+    /// handler hears it, on this thread or on the one that waits for it) and listeners, and drops
+    /// queued tasks and all timers. Blocks until handlers and tasks that run now return. Idempotent.
+    /// Called from one of the runtime's own threads it cannot wait for that thread, which ends by itself.
     pub fn shutdown(&self) {
         let threads = {
             let mut threads = self.threads.lock();
@@ -147,6 +148,7 @@ impl Runtime {
             // A panic of such a thread has aborted the process before.
             thread.join().expect("a runtime's thread does not panic");
         }
+        self.reactor.attendants.stop();
         self.reactor.stop_bells();
         let _driving = Driving::begin(&self.reactor);
         self.reactor.clear();

@@ -25,7 +25,7 @@ fn run_ns(prefix: &str) -> (u64, usize) {
 
 #[test]
 fn idle_threads_use_no_cpu() {
-    for wire in [Wire::Unix, Wire::Shm] {
+    for wire in [Wire::Unix, Wire::Tcp, Wire::Shm] {
         idle_with(wire);
     }
 }
@@ -35,13 +35,19 @@ fn idle_with(wire: Wire) {
     let client = Runtime::client();
     client.background().unwrap();
     let caller = Caller::connect(&client, server.addr());
-    client.block_on(caller.call(b"x")).unwrap();
+    // Over TCP enough to have a thread of the server wait for the connection alone.
+    (0..1000).for_each(|_| drop(client.block_on(caller.call(b"x")).unwrap()));
     let clock = Runtime::client();
     // The background thread settles into its sleep.
     clock.block_on(clock.io().sleep(Duration::from_millis(20)));
     let (before_ns, threads) = run_ns("aze-");
     let cores = std::thread::available_parallelism().unwrap().get();
-    assert_eq!(threads, if matches!(wire, Wire::Shm) { 3 + cores } else { 3 });
+    let more = match wire {
+        Wire::Unix => 0,
+        Wire::Tcp => 1,
+        Wire::Shm => cores,
+    };
+    assert_eq!(threads, 3 + more, "over {wire:?}");
     // Long enough for the looks that are taken once a second in case that nobody rings.
     clock.block_on(clock.io().sleep(Duration::from_millis(1200)));
     let (after_ns, _) = run_ns("aze-");

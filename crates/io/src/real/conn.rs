@@ -13,7 +13,9 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 
+use super::attend::Pace;
 use super::decode::{Decoder, PREFIX_BYTES, prefix};
+use super::drive::ALONE_MS;
 use super::reactor::{Reactor, Source, Work};
 use super::shm::bells::Bells;
 use super::shm::loan::LEND_BYTES_MIN;
@@ -115,6 +117,7 @@ struct Reader {
     ring: Option<Consumer>,
     /// The first bytes over the socket may ask for shared memory.
     may_upgrade: bool,
+    pace: Pace,
 }
 
 /// What is left to be sent.
@@ -128,6 +131,8 @@ struct Writer {
     /// Bytes that wait altogether.
     bytes: usize,
     registered: bool,
+    /// A thread of its own waits for what comes, and the epoll instance does not tell of it.
+    attended: bool,
     /// The epoll instance tells when there is room.
     armed: bool,
     /// The reader has more frames at hand: what is small waits for them.
@@ -143,6 +148,8 @@ enum Pause {
     Drained,
     /// Others shall have their turn.
     Turn,
+    /// Nothing has come for a while, or it is not to be read now.
+    Idle,
     /// The connection is over.
     End(NetError),
 }
@@ -180,10 +187,11 @@ impl Conn {
     /// Starts giving frames to `handler`.
     pub(super) fn start(self: &Arc<Self>, handler: Arc<dyn Handler>) {
         let may_upgrade = self.side == Side::Accepted && self.peer.credentials.is_some();
-        *self.reader.lock() = Some(Box::new(Reader { decoder: Decoder::new(), handler, ring: None, may_upgrade }));
+        *self.reader.lock() =
+            Some(Box::new(Reader { decoder: Decoder::new(), handler, ring: None, may_upgrade, pace: Pace::default() }));
         let mut writer = self.writer.lock();
         let source = Source::Conn(self.clone());
-        match self.reactor.register(self.id, &self.socket, events(!writer.chunks.is_empty()), source) {
+        match self.reactor.register(self.id, &self.socket, events(!writer.chunks.is_empty(), false), source) {
             Ok(()) => {
                 writer.registered = true;
                 writer.armed = !writer.chunks.is_empty();
@@ -211,10 +219,12 @@ impl Conn {
         let token = self.reactor.new_token();
         self.reactor.register(token, &eventfd, libc::EPOLLIN, Source::Ring(self.clone()))?;
         let decoder = Decoder::for_ring();
-        *self.reader.lock() = Some(Box::new(Reader { decoder, handler, ring: Some(consumer), may_upgrade: false }));
+        let ring = Some(consumer);
+        *self.reader.lock() =
+            Some(Box::new(Reader { decoder, handler, ring, may_upgrade: false, pace: Pace::default() }));
         let mut writer = self.writer.lock();
         writer.ring = Some(producer);
-        let registered = self.reactor.register(self.id, &self.socket, events(false), Source::Conn(self.clone()));
+        let registered = self.reactor.register(self.id, &self.socket, events(false, false), Source::Conn(self.clone()));
         if let Err(error) = registered {
             self.reactor.deregister(token, &eventfd);
             return Err(error);
@@ -337,9 +347,13 @@ impl Conn {
             let Some(mut reader) = self.reader.lock().take() else {
                 panic!("the claim's holder finds the reader in its place");
             };
-            match self.read_with(&mut reader, &conn) {
-                Pause::Drained => {
+            match self.read_with(&mut reader, &conn, false) {
+                Pause::Drained | Pause::Idle => {
+                    let busy = self.side == Side::Accepted && self.is_tcp() && reader.pace.is_busy();
                     *self.reader.lock() = Some(reader);
+                    if busy && self.reactor.attendants.take(&self.reactor, self) {
+                        return;
+                    }
                     if self.give_claim() {
                         return;
                     }
@@ -357,15 +371,97 @@ impl Conn {
         }
     }
 
-    fn read_with(self: &Arc<Self>, reader: &mut Reader, conn: &Arc<dyn Connection>) -> Pause {
+    /// Reads as [`Conn::read`] does, but waits for what comes, until for a while nothing has or the connection
+    /// has ended. The calling thread has nothing else to do; it holds the read claim.
+    pub(super) fn attend(self: &Arc<Self>) {
+        let conn: Arc<dyn Connection> = self.clone();
+        self.set_attended(true);
+        let Some(mut reader) = self.reader.lock().take() else {
+            panic!("the claim's holder finds the reader in its place");
+        };
+        loop {
+            match self.read_with(&mut reader, &conn, true) {
+                // What the handler has made ready runs before this thread blocks again.
+                Pause::Drained | Pause::Turn => self.reactor.run_queue(),
+                Pause::Idle => break,
+                Pause::End(why) => {
+                    self.finish(*reader, &conn, why);
+                    return self.reactor.run_queue();
+                }
+            }
+        }
+        *self.reader.lock() = Some(reader);
+        self.set_attended(false);
+        self.read();
+        self.reactor.run_queue();
+    }
+
+    /// Waits for what comes, for as long as `ALONE_MS`, and reads it; `false` if nothing has come. For a client's
+    /// thread that drives and has nothing else to wait for: it saves the epoll instance.
+    pub(super) fn read_alone(self: &Arc<Self>) -> bool {
+        if self.ring.get().is_some_and(|ring| !ring.shm.sleep(ALONE_MS)) || !self.take_claim() {
+            return false;
+        }
+        if self.ring.get().is_some() {
+            self.read();
+            return true;
+        }
+        let conn: Arc<dyn Connection> = self.clone();
+        let Some(mut reader) = self.reader.lock().take() else {
+            panic!("the claim's holder finds the reader in its place");
+        };
+        let pause = self.read_with(&mut reader, &conn, true);
+        let came = !matches!(pause, Pause::Idle);
+        match pause {
+            Pause::End(why) => self.finish(*reader, &conn, why),
+            Pause::Turn => {
+                *self.reader.lock() = Some(reader);
+                self.reactor.enqueue(Work::Read(self.clone()));
+            }
+            Pause::Drained | Pause::Idle => {
+                *self.reader.lock() = Some(reader);
+                if !self.give_claim() {
+                    self.read();
+                }
+            }
+        }
+        came
+    }
+
+    /// Whether [`Conn::read_alone`] may be: it stands, and nothing waits to be sent.
+    pub(super) fn may_read_alone(&self) -> bool {
+        self.side == Side::Opened && self.waiting_bytes.load(SeqCst) == 0
+    }
+
+    /// Says who is told of what comes: the claim's holder, who waits for it, or whoever drives.
+    fn set_attended(&self, attended: bool) {
+        let mut writer = self.writer.lock();
+        writer.attended = attended;
+        if writer.registered {
+            self.reactor.reregister(self.id, &self.socket, events(writer.armed, attended));
+        }
+    }
+
+    fn is_tcp(&self) -> bool {
+        self.peer.credentials.is_none()
+    }
+
+    fn read_with(self: &Arc<Self>, reader: &mut Reader, conn: &Arc<dyn Connection>, wait: bool) -> Pause {
         let mut corked = false;
-        let pause = self.read_corked(reader, conn, &mut corked);
+        let pause = self.read_corked(reader, conn, &mut corked, wait);
         self.uncork(&mut corked);
         pause
     }
 
-    /// Reads; `corked` says afterwards whether what was sent meanwhile still waits.
-    fn read_corked(self: &Arc<Self>, reader: &mut Reader, conn: &Arc<dyn Connection>, corked: &mut bool) -> Pause {
+    /// Reads, and if `wait` says so waits for what comes first; `corked` says afterwards whether what was sent
+    /// meanwhile still waits.
+    fn read_corked(
+        self: &Arc<Self>,
+        reader: &mut Reader,
+        conn: &Arc<dyn Connection>,
+        corked: &mut bool,
+        mut wait: bool,
+    ) -> Pause {
         let (mut frames, mut bytes) = (0, 0);
         let mut drained = false;
         if reader.may_upgrade
@@ -379,7 +475,7 @@ impl Conn {
                     return Pause::End(closed("it was closed at this end"));
                 }
                 if self.must_pause() {
-                    return Pause::Drained;
+                    return Pause::Idle;
                 }
                 if frames == FRAMES_PER_TURN || bytes >= BYTES_PER_TURN {
                     return Pause::Turn;
@@ -403,21 +499,27 @@ impl Conn {
             }
             let filled = match &mut reader.ring {
                 Some(ring) => reader.decoder.fill_from(ring),
-                None => reader.decoder.fill(&self.socket),
+                None => reader.decoder.fill(&self.socket, wait),
             };
+            let waited = std::mem::take(&mut wait);
             match filled {
-                Ok(filled) if filled.bytes == 0 => return Pause::End(end_of_stream(&reader.decoder)),
+                Ok(filled) if filled.bytes == 0 => {
+                    let is_own = self.stopped.load(SeqCst);
+                    let why = || closed("it was closed at this end");
+                    return Pause::End(if is_own { why() } else { end_of_stream(&reader.decoder) });
+                }
                 Ok(filled) => {
                     bytes += filled.bytes;
                     // What comes after a read that found the socket empty is a new event, except
                     // the end of the stream if that was told already.
                     drained = filled.drained && !self.hung_up.load(SeqCst) && reader.ring.is_none();
                 }
+                Err(error) if error.kind() == ErrorKind::WouldBlock && waited => return Pause::Idle,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let is_over = reader.ring.is_some() && self.hung_up.load(SeqCst);
                     return if is_over { Pause::End(end_of_stream(&reader.decoder)) } else { Pause::Drained };
                 }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => wait = waited,
                 Err(error) => return Pause::End(closed(error)),
             }
         }
@@ -449,7 +551,7 @@ impl Conn {
         self.waiting_bytes.store(writer.bytes, SeqCst);
         if writer.bytes > 0 && writer.registered && !writer.armed {
             writer.armed = true;
-            self.reactor.reregister(self.id, &self.socket, events(true));
+            self.reactor.reregister(self.id, &self.socket, events(true, writer.attended));
         }
     }
 
@@ -514,7 +616,7 @@ impl Conn {
         self.waiting_bytes.store(writer.bytes, SeqCst);
         if writer.bytes == 0 && writer.armed && writer.registered {
             writer.armed = false;
-            self.reactor.reregister(self.id, &self.socket, events(false));
+            self.reactor.reregister(self.id, &self.socket, events(false, writer.attended));
         }
         let ended = writer.ended.is_some();
         let resume = writer.read_paused && (ended || writer.bytes < READ_PAUSE_BYTES / 2);
@@ -613,9 +715,10 @@ impl Conn {
 
 /// What a connection is polled for. Room to send is asked for only while something waits:
 /// a local socket would otherwise tell of each frame that the peer took.
-fn events(wants_room: bool) -> i32 {
-    let always = libc::EPOLLIN | libc::EPOLLRDHUP;
-    if wants_room { always | libc::EPOLLOUT } else { always }
+/// What comes is not asked for while a thread waits for it.
+fn events(wants_room: bool, attended: bool) -> i32 {
+    let comes = if attended { 0 } else { libc::EPOLLIN | libc::EPOLLRDHUP };
+    if wants_room { comes | libc::EPOLLOUT } else { comes }
 }
 
 fn end_of_stream(decoder: &Decoder) -> NetError {

@@ -104,9 +104,9 @@ impl Decoder {
         Ok(whole.map(|partial| partial.frame))
     }
 
-    /// Reads once from `fd`, after `next` has returned `None`.
-    pub(super) fn fill(&mut self, fd: &OwnedFd) -> Result<Filled> {
-        self.fill_with(|head, payload, rest| sys::read(fd, head, payload, rest))
+    /// Reads once from `fd`, after `next` has returned `None`; waits for what comes if `wait` says so.
+    pub(super) fn fill(&mut self, fd: &OwnedFd, wait: bool) -> Result<Filled> {
+        self.fill_with(|head, payload, rest| sys::receive(fd, head, payload, rest, wait))
     }
 
     /// Takes from a ring what is there, after `next` has returned `None`.

@@ -22,6 +22,10 @@ use super::reactor::{Driving, Reactor, Sleeper};
 /// costs a caller about 15 µs, and this bounds how late a timer or a frame may be served.
 const BACKGROUND_GRACE: Duration = Duration::from_millis(1);
 
+/// How long a caller that leads waits for its only connection alone, in milliseconds: it saves a system call
+/// for each reply, and this bounds how late a timer, a task or a connection of another thread may be served.
+pub(super) const ALONE_MS: u32 = 4;
+
 const EMPTY: u8 = 0;
 const NOTIFIED: u8 = 1;
 const PARKED: u8 = 2;
@@ -44,7 +48,8 @@ impl Parker {
     fn notify(&self) {
         match self.state.swap(NOTIFIED, SeqCst) {
             PARKED => self.thread.unpark(),
-            WAITING => self.reactor.ring(),
+            // Whoever drives a client's runtime is the one who waits.
+            WAITING if !self.reactor.is_driven_here() => self.reactor.ring(),
             _ => {}
         }
     }
@@ -66,6 +71,8 @@ impl Parker {
 }
 
 impl Sleeper for Parker {
+    const MAY_BE_ALONE: bool = true;
+
     fn before_wait(&self) -> bool {
         self.state.compare_exchange(EMPTY, WAITING, SeqCst, SeqCst).is_ok()
     }

@@ -18,7 +18,9 @@ use std::task::{Poll, Wake, Waker};
 use futures_channel::oneshot;
 use parking_lot::Mutex;
 
+use super::attend::ATTENDED_IDLE_MS;
 use super::conn::{self, Side};
+use super::drive::ALONE_MS;
 use super::reactor::{Reactor, Source, Work};
 use super::shm::upgrade;
 use super::sys;
@@ -161,10 +163,11 @@ impl ListenSocket {
         match &self.socket {
             Socket::Tcp(socket) => {
                 let (stream, from) = socket.accept()?;
-                stream.set_nonblocking(true)?;
                 stream.set_nodelay(true)?;
                 let name = Addr::Tcp(from.ip().to_string(), from.port()).to_string();
-                Ok((stream.into(), Peer { name, credentials: None }))
+                let fd = OwnedFd::from(stream);
+                sys::let_wait(&fd, ATTENDED_IDLE_MS)?;
+                Ok((fd, Peer { name, credentials: None }))
             }
             Socket::Unix(socket) => {
                 let (stream, _) = socket.accept()?;
@@ -234,6 +237,7 @@ pub(super) async fn connect(
         }
         Addr::Tcp(host, port) => {
             let socket = connect_tcp(reactor, host, *port).await.map_err(failed)?;
+            sys::let_wait(&socket, ALONE_MS).map_err(failed)?;
             (socket, Peer { name: addr.to_string(), credentials: None })
         }
     };

@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 use parking_lot::{Mutex, RwLock};
 
+use super::attend::Attendants;
 use super::conn::Conn;
+use super::drive::ALONE_MS;
 use super::net::{Dial, ListenSocket};
 use super::shm::bells::Bells;
 use super::shm::loan::Lending;
@@ -76,6 +78,8 @@ pub(super) struct Reactor {
     pub(super) serves: AtomicBool,
     /// The workers that serve accepted ones, from the first on.
     bells: Mutex<Option<Arc<Bells>>>,
+    /// Threads that wait for one connection each.
+    pub(super) attendants: Attendants,
     /// What clients that share memory are lent from.
     lending: Mutex<Option<Arc<Lending>>>,
     pub(super) timers: Timers,
@@ -123,6 +127,8 @@ impl Drop for AbortOnPanic {
 
 /// A thread's own reason to end a wait; see [`super::drive::Parker`].
 pub(super) trait Sleeper {
+    /// It may wait for its one connection alone, if there is only one: see [`Reactor::alone`].
+    const MAY_BE_ALONE: bool;
     /// Announces the wait; `false` if there is a reason not to block.
     fn before_wait(&self) -> bool;
     fn after_wait(&self);
@@ -130,6 +136,8 @@ pub(super) trait Sleeper {
 
 /// A worker has no reason but the queue.
 impl Sleeper for () {
+    const MAY_BE_ALONE: bool = false;
+
     fn before_wait(&self) -> bool {
         true
     }
@@ -151,6 +159,7 @@ impl Reactor {
             rings_count: AtomicUsize::new(0),
             serves: AtomicBool::new(false),
             bells: Mutex::default(),
+            attendants: Attendants::new(),
             lending: Mutex::default(),
             timers: Timers::new()?,
             stopping: AtomicBool::new(false),
@@ -168,7 +177,7 @@ impl Reactor {
 
     /// One round: runs what is ready, waits for events unless there is more, handles them.
     /// Returns at least whenever `sleeper` has a reason.
-    pub(super) fn turn(self: &Arc<Self>, sleeper: &impl Sleeper) {
+    pub(super) fn turn<S: Sleeper>(self: &Arc<Self>, sleeper: &S) {
         let _guard = AbortOnPanic;
         self.run_queue();
         let has_rings = self.rings_count.load(SeqCst) > 0;
@@ -180,6 +189,19 @@ impl Reactor {
         }
         let announced = sleeper.before_wait();
         let block = announced && self.may_sleep(has_rings);
+        if block
+            && S::MAY_BE_ALONE
+            && let Some(only) = self.alone()
+            && only.read_alone()
+        {
+            self.sleepers.fetch_sub(1, SeqCst);
+            sleeper.after_wait();
+            return self.run_queue();
+        }
+        self.wait_for_events(sleeper, block, has_rings);
+    }
+
+    fn wait_for_events(self: &Arc<Self>, sleeper: &impl Sleeper, block: bool, has_rings: bool) {
         let limit_ms = if has_rings { RINGS_RECHECK_MS } else { -1 };
         let mut events = [sys::NO_EVENT; EVENTS_PER_WAIT];
         let filled = sys::epoll_wait(&self.epoll, &mut events, if block { limit_ms } else { 0 });
@@ -191,6 +213,32 @@ impl Reactor {
             self.handle(event.u64, event.events);
             self.run_queue();
         }
+    }
+
+    /// The only connection that there is, if nothing else can happen soon that this thread would have to
+    /// hear of: no other source, no bell, no timer. What another thread does after this look is heard
+    /// [`ALONE_MS`] later at most.
+    fn alone(&self) -> Option<Arc<Conn>> {
+        let only = {
+            let sources = self.sources.read();
+            // One through shared memory is two: its socket and its eventfd.
+            if sources.len() > 2 {
+                return None;
+            }
+            let mut conns = sources.values().filter_map(|source| match source {
+                Source::Conn(conn) => Some(conn),
+                Source::Ring(_) | Source::Listen(_) | Source::Dial(_) => None,
+            });
+            let only = conns.next()?.clone();
+            let others = (sources.len() - 1).saturating_sub(self.rings_count.load(SeqCst));
+            if others > 0 || conns.next().is_some() {
+                return None;
+            }
+            only
+        };
+        let soon_ns = sys::clock_ns(libc::CLOCK_MONOTONIC) + u64::from(ALONE_MS) * 1_000_000;
+        let is_quiet = !self.rung.load(SeqCst) && self.timers.next_ns() > soon_ns;
+        (is_quiet && only.may_read_alone()).then_some(only)
     }
 
     /// Counts this thread among the sleepers unless there is work. Whoever queues work after

@@ -26,6 +26,7 @@ use crate::slate::{SharedWords, Words};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
 use loan::Lender;
 use region::Region;
@@ -51,6 +52,8 @@ const REQUESTS: Lane = Lane { head: 0, tail: 64, room: 128, data: CONTROL_BYTES 
 const REPLIES: Lane = Lane { head: 192, tail: 256, room: 320, data: CONTROL_BYTES + RING_BYTES };
 /// Not zero: the client sleeps, or is about to, and wants to be rung when a reply comes.
 const CLIENT_WAITS: usize = 384;
+/// The value that says that it sleeps at this word, and not in its epoll instance.
+const AT_FUTEX: u32 = 2;
 /// A bit for each slot of a loan that the client has given back ([`returns`]).
 const RETURNED: usize = 448;
 /// Not zero: the server keeps nothing of what it has lent any more.
@@ -124,14 +127,30 @@ impl Shm {
         wake::announce(self.word32(CLIENT_WAITS));
     }
 
+    /// Sleeps until something comes, which this client's thread has nothing beside to wait for; `false` if
+    /// nothing has within `limit_ms`. It is still announced then, to be rung from now on.
+    pub(super) fn sleep(&self, limit_ms: u32) -> bool {
+        let word = self.word32(CLIENT_WAITS);
+        wake::announce_as(word, AT_FUTEX);
+        if !self.has_news() {
+            // However it ends, there is a look.
+            let _woken = region::futex_wait(word, AT_FUTEX, Duration::from_millis(limit_ms.into()));
+        }
+        if self.has_news() {
+            return true;
+        }
+        self.announce_sleep();
+        self.has_news()
+    }
+
     /// Tells the other end that there is something to take.
     fn tell_data(&self) {
         match &self.bell {
-            Bell::Client(eventfd) => {
-                if wake::claim(self.word32(CLIENT_WAITS)) {
-                    region::ring_eventfd(eventfd);
-                }
-            }
+            Bell::Client(eventfd) => match wake::claim_how(self.word32(CLIENT_WAITS)) {
+                0 => {}
+                AT_FUTEX => region::futex_wake(self.word32(CLIENT_WAITS)),
+                _ => region::ring_eventfd(eventfd),
+            },
             Bell::Workers(ringer) => ringer.ring(),
         }
     }

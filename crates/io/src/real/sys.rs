@@ -1,7 +1,8 @@
 //! The system calls of the real world, each behind a safe function.
 //!
 //! It alone knows how the kernel's structures are laid out and which calls need `unsafe`.
-//! When to make which call it does not know. No function here blocks, except [`epoll_wait`].
+//! When to make which call it does not know. No function here blocks, except [`epoll_wait`] and, if it is
+//! told to, [`receive`].
 
 use std::ffi::c_int;
 use std::io::{Error, ErrorKind, IoSlice, Result};
@@ -286,13 +287,40 @@ impl Room<'_> {
 }
 
 /// Reads once, into `first`, then `second`, then `rest`; returns the bytes read altogether.
-/// Nothing is zeroed beforehand.
-pub(super) fn read(fd: &OwnedFd, mut first: Room<'_>, mut second: Room<'_>, rest: &mut [u8]) -> Result<usize> {
+/// Nothing is zeroed beforehand. With `wait` it blocks, where the socket may ([`let_wait`]), until something
+/// comes or for as long as that allows.
+pub(super) fn receive(
+    fd: &OwnedFd,
+    mut first: Room<'_>,
+    mut second: Room<'_>,
+    rest: &mut [u8],
+    wait: bool,
+) -> Result<usize> {
+    let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
+    if first.bytes_max == 0 && second.bytes_max == 0 {
+        // SAFETY: the kernel writes at most `rest.len()` bytes to the slice.
+        return check_len(unsafe { libc::recv(fd.as_raw_fd(), rest.as_mut_ptr().cast(), rest.len(), flags) });
+    }
     let rest = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
-    let parts = [first.iovec(), second.iovec(), rest];
+    let mut parts = [first.iovec(), second.iovec(), rest];
+    // SAFETY: all-zero bytes are a msghdr without address, data and control.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = parts.len();
     // SAFETY: the three parts are disjoint, exclusively borrowed and as long as they say.
-    let bytes = check_len(unsafe { libc::readv(fd.as_raw_fd(), parts.as_ptr(), 3) })?;
+    let bytes = check_len(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) })?;
     let bytes_after_first = first.grow(bytes);
     second.grow(bytes_after_first);
     Ok(bytes)
+}
+
+/// Has [`receive`] wait on this socket for at most `limit_ms`.
+pub(super) fn let_wait(fd: &OwnedFd, limit_ms: u32) -> Result<()> {
+    let (seconds, micros) = (limit_ms / 1000, limit_ms % 1000 * 1000);
+    let limit = libc::timeval { tv_sec: seconds.into(), tv_usec: micros.into() };
+    set_option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &limit)?;
+    // SAFETY: takes no pointer.
+    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
+    // SAFETY: as above.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags & !libc::O_NONBLOCK) }).map(drop)
 }

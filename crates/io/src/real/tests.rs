@@ -27,7 +27,7 @@ fn decode(bytes: &[u8], step: usize) -> (Vec<Frame>, bool) {
         to.write_all(piece).unwrap();
         let mut left = piece.len();
         while left > 0 {
-            left -= decoder.fill(&from).unwrap().bytes;
+            left -= decoder.fill(&from, false).unwrap().bytes;
             frames.extend(std::iter::from_fn(|| decoder.next(LIMITS).unwrap()));
         }
     }
@@ -39,7 +39,7 @@ fn error_of(bytes: &[u8]) -> NetError {
     let from = OwnedFd::from(from);
     to.write_all(bytes).unwrap();
     let mut decoder = Decoder::new();
-    decoder.fill(&from).unwrap();
+    decoder.fill(&from, false).unwrap();
     decoder.next(LIMITS).unwrap_err()
 }
 

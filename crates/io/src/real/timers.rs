@@ -55,6 +55,11 @@ impl Timers {
         timer
     }
 
+    /// When the timerfd fires next.
+    pub(super) fn next_ns(&self) -> u64 {
+        self.state.lock().armed_ns
+    }
+
     pub(super) fn cancel(&self, timer: TimerId) {
         let waker = self.state.lock().waiting.remove(&timer);
         // Dropped after the lock: it may be the last handle of a task, whose end runs anything.

@@ -315,7 +315,7 @@ fn the_number_of_connections_is_limited_and_the_limit_named() {
 #[test]
 fn whoever_asks_in_part_or_too_late_gets_no_shared_memory() {
     let server = server("part");
-    for bytes in [&b"\0\0\0\0aze-s"[..], b"\0", b"\0\0\0\0aze-shm-v003", b"\0\0\0\0something else"] {
+    for bytes in [&b"\0\0\0\0aze-s"[..], b"\0", b"\0\0\0\0aze-shm-v004", b"\0\0\0\0something else"] {
         let mut stream = UnixStream::connect(&server.path).unwrap();
         std::io::Write::write_all(&mut stream, bytes).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();

@@ -24,7 +24,7 @@ use crate::Credentials;
 use crate::slate::SharedWords;
 
 /// What a client asks with. No frame begins like this: the length of its head would be zero.
-const ASK: [u8; 16] = *b"\0\0\0\0aze-shm-v002";
+const ASK: [u8; 16] = *b"\0\0\0\0aze-shm-v003";
 
 const ANSWER_BYTES: usize = 256;
 const ANSWER: [u8; 8] = *b"aze-shm!";

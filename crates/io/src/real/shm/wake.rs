@@ -9,16 +9,26 @@ use super::sync::{AtomicU32, AtomicU64, Ordering::Release, Ordering::SeqCst, fen
 
 /// Announces a sleep, or a wish for room. The look for news has to follow.
 pub(super) fn announce(waits: &AtomicU32) {
+    announce_as(waits, 1);
+}
+
+/// The same, saying by which number (not 0) how it wants to be woken.
+pub(super) fn announce_as(waits: &AtomicU32, how: u32) {
     // Exchanged, not stored: several may write this word, and so it has one order of values.
-    waits.swap(1, SeqCst);
+    waits.swap(how, SeqCst);
     fence(SeqCst);
 }
 
 /// Whether the caller, who has made its news visible before, is the one to wake whoever has
 /// announced a sleep.
 pub(super) fn claim(waits: &AtomicU32) -> bool {
+    claim_how(waits) != 0
+}
+
+/// The same: how it was announced, or 0 if the caller wakes nobody.
+pub(super) fn claim_how(waits: &AtomicU32) -> u32 {
     // Looked at first, since a swap costs more and nearly always nobody waits for room.
-    waits.load(SeqCst) != 0 && waits.swap(0, SeqCst) != 0
+    if waits.load(SeqCst) == 0 { 0 } else { waits.swap(0, SeqCst) }
 }
 
 /// Makes news visible: the position up to which a ring is filled, or has been taken.

@@ -1,0 +1,166 @@
+//! Connections over TCP that are so busy that a server's thread waits for each of them alone. Alone in its
+//! program, since it looks at all its threads.
+
+mod support;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use aze_io::NetError;
+use aze_io::real::{READ_PAUSE_BYTES, Runtime};
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use support::{Caller, EchoServer, Silent, Wire, echo_server, frame_bytes, wait_until};
+
+/// One test at a time, so that the threads are its own.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Calls in a row that make any connection busy.
+const MANY: usize = 2000;
+
+fn attendants() -> usize {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
+    // One that has just ended has no name any more.
+    tasks.filter(|task| fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "aze-attend\n")).count()
+}
+
+fn call_often(client: &Arc<Runtime>, caller: &Caller) {
+    for _ in 0..MANY {
+        client.block_on(caller.call(b"x")).unwrap();
+    }
+}
+
+fn attended() -> (EchoServer, Arc<Runtime>, Arc<Caller>) {
+    let server = echo_server(Wire::Tcp, 2);
+    let client = Runtime::client();
+    let caller = Caller::connect(&client, server.addr());
+    client.block_on(caller.call(b"x")).unwrap();
+    assert_eq!(attendants(), 0, "one call is no pace");
+    call_often(&client, &caller);
+    assert_eq!(attendants(), 1);
+    (server, client, caller)
+}
+
+#[test]
+fn a_busy_connection_has_a_thread_until_it_rests() {
+    let _alone = ALONE.lock();
+    let (server, client, caller) = attended();
+    let large = vec![7; 3 << 20];
+    assert!(client.block_on(caller.call(&large)).unwrap().payload == large);
+    let all = (0..500).map(|index| caller.call(&vec![index as u8; index * 40])).collect::<Vec<_>>();
+    let replies = client.block_on(join_all(all));
+    assert!(replies.iter().enumerate().all(|(index, reply)| reply.as_ref().unwrap().payload.len() == index * 40));
+    // Longer than it is waited for: the workers read again, and later a thread.
+    std::thread::sleep(Duration::from_millis(300));
+    client.block_on(caller.call(b"y")).unwrap();
+    call_often(&client, &caller);
+    assert_eq!(attendants(), 1, "the thread is used again");
+    let others: Vec<_> = (0..200).map(|_| Caller::connect(&client, server.addr())).collect();
+    others.iter().for_each(|other| (0..70).for_each(|_| drop(client.block_on(other.call(b"z")).unwrap())));
+    let cores = std::thread::available_parallelism().unwrap().get();
+    assert!(attendants() <= 64.min(4 * cores), "{}", attendants());
+    client.shutdown();
+}
+
+#[test]
+fn the_end_of_an_attended_connection_is_heard_once() {
+    let _alone = ALONE.lock();
+    let (server, client, caller) = attended();
+    caller.conn().close();
+    client.block_on(caller.closed());
+    wait_until("the server heard", || server.closes() == 1);
+    assert!(matches!(server.last_close(), Some(NetError::Closed(why)) if why.contains("peer")));
+    drop(server);
+    assert_eq!(attendants(), 0);
+    let (server, client, caller) = attended();
+    let began = Instant::now();
+    server.runtime().shutdown();
+    assert!(began.elapsed() < Duration::from_secs(5));
+    client.block_on(caller.closed());
+    assert_eq!((server.closes(), caller.closes(), attendants()), (1, 1, 0));
+    assert!(matches!(server.last_close(), Some(NetError::Closed(why)) if why.contains("this end")));
+}
+
+#[test]
+fn an_attended_connection_that_does_not_take_its_answers_is_not_read_from() {
+    let _alone = ALONE.lock();
+    let server = echo_server(Wire::Tcp, 1);
+    let mut reader = TcpStream::connect(server.socket_addr()).unwrap();
+    reader.set_nodelay(true).unwrap();
+    let mut writer = reader.try_clone().unwrap();
+    let small = frame_bytes(&0u64.to_le_bytes(), b"x");
+    for _ in 0..MANY {
+        writer.write_all(&small).unwrap();
+        reader.read_exact(&mut vec![0; small.len()]).unwrap();
+    }
+    assert_eq!(attendants(), 1);
+    let count = 8 * READ_PAUSE_BYTES / 65_536;
+    let written = Arc::new(AtomicUsize::new(0));
+    let written_there = written.clone();
+    let writing = std::thread::spawn(move || {
+        for index in 0..count {
+            writer.write_all(&frame_bytes(&(index as u64).to_le_bytes(), &[index as u8; 65_536])).unwrap();
+            written_there.fetch_add(65_536, SeqCst);
+        }
+    });
+    wait_until("much is written", || written.load(SeqCst) >= READ_PAUSE_BYTES);
+    let mut before = 0;
+    while std::mem::replace(&mut before, written.load(SeqCst)) != written.load(SeqCst) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(before < 6 * READ_PAUSE_BYTES, "{before} bytes were taken");
+    for index in 0..count {
+        let expected = frame_bytes(&(index as u64).to_le_bytes(), &[index as u8; 65_536]);
+        let mut frame = vec![0; expected.len()];
+        reader.read_exact(&mut frame).unwrap();
+        assert!(frame == expected, "reply {index}");
+    }
+    writing.join().unwrap();
+}
+
+/// A caller that has one connection waits for that alone; what another thread of its process does meanwhile,
+/// with timers, tasks and connections, is served all the same.
+#[test]
+fn others_are_served_while_a_caller_waits_for_its_only_connection() {
+    let _alone = ALONE.lock();
+    for wire in [Wire::Tcp, Wire::Unix, Wire::Shm] {
+        let server = echo_server(wire, 2);
+        let client = Runtime::client();
+        let caller = Caller::connect(&client, server.addr());
+        client.block_on(caller.call(b"x")).unwrap();
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (there, closed) = (client.clone(), caller.closed());
+        let waiting = std::thread::spawn(move || there.block_on(closed));
+        let began = Instant::now();
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(1));
+            client.block_on(client.io().sleep(Duration::from_millis(1)));
+            client.block_on(caller.call(b"y")).unwrap();
+        }
+        let addr = aze_io::Addr::Tcp("127.0.0.1".into(), silent.local_addr().unwrap().port());
+        let other = client.block_on(client.io().connect(&addr, Arc::new(Silent))).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?} over {wire:?}", began.elapsed());
+        other.close();
+        caller.conn().close();
+        waiting.join().unwrap();
+    }
+}
+
+/// It is rung where it sleeps, and does not wait until it looks by itself.
+#[test]
+fn a_caller_that_waits_for_its_only_connection_is_woken() {
+    let _alone = ALONE.lock();
+    for wire in [Wire::Tcp, Wire::Shm] {
+        let server = echo_server(wire, 1);
+        let client = Runtime::client();
+        let caller = Caller::connect(&client, server.addr());
+        let began = Instant::now();
+        call_often(&client, &caller);
+        // 4 ms each if it had to look.
+        assert!(began.elapsed() < Duration::from_millis(3 * MANY as u64), "{:?} over {wire:?}", began.elapsed());
+    }
+}
