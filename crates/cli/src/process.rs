@@ -43,9 +43,17 @@ impl Process {
         }
     }
 
-    /// Waits until it has ended; false if it has not by the deadline.
+    /// Whether nothing is left of it. One that was killed looks dead as soon as its first thread is; the others
+    /// may still give memory back, and keep its files open and locked until then.
+    fn is_gone(&self) -> bool {
+        let text = std::fs::read(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        parse_stat(&String::from_utf8_lossy(&text))
+            .is_none_or(|stat| stat.started != self.started || stat.is_dead && stat.threads <= 1)
+    }
+
+    /// Waits until it has ended and nothing is left of it; false if that is not so by the deadline.
     pub fn wait(&self, deadline: Instant) -> bool {
-        until(deadline, || !self.is_alive())
+        until(deadline, || self.is_gone())
     }
 }
 
@@ -65,18 +73,26 @@ pub fn until(deadline: Instant, mut holds: impl FnMut() -> bool) -> bool {
 /// When a running process started; `None` if there is none of that number or it is a zombie.
 fn started(pid: u32) -> Option<u64> {
     let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    parse_stat(&String::from_utf8_lossy(&text))
+    parse_stat(&String::from_utf8_lossy(&text)).filter(|stat| !stat.is_dead).map(|stat| stat.started)
 }
 
-/// Reads state and start time behind the command's name, which may itself hold spaces and parentheses.
-fn parse_stat(text: &str) -> Option<u64> {
+/// What the system says of a process.
+#[derive(Debug, PartialEq)]
+struct Stat {
+    is_dead: bool,
+    threads: u64,
+    started: u64,
+}
+
+/// Reads what stands behind the command's name, which may itself hold spaces and parentheses.
+fn parse_stat(text: &str) -> Option<Stat> {
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X") {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
+    let is_dead = matches!(fields.next()?, "Z" | "X");
+    // Fields 20 and 22 of proc_pid_stat(5); the state is field 3.
+    let threads = fields.nth(16)?.parse().ok()?;
+    let started = fields.nth(1)?.parse().ok()?;
+    Some(Stat { is_dead, threads, started })
 }
 
 #[cfg(test)]
@@ -93,8 +109,25 @@ mod tests {
     #[test]
     fn names_of_commands_do_not_confuse() {
         let rest = "1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 100";
-        assert_eq!(parse_stat(&format!("7 (a) b (c) S {rest}")), Some(4711));
-        assert_eq!(parse_stat(&format!("7 (x) Z {rest}")), None);
+        let stat = |is_dead| Some(Stat { is_dead, threads: 1, started: 4711 });
+        assert_eq!(parse_stat(&format!("7 (a) b (c) S {rest}")), stat(false));
+        assert_eq!(parse_stat(&format!("7 (x) Z {rest}")), stat(true));
         assert_eq!(parse_stat("7 (x"), None);
+    }
+
+    /// A server that was killed was taken for gone while its other threads still had its directory locked: it
+    /// could not be started again at once.
+    #[test]
+    fn a_process_is_gone_when_its_last_thread_is() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("a process");
+        let process = Process::of(child.id()).expect("it runs");
+        assert!(process.is_alive() && !process.is_gone());
+        child.kill().expect("it can be killed");
+        assert!(process.wait(Instant::now() + Duration::from_secs(20)), "nobody has asked for its exit code yet");
+        assert!(!process.is_alive());
+        child.wait().expect("it has ended");
+        assert!(process.is_gone());
+        let rest = "1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 2 0 4711 100";
+        assert_eq!(parse_stat(&format!("7 (x) Z {rest}")).map(|stat| stat.threads), Some(2));
     }
 }

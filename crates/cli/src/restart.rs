@@ -10,8 +10,11 @@ use aze_proto::ids::MapEpoch;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a process that was ended by force may take to be gone.
+/// How long a launcher may take to end.
 const LAST_MOMENT: Duration = Duration::from_secs(5);
+
+/// How long a server that was ended by force may take to be gone: it has to give its memory back.
+const GONE_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// How long it may take until a server that has just been killed is seen to be dead.
 const DYING_TIME_MAX: Duration = Duration::from_secs(2);
@@ -93,7 +96,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
 fn end_here(servers: &[&ServerRecord]) -> Outcome<()> {
     servers.iter().for_each(|server| server.process.signal(libc::SIGKILL));
     for server in servers {
-        if !server.process.wait(Instant::now() + LAST_MOMENT) {
+        if !server.process.wait(Instant::now() + GONE_TIME_MAX) {
             let text = format!("{} (pid {}) does not end", who(server.slot, None), server.process.pid);
             return Err(Trouble::new(Exit::Again, text));
         }
