@@ -107,6 +107,40 @@ fn the_world_enters_only_through_io() {
     }
 }
 
+/// Who asks for the date: it decides the times of files and what people read, and nothing else. Everything
+/// that has to last for some time counts a clock that nobody sets.
+const ASK_FOR_THE_DATE: &[(&str, &str)] = &[
+    ("server/src/clock.rs", "times of files"),
+    ("fuse/src/door.rs", "times of directories that are removed"),
+    ("fuse/src/journal.rs", "lines of a mount's log"),
+    ("cli/src/up.rs", "when a volume was started, for people"),
+    ("cli/src/find.rs", "ages, as find(1) counts them"),
+    ("cli/src/bench_record.rs", "the name of a record"),
+    ("cli/src/io500.rs", "the name of a record"),
+    ("io/src/lib.rs", "the interface"),
+    ("io/src/real.rs", "the clock itself"),
+    ("io/src/sim/node.rs", "the simulated clock"),
+    ("io/src/sim/state.rs", "the simulated clock"),
+];
+
+#[test]
+fn the_date_decides_only_what_people_read() {
+    let mut found = BTreeSet::new();
+    for (room, _) in ARROWS {
+        let Some(room) = room.strip_prefix("aze-").filter(|room| !matches!(*room, "tests" | "sim")) else { continue };
+        for (path, text) in sources(room) {
+            let code = text.lines().map(|line| line.split("//").next().unwrap_or(""));
+            let words = ["wall_ns(", "SystemTime::now", "CLOCK_REALTIME", "libc::time("];
+            if code.into_iter().any(|code| words.iter().any(|word| code.contains(word))) {
+                let crates = root().join("crates");
+                found.insert(path.strip_prefix(&format!("{}/", crates.display())).unwrap_or(&path).to_owned());
+            }
+        }
+    }
+    let known: BTreeSet<String> = ASK_FOR_THE_DATE.iter().map(|(path, _)| (*path).to_owned()).collect();
+    assert_eq!(found, known, "a clock that is set by people, or by other machines, must not decide anything");
+}
+
 #[test]
 fn unsafe_code_stays_in_io_and_the_doors() {
     for room in PURE_ROOMS {

@@ -136,7 +136,7 @@ impl<T: Tables> Shard<T> {
         if stamp.sequence != Sequence(0) && !busy {
             // Raises the floor here too, where nobody has called `check`: when a journal is replayed.
             self.retries.check(stamp.session, stamp.sequence, stamp.floor);
-            self.retries.record(stamp.session, stamp.sequence, stamp.floor, stamp.time, reply.clone());
+            self.retries.record(stamp.session, stamp.sequence, stamp.floor, reply.clone());
         }
         Applied { reply, effects }
     }
@@ -294,8 +294,8 @@ impl<T: Tables> Shard<T> {
     }
 
     /// Drops outcomes that nobody can ask for any more.
-    pub fn expire_retries(&mut self, now: Time) {
-        self.retries.expire(now);
+    pub fn expire_retries(&mut self) {
+        self.retries.expire();
     }
 
     /// Drops what is remembered of a session that has ended.

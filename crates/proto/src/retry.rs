@@ -5,8 +5,8 @@
 //! gets the stored reply. Every request carries the *floor*, the lowest sequence whose reply the
 //! session still wants; below it replies are dropped and late copies refused.
 
-use crate::ids::{Sequence, SessionId, Time};
-use crate::limits::{RETRIES_PER_SESSION_AND_SHARD, RETRY_SECONDS_MAX};
+use crate::ids::{Sequence, SessionId};
+use crate::limits::RETRIES_PER_SESSION_AND_SHARD;
 use std::collections::BTreeMap;
 
 /// What to do with an arriving change.
@@ -27,7 +27,8 @@ struct Session<R> {
     floor: Sequence,
     /// By their sequence. Nearly always one or none: a list of exactly that many, kept when it is empty.
     done: Vec<(Sequence, R)>,
-    last_used: Time,
+    /// Something was recorded since records were last looked through.
+    is_recent: bool,
 }
 
 impl<R> Session<R> {
@@ -75,12 +76,13 @@ impl<R: Clone> RetryTable<R> {
     }
 
     /// Stores the reply of a change, in the same step as its effect.
-    pub fn record(&mut self, session: SessionId, sequence: Sequence, floor: Sequence, now: Time, reply: R) {
+    pub fn record(&mut self, session: SessionId, sequence: Sequence, floor: Sequence, reply: R) {
         if sequence == Sequence(0) {
             return;
         }
-        let known = self.sessions.entry(session).or_insert_with(|| Session { floor, done: Vec::new(), last_used: now });
-        known.last_used = known.last_used.max(now);
+        let known =
+            self.sessions.entry(session).or_insert_with(|| Session { floor, done: Vec::new(), is_recent: true });
+        known.is_recent = true;
         match known.place(sequence) {
             Ok(at) => known.done[at].1 = reply,
             Err(at) => {
@@ -90,12 +92,12 @@ impl<R: Clone> RetryTable<R> {
         }
     }
 
-    /// Replaces replies of sessions silent for longer than [`RETRY_SECONDS_MAX`] by a floor
-    /// above them: nobody repeats a request for that long.
-    pub fn expire(&mut self, now: Time) {
-        let limit_ns = RETRY_SECONDS_MAX * 1_000_000_000;
+    /// Replaces replies of sessions that were silent since the last call, and before it, by a floor above
+    /// them: nobody repeats a request for that long. It is called once in
+    /// [`RETRY_SECONDS_MAX`](crate::limits::RETRY_SECONDS_MAX), and no clock that may jump takes part in it.
+    pub fn expire(&mut self) {
         for known in self.sessions.values_mut() {
-            if now.0.saturating_sub(known.last_used.0) > limit_ns
+            if !std::mem::take(&mut known.is_recent)
                 && let Some((last, _)) = known.done.pop()
             {
                 known.floor = Sequence(last.0 + 1);
@@ -130,7 +132,7 @@ mod tests {
     fn a_repeated_change_gets_the_first_reply() {
         let mut table = RetryTable::default();
         assert_eq!(table.check(ME, Sequence(1), Sequence(1)), Verdict::New);
-        table.record(ME, Sequence(1), Sequence(1), Time(5), "made");
+        table.record(ME, Sequence(1), Sequence(1), "made");
         assert_eq!(table.check(ME, Sequence(1), Sequence(1)), Verdict::Done("made"));
         assert_eq!(table.check(ME, Sequence(2), Sequence(2)), Verdict::New);
         assert_eq!(table.check(ME, Sequence(1), Sequence(1)), Verdict::TooOld);
@@ -141,7 +143,7 @@ mod tests {
     fn a_late_copy_of_an_abandoned_change_is_refused() {
         let mut table: RetryTable<()> = RetryTable::default();
         assert_eq!(table.check(ME, Sequence(3), Sequence(4)), Verdict::TooOld);
-        table.record(ME, Sequence(5), Sequence(4), Time(0), ());
+        table.record(ME, Sequence(5), Sequence(4), ());
         assert_eq!(table.check(ME, Sequence(3), Sequence(3)), Verdict::TooOld);
     }
 
@@ -150,7 +152,7 @@ mod tests {
         let mut table = RetryTable::default();
         for sequence in 1..=RETRIES_PER_SESSION_AND_SHARD as u64 {
             assert_eq!(table.check(ME, Sequence(sequence), Sequence(1)), Verdict::New);
-            table.record(ME, Sequence(sequence), Sequence(1), Time(0), sequence);
+            table.record(ME, Sequence(sequence), Sequence(1), sequence);
         }
         assert_eq!(table.check(ME, Sequence(65), Sequence(1)), Verdict::Full);
         assert_eq!(table.check(ME, Sequence(65), Sequence(2)), Verdict::New);
@@ -160,9 +162,9 @@ mod tests {
     fn replies_that_come_out_of_order_are_found_and_dropped_by_the_floor() {
         let mut table = RetryTable::default();
         for sequence in [3, 1, 2, 5] {
-            table.record(ME, Sequence(sequence), Sequence(1), Time(0), sequence);
+            table.record(ME, Sequence(sequence), Sequence(1), sequence);
         }
-        table.record(ME, Sequence(2), Sequence(1), Time(0), 20);
+        table.record(ME, Sequence(2), Sequence(1), 20);
         for (sequence, reply) in [(1, 1), (2, 20), (3, 3), (5, 5)] {
             assert_eq!(table.check(ME, Sequence(sequence), Sequence(1)), Verdict::Done(reply));
         }
@@ -175,10 +177,10 @@ mod tests {
     #[test]
     fn a_silent_session_is_forgotten_but_not_its_past() {
         let mut table = RetryTable::default();
-        table.record(ME, Sequence(9), Sequence(9), Time(0), ());
-        table.expire(Time(59_000_000_000));
+        table.record(ME, Sequence(9), Sequence(9), ());
+        table.expire();
         assert_eq!(table.len(), 1);
-        table.expire(Time(61_000_000_000));
+        table.expire();
         assert_eq!(table.len(), 0);
         assert_eq!(table.check(ME, Sequence(9), Sequence(9)), Verdict::TooOld);
         assert_eq!(table.check(ME, Sequence(10), Sequence(10)), Verdict::New);

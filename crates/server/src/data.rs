@@ -115,5 +115,5 @@ impl Server {
 
 /// Remembers the reply to a write, in the shard whose data it changed.
 pub(crate) fn record_write(data: &mut ChunkShard, stamp: &Stamp, outcome: Result<Reply, Failure>) {
-    data.record(stamp.session, stamp.sequence, stamp.floor, stamp.time, outcome);
+    data.record(stamp.session, stamp.sequence, stamp.floor, outcome);
 }

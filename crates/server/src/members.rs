@@ -20,6 +20,7 @@ use crate::status::Counters;
 use crate::wait::Attempt;
 use aze_io::slab::Slab;
 use aze_io::{Addr, Io};
+use aze_proto::limits::RETRY_SECONDS_MAX;
 use aze_proto::place::{ServerInfo, ShardTable};
 use aze_proto::{
     Code, Failure, Identity, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, SessionId,
@@ -38,7 +39,7 @@ const JOIN_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// How often records of requests that nobody repeats any more are dropped. Only a server that has
 /// got requests since is woken for it.
-const EXPIRE_PERIOD: Duration = Duration::from_secs(60);
+const EXPIRE_PERIOD: Duration = Duration::from_secs(RETRY_SECONDS_MAX);
 
 /// Permission bits of the root directory of a new volume.
 const ROOT_MODE: u32 = 0o755;
@@ -67,7 +68,8 @@ pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr], u64))
         None => None,
         Some(storage) => {
             let mut image = Image::empty(config.slot, config.servers, config.shards, &store)
-                .map_err(|why| Failure::new(Code::Invalid, why))?;
+                .map_err(|why| Failure::new(Code::Invalid, why))?
+                .with(config.switches);
             let expected = Server::manifest(&config, io.random_u64());
             let lasting = Lasting::open(&io, storage, expected, &mut image, &store).await?;
             slab.end_excess();
@@ -299,10 +301,9 @@ impl Server {
             loop {
                 io.sleep(EXPIRE_PERIOD).await;
                 let Some(server) = server.upgrade().filter(|server| !server.is_stopping()) else { return };
-                let now = server.clock.next(&server.io, Time(0));
                 for cell in server.shards.iter() {
-                    cell.data.lock().expire_retries(now);
-                    cell.names.lock().shard.expire_retries(now);
+                    cell.data.lock().expire_retries();
+                    cell.names.lock().shard.expire_retries();
                 }
             }
         });

@@ -30,6 +30,26 @@ pub enum Sabotage {
     SkipDurableBefore,
     /// Answers do not wait for the journal at all.
     SkipJournalWait,
+    /// A checkpoint gets its name before the journal of the time in which it was made is durable.
+    SkipCheckpointWait,
+    /// A checkpoint gets its name before the segments that it names are durable.
+    SkipSegmentSync,
+    /// Places in segments are given out again although the newest checkpoint names them.
+    FreePlacesEarly,
+    /// A checkpoint lists the finished renames before it looks at the shards.
+    ListRenamesFirst,
+    /// At a start the old name of a rename that was committed stays.
+    ForgetOldName,
+    /// At a start what a checkpoint has already is done once more.
+    ReplayAll,
+    /// At a start cuts of data are not done again.
+    ForgetCuts,
+    /// At a start inode numbers are given out again that were given out in what is lost.
+    ReuseInos,
+    /// At a start link counts stay as they were found.
+    SkipLinkCount,
+    /// At a start data stay that no file has.
+    KeepStrays,
     /// A change is answered before those who were told otherwise have let go of it.
     SkipRecallWait,
     /// Data of a file that is deleted stay on other servers.

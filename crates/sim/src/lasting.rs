@@ -6,6 +6,8 @@
 //! `kill -9` it is everything that was acknowledged.
 
 mod again;
+mod trouble;
+mod wide;
 
 use crate::audit;
 use crate::bytes::data_of;
@@ -24,6 +26,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+pub use trouble::Trouble;
+
 /// How often everything ends and starts again in one run.
 const LIVES: usize = 3;
 
@@ -34,6 +38,13 @@ const CHUNKS_MAX: u64 = 4;
 const TIME_MAX: Duration = Duration::from_secs(600);
 
 const READ_WRITE: Access = Access { read: true, write: true };
+
+/// Makes a plan of a seed.
+pub type PlanOf = fn(u64) -> LastingPlan;
+
+/// What can be made of a seed.
+pub const KINDS: [(&str, PlanOf); 3] =
+    [("ending", LastingPlan::of), ("staying", LastingPlan::staying), ("troubled", LastingPlan::troubled)];
 
 /// What a seed means here.
 #[derive(Clone, Debug)]
@@ -53,6 +64,8 @@ pub struct LastingPlan {
     pub clients_stay: bool,
     /// Whether some renames are exchanges.
     pub exchanges: bool,
+    /// What goes wrong besides, and with it one more client that does what the others do not.
+    pub trouble: Option<Trouble>,
     /// Protections removed.
     pub switches: Switches,
 }
@@ -65,13 +78,18 @@ impl LastingPlan {
         let power_cut = durability != Durability::None && rng.chance(700_000);
         let (servers, tasks) = (rng.between(1, 4) as u16, rng.between(1, 3) as usize);
         let exchanges = SimRng::new(seed, "exchanges").chance(500_000);
-        let (clients_stay, switches) = (false, Switches::default());
-        LastingPlan { seed, servers, tasks, durability, power_cut, clients_stay, exchanges, switches }
+        let (clients_stay, trouble, switches) = (false, None, Switches::default());
+        LastingPlan { seed, servers, tasks, durability, power_cut, clients_stay, exchanges, trouble, switches }
     }
 
     /// The plan of a seed for a volume that is started again under its clients.
     pub fn staying(seed: u64) -> LastingPlan {
         LastingPlan { clients_stay: true, ..LastingPlan::of(seed) }
+    }
+
+    /// The plan of a seed under trouble.
+    pub fn troubled(seed: u64) -> LastingPlan {
+        LastingPlan { trouble: Some(Trouble::of(seed)), ..LastingPlan::of(seed) }
     }
 }
 
@@ -97,6 +115,18 @@ struct Known {
 #[derive(Default)]
 struct Book {
     files: BTreeMap<Ino, Known>,
+    /// Every inode number that a client was ever told.
+    given: BTreeSet<Ino>,
+}
+
+impl Book {
+    /// Somebody is told the number of what has been made.
+    fn give(&mut self, ino: Ino) -> Result<(), Failure> {
+        match self.given.insert(ino) {
+            true => Ok(()),
+            false => Err(Failure::new(Code::Internal, format!("inode number {ino} is given out for the second time"))),
+        }
+    }
 }
 
 impl Known {
@@ -164,7 +194,7 @@ async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>, b
     if plan.clients_stay {
         return again::lives(cluster, plan, board).await;
     }
-    let book = Arc::new(Mutex::new(Book::default()));
+    let (book, wide) = (Arc::new(Mutex::new(Book::default())), Arc::new(Mutex::new(wide::WideBook::default())));
     let mut clean_ends = cluster.sim.rng("clean ends");
     for life in 0..=LIVES {
         let ends_cleanly = clean_ends.chance(250_000);
@@ -175,15 +205,33 @@ async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>, b
             Ok(client) => client,
             Err(failure) => return board.violation(format!("life {life}: no client connects: {failure}")),
         };
+        trouble::end(cluster);
         // What was dropped at the start is dropped everywhere soon.
         cluster.sim.sleep(Duration::from_secs(3)).await;
         look(cluster, plan, board, &client, &book, life).await;
+        if let Err(why) = wide::look(cluster, &client, &wide).await {
+            board.violation(format!("start {life}: {why}"));
+        }
         let units = cluster.servers().iter().map(|server| server.units_brought_back()).sum();
         back.fetch_add(units, Ordering::Relaxed);
         if !board.violations().is_empty() || life == LIVES {
             return;
         }
         let mut ends = Vec::new();
+        if let Some(trouble) = &plan.trouble {
+            if life == 0
+                && let Err(failure) = wide::begin(&client, &wide).await
+            {
+                return board.violation(format!("the first files: {failure}"));
+            }
+            let rng = cluster.sim.rng(&format!("wide of life {life}"));
+            let lasts = !plan.power_cut || ends_cleanly;
+            ends.push(
+                cluster
+                    .on_client(0, wide::work(lasts, trouble.clone(), rng, client.clone(), wide.clone(), board.clone())),
+            );
+            trouble.begin(cluster, life);
+        }
         for task in 0..plan.tasks {
             let worker = Worker {
                 life,
@@ -195,6 +243,8 @@ async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>, b
                 acknowledged_lasts: !plan.power_cut || ends_cleanly,
                 closes_sync: plan.durability == Durability::Close,
                 exchanges: plan.exchanges,
+                sync_ppm: plan.trouble.as_ref().map_or(1_000_000, Trouble::sync_ppm),
+                bytes_max: plan.trouble.as_ref().map_or(CHUNKS_MAX << CHUNK_BITS, Trouble::file_bytes_max),
                 dirs: vec![Ino::ROOT],
                 next: 0,
                 concerned: Vec::new(),
@@ -202,8 +252,13 @@ async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>, b
             };
             ends.push(cluster.on_client(0, worker.work()));
         }
-        let until = Duration::from_micros(cluster.sim.rng(&format!("life {life}")).between(2_000, 400_000));
-        cluster.sim.sleep(until).await;
+        let us_max = plan.trouble.as_ref().map_or(400_000, Trouble::life_us_max);
+        let until = Duration::from_micros(cluster.sim.rng(&format!("life {life}")).between(2_000, us_max));
+        cluster.sim.sleep(until / 2).await;
+        if let Some(trouble) = &plan.trouble {
+            trouble.go_on(cluster, life);
+        }
+        cluster.sim.sleep(until - until / 2).await;
         board.note(cluster, format!("everything ends, cleanly: {ends_cleanly}, power cut: {}", plan.power_cut));
         if ends_cleanly {
             cluster.kill_client(0);
@@ -229,6 +284,10 @@ struct Worker {
     acknowledged_lasts: bool,
     closes_sync: bool,
     exchanges: bool,
+    /// Chance of a sync where one is due, in millionths.
+    sync_ppm: u32,
+    /// Longest file, in bytes.
+    bytes_max: u64,
     dirs: Vec<Ino>,
     next: u64,
     /// Files that the operation under way changes.
@@ -290,6 +349,7 @@ impl Worker {
         let (parent, name) = (*self.rng.pick(&self.dirs), self.fresh());
         let new = crate::work::shared::new_file(FileKind::Directory, true);
         let made = self.client.create(&ROOT, parent, &name, &new).await?;
+        self.book.lock().give(made.attr.ino)?;
         self.tell(|| format!("mkdir {name} in {parent} -> {}", made.attr.ino));
         self.dirs.push(made.attr.ino);
         Ok(())
@@ -321,7 +381,11 @@ impl Worker {
             may_be_gone: true,
             in_doubt: false,
         };
-        self.book.lock().files.insert(ino, known);
+        {
+            let mut book = self.book.lock();
+            book.give(ino)?;
+            book.files.insert(ino, known);
+        }
         self.acknowledged(ino);
         files.push((ino, file));
         Ok(())
@@ -352,12 +416,12 @@ impl Worker {
 
     async fn write(&mut self, files: &[(Ino, Arc<File>)]) -> Result<(), Failure> {
         let (far, len) = (self.rng.chance(300_000), self.rng.between(1, 90_000));
-        let draw = self.rng.u64();
+        let (draw, bytes_max) = (self.rng.u64(), self.bytes_max);
         let mut data = (0, Vec::new());
         let chosen = self.begin(files, |known| {
             let size = known.content.len() as u64;
-            let offset = if far { draw % (CHUNKS_MAX << CHUNK_BITS) } else { draw % (size + 1) };
-            let end = (offset + len).min(CHUNKS_MAX << CHUNK_BITS);
+            let offset = if far { draw % bytes_max } else { draw % (size + 1) };
+            let end = (offset + len).min(bytes_max);
             data = (offset, data_of(known.id, offset, (end - offset) as usize));
             if known.content.len() < end as usize {
                 known.content.resize(end as usize, 0);
@@ -377,12 +441,12 @@ impl Worker {
             // What has failed may have moved the end.
             return self.write(files).await;
         }
-        let len = self.rng.between(1, 90_000);
+        let (len, bytes_max) = (self.rng.between(1, 90_000), self.bytes_max);
         let mut data = Vec::new();
         // Where an append goes is known only with its answer: tasks append to files of their own.
         let chosen = self.begin(files, |known| {
             let size = known.content.len() as u64;
-            let len = len.min((CHUNKS_MAX << CHUNK_BITS) - size);
+            let len = len.min(bytes_max - size);
             data = data_of(known.id, size, len as usize);
             known.content.extend_from_slice(&data);
             known.high = known.high.max(known.content.len());
@@ -395,10 +459,10 @@ impl Worker {
     }
 
     async fn truncate(&mut self, files: &[(Ino, Arc<File>)]) -> Result<(), Failure> {
-        let draw = self.rng.u64();
+        let (draw, bytes_max) = (self.rng.u64(), self.bytes_max);
         let mut size = 0;
         let chosen = self.begin(files, |known| {
-            size = (draw % (known.content.len() as u64 * 5 / 4 + 1)).min(CHUNKS_MAX << CHUNK_BITS);
+            size = (draw % (known.content.len() as u64 * 5 / 4 + 1)).min(bytes_max);
             known.content.resize(size as usize, 0);
             known.low = known.low.min(size as usize);
             known.high = known.high.max(size as usize);
@@ -461,6 +525,9 @@ impl Worker {
         let (first, second, third) = (self.fresh(), self.fresh(), self.fresh());
         let moved = self.client.create(&ROOT, Ino::ROOT, &first, &new).await?.attr.ino;
         let into = self.client.create(&ROOT, *self.rng.pick(&self.dirs), &second, &new).await?.attr.ino;
+        for made in [moved, into] {
+            self.book.lock().give(made)?;
+        }
         self.dirs.push(moved);
         self.client.rename(&ROOT, Ino::ROOT, &first, into, &third, false).await?;
         self.tell(|| format!("directory {moved} goes into {into}"));
@@ -506,6 +573,9 @@ impl Worker {
     }
 
     async fn sync(&mut self, files: &[(Ino, Arc<File>)]) -> Result<(), Failure> {
+        if !self.rng.chance(self.sync_ppm) {
+            return self.write(files).await;
+        }
         let Some((ino, file)) = self.begin(files, |_| {}) else { return Ok(()) };
         file.sync().await?;
         self.tell(|| format!("fsync {ino}"));

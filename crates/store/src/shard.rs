@@ -8,7 +8,7 @@ pub use space::SeekFrom;
 use crate::chunk::{Chunk, Part, Trouble};
 use crate::{Staged, Store, StoreError};
 use aze_io::slab::Frame;
-use aze_proto::ids::{Generation, Ino, Sequence, SessionId, Time};
+use aze_proto::ids::{Generation, Ino, Sequence, SessionId};
 use aze_proto::limits::CHUNK_BITS_MAX;
 use aze_proto::retry::{RetryTable, Verdict};
 use aze_proto::{Failure, Reply, sum};
@@ -88,20 +88,13 @@ impl ChunkShard {
     }
 
     /// Remembers how a write ended. To be called under the same lock as the write.
-    pub fn record(
-        &mut self,
-        session: SessionId,
-        sequence: Sequence,
-        floor: Sequence,
-        now: Time,
-        outcome: Result<Reply, Failure>,
-    ) {
-        self.retries.record(session, sequence, floor, now, outcome);
+    pub fn record(&mut self, session: SessionId, sequence: Sequence, floor: Sequence, outcome: Result<Reply, Failure>) {
+        self.retries.record(session, sequence, floor, outcome);
     }
 
     /// Drops outcomes that nobody can ask for any more.
-    pub fn expire_retries(&mut self, now: Time) {
-        self.retries.expire(now);
+    pub fn expire_retries(&mut self) {
+        self.retries.expire();
     }
 
     /// Drops what is remembered of a session that has ended.

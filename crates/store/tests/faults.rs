@@ -2,7 +2,7 @@
 //! that is lost.
 
 use aze_io::slab::Slab;
-use aze_proto::ids::{Generation, Ino, Sequence, SessionId, Time};
+use aze_proto::ids::{Generation, Ino, Sequence, SessionId};
 use aze_proto::limits::BLOCK_BYTES;
 use aze_proto::retry::Verdict;
 use aze_proto::sum::{block_sum, piece_sums};
@@ -260,9 +260,10 @@ fn outcomes_are_remembered() {
     let (session, one) = (SessionId(1), Sequence(1));
     assert_eq!(shard.check(session, one, one), Verdict::New);
     let outcome = Ok(Reply::Written { attr: None });
-    shard.record(session, one, one, Time(5), outcome.clone());
+    shard.record(session, one, one, outcome.clone());
     assert_eq!(shard.check(session, one, one), Verdict::Done(outcome));
-    shard.expire_retries(Time(61_000_000_000));
+    shard.expire_retries();
+    shard.expire_retries();
     assert_eq!(shard.check(session, one, one), Verdict::TooOld);
     shard.forget_session(session);
     assert_eq!(shard.check(session, one, one), Verdict::New);

@@ -67,7 +67,7 @@ impl Counting {
                     Verdict::Full => Err(Failure::refused(Refusal::TooManyPending)),
                     Verdict::New => {
                         *seen.effects.entry(name.clone()).or_default() += 1;
-                        retries.record(header.session, header.sequence, header.floor, Time(0), Reply::Done);
+                        retries.record(header.session, header.sequence, header.floor, Reply::Done);
                         Ok(Reply::Done)
                     }
                 }

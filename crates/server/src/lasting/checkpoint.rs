@@ -4,6 +4,7 @@
 use super::Lasting;
 use super::image::{Snapshot, add_left, add_server};
 use super::record::Changed;
+use crate::sabotage::Sabotage;
 use crate::state::Server;
 use aze_io::disk::{DiskError, DiskResult};
 use aze_store::disk::checkpoint::Writer;
@@ -53,6 +54,8 @@ impl Server {
         let begun = self.store.begin_checkpoint();
         let mut writer = Writer::begin(lasting.dir.clone(), number, position).await?;
         let mut left = Vec::new();
+        let switches = &self.config.switches;
+        let early = switches.is(Sabotage::ListRenamesFirst).then(|| self.transactions.committed());
         for cell in self.shards.iter() {
             let snapshot = {
                 let data = cell.data.lock();
@@ -67,18 +70,21 @@ impl Server {
         // but this list says so to the other side, since the journal before that look is not read again.
         let changed = self.directories.changes();
         let changed = changed.into_iter().map(|(dir, time)| Changed { dir, time });
-        add_server(&mut writer, self.clock.latest(), &self.transactions.committed(), changed).await?;
-        if let Some(disk) = self.store.disk() {
+        let finished = early.unwrap_or_else(|| self.transactions.committed());
+        add_server(&mut writer, self.clock.latest(), &finished, changed).await?;
+        if let Some(disk) = self.store.disk().filter(|_| !switches.is(Sabotage::SkipSegmentSync)) {
             let synced = disk.segments().sync().await;
             // What the disk has of them is not known any more.
             synced.inspect_err(|error| lasting.journal.fail(error.clone()))?;
         }
         // Shards were looked at one after the other: what happened in between is in the journal, and
         // without it one of them would be ahead of the others.
-        let reached = lasting.journal.reach(lasting.journal.end(), Stage::Durable).await;
-        reached.map_err(DiskError::Failed)?;
+        if !switches.is(Sabotage::SkipCheckpointWait) {
+            let reached = lasting.journal.reach(lasting.journal.end(), Stage::Durable).await;
+            reached.map_err(DiskError::Failed)?;
+        }
         let bytes = writer.finish().await?;
-        self.store.checkpoint_durable(begun);
+        self.store.checkpoint_durable(begun + u64::from(switches.is(Sabotage::FreePlacesEarly)));
         aze_store::disk::remove_older(&*lasting.dir, number).await?;
         Ok(bytes)
     }

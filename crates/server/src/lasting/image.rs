@@ -1,6 +1,7 @@
 //! What a server had, made again from its records.
 
 use super::record::{Changed, Seen, Step, Unit};
+use crate::sabotage::{Sabotage, Switches};
 use crate::shards::ShardCell;
 use aze_io::Boxed;
 use aze_io::disk::{Dir, DiskError, DiskResult};
@@ -42,6 +43,7 @@ pub(crate) struct Image {
     needs: Option<Need>,
     /// Memory was looked for before this record.
     has_made_room: bool,
+    switches: Switches,
 }
 
 enum Need {
@@ -70,7 +72,13 @@ impl Image {
             store: store.clone(),
             needs: None,
             has_made_room: false,
+            switches: Switches::default(),
         })
+    }
+
+    /// Without the protections that are switched off.
+    pub(crate) fn with(self, switches: Switches) -> Image {
+        Image { switches, ..self }
     }
 
     /// Does again what a record says.
@@ -97,7 +105,8 @@ impl Image {
         };
         let part = self.parts.get_mut(shard.0 as usize).and_then(Option::as_mut);
         let part = part.ok_or_else(|| format!("a record of shard {shard}, which is not this server's"))?;
-        if !record.in_checkpoint && record.position < part.position {
+        let is_known = record.position < part.position && !self.switches.is(Sabotage::ReplayAll);
+        if !record.in_checkpoint && is_known {
             return Ok(());
         }
         if is_names {
@@ -121,6 +130,7 @@ impl Image {
                     part.data.restore_row(&unit.into())?;
                 }
             }
+            Step::Cut { .. } if self.switches.is(Sabotage::ForgetCuts) => {}
             Step::Cut { ino, generation, length, chunk_bits, .. } => part.data.cut(ino, generation, length, chunk_bits),
             Step::Drop { ino, .. } => part.data.delete(ino),
             Step::Trim { ino, length, chunk_bits, .. } => part.data.trim(ino, length, chunk_bits),
@@ -182,7 +192,7 @@ impl Image {
         for part in self.parts.iter_mut().flatten() {
             part.names.forget_links();
             // Twice: what is lost may have begun a block of its own.
-            for _ in 0..2 {
+            for _ in 0..if self.switches.is(Sabotage::ReuseInos) { 0 } else { 2 } {
                 let _ = part.names.apply(&Op::ReserveInos { count: INO_BLOCK }, &Stamp::at(self.time)).reply;
             }
             let is_new = |lock: &Lock| matches!(lock.role, Role::Destination | Role::ExchangeDestination);

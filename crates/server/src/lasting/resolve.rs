@@ -7,6 +7,7 @@
 //! go, and so do data without a file or beyond the end of it.
 
 use super::Image;
+use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop};
 use aze_meta::{EntryKey, EntryValue, Lock, Op, Role, Stamp};
@@ -101,7 +102,9 @@ impl Server {
         if !lasting.is_new {
             self.count_links().await?;
             self.finish_cuts().await?;
-            self.drop_strays().await?;
+            if !self.config.switches.is(Sabotage::KeepStrays) {
+                self.drop_strays().await?;
+            }
         }
         Ok(())
     }
@@ -192,7 +195,8 @@ impl Server {
                 continue;
             }
             let is_dir = lock.kind == FileKind::Directory;
-            let goes = self.was_committed(lock.tx).await? || (is_dir && !self.is_alive(lock.ino).await?);
+            let was_committed = self.was_committed(lock.tx).await? && !self.config.switches.is(Sabotage::ForgetOldName);
+            let goes = was_committed || (is_dir && !self.is_alive(lock.ino).await?);
             if goes {
                 self.remove_entry(shard, &key, lock.ino, Some(lock.tx));
             } else if is_dir {
@@ -297,7 +301,7 @@ impl Server {
                         }
                         continue;
                     }
-                    if count != links {
+                    if count != links && !self.config.switches.is(Sabotage::SkipLinkCount) {
                         // The inode is here: so its count can be set.
                         let set = Op::SetLinks { ino, links: count };
                         let _ = here.shard.apply(&set, &self.own_stamp(&Stamp::default())).reply;

@@ -1,15 +1,18 @@
-//! Replays one seed, or runs many: `aze-sim --seed 42 [--trace]`, `aze-sim --seeds 1000 [--from N]`.
+//! Replays one seed, or runs many: `aze-sim --seed 42 [--trace]`, `aze-sim --seeds 1000 [--from N]`; with
+//! `--lasting KIND` those of volumes that last.
 
 use aze_server::sabotage::{Sabotage, Switches};
+use aze_sim::lasting::{self, KINDS, LastingPlan, PlanOf};
 use aze_sim::{Outcome, Plan, run_plan};
+use std::ops::Range;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: aze-sim --seed N [--trace] [--without PROTECTION]
-       aze-sim --seeds COUNT [--from N] [--without PROTECTION]
-PROTECTION is one of";
+const USAGE: &str = "usage: aze-sim --seed N [--trace] [--lasting KIND] [--without PROTECTION]
+       aze-sim --seeds COUNT [--from N] [--lasting KIND] [--without PROTECTION]
+KIND, of volumes that last, is one of";
 
 /// What these seeds can notice the absence of; others have tests of their own.
-const PROTECTIONS: [Sabotage; 8] = [
+const PROTECTIONS: [Sabotage; 22] = [
     Sabotage::SkipDuplicateCheck,
     Sabotage::SkipNamespaceEpochCheck,
     Sabotage::SkipDirectoryClose,
@@ -18,6 +21,20 @@ const PROTECTIONS: [Sabotage; 8] = [
     Sabotage::SkipEntryLock,
     Sabotage::SkipSlateClear,
     Sabotage::SkipSlateCount,
+    Sabotage::SkipSync,
+    Sabotage::SkipDurableAnswers,
+    Sabotage::SkipDurableBefore,
+    Sabotage::SkipJournalWait,
+    Sabotage::SkipCheckpointWait,
+    Sabotage::SkipSegmentSync,
+    Sabotage::FreePlacesEarly,
+    Sabotage::ListRenamesFirst,
+    Sabotage::ForgetOldName,
+    Sabotage::ReplayAll,
+    Sabotage::ForgetCuts,
+    Sabotage::ReuseInos,
+    Sabotage::SkipLinkCount,
+    Sabotage::KeepStrays,
 ];
 
 #[derive(Default)]
@@ -26,6 +43,7 @@ struct Options {
     seeds: u64,
     from: u64,
     trace: bool,
+    lasting: Option<PlanOf>,
     switches: Switches,
 }
 
@@ -42,6 +60,10 @@ fn parse(args: impl Iterator<Item = String>) -> Option<Options> {
             "--seeds" => options.seeds = args.next()?.parse().ok()?,
             "--from" => options.from = args.next()?.parse().ok()?,
             "--trace" => options.trace = true,
+            "--lasting" => {
+                let name = args.next()?;
+                options.lasting = Some(KINDS.iter().find(|(kind, _)| *kind == name)?.1);
+            }
             "--without" => options.switches = Switches::without(sabotage(&args.next()?)?),
             _ => return None,
         }
@@ -64,16 +86,37 @@ fn report(outcome: &Outcome) {
     }
 }
 
+/// Runs seeds of volumes that last.
+fn run_lasting(plan_of: PlanOf, seeds: Range<u64>, options: &Options) -> ExitCode {
+    let mut failed = 0;
+    for seed in seeds.clone() {
+        let plan = LastingPlan { switches: options.switches, ..plan_of(seed) };
+        // A server that loses a protection may also break one of its own assertions.
+        let run = || lasting::run(&plan, options.trace);
+        let violations = std::panic::catch_unwind(run).unwrap_or_else(|_| vec!["a panic".into()]);
+        if let Some(first) = violations.first() {
+            failed += 1;
+            println!("{plan:?}\n  VIOLATION {first}");
+        }
+    }
+    println!("{} seeds, {failed} failed", seeds.end - seeds.start);
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 fn main() -> ExitCode {
     let Some(options) = parse(std::env::args().skip(1)) else {
         let names: Vec<String> = PROTECTIONS.iter().map(|protection| format!("{protection:?}")).collect();
-        eprintln!("{USAGE} {}", names.join(", "));
+        let kinds = KINDS.map(|(kind, _)| kind).join(", ");
+        eprintln!("{USAGE} {kinds}\nPROTECTION is one of {}", names.join(", "));
         return ExitCode::from(2);
     };
     let seeds = match options.seed {
         Some(seed) => seed..seed + 1,
         None => options.from..options.from + options.seeds,
     };
+    if let Some(plan_of) = options.lasting {
+        return run_lasting(plan_of, seeds, &options);
+    }
     let (mut failed, mut undecided) = (0, 0);
     for seed in seeds.clone() {
         let plan = Plan::of(seed).with(options.switches);
