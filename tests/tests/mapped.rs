@@ -113,6 +113,49 @@ fn a_file_is_emptied_and_keeps_another_volume() {
     }
 }
 
+/// More than fits, written twice over; what is there stays, and what is removed makes room.
+#[test]
+fn a_full_file_says_so_and_goes_on() {
+    let place = Place::new();
+    let (_, text) = new_file(&place, "file", BYTES);
+    let up = || place.aze(&["up", "--name", "v", "--size", "160M", "--storage", &text]).ok();
+    up();
+    let data = |number: u32| -> Vec<u8> {
+        (0..8u32 << 20).flat_map(|word| (word ^ number << 24).wrapping_mul(0x9e37_79b9).to_le_bytes()).collect()
+    };
+    let local = place.path("local");
+    let local_text = local.display().to_string();
+    let is_there = |number: u32| {
+        let ran = place.command(&["cat", &format!("aze:/{number}")]).output().expect("aze starts");
+        assert!(ran.status.success(), "file {number}: {}", String::from_utf8_lossy(&ran.stderr));
+        assert!(ran.stdout == data(number), "file {number} has other bytes");
+    };
+    for round in 0..2 {
+        let (mut there, mut why) = (Vec::new(), String::new());
+        for number in 0..40 {
+            fs::write(&local, data(number)).expect("a local file");
+            let ran = place.aze(&["cp", &local_text, &format!("aze:/{number}")]);
+            if ran.code != 0 {
+                assert!(ran.code == 5, "round {round}, file {number}: {}", ran.err);
+                why = ran.err;
+                break;
+            }
+            there.push(number);
+        }
+        assert!((16..40).contains(&there.len()), "round {round}: {} files fit: {why}", there.len());
+        there.iter().for_each(|number| is_there(*number));
+        place.aze(&["down", "--name", "v"]).ok();
+        up();
+        there.iter().for_each(|number| is_there(*number));
+        let names: Vec<String> =
+            place.aze(&["ls", "aze:/"]).ok().out.lines().map(|name| format!("aze:/{name}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        place.aze(&[&["rm"], &names[..]].concat()).ok();
+    }
+    place.aze(&["down", "--name", "v"]).ok();
+    place.aze(&["check", &text]).ok();
+}
+
 #[test]
 fn what_cannot_keep_a_volume_is_refused_and_not_touched() {
     let place = Place::new();
@@ -129,6 +172,7 @@ fn what_cannot_keep_a_volume_is_refused_and_not_touched() {
     let (_, small) = new_file(&place, "small", 1000);
     refused(&[&small], 5, "at least 1024 MiB are needed: 'truncate -s SIZE ");
     refused(&["/dev/null"], 5, "it is neither a directory, nor a file, nor a device of persistent memory");
+    refused(&["/dev/dax-of-nobody"], 3, "there is no such device");
     refused(&[&format!("{small}/below")], 5, "Not a directory");
     let blocks = fs::read_dir("/dev").expect("devices").flatten().map(|entry| entry.path());
     let mut blocks = blocks.filter(|path| path.metadata().is_ok_and(|about| about.file_type().is_block_device()));

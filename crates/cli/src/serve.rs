@@ -25,6 +25,9 @@ const FAULT_AHEAD_BYTES_MAX: u64 = 256 << 20;
 /// Part of a server's memory that it takes for what clients of its node may read without a request: one in so many.
 const SLATE_SHARE: u64 = 32;
 
+/// Length of a segment within a file, which may be small.
+const FILE_SEGMENT_BYTES: u64 = 64 << 20;
+
 /// How long a server waits for another one: half of what its askers wait for it, so that they are
 /// told which server is silent before they give up themselves.
 const PEER_TIME_MAX: Duration = Duration::from_millis(DEADLINE_MS_DEFAULT as u64 / 2);
@@ -145,6 +148,12 @@ fn config(order: &Order, dir: &Path) -> Outcome<Config> {
 fn storage(order: &Order) -> Outcome<Option<aze_server::Storage>> {
     let Some((given, durability)) = &order.storage else { return Ok(None) };
     let keeps_one = volume::keeps_one(Path::new(given));
+    // A directory there would be in memory.
+    if Path::new(given).parent() == Some(Path::new("/dev")) && !Path::new(given).exists() {
+        let text =
+            format!("--storage {given}: there is no such device: 'ls /dev/dax*' shows those of persistent memory");
+        return Err(Trouble::new(Exit::NotFound, text));
+    }
     if keeps_one && order.storage_shared_by > 1 {
         return Err(Trouble::usage(format!(
             "--storage {given}: a file or device keeps the part of one server, and {} servers of this node were given \
@@ -156,7 +165,7 @@ fn storage(order: &Order) -> Outcome<Option<aze_server::Storage>> {
         dir: volume::part(Path::new(given), order.slot).display().to_string(),
         durability: volume::parse_durability(durability),
         checkpoint_bytes: aze_server::CHECKPOINT_BYTES_DEFAULT,
-        segment_bytes: aze_server::SEGMENT_BYTES_DEFAULT,
+        segment_bytes: if keeps_one { FILE_SEGMENT_BYTES } else { aze_server::SEGMENT_BYTES_DEFAULT },
         capacity_bytes: order.storage_bytes,
         shared_by: if keeps_one { 1 } else { order.servers_on_node },
     }))

@@ -110,6 +110,8 @@ impl Lasting {
     ) -> Result<Lasting, Failure> {
         let failed = |error: DiskError| disk_failure(&storage.dir, &error);
         let dir = io.open_dir(&storage.dir).await.map_err(failed)?;
+        let checkpoint_bytes = room::checkpoint_bytes(storage, &*dir).await.map_err(failed)?;
+        let storage = &Storage { checkpoint_bytes, ..storage.clone() };
         let manifest = Manifest::read(&*dir).await.map_err(failed)?;
         match manifest {
             Some(found) => check(&storage.dir, &found, &Manifest { volume: found.volume, ..expected })?,

@@ -6,6 +6,7 @@ use super::image::UNITS_AT_ONCE;
 use crate::dispatch::READERS_PAUSE;
 use crate::state::Server;
 use aze_io::disk::{Dir, DiskResult};
+use aze_io::slab::BASE_BYTES;
 use aze_proto::{Code, Failure, Ino, Request, ShardId};
 use aze_store::disk::manifest::Manifest;
 use aze_store::disk::segments::Segments;
@@ -50,11 +51,37 @@ pub(super) async fn open_disk(storage: &Storage, dir: &Arc<dyn Dir>, manifest: M
     let names = dir.list().await?;
     let there = names.iter().filter(|name| name.starts_with("data-")).count() as u64 * storage.segment_bytes;
     let share = dir.free_bytes().await?.saturating_sub(reserve_bytes(storage, 0)) / u64::from(storage.shared_by.max(1));
-    let capacity = storage.capacity_bytes.unwrap_or((there + share) / 16 * 15);
+    let mut capacity = storage.capacity_bytes.unwrap_or((there + share) / 16 * 15);
     // What is overwritten stays until the next checkpoint.
-    let bases = capacity.saturating_add(storage.checkpoint_bytes);
+    let mut bases = capacity.saturating_add(storage.checkpoint_bytes);
+    if dir.medium().is_some() {
+        // Beside segments there is what is wanted free, and the journal that is kept while a checkpoint is made.
+        let besides = storage.checkpoint_bytes + reserve_bytes(storage, 0);
+        let segments = room_of(&**dir).await?.saturating_sub(besides) / storage.segment_bytes;
+        let bytes = segments * (storage.segment_bytes - BASE_BYTES as u64);
+        let wanted = storage.capacity_bytes.unwrap_or(u64::MAX);
+        capacity = wanted.min(bytes.saturating_sub(storage.checkpoint_bytes) / 16 * 15);
+        bases = wanted.saturating_add(storage.checkpoint_bytes).min(bytes);
+    }
     let segments = Segments::open(dir.clone(), manifest, storage.segment_bytes, bases).await?;
     Ok(Disk::new(segments, capacity))
+}
+
+/// All bytes of a directory whose room is this server's alone, whatever is in it now.
+async fn room_of(dir: &dyn Dir) -> DiskResult<u64> {
+    let mut room = dir.free_bytes().await?;
+    for name in dir.list().await? {
+        room += dir.open(&name).await?.size().await?;
+    }
+    Ok(room)
+}
+
+/// Bytes of journal after which a checkpoint is made: in room that is this server's alone, a part of that.
+pub(super) async fn checkpoint_bytes(storage: &Storage, dir: &dyn Dir) -> DiskResult<u64> {
+    if dir.medium().is_none() {
+        return Ok(storage.checkpoint_bytes);
+    }
+    Ok(storage.checkpoint_bytes.min((room_of(dir).await? / 16).max(storage.segment_bytes)))
 }
 
 impl Server {
@@ -102,7 +129,7 @@ impl Server {
                     if wanted == 0 {
                         return Ok(false);
                     }
-                    let limit = wanted.min((UNITS_AT_ONCE * aze_io::slab::BASE_BYTES) as u64);
+                    let limit = wanted.min((UNITS_AT_ONCE * BASE_BYTES) as u64);
                     let swept = cell.data.lock().sweep(start, SWEEP_CHUNKS, limit, all);
                     from = swept.next;
                     if swept.dirty.is_empty() {
