@@ -128,7 +128,7 @@ pub fn run(args: Args) -> Outcome<Exit> {
         )));
     }
     let nodes = nodes(&args)?;
-    let storage = storage(&args)?;
+    let storage = storage(&args, &nodes)?;
     let mut secret = Secret([0; 32]);
     io.fill_random(&mut secret.0);
     let dir = volume::create_dir(&name)?;
@@ -413,7 +413,7 @@ impl Start<'_> {
 }
 
 /// Where a volume that lasts is kept; `None`: in memory.
-fn storage(args: &Args) -> Outcome<Option<(Vec<PathBuf>, Promise)>> {
+fn storage(args: &Args, nodes: &[Option<String>]) -> Outcome<Option<(Vec<PathBuf>, Promise)>> {
     if args.storage == ["mem"] {
         return match args.durability {
             Some(_) => Err(Trouble::usage("--durability is for volumes that are kept: give --storage DIR, too")),
@@ -437,6 +437,17 @@ fn storage(args: &Args) -> Outcome<Option<(Vec<PathBuf>, Promise)>> {
         std::path::absolute(text).map_err(|error| Trouble::local(format!("--storage {text}"), &error))
     };
     let dirs = args.storage.iter().map(dir).collect::<Outcome<Vec<PathBuf>>>()?;
+    // A server keeps its part in one of them: more than a node has servers would not be used there.
+    let servers = nodes.iter().filter(|node| **node == nodes[0]).count();
+    if dirs.len() > servers {
+        let (given, many, each) =
+            (dirs.len(), if servers == 1 { "" } else { "s" }, if remote { " on each host" } else { "" });
+        return Err(Trouble::usage(format!(
+            "--storage {}: {given} places for {servers} server{many}{each}, and each server keeps its part in one: give \
+             --servers {given}, or fewer places",
+            args.storage.join(",")
+        )));
+    }
     Ok(Some((dirs, args.durability.unwrap_or(Promise::Fsync))))
 }
 
