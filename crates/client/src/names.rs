@@ -268,16 +268,7 @@ impl Core {
     ) -> Result<(), Failure> {
         let request = Request::Rename { parent, name: name.clone(), to_parent, to_name: to_name.clone(), no_replace };
         let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
-        self.moves.count();
-        self.forget_moved([(parent, name), (to_parent, to_name)]);
-        match reply? {
-            Reply::Moved { inos } => {
-                self.has_moved(inos).await;
-                Ok(())
-            }
-            // Both names led to one file already.
-            reply => done(&request, reply),
-        }
+        self.names_moved([(parent, name), (to_parent, to_name)], &request, reply).await
     }
 
     pub(crate) async fn exchange(
@@ -289,15 +280,25 @@ impl Core {
     ) -> Result<(), Failure> {
         let request = Request::Exchange { parent, name: name.clone(), to_parent, to_name: to_name.clone() };
         let reply = self.ask_knowing(who, Place::Entry(parent, name), knowing, &request).await;
+        self.names_moved([(parent, name), (to_parent, to_name)], &request, reply).await
+    }
+
+    /// What a request that gives these names to something else has come to.
+    async fn names_moved(
+        &self,
+        names: [(Ino, &Name); 2],
+        request: &Request,
+        reply: Result<Reply, Failure>,
+    ) -> Result<(), Failure> {
         self.moves.count();
-        self.forget_moved([(parent, name), (to_parent, to_name)]);
+        self.forget_moved(names);
         match reply? {
             Reply::Moved { inos } => {
                 self.has_moved(inos).await;
                 Ok(())
             }
             // Both names led to one file already.
-            reply => done(&request, reply),
+            reply => done(request, reply),
         }
     }
 
