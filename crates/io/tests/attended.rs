@@ -7,14 +7,13 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use aze_io::NetError;
 use aze_io::real::{READ_PAUSE_BYTES, Runtime};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use support::{Caller, EchoServer, Silent, Wire, echo_server, frame_bytes, wait_until};
+use support::{Caller, EchoServer, Silent, Wire, echo_server, frame_bytes, taken_of_flood, wait_until};
 
 /// One test at a time, so that the threads are its own.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -98,28 +97,8 @@ fn an_attended_connection_that_does_not_take_its_answers_is_not_read_from() {
         reader.read_exact(&mut vec![0; small.len()]).unwrap();
     }
     assert_eq!(attendants(), 1);
-    let count = 8 * READ_PAUSE_BYTES / 65_536;
-    let written = Arc::new(AtomicUsize::new(0));
-    let written_there = written.clone();
-    let writing = std::thread::spawn(move || {
-        for index in 0..count {
-            writer.write_all(&frame_bytes(&(index as u64).to_le_bytes(), &[index as u8; 65_536])).unwrap();
-            written_there.fetch_add(65_536, SeqCst);
-        }
-    });
-    wait_until("much is written", || written.load(SeqCst) >= READ_PAUSE_BYTES);
-    let mut before = 0;
-    while std::mem::replace(&mut before, written.load(SeqCst)) != written.load(SeqCst) {
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    assert!(before < 6 * READ_PAUSE_BYTES, "{before} bytes were taken");
-    for index in 0..count {
-        let expected = frame_bytes(&(index as u64).to_le_bytes(), &[index as u8; 65_536]);
-        let mut frame = vec![0; expected.len()];
-        reader.read_exact(&mut frame).unwrap();
-        assert!(frame == expected, "reply {index}");
-    }
-    writing.join().unwrap();
+    let taken = taken_of_flood(reader, writer, 8 * READ_PAUSE_BYTES);
+    assert!(taken < 6 * READ_PAUSE_BYTES, "{taken} bytes were taken");
 }
 
 /// A caller that has one connection waits for that alone; what another thread of its process does meanwhile,

@@ -3,12 +3,13 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::collections::HashMap;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use aze_io::real::Runtime;
+use aze_io::real::{READ_PAUSE_BYTES, Runtime};
 use aze_io::{Acceptor, Addr, Connection, Frame, FrameLimits, Handler, Listener, NetError, Peer};
 use futures_channel::oneshot;
 use parking_lot::Mutex;
@@ -32,6 +33,37 @@ pub fn wait_until(what: &str, condition: impl Fn() -> bool) {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         std::thread::yield_now();
     }
+}
+
+/// Sends frames of so many bytes altogether to a server that echoes them, without reading. Gives how many were
+/// taken when that came to a stop, after all echoes have been read and compared.
+pub fn taken_of_flood(mut reader: impl Read, mut writer: impl Write + Send + 'static, bytes: usize) -> usize {
+    const PAYLOAD_BYTES: usize = 64 << 10;
+    let frame = |index: usize| frame_bytes(&(index as u64).to_le_bytes(), &[index as u8; PAYLOAD_BYTES]);
+    let count = bytes / PAYLOAD_BYTES;
+    let written = Arc::new(AtomicUsize::new(0));
+    let written_there = written.clone();
+    let writing = std::thread::spawn(move || {
+        for index in 0..count {
+            writer.write_all(&frame(index)).unwrap();
+            written_there.fetch_add(PAYLOAD_BYTES, SeqCst);
+        }
+    });
+    wait_until("much is written", || written.load(SeqCst) >= READ_PAUSE_BYTES);
+    let clock = Runtime::client();
+    let mut before = 0;
+    // Stands still for a while: the server does not read on.
+    while std::mem::replace(&mut before, written.load(SeqCst)) != written.load(SeqCst) {
+        clock.block_on(clock.io().sleep(Duration::from_millis(50)));
+    }
+    for index in 0..count {
+        let expected = frame(index);
+        let mut echo = vec![0; expected.len()];
+        reader.read_exact(&mut echo).unwrap();
+        assert!(echo == expected, "reply {index}");
+    }
+    writing.join().unwrap();
+    before
 }
 
 pub fn tcp_any() -> Addr {
