@@ -3,6 +3,7 @@
 //! Nothing of it is laid over memory: requests are read field by field with [`Args`], replies are
 //! written field by field into an [`Out`], all in the byte order of the machine (fuse(4)).
 
+use crate::nodes;
 use crate::told::Version;
 
 /// Major version of the protocol.
@@ -125,7 +126,7 @@ pub struct Header {
     pub opcode: u32,
     /// Number that the reply repeats.
     pub unique: u64,
-    /// Inode it is about.
+    /// Inode it is about, by its own number.
     pub node: u64,
     /// User of the caller.
     pub uid: u32,
@@ -166,6 +167,11 @@ impl<'a> Args<'a> {
         Ok(u64::from_ne_bytes(self.bytes(8)?.try_into().map_err(|_| Malformed)?))
     }
 
+    /// The next inode: its own number, not the kernel's.
+    pub fn node(&mut self) -> Result<u64, Malformed> {
+        self.u64().map(nodes::ino)
+    }
+
     /// The next string, without the NUL that ends it.
     pub fn text(&mut self) -> Result<&'a [u8], Malformed> {
         let end = self.0.iter().position(|byte| *byte == 0).ok_or(Malformed)?;
@@ -182,7 +188,7 @@ pub fn split(message: &[u8]) -> Result<(Header, Args<'_>), Malformed> {
         len: args.u32()?,
         opcode: args.u32()?,
         unique: args.u64()?,
-        node: args.u64()?,
+        node: args.node()?,
         uid: args.u32()?,
         gid: args.u32()?,
         pid: args.u32()?,

@@ -1,6 +1,7 @@
 //! The device `/dev/fuse` of one mount: requests come out of it, replies go into it.
 
 use crate::abi::{self, notify};
+use crate::nodes;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -106,9 +107,9 @@ impl Device {
     /// Has the kernel forget the attributes of an inode, and nothing else. It neither waits for
     /// anything nor asks for anything, provided that somebody keeps the inode from being given up:
     /// a program that waits for an open of it, for one.
-    pub fn forget_attrs(&self, node: u64) -> Sent {
+    pub fn forget_attrs(&self, ino: u64) -> Sent {
         let mut message = [0; 24];
-        message[..8].copy_from_slice(&node.to_ne_bytes());
+        message[..8].copy_from_slice(&nodes::node(ino).to_ne_bytes());
         // A negative offset leaves the pages alone.
         message[8..16].copy_from_slice(&(-1i64).to_ne_bytes());
         // The kernel may not know the inode (any more): then there is nothing to forget.

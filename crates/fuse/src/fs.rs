@@ -185,7 +185,7 @@ fn rmdir(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
 }
 
 fn rename(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
-    let to_dir = args.u64()?;
+    let to_dir = args.node()?;
     let mut flags = 0;
     if header.opcode == op::RENAME2 {
         flags = args.u32()?;
@@ -209,7 +209,7 @@ fn rename(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
 }
 
 fn link(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
-    let (target, name) = (args.u64()?, args.text()?);
+    let (target, name) = (args.node()?, args.text()?);
     door.came_by_name(header, target)?;
     let who = door.callers.who(header);
     let linked = door.serve("link to", target, async {

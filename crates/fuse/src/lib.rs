@@ -20,6 +20,7 @@ mod journal;
 mod locks;
 mod mounting;
 mod nameless;
+mod nodes;
 mod recalls;
 mod removed;
 mod reply;

@@ -1,6 +1,7 @@
 //! The kernel's words for what the protocol says, and back.
 
 use crate::abi::Out;
+use crate::nodes;
 use crate::reply::Errno;
 use aze_proto::attr::{Attr, FileKind, SetTime};
 use aze_proto::error::{Code, Failure};
@@ -51,12 +52,12 @@ pub fn put_aged(out: &mut Out, attr: &Attr, left: Duration) {
 /// for anything but its name, so that is asked for every time.
 pub fn put_entry(out: &mut Out, attr: &Attr, left: Duration) {
     let name_left = if attr.kind == FileKind::Symlink { Duration::ZERO } else { left };
-    put_entry_head(out, attr.ino, name_left, left);
+    put_entry_head(out, nodes::node(attr.ino.0), name_left, left);
     put_attr(out, attr);
 }
 
-fn put_entry_head(out: &mut Out, ino: Ino, name_left: Duration, attr_left: Duration) {
-    out.u64(ino.0);
+fn put_entry_head(out: &mut Out, node: u64, name_left: Duration, attr_left: Duration) {
+    out.u64(node);
     out.u64(ONE_GENERATION);
     out.u64(name_left.as_secs());
     out.u64(attr_left.as_secs());
@@ -66,7 +67,7 @@ fn put_entry_head(out: &mut Out, ino: Ino, name_left: Duration, attr_left: Durat
 
 /// Writes `.` or `..` of a listing with attributes, of which the kernel uses number and kind only.
 pub fn put_dots_entry(out: &mut Out, dir: Ino) {
-    put_entry_head(out, Ino(0), Duration::ZERO, Duration::ZERO);
+    put_entry_head(out, 0, Duration::ZERO, Duration::ZERO);
     out.u64(dir.0);
     out.zeros(52);
     out.u32(FileKind::Directory.mode_bits());
