@@ -4,18 +4,15 @@
 //!
 //! `AZE_TEST_SEED` chooses what is drawn; the moment is that of the machine.
 
+use aze_tests::disk::Disk;
 use aze_tests::watchdog::processes_of;
-use aze_tests::{Draw, Place, leave_out, long, run, wait_until};
+use aze_tests::{Draw, Place, leave_out, long, wait_until};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command, Stdio};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-
-/// Length of the file system, in bytes; it takes what is written.
-const IMAGE_BYTES: u64 = 3 << 30;
 
 /// How often it is shut down.
 const ROUNDS: u64 = 3;
@@ -32,62 +29,6 @@ fn shut_down(dir: &Path) {
     // SAFETY: the request reads the number, which outlives the call, through a descriptor that is open.
     let result = unsafe { libc::ioctl(dir.as_raw_fd(), EXT4_IOC_SHUTDOWN as _, &raw const without_flush) };
     assert_eq!(result, 0, "shut the file system down: {}", std::io::Error::last_os_error());
-}
-
-/// Waits until the test has ended, however that was, and leaves no file system behind. The loop device goes
-/// with the last that uses it. If the test was killed its directory is there, and it may just be mounting.
-const AFTERWARDS: &str = r#"
-read -r _
-for second in 1 2 3 4 5 6 7 8 9 10; do
-    [ -d "$0" ] || exit 0
-    umount -l "$0" && exit 0
-    sleep 1
-done
-"#;
-
-/// A file system in a file.
-struct Disk {
-    image: PathBuf,
-    dir: PathBuf,
-    /// Closed when this process ends.
-    _ends: Option<ChildStdin>,
-}
-
-impl Disk {
-    /// # Errors
-    /// Why it cannot be had on this machine.
-    fn make(place: &Place) -> Result<Disk, String> {
-        let mut disk = Disk { image: place.path("image"), dir: place.path("disk"), _ends: None };
-        fs::create_dir(&disk.dir).expect("a directory");
-        File::create(&disk.image).and_then(|file| file.set_len(IMAGE_BYTES)).expect("a file");
-        run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&disk.image));
-        let mut after = Command::new("setsid");
-        after.args(["-f", "sh", "-c", AFTERWARDS]).arg(&disk.dir);
-        after.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut after = after.spawn().expect("setsid runs");
-        disk._ends = after.stdin.take();
-        assert!(after.wait().expect("setsid ends").success(), "nobody cleans up");
-        disk.mount().map(|()| disk)
-    }
-
-    fn mount(&self) -> Result<(), String> {
-        let mut command = Command::new("mount");
-        let mounted = command.args(["-o", "loop"]).arg(&self.image).arg(&self.dir).output().expect("mount runs");
-        if mounted.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&mounted.stderr).trim().into()) }
-    }
-
-    fn unmount(&self) {
-        run(Command::new("umount").arg(&self.dir));
-        let devices = run(Command::new("losetup").arg("-j").arg(&self.image));
-        assert_eq!(devices.out, "", "a loop device is left behind");
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        // It is not mounted any more, unless something went wrong.
-        let _ = Command::new("umount").arg("-l").arg(&self.dir).stderr(Stdio::null()).status();
-    }
 }
 
 fn up(place: &Place) {
@@ -127,7 +68,7 @@ fn work(root: &Path, who: &str, mut draw: Draw, synced: &AtomicUsize) -> Vec<(St
 fn what_was_synced_is_there_after_the_file_system_was_shut_down() {
     let seed = std::env::var("AZE_TEST_SEED").ok().map_or(1, |text| text.parse().expect("a number"));
     let (mut place, mut draw) = (Place::new(), Draw::new(seed, 0));
-    let disk = match Disk::make(&place) {
+    let disk = match Disk::ext4(&place, "disk") {
         Ok(disk) => disk,
         Err(why) => {
             return leave_out("power", &format!("left out, since no file system in a file can be mounted here: {why}"));

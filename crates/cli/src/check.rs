@@ -1,7 +1,7 @@
 //! `aze check`: looks through a volume that is in use, or through the directories of one that is down.
 
 use crate::exit::{Exit, Outcome, Trouble};
-use crate::{check_running, show, size, volume};
+use crate::{check_running, kept, show, size};
 use aze_io::real::Runtime;
 use aze_server::Report;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
 
 /// The directories of servers in `dir`, or that directory or file itself.
 fn parts(dir: &Path) -> Outcome<Vec<String>> {
-    if volume::keeps_one(dir) {
+    if kept::keeps_one(dir) {
         return Ok(vec![dir.display().to_string()]);
     }
     let failed = |error: &std::io::Error| {

@@ -52,13 +52,10 @@ pub struct Order {
     pub chunk_bits: u8,
     /// Number of shards.
     pub shards: u32,
-    /// Where it keeps its part, if the volume lasts: what was given to `--storage`, and one of the words of
+    /// Where the volume is kept, if it lasts: all that was given to `--storage`, and one of the words of
     /// `--durability`.
     #[serde(default)]
-    pub storage: Option<(String, String)>,
-    /// How many servers of its node were given the same.
-    #[serde(default)]
-    pub storage_shared_by: u16,
+    pub storage: Option<(Vec<String>, String)>,
     /// How often the volume was started again under its mounts.
     #[serde(default)]
     pub starts: u32,

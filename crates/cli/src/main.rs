@@ -25,6 +25,7 @@ mod exit;
 mod find;
 mod heap;
 mod io500;
+mod kept;
 mod launch;
 mod list;
 mod mount;

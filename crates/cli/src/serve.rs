@@ -4,7 +4,7 @@ use crate::exit::{Exit, Outcome, Trouble, of_code};
 use crate::launch::{Order, Said};
 use crate::process::Process;
 use crate::volume::{self, Record, Volume};
-use crate::{show, sys};
+use crate::{kept, show, sys};
 use aze_io::real::Runtime;
 use aze_io::{Addr, Transport};
 use aze_proto::error::Failure;
@@ -147,27 +147,40 @@ fn config(order: &Order, dir: &Path) -> Outcome<Config> {
 
 fn storage(order: &Order) -> Outcome<Option<aze_server::Storage>> {
     let Some((given, durability)) = &order.storage else { return Ok(None) };
-    let keeps_one = volume::keeps_one(Path::new(given));
-    // A directory there would be in memory.
-    if Path::new(given).parent() == Some(Path::new("/dev")) && !Path::new(given).exists() {
-        let text =
-            format!("--storage {given}: there is no such device: 'ls /dev/dax*' shows those of persistent memory");
+    let text = given.join(",");
+    let given: Vec<PathBuf> = given.iter().map(PathBuf::from).collect();
+    let servers = order.servers_on_node.max(1);
+    let device = given.iter().find(|given| given.parent() == Some(Path::new("/dev")) && !given.exists());
+    if let Some(device) = device {
+        // A directory there would be in memory.
+        let text = format!(
+            "--storage {}: there is no such device: 'ls /dev/dax*' shows those of persistent memory",
+            device.display()
+        );
         return Err(Trouble::new(Exit::NotFound, text));
     }
-    if keeps_one && order.storage_shared_by > 1 {
+    kept::refuse_twice(&given, &text)?;
+    let directories = kept::each(&given, servers, &text)?;
+    let own = kept::parts(&given, order.slot, servers);
+    let keeps_one = own.iter().any(|own| kept::keeps_one(own));
+    if keeps_one && given.len() < usize::from(servers) {
+        let given = if given.len() == 1 { "it".into() } else { format!("these {}", given.len()) };
         return Err(Trouble::usage(format!(
-            "--storage {given}: a file or device keeps the part of one server, and {} servers of this node were given \
-             it: give as many, separated by commas, or --servers 1",
-            order.storage_shared_by
+            "--storage {text}: a file or device keeps the part of one server, and {servers} servers of this node were \
+             given {given}: give as many, separated by commas, or fewer --servers"
         )));
     }
+    let dir = |own: &PathBuf| aze_server::StorageDir {
+        path: own.display().to_string(),
+        shared_by: if keeps_one { 1 } else { kept::shared_by(&given, own, order.slot, servers) },
+    };
     Ok(Some(aze_server::Storage {
-        dir: volume::part(Path::new(given), order.slot).display().to_string(),
+        dirs: own.iter().map(dir).collect(),
+        directories,
         durability: volume::parse_durability(durability),
         checkpoint_bytes: aze_server::CHECKPOINT_BYTES_DEFAULT,
         segment_bytes: if keeps_one { FILE_SEGMENT_BYTES } else { aze_server::SEGMENT_BYTES_DEFAULT },
         capacity_bytes: order.storage_bytes,
-        shared_by: if keeps_one { 1 } else { order.servers_on_node },
     }))
 }
 

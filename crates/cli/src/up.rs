@@ -4,7 +4,7 @@ use crate::exit::{Exit, Outcome, Trouble};
 use crate::launch::{self, LAUNCHER_DEFAULT, Order, Said, Starting};
 use crate::process::Process;
 use crate::volume::{self, Record, ServerRecord, Settings, VARIABLE};
-use crate::{serve, show, size, sys};
+use crate::{kept, serve, show, size, sys};
 use aze_io::Transport;
 use aze_io::real::Runtime;
 use aze_proto::handshake::Secret;
@@ -34,6 +34,7 @@ Examples:
   eval \"$(aze up --servers 2 --size 8G)\"
   eval \"$(aze up --hosts node1,node2)\"         one server on each, started with ssh
   eval \"$(aze up --storage /data/v1)\"          kept in a directory: the same command brings it back
+  eval \"$(aze up --servers 2 --storage /disk1/v,/disk2/v,/disk3/v,/disk4/v)\"     each server on two disks
   eval \"$(aze up --storage /dev/dax0.0)\"       kept in persistent memory
   eval \"$(aze up --hostfile hosts --launcher 'srun -N1 -n1 --overlap -w {host}')\"
 
@@ -67,9 +68,10 @@ pub struct Args {
     /// How chunks are spread over servers.
     #[arg(long, value_enum, default_value_t = Placement::Modular)]
     placement: Placement,
-    /// Where the volume is kept: mem (memory), or directories, given to the servers in turn; the same
-    /// directories bring it back. Or files that are there, one for each server: of persistent memory
-    /// (/dev/daxX.Y, or on a file system mounted with -o dax), or any other.
+    /// Where the volume is kept: mem (memory), or directories, given to the servers in turn; where there are
+    /// more of them than servers on a node, each server takes as many. The same directories, in any order,
+    /// bring it back. Or files that are there, one for each server: of persistent memory (/dev/daxX.Y, or
+    /// on a file system mounted with -o dax), or any other.
     #[arg(long, value_name = "mem|DIR,..", default_value = "mem", value_delimiter = ',')]
     storage: Vec<String>,
     /// What all servers together may keep in directories, where --size is their memory only; nearly all
@@ -310,15 +312,9 @@ impl Start<'_> {
             capacity_bytes: self.args.size.map(|size| size / u64::from(servers)),
             chunk_bits: self.args.chunk_size,
             shards: shards(servers),
-            storage: self
-                .storage
-                .as_ref()
-                .map(|(_, promise)| (self.given_to(slot).display().to_string(), promise.word().into())),
-            storage_shared_by: (0..servers)
-                .filter(|other| {
-                    self.nodes[usize::from(*other)] == *node && self.given_to(*other) == self.given_to(slot)
-                })
-                .count() as u16,
+            storage: self.storage.as_ref().map(|(given, promise)| {
+                (given.iter().map(|given| given.display().to_string()).collect(), promise.word().into())
+            }),
             starts: self.starts,
             storage_bytes: self.args.storage_size.map(|size| size / u64::from(servers)),
             keeps_directory: node.is_some(),
@@ -331,11 +327,6 @@ impl Start<'_> {
         self.heard.insert(slot, Heard::default());
         self.servers.push(Starting::start(&argv, node.as_deref(), self.dir, &order, &self.said)?);
         Ok(())
-    }
-
-    /// What of `--storage` a server is given.
-    fn given_to(&self, slot: u16) -> &Path {
-        self.storage.as_ref().map_or(Path::new(""), |(given, _)| &given[usize::from(slot) % given.len()])
     }
 
     fn program(&self) -> Outcome<PathBuf> {
@@ -437,17 +428,9 @@ fn storage(args: &Args, nodes: &[Option<String>]) -> Outcome<Option<(Vec<PathBuf
         std::path::absolute(text).map_err(|error| Trouble::local(format!("--storage {text}"), &error))
     };
     let dirs = args.storage.iter().map(dir).collect::<Outcome<Vec<PathBuf>>>()?;
-    // A server keeps its part in one of them: more than a node has servers would not be used there.
-    let servers = nodes.iter().filter(|node| **node == nodes[0]).count();
-    if dirs.len() > servers {
-        let (given, many, each) =
-            (dirs.len(), if servers == 1 { "" } else { "s" }, if remote { " on each host" } else { "" });
-        return Err(Trouble::usage(format!(
-            "--storage {}: {given} places for {servers} server{many}{each}, and each server keeps its part in one: give \
-             --servers {given}, or fewer places",
-            args.storage.join(",")
-        )));
-    }
+    let text = args.storage.join(",");
+    kept::refuse_twice(&dirs, &text)?;
+    kept::each(&dirs, nodes.iter().filter(|node| **node == nodes[0]).count() as u16, &text)?;
     Ok(Some((dirs, args.durability.unwrap_or(Promise::Fsync))))
 }
 
@@ -466,7 +449,7 @@ fn nodes(args: &Args) -> Outcome<Vec<Option<String>>> {
         None => distinct(args.hosts.iter().map(|host| host.trim())),
     };
     let nodes: Vec<Option<String>> = if hosts.is_empty() {
-        let is_files = args.storage.iter().all(|given| given != "mem" && volume::keeps_one(Path::new(given)));
+        let is_files = args.storage.iter().all(|given| given != "mem" && kept::keeps_one(Path::new(given)));
         let servers = if is_files { args.storage.len() as u16 } else { SERVERS_DEFAULT };
         vec![None; args.servers.unwrap_or(servers).into()]
     } else {

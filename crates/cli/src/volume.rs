@@ -98,16 +98,6 @@ impl Settings {
     }
 }
 
-/// Whether what was given to `--storage` is a file or device, which keeps the part of one server.
-pub fn keeps_one(storage: &Path) -> bool {
-    storage.metadata().is_ok_and(|about| !about.is_dir())
-}
-
-/// Where a server of this node keeps its part of a volume, by what was given to `--storage`.
-pub fn part(storage: &Path, slot: u16) -> PathBuf {
-    if keeps_one(storage) { storage.into() } else { storage.join(format!("server-{slot}")) }
-}
-
 /// One of the words that `--durability` takes.
 pub fn parse_durability(word: &str) -> Durability {
     match word {

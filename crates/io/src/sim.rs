@@ -249,6 +249,13 @@ impl Sim {
         state.disks.set_fault(node, fault);
     }
 
+    /// The room of a directory, in bytes: no file of a fixed length is made that does not fit.
+    pub fn set_disk_room(&self, node: &str, path: &str, bytes: u64) {
+        let mut state = self.core().state.lock();
+        let node = state.node_index(node);
+        state.disks.set_room(node, path, bytes);
+    }
+
     /// What is wrong with a node's disks now: nothing, once a single call has failed as it was to.
     pub fn disk_fault(&self, node: &str) -> DiskFault {
         let mut state = self.core().state.lock();

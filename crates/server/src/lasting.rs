@@ -20,6 +20,7 @@ pub(crate) mod logged;
 mod record;
 mod resolve;
 mod room;
+mod roots;
 
 use crate::state::Server;
 use aze_io::Io;
@@ -28,18 +29,22 @@ use aze_proto::message::Durability;
 use aze_proto::{Code, Failure, Reply};
 use aze_store::Store;
 use aze_store::disk::journal::Journal;
-use aze_store::disk::manifest::{FORMAT, Manifest};
+use aze_store::disk::manifest::Manifest;
+use roots::Roots;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 pub(crate) use image::Image;
 pub(crate) use resolve::Remains;
+pub use roots::{DIRECTORIES_MAX, StorageDir};
 
 /// Where a server keeps its part of a volume, and what it promises of it.
 #[derive(Clone, Debug)]
 pub struct Storage {
-    /// The server's own directory, or file.
-    pub dir: String,
+    /// The server's own directories, in any order, or its file.
+    pub dirs: Vec<StorageDir>,
+    /// How many directories the server is to have.
+    pub directories: u16,
     /// What a power cut leaves.
     pub durability: Durability,
     /// Bytes of journal after which a checkpoint is made, if the last one was not larger.
@@ -48,8 +53,14 @@ pub struct Storage {
     pub segment_bytes: u64,
     /// Bytes of file data that may be kept; what fits on the disk if not given.
     pub capacity_bytes: Option<u64>,
-    /// Servers that share the disk.
-    pub shared_by: u16,
+}
+
+impl Storage {
+    /// For people: where it is.
+    pub fn place(&self) -> String {
+        let paths: Vec<&str> = self.dirs.iter().map(|dir| dir.path.as_str()).collect();
+        paths.join(", ")
+    }
 }
 
 /// Journal that is read again at a start, if the last checkpoint was not larger, in bytes.
@@ -61,7 +72,11 @@ const OURS: [&str; 3] = ["log-", "state-", "data-"];
 /// The lasting storage of a running server.
 pub(crate) struct Lasting {
     pub(crate) storage: Storage,
+    /// Of the journal and checkpoints: the first of `dirs`.
     pub(crate) dir: Arc<dyn Dir>,
+    dirs: Vec<Arc<dyn Dir>>,
+    /// For people: where the first one is.
+    path: String,
     pub(crate) journal: Arc<Journal>,
     /// The volume's number.
     pub(crate) volume: u64,
@@ -99,7 +114,7 @@ fn disk_failure(dir: &str, error: &DiskError) -> Failure {
 }
 
 impl Lasting {
-    /// Opens the directory, reads what there is, writes it down as one checkpoint and begins a new
+    /// Opens the directories, reads what there is, writes it down as one checkpoint and begins a new
     /// journal after it.
     pub(crate) async fn open(
         io: &Io,
@@ -108,27 +123,21 @@ impl Lasting {
         image: &mut Image,
         store: &Arc<Store>,
     ) -> Result<Lasting, Failure> {
-        let failed = |error: DiskError| disk_failure(&storage.dir, &error);
-        let dir = io.open_dir(&storage.dir).await.map_err(failed)?;
+        let roots = Roots::open(io, storage, &expected).await?;
+        let (place, first, manifest) = (storage.place(), roots.first(), roots.manifest);
+        let failed = |error: DiskError| disk_failure(&place, &error);
+        let dir = first.dir.clone();
         let checkpoint_bytes = room::checkpoint_bytes(storage, &*dir).await.map_err(failed)?;
         let storage = &Storage { checkpoint_bytes, ..storage.clone() };
-        let manifest = Manifest::read(&*dir).await.map_err(failed)?;
-        match manifest {
-            Some(found) => check(&storage.dir, &found, &Manifest { volume: found.volume, ..expected })?,
-            None => {
-                let others = dir.list().await.map_err(failed)?;
-                let known = |name: &String| OURS.iter().any(|start| name.starts_with(start)) || name == "volume.new";
-                if let Some(other) = others.iter().find(|name| !known(name)) {
-                    let detail =
-                        format!("storage {}: it holds '{other}', and no volume: use an empty directory", storage.dir);
-                    return Err(Failure::new(Code::Invalid, detail));
-                }
-                for name in others.iter().filter(|name| name.starts_with("data-")) {
-                    dir.remove(name).await.map_err(failed)?;
+        if manifest.is_none() {
+            // What a start has left that was cut off.
+            for root in &roots.all {
+                for name in root.dir.list().await.map_err(failed)?.iter().filter(|name| name.starts_with("data-")) {
+                    root.dir.remove(name).await.map_err(failed)?;
                 }
             }
         }
-        let disk = room::open_disk(storage, &dir, manifest.unwrap_or(expected)).await.map_err(failed)?;
+        let disk = room::open_disk(storage, &roots, manifest.unwrap_or(expected)).await.map_err(failed)?;
         store.use_disk(disk.clone());
         let mut found = aze_store::disk::recover::Found { next: 1, ..Default::default() };
         if manifest.is_some() {
@@ -146,6 +155,8 @@ impl Lasting {
         Ok(Lasting {
             storage: storage.clone(),
             dir,
+            dirs: roots.all.iter().map(|root| root.dir.clone()).collect(),
+            path: first.path.clone(),
             journal,
             volume: manifest.map_or(expected.volume, |found| found.volume),
             is_new: manifest.is_none(),
@@ -159,26 +170,6 @@ impl Lasting {
     }
 }
 
-/// Refuses a directory of another server, or of a volume that was made otherwise.
-fn check(dir: &str, found: &Manifest, expected: &Manifest) -> Result<(), Failure> {
-    if found == expected {
-        return Ok(());
-    }
-    let text = |manifest: &Manifest| {
-        let Manifest { server, servers, shards, chunk_bits, owner_uid, volume: _ } = manifest;
-        format!(
-            "server {server} of {servers}, {shards} shards, chunks of {} KiB, owner {owner_uid}",
-            (1u64 << (chunk_bits % 64)) >> 10
-        )
-    };
-    let detail = format!(
-        "storage {dir}: it holds {}; wanted is {}: start the volume as it was made",
-        text(found),
-        text(expected)
-    );
-    Err(Failure::new(Code::Invalid, detail))
-}
-
 impl Server {
     /// The manifest that this server would write.
     pub(crate) fn manifest(config: &crate::state::Config, volume: u64) -> Manifest {
@@ -189,6 +180,8 @@ impl Server {
             shards: config.shards,
             chunk_bits: config.chunk_bits,
             owner_uid: config.owner_uid,
+            directory: 0,
+            directories: config.storage.as_ref().map_or(1, |storage| storage.directories),
         }
     }
 
@@ -220,9 +213,10 @@ impl Server {
         Some((dir.medium()?, dir.remarks()))
     }
 
-    /// For people: the format of the storage, its directory and what it promises.
+    /// For people: the format of the storage, its directories and what it promises.
     pub fn storage_text(&self) -> Option<String> {
         let storage = &self.lasting.as_ref()?.storage;
-        Some(format!("{} (format {FORMAT}, {:?})", storage.dir, storage.durability))
+        let format = Server::manifest(&self.config, 0).format();
+        Some(format!("{} (format {format}, {:?})", storage.place(), storage.durability))
     }
 }

@@ -6,8 +6,8 @@ use aze_io::{Addr, Io};
 use aze_proto::handshake::Secret;
 use aze_proto::message::Durability;
 use aze_proto::{Failure, ServerIndex};
-use aze_server::Server;
 use aze_server::sabotage::Switches;
+use aze_server::{Server, StorageDir};
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -17,8 +17,16 @@ use std::time::Duration;
 /// What the volume is called.
 pub const VOLUME: &str = "sim";
 
-/// Where every server keeps its part of a volume that lasts.
+/// Where every server keeps its part of a volume that lasts, or the first directory of that.
 pub const STORAGE_DIR: &str = "/storage";
+
+/// The directories of a server, in another order in each of its lives.
+fn storage_dirs(count: u16, life: u32) -> Vec<StorageDir> {
+    let path = |number: u16| if number == 0 { STORAGE_DIR.into() } else { format!("{STORAGE_DIR}-{number}") };
+    let mut dirs: Vec<StorageDir> = (0..count).map(|number| StorageDir { path: path(number), shared_by: 1 }).collect();
+    dirs.rotate_left(life as usize % usize::from(count));
+    dirs
+}
 
 /// Where every server listens on its node.
 const PORT: u16 = 7000;
@@ -46,6 +54,8 @@ pub struct Layout {
     pub deadline: Duration,
     /// What the disks of the servers promise; `None`: the volume is in memory.
     pub durability: Option<Durability>,
+    /// Directories of each server on its disks.
+    pub storage_dirs: u16,
     /// Journal after which a server makes a checkpoint, in bytes.
     pub checkpoint_bytes: u64,
     /// Memory of each server that clients read without a request, as if they were on its node.
@@ -66,6 +76,7 @@ impl Layout {
             shards,
             deadline,
             durability: None,
+            storage_dirs: 1,
             checkpoint_bytes: 256 << 10,
             slate_bytes: 0,
             memory_bytes: CAPACITY_BYTES,
@@ -132,12 +143,12 @@ impl Cluster {
             transport: aze_io::Transport::Tcp,
             deadline: self.layout.deadline,
             storage: self.layout.durability.map(|durability| aze_server::Storage {
-                dir: STORAGE_DIR.into(),
+                dirs: storage_dirs(self.layout.storage_dirs, life),
+                directories: self.layout.storage_dirs,
                 durability,
                 checkpoint_bytes: self.layout.checkpoint_bytes,
                 segment_bytes: SEGMENT_BYTES,
                 capacity_bytes: Some(DISK_BYTES),
-                shared_by: 1,
             }),
             starts: self.starts.load(Ordering::Relaxed),
             switches: self.layout.switches,

@@ -55,6 +55,8 @@ pub struct LastingPlan {
     pub servers: u16,
     /// Tasks that work.
     pub tasks: usize,
+    /// Directories of each server.
+    pub directories: u16,
     /// What the volume promises.
     pub durability: Durability,
     /// Whether the power is cut, or only the processes die.
@@ -78,8 +80,20 @@ impl LastingPlan {
         let power_cut = durability != Durability::None && rng.chance(700_000);
         let (servers, tasks) = (rng.between(1, 4) as u16, rng.between(1, 3) as usize);
         let exchanges = SimRng::new(seed, "exchanges").chance(500_000);
+        let directories = *SimRng::new(seed, "directories").pick(&[1, 1, 2, 3]);
         let (clients_stay, trouble, switches) = (false, None, Switches::default());
-        LastingPlan { seed, servers, tasks, durability, power_cut, clients_stay, exchanges, trouble, switches }
+        LastingPlan {
+            seed,
+            servers,
+            tasks,
+            directories,
+            durability,
+            power_cut,
+            clients_stay,
+            exchanges,
+            trouble,
+            switches,
+        }
     }
 
     /// The plan of a seed for a volume that is started again under its clients.
@@ -172,6 +186,7 @@ pub fn run_counting(plan: &LastingPlan, verbose: bool) -> (Vec<String>, u64) {
     sim.set_lending(*sim.rng("lending").pick(&[None, Some(1), Some(10_000)]));
     let layout = Layout {
         durability: Some(plan.durability),
+        storage_dirs: plan.directories,
         switches: plan.switches,
         checkpoint_bytes: 1 << sim.rng("checkpoints").between(14, 20),
         // Mostly less than what is written.

@@ -1,11 +1,16 @@
-//! A file system below a volume that is nearly full: what is left is for removals.
+//! A file system below a volume that is nearly full: what is left is for removals. And a disk that is full of
+//! what only the last checkpoint names: who writes waits for the next one.
 
 mod support;
 
+use aze_client::File;
 use aze_io::sim::DiskFault;
 use aze_proto::message::Durability;
 use aze_proto::{Code, Ino};
+use aze_sim::bytes::data_of;
 use aze_sim::cluster::Layout;
+use futures_util::future::join_all;
+use std::sync::Arc;
 use std::time::Duration;
 use support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 
@@ -55,4 +60,80 @@ fn a_volume_in_memory_looks_at_no_disk() {
             cluster.sim.sleep(A_WHILE).await;
         }
     });
+}
+
+const UNIT: u64 = 64 << 10;
+/// Of the 32 MiB that the server may keep.
+const UNITS: u64 = 30 << 4;
+/// What is written of each unit: so the journal is short for long, and no checkpoint is due.
+const PIECE: usize = 4096;
+const TASKS: u64 = 8;
+
+fn layout(directories: u16, memory_bytes: u64) -> Layout {
+    Layout {
+        durability: Some(Durability::Fsync),
+        checkpoint_bytes: 3 << 20,
+        memory_bytes,
+        storage_dirs: directories,
+        deadline: Duration::from_secs(30),
+        ..Layout::of(1)
+    }
+}
+
+fn rewritten(directories: u16, memory_bytes: u64) {
+    with_layout(layout(directories, memory_bytes), |cluster, client| async move {
+        let mut files: Vec<Arc<File>> = Vec::new();
+        for task in 0..TASKS {
+            let file = create(&client, Ino::ROOT, &format!("f{task}")).await;
+            for unit in 0..UNITS / TASKS {
+                let data = data_of(task as u32, unit * UNIT, UNIT as usize);
+                file.write(unit * UNIT, &data).await.expect("there is room");
+            }
+            files.push(file);
+        }
+        for round in 1..=3 {
+            let tasks = files.iter().enumerate().map(|(task, file)| async move {
+                for unit in 0..UNITS / TASKS {
+                    let written = file.write(unit * UNIT, &data_of(100 * round + task as u32, 0, PIECE)).await;
+                    written.unwrap_or_else(|why| panic!("round {round}, task {task}, unit {unit}: {why}"));
+                }
+            });
+            join_all(tasks).await;
+        }
+        for (task, file) in files.iter().enumerate() {
+            for unit in 0..UNITS / TASKS {
+                let mut wanted = data_of(task as u32, unit * UNIT, UNIT as usize);
+                wanted[..PIECE].copy_from_slice(&data_of(300 + task as u32, 0, PIECE));
+                let read = file.read(unit * UNIT, UNIT as usize).await.expect("it can be read");
+                assert!(read == wanted, "file {task}, unit {unit} has other bytes");
+            }
+        }
+        // What is new and does not fit is refused, and soon.
+        let (more, began) = (create(&client, Ino::ROOT, "more").await, cluster.sim.now_ns());
+        let mut refused = None;
+        for unit in 0..UNITS {
+            if let Err(failure) = more.write(unit * UNIT, &data_of(9, 0, UNIT as usize)).await {
+                refused = Some((unit, failure));
+                break;
+            }
+        }
+        let (unit, failure) = refused.expect("it cannot hold twice as much");
+        assert_eq!(failure.code, Code::NoSpace, "{failure}");
+        assert!(unit * UNIT < 6 << 20, "{unit} units more were taken");
+        assert!(cluster.sim.now_ns() - began < 20_000_000_000, "it took long to say so");
+    });
+}
+
+#[test]
+fn what_is_written_over_waits_for_places_and_is_not_refused() {
+    for eighths in 16..32 {
+        rewritten(1, eighths << 17);
+    }
+}
+
+#[test]
+fn also_with_several_directories() {
+    for eighths in 16..32 {
+        rewritten(3, eighths << 17);
+    }
 }

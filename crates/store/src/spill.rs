@@ -61,6 +61,22 @@ impl Disk {
         places.used_bytes() - places.waiting_bytes()
     }
 
+    /// Gives units places that `take` finds; also gives those for which there was none.
+    fn place(
+        self: &Arc<Self>,
+        dirty: Vec<Dirty>,
+        take: impl Fn(FrameClass) -> Option<Slot>,
+    ) -> (Vec<(Dirty, Placed)>, Vec<Dirty>) {
+        let (mut placed, mut left) = (Vec::new(), Vec::new());
+        for dirty in dirty {
+            match take(dirty.class()) {
+                Some(slot) => placed.push((dirty, Placed::new(self, slot))),
+                None => left.push(dirty),
+            }
+        }
+        (placed, left)
+    }
+
     pub(crate) fn in_both_bytes(&self) -> u64 {
         self.in_both.load(Ordering::Relaxed)
     }
@@ -389,27 +405,32 @@ impl Store {
     /// What the disk says, but for a full one.
     pub async fn write_out(&self, dirty: Vec<Dirty>) -> DiskResult<(Vec<(Dirty, Placed)>, Vec<Dirty>)> {
         let Some(disk) = self.disk() else { return Ok((Vec::new(), dirty)) };
-        let (mut placed, mut left, mut units) = (Vec::new(), Vec::new(), Vec::new());
-        for dirty in dirty {
-            let slot = disk.segments.places().lock().take(dirty.class());
-            match slot {
-                Some(slot) => {
-                    units.push((slot, dirty.bytes()));
-                    placed.push((dirty, Placed::new(disk, slot)));
-                }
-                None => left.push(dirty),
-            }
+        let segments = &disk.segments;
+        let (mut placed, mut left) = disk.place(dirty, |class| segments.places().lock().take(class));
+        let mut done = segments.prepare(placed.iter().map(|(_, place)| place.slot)).await;
+        if let Ok(false) = done {
+            // No segment can be made any more: those that are there may have room.
+            let (there, without): (Vec<_>, Vec<_>) =
+                placed.into_iter().partition(|(_, place)| segments.has(place.slot));
+            let without = without.into_iter().map(|(dirty, place)| {
+                place.discard();
+                dirty
+            });
+            let (found, still) = disk.place(without.collect(), |class| segments.take_there(class));
+            placed = there;
+            placed.extend(found);
+            left.extend(still);
         }
-        match disk.segments.write(units).await {
-            Ok(()) => Ok((placed, left)),
-            Err(error) => {
-                left.extend(placed.into_iter().map(|(dirty, place)| {
-                    place.discard();
-                    dirty
-                }));
-                if matches!(error, DiskError::Full(_)) { Ok((Vec::new(), left)) } else { Err(error) }
-            }
+        if done.is_ok() {
+            let units = placed.iter().map(|(dirty, place)| (place.slot, dirty.bytes())).collect();
+            done = segments.write(units).await.map(|()| true);
         }
+        let Err(error) = done else { return Ok((placed, left)) };
+        left.extend(placed.into_iter().map(|(dirty, place)| {
+            place.discard();
+            dirty
+        }));
+        if matches!(error, DiskError::Full(_)) { Ok((Vec::new(), left)) } else { Err(error) }
     }
 
     /// A checkpoint begins; gives its number.

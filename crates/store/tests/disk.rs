@@ -252,7 +252,16 @@ fn a_manifest_survives() {
     sim.block_on(async {
         let dir = open(&sim).await;
         assert_eq!(Manifest::read(&*dir).await, Ok(None));
-        let manifest = Manifest { volume: 7, server: 1, servers: 3, shards: 256, chunk_bits: 16, owner_uid: 5 };
+        let manifest = Manifest {
+            volume: 7,
+            server: 1,
+            servers: 3,
+            shards: 256,
+            chunk_bits: 16,
+            owner_uid: 5,
+            directory: 0,
+            directories: 1,
+        };
         manifest.write(&*dir).await.unwrap();
         sim.kill_silently(NODE);
         assert_eq!(Manifest::read(&*open(&sim).await).await, Ok(Some(manifest)));

@@ -11,7 +11,16 @@ use std::sync::Arc;
 const NODE: &str = "s0";
 const DIR: &str = "/disk";
 const SEGMENT_BYTES: u64 = 1 << 20;
-const MANIFEST: Manifest = Manifest { volume: 7, server: 0, servers: 1, shards: 256, chunk_bits: 16, owner_uid: 0 };
+const MANIFEST: Manifest = Manifest {
+    volume: 7,
+    server: 0,
+    servers: 1,
+    shards: 256,
+    chunk_bits: 16,
+    owner_uid: 0,
+    directory: 0,
+    directories: 1,
+};
 
 async fn open(sim: &Sim, manifest: Manifest) -> Result<Arc<Segments>, DiskError> {
     let dir: Arc<dyn Dir> = sim.node(NODE).open_dir(DIR).await.expect("a simulated directory opens");

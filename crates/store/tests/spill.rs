@@ -13,8 +13,16 @@ use std::sync::Arc;
 const CHUNK_BITS: u8 = 18;
 const CHUNK_BYTES: usize = 1 << CHUNK_BITS;
 const CAPACITY_BYTES: u64 = 8 << 20;
-const MANIFEST: Manifest =
-    Manifest { volume: 7, server: 0, servers: 1, shards: 256, chunk_bits: CHUNK_BITS, owner_uid: 0 };
+const MANIFEST: Manifest = Manifest {
+    volume: 7,
+    server: 0,
+    servers: 1,
+    shards: 256,
+    chunk_bits: CHUNK_BITS,
+    owner_uid: 0,
+    directory: 0,
+    directories: 1,
+};
 const INO: Ino = Ino(5);
 
 async fn empty(sim: &Sim) -> (Arc<Store>, ChunkShard) {

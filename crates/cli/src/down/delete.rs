@@ -2,7 +2,8 @@
 //! that this is meant. Files that keep one were there before; they stay, and are empty for the next.
 
 use crate::exit::{Exit, Outcome, Trouble};
-use crate::volume::{self, Volume};
+use crate::kept;
+use crate::volume::Volume;
 use aze_io::disk::DiskResult;
 use aze_io::real::Runtime;
 use std::fs;
@@ -20,20 +21,21 @@ pub fn parts(volume: &Volume) -> Outcome<Vec<PathBuf>> {
         let text = format!("volume '{name}' is in memory: there is nothing to --delete, 'aze down' ends it");
         return Err(Trouble::new(Exit::Caller, text));
     }
-    let dirs: Vec<&str> = settings.storage.split(',').collect();
-    let part = |slot: u16| volume::part(Path::new(dirs[usize::from(slot) % dirs.len()]), slot);
-    let parts: Vec<PathBuf> = record.servers.iter().map(|server| part(server.slot)).collect();
+    let given: Vec<PathBuf> = settings.storage.split(',').map(PathBuf::from).collect();
     if let Some(server) = record.servers.iter().find(|server| server.node.is_some()) {
         let node = server.node.as_deref().unwrap_or_default();
-        let part = part(server.slot);
+        let on_node = record.servers.iter().filter(|other| other.node == server.node).count() as u16;
+        let parts = words(&kept::parts(&given, server.slot, on_node));
         let text = format!(
-            "--delete removes directories of this machine only: end volume '{name}' with 'aze down', then remove {} on {node}, and so on",
-            part.display()
+            "--delete removes directories of this machine only: end volume '{name}' with 'aze down', then remove {parts} on {node}, and so on"
         );
         return Err(Trouble::new(Exit::Caller, text));
     }
+    let servers = record.servers.len() as u16;
+    let parts: Vec<PathBuf> =
+        record.servers.iter().flat_map(|server| kept::parts(&given, server.slot, servers)).collect();
     // What a file holds is looked at when its server has ended.
-    for part in parts.iter().filter(|part| !volume::keeps_one(part)) {
+    for part in parts.iter().filter(|part| !kept::keeps_one(part)) {
         let manifest = part.join("volume");
         let text = fs::read_to_string(&manifest)
             .map_err(|error| Trouble::local(format!("--delete: read {}", manifest.display()), &error))?;
@@ -45,14 +47,18 @@ pub fn parts(volume: &Volume) -> Outcome<Vec<PathBuf>> {
     Ok(parts)
 }
 
+fn words(parts: &[PathBuf]) -> String {
+    let list: Vec<String> = parts.iter().map(|part| part.display().to_string()).collect();
+    list.join(", ")
+}
+
 /// Has the user write the volume's name.
 pub fn ask(name: &str, parts: &[PathBuf]) -> Outcome<()> {
     let input = std::io::stdin();
     if !input.is_terminal() {
         return Err(Trouble::usage("--delete asks for the volume's name at a terminal; without one give --yes, too"));
     }
-    let list: Vec<String> = parts.iter().map(|part| part.display().to_string()).collect();
-    eprintln!("This removes {} for good. Write the volume's name to go on:", list.join(", "));
+    eprintln!("This removes {} for good. Write the volume's name to go on:", words(parts));
     let mut line = String::new();
     input.lock().read_line(&mut line).map_err(|error| Trouble::local("read the answer", &error))?;
     if line.trim() != name {
@@ -64,7 +70,7 @@ pub fn ask(name: &str, parts: &[PathBuf]) -> Outcome<()> {
 /// Removes them, and the directories that they are in if nothing else is there.
 pub fn remove(parts: &[PathBuf]) -> Outcome<()> {
     for part in parts {
-        if volume::keeps_one(part) {
+        if kept::keeps_one(part) {
             empty(part)?;
             continue;
         }

@@ -133,13 +133,27 @@ struct SimDir {
 pub(super) struct Disks {
     dirs: BTreeMap<(u32, String), SimDir>,
     faults: BTreeMap<u32, DiskFault>,
+    /// Room of directories that have another than usual.
+    rooms: BTreeMap<(u32, String), u64>,
     last_file: u64,
     rng: SimRng,
 }
 
 impl Disks {
     pub(super) fn new(seed: u64) -> Disks {
-        Disks { dirs: BTreeMap::new(), faults: BTreeMap::new(), last_file: 0, rng: SimRng::new(seed, "disks") }
+        let (dirs, faults, rooms) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Disks { dirs, faults, rooms, last_file: 0, rng: SimRng::new(seed, "disks") }
+    }
+
+    pub(super) fn set_room(&mut self, node: u32, path: &str, bytes: u64) {
+        self.rooms.insert((node, path.to_owned()), bytes);
+    }
+
+    /// Bytes that a directory could still take.
+    fn free(&self, key: &(u32, String)) -> u64 {
+        let files = self.dirs.get(key).into_iter().flat_map(|dir| dir.files.values());
+        let used: u64 = files.map(|file| file.bytes.len() as u64).sum();
+        self.rooms.get(key).unwrap_or(&ROOM_BYTES).saturating_sub(used)
     }
 
     pub(super) fn set_fault(&mut self, node: u32, fault: DiskFault) {
@@ -427,6 +441,9 @@ impl Dir for Place {
         Box::pin(async move {
             let made = self.run(WRITE_NS, Call::MakeFixed, |state, key| {
                 let disks = &mut state.disks;
+                if disks.rooms.contains_key(&key) && disks.free(&key) < bytes {
+                    return Err(DiskError::Full("the simulated directory is full".into()));
+                }
                 disks.last_file += 1;
                 let (id, dir) = (disks.last_file, disks.dirs.entry(key).or_default());
                 let op = NameOp::Create(name.into(), id);
@@ -452,9 +469,7 @@ impl Dir for Place {
             if matches!(state.disks.faults.get(&key.0), Some(DiskFault::Low | DiskFault::Full)) {
                 return Ok(0);
             }
-            let dir = state.disks.dirs.entry(key).or_default();
-            let used: u64 = dir.files.values().map(|file| file.bytes.len() as u64).sum();
-            Ok(ROOM_BYTES.saturating_sub(used))
+            Ok(state.disks.free(&key))
         }))
     }
 

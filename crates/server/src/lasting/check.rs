@@ -13,7 +13,7 @@ use aze_proto::{Code, Failure, FileKind, NameHash};
 use aze_store::disk::manifest::Manifest;
 use aze_store::disk::recover::{Found, read_for};
 use aze_store::disk::remove_older;
-use aze_store::disk::segments::{SEGMENT_BYTES_DEFAULT, Segments};
+use aze_store::disk::segments::{Root, SEGMENT_BYTES_DEFAULT, Segments};
 use aze_store::{Disk, Row, Store};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -67,14 +67,16 @@ impl Report {
 
 /// One server's part.
 struct Part {
+    /// Where it is: all its directories.
     path: String,
+    /// The first of them.
     dir: Arc<dyn Dir>,
     image: Image,
     found: Found,
     store: Arc<Store>,
 }
 
-/// Checks the parts of a volume, one directory for each of its servers, in any order. With `repair`
+/// Checks the parts of a volume, all directories of all of its servers, in any order. With `repair`
 /// link counts are set to the number of names, and data without a file are dropped; nothing if anything
 /// could not be read.
 ///
@@ -96,11 +98,20 @@ pub async fn check(io: &Io, dirs: &[String], repair: bool) -> Result<Report, Fai
     Ok(report)
 }
 
-/// Opens and reads everything.
-async fn open(io: &Io, dirs: &[String], report: &mut Report) -> Result<Vec<Part>, Failure> {
+/// A directory that is open.
+struct Opened {
+    path: String,
+    dir: Arc<dyn Dir>,
+}
+
+/// Opens all directories; gives those of each server in their order, and what the first of all says.
+async fn open_dirs(
+    io: &Io,
+    dirs: &[String],
+    report: &mut Report,
+) -> Result<(BTreeMap<u16, Vec<Opened>>, Manifest), Failure> {
     let mut first: Option<Manifest> = None;
     let mut seen = BTreeMap::new();
-    let mut parts = Vec::new();
     for path in dirs {
         let failed = |error| disk_failure(path, &error);
         let dir = io.open_dir(path).await.map_err(|error| match error {
@@ -115,43 +126,80 @@ async fn open(io: &Io, dirs: &[String], report: &mut Report) -> Result<Vec<Part>
         let missing = || Failure::new(Code::NotFound, format!("storage {path}: it holds no part of a volume"));
         let manifest = manifest.ok_or_else(missing)?;
         let known = *first.get_or_insert(manifest);
-        if (Manifest { server: known.server, ..manifest }) != known {
+        if (Manifest { server: known.server, directory: known.directory, ..manifest }) != known {
             let detail = format!("storage {path}: it holds a part of another volume than {}", dirs[0]);
             return Err(Failure::new(Code::Invalid, detail));
         }
-        if let Some(other) = seen.insert(manifest.server, path) {
-            let detail = format!("storage {path}: server {} is in {other}, too", manifest.server);
+        let Manifest { server, directory, directories, .. } = manifest;
+        if let Some(Opened { path: other, .. }) = seen.insert((server, directory), Opened { path: path.clone(), dir }) {
+            let which = if directories > 1 { format!("directory {directory} of ") } else { String::new() };
+            let detail = format!("storage {path}: {which}server {server} is in {other}, too");
             return Err(Failure::new(Code::Invalid, detail));
         }
+    }
+    let Some(known) = first else {
+        return Err(Failure::new(Code::Invalid, "no directory of a volume is given"));
+    };
+    let (mut servers, mut absent) = (BTreeMap::<u16, Vec<Opened>>::new(), Vec::new());
+    for server in 0..known.servers {
+        let numbers = 0..known.directories;
+        let found: Vec<Option<Opened>> = numbers.map(|number| seen.remove(&(server, number))).collect();
+        let of_them = |number: usize| format!("directory {number} of the {} of {server}", known.directories);
+        match found.iter().position(Option::is_none) {
+            Some(number) if found.iter().any(Option::is_some) => absent.push(of_them(number)),
+            Some(_) => absent.push(server.to_string()),
+            None => drop(servers.insert(server, found.into_iter().flatten().collect())),
+        }
+    }
+    if !absent.is_empty() {
+        let (servers, absent) = (known.servers, absent.join(", "));
+        let detail = format!("the volume has {servers} servers: the directories of these are missing: {absent}");
+        return Err(Failure::new(Code::NotFound, detail));
+    }
+    Ok((servers, known))
+}
+
+/// Opens and reads everything.
+async fn open(io: &Io, dirs: &[String], report: &mut Report) -> Result<Vec<Part>, Failure> {
+    let (servers, manifest) = open_dirs(io, dirs, report).await?;
+    let mut parts = Vec::new();
+    for (server, opened) in servers {
+        let manifest = Manifest { server, ..manifest };
         let (mut bytes, mut segment_bytes) = (MARGIN_BYTES, SEGMENT_BYTES_DEFAULT);
         let mut headless = None;
-        for name in dir.list().await.map_err(failed)? {
-            let file = dir.open(&name).await.map_err(failed)?;
-            let size = file.size().await.map_err(failed)?;
-            if name.starts_with("data-") {
-                segment_bytes = size;
-                let head = file.read_at(0, HEAD_BYTES).await.map_err(failed)?;
-                headless = headless.or(head.iter().all(|byte| *byte == 0).then(|| name.clone()));
+        for Opened { path, dir } in &opened {
+            let failed = |error| disk_failure(path, &error);
+            for name in dir.list().await.map_err(failed)? {
+                let file = dir.open(&name).await.map_err(failed)?;
+                let size = file.size().await.map_err(failed)?;
+                if name.starts_with("data-") {
+                    segment_bytes = size;
+                    let head = file.read_at(0, HEAD_BYTES).await.map_err(failed)?;
+                    headless = headless.or(head.iter().all(|byte| *byte == 0).then(|| format!("{path}: {name}")));
+                }
+                bytes += size;
             }
-            bytes += size;
         }
         // A start drops such a file; here it is left to people.
         if let Some(name) = headless {
             let text = "it begins with zeros: it was being made when the power went, or its beginning is lost";
-            report.wrong("unreadable", format!("{path}: {name}: {text}"));
+            report.wrong("unreadable", format!("{name}: {text}"));
             continue;
         }
+        let paths: Vec<&str> = opened.iter().map(|opened| opened.path.as_str()).collect();
+        let (all, path, dir) = (paths.join(", "), opened[0].path.clone(), opened[0].dir.clone());
         let slab = Slab::with_excess(bytes).map_err(|why| Failure::new(Code::NoSpace, format!("memory: {why}")))?;
         let store = Store::new(slab);
+        let roots = opened.iter().map(|opened| Root { dir: opened.dir.clone(), name: opened.path.clone() }).collect();
         // No room for anything more: segments are only read.
-        match Segments::open(dir.clone(), manifest, segment_bytes, 0).await {
+        match Segments::open_in(roots, manifest, segment_bytes, 0).await {
             Ok(segments) => store.use_disk(Disk::new(segments, 0)),
             Err(error) => {
-                report.wrong("unreadable", format!("{path}: {error}"));
+                report.wrong("unreadable", format!("{all}: {error}"));
                 continue;
             }
         }
-        let mut image = Image::empty(ServerIndex(manifest.server), manifest.servers, manifest.shards, &store)
+        let mut image = Image::empty(ServerIndex(server), manifest.servers, manifest.shards, &store)
             .map_err(|why| Failure::new(Code::Invalid, format!("storage {path}: {why}")))?;
         match read_for(&*dir, &mut image).await {
             Ok(found) => {
@@ -161,17 +209,10 @@ async fn open(io: &Io, dirs: &[String], report: &mut Report) -> Result<Vec<Part>
                         "{path}: {torn} bytes at the end of the journal are left out: they were being written"
                     ));
                 }
-                parts.push(Part { path: path.clone(), dir, image, found, store });
+                parts.push(Part { path: all, dir, image, found, store });
             }
             Err(error) => report.wrong("unreadable", format!("{path}: {error}")),
         }
-    }
-    let servers = first.map_or(0, |manifest| manifest.servers);
-    let absent: Vec<String> = (0..servers).filter(|s| !seen.contains_key(s)).map(|s| s.to_string()).collect();
-    if !absent.is_empty() {
-        let detail =
-            format!("the volume has {servers} servers: the directories of these are missing: {}", absent.join(", "));
-        return Err(Failure::new(Code::NotFound, detail));
     }
     Ok(parts)
 }

@@ -7,6 +7,7 @@
 //! go, and so do data without a file or beyond the end of it.
 
 use super::Image;
+use super::roots::Roots;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop};
@@ -55,7 +56,7 @@ impl Server {
     /// Makes sure that all servers have parts of one volume, and writes down that this one has, too.
     pub(crate) async fn found_volume(self: &Arc<Self>) -> Result<(), Failure> {
         let Some(lasting) = &self.lasting else { return Ok(()) };
-        let dir = &lasting.storage.dir;
+        let dir = &lasting.storage.place();
         let mut volume = lasting.volume;
         if self.slot() != ServerIndex(0) {
             let keeper = self.ask_until_ready(ServerIndex(0), Request::LastingId).await?;
@@ -82,7 +83,7 @@ impl Server {
             if let Some(disk) = self.store.disk() {
                 disk.segments().set_volume(volume);
             }
-            let written = Server::manifest(&self.config, volume).write(&*lasting.dir).await;
+            let written = Roots::found(&lasting.dirs, Server::manifest(&self.config, volume)).await;
             written.map_err(|error| super::disk_failure(dir, &error))?;
         }
         Ok(())

@@ -3,6 +3,7 @@
 
 use super::Storage;
 use super::image::UNITS_AT_ONCE;
+use super::roots::Roots;
 use crate::dispatch::READERS_PAUSE;
 use crate::state::Server;
 use aze_io::disk::{Dir, DiskResult};
@@ -23,6 +24,9 @@ const SWEEP_CHUNKS: usize = 256;
 
 /// How often a unit is read that does not match its checksums before that is believed.
 const READS_MAX: usize = 3;
+
+/// Checkpoints that are waited for at most, to make room once: one may have begun before its places were given up.
+const CHECKPOINTS_MAX: usize = 2;
 
 /// How often the room on the disk is looked at.
 const LOOK_PERIOD_NS: u64 = 1_000_000_000;
@@ -47,11 +51,21 @@ fn reserve_bytes(storage: &Storage, checkpoint_bytes: u64) -> u64 {
 }
 
 /// Opens the segments, and says how much may be in them.
-pub(super) async fn open_disk(storage: &Storage, dir: &Arc<dyn Dir>, manifest: Manifest) -> DiskResult<Arc<Disk>> {
-    let names = dir.list().await?;
-    let there = names.iter().filter(|name| name.starts_with("data-")).count() as u64 * storage.segment_bytes;
-    let share = dir.free_bytes().await?.saturating_sub(reserve_bytes(storage, 0)) / u64::from(storage.shared_by.max(1));
-    let mut capacity = storage.capacity_bytes.unwrap_or((there + share) / 16 * 15);
+pub(super) async fn open_disk(storage: &Storage, roots: &Roots, manifest: Manifest) -> DiskResult<Arc<Disk>> {
+    let dir = &roots.first().dir;
+    let mut room = 0;
+    for (number, root) in roots.all.iter().enumerate() {
+        let names = root.dir.list().await?;
+        let there = names.iter().filter(|name| name.starts_with("data-")).count() as u64 * storage.segment_bytes;
+        let reserve = if number == 0 { reserve_bytes(storage, 0) } else { 0 };
+        let share = root.dir.free_bytes().await?.saturating_sub(reserve) / u64::from(root.shared_by.max(1));
+        room += match roots.all.len() {
+            1 => there + share,
+            // What is less than a segment is left over in each.
+            _ => there + share / storage.segment_bytes * storage.segment_bytes,
+        };
+    }
+    let mut capacity = storage.capacity_bytes.unwrap_or(room / 16 * 15);
     // What is overwritten stays until the next checkpoint.
     let mut bases = capacity.saturating_add(storage.checkpoint_bytes);
     if dir.medium().is_some() {
@@ -63,7 +77,8 @@ pub(super) async fn open_disk(storage: &Storage, dir: &Arc<dyn Dir>, manifest: M
         capacity = wanted.min(bytes.saturating_sub(storage.checkpoint_bytes) / 16 * 15);
         bases = wanted.saturating_add(storage.checkpoint_bytes).min(bytes);
     }
-    let segments = Segments::open(dir.clone(), manifest, storage.segment_bytes, bases).await?;
+    let segments = Segments::open_in(roots.for_segments(), manifest, storage.segment_bytes, bases).await?;
+    segments.keep_free(reserve_bytes(storage, 0));
     Ok(Disk::new(segments, capacity))
 }
 
@@ -117,35 +132,48 @@ impl Server {
         });
     }
 
-    /// Looks through all shards, twice at most: the second time what was used lately goes, too. Gives
-    /// whether units stay in memory since the disk has no place for them.
+    /// Looks through all shards: first for what was not used lately, then for the rest, and again when a
+    /// checkpoint has freed places. Gives whether units stay in memory since the disk has no place for them.
     async fn make_room(self: &Arc<Self>) -> DiskResult<bool> {
-        let mut is_full = false;
-        for all in [false, true] {
-            for cell in self.shards.iter() {
-                let mut from = Some((Ino(0), 0));
-                while let Some(start) = from {
-                    let wanted = self.store.room_wanted_bytes();
-                    if wanted == 0 {
-                        return Ok(false);
-                    }
-                    let limit = wanted.min((UNITS_AT_ONCE * BASE_BYTES) as u64);
-                    let swept = cell.data.lock().sweep(start, SWEEP_CHUNKS, limit, all);
-                    from = swept.next;
-                    if swept.dirty.is_empty() {
-                        continue;
-                    }
-                    let (placed, left) = self.store.write_out(swept.dirty).await?;
-                    is_full |= !left.is_empty();
-                    let mut data = cell.data.lock();
-                    for (unit, place) in placed {
-                        data.settle(unit, place, false);
-                    }
-                }
+        let (mut all, mut checkpoints) = (false, 0);
+        loop {
+            let is_full = self.let_go(all).await?;
+            if self.store.room_wanted_bytes() == 0 {
+                return Ok(false);
             }
-            if is_full && self.store.waits_for_checkpoint() {
+            if is_full && self.store.waits_for_checkpoint() && checkpoints < CHECKPOINTS_MAX {
                 // Places that only the last checkpoint names are free after the next.
                 self.checkpoint_at_once().await;
+                checkpoints += 1;
+            } else if all {
+                return Ok(is_full);
+            }
+            all = true;
+        }
+    }
+
+    /// Looks through all shards once, until enough memory is free. Gives whether the disk had no place for some.
+    async fn let_go(&self, all: bool) -> DiskResult<bool> {
+        let mut is_full = false;
+        for cell in self.shards.iter() {
+            let mut from = Some((Ino(0), 0));
+            while let Some(start) = from {
+                let wanted = self.store.room_wanted_bytes();
+                if wanted == 0 {
+                    return Ok(is_full);
+                }
+                let limit = wanted.min((UNITS_AT_ONCE * BASE_BYTES) as u64);
+                let swept = cell.data.lock().sweep(start, SWEEP_CHUNKS, limit, all);
+                from = swept.next;
+                if swept.dirty.is_empty() {
+                    continue;
+                }
+                let (placed, left) = self.store.write_out(swept.dirty).await?;
+                is_full |= !left.is_empty();
+                let mut data = cell.data.lock();
+                for (unit, place) in placed {
+                    data.settle(unit, place, false);
+                }
             }
         }
         Ok(is_full)
@@ -235,6 +263,9 @@ impl Server {
                 let last = lasting.checkpoint_bytes.load(Ordering::Relaxed);
                 let reserve = reserve_bytes(&lasting.storage, last).saturating_sub(lasting.journal.bytes());
                 lasting.room.is_low.store(free < reserve, Ordering::Relaxed);
+                if let Some(disk) = server.store.disk() {
+                    disk.segments().keep_free(reserve);
+                }
             }
         });
     }
@@ -255,7 +286,7 @@ impl Server {
         let detail = format!(
             "{}: the file system of {} is nearly full, and what is left is for removals: make room there",
             self.who(),
-            lasting.storage.dir
+            lasting.path
         );
         Some(Failure::new(Code::NoSpace, detail))
     }

@@ -7,6 +7,10 @@
 use aze_io::slab::FrameClass;
 use std::collections::BTreeSet;
 
+/// Bases that are given out from one lane before it is the next one's turn: a MiB, so that what is written
+/// together lies together.
+const TURN_BASES: u32 = 16;
+
 /// A place for one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot {
@@ -64,8 +68,12 @@ struct Base {
 /// What is free, what is used, and what will be free.
 pub struct Places {
     bases: Vec<Base>,
-    /// Bases of which nothing is used.
-    free: BTreeSet<u32>,
+    /// Bases of a segment.
+    segment_bases: u32,
+    /// Bases of which nothing is used, of each lane: of every so many segments, which are on one disk.
+    free: Vec<BTreeSet<u32>>,
+    /// The lane whose turn it is, and how many of its bases were given out since that began.
+    turn: (usize, u32),
     /// Cut bases with free pieces: of 4 KiB, of 16 KiB.
     open: [BTreeSet<u32>; 2],
     /// Number of bases that there may be.
@@ -75,6 +83,11 @@ pub struct Places {
     begun: u64,
     used_bytes: u64,
     waiting_bytes: u64,
+}
+
+/// Beyond it another segment for each lane could not be counted.
+fn last_base(lanes: usize, segment_bases: u32) -> u32 {
+    u32::MAX - lanes as u32 * segment_bases
 }
 
 fn list(class: FrameClass) -> Option<usize> {
@@ -88,9 +101,17 @@ fn list(class: FrameClass) -> Option<usize> {
 impl Places {
     /// Places in so many bases, none of them used.
     pub fn new(limit: u32) -> Places {
+        Places::in_lanes(limit, 1, 1)
+    }
+
+    /// The same in segments of so many bases, which take turns, so that every disk has its part of what is written.
+    pub fn in_lanes(limit: u32, lanes: usize, segment_bases: u32) -> Places {
+        let limit = limit.min(last_base(lanes, segment_bases));
         Places {
             bases: Vec::new(),
-            free: BTreeSet::new(),
+            segment_bases,
+            free: vec![BTreeSet::new(); lanes],
+            turn: (0, 0),
             open: Default::default(),
             limit,
             given_back: Vec::new(),
@@ -122,24 +143,71 @@ impl Places {
 
     /// A free place; those with the lowest numbers first, so that what is written together lies together.
     pub fn take(&mut self, class: FrameClass) -> Option<Slot> {
-        let opened = list(class).and_then(|list| self.open[list].first().copied());
-        let free = || self.free.first().copied().filter(|base| *base < self.limit);
-        let base = match opened.or_else(free) {
-            Some(base) => base,
-            None if self.bases.len() < self.limit as usize => {
-                self.bases.push(Base { class, used: 0 });
-                self.bases.len() as u32 - 1
+        self.open_base(class, &|_| true)
+            .or_else(|| self.free_base(&|_| true))
+            .or_else(|| self.new_base())
+            .map(|base| self.give(base, class))
+    }
+
+    /// As [`Self::take`], in a segment that is there.
+    pub fn take_in(&mut self, class: FrameClass, is_there: impl Fn(u32) -> bool) -> Option<Slot> {
+        let segment_bases = self.segment_bases;
+        let may = |base: u32| is_there(base / segment_bases);
+        self.open_base(class, &may).or_else(|| self.free_base(&may)).map(|base| self.give(base, class))
+    }
+
+    fn open_base(&self, class: FrameClass, may: &dyn Fn(u32) -> bool) -> Option<u32> {
+        self.open[list(class)?].iter().copied().find(|base| may(*base))
+    }
+
+    /// Of the lane whose turn it is, or else the next one that has any.
+    fn free_base(&mut self, may: &dyn Fn(u32) -> bool) -> Option<u32> {
+        let (lanes, (turn, count)) = (self.free.len(), self.turn);
+        for step in 0..lanes {
+            let lane = (turn + step) % lanes;
+            let free = self.free[lane].iter().copied().take_while(|base| *base < self.limit).find(|base| may(*base));
+            if let Some(base) = free {
+                let count = if step == 0 { count + 1 } else { 1 };
+                self.turn = if count == TURN_BASES { ((lane + 1) % lanes, 0) } else { (lane, count) };
+                return Some(base);
             }
-            None => return None,
-        };
+        }
+        None
+    }
+
+    /// Of segments that come after all that were thought of.
+    fn new_base(&mut self) -> Option<u32> {
+        if self.bases.len() >= self.limit as usize {
+            return None;
+        }
+        self.add_bases();
+        self.free_base(&|_| true)
+    }
+
+    /// A segment more for each lane.
+    fn add_bases(&mut self) {
+        for _ in 0..self.free.len() * self.segment_bases as usize {
+            let base = self.bases.len() as u32;
+            self.bases.push(Base { class: FrameClass::K64, used: 0 });
+            let lane = self.lane(base);
+            self.free[lane].insert(base);
+        }
+    }
+
+    fn lane(&self, base: u32) -> usize {
+        (base / self.segment_bases) as usize % self.free.len()
+    }
+
+    fn give(&mut self, base: u32, class: FrameClass) -> Slot {
+        let lane = self.lane(base);
         let row = &mut self.bases[base as usize];
         if row.used == 0 {
             row.class = class;
-            self.free.remove(&base);
+            self.free[lane].remove(&base);
         }
         let slot = Slot { base, piece: row.used.trailing_ones() as u8, class };
         self.mark(slot);
-        Some(slot)
+        slot
     }
 
     fn mark(&mut self, slot: Slot) {
@@ -168,7 +236,8 @@ impl Places {
             };
         }
         if is_free {
-            self.free.insert(slot.base);
+            let lane = self.lane(slot.base);
+            self.free[lane].insert(slot.base);
         }
     }
 
@@ -200,16 +269,19 @@ impl Places {
     /// # Errors
     /// If it cannot be: another unit has it.
     pub fn adopt(&mut self, slot: Slot) -> Result<(), String> {
-        for base in self.bases.len() as u32..=slot.base {
-            self.bases.push(Base { class: slot.class, used: 0 });
-            self.free.insert(base);
+        if slot.base >= last_base(self.free.len(), self.segment_bases) {
+            return Err(format!("there is no base {}", slot.base));
         }
+        while self.bases.len() <= slot.base as usize {
+            self.add_bases();
+        }
+        let lane = self.lane(slot.base);
         let row = &mut self.bases[slot.base as usize];
         if row.used & slot.bit() != 0 || row.used != 0 && row.class != slot.class {
             return Err(format!("two units share place {} of base {}", slot.piece, slot.base));
         }
         row.class = slot.class;
-        self.free.remove(&slot.base);
+        self.free[lane].remove(&slot.base);
         self.mark(slot);
         Ok(())
     }
@@ -271,6 +343,28 @@ mod tests {
         assert!(places.adopt(Slot { base: 2, piece: 0, class: FrameClass::K16 }).is_err(), "the base is cut otherwise");
         let others: Vec<u32> = (0..3).map(|_| places.take(FrameClass::K64).expect("room").base).collect();
         assert_eq!(others, [0, 1, 3]);
+        assert_eq!(places.take(FrameClass::K64), None);
+    }
+
+    #[test]
+    fn lanes_take_turns_and_one_that_is_full_is_passed_over() {
+        // Segments of 20 bases: the first lane has 0 to 19 and 40 to 44, the second 20 to 39.
+        let mut places = Places::in_lanes(45, 2, 20);
+        let mut take = |count: usize| -> Vec<u32> {
+            (0..count).map_while(|_| places.take(FrameClass::K64)).map(|slot| slot.base).collect()
+        };
+        assert_eq!(take(16), (0..16).collect::<Vec<u32>>());
+        assert_eq!(take(16), (20..36).collect::<Vec<u32>>());
+        assert_eq!(take(100), [16, 17, 18, 19, 36, 37, 38, 39, 40, 41, 42, 43, 44]);
+        let slot = |base| Slot { base, piece: 0, class: FrameClass::K64 };
+        for base in [3, 25, 42] {
+            places.put_back(slot(base));
+        }
+        assert_eq!(places.take_in(FrameClass::K4, |segment| segment == 1).map(|slot| slot.base), Some(25));
+        assert_eq!(places.take_in(FrameClass::K64, |segment| segment == 1), None);
+        assert_eq!(places.take_in(FrameClass::K4, |segment| segment == 1).map(|slot| slot.piece), Some(1));
+        assert_eq!(places.take(FrameClass::K64), Some(slot(3)));
+        assert_eq!(places.take(FrameClass::K64), Some(slot(42)));
         assert_eq!(places.take(FrameClass::K64), None);
     }
 }

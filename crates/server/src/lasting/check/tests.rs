@@ -97,7 +97,16 @@ impl Small {
         let (io, steps) = (self.io.clone(), self.steps.clone());
         self.block(async move {
             let dir = io.open_dir(DIR).await.expect("a directory");
-            let manifest = Manifest { volume: 5, server, servers, shards, chunk_bits: 20, owner_uid: 0 };
+            let manifest = Manifest {
+                volume: 5,
+                server,
+                servers,
+                shards,
+                chunk_bits: 20,
+                owner_uid: 0,
+                directory: 0,
+                directories: 1,
+            };
             manifest.write(&*dir).await.expect("a manifest");
             Writer::begin(dir.clone(), 1, 0).await.expect("a checkpoint").finish().await.expect("its end");
             let journal = Journal::begin(dir, true, 1, 0).await.expect("a journal");
