@@ -1,8 +1,8 @@
 //! Closes, sent many at a time.
 //!
 //! Nobody waits for a close: it only lets the home delete a file that has no name any more. So
-//! closes are collected for a moment. Those that get lost with a server or this process end with
-//! the session.
+//! closes are collected for a moment, for each server by itself: a request to many servers with a few closes each
+//! would wake all of them. Those that get lost with a server or this process end with the session.
 
 use crate::client::Core;
 use aze_proto::message::Handle;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Closes that are sent at once.
+/// Closes that are sent to one server at once.
 const BATCH_MAX: usize = 64;
 /// How long a close waits for others.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(50);
@@ -25,7 +25,7 @@ pub(crate) struct Closes {
 
 #[derive(Default)]
 struct Queue {
-    handles: Vec<Handle>,
+    by_server: BTreeMap<ServerIndex, Vec<Handle>>,
     /// A task will send what is queued.
     timed: bool,
 }
@@ -33,40 +33,34 @@ struct Queue {
 impl Core {
     /// Has an open ended soon.
     pub(crate) fn close_later(self: &Arc<Self>, handle: Handle) {
+        let server = self.routes.read().map.server_of(handle.ino.home());
+        // A file without a server has nobody who holds it open.
+        let Some(server) = server else { return };
         let mut queue = self.closes.queue.lock();
-        queue.handles.push(handle);
-        if queue.handles.len() >= BATCH_MAX {
-            let batch = std::mem::take(&mut queue.handles);
+        let handles = queue.by_server.entry(server).or_default();
+        handles.push(handle);
+        if handles.len() >= BATCH_MAX {
+            let batch = std::mem::replace(handles, Vec::with_capacity(BATCH_MAX));
             drop(queue);
-            self.spawn(|core| async move { core.send_closes(batch).await });
+            self.spawn(|core| async move { core.send_closes(server, batch).await });
         } else if !std::mem::replace(&mut queue.timed, true) {
             drop(queue);
             self.spawn(|core| async move {
                 core.io.sleep(BATCH_TIME_MAX).await;
-                let batch = {
+                let all = {
                     let mut queue = core.closes.queue.lock();
                     queue.timed = false;
-                    std::mem::take(&mut queue.handles)
+                    std::mem::take(&mut queue.by_server)
                 };
-                core.send_closes(batch).await;
+                let some = all.into_iter().filter(|(_, handles)| !handles.is_empty());
+                join_all(some.map(|(server, handles)| core.send_closes(server, handles))).await;
             });
         }
     }
 
-    async fn send_closes(&self, batch: Vec<Handle>) {
-        let map = self.routes.read().map.clone();
-        let mut by_server: BTreeMap<ServerIndex, Vec<Handle>> = BTreeMap::new();
-        for handle in batch {
-            if let Some(server) = map.server_of(handle.ino.home()) {
-                by_server.entry(server).or_default().push(handle);
-            }
-        }
+    async fn send_closes(&self, server: ServerIndex, handles: Vec<Handle>) {
         let nobody = Identity::default();
-        let sends = by_server.into_iter().map(|(server, handles)| {
-            let nobody = &nobody;
-            async move { self.ask_server(nobody, server, &Request::Close { handles }).await }
-        });
         // What does not arrive ends with the session.
-        let _ = join_all(sends).await;
+        let _ = self.ask_server(&nobody, server, &Request::Close { handles }).await;
     }
 }

@@ -9,6 +9,7 @@ use aze_sim::Cluster;
 use aze_sim::cluster::{CHUNK_BITS, Layout};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 
 const READ: Access = Access { read: true, write: false };
@@ -148,5 +149,27 @@ fn a_new_small_file_is_synced_by_its_home_and_all_else_by_all() {
             let last = create(&client, dir, &format!("last{index}")).await;
             assert_eq!(synced(&cluster, last.close()).await, 4, "a directory above may have been renamed");
         }
+    });
+}
+
+#[test]
+fn closes_wait_for_others_of_the_same_server() {
+    with_cluster(4, |cluster, client| async move {
+        let dir = client.mkdir_all(&ROOT, b"/dir", 0o755).await.expect("a directory can be made").ino;
+        let mut files = Vec::new();
+        for index in 0..512 {
+            files.push(create(&client, dir, &format!("f{index}")).await);
+        }
+        let closes = || counts(&cluster).get("Close").copied().unwrap_or(0);
+        let opens = || cluster.servers().iter().map(|server| server.status().opens).sum::<u64>();
+        let before = closes();
+        assert_eq!(opens(), 512);
+        for file in files {
+            file.close().await.expect("a file that is open can be closed");
+        }
+        cluster.client_io(0).sleep(Duration::from_millis(500)).await;
+        assert_eq!(opens(), 0, "none was held back for good");
+        // As many as are full, and at the end one to each server with what is left.
+        assert!((8..=8 + 4).contains(&(closes() - before)), "{} requests for 512 closes", closes() - before);
     });
 }
