@@ -10,7 +10,7 @@ help:
 	@echo 'make demo      build, start a volume, mount it, work on it, measure, take it down'
 	@echo 'make test      every test in its short form (under 30 minutes from nothing on 2 cores)'
 	@echo 'make check     formatting and lints'
-	@echo 'make sim-long  50,000 simulated clusters instead of 200'
+	@echo 'make sim-long  50,000 simulated clusters instead of 200, and 5,000 volumes that last of each kind'
 	@echo 'make loom      every order of the steps by which processes that share memory wake each other, give back and note'
 	@echo 'make sanitize  threads and shared memory under a race detector (needs the nightly toolchain)'
 	@echo 'make crash-long  kill -9 of servers, mounts and commands, 2,000 times (about an hour)'
@@ -36,6 +36,8 @@ test: check
 
 sim-long:
 	$(CARGO) run --locked --release -p aze-sim -- --seeds 50000
+	for kind in ending staying troubled renaming; do \
+	  $(CARGO) run --locked --release -p aze-sim -- --lasting $$kind --seeds 5000 || exit; done
 	AZE_SIM_SEEDS=2000 $(CARGO) test --locked --release -p aze-sim --test client_leases
 
 crash-long:

@@ -133,6 +133,12 @@ impl Ledger {
         Ok(())
     }
 
+    /// What is put down is begun; this was not.
+    fn failed(&mut self, what: &str, error: io::Error) -> io::Error {
+        self.story.push(format!("{what}: it cannot be opened"));
+        error
+    }
+
     fn create(&mut self, root: &Path) -> io::Result<()> {
         let name = self.fresh();
         let mut after = self.now.clone();
@@ -151,12 +157,12 @@ impl Ledger {
             _ => self.draw.below(200_000) + 1,
         };
         let data = self.bytes(len.min(FILE_BYTES_MAX - start));
+        self.story.push(format!("write {start}+{} of {name}", data.len()));
         let open = OpenOptions::new().write(true).open(root.join(&name))?;
         let mut after = before.to_vec();
         let start = start as usize;
         after.resize(after.len().max(start + data.len()), 0);
         after[start..start + data.len()].copy_from_slice(&data);
-        self.story.push(format!("write {}+{} of {name}", start, data.len()));
         self.doubt = Some(Doubt::Bytes { file, start: start.min(before.len()), after: after.clone() });
         open.write_all_at(&data, start as u64)?;
         self.doubt = None;
@@ -175,8 +181,10 @@ impl Ledger {
         }
         bytes.extend(&data);
         after.contents.insert(file, Arc::new(bytes));
-        let mut open = OpenOptions::new().append(true).open(root.join(&name))?;
-        self.change(format!("append {len} to {name}"), after, || io::Write::write_all(&mut open, &data))
+        let what = format!("append {len} to {name}");
+        let mut open =
+            OpenOptions::new().append(true).open(root.join(&name)).map_err(|error| self.failed(&what, error))?;
+        self.change(what, after, || io::Write::write_all(&mut open, &data))
     }
 
     fn truncate(&mut self, root: &Path) -> io::Result<()> {
@@ -186,8 +194,9 @@ impl Ledger {
         let len = self.draw.below(bytes.len() as u64 * 5 / 4 + 1).min(FILE_BYTES_MAX);
         bytes.resize(len as usize, 0);
         after.contents.insert(file, Arc::new(bytes));
-        let open = OpenOptions::new().write(true).open(root.join(&name))?;
-        self.change(format!("truncate {name} to {len}"), after, || open.set_len(len))
+        let what = format!("truncate {name} to {len}");
+        let open = OpenOptions::new().write(true).open(root.join(&name)).map_err(|error| self.failed(&what, error))?;
+        self.change(what, after, || open.set_len(len))
     }
 
     /// Onto a fresh name, or one that leads to something.

@@ -34,6 +34,15 @@ const LIVES: usize = 3;
 /// Longest file, in chunks.
 const CHUNKS_MAX: u64 = 4;
 
+/// Longest write, in bytes.
+const WRITE_BYTES_MAX: u64 = 90_000;
+
+/// How much is in a journal before a checkpoint, at least and at most, as powers of two.
+const CHECKPOINT_BITS: (u64, u64) = (14, 20);
+
+/// Tasks of a crowd.
+const CROWD: usize = 12;
+
 /// Longest run in virtual time.
 const TIME_MAX: Duration = Duration::from_secs(600);
 
@@ -43,8 +52,12 @@ const READ_WRITE: Access = Access { read: true, write: true };
 pub type PlanOf = fn(u64) -> LastingPlan;
 
 /// What can be made of a seed.
-pub const KINDS: [(&str, PlanOf); 3] =
-    [("ending", LastingPlan::of), ("staying", LastingPlan::staying), ("troubled", LastingPlan::troubled)];
+pub const KINDS: [(&str, PlanOf); 4] = [
+    ("ending", LastingPlan::of),
+    ("staying", LastingPlan::staying),
+    ("troubled", LastingPlan::troubled),
+    ("renaming", LastingPlan::renaming),
+];
 
 /// What a seed means here.
 #[derive(Clone, Debug)]
@@ -104,6 +117,13 @@ impl LastingPlan {
     /// The plan of a seed under trouble.
     pub fn troubled(seed: u64) -> LastingPlan {
         LastingPlan { trouble: Some(Trouble::of(seed)), ..LastingPlan::of(seed) }
+    }
+
+    /// The plan of a seed for a crowd that renames until the power is cut.
+    pub fn renaming(seed: u64) -> LastingPlan {
+        let servers = SimRng::new(seed, "renaming plan").between(1, 3) as u16;
+        let (durability, trouble) = (Durability::Fsync, Some(Trouble::renaming(seed)));
+        LastingPlan { servers, tasks: CROWD, durability, power_cut: true, trouble, ..LastingPlan::of(seed) }
     }
 }
 
@@ -184,11 +204,12 @@ pub fn run_counting(plan: &LastingPlan, verbose: bool) -> (Vec<String>, u64) {
     let sim = Sim::new(plan.seed, Faults::default());
     sim.set_time_limit(TIME_MAX);
     sim.set_lending(*sim.rng("lending").pick(&[None, Some(1), Some(10_000)]));
+    let checkpoint_bits = plan.trouble.as_ref().map_or(CHECKPOINT_BITS, Trouble::checkpoint_bits);
     let layout = Layout {
         durability: Some(plan.durability),
         storage_dirs: plan.directories,
         switches: plan.switches,
-        checkpoint_bytes: 1 << sim.rng("checkpoints").between(14, 20),
+        checkpoint_bytes: 1 << sim.rng("checkpoints").between(checkpoint_bits.0, checkpoint_bits.1),
         // Mostly less than what is written.
         memory_bytes: 1 << sim.rng("memory").between(20, 24).min(23),
         ..Layout::of(plan.servers)
@@ -258,8 +279,7 @@ async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>, b
                 acknowledged_lasts: !plan.power_cut || ends_cleanly,
                 closes_sync: plan.durability == Durability::Close,
                 exchanges: plan.exchanges,
-                sync_ppm: plan.trouble.as_ref().map_or(1_000_000, Trouble::sync_ppm),
-                bytes_max: plan.trouble.as_ref().map_or(CHUNKS_MAX << CHUNK_BITS, Trouble::file_bytes_max),
+                trouble: plan.trouble.clone(),
                 dirs: vec![Ino::ROOT],
                 next: 0,
                 concerned: Vec::new(),
@@ -273,7 +293,10 @@ async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>, b
         if let Some(trouble) = &plan.trouble {
             trouble.go_on(cluster, life);
         }
-        cluster.sim.sleep(until - until / 2).await;
+        match &plan.trouble {
+            Some(trouble) => trouble.last_moments(cluster, until - until / 2).await,
+            None => cluster.sim.sleep(until - until / 2).await,
+        }
         board.note(cluster, format!("everything ends, cleanly: {ends_cleanly}, power cut: {}", plan.power_cut));
         if ends_cleanly {
             cluster.kill_client(0);
@@ -299,10 +322,7 @@ struct Worker {
     acknowledged_lasts: bool,
     closes_sync: bool,
     exchanges: bool,
-    /// Chance of a sync where one is due, in millionths.
-    sync_ppm: u32,
-    /// Longest file, in bytes.
-    bytes_max: u64,
+    trouble: Option<Trouble>,
     dirs: Vec<Ino>,
     next: u64,
     /// Files that the operation under way changes.
@@ -324,6 +344,7 @@ impl Worker {
             self.concerned.clear();
             let began = self.again.as_ref().map(|again| again.phase());
             let step = self.rng.below(100);
+            let step = self.trouble.as_ref().map_or(step, |trouble| trouble.step(step));
             let what = match step {
                 0..=14 => self.make_dir().await,
                 15..=34 => self.make_file(&mut files).await,
@@ -358,6 +379,11 @@ impl Worker {
                 return;
             }
         }
+    }
+
+    /// Longest file, in bytes.
+    fn bytes_max(&self) -> u64 {
+        self.trouble.as_ref().map_or(CHUNKS_MAX << CHUNK_BITS, Trouble::file_bytes_max)
     }
 
     async fn make_dir(&mut self) -> Result<(), Failure> {
@@ -430,8 +456,9 @@ impl Worker {
     }
 
     async fn write(&mut self, files: &[(Ino, Arc<File>)]) -> Result<(), Failure> {
-        let (far, len) = (self.rng.chance(300_000), self.rng.between(1, 90_000));
-        let (draw, bytes_max) = (self.rng.u64(), self.bytes_max);
+        let len_max = self.trouble.as_ref().map_or(WRITE_BYTES_MAX, Trouble::write_bytes_max);
+        let (far, len) = (self.rng.chance(300_000), self.rng.between(1, len_max));
+        let (draw, bytes_max) = (self.rng.u64(), self.bytes_max());
         let mut data = (0, Vec::new());
         let chosen = self.begin(files, |known| {
             let size = known.content.len() as u64;
@@ -456,7 +483,7 @@ impl Worker {
             // What has failed may have moved the end.
             return self.write(files).await;
         }
-        let (len, bytes_max) = (self.rng.between(1, 90_000), self.bytes_max);
+        let (len, bytes_max) = (self.rng.between(1, WRITE_BYTES_MAX), self.bytes_max());
         let mut data = Vec::new();
         // Where an append goes is known only with its answer: tasks append to files of their own.
         let chosen = self.begin(files, |known| {
@@ -474,7 +501,7 @@ impl Worker {
     }
 
     async fn truncate(&mut self, files: &[(Ino, Arc<File>)]) -> Result<(), Failure> {
-        let (draw, bytes_max) = (self.rng.u64(), self.bytes_max);
+        let (draw, bytes_max) = (self.rng.u64(), self.bytes_max());
         let mut size = 0;
         let chosen = self.begin(files, |known| {
             size = (draw % (known.content.len() as u64 * 5 / 4 + 1)).min(bytes_max);
@@ -588,7 +615,7 @@ impl Worker {
     }
 
     async fn sync(&mut self, files: &[(Ino, Arc<File>)]) -> Result<(), Failure> {
-        if !self.rng.chance(self.sync_ppm) {
+        if !self.rng.chance(self.trouble.as_ref().map_or(1_000_000, Trouble::sync_ppm)) {
             return self.write(files).await;
         }
         let Some((ino, file)) = self.begin(files, |_| {}) else { return Ok(()) };

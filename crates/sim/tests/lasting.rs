@@ -33,6 +33,12 @@ fn a_volume_that_is_started_again_under_its_clients_keeps_its_promise() {
     all_pass(LastingPlan::staying);
 }
 
+/// A crowd that renames until the power is cut, and hardly ever syncs.
+#[test]
+fn names_hang_together_after_every_power_cut() {
+    all_pass(LastingPlan::renaming);
+}
+
 /// With links, attributes, modes, holes and locks; lost messages, slow disks and clocks that jump by hours.
 #[test]
 fn what_was_promised_is_there_also_after_trouble() {

@@ -8,7 +8,7 @@ use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::lasting::{KINDS, LastingPlan, run};
 
 /// Seeds that are looked through when no named one notices.
-const SEARCHED: u64 = 300;
+const SEARCHED: u64 = 600;
 
 fn fails(plan: &LastingPlan) -> Option<String> {
     match std::panic::catch_unwind(|| run(plan, false)) {
@@ -56,6 +56,16 @@ fn a_server_that_is_told_what_its_teller_may_lose_is_noticed() {
 #[test]
 fn a_checkpoint_that_is_there_before_its_segments_is_noticed() {
     is_noticed(Sabotage::SkipSegmentSync, "ending", &[4, 5, 6]);
+}
+
+#[test]
+fn a_checkpoint_that_is_there_before_its_journal_is_noticed() {
+    is_noticed(Sabotage::SkipCheckpointWait, "renaming", &[6]);
+}
+
+#[test]
+fn a_checkpoint_that_lists_renames_before_it_looks_is_noticed() {
+    is_noticed(Sabotage::ListRenamesFirst, "renaming", &[213]);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Clients that stay: a server dies under their work, the others are ended, and the volume is started
 //! again. What is under way may fail, in bounded time; what begins later must not.
 
-use super::{Book, CHUNKS_MAX, LIVES, LastingPlan, Trouble, Worker, look};
-use crate::cluster::{CHUNK_BITS, Cluster};
+use super::{Book, LIVES, LastingPlan, Worker, look};
+use crate::cluster::Cluster;
 use crate::work::{Board, ROOT};
 use aze_client::Client;
 use aze_proto::message::Durability;
@@ -93,8 +93,7 @@ pub(super) async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Ar
                     acknowledged_lasts: !plan.power_cut,
                     closes_sync: plan.durability == Durability::Close,
                     exchanges: plan.exchanges,
-                    sync_ppm: plan.trouble.as_ref().map_or(1_000_000, Trouble::sync_ppm),
-                    bytes_max: plan.trouble.as_ref().map_or(CHUNKS_MAX << CHUNK_BITS, Trouble::file_bytes_max),
+                    trouble: plan.trouble.clone(),
                     dirs: vec![Ino::ROOT],
                     next: 0,
                     concerned: Vec::new(),
