@@ -91,6 +91,26 @@ fn a_mount_outlives_the_death_of_a_server() {
     assert_eq!(fs::read(&kept).expect("a read").len(), 6);
 }
 
+/// Servers of a start that fails may have served clients, who tell starts apart by their numbers: what one of
+/// them has done is not done again by the next.
+#[test]
+fn a_start_that_fails_has_a_number_of_its_own() {
+    let place = Place::new();
+    up(&place, &["--servers", "2"]);
+    let starts = || {
+        let text = fs::read(place.path("run/v/volume.json")).expect("a record");
+        let record: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        record["starts"].as_u64().expect("a number")
+    };
+    assert_eq!(starts(), 0);
+    kill(pid_of(&place, 1));
+    let failed = place.aze(&["restart", "--timeout", "1ms"]);
+    assert!(failed.code != 0 && failed.err.contains("did not listen"), "{}", failed.err);
+    assert_eq!(starts(), 1);
+    place.aze(&["restart"]).ok();
+    assert_eq!(starts(), 2);
+}
+
 /// What a lock protects is not touched any more by whoever has lost the lock.
 #[test]
 fn locks_that_are_lost_are_told() {

@@ -175,7 +175,7 @@ pub fn run(args: Args) -> Outcome<Exit> {
 }
 
 /// Starts all servers of a volume in directories again, where they were and as they were: clients
-/// that know it go on.
+/// that know it go on. The number of this start is used up also if it fails: clients may have been served.
 pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) -> Outcome<Record> {
     let Settings { storage, durability, transport, chunk_bytes, launcher, remote_aze, .. } = &record.settings;
     let mut servers: Vec<&ServerRecord> = record.servers.iter().collect();
@@ -206,6 +206,8 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
         transport: transport.parse().map_err(|error| Trouble::new(Exit::Fatal, format!("volume.json: {error}")))?,
         timeout,
     };
+    let begun = Record { starts: record.starts + 1, ..record.clone() };
+    volume::write_record(dir, &begun)?;
     let (said, hear) = channel();
     let mut start = Start {
         args: &args,
@@ -215,7 +217,7 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
         nodes: &nodes,
         storage: Some((storage.split(',').map(PathBuf::from).collect(), promise)),
         ports: servers.iter().map(|server| port(server)).collect(),
-        starts: record.starts + 1,
+        starts: begun.starts,
         said,
         hear,
         servers: Vec::new(),

@@ -52,9 +52,10 @@ const READ_WRITE: Access = Access { read: true, write: true };
 pub type PlanOf = fn(u64) -> LastingPlan;
 
 /// What can be made of a seed.
-pub const KINDS: [(&str, PlanOf); 4] = [
+pub const KINDS: [(&str, PlanOf); 5] = [
     ("ending", LastingPlan::of),
     ("staying", LastingPlan::staying),
+    ("failing", LastingPlan::failing),
     ("troubled", LastingPlan::troubled),
     ("renaming", LastingPlan::renaming),
 ];
@@ -77,6 +78,8 @@ pub struct LastingPlan {
     /// Clients stay: one server dies, by a power cut or alone, and the volume is started again
     /// under them.
     pub clients_stay: bool,
+    /// Each time they do so at the second try only.
+    pub starts_fail: bool,
     /// Whether some renames are exchanges.
     pub exchanges: bool,
     /// What goes wrong besides, and with it one more client that does what the others do not.
@@ -94,7 +97,7 @@ impl LastingPlan {
         let (servers, tasks) = (rng.between(1, 4) as u16, rng.between(1, 3) as usize);
         let exchanges = SimRng::new(seed, "exchanges").chance(500_000);
         let directories = *SimRng::new(seed, "directories").pick(&[1, 1, 2, 3]);
-        let (clients_stay, trouble, switches) = (false, None, Switches::default());
+        let (clients_stay, starts_fail, trouble, switches) = (false, false, None, Switches::default());
         LastingPlan {
             seed,
             servers,
@@ -103,6 +106,7 @@ impl LastingPlan {
             durability,
             power_cut,
             clients_stay,
+            starts_fail,
             exchanges,
             trouble,
             switches,
@@ -112,6 +116,11 @@ impl LastingPlan {
     /// The plan of a seed for a volume that is started again under its clients.
     pub fn staying(seed: u64) -> LastingPlan {
         LastingPlan { clients_stay: true, ..LastingPlan::of(seed) }
+    }
+
+    /// The plan of a seed for a volume whose first start fails, each time, under its clients.
+    pub fn failing(seed: u64) -> LastingPlan {
+        LastingPlan { starts_fail: true, ..LastingPlan::staying(seed) }
     }
 
     /// The plan of a seed under trouble.

@@ -33,6 +33,12 @@ fn a_volume_that_is_started_again_under_its_clients_keeps_its_promise() {
     all_pass(LastingPlan::staying);
 }
 
+/// A start fails when some clients may have been served already.
+#[test]
+fn a_start_that_fails_changes_no_promise() {
+    all_pass(LastingPlan::failing);
+}
+
 /// A crowd that renames until the power is cut, and hardly ever syncs.
 #[test]
 fn names_hang_together_after_every_power_cut() {

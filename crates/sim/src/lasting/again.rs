@@ -7,7 +7,7 @@ use crate::work::{Board, ROOT};
 use aze_client::Client;
 use aze_proto::message::Durability;
 use aze_proto::{Code, Failure, Ino};
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -68,6 +68,24 @@ async fn sync_told(client: &Client, plan: &LastingPlan) -> Result<(), Failure> {
     }
 }
 
+/// A start in the middle of which all servers end, or soon after it: clients may have been served.
+async fn failing_start(cluster: &Arc<Cluster>, plan: &LastingPlan, life: usize) {
+    let rng = &mut cluster.sim.rng(&format!("failing start of life {life}"));
+    let (in_middle, pause) = (rng.chance(300_000), Duration::from_micros(rng.between(0, 40_000)));
+    let over = async {
+        cluster.sim.sleep(pause).await;
+        (0..plan.servers).for_each(|server| cluster.kill_server(server, plan.power_cut));
+    };
+    cluster.begin_another_start();
+    // Whatever it says: it is not the one that counts.
+    if in_middle {
+        drop(join(cluster.start(), over).await);
+    } else {
+        drop(cluster.start().await);
+        over.await;
+    }
+}
+
 /// As `super::lives`, with one client for all of it.
 pub(super) async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>) {
     let book = Arc::new(Mutex::new(Book::default()));
@@ -121,6 +139,10 @@ pub(super) async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Ar
         pause(rng.between(0, 2_000_000)).await;
         // What was acknowledged just before has been heard of by now.
         doubt();
+        if plan.starts_fail {
+            failing_start(cluster, plan, life).await;
+            doubt();
+        }
         cluster.begin_another_start();
         if let Err(failure) = cluster.start().await {
             return board.violation(format!("life {life}: the volume does not start again: {failure}"));
