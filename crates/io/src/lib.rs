@@ -110,7 +110,7 @@ impl std::error::Error for NetError {}
 
 /// One message as it came off the wire: two byte strings with their lengths kept apart,
 /// so that bulk data lands in a buffer of its own.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Frame {
     /// Header and body, as `proto` encoded them.
     pub head: Vec<u8>,
@@ -118,23 +118,44 @@ pub struct Frame {
     pub payload: Vec<u8>,
     /// Where the bulk data are, if they were lent and are not in `payload`.
     pub lent: Option<Arc<Loan>>,
+    /// The bulk data, if they came into frames of a slab ([`Handler::land`]) and are not in `payload`.
+    pub landed: Option<slab::Landed>,
 }
 
 impl Frame {
     /// Length of the bulk data, wherever they are.
     pub fn payload_bytes(&self) -> usize {
-        self.lent.as_ref().map_or(self.payload.len(), |loan| loan.len())
+        match (&self.lent, &self.landed) {
+            (Some(loan), _) => loan.len(),
+            (None, Some(landed)) => landed.len(),
+            (None, None) => self.payload.len(),
+        }
+    }
+
+    /// Puts what has landed where it belongs.
+    pub(crate) fn set_payload(&mut self, payload: slab::Payload) {
+        match payload {
+            slab::Payload::Bytes(bytes) => self.payload = bytes,
+            slab::Payload::Landed(landed) => self.landed = Some(landed),
+        }
+    }
+
+    /// The bulk data that came, in a buffer or in frames.
+    pub fn take_payload(&mut self) -> slab::Payload {
+        match self.landed.take() {
+            Some(landed) => slab::Payload::Landed(landed),
+            None => slab::Payload::Bytes(std::mem::take(&mut self.payload)),
+        }
     }
 }
 
 impl PartialEq for Frame {
     fn eq(&self, other: &Frame) -> bool {
         let lent = |frame: &Frame| frame.lent.as_ref().map(Arc::as_ptr);
-        (&self.head, &self.payload, lent(self)) == (&other.head, &other.payload, lent(other))
+        let is_here = self.landed.is_none() && other.landed.is_none();
+        is_here && (&self.head, &self.payload, lent(self)) == (&other.head, &other.payload, lent(other))
     }
 }
-
-impl Eq for Frame {}
 
 /// The largest frame a connection accepts, in bytes; a larger one ends the connection
 /// before any memory is set aside for it.
@@ -227,12 +248,22 @@ pub trait Connection: Send + Sync {
 /// would have to be kept is cut off, since memory is the only other place to keep them.
 pub const SEND_QUEUE_BYTES_MAX: usize = 256 << 20;
 
+/// A payload may go to frames from this size on: it has to fill one at least.
+pub const LANDING_PAYLOAD_BYTES_MIN: usize = slab::BASE_BYTES;
+
 /// What a peer may send before it has proven anything: enough for a handshake, no more.
 pub const LIMITS_BEFORE_HANDSHAKE: FrameLimits = FrameLimits { head_bytes_max: 4096, payload_bytes_max: 0 };
 
 /// What is done with the frames of one connection. Called by whoever drives the runtime, one
 /// frame at a time and in the order received; must not block. A slow answer belongs in a task.
 pub trait Handler: Send + Sync {
+    /// Where the payload of a frame shall go, so many bytes and not fewer than [`LANDING_PAYLOAD_BYTES_MIN`], of which the
+    /// head has come; `None`: to a buffer. Asked once for each such frame, after `on_frame` for the one before it. If
+    /// the connection ends before the payload is there, nobody hears of the frame again.
+    fn land(&self, conn: &Arc<dyn Connection>, head: &[u8], payload_bytes: usize) -> Option<slab::Landing> {
+        let _ = (conn, head, payload_bytes);
+        None
+    }
     /// A frame arrived.
     fn on_frame(&self, conn: &Arc<dyn Connection>, frame: Frame);
     /// The connection ended; called exactly once, and no frame follows.

@@ -18,6 +18,8 @@ mod task;
 mod timers;
 
 #[cfg(test)]
+mod landing_tests;
+#[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;

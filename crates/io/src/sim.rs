@@ -16,6 +16,7 @@
 
 mod disk;
 mod exec;
+mod landing;
 mod loan;
 mod net;
 mod node;
@@ -30,6 +31,7 @@ use std::time::Duration;
 use crate::{Io, Sleep};
 
 pub use disk::{DiskFault, DiskTrouble};
+pub use landing::SlowPayloads;
 pub(crate) use loan::SimLoan;
 pub use node::Node;
 pub use rng::SimRng;
@@ -126,6 +128,10 @@ pub struct Counters {
     pub connections_cut: u64,
     /// Payloads that were lent instead of sent.
     pub payloads_lent: u64,
+    /// Payloads that went to frames of a slab.
+    pub payloads_landed: u64,
+    /// Those that stopped for a while in the middle.
+    pub payloads_paused: u64,
     /// Connections that were accepted.
     pub connections_opened: u64,
     /// Task steps, timers, and arrivals altogether.
@@ -189,6 +195,12 @@ impl Sim {
     /// has them in frames; `None`: all are sent.
     pub fn set_lending(&self, bytes_min: Option<usize>) {
         self.core().state.lock().lend_bytes_min = bytes_min;
+    }
+
+    /// From now on payloads that go to frames of a slab stop for a while in the middle, some of them; `None`: they come
+    /// at once.
+    pub fn set_slow_payloads(&self, slow: Option<SlowPayloads>) {
+        self.core().state.lock().set_slow_payloads(slow);
     }
 
     /// Virtual time.

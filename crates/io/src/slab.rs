@@ -5,11 +5,16 @@
 //! mapped shared, so that it can be lent to other processes, which may only read it.
 
 mod ahead;
+mod landing;
 mod pool;
 mod region;
 
 #[cfg(test)]
+mod landing_tests;
+#[cfg(test)]
 mod tests;
+
+pub use landing::{LANDING_BYTES_MAX, Landed, Landing, Payload};
 
 use std::fmt;
 use std::io;
@@ -17,6 +22,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
 
 use ahead::Ahead;
+use landing::Landings;
 use pool::{Place, Pool};
 use region::Region;
 
@@ -92,6 +98,7 @@ pub struct Slab {
     bases: u32,
     pool: Pool,
     ahead: Arc<Ahead>,
+    landings: Landings,
     /// May give back frames that are held for others, when memory is short.
     short: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -127,7 +134,14 @@ impl Slab {
         }
         let region = Arc::new(Region::new((bases * times) as usize * BASE_BYTES)?);
         let ahead = Arc::new(Ahead::new(region.clone(), u64::from(bases) * BASE_BYTES as u64));
-        Ok(Arc::new(Slab { region, bases, pool: Pool::new(bases * times), ahead, short: OnceLock::new() }))
+        Ok(Arc::new(Slab {
+            region,
+            bases,
+            pool: Pool::new(bases * times),
+            ahead,
+            landings: Landings::default(),
+            short: OnceLock::new(),
+        }))
     }
 
     /// From now on no more than the capacity is given out. What is allocated beyond it stays, and is
@@ -143,11 +157,25 @@ impl Slab {
         let place = self.pool.allocate(class).or_else(|| {
             self.reclaim();
             self.pool.allocate(class)
+        });
+        let place = place.or_else(|| {
+            self.landings.move_out();
+            self.pool.allocate(class)
         })?;
+        Some(self.frame_at(place, class))
+    }
+
+    /// The same, but only of what is free as it is.
+    fn allocate_spare(self: &Arc<Self>, class: FrameClass) -> Option<Frame> {
+        let place = self.pool.allocate(class)?;
+        Some(self.frame_at(place, class))
+    }
+
+    fn frame_at(self: &Arc<Self>, place: Place, class: FrameClass) -> Frame {
         if place.is_fresh {
             self.ahead.advance(u64::from(place.base + 1) * BASE_BYTES as u64);
         }
-        Some(Frame { slab: self.clone(), place, class })
+        Frame { slab: self.clone(), place, class }
     }
 
     /// Bytes that could be allocated altogether.
@@ -156,14 +184,16 @@ impl Slab {
     }
 
     /// Bytes in frames that are owned now; exact while no other thread allocates or frees.
-    /// What others have given back may count until [`Slab::reclaim`], unless memory is short.
+    /// What others have given back may count until [`Slab::reclaim`], unless memory is short; what is being filled by
+    /// data on their way ([`Landing`]) does not.
     pub fn used_bytes(&self) -> u64 {
-        let used = self.pool.used_bytes();
-        if used + BASE_BYTES as u64 <= self.capacity_bytes() {
-            return used;
+        let mut used = self.pool.used_bytes();
+        if used + BASE_BYTES as u64 > self.capacity_bytes() {
+            self.reclaim();
+            used = self.pool.used_bytes();
         }
-        self.reclaim();
-        self.pool.used_bytes()
+        // These can be had at any time.
+        used.saturating_sub(self.landings.bytes())
     }
 
     /// Has `reclaim` called when memory is short. Only the first call counts.

@@ -5,7 +5,11 @@
 use crate::handshake::{Challenged, Keys, Knock, Turned, open_step, seal_step};
 use crate::{HANDSHAKE_TIME_MAX, LIMITS_AFTER_HANDSHAKE};
 use aze_io::claims::Claims;
-use aze_io::{Acceptor, Addr, Connection, Credentials, Frame, Handler, Io, Listener, NetError, slab, slate};
+use aze_io::slab::{Landing, Payload};
+use aze_io::{
+    Acceptor, Addr, Connection, Credentials, Frame, Handler, Io, LANDING_PAYLOAD_BYTES_MIN, Listener, NetError, slab,
+    slate,
+};
 use aze_proto::frame::{self, FrameKey, Header, Kind};
 use aze_proto::handshake::{Secret, Step};
 use aze_proto::limits::{HEAD_BYTES_MAX, PAYLOAD_BYTES_MAX};
@@ -21,6 +25,13 @@ pub trait Service: Send + Sync + 'static {
     /// A request came. Called by whoever drives the runtime: must not block; what takes long
     /// belongs in a task. The same change may come again while the first copy is still at work.
     fn request(self: Arc<Self>, incoming: Incoming);
+
+    /// Where the payload of a request shall go, so many bytes, which has not come yet; `None`: to a buffer. Whoever asks is
+    /// proven, and the head is what they sent; [`Service::request`] follows, unless the connection ends before.
+    fn land(&self, header: &Header, request: &Request, payload_bytes: usize) -> Option<Landing> {
+        let _ = (header, request, payload_bytes);
+        None
+    }
 
     /// A connection of a session stands; comes before the connection's first request. A session
     /// may have several connections, each with a `Proven` of its own.
@@ -61,8 +72,8 @@ pub struct Incoming {
     pub identity: Identity,
     /// What is asked.
     pub request: Request,
-    /// Bulk data, whose checksums are in the request.
-    pub payload: Vec<u8>,
+    /// Bulk data, whose checksums are in the request; in frames only where [`Service::land`] said so.
+    pub payload: Payload,
     /// Who asks.
     pub who: Arc<Proven>,
     /// Answers.
@@ -183,6 +194,8 @@ struct Visit {
     challenged: Mutex<Option<Challenged>>,
     /// After it.
     open: OnceLock<Open>,
+    /// A request of which the payload is on its way.
+    announced: Mutex<Option<(Header, Envelope)>>,
 }
 
 struct Open {
@@ -197,7 +210,8 @@ impl Acceptor for Entrance {
         if let Some(slate) = &self.0.config.slate {
             conn.offer(slate);
         }
-        let visit = Arc::new(Visit { door: self.0.clone(), challenged: Mutex::new(None), open: OnceLock::new() });
+        let (challenged, open, announced) = (Mutex::new(None), OnceLock::new(), Mutex::new(None));
+        let visit = Arc::new(Visit { door: self.0.clone(), challenged, open, announced });
         let (io, waiting, conn) = (self.0.io.clone(), Arc::downgrade(&visit), conn.clone());
         self.0.io.spawn(async move {
             io.sleep(HANDSHAKE_TIME_MAX).await;
@@ -210,6 +224,14 @@ impl Acceptor for Entrance {
 }
 
 impl Handler for Visit {
+    fn land(&self, _conn: &Arc<dyn Connection>, head: &[u8], payload_bytes: usize) -> Option<Landing> {
+        // What is wrong is told when the frame is complete.
+        let (header, envelope) = self.open.get()?.request_in(head, payload_bytes).ok()?;
+        let landing = self.door.service.land(&header, &envelope.request, payload_bytes);
+        *self.announced.lock() = Some((header, envelope));
+        landing
+    }
+
     fn on_frame(&self, conn: &Arc<dyn Connection>, frame: Frame) {
         let taken = match self.open.get() {
             Some(open) => self.take_request(open, conn, frame),
@@ -230,22 +252,22 @@ impl Handler for Visit {
 
 impl Visit {
     /// Hands a request on; an error closes the connection.
-    fn take_request(&self, open: &Open, conn: &Arc<dyn Connection>, frame: Frame) -> Result<(), String> {
-        let (header, body) = match frame::open(&frame.head, frame.payload.len(), open.key_in.as_ref()) {
-            Ok(opened) => opened,
-            Err(malformed) => return ignore_late_step(&frame, malformed),
+    fn take_request(&self, open: &Open, conn: &Arc<dyn Connection>, mut frame: Frame) -> Result<(), String> {
+        let payload = frame.take_payload();
+        let large = payload.len() >= LANDING_PAYLOAD_BYTES_MIN;
+        let announced = if large { self.announced.lock().take() } else { None };
+        let taken = match announced {
+            Some(request) => Ok(request),
+            None => open.request_in(&frame.head, payload.len()),
         };
-        match header.kind {
-            Kind::Request => {}
-            Kind::Handshake => return Ok(()),
-            Kind::Reply | Kind::Failure => return Err("a client sent a reply".into()),
-        }
-        if header.session != open.who.session {
-            return Err("a request in the name of another session than the handshake's".into());
-        }
-        let Envelope { identity, request } = Envelope::from_bytes(body).map_err(|malformed| malformed.to_string())?;
+        let (header, Envelope { identity, request }) = match taken {
+            Ok(request) => request,
+            Err(NoRequest::Step) => return Ok(()),
+            Err(NoRequest::Malformed(malformed)) => return ignore_late_step(&frame.head, payload.len(), malformed),
+            Err(NoRequest::Senseless(why)) => return Err(why),
+        };
         let responder = Responder { conn: conn.clone(), key: open.key_out, call: header.call };
-        let incoming = Incoming { header, identity, request, payload: frame.payload, who: open.who.clone(), responder };
+        let incoming = Incoming { header, identity, request, payload, who: open.who.clone(), responder };
         self.door.service.clone().request(incoming);
         Ok(())
     }
@@ -314,8 +336,34 @@ impl Visit {
     }
 }
 
+/// Why a frame is no request.
+enum NoRequest {
+    /// It is a step of the handshake.
+    Step,
+    Malformed(Malformed),
+    Senseless(String),
+}
+
+impl Open {
+    /// The request that a head holds, if it is one of this session.
+    fn request_in(&self, head: &[u8], payload_bytes: usize) -> Result<(Header, Envelope), NoRequest> {
+        let senseless = |why: &str| NoRequest::Senseless(why.into());
+        let (header, body) = frame::open(head, payload_bytes, self.key_in.as_ref()).map_err(NoRequest::Malformed)?;
+        match header.kind {
+            Kind::Request => {}
+            Kind::Handshake => return Err(NoRequest::Step),
+            Kind::Reply | Kind::Failure => return Err(senseless("a client sent a reply")),
+        }
+        if header.session != self.who.session {
+            return Err(senseless("a request in the name of another session than the handshake's"));
+        }
+        let envelope = Envelope::from_bytes(body).map_err(|malformed| senseless(&malformed.to_string()))?;
+        Ok((header, envelope))
+    }
+}
+
 /// A step of the handshake that the network delivers twice or late, and therefore without the
 /// connection's key, is no reason to close; anything else without the key is.
-fn ignore_late_step(frame: &Frame, malformed: Malformed) -> Result<(), String> {
-    open_step(&frame.head, frame.payload.len(), None).map(|_| ()).map_err(|_| malformed.to_string())
+fn ignore_late_step(head: &[u8], payload_bytes: usize, malformed: Malformed) -> Result<(), String> {
+    open_step(head, payload_bytes, None).map(|_| ()).map_err(|_| malformed.to_string())
 }

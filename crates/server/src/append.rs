@@ -54,7 +54,7 @@ impl Server {
             identity: work.identity.clone(),
             stamp: work.stamp,
             sums: sums.clone(),
-            payload: std::mem::take(&mut work.payload),
+            payload: std::mem::take(&mut work.payload).into_bytes(),
             deadline_ns: work.deadline_ns,
         };
         let server = self.clone();

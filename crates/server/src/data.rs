@@ -6,7 +6,9 @@ use crate::sabotage::Sabotage;
 use crate::shards::ShardCell;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
+use aze_io::slab::Landing;
 use aze_meta::{Op, Stamp};
+use aze_proto::frame::Header;
 use aze_proto::place::chunk_shard;
 use aze_proto::{Code, Failure, Ino, MapEpoch, Reply, Request, Sequence, ShardId};
 use aze_store::{ChunkShard, StoreError};
@@ -45,6 +47,14 @@ impl Server {
         }
     }
 
+    /// Where the payload of a request shall go that is a write: see [`aze_rpc::Service::land`].
+    pub(crate) fn landing_for(&self, header: &Header, request: &Request, payload_bytes: usize) -> Option<Landing> {
+        let Request::Write { offset, .. } = request else { return None };
+        // Nothing is written to shards that are not here.
+        self.shards.get(header.shard)?;
+        self.store.land(*offset, payload_bytes)
+    }
+
     pub(crate) fn write(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
         let Request::Write { ino, generation, born, chunk, offset, sums } = &work.request else {
             unreachable!("dispatched by its kind")
@@ -52,23 +62,33 @@ impl Server {
         let (ino, generation, chunk, offset) = (*ino, *generation, *chunk, *offset);
         let cell = self.chunk_cell(work, ino, chunk, *born)?;
         // What costs time comes before the lock: checking, and copying what needs no merging.
-        let staged = self.store.stage(ino, chunk, offset, &work.payload, sums);
-        let staged = staged.map_err(|error| self.data_stop(error, cell.id, ino))?;
+        let payload = std::mem::take(&mut work.payload);
+        let payload_bytes = payload.len() as u64;
+        let staged = self.store.stage(ino, chunk, offset, payload, sums);
+        let mut staged = staged.map_err(|error| self.data_stop(error, cell.id, ino))?;
         let mut data = cell.data.lock();
         let at_home = chunk == 0;
         if at_home {
             let names = cell.names.lock();
             let attr = &names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr;
-            if u64::from(offset) + work.payload.len() as u64 > attr.chunk_bytes() {
+            if u64::from(offset) + payload_bytes > attr.chunk_bytes() {
                 return Err(Failure::new(Code::Malformed, "a write beyond the end of its chunk").into());
             }
         }
-        data.put(ino, generation, chunk, staged).map_err(|error| self.data_stop(error, cell.id, ino))?;
+        if let Err(error) = data.put(ino, generation, chunk, &mut staged) {
+            drop(data);
+            let stop = self.data_stop(error, cell.id, ino);
+            if matches!(stop, Stop::Wait(_)) {
+                // Nobody who waits keeps frames that others may need.
+                work.payload = staged.into_payload();
+            }
+            return Err(stop);
+        }
         self.keep_room();
         let mut attr = None;
         if at_home {
             // A write of nothing does not extend the file: write(2).
-            let end = if work.payload.is_empty() { 0 } else { u64::from(offset) + work.payload.len() as u64 };
+            let end = if payload_bytes == 0 { 0 } else { u64::from(offset) + payload_bytes };
             let report = Op::Report { ino, generation, end, wide: false };
             let stamp = Stamp { sequence: Sequence(0), ..work.stamp };
             let mut names = cell.names.lock();

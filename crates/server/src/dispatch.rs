@@ -7,6 +7,7 @@ use crate::state::Server;
 use crate::turns::Turn;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_io::claims::Claims;
+use aze_io::slab::{Landing, Payload};
 use aze_meta::{Op, Stamp};
 use aze_proto::frame::{Header, Kind};
 use aze_proto::retry::Verdict;
@@ -28,7 +29,7 @@ pub(crate) struct Work {
     pub(crate) header: Header,
     pub(crate) identity: Identity,
     pub(crate) request: Request,
-    pub(crate) payload: Vec<u8>,
+    pub(crate) payload: Payload,
     pub(crate) session: SessionId,
     /// Time, session and sequence of the change.
     pub(crate) stamp: Stamp,
@@ -87,7 +88,7 @@ impl Work {
             header,
             identity: Identity::default(),
             request,
-            payload: Vec::new(),
+            payload: Payload::default(),
             session,
             stamp,
             recorded: false,
@@ -146,6 +147,10 @@ enum Admission {
 }
 
 impl Service for Server {
+    fn land(&self, header: &Header, request: &Request, payload_bytes: usize) -> Option<Landing> {
+        self.landing_for(header, request, payload_bytes)
+    }
+
     fn request(self: Arc<Self>, incoming: Incoming) {
         self.counters.count(&incoming.request);
         if incoming.request.from_servers_only() && !incoming.who.server {

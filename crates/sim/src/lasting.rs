@@ -12,7 +12,7 @@ mod wide;
 use crate::audit;
 use crate::bytes::data_of;
 use crate::cluster::{CHUNK_BITS, Cluster, Layout};
-use crate::plan::{Mix, Plan};
+use crate::plan::{Mix, Plan, slow_payloads};
 use crate::work::{Board, ROOT};
 use aze_client::{Access, CheckOptions, Client, File, NewFile};
 use aze_io::sim::{Faults, Sim, SimRng};
@@ -214,6 +214,7 @@ pub fn run_counting(plan: &LastingPlan, verbose: bool) -> (Vec<String>, u64) {
     sim.set_time_limit(TIME_MAX);
     sim.set_lending(*sim.rng("lending").pick(&[None, Some(1), Some(10_000)]));
     let checkpoint_bits = plan.trouble.as_ref().map_or(CHECKPOINT_BITS, Trouble::checkpoint_bits);
+    sim.set_slow_payloads(slow_payloads(&mut sim.rng("pauses")));
     let layout = Layout {
         durability: Some(plan.durability),
         storage_dirs: plan.directories,

@@ -1,6 +1,6 @@
 //! What a seed means: how many take part, what they do, and what goes wrong.
 
-use aze_io::sim::SimRng;
+use aze_io::sim::{SimRng, SlowPayloads};
 use aze_server::sabotage::Switches;
 
 /// What goes wrong in a run.
@@ -89,12 +89,23 @@ pub struct Plan {
     pub slate_bytes: u64,
     /// Size from which on data that clients read are lent to them, as if they were on the server's node.
     pub lend_bytes_min: Option<usize>,
+    /// Whether some files have large chunks and are written to in large pieces.
+    pub large_chunks: bool,
+    /// How data arrive that servers receive straight into their memory for data.
+    pub slow_payloads: Option<SlowPayloads>,
     /// Whether some renames are exchanges.
     pub exchanges: bool,
     /// Whether somebody looks through the volume while others work.
     pub checks: bool,
     /// Protections removed.
     pub switches: Switches,
+}
+
+/// In two runs of three some payloads stop in the middle, in some of them for longer than it takes to ask again.
+pub fn slow_payloads(rng: &mut SimRng) -> Option<SlowPayloads> {
+    let (pause_ppm, pause_ns_max) =
+        (*rng.pick(&[0, 100_000, 500_000]), *rng.pick(&[1_000_000, 100_000_000, 1_500_000_000]));
+    (pause_ppm > 0).then_some(SlowPayloads { pause_ppm, pause_ns_max })
 }
 
 impl Plan {
@@ -124,6 +135,8 @@ impl Plan {
             think_us_max: *rng.pick(&[300, 3_000, 40_000]),
             slate_bytes: *SimRng::new(seed, "slate").pick(&[0, 0, 1, 1 << 20]),
             lend_bytes_min: *SimRng::new(seed, "lending").pick(&[None, Some(1), Some(10_000)]),
+            large_chunks: SimRng::new(seed, "large chunks").chance(500_000),
+            slow_payloads: slow_payloads(&mut SimRng::new(seed, "pauses")),
             exchanges: SimRng::new(seed, "exchanges").chance(500_000),
             checks: SimRng::new(seed, "checks").chance(400_000),
             switches: Switches::default(),

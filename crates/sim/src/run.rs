@@ -43,6 +43,8 @@ pub struct Outcome {
     pub unasked: u64,
     /// Answers whose data were lent.
     pub lent: u64,
+    /// Data that servers received straight into their memory for data, and how often that stopped in the middle.
+    pub landed: (u64, u64),
     /// Virtual time at the end.
     pub virtual_ns: u64,
     /// Steps of tasks, timers and frames.
@@ -62,6 +64,7 @@ pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
     let sim = Sim::new(plan.seed, Faults::default());
     sim.set_time_limit(TIME_MAX);
     sim.set_lending(plan.lend_bytes_min);
+    sim.set_slow_payloads(plan.slow_payloads);
     let layout = Layout { switches: plan.switches, slate_bytes: plan.slate_bytes, ..Layout::of(plan.servers) };
     let cluster = Cluster::new(sim.clone(), layout);
     let board = Board::new(&plan, &cluster, verbose);
@@ -74,6 +77,7 @@ pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
         story: board.story(),
         unasked,
         lent: sim.counters().payloads_lent,
+        landed: (sim.counters().payloads_landed, sim.counters().payloads_paused),
         virtual_ns: sim.now_ns(),
         steps: sim.counters().steps,
         plan,

@@ -34,6 +34,7 @@ const VIOLATIONS_MAX: usize = 20;
 pub struct Board {
     mix: Mix,
     exchanges: bool,
+    large_chunks: bool,
     deadline: Duration,
     ticks: AtomicU64,
     calls: AtomicU64,
@@ -102,6 +103,7 @@ impl Board {
         Arc::new(Board {
             mix: plan.mix,
             exchanges: plan.exchanges,
+            large_chunks: plan.large_chunks,
             deadline: cluster.layout().deadline,
             ticks: AtomicU64::new(0),
             calls: AtomicU64::new(0),
@@ -127,6 +129,11 @@ impl Board {
     /// Whether names are exchanged.
     pub fn exchanges(&self) -> bool {
         self.exchanges
+    }
+
+    /// Whether files have large chunks and are written to in large pieces.
+    pub fn large_chunks(&self) -> bool {
+        self.large_chunks
     }
 
     /// A moment of the run; no two are equal.

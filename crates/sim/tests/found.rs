@@ -230,6 +230,8 @@ fn seeds_that_failed_pass() {
         let plan = aze_sim::Plan {
             slate_bytes: 0,
             lend_bytes_min: None,
+            large_chunks: false,
+            slow_payloads: None,
             exchanges: false,
             checks: false,
             ..aze_sim::Plan::of(*seed)

@@ -20,8 +20,15 @@ fn is_noticed(sabotage: Sabotage, seeds: &[u64]) {
 }
 
 fn is_noticed_with(sabotage: Sabotage, slate_bytes: u64, seeds: &[u64]) {
-    let plan =
-        |seed: &u64| Plan { slate_bytes, lend_bytes_min: None, exchanges: false, checks: false, ..Plan::of(*seed) };
+    let plan = |seed: &u64| Plan {
+        slate_bytes,
+        lend_bytes_min: None,
+        large_chunks: false,
+        slow_payloads: None,
+        exchanges: false,
+        checks: false,
+        ..Plan::of(*seed)
+    };
     for seed in seeds {
         assert_eq!(fails(&plan(seed)), None, "seed {seed} with all protections");
     }

@@ -30,6 +30,7 @@ fn no_seed_finds_a_violation() {
     let (failures, undecided) = (Mutex::new(Vec::new()), AtomicU64::new(0));
     let (slates, unasked) = (AtomicU64::new(0), AtomicU64::new(0));
     let (lenders, lent) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (landed, paused) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -44,6 +45,8 @@ fn no_seed_finds_a_violation() {
                             unasked.fetch_add(outcome.unasked, Ordering::Relaxed);
                             lenders.fetch_add(u64::from(outcome.plan.lend_bytes_min.is_some()), Ordering::Relaxed);
                             lent.fetch_add(outcome.lent, Ordering::Relaxed);
+                            landed.fetch_add(outcome.landed.0, Ordering::Relaxed);
+                            paused.fetch_add(outcome.landed.1, Ordering::Relaxed);
                             undecided.fetch_add(u64::from(!outcome.decided), Ordering::Relaxed);
                             outcome.violations
                         }
@@ -64,6 +67,8 @@ fn no_seed_finds_a_violation() {
     assert!(unasked >= slates, "{unasked} answers were read in {slates} runs with slates: they prove nothing");
     let (lenders, lent) = (lenders.into_inner(), lent.into_inner());
     assert!(lent >= 10 * lenders, "{lent} reads were lent in {lenders} runs that lend: they prove little");
+    let (landed, paused) = (landed.into_inner(), paused.into_inner());
+    assert!(landed >= 5 * count && paused >= count, "{landed} writes came into frames, {paused} of them in parts");
     let undecided = undecided.into_inner();
     assert!(undecided <= count / UNDECIDED_ONE_IN, "{undecided} of {count} searches for an order were given up");
 }

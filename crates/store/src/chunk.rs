@@ -103,14 +103,15 @@ impl Chunk {
         self.end
     }
 
-    /// Writes what was staged, which is not empty.
-    pub(crate) fn write(&mut self, slab: &Arc<Slab>, staged: Staged<'_>) -> Result<(), Trouble> {
+    /// Writes what was staged, which is not empty, or, with an error, nothing. Whole units are shared with
+    /// what was staged until that lets go of them.
+    pub(crate) fn write(&mut self, slab: &Arc<Slab>, staged: &mut Staged<'_>) -> Result<(), Trouble> {
         let range = staged.range();
         self.warm_enough(&range)?;
         self.verify_partial(&range)?;
         self.clear_gap(slab, range.start)?;
-        let (staged, frames) = self.allocate_for(slab, staged)?;
-        let (data, mut sums, mut ready) = (staged.data, staged.sums, staged.whole.into_iter());
+        let frames = self.allocate_for(slab, staged)?;
+        let (mut sums, mut ready) = (staged.sums, staged.whole.iter());
         let mut frames = frames.into_iter().peekable();
         let units = units_of(&range);
         if self.units.len() < units.end {
@@ -124,7 +125,7 @@ impl Chunk {
             sums = rest;
             let is_whole = part.len() == BASE_BYTES;
             if let Some(frame) = is_whole.then(|| ready.next()).flatten() {
-                self.units[index] = Some(Unit::new(frame, Sums::of(mine)));
+                self.units[index] = Some(Unit::new(frame.clone(), Sums::of(mine)));
                 continue;
             }
             if self.units[index].as_ref().is_some_and(|unit| unit.frame.is_none()) {
@@ -135,7 +136,7 @@ impl Chunk {
             let unit = adopt(&mut self.units[index], frame);
             unit.write(
                 part.start - base,
-                &data[part.start - range.start..part.end - range.start],
+                staged.part(part.start - range.start..part.end - range.start),
                 mine,
                 self.end.saturating_sub(base),
             );
@@ -203,18 +204,13 @@ impl Chunk {
 
     /// The frames that a write needs, each with its unit, besides those that came with it: all or none. Where there
     /// are too few, those that came are given up: what they replace may be written in its place.
-    fn allocate_for<'a>(
-        &self,
-        slab: &Arc<Slab>,
-        mut staged: Staged<'a>,
-    ) -> Result<(Staged<'a>, Vec<(usize, Frame)>), Trouble> {
-        match self.allocate(slab, &staged) {
+    fn allocate_for(&self, slab: &Arc<Slab>, staged: &mut Staged<'_>) -> Result<Vec<(usize, Frame)>, Trouble> {
+        match self.allocate(slab, staged) {
             Err(_) if !staged.whole.is_empty() => {
-                staged.whole.clear();
-                let frames = self.allocate(slab, &staged)?;
-                Ok((staged, frames))
+                staged.give_up_frames();
+                self.allocate(slab, staged)
             }
-            frames => Ok((staged, frames?)),
+            frames => frames,
         }
     }
 

@@ -18,7 +18,7 @@ pub use error::StoreError;
 pub use scrub::{Look, Looked};
 pub use shard::{ChunkShard, Held, ReadOut, SeekFrom};
 pub use spill::{Cold, Dirty, Disk, Placed, Row, Snapshot, Swept, Warmed};
-pub use staged::Staged;
+pub use staged::{Data, Staged};
 
 use aze_io::slab::Slab;
 use fence::Fences;

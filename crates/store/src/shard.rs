@@ -6,7 +6,7 @@ mod space;
 pub use space::SeekFrom;
 
 use crate::chunk::{Chunk, Part, Trouble};
-use crate::{Staged, Store, StoreError};
+use crate::{Data, Staged, Store, StoreError};
 use aze_io::slab::Frame;
 use aze_proto::ids::{Generation, Ino, Sequence, SessionId};
 use aze_proto::limits::CHUNK_BITS_MAX;
@@ -116,18 +116,25 @@ impl ChunkShard {
         sums: &[u32],
     ) -> Result<(), StoreError> {
         let store = self.store.clone();
-        self.put(ino, generation, chunk, store.stage(ino, chunk, offset, data, sums)?)
+        self.put(ino, generation, chunk, &mut store.stage(ino, chunk, offset, data, sums)?)
     }
 
-    /// Writes what was staged; all of it or, with an error, nothing. The checksum of a whole
+    /// Writes what was staged; all of it or, with an error, nothing, and it can be put again. Whoever has
+    /// staged it lets go of it before the shard's lock. The checksum of a whole
     /// block, or of a piece that replaces all there is of a block, is kept as it is; otherwise
     /// the stored block is verified, changed and summed up anew.
     ///
     /// # Errors
     /// Any [`StoreError`] but `Damaged` and `OutOfRange`.
-    pub fn put(&mut self, ino: Ino, generation: Generation, chunk: u64, staged: Staged<'_>) -> Result<(), StoreError> {
+    pub fn put(
+        &mut self,
+        ino: Ino,
+        generation: Generation,
+        chunk: u64,
+        staged: &mut Staged<'_>,
+    ) -> Result<(), StoreError> {
         self.admit(ino, generation)?;
-        if staged.data.is_empty() {
+        if staged.is_empty() {
             return Ok(());
         }
         let stored = self.chunks.get_mut(&(ino, chunk));
@@ -319,7 +326,7 @@ fn check_range(offset: u32, len: usize) -> Result<(), StoreError> {
 
 impl Store {
     /// Checks data that are to be written at `offset` of a chunk, and copies what fills whole
-    /// units of it. Takes no lock of a shard: it is called before that. `sums` has one checksum
+    /// units of it, unless it came in frames for that ([`Store::land`]). Takes no lock of a shard: it is called before that. `sums` has one checksum
     /// for each piece within a block (`sum::piece_sums`).
     ///
     /// # Errors
@@ -329,9 +336,10 @@ impl Store {
         ino: Ino,
         chunk: u64,
         offset: u32,
-        data: &'a [u8],
+        data: impl Into<Data<'a>>,
         sums: &'a [u32],
     ) -> Result<Staged<'a>, StoreError> {
+        let data = data.into();
         check_range(offset, data.len())?;
         let staged = Staged::new(&self.slab, offset as usize, data, sums);
         staged.map_err(|piece| StoreError::Damaged { ino, chunk, piece })

@@ -1,8 +1,12 @@
-//! Data on their way in: checked, and where they fill whole units, copied into frames of their
-//! own already. All of it without any lock, so that the shard's lock is held only to put the
-//! frames in their places.
+//! Data on their way in: checked, and where they fill whole units, in frames of their own already. All of it
+//! without any lock, so that the shard's lock is held only to put the frames in their places.
+//!
+//! Data that have come in frames ([`Store::land`]) stay where they are: they are compared there, where nobody else can
+//! reach them, and the frames of whole units are those that are kept. All others are copied.
 
-use aze_io::slab::{BASE_BYTES, Frame, FrameClass, Slab};
+use crate::Store;
+use aze_io::slab::{BASE_BYTES, Frame, FrameClass, Landed, Landing, Payload, Slab};
+use aze_proto::limits::CHUNK_BITS_MAX;
 use aze_proto::sum::{first_mismatch, pieces};
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,11 +14,77 @@ use std::sync::Arc;
 /// A write to one chunk that [`crate::Store::stage`] has checked.
 pub struct Staged<'a> {
     pub(crate) offset: usize,
-    pub(crate) data: &'a [u8],
+    pub(crate) len: usize,
     pub(crate) sums: &'a [u32],
+    data: Data<'a>,
     /// The first of the units that the data fill, as frames; fewer than there are where no more
     /// could be had.
     pub(crate) whole: Vec<Arc<Frame>>,
+}
+
+/// Data to be staged: in frames, in a buffer that goes with them, or in somebody else's.
+pub enum Data<'a> {
+    /// All of them.
+    Lent(&'a [u8]),
+    /// All of them.
+    Own(Vec<u8>),
+    /// What comes before and after the whole units, and these as frames.
+    Landed(Landed),
+}
+
+impl<'a> From<&'a [u8]> for Data<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Data::Lent(bytes)
+    }
+}
+
+impl<'a> From<&'a Vec<u8>> for Data<'a> {
+    fn from(bytes: &'a Vec<u8>) -> Self {
+        Data::Lent(bytes)
+    }
+}
+
+impl From<Payload> for Data<'_> {
+    fn from(payload: Payload) -> Self {
+        match payload {
+            Payload::Bytes(bytes) => Data::Own(bytes),
+            Payload::Landed(landed) => Data::Landed(landed),
+        }
+    }
+}
+
+#[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+impl Data<'_> {
+    /// Bytes altogether.
+    pub fn len(&self) -> usize {
+        match self {
+            Data::Lent(bytes) => bytes.len(),
+            Data::Own(bytes) => bytes.len(),
+            Data::Landed(landed) => landed.len(),
+        }
+    }
+}
+
+/// How a write lies in a chunk: bytes before the first whole unit, the units, and bytes after them.
+fn shape(offset: usize, len: usize) -> (usize, Range<usize>, usize) {
+    let units = offset.div_ceil(BASE_BYTES)..(offset + len) / BASE_BYTES;
+    if units.is_empty() {
+        return (len, 0..0, 0);
+    }
+    (units.start * BASE_BYTES - offset, units.clone(), offset + len - units.end * BASE_BYTES)
+}
+
+impl Store {
+    /// Frames for data that are on their way to `offset` of a chunk; `None` where a buffer serves better: most of
+    /// them would be copied in any case, or there is too little room.
+    pub fn land(&self, offset: u32, len: usize) -> Option<Landing> {
+        if u64::from(offset) + len as u64 > 1 << CHUNK_BITS_MAX {
+            return None;
+        }
+        let (first, units, last) = shape(offset as usize, len);
+        let fits = !units.is_empty() && first + last <= units.len() * BASE_BYTES;
+        if fits { self.slab.land(first, units.len(), last) } else { None }
+    }
 }
 
 impl<'a> Staged<'a> {
@@ -24,8 +94,20 @@ impl<'a> Staged<'a> {
     }
 
     /// The data.
-    pub fn data(&self) -> &'a [u8] {
-        self.data
+    pub fn data(&self) -> Vec<&[u8]> {
+        match &self.data {
+            Data::Lent(bytes) => vec![bytes],
+            Data::Own(bytes) => vec![bytes],
+            Data::Landed(ends) => {
+                let whole = self.whole.iter().map(|frame| frame.bytes());
+                std::iter::once(&ends.first[..]).chain(whole).chain([&ends.last[..]]).collect()
+            }
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Their checksums.
@@ -33,53 +115,129 @@ impl<'a> Staged<'a> {
         self.sums
     }
 
-    /// Compares `data`, to be written at `offset`, with `sums`; an error names the first piece
-    /// that does not match.
-    pub(crate) fn new(slab: &Arc<Slab>, offset: usize, data: &'a [u8], sums: &'a [u32]) -> Result<Staged<'a>, usize> {
-        let count = pieces(offset as u64, data.len()).count();
-        if count != sums.len() {
-            return Err(count.min(sums.len()));
+    /// The data, to be staged once more later; frames are given back.
+    pub fn into_payload(mut self) -> Payload {
+        self.give_up_frames();
+        match self.data {
+            Data::Lent(bytes) => Payload::Bytes(bytes.to_vec()),
+            Data::Own(bytes) => Payload::Bytes(bytes),
+            Data::Landed(landed) => Payload::Landed(landed),
         }
-        let mut staged = Staged { offset, data, sums, whole: Vec::new() };
-        let units = offset.div_ceil(BASE_BYTES)..(offset + data.len()) / BASE_BYTES;
-        let head = (units.start * BASE_BYTES - offset).min(data.len());
-        let mut checked = staged.check(0, 0..head)?;
-        let mut from = head;
-        if !units.is_empty() {
-            staged.whole.reserve_exact(units.len());
-        }
-        for _ in units {
-            let Some(mut frame) = slab.allocate(FrameClass::K64) else { break };
-            let part = &data[from..from + BASE_BYTES];
-            for ((start, end), sum) in pieces(0, BASE_BYTES).zip(&sums[checked..]) {
-                // Checked where it will stay, while it is in the processor's cache.
-                let block = &mut frame.bytes_mut()[start..end];
-                block.copy_from_slice(&part[start..end]);
-                if first_mismatch(0, block, &[*sum]).is_some() {
-                    return Err(checked);
-                }
-                checked += 1;
-            }
-            staged.whole.push(Arc::new(frame));
-            from += BASE_BYTES;
-        }
-        staged.check(checked, from..data.len())?;
-        Ok(staged)
     }
 
-    /// Checks some of the data, whose first piece has the number given; gives the number of the
-    /// first piece after them.
-    fn check(&self, piece: usize, part: Range<usize>) -> Result<usize, usize> {
-        let offset = (self.offset + part.start) as u64;
-        let count = pieces(offset, part.len()).count();
-        match first_mismatch(offset, &self.data[part], &self.sums[piece..piece + count]) {
-            Some(wrong) => Err(piece + wrong),
-            None => Ok(piece + count),
+    /// After it was put: the frames are the chunk's alone.
+    pub fn let_go(&mut self) {
+        self.whole = Vec::new();
+    }
+
+    /// Compares `data`, to be written at `offset`, with `sums`; an error names the first piece
+    /// that does not match.
+    pub(crate) fn new(slab: &Arc<Slab>, offset: usize, data: Data<'a>, sums: &'a [u32]) -> Result<Staged<'a>, usize> {
+        match data {
+            Data::Lent(bytes) => {
+                let whole = copy_units(slab, offset, bytes, sums)?;
+                Ok(Staged { offset, len: bytes.len(), sums, data, whole })
+            }
+            Data::Own(bytes) => {
+                let whole = copy_units(slab, offset, &bytes, sums)?;
+                Ok(Staged { offset, len: bytes.len(), sums, data: Data::Own(bytes), whole })
+            }
+            Data::Landed(landed) => {
+                let (first, units, _) = shape(offset, landed.len());
+                if (first, units.len()) != (landed.first.len(), landed.whole.len()) {
+                    // They came for another place.
+                    return Staged::new(slab, offset, Data::Own(landed.into_bytes()), sums);
+                }
+                Staged::in_place(offset, landed, sums)
+            }
+        }
+    }
+
+    /// Data that have landed, compared where they are.
+    fn in_place(offset: usize, landed: Landed, sums: &'a [u32]) -> Result<Staged<'a>, usize> {
+        let len = landed.len();
+        check_count(offset, len, sums)?;
+        let mut checked = check(offset, &landed.first, sums, 0)?;
+        for frame in &landed.whole {
+            checked = check(0, frame.bytes(), sums, checked)?;
+        }
+        check(0, &landed.last, sums, checked)?;
+        let Landed { first, whole, last } = landed;
+        let whole = whole.into_iter().map(Arc::new).collect();
+        Ok(Staged { offset, len, sums, data: Data::Landed(Landed { first, whole: Vec::new(), last }), whole })
+    }
+
+    /// Data that need no check.
+    pub(crate) fn unchecked(offset: usize, data: &'a [u8], sums: &'a [u32]) -> Staged<'a> {
+        Staged { offset, len: data.len(), sums, data: Data::Lent(data), whole: Vec::new() }
+    }
+
+    /// Gives the frames back, without losing what is in them.
+    pub(crate) fn give_up_frames(&mut self) {
+        if matches!(self.data, Data::Landed(_)) {
+            self.data = Data::Own(self.data().concat());
+        }
+        self.whole = Vec::new();
+    }
+
+    /// Some of the data, none of which are in frames.
+    pub(crate) fn part(&self, range: Range<usize>) -> &[u8] {
+        match &self.data {
+            Data::Lent(bytes) => &bytes[range],
+            Data::Own(bytes) => &bytes[range],
+            Data::Landed(ends) if range.end <= ends.first.len() => &ends.first[range],
+            Data::Landed(ends) => {
+                let before = self.len - ends.last.len();
+                &ends.last[range.start - before..range.end - before]
+            }
         }
     }
 
     /// Where in the chunk it will be.
     pub(crate) fn range(&self) -> Range<usize> {
-        self.offset..self.offset + self.data.len()
+        self.offset..self.offset + self.len
+    }
+}
+
+/// Copies what fills whole units into frames, as far as some can be had, and checks everything.
+fn copy_units(slab: &Arc<Slab>, offset: usize, data: &[u8], sums: &[u32]) -> Result<Vec<Arc<Frame>>, usize> {
+    check_count(offset, data.len(), sums)?;
+    let (first, units, _) = shape(offset, data.len());
+    let mut checked = check(offset, &data[..first], sums, 0)?;
+    let mut whole = Vec::with_capacity(units.len());
+    let mut from = first;
+    for _ in units {
+        let Some(mut frame) = slab.allocate(FrameClass::K64) else { break };
+        let part = &data[from..from + BASE_BYTES];
+        for ((start, end), sum) in pieces(0, BASE_BYTES).zip(&sums[checked..]) {
+            // Checked where it will stay, while it is in the processor's cache.
+            let block = &mut frame.bytes_mut()[start..end];
+            block.copy_from_slice(&part[start..end]);
+            if first_mismatch(0, block, &[*sum]).is_some() {
+                return Err(checked);
+            }
+            checked += 1;
+        }
+        whole.push(Arc::new(frame));
+        from += BASE_BYTES;
+    }
+    check(offset + from, &data[from..], sums, checked)?;
+    Ok(whole)
+}
+
+/// An error names the first piece without a checksum, or the first checksum without a piece.
+fn check_count(offset: usize, len: usize, sums: &[u32]) -> Result<(), usize> {
+    let count = pieces(offset as u64, len).count();
+    if count == sums.len() { Ok(()) } else { Err(count.min(sums.len())) }
+}
+
+/// Checks some of the data, which go to `offset` and whose first piece has the number given; gives the number of the
+/// first piece after them.
+fn check(offset: usize, part: &[u8], sums: &[u32], piece: usize) -> Result<usize, usize> {
+    let offset = offset as u64;
+    let count = pieces(offset, part.len()).count();
+    match first_mismatch(offset, part, &sums[piece..piece + count]) {
+        Some(wrong) => Err(piece + wrong),
+        None => Ok(piece + count),
     }
 }

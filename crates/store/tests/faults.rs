@@ -405,8 +405,8 @@ fn readers_and_writers_at_the_same_time_see_whole_writes() {
                         let (offset, len) = if turn % 3 == 0 { (0, 3 << 16) } else { (record * RECORD, RECORD) };
                         let data = vec![(turn % 250) as u8 + 1; len];
                         let sums = piece_sums(offset as u64, &data);
-                        let staged = store.stage(INO, 0, offset as u32, &data, &sums).expect("sound");
-                        shard.lock().put(INO, NOW, 0, staged).expect("there is room");
+                        let mut staged = store.stage(INO, 0, offset as u32, &data, &sums).expect("sound");
+                        shard.lock().put(INO, NOW, 0, &mut staged).expect("there is room");
                     }
                 })
             })

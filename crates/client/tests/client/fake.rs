@@ -62,7 +62,11 @@ impl Service for Scripted {
         let (said, bytes) = match &request {
             Request::GetMap => (Ok(Reply::Map { map: self.map.lock().clone() }), Vec::new()),
             Request::EndSession | Request::Close { .. } => (Ok(Reply::Done), Vec::new()),
-            _ => (self.script.lock().as_mut().expect("the test says what to say"))(&header, &request, &payload),
+            _ => (self.script.lock().as_mut().expect("the test says what to say"))(
+                &header,
+                &request,
+                &payload.into_bytes(),
+            ),
         };
         self.asked.lock().push((header, request));
         let held = self.slab.iter().flat_map(|slab| {

@@ -480,7 +480,8 @@ impl Conn {
                 if frames == FRAMES_PER_TURN || bytes >= BYTES_PER_TURN {
                     return Pause::Turn;
                 }
-                match reader.decoder.next(self.limits()) {
+                let land = |head: &[u8], bytes| reader.handler.land(conn, head, bytes);
+                match reader.decoder.next(self.limits(), &land) {
                     Ok(Some(frame)) => {
                         if !*corked && reader.ring.is_none() && reader.decoder.has_whole_frame() {
                             self.writer.lock().corked = true;

@@ -4,14 +4,15 @@
 //! 32-bit lengths, the head's then the payload's; then the head; then the payload. What head
 //! and payload mean it does not know, nor when to read.
 
-use std::io::Result;
+use std::io::{IoSliceMut, Result};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::shm::ring::Consumer;
 use super::sys::{self, Room};
 use crate::loan::{Loan, Source};
-use crate::{Frame, FrameLimits, NetError};
+use crate::slab::Landing;
+use crate::{Frame, FrameLimits, LANDING_PAYLOAD_BYTES_MIN, NetError};
 
 /// Length of what precedes each frame, in bytes.
 pub(super) const PREFIX_BYTES: usize = 8;
@@ -58,7 +59,14 @@ struct Partial {
     frame: Frame,
     head_bytes_left: usize,
     payload_bytes_left: usize,
+    /// Nobody was asked yet where the payload shall go, which is known once the head is there.
+    is_open: bool,
+    /// The payload goes here, or else to the frame's own buffer.
+    landing: Option<Landing>,
 }
+
+/// Says where a payload shall go, from the head and its length; see [`crate::Handler::land`].
+pub(super) type Land<'a> = &'a dyn Fn(&[u8], usize) -> Option<Landing>;
 
 impl Decoder {
     pub(super) fn new() -> Self {
@@ -89,7 +97,7 @@ impl Decoder {
     }
 
     /// The next whole frame among what was read, if any. An error ends the stream.
-    pub(super) fn next(&mut self, limits: FrameLimits) -> std::result::Result<Option<Frame>, NetError> {
+    pub(super) fn next(&mut self, limits: FrameLimits, land: Land<'_>) -> std::result::Result<Option<Frame>, NetError> {
         if self.partial.is_none() {
             let Some((prefix, _)) = self.buffer[self.start..self.end].split_first_chunk::<PREFIX_BYTES>() else {
                 return Ok(None);
@@ -98,19 +106,33 @@ impl Decoder {
             self.start += PREFIX_BYTES;
         }
         if let Some(partial) = &mut self.partial {
-            self.start += partial.take(&self.buffer[self.start..self.end]);
+            self.start += partial.take_head(&self.buffer[self.start..self.end]);
+            if partial.head_bytes_left == 0 {
+                partial.settle(land)?;
+                self.start += partial.take_payload(&self.buffer[self.start..self.end]);
+            }
         }
         let whole = self.partial.take_if(|partial| partial.head_bytes_left + partial.payload_bytes_left == 0);
-        Ok(whole.map(|partial| partial.frame))
+        Ok(whole.map(Partial::finish))
     }
 
     /// Reads once from `fd`, after `next` has returned `None`; waits for what comes if `wait` says so.
     pub(super) fn fill(&mut self, fd: &OwnedFd, wait: bool) -> Result<Filled> {
+        if self.is_landing() {
+            if wait {
+                // The frames may be wanted elsewhere meanwhile, and must not be in the kernel's hands.
+                sys::await_bytes(fd)?;
+            }
+            return self.fill_landing(|slices| sys::receive_slices(fd, slices));
+        }
         self.fill_with(|head, payload, rest| sys::receive(fd, head, payload, rest, wait))
     }
 
     /// Takes from a ring what is there, after `next` has returned `None`.
     pub(super) fn fill_from(&mut self, ring: &mut Consumer) -> Result<Filled> {
+        if self.is_landing() {
+            return self.fill_landing(|slices| ring.read_slices(slices));
+        }
         if let Some(partial) = &mut self.partial
             && partial.head_bytes_left == 0
             && partial.payload_bytes_left > 0
@@ -124,17 +146,42 @@ impl Decoder {
         self.fill_with(|head, payload, rest| ring.read(head, payload, rest))
     }
 
-    fn fill_with(&mut self, read: impl FnOnce(Room<'_>, Room<'_>, &mut [u8]) -> Result<usize>) -> Result<Filled> {
+    fn is_landing(&self) -> bool {
+        self.partial.as_ref().is_some_and(|partial| partial.landing.is_some())
+    }
+
+    fn make_room(&mut self) {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
+    }
+
+    /// Reads into the frames that the payload goes to, and if they have room for all of it, on into the buffer.
+    fn fill_landing(&mut self, read: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize>) -> Result<Filled> {
+        self.make_room();
+        let Some(Partial { payload_bytes_left: left, landing: Some(landing), .. }) = &mut self.partial else {
+            unreachable!("only called for a payload that goes to frames")
+        };
+        let bytes_max = (*left).min(READ_BYTES_MAX);
+        let buffer = if bytes_max == *left { &mut self.buffer[self.end..] } else { &mut [][..] };
+        let room = bytes_max + buffer.len();
+        let bytes = landing.fill(bytes_max, buffer, read)?;
+        let payload_bytes = bytes.min(bytes_max);
+        *left -= payload_bytes;
+        self.end += bytes - payload_bytes;
+        Ok(Filled { bytes, drained: bytes < room })
+    }
+
+    fn fill_with(&mut self, read: impl FnOnce(Room<'_>, Room<'_>, &mut [u8]) -> Result<usize>) -> Result<Filled> {
+        self.make_room();
         let mut none = Partial::default();
         let partial = self.partial.as_mut().unwrap_or(&mut none);
         let head_bytes_max = partial.head_bytes_left.min(READ_BYTES_MAX);
-        let payload_bytes_max =
-            if head_bytes_max < partial.head_bytes_left { 0 } else { partial.payload_bytes_left.min(READ_BYTES_MAX) };
+        let is_head_only = partial.is_open || head_bytes_max < partial.head_bytes_left;
+        let payload_bytes_max = if is_head_only { 0 } else { partial.payload_bytes_left.min(READ_BYTES_MAX) };
         let direct_bytes_max = head_bytes_max + payload_bytes_max;
-        let is_rest = direct_bytes_max == partial.head_bytes_left + partial.payload_bytes_left;
+        let direct_bytes_left = partial.head_bytes_left + if partial.is_open { 0 } else { partial.payload_bytes_left };
+        let is_rest = direct_bytes_max == direct_bytes_left;
         let buffer = if is_rest { &mut self.buffer[self.end..] } else { &mut [][..] };
         let room = direct_bytes_max + buffer.len();
         let head = Room { vec: &mut partial.frame.head, bytes_max: head_bytes_max };
@@ -168,26 +215,55 @@ impl Partial {
                 return Err(NetError::Limit(why));
             }
         }
-        let frame = Frame { head: reserve(head_bytes)?, payload: reserve(payload_bytes)?, lent: None };
-        Ok(Partial { frame, head_bytes_left: head_bytes as usize, payload_bytes_left: payload_bytes as usize })
+        let is_open = payload_bytes as usize >= LANDING_PAYLOAD_BYTES_MIN;
+        let payload = if is_open { Vec::new() } else { reserve(payload_bytes as usize)? };
+        let frame = Frame { head: reserve(head_bytes as usize)?, payload, ..Frame::default() };
+        let (head_bytes_left, payload_bytes_left) = (head_bytes as usize, payload_bytes as usize);
+        Ok(Partial { frame, head_bytes_left, payload_bytes_left, is_open, landing: None })
     }
 
-    /// Takes what belongs to the frame from `bytes`; returns how many that are.
-    fn take(&mut self, bytes: &[u8]) -> usize {
-        let (head, rest) = bytes.split_at(bytes.len().min(self.head_bytes_left));
+    /// Finds out where the payload goes, once the head is there.
+    fn settle(&mut self, land: Land<'_>) -> std::result::Result<(), NetError> {
+        if std::mem::take(&mut self.is_open) {
+            self.landing = land(&self.frame.head, self.payload_bytes_left);
+            if self.landing.is_none() {
+                self.frame.payload = reserve(self.payload_bytes_left)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what belongs to the head from `bytes`; returns how many that are.
+    fn take_head(&mut self, bytes: &[u8]) -> usize {
+        let head = &bytes[..bytes.len().min(self.head_bytes_left)];
         self.frame.head.extend_from_slice(head);
         self.head_bytes_left -= head.len();
-        let payload = &rest[..rest.len().min(self.payload_bytes_left)];
-        self.frame.payload.extend_from_slice(payload);
+        head.len()
+    }
+
+    /// The same for the payload, once it is settled where that goes.
+    fn take_payload(&mut self, bytes: &[u8]) -> usize {
+        let payload = &bytes[..bytes.len().min(self.payload_bytes_left)];
+        match &mut self.landing {
+            Some(landing) => assert!(landing.put(payload) == payload.len(), "there is room for all of it"),
+            None => self.frame.payload.extend_from_slice(payload),
+        }
         self.payload_bytes_left -= payload.len();
-        head.len() + payload.len()
+        payload.len()
+    }
+
+    fn finish(mut self) -> Frame {
+        if let Some(landing) = self.landing.take() {
+            self.frame.set_payload(landing.finish());
+        }
+        self.frame
     }
 }
 
 /// An empty vector with room for exactly `bytes`.
-fn reserve(bytes: u32) -> std::result::Result<Vec<u8>, NetError> {
+fn reserve(bytes: usize) -> std::result::Result<Vec<u8>, NetError> {
     let mut vec = Vec::new();
-    match vec.try_reserve_exact(bytes as usize) {
+    match vec.try_reserve_exact(bytes) {
         Ok(()) => Ok(vec),
         Err(error) => Err(NetError::Limit(format!("no memory for a frame of {bytes} bytes: {error}"))),
     }

@@ -1,11 +1,11 @@
 //! The system calls of the real world, each behind a safe function.
 //!
 //! It alone knows how the kernel's structures are laid out and which calls need `unsafe`.
-//! When to make which call it does not know. No function here blocks, except [`epoll_wait`] and, if it is
-//! told to, [`receive`].
+//! When to make which call it does not know. No function here blocks, except [`epoll_wait`],
+//! [`await_bytes`] and, if it is told to, [`receive`].
 
 use std::ffi::c_int;
-use std::io::{Error, ErrorKind, IoSlice, Result};
+use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Result};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -312,6 +312,25 @@ pub(super) fn receive(
     let bytes_after_first = first.grow(bytes);
     second.grow(bytes_after_first);
     Ok(bytes)
+}
+
+/// Reads once into the slices (at most [`SLICES_MAX`] of them), without waiting.
+pub(super) fn receive_slices(fd: &OwnedFd, slices: &mut [IoSliceMut<'_>]) -> Result<usize> {
+    assert!(slices.len() <= SLICES_MAX, "the kernel refuses more");
+    // SAFETY: all-zero bytes are a msghdr without address, data and control.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    // `IoSliceMut` is documented to have the layout of iovec.
+    message.msg_iov = slices.as_mut_ptr().cast();
+    message.msg_iovlen = slices.len();
+    // SAFETY: `message` points at `msg_iovlen` live slices that are disjoint and exclusively borrowed.
+    check_len(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) })
+}
+
+/// Waits as [`receive`] does, and leaves what comes there.
+pub(super) fn await_bytes(fd: &OwnedFd) -> Result<()> {
+    let mut byte = 0u8;
+    // SAFETY: the kernel writes at most the one byte.
+    check_len(unsafe { libc::recv(fd.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_PEEK) }).map(drop)
 }
 
 /// Has [`receive`] wait on this socket for at most `limit_ms`.

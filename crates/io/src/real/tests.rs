@@ -28,7 +28,7 @@ fn decode(bytes: &[u8], step: usize) -> (Vec<Frame>, bool) {
         let mut left = piece.len();
         while left > 0 {
             left -= decoder.fill(&from, false).unwrap().bytes;
-            frames.extend(std::iter::from_fn(|| decoder.next(LIMITS).unwrap()));
+            frames.extend(std::iter::from_fn(|| decoder.next(LIMITS, &|_, _| None).unwrap()));
         }
     }
     (frames, decoder.is_inside_frame())
@@ -40,7 +40,7 @@ fn error_of(bytes: &[u8]) -> NetError {
     to.write_all(bytes).unwrap();
     let mut decoder = Decoder::new();
     decoder.fill(&from, false).unwrap();
-    decoder.next(LIMITS).unwrap_err()
+    decoder.next(LIMITS, &|_, _| None).unwrap_err()
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn frames_survive_any_cut() {
         .map(|&(head, payload)| Frame {
             head: (0..head).map(|at| at as u8).collect(),
             payload: (0..payload).map(|at| (at * 7) as u8).collect(),
-            lent: None,
+            ..Frame::default()
         })
         .collect();
     let bytes: Vec<u8> = frames.iter().flat_map(|frame| encode(&frame.head, &frame.payload)).collect();

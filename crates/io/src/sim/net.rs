@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::CONNECT_TIMEOUT_NS;
+use super::landing::Arriving;
 use super::loan::Lent;
 use super::rng::hash_bytes;
 use super::state::{Core, EPHEMERAL_PORT_MIN, Event, Life, ListenerSlot, State};
@@ -81,6 +82,8 @@ pub(super) struct End {
     lent: Lent,
     /// What the peer notes for this end, likewise.
     claims: Option<Claims>,
+    /// A frame that is not complete.
+    pub(super) arriving: Option<Arriving>,
 }
 
 /// What users hold of an end.
@@ -347,6 +350,7 @@ impl Core {
             Event::Refused { attempt, by, why } => self.refused_arrives(attempt, by, why),
             Event::ConnectTimeout { attempt } => self.connect_times_out(attempt),
             Event::Frame { to, from_node, to_node, frame } => self.frame_arrives(to, from_node, to_node, frame),
+            Event::Rest { to, serial } => self.rest_arrives(to, serial),
             Event::Fin { to, from_node, to_node, why } => {
                 let link_is_up = self.state.lock().link_is_up(from_node, to_node);
                 if link_is_up {
@@ -415,6 +419,7 @@ impl Core {
             offer: None,
             lent: Lent::default(),
             claims: None,
+            arriving: None,
         };
         let server_conn = connection(server_id, format!("node {}", state.name(dialer)));
         let dialer_conn = connection(dialer_id, addr.to_string());
@@ -480,7 +485,7 @@ impl Core {
     }
 
     fn frame_arrives(&self, to: u64, from_node: u32, to_node: u32, frame: Frame) {
-        let (handler, conn) = {
+        let ((handler, conn), frame) = {
             let mut state = self.state.lock();
             let state = &mut *state;
             let size = frame.head.len() + frame.payload_bytes();
@@ -491,24 +496,26 @@ impl Core {
                 state.counters.frames_vanished += 1;
                 return state.note(Kind::Vanish, to_node, to, size as u64);
             }
-            let Some(end) = state.ends.get(&to) else { return state.reset(to ^ 1, to_node, from_node) };
+            let Some(end) = state.ends.get_mut(&to) else { return state.reset(to ^ 1, to_node, from_node) };
             if end.phase != Phase::Open {
                 return;
             }
             if let Some(why) = end.limit_broken_by(&frame) {
                 return state.close(to, NetError::Limit(why), "closed by the peer: a frame was too large");
             }
-            let found = (end.handler.clone(), end.conn.clone());
+            let found = (end.handler(), end.conn());
+            let frame = end.keep_behind(frame);
             state.counters.frames_delivered += 1;
             state.note(Kind::Deliver, to_node, to, size as u64);
-            found
+            let Some(frame) = frame else { return };
+            (found, frame)
         };
-        handler.expect("an end that frames reach has a handler").on_frame(&conn, frame);
+        self.deliver(to, &handler, &conn, frame);
     }
 
     /// Takes an end out of the world if it is in `phase`, and tells its handler.
     fn end_connection(&self, id: u64, phase: Phase, why: NetError) {
-        let end = {
+        let mut end = {
             let mut state = self.state.lock();
             match state.ends.entry(id) {
                 Entry::Occupied(end) if end.get().phase == phase => {
@@ -520,11 +527,24 @@ impl Core {
                 _ => return,
             }
         };
+        drop(end.arriving.take());
         end.handler.expect("an end that can end has a handler").on_close(&end.conn, why);
     }
 }
 
 impl End {
+    pub(super) fn is_open(&self) -> bool {
+        self.phase == Phase::Open
+    }
+
+    pub(super) fn handler(&self) -> Arc<dyn Handler> {
+        self.handler.clone().expect("an end that frames reach has a handler")
+    }
+
+    pub(super) fn conn(&self) -> Arc<dyn Connection> {
+        self.conn.clone()
+    }
+
     fn limit_broken_by(&self, frame: &Frame) -> Option<String> {
         let over = |what: &str, len: usize, max: u32| {
             (len > max as usize).then(|| format!("the peer sent a {what} of {len} bytes, {max} are allowed"))
@@ -577,7 +597,7 @@ impl State {
         } else {
             let lent = self.lend(id, held, size - head.len()).map(Arc::new);
             let payload = if lent.is_some() { Vec::new() } else { payload.concat() };
-            self.post_with_faults(id, Frame { head: head.to_vec(), payload, lent });
+            self.post_with_faults(id, Frame { head: head.to_vec(), payload, lent, landed: None });
         }
         Ok(())
     }
@@ -604,7 +624,12 @@ impl State {
     }
 
     fn post_with_faults(&mut self, from: u64, mut frame: Frame) {
-        let copy = self.net_rng.chance(self.faults.duplicate_ppm).then(|| frame.clone());
+        let copy = self.net_rng.chance(self.faults.duplicate_ppm).then(|| Frame {
+            head: frame.head.clone(),
+            payload: frame.payload.clone(),
+            lent: frame.lent.clone(),
+            landed: None,
+        });
         if self.net_rng.chance(self.faults.flip_ppm) {
             self.flip_one_bit(&mut frame);
         }

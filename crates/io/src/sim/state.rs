@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::disk::Disks;
 use super::exec::{Ready, TaskSlot};
+use super::landing::SlowPayloads;
 use super::net::{Attempt, Door, End};
 use super::rng::SimRng;
 use super::trace::{Kind, Trace};
@@ -43,6 +44,8 @@ pub(super) enum Event {
     ConnectTimeout { attempt: u64 },
     /// A frame arrives at an end.
     Frame { to: u64, from_node: u32, to_node: u32, frame: Frame },
+    /// The rest of a payload arrives at an end.
+    Rest { to: u64, serial: u64 },
     /// The news that the connection ended arrives at an end.
     Fin { to: u64, from_node: u32, to_node: u32, why: &'static str },
     /// An end that was closed on its own side says so to its handler.
@@ -96,6 +99,7 @@ pub(super) struct State {
     pub(super) counters: Counters,
     /// Payloads from this size on are lent, where the sender has them in frames.
     pub(super) lend_bytes_min: Option<usize>,
+    pub(super) slow_payloads: Option<(SlowPayloads, SimRng)>,
 }
 
 impl Core {
@@ -123,12 +127,17 @@ impl Core {
             trace: Trace::default(),
             counters: Counters::default(),
             lend_bytes_min: None,
+            slow_payloads: None,
         };
         Arc::new(Core { seed, ready: Ready::new(seed), state: Mutex::new(state) })
     }
 }
 
 impl State {
+    pub(super) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// The living incarnation of a node, started if there is none.
     pub(super) fn start(&mut self, name: &str) -> Life {
         let node = self.node_index(name);

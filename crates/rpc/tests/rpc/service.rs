@@ -1,7 +1,9 @@
 //! A service that counts what takes effect, and ways to ask it.
 
 use aze_io::claims::Claims;
+use aze_io::slab::{BASE_BYTES, Landing, Payload, Slab};
 use aze_io::{Addr, Io, Listener};
+use aze_proto::frame::Header;
 use aze_proto::handshake::Secret;
 use aze_proto::retry::{RetryTable, Verdict};
 use aze_proto::{
@@ -27,6 +29,10 @@ pub struct Seen {
     pub refused: Vec<String>,
     /// Requests to be refused because too many wait.
     pub refuse_next: u32,
+    /// How often it was asked where a payload shall go.
+    pub lands: u32,
+    /// Payloads that came in frames.
+    pub landed: u32,
     /// Requests to be left without an answer.
     pub ignore_next: u32,
     retries: BTreeMap<ShardId, RetryTable<Reply>>,
@@ -38,11 +44,14 @@ pub struct Counting {
     pub seen: Mutex<Seen>,
     /// Longest time until an answer, in nanoseconds; 0 answers at once.
     pub late_ns_max: u64,
+    /// Payloads go here.
+    pub slab: Arc<Slab>,
 }
 
 impl Counting {
     pub fn new(io: &Io, late_ns_max: u64) -> Arc<Counting> {
-        Arc::new(Counting { io: io.clone(), seen: Mutex::default(), late_ns_max })
+        let slab = Slab::new(16 << 20).unwrap();
+        Arc::new(Counting { io: io.clone(), seen: Mutex::default(), late_ns_max, slab })
     }
 
     fn answer(&self, incoming: &Incoming) -> Option<Result<Reply, Failure>> {
@@ -81,11 +90,18 @@ impl Counting {
 }
 
 impl Service for Counting {
+    fn land(&self, header: &Header, request: &Request, payload_bytes: usize) -> Option<Landing> {
+        assert!(header.session != SessionId(0) && matches!(request, Request::Lookup { .. }));
+        self.seen.lock().lands += 1;
+        self.slab.land(0, payload_bytes / BASE_BYTES, payload_bytes % BASE_BYTES)
+    }
+
     fn request(self: Arc<Self>, incoming: Incoming) {
         let Some(answer) = self.answer(&incoming) else { return };
         let time = Time(incoming.header.time.0.max(self.io.wall_ns()) + 1);
         let context = ReplyContext { map_epoch: MapEpoch(3), namespace_epoch: NamespaceEpoch(4), time, lease_ms: 0 };
-        let echo = incoming.payload;
+        self.seen.lock().landed += u32::from(matches!(incoming.payload, Payload::Landed(_)));
+        let echo = incoming.payload.into_bytes();
         if self.late_ns_max == 0 {
             return incoming.responder.send(context, answer, &[&echo]);
         }

@@ -286,3 +286,53 @@ fn malformed_replies_end_the_connection_and_the_call_goes_on() {
     assert_eq!(answer.reply, aze_proto::Reply::Done);
     assert_eq!(caller.counters().reconnects, 3);
 }
+
+/// Frames of the server's memory are for those only who have shown that they know the secret, and for what they have
+/// sent themselves.
+#[test]
+fn nobody_gets_frames_who_has_not_shown_the_secret() {
+    let sim = sim(8);
+    let service = Counting::new(&sim.node("s0"), 0);
+    let _listener = start(&sim.node("s0"), &"tcp:s0:7".parse().unwrap(), &service);
+    let payload = vec![7; 200_000];
+    let lookup_head = |key: Option<&frame::FrameKey>, session: u64, payload_bytes: usize| {
+        let request = aze_proto::Request::Lookup { parent: aze_proto::Ino(9), name: crate::service::name("x") };
+        let envelope = aze_proto::message::Envelope { identity: aze_proto::Identity::default(), request };
+        let header = Header { session: SessionId(session), deadline_ms: 1000, ..Header::new(Kind::Request, 5) };
+        frame::seal(&header, &envelope.to_bytes(), payload_bytes, key)
+    };
+    sim.block_on(async {
+        // Before the handshake, and in its middle.
+        for greets in [false, true] {
+            let (conn, _listening, ended) = dial(&sim.node("c")).await;
+            if greets {
+                conn.send(&hello(&SECRET, fingerprint()).1, &[]).unwrap();
+            }
+            conn.send(&lookup_head(None, 1, payload.len()), &[&payload]).unwrap();
+            ended.await.unwrap();
+        }
+        // After it: without the key, with a wrong one, of another session, and of another length than was sealed.
+        for wrong in 0..4 {
+            let (conn, _listening, ended, transcript) = admitted(&sim.node("c")).await;
+            let right = transcript.client_key();
+            let head = match wrong {
+                0 => lookup_head(None, 1, payload.len()),
+                1 => lookup_head(Some(&transcript.server_key()), 1, payload.len()),
+                2 => lookup_head(Some(&right), 2, payload.len()),
+                _ => lookup_head(Some(&right), 1, payload.len() - 1),
+            };
+            conn.send(&head, &[&payload]).unwrap();
+            ended.await.unwrap();
+            assert_eq!(service.seen.lock().lands, 0, "wrong in way {wrong}");
+        }
+        let (conn, listening, _ended, transcript) = admitted(&sim.node("c")).await;
+        conn.set_limits(aze_io::FrameLimits { head_bytes_max: 1 << 20, payload_bytes_max: 1 << 20 });
+        conn.send(&lookup_head(Some(&transcript.client_key()), 1, payload.len()), &[&payload]).unwrap();
+        sim.sleep(std::time::Duration::from_millis(10)).await;
+        let answer = listening.frames.lock().pop().expect("an answer");
+        assert!(answer.payload == payload);
+    });
+    let seen = service.seen.lock();
+    assert_eq!((seen.lands, seen.landed, seen.requests), (1, 1, 1));
+    assert_eq!(service.slab.used_bytes(), 0);
+}

@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(crate) struct Log(pub(crate) Option<Arc<Journal>>);
 
 impl Log {
-    fn add(&self, step: impl FnOnce() -> Step, payload: &[u8]) {
+    fn add(&self, step: impl FnOnce() -> Step, payload: &[&[u8]]) {
         if let Some(journal) = &self.0 {
-            journal.append(&step().to_bytes(), payload);
+            journal.append_parts(&step().to_bytes(), payload);
         }
     }
 }
@@ -163,14 +163,14 @@ impl LoggedChunks {
         ino: Ino,
         generation: Generation,
         chunk: u64,
-        staged: Staged<'_>,
+        staged: &mut Staged<'_>,
     ) -> Result<(), StoreError> {
-        let (offset, data, sums) = (staged.offset(), staged.data(), staged.sums());
         self.chunks.put(ino, generation, chunk, staged)?;
-        if !data.is_empty() {
-            let (shard, sums) = (self.id, || sums.to_vec());
-            self.log.add(|| Step::Data { shard, ino, generation, chunk, offset, sums: sums() }, data);
+        if self.log.0.is_some() && !staged.is_empty() {
+            let (shard, offset, sums) = (self.id, staged.offset(), || staged.sums().to_vec());
+            self.log.add(|| Step::Data { shard, ino, generation, chunk, offset, sums: sums() }, &staged.data());
         }
+        staged.let_go();
         Ok(())
     }
 
@@ -185,7 +185,7 @@ impl LoggedChunks {
         sums: &[u32],
     ) -> Result<(), StoreError> {
         let store = self.chunks.store().clone();
-        self.put(ino, generation, chunk, store.stage(ino, chunk, offset, data, sums)?)
+        self.put(ino, generation, chunk, &mut store.stage(ino, chunk, offset, data, sums)?)
     }
 
     /// As [`ChunkShard::reserve`]; with a chunk size it zeroes. Only what changes bytes is written down:

@@ -14,6 +14,9 @@ pub const FILES_DIR: &[u8] = b"/files";
 /// Longest file: so many chunks.
 const CHUNKS_MAX: u64 = 6;
 
+/// Chunk size, as an exponent, of files that are written to in large pieces.
+const LARGE_CHUNK_BITS: u8 = 18;
+
 const READ_WRITE: Access = Access { read: true, write: true };
 const READ: Access = Access { read: true, write: false };
 
@@ -54,7 +57,7 @@ async fn create(worker: &mut Worker, path: &[u8]) -> Option<Arc<File>> {
         target: Vec::new(),
         exclusive: true,
         open: Some(READ_WRITE),
-        chunk_bits: 0,
+        chunk_bits: if worker.board.large_chunks() { LARGE_CHUNK_BITS } else { 0 },
     };
     let name: Name = name;
     if worker.rng.chance(250_000) {
@@ -119,6 +122,12 @@ impl Writer<'_> {
         let size = self.bytes.lock().size_max();
         let longest = CHUNKS_MAX << CHUNK_BITS;
         match self.worker.rng.below(100) {
+            0..=19 if self.worker.board.large_chunks() => {
+                let unit = if self.worker.rng.chance(500_000) { 1 << CHUNK_BITS } else { 1 };
+                let offset = self.worker.rng.below((size + 70_000).min(longest)) / unit * unit;
+                let len = self.worker.rng.between(1 << CHUNK_BITS, longest);
+                self.write(offset, len).await;
+            }
             0..=39 => {
                 let offset = self.worker.rng.below((size + 5000).min(longest));
                 let len = self.worker.rng.between(1, 6000);

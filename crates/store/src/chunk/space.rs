@@ -32,7 +32,7 @@ impl Chunk {
 
     fn write_zeros(&mut self, slab: &Arc<Slab>, range: Range<usize>, zeros: &[u8]) -> Result<(), Trouble> {
         let sums = piece_sums(range.start as u64, zeros);
-        self.write(slab, Staged { offset: range.start, data: zeros, sums: &sums, whole: Vec::new() })
+        self.write(slab, &mut Staged::unchecked(range.start, zeros, &sums))
     }
 
     /// Makes a hole of `range`: units that lie in it give back their frames, and zeros are written to

@@ -41,7 +41,7 @@ impl Writer {
     /// What the disk says.
     pub async fn add(&mut self, head: &[u8], payload: &[u8]) -> DiskResult<()> {
         record::put(&mut self.buffer, self.bytes, 0, head, payload);
-        self.bytes += record::size(head, payload);
+        self.bytes += record::size(head, payload.len());
         if self.buffer.len() >= GATHER_BYTES {
             self.file.append(std::mem::take(&mut self.buffer)).await?;
         }

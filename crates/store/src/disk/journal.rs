@@ -102,6 +102,11 @@ impl Journal {
     /// Adds a record; gives where it begins. Whether it gets anywhere is told by [`Self::reach`]; a few that
     /// nobody asks for may stay in memory.
     pub fn append(self: &Arc<Self>, head: &[u8], payload: &[u8]) -> u64 {
+        self.append_parts(head, &[payload])
+    }
+
+    /// As [`Self::append`], with a payload in several parts.
+    pub fn append_parts(self: &Arc<Self>, head: &[u8], payload: &[&[u8]]) -> u64 {
         let mut state = self.state.lock();
         let durable = state.durable;
         let position = state.add(durable, head, payload);
@@ -326,13 +331,13 @@ impl State {
     }
 
     /// Adds a record that says how far the journal is durable.
-    fn add(&mut self, durable: u64, head: &[u8], payload: &[u8]) -> u64 {
+    fn add(&mut self, durable: u64, head: &[u8], payload: &[&[u8]]) -> u64 {
         let position = self.end;
-        self.end += record::size(head, payload);
+        self.end += record::size(head, payload.iter().map(|part| part.len()).sum());
         if self.failed.is_none()
             && let Some((_, buffer)) = self.files.back_mut()
         {
-            record::put(buffer, position, durable, head, payload);
+            record::put_parts(buffer, position, durable, head, payload);
         }
         position
     }

@@ -34,24 +34,34 @@ pub struct Header {
 /// # Panics
 /// If head or payload are longer than can be.
 pub fn put(out: &mut Vec<u8>, position: u64, durable: u64, head: &[u8], payload: &[u8]) {
-    assert!(head.len() <= HEAD_BYTES_MAX && payload.len() <= PAYLOAD_BYTES_MAX, "a record is too long");
+    put_parts(out, position, durable, head, &[payload]);
+}
+
+/// As [`put`], with a payload in several parts.
+///
+/// # Panics
+/// As [`put`].
+pub fn put_parts(out: &mut Vec<u8>, position: u64, durable: u64, head: &[u8], payload: &[&[u8]]) {
+    let payload_bytes: usize = payload.iter().map(|part| part.len()).sum();
+    assert!(head.len() <= HEAD_BYTES_MAX && payload_bytes <= PAYLOAD_BYTES_MAX, "a record is too long");
     let start = out.len();
     out.extend_from_slice(&MAGIC.to_le_bytes());
     out.extend_from_slice(&(head.len() as u32).to_le_bytes());
-    out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    out.extend_from_slice(&(payload_bytes as u32).to_le_bytes());
+    let payload_sum = payload.iter().fold(0, |sum, part| crc32c::crc32c_append(sum, part));
     out.extend_from_slice(&crc32c::crc32c(head).to_le_bytes());
-    out.extend_from_slice(&crc32c::crc32c(payload).to_le_bytes());
+    out.extend_from_slice(&payload_sum.to_le_bytes());
     out.extend_from_slice(&position.to_le_bytes());
     out.extend_from_slice(&durable.to_le_bytes());
     let sum = crc32c::crc32c(&out[start..]);
     out.extend_from_slice(&sum.to_le_bytes());
     out.extend_from_slice(head);
-    out.extend_from_slice(payload);
+    payload.iter().for_each(|part| out.extend_from_slice(part));
 }
 
 /// Bytes that a record takes.
-pub fn size(head: &[u8], payload: &[u8]) -> u64 {
-    (HEADER_BYTES + head.len() + payload.len()) as u64
+pub fn size(head: &[u8], payload_bytes: usize) -> u64 {
+    (HEADER_BYTES + head.len() + payload_bytes) as u64
 }
 
 impl Header {

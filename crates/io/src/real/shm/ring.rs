@@ -6,7 +6,7 @@
 //! connection. A stream of bytes goes in and comes out; what they mean it does not know. In their
 //! stead a record may tell where bytes are lent ([`super::loan`]).
 
-use std::io::{Error, ErrorKind, IoSlice, Result};
+use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Result};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -237,6 +237,31 @@ impl Consumer {
             };
             bytes += taken;
             self.advance(record, taken);
+        }
+        self.publish(before);
+        if bytes == 0 { Err(ErrorKind::WouldBlock.into()) } else { Ok(bytes) }
+    }
+
+    /// Takes what is there into `slices`, one after the other; returns how many bytes that were. `WouldBlock` if there
+    /// is nothing.
+    pub(in super::super) fn read_slices(&mut self, slices: &mut [IoSliceMut<'_>]) -> Result<usize> {
+        let before = self.tail;
+        let mut bytes = 0;
+        'slices: for slice in slices {
+            let mut room = &mut slice[..];
+            while !room.is_empty() {
+                let Some(record) = self.record()? else { break 'slices };
+                if record.is_lent {
+                    return Err(nonsense("something lent where none can be"));
+                }
+                let at = self.lane.data + offset(self.tail) + WORD_BYTES + record.taken;
+                let (now, later) = room.split_at_mut(room.len().min(record.len - record.taken));
+                self.shm.region.copy_to(at, now);
+                let taken = now.len();
+                room = later;
+                bytes += taken;
+                self.advance(record, taken);
+            }
         }
         self.publish(before);
         if bytes == 0 { Err(ErrorKind::WouldBlock.into()) } else { Ok(bytes) }

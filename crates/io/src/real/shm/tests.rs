@@ -1,6 +1,6 @@
 //! Tests of the rings and of what a process may do to them.
 
-use std::io::{ErrorKind, IoSlice, Read};
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -37,7 +37,16 @@ impl Dice {
     }
 }
 
+/// In both ways in which bytes can be taken, by turns.
 fn take(consumer: &mut Consumer, bytes: usize) -> std::io::Result<Vec<u8>> {
+    if bytes % 2 == 1 {
+        let mut vec = vec![0; bytes];
+        let (one, two) = vec.split_at_mut(bytes / 3);
+        let taken =
+            consumer.read_slices(&mut [IoSliceMut::new(one), IoSliceMut::new(&mut []), IoSliceMut::new(two)])?;
+        vec.truncate(taken);
+        return Ok(vec);
+    }
     let (mut vec, mut none) = (Vec::with_capacity(bytes), Vec::new());
     let room = Room { vec: &mut vec, bytes_max: bytes };
     consumer.read(room, Room { vec: &mut none, bytes_max: 0 }, &mut [])?;

@@ -208,7 +208,7 @@ fn data_that_have_changed_are_found_with_their_path() {
     let small = Small::new();
     small.put(0, 1);
     // The last record before the end mark is the file's data: nothing else says that it was durable.
-    let size = |(step, bytes): &(Step, Vec<u8>)| disk::record::size(&step.to_bytes(), bytes);
+    let size = |(step, bytes): &(Step, Vec<u8>)| disk::record::size(&step.to_bytes(), bytes.len());
     let end: u64 = small.steps.iter().map(size).sum();
     let log = disk::log_name(1);
     assert!(small.sim.flip_disk_bit("s0", DIR, &log, (end - 100) * 8));
