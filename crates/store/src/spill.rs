@@ -15,6 +15,7 @@ use aze_io::slab::{BASE_BYTES, Frame, FrameClass};
 use aze_proto::ids::{Generation, Ino};
 use aze_proto::limits::BLOCK_BYTES;
 use aze_proto::sum::{ZERO_BLOCK_SUM, block_sum};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -106,6 +107,12 @@ impl Placed {
     /// Gives it back at once: nobody was told of it.
     fn discard(mut self) {
         self.is_unknown = true;
+    }
+
+    /// The same of a unit that has none then.
+    fn discard_of(self, dirty: Dirty) -> Dirty {
+        self.discard();
+        dirty
     }
 
     /// The number of the place, for a checkpoint.
@@ -406,30 +413,35 @@ impl Store {
     pub async fn write_out(&self, dirty: Vec<Dirty>) -> DiskResult<(Vec<(Dirty, Placed)>, Vec<Dirty>)> {
         let Some(disk) = self.disk() else { return Ok((Vec::new(), dirty)) };
         let segments = &disk.segments;
-        let (mut placed, mut left) = disk.place(dirty, |class| segments.places().lock().take(class));
-        let mut done = segments.prepare(placed.iter().map(|(_, place)| place.slot)).await;
-        if let Ok(false) = done {
-            // No segment can be made any more: those that are there may have room.
-            let (there, without): (Vec<_>, Vec<_>) =
-                placed.into_iter().partition(|(_, place)| segments.has(place.slot));
-            let without = without.into_iter().map(|(dirty, place)| {
-                place.discard();
-                dirty
-            });
-            let (found, still) = disk.place(without.collect(), |class| segments.take_there(class));
-            placed = there;
-            placed.extend(found);
-            left.extend(still);
-        }
+        let (mut placed, mut left, mut waiting) = (Vec::new(), Vec::new(), dirty);
+        // Segments that cannot be made: those that are there, or can be, may have room.
+        let mut full = BTreeSet::new();
+        let mut done = loop {
+            let (found, without) = disk.place(waiting, |class| segments.take(class, &full));
+            left.extend(without);
+            let prepared = segments.prepare(found.iter().map(|(_, place)| place.slot)).await;
+            let numbers = match prepared {
+                Ok(numbers) => numbers,
+                Err(error) => {
+                    placed.extend(found);
+                    break Err(error);
+                }
+            };
+            let (there, again): (Vec<_>, Vec<_>) =
+                found.into_iter().partition(|(_, place)| !numbers.contains(&segments.number(place.slot)));
+            placed.extend(there);
+            if again.is_empty() {
+                break Ok(());
+            }
+            full.extend(numbers);
+            waiting = again.into_iter().map(|(dirty, place)| place.discard_of(dirty)).collect();
+        };
         if done.is_ok() {
             let units = placed.iter().map(|(dirty, place)| (place.slot, dirty.bytes())).collect();
-            done = segments.write(units).await.map(|()| true);
+            done = segments.write(units).await;
         }
         let Err(error) = done else { return Ok((placed, left)) };
-        left.extend(placed.into_iter().map(|(dirty, place)| {
-            place.discard();
-            dirty
-        }));
+        left.extend(placed.into_iter().map(|(dirty, place)| place.discard_of(dirty)));
         if matches!(error, DiskError::Full(_)) { Ok((Vec::new(), left)) } else { Err(error) }
     }
 

@@ -260,32 +260,32 @@ impl Segments {
         Ok(file)
     }
 
-    /// Makes the segments of places that are not there; gives whether there was room for all of them.
+    /// A free place, in none of the segments `but`.
+    pub fn take(&self, class: FrameClass, but: &BTreeSet<u32>) -> Option<Slot> {
+        let mut places = self.places.lock();
+        if but.is_empty() { places.take(class) } else { places.take_in(class, |number| !but.contains(&number)) }
+    }
+
+    /// The segment of a place.
+    pub fn number(&self, slot: Slot) -> u32 {
+        self.find(slot).0
+    }
+
+    /// Makes the segments of places that are not there; gives those for which no directory has room.
     ///
     /// # Errors
     /// What the disk says, but for a full one.
-    pub async fn prepare(&self, slots: impl Iterator<Item = Slot>) -> DiskResult<bool> {
-        let numbers: BTreeSet<u32> = slots.map(|slot| self.find(slot).0).collect();
-        let mut is_full = false;
+    pub async fn prepare(&self, slots: impl Iterator<Item = Slot>) -> DiskResult<BTreeSet<u32>> {
+        let numbers: BTreeSet<u32> = slots.map(|slot| self.number(slot)).collect();
+        let mut full = BTreeSet::new();
         for number in numbers {
             match self.segment(number).await {
                 Ok(_) => {}
-                Err(DiskError::Full(_)) => is_full = true,
+                Err(DiskError::Full(_)) => drop(full.insert(number)),
                 Err(error) => return Err(error),
             }
         }
-        Ok(!is_full)
-    }
-
-    /// Whether the segment of a place is there.
-    pub fn has(&self, slot: Slot) -> bool {
-        self.files.lock().contains_key(&self.find(slot).0)
-    }
-
-    /// A free place in a segment that is there.
-    pub fn take_there(&self, class: FrameClass) -> Option<Slot> {
-        let files = self.files.lock();
-        self.places.lock().take_in(class, |number| files.contains_key(&number))
+        Ok(full)
     }
 
     /// Writes units, each to its place; what lies together is written together.
