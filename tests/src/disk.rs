@@ -41,6 +41,20 @@ impl Disk {
         Disk::at(place, name, &image, &["-o", "loop"])
     }
 
+    /// An xfs in a file, mounted at `name`.
+    ///
+    /// # Errors
+    /// As of [`Self::ext4`].
+    pub fn xfs(place: &Place, name: &str) -> Result<Disk, String> {
+        let image = image(place, name);
+        let made = Command::new("mkfs.xfs").arg("-q").arg(&image).status();
+        match made {
+            Ok(status) if status.success() => Disk::at(place, name, &image, &["-t", "xfs", "-o", "loop"]),
+            Ok(status) => Err(format!("mkfs.xfs: {status}")),
+            Err(error) => Err(format!("mkfs.xfs: {error}")),
+        }
+    }
+
     /// A file system in memory that takes so many bytes.
     ///
     /// # Errors

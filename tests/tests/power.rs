@@ -1,5 +1,5 @@
 //! A file system that is shut down under the servers, as a power cut does it: what was synced is there when
-//! it is mounted again. It takes root, a loop device, and an ext4 that can be told to shut down; where that
+//! it is mounted again. It takes root, a loop device, and an ext4 or xfs that can be told to shut down; where that
 //! cannot be had, the test is counted as left out, with the reason.
 //!
 //! `AZE_TEST_SEED` chooses what is drawn; the moment is that of the machine.
@@ -21,7 +21,8 @@ const ROUNDS_LONG: u64 = 300;
 /// Threads that write.
 const WRITERS: u64 = 2;
 
-/// Ends the file system at once: nothing that is not on the disk gets there any more (`EXT4_IOC_SHUTDOWN`).
+/// Ends the file system at once: nothing that is not on the disk gets there any more (`EXT4_IOC_SHUTDOWN`, which
+/// is `XFS_IOC_GOINGDOWN`, too).
 fn shut_down(dir: &Path) {
     const EXT4_IOC_SHUTDOWN: libc::c_ulong = 0x8004_587d;
     let without_flush: u32 = 2;
@@ -66,12 +67,21 @@ fn work(root: &Path, who: &str, mut draw: Draw, synced: &AtomicUsize) -> Vec<(St
 
 #[test]
 fn what_was_synced_is_there_after_the_file_system_was_shut_down() {
+    shut_down_again_and_again("power", Disk::ext4);
+}
+
+#[test]
+fn so_it_is_on_xfs() {
+    shut_down_again_and_again("power-xfs", Disk::xfs);
+}
+
+fn shut_down_again_and_again(test: &str, make: fn(&Place, &str) -> Result<Disk, String>) {
     let seed = std::env::var("AZE_TEST_SEED").ok().map_or(1, |text| text.parse().expect("a number"));
     let (mut place, mut draw) = (Place::new(), Draw::new(seed, 0));
-    let disk = match Disk::ext4(&place, "disk") {
+    let disk = match make(&place, "disk") {
         Ok(disk) => disk,
         Err(why) => {
-            return leave_out("power", &format!("left out, since no file system in a file can be mounted here: {why}"));
+            return leave_out(test, &format!("left out, since no file system in a file can be mounted here: {why}"));
         }
     };
     let rounds = if long() { ROUNDS_LONG } else { ROUNDS };
