@@ -3,9 +3,11 @@
 use aze_tests::python::python;
 use aze_tests::{PATIENCE, Place, run, wait_until};
 use std::fs;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The process that serves the mount of a place.
 fn serving(place: &Place, volume: &str) -> u32 {
@@ -144,4 +146,53 @@ for number in range(50):
         assert!(ran.err.contains("not a number of seconds from 0 to 60"), "{bad}: {}", ran.err);
         assert_ne!(ran.code, 0);
     }
+}
+
+#[test]
+fn a_silent_server_holds_up_its_own_callers_only() {
+    const FILES: usize = 24;
+    let mut place = Place::new();
+    let volume = place.up(&["--servers", "2"]);
+    let mnt = place.mount();
+    let record = fs::read_to_string(place.path(&format!("run/{volume}/volume.json"))).expect("the volume's record");
+    let record: serde_json::Value = serde_json::from_str(&record).expect("JSON");
+    let server = record["servers"][1]["process"]["pid"].as_u64().expect("a pid") as u32;
+    // Open already: a path goes through a directory, which both servers know.
+    let open = |number: usize| {
+        let path = mnt.join(format!("f{number}"));
+        fs::write(&path, [7; 100]).expect("a file");
+        fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).expect("it opens")
+    };
+    let files: Vec<fs::File> = (0..FILES).map(open).collect();
+    let is_read = |file: &fs::File| file.read_at(&mut [0; 100], 0).expect("it is read") == 100;
+    signal(server, libc::SIGSTOP);
+    let has_stopped = |task: io::Result<fs::DirEntry>| {
+        let stat = fs::read_to_string(task.expect("a thread").path().join("stat")).expect("its state");
+        stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+    };
+    // Each of its threads ends what it does, if another program has the core.
+    let tasks = format!("/proc/{server}/task");
+    wait_until("the server stands still", || fs::read_dir(&tasks).expect("threads").all(has_stopped));
+    std::thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        for (number, file) in files.iter().enumerate() {
+            let tell = tell.clone();
+            scope.spawn(move || {
+                assert!(is_read(file));
+                tell.send(number).expect("somebody listens");
+            });
+        }
+        // A few seconds, where the program's threads wait for a core.
+        let mut answered = Vec::new();
+        while let Ok(number) = told.recv_timeout(Duration::from_secs(1)) {
+            answered.push(number);
+        }
+        let began = Instant::now();
+        let again = answered.iter().filter(|number| is_read(&files[**number])).count();
+        let took = began.elapsed();
+        signal(server, libc::SIGCONT);
+        let waited = told.iter().take(FILES - again).count();
+        assert!(again > 0 && waited > 0 && again + waited == FILES, "{again} of {FILES} while a server is silent");
+        assert!(took < Duration::from_secs(2), "{again} took {took:?}");
+    });
 }

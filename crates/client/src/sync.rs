@@ -103,6 +103,11 @@ impl File {
 }
 
 impl Client {
+    /// Whether closing a file that was written waits for disks: [`File::flush_for_close`].
+    pub fn syncs_at_close(&self) -> bool {
+        self.core.durability == Durability::Close
+    }
+
     /// Makes everything durable that was done before: what fsync(2) of a directory asks.
     ///
     /// # Errors

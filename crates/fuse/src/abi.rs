@@ -213,18 +213,60 @@ pub fn out_header(unique: u64, error: i32, payload: usize) -> [u8; OUT_HEADER_BY
     header
 }
 
+/// Bytes of a page of memory.
+const PAGE_BYTES: usize = 4096;
+
+/// What stands before the data of a write: its headers.
+const BEFORE_DATA_BYTES: usize = 80;
+
+/// Memory in which one byte stands at the beginning of a page: the kernel copies page by page, and does
+/// half the work where its pages meet ours.
+struct Paged {
+    bytes: Box<[u8]>,
+    /// Where there are the bytes before that one, and from there on those that were asked for.
+    start: usize,
+}
+
+impl Paged {
+    fn new(before: usize, capacity: usize) -> Paged {
+        let bytes = vec![0; capacity + PAGE_BYTES].into_boxed_slice();
+        let unaligned = (bytes.as_ptr().addr() + before) % PAGE_BYTES;
+        Paged { bytes, start: (PAGE_BYTES - unaligned) % PAGE_BYTES }
+    }
+}
+
+/// Memory for requests.
+pub struct Room {
+    memory: Paged,
+    capacity: usize,
+}
+
+impl Room {
+    /// For requests of up to `capacity` bytes.
+    pub fn new(capacity: usize) -> Room {
+        Room { memory: Paged::new(BEFORE_DATA_BYTES, capacity), capacity }
+    }
+
+    /// All of it.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory.bytes[self.memory.start..][..self.capacity]
+    }
+}
+
 /// A reply in the making, in memory that is used again for the next one.
 pub struct Out {
-    bytes: Box<[u8]>,
+    memory: Paged,
+    capacity: usize,
     len: usize,
     /// Files whose attributes are in it.
     pub told: Vec<Version>,
 }
 
 impl Out {
-    /// Room for `capacity` bytes.
+    /// Room for `capacity` bytes behind the header.
     pub fn new(capacity: usize) -> Out {
-        Out { bytes: vec![0; capacity].into_boxed_slice(), len: 0, told: Vec::new() }
+        let memory = Paged::new(OUT_HEADER_BYTES, OUT_HEADER_BYTES + capacity);
+        Out { memory, capacity, len: 0, told: Vec::new() }
     }
 
     /// Begins anew.
@@ -234,8 +276,16 @@ impl Out {
     }
 
     /// What was written so far.
+    #[cfg(test)]
     pub fn written(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        &self.memory.bytes[self.memory.start + OUT_HEADER_BYTES..][..self.len]
+    }
+
+    /// The same as the answer to request `unique`, with what stands before it.
+    pub fn reply(&mut self, unique: u64) -> &[u8] {
+        let reply = &mut self.memory.bytes[self.memory.start..][..OUT_HEADER_BYTES + self.len];
+        reply[..OUT_HEADER_BYTES].copy_from_slice(&out_header(unique, 0, self.len));
+        reply
     }
 
     /// How many bytes were written so far.
@@ -248,7 +298,7 @@ impl Out {
     /// # Panics
     /// If they do not fit: whoever appends an unknown number asks for [`Out::room`] first.
     pub fn put(&mut self, bytes: &[u8]) {
-        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.left()[..bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
     }
 
@@ -264,18 +314,22 @@ impl Out {
 
     /// Appends zeros.
     pub fn zeros(&mut self, count: usize) {
-        self.bytes[self.len..self.len + count].fill(0);
+        self.left()[..count].fill(0);
         self.len += count;
+    }
+
+    fn left(&mut self) -> &mut [u8] {
+        &mut self.memory.bytes[self.memory.start + OUT_HEADER_BYTES..][..self.capacity][self.len..]
     }
 
     /// Memory for up to `count` bytes that somebody else fills in, and then [`Out::filled`].
     pub fn room(&mut self, count: usize) -> Option<&mut [u8]> {
-        self.bytes.get_mut(self.len..)?.get_mut(..count)
+        self.left().get_mut(..count)
     }
 
     /// So many bytes of [`Out::room`] are to be sent.
     pub fn filled(&mut self, count: usize) {
-        assert!(count <= self.bytes.len() - self.len, "no more is sent than there is room for");
+        assert!(count <= self.capacity - self.len, "no more is sent than there is room for");
         self.len += count;
     }
 }
@@ -337,5 +391,16 @@ mod tests {
         out.room(8).expect("room")[..3].copy_from_slice(b"abc");
         out.filled(3);
         assert_eq!(out.written()[8..], *b"abc");
+        assert_eq!(out.reply(5), [&out_header(5, 0, 11)[..], &1u64.to_ne_bytes(), b"abc"].concat());
+    }
+
+    #[test]
+    fn data_stand_at_the_beginning_of_a_page() {
+        for capacity in [100, 5000, 1 << 20] {
+            assert_eq!(Out::new(capacity).written().as_ptr().addr() % PAGE_BYTES, 0);
+            let mut room = Room::new(capacity);
+            assert_eq!((room.bytes().as_ptr().addr() + BEFORE_DATA_BYTES) % PAGE_BYTES, 0);
+            assert_eq!(room.bytes().len(), capacity);
+        }
     }
 }

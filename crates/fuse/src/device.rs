@@ -1,9 +1,9 @@
 //! The device `/dev/fuse` of one mount: requests come out of it, replies go into it.
 
-use crate::abi::{self, notify};
+use crate::abi::{self, OUT_HEADER_BYTES, notify};
 use crate::nodes;
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 
@@ -88,11 +88,11 @@ impl Device {
         }
     }
 
-    /// Sends one reply or notification.
-    pub fn send(&self, header: &[u8], payload: &[u8]) -> Sent {
+    /// Sends one reply or notification, header and payload in one piece: what is gathered costs the kernel more.
+    pub fn send(&self, message: &[u8]) -> Sent {
         loop {
-            match (&self.0).write_vectored(&[IoSlice::new(header), IoSlice::new(payload)]) {
-                Ok(count) if count == header.len() + payload.len() => return Sent::Taken,
+            match (&self.0).write(message) {
+                Ok(count) if count == message.len() => return Sent::Taken,
                 // The kernel takes a reply whole or not at all.
                 Ok(_) => return Sent::Refused,
                 Err(error) => match error.raw_os_error() {
@@ -108,12 +108,14 @@ impl Device {
     /// anything nor asks for anything, provided that somebody keeps the inode from being given up:
     /// a program that waits for an open of it, for one.
     pub fn forget_attrs(&self, ino: u64) -> Sent {
-        let mut message = [0; 24];
-        message[..8].copy_from_slice(&nodes::node(ino).to_ne_bytes());
+        let mut message = [0; OUT_HEADER_BYTES + 24];
+        message[..OUT_HEADER_BYTES].copy_from_slice(&abi::out_header(0, notify::INVAL_INODE, 24));
+        let (node, offset) = message[OUT_HEADER_BYTES..].split_at_mut(8);
+        node.copy_from_slice(&nodes::node(ino).to_ne_bytes());
         // A negative offset leaves the pages alone.
-        message[8..16].copy_from_slice(&(-1i64).to_ne_bytes());
+        offset[..8].copy_from_slice(&(-1i64).to_ne_bytes());
         // The kernel may not know the inode (any more): then there is nothing to forget.
-        self.send(&abi::out_header(0, notify::INVAL_INODE, message.len()), &message)
+        self.send(&message)
     }
 }
 

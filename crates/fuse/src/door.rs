@@ -4,6 +4,7 @@
 //! than most requests take.
 
 use crate::abi::{Header, fopen};
+use crate::crew::{Crew, PATIENCE};
 use crate::device::Device;
 use crate::handles::Handles;
 use crate::identity::{self, Callers};
@@ -51,6 +52,8 @@ pub struct Door {
     nameless: Nameless,
     /// Directories that are no more.
     pub removed: Removed,
+    /// Who reads requests, and who is to instead of somebody who has to wait.
+    pub crew: Crew,
     /// The mount's device.
     pub device: Arc<Device>,
     runtime: Arc<Runtime>,
@@ -63,7 +66,13 @@ pub struct Door {
 impl Door {
     /// A door to the client's volume; `device` belongs to the mount, whose kernel may answer from what
     /// it was told for `cache_time`.
-    pub fn new(client: Arc<Client>, runtime: Arc<Runtime>, device: Arc<Device>, cache_time: Duration) -> Door {
+    pub fn new(
+        client: Arc<Client>,
+        runtime: Arc<Runtime>,
+        device: Arc<Device>,
+        crew: Crew,
+        cache_time: Duration,
+    ) -> Door {
         let io = runtime.io();
         Door {
             cache_time,
@@ -76,6 +85,7 @@ impl Door {
             locks: Locks::default(),
             nameless: Nameless::default(),
             removed: Removed::default(),
+            crew,
             device,
             client,
             runtime,
@@ -83,14 +93,15 @@ impl Door {
         }
     }
 
-    /// Blocks until the client has an answer; tells the log of failures that are nobody's fault here.
+    /// Blocks until the client has an answer, while others read if that takes long; tells the log of failures that are nobody's fault here.
     pub fn serve<T>(
         &self,
         operation: &str,
         ino: u64,
         answer: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Errno> {
-        self.runtime.block_on(answer).map_err(|failure| self.noted(operation, ino, &failure))
+        let answer = self.runtime.block_on_patiently(answer, PATIENCE, || self.crew.waits_long());
+        answer.map_err(|failure| self.noted(operation, ino, &failure))
     }
 
     /// The number of a failure, of which the log is told.

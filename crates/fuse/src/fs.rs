@@ -2,6 +2,7 @@
 //! the outcome into a reply.
 
 use crate::abi::{Args, Header, Out, fopen, op, set};
+use crate::crew::Kind;
 use crate::door::{Door, Entry, ino, new_file};
 use crate::locks;
 use crate::reply::Errno;
@@ -33,6 +34,9 @@ pub enum Done {
     /// Not at all: none is expected.
     Silently,
 }
+
+/// Reads and writes of no more bytes are quick: longer ones are worth another thread.
+const QUICK_BYTES_MAX: u32 = 32 << 10;
 
 type Outcome = Result<Done, Errno>;
 
@@ -78,6 +82,22 @@ pub fn act(door: &Door, header: &Header, args: Args<'_>, out: &mut Out) -> Outco
         // The kernel does without, in its own way or by telling the caller.
         _ => Err(Errno(libc::ENOSYS)),
     }
+}
+
+/// What a request is like for whoever does it.
+pub fn kind(door: &Door, header: &Header, mut args: Args<'_>) -> Kind {
+    let quick = match header.opcode {
+        op::LOOKUP | op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::GETATTR | op::READLINK | op::STATFS => true,
+        op::CREATE | op::MKNOD | op::MKDIR | op::SYMLINK | op::LINK => true,
+        op::UNLINK | op::RMDIR | op::RENAME | op::RENAME2 => true,
+        op::OPEN | op::OPENDIR | op::RELEASEDIR | op::GETXATTR | op::LISTXATTR => true,
+        // On some volumes they wait for disks.
+        op::FLUSH | op::RELEASE => !door.client.syncs_at_close(),
+        op::WRITE => header.len <= QUICK_BYTES_MAX,
+        op::READ => args.skip(16).and_then(|()| args.u32()).is_ok_and(|bytes| bytes <= QUICK_BYTES_MAX),
+        _ => false,
+    };
+    if quick { Kind::Quick } else { Kind::Slow }
 }
 
 /// Answers with what is known of an inode.

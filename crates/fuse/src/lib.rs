@@ -10,6 +10,7 @@
 //! and by the servers.
 
 mod abi;
+mod crew;
 mod device;
 mod door;
 mod fs;
@@ -21,6 +22,7 @@ mod locks;
 mod mounting;
 mod nameless;
 mod nodes;
+mod pin;
 mod recalls;
 mod removed;
 mod reply;
@@ -37,6 +39,7 @@ pub use mounting::unmount;
 
 use aze_client::Client;
 use aze_io::real::Runtime;
+use crew::Crew;
 use session::Session;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -87,11 +90,12 @@ pub fn mount(client: Arc<Client>, runtime: Arc<Runtime>, dir: &Path, options: &M
     runtime.background()?;
     let dir = dir.canonicalize()?;
     let device = Arc::new(mounting::mount(&dir, options)?);
-    let door = Arc::new(door::Door::new(client, runtime, device.clone(), options.cache_time.min(CACHE_TIME_MAX)));
+    let (crew, cache_time) = (Crew::new(options.threads), options.cache_time.min(CACHE_TIME_MAX));
+    let door = Arc::new(door::Door::new(client, runtime, device.clone(), crew, cache_time));
     door.listen();
-    let serving = session::agree(&device).and_then(|()| Session::start(door, device, options.threads));
-    match serving {
-        Ok(session) => {
+    match session::agree(&device) {
+        Ok(()) => {
+            let session = Session::start(door, device);
             read_ahead(&dir);
             Ok(Mounted { dir, session })
         }

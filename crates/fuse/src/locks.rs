@@ -227,11 +227,11 @@ pub fn set_or_wait(door: &Arc<Door>, header: &Header, mut args: Args<'_>, reply:
     let (file, asked, mode) = match taken {
         Ok((file, asked @ Asked { mode: Some(mode), .. })) => (file, asked, mode),
         Ok((file, asked)) => {
-            reply.send(unlock(door, &asked, &file).map(|()| &[][..]));
+            reply.send_outcome(unlock(door, &asked, &file));
             return;
         }
         Err(errno) => {
-            reply.send(Err(errno));
+            reply.send_outcome(Err(errno));
             return;
         }
     };
@@ -252,7 +252,7 @@ pub fn set_or_wait(door: &Arc<Door>, header: &Header, mut args: Args<'_>, reply:
                 (errno, _) => Err(errno),
             },
         };
-        if !reply.send(answer.map(|()| &[][..])) && locked == Ok(Locked::Granted) {
+        if !reply.send_outcome(answer) && locked == Ok(Locked::Granted) {
             // Nobody has learned that it is locked. What does not arrive ends with the open.
             drop(file.unlock(lock.space, lock.owner, lock.start, lock.end).await);
         }

@@ -1,7 +1,7 @@
 //! The duty to answer: whoever takes a request off the device holds one [`Reply`], and a program
 //! waits until it is used. One that is dropped unused answers with an error, so none is ever lost.
 
-use crate::abi;
+use crate::abi::{self, Out};
 use crate::device::{Device, Sent};
 use std::sync::Arc;
 
@@ -28,19 +28,27 @@ impl Reply {
         Reply { device, unique, is_owed: true }
     }
 
-    /// Answers with what was asked for, or why not. Gives whether somebody has taken it.
-    pub fn send(mut self, answer: Result<&[u8], Errno>) -> bool {
+    /// Answers with what was asked for. Gives whether somebody has taken it.
+    pub fn send(mut self, out: &mut Out) -> bool {
         self.is_owed = false;
-        let sent = match answer {
-            Ok(payload) => self.write(0, payload),
-            Err(errno) => self.write(errno.0, &[]),
-        };
+        let sent = self.device.send(out.reply(self.unique));
+        self.is_taken(sent)
+    }
+
+    /// Answers that it is done, or why not. Gives whether somebody has taken it.
+    pub fn send_outcome(mut self, outcome: Result<(), Errno>) -> bool {
+        self.is_owed = false;
+        let sent = self.write(outcome.map_or_else(|errno| errno.0, |()| 0));
+        self.is_taken(sent)
+    }
+
+    fn is_taken(&self, sent: Sent) -> bool {
         match sent {
             Sent::Taken => true,
             Sent::Unwanted => false,
             Sent::Refused => {
                 // The caller still waits. It must not do so for ever.
-                self.write(libc::EIO, &[]);
+                self.write(libc::EIO);
                 false
             }
         }
@@ -51,15 +59,15 @@ impl Reply {
         self.is_owed = false;
     }
 
-    fn write(&self, errno: i32, payload: &[u8]) -> Sent {
-        self.device.send(&abi::out_header(self.unique, -errno, payload.len()), payload)
+    fn write(&self, errno: i32) -> Sent {
+        self.device.send(&abi::out_header(self.unique, -errno, 0))
     }
 }
 
 impl Drop for Reply {
     fn drop(&mut self) {
         if self.is_owed {
-            self.write(libc::EIO, &[]);
+            self.write(libc::EIO);
         }
     }
 }
@@ -89,7 +97,9 @@ mod tests {
         drop(Reply::new(one, 9));
         assert_eq!(read(read_one), abi::out_header(9, -libc::EIO, 0));
         let (two, read_two) = device();
-        assert!(Reply::new(two, 10).send(Ok(b"abc")));
+        let mut out = Out::new(3);
+        out.put(b"abc");
+        assert!(Reply::new(two, 10).send(&mut out));
         assert_eq!(read(read_two), [&abi::out_header(10, 0, 3)[..], b"abc"].concat());
         let (three, read_three) = device();
         Reply::new(three, 11).not_owed();

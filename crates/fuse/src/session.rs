@@ -2,18 +2,16 @@
 //! requests until the mount ends.
 //!
 //! A worker reads a request, has it done on its own thread, and answers: waking another thread would
-//! cost more than most requests take. Before a worker begins with a request it makes sure that
-//! another one reads, so that a slow server, or a caller who has to wait, holds up nobody else. What
+//! cost more than most requests take. Who reads when is the crew's business ([`crate::crew`]). What
 //! may wait without bound (locks) is no worker's business: it goes on as a task.
 
-use crate::abi::{self, Args, Header, Out, init, op};
+use crate::REQUEST_BYTES;
+use crate::abi::{self, Args, Header, Out, Room, init, op};
 use crate::device::{Came, Device};
 use crate::door::Door;
 use crate::fs::{self, Done};
 use crate::locks;
 use crate::reply::{Errno, Reply};
-use crate::{REQUEST_BYTES, THREADS_MAX};
-use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -21,11 +19,6 @@ use std::sync::Arc;
 /// Requests that the kernel may have under way without anybody waiting for them: read-ahead and
 /// direct I/O. Enough to keep every server of a large volume busy with one stream.
 const BACKGROUND_MAX: u16 = 64;
-
-/// Workers for each core that stay though there is nothing to do. One program keeps two busy, since the
-/// kernel does not wait for the end of a file's release before it asks for the next; with one to spare
-/// for each of those, none is started and ended again for a single request.
-const IDLE_FOR_EACH_CORE: usize = 4;
 
 /// Bytes of a page, as the kernel counts them in requests.
 const PAGE_BYTES: u32 = 4096;
@@ -74,7 +67,7 @@ pub fn agree(device: &Arc<Device>) -> io::Result<()> {
         let (header, mut args) = abi::split(&buffer[..count]).map_err(|_| not_understood())?;
         let reply = Reply::new(device.clone(), header.unique);
         if header.opcode != op::INIT {
-            reply.send(Err(Errno(libc::EIO)));
+            reply.send_outcome(Err(Errno(libc::EIO)));
             continue;
         }
         let offer = Offer::take(&mut args).map_err(|_| not_understood())?;
@@ -84,11 +77,11 @@ pub fn agree(device: &Arc<Device>) -> io::Result<()> {
             out.u32(abi::MAJOR);
             out.u32(abi::MINOR_MAX);
             out.zeros(56);
-            reply.send(Ok(out.written()));
+            reply.send(&mut out);
             continue;
         }
         if (offer.major, offer.minor) < (abi::MAJOR, abi::MINOR_MIN) {
-            reply.send(Err(Errno(libc::EPROTO)));
+            reply.send_outcome(Err(Errno(libc::EPROTO)));
             let text = format!(
                 "this kernel speaks FUSE {}.{}, a mount needs {}.{} or newer (Linux 5.4)",
                 offer.major,
@@ -100,7 +93,7 @@ pub fn agree(device: &Arc<Device>) -> io::Result<()> {
         }
         let mut out = Out::new(64);
         offer.answer(&mut out);
-        return if reply.send(Ok(out.written())) { Ok(()) } else { Err(not_understood()) };
+        return if reply.send(&mut out) { Ok(()) } else { Err(not_understood()) };
     }
 }
 
@@ -149,120 +142,66 @@ pub struct Session {
     door: Arc<Door>,
     /// The descriptor that was mounted; workers have clones of it.
     device: Arc<Device>,
-    /// Requests served at the same time at most.
-    workers_max: usize,
-    /// Workers beyond this many that would wait for requests end instead.
-    idle_max: usize,
-    crew: Mutex<Crew>,
-    left: Condvar,
-}
-
-/// The workers at this moment.
-#[derive(Default)]
-struct Crew {
-    workers: usize,
-    /// Of these, those that wait for a request.
-    idle: usize,
-    /// The mount has ended.
-    has_ended: bool,
-    /// What ended it, if it was not its unmounting.
-    failure: Option<io::Error>,
 }
 
 impl Session {
-    /// Starts to answer; returns at once. At most `workers_max` requests are served at the same time.
-    ///
-    /// # Errors
-    /// What the system said when it could not start a thread.
-    pub fn start(door: Arc<Door>, device: Arc<Device>, workers_max: usize) -> io::Result<Arc<Session>> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let workers_max = workers_max.clamp(1, THREADS_MAX);
-        let idle_max = (IDLE_FOR_EACH_CORE * cores).min(workers_max);
-        let (crew, left) = (Mutex::default(), Condvar::new());
-        let session = Arc::new(Session { door, device, workers_max, idle_max, crew, left });
-        session.crew.lock().workers += 1;
-        session.start_worker()?;
-        Ok(session)
+    /// Starts to answer; returns at once.
+    pub fn start(door: Arc<Door>, device: Arc<Device>) -> Arc<Session> {
+        let session = Arc::new(Session { door, device });
+        let of_workers = Arc::downgrade(&session);
+        session.door.crew.begin(move || {
+            if let Some(session) = of_workers.upgrade() {
+                session.start_worker();
+            }
+        });
+        session
     }
 
     /// Blocks until the mount has ended and every worker is gone.
     ///
     /// # Errors
-    /// What ended it, if it was not its unmounting.
+    /// What ended it, if it was not its unmounting, or the system's reason not to start any worker.
     pub fn wait(&self) -> io::Result<()> {
-        let mut crew = self.crew.lock();
-        while crew.workers > 0 {
-            self.left.wait(&mut crew);
-        }
+        let failure = self.door.crew.wait();
         // Whoever waits for a lock does so for a program that this mount no longer has.
         self.door.locks.end();
-        crew.failure.take().map_or(Ok(()), Err)
+        failure.map_or(Ok(()), Err)
     }
 
     /// Starts a worker that has been counted already.
-    fn start_worker(self: &Arc<Self>) -> io::Result<()> {
+    fn start_worker(self: &Arc<Self>) {
         let session = self.clone();
         let life = move || {
-            let _place = Place(&session);
+            let crew = &session.door.crew;
+            let _place = crew.join();
             if let Err(error) = session.work() {
-                session.crew.lock().failure.get_or_insert(error);
+                crew.fail(error);
             }
         };
-        let started = std::thread::Builder::new().name("aze-mount".into()).spawn(life);
-        if started.is_err() {
-            self.crew.lock().workers -= 1;
+        if let Err(error) = std::thread::Builder::new().name("aze-mount".into()).spawn(life) {
+            self.door.journal.say(format_args!("no further thread for the mount: {error}"));
+            self.door.crew.not_started(error);
         }
-        started.map(drop)
     }
 
     /// The life of a worker.
-    fn work(self: &Arc<Self>) -> io::Result<()> {
+    fn work(&self) -> io::Result<()> {
         // Without a clone it works as well, with one lock more in common.
         let device = Device::clone_of(&self.device).map_or_else(|_| self.device.clone(), Arc::new);
-        let mut buffer = vec![0; REQUEST_BYTES as usize + REQUEST_ROOM];
+        let mut room = Room::new(REQUEST_BYTES as usize + REQUEST_ROOM);
         let mut out = Out::new(REQUEST_BYTES as usize + REQUEST_ROOM);
-        while self.may_wait() {
-            let came = device.receive(&mut buffer);
-            match came {
-                Ok(Came::Request(count)) => {
-                    self.have_another_wait();
-                    self.serve(&device, &buffer[..count], &mut out);
-                }
-                Ok(Came::Nothing) => self.crew.lock().idle -= 1,
-                Ok(Came::End) => {
-                    self.crew.lock().has_ended = true;
+        while self.door.crew.may_read() {
+            // Of an error the others hear, too, if it is one; when the last one is gone the kernel ends the mount.
+            match device.receive(room.bytes())? {
+                Came::Request(count) => self.serve(&device, &room.bytes()[..count], &mut out),
+                Came::Nothing => {}
+                Came::End => {
+                    self.door.crew.end();
                     return Ok(());
                 }
-                // The others go on; when the last one is gone the kernel ends the mount.
-                Err(error) => return Err(error),
             }
         }
         Ok(())
-    }
-
-    /// Whether this worker is to wait for a request; it counts as one that does.
-    fn may_wait(&self) -> bool {
-        let mut crew = self.crew.lock();
-        let stays = !crew.has_ended && crew.idle < self.idle_max;
-        if stays {
-            crew.idle += 1;
-        }
-        stays
-    }
-
-    /// Sees to it that a worker is left that reads while the caller is busy.
-    fn have_another_wait(self: &Arc<Self>) {
-        let mut crew = self.crew.lock();
-        crew.idle -= 1;
-        if crew.idle > 0 || crew.workers >= self.workers_max || crew.has_ended {
-            return;
-        }
-        crew.workers += 1;
-        drop(crew);
-        if let Err(error) = self.start_worker() {
-            // Those that are there go on.
-            self.door.journal.say(format_args!("no further thread for the mount: {error}"));
-        }
     }
 
     fn serve(&self, device: &Arc<Device>, message: &[u8], out: &mut Out) {
@@ -271,11 +210,12 @@ impl Session {
             Err(abi::Malformed) => {
                 if let Some(unique) = message.get(8..16) {
                     let unique = u64::from_ne_bytes(unique.try_into().expect("eight bytes"));
-                    Reply::new(device.clone(), unique).send(Err(Errno(libc::EPROTO)));
+                    Reply::new(device.clone(), unique).send_outcome(Err(Errno(libc::EPROTO)));
                 }
                 return self.door.journal.say("the kernel sent a request that cannot be understood");
             }
         };
+        self.door.crew.begins(header.pid, fs::kind(&self.door, &header, args));
         let reply = Reply::new(device.clone(), header.unique);
         out.clear();
         // A mistake in one operation costs its caller an error (the reply is dropped), not everybody
@@ -297,11 +237,11 @@ fn answer(door: &Arc<Door>, header: &Header, args: Args<'_>, out: &mut Out, repl
         Ok(Done::Silently) => return reply.not_owed(),
         Ok(done) => done,
         Err(errno) => {
-            reply.send(Err(errno));
+            reply.send_outcome(Err(errno));
             return;
         }
     };
-    if reply.send(Ok(out.written())) {
+    if reply.send(out) {
         out.told.iter().for_each(|version| door.told.tell(*version));
         return;
     }
@@ -310,16 +250,6 @@ fn answer(door: &Arc<Door>, header: &Header, args: Args<'_>, out: &mut Out, repl
         Done::Opened(handle) => drop(door.files.remove(handle)),
         Done::OpenedDir(handle) => drop(door.streams.remove(handle)),
         Done::Now | Done::Silently => {}
-    }
-}
-
-/// A worker's place in the crew, given up however it ends.
-struct Place<'a>(&'a Session);
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.crew.lock().workers -= 1;
-        self.0.left.notify_all();
     }
 }
 

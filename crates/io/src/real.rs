@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::task::Waker;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -123,7 +124,16 @@ impl Runtime {
     /// # Panics
     /// When called inside a task or handler of this runtime, which would wait for itself.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        self.lead.block_on(future)
+        self.lead.block_on(future, None::<(Duration, fn())>)
+    }
+
+    /// As [`Runtime::block_on`]; calls `late` on this thread, once, if there has been nothing but waiting for
+    /// `patience` (a few milliseconds more over a socket), and goes on waiting.
+    ///
+    /// # Panics
+    /// As [`Runtime::block_on`].
+    pub fn block_on_patiently<F: Future>(&self, future: F, patience: Duration, late: impl FnOnce()) -> F::Output {
+        self.lead.block_on(future, Some((patience, late)))
     }
 
     /// A handle on this runtime as a [`World`].

@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 
 use super::attend::Pace;
 use super::decode::{Decoder, PREFIX_BYTES, prefix};
-use super::drive::ALONE_MS;
 use super::reactor::{Reactor, Source, Work};
 use super::shm::bells::Bells;
 use super::shm::loan::LEND_BYTES_MIN;
@@ -396,10 +395,10 @@ impl Conn {
         self.reactor.run_queue();
     }
 
-    /// Waits for what comes, for as long as `ALONE_MS`, and reads it; `false` if nothing has come. For a client's
+    /// Waits for what comes, for as long as `limit_ms` (over a socket `ALONE_MS`), and reads it; `false` if nothing has come. For a client's
     /// thread that drives and has nothing else to wait for: it saves the epoll instance.
-    pub(super) fn read_alone(self: &Arc<Self>) -> bool {
-        if self.ring.get().is_some_and(|ring| !ring.shm.sleep(ALONE_MS)) || !self.take_claim() {
+    pub(super) fn read_alone(self: &Arc<Self>, limit_ms: u32) -> bool {
+        if self.ring.get().is_some_and(|ring| !ring.shm.sleep(limit_ms)) || !self.take_claim() {
             return false;
         }
         if self.ring.get().is_some() {

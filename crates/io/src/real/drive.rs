@@ -16,6 +16,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use super::reactor::{Driving, Reactor, Sleeper};
+use super::sys;
 
 /// How long the background thread leaves a runtime undriven after a caller has left it, in
 /// case the next call follows at once: taking the lead back from a thread asleep in the kernel
@@ -58,11 +59,16 @@ impl Parker {
         self.state.compare_exchange(NOTIFIED, EMPTY, SeqCst, SeqCst).is_ok()
     }
 
-    /// Sleeps until notified.
-    fn park(&self) {
+    /// Sleeps until notified, or until `until` is over.
+    fn park(&self, until: Until) {
         if self.state.compare_exchange(EMPTY, PARKED, SeqCst, SeqCst).is_ok() {
             while self.state.load(SeqCst) == PARKED {
-                std::thread::park();
+                match until.left() {
+                    None => std::thread::park(),
+                    Some(left) if !left.is_zero() => std::thread::park_timeout(left),
+                    Some(_) if self.state.compare_exchange(PARKED, EMPTY, SeqCst, SeqCst).is_ok() => return,
+                    Some(_) => {}
+                }
             }
         }
         let before = self.state.swap(EMPTY, SeqCst);
@@ -70,16 +76,38 @@ impl Parker {
     }
 }
 
-impl Sleeper for Parker {
+/// When a wait ends at the latest, if it does.
+#[derive(Clone, Copy)]
+struct Until(Option<u64>);
+
+impl Until {
+    fn left(self) -> Option<Duration> {
+        let until_ns = self.0?;
+        Some(Duration::from_nanos(until_ns.saturating_sub(sys::clock_ns(libc::CLOCK_MONOTONIC))))
+    }
+}
+
+/// A thread that leads, with the end of its patience.
+struct Leader<'a> {
+    parker: &'a Parker,
+    until: Until,
+}
+
+impl Sleeper for Leader<'_> {
     const MAY_BE_ALONE: bool = true;
 
     fn before_wait(&self) -> bool {
-        self.state.compare_exchange(EMPTY, WAITING, SeqCst, SeqCst).is_ok()
+        self.parker.state.compare_exchange(EMPTY, WAITING, SeqCst, SeqCst).is_ok()
     }
 
     fn after_wait(&self) {
         // Fails if notified meanwhile, which is then found by `take_notified`.
-        let _ = self.state.compare_exchange(WAITING, EMPTY, SeqCst, SeqCst);
+        let _ = self.parker.state.compare_exchange(WAITING, EMPTY, SeqCst, SeqCst);
+    }
+
+    fn limit_ms(&self) -> Option<u32> {
+        let left = self.until.left()?;
+        Some(u32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX))
     }
 }
 
@@ -128,18 +156,31 @@ impl Lead {
         Lead { reactor, state: Mutex::new(state), background: Condvar::new() }
     }
 
-    /// See [`super::Runtime::block_on`].
-    pub(super) fn block_on<F: Future>(&self, future: F) -> F::Output {
+    /// See [`super::Runtime::block_on`] and [`super::Runtime::block_on_patiently`]: `late` is called once if it
+    /// takes longer than that.
+    pub(super) fn block_on<F: Future>(&self, future: F, mut late: Option<(Duration, impl FnOnce())>) -> F::Output {
         assert!(!self.reactor.is_driven_here(), "block_on inside a task or handler would wait for itself");
         let mut future = pin!(future);
         let parker = Parker::new(self.reactor.clone());
         let waker = Waker::from(parker.clone());
         let mut seat = Seat { lead: self, parker, leads: None };
+        let mut until = Until(None);
         loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 return output;
             }
-            seat.wait();
+            if let (None, Some((patience, _))) = (until.0, &late) {
+                let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+                until = Until(Some(sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(patience_ns)));
+            }
+            seat.wait(until);
+            if late.is_some()
+                && until.left().is_some_and(|left| left.is_zero())
+                && let Some((_, late)) = late.take()
+            {
+                until = Until(None);
+                late();
+            }
         }
     }
 
@@ -210,14 +251,15 @@ struct Seat<'a> {
 }
 
 impl Seat<'_> {
-    /// Returns when the future has to be polled again, having led meanwhile if nobody else did.
-    fn wait(&mut self) {
+    /// Returns when the future has to be polled again or `until` is over, having led meanwhile if nobody else did.
+    fn wait(&mut self, until: Until) {
         if self.leads.is_some() || self.take_lead() {
-            while !self.parker.take_notified() {
-                self.lead.reactor.turn(&*self.parker);
+            let leader = Leader { parker: &self.parker, until };
+            while !self.parker.take_notified() && leader.limit_ms() != Some(0) {
+                self.lead.reactor.turn(&leader);
             }
         } else {
-            self.parker.park();
+            self.parker.park(until);
             self.unlist(&mut self.lead.state.lock());
         }
     }

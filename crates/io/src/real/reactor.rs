@@ -132,6 +132,8 @@ pub(super) trait Sleeper {
     /// Announces the wait; `false` if there is a reason not to block.
     fn before_wait(&self) -> bool;
     fn after_wait(&self);
+    /// How long it may wait at most, in milliseconds.
+    fn limit_ms(&self) -> Option<u32>;
 }
 
 /// A worker has no reason but the queue.
@@ -143,6 +145,10 @@ impl Sleeper for () {
     }
 
     fn after_wait(&self) {}
+
+    fn limit_ms(&self) -> Option<u32> {
+        None
+    }
 }
 
 impl Reactor {
@@ -192,7 +198,7 @@ impl Reactor {
         if block
             && S::MAY_BE_ALONE
             && let Some(only) = self.alone()
-            && only.read_alone()
+            && only.read_alone(sleeper.limit_ms().map_or(ALONE_MS, |limit_ms| limit_ms.min(ALONE_MS)))
         {
             self.sleepers.fetch_sub(1, SeqCst);
             sleeper.after_wait();
@@ -202,7 +208,12 @@ impl Reactor {
     }
 
     fn wait_for_events(self: &Arc<Self>, sleeper: &impl Sleeper, block: bool, has_rings: bool) {
-        let limit_ms = if has_rings { RINGS_RECHECK_MS } else { -1 };
+        let own_ms = sleeper.limit_ms().map_or(-1, |limit_ms| i32::try_from(limit_ms).unwrap_or(i32::MAX));
+        let limit_ms = match (has_rings, own_ms) {
+            (true, -1) => RINGS_RECHECK_MS,
+            (true, own_ms) => own_ms.min(RINGS_RECHECK_MS),
+            (false, own_ms) => own_ms,
+        };
         let mut events = [sys::NO_EVENT; EVENTS_PER_WAIT];
         let filled = sys::epoll_wait(&self.epoll, &mut events, if block { limit_ms } else { 0 });
         if block {

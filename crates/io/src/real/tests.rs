@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::decode::{Decoder, prefix};
 use super::{Runtime, sys};
@@ -133,4 +134,23 @@ fn answers_to_frames_that_came_together_leave_together() {
     let (answer, sends) = answered(&mixed);
     assert!(answer == mixed);
     assert!((3..=5).contains(&sends), "{sends} calls");
+}
+
+#[test]
+fn patience_ends_once_for_whoever_leads_and_whoever_follows() {
+    let runtime = Runtime::client();
+    let io = runtime.io();
+    let wait = |ms: u64, patience: u64| {
+        let mut late = 0;
+        let sleep = io.sleep(Duration::from_millis(ms));
+        runtime.block_on_patiently(sleep, Duration::from_millis(patience), || late += 1);
+        late
+    };
+    assert_eq!((wait(0, 1000), wait(100, 10)), (0, 1));
+    std::thread::scope(|scope| {
+        // One of them leads.
+        let waits: Vec<_> = (0..3).map(|_| scope.spawn(|| wait(200, 20))).collect();
+        let lates: Vec<i32> = waits.into_iter().map(|wait| wait.join().expect("it ends")).collect();
+        assert_eq!(lates, [1, 1, 1]);
+    });
 }
