@@ -131,8 +131,8 @@ fn fillers_and_takers_at_the_same_time_do_no_harm() {
             .map(|seed| {
                 let (slab, turns) = (&slab, &turns);
                 scope.spawn(move || {
-                    let (mut moved, mut kept, mut turn) = (0, 0, seed);
-                    while (moved < 5 || kept < 5) && turn < 1_000_000 {
+                    let (mut moved, mut kept, mut turn, mut landings) = (0, 0, seed, 0);
+                    while (moved < 5 || kept < 5) && landings < 2000 {
                         turn += 3;
                         let (first, last) = (turn % 3 * 1000, turn % 5 * 99);
                         let data = pattern(first + 2 * BASE_BYTES + last, turn);
@@ -140,6 +140,7 @@ fn fillers_and_takers_at_the_same_time_do_no_harm() {
                             std::thread::yield_now();
                             continue;
                         };
+                        landings += 1;
                         turns.fetch_add(1, SeqCst);
                         put_rest(&mut landing, &data, 1 + turn * 997 % 90_000);
                         match landing.finish() {
