@@ -129,6 +129,8 @@ fn compare<T: Tables>(tables: &T, model: &Model) {
     let mut entries = model.entries.clone();
     entries.sort_by(|a, b| a.0.cmp(&b.0));
     assert_eq!(tables.entries().map(|(key, value)| (key.clone(), value)).collect::<Vec<_>>(), entries);
+    let rare_bytes = model.inodes.iter().map(|(_, inode)| inode.rare_bytes()).sum::<u64>();
+    assert_eq!(tables.rare_bytes(), rare_bytes);
     assert_eq!(tables.entry_count(), entries.len() as u64);
     for (place, (key, value)) in entries.iter().enumerate() {
         assert_eq!(tables.entry(key), Some(*value));

@@ -66,7 +66,7 @@ impl Shard<PlainTables> {
     pub fn dump(&self, rows_max: usize) -> Vec<ShardPart> {
         let (tables, loose, [counter_next, counter_end, tx_next]) = self.hard_state();
         // Whoever adds a table has to think of this place.
-        let PlainTables { entries, inodes, locks } = tables;
+        let PlainTables { entries, inodes, rare_bytes: _, locks } = tables;
         let empty = || ShardPart { counter_next, counter_end, tx_next, ..ShardPart::default() };
         let rows = entries.len() + inodes.len() + locks.len() + loose.len();
         let mut parts: Vec<ShardPart> = (0..rows.div_ceil(rows_max).max(1)).map(|_| empty()).collect();

@@ -288,6 +288,11 @@ impl<T: Tables> Shard<T> {
         self.tables.inode_count()
     }
 
+    /// Bytes of the extended attributes and of the targets of the symlinks here.
+    pub fn rare_bytes(&self) -> u64 {
+        self.tables.rare_bytes()
+    }
+
     /// Number of entries here.
     pub fn entries(&self) -> u64 {
         self.tables.entry_count()

@@ -69,6 +69,13 @@ impl Inode {
         Inode { attr, rare: Rare::default() }
     }
 
+    /// Bytes of its extended attributes, and of a symlink's target.
+    pub fn rare_bytes(&self) -> u64 {
+        let parts = self.rare.get();
+        let xattrs = parts.xattrs.iter().map(|xattr| xattr.name.0.len() + xattr.value.0.len());
+        (parts.target.len() + xattrs.sum::<usize>()) as u64
+    }
+
     /// The length beyond which a data server that has seen generation `have` must drop what it
     /// holds before it serves the generation of now: the least length of all truncations since.
     /// `u64::MAX` if there was none that it could have missed.
@@ -144,6 +151,8 @@ pub trait Tables {
     fn inodes_from(&self, from: Ino) -> impl Iterator<Item = &Inode>;
     /// Number of inodes.
     fn inode_count(&self) -> u64;
+    /// Bytes of what few inodes have and is as long as somebody wants it, see [`Inode::rare_bytes`].
+    fn rare_bytes(&self) -> u64;
 
     /// Who holds an entry.
     fn lock(&self, key: &EntryKey) -> Option<&Lock>;
@@ -160,6 +169,7 @@ pub trait Tables {
 pub struct PlainTables {
     pub(crate) entries: BTreeMap<EntryKey, EntryValue>,
     pub(crate) inodes: InodePages,
+    pub(crate) rare_bytes: u64,
     pub(crate) locks: BTreeMap<EntryKey, Lock>,
 }
 
@@ -206,15 +216,24 @@ impl Tables for PlainTables {
     }
 
     fn insert_inode(&mut self, inode: Inode) -> Option<Inode> {
-        self.inodes.insert(inode)
+        let bytes = inode.rare_bytes();
+        let before = self.inodes.insert(inode);
+        self.rare_bytes = self.rare_bytes + bytes - before.as_ref().map_or(0, Inode::rare_bytes);
+        before
     }
 
     fn update_inode<R>(&mut self, ino: Ino, change: impl FnOnce(&mut Inode) -> R) -> Option<R> {
-        self.inodes.get_mut(ino).map(change)
+        let inode = self.inodes.get_mut(ino)?;
+        let before = inode.rare_bytes();
+        let result = change(inode);
+        self.rare_bytes = self.rare_bytes + inode.rare_bytes() - before;
+        Some(result)
     }
 
     fn remove_inode(&mut self, ino: Ino) -> Option<Inode> {
-        self.inodes.remove(ino)
+        let removed = self.inodes.remove(ino);
+        self.rare_bytes -= removed.as_ref().map_or(0, Inode::rare_bytes);
+        removed
     }
 
     fn inodes(&self) -> impl Iterator<Item = &Inode> {
@@ -227,6 +246,10 @@ impl Tables for PlainTables {
 
     fn inode_count(&self) -> u64 {
         self.inodes.len() as u64
+    }
+
+    fn rare_bytes(&self) -> u64 {
+        self.rare_bytes
     }
 
     fn lock(&self, key: &EntryKey) -> Option<&Lock> {

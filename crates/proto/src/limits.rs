@@ -93,7 +93,8 @@ pub const LIST_ENTRIES_MAX: usize = 4096;
 pub const DAMAGED_TRIES_MAX: u32 = 4;
 
 /// How many bytes of a server's memory there are for each entry or inode that it may keep beside the data. Both of an
-/// empty file take about 200 bytes of memory, so that names can take two fifths of what is given for data, beside it.
+/// empty file take about 200 bytes of memory, so that names can take two fifths of what is given for data, beside it. As many bytes of extended attributes, or of
+/// symlinks' targets, count as one of them.
 pub const BYTES_PER_RECORD: u64 = 256;
 
 /// Entries and inodes that even the smallest server may keep.

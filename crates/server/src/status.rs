@@ -147,7 +147,7 @@ impl Server {
         let (records, most) = (self.shards.records.count(), records_max(self.config.capacity_bytes));
         if records >= most {
             let kept = format!(
-                "{records} of {most} names and inodes, one for each {BYTES_PER_RECORD} bytes of its memory (aze up --size)"
+                "{records} of {most} names and inodes, one for each {BYTES_PER_RECORD} bytes of its memory (aze up --size) and of extended attributes"
             );
             return Err(Failure::new(Code::NoSpace, format!("{} has {kept}", self.who())));
         }

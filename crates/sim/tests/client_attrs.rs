@@ -4,12 +4,16 @@ mod support;
 
 use aze_client::{Access, NewFile, mode_under};
 use aze_proto::{Change, Code, FileKind, Identity, Ino, XattrHow};
+use aze_sim::cluster::Layout;
 use aze_sim::work::shared::new_file;
-use support::{ROOT, create, name, with_cluster};
+use support::{ROOT, create, name, with_cluster, with_layout};
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 const NOBODY: u32 = u32::MAX;
+
+/// Memory of a small server.
+const MEMORY_BYTES: u64 = 1 << 20;
 
 fn user() -> Identity {
     Identity { uid: 1000, gid: 1000, groups: Vec::new() }
@@ -49,6 +53,47 @@ fn an_attribute_is_seen_by_other_clients_at_once() {
             assert_eq!(client.set_xattr(&ROOT, ino, b"user.a", &[7; 65_536], any).await, Ok(()));
             assert_eq!(client.get_xattr(&ROOT, ino, b"user.a").await, Ok(vec![7; 65_536]));
         }
+    });
+}
+
+/// Memory for data does not hold attributes, which would go on for ever otherwise.
+#[test]
+fn attributes_and_targets_end_where_memory_does() {
+    let layout = Layout { memory_bytes: MEMORY_BYTES, ..Layout::of(1) };
+    with_layout(layout, |_cluster, client| async move {
+        let any = XattrHow::Any;
+        let (mut bytes, mut inos) = (0, Vec::new());
+        let full = loop {
+            let ino = match client
+                .create(&ROOT, Ino::ROOT, &name(&format!("f{}", inos.len())), &new_file(FileKind::File, true))
+                .await
+            {
+                Ok(made) => made.attr.ino,
+                Err(failure) => break failure,
+            };
+            match client.set_xattr(&ROOT, ino, b"user.a", &[7; 60_000], any).await {
+                Ok(()) => bytes += 60_000,
+                Err(failure) => break failure,
+            }
+            inos.push(ino);
+            assert!(bytes < 2 * MEMORY_BYTES, "{bytes} bytes of attributes");
+        };
+        assert_eq!(full.code, Code::NoSpace, "{full}");
+        assert!(bytes > MEMORY_BYTES / 2, "{bytes} bytes of attributes");
+        for ino in &inos[..2] {
+            assert_eq!(client.remove_xattr(&ROOT, *ino, b"user.a").await, Ok(()));
+        }
+        let mut targets = 0;
+        let full = loop {
+            let link = NewFile { target: vec![b't'; 4000], ..new_file(FileKind::Symlink, true) };
+            match client.create(&ROOT, Ino::ROOT, &name(&format!("l{targets}")), &link).await {
+                Ok(_) => targets += 1,
+                Err(failure) => break failure,
+            }
+            assert!(targets < 60, "{targets} symlinks");
+        };
+        assert_eq!(full.code, Code::NoSpace, "{full}");
+        assert!(targets > 10, "{targets} symlinks");
     });
 }
 

@@ -6,6 +6,7 @@ use crate::leases::{self, Told};
 use crate::slate::Slate;
 use crate::watch::Watches;
 use aze_meta::{Applied, EntryKey, Op, Shard, Stamp};
+use aze_proto::limits::BYTES_PER_RECORD;
 use aze_proto::wire::Wire;
 use aze_proto::{Attr, Code, Failure, Generation, Ino, MapEpoch, ShardId, Time};
 use aze_store::disk::journal::Journal;
@@ -39,7 +40,7 @@ pub(crate) struct LoggedShard {
     pub(crate) watches: Watches,
 }
 
-/// How many entries and inodes all shards of a server have. What is counted once is counted up and down from
+/// How many entries and inodes all shards of a server have, with what counts as some. What is counted once is counted up and down from
 /// there on, under the lock of its shard.
 #[derive(Clone, Default)]
 pub(crate) struct Records(Arc<AtomicU64>);
@@ -70,8 +71,9 @@ impl LoggedShard {
         self.records.changed(0, self.count());
     }
 
+    /// What is of any length counts as so many records as would take its bytes.
     fn count(&self) -> u64 {
-        self.shard.entries() + self.shard.inodes()
+        self.shard.entries() + self.shard.inodes() + self.shard.rare_bytes() / BYTES_PER_RECORD
     }
 
     /// As [`Shard::apply`]. Outcomes alone are not written down: whoever could ask again is gone
