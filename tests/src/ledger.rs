@@ -18,6 +18,9 @@ const NAMES: usize = 40;
 /// Longest file, in bytes: some chunks of 64 KiB.
 const FILE_BYTES_MAX: u64 = 300_000;
 
+/// Looks at a directory in which one step may still be under way, at most.
+const LOOKS_MAX: usize = 5;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Node {
     Dir,
@@ -52,7 +55,11 @@ pub struct Ledger {
     story: Vec<String>,
 }
 
+/// Directories, and files by their names.
+type Found = (Vec<String>, BTreeMap<String, Seen>);
+
 /// A file as it was found.
+#[derive(PartialEq)]
 struct Seen {
     ino: u64,
     links: u64,
@@ -303,14 +310,28 @@ impl Ledger {
         self.change(format!("rm {name}"), after, || act(&["rm", &at(&dir, &name)])).is_ok()
     }
 
+    /// What is there. A request that somebody sent before he was killed may be done just now, between two
+    /// names that are looked at: then until two looks see the same.
+    fn settled(&self, root: &Path) -> Result<Found, String> {
+        let mut last: Option<Result<Found, String>> = None;
+        for _ in 0..LOOKS_MAX {
+            let (mut dirs, mut files) = (Vec::new(), BTreeMap::new());
+            let found = look(root, "", &mut dirs, &mut files).map(|()| (dirs, files));
+            if self.doubt.is_none() || last.as_ref() == Some(&found) {
+                return found;
+            }
+            last = Some(found);
+        }
+        last.unwrap_or_else(|| Err("nobody looked".into()))
+    }
+
     /// Compares the directory with what must be in it, and takes what is there of a step in doubt.
     ///
     /// # Errors
     /// What is wrong.
     pub fn check(&mut self, root: &Path) -> Result<(), String> {
         let root = root.join(&self.dir);
-        let (mut dirs, mut files) = (Vec::new(), BTreeMap::new());
-        look(&root, "", &mut dirs, &mut files)?;
+        let (dirs, mut files) = self.settled(&root)?;
         let doubt = self.doubt.take();
         if let Some(Doubt::New { name, bytes }) = &doubt
             && let Some(seen) = files.remove(name)
