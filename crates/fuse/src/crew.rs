@@ -7,7 +7,6 @@
 //! request says is not known here.
 
 use crate::THREADS_MAX;
-use crate::pin::{self, Cores};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
 use std::io;
@@ -31,49 +30,14 @@ const COUNTED_REQUESTS: usize = 32;
 /// Requests for which a slow one is remembered.
 const SLOW_REQUESTS: u32 = 64;
 
+/// Workers that read beside one for each caller: there are requests that nobody waits for, and the next one comes before
+/// they are done.
+const BESIDE: usize = 1;
+
 thread_local! {
     /// This thread is a worker and is counted among those that read.
     static READS: Cell<bool> = const { Cell::new(false) };
-    /// Where this thread might run before it was kept on a core.
-    static KEPT: Cell<Option<Cores>> = const { Cell::new(None) };
-    /// How long it had waited for cores when it was last looked at.
-    static DELAYED_NS: Cell<u64> = const { Cell::new(0) };
-    /// How often it is still to be looked at before it is kept again.
-    static FREE: Cell<u32> = const { Cell::new(0) };
 }
-
-/// Lets the calling thread go where it is put.
-fn release() {
-    if let Some(before) = KEPT.take() {
-        before.allow();
-    }
-}
-
-/// Keeps the calling thread on its core, unless it has to wait for that for long. In all its life it has waited for
-/// `delayed_ns`.
-fn keep(delayed_ns: u64) {
-    let since_ns = delayed_ns.saturating_sub(DELAYED_NS.replace(delayed_ns));
-    if let Some(before) = KEPT.get() {
-        if since_ns > DELAY_MAX_NS {
-            before.allow();
-            KEPT.set(None);
-            FREE.set(FREE_TURNS);
-        }
-    } else if FREE.get() > 0 {
-        FREE.set(FREE.get() - 1);
-    } else {
-        KEPT.set(Cores::keep_here());
-    }
-}
-
-/// Requests of one caller alone after which the worker that reads for it is looked at.
-const JUDGED_REQUESTS: u32 = 64;
-
-/// How long a worker that is kept on a core may wait for it meanwhile: others need it, too.
-const DELAY_MAX_NS: u64 = JUDGED_REQUESTS as u64 * 50_000;
-
-/// So often it is then not kept.
-const FREE_TURNS: u32 = 16;
 
 /// What a request is like for whoever does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,13 +86,11 @@ struct Recent {
     count: usize,
     /// Requests until none of the recent ones was slow.
     slow: u32,
-    /// Requests until the worker that reads alone is looked at.
-    unjudged: u32,
 }
 
 impl Default for Recent {
     fn default() -> Recent {
-        Recent { callers: [0; RECENT], next: 0, count: 1, slow: 0, unjudged: JUDGED_REQUESTS }
+        Recent { callers: [0; RECENT], next: 0, count: 1, slow: 0 }
     }
 }
 
@@ -144,16 +106,6 @@ impl Recent {
         if self.next.is_multiple_of(COUNTED_REQUESTS) {
             self.count = self.count_those_at_once().max(1);
         }
-    }
-
-    fn is_alone(&self) -> bool {
-        self.count == 1 && self.slow == 0
-    }
-
-    /// Whether it is time to look at the worker that reads for one caller.
-    fn is_to_be_judged(&mut self) -> bool {
-        self.unjudged = self.unjudged.checked_sub(1).unwrap_or(JUDGED_REQUESTS);
-        self.unjudged == 0 && self.is_alone()
     }
 
     fn count_those_at_once(&self) -> usize {
@@ -237,16 +189,8 @@ impl Crew {
         if kind == Kind::Slow && READS.replace(false) {
             state.readers -= 1;
         }
-        let (is_alone, is_to_be_judged) = (state.recent.is_alone(), state.recent.is_to_be_judged());
         if state.readers < self.wanted(&state) {
             self.add_reader(state);
-        } else {
-            drop(state);
-        }
-        match is_alone {
-            true if is_to_be_judged => pin::delayed_ns().into_iter().for_each(keep),
-            true => {}
-            false => release(),
         }
     }
 
@@ -284,7 +228,8 @@ impl Crew {
 
     /// How many are to read.
     fn wanted(&self, state: &State) -> usize {
-        if state.recent.slow > 0 { self.readers_usual.max(state.recent.count) } else { state.recent.count }
+        let callers = state.recent.count + BESIDE;
+        if state.recent.slow > 0 { self.readers_usual.max(callers) } else { callers }
     }
 
     /// One more reads, unless as many work as may.
@@ -305,8 +250,6 @@ impl Crew {
         if is_spare {
             self.called.notify_one();
         } else if let Some(start) = self.start.get() {
-            // The new one would be kept there, too.
-            release();
             start();
         }
     }
@@ -387,36 +330,13 @@ mod tests {
             assert!(crew.may_read());
             crew.begins(7, Kind::Quick);
         }
-        assert_eq!(started.load(SeqCst), 1, "it is always there again");
+        assert_eq!(started.load(SeqCst), 2, "it is always there again, and one beside it");
         crew.waits_long();
-        assert_eq!(started.load(SeqCst), 2);
+        assert_eq!(started.load(SeqCst), 3);
         crew.waits_long();
-        assert_eq!(started.load(SeqCst), 2, "another one reads already");
+        assert_eq!(started.load(SeqCst), 3, "others read already");
         crew.begins(7, Kind::Slow);
-        assert_eq!(started.load(SeqCst), 3, "and beside what is slow one more");
-    }
-
-    #[test]
-    fn who_reads_alone_is_kept_on_its_core_unless_others_need_that() {
-        let crew = Crew::new(1);
-        crew.begin(|| ());
-        let _place = crew.join();
-        let is_kept = || KEPT.get().is_some();
-        keep(5);
-        if !is_kept() {
-            // There is only one core.
-            return;
-        }
-        keep(5 + DELAY_MAX_NS);
-        assert!(is_kept());
-        keep(6 + 2 * DELAY_MAX_NS);
-        assert!(!is_kept(), "it has waited for long");
-        (0..FREE_TURNS).for_each(|_| keep(0));
-        assert!(!is_kept());
-        keep(0);
-        assert!(is_kept(), "it is tried again");
-        crew.begins(7, Kind::Slow);
-        assert!(!is_kept() && Cores::keep_here().is_some(), "several read");
+        assert_eq!(started.load(SeqCst), 4, "and beside what is slow one more");
     }
 
     #[test]

@@ -22,7 +22,6 @@ mod locks;
 mod mounting;
 mod nameless;
 mod nodes;
-mod pin;
 mod recalls;
 mod removed;
 mod reply;
