@@ -47,6 +47,11 @@ impl Disk {
         self.is_limited.store(true, Ordering::Relaxed);
     }
 
+    /// No checkpoint has begun yet: what is written to new places before is named by none, and the journal has it.
+    fn is_starting(&self) -> bool {
+        !self.is_limited() && !self.segments.places().lock().has_begun()
+    }
+
     pub(crate) fn is_limited(&self) -> bool {
         self.is_limited.load(Ordering::Relaxed)
     }
@@ -71,7 +76,11 @@ impl Disk {
         let (mut placed, mut left) = (Vec::new(), Vec::new());
         for dirty in dirty {
             match take(dirty.class()) {
-                Some(slot) => placed.push((dirty, Placed::new(self, slot))),
+                Some(slot) => {
+                    let mut place = Placed::new(self, slot);
+                    place.is_of_start = self.is_starting();
+                    placed.push((dirty, place));
+                }
                 None => left.push(dirty),
             }
         }
@@ -91,6 +100,9 @@ pub struct Placed {
     in_memory: u32,
     /// No checkpoint can have named it.
     is_unknown: bool,
+    /// It was new while a journal was read: until that has been read, no checkpoint names it either, and it is given
+    /// back at once. None can be waited for, and there may be no other room.
+    is_of_start: bool,
 }
 
 impl fmt::Debug for Placed {
@@ -101,7 +113,7 @@ impl fmt::Debug for Placed {
 
 impl Placed {
     fn new(disk: &Arc<Disk>, slot: Slot) -> Placed {
-        Placed { disk: disk.clone(), slot, in_memory: 0, is_unknown: false }
+        Placed { disk: disk.clone(), slot, in_memory: 0, is_unknown: false, is_of_start: false }
     }
 
     /// Gives it back at once: nobody was told of it.
@@ -134,8 +146,9 @@ impl Placed {
 impl Drop for Placed {
     fn drop(&mut self) {
         self.set_memory(0);
+        let is_unknown = self.is_unknown || self.is_of_start && self.disk.is_starting();
         let mut places = self.disk.segments.places().lock();
-        match self.is_unknown {
+        match is_unknown {
             true => places.put_back(self.slot),
             false => places.give_back(self.slot),
         }

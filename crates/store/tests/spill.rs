@@ -107,6 +107,28 @@ async fn looked_through(store: &Store, shard: &ChunkShard) {
 }
 
 #[test]
+fn a_start_uses_places_again_that_no_checkpoint_names() {
+    let sim = Sim::new(1, Faults::default());
+    sim.block_on(async {
+        let (store, mut shard) = empty(&sim).await;
+        let unit = vec![7; 64 << 10];
+        let sums = piece_sums(0, &unit);
+        // Twice as much as the disk has, and one unit of it counts.
+        for _ in 0..2 * CAPACITY_BYTES / (64 << 10) {
+            shard.write(INO, Generation(1), 0, 0, &unit, &sums).expect("there is memory");
+            let (placed, left) = store.write_out(shard.sweep((Ino(0), 0), 1, 1, true).dirty).await.expect("it works");
+            assert!(left.is_empty(), "no checkpoint can make room before the journal is read");
+            placed.into_iter().for_each(|(unit, place)| shard.settle(unit, place, false));
+        }
+        assert!(!store.waits_for_checkpoint());
+        // What the first checkpoint names waits for the next one; and so does all else from then on.
+        store.begin_checkpoint();
+        shard.write(INO, Generation(1), 0, 0, &unit, &sums).expect("there is memory");
+        assert!(store.waits_for_checkpoint());
+    });
+}
+
+#[test]
 fn what_is_on_the_disk_is_what_was_in_memory() {
     for seed in 0..60 {
         let sim = Sim::new(seed, Faults::default());

@@ -253,6 +253,11 @@ impl Places {
         self.begun
     }
 
+    /// Whether a checkpoint has begun.
+    pub fn has_begun(&self) -> bool {
+        self.begun > 0
+    }
+
     /// The checkpoint of this number is durable, and no other will be read.
     pub fn durable(&mut self, number: u64) {
         let (free, kept) = std::mem::take(&mut self.given_back).into_iter().partition(|(begun, _)| *begun < number);
