@@ -1,8 +1,7 @@
 //! The workers of a mount: who reads the kernel's requests at this moment.
 //!
-//! Every request wakes one of those that read. So as few read as can do the work: one for one program, which
-//! then does the next request, too, where a second one would wake for nothing. Several read where
-//! several programs ask, or where requests take long. Whoever waits for a server for longer than a server
+//! Every request wakes one of those that read. So as few read as can do the work: one for each program that asks
+//! and one more; several where requests take long. Whoever waits for a server for longer than a server
 //! needs ([`PATIENCE`]) lets another one read instead, so that a silent one holds up its own callers only. What a
 //! request says is not known here.
 
