@@ -53,9 +53,20 @@ impl File {
         }
     }
 
+    /// What is known of the file since the volume was started last, and which start that was: what is written to
+    /// other servers than its home must not outlive a file that has gone with the last one.
+    pub(crate) async fn of_this_start(&self) -> Result<(u32, Attr), Failure> {
+        let starts = self.core.starts();
+        let attr = match self.inode.attr_of_this_start() {
+            Some(attr) => attr,
+            None => self.refresh().await?,
+        };
+        Ok((starts, attr))
+    }
+
     async fn write_once(&self, offset: u64, data: &[u8], end: u64) -> Result<(), Failure> {
         self.check_locks()?;
-        let mut attr = self.inode.attr();
+        let (starts, mut attr) = self.of_this_start().await?;
         let beyond_first = end > attr.chunk_bytes();
         if beyond_first && !attr.wide {
             // Before any data are beyond chunk 0 the home has to know that they may be.
@@ -76,27 +87,27 @@ impl File {
             ReportNow::Nothing => None,
         };
         let reporting = OptionFuture::from(report_end.map(|end| self.report(&attr, end, false)));
-        let (written, reported) = join(self.write_spans(&attr, offset, data), reporting).await;
+        let (written, reported) = join(self.write_spans(&attr, starts, offset, data), reporting).await;
         written?;
         reported.transpose()?;
         self.inode.wrote(&attr, end);
         Ok(())
     }
 
-    async fn write_spans(&self, attr: &Attr, offset: u64, data: &[u8]) -> Result<(), Failure> {
+    async fn write_spans(&self, attr: &Attr, starts: u32, offset: u64, data: &[u8]) -> Result<(), Failure> {
         let part = |span: Span| &data[span.start..span.start + span.len];
         let mut cut = spans(offset, data.len(), attr.chunk_bits);
         match (cut.next(), cut.next()) {
-            (Some(only), None) => self.write_chunk(attr, only, part(only)).await,
+            (Some(only), None) => self.write_chunk(attr, starts, only, part(only)).await,
             _ => {
                 let all = spans(offset, data.len(), attr.chunk_bits);
-                let writes = all.map(|span| self.write_chunk(attr, span, part(span)));
+                let writes = all.map(|span| self.write_chunk(attr, starts, span, part(span)));
                 in_window(window(attr), writes, |()| {}).await
             }
         }
     }
 
-    async fn write_chunk(&self, attr: &Attr, span: Span, data: &[u8]) -> Result<(), Failure> {
+    async fn write_chunk(&self, attr: &Attr, starts: u32, span: Span, data: &[u8]) -> Result<(), Failure> {
         let request = Request::Write {
             ino: attr.ino,
             generation: attr.generation,
@@ -106,7 +117,7 @@ impl File {
             sums: piece_sums(u64::from(span.offset), data),
         };
         let _permit = self.core.fly(data.len()).await?;
-        match until_sound(|| self.ask_chunk(attr, span.chunk, &request, data)).await?.reply {
+        match until_sound(|| self.ask_chunk(attr, Some(starts), span.chunk, &request, data)).await?.reply {
             Reply::Written { attr } => {
                 if let Some(attr) = attr {
                     self.inode.learn(&attr);
@@ -117,10 +128,17 @@ impl File {
         }
     }
 
-    async fn ask_chunk(&self, attr: &Attr, chunk: u64, request: &Request, payload: &[u8]) -> Result<Answer, Failure> {
+    async fn ask_chunk(
+        &self,
+        attr: &Attr,
+        starts: Option<u32>,
+        chunk: u64,
+        request: &Request,
+        payload: &[u8],
+    ) -> Result<Answer, Failure> {
         let shard = self.core.routes.read().map.chunk_shard(attr, chunk);
         let question =
-            Question { who: &self.who, place: Place::Shard(shard), knowing: Knowing::Latest, request, payload };
+            Question { who: &self.who, place: Place::Shard(shard), knowing: Knowing::Latest, request, payload, starts };
         self.core.ask_question(question).await
     }
 
@@ -226,7 +244,7 @@ impl File {
         let _permit = self.core.fly(len).await?;
         // Further looks tell what was damaged on the way from what is damaged in the store.
         for _ in 0..DAMAGED_TRIES_MAX {
-            let Answer { reply, payload, lent, .. } = self.ask_chunk(attr, chunk, &request, &[]).await?;
+            let Answer { reply, payload, lent, .. } = self.ask_chunk(attr, None, chunk, &request, &[]).await?;
             let Reply::Data { start, sums, size } = reply else {
                 return Err(unexpected(&request, &reply));
             };

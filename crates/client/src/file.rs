@@ -77,8 +77,14 @@ impl Core {
         // Made before the request is sent, so that an open whose reply nobody waits for is closed.
         let unopened = Unopened { core: self, handle: Some(Handle { ino, handle }) };
         let held = self.inodes.get(ino);
-        let question =
-            Question { who, place: Place::Home(ino), knowing: Knowing::Latest, request: &request, payload: &[] };
+        let question = Question {
+            who,
+            place: Place::Home(ino),
+            knowing: Knowing::Latest,
+            request: &request,
+            payload: &[],
+            starts: None,
+        };
         let (mut reply, contents) = self.take_contents(self.ask_question(question).await, seen);
         if let Ok(Reply::OpenedWith { attr, .. }) = reply {
             reply = Ok(Reply::Attributes { attr });
@@ -140,7 +146,8 @@ impl Core {
         };
         let shards = self.routes.read().map.shards();
         let seen = self.contents.seen(NameHash::of(parent, name).shard(shards));
-        let question = Question { who, place: Place::Entry(parent, name), knowing, request: &request, payload: &[] };
+        let question =
+            Question { who, place: Place::Entry(parent, name), knowing, request: &request, payload: &[], starts: None };
         let (reply, contents) = self.take_contents(self.ask_question(question).await, seen);
         let entry = match reply? {
             Reply::OpenedWith { attr, .. } => {

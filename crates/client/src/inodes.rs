@@ -42,6 +42,8 @@ struct State {
     dirty: bool,
     /// When the home last learnt of a write of this client.
     reported_ns: Option<u64>,
+    /// Since the volume was started again no server has said anything of it: it may not be there any more.
+    forgotten: bool,
 }
 
 /// What a write beyond chunk 0 has to report.
@@ -67,7 +69,8 @@ impl Inodes {
             table.open.retain(|_, inode| inode.strong_count() > 0);
             table.clear_at = table.open.len() * 2;
         }
-        let state = State { attr: attr.clone(), opener: opener.clone(), dirty: false, reported_ns: None };
+        let state =
+            State { attr: attr.clone(), opener: opener.clone(), dirty: false, reported_ns: None, forgotten: false };
         let inode = Arc::new(Inode { state: Mutex::new(state) });
         table.open.insert(attr.ino, Arc::downgrade(&inode));
         inode
@@ -93,7 +96,9 @@ impl Inodes {
     /// Forgets sizes, generations and times: whatever a server says next is believed.
     pub(crate) fn forget_all(&self) {
         for inode in self.all() {
-            let known = &mut inode.state.lock().attr;
+            let mut state = inode.state.lock();
+            state.forgotten = true;
+            let known = &mut state.attr;
             (known.generation, known.size, known.ctime) = (Generation(0), 0, Time(0));
         }
     }
@@ -110,6 +115,12 @@ impl Inode {
         self.state.lock().attr.clone()
     }
 
+    /// The same, if a server has said so since the volume was started last.
+    pub(crate) fn attr_of_this_start(&self) -> Option<Attr> {
+        let state = self.state.lock();
+        (!state.forgotten).then(|| state.attr.clone())
+    }
+
     /// On whose behalf it was first opened.
     pub(crate) fn opener(&self) -> Identity {
         self.state.lock().opener.clone()
@@ -119,6 +130,7 @@ impl Inode {
     /// never shrinks and times never go back, unless they are set.
     pub(crate) fn learn(&self, attr: &Attr) {
         let mut state = self.state.lock();
+        state.forgotten = false;
         let known = &mut state.attr;
         if attr.generation < known.generation {
             return;

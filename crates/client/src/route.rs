@@ -98,6 +98,8 @@ pub(crate) struct Question<'a> {
     pub(crate) knowing: Knowing,
     pub(crate) request: &'a Request,
     pub(crate) payload: &'a [u8],
+    /// What it says of a file is of this start of the volume: in another one it is not asked. `None`: of any.
+    pub(crate) starts: Option<u32>,
 }
 
 impl Core {
@@ -114,7 +116,7 @@ impl Core {
         knowing: Knowing,
         request: &Request,
     ) -> Result<Reply, Failure> {
-        let question = Question { who, place, knowing, request, payload: &[] };
+        let question = Question { who, place, knowing, request, payload: &[], starts: None };
         Ok(self.ask_question(question).await?.reply)
     }
 
@@ -135,6 +137,10 @@ impl Core {
         let _changing = question.request.changes_contents_of().map(|ino| self.contents.change(ino));
         loop {
             let routes = self.routes.read().clone();
+            if question.starts.is_some_and(|starts| starts != routes.map.epoch.starts()) {
+                // The file may have gone, which only its home knows.
+                return Err(Failure::refused(Refusal::GenerationStale { generation: Generation(0) }));
+            }
             let (shard, server) = routes.locate(question.place)?;
             server.talked.store(true, Ordering::Relaxed);
             self.listen_for(server.target.index, question.request);

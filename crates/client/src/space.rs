@@ -74,7 +74,7 @@ impl File {
     }
 
     async fn reserve_once(&self, range: Range<u64>, zero: bool, keep_size: bool) -> Result<(), Failure> {
-        let mut attr = self.inode.attr();
+        let (starts, mut attr) = self.of_this_start().await?;
         if range.end > attr.chunk_bytes() && !attr.wide {
             attr = self.report(&attr, 0, true).await?;
         }
@@ -84,6 +84,7 @@ impl File {
             let (chunk, offset, len) = (span.chunk, span.offset, span.len as u32);
             self.ask_room(
                 &attr,
+                starts,
                 chunk,
                 Request::Reserve { ino, generation, born, chunk, offset, len, zero, chunk_bits },
             )
@@ -95,12 +96,18 @@ impl File {
     }
 
     async fn punch_once(&self, range: Range<u64>) -> Result<(), Failure> {
+        let starts = self.core.starts();
         let attr = self.refresh().await?;
         let (start, end) = (range.start, range.end.min(attr.size));
         if start < end {
             let requests = self.shards_of(&attr, start..end).map(|chunk| {
                 let Attr { ino, generation, born, chunk_bits, .. } = attr;
-                self.ask_room(&attr, chunk, Request::Punch { ino, generation, born, chunk, start, end, chunk_bits })
+                self.ask_room(
+                    &attr,
+                    starts,
+                    chunk,
+                    Request::Punch { ino, generation, born, chunk, start, end, chunk_bits },
+                )
             });
             in_window(REQUESTS_MAX, requests, |()| {}).await?;
         }
@@ -183,13 +190,14 @@ impl File {
         }
     }
 
-    async fn ask_room(&self, attr: &Attr, chunk: u64, request: Request) -> Result<(), Failure> {
+    async fn ask_room(&self, attr: &Attr, starts: u32, chunk: u64, request: Request) -> Result<(), Failure> {
         let shard = self.core.routes.read().map.chunk_shard(attr, chunk);
         let (place, knowing) = (Place::Shard(shard), Knowing::Latest);
-        let question = Question { who: &self.who, place, knowing, request: &request, payload: &[] };
+        let (request, starts) = (&request, Some(starts));
+        let question = Question { who: &self.who, place, knowing, request, payload: &[], starts };
         match self.core.ask_question(question).await?.reply {
             Reply::Done => Ok(()),
-            other => Err(unexpected(&request, &other)),
+            other => Err(unexpected(request, &other)),
         }
     }
 }

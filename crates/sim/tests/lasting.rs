@@ -39,6 +39,14 @@ fn a_start_that_fails_changes_no_promise() {
     all_pass(LastingPlan::failing);
 }
 
+/// Writes to files that had gone with the last start were sent in the next one, to servers that knew nothing of it.
+#[test]
+fn nothing_is_written_to_files_that_the_last_start_took_along() {
+    for seed in [52, 126] {
+        assert_eq!(run(&LastingPlan::failing(seed), false), Vec::<String>::new(), "seed {seed}");
+    }
+}
+
 /// A crowd that renames until the power is cut, and hardly ever syncs.
 #[test]
 fn names_hang_together_after_every_power_cut() {
