@@ -21,10 +21,26 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// Calls in a row that make any connection busy.
 const MANY: usize = 2000;
 
-fn attendants() -> usize {
+/// The system calls in which the threads of this name wait; `running` for one that does not.
+fn waits_of(name: &str) -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
-    // One that has just ended has no name any more.
-    tasks.filter(|task| fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "aze-attend\n")).count()
+    let call = |task: fs::DirEntry| {
+        // One that has just ended has no name any more.
+        let comm = fs::read_to_string(task.path().join("comm")).ok()?;
+        let is_it = comm.trim_end() == name;
+        let call = is_it.then(|| fs::read_to_string(task.path().join("syscall")).ok()).flatten()?;
+        call.split_whitespace().next().map(str::to_owned)
+    };
+    tasks.filter_map(call).collect()
+}
+
+fn attendants() -> usize {
+    waits_of("aze-attend").len()
+}
+
+/// Attendants that wait for somebody to attend, and not for a request.
+fn resting() -> usize {
+    waits_of("aze-attend").iter().filter(|call| **call == libc::SYS_futex.to_string()).count()
 }
 
 fn call_often(client: &Arc<Runtime>, caller: &Caller) {
@@ -53,8 +69,8 @@ fn a_busy_connection_has_a_thread_until_it_rests() {
     let all = (0..500).map(|index| caller.call(&vec![index as u8; index * 40])).collect::<Vec<_>>();
     let replies = client.block_on(join_all(all));
     assert!(replies.iter().enumerate().all(|(index, reply)| reply.as_ref().unwrap().payload.len() == index * 40));
-    // Longer than it is waited for: the workers read again, and later a thread.
-    std::thread::sleep(Duration::from_millis(300));
+    // The workers read again, and later a thread.
+    wait_until("the thread rests", || resting() == 1);
     client.block_on(caller.call(b"y")).unwrap();
     call_often(&client, &caller);
     assert_eq!(attendants(), 1, "the thread is used again");
@@ -113,10 +129,10 @@ fn others_are_served_while_a_caller_waits_for_its_only_connection() {
         client.block_on(caller.call(b"x")).unwrap();
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (there, closed) = (client.clone(), caller.closed());
-        let waiting = std::thread::spawn(move || there.block_on(closed));
+        let waiting = std::thread::Builder::new().name("waits".into()).spawn(move || there.block_on(closed)).unwrap();
         let began = Instant::now();
         for _ in 0..20 {
-            std::thread::sleep(Duration::from_millis(1));
+            wait_until("the other one waits", || waits_of("waits").iter().any(|call| call != "running"));
             client.block_on(client.io().sleep(Duration::from_millis(1)));
             client.block_on(caller.call(b"y")).unwrap();
         }
