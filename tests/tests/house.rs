@@ -5,20 +5,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-/// The arrows between rooms. A new one is a decision: see docs/decisions.
-const ARROWS: &[(&str, &[&str])] = &[
-    ("aze-proto", &[]),
-    ("aze-io", &[]),
-    ("aze-rpc", &["aze-proto", "aze-io"]),
-    ("aze-meta", &["aze-proto"]),
-    ("aze-store", &["aze-proto", "aze-io"]),
-    ("aze-server", &["aze-proto", "aze-io", "aze-rpc", "aze-meta", "aze-store"]),
-    ("aze-client", &["aze-proto", "aze-io", "aze-rpc"]),
-    ("aze-fuse", &["aze-client", "aze-proto", "aze-io"]),
-    ("aze-cli", &["aze-client", "aze-server", "aze-fuse", "aze-proto", "aze-io"]),
-    ("aze-sim", &["aze-proto", "aze-io", "aze-rpc", "aze-meta", "aze-store", "aze-server", "aze-client"]),
-    ("aze-tests", &[]),
-];
+/// The arrows between rooms, read from the table of ARCHITECTURE.md, the only place where they stand:
+/// each room and the rooms that it may use. A new arrow is a decision: see docs/decisions.
+fn arrows() -> BTreeMap<String, Vec<String>> {
+    let page = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page of the architecture");
+    let mut arrows = BTreeMap::new();
+    for line in page.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let &["", room, _, may_use, ""] = cells.as_slice() else { continue };
+        let Some(room) = room.split('`').nth(1) else { continue };
+        let used = may_use.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+        assert!(arrows.insert(room.to_owned(), used).is_none(), "ARCHITECTURE.md names {room} twice");
+    }
+    let folders = std::fs::read_dir(root().join("crates")).expect("the folder of rooms");
+    let rooms: BTreeSet<String> =
+        folders.map(|folder| folder.expect("a folder").file_name().into_string().expect("a name in UTF-8")).collect();
+    assert!(!rooms.is_empty());
+    assert_eq!(arrows.keys().cloned().collect::<BTreeSet<_>>(), rooms, "the table of ARCHITECTURE.md names every room");
+    arrows
+}
 
 /// Rooms in which nothing may come from the world but through `io`.
 const PURE_ROOMS: &[&str] = &["proto", "rpc", "meta", "store", "server", "client"];
@@ -74,23 +79,21 @@ fn rooms_use_only_what_the_arrows_allow() {
         .output()
         .expect("cargo runs");
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON");
-    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let allowed = arrows();
+    let mut seen = BTreeSet::new();
     for package in metadata["packages"].as_array().expect("packages") {
-        let name = package["name"].as_str().expect("a name").to_string();
+        let name = package["name"].as_str().expect("a name");
+        let room = name.strip_prefix("aze-").unwrap_or(name);
         let used = package["dependencies"].as_array().expect("dependencies");
         let used = used.iter().filter(|dependency| dependency["kind"].is_null());
-        let ours = used.filter_map(|dependency| dependency["name"].as_str()).filter(|used| used.starts_with("aze-"));
-        found.insert(name.clone(), ours.map(String::from).collect());
-    }
-    let allowed: BTreeMap<_, BTreeSet<_>> =
-        ARROWS.iter().map(|(room, used)| (*room, used.iter().copied().collect())).collect();
-    for (room, used) in &found {
-        let allowed = allowed.get(room.as_str()).unwrap_or_else(|| panic!("{room} is not in the table of rooms"));
-        for other in used {
-            assert!(allowed.contains(other.as_str()), "{room} uses {other}: there is no such arrow");
+        let ours = used.filter_map(|dependency| dependency["name"].as_str()?.strip_prefix("aze-"));
+        for other in ours {
+            let may_use = allowed.get(room).is_some_and(|used| used.iter().any(|used| used == other));
+            assert!(may_use, "{room} uses {other}: the table of ARCHITECTURE.md has no such arrow");
         }
+        seen.insert(room.to_owned());
     }
-    assert_eq!(found.len(), allowed.len(), "the table names a room that does not exist");
+    assert!(allowed.keys().all(|room| seen.contains(room)), "the table names a room that is no package");
 }
 
 #[test]
@@ -126,8 +129,7 @@ const ASK_FOR_THE_DATE: &[(&str, &str)] = &[
 #[test]
 fn the_date_decides_only_what_people_read() {
     let mut found = BTreeSet::new();
-    for (room, _) in ARROWS {
-        let Some(room) = room.strip_prefix("aze-").filter(|room| !matches!(*room, "tests" | "sim")) else { continue };
+    for room in arrows().keys().filter(|room| *room != "sim") {
         for (path, text) in sources(room) {
             let code = text.lines().map(|line| line.split("//").next().unwrap_or(""));
             let words = ["wall_ns(", "SystemTime::now", "CLOCK_REALTIME", "libc::time("];
@@ -153,8 +155,7 @@ fn unsafe_code_stays_in_io_and_the_doors() {
 
 #[test]
 fn every_file_opens_with_what_it_is_for() {
-    for (room, _) in ARROWS {
-        let Some(room) = room.strip_prefix("aze-").filter(|room| *room != "tests") else { continue };
+    for room in arrows().keys() {
         for (path, text) in sources(room) {
             assert!(text.starts_with("//!"), "{path} does not say what it is for");
         }
@@ -163,8 +164,7 @@ fn every_file_opens_with_what_it_is_for() {
 
 #[test]
 fn files_are_rooms_not_halls() {
-    for (room, _) in ARROWS {
-        let Some(room) = room.strip_prefix("aze-").filter(|room| *room != "tests") else { continue };
+    for room in arrows().keys() {
         for (path, text) in sources(room) {
             assert!(text.lines().count() <= 1000, "{path} has more than 1,000 lines");
         }
@@ -212,4 +212,42 @@ fn no_path_of_a_machine_and_no_unfinished_code_is_in_the_tree() {
             assert!(!text.contains(word.as_str()), "{path} contains {word}");
         }
     }
+}
+
+/// Where a decision's page says whether it still holds, and what the index says of it.
+fn statuses(text: &str) -> Option<String> {
+    let status = text.lines().nth(2)?.strip_prefix("**Status.** ")?.strip_suffix('.')?;
+    // The index names other decisions by number only: without the targets of the links.
+    let mut plain = String::new();
+    let mut rest = status;
+    while let Some((before, after)) = rest.split_once('[') {
+        let (number, target) = after.split_once("](")?;
+        plain += &format!("{before}{number}");
+        rest = target.split_once(')')?.1;
+    }
+    Some((plain + rest).to_lowercase())
+}
+
+#[test]
+fn every_decision_has_a_status_and_stands_once_in_the_index() {
+    let index = std::fs::read_to_string(root().join("docs/README.md")).expect("the index of the documentation");
+    let mut decisions = 0;
+    for page in std::fs::read_dir(root().join("docs/decisions")).expect("the decisions") {
+        let name = page.expect("a page").file_name().into_string().expect("a name in UTF-8");
+        let text = std::fs::read_to_string(root().join("docs/decisions").join(&name)).expect("a page is text");
+        let status = statuses(&text).unwrap_or_else(|| panic!("the third line of {name} is no **Status.**"));
+        let known =
+            status == "in force" || status.starts_with("in force, amended by ") || status.starts_with("superseded by ");
+        assert!(known, "{name} has the status {status:?}");
+        let number = &name[..4];
+        let rows: Vec<&str> =
+            index.lines().filter(|line| line.starts_with(&format!("| [{number}](decisions/{name}) |"))).collect();
+        assert_eq!(rows.len(), 1, "docs/README.md lists {name} once");
+        assert!(
+            rows[0].ends_with(&format!("| {status} |")),
+            "docs/README.md gives {name} another status than its page"
+        );
+        decisions += 1;
+    }
+    assert!(decisions > 40, "the decisions are looked at");
 }
