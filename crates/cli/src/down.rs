@@ -115,8 +115,16 @@ pub fn run(args: &Args) -> Outcome<Exit> {
 
 /// Unmounts what is idle; refuses before anything is touched if something is in use.
 fn end_mounts(volume: &Volume, force: bool) -> Outcome<()> {
-    let mounts = volume.mounts();
+    // A mount of 'aze run' is in use for as long as there is one, and cannot be unmounted from here.
+    let (private, mounts): (Vec<MountRecord>, Vec<MountRecord>) =
+        volume.mounts().into_iter().partition(|mount| mount.program.is_some());
     if !force {
+        let running = private.iter().filter_map(|mount| mount.program);
+        let running: Vec<String> = running.map(|program| program.pid.to_string()).collect();
+        if !running.is_empty() {
+            let text = format!("'aze run' of process {} and what it has started", running.join(", "));
+            return Err(in_use(volume, &text));
+        }
         let busy = |mount: &MountRecord| {
             let users = mounts::users(&mount.dir);
             (!users.is_empty()).then(|| format!("{} by {}", mount.dir.display(), mounts::named(&users)))
@@ -125,6 +133,11 @@ fn end_mounts(volume: &Volume, force: bool) -> Outcome<()> {
         if !busy.is_empty() {
             return Err(in_use(volume, &busy.join("; ")));
         }
+    }
+    for mount in &private {
+        // Its programs get ENOTCONN from now on.
+        mount.process.signal(libc::SIGKILL);
+        end(&format!("the mount of 'aze run' at {}", mount.dir.display()), mount.process, Instant::now() + LAST_MOMENT);
     }
     for mount in &mounts {
         match aze_fuse::unmount(&mount.dir, force) {

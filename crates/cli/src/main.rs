@@ -30,11 +30,13 @@ mod launch;
 mod list;
 mod mount;
 mod mounts;
+mod namespace;
 mod place;
 mod process;
 mod progress;
 mod remove;
 mod restart;
+mod run;
 mod serve;
 mod session;
 mod show;
@@ -86,6 +88,7 @@ enum Command {
     Status(status::Args),
     Mount(mount::Args),
     Umount(mount::UmountArgs),
+    Run(run::Args),
     Ls(list::Args),
     Stat(stat::Args),
     Cat(cat::Args),
@@ -153,6 +156,7 @@ fn run(command: Command) -> (&'static str, Outcome<Exit>) {
         Command::Check(args) => ("check", check::run(&args)),
         Command::Status(args) => ("status", status::run(&args)),
         Command::Mount(args) => ("mount", mount::run(&args)),
+        Command::Run(args) => ("run", run::run(&args)),
         Command::Umount(args) => ("umount", mount::run_umount(&args)),
         Command::Ls(args) => ("ls", list::run(&args)),
         Command::Stat(args) => ("stat", stat::run(&args)),

@@ -191,7 +191,7 @@ fn serve(args: &Args) -> Outcome<Exit> {
     };
     let mounted = aze_fuse::mount(session.client.clone(), session.runtime.clone(), &args.dir, &options)
         .map_err(|error| Trouble::local(format!("mount at {}", args.dir.display()), &error))?;
-    let record = MountRecord { dir: mounted.dir().to_path_buf(), process: Process::me() };
+    let record = MountRecord { dir: mounted.dir().to_path_buf(), process: Process::me(), program: None };
     let served = session.volume.record_mount(&record).and_then(|()| {
         unmount_on_signal(&mounted)?;
         if args.ready { go_to_background(&session.volume) } else { Ok(()) }

@@ -168,7 +168,8 @@ fn print(
         out.line(format!("  {failure}"))?;
     }
     for mount in volume.mounts() {
-        out.line(format!("mounted at {} (pid {})", mount.dir.display(), mount.process.pid))?;
+        let of = mount.program.map(|program| format!(" for 'aze run' of process {}", program.pid)).unwrap_or_default();
+        out.line(format!("mounted at {}{of} (pid {})", mount.dir.display(), mount.process.pid))?;
     }
     if args.requests {
         for status in answers.into_iter().flatten().flatten() {

@@ -30,6 +30,38 @@ pub fn process_group() -> i32 {
     unsafe { libc::getpgrp() }
 }
 
+/// Which side of [`fork_orphan`] a process is on.
+pub enum Forked {
+    /// The caller.
+    Parent,
+    /// The new process.
+    Orphan,
+}
+
+/// Forks a process that is no child of the caller's: the caller can become another program, which would not
+/// expect one. Only a process of one thread may call this, since only that thread goes on in the new one.
+pub fn fork_orphan() -> io::Result<Forked> {
+    // SAFETY: the process has one thread, so that no lock is held by a thread that the new process lacks.
+    let between = unsafe { libc::fork() };
+    match between {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            // SAFETY: as above; this process has one thread, too.
+            match unsafe { libc::fork() } {
+                0 => Ok(Forked::Orphan),
+                // SAFETY: _exit(2) ends the process and runs nothing of ours.
+                second => unsafe { libc::_exit(i32::from(second < 0)) },
+            }
+        }
+        pid => {
+            let mut status = 0;
+            // SAFETY: `status` lives until the call returns.
+            done(unsafe { libc::waitpid(pid, &mut status, 0) })?;
+            if status == 0 { Ok(Forked::Parent) } else { Err(io::Error::other("no further process can be started")) }
+        }
+    }
+}
+
 /// Starts a session of its own, so that neither the terminal nor the shell's job control ends this process.
 pub fn leave_session() -> io::Result<()> {
     // SAFETY: setsid(2) takes nothing; it fails for a process group leader and changes nothing then.

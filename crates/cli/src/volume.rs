@@ -123,6 +123,9 @@ pub struct MountRecord {
     pub dir: PathBuf,
     /// Who serves it.
     pub process: Process,
+    /// For a mount of `aze run`: the program that sees it. No other process but those that it starts does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<Process>,
 }
 
 impl Volume {

@@ -86,24 +86,76 @@ pub struct Mounted {
 /// # Errors
 /// What the system or fusermount3(1) said; `Unsupported` if the kernel is too old.
 pub fn mount(client: Arc<Client>, runtime: Arc<Runtime>, dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
-    runtime.background()?;
     let dir = dir.canonicalize()?;
-    let device = Arc::new(mounting::mount(&dir, options)?);
-    let (crew, cache_time) = (Crew::new(options.threads), options.cache_time.min(CACHE_TIME_MAX));
-    let door = Arc::new(door::Door::new(client, runtime, device.clone(), crew, cache_time));
-    door.listen();
-    match session::agree(&device) {
-        Ok(()) => {
-            let session = Session::start(door, device);
+    let device = mounting::mount(&dir, options)?;
+    match serve(client, runtime, device, dir.clone(), options) {
+        Ok(mounted) => {
             read_ahead(&dir);
-            Ok(Mounted { dir, session })
+            Ok(mounted)
         }
         Err(error) => {
-            // Nobody will serve it; why is the error to tell.
+            // No process will serve it; why is the error to tell.
             let _ = unmount(&dir, true);
             Err(error)
         }
     }
+}
+
+/// A mount in the making that only the processes of one mount namespace see (mount_namespaces(7)): one
+/// process makes it there, and another, outside of that namespace, serves it. So the mount ends by itself
+/// with the last process of the namespace.
+pub struct Unmounted(device::Device);
+
+impl Unmounted {
+    /// Opens the device. A process in a user namespace of its own must do so after it has entered that,
+    /// because the kernel compares the two (fuse_fill_super in Linux' fs/fuse/inode.c).
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn open() -> io::Result<Unmounted> {
+        device::Device::open().map(Unmounted)
+    }
+
+    /// Mounts at `dir` in the caller's mount namespace; to be called by the process that has entered it.
+    /// Closes this process's descriptor of the device: the mount must break off with the process that
+    /// serves it.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn mount(self, dir: &Path, options: &MountOptions) -> io::Result<()> {
+        mounting::mount_device(&self.0, dir, options)
+    }
+
+    /// Serves the mount once it is made; returns when the kernel and this process have agreed. `dir` is its
+    /// name in messages only.
+    ///
+    /// # Errors
+    /// What the system said; `Unsupported` if the kernel is too old.
+    pub fn serve(
+        self,
+        client: Arc<Client>,
+        runtime: Arc<Runtime>,
+        dir: &Path,
+        options: &MountOptions,
+    ) -> io::Result<Mounted> {
+        serve(client, runtime, self.0, dir.to_path_buf(), options)
+    }
+}
+
+fn serve(
+    client: Arc<Client>,
+    runtime: Arc<Runtime>,
+    device: device::Device,
+    dir: PathBuf,
+    options: &MountOptions,
+) -> io::Result<Mounted> {
+    runtime.background()?;
+    let device = Arc::new(device);
+    let (crew, cache_time) = (Crew::new(options.threads), options.cache_time.min(CACHE_TIME_MAX));
+    let door = Arc::new(door::Door::new(client, runtime, device.clone(), crew, cache_time));
+    door.listen();
+    session::agree(&device)?;
+    Ok(Mounted { dir, session: Session::start(door, device) })
 }
 
 impl Mounted {

@@ -29,9 +29,20 @@ fn source(options: &MountOptions) -> String {
 
 fn mount_as_root(dir: &Path, options: &MountOptions) -> io::Result<Device> {
     let device = Device::open()?;
+    mount_device(&device, dir, options)?;
+    Ok(device)
+}
+
+/// Mounts `device` at `dir` by mount(2), for the user of this process.
+///
+/// # Errors
+/// What the system said.
+pub fn mount_device(device: &Device, dir: &Path, options: &MountOptions) -> io::Result<()> {
+    // SAFETY: geteuid(2) and getegid(2) take nothing and always succeed.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     let others = if options.allow_other { ",allow_other" } else { "" };
     let data = format!(
-        "fd={},rootmode={:o},user_id=0,group_id=0,default_permissions{others}",
+        "fd={},rootmode={:o},user_id={user},group_id={group},default_permissions{others}",
         device.descriptor(),
         libc::S_IFDIR
     );
@@ -40,7 +51,7 @@ fn mount_as_root(dir: &Path, options: &MountOptions) -> io::Result<Device> {
     let (kind, data) = (CString::new(TYPE)?, CString::new(data)?);
     // SAFETY: all pointers are strings that end in NUL and live until the call returns.
     let done = unsafe { libc::mount(source.as_ptr(), dir.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) };
-    if done == 0 { Ok(device) } else { Err(io::Error::last_os_error()) }
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The helper mounts in our place and hands the device over on a socket whose number it finds in its

@@ -1,0 +1,218 @@
+//! `aze run`: a program that sees a volume without anybody having mounted it.
+//!
+//! The program gets a mount namespace of its own with the volume in it; without root, in a user namespace of its
+//! own. Three processes take part. This one enters the namespaces, mounts, and then becomes the program, so that
+//! signals, the exit code and job control are the program's own. Before that it has forked the one that serves the
+//! mount, the *agent*, from outside of the mount namespace: the kernel takes the mount away when the last process
+//! of the namespace has gone, which ends the agent. (The third is in between for a moment, so that the agent is
+//! no child of the program.)
+
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::namespace;
+use crate::process::Process;
+use crate::session::Session;
+use crate::sys;
+use crate::volume::{MountRecord, VARIABLE, Volume};
+use aze_fuse::{CACHE_TIME_DEFAULT, MountOptions, THREADS_MAX, Unmounted, signals};
+use aze_proto::limits::DEADLINE_MS_DEFAULT;
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Exit code for a program that cannot be started, as shells and env(1) give it.
+const NOT_EXECUTABLE: u8 = 126;
+
+/// Exit code for a program that is not there.
+const NOT_THERE: u8 = 127;
+
+/// What the agent and the process that mounts tell each other when their step is done.
+const DONE: &[u8] = b"+";
+
+/// Run a program that sees a volume, without root and without a mount of anybody's.
+///
+/// The program and all that it starts see the volume as a directory; no other process does. Its input, output,
+/// signals and exit code are its own. The volume stays there until the last of these processes has ended.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  aze run -- ls -l /aze
+  aze run --at ~/vol -- make -j8
+  srun aze run -- my-program /aze/input /aze/output")]
+pub struct Args {
+    /// Name of the volume; the one that is meant if not given.
+    #[arg(long)]
+    name: Option<String>,
+    /// Where the program sees the volume: an existing directory, or a name right below / that need not exist.
+    #[arg(long, value_name = "DIR", default_value = "/aze")]
+    at: PathBuf,
+    /// Refuse the program's changes.
+    #[arg(long)]
+    read_only: bool,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Runs the command; returns only if the program could not be started.
+pub fn run(args: &Args) -> Outcome<Exit> {
+    let volume = Volume::meant(args.name.as_deref())?;
+    let at = std::path::absolute(&args.at).map_err(|error| Trouble::local("find the working directory", &error))?;
+    let missing = missing_below_root(&at)?;
+    let here = std::env::current_dir().map_err(|error| Trouble::local("find the working directory", &error))?;
+    let options = MountOptions {
+        volume: volume.record.name.clone(),
+        read_only: args.read_only,
+        allow_other: sys::uid() == 0,
+        threads: THREADS_MAX,
+        cache_time: CACHE_TIME_DEFAULT,
+    };
+    if sys::uid() != 0 {
+        namespace::enter_user().map_err(|error| no_namespace("user", &error))?;
+    }
+    let device = Unmounted::open().map_err(|error| no_device(&error))?;
+    let (mut ours, theirs) = UnixStream::pair().map_err(|error| Trouble::local("make a pair of sockets", &error))?;
+    let program = Process::me();
+    match sys::fork_orphan().map_err(|error| Trouble::local("start the process that serves the mount", &error))? {
+        sys::Forked::Orphan => {
+            drop(ours);
+            let record = MountRecord { dir: at, process: Process::me(), program: Some(program) };
+            let exit = serve(volume, device, theirs, &record, &options);
+            std::process::exit(exit as i32);
+        }
+        sys::Forked::Parent => drop(theirs),
+    }
+    namespace::enter_mounts().map_err(|error| no_namespace("mount", &error))?;
+    if let Some(name) = missing {
+        namespace::add_to_root(&name).map_err(|error| {
+            let text = format!("make {} for the program: {error}: name an existing directory with --at", at.display());
+            Trouble::new(Exit::Caller, text)
+        })?;
+    }
+    device
+        .mount(&at, &options)
+        .map_err(|error| Trouble::local(format!("mount the volume at {} for the program", at.display()), &error))?;
+    if !exchange(&mut ours) {
+        // The agent has told why.
+        return Ok(Exit::Again);
+    }
+    // The working directory was in the namespace that this process has left.
+    std::env::set_current_dir(&here)
+        .map_err(|error| Trouble::local(format!("go back to {}", here.display()), &error))?;
+    let mut command = Command::new(&args.program[0]);
+    command.args(&args.program[1..]).env(VARIABLE, &volume.record.name);
+    let error = command.exec();
+    eprintln!("aze: run: start {}: {error}", Path::new(&args.program[0]).display());
+    let code = if error.kind() == ErrorKind::NotFound { NOT_THERE } else { NOT_EXECUTABLE };
+    std::process::exit(code.into());
+}
+
+/// The name of `at` if it is not there and can be made for the program alone.
+fn missing_below_root(at: &Path) -> Outcome<Option<String>> {
+    match fs::metadata(at) {
+        Ok(meta) if meta.is_dir() => return Ok(None),
+        Ok(_) => {
+            return Err(Trouble::new(Exit::Caller, format!("show the volume at {}: not a directory", at.display())));
+        }
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(Trouble::local(format!("show the volume at {}", at.display()), &error));
+        }
+        Err(_) => {}
+    }
+    let mut parts = at.components();
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(Component::RootDir), Some(Component::Normal(name)), None) if name.to_str().is_some() => {
+            Ok(name.to_str().map(str::to_owned))
+        }
+        _ => {
+            let text = format!(
+                "show the volume at {}: no such directory: make it first, or choose a name right below /, as in --at /aze",
+                at.display()
+            );
+            Err(Trouble::new(Exit::NotFound, text))
+        }
+    }
+}
+
+/// Tells the other side that this side's step is done, and waits for its word; false if it has ended instead.
+fn exchange(other: &mut UnixStream) -> bool {
+    let mut word = [0; DONE.len()];
+    other.write_all(DONE).is_ok() && other.read_exact(&mut word).is_ok() && word == DONE
+}
+
+/// The life of the agent.
+fn serve(
+    volume: Volume,
+    device: Unmounted,
+    mut other: UnixStream,
+    record: &MountRecord,
+    options: &MountOptions,
+) -> Exit {
+    let dir = record.dir.display();
+    let served = (|| {
+        // A batch system that ends a job signals all of its processes: the program may have to write its last
+        // results then, so this one stays until it has gone.
+        signals::hold().map_err(|error| Trouble::local("hold signals", &error))?;
+        sys::leave_session().map_err(|error| Trouble::local("leave the terminal's session", &error))?;
+        let log_path = volume.mount_record_path(record.process).with_extension("log");
+        let mut word = [0; DONE.len()];
+        if other.read_exact(&mut word).is_err() {
+            // The other side has told why there is no mount.
+            return Ok(());
+        }
+        let session = Session::open(volume, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
+        let mounted = device
+            .serve(session.client.clone(), session.runtime.clone(), &record.dir, options)
+            .map_err(|error| Trouble::local(format!("serve the mount at {dir}"), &error))?;
+        session.volume.record_mount(record)?;
+        // The program's input and output must not be kept open by the agent.
+        let mut quiet = || -> io::Result<()> {
+            let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&log_path)?;
+            let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+            sys::put_in_place(&null, 0)?;
+            sys::put_in_place(&null, 1)?;
+            other.write_all(DONE)?;
+            sys::put_in_place(&log, 2)
+        };
+        let ended = match quiet() {
+            Ok(()) => mounted.wait().map_err(|error| Trouble::local(format!("serve the mount at {dir}"), &error)),
+            Err(error) => Err(Trouble::local(format!("go to the background with log {}", log_path.display()), &error)),
+        };
+        drop(other);
+        for path in [log_path.with_extension("json"), log_path] {
+            // The directory may have been removed with the volume.
+            let _ = fs::remove_file(path);
+        }
+        session.end();
+        ended
+    })();
+    match served {
+        Ok(()) => Exit::Done,
+        Err(trouble) => {
+            eprintln!("aze: run: {trouble}");
+            trouble.exit
+        }
+    }
+}
+
+fn no_namespace(kind: &str, error: &io::Error) -> Trouble {
+    let text = format!(
+        "make a {kind} namespace for the program: {error}: this machine does not let its users make namespaces \
+         (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns): \
+         use 'aze mount'"
+    );
+    Trouble::new(if error.kind() == ErrorKind::PermissionDenied { Exit::Denied } else { Exit::Caller }, text)
+}
+
+fn no_device(error: &io::Error) -> Trouble {
+    let what = match error.kind() {
+        ErrorKind::PermissionDenied => "closed to you: an administrator must open it to users ('chmod 666 /dev/fuse')",
+        _ => "not usable: an administrator must load the kernel module 'fuse'",
+    };
+    Trouble::new(crate::exit::of_io(error), format!("open /dev/fuse: {error}: it is {what}"))
+}
