@@ -4,7 +4,7 @@ CARGO ?= cargo
 # mold links several times faster than the default linker, and linking is most of a small change.
 export RUSTFLAGS ?= -C link-arg=-fuse-ld=mold
 
-.PHONY: help demo test check build sim-long crash-long loom sanitize posix-long bench-record fuzz clean
+.PHONY: help demo test check build sim-long crash-long loom sanitize posix-long bench-record fresh fuzz clean
 
 help:
 	@echo 'make demo      build, start a volume, mount it, work on it, measure, take it down'
@@ -17,21 +17,24 @@ help:
 	@echo 'make posix-long  real programs and random operations through mounts, for about an hour'
 	@echo 'make bench-record NAME=x  measures for half an hour and writes bench/results/DATE-x (on a'
 	@echo '               quiet machine; QUICK=1 tries all of it in a minute or two)'
+	@echo 'make fresh     the demo in a bare Debian made for it, as root and as a user (FULL=1: the tests, too)'
 	@echo 'make fuzz      30 s of hostile bytes for each decoder (needs the nightly toolchain and cargo-fuzz)'
 
 build:
-	@scripts/setup
+	@scripts/setup build
 	AZE_COMMIT="$$(git describe --always --dirty --exclude '*' 2>/dev/null)" $(CARGO) build --locked --release -p aze-cli
 
 demo: build
+	@scripts/setup demo
 	@scripts/demo
 
 check:
-	@scripts/setup
+	@scripts/setup build
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
 test: check
+	@scripts/setup test
 	@scripts/test
 
 sim-long:
@@ -41,7 +44,7 @@ sim-long:
 	AZE_SIM_SEEDS=2000 $(CARGO) test --locked --release -p aze-sim --test client_leases
 
 crash-long:
-	@scripts/setup
+	@scripts/setup test
 	@AZE_TEST_LONG=1 BOUND=7200 scripts/test --test crashes
 
 loom:
@@ -51,11 +54,14 @@ sanitize:
 	@scripts/sanitize
 
 posix-long:
-	@scripts/setup
+	@scripts/setup test
 	@AZE_TEST_LONG=1 BOUND=7200 scripts/test --test posix --test random_file --test names --test limits --test programs
 
 bench-record: build
 	@scripts/record $(or $(NAME),$(error name the machine or the reason: make bench-record NAME=x))
+
+fresh:
+	@scripts/fresh
 
 fuzz:
 	@scripts/fuzz

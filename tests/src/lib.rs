@@ -136,6 +136,15 @@ impl Place {
         self.watchdog.get_or_insert_with(|| Watchdog::start(&self.dir))
     }
 
+    /// A copy of the program that every user may run, whatever directory it was built in: others may now
+    /// enter this place.
+    pub fn program_for_all(&self) -> PathBuf {
+        set_mode(&self.dir, 0o711);
+        let copy = self.path("aze-for-all");
+        fs::copy(program(), &copy).expect("a copy of the program");
+        copy
+    }
+
     /// A path in this place.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)

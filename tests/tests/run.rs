@@ -1,6 +1,6 @@
 //! `aze run`: programs that see a volume which is mounted for nobody else.
 
-use aze_tests::{Place, Ran, program, wait_until};
+use aze_tests::{Place, Ran, wait_until};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -118,13 +118,6 @@ fn a_volume_that_is_forced_down_leaves_no_program_waiting() {
     assert_eq!(ended.and_then(|status| status.code()), Some(9));
 }
 
-/// The program where every user may run it, whatever directory it was built in.
-fn program_for_all(place: &Place) -> PathBuf {
-    let copy = place.path("aze");
-    fs::copy(program(), &copy).expect("a copy of the program");
-    copy
-}
-
 /// Runs the program as a user without any right.
 fn as_nobody(place: &Place, program: &Path, args: &[&str]) -> Ran {
     let mut command = Command::new(program);
@@ -147,8 +140,7 @@ impl Drop for Nobody<'_> {
 #[test]
 fn run_needs_neither_root_nor_a_helper() {
     let place = Place::new();
-    fs::set_permissions(&place.dir, fs::Permissions::from_mode(0o711)).expect("a place that others may enter");
-    let program = program_for_all(&place);
+    let program = place.program_for_all();
     at_vol(&place);
     fs::create_dir(place.path("nobody")).expect("a run directory");
     chown(place.path("nobody"), Some(NOBODY), Some(NOBODY)).expect("tests of other users run as root");
