@@ -10,6 +10,7 @@ use crate::tree::Spot;
 use crate::{show, sys};
 use aze_client::FoundPath;
 use aze_proto::attr::{Attr, FileKind};
+use aze_proto::error::Code;
 use aze_proto::ids::Time;
 use aze_proto::message::Predicate;
 use aze_proto::name::Name;
@@ -116,7 +117,11 @@ fn search(session: &Session, path: &VolumePath, predicate: &Predicate, report: &
     let (client, who) = (&session.client, &session.who);
     let root = session.ask(path.shown(), async {
         let attr = client.resolve(who, &path.path, false).await?;
-        client.getattr(who, attr.ino).await
+        // While a server is away nobody can say how much is in the directory; the search goes on in the rest.
+        match client.getattr(who, attr.ino).await {
+            Err(failure) if matches!(failure.code, Code::Unreachable | Code::TimedOut) => Ok(attr),
+            exact => exact,
+        }
     })?;
     if fits_root(predicate, path, &root) {
         report.put(path, &FoundPath { path: Vec::new(), ino: root.ino, kind: root.kind, attr: Some(root.clone()) });

@@ -85,13 +85,15 @@ pub fn run_du(args: &DuArgs) -> Outcome<Exit> {
             }
         };
         let each_dir: Option<EachDir<'_>> = if depth_max == Some(0) { None } else { Some(&mut each_dir) };
-        let what = format!("sum up {}", path.shown());
-        let sum = session.ask(what, session.client.usage(&session.who, attr.ino, each_dir))?;
+        let counted = session.client.usage_of_reachable(&session.who, attr.ino, each_dir);
+        let (sum, missing) = session.runtime.block_on(counted);
         lines.sort_by(|a, b| a.0.cmp(&b.0));
         for (below, sum) in &lines {
             du_line(args, out, &path.join(below), sum)?;
         }
-        du_line(args, out, path, &sum)
+        du_line(args, out, path, &sum)?;
+        // Of a part that could not be looked at the sum says nothing: that is an error beside it.
+        missing.map_or(Ok(()), |failure| Err(Trouble::volume(format!("sum up {}", path.shown()), &failure)))
     })
 }
 

@@ -6,7 +6,7 @@ use crate::file::File;
 use crate::inodes::Inode;
 use crate::leases::Lease;
 use crate::route::{Knowing, Place};
-use aze_proto::{Attr, Change, Failure, FileKind, Identity, Ino, Request};
+use aze_proto::{Attr, Change, Code, Failure, FileKind, Identity, Ino, Request};
 use std::time::Duration;
 
 impl Core {
@@ -54,12 +54,39 @@ impl Core {
             return Ok(young);
         }
         let fetching = Fetching::begin(self, ino, asked_ns);
-        let (answer, lease) = match self.getattr_leased(who, ino).await {
-            Ok((attr, lease)) => (Ok(attr), lease),
-            Err(failure) => (Err(failure), None),
+        let exact = if self.dir_attrs.rests(asked_ns) { None } else { Some(self.getattr_leased(who, ino).await) };
+        let answer = match exact {
+            Some(Err(failure)) if is_silence(&failure) => {
+                let answer = self.getattr_of_home(who, ino).await;
+                if answer.as_ref().is_ok_and(|(attr, _)| attr.kind == FileKind::Directory) {
+                    self.dir_attrs.rest(self.io.mono_ns());
+                }
+                answer
+            }
+            Some(answer) => answer,
+            None => self.getattr_of_home(who, ino).await,
         };
-        let attr = fetching.end(answer)?;
-        Ok(Aged { attr, age: Duration::ZERO, lease })
+        match answer {
+            Ok((attr, lease)) => Ok(Aged { attr: fetching.end(Ok(attr))?, age: Duration::ZERO, lease }),
+            Err(failure) => {
+                let last = if is_silence(&failure) { self.dir_attrs.make_do(ino, self.io.mono_ns()) } else { None };
+                drop(fetching);
+                last.map(Aged::from).ok_or(failure)
+            }
+        }
+    }
+
+    /// While a server does not answer, names on the others must go on: of a directory, what its home knows and the
+    /// counts that were known last.
+    async fn getattr_of_home(&self, who: &Identity, ino: Ino) -> Result<(Attr, Option<Lease>), Failure> {
+        if self.inodes.is_dirty(ino) {
+            return Ok((self.getattr(who, ino).await?, None));
+        }
+        let (attr, lease) = self.fetch_leased(who, ino, false).await?;
+        if attr.kind != FileKind::Directory {
+            return Ok((attr, lease));
+        }
+        Ok((self.dir_attrs.with_last_counts(attr), lease))
     }
 
     /// Reports what is unreported.
@@ -90,6 +117,11 @@ impl Core {
             }
         }
     }
+}
+
+/// Whether a server did not answer, as opposed to one that has said no.
+pub(crate) fn is_silence(failure: &Failure) -> bool {
+    matches!(failure.code, Code::Unreachable | Code::TimedOut)
 }
 
 /// An answer on its way, also if nobody waits for it any more.
@@ -124,7 +156,8 @@ impl Drop for Fetching<'_> {
 
 impl Client {
     /// As [`Client::getattr`], but of a directory an answer that was exact less than `age_max` ago
-    /// will do, with what this client has changed since.
+    /// will do, with what this client has changed since. While a server does not answer, the counts are those that
+    /// were known last, with 1 link; while the directory's home does not, that goes for everything.
     ///
     /// # Errors
     /// As [`Client::getattr`].

@@ -10,7 +10,16 @@ use crate::leases::Lease;
 use aze_proto::{Attr, Ino, Time};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+/// For how long the exact counts of directories are not asked for after a server did not answer such a
+/// question: each takes the home a second, which every program in the directory waits for.
+const REST: Duration = Duration::from_secs(5);
+
+/// Links of a directory whose subdirectories could not be counted: what file systems tell that do not count
+/// them. Programs that search trees then look at every entry.
+const LINKS_UNKNOWN: u32 = 1;
 
 /// Directories kept at most; one more makes all of them forgotten, which costs a request each.
 const DIRECTORIES_MAX: usize = 4096;
@@ -35,6 +44,8 @@ impl From<Attr> for Aged {
 #[derive(Default)]
 pub(crate) struct DirAttrs {
     table: Mutex<Table>,
+    /// Until when exact counts are not asked for.
+    rests_until_ns: AtomicU64,
 }
 
 #[derive(Default)]
@@ -47,6 +58,8 @@ struct Known {
     attr: Attr,
     /// When the answer was asked for.
     asked_ns: u64,
+    /// Until when it must do however old it is, since the directory's home does not answer.
+    must_do_until_ns: u64,
 }
 
 /// What happens to a directory while its attributes are on their way.
@@ -65,7 +78,33 @@ impl DirAttrs {
         let table = self.table.lock();
         let known = table.known.get(&dir)?;
         let age = Duration::from_nanos(now_ns.saturating_sub(known.asked_ns));
-        (age < age_max).then(|| Aged { attr: known.attr.clone(), age, lease: None })
+        (age < age_max || now_ns < known.must_do_until_ns).then(|| Aged { attr: known.attr.clone(), age, lease: None })
+    }
+
+    /// Whether a server has lately not answered when exact counts were gathered.
+    pub(crate) fn rests(&self, now_ns: u64) -> bool {
+        now_ns < self.rests_until_ns.load(Ordering::Relaxed)
+    }
+
+    /// A server has not answered: exact counts are not asked for until [`REST`] is over.
+    pub(crate) fn rest(&self, now_ns: u64) {
+        self.rests_until_ns.store(now_ns.saturating_add(REST.as_nanos() as u64), Ordering::Relaxed);
+    }
+
+    /// Attributes of a directory as its home alone knows them, with the number of entries that was last known.
+    pub(crate) fn with_last_counts(&self, attr: Attr) -> Attr {
+        let table = self.table.lock();
+        let last = table.known.get(&attr.ino).map(|known| &known.attr);
+        let (size, mtime) = last.map_or((attr.size, attr.mtime), |last| (last.size, last.mtime.max(attr.mtime)));
+        Attr { size, mtime, links: LINKS_UNKNOWN, ..attr }
+    }
+
+    /// The home does not answer: what was known last must do until [`REST`] is over. `None` if nothing is.
+    pub(crate) fn make_do(&self, dir: Ino, now_ns: u64) -> Option<Attr> {
+        let mut table = self.table.lock();
+        let known = table.known.get_mut(&dir)?;
+        known.must_do_until_ns = now_ns.saturating_add(REST.as_nanos() as u64);
+        Some(known.attr.clone())
     }
 
     /// The attributes are being asked for; [`Self::end`] must follow.
@@ -88,7 +127,7 @@ impl DirAttrs {
             if table.known.len() >= DIRECTORIES_MAX {
                 table.known.clear();
             }
-            table.known.insert(dir, Known { attr: attr.clone(), asked_ns });
+            table.known.insert(dir, Known { attr: attr.clone(), asked_ns, must_do_until_ns: 0 });
         }
         Some(attr)
     }
@@ -186,6 +225,26 @@ mod tests {
         fetch(&attrs, 5, attr(1, 10));
         assert_eq!(attrs.young(DIR, 6, SECOND).map(|aged| aged.age), Some(Duration::from_nanos(1)));
         assert_eq!(attrs.young(DIR, 1_000_000_005, SECOND), None);
+    }
+
+    #[test]
+    fn names_go_on_while_counts_cannot_be_gathered() {
+        let attrs = DirAttrs::default();
+        assert_eq!((attrs.make_do(DIR, 0), attrs.rests(0)), (None, false));
+        fetch(&attrs, 5, attr(7, 10));
+        let of_home = attrs.with_last_counts(attr(0, 20));
+        assert_eq!((of_home.size, of_home.links, of_home.mtime), (7, LINKS_UNKNOWN, Time(20)));
+        let rest_ns = REST.as_nanos() as u64;
+        attrs.rest(100);
+        assert_eq!([99 + rest_ns, 100 + rest_ns].map(|now_ns| attrs.rests(now_ns)), [true, false]);
+        // The home itself is silent: what was known last will do, and then it is asked again.
+        assert_eq!(attrs.make_do(DIR, 100), Some(attr(7, 10)));
+        assert_eq!(attrs.young(DIR, 99 + rest_ns, Duration::ZERO).map(|aged| aged.attr), Some(attr(7, 10)));
+        assert_eq!(attrs.young(DIR, 100 + rest_ns, Duration::ZERO), None);
+        // Whatever the home says in between counts at once.
+        attrs.make_do(DIR, 100);
+        fetch(&attrs, 101, attr(8, 30));
+        assert_eq!(attrs.young(DIR, 101 + rest_ns, SECOND), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Listings: the pages of all servers that hold entries of a directory, merged in cookie order.
 
+use crate::attrs::is_silence;
 use crate::client::{Client, Core, unexpected};
 use crate::leases::Lease;
 use crate::route::{Knowing, Place};
@@ -52,7 +53,12 @@ impl Client {
         attrs: bool,
     ) -> Result<Listing, Failure> {
         let core = &self.core;
-        let holders = core.holders(who, dir).await?;
+        let (holders, unknown) = match core.holders(who, dir).await {
+            Ok(holders) => (holders, None),
+            // Any server may have entries: those that have are asked, and the rest is said to be missing.
+            Err(failure) if is_silence(&failure) => (core.routes.read().map.indexes().collect(), Some(failure)),
+            Err(failure) => return Err(failure),
+        };
         let limit = limit.clamp(1, LIST_ENTRIES_MAX);
         let share = limit.div_ceil(holders.len().max(1)) + SHARE_EXTRA;
         let request = Request::List { dir, after, limit: share.min(limit) as u32, attrs };
@@ -61,7 +67,8 @@ impl Client {
         let leases = asked.iter().filter_map(|page| page.as_ref().ok()).map(|(_, lease)| *lease);
         let lease = leases.reduce(Lease::both).flatten();
         let pages = asked.into_iter().map(|page| page.map(|(page, _)| page)).collect();
-        Ok(Listing { lease, ..merge(pages, limit)? })
+        let merged = merge(pages, limit)?;
+        Ok(Listing { lease, failure: unknown.or(merged.failure), ..merged })
     }
 }
 

@@ -213,7 +213,7 @@ impl AtEnd for Resolve {
     async fn arrived(&mut self, walk: &mut Walk<'_>, mut at: Arrival) -> Result<Attr, Failure> {
         loop {
             let (parent, name) = match at {
-                Arrival::Directory(dir) => return walk.core.getattr(walk.who, dir).await,
+                Arrival::Directory(dir) => return walk.core.fetch_attr(walk.who, dir, false).await,
                 Arrival::Last(parent, name) => (parent, name),
             };
             let attr = walk.core.lookup_attr(walk.who, parent, &name, walk.knowing()).await?;

@@ -35,8 +35,21 @@ impl Client {
     /// included; for that the sums of all directories are kept in memory.
     ///
     /// # Errors
-    /// As [`Client::find`]; `each_dir` is then told nothing.
+    /// As [`Client::find`]; `each_dir` is then told of what could be looked at.
     pub async fn usage(&self, who: &Identity, root: Ino, each_dir: Option<EachDir<'_>>) -> Result<UsageSum, Failure> {
+        match self.usage_of_reachable(who, root, each_dir).await {
+            (sum, None) => Ok(sum),
+            (_, Some(failure)) => Err(failure),
+        }
+    }
+
+    /// As [`Client::usage`], but gives also the sum of what could be looked at when a part could not, and why.
+    pub async fn usage_of_reachable(
+        &self,
+        who: &Identity,
+        root: Ino,
+        each_dir: Option<EachDir<'_>>,
+    ) -> (UsageSum, Option<Failure>) {
         let mut total = UsageSum::default();
         let mut by_dir: Option<BTreeMap<Vec<u8>, UsageSum>> =
             each_dir.is_some().then(|| BTreeMap::from([(Vec::new(), UsageSum::default())]));
@@ -62,11 +75,11 @@ impl Client {
             }
         };
         let predicate = Predicate::default();
-        self.scan(who, root, Wanted { predicate: &predicate, find: false, usage: true }, &mut take).await?;
+        let scanned = self.scan(who, root, Wanted { predicate: &predicate, find: false, usage: true }, &mut take).await;
         if let (Some(by_dir), Some(each_dir)) = (by_dir, each_dir) {
             with_subdirs(by_dir).iter().for_each(|(dir, sum)| each_dir(dir, sum));
         }
-        Ok(total)
+        (total, scanned.err())
     }
 }
 
