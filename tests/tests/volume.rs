@@ -191,6 +191,44 @@ fn a_server_that_cannot_start_says_why_on_the_terminal() {
 }
 
 #[test]
+fn a_failed_start_fails_the_job_script_and_servers_are_steps_of_a_slurm_job() {
+    let place = Place::new();
+    let tools = place.path("tools");
+    fs::create_dir(&tools).expect("a directory");
+    let srun = tools.join("srun");
+    fs::write(&srun, "#!/bin/sh\necho \"srun was given $*\" >&2\nexit 3\n").expect("a script");
+    set_mode(&srun, 0o755);
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").expect("PATH is set"));
+    let mut up = place.command(&["up", "--hosts", "n1,n2"]);
+    let failed = Ran::from(up.env("PATH", &path).env("SLURM_JOB_ID", "7").output().expect("aze starts"));
+    assert!(failed.code != 0 && failed.out == "false\n", "{} {}", failed.code, failed.out);
+    assert!(
+        failed.err.contains("srun was given --overlap --mem=0") && failed.err.contains("--nodelist=n1"),
+        "{}",
+        failed.err
+    );
+    // As in a job script.
+    let script = r#"set -e; eval "$("$0" up --hosts n1 --launcher 'false {host}' 2>/dev/null)"; echo went on"#;
+    let mut shell = Command::new("bash");
+    shell.args(["-c", script]).arg(aze_tests::program()).env("AZE_RUN_DIR", place.dir.join("run"));
+    let ran = Ran::from(shell.env_remove("AZE_VOLUME").output().expect("bash runs"));
+    assert!(ran.code != 0 && ran.out.is_empty(), "{} {}", ran.code, ran.out);
+}
+
+#[test]
+fn cat_of_a_directory_is_an_error_and_help_knows_commands_of_several_words() {
+    let place = Place::new();
+    place.up(&["--servers", "1"]);
+    place.aze(&["mkdir", "aze:/d"]).ok();
+    for dir in ["aze:/d", "aze:/", "/tmp"] {
+        let refused = place.aze(&["cat", dir]).code(5);
+        assert!(refused.err.contains("is a directory"), "{}", refused.err);
+    }
+    assert!(place.aze(&["help", "bench", "iops"]).ok().out.contains("--target"));
+    place.aze(&["help", "bench", "nonsense"]).code(2);
+}
+
+#[test]
 fn several_volumes_of_several_users_live_side_by_side() {
     let place = Place::new();
     let (one, two) = (place.up(&["--name", "one", "--servers", "1"]), place.up(&["--name", "two", "--servers", "2"]));

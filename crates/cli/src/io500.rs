@@ -18,7 +18,7 @@ pub use rank::run as run_rank;
 use crate::bench_place::Described;
 use crate::bench_record::{self, Keep};
 use crate::exit::{Exit, Outcome, Trouble};
-use crate::launch::{self, LAUNCHER_DEFAULT};
+use crate::launch;
 use crate::process;
 use crate::size;
 use crate::volume::Volume;
@@ -305,7 +305,7 @@ fn nodes(args: &Args, volume: Option<&Volume>) -> Outcome<Nodes> {
     hosts.retain(|host| seen.insert(host.clone()));
     let launcher = match (&args.launcher, settings.and_then(|settings| settings.launcher.clone())) {
         (None, Some(words)) => words,
-        (template, _) => launch::launcher(template.as_deref().unwrap_or(LAUNCHER_DEFAULT), "{host}")?,
+        (template, _) => launch::launcher(template.as_deref().unwrap_or(launch::default_launcher()), "{host}")?,
     };
     let there = args.remote_aze.clone().or_else(|| settings.and_then(|settings| settings.remote_aze.clone()));
     let program = match there.filter(|_| !hosts.is_empty()) {

@@ -16,8 +16,18 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+/// How a program is run on a node where nothing else is said, outside of a Slurm job.
+const LAUNCHER_DEFAULT: &str = "ssh -o BatchMode=yes {host}";
+
+/// The same inside of a Slurm job: as a step of it, which its end and its limits reach, beside the job's other
+/// steps and without memory of its own (srun(1), --overlap and --mem).
+const LAUNCHER_SLURM: &str = "srun --overlap --mem=0 --nodes=1 --ntasks=1 --nodelist={host}";
+
 /// How a program is run on a node where nothing else is said.
-pub const LAUNCHER_DEFAULT: &str = "ssh -o BatchMode=yes {host}";
+pub fn default_launcher() -> &'static str {
+    let in_job = std::env::var_os("SLURM_JOB_ID").is_some_and(|id| !id.is_empty());
+    if in_job && crate::sys::is_installed("srun") { LAUNCHER_SLURM } else { LAUNCHER_DEFAULT }
+}
 
 /// Lines of a log that are shown when a server could not start.
 const TAIL_LINES: usize = 12;

@@ -121,8 +121,8 @@ struct VersionArgs {
 
 #[derive(clap::Args)]
 struct HelpArgs {
-    /// A command, or exit-codes.
-    topic: Option<String>,
+    /// A command, also one of several words, or exit-codes.
+    topic: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -136,11 +136,16 @@ fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { Exit::Usage as u8 } else { Exit::Done as u8 });
         }
     };
+    // What `aze up` prints is for the shell's eval, which must fail when there is no volume to mean.
+    let for_eval = matches!(line.command, Command::Up(_));
     let (name, outcome) = run(line.command);
     let exit = outcome.unwrap_or_else(|trouble| {
         eprintln!("aze: {name}: {trouble}");
         trouble.exit
     });
+    if for_eval && exit != Exit::Done {
+        println!("false");
+    }
     ExitCode::from(exit as u8)
 }
 
@@ -175,7 +180,7 @@ fn run(command: Command) -> (&'static str, Outcome<Exit>) {
         Command::Bench(args) => ("bench", bench::run(&args)),
         Command::Serve(args) => ("serve", serve::run(&args)),
         Command::Version(args) => ("version", version(&args)),
-        Command::Help(args) => ("help", help(args.topic.as_deref())),
+        Command::Help(args) => ("help", help(&args.topic)),
     }
 }
 
@@ -189,17 +194,17 @@ fn version(args: &VersionArgs) -> Outcome<Exit> {
     Ok(Exit::Done)
 }
 
-fn help(topic: Option<&str>) -> Outcome<Exit> {
+fn help(topic: &[String]) -> Outcome<Exit> {
     let mut all = command();
     let text = match topic {
-        None => all.render_long_help().to_string(),
-        Some("exit-codes") => format!("{}\n", exit::TABLE),
-        Some(topic) => {
+        [] => all.render_long_help().to_string(),
+        [topic] if topic == "exit-codes" => format!("{}\n", exit::TABLE),
+        words => {
             all.build();
-            let found = all.find_subcommand_mut(topic);
-            let found = found
-                .ok_or_else(|| exit::Trouble::usage(format!("there is no command '{topic}': 'aze help' lists them")))?;
-            found.render_long_help().to_string()
+            let found = words.iter().try_fold(&mut all, |command, word| command.find_subcommand_mut(word));
+            let missing =
+                || exit::Trouble::usage(format!("there is no command '{}': 'aze help' lists them", words.join(" ")));
+            found.ok_or_else(missing)?.render_long_help().to_string()
         }
     };
     print!("{text}");

@@ -12,7 +12,6 @@ use crate::sys;
 use crate::volume::{self, MountRecord, Volume};
 use aze_fuse::{CACHE_TIME_DEFAULT, CACHE_TIME_MAX, MountOptions, Mounted, THREADS_MAX, signals};
 use aze_proto::limits::DEADLINE_MS_DEFAULT;
-use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -283,16 +282,11 @@ fn check(dir: &Path) -> Outcome<()> {
             "/dev/fuse is closed to you: its administrator must open it to users ('chmod 666 /dev/fuse', as udev does)",
         ));
     }
-    if sys::uid() != 0 && !is_installed("fusermount3") {
+    if sys::uid() != 0 && !sys::is_installed("fusermount3") {
         return Err(Trouble::new(
             Exit::Caller,
             "users mount with 'fusermount3', which is missing: install the package 'fuse3'",
         ));
     }
     Ok(())
-}
-
-fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(OsStr::new(program)).is_file())
 }

@@ -24,6 +24,12 @@ pub fn uid_of(user: &str) -> Option<u32> {
     unsafe { entry.as_ref() }.map(|entry| entry.pw_uid)
 }
 
+/// Whether a program of this name is in one of the directories of PATH.
+pub fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
 /// Process group of this process: what a shell calls a job.
 pub fn process_group() -> i32 {
     // SAFETY: getpgrp(2) takes nothing and always succeeds.

@@ -1,6 +1,6 @@
 //! Local files as a [`Tree`].
 
-use crate::exit::{Outcome, Trouble};
+use crate::exit::{Exit, Outcome, Trouble};
 use crate::tree::{Meta, Named, Names, Sink, Source, Tree, Xattr, copied_mode, is_kept, local};
 use aze_proto::attr::FileKind;
 use aze_proto::ids::Time;
@@ -52,6 +52,9 @@ impl Tree for LocalTree {
     fn open(&self, path: &[u8]) -> Outcome<Box<dyn Source>> {
         let file =
             File::open(local(path)).map_err(|error| Trouble::local(format!("open {}", self.shown(path)), &error))?;
+        if file.metadata().is_ok_and(|meta| meta.is_dir()) {
+            return Err(Trouble::new(Exit::Caller, format!("open {}: is a directory", self.shown(path))));
+        }
         Ok(Box::new(LocalSource { file, shown: self.shown(path) }))
     }
 

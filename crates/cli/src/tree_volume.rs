@@ -1,6 +1,6 @@
 //! Files of a volume as a [`Tree`].
 
-use crate::exit::{Outcome, Trouble};
+use crate::exit::{Exit, Outcome, Trouble};
 use crate::place::{VolumePath, join};
 use crate::session::Session;
 use crate::tree::{Meta, Named, Names, Sink, Source, Tree, Xattr, copied_mode, is_kept};
@@ -82,6 +82,9 @@ impl Tree for VolumeTree {
         let attr = self.resolve("open", path, true)?;
         let access = Access { read: true, write: false };
         let what = format!("open {}", self.shown(path));
+        if attr.kind == FileKind::Directory {
+            return Err(Trouble::new(Exit::Caller, format!("{what}: is a directory")));
+        }
         let file =
             self.session.ask(what, self.session.client.open_with_contents(&self.session.who, attr.ino, access))?;
         Ok(Box::new(VolumeSource { session: self.session.clone(), file, shown: self.shown(path) }))

@@ -1,7 +1,7 @@
 //! `aze up`: starts a volume.
 
 use crate::exit::{Exit, Outcome, Trouble};
-use crate::launch::{self, LAUNCHER_DEFAULT, Order, Said, Starting};
+use crate::launch::{self, Order, Said, Starting};
 use crate::process::Process;
 use crate::volume::{self, Record, ServerRecord, Settings, VARIABLE};
 use crate::{kept, serve, show, size, sys};
@@ -53,9 +53,10 @@ pub struct Args {
     /// File with a node's name at the beginning of each line.
     #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
     hostfile: Option<PathBuf>,
-    /// How to run a program on a node; {host} stands for its name.
-    #[arg(long, value_name = "WORDS", default_value = LAUNCHER_DEFAULT)]
-    launcher: String,
+    /// How to run a program on a node; {host} stands for its name. If not given: srun as a step of the Slurm job
+    /// that this runs in, else ssh.
+    #[arg(long, value_name = "WORDS")]
+    launcher: Option<String>,
     /// Where the nodes have this program, if not in the same place.
     #[arg(long, value_name = "PATH")]
     remote_aze: Option<PathBuf>,
@@ -116,6 +117,12 @@ impl Promise {
             Promise::Fsync => "fsync",
             Promise::Close => "close",
         }
+    }
+}
+
+impl Args {
+    fn launcher(&self) -> &str {
+        self.launcher.as_deref().unwrap_or_else(|| launch::default_launcher())
     }
 }
 
@@ -192,9 +199,7 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
         servers: None,
         hosts: Vec::new(),
         hostfile: None,
-        launcher: launcher
-            .as_ref()
-            .map_or(String::new(), |words| words.iter().map(quoted).collect::<Vec<_>>().join(" ")),
+        launcher: launcher.as_ref().map(|words| words.iter().map(quoted).collect::<Vec<_>>().join(" ")),
         remote_aze: remote_aze.clone(),
         size: record.settings.memory_bytes,
         storage_size: Some(record.settings.capacity_bytes),
@@ -322,7 +327,7 @@ impl Start<'_> {
             keeps_directory: node.is_some(),
         };
         let mut argv = match node {
-            Some(node) => launch::launcher(&self.args.launcher, node)?,
+            Some(node) => launch::launcher(self.args.launcher(), node)?,
             None => Vec::new(),
         };
         argv.push(self.program()?.display().to_string());
@@ -377,7 +382,7 @@ impl Start<'_> {
 
     fn record(&self, created_ns: u64) -> Outcome<Record> {
         let remote = self.nodes.iter().any(Option::is_some);
-        let launcher = if remote { Some(launch::launcher(&self.args.launcher, "{host}")?) } else { None };
+        let launcher = if remote { Some(launch::launcher(self.args.launcher(), "{host}")?) } else { None };
         Ok(Record {
             name: self.name.into(),
             owner_uid: sys::uid(),

@@ -69,9 +69,9 @@ impl FileLocks {
             || self.queue.iter().any(|waiting| waiting.lock.session == session)
     }
 
-    /// Who is in the way of a lock.
+    /// The lock that is in the way of another: of several the one that begins first, as Linux answers F_GETLK.
     pub(crate) fn in_the_way(&self, lock: &Lock) -> Option<LockSpec> {
-        self.held.iter().find(|held| held.excludes(lock)).map(|held| held.spec)
+        self.held.iter().filter(|held| held.excludes(lock)).map(|held| held.spec).min_by_key(|held| held.start)
     }
 
     /// Locks, or waits under a number.
@@ -260,6 +260,12 @@ mod tests {
         assert_eq!(locks.in_the_way(&lock(2, 0, 50, Shared)), None);
         assert_eq!(locks.in_the_way(&lock(2, 0, 9, Exclusive)), None);
         assert_eq!(locks.in_the_way(&lock(2, 19, 50, Exclusive)), Some(lock(1, 10, 19, Shared).spec));
+        locks.set(lock(3, 2, 4, Shared), None).unwrap();
+        assert_eq!(
+            locks.in_the_way(&lock(2, 0, 50, Exclusive)),
+            Some(lock(3, 2, 4, Shared).spec),
+            "the first by position"
+        );
         assert_eq!(locks.in_the_way(&whole(2, Exclusive)), None, "flock and fcntl know nothing of each other");
         assert!(matches!(locks.set(lock(2, 0, 50, Exclusive), None), Ok(LockOutcome::Held { .. })));
     }
