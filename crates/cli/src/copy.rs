@@ -9,12 +9,15 @@ use crate::exit::{Exit, Outcome, Trouble};
 use crate::place::Place;
 use crate::progress::Progress;
 use crate::session::Sessions;
+use crate::sys;
 use crate::tally::Tally;
 use crate::tree::{Meta, Spot};
+use aze_fuse::signals;
 use aze_proto::attr::FileKind;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Most worker threads.
 const JOBS_MAX: u16 = 256;
@@ -57,6 +60,8 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Outcome<Exit> {
+    // Before the first thread starts, since each inherits this.
+    signals::hold().map_err(|error| Trouble::local("hold signals", &error))?;
     let mut sessions = Sessions::default();
     let places: Vec<Place> = args.paths.iter().map(|path| Place::parse(path)).collect::<Outcome<_>>()?;
     let (target, sources) = places.split_last().expect("the parser demands two paths");
@@ -79,7 +84,9 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     }
     let progress = Arc::new(Progress::new(args.quiet));
     let tally = Arc::new(Tally::with_bar("cp", progress.bar()));
-    let plan = Arc::new(Plan { preserve: args.preserve, verify: args.verify, verbose: args.verbose, progress, tally });
+    let (preserve, verify, verbose, signal) = (args.preserve, args.verify, args.verbose, Arc::<AtomicI32>::default());
+    let plan = Arc::new(Plan { preserve, verify, verbose, progress, tally, signal });
+    note_signals(&plan)?;
     let mut walk = Walk {
         args,
         plan: plan.clone(),
@@ -101,7 +108,30 @@ pub fn run(args: &Args) -> Outcome<Exit> {
             plan.tally.fail(&trouble);
         }
     }
-    finish(args, &plan)
+    let exit = finish(args, &plan);
+    let signal = plan.signal.load(Ordering::Relaxed);
+    if signal != 0 {
+        eprintln!("aze: cp: ended by a signal: what was not whole is removed, the rest is not copied");
+        drop(sessions);
+        // The shell is to see that it was a signal.
+        sys::die_of(signal);
+    }
+    exit
+}
+
+/// The first signal that asks for an end is noted in the plan; the second one ends the process at once.
+fn note_signals(plan: &Arc<Plan>) -> Outcome<()> {
+    let noted = plan.signal.clone();
+    let wait = move || {
+        if let Ok(signal) = signals::wait() {
+            noted.store(signal, Ordering::Relaxed);
+        }
+        if let Ok(signal) = signals::wait() {
+            sys::die_of(signal);
+        }
+    };
+    let started = std::thread::Builder::new().name("aze-signals".into()).spawn(wait);
+    started.map(drop).map_err(|error| Trouble::local("start a thread", &error))
 }
 
 fn finish(args: &Args, plan: &Plan) -> Outcome<Exit> {
@@ -155,6 +185,9 @@ impl Walk<'_> {
     }
 
     fn visit(&mut self, from: Spot, to: Spot, meta: Meta) {
+        if self.plan.is_over() {
+            return;
+        }
         let visited = match meta.kind {
             FileKind::File => self.file(from, to, meta),
             FileKind::Symlink => self.workers.put(Job::Link { from, to }),

@@ -4,7 +4,7 @@ use crate::exit::{Exit, Outcome, Trouble};
 use crate::progress::Progress;
 use crate::tally::Tally;
 use crate::tree::{Meta, Sink, Source, Spot, Xattr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -31,6 +31,15 @@ pub struct Plan {
     pub progress: Arc<Progress>,
     /// What has failed.
     pub tally: Arc<Tally>,
+    /// The signal that has asked the command to end; 0 for none.
+    pub signal: Arc<AtomicI32>,
+}
+
+impl Plan {
+    /// Whether the command was asked to end: what is not whole goes, and nothing more is begun.
+    pub fn is_over(&self) -> bool {
+        self.signal.load(Ordering::Relaxed) != 0
+    }
 }
 
 /// What one worker does at a time.
@@ -94,6 +103,7 @@ fn work(plan: &Plan, jobs: &Mutex<Receiver<Job>>) {
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         match job {
             Ok(Job::Part { transfer, part }) => transfer.copy_part(part, plan, &mut blocks),
+            Ok(Job::Link { .. }) if plan.is_over() => {}
             Ok(Job::Link { from, to }) => {
                 let copied = from.tree.read_link(&from.path).and_then(|target| to.tree.make_link(&to.path, &target));
                 if plan.tally.note(copied).is_some() {
@@ -151,13 +161,19 @@ impl Transfer {
     /// Copies one part; whoever copies the last one finishes the file.
     fn copy_part(&self, part: u64, plan: &Plan, blocks: &mut Blocks) {
         let has_failed = || self.failed.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        if !has_failed() {
+        if !has_failed() && !plan.is_over() {
             let copied = self.ends().and_then(|ends| self.copy_range(ends, part, plan, blocks));
             if let Err(trouble) = copied {
                 self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(trouble);
             }
         }
         if self.parts_left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            if plan.is_over() {
+                if let Some(Ok(ends)) = self.open.get() {
+                    ends.sink.abandon();
+                }
+                return;
+            }
             let finished = self.finish(plan, blocks);
             if plan.tally.note(finished.map_err(|trouble| trouble.during(self.from.shown()))).is_some() {
                 done(plan, &self.from, &self.to);
@@ -178,7 +194,7 @@ impl Transfer {
     fn copy_range(&self, ends: &Ends, part: u64, plan: &Plan, blocks: &mut Blocks) -> Outcome<()> {
         let mut offset = part * PART_BYTES;
         let end = if part + 1 == self.parts() { u64::MAX } else { offset + PART_BYTES };
-        while offset < end {
+        while offset < end && !plan.is_over() {
             let expected =
                 self.meta.size.saturating_sub(offset).saturating_add(1).min(BLOCK_BYTES as u64).min(end - offset);
             let block = room(&mut blocks.one, expected as usize);

@@ -80,6 +80,22 @@ pub fn put_in_place(file: &impl AsRawFd, number: i32) -> io::Result<()> {
     done(unsafe { libc::dup2(file.as_raw_fd(), number) })
 }
 
+/// Ends this process by `signal`, as it would have been if it had not been held.
+pub fn die_of(signal: i32) -> ! {
+    // SAFETY: a signal set is a plain array of bits, for which zero is a valid value.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is a value of ours, and the signal exists.
+    unsafe { libc::sigaddset(&mut set, signal) };
+    // SAFETY: SIG_DFL is a valid disposition and runs no code of ours.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+    // SAFETY: `set` is initialised; the old mask is not asked for.
+    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut()) };
+    // SAFETY: raise(3) takes a number.
+    unsafe { libc::raise(signal) };
+    // Only a signal that does not end processes comes here.
+    std::process::exit(128 + signal)
+}
+
 /// Ignores `signal` from now on.
 pub fn ignore(signal: i32) {
     // SAFETY: SIG_IGN is a valid disposition for every signal that is passed here; it runs no code.

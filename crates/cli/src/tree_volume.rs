@@ -90,36 +90,37 @@ impl Tree for VolumeTree {
         Ok(Box::new(VolumeSource { session: self.session.clone(), file, shown: self.shown(path) }))
     }
 
+    /// Under a hidden name until it is finished, so that a copy that is broken off leaves nothing that looks whole.
     fn create(&self, path: &[u8], mode: u32) -> Outcome<Box<dyn Sink>> {
-        let new =
-            NewFile { exclusive: false, ..new_file(FileKind::File, copied_mode(mode, false), Vec::new(), Some(WRITE)) };
+        let (client, who) = (&self.session.client, &self.session.who);
         let mut path = path.to_vec();
         for _ in 0..LINKS_MAX {
             let shown = self.shown(&path);
-            let (client, who) = (&self.session.client, &self.session.who);
-            let (parent, name, made) = self.session.ask(format_args!("create {shown}"), async {
+            let (parent, name, there) = self.session.ask(format_args!("create {shown}"), async {
                 let (parent, name) = client.resolve_parent(who, &path).await?;
-                let made = client.create(who, parent, &name, &new).await?;
-                if let (false, Some(file)) = (made.created, &made.file) {
-                    client.truncate(who, file.ino(), 0, Some(file)).await?;
+                match client.lookup(who, parent, &name).await {
+                    Ok(attr) => Ok((parent, name, Some(attr.kind))),
+                    Err(failure) if failure.code == Code::NotFound => Ok((parent, name, None)),
+                    Err(failure) => Err(failure),
                 }
-                Ok((parent, name, made))
             })?;
-            match made.file {
-                Some(file) => {
-                    return Ok(Box::new(VolumeSink {
-                        session: self.session.clone(),
-                        file,
-                        parent,
-                        name,
-                        shown,
-                        has_mode: made.created,
-                    }));
-                }
+            match there {
                 // A link stays a link: what it names is replaced.
-                None if made.attr.kind == FileKind::Symlink => path = self.follow(&path)?,
-                None => return Err(Trouble::volume(format!("create {shown}"), &Code::Exists.into())),
+                Some(FileKind::Symlink) => {
+                    path = self.follow(&path)?;
+                    continue;
+                }
+                Some(FileKind::Directory) => {
+                    return Err(Trouble::volume(format!("create {shown}"), &Code::IsDirectory.into()));
+                }
+                _ => {}
             }
+            let temporary = client.name_beside(parent, &name);
+            let new = new_file(FileKind::File, copied_mode(mode, false), Vec::new(), Some(WRITE));
+            let made =
+                self.session.ask(format_args!("create {shown}"), client.create(who, parent, &temporary, &new))?;
+            let file = made.file.ok_or_else(|| Trouble::volume(format!("create {shown}"), &Code::Exists.into()))?;
+            return Ok(Box::new(VolumeSink { session: self.session.clone(), file, parent, temporary, name, shown }));
         }
         Err(Trouble::volume(format!("create {}", self.shown(&path)), &Code::LinkLoop.into()))
     }
@@ -220,10 +221,10 @@ struct VolumeSink {
     session: Arc<Session>,
     file: Arc<File>,
     parent: Ino,
+    /// Its name until it is whole.
+    temporary: Name,
     name: Name,
     shown: String,
-    /// It was made with the mode that it is to have.
-    has_mode: bool,
 }
 
 impl Sink for VolumeSink {
@@ -253,18 +254,25 @@ impl Sink for VolumeSink {
     }
 
     fn finish(&self, meta: &Meta, preserve: bool) -> Outcome<()> {
+        let (client, who) = (&self.session.client, &self.session.who);
         let finished = self.session.runtime.block_on(self.file.close());
         let finished = match finished {
-            Ok(()) if preserve || !self.has_mode => set(&self.session, self.file.ino(), meta, preserve),
+            // It was made with the mode that it is to have.
+            Ok(()) if preserve => set(&self.session, self.file.ino(), meta, preserve),
             finished => finished,
         };
-        finished.map_err(|failure| Trouble::volume(format!("finish {}", self.shown), &failure))
+        let named = finished.and_then(|()| {
+            let renamed = client.rename(who, self.parent, &self.temporary, self.parent, &self.name, false);
+            self.session.runtime.block_on(renamed)
+        });
+        named.map_err(|failure| Trouble::volume(format!("finish {}", self.shown), &failure))
     }
 
     fn abandon(&self) {
         // The story of the first failure is told; a second one would not help.
         let _ = self.session.runtime.block_on(self.file.close());
-        let _ = self.session.runtime.block_on(self.session.client.unlink(&self.session.who, self.parent, &self.name));
+        let _ =
+            self.session.runtime.block_on(self.session.client.unlink(&self.session.who, self.parent, &self.temporary));
     }
 }
 

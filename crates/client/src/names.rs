@@ -8,7 +8,7 @@ use crate::leases::Lease;
 use crate::route::{Knowing, Patience, Place};
 use crate::slate::Looked;
 use aze_proto::wire::Blob;
-use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Name, Reply, Request};
+use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Name, NameHash, Reply, Request};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -386,6 +386,17 @@ impl Client {
     /// written; [`Code::NotFound`] (the parent), [`Code::AccessDenied`], [`Code::NoSpace`].
     pub async fn create(&self, who: &Identity, parent: Ino, name: &Name, new: &NewFile) -> Result<Created, Failure> {
         self.core.create(who, parent, name, new, Knowing::Latest).await
+    }
+
+    /// A hidden name in `parent` that no other caller uses, and whose entry is in the shard of `name`: what is made
+    /// under it is where it would be under `name`, and its rename to that is one request.
+    pub fn name_beside(&self, parent: Ino, name: &Name) -> Name {
+        let (shards, unique) = (self.map().shards(), self.core.io.random_u64());
+        let wanted = NameHash::of(parent, name).shard(shards);
+        let hidden = |count: u32| Name::new(format!(".aze-{unique:016x}-{count}").as_bytes()).expect("a short name");
+        // One in as many as there are shards fits; if none of these does, the rename takes more requests.
+        let mut names = (0..shards.saturating_mul(16)).map(hidden);
+        names.find(|hidden| NameHash::of(parent, hidden).shard(shards) == wanted).unwrap_or_else(|| hidden(0))
     }
 
     /// Takes away a name of anything but a directory. The file lives on while it is open somewhere.

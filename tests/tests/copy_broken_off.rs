@@ -1,0 +1,97 @@
+//! Copies that are broken off leave nothing that looks like the whole.
+
+use aze_tests::{PATIENCE, Place, wait_until};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Instant;
+
+/// Long enough that a signal comes before the copy is done.
+const BYTES: u64 = 400 << 20;
+
+/// What is copied, and what was there under the final name before.
+fn source(place: &Place) -> String {
+    let path = place.path("large");
+    let file = File::create(&path).expect("a file");
+    let block = vec![0x5a; 1 << 20];
+    for at in 0..BYTES >> 20 {
+        file.write_all_at(&block, at << 20).expect("room");
+    }
+    path.to_str().expect("a path").to_owned()
+}
+
+fn ended(mut child: Child) -> std::process::ExitStatus {
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("a child") {
+            return status;
+        }
+        assert!(started.elapsed() < PATIENCE, "a copy that was broken off does not end");
+        std::thread::park_timeout(std::time::Duration::from_millis(5));
+    }
+}
+
+fn send(child: &Child, signal: i32) {
+    // SAFETY: kill(2) takes two numbers and touches no memory.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+}
+
+fn copy(place: &Place, from: &str, to: &str) -> Child {
+    place.command(&["cp", "--quiet", from, to]).stderr(Stdio::null()).spawn().expect("aze starts")
+}
+
+/// Names in the volume's root, hidden ones too.
+fn names(place: &Place) -> Vec<String> {
+    place.aze(&["ls", "-a", "aze:/"]).ok().out.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_copy_into_a_volume_that_is_broken_off_leaves_what_was_there() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    let from = source(&place);
+    fs::write(place.path("old"), "what was there").expect("a file");
+    let old = place.path("old");
+    place.aze(&[OsStr::new("cp"), old.as_os_str(), OsStr::new("aze:/f")]).ok();
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let child = copy(&place, &from, "aze:/f");
+        wait_until("the copy has begun", || names(&place).len() > 1);
+        send(&child, signal);
+        assert_eq!(ended(child).signal(), Some(signal));
+        assert_eq!(names(&place), ["f"], "nothing unfinished is left");
+        assert_eq!(place.aze(&["cat", "aze:/f"]).ok().out, "what was there");
+    }
+    // Killed, it could not clean up; what is left has a hidden name.
+    let child = copy(&place, &from, "aze:/g");
+    wait_until("the copy has begun", || names(&place).len() > 1);
+    send(&child, libc::SIGKILL);
+    assert_eq!(ended(child).signal(), Some(libc::SIGKILL));
+    let left = names(&place);
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert!(left.iter().all(|name| name == "f" || name.starts_with(".aze-")), "{left:?}");
+    // Not broken off, it takes the place of what was there.
+    assert!(ended(copy(&place, &from, "aze:/f")).success());
+    assert!(place.aze(&["stat", "--json", "aze:/f"]).ok().out.contains(&BYTES.to_string()));
+}
+
+fn local_names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("a directory");
+    entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name in UTF-8")).collect()
+}
+
+#[test]
+fn a_copy_out_of_a_volume_that_is_broken_off_leaves_nothing() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    place.aze(&["cp", "--quiet", &source(&place), "aze:/large"]).ok();
+    let out = place.path("out");
+    fs::create_dir(&out).expect("a directory");
+    let child = copy(&place, "aze:/large", out.to_str().expect("a path"));
+    wait_until("the copy has begun", || !local_names(&out).is_empty());
+    send(&child, libc::SIGTERM);
+    assert_eq!(ended(child).signal(), Some(libc::SIGTERM));
+    assert_eq!(local_names(&out), [""; 0], "nothing is left");
+}
