@@ -288,5 +288,13 @@ fn check(dir: &Path) -> Outcome<()> {
             "users mount with 'fusermount3', which is missing: install the package 'fuse3'",
         ));
     }
+    if sys::uid() != 0 && !Path::new("/etc/mtab").exists() {
+        // Found out at the mount's end, it would stay.
+        return Err(Trouble::new(
+            Exit::Caller,
+            "fusermount3 cannot unmount without /etc/mtab, which is missing: an administrator makes it with \
+             'ln -s /proc/self/mounts /etc/mtab'; 'aze run' needs neither",
+        ));
+    }
     Ok(())
 }
