@@ -375,6 +375,9 @@ impl Ledger {
     }
 }
 
+/// How the name begins that `aze cp` gives a file until it is whole; one that is killed leaves it.
+const HIDDEN: &str = ".aze-";
+
 /// Everything below `dir`.
 fn look(root: &Path, dir: &str, dirs: &mut Vec<String>, files: &mut BTreeMap<String, Seen>) -> Result<(), String> {
     let at = root.join(dir);
@@ -382,6 +385,9 @@ fn look(root: &Path, dir: &str, dirs: &mut Vec<String>, files: &mut BTreeMap<Str
     for entry in fs::read_dir(&at).map_err(|error| wrong(&at, error))? {
         let entry = entry.map_err(|error| wrong(&at, error))?;
         let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with(HIDDEN) {
+            continue;
+        }
         let (name, path) = (
             if dir.is_empty() { name } else { format!("{dir}/{}", entry.file_name().to_string_lossy()) },
             entry.path(),

@@ -67,7 +67,7 @@ fn a_volume_comes_back_from_its_directories() {
     assert!(other.code != 0 && other.err.contains("start the volume as it was made"), "{}", other.err);
     let manifest = place.path("storage/server-1/volume");
     let text = fs::read_to_string(&manifest).expect("a manifest");
-    fs::write(&manifest, text.replace("format 3", "format 9")).expect("a manifest");
+    fs::write(&manifest, text.replace("format 5", "format 9")).expect("a manifest");
     let newer = place.aze(&["up", "--servers", "2", "--size", "1G", "--storage", "storage"]);
     assert!(newer.code != 0 && newer.err.contains("format 9"), "{}", newer.err);
 }

@@ -529,8 +529,9 @@ wire_enum! {
         /// A rename or exchange is done, of these inodes, directories aside: the session lets go of what it believes
         /// of them, as if it were recalled.
         40 = Moved { inos: Vec<Ino> },
-        /// The volume's number, and whether it is new.
-        50 = LastingIs { volume: u64, is_new: bool },
+        /// The volume's number, whether it is new, the number of this start, and of the last one in which every server
+        /// took part.
+        50 = LastingIs { volume: u64, is_new: bool, start: u64, complete: u64 },
         /// The inodes that entries lead to, one for each entry; with `next` there is more, from that shard on.
         51 = LinksAre { inos: Vec<Ino>, next: Option<u32> },
         /// Those of the files asked about that are there.

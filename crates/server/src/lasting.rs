@@ -21,6 +21,7 @@ mod record;
 mod resolve;
 mod room;
 mod roots;
+mod starts;
 
 use crate::state::Server;
 use aze_io::Io;
@@ -30,9 +31,10 @@ use aze_proto::{Code, Failure, Reply};
 use aze_store::Store;
 use aze_store::disk::journal::Journal;
 use aze_store::disk::manifest::Manifest;
+use aze_store::disk::starts::Starts;
 use roots::Roots;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub(crate) use image::Image;
 pub(crate) use resolve::Remains;
@@ -88,6 +90,10 @@ pub(crate) struct Lasting {
     pub(crate) is_done: AtomicBool,
     /// And everywhere else: clients are served.
     pub(crate) is_open: AtomicBool,
+    /// The starts of the volume, as its file says; one at a time writes it.
+    starts: starts::Kept,
+    /// Server 0 has counted this start: others may be told its number.
+    is_counted: AtomicBool,
     is_checkpointing: AtomicBool,
     checkpoint_bytes: AtomicU64,
     room: room::Room,
@@ -140,8 +146,11 @@ impl Lasting {
         let disk = room::open_disk(storage, &roots, manifest.unwrap_or(expected)).await.map_err(failed)?;
         store.use_disk(disk.clone());
         let mut found = aze_store::disk::recover::Found { next: 1, ..Default::default() };
+        let mut starts = Starts::default();
         if manifest.is_some() {
+            starts = Starts::read(&*dir).await.map_err(failed)?;
             found = aze_store::disk::recover::read_for(&*dir, image).await.map_err(failed)?;
+            starts::reaches_its_end(&starts, found.position).map_err(failed)?;
         }
         let mut checkpoint_bytes = 0;
         if manifest.is_some() {
@@ -163,6 +172,8 @@ impl Lasting {
             is_settled: AtomicBool::new(false),
             is_done: AtomicBool::new(false),
             is_open: AtomicBool::new(false),
+            starts: starts::Kept::new(starts),
+            is_counted: AtomicBool::new(false),
             is_checkpointing: AtomicBool::new(false),
             checkpoint_bytes: AtomicU64::new(checkpoint_bytes),
             room: room::Room::default(),
@@ -189,7 +200,11 @@ impl Server {
         let lasting = self.lasting.as_ref().ok_or_else(|| {
             Failure::new(Code::Invalid, format!("{} keeps its part in memory, not on disk", self.who()))
         })?;
-        Ok(Reply::LastingIs { volume: lasting.volume, is_new: lasting.is_new })
+        if !lasting.is_counted.load(Ordering::SeqCst) {
+            return Err(Failure::new(Code::Busy, format!("{} is still starting", self.who())));
+        }
+        let Starts { begun, complete, .. } = lasting.starts.now();
+        Ok(Reply::LastingIs { volume: lasting.volume, is_new: lasting.is_new, start: begun, complete })
     }
 
     pub(crate) fn synced(&self) -> Reply {
@@ -203,8 +218,8 @@ impl Server {
     /// Why the disk has not got it.
     pub async fn rest(&self) -> Result<(), Failure> {
         let Some(lasting) = &self.lasting else { return Ok(()) };
-        let rested = lasting.journal.finish().await;
-        rested.map_err(|why| storage_failed(&self.who(), &why))
+        let ended = lasting.journal.finish().await.map_err(|why| storage_failed(&self.who(), &why))?;
+        self.note_clean_end(lasting, ended).await
     }
 
     /// For people: what keeps its part, if that is no directory, and what was odd there.

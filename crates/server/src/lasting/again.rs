@@ -13,10 +13,18 @@ impl Server {
     /// Waits until all servers are done, and begins to serve clients.
     pub(crate) async fn open_together(self: &Arc<Self>) -> Result<(), Failure> {
         let Some(lasting) = &self.lasting else { return Ok(()) };
+        let is_first = self.slot() == ServerIndex(0);
+        if is_first && !lasting.is_new {
+            // All have begun this start: counting links has waited for them.
+            self.complete_start(lasting).await?;
+        }
         lasting.is_done.store(true, Ordering::SeqCst);
         if !lasting.is_new {
             let others: Vec<ServerIndex> = self.map().indexes().filter(|other| *other != self.slot()).collect();
             try_join_all(others.into_iter().map(|other| self.ask_until_ready(other, Request::IsDone))).await?;
+            if !is_first {
+                self.complete_start(lasting).await?;
+            }
         }
         lasting.is_open.store(true, Ordering::SeqCst);
         Ok(())

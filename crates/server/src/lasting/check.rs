@@ -10,10 +10,12 @@ use aze_proto::ids::{Ino, ServerIndex};
 use aze_proto::limits::BLOCK_BYTES;
 use aze_proto::sum::block_sum;
 use aze_proto::{Code, Failure, FileKind, NameHash};
+use aze_store::disk::journal::Journal;
 use aze_store::disk::manifest::Manifest;
 use aze_store::disk::recover::{Found, read_for};
 use aze_store::disk::remove_older;
 use aze_store::disk::segments::{Root, SEGMENT_BYTES_DEFAULT, Segments};
+use aze_store::disk::starts::Starts;
 use aze_store::{Disk, Row, Store};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -163,6 +165,8 @@ async fn open_dirs(
 async fn open(io: &Io, dirs: &[String], report: &mut Report) -> Result<Vec<Part>, Failure> {
     let (servers, manifest) = open_dirs(io, dirs, report).await?;
     let mut parts = Vec::new();
+    // Of server 0, which counts the starts.
+    let mut first_starts = None;
     for (server, opened) in servers {
         let manifest = Manifest { server, ..manifest };
         let (mut bytes, mut segment_bytes) = (MARGIN_BYTES, SEGMENT_BYTES_DEFAULT);
@@ -201,7 +205,16 @@ async fn open(io: &Io, dirs: &[String], report: &mut Report) -> Result<Vec<Part>
         }
         let mut image = Image::empty(ServerIndex(server), manifest.servers, manifest.shards, &store)
             .map_err(|why| Failure::new(Code::Invalid, format!("storage {path}: {why}")))?;
-        match read_for(&*dir, &mut image).await {
+        let read = match Starts::read(&*dir).await {
+            Ok(starts) => read_for(&*dir, &mut image).await.and_then(|found| {
+                super::starts::reaches_its_end(&starts, found.position)?;
+                let counts = *first_starts.get_or_insert(starts);
+                super::starts::compare(&starts, counts.begun + 1, counts.complete).map_err(DiskError::Failed)?;
+                Ok(found)
+            }),
+            Err(error) => Err(error),
+        };
+        match read {
             Ok(found) => {
                 if found.torn_bytes > 0 {
                     let torn = found.torn_bytes;
@@ -440,6 +453,7 @@ async fn mend(parts: &mut [Part], names: &Names, strays: &BTreeSet<Ino>, report:
             let failed = |error| disk_failure(&part.path, &error);
             let Found { next, position, .. } = part.found;
             part.image.write_down(&part.dir, next, position).await.map_err(failed)?;
+            Journal::begin(part.dir.clone(), true, next, position).await.map_err(failed)?;
             remove_older(&*part.dir, next).await.map_err(failed)?;
         }
     }

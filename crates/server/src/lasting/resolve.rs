@@ -58,11 +58,13 @@ impl Server {
         let Some(lasting) = &self.lasting else { return Ok(()) };
         let dir = &lasting.storage.place();
         let mut volume = lasting.volume;
+        let mut counted = None;
         if self.slot() != ServerIndex(0) {
             let keeper = self.ask_until_ready(ServerIndex(0), Request::LastingId).await?;
-            let Reply::LastingIs { volume: kept, is_new } = keeper else {
+            let Reply::LastingIs { volume: kept, is_new, start, complete } = keeper else {
                 return Err(Failure::new(Code::Malformed, "LastingId was answered with something else"));
             };
+            counted = Some((start, complete));
             match (lasting.is_new, is_new) {
                 (true, true) => volume = kept,
                 (false, false) if kept == volume => {}
@@ -79,6 +81,8 @@ impl Server {
                 }
             }
         }
+        // Before the manifest: a directory with one has this file, too.
+        self.begin_start(lasting, counted).await?;
         if lasting.is_new {
             if let Some(disk) = self.store.disk() {
                 disk.segments().set_volume(volume);

@@ -110,11 +110,15 @@ impl Roots {
     }
 }
 
+/// What a start may leave that was cut off before the manifest was there.
+const UNFINISHED_TEXTS: [&str; 3] = ["volume.new", "starts", "starts.new"];
+
 /// Makes sure that a directory without a manifest has nothing of anybody else's.
 async fn begin_empty(root: &OpenRoot) -> Result<(), Failure> {
     let failed = |error| disk_failure(&root.path, &error);
     let others = root.dir.list().await.map_err(failed)?;
-    let known = |name: &String| OURS.iter().any(|start| name.starts_with(start)) || name == "volume.new";
+    let known =
+        |name: &String| OURS.iter().any(|start| name.starts_with(start)) || UNFINISHED_TEXTS.contains(&name.as_str());
     if let Some(other) = others.iter().find(|name| !known(name)) {
         return Err(invalid(format!(
             "storage {}: it holds '{other}', and no volume: use an empty directory",

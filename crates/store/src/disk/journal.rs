@@ -182,11 +182,11 @@ impl Journal {
     }
 
     /// Brings everything to the disk, even where nothing is ever synced otherwise, and says so in the
-    /// journal itself: what is found changed before that record was not torn.
+    /// journal itself: what is found changed before that record was not torn. Returns where that record ends.
     ///
     /// # Errors
     /// Why the disk has not got it.
-    pub async fn finish(self: &Arc<Self>) -> Result<(), String> {
+    pub async fn finish(self: &Arc<Self>) -> Result<u64, String> {
         let end = self.end();
         self.reach(end, Stage::Durable).await?;
         self.sync_last().await?;
@@ -196,7 +196,8 @@ impl Journal {
             state.end
         };
         self.reach(marked, Stage::Durable).await?;
-        self.sync_last().await
+        self.sync_last().await?;
+        Ok(marked)
     }
 
     /// Syncs the current file; the ones before it were when they became full.

@@ -82,6 +82,14 @@ pub async fn read_for(dir: &dyn Dir, each: &mut impl Taker) -> DiskResult<Found>
     logs.sort_unstable();
     let mut found =
         Found { next: logs.iter().copied().chain(newest).max().map_or(1, |last| last + 1), ..Found::default() };
+    if let Some(number) = newest.or(logs.is_empty().then_some(1)) {
+        // A start that was cut off may have made the checkpoint and not yet the journal: what came before is there.
+        let is_ours = |name: &String| number_of(name, "log-").or_else(|| number_of(name, "state-"));
+        let has_older = names.iter().filter_map(is_ours).any(|older| older < number);
+        if !logs.contains(&number) && !has_older {
+            return Err(DiskError::Failed(format!("the journal {} is missing", log_name(number))));
+        }
+    }
     // The first journal of all begins at 0.
     let mut expected = 0;
     if let Some(number) = newest {

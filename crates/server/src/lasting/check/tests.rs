@@ -10,7 +10,6 @@ use aze_proto::sum::piece_sums;
 use aze_proto::wire::Wire;
 use aze_proto::{Name, Reply};
 use aze_store::disk::checkpoint::Writer;
-use aze_store::disk::journal::Journal;
 use aze_store::{ChunkShard, disk};
 
 const SHARDS: u32 = 64;
@@ -108,6 +107,7 @@ impl Small {
                 directories: 1,
             };
             manifest.write(&*dir).await.expect("a manifest");
+            Starts { begun: 1, complete: 1, ended: None }.write(&*dir).await.expect("the starts");
             Writer::begin(dir.clone(), 1, 0).await.expect("a checkpoint").finish().await.expect("its end");
             let journal = Journal::begin(dir, true, 1, 0).await.expect("a journal");
             for (step, bytes) in steps {
@@ -149,6 +149,7 @@ impl Small {
             let mut image = Image::empty(ServerIndex(0), 1, manifest.shards, &store).expect("an image");
             let Found { next, position, .. } = read_for(&*dir, &mut image).await.expect("it can be read");
             image.write_down(&dir, next, position).await.expect("it can be written");
+            Journal::begin(dir.clone(), true, next, position).await.expect("a journal");
             remove_older(&*dir, next).await.expect("what is old can go");
         });
     }

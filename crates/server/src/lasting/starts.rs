@@ -1,0 +1,142 @@
+//! Whether all servers' directories are of one moment.
+//!
+//! Server 0 counts the starts of a volume. Each server writes down, durably, that it begins a start before it
+//! settles anything, and that the start is complete before it serves clients; server 0 does the latter only after
+//! all others have begun, and before any of them serves. So a directory that has not begun the last start that
+//! was complete is an older copy, whose part of what was acknowledged since then is lost: it is refused. An older
+//! directory of server 0 is told by any other server, which knows of a complete start that server 0 does not.
+
+use super::{Lasting, disk_failure};
+use crate::state::Server;
+use aze_io::disk::{DiskError, DiskResult};
+use aze_proto::{Code, Failure};
+use aze_store::disk::starts::Starts;
+use parking_lot::Mutex;
+use std::sync::atomic::Ordering;
+
+/// What can be done about a directory that is behind.
+const ADVICE: &str = "put the directory of the last end back; no other has what was written since";
+
+/// Refuses a journal that ends before the place at which it was closed.
+pub(super) fn reaches_its_end(starts: &Starts, position: u64) -> DiskResult<()> {
+    match starts.ended {
+        Some(ended) if position < ended => Err(DiskError::Failed(format!(
+            "the journal ends at {position} and was closed at {ended}: a file log-… was removed, emptied, cut short or \
+             replaced by an older one: put it back"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Compares a server's own starts with those of server 0, which is about to begin start `start`, and knows of
+/// `complete` as the last one that was. Says what is older, if anything is.
+pub(super) fn compare(own: &Starts, start: u64, complete: u64) -> Result<(), String> {
+    if own.begun < complete {
+        let begun = own.begun;
+        return Err(format!(
+            "it is older than that of server 0: its last start was number {begun}, and number {complete} was complete: {ADVICE}"
+        ));
+    }
+    if own.complete > complete {
+        let newer = own.complete;
+        return Err(format!(
+            "that of server 0 is older: this one knows of the complete start number {newer}, server 0 of number {complete} only: {ADVICE} (of server 0)"
+        ));
+    }
+    if start <= own.complete {
+        return Err(format!(
+            "server 0 begins start number {start} once more, which was complete: {ADVICE} (of server 0)"
+        ));
+    }
+    Ok(())
+}
+
+/// The starts of a volume as one server's file says.
+pub(super) struct Kept {
+    now: Mutex<Starts>,
+    /// Held by whoever writes the file.
+    writing: futures_util::lock::Mutex<()>,
+}
+
+impl Kept {
+    pub(super) fn new(starts: Starts) -> Kept {
+        Kept { now: Mutex::new(starts), writing: futures_util::lock::Mutex::new(()) }
+    }
+
+    pub(super) fn now(&self) -> Starts {
+        *self.now.lock()
+    }
+}
+
+impl Server {
+    /// Begins a start of the volume: server 0 counts it; the others pass its number and what server 0 knows of
+    /// complete ones.
+    pub(super) async fn begin_start(&self, lasting: &Lasting, counted: Option<(u64, u64)>) -> Result<(), Failure> {
+        let own = lasting.starts.now();
+        let begun = match counted {
+            None => own.begun + 1,
+            Some((start, complete)) => {
+                if !lasting.is_new {
+                    compare(&own, start, complete).map_err(|why| {
+                        Failure::new(Code::Lost, format!("storage {}: {why}", lasting.storage.place()))
+                    })?;
+                }
+                start
+            }
+        };
+        self.write_starts(lasting, |own| Starts { begun, ended: None, ..own }).await?;
+        lasting.is_counted.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// All servers have begun this start, and none serves yet.
+    pub(super) async fn complete_start(&self, lasting: &Lasting) -> Result<(), Failure> {
+        self.write_starts(lasting, |own| Starts { complete: own.begun, ..own }).await
+    }
+
+    /// The journal was closed: its last record ends at `ended`.
+    pub(super) async fn note_clean_end(&self, lasting: &Lasting, ended: u64) -> Result<(), Failure> {
+        // A server that ends while it is still starting has promised nothing.
+        if !lasting.is_open.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.write_starts(lasting, |own| Starts { ended: Some(ended), ..own }).await
+    }
+
+    async fn write_starts(&self, lasting: &Lasting, change: impl FnOnce(Starts) -> Starts) -> Result<(), Failure> {
+        let _turn = lasting.starts.writing.lock().await;
+        let starts = change(lasting.starts.now());
+        starts.write(&*lasting.dir).await.map_err(|error| disk_failure(&lasting.path, &error))?;
+        *lasting.starts.now.lock() = starts;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_directory_is_told_on_either_side() {
+        let own = Starts { begun: 5, complete: 5, ended: None };
+        assert_eq!(compare(&own, 6, 5), Ok(()));
+        // The last start failed after server 0 had counted it, before or after this server had begun it.
+        assert_eq!(compare(&own, 7, 5), Ok(()));
+        assert_eq!(compare(&Starts { begun: 6, ..own }, 7, 5), Ok(()));
+        // This server was killed after server 0 had noted that all had begun.
+        assert_eq!(compare(&Starts { begun: 6, ..own }, 7, 6), Ok(()));
+        assert!(compare(&own, 7, 6).unwrap_err().starts_with("it is older than that of server 0"));
+        assert!(compare(&own, 5, 4).unwrap_err().starts_with("that of server 0 is older"));
+        // A start with the older copy has failed already, and was counted.
+        assert!(compare(&own, 9, 4).unwrap_err().starts_with("that of server 0 is older"));
+    }
+
+    #[test]
+    fn a_journal_that_was_closed_may_not_end_earlier() {
+        let ended = Starts { begun: 1, complete: 1, ended: Some(100) };
+        assert!(reaches_its_end(&ended, 100).is_ok());
+        assert!(reaches_its_end(&Starts { ended: None, ..ended }, 0).is_ok());
+        let why = reaches_its_end(&ended, 99).unwrap_err().to_string();
+        assert!(why.contains("ends at 99 and was closed at 100"), "{why}");
+    }
+}
