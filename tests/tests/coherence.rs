@@ -1,8 +1,13 @@
 //! Two mounts of one volume: what one shows of a change that has returned on the other, without any
 //! pause in between and though its kernel answers from what it knows.
 
-use aze_tests::Place;
 use aze_tests::python::python;
+use aze_tests::{Place, wait_until, watchdog};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const ROUNDS: &str = r#"
 import ctypes
@@ -190,6 +195,128 @@ os.unlink(f'{here}/f')
     );
 }
 
+/// Several programs of one mount read what another mount writes: the kernel throws its pages away for the first one
+/// that asks, and the others must not read them meanwhile.
+#[test]
+fn readers_of_one_mount_see_every_write_of_another_one() {
+    const WRITES: u64 = 3000;
+    const READERS: usize = 4;
+    let mut place = Place::new();
+    place.up(&["--servers", "1"]);
+    let (one, two) = (place.mount(), place.mount());
+    std::fs::write(one.join("f"), [0; 8192]).expect("a file");
+    let acknowledged = AtomicU64::new(0);
+    let old = Mutex::new(Vec::new());
+    let reads = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for reader in 0..READERS {
+            let file = File::open(two.join("f")).expect("the file");
+            let (acknowledged, old, reads) = (&acknowledged, &old, &reads);
+            scope.spawn(move || {
+                let place = if reader % 2 == 0 { 16 } else { 4100 };
+                let mut bytes = [0; 8];
+                loop {
+                    let before = acknowledged.load(Ordering::SeqCst);
+                    if reader == READERS - 1 {
+                        file.metadata().expect("attributes");
+                    }
+                    file.read_exact_at(&mut bytes, place).expect("the file is read");
+                    let seen = u64::from_le_bytes(bytes);
+                    if seen < before {
+                        old.lock().expect("nobody panics with it").push((reader, before, seen));
+                    }
+                    reads.fetch_add(1, Ordering::SeqCst);
+                    if before == WRITES {
+                        return;
+                    }
+                }
+            });
+        }
+        let file = File::options().write(true).open(one.join("f")).expect("the file");
+        for number in 1..=WRITES {
+            for place in [16, 4100] {
+                file.write_all_at(&number.to_le_bytes(), place).expect("the file is written");
+            }
+            acknowledged.store(number, Ordering::SeqCst);
+        }
+    });
+    let old = old.into_inner().expect("nobody panics with it");
+    let reads = reads.into_inner();
+    assert!(reads > WRITES, "{reads} reads");
+    assert!(
+        old.is_empty(),
+        "{} of {reads} reads saw old bytes (reader, written, read): {:?}",
+        old.len(),
+        &old[..old.len().min(5)]
+    );
+}
+
+/// The process of a mount, if it is there.
+fn serving(place: &Place, dir: &Path) -> Option<u32> {
+    let names_it = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == dir.as_os_str().as_encoded_bytes())
+    };
+    watchdog::of_volumes(&place.dir).into_iter().find(names_it)
+}
+
+/// Threads of a process that have not ended; it may still be there for its parent.
+fn threads_of(pid: u32) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lives = |task: &std::fs::DirEntry| {
+        let text = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        text.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
+    };
+    tasks.filter(lives).count()
+}
+
+/// The kernel throws pages away in a call that nothing interrupts: it must not hold up the end of a mount.
+#[test]
+fn a_mount_that_is_killed_while_its_readers_see_changes_is_gone() {
+    const ROUNDS: usize = 4;
+    const READS: u64 = 300;
+    let mut place = Place::new();
+    place.up(&["--servers", "1"]);
+    let one = place.mount();
+    std::fs::write(one.join("f"), vec![0; 1 << 20]).expect("a file");
+    let file = File::options().write(true).open(one.join("f")).expect("the file");
+    for _ in 0..ROUNDS {
+        let two = place.mount();
+        let pid = serving(&place, &two).expect("the mount is served");
+        let (reads, is_over) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for reader in 0..4 {
+                let file = File::open(two.join("f")).expect("the file");
+                let reads = &reads;
+                scope.spawn(move || {
+                    let mut bytes = vec![0; 64 << 10];
+                    let places = (0..16).cycle().skip(4 * reader);
+                    // Until there is no mount any more.
+                    for place in places {
+                        if file.read_exact_at(&mut bytes, place << 16).is_err() {
+                            return;
+                        }
+                        reads.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+            scope.spawn(|| {
+                for number in (0u64..).take_while(|_| is_over.load(Ordering::SeqCst) == 0) {
+                    file.write_all_at(&number.to_le_bytes(), 16).expect("the file is written");
+                }
+            });
+            wait_until("the readers are in the middle of it", || reads.load(Ordering::SeqCst) > READS);
+            // SAFETY: no memory is involved; the process was started by this test.
+            unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+            wait_until("the mount's process has ended", || threads_of(pid) == 0);
+            is_over.store(1, Ordering::SeqCst);
+        });
+        let error = std::fs::metadata(two.join("f")).expect_err("the mount is gone");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
+        place.aze(&["umount", &two.display().to_string()]).ok();
+    }
+}
+
 #[test]
 fn a_stopped_mount_holds_a_change_up_for_a_moment_and_shows_nothing_old() {
     let mut place = Place::new();
@@ -226,5 +353,5 @@ for number in range(3):
     os.chmod(there, 0o600)
     assert os.stat(here).st_mode & 0o777 == 0o600
 "#;
-    python(program, &[&one, &two, std::path::Path::new(&pid)]);
+    python(program, &[&one, &two, Path::new(&pid)]);
 }

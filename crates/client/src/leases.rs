@@ -32,7 +32,7 @@ const FAILURE_PAUSE: Duration = Duration::from_millis(500);
 pub type LetGo = dyn Fn(Vec<Recall>) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
 /// Until when an answer may be believed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lease {
     until_ns: u64,
     /// Recalls seen when it was asked for.

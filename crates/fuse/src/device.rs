@@ -104,16 +104,35 @@ impl Device {
         }
     }
 
+    /// Another number for the same descriptor.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn duplicate(&self) -> io::Result<Device> {
+        self.0.try_clone().map(Device)
+    }
+
     /// Has the kernel forget the attributes of an inode, and nothing else. It neither waits for
     /// anything nor asks for anything, provided that somebody keeps the inode from being given up:
     /// a program that waits for an open of it, for one.
     pub fn forget_attrs(&self, ino: u64) -> Sent {
+        // A negative offset leaves the pages alone.
+        self.forget(ino, -1)
+    }
+
+    /// Has the kernel forget the attributes and all pages of an inode. Blocks until nobody reads or writes these, and
+    /// cannot be interrupted.
+    pub fn forget_pages(&self, ino: u64) -> Sent {
+        self.forget(ino, 0)
+    }
+
+    fn forget(&self, ino: u64, from: i64) -> Sent {
         let mut message = [0; OUT_HEADER_BYTES + 24];
         message[..OUT_HEADER_BYTES].copy_from_slice(&abi::out_header(0, notify::INVAL_INODE, 24));
         let (node, offset) = message[OUT_HEADER_BYTES..].split_at_mut(8);
         node.copy_from_slice(&nodes::node(ino).to_ne_bytes());
-        // A negative offset leaves the pages alone.
-        offset[..8].copy_from_slice(&(-1i64).to_ne_bytes());
+        // A length of 0 reaches to the end.
+        offset[..8].copy_from_slice(&from.to_ne_bytes());
         // The kernel may not know the inode (any more): then there is nothing to forget.
         self.send(&message)
     }

@@ -11,11 +11,12 @@ use crate::identity::{self, Callers};
 use crate::journal::Journal;
 use crate::locks::Locks;
 use crate::nameless::{Nameless, Want};
-use crate::recalls::Recalls;
+use crate::pages::Pages;
+use crate::recalls::{PICK_UP_TIME, Recalls};
 use crate::removed::Removed;
 use crate::reply::Errno;
 use crate::stream::Stream;
-use crate::told::Told;
+use crate::told::{First, Means, Showing, Told};
 use crate::translate;
 use aze_client::{Access, Aged, CONTENTS_TIME, Client, File, Lease, NewFile, mode_under};
 use aze_io::Io;
@@ -43,7 +44,9 @@ pub struct Door {
     /// Open directories.
     pub streams: Handles<Stream>,
     /// What the kernel was told of files.
-    pub told: Told,
+    pub told: Arc<Told>,
+    /// Throws away what it has of them.
+    pub pages: Arc<Pages>,
     /// What the kernel has to forget.
     pub recalls: Arc<Recalls>,
     /// Who has locks or waits for some.
@@ -74,14 +77,17 @@ impl Door {
         cache_time: Duration,
     ) -> Door {
         let io = runtime.io();
+        let told = Arc::new(Told::default());
+        let pages = Arc::new(Pages::new(io.clone(), device.clone()));
         Door {
             cache_time,
             callers: Callers::new(io.clone(), identity::own()),
             journal: Journal::new(io.clone()),
             files: Handles::default(),
             streams: Handles::default(),
-            told: Told::default(),
-            recalls: Arc::new(Recalls::new(io.clone(), device.clone(), cache_time)),
+            recalls: Arc::new(Recalls::new(io.clone(), device.clone(), told.clone(), pages.clone(), cache_time)),
+            told,
+            pages,
             locks: Locks::default(),
             nameless: Nameless::default(),
             removed: Removed::default(),
@@ -126,8 +132,48 @@ impl Door {
         }));
     }
 
-    /// How long the kernel may believe this, and the name that led to it.
-    pub fn validity(&self, aged: &Aged) -> Duration {
+    /// How long the kernel may believe this, and the name that led to it. Returns when it may be told: pages that are older
+    /// than a change of others are gone.
+    pub fn validity(&self, request: &Header, aged: &Aged) -> Duration {
+        let Aged { attr, lease, .. } = aged;
+        if attr.kind == FileKind::File {
+            let means = Means {
+                is_leased: &|lease| self.is_leased(lease, attr.ino),
+                // Others read meanwhile: what is waited for is answered by them.
+                waits: &|| self.crew.waits_long(),
+                are_clean: &|| self.pages.are_clean(attr.ino.0),
+                drop_pages: &|| self.pages.forget_now(attr.ino.0),
+            };
+            if let Showing::First(first) = self.told.show(attr, *lease, request.pid, &means) {
+                self.drop_pages_after(attr.ino, first);
+                return NOTHING;
+            }
+        }
+        self.validity_of_shown(aged)
+    }
+
+    /// Throws pages away when a thread that was told of another length has had its time to do so by itself.
+    fn drop_pages_after(&self, ino: Ino, first: First) {
+        let (io, told, pages) = (self.io.clone(), self.told.clone(), self.pages.clone());
+        self.io.spawn(async move {
+            io.sleep(PICK_UP_TIME).await;
+            if told.first_is_done(ino, first) {
+                pages.forget(ino.0, Box::new(move || told.first_has_ended(ino, first)));
+            }
+        });
+    }
+
+    /// As [`Self::validity`], of what was not asked for; none if it may not be told at once.
+    fn validity_by_the_way(&self, aged: &Aged) -> Option<Duration> {
+        let may = aged.attr.kind != FileKind::File || self.told.is_shown(&aged.attr);
+        may.then(|| self.validity_of_shown(aged))
+    }
+
+    fn is_leased(&self, lease: Lease, ino: Ino) -> bool {
+        !self.client.lease_left(Some(lease), ino).is_zero()
+    }
+
+    fn validity_of_shown(&self, aged: &Aged) -> Duration {
         let Aged { attr, age, lease } = aged;
         if attr.kind == FileKind::Directory {
             return self.cache_time.saturating_sub(*age);
@@ -236,7 +282,12 @@ impl Door {
                 changed => changed,
             }
         });
-        changed.inspect(|attr| self.removed.tell(attr))
+        changed.inspect(|attr| {
+            self.removed.tell(attr);
+            if attr.kind == FileKind::File {
+                self.told.changed(attr, |lease| self.is_leased(lease, attr.ino));
+            }
+        })
     }
 
     /// Opens a file; gives its handle, and how the kernel is to treat it.
@@ -361,10 +412,11 @@ impl Door {
                 };
                 // Of a directory the listing knows its home's part of the counts only.
                 let validity = match &aged {
-                    Some(aged) if entry.kind != FileKind::Directory => self.validity(aged),
-                    _ => NOTHING,
+                    Some(aged) if entry.kind != FileKind::Directory => self.validity_by_the_way(aged),
+                    _ => Some(NOTHING),
                 };
-                let attr = aged.as_ref().map(|aged| &aged.attr);
+                let attr = aged.as_ref().filter(|_| validity.is_some()).map(|aged| &aged.attr);
+                let validity = validity.unwrap_or(NOTHING);
                 if !give(Entry { ino: entry.ino, kind: entry.kind, name: entry.name.as_bytes(), next, attr, validity })
                 {
                     return Ok(());
@@ -388,7 +440,7 @@ pub struct Entry<'a> {
     pub name: &'a [u8],
     /// Offset from which the kernel goes on after it.
     pub next: u64,
-    /// Present if asked for; `.` and `..` go without.
+    /// Present if asked for; `.` and `..` go without, and files of which the kernel may have older pages.
     pub attr: Option<&'a Attr>,
     /// How long the kernel may answer from it.
     pub validity: Duration,

@@ -15,6 +15,7 @@ use aze_client::{Aged, NewFile, mode_under};
 use aze_proto::attr::{Attr, Change, FileKind, SetTime};
 use aze_proto::limits::NAME_BYTES_MAX;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes of one block in statfs(2).
 const STATFS_BLOCK_BYTES: u64 = 4096;
@@ -47,7 +48,7 @@ pub fn act(door: &Door, header: &Header, args: Args<'_>, out: &mut Out) -> Outco
         // Inodes are known by their number: nothing is kept for as long as the kernel knows one.
         op::FORGET | op::BATCH_FORGET | op::NOTIFY_REPLY => Ok(Done::Silently),
         op::INTERRUPT => interrupt(door, args),
-        op::GETATTR => attributes(door, out, door.attr(header, header.node)),
+        op::GETATTR => getattr(door, header, out),
         op::SETATTR => setattr(door, header, args, out),
         op::READLINK => readlink(door, header, out),
         op::SYMLINK => symlink(door, header, args, out),
@@ -100,20 +101,19 @@ pub fn kind(door: &Door, header: &Header, mut args: Args<'_>) -> Kind {
     if quick { Kind::Quick } else { Kind::Slow }
 }
 
-/// Answers with what is known of an inode.
-fn attributes<T: Into<Aged>>(door: &Door, out: &mut Out, found: Result<T, Errno>) -> Outcome {
-    let aged = found?.into();
+fn getattr(door: &Door, header: &Header, out: &mut Out) -> Outcome {
+    let aged = door.attr(header, header.node)?;
     tell(out, &aged.attr);
-    let validity = door.validity(&aged);
+    let validity = door.validity(header, &aged);
     translate::put_aged(out, &aged.attr, validity);
     Ok(Done::Now)
 }
 
 /// Answers with what a name means.
-fn named<T: Into<Aged>>(door: &Door, out: &mut Out, found: Result<T, Errno>) -> Outcome {
+fn named<T: Into<Aged>>(door: &Door, header: &Header, out: &mut Out, found: Result<T, Errno>) -> Outcome {
     let aged = found?.into();
     tell(out, &aged.attr);
-    let validity = door.validity(&aged);
+    let validity = door.validity(header, &aged);
     translate::put_entry(out, &aged.attr, validity);
     Ok(Done::Now)
 }
@@ -126,7 +126,7 @@ fn tell(out: &mut Out, attr: &Attr) {
 
 fn lookup(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
     let name = args.text()?;
-    named(door, out, door.lookup_attr(header, header.node, name))
+    named(door, header, out, door.lookup_attr(header, header.node, name))
 }
 
 fn setattr(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
@@ -154,7 +154,11 @@ fn setattr(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> O
     };
     let (size, handle) = (has(set::SIZE).then_some(size), has(set::HANDLE).then_some(handle));
     door.came_by_name(header, header.node)?;
-    attributes(door, out, door.change(header, header.node, size, handle, &change))
+    let attr = door.change(header, header.node, size, handle, &change)?;
+    tell(out, &attr);
+    // The kernel takes these over as its own; it may hold its pages meanwhile, so that they cannot go before.
+    translate::put_aged(out, &attr, Duration::ZERO);
+    Ok(Done::Now)
 }
 
 fn readlink(door: &Door, header: &Header, out: &mut Out) -> Outcome {
@@ -167,7 +171,7 @@ fn readlink(door: &Door, header: &Header, out: &mut Out) -> Outcome {
 fn symlink(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
     let (name, target) = (args.text()?, args.text()?);
     let new = NewFile { target: target.to_vec(), ..new_file(FileKind::Symlink, 0o777, 0) };
-    named(door, out, door.make(header, header.node, name, &new))
+    named(door, header, out, door.make(header, header.node, name, &new))
 }
 
 fn mknod(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
@@ -175,9 +179,12 @@ fn mknod(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Out
     args.skip(4)?;
     let name = args.text()?;
     match FileKind::from_mode(mode) {
-        Some(kind) if kind != FileKind::Directory && kind != FileKind::Symlink => {
-            named(door, out, door.make(header, header.node, name, &NewFile { rdev, ..new_file(kind, mode, umask) }))
-        }
+        Some(kind) if kind != FileKind::Directory && kind != FileKind::Symlink => named(
+            door,
+            header,
+            out,
+            door.make(header, header.node, name, &NewFile { rdev, ..new_file(kind, mode, umask) }),
+        ),
         _ => Err(Errno(libc::EINVAL)),
     }
 }
@@ -185,7 +192,7 @@ fn mknod(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Out
 fn mkdir(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
     let (mode, umask) = (args.u32()?, args.u32()?);
     let name = args.text()?;
-    named(door, out, door.make(header, header.node, name, &new_file(FileKind::Directory, mode, umask)))
+    named(door, header, out, door.make(header, header.node, name, &new_file(FileKind::Directory, mode, umask)))
 }
 
 fn unlink(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
@@ -235,7 +242,7 @@ fn link(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outc
     let linked = door.serve("link to", target, async {
         door.client.link(&who, ino(target), ino(header.node), &translate::name(name)?).await
     });
-    named(door, out, linked)
+    named(door, header, out, linked)
 }
 
 fn open(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
@@ -251,7 +258,7 @@ fn create(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Ou
     let name = args.text()?;
     let (aged, handle) = door.create_file(header, header.node, name, mode_under(mode, umask), flags)?;
     tell(out, &aged.attr);
-    let validity = door.validity(&aged);
+    let validity = door.validity(header, &aged);
     translate::put_entry(out, &aged.attr, validity);
     put_open(out, handle, open_flags(flags));
     Ok(Done::Opened(handle))
@@ -263,7 +270,7 @@ fn tmpfile(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> O
     let (attr, handle) = door.create_unnamed(header, header.node, mode_under(mode, umask), flags)?;
     tell(out, &attr);
     let aged = Aged::from(attr);
-    translate::put_entry(out, &aged.attr, door.validity(&aged));
+    translate::put_entry(out, &aged.attr, door.validity(header, &aged));
     put_open(out, handle, open_flags(flags));
     Ok(Done::Opened(handle))
 }
@@ -282,6 +289,7 @@ fn open_flags(flags: i32) -> u32 {
 fn read(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
     let (handle, offset, size) = (args.u64()?, args.u64()?, args.u32()?);
     let file = door.file(handle)?;
+    door.told.has_pages(ino(header.node));
     let room = out.room(size as usize).ok_or(Errno(libc::EINVAL))?;
     let count = door.serve("read of", header.node, file.read_as_opened(offset, room))?;
     out.filled(count);
@@ -295,6 +303,7 @@ fn write(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Out
     args.skip(4)?;
     let data = args.bytes(size as usize)?;
     let file = door.file(handle)?;
+    door.told.has_pages(ino(header.node));
     match flags & libc::O_APPEND {
         0 => door.serve("write to", header.node, file.write(offset, data))?,
         _ => door.append_file(header.node, &file, data)?,

@@ -22,6 +22,7 @@ mod locks;
 mod mounting;
 mod nameless;
 mod nodes;
+mod pages;
 mod recalls;
 mod removed;
 mod reply;

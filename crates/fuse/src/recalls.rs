@@ -1,15 +1,20 @@
 //! What the kernel was told and has to forget, because others are about to be told that they have changed it.
 //!
-//! The kernel is told to forget attributes only, which waits for nothing: no lock and no page. Names and
-//! pages are behind locks that a program may hold while it waits for this mount; two mounts could wait for
-//! each other, and one that is killed meanwhile would never be let go. They need not be forgotten: pages
-//! are compared with attributes before they are read, and a name that leads to an inode which has lost
-//! a name is sent to look again (`ESTALE`) when the kernel asks for the attributes.
+//! The kernel is told to forget attributes, which waits for nothing: no lock and no page. Names are behind
+//! locks that a program may hold while it waits for this mount; two mounts could wait for
+//! each other, and one that is killed meanwhile would never be let go. They need not be forgotten: a name that leads
+//! to an inode which has lost a name is sent to look again (`ESTALE`) when the kernel asks for the attributes. Pages
+//! of a file whose contents are another's now do have to go ([`crate::pages`]), and are not waited for where a program
+//! holds them while it waits for others.
 
 use crate::device::{Device, Sent};
+use crate::pages::Pages;
+use crate::told::Told;
 use aze_io::Io;
 use aze_proto::ids::Ino;
 use aze_proto::message::Recall;
+use futures_channel::oneshot;
+use futures_util::future::{join_all, select};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -18,8 +23,11 @@ use std::time::Duration;
 
 /// How long a program may take to pick up an answer that was given to it: only then does the kernel know
 /// the inode, if it has not known it before.
-const PICK_UP_TIME: Duration = Duration::from_millis(100);
+pub const PICK_UP_TIME: Duration = Duration::from_millis(100);
 const PICK_UP_NS: u64 = PICK_UP_TIME.as_nanos() as u64;
+
+/// How long others wait for pages to be thrown away. A read of the file may wait for a server that is silent.
+const PAGES_TIME: Duration = Duration::from_millis(200);
 
 /// Pause before the kernel is asked again to forget an inode that it may be about to know.
 const AGAIN_PAUSE: Duration = Duration::from_millis(1);
@@ -34,6 +42,8 @@ const MOVED_MAX: usize = 1 << 16;
 pub struct Recalls {
     io: Io,
     device: Arc<Device>,
+    told: Arc<Told>,
+    pages: Arc<Pages>,
     /// How long the kernel may use a name.
     name_ns: u64,
     told_ns: Vec<AtomicU64>,
@@ -76,19 +86,19 @@ impl Moved {
 
 impl Recalls {
     /// For the mount of `device`, whose kernel uses a name for at most `name_time`.
-    pub fn new(io: Io, device: Arc<Device>, name_time: Duration) -> Recalls {
+    pub fn new(io: Io, device: Arc<Device>, told: Arc<Told>, pages: Arc<Pages>, name_time: Duration) -> Recalls {
         let told_ns = (0..TOLD).map(|_| AtomicU64::new(0)).collect();
         let name_ns = (name_time + PICK_UP_TIME).as_nanos() as u64;
-        Recalls { io, device, name_ns, told_ns, moved: Mutex::default() }
+        Recalls { io, device, told, pages, name_ns, told_ns, moved: Mutex::default() }
     }
 
-    fn told(&self, ino: Ino) -> &AtomicU64 {
+    fn told_ns(&self, ino: Ino) -> &AtomicU64 {
         &self.told_ns[(ino.0 ^ ino.0 >> 48) as usize % TOLD]
     }
 
     /// The kernel is about to be told something that it may believe.
     pub fn tell(&self, ino: Ino) {
-        self.told(ino).fetch_max(self.io.mono_ns(), SeqCst);
+        self.told_ns(ino).fetch_max(self.io.mono_ns(), SeqCst);
     }
 
     /// Whether the kernel may use a name that leads to this inode no longer.
@@ -98,20 +108,38 @@ impl Recalls {
 
     /// Resolves when the kernel believes none of this any more.
     pub async fn let_go(&self, recalls: Vec<Recall>) {
+        let dropping: Vec<Ino> = recalls.iter().filter(|recall| !recall.names).map(|recall| recall.ino).collect();
+        let dropping: Vec<Ino> = dropping.into_iter().filter(|ino| self.told.begin_drop(*ino)).collect();
         let now_ns = self.io.mono_ns();
         for recall in recalls.iter().filter(|recall| recall.names) {
             self.moved.lock().note(recall.ino, now_ns, now_ns + self.name_ns);
         }
-        let picked_up = |recall: &Recall| self.told(recall.ino).load(SeqCst) + PICK_UP_NS;
+        let picked_up = |recall: &Recall| self.told_ns(recall.ino).load(SeqCst) + PICK_UP_NS;
         // Whoever is told from now on is told that it may not be believed.
         let mut unknown: Vec<(Ino, u64)> = recalls.iter().map(|recall| (recall.ino, picked_up(recall))).collect();
         loop {
             unknown.retain(|(ino, until_ns)| !self.forget(*ino, *until_ns));
             if unknown.is_empty() {
-                return;
+                break;
             }
             self.io.sleep(AGAIN_PAUSE).await;
         }
+        // Whoever reads from now on asks for attributes first, and is told them when the pages have gone.
+        join_all(dropping.into_iter().map(|ino| self.drop_pages(ino))).await;
+    }
+
+    /// Resolves when the kernel has thrown away its pages of this inode, or they are held by a write of this mount, which
+    /// may itself wait for those who wait for this; or when it takes too long.
+    async fn drop_pages(&self, ino: Ino) {
+        let (tell, gone) = oneshot::channel::<()>();
+        let told = self.told.clone();
+        let done = move || {
+            told.dropped(ino);
+            drop(tell);
+        };
+        self.pages.forget(ino.0, Box::new(done));
+        let (written, late) = (self.pages.written(ino.0), self.io.sleep(PAGES_TIME));
+        select(gone, select(Box::pin(written), Box::pin(late))).await;
     }
 
     /// Whether the kernel has forgotten the attributes, or has none: what it was told of it has been

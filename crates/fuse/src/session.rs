@@ -233,6 +233,9 @@ fn answer(door: &Arc<Door>, header: &Header, args: Args<'_>, out: &mut Out, repl
     if header.opcode == op::SETLKW {
         return locks::set_or_wait(door, header, args, reply);
     }
+    // Until the answer has gone: then the kernel lets go of the pages.
+    let is_write = header.opcode == op::WRITE;
+    let _moving = (is_write || header.opcode == op::READ).then(|| door.pages.moves(header.node, is_write));
     let done = match fs::act(door, header, args, out) {
         Ok(Done::Silently) => return reply.not_owed(),
         Ok(done) => done,
