@@ -1,9 +1,9 @@
 //! Copies that are broken off leave nothing that looks like the whole.
 
-use aze_tests::{PATIENCE, Place, wait_until};
+use aze_tests::{PATIENCE, Place, run, wait_until};
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -75,6 +75,43 @@ fn a_copy_into_a_volume_that_is_broken_off_leaves_what_was_there() {
     // Not broken off, it takes the place of what was there.
     assert!(ended(copy(&place, &from, "aze:/f")).success());
     assert!(place.aze(&["stat", "--json", "aze:/f"]).ok().out.contains(&BYTES.to_string()));
+}
+
+#[test]
+fn what_may_not_be_written_is_not_replaced() {
+    let mut place = Place::new();
+    place.up(&["--servers", "1"]);
+    let mount = place.mount();
+    fs::write(place.path("new"), "new").expect("a file");
+    let new = place.path("new").display().to_string();
+    run(std::process::Command::new("mkfifo").arg(mount.join("pipe")));
+    let ran = place.aze(&["cp", &new, "aze:/pipe"]);
+    assert!(ran.code == 5 && ran.err.contains("no regular file"), "{} {}", ran.code, ran.err);
+    assert!(fs::symlink_metadata(mount.join("pipe")).expect("it is there").file_type().is_fifo());
+    // Rights count for those who are not root.
+    fs::write(mount.join("kept"), "kept").expect("a file");
+    fs::set_permissions(mount.join("kept"), fs::Permissions::from_mode(0o444)).expect("a mode");
+    fs::set_permissions(&mount, fs::Permissions::from_mode(0o777)).expect("a mode");
+    let ran = place.aze(&["cp", &new, "aze:/kept"]);
+    let is_root = fs::metadata("/proc/self").expect("a directory").uid() == 0;
+    let text = fs::read_to_string(mount.join("kept")).expect("a file");
+    if is_root {
+        assert!(ran.code == 0 && text == "new", "{} {}", ran.code, ran.err);
+    } else {
+        assert!(ran.code == 4 && text == "kept", "{} {}", ran.code, ran.err);
+    }
+}
+
+#[test]
+fn a_copy_that_does_not_fit_leaves_what_was_there() {
+    let place = Place::new();
+    place.aze(&["up", "--name", "v", "--servers", "1", "--size", "80M"]).ok();
+    fs::write(place.path("old"), "what was there").expect("a file");
+    place.aze(&["cp", &place.path("old").display().to_string(), "aze:/f"]).ok();
+    let ran = place.aze(&["cp", "--quiet", &source(&place), "aze:/f"]);
+    assert!(ran.code == 5 && ran.err.contains("no space left"), "{} {}", ran.code, ran.err);
+    assert_eq!(names(&place), ["f"], "nothing unfinished is left");
+    assert_eq!(place.aze(&["cat", "aze:/f"]).ok().out, "what was there");
 }
 
 fn local_names(dir: &Path) -> Vec<String> {

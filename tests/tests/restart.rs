@@ -122,6 +122,15 @@ fn locks_that_are_lost_are_told() {
     file.write_all_at(b"one", 0).expect("a write");
     kill(pid_of(&place, 1));
     place.aze(&["restart"]).ok();
+    // Others may read, which brings the kernel pages: of those nothing is to be read under the lock either.
+    let other = File::open(mount.join("f")).expect("an open");
+    let mut bytes = [0; 3];
+    for _ in 0..2 {
+        other.read_exact_at(&mut bytes, 0).expect("a read");
+        assert_eq!(&bytes, b"one");
+        let refused = file.read_exact_at(&mut bytes, 0).expect_err("the lock is lost");
+        assert_eq!(refused.raw_os_error(), Some(libc::EIO), "{refused}");
+    }
     let refused = file.write_all_at(b"two", 0).expect_err("the lock is lost");
     assert_eq!(refused.raw_os_error(), Some(libc::EIO), "{refused}");
     drop(file);

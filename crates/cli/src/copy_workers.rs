@@ -175,6 +175,9 @@ impl Transfer {
                 return;
             }
             let finished = self.finish(plan, blocks);
+            if plan.is_over() && finished.is_err() {
+                return;
+            }
             if plan.tally.note(finished.map_err(|trouble| trouble.during(self.from.shown()))).is_some() {
                 done(plan, &self.from, &self.to);
             }
@@ -225,7 +228,7 @@ impl Transfer {
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
         let compared = match failed {
             Some(trouble) => Err(trouble),
-            None if plan.verify => self.compare(ends, blocks),
+            None if plan.verify => self.compare(ends, plan, blocks),
             None => Ok(()),
         };
         let kept = compared.and_then(|()| if plan.preserve { self.keep_xattrs(ends, plan) } else { Ok(()) });
@@ -234,7 +237,7 @@ impl Transfer {
     }
 
     /// Reads both sides again, before the copy gets its name.
-    fn compare(&self, ends: &Ends, blocks: &mut Blocks) -> Outcome<()> {
+    fn compare(&self, ends: &Ends, plan: &Plan, blocks: &mut Blocks) -> Outcome<()> {
         let copy = ends.sink.reread()?;
         let mut offset = 0;
         loop {
@@ -252,6 +255,9 @@ impl Transfer {
             }
             if count < BLOCK_BYTES {
                 return Ok(());
+            }
+            if plan.is_over() {
+                return Err(Trouble::new(Exit::Again, "the command was asked to end"));
             }
             offset += count as u64;
         }

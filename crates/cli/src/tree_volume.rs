@@ -99,7 +99,13 @@ impl Tree for VolumeTree {
             let (parent, name, there) = self.session.ask(format_args!("create {shown}"), async {
                 let (parent, name) = client.resolve_parent(who, &path).await?;
                 match client.lookup(who, parent, &name).await {
-                    Ok(attr) => Ok((parent, name, Some(attr.kind))),
+                    Ok(attr) => {
+                        if attr.kind == FileKind::File {
+                            // What takes its place needs the same right as writing to it.
+                            client.open(who, attr.ino, WRITE).await?.close().await?;
+                        }
+                        Ok((parent, name, Some(attr.kind)))
+                    }
                     Err(failure) if failure.code == Code::NotFound => Ok((parent, name, None)),
                     Err(failure) => Err(failure),
                 }
@@ -112,6 +118,11 @@ impl Tree for VolumeTree {
                 }
                 Some(FileKind::Directory) => {
                     return Err(Trouble::volume(format!("create {shown}"), &Code::IsDirectory.into()));
+                }
+                Some(kind) if kind != FileKind::File => {
+                    let text =
+                        format!("create {shown}: it is there, and no regular file: give another name, or remove it");
+                    return Err(Trouble::new(Exit::Caller, text));
                 }
                 _ => {}
             }

@@ -1,7 +1,7 @@
 //! Locks of open files, kept by the file's home. Whoever waits for one has no request under way for
 //! longer than a moment: the home keeps the place in the queue, and is asked again and again.
 
-use crate::client::{Core, unexpected};
+use crate::client::{Client, Core, unexpected};
 use crate::file::File;
 use crate::route::Place;
 use aze_proto::limits::LOCKS_KEPT_MS;
@@ -33,7 +33,8 @@ pub enum Locked {
 /// Owners that have, or may have, locks on files of this client.
 #[derive(Default)]
 pub(crate) struct LockOwners {
-    known: Mutex<BTreeSet<(Ino, LockSpace, u64)>>,
+    /// With the number of the volume's start in which they took the first of them.
+    known: Mutex<BTreeMap<(Ino, LockSpace, u64), u32>>,
     /// A task says to their homes that this client lives.
     kept: Mutex<bool>,
     /// Owners of whom a wait ended without an answer, and what may have come of it is being undone.
@@ -48,12 +49,18 @@ struct Undoing {
 }
 
 impl LockOwners {
-    fn note(&self, ino: Ino, space: LockSpace, owner: u64) {
-        self.known.lock().insert((ino, space, owner));
+    fn note(&self, ino: Ino, space: LockSpace, owner: u64, starts: u32) {
+        self.known.lock().entry((ino, space, owner)).or_insert(starts);
+    }
+
+    fn has_older(&self, ino: Ino, starts: u32) -> bool {
+        let known = self.known.lock();
+        let mut of_ino = known.range((ino, LockSpace::Ranges, 0)..).take_while(|((other, ..), _)| *other == ino);
+        of_ino.any(|(_, taken_in)| *taken_in < starts)
     }
 
     fn is_known(&self, ino: Ino, space: LockSpace, owner: u64) -> bool {
-        self.known.lock().contains(&(ino, space, owner))
+        self.known.lock().contains_key(&(ino, space, owner))
     }
 
     fn forget(&self, ino: Ino, space: LockSpace, owner: u64) {
@@ -200,7 +207,7 @@ impl File {
 
     /// Notes that an owner may have locks that must go with this open at the latest.
     fn note_owner(&self, lock: &LockSpec) {
-        self.core.lock_owners.note(self.ino(), lock.space, lock.owner);
+        self.core.lock_owners.note(self.ino(), lock.space, lock.owner, self.core.starts());
         self.core.keep_locks();
         let _ = self.locked_in.compare_exchange(0, self.core.starts() + 1, Ordering::SeqCst, Ordering::SeqCst);
         self.lockers.lock().insert((lock.space, lock.owner));
@@ -216,7 +223,10 @@ impl File {
 
     /// Whoever has locked relies on it: nothing goes through this open any more when the locks have
     /// gone with a start of the volume.
-    pub(crate) fn check_locks(&self) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// [`Code::Lost`] if they have.
+    pub fn check_locks(&self) -> Result<(), Failure> {
         let locked_in = self.locked_in.load(Ordering::Relaxed);
         if locked_in == 0 || locked_in > self.core.starts() {
             return Ok(());
@@ -241,6 +251,13 @@ impl File {
     }
 }
 
+impl Client {
+    /// Whether somebody here may rely on locks of this file that went with an earlier start of the volume.
+    pub fn may_have_lost_locks(&self, ino: Ino) -> bool {
+        self.core.lock_owners.has_older(ino, self.core.starts())
+    }
+}
+
 impl Core {
     /// Says to the homes of all locks that this client lives, for as long as it has any.
     fn keep_locks(self: &Arc<Self>) {
@@ -251,7 +268,7 @@ impl Core {
             loop {
                 core.io.sleep(Duration::from_millis(LOCKS_KEPT_MS)).await;
                 let mut kept = core.lock_owners.kept.lock();
-                let files: BTreeSet<Ino> = core.lock_owners.known.lock().iter().map(|(ino, ..)| *ino).collect();
+                let files: BTreeSet<Ino> = core.lock_owners.known.lock().keys().map(|(ino, ..)| *ino).collect();
                 *kept = !files.is_empty();
                 drop(kept);
                 if files.is_empty() {

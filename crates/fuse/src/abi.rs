@@ -98,6 +98,12 @@ pub mod set {
     pub const MTIME_NOW: u32 = 1 << 8;
 }
 
+/// What a `GETATTR` says of itself.
+pub mod getattr {
+    /// It comes with the handle of an open file.
+    pub const FH: u32 = 1 << 0;
+}
+
 /// How an open file is treated by the kernel.
 pub mod fopen {
     pub const DIRECT_IO: u32 = 1 << 0;

@@ -178,6 +178,10 @@ impl Door {
         if attr.kind == FileKind::Directory {
             return self.cache_time.saturating_sub(*age);
         }
+        // The kernel would answer from its pages what must not be read any more through one of its opens.
+        if attr.kind == FileKind::File && self.client.may_have_lost_locks(attr.ino) {
+            return NOTHING;
+        }
         // In this order: what is recalled from now on waits for whoever is told.
         self.recalls.tell(attr.ino);
         let left = self.client.lease_left(*lease, attr.ino).min(self.cache_time);

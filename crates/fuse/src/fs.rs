@@ -1,7 +1,7 @@
 //! The requests of the kernel, one function each: what it says is turned into one call of [`Door`], and
 //! the outcome into a reply.
 
-use crate::abi::{Args, Header, Out, fopen, op, set};
+use crate::abi::{Args, Header, Out, fopen, getattr, op, set};
 use crate::crew::Kind;
 use crate::door::{Door, Entry, ino, new_file};
 use crate::locks;
@@ -48,7 +48,7 @@ pub fn act(door: &Door, header: &Header, args: Args<'_>, out: &mut Out) -> Outco
         // Inodes are known by their number: nothing is kept for as long as the kernel knows one.
         op::FORGET | op::BATCH_FORGET | op::NOTIFY_REPLY => Ok(Done::Silently),
         op::INTERRUPT => interrupt(door, args),
-        op::GETATTR => getattr(door, header, out),
+        op::GETATTR => getattr(door, header, args, out),
         op::SETATTR => setattr(door, header, args, out),
         op::READLINK => readlink(door, header, out),
         op::SYMLINK => symlink(door, header, args, out),
@@ -101,8 +101,18 @@ pub fn kind(door: &Door, header: &Header, mut args: Args<'_>) -> Kind {
     if quick { Kind::Quick } else { Kind::Slow }
 }
 
-fn getattr(door: &Door, header: &Header, out: &mut Out) -> Outcome {
+fn getattr(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
+    let flags = args.u32()?;
+    args.skip(4)?;
+    let handle = args.u64()?;
     let aged = door.attr(header, header.node)?;
+    // With an open file the kernel asks before it reads from its pages, and not for fstat(2). The volume may have been
+    // started again while this was asked.
+    if flags & getattr::FH != 0
+        && let Some(file) = door.files.get(handle)
+    {
+        file.check_locks().map_err(|failure| door.noted("read of", header.node, &failure))?;
+    }
     tell(out, &aged.attr);
     let validity = door.validity(header, &aged);
     translate::put_aged(out, &aged.attr, validity);
