@@ -1,7 +1,10 @@
 //! Programs that others have written to find out what a file system does wrong, and programs that
 //! everybody runs, through a mount.
 
-use aze_tests::{Place, Ran, long, python::python, run};
+use aze_tests::{Place, Ran, long, python::python, run, set_mode};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -21,6 +24,35 @@ fn bash(script: &str, dirs: &[&PathBuf]) -> Ran {
 }
 
 /// fio writes at random, by every way, and verifies what it reads.
+/// What may be run and not read is run, as on local file systems.
+#[test]
+fn a_program_that_may_only_be_run_is_run() {
+    let mut place = Place::new();
+    place.up(&["--servers", "1"]);
+    let mount = place.mount();
+    let program = mount.join("only-run");
+    fs::copy("/bin/true", &program).expect("a copy");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o111)).expect("a mode");
+    // SAFETY: no memory is involved.
+    if unsafe { libc::geteuid() } != 0 {
+        run(&mut Command::new(&program));
+        assert!(fs::read(&program).is_err(), "it may not be read");
+        return;
+    }
+    // Root may do everything, and somebody else what the mode says.
+    fs::set_permissions(&mount, fs::Permissions::from_mode(0o755)).expect("a mode");
+    set_mode(&place.dir, 0o711);
+    let as_nobody = |words: &[&OsStr]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]).args(words);
+        command.output().expect("setpriv runs").status
+    };
+    assert!(as_nobody(&[program.as_os_str()]).success());
+    assert!(!as_nobody(&[OsStr::new("cat"), program.as_os_str()]).success(), "it may not be read");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o444)).expect("a mode");
+    assert!(!as_nobody(&[program.as_os_str()]).success(), "it may not be run");
+}
+
 #[test]
 fn fio_finds_what_it_has_written() {
     let (place, mnt) = mounted();

@@ -50,6 +50,8 @@ pub(crate) struct How {
     pub(crate) access: Access,
     /// The contents of a small file shall come along.
     pub(crate) contents: bool,
+    /// The kernel is to run it.
+    pub(crate) to_run: bool,
 }
 
 impl How {
@@ -61,7 +63,7 @@ impl How {
 
 impl From<Access> for How {
     fn from(access: Access) -> How {
-        How { access, contents: false }
+        How { access, contents: false, to_run: false }
     }
 }
 
@@ -71,6 +73,7 @@ impl Core {
         let Access { read, write } = how.access;
         let request = match how.limit() {
             Some(contents) => Request::OpenWith { ino, handle, write, contents },
+            None if how.to_run => Request::OpenToRun { ino, handle },
             None => Request::Open { ino, handle, read, write },
         };
         let seen = self.contents.seen(ino.home());
@@ -196,12 +199,21 @@ impl Client {
         self.core.open(who, ino, access.into()).await
     }
 
+    /// Opens a file so that the kernel can run it, which takes the right to that and not to read. One request.
+    ///
+    /// # Errors
+    /// As [`Client::open`].
+    pub async fn open_to_run(&self, who: &Identity, ino: Ino) -> Result<Arc<File>, Failure> {
+        let access = Access { read: true, write: false };
+        self.core.open(who, ino, How { access, contents: false, to_run: true }).await
+    }
+
     /// Opens a file; the contents of a small one come along, for [`File::read_as_opened`]. One request.
     ///
     /// # Errors
     /// As [`Client::open`].
     pub async fn open_with_contents(&self, who: &Identity, ino: Ino, access: Access) -> Result<Arc<File>, Failure> {
-        self.core.open(who, ino, How { access, contents: true }).await
+        self.core.open(who, ino, How { access, contents: true, to_run: false }).await
     }
 }
 

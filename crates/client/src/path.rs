@@ -380,7 +380,7 @@ impl Client {
         path: &[u8],
         access: Access,
     ) -> Result<Arc<File>, Failure> {
-        self.open_path_how(who, path, How { access, contents: true }).await
+        self.open_path_how(who, path, How { access, contents: true, to_run: false }).await
     }
 
     async fn open_path_how(&self, who: &Identity, path: &[u8], how: How) -> Result<Arc<File>, Failure> {

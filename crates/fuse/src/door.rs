@@ -28,6 +28,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Among the flags of an open: the kernel is to run the file (`__FMODE_EXEC` in its `fs.h`).
+const FMODE_EXEC: i32 = 0x20;
+
 /// What the kernel is given where nothing may be kept.
 const NOTHING: Duration = Duration::ZERO;
 
@@ -301,6 +304,7 @@ impl Door {
             // What direct I/O reads is asked of the servers at that moment. Contents that come along are
             // shown for longer than a mount may want to keep anything.
             let file = match flags & (libc::O_TRUNC | libc::O_DIRECT) {
+                _ if flags & FMODE_EXEC != 0 => self.client.open_to_run(&who, ino(target)).await?,
                 0 if self.cache_time >= CONTENTS_TIME => {
                     self.client.open_with_contents(&who, ino(target), access(flags)).await?
                 }

@@ -289,6 +289,8 @@ wire_enum! {
         125 = OpenWith { ino: Ino, handle: u64, write: bool, contents: u32 },
         /// Entry shard. `OpenName` in the same way. Reply: `OpenedWith`, or as `OpenName`'s.
         126 = OpenNameWith { parent: Ino, name: Name, handle: u64, write: bool, contents: u32 },
+        /// Home. As `Open` for reading, by a kernel that is about to run the file: needs the right to that, not to read.
+        127 = OpenToRun { ino: Ino, handle: u64 },
 
         /// Keeper, from a server with lasting storage: which volume is this? Reply: `LastingIs`.
         85 = LastingId,
@@ -338,6 +340,7 @@ impl Request {
                 | Request::Open { .. }
                 | Request::OpenName { .. }
                 | Request::OpenWith { .. }
+                | Request::OpenToRun { .. }
                 | Request::OpenNameWith { .. }
                 | Request::Report { .. }
                 | Request::Write { .. }

@@ -1,4 +1,4 @@
-//! Golden samples: the encoding of version 2, byte for byte. A change here is a change of format,
+//! Golden samples: the encoding of version 3, byte for byte. A change here is a change of format,
 //! which needs a new version and a reader for the old one.
 
 use aze_proto::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace, EntrySpot};
@@ -142,6 +142,8 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("entries checked", entries_checked.to_bytes()),
         ("data checked", data_checked.to_bytes()),
         ("moved", Reply::Moved { inos: vec![Ino(9)] }.to_bytes()),
+        ("lasting is", Reply::LastingIs { volume: 5, is_new: true, start: 7, complete: 6 }.to_bytes()),
+        ("open to run", Request::OpenToRun { ino: Ino(9), handle: 5 }.to_bytes()),
         ("head", seal(&Header { sequence: Sequence(8), ..Header::new(Kind::Request, 2) }, b"body", 3, Some(&[9; 32]))),
     ]
 }
@@ -202,16 +204,18 @@ const GOLDEN: &[(&str, &str)] = &[
          7901000000090000000000000002000000000000000103000000090000000000000002000000000000000100",
     ),
     ("moved", "2800010000000900000000000000"),
+    ("lasting is", "320005000000000000000107000000000000000600000000000000"),
+    ("open to run", "7f0009000000000000000500000000000000"),
     (
         "head",
-        "415a4b0202000000020000000000000000000000000000000800000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000040000000300000050c93f2678669a7292ed\
-         f1472113beeb8fbba1be626f6479",
+        "415a4b0302000000020000000000000000000000000000000800000000000000000000000000000000000000000000\
+         0000000000000000000000000000000000000000000000000000000000040000000300000050c93f26b3073ecabc59\
+         2b62a1922b315f779cc8626f6479",
     ),
 ];
 
 #[test]
-fn encodings_are_those_of_version_2() {
+fn encodings_are_those_of_version_3() {
     let samples: Vec<_> = samples().into_iter().map(|(name, bytes)| (name, hex(&bytes))).collect();
     let golden: Vec<_> = GOLDEN.iter().map(|(name, bytes)| (*name, (*bytes).to_string())).collect();
     assert_eq!(samples, golden, "the encoding of version {} has changed", limits::WIRE_VERSION);

@@ -17,8 +17,12 @@ use aze_proto::message::Envelope;
 use aze_proto::wire::{Malformed, Wire};
 use aze_proto::{Code, Failure, Identity, MapEpoch, NamespaceEpoch, Reply, Request, SessionId, Time};
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
+
+/// Connections of one listener that have not proven to know the secret; beyond, the oldest is closed.
+pub const UNPROVEN_MAX: usize = 256;
 
 /// What answers requests.
 pub trait Service: Send + Sync + 'static {
@@ -175,7 +179,8 @@ pub fn serve(
     config: &ServeConfig,
     service: Arc<dyn Service>,
 ) -> Result<Box<dyn Listener>, NetError> {
-    io.listen(addr, Arc::new(Entrance(Arc::new(Door { io: io.clone(), config: config.clone(), service }))))
+    let unproven = Mutex::default();
+    io.listen(addr, Arc::new(Entrance(Arc::new(Door { io: io.clone(), config: config.clone(), service, unproven }))))
 }
 
 struct Entrance(Arc<Door>);
@@ -185,6 +190,32 @@ struct Door {
     io: Io,
     config: ServeConfig,
     service: Arc<dyn Service>,
+    /// Visits that may not have proven yet to know the secret, the oldest first.
+    unproven: Mutex<VecDeque<Unproven>>,
+}
+
+/// A visit and its connection, neither of which is kept by this.
+type Unproven = (Weak<Visit>, Weak<dyn Connection>);
+
+impl Door {
+    /// Notes a visit. Where too many have not proven anything the oldest goes: whoever knows the secret takes a moment.
+    fn note(&self, visit: &Arc<Visit>, conn: &Arc<dyn Connection>) {
+        let is_unproven = |visit: &Weak<Visit>| visit.upgrade().is_some_and(|visit| visit.open.get().is_none());
+        let oldest = {
+            let mut unproven = self.unproven.lock();
+            unproven.push_back((Arc::downgrade(visit), Arc::downgrade(conn)));
+            while unproven.front().is_some_and(|(visit, _)| !is_unproven(visit)) {
+                unproven.pop_front();
+            }
+            if unproven.len() > UNPROVEN_MAX {
+                unproven.retain(|(visit, _)| is_unproven(visit));
+            }
+            if unproven.len() > UNPROVEN_MAX { unproven.pop_front() } else { None }
+        };
+        if let Some(conn) = oldest.and_then(|(_, conn)| conn.upgrade()) {
+            conn.close();
+        }
+    }
 }
 
 /// One accepted connection.
@@ -212,10 +243,14 @@ impl Acceptor for Entrance {
         }
         let (challenged, open, announced) = (Mutex::new(None), OnceLock::new(), Mutex::new(None));
         let visit = Arc::new(Visit { door: self.0.clone(), challenged, open, announced });
-        let (io, waiting, conn) = (self.0.io.clone(), Arc::downgrade(&visit), conn.clone());
+        self.0.note(&visit, conn);
+        // A connection that its peer has closed is not kept.
+        let (io, waiting, conn) = (self.0.io.clone(), Arc::downgrade(&visit), Arc::downgrade(conn));
         self.0.io.spawn(async move {
             io.sleep(HANDSHAKE_TIME_MAX).await;
-            if waiting.upgrade().is_some_and(|visit| visit.open.get().is_none()) {
+            if waiting.upgrade().is_some_and(|visit| visit.open.get().is_none())
+                && let Some(conn) = conn.upgrade()
+            {
                 conn.close();
             }
         });

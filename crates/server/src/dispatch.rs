@@ -475,7 +475,7 @@ impl Server {
             Request::GetAttr { .. } => self.getattr(work),
             Request::SetAttr { .. } => self.setattr(work),
             Request::Truncate { .. } => self.truncate(work),
-            Request::Open { .. } => self.open(work),
+            Request::Open { .. } | Request::OpenToRun { .. } => self.open(work),
             Request::Close { handles } => Ok(self.close_handles(work.session, handles).into()),
             Request::Report { .. } => self.report(work),
             Request::ReadLink { ino } => self.readlink(*ino),

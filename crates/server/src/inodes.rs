@@ -170,13 +170,17 @@ impl Server {
     }
 
     pub(crate) fn open(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Open { ino, handle, read, write } = work.request else { unreachable!("dispatched by its kind") };
+        let (ino, handle, want) = match work.request {
+            Request::Open { ino, handle, read, write } => (ino, handle, Want { read, write, execute: false }),
+            Request::OpenToRun { ino, handle } => (ino, handle, Want { read: false, write: false, execute: true }),
+            _ => unreachable!("dispatched by its kind"),
+        };
         let mut names = self.cell(ino.home())?.names.lock();
         let attr = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();
-        if attr.kind == FileKind::Directory && write {
+        if attr.kind == FileKind::Directory && want.write {
             return Err(Code::IsDirectory.into());
         }
-        self.register_open(work, &mut names, &attr, handle, Want { read, write, execute: false })?;
+        self.register_open(work, &mut names, &attr, handle, want)?;
         Ok(Reply::Attributes { attr }.into())
     }
 

@@ -13,7 +13,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -78,15 +78,53 @@ fn lock(path: &Path) -> DiskResult<File> {
         .mode(0o700)
         .create(path)
         .map_err(|error| failed("make directory", path, &error))?;
+    check_own(path)?;
     let name = path.join(LOCK_FILE);
     let file = OpenOptions::new()
         .append(true)
         .create(true)
         .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
         .open(&name)
         .map_err(|error| failed("open", &name, &error))?;
     lock_alone(&file, path)?;
     Ok(file)
+}
+
+/// Refuses a directory, or a file in place of one, into which another user could have put something, or could put it
+/// later: what is written goes to the files of these names, wherever they lead.
+fn check_own(path: &Path) -> DiskResult<()> {
+    // SAFETY: no memory is involved.
+    let own = unsafe { libc::geteuid() };
+    let look = |at: &Path| fs::symlink_metadata(at).map_err(|error| failed("look at", at, &error));
+    let link = look(path)?;
+    if link.is_symlink() && link.uid() != own && link.uid() != 0 {
+        let text = format!("it is a symbolic link of user {}: give the place to which it leads", link.uid());
+        return Err(unfit(path, &text));
+    }
+    let about = path.metadata().map_err(|error| failed("look at", path, &error))?;
+    if about.uid() != own {
+        return Err(unfit(path, &format!("it belongs to user {}, and the server is user {own}", about.uid())));
+    }
+    if about.mode() & 0o022 != 0 {
+        let text = format!("others may write to it (mode {:o}): chmod go-w {}", about.mode() & 0o7777, path.display());
+        return Err(unfit(path, &text));
+    }
+    if !about.is_dir() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(path).map_err(|error| failed("list", path, &error))? {
+        let at = entry.map_err(|error| failed("list", path, &error))?.path();
+        let about = look(&at)?;
+        if !about.is_file() || about.uid() != own || about.nlink() != 1 {
+            return Err(unfit(&at, "it is no file of the server's own that has this name only: remove it"));
+        }
+    }
+    Ok(())
+}
+
+fn unfit(path: &Path, why: &str) -> DiskError {
+    DiskError::Unfit(format!("{}: {why}", path.display()))
 }
 
 /// Has the lock of a file for this process, if no other keeps it.
@@ -119,7 +157,9 @@ impl RealDir {
 }
 
 fn create_fixed(path: &Path, bytes: u64) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let file = options.open(path)?;
     let length = libc::off_t::try_from(bytes).map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
     // SAFETY: posix_fallocate takes a descriptor, which `file` keeps open, and no memory.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
@@ -176,7 +216,10 @@ impl Dir for RealDir {
             let open = move || {
                 let mut options = OpenOptions::new();
                 options.read(true).write(true).create(true).truncate(true).mode(0o600);
-                options.custom_flags(libc::O_APPEND).open(&at).map_err(|error| failed("create", &at, &error))
+                options
+                    .custom_flags(libc::O_APPEND | libc::O_NOFOLLOW)
+                    .open(&at)
+                    .map_err(|error| failed("create", &at, &error))
             };
             Ok(self.file(self.pool.run(open).await?, path))
         })
@@ -189,7 +232,7 @@ impl Dir for RealDir {
             let open = move || {
                 let mut options = OpenOptions::new();
                 options.read(true).write(true).create(true).truncate(true).mode(0o600);
-                options.open(&at).map_err(|error| failed("create", &at, &error))
+                options.custom_flags(libc::O_NOFOLLOW).open(&at).map_err(|error| failed("create", &at, &error))
             };
             let file: Arc<dyn DiskFile> = Arc::new(log::Log::new(self.pool.run(open).await?, path, self.pool.clone()));
             Ok(file)
@@ -201,7 +244,9 @@ impl Dir for RealDir {
         Box::pin(async move {
             let at = path.clone();
             let open = move || {
-                OpenOptions::new().read(true).append(true).open(&at).map_err(|error| failed("open", &at, &error))
+                let mut options = OpenOptions::new();
+                options.read(true).append(true).custom_flags(libc::O_NOFOLLOW);
+                options.open(&at).map_err(|error| failed("open", &at, &error))
             };
             Ok(self.file(self.pool.run(open).await?, path))
         })
@@ -241,7 +286,9 @@ impl Dir for RealDir {
         Box::pin(async move {
             let at = path.clone();
             let open = move || {
-                OpenOptions::new().read(true).write(true).open(&at).map_err(|error| failed("open", &at, &error))
+                let mut options = OpenOptions::new();
+                options.read(true).write(true).custom_flags(libc::O_NOFOLLOW);
+                options.open(&at).map_err(|error| failed("open", &at, &error))
             };
             Ok(self.fixed(self.fixed_pool.run(open).await?, path))
         })

@@ -8,8 +8,8 @@ use std::fs;
 use std::future::poll_fn;
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -34,6 +34,9 @@ const ACCEPTS_PER_TURN: usize = 64;
 
 /// How long accepting pauses when the process has no file descriptor or memory left for more.
 const ACCEPT_RETRY_NS: u64 = 100_000_000;
+
+/// Descriptors that no accepted connection takes: a quarter of what the process may have, at most so many.
+const RESERVED_MAX: u64 = 256;
 
 /// How long to wait before trying a local listener again whose backlog is full.
 const UNIX_RETRY_NS: u64 = 1_000_000;
@@ -95,6 +98,8 @@ pub(super) fn listen(
         }
         Addr::Unix(path) | Addr::Shm(path) => {
             let socket = bind_unix(path).map_err(failed)?;
+            // Others could not get in, and need not knock.
+            fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
             socket.set_nonblocking(true).map_err(failed)?;
             let meta = fs::symlink_metadata(path).map_err(failed)?;
             (Socket::Unix(socket), addr.clone(), Some((meta.dev(), meta.ino())))
@@ -165,14 +170,14 @@ impl ListenSocket {
                 let (stream, from) = socket.accept()?;
                 stream.set_nodelay(true)?;
                 let name = Addr::Tcp(from.ip().to_string(), from.port()).to_string();
-                let fd = OwnedFd::from(stream);
+                let fd = not_reserved(OwnedFd::from(stream))?;
                 sys::let_wait(&fd, ATTENDED_IDLE_MS)?;
                 Ok((fd, Peer { name, credentials: None }))
             }
             Socket::Unix(socket) => {
                 let (stream, _) = socket.accept()?;
                 stream.set_nonblocking(true)?;
-                let fd = OwnedFd::from(stream);
+                let fd = not_reserved(OwnedFd::from(stream))?;
                 sys::set_send_buffer(&fd, UNIX_SEND_BUFFER_BYTES);
                 let who = sys::credentials(&fd)?;
                 Ok((fd, unix_peer(&self.addr, who)))
@@ -197,6 +202,14 @@ impl ListenSocket {
             }
         }
     }
+}
+
+/// Gives a connection up that would take one of the last descriptors: storage and the volume's own connections need them.
+fn not_reserved(fd: OwnedFd) -> std::io::Result<OwnedFd> {
+    let limit = sys::descriptors_max();
+    // The system gives the lowest number that is free.
+    let is_one_of_the_last = fd.as_raw_fd() as u64 >= limit - (limit / 4).min(RESERVED_MAX);
+    if is_one_of_the_last { Err(Error::from_raw_os_error(libc::EMFILE)) } else { Ok(fd) }
 }
 
 fn is_exhaustion(error: &Error) -> bool {

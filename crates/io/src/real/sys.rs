@@ -343,3 +343,13 @@ pub(super) fn let_wait(fd: &OwnedFd, limit_ms: u32) -> Result<()> {
     // SAFETY: as above.
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags & !libc::O_NONBLOCK) }).map(drop)
 }
+
+/// How many descriptors this process may have.
+pub(super) fn descriptors_max() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is live and written to only.
+    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } {
+        0 => limit.rlim_cur,
+        _ => u64::MAX,
+    }
+}

@@ -6,9 +6,9 @@
 //! cache of the file, and `msync` makes it durable.
 
 use super::pool::Pool;
-use super::{failed, lock_alone};
+use super::{check_own, failed, lock_alone, unfit};
 use crate::Task;
-use crate::disk::{Dir, DiskError, DiskResult};
+use crate::disk::{Dir, DiskResult};
 use crate::mapped::{self, BLOCK_BITS_DEFAULT, Files, Hands, Memory, Work};
 use flush::Lines;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -80,10 +80,6 @@ unsafe impl Send for Mapping {}
 // what is being written knows, since files keep checksums, and copies make no references into the mapping.
 unsafe impl Sync for Mapping {}
 
-fn unfit(path: &Path, why: &str) -> DiskError {
-    DiskError::Unfit(format!("{}: {why}", path.display()))
-}
-
 /// The length of what can be mapped.
 fn length(path: &Path, about: &Metadata) -> DiskResult<u64> {
     let kind = about.file_type();
@@ -113,6 +109,9 @@ impl Mapping {
         let file = file.map_err(|error| failed("open", path, &error))?;
         let about = file.metadata().map_err(|error| failed("look at", path, &error))?;
         let is_regular = about.file_type().is_file();
+        if is_regular {
+            check_own(path)?;
+        }
         let bytes = length(path, &about)?;
         if bytes < FILE_BYTES_MIN {
             let (name, least) = (path.display(), FILE_BYTES_MIN >> 20);
