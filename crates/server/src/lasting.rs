@@ -150,7 +150,7 @@ impl Lasting {
         if manifest.is_some() {
             starts = Starts::read(&*dir).await.map_err(failed)?;
             found = aze_store::disk::recover::read_for(&*dir, image).await.map_err(failed)?;
-            starts::reaches_its_end(&starts, found.position).map_err(failed)?;
+            starts::reaches_its_end(&starts, &found).map_err(failed)?;
         }
         let mut checkpoint_bytes = 0;
         if manifest.is_some() {

@@ -207,7 +207,7 @@ async fn open(io: &Io, dirs: &[String], report: &mut Report) -> Result<Vec<Part>
             .map_err(|why| Failure::new(Code::Invalid, format!("storage {path}: {why}")))?;
         let read = match Starts::read(&*dir).await {
             Ok(starts) => read_for(&*dir, &mut image).await.and_then(|found| {
-                super::starts::reaches_its_end(&starts, found.position)?;
+                super::starts::reaches_its_end(&starts, &found)?;
                 let counts = *first_starts.get_or_insert(starts);
                 super::starts::compare(&starts, counts.begun + 1, counts.complete).map_err(DiskError::Failed)?;
                 Ok(found)

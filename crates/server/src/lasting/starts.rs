@@ -10,6 +10,7 @@ use super::{Lasting, disk_failure};
 use crate::state::Server;
 use aze_io::disk::{DiskError, DiskResult};
 use aze_proto::{Code, Failure};
+use aze_store::disk::recover::Found;
 use aze_store::disk::starts::Starts;
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
@@ -18,8 +19,13 @@ use std::sync::atomic::Ordering;
 const ADVICE: &str = "put the directory of the last end back; no other has what was written since";
 
 /// Refuses a journal that ends before the place at which it was closed.
-pub(super) fn reaches_its_end(starts: &Starts, position: u64) -> DiskResult<()> {
+pub(super) fn reaches_its_end(starts: &Starts, found: &Found) -> DiskResult<()> {
+    let position = found.position;
     match starts.ended {
+        // The first one is there before the manifest.
+        _ if !found.has_any => {
+            Err(DiskError::Failed("the journal is missing: no file log-… is there: put it back".into()))
+        }
         Some(ended) if position < ended => Err(DiskError::Failed(format!(
             "the journal ends at {position} and was closed at {ended}: a file log-… was removed, emptied, cut short or \
              replaced by an older one: put it back"
@@ -134,9 +140,11 @@ mod tests {
     #[test]
     fn a_journal_that_was_closed_may_not_end_earlier() {
         let ended = Starts { begun: 1, complete: 1, ended: Some(100) };
-        assert!(reaches_its_end(&ended, 100).is_ok());
-        assert!(reaches_its_end(&Starts { ended: None, ..ended }, 0).is_ok());
-        let why = reaches_its_end(&ended, 99).unwrap_err().to_string();
+        let found = |position| Found { has_any: true, position, ..Found::default() };
+        assert!(reaches_its_end(&ended, &found(100)).is_ok());
+        assert!(reaches_its_end(&Starts { ended: None, ..ended }, &found(0)).is_ok());
+        assert!(reaches_its_end(&Starts { ended: None, ..ended }, &Found::default()).is_err());
+        let why = reaches_its_end(&ended, &found(99)).unwrap_err().to_string();
         assert!(why.contains("ends at 99 and was closed at 100"), "{why}");
     }
 }

@@ -26,6 +26,8 @@ pub struct Record<'a> {
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
+    /// There is a checkpoint or a journal.
+    pub has_any: bool,
     /// Number for the next checkpoint and journal.
     pub next: u64,
     /// Where the journal goes on.
@@ -82,7 +84,8 @@ pub async fn read_for(dir: &dyn Dir, each: &mut impl Taker) -> DiskResult<Found>
     logs.sort_unstable();
     let mut found =
         Found { next: logs.iter().copied().chain(newest).max().map_or(1, |last| last + 1), ..Found::default() };
-    if let Some(number) = newest.or(logs.is_empty().then_some(1)) {
+    found.has_any = newest.is_some() || !logs.is_empty();
+    if let Some(number) = newest {
         // A start that was cut off may have made the checkpoint and not yet the journal: what came before is there.
         let is_ours = |name: &String| number_of(name, "log-").or_else(|| number_of(name, "state-"));
         let has_older = names.iter().filter_map(is_ours).any(|older| older < number);

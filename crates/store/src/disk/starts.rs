@@ -5,6 +5,7 @@
 
 use super::write_text;
 use aze_io::disk::{Dir, DiskError, DiskResult};
+use aze_proto::sum::block_sum;
 
 /// The file's name.
 pub const NAME: &str = "starts";
@@ -30,7 +31,7 @@ impl Starts {
     /// The text of the file.
     pub fn text(&self) -> String {
         let ended = self.ended.map_or("open".into(), |position| format!("ended {position}"));
-        format!("{TITLE}\nbegun {}\ncomplete {}\njournal {ended}\n", self.begun, self.complete)
+        with_sum(format!("{TITLE}\nbegun {}\ncomplete {}\njournal {ended}\n", self.begun, self.complete))
     }
 
     /// Reads the text of the file.
@@ -48,6 +49,11 @@ impl Starts {
             value.ok_or_else(|| format!("expected a line '{name} …', found '{line}'"))
         };
         let number = |text: &str| text.parse().map_err(|_| format!("'{text}' is not a number"));
+        // A digit that has changed is a digit.
+        let body = text.rsplit_once("sum ").map_or(text, |(body, _)| body);
+        if with_sum(body.into()) != text {
+            return Err("it does not match its checksum".into());
+        }
         let (begun, complete) = (number(field("begun")?)?, number(field("complete")?)?);
         let ended = match field("journal")? {
             "open" => None,
@@ -86,6 +92,12 @@ impl Starts {
     }
 }
 
+/// The text with its checksum, as its last line.
+fn with_sum(body: String) -> String {
+    let sum = block_sum(body.as_bytes());
+    body + &format!("sum {sum:08x}\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,12 +106,18 @@ mod tests {
     fn the_file_looks_like_this() {
         let starts = Starts { begun: 7, complete: 6, ended: None };
         let text = "Azekura: the starts of one server's part\nbegun 7\ncomplete 6\njournal open\n";
-        assert_eq!((starts.text().as_str(), Starts::parse(text)), (text, Ok(starts)));
+        let summed = with_sum(text.into());
+        assert!(summed.starts_with(text) && summed[text.len()..].starts_with("sum "), "{summed}");
+        assert_eq!((starts.text(), Starts::parse(&summed)), (summed.clone(), Ok(starts)));
         let ended = Starts { ended: Some(4711), ..starts };
         let text = text.replace("open", "ended 4711");
-        assert_eq!((ended.text(), Starts::parse(&text)), (text.clone(), Ok(ended)));
+        assert_eq!((ended.text(), Starts::parse(&ended.text())), (with_sum(text.clone()), Ok(ended)));
+        for wrong in [text.replace("4711", "x"), text.replace("ended 4711", "torn"), text.replace("begun", "b")] {
+            assert!(Starts::parse(&with_sum(wrong.clone())).is_err(), "{wrong}");
+        }
+        // Without its sum, with another one, with another digit.
         for wrong in
-            [text.replace("4711", "x"), text.replace("ended 4711", "torn"), text.replace("begun", "b"), String::new()]
+            [String::new(), text, summed.replace("7", "5"), summed.replace("sum ", "sum 0"), summed.replace("sum", "s")]
         {
             assert!(Starts::parse(&wrong).is_err(), "{wrong}");
         }
