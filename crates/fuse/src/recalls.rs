@@ -108,8 +108,9 @@ impl Recalls {
 
     /// Resolves when the kernel believes none of this any more.
     pub async fn let_go(&self, recalls: Vec<Recall>) {
-        let dropping: Vec<Ino> = recalls.iter().filter(|recall| !recall.names).map(|recall| recall.ino).collect();
-        let dropping: Vec<Ino> = dropping.into_iter().filter(|ino| self.told.begin_drop(*ino)).collect();
+        // Other names are no other contents.
+        let changed = recalls.iter().filter(|recall| !recall.names).map(|recall| recall.ino);
+        let dropping: Vec<Ino> = changed.filter(|ino| self.told.begin_drop(*ino)).collect();
         let now_ns = self.io.mono_ns();
         for recall in recalls.iter().filter(|recall| recall.names) {
             self.moved.lock().note(recall.ino, now_ns, now_ns + self.name_ns);
