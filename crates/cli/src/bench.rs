@@ -253,9 +253,8 @@ fn measure(places: &[Box<dyn Place>], units: f64, work: &Work<'_>) -> Outcome<Fi
 
 /// The median turn of a phase, by its rate.
 fn median(column: &Column, phase: usize) -> Figure {
-    let mut figures: Vec<Figure> = column.turns.iter().map(|turn| turn[phase]).collect();
-    figures.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
-    figures[figures.len() / 2]
+    let figures: Vec<Figure> = column.turns.iter().map(|turn| turn[phase]).collect();
+    crate::bench_median::median(&figures, |figure| figure.per_second)
 }
 
 fn is_bandwidth(phase: &str) -> bool {

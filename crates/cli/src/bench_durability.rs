@@ -290,9 +290,7 @@ fn rest(column: &Column, storage: &Path) -> Outcome<()> {
 
 /// The median turn, by its rate.
 fn median(figures: &[Figure]) -> Figure {
-    let mut figures = figures.to_vec();
-    figures.sort_by(|a, b| a.per_second().total_cmp(&b.per_second()));
-    figures[figures.len() / 2]
+    crate::bench_median::median(figures, Figure::per_second)
 }
 
 /// Pairs of volumes and directories that have promised the same.

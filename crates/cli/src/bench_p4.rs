@@ -77,9 +77,7 @@ struct Point {
 
 impl Point {
     fn median(&self) -> f64 {
-        let mut turns = self.turns.clone();
-        turns.sort_by(f64::total_cmp);
-        turns[turns.len() / 2]
+        crate::bench_median::median(&self.turns, |turn| *turn)
     }
 
     fn mib_per_s(&self) -> f64 {

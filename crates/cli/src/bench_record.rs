@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The commit that this program was built from; `make build` knows it.
-const COMMIT: Option<&str> = option_env!("AZE_COMMIT");
+pub const COMMIT: Option<&str> = option_env!("AZE_COMMIT");
 
 /// A new directory for the results of one measurement.
 pub struct Keep(PathBuf);

@@ -12,7 +12,7 @@ use aze_client::FoundPath;
 use aze_proto::attr::{Attr, FileKind};
 use aze_proto::error::Code;
 use aze_proto::ids::Time;
-use aze_proto::message::Predicate;
+use aze_proto::message::{Predicate, glob};
 use aze_proto::name::Name;
 use aze_proto::wire::Blob;
 use std::ffi::OsString;
@@ -20,9 +20,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Words that may be written with one dash.
-const WORDS: [&str; 6] = ["-name", "-type", "-size", "-newer", "-mmin", "-user"];
+const WORDS: [&str; 9] = ["-name", "-path", "-type", "-size", "-newer", "-mmin", "-mtime", "-user", "-print0"];
 
 const MINUTE_NS: u64 = 60_000_000_000;
+
+const DAY_NS: u64 = 24 * 60 * MINUTE_NS;
 
 /// Find files by name, kind, size, time or owner.
 ///
@@ -33,6 +35,7 @@ Examples:
   aze find aze:/ -name '*.h5'
   aze find aze:/results -type f -size +1G
   aze find aze:/ -newer start-of-run --count
+  aze find aze:/ -path '*/tmp/*' -mtime +7 -print0 | xargs -0 aze rm
   aze find aze:/ -mmin -10 -user alice")]
 pub struct Args {
     /// Where to start; the root of the volume if nothing is given.
@@ -41,6 +44,9 @@ pub struct Args {
     /// Shell pattern that the name must fit.
     #[arg(long, value_name = "PATTERN", allow_hyphen_values = true)]
     name: Option<OsString>,
+    /// Shell pattern that the whole path must fit, as it is printed; `*` fits `/`, too.
+    #[arg(long, value_name = "PATTERN", allow_hyphen_values = true)]
+    path: Option<OsString>,
     /// Kind: f file, d directory, l symbolic link, p fifo, s socket, c or b device.
     #[arg(long, value_name = "KIND", value_parser = parse_kind)]
     r#type: Option<FileKind>,
@@ -51,14 +57,20 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     newer: Option<OsString>,
     /// Changed -N less than, +N more than, N exactly so many minutes ago.
-    #[arg(long, value_name = "[+-]N", allow_hyphen_values = true, value_parser = parse_minutes)]
-    mmin: Option<Minutes>,
+    #[arg(long, value_name = "[+-]N", allow_hyphen_values = true, value_parser = parse_age)]
+    mmin: Option<Age>,
+    /// Changed -N less than so many days ago, N so many and less than one more, +N one more at least.
+    #[arg(long, value_name = "[+-]N", allow_hyphen_values = true, value_parser = parse_age, conflicts_with = "mmin")]
+    mtime: Option<Age>,
     /// Owner, by name or number.
     #[arg(long, value_name = "USER")]
     user: Option<String>,
     /// Only how many there are.
     #[arg(long)]
     count: bool,
+    /// End each path with a zero byte instead of an end of line, and change no byte of it.
+    #[arg(long, conflicts_with_all = ["json", "count"])]
+    print0: bool,
     /// One JSON object for each line.
     #[arg(long)]
     json: bool,
@@ -71,9 +83,9 @@ struct SizeRange {
     max: Option<u64>,
 }
 
-/// Bounds of an age in whole minutes.
+/// Bounds of an age in whole minutes or days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Minutes {
+enum Age {
     LessThan(u64),
     MoreThan(u64),
     Exactly(u64),
@@ -153,12 +165,20 @@ struct Report<'a> {
 
 impl Report<'_> {
     fn put(&mut self, root: &VolumePath, found: &FoundPath) {
+        let under = |root: &[u8]| if found.path.is_empty() { root.to_vec() } else { join(root, &found.path) };
+        let fits = |pattern: &OsString| glob(pattern.as_bytes(), &under(&root.written()));
+        if !self.args.path.as_ref().is_none_or(fits) {
+            return;
+        }
         self.count += 1;
         if self.args.count || self.trouble.is_some() {
             return;
         }
-        let under = |root: &[u8]| if found.path.is_empty() { root.to_vec() } else { join(root, &found.path) };
-        let written = if self.args.json {
+        let written = if self.args.print0 {
+            let mut bytes = under(&root.written());
+            bytes.push(0);
+            self.out.bytes(&bytes)
+        } else if self.args.json {
             let mut object = serde_json::Map::new();
             show::put_name(&mut object, "path", &under(&root.path));
             object.insert("ino".into(), found.ino.0.into());
@@ -184,7 +204,11 @@ fn predicate(args: &Args, sessions: &mut Sessions) -> Outcome<Predicate> {
     };
     if let Some(minutes) = args.mmin {
         let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-        (predicate.newer_than, predicate.older_than) = window(minutes, now_ns);
+        (predicate.newer_than, predicate.older_than) = in_minutes(minutes, now_ns);
+    }
+    if let Some(days) = args.mtime {
+        let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        (predicate.newer_than, predicate.older_than) = in_days(days, now_ns);
     }
     if let Some(newer) = &args.newer {
         let meta = Spot::of(&Place::parse(newer)?, sessions)?.must_stat(true)?;
@@ -194,12 +218,22 @@ fn predicate(args: &Args, sessions: &mut Sessions) -> Outcome<Predicate> {
 }
 
 /// Later than, and earlier than. As in find(1) an age is rounded up to whole minutes.
-fn window(minutes: Minutes, now_ns: u64) -> (Option<Time>, Option<Time>) {
+fn in_minutes(minutes: Age, now_ns: u64) -> (Option<Time>, Option<Time>) {
     let ago = |minutes: u64| Time(now_ns.saturating_sub(minutes.saturating_mul(MINUTE_NS)));
     match minutes {
-        Minutes::LessThan(minutes) => (Some(ago(minutes)), None),
-        Minutes::MoreThan(minutes) => (None, Some(ago(minutes))),
-        Minutes::Exactly(minutes) => (Some(ago(minutes)), Some(ago(minutes.saturating_sub(1)))),
+        Age::LessThan(minutes) => (Some(ago(minutes)), None),
+        Age::MoreThan(minutes) => (None, Some(ago(minutes))),
+        Age::Exactly(minutes) => (Some(ago(minutes)), Some(ago(minutes.saturating_sub(1)))),
+    }
+}
+
+/// The same of days. As in find(1) what is left of a day does not count.
+fn in_days(days: Age, now_ns: u64) -> (Option<Time>, Option<Time>) {
+    let ago = |days: u64| Time(now_ns.saturating_sub(days.saturating_mul(DAY_NS)));
+    match days {
+        Age::LessThan(days) => (Some(ago(days)), None),
+        Age::MoreThan(days) => (None, Some(ago(days.saturating_add(1)))),
+        Age::Exactly(days) => (Some(ago(days.saturating_add(1))), Some(ago(days))),
     }
 }
 
@@ -247,13 +281,13 @@ fn parse_size(text: &str) -> Result<SizeRange, String> {
     })
 }
 
-fn parse_minutes(text: &str) -> Result<Minutes, String> {
+fn parse_age(text: &str) -> Result<Age, String> {
     let (sign, number) = signed(text);
-    let number = number.parse().map_err(|_| format!("'{text}' is not a number of minutes: expected +N, -N or N"))?;
+    let number = number.parse().map_err(|_| format!("'{text}' is not an age: expected +N, -N or N"))?;
     Ok(match sign {
-        Some('+') => Minutes::MoreThan(number),
-        Some(_) => Minutes::LessThan(number),
-        None => Minutes::Exactly(number),
+        Some('+') => Age::MoreThan(number),
+        Some(_) => Age::LessThan(number),
+        None => Age::Exactly(number),
     })
 }
 
@@ -294,10 +328,14 @@ mod tests {
     #[test]
     fn ages_are_windows() {
         let now = 100 * MINUTE_NS;
-        assert_eq!(window(Minutes::LessThan(10), now), (Some(Time(90 * MINUTE_NS)), None));
-        assert_eq!(window(Minutes::MoreThan(10), now), (None, Some(Time(90 * MINUTE_NS))));
-        assert_eq!(window(Minutes::Exactly(10), now), (Some(Time(90 * MINUTE_NS)), Some(Time(91 * MINUTE_NS))));
-        assert_eq!(parse_minutes("-5"), Ok(Minutes::LessThan(5)));
-        assert!(parse_minutes("x").is_err());
+        assert_eq!(in_minutes(Age::LessThan(10), now), (Some(Time(90 * MINUTE_NS)), None));
+        assert_eq!(in_minutes(Age::MoreThan(10), now), (None, Some(Time(90 * MINUTE_NS))));
+        assert_eq!(in_minutes(Age::Exactly(10), now), (Some(Time(90 * MINUTE_NS)), Some(Time(91 * MINUTE_NS))));
+        let now = 100 * DAY_NS;
+        assert_eq!(in_days(Age::LessThan(1), now), (Some(Time(99 * DAY_NS)), None));
+        assert_eq!(in_days(Age::MoreThan(1), now), (None, Some(Time(98 * DAY_NS))));
+        assert_eq!(in_days(Age::Exactly(1), now), (Some(Time(98 * DAY_NS)), Some(Time(99 * DAY_NS))));
+        assert_eq!(parse_age("-5"), Ok(Age::LessThan(5)));
+        assert!(parse_age("x").is_err());
     }
 }

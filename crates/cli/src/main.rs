@@ -7,6 +7,7 @@
 mod bench;
 mod bench_durability;
 mod bench_many;
+mod bench_median;
 mod bench_p4;
 mod bench_place;
 mod bench_plot;
@@ -187,9 +188,11 @@ fn run(command: Command) -> (&'static str, Outcome<Exit>) {
 fn version(args: &VersionArgs) -> Outcome<Exit> {
     let (version, wire) = (env!("CARGO_PKG_VERSION"), aze_proto::limits::WIRE_VERSION);
     if args.json {
-        println!("{}", serde_json::json!({ "version": version, "wire_version": wire }));
+        let commit = bench_record::COMMIT;
+        println!("{}", serde_json::json!({ "version": version, "wire_version": wire, "commit": commit }));
     } else {
-        println!("aze {version} (wire version {wire})");
+        let commit = bench_record::COMMIT.map_or(String::new(), |commit| format!(", commit {commit}"));
+        println!("aze {version} (wire version {wire}{commit})");
     }
     Ok(Exit::Done)
 }

@@ -206,6 +206,9 @@ fn memory_available() -> u64 {
     kib.map_or(u64::MAX, |kib| kib.saturating_mul(1024))
 }
 
+/// The smallest page of any system that this runs on.
+const PAGE_BYTES: u64 = 4096;
+
 struct LocalFile {
     file: File,
     path: PathBuf,
@@ -218,7 +221,17 @@ impl Opened for LocalFile {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
-        told("read", &self.path, crate::sys::read_at(&self.file, offset, buffer))
+        let first = match self.file.read_at(buffer, offset) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            first => told("read", &self.path, first)?,
+        };
+        // A call that ends within a page has met the end of the file, as a volume's client knows, too; if not, what was
+        // read is found to be too short. Otherwise there may be more.
+        if first == buffer.len() || !(offset + first as u64).is_multiple_of(PAGE_BYTES) {
+            return Ok(first);
+        }
+        let rest = crate::sys::read_at(&self.file, offset + first as u64, &mut buffer[first..]);
+        Ok(first + told("read", &self.path, rest)?)
     }
 
     fn finish(self: Box<Self>) -> Outcome<()> {

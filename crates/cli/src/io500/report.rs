@@ -70,9 +70,8 @@ impl Report {
         turns: &[Vec<Measured>],
     ) -> Report {
         let median = |index: usize| {
-            let mut all: Vec<Measured> = turns.iter().map(|turn| turn[index]).collect();
-            all.sort_by(|a, b| a.value().total_cmp(&b.value()));
-            all[all.len() / 2]
+            let all: Vec<Measured> = turns.iter().map(|turn| turn[index]).collect();
+            crate::bench_median::median(&all, Measured::value)
         };
         let phases = (0..turns[0].len()).map(median).collect();
         let values = |index: usize| turns.iter().map(|turn| turn[index].value()).collect();
