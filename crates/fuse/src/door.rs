@@ -78,11 +78,11 @@ impl Door {
         device: Arc<Device>,
         crew: Crew,
         cache_time: Duration,
-    ) -> Door {
+    ) -> std::io::Result<Door> {
         let io = runtime.io();
         let told = Arc::new(Told::default());
-        let pages = Arc::new(Pages::new(io.clone(), device.clone()));
-        Door {
+        let pages = Arc::new(Pages::new(io.clone(), device.clone())?);
+        Ok(Door {
             cache_time,
             callers: Callers::new(io.clone(), identity::own()),
             journal: Journal::new(io.clone()),
@@ -99,7 +99,7 @@ impl Door {
             client,
             runtime,
             io,
-        }
+        })
     }
 
     /// Blocks until the client has an answer, while others read if that takes long; tells the log of failures that are nobody's fault here.
@@ -144,8 +144,8 @@ impl Door {
                 is_leased: &|lease| self.is_leased(lease, attr.ino),
                 // Others read meanwhile: what is waited for is answered by them.
                 waits: &|| self.crew.waits_long(),
-                are_clean: &|| self.pages.are_clean(attr.ino.0),
-                drop_pages: &|| self.pages.forget_now(attr.ino.0),
+                are_clean: &|| self.pages.are_none(attr.ino.0),
+                drop_pages: &|| self.pages.drop_pages_now(attr.ino.0),
             };
             if let Showing::First(first) = self.told.show(attr, *lease, request.pid, &means) {
                 self.drop_pages_after(attr.ino, first);
@@ -161,7 +161,7 @@ impl Door {
         self.io.spawn(async move {
             io.sleep(PICK_UP_TIME).await;
             if told.first_is_done(ino, first) {
-                pages.forget(ino.0, Box::new(move || told.first_has_ended(ino, first)));
+                pages.drop_pages(ino.0, Box::new(move || told.first_has_ended(ino, first)));
             }
         });
     }

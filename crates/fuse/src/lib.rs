@@ -153,7 +153,7 @@ fn serve(
     runtime.background()?;
     let device = Arc::new(device);
     let (crew, cache_time) = (Crew::new(options.threads), options.cache_time.min(CACHE_TIME_MAX));
-    let door = Arc::new(door::Door::new(client, runtime, device.clone(), crew, cache_time));
+    let door = Arc::new(door::Door::new(client, runtime, device.clone(), crew, cache_time)?);
     door.listen();
     session::agree(&device)?;
     Ok(Mounted { dir, session: Session::start(door, device) })

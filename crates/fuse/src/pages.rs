@@ -1,36 +1,45 @@
-//! Throwing away the kernel's pages of a file that others have changed.
+//! Dropping the kernel's pages of a file that another client has changed.
 //!
-//! The kernel would do so by itself where it is told of another modification time, but it notes that first: another
-//! thread then finds attributes that are new and pages that are old. And it drops an answer that crosses another
-//! one, with whatever it says. So the pages go before others hear that they have changed the file.
+//! The kernel drops a file's pages by itself when it learns another modification time, but it stores the new attributes
+//! first: another thread of the node can then read old pages under new attributes. And when two answers cross, the
+//! kernel discards one of them whole. So this mount drops the pages before it confirms the recall of a lease, and the
+//! other client's change returns only after that.
 //!
-//! To throw a page away the kernel waits until nobody reads or writes it, and nothing interrupts that wait, not even
-//! SIGKILL: a process that is killed meanwhile would stay, and its mount with it, if nobody answered the read any more. So
-//! that wait is made short and rare: the file's reads and writes are answered first, and new reads ask for attributes
-//! before, which they are not given yet. And it is left to threads whose descriptors are their own: when the process is
-//! killed all other descriptors of the device go, and with them the requests for which such a thread waits.
+//! Before the kernel drops a page it waits until the page is unlocked, and no signal, not even SIGKILL, ends that wait.
+//! A killed mount process would stay in it for ever if the page waits for a read which that process was to answer. Two
+//! rules keep the wait short and harmless:
+//!
+//! - A thread drops the pages of a file after the reads and writes of that file have been answered. Later reads first
+//!   ask for attributes, and those are answered when the pages are gone.
+//! - The threads that drop pages have a descriptor table of their own. When the process is killed, the kernel closes all
+//!   other descriptors of the device, which ends the requests that these threads wait for.
+//!
+//! Such a thread must not run foreign code, whose descriptors it does not have: a thread with the descriptors of the
+//! process calls the callbacks.
 
 use crate::device::Device;
 use aze_io::Io;
 use futures_channel::oneshot;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// Files whose pages are thrown away at the same time; one may wait for a server that is silent.
+/// Files whose pages are dropped at the same time. Each may wait for a silent server.
 const THREADS_MAX: usize = 16;
 
-/// How long reads and writes of a file are waited for before its pages are thrown away. A server may be silent.
+/// The longest time for which a thread waits for the answers to a file's reads and writes before it drops the pages. A
+/// server may be silent.
 const QUIET_TIME: Duration = Duration::from_millis(100);
 
-/// Files known to be without old pages; beyond, nothing is known of any.
-const CLEAN_MAX: usize = 1 << 16;
+/// Files that are known to have no pages. When there are more, the set is emptied.
+const WITHOUT_PAGES_MAX: usize = 1 << 16;
 
-/// What is done when pages have gone.
-type Done = Box<dyn FnOnce() + Send>;
+/// What a thread calls when pages are gone.
+type Callback = Box<dyn FnOnce() + Send>;
 
-/// Throws pages away, by threads that end with this.
+/// Drops pages, by threads that end when this is dropped.
 pub struct Pages {
     device: Arc<Device>,
     shared: Arc<Shared>,
@@ -39,186 +48,201 @@ pub struct Pages {
 struct Shared {
     io: Io,
     jobs: Mutex<Jobs>,
-    called: Condvar,
-    moving: Mutex<Moves>,
-    moved: Condvar,
+    /// There is a job, or the end.
+    has_job: Condvar,
+    transfers: Mutex<Transfers>,
+    /// All reads and writes of some inode have been answered.
+    is_quiet: Condvar,
+    /// To the thread that calls the callbacks.
+    callbacks: mpsc::Sender<Callback>,
 }
 
 #[derive(Default)]
 struct Jobs {
-    waiting: VecDeque<(u64, Done)>,
+    waiting: VecDeque<(u64, Callback)>,
     threads: usize,
     idle: usize,
     has_ended: bool,
 }
 
-/// Data on their way between the kernel and here.
+/// Reads and writes that the kernel has asked for and that are not answered yet.
 #[derive(Default)]
-struct Moves {
-    /// Reads and writes under way of each inode, and writes alone.
+struct Transfers {
+    /// For each inode: reads and writes together, and writes alone.
     counts: HashMap<u64, (usize, usize)>,
-    /// Inodes of which nothing has moved since the kernel's pages of them went, or are about to go.
-    clean: HashSet<u64>,
-    /// Who is to hear of a write of an inode.
-    of_writes: HashMap<u64, Vec<oneshot::Sender<()>>>,
+    /// Inodes without a read or write since their pages were dropped.
+    without_pages: HashSet<u64>,
+    /// Dropped when a write of the inode begins.
+    writes: HashMap<u64, Vec<oneshot::Sender<()>>>,
 }
 
-/// A read or write that is under way.
-pub struct Moving<'a> {
+/// One read or write; dropped when it has been answered.
+pub struct Transfer<'a> {
     shared: &'a Shared,
     ino: u64,
     is_write: bool,
 }
 
-impl Drop for Moving<'_> {
+impl Drop for Transfer<'_> {
     fn drop(&mut self) {
-        let mut moving = self.shared.moving.lock();
-        let (all, writes) = moving.counts.get_mut(&self.ino).expect("it was counted");
+        let mut transfers = self.shared.transfers.lock();
+        let (all, writes) = transfers.counts.get_mut(&self.ino).expect("it was counted");
         (*all, *writes) = (*all - 1, *writes - usize::from(self.is_write));
         if *all == 0 {
-            moving.counts.remove(&self.ino);
-            drop(moving);
-            self.shared.moved.notify_all();
+            transfers.counts.remove(&self.ino);
+            drop(transfers);
+            self.shared.is_quiet.notify_all();
         }
     }
 }
 
 impl Pages {
-    /// Of the mount of this device.
-    pub fn new(io: Io, device: Arc<Device>) -> Pages {
-        let (jobs, moving) = (Mutex::default(), Mutex::default());
-        let shared = Shared { io, jobs, called: Condvar::new(), moving, moved: Condvar::new() };
-        Pages { device, shared: Arc::new(shared) }
+    /// For the mount of this device.
+    ///
+    /// # Errors
+    /// What the system said when it had no thread for the callbacks.
+    pub fn new(io: Io, device: Arc<Device>) -> io::Result<Pages> {
+        let (callbacks, called) = mpsc::channel::<Callback>();
+        // Ends with the last of the threads that send to it.
+        let calls = move || called.into_iter().for_each(|callback| callback());
+        std::thread::Builder::new().name("aze-dropped".into()).spawn(calls)?;
+        let (jobs, transfers) = (Mutex::default(), Mutex::default());
+        let (has_job, is_quiet) = (Condvar::new(), Condvar::new());
+        let shared = Shared { io, jobs, has_job, transfers, is_quiet, callbacks };
+        Ok(Pages { device, shared: Arc::new(shared) })
     }
 
-    /// A read or write of this inode has come; it is answered when what is given is dropped.
-    pub fn moves(&self, ino: u64, is_write: bool) -> Moving<'_> {
-        let mut moving = self.shared.moving.lock();
-        moving.clean.remove(&ino);
-        let (all, writes) = moving.counts.entry(ino).or_default();
+    /// Counts a read or write of this inode until the caller drops the result.
+    pub fn transfer(&self, ino: u64, is_write: bool) -> Transfer<'_> {
+        let mut transfers = self.shared.transfers.lock();
+        transfers.without_pages.remove(&ino);
+        let (all, writes) = transfers.counts.entry(ino).or_default();
         (*all, *writes) = (*all + 1, *writes + usize::from(is_write));
         if is_write {
-            moving.of_writes.remove(&ino);
+            transfers.writes.remove(&ino);
         }
-        Moving { shared: &self.shared, ino, is_write }
+        Transfer { shared: &self.shared, ino, is_write }
     }
 
-    /// Whether the kernel has had no page of this inode since its pages were thrown away last.
-    pub fn are_clean(&self, ino: u64) -> bool {
-        self.shared.moving.lock().clean.contains(&ino)
+    /// Whether the kernel has had no page of this inode since its pages were dropped last.
+    pub fn are_none(&self, ino: u64) -> bool {
+        self.shared.transfers.lock().without_pages.contains(&ino)
     }
 
-    /// Resolves when this inode is being written through this mount.
+    /// Resolves while a program writes this inode through this mount: at once, or when the next write begins.
     pub async fn written(&self, ino: u64) {
-        let (tell, told) = oneshot::channel();
+        let (begins, begun) = oneshot::channel();
         {
-            let mut moving = self.shared.moving.lock();
-            if moving.counts.get(&ino).is_some_and(|(_, writes)| *writes > 0) {
+            let mut transfers = self.shared.transfers.lock();
+            if transfers.counts.get(&ino).is_some_and(|(_, writes)| *writes > 0) {
                 return;
             }
-            let who = moving.of_writes.entry(ino).or_default();
-            who.retain(|other| !other.is_canceled());
-            who.push(tell);
+            let waiting = transfers.writes.entry(ino).or_default();
+            waiting.retain(|other| !other.is_canceled());
+            waiting.push(begins);
         }
-        // It is dropped then.
-        let _ = told.await;
+        // The write drops the sender.
+        let _ = begun.await;
     }
 
-    /// Has the kernel throw away the pages of this inode that it has now; `done` is called then, by another thread.
-    pub fn forget(&self, ino: u64, done: Done) {
+    /// Has a thread drop the pages of this inode that the kernel has now; another one calls the callback then.
+    pub fn drop_pages(&self, ino: u64, callback: Callback) {
         let shared = &self.shared;
         let mut jobs = shared.jobs.lock();
-        jobs.waiting.push_back((ino, done));
+        jobs.waiting.push_back((ino, callback));
         if jobs.idle < jobs.waiting.len() && jobs.threads < THREADS_MAX {
             jobs.threads += 1;
             let (of_thread, device) = (shared.clone(), self.device.clone());
             let started = std::thread::Builder::new().name("aze-pages".into()).spawn(move || of_thread.work(device));
             if started.is_err() {
                 jobs.threads -= 1;
+                // Without any thread the caller does the work.
                 let job = if jobs.threads == 0 { jobs.waiting.pop_back() } else { None };
                 drop(jobs);
-                // Nobody else will.
-                job.into_iter().for_each(|(ino, done)| shared.forget(&self.device, ino, done));
+                job.into_iter().for_each(|(ino, callback)| shared.drop_pages(&self.device, ino, callback));
                 return;
             }
         }
-        shared.called.notify_one();
+        shared.has_job.notify_one();
     }
 
-    /// The same; returns when they have gone.
-    pub fn forget_now(&self, ino: u64) {
-        let (tell, told) = std::sync::mpsc::sync_channel(1);
-        // Whoever does not listen any more has gone.
-        self.forget(
-            ino,
-            Box::new(move || {
-                let _ = tell.send(());
-            }),
-        );
-        let _ = told.recv();
+    /// The same; returns when the pages are gone.
+    pub fn drop_pages_now(&self, ino: u64) {
+        let (are_gone, gone) = mpsc::sync_channel(1);
+        let callback = move || are_gone.send(()).expect("the caller waits");
+        self.drop_pages(ino, Box::new(callback));
+        gone.recv().expect("the callback is called");
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
         self.shared.jobs.lock().has_ended = true;
-        self.shared.called.notify_all();
+        self.shared.has_job.notify_all();
     }
 }
 
 impl Shared {
-    fn work(&self, device: Arc<Device>) {
+    fn work(self: Arc<Self>, device: Arc<Device>) {
         let device = own_descriptors(device);
+        self.take_jobs(&device);
+        // If these are the last references to them, the clock and the channel must not close descriptors here.
+        let callbacks = self.callbacks.clone();
+        callbacks.send(Box::new(move || drop(self))).expect("the thread receives until the last sender is dropped");
+    }
+
+    fn take_jobs(&self, device: &Device) {
         let mut jobs = self.jobs.lock();
         loop {
-            if let Some((ino, done)) = jobs.waiting.pop_front() {
+            if let Some((ino, callback)) = jobs.waiting.pop_front() {
                 drop(jobs);
-                self.forget(&device, ino, done);
+                self.drop_pages(device, ino, callback);
                 jobs = self.jobs.lock();
             } else if jobs.has_ended {
                 return;
             } else {
                 jobs.idle += 1;
-                self.called.wait(&mut jobs);
+                self.has_job.wait(&mut jobs);
                 jobs.idle -= 1;
             }
         }
     }
 
-    fn forget(&self, device: &Device, ino: u64, done: Done) {
+    fn drop_pages(&self, device: &Device, ino: u64, callback: Callback) {
         self.wait_until_quiet(ino);
         device.forget_pages(ino);
-        done();
+        self.callbacks.send(callback).expect("the thread receives until the last sender is dropped");
     }
 
     fn wait_until_quiet(&self, ino: u64) {
         let until_ns = self.io.mono_ns() + QUIET_TIME.as_nanos() as u64;
-        let mut moving = self.moving.lock();
-        while moving.counts.contains_key(&ino)
+        let mut transfers = self.transfers.lock();
+        while transfers.counts.contains_key(&ino)
             && let left @ 1.. = until_ns.saturating_sub(self.io.mono_ns())
         {
-            self.moved.wait_for(&mut moving, Duration::from_nanos(left));
+            self.is_quiet.wait_for(&mut transfers, Duration::from_nanos(left));
         }
-        // What moves from now on may stay in pages.
-        if moving.clean.len() >= CLEAN_MAX {
-            moving.clean.clear();
-        }
-        if !moving.counts.contains_key(&ino) {
-            moving.clean.insert(ino);
+        // Noted before the kernel drops the pages, so that a read which begins meanwhile removes the note.
+        if !transfers.counts.contains_key(&ino) {
+            if transfers.without_pages.len() >= WITHOUT_PAGES_MAX {
+                transfers.without_pages.clear();
+            }
+            transfers.without_pages.insert(ino);
         }
     }
 }
 
-/// Gives the calling thread a table of descriptors of its own, with one of the device and nothing else beyond the
-/// standard streams. Where that cannot be had the thread works as well, but a kill may have to wait for it.
+/// Gives the calling thread a descriptor table of its own, which holds a descriptor of the device and the standard
+/// streams. Where the system refuses that the thread works as well, but the end of a killed process may have to wait
+/// for it.
 fn own_descriptors(device: Arc<Device>) -> Arc<Device> {
     // SAFETY: no memory is involved; every number that this thread has means the same afterwards.
     if unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
         return device;
     }
-    // Where /dev/fuse may not be opened the mount's only descriptor has to do.
+    // A process that may not open /dev/fuse duplicates the mount's only descriptor.
     let Ok(own) = Device::clone_of(&device).or_else(|_| device.duplicate()) else { return device };
-    // In this order: what is dropped closes a number that is still there.
+    // Before the numbers are closed below: dropping the device may close one of them.
     drop(device);
     let keep = own.descriptor() as u32;
     close_range(3, keep.saturating_sub(1));
@@ -226,9 +250,9 @@ fn own_descriptors(device: Arc<Device>) -> Arc<Device> {
     Arc::new(own)
 }
 
-/// Closes descriptors of the calling thread, which shares their numbers with no other one and uses none of them.
+/// Closes descriptors of the calling thread, whose table is its own and which uses none of them.
 fn close_range(first: u32, last: u32) {
-    // SAFETY: no memory is involved. In this thread nobody owns these numbers.
+    // SAFETY: no memory is involved. Nothing that this thread runs owns one of these numbers.
     if first > last || unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0 {
         return;
     }
@@ -239,7 +263,7 @@ fn close_range(first: u32, last: u32) {
         .filter(|number| (first..=last).contains(number))
         .collect();
     for number in numbers {
-        // SAFETY: as above. That of the listing itself is closed already.
+        // SAFETY: as above. The descriptor of the listing itself is closed already.
         unsafe { libc::close(number as i32) };
     }
 }
@@ -247,7 +271,7 @@ fn close_range(first: u32, last: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
+    use std::io::{Read, Write};
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixDatagram;
 
@@ -255,20 +279,20 @@ mod tests {
         aze_io::real::Runtime::client().io()
     }
 
-    /// A device whose other end takes what it is told.
+    /// A device, and the file that receives its messages in the kernel's place.
     fn device() -> (Arc<Device>, std::fs::File) {
         let (ours, theirs) = UnixDatagram::pair().expect("a pair of sockets");
         (Arc::new(Device::adopt(OwnedFd::from(ours))), std::fs::File::from(OwnedFd::from(theirs)))
     }
 
     #[test]
-    fn the_kernel_is_told_before_the_call_returns() {
+    fn the_kernel_has_the_message_before_the_call_returns() {
         let (device, mut kernel) = device();
-        let pages = Pages::new(io(), device);
+        let pages = Pages::new(io(), device).expect("there is a thread");
         std::thread::scope(|scope| {
             for ino in 0..100 {
                 let pages = &pages;
-                scope.spawn(move || pages.forget_now(ino));
+                scope.spawn(move || pages.drop_pages_now(ino));
             }
         });
         assert!(pages.shared.jobs.lock().threads <= THREADS_MAX);
@@ -280,26 +304,26 @@ mod tests {
                 [24, 32].map(|at| i64::from_ne_bytes(message[at..at + 8].try_into().expect("eight")));
             assert_eq!((offset, length), (0, 0), "all of the file");
         }
-        assert!(pages.are_clean(7));
-        drop(pages.moves(7, false));
-        assert!(!pages.are_clean(7), "there may be new ones, which grow old");
+        assert!(pages.are_none(7));
+        drop(pages.transfer(7, false));
+        assert!(!pages.are_none(7), "the read may have left pages");
     }
 
     #[test]
     fn reads_are_answered_before_pages_are_thrown_away() {
         let (device, mut kernel) = device();
-        let pages = Pages::new(io(), device);
-        let read = pages.moves(1, false);
+        let pages = Pages::new(io(), device).expect("there is a thread");
+        let read = pages.transfer(1, false);
         std::thread::scope(|scope| {
-            scope.spawn(|| pages.forget_now(1));
-            pages.forget_now(2);
+            scope.spawn(|| pages.drop_pages_now(1));
+            pages.drop_pages_now(2);
             drop(read);
         });
-        assert!(pages.shared.moving.lock().counts.is_empty());
-        // Of a server that is silent no answer is waited for.
-        let _read = pages.moves(3, false);
-        pages.forget_now(3);
-        assert!(!pages.are_clean(3));
+        assert!(pages.shared.transfers.lock().counts.is_empty());
+        // A server that stays silent delays it by QUIET_TIME only.
+        let _read = pages.transfer(3, false);
+        pages.drop_pages_now(3);
+        assert!(!pages.are_none(3));
         let mut message = [0; 128];
         let told: Vec<u64> = (0..3)
             .map(|_| {
@@ -313,25 +337,37 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_a_write_hears_of_it() {
+    fn a_wait_for_a_write_ends_when_the_write_begins() {
         use futures_util::FutureExt;
-        let pages = Pages::new(io(), device().0);
+        let pages = Pages::new(io(), device().0).expect("there is a thread");
         let mut written = Box::pin(pages.written(1));
         assert!((&mut written).now_or_never().is_none());
-        let _other = (pages.moves(2, true), pages.moves(1, false));
+        let _other = (pages.transfer(2, true), pages.transfer(1, false));
         assert!((&mut written).now_or_never().is_none());
-        let _write = pages.moves(1, true);
+        let _write = pages.transfer(1, true);
         assert!(written.now_or_never().is_some() && pages.written(1).now_or_never().is_some());
+    }
+
+    /// A future that waits for the pages may be woken by way of a descriptor.
+    #[test]
+    fn the_callback_runs_with_the_descriptors_of_the_process() {
+        let (device, _kernel) = device();
+        let pages = Pages::new(io(), device).expect("there is a thread");
+        pages.drop_pages_now(1);
+        let (mut ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
+        pages.drop_pages(2, Box::new(move || ours.write_all(b"1").expect("the descriptor is open")));
+        let mut byte = [0];
+        theirs.read_exact(&mut byte).expect("the callback has run");
     }
 
     #[test]
     fn the_threads_keep_no_descriptor_of_others() {
         let (device, _kernel) = device();
-        let pages = Pages::new(io(), device.clone());
-        pages.forget_now(1);
+        let pages = Pages::new(io(), device.clone()).expect("there is a thread");
+        pages.drop_pages_now(1);
         drop(device);
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
-        pages.forget_now(2);
+        pages.drop_pages_now(2);
         drop(ours);
         let mut end = [0];
         assert_eq!(theirs.read(&mut end).expect("the other end is closed"), 0);

@@ -138,7 +138,7 @@ impl Recalls {
             told.dropped(ino);
             drop(tell);
         };
-        self.pages.forget(ino.0, Box::new(done));
+        self.pages.drop_pages(ino.0, Box::new(done));
         let (written, late) = (self.pages.written(ino.0), self.io.sleep(PAGES_TIME));
         select(gone, select(Box::pin(written), Box::pin(late))).await;
     }

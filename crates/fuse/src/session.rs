@@ -13,7 +13,6 @@ use crate::fs::{self, Done};
 use crate::locks;
 use crate::reply::{Errno, Reply};
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Requests that the kernel may have under way without anybody waiting for them: read-ahead and
@@ -218,13 +217,7 @@ impl Session {
         self.door.crew.begins(header.pid, fs::kind(&self.door, &header, args));
         let reply = Reply::new(device.clone(), header.unique);
         out.clear();
-        // A mistake in one operation costs its caller an error (the reply is dropped), not everybody
-        // the mount. Where panics end the process this changes nothing.
-        let door = &self.door;
-        let served = catch_unwind(AssertUnwindSafe(|| answer(door, &header, args, out, reply)));
-        if served.is_err() {
-            self.door.journal.say(format_args!("operation {} of the kernel failed in here", header.opcode));
-        }
+        answer(&self.door, &header, args, out, reply);
     }
 }
 
@@ -235,7 +228,7 @@ fn answer(door: &Arc<Door>, header: &Header, args: Args<'_>, out: &mut Out, repl
     }
     // Until the answer has gone: then the kernel lets go of the pages.
     let is_write = header.opcode == op::WRITE;
-    let _moving = (is_write || header.opcode == op::READ).then(|| door.pages.moves(header.node, is_write));
+    let _transfer = (is_write || header.opcode == op::READ).then(|| door.pages.transfer(header.node, is_write));
     let done = match fs::act(door, header, args, out) {
         Ok(Done::Silently) => return reply.not_owed(),
         Ok(done) => done,
