@@ -127,6 +127,18 @@ impl Place {
         dir
     }
 
+    /// The process that serves the mount at `dir`.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn serving(&self, dir: &Path) -> u32 {
+        let names_it = |pid: &u32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).any(|word| word == dir.as_os_str().as_encoded_bytes())
+        };
+        watchdog::of_volumes(&self.dir).into_iter().find(names_it).expect("a process serves the mount")
+    }
+
     /// Lets a test that uses a mount take longer than others.
     pub fn allow(&mut self, time: Duration) {
         self.watch().allow(time);

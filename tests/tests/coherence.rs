@@ -1,11 +1,11 @@
-//! Two mounts of one volume: what one shows of a change that has returned on the other, without any
-//! pause in between and though its kernel answers from what it knows.
+//! Two mounts of one volume: when a change returns on one, the other shows it at once, though its kernel answers from
+//! its caches.
 
 use aze_tests::python::python;
-use aze_tests::{Place, wait_until, watchdog};
+use aze_tests::{Place, wait_until};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -195,16 +195,23 @@ os.unlink(f'{here}/f')
     );
 }
 
-/// Several programs of one mount read what another mount writes: the kernel throws its pages away for the first one
-/// that asks, and the others must not read them meanwhile.
+/// A volume and a mount with a file of zeros.
+fn with_file(bytes: usize) -> (Place, PathBuf) {
+    let mut place = Place::new();
+    place.up(&["--servers", "1"]);
+    let one = place.mount();
+    std::fs::write(one.join("f"), vec![0; bytes]).expect("a file");
+    (place, one)
+}
+
+/// Several threads read a file through one mount while another mount writes it. The kernel drops old pages in the call
+/// of the first thread that asks for attributes; the other threads must not read these pages meanwhile.
 #[test]
 fn readers_of_one_mount_see_every_write_of_another_one() {
     const WRITES: u64 = 3000;
     const READERS: usize = 4;
-    let mut place = Place::new();
-    place.up(&["--servers", "1"]);
-    let (one, two) = (place.mount(), place.mount());
-    std::fs::write(one.join("f"), [0; 8192]).expect("a file");
+    let (mut place, one) = with_file(8192);
+    let two = place.mount();
     let acknowledged = AtomicU64::new(0);
     let old = Mutex::new(Vec::new());
     let reads = AtomicU64::new(0);
@@ -223,7 +230,7 @@ fn readers_of_one_mount_see_every_write_of_another_one() {
                     file.read_exact_at(&mut bytes, place).expect("the file is read");
                     let seen = u64::from_le_bytes(bytes);
                     if seen < before {
-                        old.lock().expect("nobody panics with it").push((reader, before, seen));
+                        old.lock().expect("no thread panics with it").push((reader, before, seen));
                     }
                     reads.fetch_add(1, Ordering::SeqCst);
                     if before == WRITES {
@@ -240,7 +247,7 @@ fn readers_of_one_mount_see_every_write_of_another_one() {
             acknowledged.store(number, Ordering::SeqCst);
         }
     });
-    let old = old.into_inner().expect("nobody panics with it");
+    let old = old.into_inner().expect("no thread panics with it");
     let reads = reads.into_inner();
     assert!(reads > WRITES, "{reads} reads");
     assert!(
@@ -249,15 +256,6 @@ fn readers_of_one_mount_see_every_write_of_another_one() {
         old.len(),
         &old[..old.len().min(5)]
     );
-}
-
-/// The process of a mount, if it is there.
-fn serving(place: &Place, dir: &Path) -> Option<u32> {
-    let names_it = |pid: &u32| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.split(|byte| *byte == 0).any(|word| word == dir.as_os_str().as_encoded_bytes())
-    };
-    watchdog::of_volumes(&place.dir).into_iter().find(names_it)
 }
 
 /// Threads of a process that have not ended; it may still be there for its parent.
@@ -270,19 +268,16 @@ fn threads_of(pid: u32) -> usize {
     tasks.filter(lives).count()
 }
 
-/// The kernel throws pages away in a call that nothing interrupts: it must not hold up the end of a mount.
+/// The kernel drops pages in a call that no signal ends: that must not hold up the end of a mount.
 #[test]
 fn a_mount_that_is_killed_while_its_readers_see_changes_is_gone() {
     const ROUNDS: usize = 4;
     const READS: u64 = 300;
-    let mut place = Place::new();
-    place.up(&["--servers", "1"]);
-    let one = place.mount();
-    std::fs::write(one.join("f"), vec![0; 1 << 20]).expect("a file");
+    let (mut place, one) = with_file(1 << 20);
     let file = File::options().write(true).open(one.join("f")).expect("the file");
     for _ in 0..ROUNDS {
         let two = place.mount();
-        let pid = serving(&place, &two).expect("the mount is served");
+        let pid = place.serving(&two);
         let (reads, is_over) = (AtomicU64::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for reader in 0..4 {

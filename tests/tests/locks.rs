@@ -3,8 +3,7 @@
 
 use aze_tests::{Place, python::python, watchdog};
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What the programs below begin with: `Q` makes a path on the other mount; `waits` returns when a child
@@ -254,19 +253,10 @@ for path in (P('db'), Q('db')):
     on_both(program, &mounts);
 }
 
-/// The process that serves a mount.
-fn serving(place: &Place, dir: &Path) -> u32 {
-    let is_it = |pid: &u32| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.split(|byte| *byte == 0).any(|word| word == dir.as_os_str().as_encoded_bytes())
-    };
-    watchdog::of_volumes(&place.dir).into_iter().find(is_it).expect("the mount is served")
-}
-
 #[test]
 fn the_locks_of_a_mount_that_is_killed_are_free_in_time() {
     let (place, mounts) = two_mounts(&[]);
-    let serving = serving(&place, &mounts[0]);
+    let serving = place.serving(&mounts[0]);
     let program = format!(
         r#"
 make(P('f'), b'x'); make(P('g'), b'x')
@@ -294,7 +284,7 @@ assert 5 < took < 20, took
 #[test]
 fn whoever_waits_for_a_lock_is_told_that_its_server_is_gone() {
     let (place, mounts) = two_mounts(&["--servers", "1"]);
-    let doors: BTreeSet<u32> = mounts.iter().map(|mount| serving(&place, mount)).collect();
+    let doors: BTreeSet<u32> = mounts.iter().map(|mount| place.serving(mount)).collect();
     let all = watchdog::of_volumes(&place.dir);
     let servers: Vec<u32> = all.difference(&doors).copied().collect();
     assert_eq!(servers.len(), 1, "one server: {all:?}");

@@ -1,11 +1,10 @@
-//! Users of the same machine who are not let in: what they may take of a server, and what they may have put where
-//! it keeps its part.
+//! Users of the same machine who do not know the secret: connections that they open, and files that they put where a
+//! server keeps its storage.
 
-use aze_tests::{Place, wait_until, watchdog};
+use aze_tests::{Place, set_mode, wait_until, watchdog};
 use std::fs;
 use std::net::TcpStream;
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Descriptors that the servers of the test may have.
@@ -16,7 +15,7 @@ fn descriptors(pid: u32) -> usize {
 }
 
 #[test]
-fn connections_without_the_secret_leave_the_server_what_it_needs() {
+fn connections_without_the_secret_leave_the_server_its_descriptors() {
     let place = Place::new();
     let up = place.command(&["up", "--name", "v", "--servers", "1", "--size", "128M", "--storage", "storage"]);
     let mut limited = std::process::Command::new("sh");
@@ -35,7 +34,7 @@ fn connections_without_the_secret_leave_the_server_what_it_needs() {
     let (is_over, connected) = (AtomicBool::new(false), AtomicUsize::new(0));
     let mut most = 0;
     std::thread::scope(|scope| {
-        // They say nothing, stay for a while, and come again.
+        // They send nothing, stay open for a while, and come again.
         scope.spawn(|| {
             while !is_over.load(Ordering::SeqCst) {
                 let all: Vec<TcpStream> = (0..2 * DESCRIPTORS).filter_map(|_| TcpStream::connect(&addr).ok()).collect();
@@ -51,19 +50,15 @@ fn connections_without_the_secret_leave_the_server_what_it_needs() {
     });
     assert!(most > before, "{most} and {before}");
     assert!(most <= DESCRIPTORS - DESCRIPTORS / 4 + 8, "{most} descriptors of {DESCRIPTORS}");
-    wait_until("what the strangers had is free", || descriptors(pid) <= before + 8);
+    wait_until("the descriptors are free again", || descriptors(pid) <= before + 8);
     place.aze(&["down", "--name", "v"]).ok();
     let again = place.aze(&["up", "--name", "v", "--servers", "1", "--size", "128M", "--storage", "storage"]);
     again.ok();
     assert_eq!(place.aze(&["ls", "aze:/"]).ok().out.lines().count(), 20);
 }
 
-fn mode(path: &Path, bits: u32) {
-    fs::set_permissions(path, fs::Permissions::from_mode(bits)).expect("a mode");
-}
-
 #[test]
-fn directories_that_others_could_have_filled_are_refused() {
+fn directories_that_another_user_may_write_to_are_refused() {
     let place = Place::new();
     let part = place.path("storage/server-0");
     let refused = |what: &str| {
@@ -71,9 +66,9 @@ fn directories_that_others_could_have_filled_are_refused() {
         assert!(ran.code != 0 && ran.err.contains(what), "{what}: {} {}", ran.code, ran.err);
     };
     fs::create_dir_all(&part).expect("a directory");
-    mode(&part, 0o777);
+    set_mode(&part, 0o777);
     refused("others may write to it (mode 777): chmod go-w");
-    mode(&part, 0o700);
+    set_mode(&part, 0o700);
     let victim = place.path("victim");
     fs::write(&victim, "what is not the volume's").expect("a file");
     symlink(&victim, part.join("log-0000000001")).expect("a link");
@@ -82,7 +77,7 @@ fn directories_that_others_could_have_filled_are_refused() {
     fs::hard_link(&victim, part.join("in-use")).expect("a name");
     refused("it is no file of the server's own");
     fs::remove_file(part.join("in-use")).expect("it is removed");
-    // Root may give the directory to somebody.
+    // Only root can give the directory to another user.
     if std::os::unix::fs::chown(&part, Some(65534), None).is_ok() {
         refused("it belongs to user 65534");
         std::os::unix::fs::chown(&part, Some(0), None).expect("it is taken back");

@@ -22,9 +22,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Words that may be written with one dash.
 const WORDS: [&str; 9] = ["-name", "-path", "-type", "-size", "-newer", "-mmin", "-mtime", "-user", "-print0"];
 
-const MINUTE_NS: u64 = 60_000_000_000;
+/// How ages are counted.
+#[derive(Clone, Copy)]
+struct Unit {
+    ns: u64,
+    /// Whether a part of a unit counts as one.
+    rounds_up: bool,
+}
 
-const DAY_NS: u64 = 24 * 60 * MINUTE_NS;
+const MINUTES: Unit = Unit { ns: 60_000_000_000, rounds_up: true };
+
+/// As in find(1), a day that is not over does not count, though a minute does.
+const DAYS: Unit = Unit { ns: 24 * 60 * MINUTES.ns, rounds_up: false };
 
 /// Find files by name, kind, size, time or owner.
 ///
@@ -59,7 +68,7 @@ pub struct Args {
     /// Changed -N less than, +N more than, N exactly so many minutes ago.
     #[arg(long, value_name = "[+-]N", allow_hyphen_values = true, value_parser = parse_age)]
     mmin: Option<Age>,
-    /// Changed -N less than so many days ago, N so many and less than one more, +N one more at least.
+    /// Changed less than N days ago (-N), at least N and less than N+1 days ago (N), at least N+1 days ago (+N).
     #[arg(long, value_name = "[+-]N", allow_hyphen_values = true, value_parser = parse_age, conflicts_with = "mmin")]
     mtime: Option<Age>,
     /// Owner, by name or number.
@@ -202,13 +211,10 @@ fn predicate(args: &Args, sessions: &mut Sessions) -> Outcome<Predicate> {
         uid: args.user.as_deref().map(uid_of).transpose()?,
         ..Predicate::default()
     };
-    if let Some(minutes) = args.mmin {
+    let age = args.mmin.map(|age| (age, MINUTES)).or(args.mtime.map(|age| (age, DAYS)));
+    if let Some((age, unit)) = age {
         let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-        (predicate.newer_than, predicate.older_than) = in_minutes(minutes, now_ns);
-    }
-    if let Some(days) = args.mtime {
-        let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-        (predicate.newer_than, predicate.older_than) = in_days(days, now_ns);
+        (predicate.newer_than, predicate.older_than) = bounds(age, unit, now_ns);
     }
     if let Some(newer) = &args.newer {
         let meta = Spot::of(&Place::parse(newer)?, sessions)?.must_stat(true)?;
@@ -217,23 +223,14 @@ fn predicate(args: &Args, sessions: &mut Sessions) -> Outcome<Predicate> {
     Ok(predicate)
 }
 
-/// Later than, and earlier than. As in find(1) an age is rounded up to whole minutes.
-fn in_minutes(minutes: Age, now_ns: u64) -> (Option<Time>, Option<Time>) {
-    let ago = |minutes: u64| Time(now_ns.saturating_sub(minutes.saturating_mul(MINUTE_NS)));
-    match minutes {
-        Age::LessThan(minutes) => (Some(ago(minutes)), None),
-        Age::MoreThan(minutes) => (None, Some(ago(minutes))),
-        Age::Exactly(minutes) => (Some(ago(minutes)), Some(ago(minutes.saturating_sub(1)))),
-    }
-}
-
-/// The same of days. As in find(1) what is left of a day does not count.
-fn in_days(days: Age, now_ns: u64) -> (Option<Time>, Option<Time>) {
-    let ago = |days: u64| Time(now_ns.saturating_sub(days.saturating_mul(DAY_NS)));
-    match days {
-        Age::LessThan(days) => (Some(ago(days)), None),
-        Age::MoreThan(days) => (None, Some(ago(days.saturating_add(1)))),
-        Age::Exactly(days) => (Some(ago(days.saturating_add(1))), Some(ago(days))),
+/// The times between which a file of this age was changed, both excluded.
+fn bounds(age: Age, unit: Unit, now_ns: u64) -> (Option<Time>, Option<Time>) {
+    let ago = |count: u64| Some(Time(now_ns.saturating_sub(count.saturating_mul(unit.ns))));
+    let end = |count: u64| count.saturating_add(u64::from(!unit.rounds_up));
+    match age {
+        Age::LessThan(count) => (ago(count), None),
+        Age::MoreThan(count) => (None, ago(end(count))),
+        Age::Exactly(count) => (ago(end(count)), ago(end(count).saturating_sub(1))),
     }
 }
 
@@ -327,14 +324,14 @@ mod tests {
 
     #[test]
     fn ages_are_windows() {
-        let now = 100 * MINUTE_NS;
-        assert_eq!(in_minutes(Age::LessThan(10), now), (Some(Time(90 * MINUTE_NS)), None));
-        assert_eq!(in_minutes(Age::MoreThan(10), now), (None, Some(Time(90 * MINUTE_NS))));
-        assert_eq!(in_minutes(Age::Exactly(10), now), (Some(Time(90 * MINUTE_NS)), Some(Time(91 * MINUTE_NS))));
-        let now = 100 * DAY_NS;
-        assert_eq!(in_days(Age::LessThan(1), now), (Some(Time(99 * DAY_NS)), None));
-        assert_eq!(in_days(Age::MoreThan(1), now), (None, Some(Time(98 * DAY_NS))));
-        assert_eq!(in_days(Age::Exactly(1), now), (Some(Time(98 * DAY_NS)), Some(Time(99 * DAY_NS))));
+        let now = 100 * MINUTES.ns;
+        assert_eq!(bounds(Age::LessThan(10), MINUTES, now), (Some(Time(90 * MINUTES.ns)), None));
+        assert_eq!(bounds(Age::MoreThan(10), MINUTES, now), (None, Some(Time(90 * MINUTES.ns))));
+        assert_eq!(bounds(Age::Exactly(10), MINUTES, now), (Some(Time(90 * MINUTES.ns)), Some(Time(91 * MINUTES.ns))));
+        let now = 100 * DAYS.ns;
+        assert_eq!(bounds(Age::LessThan(1), DAYS, now), (Some(Time(99 * DAYS.ns)), None));
+        assert_eq!(bounds(Age::MoreThan(1), DAYS, now), (None, Some(Time(98 * DAYS.ns))));
+        assert_eq!(bounds(Age::Exactly(1), DAYS, now), (Some(Time(98 * DAYS.ns)), Some(Time(99 * DAYS.ns))));
         assert_eq!(parse_age("-5"), Ok(Age::LessThan(5)));
         assert!(parse_age("x").is_err());
     }

@@ -101,7 +101,7 @@ impl Tree for VolumeTree {
                 match client.lookup(who, parent, &name).await {
                     Ok(attr) => {
                         if attr.kind == FileKind::File {
-                            // What takes its place needs the same right as writing to it.
+                            // To replace a file takes the same right as to write to it.
                             client.open(who, attr.ino, WRITE).await?.close().await?;
                         }
                         Ok((parent, name, Some(attr.kind)))

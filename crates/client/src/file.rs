@@ -50,7 +50,7 @@ pub(crate) struct How {
     pub(crate) access: Access,
     /// The contents of a small file shall come along.
     pub(crate) contents: bool,
-    /// The kernel is to run it.
+    /// The kernel runs it as a program.
     pub(crate) to_run: bool,
 }
 
@@ -199,7 +199,7 @@ impl Client {
         self.core.open(who, ino, access.into()).await
     }
 
-    /// Opens a file so that the kernel can run it, which takes the right to that and not to read. One request.
+    /// Opens a file that the kernel is to run: the caller needs the right to execute it, not to read it. One request.
     ///
     /// # Errors
     /// As [`Client::open`].

@@ -252,7 +252,7 @@ impl File {
 }
 
 impl Client {
-    /// Whether somebody here may rely on locks of this file that went with an earlier start of the volume.
+    /// Whether an open of this client may rely on locks of this file that ended with an earlier start of the volume.
     pub fn may_have_lost_locks(&self, ino: Ino) -> bool {
         self.core.lock_owners.has_older(ino, self.core.starts())
     }

@@ -104,7 +104,7 @@ impl Device {
         }
     }
 
-    /// Another number for the same descriptor.
+    /// Another descriptor of the same open file description (dup(2)).
     ///
     /// # Errors
     /// What the system said.
@@ -120,8 +120,8 @@ impl Device {
         self.forget(ino, -1)
     }
 
-    /// Has the kernel forget the attributes and all pages of an inode. Blocks until nobody reads or writes these, and
-    /// cannot be interrupted.
+    /// Has the kernel forget the attributes and all pages of an inode. Blocks until all of these pages are unlocked; no
+    /// signal ends that wait.
     pub fn forget_pages(&self, ino: u64) -> Sent {
         self.forget(ino, 0)
     }

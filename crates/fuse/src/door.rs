@@ -1,4 +1,4 @@
-//! What each request needs of the client, the caller's identity and the tables of what is open.
+//! The parts that requests share: the client, the callers' identities, the tables of open files and directories.
 //!
 //! Everything here runs on the thread that read the request: waking another one would cost more
 //! than most requests take.
@@ -38,7 +38,7 @@ const NOTHING: Duration = Duration::ZERO;
 pub struct Door {
     /// What knows how to ask the servers.
     pub client: Arc<Client>,
-    /// How long the kernel may answer from what it was told, at most.
+    /// The longest time for which the kernel may use an answer.
     pub cache_time: Duration,
     /// Who asks.
     pub callers: Callers,
@@ -48,17 +48,17 @@ pub struct Door {
     pub streams: Handles<Stream>,
     /// What the kernel was told of files.
     pub told: Arc<Told>,
-    /// Throws away what it has of them.
+    /// Drops the kernel's pages.
     pub pages: Arc<Pages>,
     /// What the kernel has to forget.
     pub recalls: Arc<Recalls>,
-    /// Who has locks or waits for some.
+    /// Locks that programs hold or wait for.
     pub locks: Locks,
     /// Who opens what has no name any more.
     nameless: Nameless,
     /// Directories that are no more.
     pub removed: Removed,
-    /// Who reads requests, and who is to instead of somebody who has to wait.
+    /// The workers that read requests, and the ones that replace a worker which has to wait.
     pub crew: Crew,
     /// The mount's device.
     pub device: Arc<Device>,
@@ -102,7 +102,8 @@ impl Door {
         })
     }
 
-    /// Blocks until the client has an answer, while others read if that takes long; tells the log of failures that are nobody's fault here.
+    /// Blocks until the client has an answer; when that takes long another worker reads requests. Logs failures that no
+    /// program has caused.
     pub fn serve<T>(
         &self,
         operation: &str,
@@ -113,7 +114,7 @@ impl Door {
         answer.map_err(|failure| self.noted(operation, ino, &failure))
     }
 
-    /// The number of a failure, of which the log is told.
+    /// The error number of a failure, which is logged.
     pub fn noted(&self, operation: &str, ino: u64, failure: &Failure) -> Errno {
         self.journal.note(format_args!("{operation} {ino}"), failure);
         translate::errno(failure)
@@ -135,14 +136,14 @@ impl Door {
         }));
     }
 
-    /// How long the kernel may believe this, and the name that led to it. Returns when it may be told: pages that are older
-    /// than a change of others are gone.
+    /// For how long the kernel may use these attributes, and the name that led to them. Blocks until the kernel has dropped
+    /// pages that are older than another client's change.
     pub fn validity(&self, request: &Header, aged: &Aged) -> Duration {
         let Aged { attr, lease, .. } = aged;
         if attr.kind == FileKind::File {
             let means = Means {
                 is_leased: &|lease| self.is_leased(lease, attr.ino),
-                // Others read meanwhile: what is waited for is answered by them.
+                // Another worker must read requests meanwhile: it answers those that this one waits for.
                 waits: &|| self.crew.waits_long(),
                 are_clean: &|| self.pages.are_none(attr.ino.0),
                 drop_pages: &|| self.pages.drop_pages_now(attr.ino.0),
@@ -155,7 +156,7 @@ impl Door {
         self.validity_of_shown(aged)
     }
 
-    /// Throws pages away when a thread that was told of another length has had its time to do so by itself.
+    /// Drops pages after the time within which the kernel call of a thread that was answered first should have done so.
     fn drop_pages_after(&self, ino: Ino, first: First) {
         let (io, told, pages) = (self.io.clone(), self.told.clone(), self.pages.clone());
         self.io.spawn(async move {
@@ -166,7 +167,7 @@ impl Door {
         });
     }
 
-    /// As [`Self::validity`], of what was not asked for; none if it may not be told at once.
+    /// As [`Self::validity`], for attributes that come with a listing; `None` if they would have to wait.
     fn validity_by_the_way(&self, aged: &Aged) -> Option<Duration> {
         let may = aged.attr.kind != FileKind::File || self.told.is_shown(&aged.attr);
         may.then(|| self.validity_of_shown(aged))
@@ -181,11 +182,11 @@ impl Door {
         if attr.kind == FileKind::Directory {
             return self.cache_time.saturating_sub(*age);
         }
-        // The kernel would answer from its pages what must not be read any more through one of its opens.
+        // An open that has lost its locks must not read the kernel's pages any more.
         if attr.kind == FileKind::File && self.client.may_have_lost_locks(attr.ino) {
             return NOTHING;
         }
-        // In this order: what is recalled from now on waits for whoever is told.
+        // In this order: a recall that comes from now on waits until the kernel has processed this answer.
         self.recalls.tell(attr.ino);
         let left = self.client.lease_left(*lease, attr.ino).min(self.cache_time);
         if left.is_zero() || self.recalls.has_moved(attr.ino) { NOTHING } else { left }
@@ -199,8 +200,8 @@ impl Door {
             && self.nameless.refuses(request.pid, attr.ino, want)
     }
 
-    /// Before something is done to an inode without having it open: whoever may have come by a name that it
-    /// has lost is sent to look again.
+    /// Before a change of an inode that the program does not have open: a program that may have come by a name which the
+    /// inode has lost gets `ESTALE` and looks the name up again.
     pub fn came_by_name(&self, request: &Header, target: u64) -> Result<(), Errno> {
         let ino = ino(target);
         let is_elsewhere = self.recalls.has_moved(ino) && !self.client.is_open(ino);
@@ -232,8 +233,8 @@ impl Door {
         found.inspect(|aged| self.removed.tell(&aged.attr))
     }
 
-    /// What is known of an inode. The kernel asks for a directory's attributes before every change
-    /// in it; what it may keep for that long is good enough for that.
+    /// The attributes of an inode. The kernel asks for a directory's attributes before every change in it; for that an
+    /// answer is good enough which is as old as the kernel itself may keep one.
     pub fn attr(&self, request: &Header, target: u64) -> Result<Aged, Errno> {
         let who = self.callers.who(request);
         let aged = self.serve("getattr of", target, async {
@@ -244,7 +245,7 @@ impl Door {
             }
         })?;
         self.removed.tell(&aged.attr);
-        // Whoever has it open may have come by its descriptor, and would not look again.
+        // A program that has the file open may have come by its descriptor, and would not look the name up again.
         if !self.client.is_open(aged.attr.ino) && self.is_sent_back(request, &aged.attr, Want::Attributes) {
             return Err(Errno(libc::ESTALE));
         }
@@ -320,7 +321,7 @@ impl Door {
         })?;
         let at_open = self.told.open(&file.attr());
         if at_open.forget_attrs {
-            // Before the answer, so that whoever has opened the file sees its size. Its program waits
+            // Before the answer, so that every open of the file sees its size. Its program waits
             // for that answer and keeps the inode, so this does not wait.
             self.device.forget_attrs(target);
         }
@@ -440,22 +441,22 @@ impl Door {
 
 /// One directory entry on its way to the kernel.
 pub struct Entry<'a> {
-    /// What it names.
+    /// The inode that it names.
     pub ino: Ino,
-    /// Of which kind.
+    /// The inode's kind.
     pub kind: FileKind,
     /// Its name.
     pub name: &'a [u8],
     /// Offset from which the kernel goes on after it.
     pub next: u64,
-    /// Present if asked for; `.` and `..` go without, and files of which the kernel may have older pages.
+    /// Present if the kernel asked for them; absent for `.` and `..`, and for files that may have older pages.
     pub attr: Option<&'a Attr>,
     /// How long the kernel may answer from it.
     pub validity: Duration,
 }
 
 impl<'a> Entry<'a> {
-    /// Nobody resolves `..` by the number in a listing, so the directory's own serves for both.
+    /// No program resolves `..` by the number in a listing, so the directory's own number serves for both.
     fn dots(dir: Ino, next: u64, name: &'a str) -> Entry<'a> {
         Entry { ino: dir, kind: FileKind::Directory, name: name.as_bytes(), next, attr: None, validity: NOTHING }
     }

@@ -106,8 +106,8 @@ fn getattr(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> O
     args.skip(4)?;
     let handle = args.u64()?;
     let aged = door.attr(header, header.node)?;
-    // With an open file the kernel asks before it reads from its pages, and not for fstat(2). The volume may have been
-    // started again while this was asked.
+    // The kernel names an open file when it asks in order to read from its pages, but not for fstat(2). The volume may
+    // have started again while the request was under way.
     if flags & getattr::FH != 0
         && let Some(file) = door.files.get(handle)
     {
@@ -166,7 +166,7 @@ fn setattr(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> O
     door.came_by_name(header, header.node)?;
     let attr = door.change(header, header.node, size, handle, &change)?;
     tell(out, &attr);
-    // The kernel takes these over as its own; it may hold its pages meanwhile, so that they cannot go before.
+    // The kernel takes these attributes as its own change. It may hold pages meanwhile, so they cannot be dropped before.
     translate::put_aged(out, &attr, Duration::ZERO);
     Ok(Done::Now)
 }

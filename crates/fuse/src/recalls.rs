@@ -1,11 +1,13 @@
-//! What the kernel was told and has to forget, because others are about to be told that they have changed it.
+//! Making the kernel forget cached attributes, names and pages, before another client's change returns.
 //!
-//! The kernel is told to forget attributes, which waits for nothing: no lock and no page. Names are behind
-//! locks that a program may hold while it waits for this mount; two mounts could wait for
-//! each other, and one that is killed meanwhile would never be let go. They need not be forgotten: a name that leads
-//! to an inode which has lost a name is sent to look again (`ESTALE`) when the kernel asks for the attributes. Pages
-//! of a file whose contents are another's now do have to go ([`crate::pages`]), and are not waited for where a program
-//! holds them while it waits for others.
+//! *Attributes.* The kernel forgets them without waiting for a lock or a page.
+//!
+//! *Names.* To forget a name the kernel takes a lock, which a program may hold while it waits for this mount: two mounts
+//! could wait for each other, and a killed one would never end. So the kernel keeps names. When it asks for the
+//! attributes of an inode that has lost a name, this mount answers `ESTALE`, and the kernel looks the name up again.
+//!
+//! *Pages* of a file that another client has changed are dropped ([`crate::pages`]). The recall is confirmed earlier if a
+//! program of this mount writes the file: that write may itself wait for the other client.
 
 use crate::device::{Device, Sent};
 use crate::pages::Pages;
@@ -26,7 +28,8 @@ use std::time::Duration;
 pub const PICK_UP_TIME: Duration = Duration::from_millis(100);
 const PICK_UP_NS: u64 = PICK_UP_TIME.as_nanos() as u64;
 
-/// How long others wait for pages to be thrown away. A read of the file may wait for a server that is silent.
+/// The longest time for which another client's change waits until pages are dropped. A read of the file may wait for a
+/// silent server.
 const PAGES_TIME: Duration = Duration::from_millis(200);
 
 /// Pause before the kernel is asked again to forget an inode that it may be about to know.
@@ -38,7 +41,7 @@ const TOLD: usize = 1 << 12;
 /// Inodes that have lost a name; one more, and all are taken for such.
 const MOVED_MAX: usize = 1 << 16;
 
-/// What one mount has to forget.
+/// The recalls of one mount.
 pub struct Recalls {
     io: Io,
     device: Arc<Device>,
@@ -96,7 +99,7 @@ impl Recalls {
         &self.told_ns[(ino.0 ^ ino.0 >> 48) as usize % TOLD]
     }
 
-    /// The kernel is about to be told something that it may believe.
+    /// Notes that the kernel is about to get attributes that are valid for some time.
     pub fn tell(&self, ino: Ino) {
         self.told_ns(ino).fetch_max(self.io.mono_ns(), SeqCst);
     }
@@ -106,9 +109,9 @@ impl Recalls {
         self.moved.lock().has(ino, self.io.mono_ns())
     }
 
-    /// Resolves when the kernel believes none of this any more.
+    /// Resolves when the kernel answers no program from its cache of these inodes any more.
     pub async fn let_go(&self, recalls: Vec<Recall>) {
-        // Other names are no other contents.
+        // A change of names changes no contents.
         let changed = recalls.iter().filter(|recall| !recall.names).map(|recall| recall.ino);
         let dropping: Vec<Ino> = changed.filter(|ino| self.told.begin_drop(*ino)).collect();
         let now_ns = self.io.mono_ns();
@@ -116,7 +119,7 @@ impl Recalls {
             self.moved.lock().note(recall.ino, now_ns, now_ns + self.name_ns);
         }
         let picked_up = |recall: &Recall| self.told_ns(recall.ino).load(SeqCst) + PICK_UP_NS;
-        // Whoever is told from now on is told that it may not be believed.
+        // From now on answers about these inodes are valid for no time.
         let mut unknown: Vec<(Ino, u64)> = recalls.iter().map(|recall| (recall.ino, picked_up(recall))).collect();
         loop {
             unknown.retain(|(ino, until_ns)| !self.forget(*ino, *until_ns));
@@ -125,12 +128,12 @@ impl Recalls {
             }
             self.io.sleep(AGAIN_PAUSE).await;
         }
-        // Whoever reads from now on asks for attributes first, and is told them when the pages have gone.
+        // A later read first asks for attributes, and gets them when the pages are gone.
         join_all(dropping.into_iter().map(|ino| self.drop_pages(ino))).await;
     }
 
-    /// Resolves when the kernel has thrown away its pages of this inode, or they are held by a write of this mount, which
-    /// may itself wait for those who wait for this; or when it takes too long.
+    /// Resolves when the kernel has dropped its pages of this inode; earlier while a program of this mount writes it, and
+    /// after [`PAGES_TIME`].
     async fn drop_pages(&self, ino: Ino) {
         let (tell, gone) = oneshot::channel::<()>();
         let told = self.told.clone();
@@ -143,8 +146,8 @@ impl Recalls {
         select(gone, select(Box::pin(written), Box::pin(late))).await;
     }
 
-    /// Whether the kernel has forgotten the attributes, or has none: what it was told of it has been
-    /// picked up by `until_ns`.
+    /// Whether the kernel has forgotten the attributes, or has none: by `until_ns` it has processed every answer that
+    /// held them.
     fn forget(&self, ino: Ino, until_ns: u64) -> bool {
         self.device.forget_attrs(ino.0) == Sent::Taken || self.io.mono_ns() >= until_ns
     }

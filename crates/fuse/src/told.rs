@@ -5,11 +5,15 @@
 //! what the server says with what the kernel was told last: where they differ the kernel is asked to
 //! forget; where nothing has changed since the last open it may keep the pages too.
 //!
-//! *When its attributes are told.* Pages that are older than a change of another client must be gone before anybody
-//! reads by attributes that are newer ([`crate::pages`]). Where the change was recalled they have gone already. A change
-//! under a lease is this mount's own: the kernel's pages have it. Otherwise, for example where nobody has looked for a while,
-//! they go before the answer; but where the length is another one the kernel would drop that answer, since it has
-//! crossed: then one thread is answered first, and throws pages away by itself, and the others wait.
+//! *When the kernel gets its attributes.* After another client has changed a file, the kernel must drop the older pages
+//! before a program can read with the newer attributes ([`crate::pages`]):
+//!
+//! - If the other client's change recalled a lease of this mount, the pages are gone already.
+//! - If this mount has held a lease since, the change is this mount's own, and the pages contain it.
+//! - Otherwise this mount drops the pages and answers then. If the file has another length the kernel would discard that
+//!   answer, since it was asked for before the pages were dropped. So this mount answers one thread first, whose kernel
+//!   call then drops the pages because the modification time differs, and lets other threads wait until that thread asks
+//!   again or [`crate::recalls::PICK_UP_TIME`] has passed.
 
 use crate::halves::Halves;
 use aze_client::Lease;
@@ -18,11 +22,12 @@ use aze_proto::ids::{Generation, Ino, Time};
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// Files remembered. Of one that is not the kernel is asked to forget what it knows, which costs one request.
+/// Files remembered. When a program opens another file the kernel is asked to forget its attributes, which costs one
+/// request.
 const FILES_MAX: usize = 1 << 16;
 
-/// Bits that say of which files the kernel may have pages: 512 KiB. Files share some, and so may be thought to have
-/// pages that have none.
+/// Size of a bit set (512 KiB) of the files that may have pages in the kernel. Several files share a bit, so a set bit
+/// may be another file's.
 const PAGED_BITS: usize = 1 << 22;
 
 /// What every change of a file's bytes or attributes changes: times never repeat, and never go back
@@ -43,27 +48,27 @@ impl Version {
     }
 }
 
-/// What is remembered of one file.
+/// The facts about one file.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     /// The attributes that the kernel has; `None` if it may have others.
     attrs: Option<Version>,
     /// As it was when it was opened last; the kernel may have pages of it.
     opened: Option<Version>,
-    /// Its pages are not older than this.
+    /// The kernel's pages contain this version or a newer one.
     shown: Option<Version>,
-    /// Until when `shown` cannot have been changed by others.
+    /// While it lasts no other client can have changed the file since `shown`.
     lease: Option<Lease>,
-    /// So many times its pages are being thrown away.
+    /// Threads that are dropping its pages.
     drops: u32,
-    /// This thread was answered first, and may still be throwing pages away by itself.
+    /// The thread that was answered first; its kernel call may still be dropping pages.
     first: Option<First>,
 }
 
-/// A thread that was answered before the others.
+/// A thread that gets the attributes of a file of another length, while further threads wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct First {
-    /// As the kernel names it; 0 if it has no name here.
+    /// Its number in this process's namespace; 0 if it has none.
     thread: u32,
     version: Version,
 }
@@ -93,13 +98,13 @@ impl Default for Told {
 
 /// What telling attributes may need.
 pub struct Means<'a> {
-    /// Whether nothing under this lease can have been changed by another client.
+    /// Whether this lease still lasts, so that no other client can have changed the file.
     pub is_leased: &'a dyn Fn(Lease) -> bool,
     /// The calling thread is about to wait for another one.
     pub waits: &'a dyn Fn(),
-    /// Whether the kernel has no page that it did not have before its pages were thrown away last.
+    /// Whether the kernel has had no page of the file since its pages were dropped last.
     pub are_clean: &'a dyn Fn() -> bool,
-    /// Throws the kernel's pages of the file away.
+    /// Has the kernel drop the pages of the file; returns when they are gone.
     pub drop_pages: &'a dyn Fn(),
 }
 
@@ -108,7 +113,7 @@ pub struct Means<'a> {
 pub enum Showing {
     /// To be believed for as long as their lease lasts.
     Believed,
-    /// To this thread first, not to be believed; to be followed by [`Told::first_is_done`] after a while.
+    /// To this thread first, for no time at all. The caller calls [`Told::first_is_done`] after a while.
     First(First),
 }
 
@@ -126,7 +131,7 @@ impl Told {
         files.put(version.ino, known);
     }
 
-    /// A file is opened, of which the server says this.
+    /// Notes that a program opens a file with these attributes.
     pub fn open(&self, attr: &Attr) -> AtOpen {
         let version = Version::of(attr);
         let mut files = self.files.lock();
@@ -141,7 +146,7 @@ impl Told {
         (&self.paged[bit / 64], 1 << (bit % 64))
     }
 
-    /// The kernel is about to have pages of this file.
+    /// Notes that the kernel is about to get pages of this file.
     pub fn has_pages(&self, ino: Ino) {
         let (word, bit) = self.bit(ino);
         if word.load(SeqCst) & bit == 0 {
@@ -154,7 +159,7 @@ impl Told {
         word.load(SeqCst) & bit != 0
     }
 
-    /// Returns when a thread may be told these attributes, and how.
+    /// Blocks until a thread may get these attributes; says how.
     pub fn show(&self, attr: &Attr, lease: Option<Lease>, thread: u32, means: &Means<'_>) -> Showing {
         let version = Version::of(attr);
         let mut files = self.files.lock();
@@ -162,7 +167,7 @@ impl Told {
             let mut known = files.take(attr.ino).unwrap_or_default();
             if known.drops == 0 && known.first.is_none_or(|first| first.thread == thread && thread != 0) {
                 if known.first.take().is_some() {
-                    // It asks again, so the kernel has taken its answer.
+                    // The thread asks again, so the kernel has processed the first answer.
                     known.shown = None;
                     break Known { drops: 1, ..known };
                 }
@@ -205,8 +210,8 @@ impl Told {
         Showing::Believed
     }
 
-    /// A thread that was answered first has had its time: whether pages are to be thrown away now, which
-    /// [`Told::first_has_ended`] ends.
+    /// The time of a thread that was answered first is over. If this returns true the caller drops the pages and then
+    /// calls [`Told::first_has_ended`].
     pub fn first_is_done(&self, ino: Ino, first: First) -> bool {
         let mut files = self.files.lock();
         let Some(mut known) = files.take(ino) else { return false };
@@ -218,8 +223,9 @@ impl Told {
         is_still
     }
 
-    /// Others are about to hear that they have changed the file. Whether there may be pages to be thrown away; if so nobody
-    /// is told attributes until [`Told::dropped`].
+    /// Another client has changed the file, and its change returns after this mount has confirmed the recall. If this
+    /// returns true the kernel may have pages: the caller drops them and calls [`Told::dropped`]; until then requests
+    /// for attributes wait.
     pub fn begin_drop(&self, ino: Ino) -> bool {
         if !self.may_have_pages(ino) {
             return false;
@@ -230,17 +236,17 @@ impl Told {
         true
     }
 
-    /// The pages have gone that the kernel had.
+    /// The pages are gone that the kernel had at [`Told::begin_drop`].
     pub fn dropped(&self, ino: Ino) {
         self.end_drop(ino, None);
     }
 
-    /// The same, of pages that a thread which was answered first may not have thrown away.
+    /// The pages are gone that the kernel had at [`Told::first_is_done`].
     pub fn first_has_ended(&self, ino: Ino, first: First) {
         self.end_drop(ino, Some((first.version, None)));
     }
 
-    /// Pages have gone that were there; the others are not older than this.
+    /// Ends one drop. Pages that the kernel has now contain `shown` or a newer version.
     fn end_drop(&self, ino: Ino, shown: Option<(Version, Option<Lease>)>) {
         let mut files = self.files.lock();
         let mut known = files.take(ino).unwrap_or_default();
@@ -252,7 +258,7 @@ impl Told {
         self.ended.notify_all();
     }
 
-    /// Whether the kernel may be given these attributes at once.
+    /// Whether the kernel may get these attributes without any wait.
     pub fn is_shown(&self, attr: &Attr) -> bool {
         if !self.may_have_pages(attr.ino) {
             return true;
@@ -263,12 +269,13 @@ impl Told {
         known.shown == Some(Version::of(attr)) && known.drops == 0
     }
 
-    /// This mount has changed a file's attributes, which are told without regard to pages and believed by nobody.
+    /// Notes attributes that this mount has changed itself. The kernel gets them at once, for no time at all.
     pub fn changed(&self, attr: &Attr, is_leased: impl Fn(Lease) -> bool) {
         let mut files = self.files.lock();
         let known = files.take(attr.ino).unwrap_or_default();
         let is_own = known.shown.is_some() && known.lease.is_some_and(is_leased);
-        // Of what is not its own the kernel knows the length now; its pages may be of any time.
+        // Without a lease another client may have changed the file as well: the kernel now has the length, but its pages
+        // may be of any version.
         let before = Version { mtime: Time(0), ctime: Time(0), ..Version::of(attr) };
         files.put(attr.ino, Known { shown: Some(if is_own { Version::of(attr) } else { before }), ..known });
     }
@@ -333,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_go_before_a_change_of_others_is_told() {
+    fn pages_go_before_the_change_of_another_client_shows() {
         let told = Told::default();
         assert_eq!([tell(&told, 5, 1, 7, false, false), tell(&told, 5, 2, 7, false, false)], ["", ""], "none");
         told.has_pages(Ino(2));
@@ -341,12 +348,12 @@ mod tests {
         assert_eq!(tell(&told, 5, 3, 7, false, false), "dropped");
         assert!(told.is_shown(&attr(2, 5, 3)) && !told.is_shown(&attr(2, 5, 4)));
         assert_eq!(tell(&told, 9, 2, 7, false, false), "", "a late answer");
-        assert_eq!(tell(&told, 5, 4, 7, false, true), "", "they went when it was recalled");
+        assert_eq!(tell(&told, 5, 4, 7, false, true), "", "the recall has dropped them");
         assert_eq!(tell(&told, 5, 5, 7, true, false), "", "a change of one's own");
         told.changed(&attr(2, 5, 6), |_| true);
         assert_eq!(tell(&told, 5, 6, 7, true, false), "");
         told.changed(&attr(2, 5, 7), |_| false);
-        assert_eq!(tell(&told, 5, 7, 7, false, false), "dropped", "what was there before may have been another's");
+        assert_eq!(tell(&told, 5, 7, 7, false, false), "dropped", "the version before may be another client's");
     }
 
     #[test]
@@ -360,7 +367,7 @@ mod tests {
         assert_eq!(tell(&told, 9, 2, 8, false, false), "");
         let means = Means { is_leased: &|_| false, waits: &|| {}, are_clean: &|| false, drop_pages: &|| {} };
         let Showing::First(first) = told.show(&attr(2, 4, 3), None, 0, &means) else { panic!("it is another length") };
-        // It has no name, so that nothing is known of it but that it has had its time.
+        // Threads without a number cannot be recognised when they ask again.
         std::thread::scope(|scope| {
             let other = scope.spawn(|| tell(&told, 4, 3, 0, false, false));
             assert!(told.first_is_done(Ino(2), first));
@@ -371,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_while_pages_are_thrown_away() {
+    fn requests_for_attributes_wait_while_pages_are_dropped() {
         let told = Told::default();
         assert!(!told.begin_drop(Ino(2)), "there are none");
         told.has_pages(Ino(2));

@@ -1,6 +1,6 @@
-//! The answering side: lets in whoever proves to know the secret, and hands on their requests.
+//! The answering side: accepts clients that prove to know the secret, and hands on their requests.
 //!
-//! It alone knows what a server checks of a frame before anybody looks at the request in it.
+//! It alone checks frames, before any other part looks at the requests in them.
 
 use crate::handshake::{Challenged, Keys, Knock, Turned, open_step, seal_step};
 use crate::{HANDSHAKE_TIME_MAX, LIMITS_AFTER_HANDSHAKE};
@@ -21,12 +21,12 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Connections of one listener that have not proven to know the secret; beyond, the oldest is closed.
+/// Connections of one listener that have not proven that they know the secret. When there are more the oldest is closed.
 pub const UNPROVEN_MAX: usize = 256;
 
 /// What answers requests.
 pub trait Service: Send + Sync + 'static {
-    /// A request came. Called by whoever drives the runtime: must not block; what takes long
+    /// A request came. Called by a thread that drives the runtime: must not block; work that takes long
     /// belongs in a task. The same change may come again while the first copy is still at work.
     fn request(self: Arc<Self>, incoming: Incoming);
 
@@ -155,7 +155,7 @@ impl Responder {
     }
 }
 
-/// What a server must know to let others in.
+/// The parts of a server that accepting a client needs.
 #[derive(Clone, Debug)]
 pub struct ServeConfig {
     /// The volume's secret.
@@ -190,15 +190,16 @@ struct Door {
     io: Io,
     config: ServeConfig,
     service: Arc<dyn Service>,
-    /// Visits that may not have proven yet to know the secret, the oldest first.
+    /// Connections that may not have proven yet that they know the secret, the oldest first.
     unproven: Mutex<VecDeque<Unproven>>,
 }
 
-/// A visit and its connection, neither of which is kept by this.
+/// Weak references to a visit and its connection.
 type Unproven = (Weak<Visit>, Weak<dyn Connection>);
 
 impl Door {
-    /// Notes a visit. Where too many have not proven anything the oldest goes: whoever knows the secret takes a moment.
+    /// Notes a visit. When there are too many without proof the oldest is closed: a client that knows the secret proves
+    /// it within a moment.
     fn note(&self, visit: &Arc<Visit>, conn: &Arc<dyn Connection>) {
         let is_unproven = |visit: &Weak<Visit>| visit.upgrade().is_some_and(|visit| visit.open.get().is_none());
         let oldest = {
@@ -244,7 +245,7 @@ impl Acceptor for Entrance {
         let (challenged, open, announced) = (Mutex::new(None), OnceLock::new(), Mutex::new(None));
         let visit = Arc::new(Visit { door: self.0.clone(), challenged, open, announced });
         self.0.note(&visit, conn);
-        // A connection that its peer has closed is not kept.
+        // Connections that their peers have closed are forgotten.
         let (io, waiting, conn) = (self.0.io.clone(), Arc::downgrade(&visit), Arc::downgrade(conn));
         self.0.io.spawn(async move {
             io.sleep(HANDSHAKE_TIME_MAX).await;

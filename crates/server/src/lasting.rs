@@ -90,9 +90,9 @@ pub(crate) struct Lasting {
     pub(crate) is_done: AtomicBool,
     /// And everywhere else: clients are served.
     pub(crate) is_open: AtomicBool,
-    /// The starts of the volume, as its file says; one at a time writes it.
+    /// The starts of the volume, and the file with them.
     starts: starts::Kept,
-    /// Server 0 has counted this start: others may be told its number.
+    /// Server 0 has counted this start, and answers requests for its number.
     is_counted: AtomicBool,
     is_checkpointing: AtomicBool,
     checkpoint_bytes: AtomicU64,

@@ -1,6 +1,6 @@
 //! What lasting storage holds: one directory for each server.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
 //! | `volume` | which volume and which server this is, and in which format ([`manifest`]) |
 //! | `starts` | in which starts of the volume the server took part, and where its journal ended ([`starts`]) |
@@ -10,7 +10,7 @@
 //!
 //! Starting means: read the newest checkpoint, then its journal and any later one ([`recover`]). A
 //! journal that ends in a torn record ends before it; one that is damaged before something that is
-//! known to have been durable is refused. What records mean is not known here.
+//! known to have been durable is refused. The meaning of records is not known here.
 
 pub mod checkpoint;
 pub mod journal;
@@ -20,6 +20,7 @@ pub mod record;
 pub mod recover;
 pub mod segments;
 pub mod starts;
+mod text;
 
 use aze_io::disk::{Dir, DiskResult};
 
@@ -38,17 +39,7 @@ fn number_of(name: &str, prefix: &str) -> Option<u64> {
     name.strip_prefix(prefix)?.parse().ok()
 }
 
-/// Writes a small file so that it is there as it was or as it is to be, durably.
-async fn write_text(dir: &dyn Dir, name: &str, text: String) -> DiskResult<()> {
-    let new = format!("{name}.new");
-    let file = dir.create(&new).await?;
-    file.append(text.into_bytes()).await?;
-    file.sync().await?;
-    dir.rename(&new, name).await?;
-    dir.sync().await
-}
-
-/// Removes journals and checkpoints older than number `keep`, and what is left of unfinished ones.
+/// Removes journals and checkpoints older than number `keep`, and the remains of unfinished ones.
 ///
 /// # Errors
 /// What the disk says.
@@ -66,7 +57,7 @@ fn is_unfinished(name: &str) -> bool {
     name.starts_with("state-") && name.ends_with(checkpoint::UNFINISHED)
 }
 
-/// Removes what is left of checkpoints that were not finished.
+/// Removes the remains of checkpoints that were not finished.
 ///
 /// # Errors
 /// What the disk says.

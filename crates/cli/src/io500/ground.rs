@@ -206,7 +206,7 @@ fn memory_available() -> u64 {
     kib.map_or(u64::MAX, |kib| kib.saturating_mul(1024))
 }
 
-/// The smallest page of any system that this runs on.
+/// The smallest page size of the supported systems, in bytes.
 const PAGE_BYTES: u64 = 4096;
 
 struct LocalFile {
@@ -225,8 +225,8 @@ impl Opened for LocalFile {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
             first => told("read", &self.path, first)?,
         };
-        // A call that ends within a page has met the end of the file, as a volume's client knows, too; if not, what was
-        // read is found to be too short. Otherwise there may be more.
+        // A call that ends within a page has met the end of the file: no further call asks for it, as with a volume's
+        // client. The verification finds a read that ended too early.
         if first == buffer.len() || !(offset + first as u64).is_multiple_of(PAGE_BYTES) {
             return Ok(first);
         }

@@ -91,8 +91,8 @@ fn lock(path: &Path) -> DiskResult<File> {
     Ok(file)
 }
 
-/// Refuses a directory, or a file in place of one, into which another user could have put something, or could put it
-/// later: what is written goes to the files of these names, wherever they lead.
+/// Refuses a directory (or a file in place of one) that another user owns or may write to: that user could put a link
+/// under the name of one of its files, and the server would write wherever the link leads.
 fn check_own(path: &Path) -> DiskResult<()> {
     // SAFETY: no memory is involved.
     let own = unsafe { libc::geteuid() };

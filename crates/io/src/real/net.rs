@@ -35,7 +35,7 @@ const ACCEPTS_PER_TURN: usize = 64;
 /// How long accepting pauses when the process has no file descriptor or memory left for more.
 const ACCEPT_RETRY_NS: u64 = 100_000_000;
 
-/// Descriptors that no accepted connection takes: a quarter of what the process may have, at most so many.
+/// Descriptors that accepted connections leave free: a quarter of the process's limit, at most this many.
 const RESERVED_MAX: u64 = 256;
 
 /// How long to wait before trying a local listener again whose backlog is full.
@@ -98,7 +98,7 @@ pub(super) fn listen(
         }
         Addr::Unix(path) | Addr::Shm(path) => {
             let socket = bind_unix(path).map_err(failed)?;
-            // Others could not get in, and need not knock.
+            // A connection that finds the queue full is refused at once instead of after a timeout.
             fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
             socket.set_nonblocking(true).map_err(failed)?;
             let meta = fs::symlink_metadata(path).map_err(failed)?;
@@ -204,10 +204,11 @@ impl ListenSocket {
     }
 }
 
-/// Gives a connection up that would take one of the last descriptors: storage and the volume's own connections need them.
+/// Closes an accepted connection that would take one of the reserved descriptors: storage and the connections between
+/// servers need them.
 fn not_reserved(fd: OwnedFd) -> std::io::Result<OwnedFd> {
     let limit = sys::descriptors_max();
-    // The system gives the lowest number that is free.
+    // The system has given it the lowest free number.
     let is_one_of_the_last = fd.as_raw_fd() as u64 >= limit - (limit / 4).min(RESERVED_MAX);
     if is_one_of_the_last { Err(Error::from_raw_os_error(libc::EMFILE)) } else { Ok(fd) }
 }

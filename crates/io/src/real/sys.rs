@@ -344,7 +344,7 @@ pub(super) fn let_wait(fd: &OwnedFd, limit_ms: u32) -> Result<()> {
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags & !libc::O_NONBLOCK) }).map(drop)
 }
 
-/// How many descriptors this process may have.
+/// The process's limit of descriptors (RLIMIT_NOFILE).
 pub(super) fn descriptors_max() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is live and written to only.

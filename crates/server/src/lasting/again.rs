@@ -15,7 +15,7 @@ impl Server {
         let Some(lasting) = &self.lasting else { return Ok(()) };
         let is_first = self.slot() == ServerIndex(0);
         if is_first && !lasting.is_new {
-            // All have begun this start: counting links has waited for them.
+            // All servers have begun this start: counting links has waited for them.
             self.complete_start(lasting).await?;
         }
         lasting.is_done.store(true, Ordering::SeqCst);

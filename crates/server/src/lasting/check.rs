@@ -165,7 +165,7 @@ async fn open_dirs(
 async fn open(io: &Io, dirs: &[String], report: &mut Report) -> Result<Vec<Part>, Failure> {
     let (servers, manifest) = open_dirs(io, dirs, report).await?;
     let mut parts = Vec::new();
-    // Of server 0, which counts the starts.
+    // Server 0 counts the starts.
     let mut first_starts = None;
     for (server, opened) in servers {
         let manifest = Manifest { server, ..manifest };

@@ -81,7 +81,7 @@ impl Server {
                 }
             }
         }
-        // Before the manifest: a directory with one has this file, too.
+        // Written before the manifest, so that a directory with a manifest has this file, too.
         self.begin_start(lasting, counted).await?;
         if lasting.is_new {
             if let Some(disk) = self.store.disk() {

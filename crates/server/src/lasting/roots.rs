@@ -110,7 +110,7 @@ impl Roots {
     }
 }
 
-/// What a start may leave that was cut off before the manifest was there.
+/// Files that a start leaves if it ends before it has written the manifest.
 const UNFINISHED_TEXTS: [&str; 3] = ["volume.new", "starts", "starts.new"];
 
 /// Makes sure that a directory without a manifest has nothing of anybody else's.

@@ -1,10 +1,10 @@
-//! Whether all servers' directories are of one moment.
+//! Recognising directories that are older than those of the other servers.
 //!
-//! Server 0 counts the starts of a volume. Each server writes down, durably, that it begins a start before it
-//! settles anything, and that the start is complete before it serves clients; server 0 does the latter only after
-//! all others have begun, and before any of them serves. So a directory that has not begun the last start that
-//! was complete is an older copy, whose part of what was acknowledged since then is lost: it is refused. An older
-//! directory of server 0 is told by any other server, which knows of a complete start that server 0 does not.
+//! Server 0 counts the starts of a volume. Each server syncs a note that it begins a start before it resolves changes
+//! in doubt, and a note that the start is complete before it serves clients. Server 0 notes that the start is complete
+//! after every server has begun it, and before any server serves. So a directory that has not begun the last complete
+//! start is an older copy, which lacks changes that the server acknowledged since: the start is refused. When the
+//! directory of server 0 is the older one, the other servers know of a complete start that server 0 does not know.
 
 use super::{Lasting, disk_failure};
 use crate::state::Server;
@@ -15,14 +15,14 @@ use aze_store::disk::starts::Starts;
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
 
-/// What can be done about a directory that is behind.
+/// Advice to the operator about a directory that is older than the others.
 const ADVICE: &str = "put the directory of the last end back; no other has what was written since";
 
 /// Refuses a journal that ends before the place at which it was closed.
 pub(super) fn reaches_its_end(starts: &Starts, found: &Found) -> DiskResult<()> {
     let position = found.position;
     match starts.ended {
-        // The first one is there before the manifest.
+        // A server writes its first journal before its manifest.
         _ if !found.has_any => {
             Err(DiskError::Failed("the journal is missing: no file log-… is there: put it back".into()))
         }
@@ -34,8 +34,8 @@ pub(super) fn reaches_its_end(starts: &Starts, found: &Found) -> DiskResult<()> 
     }
 }
 
-/// Compares a server's own starts with those of server 0, which is about to begin start `start`, and knows of
-/// `complete` as the last one that was. Says what is older, if anything is.
+/// Compares a server's own starts with the starts of server 0, which is about to begin start number `start` and knows
+/// `complete` as the last complete one. The error names the older directory.
 pub(super) fn compare(own: &Starts, start: u64, complete: u64) -> Result<(), String> {
     if own.begun < complete {
         let begun = own.begun;
@@ -57,10 +57,10 @@ pub(super) fn compare(own: &Starts, start: u64, complete: u64) -> Result<(), Str
     Ok(())
 }
 
-/// The starts of a volume as one server's file says.
+/// The starts of a volume, and the file in which one server keeps them.
 pub(super) struct Kept {
     now: Mutex<Starts>,
-    /// Held by whoever writes the file.
+    /// Held while a task writes the file.
     writing: futures_util::lock::Mutex<()>,
 }
 
@@ -75,8 +75,8 @@ impl Kept {
 }
 
 impl Server {
-    /// Begins a start of the volume: server 0 counts it; the others pass its number and what server 0 knows of
-    /// complete ones.
+    /// Begins a start of the volume. Server 0 counts it; another server passes the number that server 0 counted, and the
+    /// number of the last start that server 0 knows to be complete.
     pub(super) async fn begin_start(&self, lasting: &Lasting, counted: Option<(u64, u64)>) -> Result<(), Failure> {
         let own = lasting.starts.now();
         let begun = match counted {
@@ -95,14 +95,14 @@ impl Server {
         Ok(())
     }
 
-    /// All servers have begun this start, and none serves yet.
+    /// Notes that every server has begun this start.
     pub(super) async fn complete_start(&self, lasting: &Lasting) -> Result<(), Failure> {
         self.write_starts(lasting, |own| Starts { complete: own.begun, ..own }).await
     }
 
-    /// The journal was closed: its last record ends at `ended`.
+    /// Notes that this server has closed its journal, whose last record ends at `ended`.
     pub(super) async fn note_clean_end(&self, lasting: &Lasting, ended: u64) -> Result<(), Failure> {
-        // A server that ends while it is still starting has promised nothing.
+        // A server that ends during its start has acknowledged nothing.
         if !lasting.is_open.load(Ordering::SeqCst) {
             return Ok(());
         }

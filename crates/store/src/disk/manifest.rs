@@ -1,6 +1,7 @@
 //! The file that says whose directory this is. It is text, so that a person can read it, too.
 
-use aze_io::disk::{Dir, DiskError, DiskResult};
+use super::text::{self, Fields};
+use aze_io::disk::{Dir, DiskResult};
 
 /// The file's name.
 pub const NAME: &str = "volume";
@@ -14,9 +15,6 @@ pub const FORMAT_SEVERAL: u32 = 6;
 
 /// First line of the file.
 const TITLE: &str = "Azekura: one server's part of a volume";
-
-/// Longest file of this kind; what is longer is none.
-const BYTES_MAX: usize = 4096;
 
 /// Which volume, which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +38,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// The format of what is in the directory.
+    /// The format of the directory's files.
     pub fn format(&self) -> u32 {
         if self.directories == 1 { FORMAT } else { FORMAT_SEVERAL }
     }
@@ -62,21 +60,10 @@ impl Manifest {
     /// Reads the text of the file.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The first line that is wrong, and why.
     pub fn parse(text: &str) -> Result<Manifest, String> {
-        let mut lines = text.lines();
-        if lines.next() != Some(TITLE) {
-            return Err(format!("the first line is not '{TITLE}'"));
-        }
-        let mut field = |name: &str| {
-            let line = lines.next().unwrap_or_default();
-            let value = line.strip_prefix(name).and_then(|rest| rest.strip_prefix(' '));
-            value.map(str::to_owned).ok_or_else(|| format!("expected a line '{name} …', found '{line}'"))
-        };
-        fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, String> {
-            text.parse().map_err(|_| format!("'{name} {text}': not a number that fits"))
-        }
-        let format = field("format")?;
+        let mut fields = Fields::new(text, TITLE)?;
+        let format = fields.value("format")?;
         let is_several = format == FORMAT_SEVERAL.to_string();
         if format != FORMAT.to_string() && !is_several {
             return Err(format!(
@@ -84,16 +71,16 @@ impl Manifest {
                  version that wrote it"
             ));
         }
-        let volume = field("volume")?;
+        let volume = fields.value("volume")?;
         let manifest = Manifest {
-            volume: u64::from_str_radix(&volume, 16).map_err(|_| format!("'volume {volume}': not a number"))?,
-            server: number("server", &field("server")?)?,
-            servers: number("servers", &field("servers")?)?,
-            shards: number("shards", &field("shards")?)?,
-            chunk_bits: number("chunk-bits", &field("chunk-bits")?)?,
-            owner_uid: number("owner", &field("owner")?)?,
-            directory: if is_several { number("directory", &field("directory")?)? } else { 0 },
-            directories: if is_several { number("directories", &field("directories")?)? } else { 1 },
+            volume: u64::from_str_radix(volume, 16).map_err(|_| format!("'volume {volume}': not a number"))?,
+            server: fields.number("server")?,
+            servers: fields.number("servers")?,
+            shards: fields.number("shards")?,
+            chunk_bits: fields.number("chunk-bits")?,
+            owner_uid: fields.number("owner")?,
+            directory: if is_several { fields.number("directory")? } else { 0 },
+            directories: if is_several { fields.number("directories")? } else { 1 },
         };
         if is_several && (manifest.directories < 2 || manifest.directory >= manifest.directories) {
             return Err(format!("there is no directory {} of {}", manifest.directory, manifest.directories));
@@ -104,24 +91,17 @@ impl Manifest {
     /// Reads the file of a directory; `None` if it has none.
     ///
     /// # Errors
-    /// What the disk says, and a file that is not such a one.
+    /// The disk's error, and a file that cannot be parsed.
     pub async fn read(dir: &dyn Dir) -> DiskResult<Option<Manifest>> {
-        let file = match dir.open(NAME).await {
-            Ok(file) => file,
-            Err(DiskError::NotFound(_)) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let bytes = file.read_at(0, BYTES_MAX).await?;
-        let text = String::from_utf8_lossy(&bytes);
-        Manifest::parse(&text).map(Some).map_err(|why| DiskError::Failed(format!("the file '{NAME}': {why}")))
+        text::read(dir, NAME, Manifest::parse).await
     }
 
     /// Writes the file, durably.
     ///
     /// # Errors
-    /// What the disk says.
+    /// The disk's error.
     pub async fn write(&self, dir: &dyn Dir) -> DiskResult<()> {
-        super::write_text(dir, NAME, self.text()).await
+        text::write(dir, NAME, self.text()).await
     }
 }
 

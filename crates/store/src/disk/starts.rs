@@ -1,9 +1,9 @@
 //! The file that says in which starts of the volume a server took part, and where its journal ended.
 //!
-//! By it a directory that is older than the others' is told: an old copy that was put back after the
-//! volume had gone on without it. It is text, so that a person can read it, too.
+//! By this file the servers recognise a directory that is older than the directories of the other servers: an old copy
+//! that an operator put back after the volume had gone on without it.
 
-use super::write_text;
+use super::text::{self, Fields};
 use aze_io::disk::{Dir, DiskError, DiskResult};
 use aze_proto::sum::block_sum;
 
@@ -13,10 +13,7 @@ pub const NAME: &str = "starts";
 /// First line of the file.
 const TITLE: &str = "Azekura: the starts of one server's part";
 
-/// Longest file of this kind; what is longer is none.
-const BYTES_MAX: usize = 4096;
-
-/// What a server knows of the starts of its volume, counted from 1.
+/// The starts of a volume, counted from 1, as one server knows them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Starts {
     /// The last one that this server began. On server 0, which counts, also one that failed.
@@ -37,29 +34,20 @@ impl Starts {
     /// Reads the text of the file.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The first line that is wrong, and why.
     pub fn parse(text: &str) -> Result<Starts, String> {
-        let mut lines = text.lines();
-        if lines.next() != Some(TITLE) {
-            return Err(format!("the first line is not '{TITLE}'"));
-        }
-        let mut field = |name: &str| {
-            let line = lines.next().unwrap_or_default();
-            let value = line.strip_prefix(name).and_then(|rest| rest.strip_prefix(' '));
-            value.ok_or_else(|| format!("expected a line '{name} …', found '{line}'"))
-        };
-        let number = |text: &str| text.parse().map_err(|_| format!("'{text}' is not a number"));
-        // A digit that has changed is a digit.
+        let mut fields = Fields::new(text, TITLE)?;
+        // Only the checksum tells a digit that has changed.
         let body = text.rsplit_once("sum ").map_or(text, |(body, _)| body);
         if with_sum(body.into()) != text {
             return Err("it does not match its checksum".into());
         }
-        let (begun, complete) = (number(field("begun")?)?, number(field("complete")?)?);
-        let ended = match field("journal")? {
+        let (begun, complete) = (fields.number("begun")?, fields.number("complete")?);
+        let ended = match fields.value("journal")? {
             "open" => None,
-            other => match other.strip_prefix("ended ") {
-                Some(position) => Some(number(position)?),
-                None => return Err(format!("'journal {other}': expected 'open' or 'ended …'")),
+            other => match other.strip_prefix("ended ").map(str::parse) {
+                Some(Ok(position)) => Some(position),
+                _ => return Err(format!("'journal {other}': expected 'open' or 'ended …' with a number")),
             },
         };
         Ok(Starts { begun, complete, ended })
@@ -68,27 +56,19 @@ impl Starts {
     /// Reads the file of a directory.
     ///
     /// # Errors
-    /// What the disk says, a file that is missing, and one that is not such a one.
+    /// The disk's error, and a file that is missing or cannot be parsed.
     pub async fn read(dir: &dyn Dir) -> DiskResult<Starts> {
-        let file = match dir.open(NAME).await {
-            Err(DiskError::NotFound(_)) => {
-                return Err(DiskError::Failed(format!(
-                    "the file '{NAME}' is missing: put it back from where this directory was copied"
-                )));
-            }
-            opened => opened?,
-        };
-        let bytes = file.read_at(0, BYTES_MAX).await?;
-        let text = String::from_utf8_lossy(&bytes);
-        Starts::parse(&text).map_err(|why| DiskError::Failed(format!("the file '{NAME}': {why}")))
+        text::read(dir, NAME, Starts::parse).await?.ok_or_else(|| {
+            DiskError::Failed(format!("the file '{NAME}' is missing: put it back from where this directory was copied"))
+        })
     }
 
     /// Writes the file, durably.
     ///
     /// # Errors
-    /// What the disk says; then nothing has changed.
+    /// The disk's error; then the file has its old text.
     pub async fn write(&self, dir: &dyn Dir) -> DiskResult<()> {
-        write_text(dir, NAME, self.text()).await
+        text::write(dir, NAME, self.text()).await
     }
 }
 

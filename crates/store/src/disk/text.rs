@@ -1,0 +1,60 @@
+//! Small text files that a person can read, too: a title, then lines of a name and a value.
+
+use aze_io::disk::{Dir, DiskError, DiskResult};
+use std::str::{FromStr, Lines};
+
+/// The longest file that is read, in bytes.
+const BYTES_MAX: usize = 4096;
+
+/// The lines of one file after its title, in order.
+pub(super) struct Fields<'a>(Lines<'a>);
+
+impl<'a> Fields<'a> {
+    /// Begins after the title.
+    pub(super) fn new(text: &'a str, title: &str) -> Result<Fields<'a>, String> {
+        let mut lines = text.lines();
+        if lines.next() != Some(title) {
+            return Err(format!("the first line is not '{title}'"));
+        }
+        Ok(Fields(lines))
+    }
+
+    /// The value in the next line, which must have this name.
+    pub(super) fn value(&mut self, name: &str) -> Result<&'a str, String> {
+        let line = self.0.next().unwrap_or_default();
+        let value = line.strip_prefix(name).and_then(|rest| rest.strip_prefix(' '));
+        value.ok_or_else(|| format!("expected a line '{name} …', found '{line}'"))
+    }
+
+    /// The same, of a number.
+    pub(super) fn number<T: FromStr>(&mut self, name: &str) -> Result<T, String> {
+        let value = self.value(name)?;
+        value.parse().map_err(|_| format!("'{name} {value}': not a number that fits"))
+    }
+}
+
+/// Reads a file and parses its text; `None` if there is no such file.
+pub(super) async fn read<T>(
+    dir: &dyn Dir,
+    name: &str,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> DiskResult<Option<T>> {
+    let file = match dir.open(name).await {
+        Ok(file) => file,
+        Err(DiskError::NotFound(_)) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let bytes = file.read_at(0, BYTES_MAX).await?;
+    let parsed = parse(&String::from_utf8_lossy(&bytes));
+    parsed.map(Some).map_err(|why| DiskError::Failed(format!("the file '{name}': {why}")))
+}
+
+/// Replaces a file, durably: after a crash it has its old text or the new one.
+pub(super) async fn write(dir: &dyn Dir, name: &str, text: String) -> DiskResult<()> {
+    let new = format!("{name}.new");
+    let file = dir.create(&new).await?;
+    file.append(text.into_bytes()).await?;
+    file.sync().await?;
+    dir.rename(&new, name).await?;
+    dir.sync().await
+}
