@@ -291,6 +291,18 @@ fn another_user_needs_no_root_and_sees_nothing_of_ours() {
 }
 
 #[test]
+fn more_memory_than_the_node_has_is_refused() {
+    let place = Place::new();
+    let ran = place.aze(&["up", "--name", "v", "--size", "100T"]).code(5);
+    for part in ["100 TiB for 4 servers", " free, ", "cgroup"] {
+        assert!(ran.err.contains(part), "{part}: {}", ran.err);
+    }
+    assert!(!place.path("run/v").exists(), "nothing is left of it");
+    let ran = place.aze(&["up", "--name", "v", "--servers", "1"]).ok();
+    assert!(ran.err.contains(" free, "), "{}", ran.err);
+}
+
+#[test]
 fn without_the_secret_nobody_is_let_in() {
     let place = Place::new();
     let name = place.up(&["--transport", "tcp"]);

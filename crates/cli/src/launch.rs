@@ -5,6 +5,7 @@
 //! starter has sent the volume's record, a server whose starter disappears ends by itself.
 
 use crate::exit::{Exit, Outcome, Trouble};
+use crate::memory::Memory;
 use crate::process::Process;
 use crate::volume::Record;
 use serde::{Deserialize, Serialize};
@@ -56,7 +57,7 @@ pub struct Order {
     pub tcp_port: u16,
     /// How data travels within a node.
     pub transport: String,
-    /// Bytes that it may hold; half of its node's free memory, divided by its servers, if absent.
+    /// Bytes that it may hold; half of its node's usable memory, divided by its servers, if absent.
     pub capacity_bytes: Option<u64>,
     /// Base-2 logarithm of the chunk size.
     pub chunk_bits: u8,
@@ -90,6 +91,8 @@ pub enum Said {
         addresses: Vec<String>,
         /// Bytes that it can hold.
         capacity_bytes: u64,
+        /// The memory of its node, as the server found it.
+        memory: Memory,
     },
     /// It keeps its part in a file or device.
     KeptBy {

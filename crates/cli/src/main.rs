@@ -29,6 +29,7 @@ mod io500;
 mod kept;
 mod launch;
 mod list;
+mod memory;
 mod mount;
 mod mounts;
 mod namespace;

@@ -2,9 +2,10 @@
 
 use crate::exit::{Exit, Outcome, Trouble, of_code};
 use crate::launch::{Order, Said};
+use crate::memory::Memory;
 use crate::process::Process;
 use crate::volume::{self, Record, Volume};
-use crate::{kept, show, sys};
+use crate::{kept, show, size, sys};
 use aze_io::real::Runtime;
 use aze_io::{Addr, Transport};
 use aze_proto::error::Failure;
@@ -72,13 +73,14 @@ pub fn run(_args: &Args) -> Outcome<Exit> {
 
 fn serve(order: &Order, dir: &Path) -> Outcome<Exit> {
     log_to(&dir.join(format!("server-{}.log", order.slot)))?;
-    let config = config(order, dir)?;
+    let memory = Memory::now()?;
+    let config = config(order, dir, &memory)?;
     let host = config.host.clone();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = Runtime::server((cores / usize::from(order.servers_on_node.max(1))).max(1));
     let listening = |addresses: &[Addr], capacity_bytes| {
         let addresses = addresses.iter().map(Addr::to_string).collect();
-        say(&Said::Listening { host, process: Process::me(), addresses, capacity_bytes });
+        say(&Said::Listening { host, process: Process::me(), addresses, capacity_bytes, memory });
     };
     let record = await_record(order, dir);
     let server = runtime
@@ -105,11 +107,24 @@ fn serve(order: &Order, dir: &Path) -> Outcome<Exit> {
     Ok(Exit::Done)
 }
 
-fn config(order: &Order, dir: &Path) -> Outcome<Config> {
-    let capacity_bytes = match order.capacity_bytes {
-        Some(bytes) => bytes,
-        None => memory_available()? / 2 / u64::from(order.servers_on_node.max(1)),
-    };
+/// What one server may hold in memory. Refuses more than its node has; but a volume that starts again keeps its size,
+/// so that its data can be reached where less memory is free than before.
+fn capacity(order: &Order, memory: &Memory) -> Outcome<u64> {
+    let servers = u64::from(order.servers_on_node.max(1));
+    let Some(bytes) = order.capacity_bytes else { return Ok(memory.usable() / 2 / servers) };
+    if order.starts == 0 && bytes > memory.usable() / servers {
+        let text = format!(
+            "--size: {} for {} of this node is more than its memory ({memory}): ask for less, or take more nodes",
+            size::words(bytes.saturating_mul(servers)),
+            show::count(servers, "server"),
+        );
+        return Err(Trouble::new(Exit::Caller, text));
+    }
+    Ok(bytes)
+}
+
+fn config(order: &Order, dir: &Path, memory: &Memory) -> Outcome<Config> {
+    let capacity_bytes = capacity(order, memory)?;
     let mut listen = Vec::new();
     let transport = transport(order)?;
     if transport != Transport::Tcp {
@@ -261,32 +276,7 @@ fn tidy(name: &str, slot: u16, dir: &Path) {
     let _ = volume::remove_dir(dir);
 }
 
-/// Memory that programs could still get without swapping, in bytes.
-pub fn memory_available() -> Outcome<u64> {
-    let path = "/proc/meminfo";
-    let text = fs::read_to_string(path).map_err(|error| Trouble::local(format!("read {path}"), &error))?;
-    parse_meminfo(&text)
-        .ok_or_else(|| Trouble::new(Exit::Caller, format!("{path} says nothing of MemAvailable: give --size")))
-}
-
-fn parse_meminfo(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes * 1024)
-}
-
 /// Used by both ends: a secret as it travels in an order.
 pub fn secret_text(secret: &Secret) -> String {
     show::hex(&secret.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn free_memory_is_read_in_bytes() {
-        assert_eq!(parse_meminfo("MemTotal:  9 kB\nMemAvailable:   2048 kB\n"), Some(2 << 20));
-        assert_eq!(parse_meminfo("MemTotal:  9 kB\n"), None);
-    }
 }

@@ -2,6 +2,7 @@
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::launch::{self, Order, Said, Starting};
+use crate::memory::Memory;
 use crate::process::Process;
 use crate::volume::{self, Record, ServerRecord, Settings, VARIABLE};
 use crate::{kept, serve, show, size, sys};
@@ -60,7 +61,8 @@ pub struct Args {
     /// Where the nodes have this program, if not in the same place.
     #[arg(long, value_name = "PATH")]
     remote_aze: Option<PathBuf>,
-    /// What all servers together may hold in memory; half of the free memory of their nodes if not given.
+    /// What all servers together may hold in memory; if not given, on each node half of the smaller of its free memory
+    /// and what the cgroup still allows.
     #[arg(long, value_parser = size::parse)]
     size: Option<u64>,
     /// Bytes of a file that stay together on one server, a power of two from 64K to 16M.
@@ -168,7 +170,10 @@ pub fn run(args: Args) -> Outcome<Exit> {
                     "volume '{name}': {servers}, {room}, kept in {} (durability {word}{media}); 'aze down' stops it",
                     record.settings.storage
                 ),
-                None => eprintln!("volume '{name}': {servers}, {room} in memory; 'aze down' ends it"),
+                None => {
+                    let memory = start.memory().map_or(String::new(), |memory| format!(" ({memory})"));
+                    eprintln!("volume '{name}': {servers}, {room} in memory{memory}; 'aze down' ends it");
+                }
             }
             println!("export {VARIABLE}='{name}'");
             Ok(Exit::Done)
@@ -266,6 +271,7 @@ struct Start<'a> {
 struct Heard {
     record: Option<ServerRecord>,
     capacity_bytes: u64,
+    memory: Option<Memory>,
     is_ready: bool,
     has_kept: bool,
     /// What it keeps its part in, if that is no directory.
@@ -364,11 +370,11 @@ impl Start<'_> {
         let starting = &self.servers[usize::from(slot)];
         let heard = self.heard.entry(slot).or_default();
         match said {
-            Said::Listening { host, process, addresses, capacity_bytes } => {
+            Said::Listening { host, process, addresses, capacity_bytes, memory } => {
                 let node = starting.node.clone();
                 let launcher = node.is_some().then(|| Process::of(starting.process())).flatten();
                 heard.record = Some(ServerRecord { slot, host, node, process, launcher, addresses });
-                heard.capacity_bytes = capacity_bytes;
+                (heard.capacity_bytes, heard.memory) = (capacity_bytes, Some(memory));
             }
             Said::KeptBy { medium } => heard.medium = Some(medium),
             Said::Ready => heard.is_ready = true,
@@ -378,6 +384,16 @@ impl Start<'_> {
             Said::Ended => return Err(starting.failed_silently(Exit::Again, "it ended before it was ready")),
         }
         Ok(())
+    }
+
+    /// The memory of all nodes, as the first server of each has found it.
+    fn memory(&self) -> Option<Memory> {
+        let first = |slot: &u16| {
+            let node = &self.nodes[usize::from(*slot)];
+            self.nodes.iter().position(|other| other == node) == Some(usize::from(*slot))
+        };
+        let of_nodes = self.heard.iter().filter(|(slot, _)| first(slot));
+        of_nodes.filter_map(|(_, heard)| heard.memory).reduce(Memory::and)
     }
 
     fn record(&self, created_ns: u64) -> Outcome<Record> {

@@ -7,6 +7,7 @@ use super::link::{Walked, Where};
 use super::volume::{Crowd, OnVolume};
 use crate::bench_place::{Described, describe};
 use crate::exit::{Outcome, Trouble};
+use crate::memory::Memory;
 use crate::sys;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -173,7 +174,7 @@ impl Ground for Directory {
     fn room(&self) -> Outcome<Room> {
         let (bytes, files) = told("look at", &self.target, sys::file_system_room(&self.target))?;
         // A file system in memory may be larger than the memory that there is.
-        let bytes = if self.is_memory()? { bytes.min(memory_available()) } else { bytes };
+        let bytes = if self.is_memory()? { bytes.min(Memory::now()?.usable()) } else { bytes };
         Ok(Room { bytes, files })
     }
 
@@ -196,14 +197,6 @@ impl Ground for Directory {
             done => told("remove", &self.path, done),
         }
     }
-}
-
-/// Memory that could be had without swapping (proc_meminfo(5)); no limit if the system does not say.
-fn memory_available() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kib.map_or(u64::MAX, |kib| kib.saturating_mul(1024))
 }
 
 /// The smallest page size of the supported systems, in bytes.
