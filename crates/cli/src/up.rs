@@ -404,6 +404,7 @@ impl Start<'_> {
             owner_uid: sys::uid(),
             created_ns,
             starts: self.starts,
+            secret_check: Some(volume::secret_check(self.secret)),
             servers: self.heard.values().filter_map(|heard| heard.record.clone()).collect(),
             settings: Settings {
                 storage: match &self.storage {

@@ -38,6 +38,10 @@ pub struct Record {
     /// How often it was started again under its mounts.
     #[serde(default)]
     pub starts: u32,
+    /// [`secret_check`] of its secret, by which another secret is noticed before a server is asked: servers do not
+    /// answer a stranger. Absent in records of older programs.
+    #[serde(default)]
+    pub secret_check: Option<String>,
     /// Its servers, by slot.
     pub servers: Vec<ServerRecord>,
     /// How it was made.
@@ -163,9 +167,14 @@ impl Volume {
         check_private(&path, "file")?;
         let text =
             fs::read_to_string(&path).map_err(|error| Trouble::local(format!("read {}", path.display()), &error))?;
-        parse_secret(text.trim()).ok_or_else(|| {
-            Trouble::new(Exit::Denied, format!("read {}: not a secret: expected 64 hexadecimal digits", path.display()))
-        })
+        let denied = |why: &str| Trouble::new(Exit::Denied, format!("read {}: {why}", path.display()));
+        let secret = parse_secret(text.trim()).ok_or_else(|| denied("not a secret: expected 64 hexadecimal digits"))?;
+        match &self.record.secret_check {
+            Some(check) if *check != secret_check(&secret) => Err(denied(
+                "this is not the secret of this volume: copy volume.json and secret from where it was started",
+            )),
+            _ => Ok(secret),
+        }
     }
 
     /// Where to ask for its servers, by host.
@@ -280,6 +289,11 @@ pub fn write_record(dir: &Path, record: &Record) -> Outcome<()> {
 /// Writes `secret`.
 pub fn write_secret(dir: &Path, secret: &Secret) -> Outcome<()> {
     write_whole(&dir.join("secret"), format!("{}\n", show::hex(&secret.0)).as_bytes())
+}
+
+/// A hash of a secret, in hexadecimal. The secret cannot be computed from it (BLAKE3, key derivation mode).
+pub fn secret_check(secret: &Secret) -> String {
+    show::hex(&blake3::derive_key("Azekura: whether a file holds a volume's secret", &secret.0)[..16])
 }
 
 /// A secret of 64 hexadecimal digits.
