@@ -372,10 +372,19 @@ impl Core {
     /// Tries the addresses of a server in their order.
     async fn attempt(self: &Arc<Self>, target: &Target) -> Result<Channel, Unopened> {
         let CallerConfig { host, transport, .. } = &self.config;
-        let mut errors = Vec::new();
+        // The target names its addresses, and most of them fail for the same reason.
+        let mut errors: Vec<(String, Vec<String>)> = Vec::new();
         for addr in transport.candidates(&target.addresses, target.host == *host) {
             match self.open(target, &addr).await {
-                Err(Unopened::Again(why)) => errors.push(format!("{addr}: {why}")),
+                Err(Unopened::Again(why)) => {
+                    let addr = addr.to_string();
+                    let why = why.strip_prefix(&format!("cannot connect to {addr}: ")).unwrap_or(&why).to_owned();
+                    let way = addr.split(':').next().unwrap_or_default().to_owned();
+                    match errors.iter_mut().find(|(same, _)| *same == why) {
+                        Some((_, ways)) => ways.push(way),
+                        None => errors.push((why, vec![way])),
+                    }
+                }
                 done => return done,
             }
         }
@@ -388,7 +397,8 @@ impl Core {
                 format!("{target} has no address that can be reached from {host} by transport '{transport}': {advice}");
             return Err(Unopened::ForGood(Failure::new(Code::Unreachable, detail)));
         }
-        Err(Unopened::Again(errors.join("; ")))
+        let told: Vec<String> = errors.iter().map(|(why, ways)| format!("{}: {why}", ways.join(", "))).collect();
+        Err(Unopened::Again(told.join("; ")))
     }
 
     async fn open(self: &Arc<Self>, target: &Target, addr: &Addr) -> Result<Channel, Unopened> {

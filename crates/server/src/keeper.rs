@@ -13,10 +13,15 @@ use futures_util::lock::Mutex as AsyncMutex;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How long a token may be kept: longer than any request may take, so that one whose holder died
 /// comes back and one in use does not.
 const TOKEN_NS_MAX: u64 = 20_000_000_000;
+
+/// How long one server may take to confirm a new namespace epoch. Shorter than the time that servers give the keeper, so
+/// that the refusal names the silent server and not the keeper.
+const CONFIRM_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Finished transactions that are remembered, so that a late copy of a request for the token does
 /// not take it for somebody who is gone.
@@ -27,6 +32,14 @@ pub(crate) struct Keeper {
     token: Mutex<Token>,
     /// One raise of the namespace epoch at a time, so that every server sees them in order.
     raising: AsyncMutex<NamespaceEpoch>,
+    refused: Mutex<Refused>,
+}
+
+/// Raises that failed because a server did not confirm them.
+#[derive(Default)]
+struct Refused {
+    count: u64,
+    last: Option<Failure>,
 }
 
 #[derive(Default)]
@@ -49,6 +62,7 @@ impl Keeper {
             joined: Mutex::new(Joined { slots: vec![None; usize::from(servers)], waiting: Vec::new() }),
             token: Mutex::new(Token::default()),
             raising: AsyncMutex::new(epoch),
+            refused: Mutex::default(),
         }
     }
 
@@ -174,20 +188,36 @@ impl Server {
         Ok(Reply::Map { map }.into())
     }
 
-    /// A directory is about to be renamed or to lose rights: every server must know before it is.
+    /// A directory is about to be renamed or to lose rights: every server must know before it is. When one does not
+    /// confirm it the request is refused, since that server may still be serving clients by the old path.
     pub(crate) fn raise_epoch(self: &Arc<Self>, dir: Ino) -> Attempt<Output> {
         let server = self.clone();
+        let refused_before = self.keeper.refused.lock().count;
         then(async move {
             let mut last = server.keeper.raising.lock().await;
+            // A raise that waited while another one was refused is refused, too: if each waited for the silent server
+            // anew, the later ones would take longer than their servers wait for the keeper.
+            let refused = {
+                let refused = server.keeper.refused.lock();
+                refused.last.clone().filter(|_| refused.count > refused_before)
+            };
+            if let Some(failure) = refused {
+                return Err(failure);
+            }
             *last = NamespaceEpoch(last.0 + 1);
             let epoch = *last;
             let servers: Vec<ServerIndex> = server.map().indexes().collect();
-            for (other, answer) in server.ask_each(&servers, &Request::EpochPush { epoch, dir }).await {
-                answer.map_err(|failure| {
-                    failure.during(format!(
-                        "nothing is changed, since server {other} could not be told that directory {dir} will be"
-                    ))
-                })?;
+            let push = Request::EpochPush { epoch, dir };
+            let time = CONFIRM_TIME_MAX.min(server.config.deadline);
+            for (other, answer) in server.ask_each_within(&servers, &push, time).await {
+                if let Err(failure) = answer {
+                    let failure = failure.during(format!(
+                        "nothing is changed, since server {other} has not confirmed that paths through a directory change"
+                    ));
+                    let mut refused = server.keeper.refused.lock();
+                    *refused = Refused { count: refused.count + 1, last: Some(failure.clone()) };
+                    return Err(failure);
+                }
             }
             Ok(Reply::EpochIs { epoch })
         })

@@ -106,10 +106,25 @@ impl Server {
         servers: &[ServerIndex],
         request: &Request,
     ) -> Vec<(ServerIndex, Result<Reply, Failure>)> {
-        join_all(
-            servers.iter().map(|server| async move { (*server, self.ask(*server, ShardId(0), request.clone()).await) }),
-        )
-        .await
+        self.ask_each_within(servers, request, self.config.deadline).await
+    }
+
+    /// The same, with a deadline of its own.
+    pub(crate) async fn ask_each_within(
+        self: &Arc<Self>,
+        servers: &[ServerIndex],
+        request: &Request,
+        deadline: Duration,
+    ) -> Vec<(ServerIndex, Result<Reply, Failure>)> {
+        let ask = |server: ServerIndex| async move {
+            let answer = if server == self.slot() {
+                self.ask(server, ShardId(0), request.clone()).await
+            } else {
+                self.ask_other(server, ShardId(0), request.clone(), &[], deadline).await
+            };
+            (server, answer)
+        };
+        join_all(servers.iter().map(|server| ask(*server))).await
     }
 
     /// Goes on asking until the server answers, has restarted empty (then it has nothing left to be

@@ -1,6 +1,8 @@
-//! A rename has been done, and its coordinator does not know yet when somebody goes on with the new name
-//! and the server of that dies. The coordinator then gave the old name back, for what was moved must have
-//! one: it had one already, or was not to have one any more.
+//! Renames that a server does not confirm.
+//!
+//! The new name's server has done a rename, and the coordinator does not know it yet; a client changes the new name, and
+//! then its server dies. The coordinator then restored the old name, since every inode must have a name: but the inode had
+//! another one already, or was removed.
 
 mod support;
 
@@ -9,6 +11,7 @@ use aze_io::sim::Link;
 use aze_proto::{Code, FileKind, Ino, Name, NameHash, ServerIndex};
 use aze_sim::Cluster;
 use aze_sim::work::shared::new_file;
+use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
 use support::{ROOT, create, with_cluster};
@@ -132,5 +135,39 @@ fn what_nobody_touched_has_its_old_name_back() {
         let Unconfirmed { old, ino, .. } = unconfirmed(&cluster, &client, FileKind::File).await;
         restart(&cluster).await;
         assert_eq!(names_of(&cluster, ino), [old]);
+    });
+}
+
+/// Each of several renames of directories waited for the silent server in turn, longer than their coordinators wait
+/// for the keeper: the later ones blamed server 0.
+#[test]
+fn a_silent_server_is_named_by_all_renames_that_need_it() {
+    const RENAMES: usize = 4;
+    with_cluster(3, |cluster, client| async move {
+        let names: Vec<(Name, Name)> = (0..RENAMES)
+            .map(|index| (name_at(&client, 0, &format!("old{index} ")), name_at(&client, 1, &format!("new{index} "))))
+            .collect();
+        for (old, _) in &names {
+            make(&client, old, FileKind::Directory).await;
+        }
+        cluster.sim.set_link("s0", "s2", Link::Down);
+        let began_ns = cluster.sim.now_ns();
+        let rename = |(old, new): &(Name, Name)| {
+            let (client, old, new) = (client.clone(), old.clone(), new.clone());
+            async move { client.rename(&ROOT, Ino::ROOT, &old, Ino::ROOT, &new, false).await }
+        };
+        let refused = join_all(names.iter().map(rename)).await;
+        let took = Duration::from_nanos(cluster.sim.now_ns() - began_ns);
+        assert_eq!(refused.len(), RENAMES);
+        for answer in refused {
+            let failure = answer.expect_err("a server has not confirmed it");
+            assert!(failure.detail.contains("since server 2 has not confirmed"), "{failure}");
+        }
+        assert!(took < Duration::from_secs(3), "{took:?}");
+        cluster.sim.heal();
+        cluster.sim.sleep(SETTLE).await;
+        for answer in join_all(names.iter().map(rename)).await {
+            assert_eq!(answer, Ok(()), "none of them has left anything behind");
+        }
     });
 }
