@@ -1,6 +1,6 @@
 //! A volume from `aze up` to `aze down` on the real program: what a user of one machine relies on.
 
-use aze_tests::{Place, Ran, make_tree, run, set_mode, wait_until};
+use aze_tests::{Place, Ran, make_tree, run, set_mode, wait_until, watchdog};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -247,6 +247,44 @@ fn as_nobody(place: &Place, args: &[&str]) -> Ran {
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(place.path("aze-for-all")).args(args);
     command.env("AZE_RUN_DIR", run_dir).env_remove("AZE_VOLUME").env_remove("XDG_RUNTIME_DIR").current_dir("/");
     command.stdin(Stdio::null()).output().expect("setpriv runs").into()
+}
+
+#[test]
+fn one_command_ends_all_volumes_of_a_user_on_a_node() {
+    let mut place = Place::new();
+    place.up(&["--name", "one", "--servers", "2"]);
+    let killed = place.mount_with(&["--name", "one"]);
+    place.up(&["--name", "two", "--servers", "1"]);
+    let used = place.mount_with(&["--name", "two"]);
+    let _open = fs::File::create(used.join("f")).expect("a file in use");
+    // SAFETY: no memory is involved; the process was started by this test.
+    unsafe { libc::kill(place.serving(&killed) as i32, libc::SIGKILL) };
+    wait_until("the mount is dead", || fs::metadata(&killed).is_err());
+    // It used to forget the dead mount.
+    place.aze(&["status", "--name", "one"]).ok();
+    place.aze(&["down", "--all", "--this-node"]).ok();
+    wait_until("no process is left", || watchdog::of_volumes(&place.dir).is_empty());
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("the mounts");
+    assert!(!mounts.contains(place.dir.to_str().expect("a path")), "{mounts}");
+    assert_eq!(fs::read_dir(place.path("run")).expect("the run directory").count(), 0);
+    assert!(place.aze(&["down", "--all"]).ok().err.contains("nothing to end"));
+}
+
+#[test]
+fn root_ends_the_volumes_of_a_user_whose_job_has_left_them() {
+    let place = Place::new();
+    let run_dir = place.path("nobody");
+    fs::create_dir(&run_dir).expect("a run directory");
+    std::os::unix::fs::chown(&run_dir, Some(65534), Some(65534)).expect("tests of other users run as root");
+    set_mode(&run_dir, 0o700);
+    place.program_for_all();
+    let _nobody = Nobody(&place);
+    as_nobody(&place, &["up", "--name", "theirs", "--servers", "2", "--size", "256M"]).ok();
+    as_nobody(&place, &["down", "--all", "--user", "root"]).code(4);
+    let mut epilog = place.command(&["down", "--all", "--this-node", "--user", "65534"]);
+    aze_tests::run(epilog.env("AZE_RUN_DIR", &run_dir)).ok();
+    wait_until("no server is left", || watchdog::of_volumes(&place.dir).is_empty());
+    assert_eq!(fs::read_dir(&run_dir).expect("the run directory").count(), 0);
 }
 
 /// Takes nobody's volumes down, also when a test fails.

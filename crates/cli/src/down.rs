@@ -7,6 +7,7 @@ use crate::launch::who;
 use crate::mounts;
 use crate::process::Process;
 use crate::session::Session;
+use crate::sys;
 use crate::volume::{self, MountRecord, ServerRecord, VARIABLE, Volume};
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
@@ -32,7 +33,9 @@ const ASK_TIME: Duration = Duration::from_secs(3);
 Examples:
   aze down
   aze down --name v1 --force      even while a program uses a mount of it
-  aze down --name v1 --delete     and remove the directories that keep it, after asking for its name")]
+  aze down --name v1 --delete     and remove the directories that keep it, after asking for its name
+  aze down --all                  every volume of yours that this node knows, by force
+  aze down --all --this-node --user anna    as root, on a node that a job of hers has left")]
 pub struct Args {
     /// Name of the volume; the one that is meant if not given.
     #[arg(long)]
@@ -46,17 +49,59 @@ pub struct Args {
     /// With --delete: do not ask for the volume's name.
     #[arg(long, requires = "delete")]
     yes: bool,
-    /// End what runs on this node only: what 'aze down' runs on a node whose server does not answer.
-    #[arg(long, hide = true)]
+    /// Every volume of yours that this node knows, each as with --force.
+    #[arg(long, conflicts_with_all = ["name", "delete"])]
+    all: bool,
+    /// End no server of another node by a command there: for a job's epilog, which runs on each of its nodes.
+    #[arg(long)]
     this_node: bool,
+    /// As root: volumes of this user, by name or number.
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> Outcome<Exit> {
-    let volume = match Volume::meant(args.name.as_deref()) {
+    if let Some(user) = &args.user {
+        act_for(user)?;
+    }
+    if !args.all {
+        return one(args, args.name.as_deref());
+    }
+    let names = volume::names();
+    if names.is_empty() {
+        eprintln!("nothing to end: no volume runs on this machine");
+    }
+    let mut worst = Exit::Done;
+    for name in names {
+        worst = worst.max(one(args, Some(&name)).unwrap_or_else(|trouble| {
+            eprintln!("aze: down: {trouble}");
+            trouble.exit
+        }));
+    }
+    Ok(worst)
+}
+
+/// Goes on as that user, whose volumes are where that user's commands find them.
+fn act_for(user: &str) -> Outcome<()> {
+    if sys::uid() != 0 {
+        return Err(Trouble::new(Exit::Denied, format!("--user {user}: only root may end volumes of other users")));
+    }
+    let ids = sys::ids_of(user).or_else(|| user.parse().ok().map(|uid| (uid, uid)));
+    let (uid, gid) = ids.ok_or_else(|| {
+        Trouble::new(Exit::NotFound, format!("--user {user}: no such user on this machine: give the number"))
+    })?;
+    // SAFETY: no other thread runs yet that could look at the environment.
+    unsafe { std::env::set_var("XDG_RUNTIME_DIR", format!("/run/user/{uid}")) };
+    sys::become_user(uid, gid).map_err(|error| Trouble::local(format!("become user {uid}"), &error))
+}
+
+/// Ends one volume.
+fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
+    let volume = match Volume::meant(name) {
         Ok(volume) => volume,
         Err(trouble) if trouble.exit == Exit::NotFound => {
-            let named = args.name.clone().or_else(|| std::env::var(VARIABLE).ok());
+            let named = name.map(str::to_owned).or_else(|| std::env::var(VARIABLE).ok());
             match named.filter(|name| volume::is_name(name)) {
                 Some(name) if volume::clear_abandoned_start(&name)? => {
                     eprintln!("volume '{name}' was never complete: cleared away");
@@ -72,15 +117,16 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     if args.delete && !args.yes {
         delete::ask(name, &parts)?;
     }
-    end_mounts(&volume, args.force || args.this_node)?;
+    end_mounts(&volume, args.force || args.all || args.this_node)?;
     let here = volume::host();
     let (local, remote): (Vec<&ServerRecord>, Vec<&ServerRecord>) =
         volume.record.servers.iter().partition(|server| server.host == here);
-    let answers = if args.this_node { Vec::new() } else { shut_down(&volume) };
+    // 'aze down' on another node has asked already when it runs this command here.
+    let answers = if args.this_node && !args.all { Vec::new() } else { shut_down(&volume) };
     let answered = |server: &ServerRecord| answers.contains(&server.slot);
     let lasts = volume.record.settings.lasts();
     // Who was not told to end is not ending.
-    let is_ending = lasts && (args.this_node || !answers.is_empty());
+    let is_ending = lasts && (args.this_node && !args.all || !answers.is_empty());
     let deadline = Instant::now() + if is_ending { PATIENCE_LASTING } else { PATIENCE };
     for server in &local {
         end(&who(server.slot, server.node.as_deref()), server.process, deadline);
@@ -133,6 +179,10 @@ fn end_mounts(volume: &Volume, force: bool) -> Outcome<()> {
         if !busy.is_empty() {
             return Err(in_use(volume, &busy.join("; ")));
         }
+    }
+    for dir in volume.dead_mounts() {
+        // A mount that was unmounted meanwhile is as well.
+        let _ = aze_fuse::unmount(&dir, true);
     }
     for mount in &private {
         // Its programs get ENOTCONN from now on.

@@ -23,6 +23,12 @@ pub fn find(dir: &Path) -> Option<PathBuf> {
     all().into_iter().rfind(|mounted| *mounted == dir)
 }
 
+/// Whether a mount of ours is at `dir` whose process has gone.
+pub fn is_dead(dir: &Path) -> bool {
+    let error = fs::metadata(dir).err().and_then(|error| error.raw_os_error());
+    error == Some(libc::ENOTCONN) && find(dir).is_some()
+}
+
 /// Processes that use files in `dir`, as `name (pid)`; those of other users are seen by root only.
 pub fn users(dir: &Path) -> Vec<String> {
     let is_in = |link: &Path| fs::read_link(link).is_ok_and(|target| target.starts_with(dir));

@@ -16,12 +16,28 @@ pub fn uid() -> u32 {
 
 /// Number of the user of this name, from wherever the system keeps its users.
 pub fn uid_of(user: &str) -> Option<u32> {
+    ids_of(user).map(|(uid, _)| uid)
+}
+
+/// Makes this process one of another user, with that user's group and no other group. For root, and for good.
+///
+/// # Errors
+/// What the system said; the process may have lost groups then.
+pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
+    // SAFETY: an empty list of groups is not read; the others take numbers.
+    let steps =
+        [unsafe { libc::setgroups(0, std::ptr::null()) }, unsafe { libc::setgid(gid) }, unsafe { libc::setuid(uid) }];
+    if steps.iter().all(|step| *step == 0) { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Numbers of the user of this name and of that user's group, from wherever the system keeps its users.
+pub fn ids_of(user: &str) -> Option<(u32, u32)> {
     let name = CString::new(user).ok()?;
     // SAFETY: `name` ends in NUL. The result may be overwritten by another such call; this function
-    // is called before the command starts any thread, and reads one number at once.
+    // is called before the command starts any thread, and reads two numbers at once.
     let entry = unsafe { libc::getpwnam(name.as_ptr()) };
     // SAFETY: getpwnam(3) gives null or a pointer to a valid entry.
-    unsafe { entry.as_ref() }.map(|entry| entry.pw_uid)
+    unsafe { entry.as_ref() }.map(|entry| (entry.pw_uid, entry.pw_gid))
 }
 
 /// Whether a program of this name is in one of the directories of PATH.

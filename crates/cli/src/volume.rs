@@ -6,7 +6,7 @@
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::process::Process;
-use crate::{show, sys};
+use crate::{mounts, show, sys};
 use aze_io::Addr;
 use aze_proto::handshake::Secret;
 use aze_proto::message::Durability;
@@ -190,13 +190,24 @@ impl Volume {
         self.record.servers.iter().all(|server| server.host == here && !server.process.is_alive())
     }
 
-    /// Its mounts on this machine whose process still runs; records of others are removed.
+    /// Its mounts on this machine whose process still runs.
     pub fn mounts(&self) -> Vec<MountRecord> {
+        self.recorded_mounts().into_iter().filter(|mount| mount.process.is_alive()).collect()
+    }
+
+    /// Directories on which a mount is left whose process was killed.
+    pub fn dead_mounts(&self) -> Vec<PathBuf> {
+        let dead = self.recorded_mounts().into_iter().filter(|mount| !mount.process.is_alive());
+        dead.map(|mount| mount.dir).collect()
+    }
+
+    /// By directory; removes records of which neither a process nor a mount is left.
+    fn recorded_mounts(&self) -> Vec<MountRecord> {
         let mut mounts = Vec::new();
         for entry in fs::read_dir(self.dir.join("mounts")).into_iter().flatten().flatten() {
             let text = fs::read(entry.path()).unwrap_or_default();
             match serde_json::from_slice::<MountRecord>(&text) {
-                Ok(mount) if mount.process.is_alive() => mounts.push(mount),
+                Ok(mount) if mount.process.is_alive() || mounts::is_dead(&mount.dir) => mounts.push(mount),
                 Ok(_) => drop(fs::remove_file(entry.path())),
                 Err(_) => {}
             }
