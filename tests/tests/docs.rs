@@ -74,3 +74,23 @@ fn every_command_of_the_program_is_in_the_readme_or_explained() {
         }
     }
 }
+
+/// Completion and manual pages come from the description of the command line, so they are complete if they come at all.
+#[test]
+fn shells_complete_commands_and_every_command_has_a_manual_page() {
+    let place = Place::new();
+    let words = "eval \"$(aze completions bash)\"; COMP_WORDS=(aze up --dur) COMP_CWORD=2; _aze aze --dur up; \
+                 echo \"${COMPREPLY[@]}\"";
+    assert_eq!(bash(&place, words).ok().out, "--durability\n");
+    place.aze(&["man", "man1"]).ok();
+    let help = place.aze(&["help"]).ok().out;
+    let commands = help.split("Commands:\n").nth(1).expect("a list").lines().take_while(|line| !line.is_empty());
+    let names: Vec<&str> = commands.filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).collect();
+    let names: Vec<&str> = names.into_iter().filter(|name| !name.is_empty()).collect();
+    assert!(names.len() > 20, "{names:?}");
+    for name in names {
+        let page = fs::read_to_string(place.path(&format!("man1/aze-{name}.1"))).expect("a page");
+        assert!(page.contains(".SH SYNOPSIS") && page.contains(".SH OPTIONS"), "{name}");
+        assert!(name == "help" || name == "serve" || page.contains(".SH EXAMPLE"), "{name}: {page}");
+    }
+}

@@ -24,6 +24,7 @@ mod copy_workers;
 mod down;
 mod exit;
 mod find;
+mod generate;
 mod heap;
 mod io500;
 mod kept;
@@ -110,6 +111,8 @@ enum Command {
     /// Show the version.
     #[command(after_help = "Example:\n  aze version --json")]
     Version(VersionArgs),
+    Completions(generate::CompletionsArgs),
+    Man(generate::ManArgs),
     /// Show help on a command, or on exit-codes.
     Help(HelpArgs),
 }
@@ -166,8 +169,8 @@ fn command() -> clap::Command {
     Line::command().after_help(format!("{EXAMPLES}\n{}", exit::TABLE))
 }
 
-fn run(command: Command) -> (&'static str, Outcome<Exit>) {
-    match command {
+fn run(asked: Command) -> (&'static str, Outcome<Exit>) {
+    match asked {
         Command::Up(args) => ("up", up::run(args)),
         Command::Down(args) => ("down", down::run(&args)),
         Command::Restart(args) => ("restart", restart::run(&args)),
@@ -193,6 +196,8 @@ fn run(command: Command) -> (&'static str, Outcome<Exit>) {
         Command::Bench(args) => ("bench", bench::run(&args)),
         Command::Serve(args) => ("serve", serve::run(&args)),
         Command::Version(args) => ("version", version(&args)),
+        Command::Completions(args) => ("completions", generate::run_completions(&args, command())),
+        Command::Man(args) => ("man", generate::run_man(&args, command())),
         Command::Help(args) => ("help", help(&args.topic)),
     }
 }
