@@ -83,6 +83,23 @@ impl Foreground {
 }
 
 #[test]
+fn a_mount_hides_files_only_if_it_is_asked_to() {
+    let place = Place::new();
+    place.up(&["--servers", "1"]);
+    let dir = place.path("used");
+    fs::create_dir(&dir).expect("a directory");
+    fs::write(dir.join("mine"), "1").expect("a file");
+    let dir = dir.to_str().expect("a path");
+    let refused = place.aze(&["mount", dir]).code(5);
+    assert!(refused.err.contains("not empty"), "{}", refused.err);
+    assert!(!is_mounted(Path::new(dir)));
+    place.aze(&["mount", "--nonempty", dir]).ok();
+    assert_eq!(fs::read_dir(dir).expect("it is listed").count(), 0);
+    place.aze(&["umount", dir]).ok();
+    assert_eq!(fs::read_to_string(format!("{dir}/mine")).expect("a file"), "1");
+}
+
+#[test]
 fn a_mount_in_the_foreground_ends_with_a_signal_or_an_unmount() {
     let place = Place::new();
     place.up(&[]);

@@ -50,6 +50,9 @@ pub struct Args {
     /// Let other users in; root's mounts always do.
     #[arg(long)]
     allow_other: bool,
+    /// Mount also where there are files already; they are hidden until it is unmounted.
+    #[arg(long)]
+    nonempty: bool,
     /// Requests served at the same time at most; 64 if not given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX as i64))]
     threads: Option<u16>,
@@ -91,12 +94,12 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         return serve(args);
     }
     let volume = Volume::meant(args.name.as_deref())?;
-    check(&args.dir)?;
+    check(args)?;
     let program = std::env::current_exe().map_err(|error| Trouble::local("find this program's file", &error))?;
     let mut command = Command::new(program);
     command.args(["mount", "--ready", "--name", &volume.record.name]);
     command.args(
-        [("--read-only", args.read_only), ("--allow-other", args.allow_other)]
+        [("--read-only", args.read_only), ("--allow-other", args.allow_other), ("--nonempty", args.nonempty)]
             .iter()
             .filter_map(|(flag, set)| set.then_some(flag)),
     );
@@ -178,7 +181,7 @@ fn serve(args: &Args) -> Outcome<Exit> {
         // Fails only for the leader of a process group, which the background process is not.
         let _ = sys::leave_session();
     }
-    check(&args.dir)?;
+    check(args)?;
     let volume = Volume::meant(args.name.as_deref())?;
     let session = Session::open(volume, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
     let options = MountOptions {
@@ -243,7 +246,8 @@ fn unmount_on_signal(mounted: &Mounted) -> Outcome<()> {
 }
 
 /// What would fail later with a worse message.
-fn check(dir: &Path) -> Outcome<()> {
+fn check(args: &Args) -> Outcome<()> {
+    let dir = &args.dir;
     let shown = dir.display();
     if let Some(mounted) = mounts::find(dir) {
         let what = match serving(&mounted) {
@@ -255,6 +259,12 @@ fn check(dir: &Path) -> Outcome<()> {
     match fs::metadata(dir) {
         Ok(meta) if !meta.is_dir() => {
             return Err(Trouble::new(Exit::Caller, format!("mount at {shown}: not a directory")));
+        }
+        Ok(_) if !args.nonempty && fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) => {
+            let text = format!(
+                "mount at {shown}: not empty, and what is there would be hidden: choose an empty directory, or use --nonempty"
+            );
+            return Err(Trouble::new(Exit::Caller, text));
         }
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -273,14 +283,6 @@ fn check(dir: &Path) -> Outcome<()> {
             let text = "this machine has no usable /dev/fuse: its administrator must load the kernel module 'fuse'";
             return Err(Trouble::new(Exit::Caller, text));
         }
-    }
-    if let Err(error) = std::fs::File::options().read(true).write(true).open("/dev/fuse")
-        && error.kind() == ErrorKind::PermissionDenied
-    {
-        return Err(Trouble::new(
-            Exit::Denied,
-            "/dev/fuse is closed to you: its administrator must open it to users ('chmod 666 /dev/fuse', as udev does)",
-        ));
     }
     if sys::uid() != 0 && !sys::is_installed("fusermount3") {
         return Err(Trouble::new(
