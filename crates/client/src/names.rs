@@ -388,15 +388,16 @@ impl Client {
         self.core.create(who, parent, name, new, Knowing::Latest).await
     }
 
-    /// A hidden name in `parent` that no other caller uses, and whose entry is in the shard of `name`: what is made
-    /// under it is where it would be under `name`, and its rename to that is one request.
+    /// A hidden name in `parent` that no other caller uses, and whose entry is on the server of `name`: renaming it to
+    /// `name` takes no request between servers.
     pub fn name_beside(&self, parent: Ino, name: &Name) -> Name {
-        let (shards, unique) = (self.map().shards(), self.core.io.random_u64());
-        let wanted = NameHash::of(parent, name).shard(shards);
-        let hidden = |count: u32| Name::new(format!(".aze-{unique:016x}-{count}").as_bytes()).expect("a short name");
-        // One in as many as there are shards fits; if none of these does, the rename takes more requests.
-        let mut names = (0..shards.saturating_mul(16)).map(hidden);
-        names.find(|hidden| NameHash::of(parent, hidden).shard(shards) == wanted).unwrap_or_else(|| hidden(0))
+        let (map, unique) = (self.map(), self.core.io.random_u64());
+        let server_of = |name: &Name| map.server_of(NameHash::of(parent, name).shard(map.shards()));
+        let wanted = server_of(name);
+        let hidden = |count: usize| Name::new(format!(".aze-{unique:016x}-{count}").as_bytes()).expect("a short name");
+        // One in as many as there are servers fits; if none of these does, the rename takes more requests.
+        let mut names = (0..16 * map.servers.len()).map(hidden);
+        names.find(|hidden| server_of(hidden) == wanted).unwrap_or_else(|| hidden(0))
     }
 
     /// Takes away a name of anything but a directory. The file lives on while it is open somewhere.

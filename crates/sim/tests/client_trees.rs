@@ -6,7 +6,7 @@ use aze_client::{Client, FoundPath, NewFile, UsageSum};
 use aze_proto::limits::BYTES_PER_RECORD;
 use aze_proto::message::Predicate;
 use aze_proto::wire::Blob;
-use aze_proto::{Change, Code, Failure, FileKind, Identity, Ino};
+use aze_proto::{Change, Code, Failure, FileKind, Identity, Ino, NameHash};
 use aze_sim::cluster::Layout;
 use std::collections::{BTreeMap, BTreeSet};
 use support::{ROOT, create, name, opened_file, with_cluster, with_layout};
@@ -230,5 +230,21 @@ fn space_and_status_come_from_all_servers() {
         client.create(&ROOT, Ino::ROOT, &name("fifo"), &fifo).await.expect("a new name");
         assert_eq!(client.getattr(&ROOT, Ino::ROOT).await.expect("the root exists").size, 2);
         assert!(client.shutdown_servers().await.iter().all(Result::is_ok));
+    });
+}
+
+/// The search for such a name took most of the time of a copy when it had to be in the same shard of 4096.
+#[test]
+fn a_name_beside_another_is_on_the_same_server_and_found_at_once() {
+    with_cluster(3, |_cluster, client| async move {
+        let map = client.map();
+        let server_of = |name: &aze_proto::Name| map.server_of(NameHash::of(Ino::ROOT, name).shard(map.shards()));
+        for index in 0..100 {
+            let wanted = name(&format!("file{index}"));
+            let hidden = client.name_beside(Ino::ROOT, &wanted);
+            assert_eq!(server_of(&hidden), server_of(&wanted), "{hidden}");
+            let count = hidden.to_string().rsplit('-').next().and_then(|count| count.parse::<u32>().ok());
+            assert!(count.is_some_and(|count| count < 48), "{hidden}: 16 tries for each server");
+        }
     });
 }
