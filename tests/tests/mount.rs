@@ -82,6 +82,25 @@ impl Foreground {
     }
 }
 
+/// It failed after 10 s, though it had unmounted.
+#[test]
+fn a_mount_of_which_another_namespace_has_a_copy_is_unmounted() {
+    let mut place = Place::new();
+    let volume = place.up(&["--servers", "1"]);
+    let mnt = place.mount();
+    let process = serving(&place, &volume);
+    let mut other = Command::new("unshare");
+    other.args(["--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep 600"]).stdout(Stdio::piped());
+    let mut other = Foreground(other.spawn().expect("root can make namespaces"));
+    let mut ready = [0];
+    std::io::Read::read_exact(other.0.stdout.as_mut().expect("a pipe"), &mut ready).expect("it runs");
+    let ran = place.aze(&["umount", mnt.to_str().expect("a path")]).ok();
+    assert!(ran.err.contains("mount namespace of sleep ("), "{}", ran.err);
+    assert!(!is_mounted(&mnt));
+    drop(other);
+    wait_until("it ends with the namespace", || !Path::new(&format!("/proc/{process}/fd/0")).exists());
+}
+
 #[test]
 fn a_mount_hides_files_only_if_it_is_asked_to() {
     let place = Place::new();

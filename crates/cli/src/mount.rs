@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 /// How long the process of a mount gets to end after it was unmounted.
 const END_TIME: Duration = Duration::from_secs(10);
 
+/// How long it gets before copies of the mount in other mount namespaces are looked for.
+const COPY_TIME: Duration = Duration::from_secs(1);
+
 /// What the background process writes when the mount stands.
 const READY: &[u8] = b"ready\n";
 
@@ -141,7 +144,7 @@ fn umount(dir: &Path, lazy: bool) -> Outcome<()> {
         return Err(Trouble::new(Exit::NotFound, format!("{}: no volume is mounted there", dir.display())));
     };
     // Looked up first: the process removes its record as it ends.
-    let serving = serving(&mounted);
+    let (serving, device) = (serving(&mounted), mounts::device(&mounted));
     if let Err(error) = aze_fuse::unmount(&mounted, lazy) {
         if error.kind() != ErrorKind::ResourceBusy {
             return Err(Trouble::local(format!("unmount {}", dir.display()), &error));
@@ -153,19 +156,26 @@ fn umount(dir: &Path, lazy: bool) -> Outcome<()> {
             format!("unmount {}: in use{by}: end these programs, or use --lazy", dir.display()),
         ));
     }
-    match serving {
-        Some(process) if !lazy && !process.wait(Instant::now() + END_TIME) => {
-            let pid = process.pid;
-            Err(Trouble::new(
-                Exit::Again,
-                format!(
-                    "{}: unmounted, but its process {pid} still runs: see its log in the volume's directory",
-                    dir.display()
-                ),
-            ))
-        }
-        _ => Ok(()),
+    let Some(process) = serving.filter(|_| !lazy) else { return Ok(()) };
+    if process.wait(Instant::now() + COPY_TIME) {
+        return Ok(());
     }
+    // A process with a mount namespace of its own may have a copy, which keeps the mount's process.
+    let copies = device.map_or(Vec::new(), |device| mounts::namespaces_with(&device));
+    if !copies.is_empty() {
+        eprintln!(
+            "aze: umount: {}: unmounted here; it goes on in the mount namespace of {}, and ends with that",
+            dir.display(),
+            mounts::named(&copies)
+        );
+        return Ok(());
+    }
+    if process.wait(Instant::now() + END_TIME) {
+        return Ok(());
+    }
+    let (dir, pid) = (dir.display(), process.pid);
+    let text = format!("{dir}: unmounted, but its process {pid} still runs: see its log in the volume's directory");
+    Err(Trouble::new(Exit::Again, text))
 }
 
 /// The process that serves a mount, if it is recorded.

@@ -1,5 +1,6 @@
 //! What the system knows of mounts: where volumes are mounted, and who uses a mount.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -27,6 +28,32 @@ pub fn find(dir: &Path) -> Option<PathBuf> {
 pub fn is_dead(dir: &Path) -> bool {
     let error = fs::metadata(dir).err().and_then(|error| error.raw_os_error());
     error == Some(libc::ENOTCONN) && find(dir).is_some()
+}
+
+/// The number of the file system at `dir`, by which copies of the mount in other mount namespaces are found.
+pub fn device(dir: &Path) -> Option<String> {
+    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let line = text.lines().rfind(|line| parse_line(line).as_deref() == Some(dir))?;
+    line.split(' ').nth(2).map(str::to_owned)
+}
+
+/// One process, as `name (pid)`, of each mount namespace in which this file system is mounted. Those of other users are
+/// seen by root only.
+pub fn namespaces_with(device: &str) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let process = entry.path();
+        let Ok(namespace) = fs::read_link(process.join("ns/mnt")) else { continue };
+        let text = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
+        let is_it = |line: &str| parse_line(line).is_some() && line.split(' ').nth(2) == Some(device);
+        if seen.insert(namespace) && text.lines().any(is_it) {
+            let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+            found.push(format!("{} ({pid})", name.trim()));
+        }
+    }
+    found
 }
 
 /// Processes that use files in `dir`, as `name (pid)`; those of other users are seen by root only.
