@@ -249,6 +249,23 @@ fn as_nobody(place: &Place, args: &[&str]) -> Ran {
     command.stdin(Stdio::null()).output().expect("setpriv runs").into()
 }
 
+/// Each command counted for an hour after its end.
+#[test]
+fn commands_that_have_ended_are_no_sessions() {
+    let place = Place::new();
+    place.up(&["--servers", "1"]);
+    let sessions = || {
+        let ran = place.aze(&["status", "--json"]).ok();
+        let status: serde_json::Value = serde_json::from_str(&ran.out).expect("status is JSON");
+        status["servers"][0]["sessions"].as_u64().unwrap_or_else(|| panic!("no number of sessions in {status}"))
+    };
+    wait_until("only the command that asks is there", || sessions() == 1);
+    for _ in 0..5 {
+        place.aze(&["ls", "aze:/"]).ok();
+    }
+    wait_until("only the command that asks is there", || sessions() == 1);
+}
+
 #[test]
 fn one_command_ends_all_volumes_of_a_user_on_a_node() {
     let mut place = Place::new();
