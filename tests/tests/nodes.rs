@@ -212,6 +212,37 @@ fn start_sshd(dir: &Path, port: u16) -> Daemon {
 }
 
 #[test]
+fn the_doctor_looks_at_every_node_and_the_network_between_them() {
+    let place = Place::new();
+    let nodes = Nodes::new("azd", 3);
+    let launcher = nodes.launcher(&place);
+    let look = |hosts: &str, code: i32| -> Vec<serde_json::Value> {
+        let args = ["doctor", "--hosts", hosts, "--launcher", &launcher, "--json"];
+        let ran = nodes.aze(&place, 1, &args).code(code);
+        ran.out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    let state = |node: &serde_json::Value, check: &str| {
+        let findings = node["findings"].as_array().expect("findings");
+        findings.iter().find(|finding| finding["check"] == check).map(|finding| finding["state"].clone())
+    };
+    let all = look("10.66.0.1,10.66.0.2,10.66.0.3", 0);
+    assert_eq!(all.len(), 3);
+    for node in &all {
+        for check in ["launcher", "build", "directory", "memory", "descriptors", "clock", "network"] {
+            assert_eq!(state(node, check), Some("good".into()), "{check}: {node}");
+        }
+    }
+    // The launcher reaches the third node, and other nodes do not.
+    run(Command::new("ip").args(["-n", &nodes.hub(), "link", "set", "port3", "down"]));
+    let cut = look("10.66.0.2,10.66.0.3", 5);
+    assert_eq!(cut.len(), 2);
+    assert!(cut.iter().all(|node| state(node, "network") == Some("bad".into())), "{cut:?}");
+    let gone = look("10.66.0.1,10.66.0.9", 6);
+    assert_eq!(gone.len(), 2);
+    assert_eq!(state(&gone[1], "launcher"), Some("bad".into()));
+}
+
+#[test]
 fn a_volume_over_nodes_by_ssh() {
     let place = Place::new();
     let port = 20_000 + (std::process::id() % 20_000) as u16;

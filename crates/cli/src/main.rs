@@ -21,11 +21,13 @@ mod check_running;
 mod checksum;
 mod copy;
 mod copy_workers;
+mod doctor;
 mod down;
 mod exit;
 mod find;
 mod generate;
 mod heap;
+mod hosts;
 mod io500;
 mod kept;
 mod launch;
@@ -86,6 +88,7 @@ struct Line {
 enum Command {
     Up(up::Args),
     Down(down::Args),
+    Doctor(doctor::Args),
     Restart(restart::Args),
     Check(check::Args),
     Status(status::Args),
@@ -173,6 +176,7 @@ fn run(asked: Command) -> (&'static str, Outcome<Exit>) {
     match asked {
         Command::Up(args) => ("up", up::run(args)),
         Command::Down(args) => ("down", down::run(&args)),
+        Command::Doctor(args) => ("doctor", doctor::run(&args)),
         Command::Restart(args) => ("restart", restart::run(&args)),
         Command::Check(args) => ("check", check::run(&args)),
         Command::Status(args) => ("status", status::run(&args)),

@@ -121,13 +121,18 @@ pub fn ignore(signal: i32) {
 /// Allows this process as many open files as the system lets it have (getrlimit(2)). Where it cannot,
 /// fewer clients can be connected at one time, and those refused say so.
 pub fn open_as_many_files_as_allowed() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` lives until the call returns.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0 {
-        limit.rlim_cur = limit.rlim_max;
-        // SAFETY: as above.
+    if let Some(rlim_max) = open_files_max() {
+        let limit = libc::rlimit { rlim_cur: rlim_max, rlim_max };
+        // SAFETY: `limit` lives until the call returns.
         let _may_be_refused = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
     }
+}
+
+/// The hard limit of this process's open files; `None` if the system does not say.
+pub fn open_files_max() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` lives until the call returns.
+    (unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0).then_some(limit.rlim_max)
 }
 
 /// Sends `signal` to one process; signal 0 only asks whether that is possible.

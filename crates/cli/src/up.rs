@@ -1,6 +1,7 @@
 //! `aze up`: starts a volume.
 
 use crate::exit::{Exit, Outcome, Trouble};
+use crate::hosts::Hosts;
 use crate::launch::{self, Order, Said, Starting};
 use crate::memory::Memory;
 use crate::process::Process;
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 const SERVERS_DEFAULT: u16 = 4;
 
 /// Smallest capacity of one server, in bytes: room for a few of the largest chunks.
-const CAPACITY_BYTES_MIN: u64 = 64 << 20;
+pub const CAPACITY_BYTES_MIN: u64 = 64 << 20;
 
 /// Start a volume on this machine, or on the nodes of your job.
 ///
@@ -48,19 +49,8 @@ pub struct Args {
     /// (1 if nothing is said).
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..))]
     servers: Option<u16>,
-    /// Nodes to run servers on, separated by commas.
-    #[arg(long, value_name = "A,B", value_delimiter = ',')]
-    hosts: Vec<String>,
-    /// File with a node's name at the beginning of each line.
-    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
-    hostfile: Option<PathBuf>,
-    /// How to run a program on a node; {host} stands for its name. If not given: srun as a step of the Slurm job
-    /// that this runs in, else ssh.
-    #[arg(long, value_name = "WORDS")]
-    launcher: Option<String>,
-    /// Where the nodes have this program, if not in the same place.
-    #[arg(long, value_name = "PATH")]
-    remote_aze: Option<PathBuf>,
+    #[command(flatten)]
+    hosts: Hosts,
     /// What all servers together may hold in memory; if not given, on each node half of the smaller of its free memory
     /// and what the cgroup still allows.
     #[arg(long, value_parser = size::parse)]
@@ -119,12 +109,6 @@ impl Promise {
             Promise::Fsync => "fsync",
             Promise::Close => "close",
         }
-    }
-}
-
-impl Args {
-    fn launcher(&self) -> &str {
-        self.launcher.as_deref().unwrap_or_else(|| launch::default_launcher())
     }
 }
 
@@ -202,10 +186,12 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
     let args = Args {
         name: Some(record.name.clone()),
         servers: None,
-        hosts: Vec::new(),
-        hostfile: None,
-        launcher: launcher.as_ref().map(|words| words.iter().map(quoted).collect::<Vec<_>>().join(" ")),
-        remote_aze: remote_aze.clone(),
+        hosts: Hosts {
+            hosts: Vec::new(),
+            hostfile: None,
+            launcher: launcher.as_ref().map(|words| words.iter().map(quoted).collect::<Vec<_>>().join(" ")),
+            remote_aze: remote_aze.clone(),
+        },
         size: record.settings.memory_bytes,
         storage_size: Some(record.settings.capacity_bytes),
         chunk_size: chunk_bytes.trailing_zeros() as u8,
@@ -333,20 +319,13 @@ impl Start<'_> {
             keeps_directory: node.is_some(),
         };
         let mut argv = match node {
-            Some(node) => launch::launcher(self.args.launcher(), node)?,
+            Some(node) => launch::launcher(self.args.hosts.launcher(), node)?,
             None => Vec::new(),
         };
-        argv.push(self.program()?.display().to_string());
+        argv.push(self.args.hosts.program()?.display().to_string());
         self.heard.insert(slot, Heard::default());
         self.servers.push(Starting::start(&argv, node.as_deref(), self.dir, &order, &self.said)?);
         Ok(())
-    }
-
-    fn program(&self) -> Outcome<PathBuf> {
-        match &self.args.remote_aze {
-            Some(path) => Ok(path.clone()),
-            None => env::current_exe().map_err(|error| Trouble::local("find this program's file", &error)),
-        }
     }
 
     /// Listens until all servers started so far are as they should be.
@@ -398,7 +377,7 @@ impl Start<'_> {
 
     fn record(&self, created_ns: u64) -> Outcome<Record> {
         let remote = self.nodes.iter().any(Option::is_some);
-        let launcher = if remote { Some(launch::launcher(self.args.launcher(), "{host}")?) } else { None };
+        let launcher = if remote { Some(launch::launcher(self.args.hosts.launcher(), "{host}")?) } else { None };
         Ok(Record {
             name: self.name.into(),
             owner_uid: sys::uid(),
@@ -421,7 +400,7 @@ impl Start<'_> {
                 memory_bytes: self.args.size,
                 chunk_bytes: 1 << self.args.chunk_size,
                 launcher,
-                remote_aze: if remote { Some(self.program()?) } else { None },
+                remote_aze: if remote { Some(self.args.hosts.program()?) } else { None },
             },
         })
     }
@@ -438,7 +417,7 @@ fn storage(args: &Args, nodes: &[Option<String>]) -> Outcome<Option<(Vec<PathBuf
             None => Ok(None),
         };
     }
-    let remote = !args.hosts.is_empty() || args.hostfile.is_some();
+    let remote = nodes.iter().any(Option::is_some);
     let dir = |text: &String| {
         if text == "mem" || text.is_empty() {
             return Err(Trouble::usage(format!(
@@ -460,18 +439,7 @@ fn storage(args: &Args, nodes: &[Option<String>]) -> Outcome<Option<(Vec<PathBuf
 
 /// The node of each server, in the order of their slots.
 fn nodes(args: &Args) -> Outcome<Vec<Option<String>>> {
-    let hosts = match &args.hostfile {
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| Trouble::local(format!("read {}", path.display()), &error))?;
-            let hosts = parse_hostfile(&text);
-            if hosts.is_empty() {
-                return Err(Trouble::usage(format!("--hostfile {}: names no host", path.display())));
-            }
-            hosts
-        }
-        None => distinct(args.hosts.iter().map(|host| host.trim())),
-    };
+    let hosts = args.hosts.names()?;
     let nodes: Vec<Option<String>> = if hosts.is_empty() {
         let is_files = args.storage.iter().all(|given| given != "mem" && kept::keeps_one(Path::new(given)));
         let servers = if is_files { args.storage.len() as u16 } else { SERVERS_DEFAULT };
@@ -494,21 +462,6 @@ fn nodes(args: &Args) -> Outcome<Vec<Option<String>>> {
         )));
     }
     Ok(nodes)
-}
-
-fn parse_hostfile(text: &str) -> Vec<String> {
-    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
-    distinct(lines.filter_map(|line| line.split_whitespace().next()))
-}
-
-fn distinct<'a>(hosts: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let mut list: Vec<String> = Vec::new();
-    for host in hosts.filter(|host| !host.is_empty()) {
-        if !list.iter().any(|known| known == host) {
-            list.push(host.into());
-        }
-    }
-    list
 }
 
 /// As many as usual, or the next power of two that gives every server enough.
@@ -552,12 +505,6 @@ mod tests {
         for text in ["32K", "32M", "96K", "x"] {
             assert!(parse_chunk_bits(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn a_hostfile_names_each_node_once() {
-        assert_eq!(parse_hostfile("# nodes\nn1 slots=4\n\nn2 # second\nn1\n"), ["n1", "n2"]);
-        assert_eq!(parse_hostfile("#\n"), Vec::<String>::new());
     }
 
     #[test]

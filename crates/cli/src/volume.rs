@@ -236,7 +236,7 @@ impl Volume {
 
 /// Makes the directory of a new volume.
 pub fn create_dir(name: &str) -> Outcome<PathBuf> {
-    let root = usable_root()?;
+    let root = run_dir()?;
     let dir = root.join(name);
     clear_abandoned(&dir)?;
     match DirBuilder::new().mode(0o700).create(&dir) {
@@ -272,7 +272,7 @@ fn clear_abandoned(dir: &Path) -> Outcome<bool> {
 
 /// Makes sure that this node has the directory of volume `name`; others may have made it at the same time.
 pub fn share_dir(name: &str) -> Outcome<PathBuf> {
-    let dir = usable_root()?.join(name);
+    let dir = run_dir()?.join(name);
     make_dir(&dir)?;
     check_private(&dir, "directory")?;
     Ok(dir)
@@ -353,8 +353,11 @@ fn roots() -> Vec<PathBuf> {
     set("XDG_RUNTIME_DIR").filter(usable).map(|dir| dir.join("aze")).into_iter().chain([fallback]).collect()
 }
 
-/// Where a new volume's directory goes.
-fn usable_root() -> Outcome<PathBuf> {
+/// Where the directories of new volumes go; it is made if it is not there.
+///
+/// # Errors
+/// What the system said, and a directory that other users may write to.
+pub fn run_dir() -> Outcome<PathBuf> {
     let root = roots().into_iter().next().expect("there is always a place to try");
     make_dir(&root)?;
     check_ours(&root)?;

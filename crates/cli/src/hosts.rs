@@ -1,0 +1,82 @@
+//! Which nodes a command works on, and how it runs a program on each: the options that such commands share.
+
+use crate::exit::{Outcome, Trouble};
+use crate::launch;
+use std::path::PathBuf;
+
+/// The options.
+#[derive(clap::Args)]
+pub struct Hosts {
+    /// Nodes to run servers on, separated by commas.
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub hosts: Vec<String>,
+    /// File with a node's name at the beginning of each line.
+    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
+    pub hostfile: Option<PathBuf>,
+    /// How to run a program on a node; {host} stands for its name. If not given: srun as a step of the Slurm job
+    /// that this runs in, else ssh.
+    #[arg(long, value_name = "WORDS")]
+    pub launcher: Option<String>,
+    /// Where the nodes have this program, if not in the same place.
+    #[arg(long, value_name = "PATH")]
+    pub remote_aze: Option<PathBuf>,
+}
+
+impl Hosts {
+    /// The nodes, each once, in the order in which they were given; none: this machine.
+    ///
+    /// # Errors
+    /// A file that cannot be read or names no node.
+    pub fn names(&self) -> Outcome<Vec<String>> {
+        let Some(path) = &self.hostfile else { return Ok(distinct(self.hosts.iter().map(|host| host.trim()))) };
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Trouble::local(format!("read {}", path.display()), &error))?;
+        let names = parse_file(&text);
+        if names.is_empty() {
+            return Err(Trouble::usage(format!("--hostfile {}: names no host", path.display())));
+        }
+        Ok(names)
+    }
+
+    /// The words of the launcher, with `{host}`.
+    pub fn launcher(&self) -> &str {
+        self.launcher.as_deref().unwrap_or_else(|| launch::default_launcher())
+    }
+
+    /// This program's path on the nodes.
+    ///
+    /// # Errors
+    /// What the system said about this process.
+    pub fn program(&self) -> Outcome<PathBuf> {
+        match &self.remote_aze {
+            Some(path) => Ok(path.clone()),
+            None => std::env::current_exe().map_err(|error| Trouble::local("find this program's file", &error)),
+        }
+    }
+}
+
+fn parse_file(text: &str) -> Vec<String> {
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    distinct(lines.filter_map(|line| line.split_whitespace().next()))
+}
+
+fn distinct<'a>(hosts: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut list: Vec<String> = Vec::new();
+    for host in hosts.filter(|host| !host.is_empty()) {
+        if !list.iter().any(|known| known == host) {
+            list.push(host.into());
+        }
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostfile_names_each_node_once() {
+        assert_eq!(parse_file("# nodes\nn1 slots=4\n\nn2 # second\nn1\n"), ["n1", "n2"]);
+        assert_eq!(parse_file("#\n"), Vec::<String>::new());
+    }
+}
