@@ -117,6 +117,7 @@ const ASK_FOR_THE_DATE: &[(&str, &str)] = &[
     ("fuse/src/door.rs", "times of directories that are removed"),
     ("fuse/src/journal.rs", "lines of a mount's log"),
     ("cli/src/up.rs", "when a volume was started, for people"),
+    ("cli/src/doctor.rs", "how far clocks of nodes are apart, for people"),
     ("cli/src/find.rs", "ages, as find(1) counts them"),
     ("cli/src/bench_record.rs", "the name of a record"),
     ("cli/src/io500.rs", "the name of a record"),
