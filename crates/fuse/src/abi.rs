@@ -63,7 +63,7 @@ pub mod op {
     pub const TMPFILE: u32 = 51;
 }
 
-/// What is agreed on at the start: bits of `fuse_init_in` and `fuse_init_out`, `flags2` above `flags`.
+/// Features that both ends agree on at the start: bits of `fuse_init_in` and `fuse_init_out`, `flags2` above `flags`.
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const POSIX_LOCKS: u64 = 1 << 1;
@@ -114,7 +114,7 @@ pub mod fopen {
 pub mod lk {
     /// The whole file, for flock(2).
     pub const FLOCK: u32 = 1 << 0;
-    /// Last byte of what is locked up to the end of the file.
+    /// Last byte of a lock that reaches to the end of the file.
     pub const END: u64 = i64::MAX as u64;
 }
 
@@ -146,7 +146,7 @@ pub struct Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// What is left of a request; every step is checked against its end.
+/// The unread rest of a request; every step is checked against its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Args<'a>(pub &'a [u8]);
 
@@ -158,7 +158,7 @@ impl<'a> Args<'a> {
         Ok(taken)
     }
 
-    /// Passes over what is of no interest.
+    /// Skips bytes.
     pub fn skip(&mut self, count: usize) -> Result<(), Malformed> {
         self.bytes(count).map(drop)
     }
@@ -281,7 +281,7 @@ impl Out {
         self.told.clear();
     }
 
-    /// What was written so far.
+    /// The bytes written so far.
     #[cfg(test)]
     pub fn written(&self) -> &[u8] {
         &self.memory.bytes[self.memory.start + OUT_HEADER_BYTES..][..self.len]
@@ -302,7 +302,7 @@ impl Out {
     /// Appends bytes.
     ///
     /// # Panics
-    /// If they do not fit: whoever appends an unknown number asks for [`Out::room`] first.
+    /// If they do not fit: a caller with an unknown number of bytes asks for [`Out::room`] first.
     pub fn put(&mut self, bytes: &[u8]) {
         self.left()[..bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
@@ -328,7 +328,7 @@ impl Out {
         &mut self.memory.bytes[self.memory.start + OUT_HEADER_BYTES..][..self.capacity][self.len..]
     }
 
-    /// Memory for up to `count` bytes that somebody else fills in, and then [`Out::filled`].
+    /// Memory for up to `count` bytes that another function fills in; [`Out::filled`] follows.
     pub fn room(&mut self, count: usize) -> Option<&mut [u8]> {
         self.left().get_mut(..count)
     }

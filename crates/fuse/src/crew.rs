@@ -1,9 +1,9 @@
-//! The workers of a mount: who reads the kernel's requests at this moment.
+//! The workers of a mount, and how many of them read the kernel's requests at a time.
 //!
-//! Every request wakes one of those that read. So as few read as can do the work: one for each program that asks
-//! and one more; several where requests take long. Whoever waits for a server for longer than a server
-//! needs ([`PATIENCE`]) lets another one read instead, so that a silent one holds up its own callers only. What a
-//! request says is not known here.
+//! Every request wakes one of the reading workers. So as few read as can do the work: one for each program that asks
+//! and one more; several where requests take long. A worker that waits for a server for longer than a server needs
+//! ([`PATIENCE`]) lets another one read in its place, so that a silent server delays its own callers only. The
+//! contents of requests are not known here.
 
 use crate::THREADS_MAX;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -29,8 +29,8 @@ const COUNTED_REQUESTS: usize = 32;
 /// Requests for which a slow one is remembered.
 const SLOW_REQUESTS: u32 = 64;
 
-/// Workers that read beside one for each caller: there are requests that nobody waits for, and the next one comes before
-/// they are done.
+/// Workers that read beside one for each caller: there are requests that no program waits for, and the next request
+/// comes before they are done.
 const BESIDE: usize = 1;
 
 thread_local! {
@@ -38,7 +38,7 @@ thread_local! {
     static READS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What a request is like for whoever does it.
+/// How long a request takes the worker that does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It takes little more than the answer of a server that is well.
@@ -76,7 +76,7 @@ struct State {
     failure: Option<io::Error>,
 }
 
-/// Who has asked of late.
+/// The threads that have asked of late.
 struct Recent {
     callers: [u32; RECENT],
     /// Where the next one is noted; the oldest is there.
@@ -114,7 +114,7 @@ impl Recent {
         older.sort_unstable();
         newer.sort_unstable();
         let is_first = |at: usize| at == 0 || newer[at] != newer[at - 1];
-        // Places that were never used count for nobody.
+        // Places that were never used count for no caller.
         let callers = (0..newer.len()).filter(|at| is_first(*at) && newer[*at] != 0);
         callers.filter(|at| older.binary_search(&newer[*at]).is_ok()).count()
     }
@@ -137,7 +137,7 @@ impl Crew {
 
     /// Begins with one worker. `start` starts one; where it cannot it calls [`Crew::not_started`].
     pub fn begin(&self, start: impl Fn() + Send + Sync + 'static) {
-        // Whoever began before has started one.
+        // A worker that began before has started one.
         let _ = self.start.set(Box::new(start));
         self.add_reader(self.state.lock());
     }
@@ -181,7 +181,7 @@ impl Crew {
         self.wait_for_a_call(state)
     }
 
-    /// The calling worker begins with a request of this thread. Others read meanwhile, if need be.
+    /// The calling worker begins with a request of this thread. Further workers read meanwhile, if need be.
     pub fn begins(&self, caller: u32, kind: Kind) {
         let mut state = self.state.lock();
         state.recent.note(caller, kind);
@@ -205,13 +205,14 @@ impl Crew {
         }
     }
 
-    /// The mount is no more: whoever does not read ends.
+    /// The mount is no more: workers that do not read end.
     pub fn end(&self) {
         self.state.lock().has_ended = true;
         self.called.notify_all();
     }
 
-    /// The calling worker cannot read any more. The others go on; when the last one is gone the kernel ends the mount.
+    /// The calling worker cannot read any more. The other workers go on; when the last one is gone the kernel ends the
+    /// mount.
     pub fn fail(&self, error: io::Error) {
         self.state.lock().failure.get_or_insert(error);
     }
@@ -266,7 +267,7 @@ impl Crew {
         if state.calls == 0 {
             return false;
         }
-        // Counted among the readers by whoever called.
+        // The caller has counted it among the readers.
         state.calls -= 1;
         READS.set(true);
         true

@@ -33,7 +33,7 @@ pub enum Came {
 pub enum Sent {
     /// The kernel has it.
     Taken,
-    /// Nobody waits for it any more: the caller was killed, or the mount is gone.
+    /// No program waits for it any more: the caller was killed, or the mount is gone.
     Unwanted,
     /// The kernel does not understand it.
     Refused,
@@ -53,7 +53,7 @@ impl Device {
         Device(File::from(device))
     }
 
-    /// Another descriptor of the same mount, with a list of its own of what waits for a reply.
+    /// Another descriptor of the same mount, with a list of its own of requests that wait for a reply.
     ///
     /// # Errors
     /// What the system said.
@@ -81,14 +81,14 @@ impl Device {
             Err(error) => match error.raw_os_error() {
                 // ENOENT: its caller was interrupted before it was read.
                 Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => Ok(Came::Nothing),
-                // ECONNABORTED: somebody has broken the connection by way of /sys/fs/fuse.
+                // ECONNABORTED: an administrator has ended the connection by way of /sys/fs/fuse.
                 Some(libc::ENODEV | libc::ECONNABORTED) => Ok(Came::End),
                 _ => Err(error),
             },
         }
     }
 
-    /// Sends one reply or notification, header and payload in one piece: what is gathered costs the kernel more.
+    /// Sends one reply or notification, header and payload in one piece: several pieces cost the kernel more.
     pub fn send(&self, message: &[u8]) -> Sent {
         loop {
             match (&self.0).write(message) {
@@ -112,9 +112,9 @@ impl Device {
         self.0.try_clone().map(Device)
     }
 
-    /// Has the kernel forget the attributes of an inode, and nothing else. It neither waits for
-    /// anything nor asks for anything, provided that somebody keeps the inode from being given up:
-    /// a program that waits for an open of it, for one.
+    /// Has the kernel forget the attributes of an inode, and nothing else. It neither waits nor sends
+    /// a request, provided that the kernel does not drop the inode meanwhile: a program that waits
+    /// for an open of it prevents that, for one.
     pub fn forget_attrs(&self, ino: u64) -> Sent {
         // A negative offset leaves the pages alone.
         self.forget(ino, -1)
@@ -141,7 +141,7 @@ impl Device {
 /// Makes an owned descriptor of a number that was received.
 ///
 /// # Safety
-/// `number` must be an open descriptor that nobody else owns.
+/// `number` must be an open descriptor that no other value owns.
 pub unsafe fn own(number: RawFd) -> OwnedFd {
     // SAFETY: the caller vouches for it.
     unsafe { OwnedFd::from_raw_fd(number) }

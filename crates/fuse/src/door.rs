@@ -136,8 +136,8 @@ impl Door {
         }));
     }
 
-    /// For how long the kernel may use these attributes, and the name that led to them. Blocks until the kernel has dropped
-    /// pages that are older than another client's change.
+    /// For how long the kernel may use these attributes, and the name that led to them. Blocks until the kernel has
+    /// dropped pages that are older than another client's change.
     pub fn validity(&self, request: &Header, aged: &Aged) -> Duration {
         let Aged { attr, lease, .. } = aged;
         if attr.kind == FileKind::File {
@@ -200,8 +200,8 @@ impl Door {
             && self.nameless.refuses(request.pid, attr.ino, want)
     }
 
-    /// Before a change of an inode that the program does not have open: a program that may have come by a name which the
-    /// inode has lost gets `ESTALE` and looks the name up again.
+    /// Before a change of an inode that the program does not have open: a program that may have come by a name which
+    /// the inode has lost gets `ESTALE` and looks the name up again.
     pub fn came_by_name(&self, request: &Header, target: u64) -> Result<(), Errno> {
         let ino = ino(target);
         let is_elsewhere = self.recalls.has_moved(ino) && !self.client.is_open(ino);
@@ -434,7 +434,7 @@ impl Door {
                 given = true;
             }
         });
-        // What was given comes first; the kernel asks again and is then told.
+        // Entries that were given come first; the kernel asks again, and gets the error then.
         if given { Ok(()) } else { answer }
     }
 }
@@ -476,7 +476,7 @@ fn access(flags: i32) -> Access {
     }
 }
 
-/// A file to be made by somebody with this umask.
+/// A file to be made by a program with this umask.
 pub fn new_file(kind: FileKind, mode: u32, umask: u32) -> NewFile {
     NewFile {
         kind,

@@ -1,4 +1,4 @@
-//! The requests of the kernel, one function each: what it says is turned into one call of [`Door`], and
+//! The requests of the kernel, one function each, which turns the request into one call of [`Door`] and
 //! the outcome into a reply.
 
 use crate::abi::{Args, Header, Out, fopen, getattr, op, set};
@@ -26,9 +26,9 @@ const DIRENT_PLUS_BYTES: usize = 152;
 
 /// How an operation is answered.
 pub enum Done {
-    /// With what was written.
+    /// With the bytes in the buffer.
     Now,
-    /// The same; it opened a file, which is closed if nobody takes the answer.
+    /// The same; it opened a file, which is closed if the kernel does not take the answer.
     Opened(u64),
     /// The same for a directory.
     OpenedDir(u64),
@@ -41,7 +41,7 @@ const QUICK_BYTES_MAX: u32 = 32 << 10;
 
 type Outcome = Result<Done, Errno>;
 
-/// Does what a request asks for; `out` is empty and takes what is answered.
+/// Does a request; `out` is empty and takes the answer.
 pub fn act(door: &Door, header: &Header, args: Args<'_>, out: &mut Out) -> Outcome {
     match header.opcode {
         op::LOOKUP => lookup(door, header, args, out),
@@ -85,7 +85,7 @@ pub fn act(door: &Door, header: &Header, args: Args<'_>, out: &mut Out) -> Outco
     }
 }
 
-/// What a request is like for whoever does it.
+/// How long a request takes the worker that does it.
 pub fn kind(door: &Door, header: &Header, mut args: Args<'_>) -> Kind {
     let quick = match header.opcode {
         op::LOOKUP | op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::GETATTR | op::READLINK | op::STATFS => true,
@@ -166,7 +166,8 @@ fn setattr(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> O
     door.came_by_name(header, header.node)?;
     let attr = door.change(header, header.node, size, handle, &change)?;
     tell(out, &attr);
-    // The kernel takes these attributes as its own change. It may hold pages meanwhile, so they cannot be dropped before.
+    // The kernel takes these attributes as its own change. It may hold pages meanwhile, so they cannot be dropped
+    // before.
     translate::put_aged(out, &attr, Duration::ZERO);
     Ok(Done::Now)
 }
@@ -336,7 +337,7 @@ fn flush(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
     let kernel_owner = args.u64()?;
     let file = door.file(handle)?;
     let flushed = door.serve("flush of", header.node, file.flush_for_close());
-    // Locks go with the first descriptor that their process closes, whatever became of the data.
+    // Locks go with the first descriptor that their process closes, also when the data could not be written.
     let unlocked = locks::closed(door, header, handle, kernel_owner, &file);
     flushed.and(unlocked)?;
     Ok(Done::Now)
@@ -358,7 +359,7 @@ fn release(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
     let handle = args.u64()?;
     let file = door.files.remove(handle).ok_or(Errno(libc::EBADF))?;
     door.locks.released(header.node, handle);
-    // Unlocks what was locked through it, too.
+    // Ends the locks that were taken through it, too.
     door.serve("close of", header.node, file.close())?;
     Ok(Done::Now)
 }

@@ -1,9 +1,9 @@
-//! What is remembered of the inodes that are used: a table of bounded size that forgets what was not used lately.
+//! A table of inodes, of bounded size, that forgets entries which were not used lately.
 
 use aze_proto::ids::Ino;
 use std::collections::HashMap;
 
-/// Two halves, of which the older one is forgotten when the younger is full.
+/// Two halves; the older one is forgotten when the younger is full.
 pub struct Halves<V> {
     young: HashMap<Ino, V>,
     old: HashMap<Ino, V>,
@@ -16,12 +16,12 @@ impl<V> Halves<V> {
         Halves { young: HashMap::new(), old: HashMap::new(), half_max: max / 2 }
     }
 
-    /// What is remembered, which is to be put back to stay.
+    /// Removes an entry; the caller puts it back to keep it.
     pub fn take(&mut self, ino: Ino) -> Option<V> {
         self.young.remove(&ino).or_else(|| self.old.remove(&ino))
     }
 
-    /// Remembers this, in place of what was there.
+    /// Adds or replaces an entry.
     pub fn put(&mut self, ino: Ino, value: V) {
         if self.young.len() >= self.half_max && !self.young.contains_key(&ino) {
             self.old = std::mem::take(&mut self.young);

@@ -1,4 +1,4 @@
-//! Numbers for what is open: the kernel keeps the number, this table what it means.
+//! Numbers for open files and directories: the kernel keeps the number, this table its meaning.
 
 use parking_lot::RwLock;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
-//! Who asks: the user and groups of the process behind a request.
+//! The user and groups of the process behind a request.
 //!
 //! A mount by root states the identity of each caller; the kernel gives user and group, the
-//! supplementary groups are read from `/proc`. Anybody else's mount serves its owner only (the
+//! supplementary groups are read from `/proc`. Any other user's mount serves its owner only (the
 //! kernel refuses others), so it states that one identity.
 
 use crate::abi::Header;

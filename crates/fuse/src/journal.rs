@@ -55,7 +55,7 @@ impl Journal {
     }
 }
 
-/// Whether a failure concerns whoever looks after the volume, not only the caller.
+/// Whether a failure concerns the volume's operator, not only the caller.
 fn is_worth_telling(code: Code) -> bool {
     match code {
         Code::NotAuthentic | Code::Version | Code::Expired | Code::Limit => true,

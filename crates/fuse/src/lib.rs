@@ -47,10 +47,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the kernel may answer from what it knows of names and attributes, unless asked for otherwise.
+/// How long the kernel may use cached names and attributes by default.
 pub const CACHE_TIME_DEFAULT: Duration = Duration::from_secs(1);
 
-/// The longest such time. What others change is hidden for as long.
+/// The longest such time. Changes of other clients are hidden for as long.
 pub const CACHE_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Bytes that one request reads or writes at most: what the kernel allows without asking root.
@@ -70,7 +70,7 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Requests served at the same time at most.
     pub threads: usize,
-    /// How long the kernel may answer from what it knows of names and attributes, at most
+    /// How long the kernel may use cached names and attributes, at most
     /// [`CACHE_TIME_MAX`]; zero: it asks every time.
     pub cache_time: Duration,
 }
@@ -82,7 +82,7 @@ pub struct Mounted {
 }
 
 /// Mounts the client's volume at `dir`, which must be an empty place to mount on. Returns when the
-/// kernel and this process have agreed; requests are then served until somebody unmounts.
+/// kernel and this process have agreed; requests are then served until the unmount.
 ///
 /// # Errors
 /// What the system or fusermount3(1) said; `Unsupported` if the kernel is too old.
@@ -165,10 +165,10 @@ impl Mounted {
         &self.dir
     }
 
-    /// Waits until somebody has unmounted.
+    /// Waits until it is unmounted.
     ///
     /// # Errors
-    /// What ended the conversation with the kernel otherwise.
+    /// The error that ended the mount otherwise.
     pub fn wait(self) -> io::Result<()> {
         self.session.wait()
     }

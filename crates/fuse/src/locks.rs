@@ -1,11 +1,11 @@
-//! Locks: which owner the kernel means, who waits, and which waits a signal has ended.
+//! Locks: their owners, the requests that wait for one, and the waits that a signal has ended.
 //!
 //! The kernel names an owner of byte ranges by a number that it gives to another process, or another
-//! open, as soon as this one is gone; what is unlocked in the background must not hit that one. So
+//! open, as soon as this one is gone; an unlock in the background must not hit that one. So
 //! each owner gets a number of ours, until all its locks of the file go. A lock of a whole file belongs
 //! to an open, whose handle is never used again.
 //!
-//! Whoever waits is a task which owns the [`Reply`]; no worker waits with it.
+//! A task that owns the [`Reply`] waits for a lock; no worker waits with it.
 
 use crate::abi::{Args, Header, Malformed, Out, lk};
 use crate::door::Door;
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Interruptions kept of requests that are not known to wait, the latest ones. A request is known soon
-/// after it was read, and no more are read at once than there are threads; the others here are of requests
+/// after it was read, and no more are read at once than there are threads; the other ones here are of requests
 /// that do not wait for locks. To have the kernel repeat them (EAGAIN) is no way: it takes that only
 /// through the descriptor from which the request was read, and each thread has its own.
 const INTERRUPTED_MAX: usize = 1024;
@@ -64,7 +64,7 @@ impl Owners {
 
 #[derive(Default)]
 struct Waits {
-    /// Those that wait, by the number of their request; the wait ends when what is here is dropped.
+    /// Waits, by the number of their request; a wait ends when its sender is dropped.
     by_request: BTreeMap<u64, oneshot::Sender<()>>,
     /// Requests that were interrupted and are not known to wait.
     interrupted: VecDeque<u64>,
@@ -103,13 +103,13 @@ impl Locks {
         Some(number)
     }
 
-    /// An open is gone, with whoever has locked through it and has not closed it before: owners that
+    /// An open is gone, and with it the owners that have locked through it and have not closed it before: those that
     /// are opens.
     pub fn released(&self, node: u64, handle: u64) {
         let mut owners = self.owners.lock();
         while let Some((&(_, kernel_owner), &number)) = owners.through.range((handle, 0)..=(handle, u64::MAX)).next() {
             owners.through.remove(&(handle, kernel_owner));
-            // The kernel's number may mean somebody else by now.
+            // The kernel's number may mean another owner by now.
             if owners.known.get(&(node, kernel_owner)).is_some_and(|owner| owner.number == number) {
                 owners.forget((node, kernel_owner));
             }
@@ -143,7 +143,7 @@ impl Locks {
         }
     }
 
-    /// Nobody is to wait any longer.
+    /// Ends all waits.
     pub fn end(&self) {
         let mut waits = self.waits.lock();
         waits.has_ended = true;
@@ -253,7 +253,7 @@ pub fn set_or_wait(door: &Arc<Door>, header: &Header, mut args: Args<'_>, reply:
             },
         };
         if !reply.send_outcome(answer) && locked == Ok(Locked::Granted) {
-            // Nobody has learned that it is locked. What does not arrive ends with the open.
+            // No program has learned that it is locked. If the unlock does not arrive the lock ends with the open.
             drop(file.unlock(lock.space, lock.owner, lock.start, lock.end).await);
         }
     });
@@ -273,10 +273,10 @@ fn unlock(door: &Door, asked: &Asked, file: &File) -> Result<(), Errno> {
         LockSpace::Whole => Some(asked.handle),
         LockSpace::Ranges => door.locks.number(asked.node, asked.kernel_owner),
     };
-    // Who has no lock asks for nothing.
+    // An owner without locks needs no request.
     let Some(owner) = owner else { return Ok(()) };
     door.serve("unlock of", asked.node, async {
-        // Who has the lock next is to see what was written, and when.
+        // The lock's next holder is to see the bytes that were written, and their time.
         let flushed = file.flush().await;
         match asked.space {
             LockSpace::Whole => file.unlock_owner(asked.space, owner).await?,
@@ -289,7 +289,7 @@ fn unlock(door: &Door, asked: &Asked, file: &File) -> Result<(), Errno> {
 fn settled(door: &Door, node: u64, locked: &Locked) -> Result<(), Errno> {
     match locked {
         Locked::Granted => {
-            // Before the answer, so that whoever has the lock sees what was written before: with new
+            // Before the answer, so that the lock's holder sees earlier writes: with new
             // attributes the kernel drops the pages of a file that has changed. The program that waits
             // for the answer keeps the inode.
             door.device.forget_attrs(node);

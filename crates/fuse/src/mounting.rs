@@ -1,4 +1,4 @@
-//! How a directory becomes a mount and stops being one: mount(2) by root, fusermount3(1) by others.
+//! How a directory becomes a mount and stops being one: mount(2) by root, fusermount3(1) by other users.
 
 use crate::MountOptions;
 use crate::device::{self, Device};
@@ -72,7 +72,7 @@ fn mount_by_helper(dir: &Path, options: &MountOptions) -> io::Result<Device> {
     let received = receive_descriptor(&ours);
     let mut said = String::new();
     if let Some(mut output) = child.stderr.take() {
-        // What it says matters only if it has failed, which its status tells.
+        // Its message matters only if it has failed, which its status tells.
         let _ = output.read_to_string(&mut said);
     }
     let status = child.wait()?;

@@ -2,7 +2,7 @@
 //! names are cached, or by another one, or without a name, as by way of `/proc/self/fd`.
 //!
 //! A request for such a file is refused with ESTALE: the kernel then looks every name of the path up again
-//! (path_resolution(7)), and takes what is there now. A thread that has just looked up a name which
+//! (path_resolution(7)), and takes the inode that is there now. A thread that has just looked up a name which
 //! leads there, or has been refused and comes back without looking anything up, is let in: once to ask
 //! for attributes, once to open and once for anything else.
 
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// Threads of which something is remembered. They come back at once.
+/// Threads that are remembered. They come back at once.
 const THREADS_MAX: usize = 4096;
 
 /// What a thread wants of a file.
@@ -39,8 +39,8 @@ struct May {
 pub struct Nameless {
     known: AtomicUsize,
     threads: Mutex<BTreeMap<u32, May>>,
-    /// Who was refused something else, and comes back with it. To make a link the kernel looks up the new name,
-    /// too, and asks for attributes in passing, whatever the answer is.
+    /// Threads whose other requests were refused, and that come back with them. To make a link the kernel looks up the
+    /// new name, too, and asks for attributes in passing, whatever the answer is.
     back: Mutex<BTreeMap<u32, Ino>>,
 }
 

@@ -1,9 +1,9 @@
 //! The numbers by which the kernel knows inodes.
 //!
-//! The kernel keeps what it knows of inodes in a table, whose hash takes little but the low bits of the
+//! The kernel keeps inodes in a table, whose hash takes little but the low bits of the
 //! number. An inode's own number has its shard in the highest bits and counts the files of the shard in the
 //! lowest ones: as many files as there are shards would share one place, and be gone through one by one
-//! whenever the kernel is told of a new one. So the kernel is given numbers whose bits are mixed. Programs
+//! whenever the kernel learns a new one. So the kernel is given numbers whose bits are mixed. Programs
 //! do not see them: `st_ino` is the inode's own number.
 
 /// The kernel's number of the root directory, and its own (`FUSE_ROOT_ID`).

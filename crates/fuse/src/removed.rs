@@ -1,5 +1,5 @@
 //! Directories that are removed while programs of this mount are in them or have them open. Their home
-//! knows them no more; here is what it said last, so that they can be looked at for as long as anybody does.
+//! knows them no more; this table has their last attributes, so that programs can still look at them.
 
 use crate::halves::Halves;
 use aze_proto::attr::{Attr, Change, FileKind, SetTime};
@@ -28,7 +28,7 @@ impl Removed {
         }
     }
 
-    /// A directory that is no more: what was told last, without names. `None` if it was not told, or forgotten.
+    /// The last attributes of a removed directory, without names. `None` if there were none, or they are forgotten.
     pub fn attr(&self, dir: Ino) -> Option<Attr> {
         let mut directories = self.directories.lock();
         let last = directories.take(dir)?;
@@ -37,8 +37,8 @@ impl Removed {
         Some(attr)
     }
 
-    /// The same after a change of its attributes, for which the kernel has checked the caller's rights: nobody
-    /// else is concerned any more.
+    /// The same after a change of its attributes, for which the kernel has checked the caller's rights: no other
+    /// client can see the directory any more.
     pub fn change(&self, dir: Ino, change: &Change, now: Time) -> Option<Attr> {
         let attr = self.attr(dir)?;
         let resolve = |time: Option<SetTime>, last: Time| match time {

@@ -1,4 +1,4 @@
-//! The duty to answer: whoever takes a request off the device holds one [`Reply`], and a program
+//! The duty to answer: the worker that takes a request off the device holds one [`Reply`], and a program
 //! waits until it is used. One that is dropped unused answers with an error, so none is ever lost.
 
 use crate::abi::{self, Out};
@@ -28,14 +28,14 @@ impl Reply {
         Reply { device, unique, is_owed: true }
     }
 
-    /// Answers with what was asked for. Gives whether somebody has taken it.
+    /// Answers with bytes. Returns whether the kernel has taken them.
     pub fn send(mut self, out: &mut Out) -> bool {
         self.is_owed = false;
         let sent = self.device.send(out.reply(self.unique));
         self.is_taken(sent)
     }
 
-    /// Answers that it is done, or why not. Gives whether somebody has taken it.
+    /// Answers that it is done, or why not. Returns whether the kernel has taken it.
     pub fn send_outcome(mut self, outcome: Result<(), Errno>) -> bool {
         self.is_owed = false;
         let sent = self.write(outcome.map_or_else(|errno| errno.0, |()| 0));

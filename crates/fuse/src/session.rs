@@ -1,9 +1,9 @@
-//! The conversation with the kernel: what is agreed on at the start, and the workers that answer
+//! The conversation with the kernel: the agreement at the start, and the workers that answer
 //! requests until the mount ends.
 //!
 //! A worker reads a request, has it done on its own thread, and answers: waking another thread would
-//! cost more than most requests take. Who reads when is the crew's business ([`crate::crew`]). What
-//! may wait without bound (locks) is no worker's business: it goes on as a task.
+//! cost more than most requests take. The crew decides which workers read ([`crate::crew`]). A
+//! request that may wait without bound (for a lock) occupies no worker: it goes on as a task.
 
 use crate::REQUEST_BYTES;
 use crate::abi::{self, Args, Header, Out, Room, init, op};
@@ -15,7 +15,7 @@ use crate::reply::{Errno, Reply};
 use std::io;
 use std::sync::Arc;
 
-/// Requests that the kernel may have under way without anybody waiting for them: read-ahead and
+/// Requests that the kernel may have under way without a program that waits for them: read-ahead and
 /// direct I/O. Enough to keep every server of a large volume busy with one stream.
 const BACKGROUND_MAX: u16 = 64;
 
@@ -25,7 +25,7 @@ const PAGE_BYTES: u32 = 4096;
 /// Room for a request beyond the data of a write: headers, and names of requests that have them.
 const REQUEST_ROOM: usize = 4096;
 
-/// What the mount wants of the kernel; an older one does without what it does not offer.
+/// Features that the mount asks the kernel for; with an older kernel it does without.
 const WANTED: u64 = init::ASYNC_READ
     | init::BIG_WRITES
     | init::MAX_PAGES
@@ -162,7 +162,7 @@ impl Session {
     /// What ended it, if it was not its unmounting, or the system's reason not to start any worker.
     pub fn wait(&self) -> io::Result<()> {
         let failure = self.door.crew.wait();
-        // Whoever waits for a lock does so for a program that this mount no longer has.
+        // Waits for locks are for programs that this mount no longer has.
         self.door.locks.end();
         failure.map_or(Ok(()), Err)
     }
@@ -190,7 +190,7 @@ impl Session {
         let mut room = Room::new(REQUEST_BYTES as usize + REQUEST_ROOM);
         let mut out = Out::new(REQUEST_BYTES as usize + REQUEST_ROOM);
         while self.door.crew.may_read() {
-            // Of an error the others hear, too, if it is one; when the last one is gone the kernel ends the mount.
+            // A lasting error meets the other workers, too; when the last one is gone the kernel ends the mount.
             match device.receive(room.bytes())? {
                 Came::Request(count) => self.serve(&device, &room.bytes()[..count], &mut out),
                 Came::Nothing => {}
@@ -241,7 +241,7 @@ fn answer(door: &Arc<Door>, header: &Header, args: Args<'_>, out: &mut Out, repl
         out.told.iter().for_each(|version| door.told.tell(*version));
         return;
     }
-    // Nobody has taken it: the kernel does not know the handle and will never let go of it.
+    // The kernel has not taken it: it does not know the handle, and will never release it.
     match done {
         Done::Opened(handle) => drop(door.files.remove(handle)),
         Done::OpenedDir(handle) => drop(door.streams.remove(handle)),

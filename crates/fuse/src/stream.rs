@@ -31,7 +31,7 @@ pub struct Place {
     attrs: bool,
     /// Until when they may be believed.
     pub lease: Option<Lease>,
-    /// The kernel's offset of what was given last.
+    /// The kernel's offset of the last entry that it got.
     given: u64,
     /// Cookie of the last entry fetched.
     after: u64,

@@ -51,7 +51,7 @@ impl Version {
 /// The facts about one file.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// The attributes that the kernel has; `None` if it may have others.
+    /// The attributes that the kernel has; `None` if they are not known.
     attrs: Option<Version>,
     /// As it was when it was opened last; the kernel may have pages of it.
     opened: Option<Version>,
@@ -274,8 +274,8 @@ impl Told {
         let mut files = self.files.lock();
         let known = files.take(attr.ino).unwrap_or_default();
         let is_own = known.shown.is_some() && known.lease.is_some_and(is_leased);
-        // Without a lease another client may have changed the file as well: the kernel now has the length, but its pages
-        // may be of any version.
+        // Without a lease another client may have changed the file as well: the kernel now has the length, but its
+        // pages may be of any version.
         let before = Version { mtime: Time(0), ctime: Time(0), ..Version::of(attr) };
         files.put(attr.ino, Known { shown: Some(if is_own { Version::of(attr) } else { before }), ..known });
     }

@@ -48,7 +48,7 @@ pub fn put_aged(out: &mut Out, attr: &Attr, left: Duration) {
     put_attr(out, attr);
 }
 
-/// Writes what is known of a name, for as long as `left`. The kernel follows a symbolic link without asking
+/// Writes a name's inode and attributes, valid for `left`. The kernel follows a symbolic link without asking
 /// for anything but its name, so that is asked for every time.
 pub fn put_entry(out: &mut Out, attr: &Attr, left: Duration) {
     let name_left = if attr.kind == FileKind::Symlink { Duration::ZERO } else { left };
@@ -65,7 +65,7 @@ fn put_entry_head(out: &mut Out, node: u64, name_left: Duration, attr_left: Dura
     out.u32(attr_left.subsec_nanos());
 }
 
-/// Writes `.` or `..` of a listing with attributes, of which the kernel uses number and kind only.
+/// Writes `.` or `..` of a listing with attributes; the kernel uses number and kind only.
 pub fn put_dots_entry(out: &mut Out, dir: Ino) {
     put_entry_head(out, 0, Duration::ZERO, Duration::ZERO);
     out.u64(dir.0);

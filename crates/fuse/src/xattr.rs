@@ -68,7 +68,7 @@ pub fn list(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> 
     answer(out, size, &list)
 }
 
-/// What is answered; `none` for a directory that was removed while a program is there.
+/// The answer; `none` for a directory that was removed while a program is there.
 fn unless_removed<T>(door: &Door, header: &Header, answer: Result<T, Failure>, none: T) -> Result<T, Failure> {
     match answer {
         Err(gone) if gone.code == Code::Stale && door.removed.attr(ino(header.node)).is_some() => Ok(none),
