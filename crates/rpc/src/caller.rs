@@ -1,6 +1,6 @@
 //! The asking side: one request, one answer, exactly once in effect.
 //!
-//! It alone knows what is sent again, under which number, and what to say when no answer comes.
+//! It alone knows which requests are sent again, under which number, and the error when no answer comes.
 
 use crate::Target;
 use crate::calls::News;
@@ -57,7 +57,7 @@ pub struct Ask<'a> {
     pub namespace_epoch: NamespaceEpoch,
     /// On whose behalf.
     pub identity: &'a Identity,
-    /// What is asked.
+    /// The request itself.
     pub request: &'a Request,
     /// Bulk data, sent from where they are.
     pub payload: &'a [u8],
@@ -70,9 +70,9 @@ pub struct Ask<'a> {
 pub struct Answer {
     /// With what the server knows of map and names, and its time.
     pub header: Header,
-    /// What was asked for.
+    /// The reply itself.
     pub reply: Reply,
-    /// Bulk data, whose checksums are in the reply: whoever uses them compares.
+    /// Bulk data, whose checksums are in the reply: the caller compares them.
     pub payload: Vec<u8>,
     /// Where they are, if they were lent and are not in `payload`: only what a read asks for is.
     pub lent: Option<Arc<Loan>>,
@@ -157,7 +157,7 @@ impl Caller {
     /// asks again). [`Code::NotAuthentic`] or [`Code::Version`] at once if the handshake says so.
     /// At the deadline (a second at least, if the server was tried in vain before)
     /// [`Code::Unreachable`] (never sent), [`Code::UnknownOutcome`] (a change that
-    /// may have happened) or [`Code::TimedOut`]. [`Code::Limit`] for what is too long to send.
+    /// may have happened) or [`Code::TimedOut`]. [`Code::Limit`] for a request that is too long.
     pub async fn ask(&self, mut ask: Ask<'_>) -> Result<Answer, Failure> {
         ask.deadline = self.core.patience(ask.to, ask.deadline);
         let began_ns = self.core.io.mono_ns();
@@ -278,7 +278,7 @@ impl Caller {
 }
 
 /// Whether a change that was sent before may have been done by the volume's servers before they were
-/// started again, and cannot simply be done once more: what they remembered of it has gone with them.
+/// started again, and cannot simply be done once more: their record of it has gone with them.
 fn may_have_happened(ask: &Ask<'_>, failure: &Failure) -> bool {
     let Some(Refusal::MapStale { epoch }) = &failure.refusal else { return false };
     epoch.starts() > ask.map_epoch.starts() && ask.request.is_change() && !ask.request.may_be_repeated()
@@ -290,7 +290,7 @@ impl Drop for Caller {
     }
 }
 
-/// How often one request was sent, and what was heard since.
+/// How often one request was sent, and the signs of life since.
 #[derive(Default)]
 struct History {
     sent: u32,

@@ -2,7 +2,7 @@
 //!
 //! It alone knows how the one who drives the runtime tells a waiting request what has happened to
 //! it. A call stays in the table under the same number however often its request is sent, so that
-//! whichever reply comes first counts and all later ones find nobody.
+//! whichever reply comes first counts and all later ones are dropped.
 
 use crate::caller::Answer;
 use aze_proto::{Code, Failure, ServerIndex};
@@ -42,7 +42,7 @@ struct Table {
     slots: Vec<Slot>,
     free: Vec<u32>,
     serial: u64,
-    /// Somebody looks after silence and deadlines.
+    /// A task looks after silence and deadlines.
     swept: bool,
 }
 
@@ -129,7 +129,7 @@ impl Calls {
         Ok((Call { calls: self, number }, sweeper_needed))
     }
 
-    /// Hands a reply to its call; one for which nobody waits (any more) is dropped.
+    /// Hands a reply to its call; one without a waiting call is dropped.
     pub(crate) fn answer(&self, call: u64, server: ServerIndex, answer: Result<Answer, Failure>) {
         let mut table = self.table.lock();
         let waker =
@@ -140,7 +140,7 @@ impl Calls {
         }
     }
 
-    /// A new connection to `server` stands: what was sent over another, or not yet, is sent now.
+    /// A new connection to `server` stands: requests that were sent over another one, or not yet, are sent now.
     pub(crate) fn connected(&self, server: ServerIndex, conn: u64, now_ns: u64) {
         self.tell_all(|slot| {
             if slot.server != server || slot.conn == conn {

@@ -1,7 +1,7 @@
 //! The handshake as two state machines without any I/O: steps in, steps out.
 //!
 //! It alone knows in which order the steps come and what each end checks. Frames are sealed and
-//! carried by others.
+//! carried by other modules.
 
 use aze_io::Credentials;
 use aze_proto::frame::{self, FrameKey, Header, Kind};
@@ -42,7 +42,7 @@ pub(crate) fn open_step(head: &[u8], payload_bytes: usize, key: Option<&FrameKey
     Step::from_bytes(body)
 }
 
-/// The key of the one frame by which a server refuses whoever does know the secret. The server's
+/// The key of the one frame by which a server refuses a client that does know the secret. The server's
 /// nonce is not known yet: zeros stand for it, so that it is no key of any connection.
 pub(crate) fn refusal_key(secret: &Secret, hello: &Hello) -> FrameKey {
     Transcript::new(secret, hello, &[0; 32]).server_key()

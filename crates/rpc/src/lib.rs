@@ -2,7 +2,7 @@
 //!
 //! [`Caller`] asks: it opens connections, proves itself, numbers changes, sends requests, sends
 //! them again when a reply is late or a connection breaks, and gives up at a deadline. [`serve`]
-//! answers: it lets in whoever proves to know the volume's secret and hands each request to a
+//! answers: it lets in clients that prove to know the volume's secret and hands each request to a
 //! [`Service`] with the means to reply. What a request means, and which server to ask, this room
 //! deliberately does not know: that is the secret of `client` and `server`.
 
@@ -25,8 +25,8 @@ use std::fmt;
 use std::time::Duration;
 
 /// How long connecting and the handshake together may take at one address. Both need two round
-/// trips and no work worth mentioning; whoever takes longer is not well and is better left alone
-/// for a moment.
+/// trips and no work worth mentioning; a peer that takes longer is overloaded or broken, and is
+/// better left alone for a moment.
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// What both ends accept once each has proven to know the secret.

@@ -60,7 +60,7 @@ struct Link {
 }
 
 enum State {
-    /// Nobody needs it.
+    /// No call needs it.
     Idle,
     /// A task tries to connect.
     Opening,
@@ -82,7 +82,7 @@ impl Channel {
         self.conn.id()
     }
 
-    /// Key of what goes out.
+    /// Key of outgoing frames.
     pub(crate) fn key(&self) -> Option<&FrameKey> {
         self.key_out.as_ref()
     }
@@ -171,8 +171,8 @@ impl Core {
         Ok(channel)
     }
 
-    /// How long to try a server: whoever asks one that others have tried in vain need not wait all
-    /// over again for what is known by now, but a moment, lest it is missed when it comes back.
+    /// How long to try a server. A call to a server that earlier calls have tried in vain need not wait as long as
+    /// those, but for a moment, in case the server has come back.
     pub(crate) fn patience(&self, target: &Target, deadline: Duration) -> Duration {
         let links = self.links.lock();
         let down_since_ns = links.by_server.get(&target.index).filter(|link| link.target == *target);
@@ -199,7 +199,7 @@ impl Core {
             return;
         }
         let channel = channel.clone();
-        // Opened again also if nobody waits: the session lives by its connections.
+        // Opened again also without a waiting call: the session lives by its connections.
         link.state = State::Opening;
         link.keep_until_ns = self.io.mono_ns() + SESSION_GRACE_MS * 1_000_000;
         drop(links);
@@ -237,7 +237,7 @@ impl Core {
         self.io.spawn(keep_opening(Arc::downgrade(self), self.io.clone(), index));
     }
 
-    /// Where to connect to, as long as anybody needs it.
+    /// Where to connect to, as long as a call or the session needs the connection.
     fn wanted(&self, index: ServerIndex) -> Option<Target> {
         let mut links = self.links.lock();
         let link = links.by_server.get_mut(&index)?;
@@ -335,8 +335,8 @@ fn closed() -> Failure {
     Failure::new(Code::Expired, "this process has ended its session")
 }
 
-/// Connects to a server until it works, or nobody needs it any more, or there is no sense in it.
-/// Holds its caller only while it does something, so that a caller that nobody has ends.
+/// Connects to a server until it works, or no call needs it any more, or another attempt makes no sense.
+/// Holds the caller's state only during an attempt, so that a dropped caller ends.
 async fn keep_opening(core: Weak<Core>, io: Io, index: ServerIndex) {
     let mut pause = RECONNECT_PAUSE_MIN;
     loop {
@@ -439,13 +439,13 @@ impl Core {
     }
 }
 
-/// What is done with the frames of one connection.
+/// Handles the frames of one connection.
 struct LinkHandler {
     core: Weak<Core>,
     target: Target,
     /// Present until the handshake is over.
     phase: Mutex<Option<Phase>>,
-    /// Set when the handshake has succeeded: the key of what comes in; none on local sockets,
+    /// Set when the handshake has succeeded: the key of incoming frames; none on local sockets,
     /// whose ends the kernel vouches for.
     key_in: OnceLock<Option<FrameKey>>,
     ended: AtomicBool,
@@ -454,7 +454,7 @@ struct LinkHandler {
 
 struct Phase {
     greeting: Greeting,
-    /// Told the key of what goes out.
+    /// Receives the key of outgoing frames.
     done: oneshot::Sender<Result<Option<FrameKey>, Unopened>>,
 }
 
@@ -475,7 +475,7 @@ impl Handler for LinkHandler {
         if let Some(Phase { greeting, done }) = self.phase.lock().take() {
             let hint = "it did not answer the greeting: check that both ends have the same secret and run the same version of aze";
             let why = if greeting.keys().is_none() { format!("{why}; {hint}") } else { why.to_string() };
-            // Nobody listens if the attempt was dropped.
+            // An attempt that was dropped does not receive.
             let _ = done.send(Err(Unopened::Again(why)));
         } else if let Some(core) = self.core.upgrade() {
             core.lost(self.target.index, conn.id());
@@ -530,7 +530,7 @@ impl LinkHandler {
             Err(failure) => Err(self.judge(failure)),
         };
         if let Some(Phase { done, .. }) = phase.take() {
-            // Nobody listens if the attempt was dropped.
+            // An attempt that was dropped does not receive.
             let _ = done.send(outcome);
         }
     }

@@ -3,7 +3,7 @@
 //! It alone knows which number comes next and below which none is wanted any more (the floor). A
 //! server keeps the replies from the floor on, at most [`RETRIES_PER_SESSION_AND_SHARD`] of them;
 //! so numbers are handed out in a window of that width, and a number that is slow to finish holds
-//! up those that would leave the window, not the others.
+//! up those that would leave the window, and no other ones.
 
 use aze_proto::limits::RETRIES_PER_SESSION_AND_SHARD;
 use aze_proto::{Sequence, ShardId};

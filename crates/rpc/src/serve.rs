@@ -21,7 +21,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Connections of one listener that have not proven that they know the secret. When there are more the oldest is closed.
+/// Connections of one listener that have not proven that they know the secret. When there are more the oldest is
+/// closed.
 pub const UNPROVEN_MAX: usize = 256;
 
 /// What answers requests.
@@ -30,8 +31,8 @@ pub trait Service: Send + Sync + 'static {
     /// belongs in a task. The same change may come again while the first copy is still at work.
     fn request(self: Arc<Self>, incoming: Incoming);
 
-    /// Where the payload of a request shall go, so many bytes, which has not come yet; `None`: to a buffer. Whoever asks is
-    /// proven, and the head is what they sent; [`Service::request`] follows, unless the connection ends before.
+    /// Where the payload of a request shall go, so many bytes, which has not come yet; `None`: to a buffer. The client
+    /// is proven, and has sent this head; [`Service::request`] follows, unless the connection ends before.
     fn land(&self, header: &Header, request: &Request, payload_bytes: usize) -> Option<Landing> {
         let _ = (header, request, payload_bytes);
         None
@@ -47,7 +48,7 @@ pub trait Service: Send + Sync + 'static {
     /// The server's shard map, told at the handshake.
     fn map_epoch(&self) -> MapEpoch;
 
-    /// A connection was closed because of what came over it: for counters and logs.
+    /// A connection was closed because of a frame that came over it: for counters and logs.
     fn peer_refused(&self, peer: &str, why: &str) {
         let _ = (peer, why);
     }
@@ -74,7 +75,7 @@ pub struct Incoming {
     pub header: Header,
     /// On whose behalf, as the sender says.
     pub identity: Identity,
-    /// What is asked.
+    /// The request itself.
     pub request: Request,
     /// Bulk data, whose checksums are in the request; in frames only where [`Service::land`] said so.
     pub payload: Payload,
@@ -226,13 +227,13 @@ struct Visit {
     challenged: Mutex<Option<Challenged>>,
     /// After it.
     open: OnceLock<Open>,
-    /// A request of which the payload is on its way.
+    /// A request whose payload is on its way.
     announced: Mutex<Option<(Header, Envelope)>>,
 }
 
 struct Open {
     who: Arc<Proven>,
-    /// Key of what comes in; absent on local sockets, whose ends the kernel vouches for.
+    /// Key of incoming frames; absent on local sockets, whose ends the kernel vouches for.
     key_in: Option<FrameKey>,
     key_out: Option<FrameKey>,
 }
@@ -261,7 +262,7 @@ impl Acceptor for Entrance {
 
 impl Handler for Visit {
     fn land(&self, _conn: &Arc<dyn Connection>, head: &[u8], payload_bytes: usize) -> Option<Landing> {
-        // What is wrong is told when the frame is complete.
+        // Errors are answered when the frame is complete.
         let (header, envelope) = self.open.get()?.request_in(head, payload_bytes).ok()?;
         let landing = self.door.service.land(&header, &envelope.request, payload_bytes);
         *self.announced.lock() = Some((header, envelope));

@@ -45,7 +45,7 @@ pub struct Found {
     pub named: Named,
 }
 
-/// What is to be read of a name.
+/// A name to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
     /// It leads to a regular file of these attributes.
@@ -69,10 +69,10 @@ impl Slate {
         self.channel.slate()
     }
 
-    /// Whether what was read of an inode until now counts.
+    /// Whether the words that were read of an inode are valid.
     fn counts(&self, reader: &Reader, known: Known, ino: Ino, seen: &[Seen]) -> bool {
         if known.believes {
-            // Before the last look, so that whoever changes something from now on finds it.
+            // Before the last look, so that a later change finds the claim.
             let Some(claims) = self.channel.claims() else { return false };
             claims.claim(ino.0, reader.note(NOTE_PERIOD));
         }
@@ -110,7 +110,7 @@ impl Slate {
             self.counts(reader, known, Ino(ino[0]), &[directory, entry, inode]).then_some(attr)
         };
         // The directory was as it is when there was nothing of this name in it.
-        // A name that is not there is asked for every time: nobody believes that.
+        // A name that is not there is asked for every time: its absence is not cached.
         let asks = Known { believes: false, ..known };
         let is_missing = || reader.has_none(hash) && self.counts(reader, asks, parent, &[directory]);
         let named = match read() {
