@@ -39,7 +39,7 @@ pub(crate) struct Work {
     pub(crate) owners: BTreeMap<Ino, u32>,
     /// The file's turn, where the request had to wait for it.
     pub(crate) turn: Option<Turn>,
-    /// When whoever asked will have given up, on the monotonic clock.
+    /// When the client will have given up, on the monotonic clock.
     pub(crate) deadline_ns: u64,
     /// The answer comes with leases of all that it says.
     pub(crate) leased: bool,
@@ -142,7 +142,7 @@ enum Admission {
     Go,
     /// The reply is known.
     Answer(Result<Reply, Failure>),
-    /// A copy is being worked on: whoever asked will ask again.
+    /// A copy is being worked on: the client will ask again.
     Drop,
 }
 
@@ -221,8 +221,8 @@ impl Server {
     }
 
     /// The shard first, then the retry record: a repeated change must get its first answer whatever
-    /// has happened since, for whoever is refused believes that nothing has happened and asks under
-    /// a new number. Then what the sender knows of the map and of the namespace.
+    /// has happened since, because a client that is refused believes that nothing has happened and
+    /// asks under a new number. Then the sender's epochs of the map and of the namespace.
     fn admit(&self, work: &Work) -> Admission {
         let ended =
             || Admission::Answer(Err(Failure::new(Code::Expired, format!("{}: the session was ended", self.who()))));
@@ -234,8 +234,8 @@ impl Server {
             return Admission::Answer(Err(failure));
         }
         if self.map_epoch_now() == MapEpoch(0) && !needs_no_map(&work.request) {
-            // Just started and not yet in the map: it has no shards, so it cannot say that something
-            // is not there. Whoever asks again finds it ready.
+            // Just started and not yet in the map: it has no shards, so it cannot say that a name or
+            // inode is not there. The client asks again, and finds it ready.
             return Admission::Answer(Err(Failure::refused(Refusal::MapStale { epoch: MapEpoch(0) })));
         }
         let epoch = self.map_epoch_now();
@@ -247,7 +247,7 @@ impl Server {
         {
             return known;
         }
-        // Whoever ends a session waits for what it has under way: either sees the other.
+        // Ending a session waits for its running requests: either sees the other.
         if work.is_recorded_change() && self.sessions.ends() != ends && self.sessions.is_ended(work.session) {
             self.not_running(work);
             return ended();
@@ -304,7 +304,7 @@ impl Server {
         }
     }
 
-    /// Carries on a request that must wait, until it is done or whoever asked has given up.
+    /// Carries on a request that must wait, until it is done or its client has given up.
     async fn carry(self: Arc<Self>, mut work: Work, mut wait: Wait) {
         let result = loop {
             if let Err(failure) = self.wait_for(&mut work, wait).await {
@@ -383,8 +383,7 @@ impl Server {
                 let before = have();
                 self.catch_up_with_cuts(shard, ino).await?;
                 match (before, have()) {
-                    // Whoever asks knows a cut of which nobody else does any more: it was lost when the
-                    // volume was started again.
+                    // The client knows a truncation that was lost when the volume was started again.
                     (Some(before), Some(now)) if before == now => {
                         Err(Failure::refused(Refusal::GenerationStale { generation: now }))
                     }
@@ -430,7 +429,7 @@ impl Server {
         self.respond(work, result);
     }
 
-    /// As [`Self::finish`]; what is remembered goes without the contents.
+    /// As [`Self::finish`]; the retry record goes without the contents.
     fn finish_contents(self: &Arc<Self>, mut work: Work, mut contents: Contents) {
         let plain = std::mem::replace(&mut contents.plain, Reply::Done);
         self.remember(&mut work, &Ok(plain));

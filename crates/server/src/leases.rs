@@ -1,11 +1,10 @@
-//! Leases: what a session was told of a file stays true for a moment, because nobody is told that a
-//! change is done before the session has let go of what it was told, or the moment is over.
+//! Leases: a session may use attributes and names of a file from its cache for a moment, because the server answers a
+//! change of them only after the session has dropped them from its cache, or after the moment.
 //!
-//! Only sessions that listen (`Listen`) are given leases; a mount is one. A lease is of an inode, kept by
-//! the shard that told of it: its attributes by its home, its names by the shards of its entries. Whoever
-//! changes something has the leases of others recalled in the same step; the answer to the change waits
-//! until they are let go of, at most for [`HELD`]. Where the table is full no lease is given, and
-//! who has none asks every time.
+//! Only sessions that listen (`Listen`) get leases; a mount is one. A lease is of an inode. The shard that answered
+//! keeps it: the home for attributes, the shards of the entries for names. A change recalls the leases of all other
+//! sessions in the same step, and its answer waits until they have confirmed the recall, at most for [`HELD`]. When
+//! the table is full a session gets no lease, and asks the server every time.
 
 use crate::claims::Claimants;
 use crate::dispatch::{Output, Work, then};
@@ -44,7 +43,7 @@ const LISTENERS_MAX: usize = 1 << 14;
 /// How long a question waits for a recall: less than the silence after which it would be sent again.
 const ANSWER_TIME: Duration = Duration::from_millis(900);
 
-/// How often what is over is looked for in vain before nobody looks any more: until no claim counts.
+/// After so many sweeps that find no expired lease the task that sweeps ends: then no claim counts any more.
 const QUIET_SWEEPS: usize = 3;
 
 /// How long after its last question a session is given leases: it asks again at once.
@@ -62,9 +61,9 @@ pub(crate) struct Leases {
     /// Recalls that have not ended; zero in nearly every moment.
     open: AtomicUsize,
     recalls: Mutex<Recalls>,
-    /// A task forgets what is over.
+    /// A task removes expired leases.
     is_swept: AtomicBool,
-    /// Who may claim what it reads of this server's slate.
+    /// Sessions that may claim names and attributes which they read of this server's slate.
     claims: Option<Claimants>,
 }
 
@@ -82,7 +81,7 @@ pub(crate) struct Listener {
     home: Arc<Leases>,
     given: AtomicUsize,
     heard_ns: AtomicU64,
-    /// It has ended in good order: nobody believes any more what it was told.
+    /// It has ended in good order, and its cache with it.
     is_gone: AtomicBool,
     /// Recalls to confirm, as in the mail.
     waiting: AtomicUsize,
@@ -143,7 +142,7 @@ impl Listener {
         let number = self.home.begin(shard, until_ns);
         mail.recalls.insert(number, (recall, until_ns));
         self.waiting.store(mail.recalls.len(), SeqCst);
-        // If nobody waits, the next question finds it.
+        // Without a waiting question of the session, its next question finds the recall.
         mail.bell.take().map(|bell| bell.send(()));
     }
 
@@ -204,7 +203,7 @@ impl Leases {
         Ok(listener.clone())
     }
 
-    /// Recalls what is claimed of an inode, but not by the session `by`.
+    /// Recalls the claims of an inode, but for those of the session `by`.
     fn recall_claims(self: &Arc<Self>, shard: ShardId, recall: Recall, by: Option<SessionId>) {
         let Some(claims) = &self.claims else { return };
         for session in claims.take(shard, recall, by) {
@@ -225,13 +224,13 @@ impl Leases {
         }
     }
 
-    /// A connection has ended; what was claimed over it is believed for no longer than leases last. Gives
-    /// whether anything may have been.
+    /// A connection has ended; the claims that came over it last no longer than leases do. Returns whether there may be
+    /// any.
     pub(crate) fn leave(&self, who: &Arc<Proven>) -> bool {
         self.claims.as_ref().is_some_and(|claims| claims.leave(who, claims.now_ns() + HELD_NS))
     }
 
-    /// The session is away or has ended: it is told nothing any more, and what it holds runs out.
+    /// The session is away or has ended: it gets no recall any more, and its leases expire.
     pub(crate) fn forget(&self, session: SessionId) {
         let listener = self.listeners.write().remove(&session);
         if let Some(listener) = listener {
@@ -269,7 +268,7 @@ impl Leases {
         let waiters = std::mem::take(&mut recalls.waiters);
         drop(recalls);
         for waiter in waiters {
-            // Whoever has given up is no concern.
+            // A task that has given up does not receive.
             let _ = waiter.send(());
         }
     }
@@ -350,7 +349,7 @@ impl Told {
         is_given
     }
 
-    /// Drops what is over.
+    /// Removes expired leases.
     fn sweep(&mut self, now_ns: u64) {
         while let Some((_, ino, session)) = self.order.pop_front_if(|(until_ns, ..)| *until_ns <= now_ns) {
             let Some(leases) = self.leases.get_mut(&ino) else { continue };
@@ -366,7 +365,7 @@ impl Told {
         }
     }
 
-    /// Whether nobody has a lease here, nor can have claimed one.
+    /// Whether no session has a lease here, nor can have claimed one.
     pub(crate) fn is_empty(&self) -> bool {
         let claims = self.home.as_ref().and_then(|home| home.claims.as_ref());
         self.leases.is_empty() && claims.is_none_or(Claimants::is_empty)
@@ -379,7 +378,7 @@ impl Told {
         }
         let Some(leases) = self.leases.get_mut(&recall.ino) else { return };
         for lease in leases.iter_mut().filter(|lease| Some(lease.holder.session) != by) {
-            // Who has let go of the attributes may go on using the name.
+            // A session that has dropped the attributes may still use the name.
             let is_known = lease.lost_names || (lease.lost_attrs && !recall.names);
             if is_known {
                 continue;
@@ -404,11 +403,11 @@ pub(crate) fn loses_name(shard: &Shard, op: &Op) -> Option<Ino> {
 /// Recalls what an operation that has been applied has changed; `lost` is what [`loses_name`] gave before.
 pub(crate) fn recall_changed(told: &mut Told, shard: ShardId, op: &Op, lost: Option<Ino>, by: SessionId) {
     if let Some(ino) = lost {
-        // Whoever changes something need not be told. Who renames is answered what was moved (`Moved`), and lets go
-        // of that: its kernel goes on believing in the new name, of which it has no lease.
+        // The session that makes the change gets no recall. One that renames learns from the answer what was moved
+        // (`Moved`), and drops that: its kernel goes on using the new name, for which it has no lease.
         told.recall(shard, Recall { ino, names: true }, Some(by));
     }
-    // Of a file that is deleted everybody was told when its last name went.
+    // The sessions that knew a deleted file had their recall when its last name was removed.
     let changed = match op {
         Op::SetAttr { ino, .. }
         | Op::Report { ino, .. }
@@ -424,14 +423,14 @@ pub(crate) fn recall_changed(told: &mut Told, shard: ShardId, op: &Op, lost: Opt
 }
 
 impl Server {
-    /// Whoever asks, if it is to be given leases.
+    /// The session that asks, if it gets leases.
     pub(crate) fn listener_of(self: &Arc<Self>, work: &Work) -> Option<Arc<Listener>> {
         work.responder.as_ref()?;
         self.leases.listener(work.session, self.io.mono_ns())
     }
 
-    /// Gives whoever asks a lease of an inode that is told of, if it listens. Of directories there are none:
-    /// their times and counts are changed in many places.
+    /// Gives the session that asks a lease of an inode in its answer, if it listens. Directories have none: their
+    /// times and counts change in many places.
     pub(crate) fn lease(self: &Arc<Self>, work: &Work, names: &mut Names, ino: Ino, kind: FileKind) -> bool {
         let listener = if kind == FileKind::Directory { None } else { self.listener_of(work) };
         listener.is_some_and(|listener| names.shard.told.give(ino, &listener, self.io.mono_ns()))
@@ -443,7 +442,7 @@ impl Server {
         let now_ns = self.io.mono_ns();
         let listener = self.leases.listens(work.session, now_ns)?;
         if self.sessions.is_ended(work.session) {
-            // It has ended since this request was admitted; whoever ends it forgets it after that.
+            // It has ended since this request was admitted; ending it removes its leases after that.
             self.leases.forget(work.session);
             return Err(Failure::new(Code::Expired, format!("{}: the session was ended", self.who())).into());
         }
@@ -477,7 +476,7 @@ impl Server {
         }
     }
 
-    /// Has a task forget what is over, for as long as there is anything.
+    /// Has a task remove expired leases, for as long as there are leases.
     pub(crate) fn sweep_leases(self: &Arc<Self>) {
         if self.leases.is_swept.swap(true, SeqCst) {
             return;
@@ -494,12 +493,12 @@ impl Server {
                 for cell in server.shards.iter() {
                     cell.names.lock().shard.told.sweep(now_ns);
                 }
-                // What was claimed last is over only after two more periods.
+                // The last claim expires only after two more periods.
                 quiet = if server.leases.sweep(now_ns) { 0 } else { quiet + 1 };
                 let mut goes_on = quiet < QUIET_SWEEPS;
                 if !goes_on {
                     server.leases.is_swept.store(false, SeqCst);
-                    // Somebody may have come in between, and have relied on this task.
+                    // Another task may have given a lease in between, and have relied on this one.
                     goes_on = server.leases.sweep(now_ns) && !server.leases.is_swept.swap(true, SeqCst);
                 }
                 if !goes_on || server.is_stopping() {
@@ -519,7 +518,7 @@ impl Server {
         self.leases.open.load(SeqCst) > 0 || (settled_ns > 0 && self.io.mono_ns() < settled_ns)
     }
 
-    /// Waits until what was changed in a shard so far is not held by any lease any more.
+    /// Waits until no session has a lease that is older than the last change of a shard.
     pub(crate) async fn recalled(&self, shard: ShardId) {
         let settled_ns = self.leases.settled_ns.load(SeqCst);
         let unsettled = Duration::from_nanos(settled_ns.saturating_sub(self.io.mono_ns()));
@@ -598,7 +597,7 @@ mod tests {
         assert_eq!((given, leases.counts().0), (LEASES_OF_SESSION_MAX, LEASES_OF_SESSION_MAX));
         assert!(told.order.len() <= LEASES_OF_SESSION_MAX && told.leases.len() <= LEASES_OF_SESSION_MAX);
         assert!(told.give(Ino(1), &one, 1), "one that it has lasts anew");
-        // Whoever never confirms is given nothing any more.
+        // A session that never confirms gets no lease any more.
         let mut asked = 0;
         while told.give(Ino(7), &two, 1) {
             told.recall(SHARD, Recall { ino: Ino(7), names: false }, Some(ONE));

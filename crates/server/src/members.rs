@@ -37,8 +37,8 @@ use std::time::Duration;
 /// How long a server waits for the others when the volume starts. Its starter usually gives up before.
 const JOIN_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// How often records of requests that nobody repeats any more are dropped. Only a server that has
-/// got requests since is woken for it.
+/// How often records of requests that no client repeats any more are dropped. Only a server that has
+/// had requests since is woken for it.
 const EXPIRE_PERIOD: Duration = Duration::from_secs(RETRY_SECONDS_MAX);
 
 /// Permission bits of the root directory of a new volume.
@@ -52,7 +52,7 @@ const ROOT_MODE: u32 = 0o755;
 /// Addresses that cannot be listened on, memory that cannot be had, a keeper that does not answer.
 pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr], u64)) -> Result<Arc<Server>, Failure> {
     ShardTable::modular(config.shards, config.servers).map_err(|why| Failure::new(Code::Invalid, why))?;
-    // What is read from a journal once fitted, in another order.
+    // A journal's data once fitted, in another order.
     let set_aside = if config.storage.is_some() { Slab::with_excess } else { Slab::new };
     let slab = set_aside(config.capacity_bytes).map_err(|why| {
         Failure::new(Code::NoSpace, format!("setting aside {} bytes of memory: {why}", config.capacity_bytes))
@@ -82,7 +82,7 @@ pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr], u64))
     server.listen()?;
     listening(&server.addresses(), server.store.capacity_bytes());
     let map = server.join_volume().await?;
-    // What one in memory has said before is lost, so that nobody can change it.
+    // Earlier answers of a server in memory concern lost inodes, which no request can change.
     if server.lasting.as_ref().is_some_and(|lasting| !lasting.is_new)
         && !server.config.switches.is(Sabotage::SkipComebackWait)
     {
@@ -112,7 +112,7 @@ fn new_server(io: Io, config: Config, store: Arc<Store>, lasting: Option<Lasting
     let slate = Slate::new(&io, slate_bytes, &config.switches);
     let claims = (slate_bytes > 0).then(|| Claimants::new(io.clone(), slate.clone(), &config.switches));
     let (stop, stopped) = oneshot::channel();
-    // Whoever knows paths from before the volume was started again has to forget them.
+    // Clients have to forget paths that they cached before the volume was started again.
     let (namespace, epoch) = (Namespace::new(slate.clone()), NamespaceEpoch(u64::from(config.starts) << 32));
     namespace.adopt(epoch);
     Server {
@@ -143,7 +143,7 @@ fn new_server(io: Io, config: Config, store: Arc<Store>, lasting: Option<Lasting
     }
 }
 
-/// The map before there is one: epoch 0, nobody in it.
+/// The map before there is one: epoch 0, without servers.
 fn empty_map(config: &Config) -> ShardMap {
     ShardMap {
         epoch: MapEpoch(0),
@@ -213,7 +213,7 @@ impl Server {
         }
     }
 
-    /// Puts what the server had before in its places; what is to be looked at later is given.
+    /// Puts the server's earlier state in its places; returns changes that are to be resolved later.
     fn take_image(&self, mut image: Image) -> Remains {
         let remains = Remains::of(&mut image);
         self.clock.begin_after(image.time);
@@ -262,7 +262,7 @@ impl Server {
         Reply::Done
     }
 
-    /// Has a map that is as new as all that others have answered under.
+    /// Fetches a map that is as new as every answer of other servers.
     pub(crate) async fn keep_up_with_map(self: &Arc<Self>) -> Result<(), Failure> {
         let heard = MapEpoch(self.map_epoch_heard.load(Ordering::Relaxed));
         if heard > self.map_epoch_now() { self.refresh_map().await } else { Ok(()) }
@@ -287,13 +287,13 @@ impl Server {
             responder.send(self.reply_context(), Ok(Reply::Done), &[]);
         }
         if let Some(stop) = self.stop.lock().take() {
-            // Nobody waits for the end of a server that is only simulated.
+            // For a simulated server no task waits.
             let _ = stop.send(());
         }
         Ok(Output::Sent)
     }
 
-    /// Drops, from time to time, what is kept for repetitions that will not come.
+    /// Drops, from time to time, records of answers that no client asks for again.
     fn expire_now_and_then(self: Arc<Self>) {
         let server = Arc::downgrade(&self);
         let io = self.io.clone();

@@ -1,9 +1,9 @@
 //! Rename: the one operation over two names, decided by the server of the old one.
 //!
 //! Each side locks its entry, validates and records; one that is busy makes the whole transaction
-//! let go and try again, so nobody waits while holding. The decision is taken at the coordinator;
-//! then the new name is put in place and unlocked, then the old one removed and unlocked. Whoever
-//! looks at a locked name waits, so nobody ever sees both names or none, and nobody who has seen
+//! let go and try again, so no transaction waits while it holds a lock. The coordinator decides;
+//! then the new name is put in place and unlocked, then the old one removed and unlocked. A request
+//! for a locked name waits, so no client ever sees both names or none, and no client that has seen
 //! the new name sees the old. A directory that gets another parent takes the volume's one token
 //! first, so that no two moves can make a cycle together.
 
@@ -40,7 +40,7 @@ type Decided = (Arc<Move>, Moved);
 
 /// Transactions that concern this server.
 pub(crate) struct Transactions {
-    /// Those it coordinates and that are not yet over; what is to be done, if they are decided.
+    /// Transactions that this server coordinates and that are not yet over; with the decision, once it is taken.
     active: Mutex<BTreeMap<TxId, Option<Decided>>>,
     /// Those that are over at the side of the new name, and whether they were committed.
     finished: Mutex<Finished>,
@@ -121,7 +121,7 @@ impl Transactions {
     }
 }
 
-/// What becomes of what has the new name.
+/// What becomes of an inode that has the new name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
     /// It goes.
@@ -136,7 +136,7 @@ pub(crate) enum How {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Token {
     None,
-    /// What was found at the new name takes it, too.
+    /// The inode at the new name needs it, too.
     Wanted,
     Held,
 }
@@ -249,7 +249,7 @@ impl Server {
         result
     }
 
-    /// One try: what is moved, whether it may be, then the transaction.
+    /// One try: looks the inode up, checks that it may be moved, and runs the transaction.
     async fn rename_looking(self: &Arc<Self>, plan: &Move, token: &mut Token) -> Result<Reply, Failure> {
         self.settle_name(&plan.from).await?;
         let entry = {
@@ -365,8 +365,8 @@ impl Server {
         }
     }
 
-    /// What must be so before the decision: a directory in the way is dead, and every server knows
-    /// that paths through the moved directory are not what they were.
+    /// The conditions of the decision: a directory in the way is dead, and every server knows
+    /// that paths through the moved directory change.
     async fn ready_to_decide(self: &Arc<Self>, entry: &EntryValue, victim: Option<Victim>) -> Result<(), Failure> {
         self.tell_of_move(entry).await?;
         if let Some(victim) = victim.filter(|victim| victim.kind == FileKind::Directory) {
@@ -375,7 +375,7 @@ impl Server {
         Ok(())
     }
 
-    /// Makes it known everywhere that paths through a directory are not what they were.
+    /// Tells every server that paths through a directory change.
     pub(crate) async fn tell_of_move(self: &Arc<Self>, entry: &EntryValue) -> Result<(), Failure> {
         if entry.kind == FileKind::Directory {
             self.ask(self.map().keeper, ShardId(0), Request::RaiseEpoch { dir: entry.ino }).await?;
@@ -548,7 +548,7 @@ impl Server {
         Ok(Reply::Prepared { victim }.into())
     }
 
-    /// At the new name's shard: the new name is there, what it replaced is not.
+    /// At the new name's shard: makes the new name and removes the inode that it replaces.
     pub(crate) fn commit(self: &Arc<Self>, tx: TxId, to_parent: Ino, to_name: &Name, stamp: &Stamp) -> Attempt<Output> {
         let hash = NameHash::of(to_parent, to_name);
         let cell = self.cell(hash.shard(self.config.shards))?;
@@ -634,7 +634,7 @@ impl Server {
                 let moved = (lock.kind == FileKind::Directory).then_some(lock.ino);
                 let restarted = server.map().server(coordinator).is_some_and(|info| info.incarnation != incarnation);
                 let outcome = match server.ask(coordinator, ShardId(0), Request::TxOutcome { tx }).await {
-                    // The first name went with its server: nobody has seen that it got what is here.
+                    // The first name went with its server: no client has seen that it got this inode.
                     _ if restarted && lock.role == Role::ExchangeDestination => Some(false),
                     // The old name went with its server: the new one is the only one left. But a
                     // directory in the way may be full, which only the coordinator could have said.
