@@ -4,18 +4,17 @@
 //! least that holds its blocks; as data arrive beyond it, they move to a larger one. So small
 //! files cost little, and a large file's units are whole frames that were never copied.
 //!
-//! Readers hold frames by reference, without any lock. A frame that somebody holds is never
-//! written to: a write to it takes another frame and copies what stays. So what is held is the
-//! chunk as it was at one moment.
+//! Readers hold frames by reference, without any lock. A frame with readers is never written to: a
+//! write takes another frame and copies the bytes that stay. So a reader has the chunk as it was at
+//! one moment.
 //!
 //! On a server with disks a unit may also have a place there (`crate::spill`). Then its frame may go:
 //! the unit is *cold*, and has to be brought back before it is read or changed in part. A unit with both
-//! is the same in both; whatever changes it gives up the place.
+//! is the same in both; every change of it gives up the place.
 //!
-//! Invariants: a unit has a frame, or a place. A unit's blocks up to `sums.len()` are defined, each with the checksum that its
-//! bytes had when they were written, those at and after the chunk's end counted as zeros; what
-//! the frame has beyond is whatever was there before. Blocks before the end that are not defined
-//! are holes, and read as zeros.
+//! Invariants: a unit has a frame, or a place. A unit's blocks up to `sums.len()` are defined, each with the checksum
+//! that its bytes had when they were written, those at and after the chunk's end counted as zeros; the frame's bytes
+//! beyond are arbitrary. Blocks before the end that are not defined are holes, and read as zeros.
 
 mod space;
 
@@ -49,7 +48,7 @@ pub(crate) enum Trouble {
 
 #[derive(Default)]
 pub(crate) struct Chunk {
-    /// Bytes up to the end of what was written last.
+    /// Its length in bytes: up to the highest byte that was written.
     pub(crate) end: usize,
     pub(crate) units: Vec<Option<Unit>>,
 }
@@ -59,7 +58,7 @@ pub(crate) struct Unit {
     pub(crate) sums: Sums,
     /// Where the disk has the same.
     pub(crate) place: Option<Placed>,
-    /// It was read or written since somebody last looked for what could go.
+    /// It was read or written since the last search for units that could leave memory.
     pub(crate) touched: AtomicBool,
 }
 
@@ -70,7 +69,7 @@ pub(crate) struct Sums {
     pub(crate) values: [u32; UNIT_BLOCKS],
 }
 
-/// A part of what a read gives.
+/// A part of a read's result.
 pub(crate) enum Part {
     /// Bytes of a frame, which stays as it is for as long as this is held.
     Stored(Arc<Frame>, Range<usize>),
@@ -103,8 +102,8 @@ impl Chunk {
         self.end
     }
 
-    /// Writes what was staged, which is not empty, or, with an error, nothing. Whole units are shared with
-    /// what was staged until that lets go of them.
+    /// Writes the staged bytes, which are not empty, or, with an error, nothing. Whole units are shared with `staged`
+    /// until it drops them.
     pub(crate) fn write(&mut self, slab: &Arc<Slab>, staged: &mut Staged<'_>) -> Result<(), Trouble> {
         let range = staged.range();
         self.warm_enough(&range)?;
@@ -203,7 +202,7 @@ impl Chunk {
     }
 
     /// The frames that a write needs, each with its unit, besides those that came with it: all or none. Where there
-    /// are too few, those that came are given up: what they replace may be written in its place.
+    /// are too few, those that came are given up: the frames that they replace may be written in their place.
     fn allocate_for(&self, slab: &Arc<Slab>, staged: &mut Staged<'_>) -> Result<Vec<(usize, Frame)>, Trouble> {
         match self.allocate(slab, staged) {
             Err(_) if !staged.whole.is_empty() => {
@@ -229,13 +228,13 @@ impl Chunk {
         Ok(frames)
     }
 
-    /// The frame that a write to `range` needs in a unit, and what it means that there is none.
+    /// The frame that a write to `range` needs in a unit, and the error if there is none.
     fn need(&self, index: usize, range: &Range<usize>) -> Option<(FrameClass, Trouble)> {
         let bytes = (range.end - index * BASE_BYTES).min(BASE_BYTES);
         let class = FrameClass::for_bytes(bytes).expect("a unit is no larger than the largest frame");
         match self.units.get(index).and_then(|unit| unit.as_ref()?.frame.as_ref()) {
             Some(frame) if frame.class() >= class => {
-                // Nobody can begin to hold it now: that takes the lock under which this runs.
+                // No reader can begin to hold it now: that takes the lock under which this runs.
                 let is_held = Arc::strong_count(frame) > 1;
                 is_held.then_some((frame.class(), Trouble::BeingRead))
             }
@@ -303,8 +302,8 @@ fn units_of(range: &Range<usize>) -> Range<usize> {
     range.start / BASE_BYTES..range.end.div_ceil(BASE_BYTES)
 }
 
-/// Whether writing `[start, end)`, within one block, leaves nothing of what was stored of the
-/// block in a chunk that ends at `stored_end`. Then the writer's checksum is the block's.
+/// Whether writing `[start, end)`, within one block, replaces all stored bytes of the block in a
+/// chunk that ends at `stored_end`. Then the writer's checksum is the block's.
 fn replaces_all(start: usize, end: usize, stored_end: usize) -> bool {
     start.is_multiple_of(BLOCK_BYTES) && (end.is_multiple_of(BLOCK_BYTES) || end >= stored_end)
 }
@@ -366,7 +365,7 @@ impl Unit {
         frame.expect("a frame that somebody holds was replaced before").bytes_mut()
     }
 
-    /// Takes another frame, which is as large at least, and copies what is defined.
+    /// Takes another frame, which is as large at least, and copies the defined blocks.
     fn move_to(&mut self, mut frame: Frame) {
         let defined = self.sums.count * BLOCK_BYTES;
         frame.bytes_mut()[..defined].copy_from_slice(&self.frame().bytes()[..defined]);
@@ -407,7 +406,7 @@ impl Unit {
     }
 
     /// Keeps the first `length` bytes of a unit whose stored bytes end at `stored_end`. Touches
-    /// no byte: somebody may hold them.
+    /// no byte: readers may hold them.
     pub(crate) fn cut(&mut self, length: usize, stored_end: usize) {
         if self.frame.is_none() {
             // What follows within the last block is dropped when the unit is brought back.

@@ -1,11 +1,10 @@
 //! The journal of one server: records in the order in which they took effect.
 //!
-//! Adding a record puts it into memory only, so that it can be done under any lock. Whoever waits for it
-//! to be written writes what has gathered, if that takes no longer than to copy it; else a task does.
-//! Another one syncs when somebody waits for that: everybody who waits meanwhile is served by the
-//! next sync together (group commit), and what comes is written while a sync runs.
-//! Nothing is tried again after an error: what a disk holds after a failed write or sync cannot be
-//! known without reading it.
+//! Adding a record puts it into memory only, so that a thread can do it under any lock. A thread that waits until its
+//! record is written writes all records that are in memory, if that takes no longer than to copy them; else a task
+//! does. Another task syncs when a thread waits for that. One sync serves all threads that wait when it begins (group
+//! commit), and records are written while a sync runs. After an error nothing is tried again: without reading the disk
+//! the server cannot know what it holds after a failed write or sync.
 
 use super::{log_name, record};
 use aze_io::disk::{Dir, DiskError, DiskFile, DiskResult};
@@ -14,14 +13,14 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Bytes that a journal that is synced leaves to the system at most: what a power cut can take of
-/// what nobody has synced, and few enough for the inode numbers set aside to last.
+/// The most bytes that a synced journal leaves unsynced: a power cut can take that much of changes that no program has
+/// synced. Few enough for the inode numbers that are set aside.
 const UNSYNCED_BYTES_MAX: u64 = 8 << 20;
 
-/// What has gathered so far is written without anybody waiting for it, in bytes.
+/// When so many bytes of records are in memory a task writes them, though no thread waits for them.
 const GATHERED_BYTES_MAX: usize = 64 << 10;
 
-/// Times that one who waits writes what others have added meanwhile.
+/// How often a thread that waits writes the records that other threads have added meanwhile.
 const TURNS_MAX: usize = 4;
 
 /// The head of the record that a clean end writes. No other has an empty one.
@@ -56,7 +55,7 @@ struct State {
     wanted: Option<u64>,
     /// Whether the sync under way is the last of its file.
     syncs_whole_file: bool,
-    /// Without it nothing is synced but what is full, and what is written counts as durable.
+    /// Without it only full files are synced, and written records count as durable.
     syncs: bool,
     is_writing: bool,
     is_syncing: bool,
@@ -70,7 +69,7 @@ struct Waiter {
     then: Then,
 }
 
-/// What is done when a place has been reached, or why it never will be.
+/// What a thread calls when a place has been reached, or with the reason why it never will be.
 type Then = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 impl Journal {
@@ -99,8 +98,8 @@ impl Journal {
         Ok(Arc::new(Journal { dir, state: Mutex::new(state) }))
     }
 
-    /// Adds a record; gives where it begins. Whether it gets anywhere is told by [`Self::reach`]; a few that
-    /// nobody asks for may stay in memory.
+    /// Adds a record; returns where it begins. [`Self::reach`] waits until it is written or synced; the last few
+    /// records stay in memory until a thread waits for them.
     pub fn append(self: &Arc<Self>, head: &[u8], payload: &[u8]) -> u64 {
         self.append_parts(head, &[payload])
     }
@@ -148,8 +147,8 @@ impl Journal {
         state.failed.is_none() && state.reached(state.stage(stage)) >= position
     }
 
-    /// Does `then` when everything before `position` has reached the stage: at once, or where the journal
-    /// is written, so that nobody has to be woken for it. It must not take long. May do the same for others.
+    /// Calls `then` when everything before `position` has reached the stage: at once, or on the thread that writes the
+    /// journal, so that no thread has to be woken for it. It must not take long. May call those of other callers, too.
     pub fn when(self: &Arc<Self>, position: u64, stage: Stage, then: impl FnOnce(Result<(), String>) + Send + 'static) {
         let result = {
             let mut state = self.state.lock();
@@ -176,13 +175,13 @@ impl Journal {
     /// Why the journal could not be written; it never can again.
     pub async fn reach(self: &Arc<Self>, position: u64, stage: Stage) -> Result<(), String> {
         let (sender, receiver) = oneshot::channel();
-        // Whoever has given up is no concern.
+        // A caller that has given up does not receive.
         self.when(position, stage, |result| drop(sender.send(result)));
         receiver.await.unwrap_or_else(|_| Err("the server ends".into()))
     }
 
     /// Brings everything to the disk, even where nothing is ever synced otherwise, and says so in the
-    /// journal itself: what is found changed before that record was not torn. Returns where that record ends.
+    /// journal itself: damage before that record is no torn end. Returns where that record ends.
     ///
     /// # Errors
     /// Why the disk has not got it.
@@ -224,7 +223,7 @@ impl Journal {
         Ok((number, state.end))
     }
 
-    /// Writes what has gathered, on this thread if that takes no longer than to copy it, and has others do the
+    /// Writes the records in memory, on this thread if that takes no longer than to copy them, and has tasks do the
     /// rest.
     fn write_here(self: &Arc<Self>) {
         for _ in 0..TURNS_MAX {
@@ -250,7 +249,7 @@ impl Journal {
         self.start(&mut self.state.lock());
     }
 
-    /// Has somebody do what can be done and nobody does yet.
+    /// Starts tasks for the steps that can be done and that no task does yet.
     fn start(self: &Arc<Self>, state: &mut State) {
         while let Some(step) = state.claim() {
             let journal = self.clone();
@@ -258,7 +257,7 @@ impl Journal {
         }
     }
 
-    /// Writes and syncs until there is nothing left that nobody else does.
+    /// Writes and syncs until no step is left that no other task does.
     async fn run(self: Arc<Self>, first: Step) {
         let mut forgets = Forgets { journal: &self, is_over: false };
         let mut next = Some(first);
@@ -289,8 +288,8 @@ impl Journal {
     }
 }
 
-/// When a step is given up in the middle, with the process, nobody waits any more: those who do may be
-/// what keeps the journal.
+/// Drops the waiting callers when a step is given up in the middle, as at the end of the process: they may hold the
+/// last references to the journal.
 struct Forgets<'a> {
     journal: &'a Journal,
     is_over: bool,
@@ -305,14 +304,14 @@ impl Drop for Forgets<'_> {
     }
 }
 
-/// Tells those who waited; nobody holds a lock meanwhile.
+/// Calls the callbacks of the callers that waited, without any lock.
 fn tell((waiters, result): (Vec<Waiter>, Result<(), String>)) {
     for waiter in waiters {
         (waiter.then)(result.clone());
     }
 }
 
-/// What one does at a time, beside whoever does the other.
+/// Each step is done by one task at a time; the two run side by side.
 enum Step {
     Write,
     Sync,
@@ -352,7 +351,7 @@ impl State {
         self.wanted = Some(self.wanted.map_or(position, |wanted| wanted.min(position)));
     }
 
-    /// Takes on what can be done and nobody does yet.
+    /// Claims a step that can be done and that no task does yet.
     fn claim(&mut self) -> Option<Step> {
         if self.claim_write(usize::MAX) {
             return Some(Step::Write);
@@ -370,7 +369,7 @@ impl State {
         None
     }
 
-    /// Takes on to write what has gathered, if nobody does and it is at most so much.
+    /// Claims to write the records in memory, if no task does and they are at most so many bytes.
     fn claim_write(&mut self, bytes_max: usize) -> bool {
         let can = self.failed.is_none() && !self.is_writing && (1..=bytes_max).contains(&self.gathered());
         self.is_writing |= can;
