@@ -1,5 +1,5 @@
-//! Locks of open files, kept by the file's home. Whoever waits for one has no request under way for
-//! longer than a moment: the home keeps the place in the queue, and is asked again and again.
+//! Locks of open files, kept by the file's home. A program that waits for one has no request under way for
+//! longer than a moment: the home keeps the place in the queue, and the client asks again and again.
 
 use crate::client::{Client, Core, unexpected};
 use crate::file::File;
@@ -41,7 +41,7 @@ pub(crate) struct LockOwners {
     undoing: Mutex<BTreeMap<(Ino, LockSpace, u64), Undoing>>,
 }
 
-/// How many waits of one owner are being undone, and who is told when none is any more.
+/// How many waits of one owner are being undone, and the tasks that wait until none is any more.
 #[derive(Default)]
 struct Undoing {
     waits: usize,
@@ -78,7 +78,7 @@ impl LockOwners {
         of_owner.waits -= 1;
         if of_owner.waits == 0 {
             for sender in undoing.remove(&key).map(|done| done.told).unwrap_or_default() {
-                // Whoever hears of it no more has been interrupted.
+                // A task that was interrupted does not receive.
                 let _ = sender.send(());
             }
         }
@@ -102,7 +102,7 @@ impl File {
     /// Whether a lock could be had; if not, one that is in its way.
     ///
     /// # Errors
-    /// Those of every request; [`Code::Invalid`] for what is no regular file.
+    /// Those of every request; [`Code::Invalid`] for anything but a regular file.
     pub async fn test_lock(&self, lock: &LockSpec) -> Result<Option<LockSpec>, Failure> {
         let request = Request::TestLock { ino: self.ino(), lock: *lock };
         match self.core.ask_lock(&self.who, &request).await? {
@@ -128,7 +128,7 @@ impl File {
 
     /// Locks, and waits for it until `stop` resolves. A lock that was granted just then is
     /// [`Locked::Granted`] all the same. Dropping the future ends the wait, too, and unlocks the range,
-    /// since nobody could tell whether it had been granted.
+    /// since the caller could not know whether it had been granted.
     ///
     /// # Errors
     /// As [`File::try_lock`]. A home that is out of reach for as long as a request is tried ends the
@@ -142,7 +142,7 @@ impl File {
         }
         self.note_owner(lock);
         let (ino, wait) = (self.ino(), self.core.new_handle());
-        // Made before the request is sent, so that a place in the queue of which nobody heard is given up.
+        // Made before the request is sent, so that a place in the queue is given up if its answer is lost.
         let mut waiting = Waiting { core: &self.core, who: &self.who, ino, lock: *lock, wait: Some(wait) };
         let request = Request::SetLock { ino, lock: *lock, wait: Some(wait) };
         match self.core.ask_lock(&self.who, &request).await? {
@@ -184,7 +184,7 @@ impl File {
     /// # Errors
     /// Those of every request.
     pub async fn unlock_owner(&self, space: LockSpace, owner: u64) -> Result<(), Failure> {
-        // What it locks from now on may be through another open, and outlive this one.
+        // Later locks of this owner may be through another open, and outlive this one.
         self.forget_locker(space, owner);
         self.core.unlock_owner(&self.who, self.ino(), space, owner).await
     }
@@ -194,7 +194,7 @@ impl File {
             LockOutcome::Granted => {
                 // Its owner may have unlocked everything while this was under way.
                 self.note_owner(lock);
-                // Whoever had the lock before may have written: contents that came with the open are old.
+                // The lock's previous holder may have written: contents that came with the open are old.
                 drop(self.core.contents.change(self.ino()));
                 Ok(Locked::Granted)
             }
@@ -221,8 +221,8 @@ impl File {
         }
     }
 
-    /// Whoever has locked relies on it: nothing goes through this open any more when the locks have
-    /// gone with a start of the volume.
+    /// A program that has locked relies on it: its reads and writes through this open fail once the locks have gone
+    /// with a start of the volume.
     ///
     /// # Errors
     /// [`Code::Lost`] if they have.
@@ -238,7 +238,7 @@ impl File {
         Err(Failure::new(Code::Lost, detail))
     }
 
-    /// Unlocks, in the background, what was locked through this open.
+    /// Unlocks, in the background, all ranges that were locked through this open.
     pub(crate) fn unlock_all_later(&self) {
         let owners = std::mem::take(&mut *self.lockers.lock());
         for (space, owner) in owners {
@@ -277,7 +277,7 @@ impl Core {
                 let map = core.routes.read().map.clone();
                 let homes: BTreeSet<_> = files.iter().filter_map(|ino| map.server_of(ino.home())).collect();
                 for home in homes {
-                    // One that does not answer must not keep the others from hearing.
+                    // A home that does not answer must not delay the requests to other homes.
                     core.spawn(|core| async move {
                         let _ = core.ask_server(&Identity::default(), home, &Request::KeepLocks).await;
                     });
@@ -320,7 +320,7 @@ impl Core {
         if !self.lock_owners.is_known(ino, space, owner) {
             return Ok(());
         }
-        // Before the answer: what is locked from now on is noted anew.
+        // Before the answer: later locks are noted anew.
         self.lock_owners.forget(ino, space, owner);
         self.unlock(who, ino, space, owner, 0, u64::MAX).await
     }
@@ -344,7 +344,7 @@ impl Drop for Waiting<'_> {
         self.core.spawn(|core| async move {
             let cancelled = core.ask_lock(&who, &Request::CancelLock { ino, wait }).await;
             if cancelled == Ok(LockOutcome::Granted) {
-                // Nobody knows that it was granted. If this fails it goes with the open.
+                // The caller does not know that it was granted. If this fails the lock goes with the open.
                 let _ = core.unlock(&who, ino, lock.space, lock.owner, lock.start, lock.end).await;
             }
             core.lock_owners.end_undoing(ino, &lock);

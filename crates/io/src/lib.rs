@@ -37,7 +37,7 @@ pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Where a server listens: `tcp:HOST:PORT` or `unix:PATH`; or `shm:PATH`, by which a client says
-/// that it wants to talk through shared memory with whoever listens on the local socket.
+/// that it wants to talk through shared memory with the server that listens on the local socket.
 ///
 /// The simulated network uses TCP addresses of the form `tcp:NODE:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -83,10 +83,10 @@ impl std::str::FromStr for Addr {
     }
 }
 
-/// Why the network could not do what was asked.
+/// Why a connection could not be made or used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetError {
-    /// Nobody listens there, or the name is unknown: the text says what the system said.
+    /// No server listens there, or the name is unknown; with the system's message.
     Unreachable(String),
     /// The connection ended: closed by the peer, reset, or cut.
     Closed(String),
@@ -178,7 +178,7 @@ pub struct Credentials {
     pub pid: i32,
 }
 
-/// What is known of the other end of a connection.
+/// The other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// For messages to people.
@@ -190,10 +190,10 @@ pub struct Peer {
 /// One end of an established connection that carries whole frames in both directions.
 ///
 /// The real one is reliable and ordered until it closes. The simulated one may lose, delay,
-/// duplicate and reorder frames; whoever uses connections must be right under both.
+/// duplicate and reorder frames; users of connections must be correct with both.
 pub trait Connection: Send + Sync {
-    /// Sends one frame: `head`, and the concatenation of `payload`. Never blocks: what the
-    /// socket does not take at once is copied and sent later by whoever drives the runtime.
+    /// Sends one frame: `head`, and the concatenation of `payload`. Never blocks: bytes that the
+    /// socket does not take at once are copied, and a thread that drives the runtime sends them later.
     ///
     /// # Errors
     /// [`NetError::Closed`] when the connection has ended; [`NetError::Limit`] when more than
@@ -218,7 +218,7 @@ pub trait Connection: Send + Sync {
     /// Closes both directions; the handler's `on_close` follows on both ends. Idempotent.
     fn close(&self);
 
-    /// Who is at the other end.
+    /// The other end.
     fn peer(&self) -> &Peer;
 
     /// Changes the limits for frames received from now on. A new connection has
@@ -239,8 +239,8 @@ pub trait Connection: Send + Sync {
     /// was offered.
     fn claims(&self) -> Option<Claims>;
 
-    /// Whether the process at the other end still holds the connection, asked now. Only for
-    /// connections over which a slate was offered is `true` more than what is known here anyway.
+    /// Whether the process at the other end still holds the connection at this moment. Exact for
+    /// connections over which a slate was offered; for others it is as this end has last noticed.
     fn is_held(&self) -> bool;
 }
 
@@ -254,12 +254,12 @@ pub const LANDING_PAYLOAD_BYTES_MIN: usize = slab::BASE_BYTES;
 /// What a peer may send before it has proven anything: enough for a handshake, no more.
 pub const LIMITS_BEFORE_HANDSHAKE: FrameLimits = FrameLimits { head_bytes_max: 4096, payload_bytes_max: 0 };
 
-/// What is done with the frames of one connection. Called by whoever drives the runtime, one
-/// frame at a time and in the order received; must not block. A slow answer belongs in a task.
+/// Handles the frames of one connection. Called by a thread that drives the runtime, one frame at a time and in the
+/// order received; must not block. A slow answer belongs in a task.
 pub trait Handler: Send + Sync {
-    /// Where the payload of a frame shall go, so many bytes and not fewer than [`LANDING_PAYLOAD_BYTES_MIN`], of which the
-    /// head has come; `None`: to a buffer. Asked once for each such frame, after `on_frame` for the one before it. If
-    /// the connection ends before the payload is there, nobody hears of the frame again.
+    /// Where the payload of a frame shall go, so many bytes and not fewer than [`LANDING_PAYLOAD_BYTES_MIN`], of which
+    /// the head has come; `None`: to a buffer. Asked once for each such frame, after `on_frame` for the one before it.
+    /// If the connection ends before the payload is there, no call for the frame follows.
     fn land(&self, conn: &Arc<dyn Connection>, head: &[u8], payload_bytes: usize) -> Option<slab::Landing> {
         let _ = (conn, head, payload_bytes);
         None
@@ -270,7 +270,7 @@ pub trait Handler: Send + Sync {
     fn on_close(&self, conn: &Arc<dyn Connection>, why: NetError);
 }
 
-/// What is done with new connections of a listener.
+/// Handles new connections of a listener.
 pub trait Acceptor: Send + Sync {
     /// Gives the handler for a connection that was just accepted.
     fn accept(&self, conn: &Arc<dyn Connection>) -> Arc<dyn Handler>;
@@ -307,7 +307,7 @@ pub trait World: Send + Sync {
     /// So many words, all zero, which other processes of this node can be let read; `None` if the
     /// system has none to give.
     fn share(&self, words: usize) -> Option<SharedWords>;
-    /// From now on others on the same node may read this slab, where the world has such.
+    /// From now on other processes on the same node may read this slab, where the world has such.
     fn lend(&self, slab: &Arc<slab::Slab>) {
         let _ = slab;
     }
@@ -324,7 +324,7 @@ pub struct TimerId {
     pub serial: u64,
 }
 
-/// A handle on the world: cheap to clone, handed down to whoever needs anything from outside.
+/// A handle on the world, cheap to clone: all parts that need anything from outside have one.
 #[derive(Clone)]
 pub struct Io(Arc<dyn World>);
 

@@ -18,7 +18,7 @@ wire_struct! {
     pub struct Envelope {
         /// On whose behalf.
         pub identity: Identity,
-        /// What is asked.
+        /// The request itself.
         pub request: Request,
     }
 }
@@ -126,7 +126,7 @@ wire_enum! {
         34 = GetMap,
         /// Server; the owner or root. The server ends when the reply is sent. Reply: `Done`.
         35 = Shutdown,
-        /// Server. The session ends: what it held open is dropped. Reply: `Done`.
+        /// Server. The session ends, and its opens and locks with it. Reply: `Done`.
         36 = EndSession,
 
         /// Keeper, from a server that starts. Answered when the volume is complete. Reply: `Map`.
@@ -232,8 +232,8 @@ wire_enum! {
             zero: bool,
             chunk_bits: u8,
         },
-        /// Chunk, and all others of the file in the same shard. What the file has from byte `start` to
-        /// `end` becomes zeros, and gives its memory back where whole units are meant. Reply: `Done`.
+        /// Chunk, and all other chunks of the file in the same shard. The file's bytes from `start` to
+        /// `end` become zeros, and whole units give their memory back. Reply: `Done`.
         104 = Punch {
             ino: Ino,
             generation: Generation,
@@ -289,7 +289,8 @@ wire_enum! {
         125 = OpenWith { ino: Ino, handle: u64, write: bool, contents: u32 },
         /// Entry shard. `OpenName` in the same way. Reply: `OpenedWith`, or as `OpenName`'s.
         126 = OpenNameWith { parent: Ino, name: Name, handle: u64, write: bool, contents: u32 },
-        /// Home. As `Open` for reading, by a kernel that is about to run the file: needs the right to that, not to read.
+        /// Home. As `Open` for reading, by a kernel that is about to run the file: needs the right to that, not to
+        /// read.
         127 = OpenToRun { ino: Ino, handle: u64 },
 
         /// Keeper, from a server with lasting storage: which volume is this? Reply: `LastingIs`.
@@ -302,7 +303,7 @@ wire_enum! {
         87 = LinksTo { home: ServerIndex, from: u32 },
         /// Server, from another one that has data of them: which of these files are there. Reply: `FilesAre`.
         88 = FilesNow { inos: Vec<Ino> },
-        /// Server, from another one that has started again: has what was under way come to an end there?
+        /// Server, from another one that has started again: are all changes in doubt resolved there?
         /// Reply: `Done`.
         96 = IsDone,
         /// Server: answered when all that it has done is durable, if it has lasting storage. Reply: `Synced`.
@@ -360,8 +361,8 @@ impl Request {
         )
     }
 
-    /// Whether it may be done a second time where nobody knows whether it was done before the volume
-    /// was started again: nothing comes of that but what was asked for.
+    /// Whether it may be done a second time when the client does not know whether it was done before the volume
+    /// started again: the result is the same.
     pub fn may_be_repeated(&self) -> bool {
         match self {
             Request::Create { exclusive, .. } => !exclusive,
@@ -501,7 +502,7 @@ wire_enum! {
         14 = StubClosed { empty: bool },
         /// A part of a directory's counts.
         15 = FragmentIs { entries: u64, subdirs: u64, changed: Time },
-        /// The new name is locked; `victim` is what it names now.
+        /// The new name is locked; it leads to `victim` now.
         16 = Prepared { victim: Option<Victim> },
         /// What became of a transaction; `None` when it is not yet decided.
         17 = TxIs { committed: Option<bool> },
@@ -516,8 +517,8 @@ wire_enum! {
         /// Data were appended and begin at `offset`.
         35 = Appended { attr: Attr, offset: u64 },
 
-        /// A file is open. The payload is what is stored of it, all of which is in chunk 0, from
-        /// its beginning on, as it was when the file was opened; up to the size the rest is a hole.
+        /// A file is open. The payload is all its stored bytes, which are in chunk 0, from its
+        /// beginning on, as they were when the file was opened; up to the size the rest is a hole.
         45 = OpenedWith { attr: Attr, sums: Vec<u32> },
         /// The value of an extended attribute.
         30 = Xattr { value: Blob },
@@ -529,8 +530,8 @@ wire_enum! {
         36 = LockIs { outcome: LockOutcome },
         /// What the session has to let go of; it confirms that with `last`.
         37 = Recalled { life: u64, last: u64, recalls: Vec<Recall> },
-        /// A rename or exchange is done, of these inodes, directories aside: the session lets go of what it believes
-        /// of them, as if it were recalled.
+        /// A rename or exchange is done, of these inodes, directories aside: the session drops them from its cache, as
+        /// after a recall.
         40 = Moved { inos: Vec<Ino> },
         /// The volume's number, whether it is new, the number of this start, and of the last one in which every server
         /// took part.
@@ -539,7 +540,7 @@ wire_enum! {
         51 = LinksAre { inos: Vec<Ino>, next: Option<u32> },
         /// Those of the files asked about that are there.
         52 = FilesAre { files: Vec<FileNow> },
-        /// What was done before is as durable as this volume makes it; what `Sync` means here.
+        /// Earlier changes are as durable as this volume makes them; `durability` says how durable that is.
         53 = Synced { durability: Durability },
         /// Inodes; with `next` there are more, from that number on.
         75 = InodesChecked { inodes: Vec<CheckedInode>, next: Option<Ino> },
@@ -558,9 +559,9 @@ wire_enum! {
     pub enum Durability {
         /// Nothing.
         1 = None,
-        /// What was synced.
+        /// Data and names that were synced.
         2 = Fsync,
-        /// What was synced, and what was written through files that have been closed.
+        /// The same, and data that were written through files which have been closed.
         3 = Close,
     }
 }
@@ -619,7 +620,7 @@ wire_enum! {
     pub enum LockMode {
         /// Exclusive ones.
         1 = Shared,
-        /// All others.
+        /// Excludes every other lock.
         2 = Exclusive,
     }
 }
@@ -653,7 +654,7 @@ wire_enum! {
         2 = Held { by: LockSpec },
         /// It waits.
         3 = Queued,
-        /// It would wait for somebody who waits for it.
+        /// It would wait for an owner that waits for it.
         4 = Deadlock,
         /// It waits no longer.
         5 = Cancelled,
@@ -668,9 +669,9 @@ wire_struct! {
         pub hash: NameHash,
         /// Its name.
         pub name: Name,
-        /// What it names.
+        /// The inode that it leads to.
         pub ino: Ino,
-        /// Of which kind.
+        /// The inode's kind.
         pub kind: FileKind,
         /// If asked for and kept here.
         pub attr: Option<Attr>,
@@ -685,9 +686,9 @@ wire_struct! {
         pub dir: u32,
         /// Its name.
         pub name: Name,
-        /// What it names.
+        /// The inode that it leads to.
         pub ino: Ino,
-        /// Of which kind.
+        /// The inode's kind.
         pub kind: FileKind,
         /// Absent where the inode lives elsewhere: the asker fetches it and decides.
         pub attr: Option<Attr>,
@@ -767,7 +768,7 @@ wire_struct! {
     /// A counter with its name.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Counter {
-        /// What is counted.
+        /// The counter's name.
         pub name: String,
         /// How often.
         pub count: u64,
