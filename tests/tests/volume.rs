@@ -290,12 +290,8 @@ fn one_command_ends_all_volumes_of_a_user_on_a_node() {
 #[test]
 fn root_ends_the_volumes_of_a_user_whose_job_has_left_them() {
     let place = Place::new();
+    let _nobody = Nobody::new(&place);
     let run_dir = place.path("nobody");
-    fs::create_dir(&run_dir).expect("a run directory");
-    std::os::unix::fs::chown(&run_dir, Some(65534), Some(65534)).expect("tests of other users run as root");
-    set_mode(&run_dir, 0o700);
-    place.program_for_all();
-    let _nobody = Nobody(&place);
     as_nobody(&place, &["up", "--name", "theirs", "--servers", "2", "--size", "256M"]).ok();
     as_nobody(&place, &["down", "--all", "--user", "root"]).code(4);
     let mut epilog = place.command(&["down", "--all", "--this-node", "--user", "65534"]);
@@ -304,8 +300,19 @@ fn root_ends_the_volumes_of_a_user_whose_job_has_left_them() {
     assert_eq!(fs::read_dir(&run_dir).expect("the run directory").count(), 0);
 }
 
-/// Takes nobody's volumes down, also when a test fails.
+/// The user `nobody`, with a run directory; takes that user's volumes down, also when a test fails.
 struct Nobody<'a>(&'a Place);
+
+impl Nobody<'_> {
+    fn new(place: &Place) -> Nobody<'_> {
+        let run_dir = place.path("nobody");
+        fs::create_dir(&run_dir).expect("a run directory");
+        std::os::unix::fs::chown(&run_dir, Some(65534), Some(65534)).expect("tests of other users run as root");
+        set_mode(&run_dir, 0o700);
+        place.program_for_all();
+        Nobody(place)
+    }
+}
 
 impl Drop for Nobody<'_> {
     fn drop(&mut self) {
@@ -316,15 +323,10 @@ impl Drop for Nobody<'_> {
 #[test]
 fn another_user_needs_no_root_and_sees_nothing_of_ours() {
     let place = Place::new();
-    let run_dir = place.path("nobody");
-    fs::create_dir(&run_dir).expect("a run directory");
-    std::os::unix::fs::chown(&run_dir, Some(65534), Some(65534)).expect("tests of other users run as root");
-    set_mode(&run_dir, 0o700);
-    place.program_for_all();
+    let _nobody = Nobody::new(&place);
     place.up(&["--name", "ours"]);
     place.aze(&["touch", "aze:/ours"]).ok();
     as_nobody(&place, &["ls", "aze://ours/"]).code(3);
-    let _nobody = Nobody(&place);
     as_nobody(&place, &["up", "--name", "theirs", "--servers", "2", "--size", "1G"]).ok();
     as_nobody(&place, &["touch", "aze:/theirs"]).ok();
     let listed = as_nobody(&place, &["ls", "-l", "aze:/"]).ok();

@@ -121,12 +121,12 @@ fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
     let here = volume::host();
     let (local, remote): (Vec<&ServerRecord>, Vec<&ServerRecord>) =
         volume.record.servers.iter().partition(|server| server.host == here);
-    // 'aze down' on another node has asked already when it runs this command here.
-    let answers = if args.this_node && !args.all { Vec::new() } else { shut_down(&volume) };
+    // 'aze down' on another node has asked the servers before it runs this command here.
+    let were_asked = args.this_node && !args.all;
+    let answers = if were_asked { Vec::new() } else { shut_down(&volume) };
     let answered = |server: &ServerRecord| answers.contains(&server.slot);
     let lasts = volume.record.settings.lasts();
-    // Who was not told to end is not ending.
-    let is_ending = lasts && (args.this_node && !args.all || !answers.is_empty());
+    let is_ending = lasts && (were_asked || !answers.is_empty());
     let deadline = Instant::now() + if is_ending { PATIENCE_LASTING } else { PATIENCE };
     for server in &local {
         end(&who(server.slot, server.node.as_deref()), server.process, deadline);

@@ -377,9 +377,7 @@ impl Core {
         for addr in transport.candidates(&target.addresses, target.host == *host) {
             match self.open(target, &addr).await {
                 Err(Unopened::Again(why)) => {
-                    let addr = addr.to_string();
-                    let why = why.strip_prefix(&format!("cannot connect to {addr}: ")).unwrap_or(&why).to_owned();
-                    let way = addr.split(':').next().unwrap_or_default().to_owned();
+                    let way = addr.to_string().split(':').next().unwrap_or_default().to_owned();
                     match errors.iter_mut().find(|(same, _)| *same == why) {
                         Some((_, ways)) => ways.push(way),
                         None => errors.push((why, vec![way])),

@@ -122,7 +122,7 @@ impl Sessions {
         }
     }
 
-    /// Sessions with a connection. One that has left stays in the table for [`FORGET_TIME`], about 100 bytes.
+    /// Sessions with a connection. One that has left stays in the table for [`FORGET_TIME`].
     pub(crate) fn connected(&self) -> u64 {
         self.table.lock().alive.values().filter(|alive| alive.connections > 0).count() as u64
     }

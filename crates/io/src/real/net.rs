@@ -233,7 +233,7 @@ pub(super) async fn connect(
     addr: &Addr,
     handler: Arc<dyn Handler>,
 ) -> Result<Arc<dyn Connection>, NetError> {
-    let failed = |error: Error| NetError::Unreachable(format!("cannot connect to {addr}: {error}"));
+    let failed = |error: Error| NetError::Unreachable(error.to_string());
     let (socket, peer) = match addr {
         Addr::Unix(path) => {
             let socket = connect_unix(reactor, path).await.map_err(failed)?;
