@@ -38,7 +38,7 @@ static ZEROS: [u8; BASE_BYTES] = [0; BASE_BYTES];
 pub(crate) enum Trouble {
     /// No frame was left.
     NoSpace,
-    /// No frame was left for a copy of what readers hold.
+    /// No frame was left for a copy of a frame that readers hold.
     BeingRead,
     /// A stored block that was to be changed in part does not match its checksum.
     Rotten { block: usize },
@@ -163,7 +163,7 @@ impl Chunk {
         Ok(())
     }
 
-    /// Checks the blocks of which the range replaces only a part: a new checksum over a block
+    /// Checks the blocks that the range replaces in part only: a new checksum over a block
     /// that has changed by itself would hide the damage for ever.
     fn verify_partial(&self, range: &Range<usize>) -> Result<(), Trouble> {
         let ends = [range.start, range.end - 1].map(|at| at / BLOCK_BYTES * BLOCK_BYTES);

@@ -1,4 +1,4 @@
-//! Why the store did not do what was asked, and what that is on the wire.
+//! The store's errors, and their codes on the wire.
 
 use aze_proto::ids::{Generation, Ino};
 use aze_proto::{Code, Failure, Refusal};
@@ -10,7 +10,7 @@ pub enum StoreError {
     /// The file has been truncated since: this is its generation now.
     GenerationStale(Generation),
     /// The request comes from a newer generation than this shard has seen: the server asks the
-    /// file's home what was cut since, calls [`crate::ChunkShard::cut`] and repeats.
+    /// file's home for the truncations since, calls [`crate::ChunkShard::cut`] and repeats.
     MissedCut {
         /// The generation that the shard has seen.
         have: Generation,
@@ -27,7 +27,7 @@ pub enum StoreError {
         /// Bytes there are.
         capacity_bytes: u64,
     },
-    /// There is no frame left for a copy of what is being read right now: the server tries again
+    /// There is no frame left for a copy of a frame that is being read: the server tries again
     /// when the readers have gone.
     BeingRead,
     /// These units of the chunk are on the disk only: the server brings them back
@@ -73,7 +73,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// What it is on the wire.
+    /// Its code on the wire.
     pub fn code(&self) -> Code {
         match self {
             StoreError::GenerationStale(_) => Code::Refused,

@@ -7,7 +7,7 @@ use aze_proto::ids::{Generation, Ino};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Files remembered, about 4 MiB of memory. At 50,000 deletions a second that is more than a
-/// second, and a write that comes so late must come from a client that nobody waits for. One
+/// second, and a write that comes so late must come from a client that no program waits for. One
 /// beyond that leaves a chunk that no file has, which costs memory but is never seen.
 pub(crate) const FENCES_MAX: usize = 1 << 16;
 

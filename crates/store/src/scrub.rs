@@ -1,7 +1,7 @@
-//! Looks at data that nobody reads: is what memory and disks have of each unit what was written?
+//! Verifies data that no client reads: compares each unit in memory and on disks with its checksums.
 //!
-//! A look takes what is in memory as it is at one moment, and lets go of the lock before it compares.
-//! It brings nothing into memory, and what it looks at does not count as used.
+//! A look holds the frames in memory as they are at one moment, and releases the lock before it compares.
+//! It brings nothing into memory, and its units do not count as used.
 
 use crate::chunk::Sums;
 use crate::disk::places::Slot;
@@ -51,7 +51,7 @@ impl Looked {
         self.slot.is_some()
     }
 
-    /// The first byte in the chunk of the first block in memory that is not what was written.
+    /// The first byte in the chunk of the first block in memory that does not match its checksum.
     pub fn rotten_in_memory(&self) -> Option<u64> {
         let frame = self.frame.as_ref()?;
         self.rotten(&frame.bytes()[..self.len])
@@ -98,7 +98,7 @@ impl ChunkShard {
         look
     }
 
-    /// Whether a unit still is what it was when it was looked at, and where.
+    /// Whether a unit has the same checksums and place as when it was looked at.
     pub fn is_as_looked(&self, looked: &Looked) -> bool {
         let (ino, number, index) = looked.spot;
         let unit = self.chunks.get(&(ino, number)).and_then(|chunk| chunk.units.get(index)?.as_ref());

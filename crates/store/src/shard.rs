@@ -27,8 +27,8 @@ pub struct ReadOut<'a> {
     pub sums: Vec<u32>,
 }
 
-/// What a read found, held as it was at that moment whatever is written meanwhile: no lock is
-/// needed to look at it.
+/// The result of a read, held as it was at that moment: later writes do not change it, and no lock
+/// is needed to look at it.
 pub struct Held {
     /// As in [`ReadOut`].
     pub start: u32,
@@ -72,7 +72,7 @@ impl ChunkShard {
         }
     }
 
-    /// What it shares with others.
+    /// The store that it shares with other shards.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
@@ -92,12 +92,12 @@ impl ChunkShard {
         self.retries.record(session, sequence, floor, outcome);
     }
 
-    /// Drops outcomes that nobody can ask for any more.
+    /// Drops outcomes that no client can ask for any more.
     pub fn expire_retries(&mut self) {
         self.retries.expire();
     }
 
-    /// Drops what is remembered of a session that has ended.
+    /// Drops the records of a session that has ended.
     pub fn forget_session(&mut self, session: SessionId) {
         self.retries.forget(session);
     }
@@ -173,7 +173,7 @@ impl ChunkShard {
     }
 
     /// Holds `len` bytes at `offset` of a chunk, widened to whole blocks, without copying. They
-    /// are not verified here: that is for whoever receives them.
+    /// are not verified here: their receiver does that.
     ///
     /// # Errors
     /// `GenerationStale`, `MissedCut`, `Deleted`, `OutOfRange` or `Cold`.
@@ -271,7 +271,7 @@ impl ChunkShard {
         let pieces = sum::pieces(u64::from(offset), data.len());
         for (index, ((start, _), now)) in pieces.zip(&found).enumerate() {
             if sums.get(index) != Some(now) {
-                // The reader must not take it for what was written.
+                // The reader must notice the change.
                 self.flip_bit(ino, chunk, (u64::from(offset) + start as u64) * 8);
             }
         }
@@ -301,12 +301,12 @@ impl ChunkShard {
         self.chunks.len() as u64
     }
 
-    /// Bytes from the beginning of each chunk to the end of what is stored of it, summed up.
+    /// Bytes from the beginning of each chunk to its last stored byte, summed up.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Files with data here, and their chunks: for whoever looks for data that no file has.
+    /// Files with data here, and their chunks: for the search for data without a file.
     pub fn stored(&self) -> impl Iterator<Item = (Ino, u64)> {
         self.chunks.keys().copied()
     }

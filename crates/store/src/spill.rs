@@ -1,10 +1,10 @@
 //! Units of chunks that are on disks, too, or only there.
 //!
-//! What is written goes into memory and into the journal, as always. When memory gets scarce, and for
-//! every checkpoint, units that no disk has are written to places of their own; what memory holds of
-//! them may then go. Which place a unit has is kept in memory and in checkpoints only: what has happened
-//! since a checkpoint is in the journal, with its data. So a place need never be made known, and what a
-//! checkpoint names is not touched before a later one is durable.
+//! Writes go into memory and into the journal, as always. When memory gets scarce, and for every
+//! checkpoint, units that no disk has are written to places of their own; their frames may then leave
+//! memory. A unit's place is kept in memory and in checkpoints only: changes since a checkpoint are in
+//! the journal, with their data. So a place need never be announced, and the places that a checkpoint
+//! names are not touched before a later one is durable.
 
 use crate::chunk::{Sums, Unit};
 use crate::disk::places::Slot;
@@ -32,7 +32,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Segments, of which so many bytes may be used.
+    /// For these segments; at most so many bytes of them are used.
     pub fn new(segments: Arc<Segments>, capacity_bytes: u64) -> Arc<Disk> {
         Arc::new(Disk { segments, capacity_bytes, in_both: AtomicU64::new(0), is_limited: AtomicBool::new(false) })
     }
@@ -47,7 +47,7 @@ impl Disk {
         self.is_limited.store(true, Ordering::Relaxed);
     }
 
-    /// No checkpoint has begun yet: what is written to new places before is named by none, and the journal has it.
+    /// No checkpoint has begun yet: none names a new place that is written before, and the journal has its data.
     fn is_starting(&self) -> bool {
         !self.is_limited() && !self.segments.places().lock().has_begun()
     }
@@ -116,7 +116,7 @@ impl Placed {
         Placed { disk: disk.clone(), slot, in_memory: 0, is_unknown: false, is_of_start: false }
     }
 
-    /// Gives it back at once: nobody was told of it.
+    /// Gives it back at once: nothing refers to it yet.
     fn discard(mut self) {
         self.is_unknown = true;
     }
@@ -191,7 +191,7 @@ impl Dirty {
         bytes
     }
 
-    /// Its data, for whoever writes them down elsewhere: where they begin in the chunk, and what they are.
+    /// Its data, to be written elsewhere, and where they begin in the chunk.
     pub fn data(&self) -> (u32, &[u8]) {
         ((self.unit * BASE_BYTES) as u32, &self.frame.bytes()[..self.len])
     }
@@ -223,12 +223,12 @@ pub struct Row {
     pub sums: Vec<u32>,
 }
 
-/// All data of a shard, as they were at one moment whatever is written meanwhile.
+/// All data of a shard as they were at one moment; later writes do not change them.
 #[derive(Default)]
 pub struct Snapshot {
     /// What disks have.
     pub rows: Vec<Row>,
-    /// What they have not.
+    /// Units that no disk has.
     pub dirty: Vec<Dirty>,
 }
 
@@ -250,13 +250,13 @@ pub enum Warmed {
     Done,
     /// No memory was left for it.
     NoRoom,
-    /// What was read does not match the checksums.
+    /// The bytes do not match the checksums.
     Differs,
 }
 
 impl ChunkShard {
     /// Looks for memory that can go, from a chunk on, through `chunks_max` of them, until so many bytes
-    /// have gone or could go after a write. What was used since the last look is left alone unless
+    /// have gone or could go after a write. Units that were used since the last look stay unless
     /// `all`.
     pub fn sweep(&mut self, from: (Ino, u64), chunks_max: usize, bytes_max: u64, all: bool) -> Swept {
         let mut swept = Swept::default();
@@ -339,7 +339,7 @@ impl ChunkShard {
     /// A unit that a checkpoint says is on the disk.
     ///
     /// # Errors
-    /// What is wrong with what the checkpoint says.
+    /// The error in the checkpoint.
     pub fn restore_row(&mut self, row: &Row) -> Result<(), String> {
         let disk = self.store.disk().ok_or("there is no disk")?;
         let blocks = row.sums.len();

@@ -1,8 +1,8 @@
 //! Data on their way in: checked, and where they fill whole units, in frames of their own already. All of it
 //! without any lock, so that the shard's lock is held only to put the frames in their places.
 //!
-//! Data that have come in frames ([`Store::land`]) stay where they are: they are compared there, where nobody else can
-//! reach them, and the frames of whole units are those that are kept. All others are copied.
+//! Data that have come in frames ([`Store::land`]) stay where they are: they are compared there, where no other thread
+//! can reach them, and the frames of whole units are kept. Other data are copied.
 
 use crate::Store;
 use aze_io::slab::{BASE_BYTES, Frame, FrameClass, Landed, Landing, Payload, Slab};
@@ -22,7 +22,7 @@ pub struct Staged<'a> {
     pub(crate) whole: Vec<Arc<Frame>>,
 }
 
-/// Data to be staged: in frames, in a buffer that goes with them, or in somebody else's.
+/// Data to be staged: in frames, in an owned buffer, or in a borrowed one.
 pub enum Data<'a> {
     /// All of them.
     Lent(&'a [u8]),
@@ -172,7 +172,7 @@ impl<'a> Staged<'a> {
         Staged { offset, len: data.len(), sums, data: Data::Lent(data), whole: Vec::new() }
     }
 
-    /// Gives the frames back, without losing what is in them.
+    /// Gives the frames back, and keeps their bytes.
     pub(crate) fn give_up_frames(&mut self) {
         if matches!(self.data, Data::Landed(_)) {
             self.data = Data::Own(self.data().concat());
@@ -180,7 +180,7 @@ impl<'a> Staged<'a> {
         self.whole = Vec::new();
     }
 
-    /// Some of the data, none of which are in frames.
+    /// A part of data that are not in frames.
     pub(crate) fn part(&self, range: Range<usize>) -> &[u8] {
         match &self.data {
             Data::Lent(bytes) => &bytes[range],

@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl Chunk {
-    /// Stores zeros in the part of `range` where nothing is stored. What was had by then stays if
-    /// memory ends.
+    /// Stores zeros in the part of `range` where nothing is stored. If memory ends the frames that
+    /// were taken by then stay.
     pub(crate) fn reserve(&mut self, slab: &Arc<Slab>, range: Range<usize>) -> Result<(), Trouble> {
         for index in units_of(&range) {
             let base = index * BASE_BYTES;
@@ -36,7 +36,7 @@ impl Chunk {
     }
 
     /// Makes a hole of `range`: units that lie in it give back their frames, and zeros are written to
-    /// what it has of others. Does not move the end. With an error all is done that could be.
+    /// the range's part of other units. Does not move the end. With an error all is done that could be.
     pub(crate) fn punch(&mut self, slab: &Arc<Slab>, range: Range<usize>) -> Result<(), Trouble> {
         let range = range.start..range.end.min(self.end);
         if range.is_empty() {
@@ -96,7 +96,7 @@ impl Chunk {
         (at < end).then_some(at)
     }
 
-    /// Bytes from a unit's beginning on of which every one is stored.
+    /// Length of the unit's beginning in which every byte is stored.
     fn defined(&self, index: usize) -> usize {
         let unit: Option<&Unit> = self.units.get(index).and_then(Option::as_ref);
         unit.map_or(0, |unit| unit.sums.count.min(UNIT_BLOCKS) * BLOCK_BYTES)

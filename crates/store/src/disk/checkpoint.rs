@@ -48,11 +48,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes it the newest checkpoint, of which the length is given. The journal of its number must
+    /// Makes it the newest checkpoint, and returns its length. The journal of its number must
     /// hold everything that came after.
     ///
     /// # Errors
-    /// What the disk says; then nothing has changed.
+    /// The disk's error; then nothing has changed.
     pub async fn finish(mut self) -> DiskResult<u64> {
         self.add(END, &self.position.to_le_bytes()).await?;
         self.file.append(std::mem::take(&mut self.buffer)).await?;

@@ -7,8 +7,8 @@
 use aze_io::slab::FrameClass;
 use std::collections::BTreeSet;
 
-/// Bases that are given out from one lane before it is the next one's turn: a MiB, so that what is written
-/// together lies together.
+/// Bases that are given out from one lane before it is the next one's turn: a MiB, so that data written
+/// together lie together.
 const TURN_BASES: u32 = 16;
 
 /// A place for one unit.
@@ -65,12 +65,12 @@ struct Base {
     used: u16,
 }
 
-/// What is free, what is used, and what will be free.
+/// Places that are free, used, or free after a later checkpoint.
 pub struct Places {
     bases: Vec<Base>,
     /// Bases of a segment.
     segment_bases: u32,
-    /// Bases of which nothing is used, of each lane: of every so many segments, which are on one disk.
+    /// Wholly free bases of each lane: of every so many segments, which are on one disk.
     free: Vec<BTreeSet<u32>>,
     /// The lane whose turn it is, and how many of its bases were given out since that began.
     turn: (usize, u32),
@@ -78,7 +78,7 @@ pub struct Places {
     open: [BTreeSet<u32>; 2],
     /// Number of bases that there may be.
     limit: u32,
-    /// What was given back, with the number of the checkpoint that was the last to begin before.
+    /// Places that were given back, with the number of the checkpoint that was the last to begin before.
     given_back: Vec<(u64, Slot)>,
     begun: u64,
     used_bytes: u64,
@@ -104,7 +104,7 @@ impl Places {
         Places::in_lanes(limit, 1, 1)
     }
 
-    /// The same in segments of so many bases, which take turns, so that every disk has its part of what is written.
+    /// The same in segments of so many bases, which take turns, so that every disk has its part of the writes.
     pub fn in_lanes(limit: u32, lanes: usize, segment_bases: u32) -> Places {
         let limit = limit.min(last_base(lanes, segment_bases));
         Places {
@@ -141,7 +141,7 @@ impl Places {
         self.waiting_bytes
     }
 
-    /// A free place; those with the lowest numbers first, so that what is written together lies together.
+    /// A free place; those with the lowest numbers first, so that data written together lie together.
     pub fn take(&mut self, class: FrameClass) -> Option<Slot> {
         self.open_base(class, &|_| true)
             .or_else(|| self.free_base(&|_| true))

@@ -1,6 +1,6 @@
 //! One record of a journal or checkpoint: a head, which says what happened, and a payload, which is
 //! file data or empty. Each has a checksum in the record's own header, which has one, too; so a
-//! payload that has changed by itself is known for what it is, and does not hide what follows.
+//! payload that has changed by itself is recognised, and does not hide the records behind it.
 
 /// Bytes before the head.
 pub const HEADER_BYTES: usize = 40;
@@ -8,7 +8,7 @@ pub const HEADER_BYTES: usize = 40;
 /// First bytes of every record: `AZR1`.
 const MAGIC: u32 = u32::from_le_bytes(*b"AZR1");
 
-/// Longest head; what is longer can only be damage. A shard's tables go into several records.
+/// Longest head; a longer one can only be damage. A shard's tables go into several records.
 pub const HEAD_BYTES_MAX: usize = 64 << 20;
 
 /// Longest payload: the largest chunk.

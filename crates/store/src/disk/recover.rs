@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Bytes that are read at once; a longer record is read by itself.
 const READ_BYTES: usize = 4 << 20;
 
-/// One record, as it is given to whoever knows what it means.
+/// One record, as it is given to a [`Taker`].
 pub struct Record<'a> {
     /// Whether it comes from a checkpoint.
     pub in_checkpoint: bool,
@@ -19,11 +19,11 @@ pub struct Record<'a> {
     pub head: &'a [u8],
     /// Its data.
     pub payload: &'a [u8],
-    /// Whether the payload is what was written.
+    /// Whether the payload matches its checksum.
     pub is_sound: bool,
 }
 
-/// What was found.
+/// The result of reading a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// There is a checkpoint or a journal.
@@ -40,7 +40,7 @@ pub struct Found {
     pub rotten: u64,
 }
 
-/// Whoever makes something of records.
+/// Takes records, and knows their meaning.
 pub trait Taker: Send {
     /// Takes a record; `false` if [`Taker::prepare`] must be called before it is given once more.
     ///
@@ -64,7 +64,7 @@ impl<F: FnMut(&Record<'_>) -> Result<(), String> + Send> Taker for Each<F> {
     }
 }
 
-/// As [`read_for`], for whoever takes each record at once.
+/// As [`read_for`], with a function that takes each record at once.
 ///
 /// # Errors
 /// As there.
@@ -173,8 +173,8 @@ struct End {
     size: u64,
 }
 
-/// Finds the end of what can be used of a journal: what follows was being written when the server
-/// ended. It is damage, and refused, if something behind it says that it had been durable. `position` is
+/// Finds the end of the usable part of a journal: the rest was being written when the server
+/// ended. The rest is damage, and refused, if a record behind it says that it had been durable. `position` is
 /// where the file begins in the journal.
 async fn sound_end(dir: &dyn Dir, name: &str, mut position: u64) -> DiskResult<End> {
     let mut reader = Reader::open(dir, name, false).await?;
@@ -265,7 +265,7 @@ impl Reader {
         Ok(Some(Raw { header, head, payload, is_sound }))
     }
 
-    /// Where that ends which somebody has written from `at` on: room that is set aside is zeros.
+    /// Where the written part from `at` on ends: room that is set aside is zeros.
     async fn written_end(&mut self, at: u64) -> DiskResult<u64> {
         let (mut end, mut from) = (at, at);
         while from < self.size {
@@ -277,7 +277,7 @@ impl Reader {
         Ok(end)
     }
 
-    /// Whether a record behind `at`, where the next one is not sound, says that what is there was durable
+    /// Whether a record behind `at`, where the next one is not sound, says that the bytes at `at` were durable
     /// when it was made. `position` is the place of `at` in the journal.
     async fn was_durable(&mut self, at: u64, position: u64) -> DiskResult<bool> {
         for behind in at + 1..self.size.saturating_sub(HEADER_BYTES as u64 - 1) {

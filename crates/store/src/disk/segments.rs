@@ -1,6 +1,6 @@
 //! Segments: files of fixed length that hold units of file data, each in a place of its own.
 //!
-//! Nothing in a segment says what it is: the checkpoint does, and has the checksums of every block. So
+//! A segment does not describe its contents: the checkpoint does, and has the checksums of every block. So
 //! data that have changed, or that the disk has written to or read from the wrong place, do not match.
 //! A place is never written to while a checkpoint that may be read names it (`places`).
 //!
@@ -190,7 +190,7 @@ impl Segments {
         self.volume.store(volume, Ordering::Relaxed);
     }
 
-    /// What is free and what is not.
+    /// Its free and used places.
     pub fn places(&self) -> &Mutex<Places> {
         &self.places
     }
@@ -325,7 +325,7 @@ impl Segments {
         self.read_how(slot, len, false).await
     }
 
-    /// The same from the disk itself, whatever the system remembers.
+    /// The same from the disk itself, past the system's page cache.
     ///
     /// # Errors
     /// What the disk says.
@@ -347,10 +347,10 @@ impl Segments {
         Ok(bytes)
     }
 
-    /// Makes durable what was written before.
+    /// Makes earlier writes durable.
     ///
     /// # Errors
-    /// What the disk says. What a disk holds after that cannot be known: it is said again, for ever.
+    /// The disk's error. The disk's contents cannot be known after that: later calls return the error again.
     pub async fn sync(&self) -> DiskResult<()> {
         let unsynced = std::mem::take(&mut *self.unsynced.lock());
         for number in unsynced {

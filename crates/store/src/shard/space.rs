@@ -23,7 +23,7 @@ pub struct SeekFrom {
 
 impl ChunkShard {
     /// Stores zeros in the range of a chunk wherever nothing is stored, or with `zero` everywhere:
-    /// later writes to it need no more memory, but where readers hold what they replace.
+    /// later writes to it need no more memory, except where readers hold the frames that they replace.
     ///
     /// # Errors
     /// Any [`StoreError`] but `Damaged`; with `zero` nothing has changed then, otherwise the bytes
@@ -94,7 +94,7 @@ impl ChunkShard {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Chunks of which nothing is stored but zeros, as after a reservation.
+    /// Chunks that store only zeros, as after a reservation.
     pub fn reserved(&self) -> impl Iterator<Item = (Ino, u64)> {
         let only_zeros = |chunk: &Chunk| {
             let sums = chunk.units.iter().flatten().flat_map(|unit| unit.sums.known());
