@@ -3,20 +3,23 @@
 
 use aze_tests::{Place, Ran, make_tree, run, set_mode, wait_until};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Namespaces joined by one bridge of virtual cables; removed at the end.
+/// Network namespaces joined by one bridge of virtual cables, each with a mount namespace; removed at the end.
 struct Nodes {
     tag: String,
     count: u32,
+    /// Of each node, a process that does nothing in its mount namespace.
+    mounts: Vec<Child>,
 }
 
 impl Nodes {
     /// Nodes with the addresses 10.66.0.1, 10.66.0.2, ...
     fn new(tag: &str, count: u32) -> Nodes {
-        let nodes = Nodes { tag: format!("{tag}{}", std::process::id()), count };
+        let mut nodes = Nodes { tag: format!("{tag}{}", std::process::id()), count, mounts: Vec::new() };
         let ip = |line: &str| drop(run(Command::new("ip").args(line.split_whitespace())));
         let hub = nodes.hub();
         ip(&format!("netns add {hub}"));
@@ -30,8 +33,32 @@ impl Nodes {
             ip(&format!("-n {name} addr add 10.66.0.{index}/24 dev eth0"));
             ip(&format!("-n {name} link set eth0 up"));
             ip(&format!("-n {name} link set lo up"));
+            let rests = Command::new("nsenter")
+                .args([
+                    &format!("--net=/run/netns/{name}"),
+                    "unshare",
+                    "--mount",
+                    "--propagation",
+                    "private",
+                    "sh",
+                    "-c",
+                    "echo; exec sleep 1000",
+                ])
+                .stdout(Stdio::piped())
+                .spawn();
+            let mut rests = rests.expect("unshare runs");
+            let mut line = String::new();
+            let output = BufReader::new(rests.stdout.take().expect("a pipe")).read_line(&mut line);
+            assert_eq!(output.expect("a line"), 1, "it is in its namespace");
+            nodes.mounts.push(rests);
         }
         nodes
+    }
+
+    /// The words that enter a node's namespaces.
+    fn enter(&self, index: u32) -> String {
+        let pid = self.mounts[index as usize - 1].id();
+        format!("nsenter --target={pid} --net --mount")
     }
 
     fn hub(&self) -> String {
@@ -51,11 +78,13 @@ impl Nodes {
             set_mode(&dir, 0o700);
         }
         let launcher = place.path("launch");
+        let enter: Vec<String> =
+            (1..=self.count).map(|i| format!("{i}) exec {} --wdns=\"$PWD\" \"$@\";;", self.enter(i))).collect();
         let script = format!(
             "#!/bin/sh\nhost=$1; shift\nexport AZE_RUN_DIR={0}/run-$host\necho \"$host $*\" >> {0}/launched\n\
-             echo Welcome to $host\nexec nsenter --net=/run/netns/{1}n${{host##*.}} \"$@\"\n",
+             echo Welcome to $host\ncase ${{host##*.}} in\n{1}\nesac\necho unknown node >&2; exit 9\n",
             place.dir.display(),
-            self.tag
+            enter.join("\n")
         );
         fs::write(&launcher, script).expect("a launcher");
         set_mode(&launcher, 0o755);
@@ -64,8 +93,15 @@ impl Nodes {
 
     /// `aze` on a node, with the node's own run directory.
     fn aze(&self, place: &Place, index: u32, args: &[&str]) -> Ran {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/run/netns/{}", self.name(index))).arg(aze_tests::program()).args(args);
+        self.run(place, index, &[&[aze_tests::program().to_str().expect("UTF-8")], args].concat())
+    }
+
+    /// A program on a node, with the node's own run directory.
+    fn run(&self, place: &Place, index: u32, words: &[&str]) -> Ran {
+        let enter = self.enter(index);
+        let mut enter = enter.split(' ');
+        let mut command = Command::new(enter.next().expect("a program"));
+        command.args(enter).arg(format!("--wdns={}", place.dir.display())).args(words);
         command.env("AZE_RUN_DIR", place.path(&format!("run-10.66.0.{index}"))).env_remove("AZE_VOLUME");
         command.env_remove("XDG_RUNTIME_DIR").current_dir(&place.dir).stdin(Stdio::null());
         command.output().expect("nsenter runs").into()
@@ -74,6 +110,11 @@ impl Nodes {
 
 impl Drop for Nodes {
     fn drop(&mut self) {
+        for process in &mut self.mounts {
+            // One that has ended already needs no ending.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
         let names = (1..=self.count).map(|index| self.name(index)).chain([self.hub()]);
         for name in names {
             // What is left of a namespace is in nobody's way but the next look at the list.
@@ -108,6 +149,87 @@ fn a_volume_over_nodes_by_a_launcher() {
         let left = fs::read_dir(place.path(&format!("run-10.66.0.{index}"))).expect("a run directory").count();
         assert_eq!(left, 0, "nothing is left on node {index}");
     }
+}
+
+/// The processes called `aze` of which the environment has this word.
+fn processes_with(word: &str) -> Vec<i32> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").expect("/proc").flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let is_aze = fs::read_to_string(entry.path().join("comm")).is_ok_and(|name| name.trim() == "aze");
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        if is_aze && String::from_utf8_lossy(&environment).contains(word) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+fn mounts_on(nodes: &Nodes, place: &Place) -> Vec<usize> {
+    let seen = |index| nodes.run(place, index, &["cat", "/proc/self/mountinfo"]).ok().out;
+    (1..=nodes.count).map(|index| seen(index).matches("fuse.aze").count()).collect()
+}
+
+/// All nodes see the volume, or none; and when the processes that started it are killed, nothing is left on any node.
+#[test]
+fn a_volume_over_nodes_is_mounted_on_all_and_ends_with_its_starter() {
+    let place = Place::new();
+    let nodes = Nodes::new("azh", 3);
+    let launcher = nodes.launcher(&place);
+    let hosts = "10.66.0.1,10.66.0.2,10.66.0.3";
+    let up = ["up", "--name", "wide", "--hosts", hosts, "--launcher", &launcher, "--size", "1G"];
+    nodes.aze(&place, 1, &up).ok();
+    // Each node has a file system of its own there.
+    fs::create_dir_all(place.path("local")).expect("a directory");
+    for index in 1..=3 {
+        nodes.run(&place, index, &["mount", "-t", "tmpfs", "tmpfs", "local"]).ok();
+    }
+    let at = place.path("local/vol").display().to_string();
+    // On the second node something is in the way.
+    fs::create_dir_all(place.path("blocked")).expect("a directory");
+    nodes.run(&place, 2, &["mount", "-t", "tmpfs", "tmpfs", "blocked"]).ok();
+    nodes.run(&place, 2, &["touch", "blocked/file"]).ok();
+    let refused = nodes.aze(&place, 1, &["mount", "--all-nodes", "blocked"]).code(5);
+    assert!(refused.err.contains("mount on 10.66.0.2: ") && refused.err.contains("not empty"), "{}", refused.err);
+    assert_eq!(mounts_on(&nodes, &place), [0, 0, 0]);
+
+    nodes.aze(&place, 1, &["mount", "--all-nodes", "local/vol"]).ok();
+    assert_eq!(mounts_on(&nodes, &place), [1, 1, 1]);
+    nodes.run(&place, 3, &["sh", "-c", "echo seen > local/vol/file"]).ok();
+    assert_eq!(nodes.run(&place, 2, &["cat", "local/vol/file"]).ok().out, "seen\n");
+    nodes.aze(&place, 2, &["umount", "--all-nodes", &at]).ok();
+    assert_eq!(mounts_on(&nodes, &place), [0, 0, 0]);
+    for index in 1..=3 {
+        wait_until("the directory is gone with the mount", || {
+            nodes.run(&place, index, &["ls", "local"]).ok().out.is_empty()
+        });
+    }
+    nodes.aze(&place, 1, &["mount", "--all-nodes", "local/vol"]).ok();
+
+    // The end of a job that nothing else ends: what ran where the volume was started is killed.
+    let word = format!("AZE_RUN_DIR={}/run-10.66.0.1", place.dir.display());
+    let holders: Vec<i32> = processes_with(&word)
+        .into_iter()
+        .filter(|pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("\0hold\0")))
+        .collect();
+    assert_eq!(holders.len(), 2, "one for the servers, one for the mounts");
+    for pid in holders {
+        // SAFETY: no memory is involved; the process was started by this test.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0, "kill {pid}");
+    }
+    let word = format!("AZE_RUN_DIR={}/run-10.66.0.", place.dir.display());
+    wait_until("the servers and mounts end", || processes_with(&word).is_empty());
+    assert_eq!(mounts_on(&nodes, &place), [0, 0, 0]);
+    for index in 1..=3 {
+        let run_dir = place.path(&format!("run-10.66.0.{index}"));
+        let left = run(Command::new("find").arg(&run_dir)).out;
+        assert_eq!(left, format!("{}\n", run_dir.display()), "nothing is left on node {index}");
+    }
+
+    // Unless it is told not to.
+    nodes.aze(&place, 1, &[&up[..], &["--detach"]].concat()).ok();
+    assert_eq!(processes_with(&word).len(), 3);
+    nodes.aze(&place, 1, &["down"]).ok();
 }
 
 /// A volume in directories of its nodes comes back on them, whichever server has died, its keeper too.
@@ -255,4 +377,15 @@ fn a_volume_over_nodes_by_ssh() {
     place.aze(&["mkdir", "aze:/d"]).ok();
     place.aze(&["ls", "aze:/"]).ok();
     place.aze(&["down"]).ok();
+
+    // A killed ssh says nothing to its server; that its connection has ended does.
+    place.aze(&["up", "--name", "far", "--hosts", "127.0.0.1", "--launcher", &launcher, "--size", "1G"]).ok();
+    let record = fs::read(place.path("run/far/volume.json")).expect("a record");
+    let record: serde_json::Value = serde_json::from_slice(&record).expect("JSON");
+    let ssh = record["servers"][0]["launcher"]["pid"].as_i64().expect("a pid") as i32;
+    // SAFETY: no memory is involved; the process was started by this test.
+    assert_eq!(unsafe { libc::kill(ssh, libc::SIGKILL) }, 0, "kill {ssh}");
+    let word = format!("AZE_RUN_DIR={}/run", place.dir.display());
+    wait_until("its server ends", || processes_with(&word).is_empty());
+    assert_eq!(fs::read_dir(place.path("run")).expect("a run directory").count(), 0);
 }

@@ -522,3 +522,22 @@ fn changes_through_a_mount_do_not_ask_for_the_directory_every_time() {
     let asked = requests(&place, &name, "GetAttr") + requests(&place, &name, "Fragment") - before;
     assert!(asked < 150, "{asked} requests for the attributes of one directory in 600 changes");
 }
+
+/// A volume ends with the process that it was started for, its mount too, whatever ends that.
+#[test]
+fn a_volume_ends_with_the_process_that_is_named() {
+    let place = Place::new();
+    let mut job = Command::new("sleep").arg("1000").spawn().expect("a process");
+    let pid = job.id().to_string();
+    place.aze(&["up", "--servers", "2", "--size", "1G", "--pid", &pid]).ok();
+    fs::create_dir(place.path("mnt")).expect("a directory");
+    place.aze(&["mount", "mnt"]).ok();
+    place.aze(&["cp", "/etc/os-release", "mnt/file"]).ok();
+    job.kill().and_then(|()| job.wait()).expect("it can be killed");
+    let run = place.path("run");
+    wait_until("the volume is gone", || fs::read_dir(&run).expect("a run directory").count() == 0);
+    assert_eq!(fs::read_dir(place.path("mnt")).expect("a directory").count(), 0, "nothing is mounted");
+    let gone = place.aze(&["up", "--pid", &pid]).code(3);
+    assert!(gone.err.contains("no such process"), "{}", gone.err);
+    assert_eq!(gone.out, "false\n");
+}

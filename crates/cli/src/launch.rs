@@ -2,7 +2,8 @@
 //!
 //! The starter writes an [`Order`] to the server's standard input and reads [`Said`] from its
 //! standard output, one JSON value on each line. Nothing secret is ever on a command line. Until the
-//! starter has sent the volume's record, a server whose starter disappears ends by itself.
+//! starter has sent the volume's record, a server whose starter disappears ends by itself; a server that is tied
+//! does so for ever, and the starter leaves the pipe to `aze hold`.
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::memory::Memory;
@@ -75,6 +76,9 @@ pub struct Order {
     pub storage_bytes: Option<u64>,
     /// The node is to have a directory of the volume that the server keeps.
     pub keeps_directory: bool,
+    /// The server ends when its standard input does.
+    #[serde(default)]
+    pub is_tied: bool,
 }
 
 /// What a server says.
@@ -134,7 +138,9 @@ impl Starting {
         order: &Order,
         said: &Sender<(u16, Said)>,
     ) -> Outcome<Starting> {
-        let log = dir.join(format!("server-{}.log", order.slot));
+        // A launcher's words are no server's log: the server of another node keeps that there.
+        let kind = if node.is_some() { "launcher" } else { "server" };
+        let log = dir.join(format!("{kind}-{}.log", order.slot));
         let failed =
             |error: &std::io::Error| Trouble::local(format!("start {}: run {}", who(order.slot, node), argv[0]), error);
         let open = OpenOptions::new().append(true).create(true).mode(0o600).open(&log);
@@ -172,12 +178,17 @@ impl Starting {
         self.child.id()
     }
 
-    /// Gives it the volume's record: from now on it stands alone.
+    /// Gives it the volume's record: it needs its starter no longer, but for its input if it is tied.
     pub fn keep(&mut self, record: &Record) {
-        if let Some(mut input) = self.input.take() {
+        if let Some(input) = &mut self.input {
             // If it has ended, its answer will be missing.
-            let _ = send(&mut input, record);
+            let _ = send(input, record);
         }
+    }
+
+    /// The writing end of its standard input; without it, its input ends.
+    pub fn take_input(&mut self) -> Option<ChildStdin> {
+        self.input.take()
     }
 
     /// Why it has not come up, as it has told itself.
@@ -187,7 +198,10 @@ impl Starting {
 
     /// Why it has not come up, with the end of its log.
     pub fn failed_silently(&self, exit: Exit, why: &str) -> Trouble {
-        let text = std::fs::read(&self.log).unwrap_or_default();
+        let server = self.log.with_file_name(format!("server-{}.log", self.slot));
+        let mut logs = vec![&self.log];
+        logs.extend((server != self.log).then_some(&server));
+        let text: Vec<u8> = logs.into_iter().flat_map(|log| std::fs::read(log).unwrap_or_default()).collect();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         let tail = &lines[lines.len().saturating_sub(TAIL_LINES)..];

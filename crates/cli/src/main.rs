@@ -27,6 +27,7 @@ mod exit;
 mod find;
 mod generate;
 mod heap;
+mod hold;
 mod hosts;
 mod io500;
 mod kept;
@@ -34,6 +35,7 @@ mod launch;
 mod list;
 mod memory;
 mod mount;
+mod mount_nodes;
 mod mounts;
 mod namespace;
 mod place;
@@ -111,6 +113,8 @@ enum Command {
     Checksum(checksum::Args),
     Bench(bench::Args),
     Serve(serve::Args),
+    #[command(hide = true)]
+    Hold(hold::Args),
     /// Show the version.
     #[command(after_help = "Example:\n  aze version --json")]
     Version(VersionArgs),
@@ -199,6 +203,7 @@ fn run(asked: Command) -> (&'static str, Outcome<Exit>) {
         Command::Checksum(args) => ("checksum", checksum::run(&args)),
         Command::Bench(args) => ("bench", bench::run(&args)),
         Command::Serve(args) => ("serve", serve::run(&args)),
+        Command::Hold(args) => ("hold", hold::run(&args)),
         Command::Version(args) => ("version", version(&args)),
         Command::Completions(args) => ("completions", generate::run_completions(&args, command())),
         Command::Man(args) => ("man", generate::run_man(&args, command())),

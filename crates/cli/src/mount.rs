@@ -5,11 +5,11 @@
 //! the user's terminal, afterwards in the mount's log.
 
 use crate::exit::{Exit, Outcome, Trouble};
-use crate::mounts;
 use crate::process::Process;
 use crate::session::Session;
 use crate::sys;
 use crate::volume::{self, MountRecord, Volume};
+use crate::{mount_nodes, mounts};
 use aze_fuse::{CACHE_TIME_DEFAULT, CACHE_TIME_MAX, MountOptions, Mounted, THREADS_MAX, signals};
 use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use std::fs::{self, OpenOptions};
@@ -26,7 +26,7 @@ const END_TIME: Duration = Duration::from_secs(10);
 const COPY_TIME: Duration = Duration::from_secs(1);
 
 /// What the background process writes when the mount stands.
-const READY: &[u8] = b"ready\n";
+pub const READY: &[u8] = b"ready\n";
 
 /// See a volume as a directory.
 ///
@@ -37,7 +37,8 @@ const READY: &[u8] = b"ready\n";
 Examples:
   aze mount ~/vol
   aze mount --name v1 --read-only /mnt/v1
-  aze mount --cache-time 0 ~/vol      what others change shows at once")]
+  aze mount --cache-time 0 ~/vol      what others change shows at once
+  aze mount --all-nodes /tmp/vol      on each node that has a server")]
 pub struct Args {
     /// Where: an existing directory.
     dir: PathBuf,
@@ -63,9 +64,19 @@ pub struct Args {
     /// 0.25; 0 asks every time. What others change in directories shows that much later; 1 if not given.
     #[arg(long, value_name = "SECONDS", value_parser = cache_time)]
     cache_time: Option<Duration>,
+    /// Mount on every node that has a server of the volume: all of them, or none. DIR is made where it is missing, and
+    /// removed again with the mount where only its node sees it.
+    #[arg(long, conflicts_with = "foreground")]
+    all_nodes: bool,
     /// Say on standard output when it stands, then go to the background.
     #[arg(long, hide = true)]
     ready: bool,
+    /// Make the directory if it is missing, and remove it with the mount.
+    #[arg(long, hide = true, requires = "ready")]
+    make: bool,
+    /// Unmount when standard input ends.
+    #[arg(long, hide = true, requires = "ready")]
+    tied: bool,
 }
 
 /// Unmount volumes.
@@ -73,7 +84,8 @@ pub struct Args {
 #[command(after_help = "\
 Examples:
   aze umount ~/vol
-  aze umount --lazy ~/vol      even while a program uses it")]
+  aze umount --lazy ~/vol      even while a program uses it
+  aze umount --all-nodes /tmp/vol")]
 pub struct UmountArgs {
     /// Where volumes are mounted.
     #[arg(required = true, value_name = "DIR")]
@@ -81,6 +93,12 @@ pub struct UmountArgs {
     /// Make it disappear now; it ends when the last program lets go of it.
     #[arg(short, long)]
     lazy: bool,
+    /// Unmount on every node that has a server of the volume.
+    #[arg(long)]
+    all_nodes: bool,
+    /// With --all-nodes: name of the volume; the one that is meant if not given.
+    #[arg(long, requires = "all_nodes")]
+    name: Option<String>,
 }
 
 /// Seconds of `--cache-time`.
@@ -97,18 +115,19 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         return serve(args);
     }
     let volume = Volume::meant(args.name.as_deref())?;
+    let nodes = if args.all_nodes { mount_nodes::of(&volume) } else { Vec::new() };
+    if !nodes.is_empty() {
+        let dir = absolute(&args.dir)?;
+        let mut words = words(args, &volume);
+        words.push("--make".into());
+        words.extend(volume.record.settings.is_tied.then(|| "--tied".into()));
+        words.extend(["--".into(), dir]);
+        return mount_nodes::mount(&volume, &nodes, &words);
+    }
     check(args)?;
     let program = std::env::current_exe().map_err(|error| Trouble::local("find this program's file", &error))?;
     let mut command = Command::new(program);
-    command.args(["mount", "--ready", "--name", &volume.record.name]);
-    command.args(
-        [("--read-only", args.read_only), ("--allow-other", args.allow_other), ("--nonempty", args.nonempty)]
-            .iter()
-            .filter_map(|(flag, set)| set.then_some(flag)),
-    );
-    command.args(args.threads.map(|threads| format!("--threads={threads}")));
-    command.args(args.cache_time.map(|time| format!("--cache-time={}", time.as_secs_f64())));
-    command.arg("--").arg(&args.dir).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.args(words(args, &volume)).arg("--").arg(&args.dir).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child =
         command.spawn().map_err(|error| Trouble::local("start the process that serves the mount", &error))?;
     let mut said = Vec::new();
@@ -125,13 +144,38 @@ pub fn run(args: &Args) -> Outcome<Exit> {
             None => Err(Trouble::new(Exit::Fatal, format!("the process that serves the mount ended: {status}"))),
         };
     }
-    fs::metadata(&args.dir)
-        .map_err(|error| Trouble::local(format!("look into the new mount {}", args.dir.display()), &error))?;
     Ok(Exit::Done)
+}
+
+/// The command that serves a mount, but for its directory.
+fn words(args: &Args, volume: &Volume) -> Vec<String> {
+    let flags = [("--read-only", args.read_only), ("--allow-other", args.allow_other), ("--nonempty", args.nonempty)];
+    let mut words: Vec<String> =
+        ["mount", "--ready", "--name", &volume.record.name].iter().map(ToString::to_string).collect();
+    words.extend(flags.iter().filter(|(_, set)| *set).map(|(flag, _)| flag.to_string()));
+    words.extend(args.threads.map(|threads| format!("--threads={threads}")));
+    words.extend(args.cache_time.map(|time| format!("--cache-time={}", time.as_secs_f64())));
+    words
+}
+
+/// A path that means the same on every node.
+fn absolute(dir: &Path) -> Outcome<String> {
+    let path = std::path::absolute(dir).map_err(|error| Trouble::local("find the working directory", &error))?;
+    path.into_os_string()
+        .into_string()
+        .map_err(|path| Trouble::usage(format!("{}: not UTF-8: launchers do not take it", path.display())))
 }
 
 /// Runs `aze umount`.
 pub fn run_umount(args: &UmountArgs) -> Outcome<Exit> {
+    if args.all_nodes {
+        let volume = Volume::meant(args.name.as_deref())?;
+        let nodes = mount_nodes::of(&volume);
+        if !nodes.is_empty() {
+            let dirs = args.dirs.iter().map(|dir| absolute(dir)).collect::<Outcome<Vec<_>>>()?;
+            return mount_nodes::umount(&volume, &nodes, &dirs, args.lazy);
+        }
+    }
     let tally = crate::tally::Tally::new("umount");
     for dir in &args.dirs {
         tally.note(umount(dir, args.lazy));
@@ -191,6 +235,33 @@ fn serve(args: &Args) -> Outcome<Exit> {
         // Fails only for the leader of a process group, which the background process is not.
         let _ = sys::leave_session();
     }
+    let is_made = args.make && make_dir(&args.dir)?;
+    let served = serve_at(args);
+    if is_made && is_local(&args.dir) {
+        // A directory that is in use, or was filled meanwhile, stays.
+        let _ = fs::remove_dir(&args.dir);
+    }
+    served
+}
+
+/// Whether `dir` is on a file system that only this node sees. Removing a directory that another node sees would take
+/// that node's mount away.
+fn is_local(dir: &Path) -> bool {
+    // statfs(2): ext4, xfs, btrfs, tmpfs, overlayfs, F2FS.
+    const LOCAL: [i64; 6] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0x794C_7630, 0xF2F5_2010];
+    sys::file_system_kind(dir).is_ok_and(|kind| LOCAL.contains(&kind))
+}
+
+/// Makes the directory of a mount; false if it is there.
+fn make_dir(dir: &Path) -> Outcome<bool> {
+    match fs::create_dir(dir) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(Trouble::local(format!("make directory {}", dir.display()), &error)),
+    }
+}
+
+fn serve_at(args: &Args) -> Outcome<Exit> {
     check(args)?;
     let volume = Volume::meant(args.name.as_deref())?;
     let session = Session::open(volume, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
@@ -206,6 +277,11 @@ fn serve(args: &Args) -> Outcome<Exit> {
     let record = MountRecord { dir: mounted.dir().to_path_buf(), process: Process::me(), program: None };
     let served = session.volume.record_mount(&record).and_then(|()| {
         unmount_on_signal(&mounted)?;
+        if args.tied {
+            unmount_at_end_of_input(&mounted)?;
+        }
+        fs::metadata(&args.dir)
+            .map_err(|error| Trouble::local(format!("look into the new mount {}", args.dir.display()), &error))?;
         if args.ready { go_to_background(&session.volume) } else { Ok(()) }
     });
     if let Err(trouble) = served {
@@ -243,9 +319,8 @@ fn go_to_background(volume: &Volume) -> Outcome<()> {
 fn unmount_on_signal(mounted: &Mounted) -> Outcome<()> {
     let dir = mounted.dir().to_path_buf();
     let wait = move || {
-        if signals::wait().is_ok() && aze_fuse::unmount(&dir, false).is_err() {
-            // What keeps it from going now will show in the end of the wait below.
-            let _ = aze_fuse::unmount(&dir, true);
+        if signals::wait().is_ok() {
+            unmount_or_hide(&dir);
         }
         if signals::wait().is_ok() {
             std::process::exit(Exit::Again as i32);
@@ -253,6 +328,26 @@ fn unmount_on_signal(mounted: &Mounted) -> Outcome<()> {
     };
     let started = std::thread::Builder::new().name("aze-signals".into()).spawn(wait);
     started.map(drop).map_err(|error| Trouble::local("start a thread", &error))
+}
+
+/// The end of standard input unmounts, lazily if need be.
+fn unmount_at_end_of_input(mounted: &Mounted) -> Outcome<()> {
+    let dir = mounted.dir().to_path_buf();
+    let wait = move || {
+        // Nothing is written to it; an error is an end, too.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        unmount_or_hide(&dir);
+    };
+    let started = std::thread::Builder::new().name("aze-input".into()).spawn(wait);
+    started.map(drop).map_err(|error| Trouble::local("start a thread", &error))
+}
+
+/// Unmounts; where programs use the mount, it ends when the last of them lets go of it.
+fn unmount_or_hide(dir: &Path) {
+    if aze_fuse::unmount(dir, false).is_err() {
+        // What keeps it from going now will show in the end of the wait for the mount.
+        let _ = aze_fuse::unmount(dir, true);
+    }
 }
 
 /// What would fail later with a worse message.

@@ -35,6 +35,13 @@ impl Process {
         started(self.pid) == Some(self.started)
     }
 
+    /// Whether this process descends from it.
+    pub fn is_ancestor(&self) -> bool {
+        let parent = |pid: &u32| stat(*pid).map(|stat| stat.parent).filter(|parent| *parent > 0);
+        let mut ancestors = std::iter::successors(parent(&std::process::id()), parent);
+        ancestors.any(|pid| pid == self.pid) && self.is_alive()
+    }
+
     /// Sends it `signal`, if it still runs.
     pub fn signal(&self, signal: i32) {
         if self.is_alive() {
@@ -46,9 +53,7 @@ impl Process {
     /// Whether nothing is left of it. One that was killed looks dead as soon as its first thread is; the others
     /// may still give memory back, and keep its files open and locked until then.
     fn is_gone(&self) -> bool {
-        let text = std::fs::read(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        parse_stat(&String::from_utf8_lossy(&text))
-            .is_none_or(|stat| stat.started != self.started || stat.is_dead && stat.threads <= 1)
+        stat(self.pid).is_none_or(|stat| stat.started != self.started || stat.is_dead && stat.threads <= 1)
     }
 
     /// Waits until it has ended and nothing is left of it; false if that is not so by the deadline.
@@ -72,14 +77,20 @@ pub fn until(deadline: Instant, mut holds: impl FnMut() -> bool) -> bool {
 
 /// When a running process started; `None` if there is none of that number or it is a zombie.
 fn started(pid: u32) -> Option<u64> {
+    stat(pid).filter(|stat| !stat.is_dead).map(|stat| stat.started)
+}
+
+/// What the system says of the process of this number; `None` if there is none.
+fn stat(pid: u32) -> Option<Stat> {
     let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    parse_stat(&String::from_utf8_lossy(&text)).filter(|stat| !stat.is_dead).map(|stat| stat.started)
+    parse_stat(&String::from_utf8_lossy(&text))
 }
 
 /// What the system says of a process.
 #[derive(Debug, PartialEq)]
 struct Stat {
     is_dead: bool,
+    parent: u32,
     threads: u64,
     started: u64,
 }
@@ -89,10 +100,11 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
     let is_dead = matches!(fields.next()?, "Z" | "X");
-    // Fields 20 and 22 of proc_pid_stat(5); the state is field 3.
-    let threads = fields.nth(16)?.parse().ok()?;
+    // Fields 4, 20 and 22 of proc_pid_stat(5); the state is field 3.
+    let parent = fields.next()?.parse().ok()?;
+    let threads = fields.nth(15)?.parse().ok()?;
     let started = fields.nth(1)?.parse().ok()?;
-    Some(Stat { is_dead, threads, started })
+    Some(Stat { is_dead, parent, threads, started })
 }
 
 #[cfg(test)]
@@ -107,9 +119,19 @@ mod tests {
     }
 
     #[test]
+    fn a_process_descends_from_those_that_started_it_only() {
+        let parent = stat(std::process::id()).map(|stat| stat.parent).and_then(Process::of);
+        assert!(parent.is_some_and(|parent| parent.is_ancestor()));
+        assert!(!Process::me().is_ancestor());
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("a process");
+        assert!(!Process::of(child.id()).expect("it runs").is_ancestor());
+        child.kill().and_then(|()| child.wait()).expect("it can be killed");
+    }
+
+    #[test]
     fn names_of_commands_do_not_confuse() {
         let rest = "1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 100";
-        let stat = |is_dead| Some(Stat { is_dead, threads: 1, started: 4711 });
+        let stat = |is_dead| Some(Stat { is_dead, parent: 1, threads: 1, started: 4711 });
         assert_eq!(parse_stat(&format!("7 (a) b (c) S {rest}")), stat(false));
         assert_eq!(parse_stat(&format!("7 (x) Z {rest}")), stat(true));
         assert_eq!(parse_stat("7 (x"), None);

@@ -12,11 +12,12 @@ use aze_proto::error::Failure;
 use aze_proto::handshake::Secret;
 use aze_proto::ids::ServerIndex;
 use aze_proto::limits::DEADLINE_MS_DEFAULT;
-use aze_server::Config;
+use aze_server::{Config, Server};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -82,10 +83,13 @@ fn serve(order: &Order, dir: &Path) -> Outcome<Exit> {
         let addresses = addresses.iter().map(Addr::to_string).collect();
         say(&Said::Listening { host, process: Process::me(), addresses, capacity_bytes, memory });
     };
-    let record = await_record(order, dir);
+    let (served, serving) = channel();
+    let record = await_record(order, dir, serving);
     let server = runtime
         .block_on(aze_server::start(runtime.io(), config, listening))
         .map_err(|failure: Failure| Trouble::new(of_code(failure.code), failure.to_string()))?;
+    // An error means that the starter has gone, which ends this process.
+    let _ = served.send(server.clone());
     if let Some((medium, remarks)) = server.storage_medium() {
         remarks.iter().for_each(|remark| eprintln!("azekura: {remark}"));
         say(&Said::KeptBy { medium });
@@ -98,7 +102,7 @@ fn serve(order: &Order, dir: &Path) -> Outcome<Exit> {
         volume::write_record(dir, &record)?;
     }
     say(&Said::Kept);
-    stand_alone();
+    stand_alone(order);
     runtime.block_on(server.stopped());
     server.close();
     let rested = runtime.block_on(server.rest());
@@ -208,15 +212,26 @@ fn secret(order: &Order) -> Outcome<Secret> {
         .ok_or_else(|| Trouble::usage("the order holds no secret of 64 hexadecimal digits"))
 }
 
-/// Waits for the record on a thread of its own, so that the end of the starter is noticed at any time.
-fn await_record(order: &Order, dir: &Path) -> Receiver<Record> {
+/// Waits for the record on a thread of its own, so that the end of the starter is noticed at any time; and, where the
+/// server is tied, for the end of the input afterwards.
+fn await_record(order: &Order, dir: &Path, serving: Receiver<Arc<Server>>) -> Receiver<Record> {
     let (give, take) = channel();
     let (order, dir) = (order.clone(), dir.to_path_buf());
     std::thread::spawn(move || {
         let mut line = String::new();
         let read = std::io::stdin().lock().read_line(&mut line);
         match serde_json::from_str(&line) {
-            Ok(record) => drop(give.send(record)),
+            Ok(record) => {
+                drop(give.send(record));
+                // Nothing more is written to it.
+                if order.is_tied
+                    && std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink()).is_ok()
+                    && let Ok(server) = serving.recv()
+                {
+                    eprintln!("aze: serve: what this server was tied to has ended: ending");
+                    server.stop();
+                }
+            }
             Err(_) => {
                 let why = read.map_or_else(
                     |error| error.to_string(),
@@ -240,10 +255,10 @@ fn say(said: &Said) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Lets go of the starter's pipes.
-fn stand_alone() {
+/// Lets go of the starter's pipes, but for the input that a tied server ends with.
+fn stand_alone(order: &Order) {
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
-        for number in [0, 1] {
+        for number in if order.is_tied { 1..2 } else { 0..2 } {
             // Without it a starter that reads to the end would wait for ours; it does not.
             let _ = sys::put_in_place(&null, number);
         }

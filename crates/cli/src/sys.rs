@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// Room for most extended attributes, and for all that Linux has: xattr(7).
 const XATTR_ROOM_BYTES: usize = 4096;
@@ -110,6 +110,46 @@ pub fn die_of(signal: i32) -> ! {
     unsafe { libc::raise(signal) };
     // Only a signal that does not end processes comes here.
     std::process::exit(128 + signal)
+}
+
+/// Lets programs that this process starts from now on have this descriptor, under the same number.
+pub fn inherit(file: &impl AsRawFd) -> io::Result<()> {
+    // SAFETY: a descriptor is no memory; an invalid one gives EBADF.
+    done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) })
+}
+
+/// A descriptor of the process of this number (pidfd_open(2)); ESRCH if there is none.
+pub fn open_process(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_open(2) takes two numbers.
+    let number = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if number < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor, and nothing else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number as i32) })
+}
+
+/// Waits until the readers of all these pipes have closed them, or until `process` has ended: then true.
+pub fn wait_for_ends(pipes: &[RawFd], process: Option<&OwnedFd>) -> io::Result<bool> {
+    // A pipe without a reader is in error (poll(2)); a process that has ended can be read.
+    let wait_for = |fd: RawFd, events| libc::pollfd { fd, events, revents: 0 };
+    let mut polled: Vec<libc::pollfd> = pipes.iter().map(|pipe| wait_for(*pipe, 0)).collect();
+    polled.extend(process.map(|process| wait_for(process.as_raw_fd(), libc::POLLIN)));
+    loop {
+        // SAFETY: the pointer and the length are those of `polled`, which lives until the call returns.
+        let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
+        match done(ready) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            result => result?,
+        }
+        if process.is_some() && polled.last().is_some_and(|process| process.revents != 0) {
+            return Ok(true);
+        }
+        polled.retain(|pipe| pipe.revents == 0);
+        if polled.len() == usize::from(process.is_some()) {
+            return Ok(false);
+        }
+    }
 }
 
 /// Ignores `signal` from now on.

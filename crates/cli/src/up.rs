@@ -6,7 +6,7 @@ use crate::launch::{self, Order, Said, Starting};
 use crate::memory::Memory;
 use crate::process::Process;
 use crate::volume::{self, Record, ServerRecord, Settings, VARIABLE};
-use crate::{kept, serve, show, size, sys};
+use crate::{hold, kept, serve, show, size, sys};
 use aze_io::Transport;
 use aze_io::real::Runtime;
 use aze_proto::handshake::Secret;
@@ -37,6 +37,7 @@ Examples:
   eval \"$(aze up --hosts node1,node2)\"         one server on each, started with ssh
   eval \"$(aze up --storage /data/v1)\"          kept in a directory: the same command brings it back
   eval \"$(aze up --servers 2 --storage /disk1/v,/disk2/v,/disk3/v,/disk4/v)\"     each server on two disks
+  eval \"$(aze up --pid $$)\"                   ends with this shell, whatever ends it
   eval \"$(aze up --storage /dev/dax0.0)\"       kept in persistent memory
   eval \"$(aze up --hostfile hosts --launcher 'srun -N1 -n1 --overlap -w {host}')\"
 
@@ -81,6 +82,14 @@ pub struct Args {
     /// (local sockets) and tcp take that way or none. Between nodes it is TCP.
     #[arg(long, value_name = "WAY", default_value_t = Transport::Auto)]
     transport: Transport,
+    /// End the volume when this process of this machine ends, such as $$ of a job script; if not given, the batch
+    /// shell of the Slurm job that this runs in.
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// Let servers that a launcher has started go on when this machine's side of the start has ended: the launcher,
+    /// or its connection. If not given, they end then.
+    #[arg(long, conflicts_with = "pid")]
+    detach: bool,
     /// How long the start may take in all.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = size::parse_duration)]
     timeout: Duration,
@@ -124,6 +133,7 @@ pub fn run(args: Args) -> Outcome<Exit> {
     }
     let nodes = nodes(&args)?;
     let storage = storage(&args, &nodes)?;
+    let process = if args.detach { None } else { hold::process(args.pid)? };
     let mut secret = Secret([0; 32]);
     io.fill_random(&mut secret.0);
     let dir = volume::create_dir(&name)?;
@@ -135,6 +145,8 @@ pub fn run(args: Args) -> Outcome<Exit> {
         secret: &secret,
         nodes: &nodes,
         storage,
+        is_tied: process.is_some() || !args.detach && nodes.iter().any(Option::is_some),
+        process,
         ports: Vec::new(),
         starts: 0,
         said,
@@ -199,6 +211,8 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
         storage: Vec::new(),
         durability: None,
         port_base: None,
+        pid: None,
+        detach: false,
         transport: transport.parse().map_err(|error| Trouble::new(Exit::Fatal, format!("volume.json: {error}")))?,
         timeout,
     };
@@ -212,6 +226,8 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
         secret,
         nodes: &nodes,
         storage: Some((storage.split(',').map(PathBuf::from).collect(), promise)),
+        is_tied: record.settings.is_tied,
+        process: record.settings.process.filter(Process::is_alive),
         ports: servers.iter().map(|server| port(server)).collect(),
         starts: begun.starts,
         said,
@@ -242,6 +258,10 @@ struct Start<'a> {
     nodes: &'a [Option<String>],
     /// Directories or files, and promise, of a volume that lasts.
     storage: Option<(Vec<PathBuf>, Promise)>,
+    /// Servers end when their input does.
+    is_tied: bool,
+    /// The process that the volume ends with.
+    process: Option<Process>,
     /// Where each server listened before, if the volume is started again.
     ports: Vec<u16>,
     /// How often it was started again.
@@ -289,6 +309,10 @@ impl Start<'_> {
         }
         self.wait(deadline, "take over", |heard| heard.has_kept)?;
         volume::write_record(self.dir, &record)?;
+        let inputs = self.servers.iter_mut().filter_map(Starting::take_input).collect();
+        if self.is_tied {
+            hold::start(self.name, inputs, self.process)?;
+        }
         Ok(record)
     }
 
@@ -316,7 +340,8 @@ impl Start<'_> {
             }),
             starts: self.starts,
             storage_bytes: self.args.storage_size.map(|size| size / u64::from(servers)),
-            keeps_directory: node.is_some(),
+            keeps_directory: node.is_some() || self.is_tied,
+            is_tied: self.is_tied,
         };
         let mut argv = match node {
             Some(node) => launch::launcher(self.args.hosts.launcher(), node)?,
@@ -401,6 +426,8 @@ impl Start<'_> {
                 chunk_bytes: 1 << self.args.chunk_size,
                 launcher,
                 remote_aze: if remote { Some(self.args.hosts.program()?) } else { None },
+                is_tied: self.is_tied,
+                process: self.process,
             },
         })
     }

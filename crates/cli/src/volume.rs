@@ -1,6 +1,6 @@
 //! Volumes of this user on this node: the directory that says where a volume's servers are.
 //!
-//! `RUN/NAME/` holds `volume.json` (the record), `secret`, `server-N.sock`, `server-N.log` and
+//! `RUN/NAME/` holds `volume.json` (the record), `secret`, `server-N.sock`, `server-N.log`, `launcher-N.log` and
 //! `mounts/`. RUN is `$AZE_RUN_DIR`, else `$XDG_RUNTIME_DIR/aze`, else `/tmp/aze-UID`. Only its
 //! owner may read a volume's directory; one that others could read or have made is refused.
 
@@ -88,6 +88,12 @@ pub struct Settings {
     pub launcher: Option<Vec<String>>,
     /// The program that the launcher runs there.
     pub remote_aze: Option<PathBuf>,
+    /// Whether its servers end when the processes that started them end.
+    #[serde(default)]
+    pub is_tied: bool,
+    /// The process, on the machine where the volume was started, that the volume ends with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<Process>,
 }
 
 impl Settings {

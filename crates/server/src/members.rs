@@ -286,10 +286,7 @@ impl Server {
         if let Some(responder) = work.responder.take() {
             responder.send(self.reply_context(), Ok(Reply::Done), &[]);
         }
-        if let Some(stop) = self.stop.lock().take() {
-            // For a simulated server no task waits.
-            let _ = stop.send(());
-        }
+        self.stop();
         Ok(Output::Sent)
     }
 

@@ -111,6 +111,15 @@ impl Server {
         }
     }
 
+    /// Has [`stopped`](Self::stopped) resolve, as after a request to shut down.
+    pub fn stop(&self) {
+        self.slate.close();
+        if let Some(stop) = self.stop.lock().take() {
+            // For a simulated server no task waits.
+            let _ = stop.send(());
+        }
+    }
+
     /// Stops listening, hangs up on everybody and forgets the addresses.
     pub fn close(&self) {
         self.slate.close();

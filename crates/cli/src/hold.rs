@@ -1,0 +1,90 @@
+//! `aze hold`: ties servers and mounts to the machine, and to the process, from which they were started.
+//!
+//! `aze up` and `aze mount --all-nodes` run it in the background. It holds the writing ends of the pipes that are the
+//! standard input of what they have started, here or through launchers. When it ends, whatever has ended it, the
+//! readers see the end of their input (pipe(7)) and end, too: a launcher such as `ssh` passes that on to the other
+//! node, and one that is killed ends its connection, which the other node sees as well.
+
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::process::Process;
+use crate::sys;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{ChildStdin, Command, Stdio};
+
+/// Names the process of the job's batch shell within a batch job (sbatch(1)).
+const BATCH_SHELL: &str = "SLURM_TASK_PID";
+
+/// Keep what was started elsewhere alive for as long as this process, and another one, live.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Name of the volume.
+    #[arg(long)]
+    name: String,
+    /// End the volume when this process ends.
+    #[arg(long)]
+    pid: Option<u32>,
+    /// Descriptors of the pipes.
+    #[arg(required = true)]
+    pipes: Vec<RawFd>,
+}
+
+/// Starts the process that holds `pipes`, and lets go of them here. It ends when all their readers have ended, or
+/// when `process` does; then it ends the volume first.
+///
+/// # Errors
+/// No further process can be started; the readers see the end of their input then.
+pub fn start(volume: &str, pipes: Vec<ChildStdin>, process: Option<Process>) -> Outcome<()> {
+    if pipes.is_empty() {
+        return Ok(());
+    }
+    let failed = |error: &std::io::Error| Trouble::local("start the process that holds the servers' input", error);
+    let program = std::env::current_exe().map_err(|error| failed(&error))?;
+    let mut command = Command::new(program);
+    command.args(["hold", "--name", volume]);
+    command.args(process.map(|process| format!("--pid={}", process.pid)));
+    for pipe in &pipes {
+        // No other program is started between here and the next one.
+        sys::inherit(pipe).map_err(|error| failed(&error))?;
+        command.arg(pipe.as_raw_fd().to_string());
+    }
+    // Whoever reads what 'aze up' prints waits for the end of its output.
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.process_group(0).spawn().map(drop).map_err(|error| failed(&error))
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Outcome<Exit> {
+    sys::ignore(libc::SIGHUP);
+    let failed = |error: &std::io::Error| Trouble::local("wait for the end of what was started", error);
+    // A process that is gone already has no descriptor.
+    let process = args.pid.map(sys::open_process);
+    let has_ended = match &process {
+        Some(Err(error)) if error.raw_os_error() != Some(libc::ESRCH) => return Err(failed(error)),
+        Some(Err(_)) => true,
+        Some(Ok(process)) => sys::wait_for_ends(&args.pipes, Some(process)).map_err(|error| failed(&error))?,
+        None => sys::wait_for_ends(&args.pipes, None).map_err(|error| failed(&error))?,
+    };
+    if has_ended {
+        let program = std::env::current_exe().map_err(|error| failed(&error))?;
+        // The pipes stay open in the next program, and are closed by its end.
+        let error = Command::new(program).args(["down", "--force", "--name", &args.name]).exec();
+        return Err(Trouble::local("run 'aze down'", &error));
+    }
+    Ok(Exit::Done)
+}
+
+/// The process that a volume ends with: the one that the user has named, or the batch shell of the Slurm job within
+/// which this process runs.
+///
+/// # Errors
+/// There is no process of that number.
+pub fn process(asked: Option<u32>) -> Outcome<Option<Process>> {
+    if let Some(pid) = asked {
+        let missing = || Trouble::new(Exit::NotFound, format!("--pid {pid}: no such process runs on this machine"));
+        return Process::of(pid).map(Some).ok_or_else(missing);
+    }
+    let shell = std::env::var(BATCH_SHELL).ok().and_then(|pid| pid.parse().ok()).and_then(Process::of);
+    // A step on another node sees the variable of the batch shell's node.
+    Ok(shell.filter(Process::is_ancestor))
+}
