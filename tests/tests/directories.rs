@@ -109,7 +109,7 @@ fn what_does_not_belong_together_is_refused_by_its_name() {
     refused("2", "copy,b,c,d", &["b/server-0", "copy/server-0", "one of them is a copy"]);
     refused("2", "a,f,c,d", &["f/server-0: it holds a part of another volume than", "a/server-0"]);
     refused("2", "a,b,g,h", &["server-1", "it holds a part of another volume than server 0 has"]);
-    refused("2", "a,c", &["directory 0 of the 2 of server 0", "start the volume as it was made"]);
+    refused("2", "a,c", &["directory 0 of the 2 of server ", "start the volume as it was made"]);
     refused("2", "a,b,c", &["3 directories for 2 servers", "do not divide", "--servers 1 or 3"]);
     refused("2", "a,b,c,b", &["are the same"]);
     refused("1", "new,newer,a/../new", &["are the same"]);

@@ -14,7 +14,6 @@ use crate::io500;
 use crate::session::Session;
 use crate::size;
 use crate::volume::Volume;
-use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use clap::Subcommand;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -126,11 +125,7 @@ fn run_iops(iops: &Iops) -> Outcome<Exit> {
     }
     let keep = iops.record.as_deref().map(Keep::new).transpose()?;
     let native = iops.native || iops.target.is_empty();
-    let session = if native {
-        Some(Session::open(Volume::meant(iops.name.as_deref())?, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?)
-    } else {
-        None
-    };
+    let session = if native { Some(Session::open(Volume::meant(iops.name.as_deref())?)?) } else { None };
     let mut columns: Vec<Column> = Vec::new();
     if native {
         let durability = session.as_ref().and_then(|session| session.volume.record.settings.durability.clone());

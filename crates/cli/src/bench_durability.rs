@@ -14,7 +14,6 @@ use crate::session::Session;
 use crate::size;
 use crate::sys;
 use crate::volume::Volume;
-use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::fs::File;
@@ -156,7 +155,7 @@ fn columns(args: &Args, scratch: &Path) -> Outcome<Vec<Column>> {
         let dir = scratch.join(promise).display().to_string();
         let options = ["--servers", &servers, "--size", CAPACITY, "--storage", &dir, "--durability", promise];
         started.push(Started::new(&name, &options)?);
-        let session = Session::open(Volume::open(&name)?, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
+        let session = Session::open(Volume::open(&name)?)?;
         let ways: &[bool] = if promise == "fsync" { &[false, true] } else { &[false] };
         for sync in ways {
             let is_safe = *sync || promise == "close";

@@ -9,7 +9,7 @@ use crate::bench_volume::{self, Started};
 use crate::exit::{Exit, Outcome};
 use crate::session::Session;
 use crate::volume::Volume;
-use aze_proto::limits::{BYTES_PER_RECORD, DEADLINE_MS_DEFAULT};
+use aze_proto::limits::BYTES_PER_RECORD;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -188,7 +188,7 @@ fn grow(args: &Args, layout: Layout) -> Outcome<Grown> {
     let size = (args.files * CAPACITY_PER_FILE).max(CAPACITY_MIN).to_string();
     let volume = Started::new(&name, &["--servers", &servers, "--size", &size])?;
     let empty_bytes = volume.settled_bytes()?;
-    let session = Session::open(Volume::open(&name)?, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
+    let session = Session::open(Volume::open(&name)?)?;
     let mut ground = Ground { session, layout, places: Vec::new() };
     let mut steps: Vec<Step> = Vec::new();
     for halvings in (0..=DOUBLINGS).rev() {

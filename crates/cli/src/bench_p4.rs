@@ -11,7 +11,7 @@ use crate::size;
 use crate::volume::Volume;
 use aze_client::{Access, File, NewFile};
 use aze_proto::FileKind;
-use aze_proto::limits::{CHUNK_BITS_MAX, CHUNK_BITS_MIN, DEADLINE_MS_DEFAULT};
+use aze_proto::limits::{CHUNK_BITS_MAX, CHUNK_BITS_MIN};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -138,7 +138,7 @@ fn chunk_bits(bytes: u64) -> Outcome<u8> {
 }
 
 fn over_volume(args: &Args, chunks: &[u8], name: &str, points: &mut Vec<Point>) -> Outcome<()> {
-    let session = Session::open(Volume::open(name)?, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
+    let session = Session::open(Volume::open(name)?)?;
     let transport = transport(&session.volume);
     let measured = chunks.iter().try_for_each(|chunk_bits| {
         let file = OneFile::new(&session, *chunk_bits, args.bytes)?;

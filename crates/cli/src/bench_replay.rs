@@ -6,7 +6,6 @@ use crate::bench_volume::{self, Started};
 use crate::exit::{Outcome, Trouble};
 use crate::session::Session;
 use crate::volume::Volume;
-use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io;
@@ -114,14 +113,14 @@ fn used(file: &File) -> io::Result<u64> {
 
 /// All of them must be there, or what was measured was something else.
 fn count(volume: &Started, names: u64) -> Outcome<()> {
-    let session = Session::open(Volume::open(&volume.name)?, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
+    let session = Session::open(Volume::open(&volume.name)?)?;
     let counted = bench_volume::count(&session, names);
     session.end();
     counted
 }
 
 fn make(volume: &Started, files: u64) -> Outcome<()> {
-    let session = Session::open(Volume::open(&volume.name)?, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
+    let session = Session::open(Volume::open(&volume.name)?)?;
     let made = thread::scope(|scope| {
         let session = &session;
         let call = move |caller: u64| {

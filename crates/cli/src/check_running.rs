@@ -6,7 +6,6 @@ use crate::session::Session;
 use crate::show;
 use crate::volume::Volume;
 use aze_client::{CheckOptions, Checked};
-use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ pub fn run(name: Option<&str>, rate: Option<u64>, json: bool) -> Outcome<Exit> {
     }
     let volume = Volume::meant(name).map_err(unknown)?;
     let lasts = volume.record.settings.lasts();
-    let session = Session::open(volume, Duration::from_millis(DEADLINE_MS_DEFAULT.into())).map_err(unknown)?;
+    let session = Session::open(volume).map_err(unknown)?;
     let began = Instant::now();
     let options = CheckOptions { bytes_per_second: rate };
     let what = format!("check volume '{}', of which nothing can be said", session.volume.record.name);

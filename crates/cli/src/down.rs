@@ -216,7 +216,7 @@ fn shut_down(volume: &Volume) -> Vec<u16> {
     if volume.is_dead() {
         return Vec::new();
     }
-    match Session::open(volume.clone(), ASK_TIME) {
+    match Session::open_if_there(volume.clone(), ASK_TIME) {
         Ok(session) => {
             let answers = session.runtime.block_on(session.client.shutdown_servers());
             let slots = (0..).zip(answers).filter(|(_, answer)| answer.is_ok());

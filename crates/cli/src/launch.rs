@@ -93,10 +93,13 @@ pub enum Said {
         process: Process,
         /// Where it listens.
         addresses: Vec<String>,
-        /// Bytes that it can hold.
-        capacity_bytes: u64,
         /// The memory of its node, as the server found it.
         memory: Memory,
+    },
+    /// It reads what it keeps.
+    Read {
+        /// How many records it has read.
+        records: u64,
     },
     /// It keeps its part in a file or device.
     KeptBy {
@@ -104,7 +107,10 @@ pub enum Said {
         medium: String,
     },
     /// The volume is complete.
-    Ready,
+    Ready {
+        /// Bytes that the server can hold.
+        capacity_bytes: u64,
+    },
     /// It has the volume's record and needs its starter no longer.
     Kept,
     /// It could not start.
@@ -297,6 +303,6 @@ mod tests {
     fn what_servers_say_is_stable() {
         let said = Said::Failed { exit: 6, text: "no".into() };
         assert_eq!(serde_json::to_string(&said).unwrap(), r#"{"failed":{"exit":6,"text":"no"}}"#);
-        assert_eq!(serde_json::from_str::<Said>("\"ready\"").unwrap(), Said::Ready);
+        assert_eq!(serde_json::from_str::<Said>("\"kept\"").unwrap(), Said::Kept);
     }
 }

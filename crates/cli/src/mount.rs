@@ -11,7 +11,6 @@ use crate::sys;
 use crate::volume::{self, MountRecord, Volume};
 use crate::{mount_nodes, mounts};
 use aze_fuse::{CACHE_TIME_DEFAULT, CACHE_TIME_MAX, MountOptions, Mounted, THREADS_MAX, signals};
-use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -264,7 +263,7 @@ fn make_dir(dir: &Path) -> Outcome<bool> {
 fn serve_at(args: &Args) -> Outcome<Exit> {
     check(args)?;
     let volume = Volume::meant(args.name.as_deref())?;
-    let session = Session::open(volume, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
+    let session = Session::open(volume)?;
     let options = MountOptions {
         volume: session.volume.record.name.clone(),
         read_only: args.read_only,

@@ -22,7 +22,8 @@ const DYING_TIME_MAX: Duration = Duration::from_secs(2);
 /// Bring back a volume in directories of which servers have died.
 ///
 /// Ends the servers that are left and starts all of them on the directories that they had, at the
-/// addresses that they had. Mounts stay: what they have under way waits for the servers for 10 s.
+/// addresses that they had. Mounts stay: what they have under way waits for servers that start, and for others for
+/// 10 s.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -35,7 +36,7 @@ pub struct Args {
     /// Also if all servers run.
     #[arg(short, long)]
     force: bool,
-    /// How long the start may take in all.
+    /// How long the start may take; begins anew for as long as servers read what they have kept.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = size::parse_duration)]
     timeout: Duration,
     /// End the servers of this node only: what 'aze restart' runs on other nodes.

@@ -14,7 +14,6 @@ use crate::session::Session;
 use crate::sys;
 use crate::volume::{MountRecord, VARIABLE, Volume};
 use aze_fuse::{CACHE_TIME_DEFAULT, MountOptions, THREADS_MAX, Unmounted, signals};
-use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -23,7 +22,6 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 /// Exit code for a program that cannot be started, as shells and env(1) give it.
 const NOT_EXECUTABLE: u8 = 126;
@@ -165,7 +163,7 @@ fn serve(
             // The other side has told why there is no mount.
             return Ok(());
         }
-        let session = Session::open(volume, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
+        let session = Session::open(volume)?;
         let mounted = device
             .serve(session.client.clone(), session.runtime.clone(), &record.dir, options)
             .map_err(|error| Trouble::local(format!("serve the mount at {dir}"), &error))?;

@@ -12,14 +12,15 @@ use aze_proto::error::Failure;
 use aze_proto::handshake::Secret;
 use aze_proto::ids::ServerIndex;
 use aze_proto::limits::DEADLINE_MS_DEFAULT;
-use aze_server::{Config, Server};
+use aze_server::{Config, Server, Stage};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Memory that is kept ready ahead of its use, in bytes: some tenths of a second of writing.
 const FAULT_AHEAD_BYTES_MAX: u64 = 256 << 20;
@@ -29,6 +30,9 @@ const SLATE_SHARE: u64 = 32;
 
 /// Length of a segment within a file, which may be small.
 const FILE_SEGMENT_BYTES: u64 = 64 << 20;
+
+/// How often a server that reads what it keeps says so.
+const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
 
 /// How long a server waits for another one: half of what its askers wait for it, so that they are
 /// told which server is silent before they give up themselves.
@@ -79,14 +83,24 @@ fn serve(order: &Order, dir: &Path) -> Outcome<Exit> {
     let host = config.host.clone();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = Runtime::server((cores / usize::from(order.servers_on_node.max(1))).max(1));
-    let listening = |addresses: &[Addr], capacity_bytes| {
-        let addresses = addresses.iter().map(Addr::to_string).collect();
-        say(&Said::Listening { host, process: Process::me(), addresses, capacity_bytes, memory });
+    let last_said = Mutex::new(Instant::now());
+    let tell = move |stage: Stage<'_>| match stage {
+        Stage::Listening(addresses) => {
+            let addresses = addresses.iter().map(Addr::to_string).collect();
+            say(&Said::Listening { host: host.clone(), process: Process::me(), addresses, memory });
+        }
+        Stage::Read { records } => {
+            let mut last_said = last_said.lock().unwrap_or_else(PoisonError::into_inner);
+            if last_said.elapsed() >= PROGRESS_PERIOD {
+                *last_said = Instant::now();
+                say(&Said::Read { records });
+            }
+        }
     };
     let (served, serving) = channel();
     let record = await_record(order, dir, serving);
     let server = runtime
-        .block_on(aze_server::start(runtime.io(), config, listening))
+        .block_on(aze_server::start(runtime.io(), config, Arc::new(tell)))
         .map_err(|failure: Failure| Trouble::new(of_code(failure.code), failure.to_string()))?;
     // An error means that the starter has gone, which ends this process.
     let _ = served.send(server.clone());
@@ -94,7 +108,7 @@ fn serve(order: &Order, dir: &Path) -> Outcome<Exit> {
         remarks.iter().for_each(|remark| eprintln!("azekura: {remark}"));
         say(&Said::KeptBy { medium });
     }
-    say(&Said::Ready);
+    say(&Said::Ready { capacity_bytes: server.capacity_bytes() });
     let record: Record =
         record.recv().map_err(|_| Trouble::new(Exit::Again, "whoever started this server has given up"))?;
     if order.keeps_directory {

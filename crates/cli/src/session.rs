@@ -9,7 +9,7 @@ use aze_io::Transport;
 use aze_io::real::Runtime;
 use aze_proto::attr::Identity;
 use aze_proto::error::Failure;
-use aze_proto::limits::DEADLINE_MS_DEFAULT;
+use aze_proto::limits::{DEADLINE_MS_DEFAULT, START_SECONDS_MAX};
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
@@ -36,8 +36,18 @@ pub struct Sessions {
 }
 
 impl Session {
-    /// Connects; gives up after `deadline`, as every later request does.
-    pub fn open(volume: Volume, deadline: Duration) -> Outcome<Arc<Session>> {
+    /// Connects, and waits for servers that are starting. Later requests do so, too.
+    pub fn open(volume: Volume) -> Outcome<Arc<Session>> {
+        let deadline = Duration::from_millis(DEADLINE_MS_DEFAULT.into());
+        Session::open_within(volume, deadline, Duration::from_secs(START_SECONDS_MAX))
+    }
+
+    /// Connects; gives up after `deadline`, as every later request does, also if the servers are starting.
+    pub fn open_if_there(volume: Volume, deadline: Duration) -> Outcome<Arc<Session>> {
+        Session::open_within(volume, deadline, Duration::ZERO)
+    }
+
+    fn open_within(volume: Volume, deadline: Duration, start_time_max: Duration) -> Outcome<Arc<Session>> {
         let name = volume.record.name.clone();
         if volume.is_dead() {
             return Err(Trouble::new(
@@ -55,6 +65,7 @@ impl Session {
             host: volume::host(),
             job: job(),
             deadline,
+            start_time_max,
             transport: transport(&volume.record)?,
             durability: volume.record.settings.durability(),
         };
@@ -83,7 +94,7 @@ impl Sessions {
         if let Some(session) = self.open.get(&volume.record.name) {
             return Ok(session.clone());
         }
-        let session = Session::open(volume, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
+        let session = Session::open(volume)?;
         self.open.insert(session.volume.record.name.clone(), session.clone());
         Ok(session)
     }

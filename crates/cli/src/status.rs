@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
 }
 
 fn ask(volume: &Volume) -> Outcome<Vec<Result<ServerStatus, Failure>>> {
-    let session = Session::open(volume.clone(), Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
+    let session = Session::open_if_there(volume.clone(), Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
     let answers = session.runtime.block_on(session.client.status());
     session.end();
     Ok(answers)

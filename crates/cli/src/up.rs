@@ -90,7 +90,7 @@ pub struct Args {
     /// or its connection. If not given, they end then.
     #[arg(long, conflicts_with = "pid")]
     detach: bool,
-    /// How long the start may take in all.
+    /// How long the start may take; begins anew for as long as servers read what they have kept.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = size::parse_duration)]
     timeout: Duration,
 }
@@ -218,6 +218,7 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
     };
     let begun = Record { starts: record.starts + 1, ..record.clone() };
     volume::write_record(dir, &begun)?;
+    volume::note_starter(dir)?;
     let (said, hear) = channel();
     let mut start = Start {
         args: &args,
@@ -286,10 +287,10 @@ struct Heard {
 
 impl Start<'_> {
     /// Server 0 first, then the others, which find each other through it.
-    fn all(&mut self, deadline: Instant, now_ns: u64) -> Outcome<Record> {
+    fn all(&mut self, mut deadline: Instant, now_ns: u64) -> Outcome<Record> {
         volume::write_secret(self.dir, self.secret)?;
         self.server(0, Vec::new())?;
-        self.wait(deadline, "listen", |heard| heard.record.is_some())?;
+        self.wait(&mut deadline, "listen", |heard| heard.record.is_some())?;
         let keeper = self
             .heard
             .get(&0)
@@ -302,12 +303,12 @@ impl Start<'_> {
             let keeper = keeper.iter().filter(|address| same_node || address.starts_with("tcp:")).cloned().collect();
             self.server(slot, keeper)?;
         }
-        self.wait(deadline, "become ready", |heard| heard.is_ready)?;
+        self.wait(&mut deadline, "become ready", |heard| heard.is_ready)?;
         let record = self.record(now_ns)?;
         for server in &mut self.servers {
             server.keep(&record);
         }
-        self.wait(deadline, "take over", |heard| heard.has_kept)?;
+        self.wait(&mut deadline, "take over", |heard| heard.has_kept)?;
         volume::write_record(self.dir, &record)?;
         let inputs = self.servers.iter_mut().filter_map(Starting::take_input).collect();
         if self.is_tied {
@@ -353,18 +354,22 @@ impl Start<'_> {
         Ok(())
     }
 
-    /// Listens until all servers started so far are as they should be.
-    fn wait(&mut self, deadline: Instant, what: &str, is_done: impl Fn(&Heard) -> bool) -> Outcome<()> {
+    /// Listens until all servers started so far are as they should be. A server that reads what it keeps is given the
+    /// whole time anew.
+    fn wait(&mut self, deadline: &mut Instant, what: &str, is_done: impl Fn(&Heard) -> bool) -> Outcome<()> {
         while let Some((slot, _)) = self.heard.iter().find(|(_, heard)| !is_done(heard)) {
             let late = &self.servers[usize::from(*slot)];
             let left = deadline.saturating_duration_since(Instant::now());
             let (slot, said) = match self.hear.recv_timeout(left) {
                 Ok(word) => word,
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    let why = format!("it did not {what} within {:?} of the start: see --timeout", self.args.timeout);
+                    let why = format!("it did not {what} within {:?}: see --timeout", self.args.timeout);
                     return Err(late.failed_silently(Exit::Again, &why));
                 }
             };
+            if matches!(said, Said::Read { .. }) {
+                *deadline = (*deadline).max(Instant::now() + self.args.timeout);
+            }
             self.hear_one(slot, said)?;
         }
         Ok(())
@@ -374,14 +379,15 @@ impl Start<'_> {
         let starting = &self.servers[usize::from(slot)];
         let heard = self.heard.entry(slot).or_default();
         match said {
-            Said::Listening { host, process, addresses, capacity_bytes, memory } => {
+            Said::Listening { host, process, addresses, memory } => {
                 let node = starting.node.clone();
                 let launcher = node.is_some().then(|| Process::of(starting.process())).flatten();
                 heard.record = Some(ServerRecord { slot, host, node, process, launcher, addresses });
-                (heard.capacity_bytes, heard.memory) = (capacity_bytes, Some(memory));
+                heard.memory = Some(memory);
             }
+            Said::Read { .. } => {}
             Said::KeptBy { medium } => heard.medium = Some(medium),
-            Said::Ready => heard.is_ready = true,
+            Said::Ready { capacity_bytes } => (heard.is_ready, heard.capacity_bytes) = (true, capacity_bytes),
             Said::Kept => heard.has_kept = true,
             Said::Failed { exit, text } => return Err(starting.failed(exit_of(exit), &text)),
             Said::Ended if heard.has_kept => {}

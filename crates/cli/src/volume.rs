@@ -190,10 +190,11 @@ impl Volume {
         self.record.servers.iter().map(|server| (server.host.clone(), parse(server))).collect()
     }
 
-    /// Whether all its servers ran on this machine and none does any more.
+    /// Whether all its servers ran on this machine, none does any more, and none is being started.
     pub fn is_dead(&self) -> bool {
         let here = host();
-        self.record.servers.iter().all(|server| server.host == here && !server.process.is_alive())
+        !starter(&self.dir).is_some_and(|starter| starter.is_alive())
+            && self.record.servers.iter().all(|server| server.host == here && !server.process.is_alive())
     }
 
     /// Its mounts on this machine whose process still runs.
@@ -256,9 +257,18 @@ pub fn create_dir(name: &str) -> Outcome<PathBuf> {
         }
         Err(error) => return Err(Trouble::local(format!("make directory {}", dir.display()), &error)),
     }
-    let starter = serde_json::to_vec(&Process::me()).expect("two numbers become JSON");
-    write_whole(&dir.join(STARTER), &starter)?;
+    note_starter(&dir)?;
     Ok(dir)
+}
+
+/// Notes that this process starts the volume's servers, until [`write_record`].
+pub fn note_starter(dir: &Path) -> Outcome<()> {
+    let starter = serde_json::to_vec(&Process::me()).expect("two numbers become JSON");
+    write_whole(&dir.join(STARTER), &starter)
+}
+
+fn starter(dir: &Path) -> Option<Process> {
+    fs::read(dir.join(STARTER)).ok().and_then(|text| serde_json::from_slice(&text).ok())
 }
 
 /// Removes what an interrupted `aze up` has left of volume `name`; says whether there was anything.
@@ -268,8 +278,7 @@ pub fn clear_abandoned_start(name: &str) -> Outcome<bool> {
 
 /// A volume whose starter has gone before it was complete is none: its servers end by themselves.
 fn clear_abandoned(dir: &Path) -> Outcome<bool> {
-    let starter = fs::read(dir.join(STARTER)).ok().and_then(|text| serde_json::from_slice::<Process>(&text).ok());
-    let is_abandoned = starter.is_some_and(|starter| !starter.is_alive()) && !dir.join("volume.json").exists();
+    let is_abandoned = starter(dir).is_some_and(|starter| !starter.is_alive()) && !dir.join("volume.json").exists();
     if is_abandoned {
         remove_dir(dir)?;
     }

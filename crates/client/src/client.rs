@@ -42,6 +42,10 @@ pub struct Config {
     pub job: String,
     /// How long one request is tried before it fails.
     pub deadline: Duration,
+    /// How long a server is waited for that says that it is starting; see [`CallerConfig::start_time_max`].
+    ///
+    /// [`CallerConfig::start_time_max`]: aze_rpc::CallerConfig::start_time_max
+    pub start_time_max: Duration,
     /// What may be used to servers on the same node.
     pub transport: Transport,
     /// What the volume keeps through a power cut, and so what fsync(2) and close(2) have to do.
@@ -64,6 +68,7 @@ pub(crate) struct Core {
     pub(crate) io: Io,
     pub(crate) caller: Arc<Caller>,
     pub(crate) deadline: Duration,
+    pub(crate) start_time_max: Duration,
     pub(crate) routes: RwLock<Arc<Routes>>,
     pub(crate) dirs: DirCache,
     pub(crate) dir_attrs: DirAttrs,
@@ -96,6 +101,7 @@ impl Core {
             io,
             caller,
             deadline,
+            start_time_max: config.start_time_max,
             routes,
             dirs,
             dir_attrs,

@@ -32,8 +32,9 @@ impl Client {
 }
 
 fn caller_config(io: &Io, config: &Config) -> CallerConfig {
-    let Config { volume, secret, host, job, transport, .. } = config.clone();
-    CallerConfig { secret, volume, session: SessionId(io.random_u64()), server: false, job, host, transport }
+    let Config { volume, secret, host, job, transport, start_time_max, .. } = config.clone();
+    let session = SessionId(io.random_u64());
+    CallerConfig { secret, volume, session, server: false, job, host, transport, start_time_max }
 }
 
 /// Asks the seeds, those on this node first, one after the other but not waiting for any.

@@ -97,19 +97,19 @@ impl Core {
     /// # Errors
     /// [`Code::TimedOut`] when so much waits for answers for as long as a request may take.
     pub(crate) async fn fly(&self, bytes: usize) -> Result<Permit, Failure> {
-        let waiting = match self.flight.enter(bytes) {
+        let mut waiting = match self.flight.enter(bytes) {
             Ok(permit) => return Ok(permit),
             Err(waiting) => waiting,
         };
-        match self.io.timeout(self.deadline, waiting).await {
-            Some(Ok(permit)) => Ok(permit),
-            _ => {
-                let seconds = self.deadline.as_secs_f64();
-                let detail =
-                    format!("{FLIGHT_BYTES_MAX} bytes of this client have waited for answers for {seconds:.1} s");
-                Err(Failure::new(Code::TimedOut, detail))
+        let until = self.patience();
+        while !until.is_over(self) {
+            if let Some(Ok(permit)) = self.io.timeout(until.left(self), &mut waiting).await {
+                return Ok(permit);
             }
         }
+        let seconds = self.deadline.as_secs_f64();
+        let detail = format!("{FLIGHT_BYTES_MAX} bytes of this client have waited for answers for {seconds:.1} s");
+        Err(Failure::new(Code::TimedOut, detail))
     }
 }
 

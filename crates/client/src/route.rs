@@ -240,8 +240,16 @@ impl Core {
 
     /// The time that one operation has for being refused and asking again.
     pub(crate) fn patience(&self) -> Patience {
-        let total_ns = u64::try_from(self.deadline.as_nanos()).unwrap_or(u64::MAX);
-        Patience { until_ns: self.io.mono_ns().saturating_add(total_ns) }
+        let now_ns = self.io.mono_ns();
+        let start_ns_max = u64::try_from(self.start_time_max.as_nanos()).unwrap_or(u64::MAX);
+        Patience {
+            until_ns: now_ns.saturating_add(self.deadline_ns()),
+            last_ns: now_ns.saturating_add(self.deadline_ns().max(start_ns_max)),
+        }
+    }
+
+    fn deadline_ns(&self) -> u64 {
+        u64::try_from(self.deadline.as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
@@ -258,20 +266,28 @@ fn states_generation(request: &Request) -> bool {
     )
 }
 
-/// How long an operation goes on asking.
+/// How long an operation goes on asking. It begins anew whenever a server says that it is starting.
 #[derive(Clone, Copy)]
 pub(crate) struct Patience {
     until_ns: u64,
+    /// When it is over whatever servers say.
+    last_ns: u64,
 }
 
 impl Patience {
-    fn left(self, core: &Core) -> Duration {
-        Duration::from_nanos(self.until_ns.saturating_sub(core.io.mono_ns()))
+    fn until_ns(self, core: &Core) -> u64 {
+        let start_seen_ns = core.caller.start_seen_ns();
+        let since_start = Some(start_seen_ns.saturating_add(core.deadline_ns())).filter(|_| start_seen_ns > 0);
+        self.until_ns.max(since_start.unwrap_or(0)).min(self.last_ns)
+    }
+
+    pub(crate) fn left(self, core: &Core) -> Duration {
+        Duration::from_nanos(self.until_ns(core).saturating_sub(core.io.mono_ns()))
     }
 
     /// Whether the time is up.
     pub(crate) fn is_over(self, core: &Core) -> bool {
-        core.io.mono_ns() >= self.until_ns
+        core.io.mono_ns() >= self.until_ns(core)
     }
 
     /// Whether to go on after a refusal.

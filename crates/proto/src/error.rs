@@ -126,6 +126,8 @@ wire_enum! {
         },
         /// Too many changes of this session wait at this shard.
         4 = TooManyPending,
+        /// The server reads what it keeps, or waits for other servers that do; ask again.
+        5 = Starting,
     }
 }
 

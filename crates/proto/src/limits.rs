@@ -4,7 +4,7 @@
 //! each other instead of misreading each other.
 
 /// Version of frames and messages. A change of any encoding raises it and adds a golden sample.
-pub const WIRE_VERSION: u8 = 3;
+pub const WIRE_VERSION: u8 = 4;
 
 /// Bytes that one checksum covers. Small enough that a 4 KiB read stays a 4 KiB read, large
 /// enough that checksums are a thousandth of the data.
@@ -64,6 +64,10 @@ pub const RETRY_SECONDS_MAX: u64 = 60;
 
 /// How long a client tries before it gives up with an error, unless told otherwise.
 pub const DEADLINE_MS_DEFAULT: u32 = 10_000;
+
+/// How long a client follows a start that it sees under way: a server that has begun to start says so, and counts as
+/// silent only from its last word on.
+pub const START_SECONDS_MAX: u64 = 600;
 
 /// Longest contents that come along with an open: one unit of storage. More would be read by
 /// whoever opens a file only to look at its beginning.

@@ -1,4 +1,4 @@
-//! Golden samples: the encoding of version 3, byte for byte. A change here is a change of format,
+//! Golden samples: the encoding of version 4, byte for byte. A change here is a change of format,
 //! which needs a new version and a reader for the old one.
 
 use aze_proto::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace, EntrySpot};
@@ -100,6 +100,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("attributes", Reply::Attributes { attr: attr() }.to_bytes()),
         ("listing", Reply::Listing { entries: vec![listed], more: false }.to_bytes()),
         ("refusal", Failure::refused(Refusal::MapStale { epoch: MapEpoch(4) }).to_bytes()),
+        ("starting", Failure::refused(Refusal::Starting).to_bytes()),
         ("append", Request::Append { ino: Ino(9), sums: vec![1, 2] }.to_bytes()),
         ("appended", Reply::Appended { attr: attr(), offset: 7 }.to_bytes()),
         ("open with contents", Request::OpenWith { ino: Ino(9), handle: 5, write: false, contents: 65_536 }.to_bytes()),
@@ -162,6 +163,7 @@ const GOLDEN: &[(&str, &str)] = &[
     ),
     ("listing", "080001000000c8e9cd5b26b4bd340100610900000000000000040000"),
     ("refusal", "17000000000001010004000000"),
+    ("starting", "170000000000010500"),
     ("append", "6e000900000000000000020000000100000002000000"),
     (
         "appended",
@@ -208,14 +210,14 @@ const GOLDEN: &[(&str, &str)] = &[
     ("open to run", "7f0009000000000000000500000000000000"),
     (
         "head",
-        "415a4b0302000000020000000000000000000000000000000800000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000040000000300000050c93f26b3073ecabc59\
-         2b62a1922b315f779cc8626f6479",
+        "415a4b0402000000020000000000000000000000000000000800000000000000000000000000000000000000000000\
+         0000000000000000000000000000000000000000000000000000000000040000000300000050c93f263036f1cc7761\
+         0d70f1c6bce7c0368cf7626f6479",
     ),
 ];
 
 #[test]
-fn encodings_are_those_of_version_3() {
+fn encodings_are_those_of_version_4() {
     let samples: Vec<_> = samples().into_iter().map(|(name, bytes)| (name, hex(&bytes))).collect();
     let golden: Vec<_> = GOLDEN.iter().map(|(name, bytes)| (*name, (*bytes).to_string())).collect();
     assert_eq!(samples, golden, "the encoding of version {} has changed", limits::WIRE_VERSION);

@@ -43,9 +43,13 @@ pub struct CallerConfig {
     pub host: String,
     /// What may be used to servers of the same node.
     pub transport: Transport,
+    /// How long it waits for a server that says that it is starting; each such word begins a request's deadline anew.
+    /// Zero: it is told at once that the server is starting.
+    pub start_time_max: Duration,
 }
 
 /// One request.
+#[derive(Clone)]
 pub struct Ask<'a> {
     /// Whom to ask.
     pub to: &'a Target,
@@ -97,6 +101,8 @@ pub struct Caller {
     sequences: Sequences,
     sent: AtomicU64,
     resent: AtomicU64,
+    /// When a server has said last that it is starting; 0: none has.
+    start_seen_ns: AtomicU64,
 }
 
 impl Caller {
@@ -110,6 +116,7 @@ impl Caller {
             sequences: Sequences::default(),
             sent: AtomicU64::new(0),
             resent: AtomicU64::new(0),
+            start_seen_ns: AtomicU64::new(0),
         })
     }
 
@@ -130,6 +137,11 @@ impl Caller {
     /// Moves the clock on, for times learnt elsewhere.
     pub fn observe_time(&self, time: Time) {
         self.core.observe_time(time);
+    }
+
+    /// When a server has said last that it is starting: deadlines begin anew there. 0: none has.
+    pub fn start_seen_ns(&self) -> u64 {
+        self.start_seen_ns.load(Ordering::Relaxed)
     }
 
     /// What has been done so far.
@@ -154,14 +166,16 @@ impl Caller {
     ///
     /// # Errors
     /// The server's failure as it is, refusals included (but for `TooManyPending`, after which it
-    /// asks again). [`Code::NotAuthentic`] or [`Code::Version`] at once if the handshake says so.
-    /// At the deadline (a second at least, if the server was tried in vain before)
+    /// asks again, and for `Starting`). [`Code::Busy`] if a server is starting and is not to be waited for.
+    /// [`Code::NotAuthentic`] or [`Code::Version`] at once if the handshake says so.
+    /// At the deadline (a second at least, if the server was tried in vain before; counted from the last word of a server
+    /// that it is starting)
     /// [`Code::Unreachable`] (never sent), [`Code::UnknownOutcome`] (a change that
     /// may have happened) or [`Code::TimedOut`]. [`Code::Limit`] for a request that is too long.
     pub async fn ask(&self, mut ask: Ask<'_>) -> Result<Answer, Failure> {
         ask.deadline = self.core.patience(ask.to, ask.deadline);
         let began_ns = self.core.io.mono_ns();
-        let deadline_ns = began_ns.saturating_add(u64::try_from(ask.deadline.as_nanos()).unwrap_or(u64::MAX));
+        let mut deadline_ns = began_ns.saturating_add(nanos(ask.deadline));
         let body = encode(&ask)?;
         let ticket = self.ticket(&ask).await?;
         let (call, mut channel) = self.core.begin(ask.to, began_ns, deadline_ns)?;
@@ -178,11 +192,17 @@ impl Caller {
                 News::Answer(Err(failure)) if failure.refusal == Some(Refusal::TooManyPending) => {
                     self.core.io.sleep(TOO_MANY_PAUSE).await;
                 }
-                News::Answer(Err(failure)) if self.is_starting(&ask, &failure) => {
+                News::Answer(Err(failure)) if self.is_starting(&failure) || self.has_no_map(&ask, &failure) => {
                     // This time it has not happened, and it keeps its number: whether it was sent to a
                     // server that is no more must not be forgotten.
                     history.sent = if history.sent == 1 { 0 } else { history.sent };
+                    if failure.refusal == Some(Refusal::Starting) {
+                        self.start_seen_ns.fetch_max(self.core.io.mono_ns(), Ordering::Relaxed);
+                    }
                     self.core.io.sleep(STARTING_PAUSE).await;
+                }
+                News::Answer(Err(failure)) if failure.refusal == Some(Refusal::Starting) => {
+                    return Err(Failure::new(Code::Busy, failure.detail).during(ask.request.name()));
                 }
                 News::Answer(Err(failure)) if history.sent > 1 && may_have_happened(&ask, &failure) => {
                     let detail = format!(
@@ -195,7 +215,13 @@ impl Caller {
                 News::Answer(answer) => return answer,
                 News::Send => {}
                 News::Broken(failure) => return Err(failure.during(ask.request.name())),
-                News::Deadline => return Err(self.give_up(&ask, &history)),
+                News::Deadline => match self.later_deadline(began_ns, ask.deadline) {
+                    Some(later_ns) if later_ns > deadline_ns => {
+                        deadline_ns = later_ns;
+                        call.wait_until(deadline_ns);
+                    }
+                    _ => return Err(self.give_up(&ask, &history)),
+                },
             }
             if let Some(dead) = channel.take().filter(|channel| history.is_dead(channel)) {
                 self.core.disconnect(ask.to.index, Some(dead.id()));
@@ -204,12 +230,24 @@ impl Caller {
         }
     }
 
+    /// Whether a server that starts is to be waited for.
+    fn is_starting(&self, failure: &Failure) -> bool {
+        failure.refusal == Some(Refusal::Starting) && !self.core.config.start_time_max.is_zero()
+    }
+
     /// Whether a client's change was refused by a server that is not yet in the map.
-    fn is_starting(&self, ask: &Ask<'_>, failure: &Failure) -> bool {
+    fn has_no_map(&self, ask: &Ask<'_>, failure: &Failure) -> bool {
         failure.refusal == Some(Refusal::MapStale { epoch: MapEpoch(0) })
             && ask.map_epoch > MapEpoch(0)
             && ask.request.is_change()
             && !self.core.config.server
+    }
+
+    /// When a request's time is up that was begun then, as servers of the volume start.
+    fn later_deadline(&self, began_ns: u64, deadline: Duration) -> Option<u64> {
+        let seen_ns = Some(self.start_seen_ns()).filter(|seen_ns| *seen_ns > began_ns)?;
+        let last_ns = began_ns.saturating_add(nanos(self.core.config.start_time_max));
+        Some(seen_ns.saturating_add(nanos(deadline)).min(last_ns))
     }
 
     /// A number for a change; none for anything else.
@@ -275,6 +313,10 @@ impl Caller {
         let detail = format!("{} to {}: {what} within {seconds:.1} s{why}", ask.request.name(), ask.to);
         Failure::new(code, detail)
     }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Whether a change that was sent before may have been done by the volume's servers before they were

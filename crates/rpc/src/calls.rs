@@ -202,6 +202,13 @@ impl Call<'_> {
         }
     }
 
+    /// Gives it more time; what it was told is forgotten, and it is to be sent again.
+    pub(crate) fn wait_until(&self, deadline_ns: u64) {
+        if let Some(slot) = self.calls.table.lock().slot(self.number) {
+            slot.deadline_ns = deadline_ns;
+        }
+    }
+
     /// Waits for what happens next.
     pub(crate) async fn news(&self) -> News {
         poll_fn(|cx| self.poll_news(cx)).await

@@ -17,6 +17,7 @@ mod checkpoint;
 mod gate;
 mod image;
 pub(crate) mod logged;
+pub(crate) mod opening;
 mod record;
 mod resolve;
 mod room;

@@ -50,6 +50,6 @@ mod xattr;
 pub use aze_store::disk::segments::SEGMENT_BYTES_DEFAULT;
 pub use lasting::check::{Problem, Report, check};
 pub use lasting::{CHECKPOINT_BYTES_DEFAULT, DIRECTORIES_MAX, Storage, StorageDir};
-pub use members::start;
+pub use members::{Stage, Tell, start};
 pub use state::{Config, Server};
 pub use status::Contents;

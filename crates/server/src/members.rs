@@ -6,6 +6,7 @@ use crate::directories::Directories;
 use crate::dispatch::{Output, Work};
 use crate::keeper::Keeper;
 use crate::lasting::logged::Log;
+use crate::lasting::opening::Opening;
 use crate::lasting::{Image, Lasting, Remains};
 use crate::leases::Leases;
 use crate::namespace::Namespace;
@@ -19,14 +20,15 @@ use crate::state::{Config, Server};
 use crate::status::Counters;
 use crate::wait::Attempt;
 use aze_io::slab::Slab;
-use aze_io::{Addr, Io};
-use aze_proto::limits::RETRY_SECONDS_MAX;
+use aze_io::slate::Writer;
+use aze_io::{Addr, Io, Listener};
+use aze_proto::limits::{RETRY_SECONDS_MAX, START_SECONDS_MAX};
 use aze_proto::place::{ServerInfo, ShardTable};
 use aze_proto::{
     Code, Failure, Identity, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, SessionId,
     ShardId, ShardMap, Time,
 };
-use aze_rpc::{Ask, Caller, CallerConfig, ServeConfig, Target};
+use aze_rpc::{Ask, Caller, CallerConfig, ServeConfig, Service, Target};
 use aze_store::Store;
 use futures_channel::oneshot;
 use parking_lot::{Mutex, RwLock};
@@ -35,7 +37,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How long a server waits for the others when the volume starts. Its starter usually gives up before.
-const JOIN_TIME_MAX: Duration = Duration::from_secs(120);
+const JOIN_TIME_MAX: Duration = Duration::from_secs(START_SECONDS_MAX);
+
+/// Pause before server 0 is asked again that is still reading what it has.
+const JOIN_PAUSE: Duration = Duration::from_millis(50);
 
 /// How often records of requests that no client repeats any more are dropped. Only a server that has
 /// had requests since is woken for it.
@@ -44,13 +49,25 @@ const EXPIRE_PERIOD: Duration = Duration::from_secs(RETRY_SECONDS_MAX);
 /// Permission bits of the root directory of a new volume.
 const ROOT_MODE: u32 = 0o755;
 
+/// What has happened so far as a server starts.
+pub enum Stage<'a> {
+    /// It can be connected to at these addresses, and the others can be started.
+    Listening(&'a [Addr]),
+    /// It has read so many records of what it keeps.
+    Read {
+        /// Since the start.
+        records: u64,
+    },
+}
+
+/// Is told of a server's start.
+pub type Tell = Arc<dyn Fn(Stage<'_>) + Send + Sync>;
+
 /// Starts a server and resolves once the volume is complete and this server has its shards.
-/// `listening` is told the addresses as soon as they are known, so that the others can be started, and
-/// the bytes that the server can hold.
 ///
 /// # Errors
 /// Addresses that cannot be listened on, memory that cannot be had, a keeper that does not answer.
-pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr], u64)) -> Result<Arc<Server>, Failure> {
+pub async fn start(io: Io, config: Config, tell: Tell) -> Result<Arc<Server>, Failure> {
     ShardTable::modular(config.shards, config.servers).map_err(|why| Failure::new(Code::Invalid, why))?;
     // A journal's data once fitted, in another order.
     let set_aside = if config.storage.is_some() { Slab::with_excess } else { Slab::new };
@@ -64,12 +81,18 @@ pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr], u64))
     io.lend(&slab);
     let store = Store::new(slab.clone());
     let mut kept = None;
+    let (mut opening, mut listeners) = (None, Vec::new());
     let lasting = match &config.storage {
         None => None,
         Some(storage) => {
+            let door = Opening::new(config.slot);
+            listeners = listen(&io, &config, None, door.clone())?;
+            tell(Stage::Listening(&addresses(&listeners)));
+            opening = Some(door);
             let mut image = Image::empty(config.slot, config.servers, config.shards, &store)
                 .map_err(|why| Failure::new(Code::Invalid, why))?
-                .with(config.switches);
+                .with(config.switches)
+                .telling(tell.clone());
             let expected = Server::manifest(&config, io.random_u64());
             let lasting = Lasting::open(&io, storage, expected, &mut image, &store).await?;
             slab.end_excess();
@@ -79,8 +102,16 @@ pub async fn start(io: Io, config: Config, listening: impl FnOnce(&[Addr], u64))
     };
     let server = Arc::new_cyclic(|me| new_server(io.clone(), config, store, lasting, me.clone()));
     let remains = kept.map(|image| server.take_image(image));
-    server.listen()?;
-    listening(&server.addresses(), server.store.capacity_bytes());
+    match opening {
+        Some(door) => {
+            *server.listeners.lock() = listeners;
+            door.open(&server);
+        }
+        None => {
+            *server.listeners.lock() = listen(&io, &server.config, server.slate.writer(), server.clone())?;
+            tell(Stage::Listening(&server.addresses()));
+        }
+    }
     let map = server.join_volume().await?;
     // Earlier answers of a server in memory concern lost inodes, which no request can change.
     if server.lasting.as_ref().is_some_and(|lasting| !lasting.is_new)
@@ -107,6 +138,8 @@ fn new_server(io: Io, config: Config, store: Arc<Store>, lasting: Option<Lasting
         job: format!("server {}", config.slot),
         host: config.host.clone(),
         transport: config.transport,
+        // Servers that wait for each other's start do so where they ask.
+        start_time_max: Duration::ZERO,
     };
     let slate_bytes = if config.storage.is_some() { 0 } else { config.slate_bytes };
     let slate = Slate::new(&io, slate_bytes, &config.switches);
@@ -157,22 +190,27 @@ fn empty_map(config: &Config) -> ShardMap {
     }
 }
 
-impl Server {
-    fn listen(self: &Arc<Self>) -> Result<(), Failure> {
-        let config = ServeConfig {
-            secret: self.config.secret.clone(),
-            volume: self.config.volume.clone(),
-            uid: self.config.owner_uid,
-            slate: self.slate.writer(),
-        };
-        for addr in &self.config.listen {
-            let listener = aze_rpc::serve(&self.io, addr, &config, self.clone())
-                .map_err(|why| Failure::new(Code::Unreachable, format!("listening on {addr}: {why}")))?;
-            self.listeners.lock().push(listener);
-        }
-        Ok(())
-    }
+/// Listens where the server is to listen, for `service`.
+fn listen(
+    io: &Io,
+    config: &Config,
+    slate: Option<Arc<Writer>>,
+    service: Arc<dyn Service>,
+) -> Result<Vec<Box<dyn Listener>>, Failure> {
+    let serving =
+        ServeConfig { secret: config.secret.clone(), volume: config.volume.clone(), uid: config.owner_uid, slate };
+    let listen_at = |addr: &Addr| {
+        aze_rpc::serve(io, addr, &serving, service.clone())
+            .map_err(|why| Failure::new(Code::Unreachable, format!("listening on {addr}: {why}")))
+    };
+    config.listen.iter().map(listen_at).collect()
+}
 
+fn addresses(listeners: &[Box<dyn Listener>]) -> Vec<Addr> {
+    listeners.iter().map(|listener| listener.addr().clone()).collect()
+}
+
+impl Server {
     fn info(&self) -> ServerInfo {
         ServerInfo {
             addresses: self.addresses().iter().map(ToString::to_string).collect(),
@@ -205,7 +243,15 @@ impl Server {
             payload: &[],
             deadline: JOIN_TIME_MAX,
         };
-        let answer = self.peers.ask(ask).await.map_err(|failure| failure.during("joining the volume"))?;
+        let give_up_ns = self.io.mono_ns() + JOIN_TIME_MAX.as_nanos() as u64;
+        let answer = loop {
+            match self.peers.ask(ask.clone()).await {
+                Err(failure) if failure.code == Code::Busy && self.io.mono_ns() < give_up_ns => {
+                    self.io.sleep(JOIN_PAUSE).await;
+                }
+                other => break other.map_err(|failure| failure.during("joining the volume"))?,
+            }
+        };
         self.namespace.adopt(answer.header.namespace_epoch);
         match answer.reply {
             Reply::Map { map } => Ok(Arc::new(map)),

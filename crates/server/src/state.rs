@@ -127,6 +127,11 @@ impl Server {
         self.peers.close();
     }
 
+    /// Bytes of file data that the server can hold.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.store.capacity_bytes()
+    }
+
     /// The addresses that the server listens on.
     pub fn addresses(&self) -> Vec<Addr> {
         self.listeners.lock().iter().map(|listener| listener.addr().clone()).collect()

@@ -4,6 +4,7 @@ use aze_client::Client;
 use aze_io::sim::Sim;
 use aze_io::{Addr, Io};
 use aze_proto::handshake::Secret;
+use aze_proto::limits::START_SECONDS_MAX;
 use aze_proto::message::Durability;
 use aze_proto::{Failure, ServerIndex};
 use aze_server::sabotage::Switches;
@@ -174,7 +175,7 @@ impl Cluster {
         let config = self.config(index, life);
         let (done, started) = futures_channel::oneshot::channel();
         io.clone().spawn(async move {
-            let result = aze_server::start(io, config, |_, _| {}).await;
+            let result = aze_server::start(io, config, Arc::new(|_| {})).await;
             // Nobody waits any more if the run is over.
             let _ = done.send(result);
         });
@@ -245,6 +246,7 @@ impl Cluster {
             host: client_node(index),
             job: "sim".into(),
             deadline: self.layout.deadline,
+            start_time_max: Duration::from_secs(START_SECONDS_MAX),
             transport: aze_io::Transport::Tcp,
             durability: self.layout.durability.unwrap_or(Durability::None),
         };

@@ -135,3 +135,39 @@ fn what_a_server_that_comes_back_empty_has_said_is_changed_by_nobody() {
         assert!(ends.failed.keys().all(|code| code == "Lost") && !ends.failed.is_empty(), "{ends:?}");
     });
 }
+
+/// Operations wait for a start that is under way, however long it takes: server 0 is there at once, and waits for the
+/// others, which come after four times what a request may take.
+#[test]
+fn operations_wait_for_a_start_under_way() {
+    with_layout(lasting(Switches::default()), |cluster, one| async move {
+        for number in 0..FILES {
+            create(&one, Ino::ROOT, &format!("f{number}")).await;
+        }
+        (0..SERVERS).for_each(|server| cluster.kill_server(server, false));
+        cluster.begin_another_start();
+        let late = cluster.layout().deadline * 4;
+        let starts = (0..SERVERS).map(|server| {
+            let cluster = cluster.clone();
+            cluster.clone().on_driver(async move {
+                cluster.sim.sleep(if server == 0 { Duration::ZERO } else { late }).await;
+                cluster.start_server(server).await
+            })
+        });
+        let starts: Vec<_> = starts.collect();
+        let looks = (0..FILES).map(|number| {
+            let one = one.clone();
+            cluster.on_client(0, async move { one.lookup(&ROOT, Ino::ROOT, &file_name(number)).await.map(drop) })
+        });
+        let looks: Vec<_> = looks.collect();
+        let other = cluster.clone();
+        let connects = cluster.on_driver(async move { other.connect(2).await.map(drop) });
+        let found = join_all(looks).await;
+        assert_eq!(found.len(), FILES as usize);
+        assert!(found.iter().all(|found| *found == Ok(Ok(()))), "{found:?}");
+        assert_eq!(connects.await, Ok(Ok(())));
+        for started in starts {
+            assert_eq!(started.await, Ok(Ok(())));
+        }
+    });
+}

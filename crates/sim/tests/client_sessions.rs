@@ -20,6 +20,7 @@ fn config(cluster: &Cluster, seeds: &[u16], secret: u8) -> Config {
         host: "elsewhere".into(),
         job: "job".into(),
         deadline: cluster.layout().deadline,
+        start_time_max: Duration::ZERO,
         transport: aze_io::Transport::Auto,
         durability: aze_proto::message::Durability::None,
     }

@@ -14,11 +14,9 @@ use crate::volume::Volume;
 use aze_client::{Access, File, NewFile};
 use aze_proto::FileKind;
 use aze_proto::ids::Time;
-use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use aze_proto::message::Predicate;
 use aze_proto::wire::Blob;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 /// A directory of a volume.
 pub struct OnVolume {
@@ -178,7 +176,7 @@ impl Ground for OnVolume {
 }
 
 fn open(volume: &str) -> Outcome<Arc<Session>> {
-    Session::open(Volume::open(volume)?, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))
+    Session::open(Volume::open(volume)?)
 }
 
 struct VolumeFile {

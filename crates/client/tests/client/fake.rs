@@ -177,6 +177,7 @@ pub fn config(host: &str, addr: Addr) -> Config {
         host: host.into(),
         job: "job".into(),
         deadline: Duration::from_secs(10),
+        start_time_max: Duration::ZERO,
         transport: aze_io::Transport::Auto,
         durability: aze_proto::message::Durability::None,
     }

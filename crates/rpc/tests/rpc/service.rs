@@ -159,6 +159,7 @@ pub fn config(secret: Secret, session: u64) -> CallerConfig {
         job,
         host,
         transport: aze_io::Transport::Auto,
+        start_time_max: std::time::Duration::from_secs(60),
     }
 }
 

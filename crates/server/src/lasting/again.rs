@@ -2,9 +2,10 @@
 //! with what was under way, and not before, since none of that bears changes meanwhile.
 
 use super::Lasting;
+use super::opening::starting;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop};
-use aze_proto::{Code, Failure, MapEpoch, Refusal, Reply, Request, ServerIndex};
+use aze_proto::{Code, Failure, MapEpoch, Reply, Request, ServerIndex};
 use futures_util::future::try_join_all;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,7 +44,11 @@ impl Server {
     /// What a client is told that asks before the volume is open: that it shall ask again.
     pub(crate) fn not_open(&self, request: &Request) -> Option<Failure> {
         let is_open = self.lasting.as_ref().is_none_or(|lasting| lasting.is_open.load(Ordering::Relaxed));
-        let is_harmless = matches!(request, Request::GetMap | Request::Status | Request::Shutdown);
-        (!is_open && !is_harmless).then(|| Failure::refused(Refusal::MapStale { epoch: MapEpoch(0) }))
+        let is_harmless = match request {
+            Request::Status | Request::Shutdown => true,
+            Request::GetMap => self.map_epoch_now() > MapEpoch(0),
+            _ => false,
+        };
+        (!is_open && !is_harmless).then(|| starting(self.slot()))
     }
 }

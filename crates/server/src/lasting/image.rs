@@ -1,6 +1,7 @@
 //! What a server had, made again from its records.
 
 use super::record::{Changed, Seen, Step, Unit};
+use crate::members::{Stage, Tell};
 use crate::sabotage::{Sabotage, Switches};
 use crate::shards::ShardCell;
 use aze_io::Boxed;
@@ -18,6 +19,9 @@ use std::sync::Arc;
 
 /// Rows in one record of a shard's tables.
 const ROWS_MAX: usize = 4096;
+
+/// After how many records it is told how many there were.
+const RECORDS_TOLD: u64 = 256;
 
 /// Units that are written to segments together.
 pub(super) const UNITS_AT_ONCE: usize = 64;
@@ -44,6 +48,8 @@ pub(crate) struct Image {
     /// Memory was looked for before this record.
     has_made_room: bool,
     switches: Switches,
+    records: u64,
+    tell: Option<Tell>,
 }
 
 enum Need {
@@ -73,12 +79,19 @@ impl Image {
             needs: None,
             has_made_room: false,
             switches: Switches::default(),
+            records: 0,
+            tell: None,
         })
     }
 
     /// Without the protections that are switched off.
     pub(crate) fn with(self, switches: Switches) -> Image {
         Image { switches, ..self }
+    }
+
+    /// Has `tell` told how much is read.
+    pub(crate) fn telling(self, tell: Tell) -> Image {
+        Image { tell: Some(tell), ..self }
     }
 
     /// Does again what a record says.
@@ -329,6 +342,12 @@ impl Taker for Image {
         }
         if self.needs.is_none() {
             self.has_made_room = false;
+            self.records += 1;
+            if self.records.is_multiple_of(RECORDS_TOLD)
+                && let Some(tell) = &self.tell
+            {
+                tell(Stage::Read { records: self.records });
+            }
         }
         Ok(self.needs.is_none())
     }
