@@ -176,3 +176,73 @@ is_equal(name(os.lseek, fresh(P('empty')), 0, os.SEEK_HOLE), 'ENXIO')
         "cp --sparse=auto f copy && cmp f copy && tar -Scf t.tar f && mkdir x && tar -Sxf t.tar -C x && cmp f x/f";
     run(Command::new("bash").args(["-ec", script]).current_dir(&mnt)).ok();
 }
+
+/// Programs look for holes only where a file takes less room than its length: a file of 1 TiB with three bytes in it is
+/// copied in a moment, and takes three bytes of room. `tar` does not read what takes no room at all.
+#[test]
+fn copies_keep_holes() {
+    let (place, mnt) = mounted(&["--chunk-size", "64K"]);
+    let text = r#"
+import subprocess
+blocks = lambda name: os.stat(P(name)).st_blocks
+with open(P('dense'), 'wb') as file:
+    file.write(b'x' * 300_001)
+is_equal(blocks('dense'), -(-300_001 // 512))
+SIZE = 1 << 40
+with open(P('big'), 'wb') as file:
+    file.truncate(SIZE)
+    os.pwrite(file.fileno(), b'end', SIZE - 3)
+assert 0 < blocks('big') < SIZE // 512
+# Short, and with a hole; a hole that a write has left, near and far; one that was punched.
+with open(P('short'), 'wb') as file:
+    os.pwrite(file.fileno(), b'x', 100)
+is_equal(blocks('short'), 1)
+for name, offset in [('near', 40_000), ('far', 400_000)]:
+    with open(P(name), 'wb') as file:
+        os.pwrite(file.fileno(), b'x', offset)
+    assert 0 < blocks(name) < offset // 512 + 1, name
+with open(P('punched'), 'wb') as file:
+    file.write(b'x' * 300_000)
+    file.flush()
+    fallocate(file.fileno(), PUNCH | KEEP, 65_536, 65_536)
+assert 0 < blocks('punched') < -(-300_000 // 512)
+# An empty file has no holes any more.
+os.truncate(P('punched'), 0)
+with open(P('punched'), 'wb') as file:
+    file.write(b'x' * 1000)
+is_equal(blocks('punched'), 2)
+os.makedirs(P('copies'))
+names = ['big', 'short', 'near', 'far', 'dense']
+subprocess.run(['cp', *map(P, names), P('copies')], check=True)
+subprocess.run(['tar', '-C', P('.'), '-cSf', P('tar'), *names], check=True)
+assert os.stat(P('tar')).st_size < 2_000_000
+os.makedirs(P('untarred'))
+subprocess.run(['tar', '-C', P('untarred'), '-xSf', P('tar')], check=True)
+def is_copy(name):
+    is_equal(os.stat(name).st_size, os.stat(P(os.path.basename(name))).st_size)
+    with open(name, 'rb') as one, open(P(os.path.basename(name)), 'rb') as other:
+        for file in one, other:
+            file.seek(-min(1_000_000, os.stat(name).st_size), os.SEEK_END)
+        is_equal(one.read(), other.read())
+for name in names:
+    is_copy(P(f'copies/{name}'))
+    is_copy(P(f'untarred/{name}'))
+"#;
+    program(text, &[&mnt]);
+    let local = place.path("local");
+    std::fs::create_dir(&local).expect("a directory");
+    for name in ["big", "short", "near", "far", "dense"] {
+        place.aze(&["cp", "--verify", &format!("aze:/{name}"), "local"]).ok();
+        place.aze(&["cp", "--verify", &format!("local/{name}"), &format!("aze:/again-{name}")]).ok();
+        let [first, again] = [name, &format!("again-{name}")].map(|name| mnt.join(name));
+        if name != "big" {
+            run(Command::new("cmp").args([&first, &local.join(name)]));
+            run(Command::new("cmp").args([&first, &again]));
+        }
+        let [first, again] = [first, again].map(|path| std::fs::metadata(path).expect("it is there").len());
+        assert_eq!((first, again), (local.join(name).metadata().expect("it is there").len(), first));
+    }
+    let used = place.aze(&["df", "--json"]).ok();
+    let used: serde_json::Value = serde_json::from_str(used.out.lines().next().expect("a volume")).expect("JSON");
+    assert!(used["used_bytes"].as_u64().is_some_and(|bytes| bytes < 64 << 20), "{used}");
+}

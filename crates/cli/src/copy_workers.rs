@@ -188,6 +188,10 @@ impl Transfer {
         let open = || {
             let source = self.from.tree.open(&self.from.path)?;
             let sink = self.to.tree.create(&self.to.path, self.meta.mode)?;
+            if self.meta.is_sparse {
+                // Holes at its end, too, and all that is not written.
+                sink.set_size(self.meta.size).inspect_err(|_| sink.abandon())?;
+            }
             Ok(Ends { source, sink })
         };
         self.open.get_or_init(open).as_ref().map_err(Clone::clone)
@@ -198,6 +202,12 @@ impl Transfer {
         let mut offset = part * PART_BYTES;
         let end = if part + 1 == self.parts() { u64::MAX } else { offset + PART_BYTES };
         while offset < end && !plan.is_over() {
+            if self.meta.is_sparse {
+                match ends.source.next_data(offset)?.filter(|at| *at < end) {
+                    Some(at) => offset = at,
+                    None => return Ok(()),
+                }
+            }
             let expected =
                 self.meta.size.saturating_sub(offset).saturating_add(1).min(BLOCK_BYTES as u64).min(end - offset);
             let block = room(&mut blocks.one, expected as usize);
@@ -241,6 +251,14 @@ impl Transfer {
         let copy = ends.sink.reread()?;
         let mut offset = 0;
         loop {
+            if self.meta.is_sparse {
+                // Where both have holes both are zeros.
+                let next = [ends.source.next_data(offset)?, copy.next_data(offset)?];
+                match next.into_iter().flatten().min() {
+                    Some(at) => offset = at,
+                    None => return Ok(()),
+                }
+            }
             let one = room(&mut blocks.one, BLOCK_BYTES);
             let other = room(&mut blocks.other, BLOCK_BYTES);
             let count = ends.source.read_at(offset, one)?;

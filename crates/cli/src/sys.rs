@@ -197,6 +197,23 @@ pub fn read_at(file: &std::fs::File, offset: u64, buffer: &mut [u8]) -> io::Resu
     Ok(count)
 }
 
+/// Where the next data of a file are, from `offset` on (lseek(2), SEEK_DATA); `None` if there are none. Moves the file's
+/// position.
+pub fn next_data(file: &std::fs::File, offset: u64) -> io::Result<Option<u64>> {
+    let from = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: lseek(2) takes numbers.
+    let at = unsafe { libc::lseek(file.as_raw_fd(), from, libc::SEEK_DATA) };
+    match u64::try_from(at) {
+        Ok(at) => Ok(Some(at)),
+        Err(_) => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+            // The file system knows of no holes.
+            error if error.raw_os_error() == Some(libc::EINVAL) => Ok(Some(offset)),
+            error => Err(error),
+        },
+    }
+}
+
 /// The kind of the file system that holds `path`, as the number that statfs(2) gives.
 pub fn file_system_kind(path: &std::path::Path) -> io::Result<i64> {
     Ok(file_system(path)?.f_type)

@@ -26,6 +26,8 @@ pub struct Meta {
     pub gid: u32,
     /// Length in bytes.
     pub size: u64,
+    /// Whether it may have holes.
+    pub is_sparse: bool,
     /// Last access.
     pub atime: Time,
     /// Last change.
@@ -69,10 +71,14 @@ pub trait Source: Send + Sync {
     fn xattrs(&self) -> Outcome<Vec<Xattr>>;
     /// Fills `buffer` from `offset` on; fewer bytes than asked for mean the end of the file.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize>;
+    /// Where the next data are, from `offset` on; `None` if there are only holes up to the end.
+    fn next_data(&self, offset: u64) -> Outcome<Option<u64>>;
 }
 
 /// A new file. Until [`Sink::finish`] it must not be taken for the whole.
 pub trait Sink: Send + Sync {
+    /// Gives the empty file this length, all of it a hole.
+    fn set_size(&self, bytes: u64) -> Outcome<()>;
     /// Writes all of `data` at `offset`.
     fn write_at(&self, offset: u64, data: &[u8]) -> Outcome<()>;
     /// Opens what has been written, to read it again.

@@ -130,6 +130,11 @@ impl Source for LocalSource {
         crate::sys::read_at(&self.file, offset, buffer)
             .map_err(|error| Trouble::local(format!("read {}", self.shown), &error))
     }
+
+    fn next_data(&self, offset: u64) -> Outcome<Option<u64>> {
+        crate::sys::next_data(&self.file, offset)
+            .map_err(|error| Trouble::local(format!("look for data in {}", self.shown), &error))
+    }
 }
 
 /// Writes under another name in the same directory, and takes the right name when it is whole.
@@ -143,6 +148,11 @@ impl Sink for LocalSink {
     fn set_xattr(&self, xattr: &Xattr) -> Outcome<()> {
         let set = crate::sys::set_xattr(&self.file, &xattr.0, &xattr.1);
         set.map_err(|error| Trouble::local(self.target.display(), &error))
+    }
+
+    fn set_size(&self, bytes: u64) -> Outcome<()> {
+        let set = self.file.set_len(bytes);
+        set.map_err(|error| Trouble::local(format!("set the size of {}", self.target.display()), &error))
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Outcome<()> {
@@ -236,6 +246,7 @@ fn meta_of(meta: &fs::Metadata) -> Meta {
         uid: meta.uid(),
         gid: meta.gid(),
         size: meta.len(),
+        is_sparse: meta.is_file() && meta.blocks().saturating_mul(512) < meta.len(),
         atime: time(meta.atime(), meta.atime_nsec()),
         mtime: time(meta.mtime(), meta.mtime_nsec()),
         identity: (meta.dev(), meta.ino()),

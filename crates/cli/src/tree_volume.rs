@@ -219,6 +219,14 @@ impl Source for VolumeSource {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
         self.session.ask(format_args!("read {}", self.shown), self.file.read_as_opened(offset, buffer))
     }
+
+    fn next_data(&self, offset: u64) -> Outcome<Option<u64>> {
+        match self.session.runtime.block_on(self.file.seek(offset, false)) {
+            Ok(at) => Ok(Some(at)),
+            Err(failure) if failure.code == Code::NotFound => Ok(None),
+            Err(failure) => Err(Trouble::volume(format!("look for data in {}", self.shown), &failure)),
+        }
+    }
 }
 
 impl Drop for VolumeSource {
@@ -249,6 +257,12 @@ impl Sink for VolumeSink {
                 Err(_) => Err(trouble),
             }
         })
+    }
+
+    fn set_size(&self, bytes: u64) -> Outcome<()> {
+        let (client, who) = (&self.session.client, &self.session.who);
+        let set = client.truncate(who, self.file.ino(), bytes, Some(&self.file));
+        self.session.ask(format_args!("set the size of {}", self.shown), set).map(drop)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Outcome<()> {
@@ -346,6 +360,7 @@ fn meta_of(attr: &Attr) -> Meta {
         uid: attr.uid,
         gid: attr.gid,
         size: attr.size,
+        is_sparse: attr.kind == FileKind::File && attr.blocks() < attr.size.div_ceil(512),
         atime: attr.atime,
         mtime: attr.mtime,
         identity: (0, attr.ino.0),

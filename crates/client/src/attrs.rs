@@ -6,7 +6,7 @@ use crate::file::File;
 use crate::inodes::Inode;
 use crate::leases::Lease;
 use crate::route::{Knowing, Place};
-use aze_proto::{Attr, Change, Code, Failure, FileKind, Identity, Ino, Request};
+use aze_proto::{Attr, Change, Code, Failure, FileKind, Identity, Ino, Request, Spread};
 use std::time::Duration;
 
 impl Core {
@@ -99,7 +99,8 @@ impl Core {
         let until = self.patience();
         loop {
             let known = inode.attr();
-            let request = Request::Report { ino: known.ino, generation: known.generation, end: 0, wide: false };
+            let request =
+                Request::Report { ino: known.ino, generation: known.generation, end: 0, spread: Spread::default() };
             let reported = self
                 .ask(who, Place::Home(known.ino), &request)
                 .await

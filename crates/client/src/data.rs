@@ -12,7 +12,7 @@ use crate::route::{Knowing, Place, Question};
 use aze_proto::limits::{DAMAGED_TRIES_MAX, FILE_BYTES_MAX};
 use aze_proto::place::{Span, spans};
 use aze_proto::sum::{block_sum, piece_sums, pieces};
-use aze_proto::{Attr, Code, Failure, Refusal, Reply, Request, ServerIndex};
+use aze_proto::{Attr, Code, Failure, Refusal, Reply, Request, ServerIndex, Spread};
 use aze_rpc::Answer;
 use futures_util::StreamExt;
 use futures_util::future::{OptionFuture, join};
@@ -68,9 +68,9 @@ impl File {
         self.check_locks()?;
         let (starts, mut attr) = self.of_this_start().await?;
         let beyond_first = end > attr.chunk_bytes();
-        if beyond_first && !attr.wide {
+        if beyond_first && !attr.spread.wide {
             // Before any data are beyond chunk 0 the home has to know that they may be.
-            attr = self.report(&attr, 0, true).await?;
+            attr = self.report(&attr, 0, Spread::WIDE).await?;
         }
         let with_first = offset < attr.chunk_bytes();
         let report = match beyond_first {
@@ -86,7 +86,8 @@ impl File {
             ReportNow::Time => Some(0),
             ReportNow::Nothing => None,
         };
-        let reporting = OptionFuture::from(report_end.map(|end| self.report(&attr, end, false)));
+        let spread = Spread::sparse(offset > attr.size);
+        let reporting = OptionFuture::from(report_end.map(|end| self.report(&attr, end, spread)));
         let (written, reported) = join(self.write_spans(&attr, starts, offset, data), reporting).await;
         written?;
         reported.transpose()?;
@@ -142,9 +143,9 @@ impl File {
         self.core.ask_question(question).await
     }
 
-    /// Tells the home what was or will be written beyond chunk 0.
-    pub(crate) async fn report(&self, attr: &Attr, end: u64, wide: bool) -> Result<Attr, Failure> {
-        let request = Request::Report { ino: attr.ino, generation: attr.generation, end, wide };
+    /// Tells the home what was or will be written beyond chunk 0, and of holes.
+    pub(crate) async fn report(&self, attr: &Attr, end: u64, spread: Spread) -> Result<Attr, Failure> {
+        let request = Request::Report { ino: attr.ino, generation: attr.generation, end, spread };
         let reply = self.core.ask(&self.who, Place::Home(attr.ino), &request).await?;
         self.core.attributes(&request, reply)
     }

@@ -137,11 +137,11 @@ impl Inode {
         }
         let size = if attr.generation == known.generation { known.size.max(attr.size) } else { attr.size };
         // What has had data beyond chunk 0 is never again taken for a file that has not.
-        let wide = known.wide || attr.wide;
+        let wide = known.spread.wide || attr.spread.wide;
         if attr.generation > known.generation || attr.ctime >= known.ctime {
             *known = attr.clone();
         }
-        (known.size, known.wide) = (size, wide);
+        (known.size, known.spread.wide) = (size, wide);
     }
 
     /// A write up to `end`, in the generation of `attr`, has been acknowledged.
@@ -211,7 +211,7 @@ pub(crate) mod tests {
             born: MapEpoch(1),
             data_shard: ShardId(0),
             chunk_bits: 20,
-            wide: false,
+            spread: aze_proto::Spread::default(),
             parent: Ino(0),
         }
     }

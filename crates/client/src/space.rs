@@ -6,7 +6,7 @@ use crate::file::File;
 use crate::route::{Knowing, Place, Question};
 use aze_proto::limits::FILE_BYTES_MAX;
 use aze_proto::place::spans;
-use aze_proto::{Attr, Code, Failure, Reply, Request, ServerIndex};
+use aze_proto::{Attr, Code, Failure, Reply, Request, ServerIndex, Spread};
 use std::ops::Range;
 
 /// Requests of one call that are under way at the same time.
@@ -75,8 +75,8 @@ impl File {
 
     async fn reserve_once(&self, range: Range<u64>, zero: bool, keep_size: bool) -> Result<(), Failure> {
         let (starts, mut attr) = self.of_this_start().await?;
-        if range.end > attr.chunk_bytes() && !attr.wide {
-            attr = self.report(&attr, 0, true).await?;
+        if range.end > attr.chunk_bytes() && !attr.spread.wide {
+            attr = self.report(&attr, 0, Spread::WIDE).await?;
         }
         let len = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
         let requests = spans(range.start, len, attr.chunk_bits).map(|span| {
@@ -92,14 +92,17 @@ impl File {
         in_window(REQUESTS_MAX, requests, |()| {}).await?;
         // All of it is there before the length says so.
         let end = if keep_size { 0 } else { range.end };
-        self.report(&attr, end, false).await.map(drop)
+        self.report(&attr, end, Spread::sparse(end > 0 && range.start > attr.size)).await.map(drop)
     }
 
     async fn punch_once(&self, range: Range<u64>) -> Result<(), Failure> {
         let starts = self.core.starts();
-        let attr = self.refresh().await?;
+        let mut attr = self.refresh().await?;
         let (start, end) = (range.start, range.end.min(attr.size));
         if start < end {
+            if !attr.spread.sparse {
+                attr = self.report(&attr, 0, Spread::sparse(true)).await?;
+            }
             let requests = self.shards_of(&attr, start..end).map(|chunk| {
                 let Attr { ino, generation, born, chunk_bits, .. } = attr;
                 self.ask_room(
@@ -111,7 +114,7 @@ impl File {
             });
             in_window(REQUESTS_MAX, requests, |()| {}).await?;
         }
-        self.report(&attr, 0, false).await.map(drop)
+        self.report(&attr, 0, Spread::default()).await.map(drop)
     }
 
     /// Where the file's data go on, or its next hole is, from `offset` on; its end counts as a hole.
@@ -144,7 +147,7 @@ impl File {
             None => None,
         };
         let is_near = first.is_some_and(|at| at >> attr.chunk_bits == chunk);
-        if !is_near && attr.wide {
+        if !is_near && attr.spread.wide {
             let others = map.indexes().filter(|server| Some(*server) != nearest);
             let requests = others.map(|server| self.ask_seek(&attr, server, offset, hole));
             in_window(REQUESTS_MAX, requests, |at| first = first.into_iter().chain(at).min()).await?;
@@ -159,7 +162,7 @@ impl File {
     /// One chunk, the first, of each shard that may have a part of a range.
     fn shards_of(&self, attr: &Attr, range: Range<u64>) -> impl Iterator<Item = u64> + use<> {
         let (first, mut last) = (range.start >> attr.chunk_bits, (range.end - 1) >> attr.chunk_bits);
-        if !attr.wide {
+        if !attr.spread.wide {
             // There are data in chunk 0 only; what the range has of others is a hole.
             last = first;
         }

@@ -84,7 +84,7 @@ mod tests {
             born: MapEpoch(1),
             data_shard: ShardId(0),
             chunk_bits: 20,
-            wide: false,
+            spread: aze_proto::Spread::default(),
             parent: Ino::ROOT,
         }
     }

@@ -24,7 +24,7 @@ pub fn put_attr(out: &mut Out, attr: &Attr) {
     out.u64(attr.ino.0);
     out.u64(attr.size);
     // Holes are not counted: which chunks exist is known to the data servers only.
-    out.u64(if attr.kind == FileKind::File { attr.size.div_ceil(512) } else { 0 });
+    out.u64(attr.blocks());
     let times = [attr.atime, attr.mtime, attr.ctime];
     for time in times {
         out.u64(time.0 / SECOND_NS);

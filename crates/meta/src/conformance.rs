@@ -4,7 +4,7 @@
 use crate::Rare;
 use crate::tables::{EntryKey, EntryValue, Inode, Lock, PendingCut, Role, Tables};
 use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, ServerIndex, ShardId, Time, TxId};
-use aze_proto::{Attr, FileKind, Name, NameHash};
+use aze_proto::{Attr, FileKind, Name, NameHash, Spread};
 
 /// Changes that the suite makes: enough for tables to grow, split and shrink several times.
 const CHANGES: u64 = 4_000;
@@ -192,7 +192,7 @@ pub(crate) fn inode(number: u64, step: u64) -> Inode {
         born: MapEpoch(1),
         data_shard: ShardId(0),
         chunk_bits: 20,
-        wide: false,
+        spread: Spread::default(),
         parent: Ino(0),
     };
     Inode { attr, rare: Rare::of_target(vec![b'x'; (step % 50) as usize]) }

@@ -9,7 +9,7 @@ use crate::xattr::Xattr;
 use aze_proto::ids::{Generation, Ino, MapEpoch, Time, TxId};
 use aze_proto::limits::{CHUNK_BITS_MAX, CHUNK_BITS_MIN, TARGET_BYTES_MAX};
 use aze_proto::message::Victim;
-use aze_proto::{Attr, Code, Failure, FileKind, Reply};
+use aze_proto::{Attr, Code, Failure, FileKind, Reply, Spread};
 
 /// Permission, set-id and sticky bits.
 const MODE_BITS: u32 = 0o7777;
@@ -300,7 +300,7 @@ impl NewFile {
             born: self.born,
             data_shard: ino.home(),
             chunk_bits: self.chunk_bits,
-            wide: false,
+            spread: Spread::default(),
             parent: if directory { parent } else { Ino(0) },
         };
         Inode { attr, rare: Rare::of_target(target) }

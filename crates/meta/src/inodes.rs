@@ -7,7 +7,7 @@ use crate::shard::{Effects, Shard, Step};
 use crate::tables::{Inode, PendingCut, Tables};
 use aze_proto::ids::{Generation, Ino, Time};
 use aze_proto::limits::FILE_BYTES_MAX;
-use aze_proto::{Attr, Code, Failure, FileKind, Refusal, Reply};
+use aze_proto::{Attr, Code, Failure, FileKind, Refusal, Reply, Spread};
 
 impl<T: Tables> Shard<T> {
     pub(crate) fn set_attr(&mut self, ino: Ino, set: &AttrSet, time: Time) -> Step {
@@ -26,7 +26,7 @@ impl<T: Tables> Shard<T> {
         })
     }
 
-    pub(crate) fn report(&mut self, ino: Ino, generation: Generation, end: u64, wide: bool, time: Time) -> Step {
+    pub(crate) fn report(&mut self, ino: Ino, generation: Generation, end: u64, spread: Spread, time: Time) -> Step {
         let attr = &self.file_here(ino)?.attr;
         if generation < attr.generation {
             return Err(Failure::refused(Refusal::GenerationStale { generation: attr.generation }));
@@ -39,7 +39,7 @@ impl<T: Tables> Shard<T> {
         self.change(ino, |inode| {
             let attr = &mut inode.attr;
             attr.size = attr.size.max(end);
-            attr.wide |= wide;
+            attr.spread = attr.spread.and(spread);
             attr.mtime = attr.mtime.max(time);
             changed(attr, time);
         })
@@ -64,6 +64,8 @@ impl<T: Tables> Shard<T> {
             });
             let attr = &mut inode.attr;
             attr.generation = generation;
+            // An empty file has no holes any more.
+            attr.spread.sparse = size > 0 && (attr.spread.sparse || size > attr.size);
             attr.size = size;
             attr.mtime = attr.mtime.max(time);
             changed(attr, time);

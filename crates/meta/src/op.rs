@@ -5,7 +5,7 @@ use crate::tables::{EntryKey, Lock};
 use crate::xattr::Xattr;
 use aze_proto::ids::{Generation, Ino, MapEpoch, Sequence, SessionId, ShardId, Time, TxId};
 use aze_proto::wire::Blob;
-use aze_proto::{Attr, Failure, FileKind, Reply, XattrHow, wire_enum, wire_struct};
+use aze_proto::{Attr, Failure, FileKind, Reply, Spread, XattrHow, wire_enum, wire_struct};
 
 /// Version of the encoding of [`Op`] and [`Stamp`].
 pub const OP_VERSION: u8 = 2;
@@ -121,7 +121,7 @@ wire_enum! {
         7 = SetAttr { ino: Ino, set: AttrSet },
         /// A file has been written up to `end` (0: not at all) in the generation named. Size and
         /// times move by maximum. Reply: `Attributes`.
-        8 = Report { ino: Ino, generation: Generation, end: u64, wide: bool },
+        8 = Report { ino: Ino, generation: Generation, end: u64, spread: Spread },
         /// Sets a file's length and raises its generation by one. Reply: `Attributes`.
         9 = Truncate { ino: Ino, size: u64 },
         /// Every data server has cut the file up to and including this generation. Reply: `Done`.

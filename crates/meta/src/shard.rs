@@ -153,7 +153,7 @@ impl<T: Tables> Shard<T> {
             }
             Op::Exchange { key, ino, kind, under } => self.exchange(key, EntryValue { ino: *ino, kind: *kind }, *under),
             Op::SetAttr { ino, set } => self.set_attr(*ino, set, time),
-            Op::Report { ino, generation, end, wide } => self.report(*ino, *generation, *end, *wide, time),
+            Op::Report { ino, generation, end, spread } => self.report(*ino, *generation, *end, *spread, time),
             Op::Truncate { ino, size } => self.truncate(*ino, *size, time),
             Op::CutDone { ino, generation } => self.cut_done(*ino, *generation),
             Op::SetParent { ino, parent } => self.set_parent(*ino, *parent, time),

@@ -6,7 +6,7 @@ use aze_meta::access::{
 };
 use aze_meta::{AttrSet, Inode};
 use aze_proto::ids::{Generation, Ino, MapEpoch, ShardId, Time};
-use aze_proto::{Attr, Change, Code, FileKind, Identity, SetTime, Stub};
+use aze_proto::{Attr, Change, Code, FileKind, Identity, SetTime, Spread, Stub};
 
 const NOW: Time = Time(1000);
 
@@ -37,7 +37,7 @@ fn file(mode: u32) -> Attr {
         born: MapEpoch(1),
         data_shard: ShardId(0),
         chunk_bits: 20,
-        wide: false,
+        spread: Spread::default(),
         parent: Ino(0),
     }
 }

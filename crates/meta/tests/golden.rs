@@ -3,6 +3,7 @@
 
 use aze_meta::op::OP_VERSION;
 use aze_meta::{AttrSet, EntryKey, Lock, NewFile, Op, Outcome, Role, Stamp, Xattr};
+use aze_proto::Spread;
 use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, Sequence, ServerIndex, SessionId, ShardId, Time, TxId};
 use aze_proto::wire::{Blob, Wire};
 use aze_proto::{Code, Failure, FileKind, Name, Reply, XattrHow};
@@ -36,7 +37,7 @@ fn samples() -> Vec<Op> {
         Op::Remove { key: key.clone(), only: Some(ino), moved: true, under },
         Op::Insert { key: key.clone(), ino, kind: FileKind::File, replace: true, under, attr: None },
         Op::SetAttr { ino, set },
-        Op::Report { ino, generation: Generation(1), end: 2, wide: true },
+        Op::Report { ino, generation: Generation(1), end: 2, spread: Spread::WIDE },
         Op::Truncate { ino, size: 3 },
         Op::CutDone { ino, generation: Generation(4) },
         Op::SetParent { ino, parent: Ino(9) },

@@ -11,7 +11,7 @@ use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, Sequence, ServerInd
 use aze_proto::message::Victim;
 use aze_proto::retry::Verdict;
 use aze_proto::wire::{Blob, Wire};
-use aze_proto::{Attr, Code, Failure, FileKind, Name, Refusal, Reply, XattrHow};
+use aze_proto::{Attr, Code, Failure, FileKind, Name, Refusal, Reply, Spread, XattrHow};
 use proptest::prelude::*;
 
 const CHUNK_BITS: u8 = 20;
@@ -185,7 +185,7 @@ impl Model {
                     attr.mtime = mtime;
                 }
             }),
-            Op::Report { ino, generation, end, wide } => {
+            Op::Report { ino, generation, end, spread } => {
                 let now = self.file(*ino)?.generation;
                 if *generation < now {
                     return Err(Failure::refused(Refusal::GenerationStale { generation: now }));
@@ -195,7 +195,8 @@ impl Model {
                 }
                 self.touch(*ino, time, |node| {
                     node.attr.size = node.attr.size.max(*end);
-                    node.attr.wide = node.attr.wide || *wide;
+                    node.attr.spread.wide |= spread.wide;
+                    node.attr.spread.sparse |= spread.sparse;
                     node.attr.mtime = node.attr.mtime.max(time);
                 })
             }
@@ -203,6 +204,8 @@ impl Model {
                 self.file(*ino)?;
                 self.touch(*ino, time, |node| {
                     node.attr.generation.0 += 1;
+                    let grows = *size > node.attr.size;
+                    node.attr.spread.sparse = (node.attr.spread.sparse || grows) && *size != 0;
                     node.attr.size = *size;
                     node.attr.mtime = node.attr.mtime.max(time);
                     node.cuts.push((node.attr.generation, *size));
@@ -261,7 +264,7 @@ impl Model {
             born: new.born,
             data_shard: ShardId(0),
             chunk_bits: new.chunk_bits,
-            wide: false,
+            spread: Spread::default(),
             parent: if is_dir(new.kind) { parent } else { Ino(0) },
         };
         self.nodes.push(Node {
@@ -631,8 +634,9 @@ fn inode_ops() -> impl Strategy<Value = Op> {
         ),
         1 => prop_oneof![links(), (1..4u64).prop_map(|lost| TxId(local(lost).0))].prop_map(|tx| Op::LooseEnd { tx }),
         2 => (inos(), set).prop_map(|(ino, set)| Op::SetAttr { ino, set }),
-        3 => (inos(), generations(), 0..100u64, any::<bool>())
-            .prop_map(|(ino, generation, end, wide)| Op::Report { ino, generation, end, wide }),
+        3 => (inos(), generations(), 0..100u64, any::<(bool, bool)>()).prop_map(
+            |(ino, generation, end, (wide, sparse))| Op::Report { ino, generation, end, spread: Spread { wide, sparse } }
+        ),
         3 => (inos(), 0..100u64).prop_map(|(ino, size)| Op::Truncate { ino, size }),
         1 => (inos(), generations()).prop_map(|(ino, generation)| Op::CutDone { ino, generation }),
         1 => (inos(), inos()).prop_map(|(ino, parent)| Op::SetParent { ino, parent }),

@@ -2,6 +2,7 @@
 
 use aze_meta::op::{CUTS_PENDING_MAX, INO_BLOCK};
 use aze_meta::{Applied, Effects, EntryKey, Lock, NewFile, Op, Outcome, Role, Shard, Stamp};
+use aze_proto::Spread;
 use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, Sequence, ServerIndex, SessionId, ShardId, Time, TxId};
 use aze_proto::limits::{FILE_BYTES_MAX, LINKS_MAX, RETRIES_PER_SESSION_AND_SHARD, TARGET_BYTES_MAX};
 use aze_proto::message::Victim;
@@ -95,7 +96,7 @@ fn limits_are_errors() {
     let one_more = Op::LinkBegin { ino, tx: TxId(0), shard: ShardId(0) };
     assert_eq!(code(apply(&mut shard, one_more)), Code::TooManyLinks);
     assert_eq!(code(apply(&mut shard, Op::Truncate { ino, size: FILE_BYTES_MAX + 1 })), Code::TooLarge);
-    let report = Op::Report { ino, generation: Generation(0), end: FILE_BYTES_MAX + 1, wide: true };
+    let report = Op::Report { ino, generation: Generation(0), end: FILE_BYTES_MAX + 1, spread: Spread::WIDE };
     assert_eq!(code(apply(&mut shard, report)), Code::TooLarge);
     apply(&mut shard, Op::Truncate { ino, size: FILE_BYTES_MAX }).reply.expect("the largest file");
     for (length, expected) in [(0, Code::NotFound), (TARGET_BYTES_MAX + 1, Code::NameTooLong)] {
@@ -243,7 +244,7 @@ fn a_stale_report_is_refused_with_the_generation_of_now() {
     let mut shard = shard();
     let ino = create(&mut shard, "a", FileKind::File).ino;
     apply(&mut shard, Op::Truncate { ino, size: 7 });
-    let applied = apply(&mut shard, Op::Report { ino, generation: Generation(0), end: 50, wide: false });
+    let applied = apply(&mut shard, Op::Report { ino, generation: Generation(0), end: 50, spread: Spread::default() });
     let refusal = applied.reply.expect_err("refused").refusal;
     assert_eq!(refusal, Some(Refusal::GenerationStale { generation: Generation(1) }));
     assert_eq!(shard.inode(ino).expect("here").attr.size, 7);
@@ -255,7 +256,7 @@ fn times_of_change_never_move_back() {
     let ino = create(&mut shard, "a", FileKind::File).ino;
     let early = Stamp::at(Time(5));
     for op in [
-        Op::Report { ino, generation: Generation(0), end: 1, wide: false },
+        Op::Report { ino, generation: Generation(0), end: 1, spread: Spread::default() },
         Op::Truncate { ino, size: 0 },
         Op::LinkBegin { ino, tx: TxId(1), shard: ShardId(0) },
         Op::LinkDrop { ino, tx: TxId(2) },

@@ -79,6 +79,50 @@ impl Wire for FileKind {
     }
 }
 
+/// Where the data of a file may be; one byte on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spread {
+    /// Data may exist beyond chunk 0.
+    pub wide: bool,
+    /// Holes may exist: a write began beyond the end, a truncation moved the end on, or a hole was punched.
+    pub sparse: bool,
+}
+
+impl Spread {
+    /// Data beyond chunk 0.
+    pub const WIDE: Spread = Spread { wide: true, sparse: false };
+
+    /// A hole, if so.
+    pub fn sparse(sparse: bool) -> Spread {
+        Spread { wide: false, sparse }
+    }
+
+    /// What either says.
+    pub fn and(self, other: Spread) -> Spread {
+        Spread { wide: self.wide | other.wide, sparse: self.sparse | other.sparse }
+    }
+
+    /// The bits of the byte.
+    pub fn bits(self) -> u8 {
+        u8::from(self.wide) | u8::from(self.sparse) << 1
+    }
+
+    /// What the bits say; `None` if there are others.
+    pub fn from_bits(bits: u8) -> Option<Spread> {
+        (bits < 4).then_some(Spread { wide: bits & 1 != 0, sparse: bits & 2 != 0 })
+    }
+}
+
+impl Wire for Spread {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.bits().put(out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, Malformed> {
+        Spread::from_bits(u8::take(input)?).ok_or_else(|| input.malformed("where data are"))
+    }
+}
+
 wire_struct! {
     /// Attributes of one inode.
     ///
@@ -118,8 +162,8 @@ wire_struct! {
         pub data_shard: ShardId,
         /// Base-2 logarithm of its chunk size in bytes (for a directory: of its new files).
         pub chunk_bits: u8,
-        /// Whether data may exist beyond chunk 0.
-        pub wide: bool,
+        /// Where its data may be.
+        pub spread: Spread,
         /// For a directory the directory that holds it; else 0.
         pub parent: Ino,
     }
@@ -129,6 +173,17 @@ impl Attr {
     /// Chunk size in bytes.
     pub fn chunk_bytes(&self) -> u64 {
         1 << self.chunk_bits
+    }
+
+    /// `st_blocks`, in units of 512 bytes: what the length takes, less one where holes may be, so that programs that
+    /// compare the two (`cp`, `tar -S`) look for holes. Never 0 where data may be: `tar` would not read them.
+    pub fn blocks(&self) -> u64 {
+        if self.kind != FileKind::File {
+            return 0;
+        }
+        let most = if self.spread.wide { self.size } else { self.size.min(self.chunk_bytes()) };
+        let all = most.div_ceil(512);
+        if self.spread.sparse && all > 1 { all - 1 } else { all }
     }
 
     /// `st_mode`: type and permission bits.

@@ -21,7 +21,7 @@ pub mod slate;
 pub mod sum;
 pub mod wire;
 
-pub use attr::{Attr, Change, FileKind, Identity, SetTime, Stub, XattrHow};
+pub use attr::{Attr, Change, FileKind, Identity, SetTime, Spread, Stub, XattrHow};
 pub use error::{Code, Failure, Refusal};
 pub use ids::{
     Generation, Incarnation, Ino, JobId, MapEpoch, NamespaceEpoch, Sequence, ServerIndex, SessionId, ShardId, Time,

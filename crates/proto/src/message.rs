@@ -4,7 +4,7 @@
 //! Each request names the shard that its header must carry: *entry* (hash of parent and name),
 //! *home* (the inode's), *chunk* (the chunk's), or none (*server*: the whole server is meant).
 
-use crate::attr::{Attr, Change, FileKind, Identity, Stub, XattrHow};
+use crate::attr::{Attr, Change, FileKind, Identity, Spread, Stub, XattrHow};
 use crate::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace};
 use crate::ids::{Generation, Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, ShardId, Time, TxId};
 use crate::name::{Name, NameHash};
@@ -80,9 +80,9 @@ wire_enum! {
         /// Server. Ends opens; repeating it is harmless. Reply: `Done`.
         14 = Close { handles: Vec<Handle> },
         /// Home. The file has been written up to `end` (0: not at all), in the generation named; its
-        /// modification time becomes now. `wide` announces the first data beyond chunk 0, and is
-        /// acknowledged before such data are sent. Reply: `Attributes`.
-        15 = Report { ino: Ino, generation: Generation, end: u64, wide: bool },
+        /// modification time becomes now. `spread` announces the first data beyond chunk 0, and is
+        /// acknowledged before such data are sent; and holes. Reply: `Attributes`.
+        15 = Report { ino: Ino, generation: Generation, end: u64, spread: Spread },
         /// Home. Reply: `Target`.
         16 = ReadLink { ino: Ino },
         /// Home of a directory. Needs read permission. Reply: `Holders`.

@@ -7,7 +7,7 @@
 //! kind, that it is there or held: where there are none the name does not exist. Everything that the words say may have been
 //! written by somebody else: what cannot be is no record.
 
-use crate::attr::{Attr, FileKind};
+use crate::attr::{Attr, FileKind, Spread};
 use crate::ids::{Generation, Ino, MapEpoch, ShardId, Time};
 use crate::limits::{CHUNK_BITS_MAX, CHUNK_BITS_MIN};
 use crate::name::Name;
@@ -91,17 +91,17 @@ fn parts(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
 }
 
-/// Where the flag of a wide file stands, above its chunk bits.
-const WIDE_BIT: u32 = 8;
+/// Where the bits of a file's spread stand, above its chunk bits.
+const SPREAD_BIT: u32 = 8;
 
 /// The value of an inode's record; `None` for what has none: all but regular files.
 pub fn inode_value(attr: &Attr) -> Option<[u64; INODE_VALUE_WORDS]> {
     let Attr { ino: _, kind, mode, links, uid, gid, rdev, size, atime, mtime, ctime, btime, generation, .. } = attr;
-    let Attr { born, data_shard, chunk_bits, wide, parent, .. } = attr;
+    let Attr { born, data_shard, chunk_bits, spread, parent, .. } = attr;
     if *kind != FileKind::File || *rdev != 0 || *parent != Ino(0) {
         return None;
     }
-    let layout = u32::from(*chunk_bits) | u32::from(*wide) << WIDE_BIT;
+    let layout = u32::from(*chunk_bits) | u32::from(spread.bits()) << SPREAD_BIT;
     Some([
         pair(*mode, *links),
         pair(*uid, *gid),
@@ -122,10 +122,10 @@ pub fn inode_attr(ino: Ino, value: &[u64; INODE_VALUE_WORDS]) -> Option<Attr> {
     let ((mode, links), (uid, gid)) = (parts(modes), parts(owners));
     let ((generation, born), (data_shard, layout)) = (parts(ages), parts(place));
     let chunk_bits = (layout & 0xff) as u8;
-    if mode & !0o7777 != 0 || !(CHUNK_BITS_MIN..=CHUNK_BITS_MAX).contains(&chunk_bits) || layout >> (WIDE_BIT + 1) != 0
-    {
+    if mode & !0o7777 != 0 || !(CHUNK_BITS_MIN..=CHUNK_BITS_MAX).contains(&chunk_bits) {
         return None;
     }
+    let spread = u8::try_from(layout >> SPREAD_BIT).ok().and_then(Spread::from_bits)?;
     Some(Attr {
         ino,
         kind: FileKind::File,
@@ -143,7 +143,7 @@ pub fn inode_attr(ino: Ino, value: &[u64; INODE_VALUE_WORDS]) -> Option<Attr> {
         born: MapEpoch(born),
         data_shard: ShardId(data_shard),
         chunk_bits,
-        wide: layout >> WIDE_BIT & 1 != 0,
+        spread,
         parent: Ino(0),
     })
 }
@@ -170,14 +170,14 @@ mod tests {
             born: MapEpoch(8),
             data_shard: ShardId(4095),
             chunk_bits: 20,
-            wide: true,
+            spread: Spread::WIDE,
             parent: Ino(0),
         }
     }
 
     #[test]
     fn attributes_of_files_go_through_words_as_they_are() {
-        for file in [attr(), Attr { wide: false, chunk_bits: CHUNK_BITS_MIN, ..attr() }] {
+        for file in [attr(), Attr { spread: Spread::sparse(true), chunk_bits: CHUNK_BITS_MIN, ..attr() }] {
             let value = inode_value(&file).expect("a regular file has a record");
             assert_eq!(inode_attr(Ino(9), &value), Some(file));
         }
@@ -191,10 +191,22 @@ mod tests {
         }
     }
 
+    /// Programs look for holes where a file takes fewer blocks than its length, and `tar` reads nothing of 0 blocks.
+    #[test]
+    fn files_that_may_have_holes_take_fewer_blocks() {
+        let with = |size, spread| Attr { size, spread, chunk_bits: 16, ..attr() }.blocks();
+        let both = Spread::WIDE.and(Spread::sparse(true));
+        for (size, dense, sparse) in [(0, 0, 0), (1, 1, 1), (512, 1, 1), (513, 2, 1), (1 << 20, 2048, 2047)] {
+            assert_eq!((with(size, Spread::WIDE), with(size, both)), (dense, sparse), "{size}");
+        }
+        assert_eq!(with(1 << 40, Spread::default()), 128, "there are data in chunk 0 only");
+        assert_eq!(Attr { kind: FileKind::Directory, size: 5, ..attr() }.blocks(), 0);
+    }
+
     #[test]
     fn words_that_cannot_be_are_no_attributes() {
         let value = inode_value(&attr()).expect("a regular file has a record");
-        for (at, wrong) in [(0, 0o10_000), (8, 25 << 32), (8, 15 << 32), (8, (1 << 9 | 20) << 32)] {
+        for (at, wrong) in [(0, 0o10_000), (8, 25 << 32), (8, 15 << 32), (8, (1 << 10 | 20) << 32)] {
             let mut spoilt = value;
             spoilt[at] = wrong;
             assert_eq!(inode_attr(Ino(9), &spoilt), None, "word {at} is {wrong:#x}");

@@ -29,7 +29,7 @@ fn attr() -> Attr {
         born: MapEpoch(1),
         data_shard: ShardId(3),
         chunk_bits: 20,
-        wide: false,
+        spread: Spread::default(),
         parent: Ino(0),
     }
 }

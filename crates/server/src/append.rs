@@ -11,7 +11,7 @@ use aze_meta::{AttrSet, Op, Stamp};
 use aze_proto::limits::{APPEND_BYTES_MAX, DAMAGED_TRIES_MAX, FILE_BYTES_MAX};
 use aze_proto::place::{Span, chunk_shard, spans};
 use aze_proto::sum::{first_mismatch, piece_sums};
-use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Reply, Request, ShardId};
+use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Reply, Request, ShardId, Spread};
 use aze_store::StoreError;
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -111,10 +111,10 @@ impl Server {
             );
             return Err(Failure::new(Code::Busy, detail));
         }
-        if end > attr.chunk_bytes() && !attr.wide {
-            let report = Op::Report { ino: attr.ino, generation: attr.generation, end: 0, wide: true };
+        if end > attr.chunk_bytes() && !attr.spread.wide {
+            let report = Op::Report { ino: attr.ino, generation: attr.generation, end: 0, spread: Spread::WIDE };
             names.shard.apply(&report, &self.own_stamp(&append.stamp)).reply?;
-            return Ok(Attr { wide: true, ..attr });
+            return Ok(Attr { spread: attr.spread.and(Spread::WIDE), ..attr });
         }
         Ok(attr)
     }
@@ -197,7 +197,7 @@ impl Server {
             names.shard.apply(&Op::SetAttr { ino: *ino, set }, &self.own_stamp(stamp)).reply?;
         }
         let end = attr.size + payload.len() as u64;
-        let report = Op::Report { ino: *ino, generation: attr.generation, end, wide: false };
+        let report = Op::Report { ino: *ino, generation: attr.generation, end, spread: Spread::default() };
         match names.shard.apply(&report, &self.own_stamp(stamp)).reply? {
             Reply::Attributes { attr: now } => Ok(Reply::Appended { attr: now, offset: attr.size }),
             other => Err(Failure::new(Code::Internal, format!("Report gave {}", other.name()))),

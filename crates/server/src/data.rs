@@ -10,7 +10,7 @@ use aze_io::slab::Landing;
 use aze_meta::{Op, Stamp};
 use aze_proto::frame::Header;
 use aze_proto::place::chunk_shard;
-use aze_proto::{Code, Failure, Ino, MapEpoch, Reply, Request, Sequence, ShardId};
+use aze_proto::{Code, Failure, Ino, MapEpoch, Reply, Request, Sequence, ShardId, Spread};
 use aze_store::{ChunkShard, StoreError};
 use std::sync::Arc;
 
@@ -89,9 +89,11 @@ impl Server {
         if at_home {
             // A write of nothing does not extend the file: write(2).
             let end = if payload_bytes == 0 { 0 } else { u64::from(offset) + payload_bytes };
-            let report = Op::Report { ino, generation, end, wide: false };
             let stamp = Stamp { sequence: Sequence(0), ..work.stamp };
             let mut names = cell.names.lock();
+            let size = names.shard.inode(ino).map_or(0, |inode| inode.attr.size);
+            let spread = Spread::sparse(end > 0 && u64::from(offset) > size);
+            let report = Op::Report { ino, generation, end, spread };
             if end > 0 {
                 self.drop_set_id(&mut names, ino, work);
             }

@@ -237,7 +237,7 @@ impl Server {
     }
 
     pub(crate) fn report(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Report { ino, generation, end, wide } = work.request else {
+        let Request::Report { ino, generation, end, spread } = work.request else {
             unreachable!("dispatched by its kind")
         };
         let mut names = self.cell(ino.home())?.names.lock();
@@ -246,7 +246,7 @@ impl Server {
         }
         self.drop_set_id(&mut names, ino, work);
         work.recorded = true;
-        let applied = names.shard.apply(&Op::Report { ino, generation, end, wide }, &work.stamp);
+        let applied = names.shard.apply(&Op::Report { ino, generation, end, spread }, &work.stamp);
         Ok(applied.reply?.into())
     }
 

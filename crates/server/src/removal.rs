@@ -100,7 +100,7 @@ impl Server {
         drop(names);
         data.delete(ino);
         drop(data);
-        if attr.wide && !self.config.switches.is(Sabotage::SkipDataDelete) {
+        if attr.spread.wide && !self.config.switches.is(Sabotage::SkipDataDelete) {
             for server in self.map().indexes() {
                 self.persist(server, ino.home(), Request::DeleteData { ino });
             }

@@ -26,14 +26,14 @@ impl Server {
         access::check_truncate(&work.identity, inode, opened)?;
         let before = inode.attr.clone();
         self.drop_set_id(&mut names, ino, work);
-        work.recorded = !before.wide;
-        let stamp = if before.wide { self.own_stamp(&work.stamp) } else { work.stamp };
+        work.recorded = !before.spread.wide;
+        let stamp = if before.spread.wide { self.own_stamp(&work.stamp) } else { work.stamp };
         let reply = names.shard.apply(&Op::Truncate { ino, size }, &stamp).reply?;
         let Reply::Attributes { attr } = &reply else {
             return Err(Failure::new(Code::Internal, "Truncate gave no attributes").into());
         };
         data.cut(ino, attr.generation, size, attr.chunk_bits);
-        if !before.wide {
+        if !before.spread.wide {
             self.cut_done(&mut names, ino, attr.generation);
             return Ok(reply.into());
         }

@@ -180,7 +180,8 @@ mod tests {
         ] {
             assert_eq!(noted(&op), [file], "{op:?}");
         }
-        let written = Op::Report { ino: file, generation: Default::default(), end: 5, wide: false };
+        let written =
+            Op::Report { ino: file, generation: Default::default(), end: 5, spread: aze_proto::Spread::default() };
         assert_eq!(noted(&written), []);
         assert_eq!(noted(&Op::Remove { key: key("c"), only: None, moved: false, under: None }), []);
     }

@@ -10,7 +10,7 @@ use aze_proto::handshake::Secret;
 use aze_proto::place::{ServerInfo, ShardTable};
 use aze_proto::{
     Attr, Failure, FileKind, Generation, Identity, Incarnation, Ino, MapEpoch, Name, Reply, Request, ServerIndex,
-    ShardId, ShardMap, Time,
+    ShardId, ShardMap, Spread, Time,
 };
 use aze_rpc::{Incoming, Proven, ReplyContext, ServeConfig, Service, serve};
 use parking_lot::Mutex;
@@ -159,7 +159,7 @@ pub fn attr(size: u64, generation: u32) -> Attr {
         born: MapEpoch(1),
         data_shard: ShardId(0),
         chunk_bits: CHUNK_BITS,
-        wide: false,
+        spread: Spread::default(),
         parent: Ino(0),
     }
 }

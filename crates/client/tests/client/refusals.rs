@@ -1,6 +1,7 @@
 //! Refusals are handled without anybody noticing, and not for ever.
 
 use crate::fake::{Fake, attr, attributes, name, refuse, say, who};
+use aze_proto::Spread;
 use aze_proto::{
     Code, Failure, FileKind, Generation, Ino, MapEpoch, NamespaceEpoch, Refusal, Reply, Request, Sequence,
 };
@@ -87,10 +88,12 @@ fn a_write_to_a_file_that_was_cut_is_done_again_as_a_whole() {
     let fake = Fake::new(|_, request, _| match request {
         Request::Open { .. } => attributes(attr(0, 0)),
         Request::GetAttr { .. } => attributes(attr(0, 1)),
-        Request::Report { generation: Generation(1), wide, .. } => {
-            attributes(aze_proto::Attr { wide: *wide, ..attr(0, 1) })
+        Request::Report { generation: Generation(1), spread, .. } => {
+            attributes(aze_proto::Attr { spread: *spread, ..attr(0, 1) })
         }
-        Request::Report { wide: true, .. } => attributes(aze_proto::Attr { wide: true, ..attr(0, 0) }),
+        Request::Report { spread: Spread::WIDE, .. } => {
+            attributes(aze_proto::Attr { spread: Spread::WIDE, ..attr(0, 0) })
+        }
         Request::Write { generation: Generation(1), .. } | Request::Write { chunk: 0, .. } => {
             say(Reply::Written { attr: None })
         }
@@ -117,7 +120,7 @@ fn a_write_to_a_file_that_was_cut_is_done_again_as_a_whole() {
     assert_eq!(chunks, [(0, Generation(1)), (1, Generation(1))]);
     assert!(
         again.iter().any(
-            |(_, request)| matches!(request, Request::Report { end, wide: false, .. } if *end == data.len() as u64)
+            |(_, request)| matches!(request, Request::Report { end, spread: Spread { wide: false, .. }, .. } if *end == data.len() as u64)
         )
     );
 }

@@ -5,7 +5,7 @@ use crate::dispatch::Work;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use aze_proto::limits::LEASE_MS;
-use aze_proto::{Code, Failure, Reply, Request};
+use aze_proto::{Code, Failure, Reply, Request, Spread};
 use aze_rpc::ReplyContext;
 use aze_store::disk::journal::Stage;
 
@@ -21,7 +21,7 @@ fn stage_of_answer(request: &Request) -> Stage {
         | Request::CloseDir { .. }
         | Request::Cut { .. }
         | Request::TxDone { .. }
-        | Request::Report { wide: true, .. }
+        | Request::Report { spread: Spread { wide: true, .. }, .. }
         | Request::Sync => Stage::Durable,
         _ => Stage::Written,
     }
