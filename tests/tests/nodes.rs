@@ -129,7 +129,23 @@ fn a_volume_over_nodes_by_a_launcher() {
     let nodes = Nodes::new("azt", 3);
     let launcher = nodes.launcher(&place);
     let hosts = "10.66.0.1,10.66.0.2,10.66.0.3";
-    nodes.aze(&place, 1, &["up", "--name", "wide", "--hosts", hosts, "--launcher", &launcher, "--size", "1G"]).ok();
+    // The launcher's network is not that of the data.
+    for index in 1..=3 {
+        run(Command::new("ip")
+            .args(["-n", &nodes.name(index), "addr", "add"])
+            .arg(format!("10.67.0.{index}/16"))
+            .args(["dev", "eth0"]));
+    }
+    let up = ["up", "--name", "wide", "--hosts", hosts, "--launcher", &launcher, "--size", "1G", "--network"];
+    let nowhere = nodes.aze(&place, 1, &[&up[..], &["10.68.0.0/16"]].concat()).code(5);
+    assert!(
+        nowhere.err.contains("this node has no such address: it has lo 127.0.0.1, eth0 10.66.0."),
+        "{}",
+        nowhere.err
+    );
+    nodes.aze(&place, 1, &[&up[..], &["10.67.0.0/16"]].concat()).ok();
+    let record = fs::read_to_string(place.path("run-10.66.0.1/wide/volume.json")).expect("a record");
+    assert_eq!((record.matches("tcp:10.67.0.").count(), record.matches("tcp:10.66.0.").count()), (3, 0), "{record}");
 
     let tree = place.path("tree");
     make_tree(&tree, 80);

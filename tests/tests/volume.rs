@@ -541,3 +541,33 @@ fn a_volume_ends_with_the_process_that_is_named() {
     assert!(gone.err.contains("no such process"), "{}", gone.err);
     assert_eq!(gone.out, "false\n");
 }
+
+/// Servers stay on their cores, all their threads, also when they are started again.
+#[test]
+fn servers_keep_to_their_cores() {
+    let place = Place::new();
+    let cores_of = |pid: u32| {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("a process").flatten();
+        let allowed = tasks.filter_map(|task| {
+            let text = fs::read_to_string(task.path().join("status")).ok()?;
+            Some(text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().to_string())
+        });
+        allowed.collect::<BTreeSet<String>>()
+    };
+    let here = cores_of(std::process::id());
+    let last = here.first().and_then(|list| list.rsplit([',', '-']).next()).expect("a core").to_string();
+    let storage = place.path("storage").display().to_string();
+    place.aze(&["up", "--name", "v", "--servers", "2", "--size", "1G", "--cores", "1", "--storage", &storage]).ok();
+    for _ in 0..2 {
+        let pids = pids(&place, "v");
+        assert_eq!(pids.len(), 2);
+        for pid in pids {
+            assert_eq!(cores_of(pid), BTreeSet::from([last.clone()]));
+        }
+        place.aze(&["restart", "--force"]).ok();
+    }
+    place.aze(&["down"]).ok();
+    let refused = place.aze(&["up", "--cores", "9999"]).code(5);
+    assert!(refused.err.contains("--cores: 9999 are too many: servers of this node may use "), "{}", refused.err);
+    place.aze(&["up", "--cores", "none"]).code(2);
+}

@@ -54,6 +54,12 @@ pub struct Order {
     pub keeper: Vec<String>,
     /// Name or address of the node for TCP.
     pub tcp_host: String,
+    /// In its place, the node's address in this network.
+    #[serde(default)]
+    pub network: Option<String>,
+    /// The cores that servers of the node use together; all that they may, if absent.
+    #[serde(default)]
+    pub cores: Option<String>,
     /// Port for TCP; 0 takes a free one.
     pub tcp_port: u16,
     /// How data travels within a node.

@@ -1,8 +1,10 @@
 //! `aze serve`: one server process. `aze up` starts it; it takes its order from standard input.
 
+use crate::cores::Cores;
 use crate::exit::{Exit, Outcome, Trouble, of_code};
 use crate::launch::{Order, Said};
 use crate::memory::Memory;
+use crate::network::Network;
 use crate::process::Process;
 use crate::volume::{self, Record, Volume};
 use crate::{kept, show, size, sys};
@@ -81,7 +83,11 @@ fn serve(order: &Order, dir: &Path) -> Outcome<Exit> {
     let memory = Memory::now()?;
     let config = config(order, dir, &memory)?;
     let host = config.host.clone();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let wrong = |error| Trouble::usage(format!("the order: {error}"));
+    let cores = match &order.cores {
+        Some(cores) => cores.parse::<Cores>().map_err(wrong)?.take()?,
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
     let runtime = Runtime::server((cores / usize::from(order.servers_on_node.max(1))).max(1));
     let last_said = Mutex::new(Instant::now());
     let tell = move |stage: Stage<'_>| match stage {
@@ -148,7 +154,14 @@ fn config(order: &Order, dir: &Path, memory: &Memory) -> Outcome<Config> {
     if transport != Transport::Tcp {
         listen.push(Addr::Unix(dir.join(format!("server-{}.sock", order.slot)).display().to_string()));
     }
-    listen.push(Addr::Tcp(order.tcp_host.clone(), order.tcp_port));
+    let tcp_host = match &order.network {
+        Some(network) => {
+            let network: Network = network.parse().map_err(|error| Trouble::usage(format!("the order: {error}")))?;
+            network.address()?.to_string()
+        }
+        None => order.tcp_host.clone(),
+    };
+    listen.push(Addr::Tcp(tcp_host, order.tcp_port));
     let owner = aze_fuse::own_identity();
     Ok(Config {
         volume: order.volume.clone(),

@@ -1,7 +1,8 @@
 //! The few system calls that the standard library does not wrap, each with its proof.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// Room for most extended attributes, and for all that Linux has: xattr(7).
@@ -150,6 +151,69 @@ pub fn wait_for_ends(pipes: &[RawFd], process: Option<&OwnedFd>) -> io::Result<b
             return Ok(false);
         }
     }
+}
+
+/// Cores that a set of the kernel's can hold (CPU_SET(3)).
+pub const CORES_MAX: usize = libc::CPU_SETSIZE as usize;
+
+/// The cores that this thread may run on, in order.
+pub fn cores() -> io::Result<Vec<usize>> {
+    // SAFETY: a set of cores is a plain array of bits, for which zero is a valid value.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer and the size are those of `set`.
+    done(unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) })?;
+    // SAFETY: every number below the size of a set is in it.
+    Ok((0..CORES_MAX).filter(|core| unsafe { libc::CPU_ISSET(*core, &set) }).collect())
+}
+
+/// Keeps this thread, and those that it starts from now on, on these cores.
+pub fn set_cores(cores: &[usize]) -> io::Result<()> {
+    // SAFETY: as above.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for core in cores.iter().filter(|core| **core < CORES_MAX) {
+        // SAFETY: the number is below the size of a set.
+        unsafe { libc::CPU_SET(*core, &mut set) };
+    }
+    // SAFETY: the pointer and the size are those of `set`.
+    done(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) })
+}
+
+/// The names of this node's network interfaces that are up, each with one of its addresses (getifaddrs(3)).
+pub fn addresses() -> io::Result<Vec<(String, IpAddr)>> {
+    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: `first` lives until the call returns; the list is freed below.
+    done(unsafe { libc::getifaddrs(&mut first) })?;
+    let mut found = Vec::new();
+    let mut next = first;
+    // SAFETY: every entry of the list is valid or null until the list is freed.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        next = entry.ifa_next;
+        // SAFETY: an address is null or valid.
+        let Some(family) = (unsafe { entry.ifa_addr.as_ref() }).map(|address| i32::from(address.sa_family)) else {
+            continue;
+        };
+        let address = match family {
+            libc::AF_INET => {
+                // SAFETY: an address of this family is a `sockaddr_in`.
+                let address = unsafe { &*entry.ifa_addr.cast::<libc::sockaddr_in>() };
+                IpAddr::from(address.sin_addr.s_addr.to_ne_bytes())
+            }
+            libc::AF_INET6 => {
+                // SAFETY: an address of this family is a `sockaddr_in6`.
+                let address = unsafe { &*entry.ifa_addr.cast::<libc::sockaddr_in6>() };
+                IpAddr::from(address.sin6_addr.s6_addr)
+            }
+            _ => continue,
+        };
+        if entry.ifa_flags & libc::IFF_UP as u32 != 0 {
+            // SAFETY: the name ends in NUL and is valid until the list is freed.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+            found.push((name.to_string_lossy().into_owned(), address));
+        }
+    }
+    // SAFETY: the list came from getifaddrs(3), and nothing refers to it any more.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(found)
 }
 
 /// Ignores `signal` from now on.

@@ -1,9 +1,11 @@
 //! `aze up`: starts a volume.
 
+use crate::cores::Cores;
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::hosts::Hosts;
 use crate::launch::{self, Order, Said, Starting};
 use crate::memory::Memory;
+use crate::network::Network;
 use crate::process::Process;
 use crate::volume::{self, Record, ServerRecord, Settings, VARIABLE};
 use crate::{hold, kept, serve, show, size, sys};
@@ -17,6 +19,7 @@ use clap::ValueEnum;
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -78,6 +81,14 @@ pub struct Args {
     /// Server N listens on this TCP port plus N; free ports are taken if not given.
     #[arg(long, value_name = "PORT")]
     port_base: Option<u16>,
+    /// Listen at the node's address in this network, such as 10.1.0.0/16, or of this interface, such as ib0; if not
+    /// given, at the address of the node's name in --hosts.
+    #[arg(long, value_name = "NET|IF")]
+    network: Option<Network>,
+    /// Cores that the servers of a node use, together: a number (the last of those that they may use), or a list such
+    /// as 0-3,8; all if not given.
+    #[arg(long, value_name = "N|LIST")]
+    cores: Option<Cores>,
     /// How data travels within a node: auto takes the best way there is; shm (shared memory), unix
     /// (local sockets) and tcp take that way or none. Between nodes it is TCP.
     #[arg(long, value_name = "WAY", default_value_t = Transport::Auto)]
@@ -185,7 +196,8 @@ pub fn run(args: Args) -> Outcome<Exit> {
 /// Starts all servers of a volume in directories again, where they were and as they were: clients
 /// that know it go on. The number of this start is used up also if it fails: clients may have been served.
 pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) -> Outcome<Record> {
-    let Settings { storage, durability, transport, chunk_bytes, launcher, remote_aze, .. } = &record.settings;
+    let Settings { storage, durability, transport, chunk_bytes, launcher, remote_aze, network, cores, .. } =
+        &record.settings;
     let mut servers: Vec<&ServerRecord> = record.servers.iter().collect();
     servers.sort_by_key(|server| server.slot);
     let nodes: Vec<Option<String>> = servers.iter().map(|server| server.node.clone()).collect();
@@ -211,6 +223,8 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
         storage: Vec::new(),
         durability: None,
         port_base: None,
+        network: parsed(network.as_deref())?,
+        cores: parsed(cores.as_deref())?,
         pid: None,
         detach: false,
         transport: transport.parse().map_err(|error| Trouble::new(Exit::Fatal, format!("volume.json: {error}")))?,
@@ -241,6 +255,11 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
         start.servers.into_iter().for_each(Starting::call_off);
     }
     result
+}
+
+/// A setting as the record keeps it.
+fn parsed<T: FromStr<Err = String>>(text: Option<&str>) -> Outcome<Option<T>> {
+    text.map(str::parse).transpose().map_err(|error| Trouble::new(Exit::Fatal, format!("volume.json: {error}")))
 }
 
 /// Where a server listened for TCP.
@@ -328,6 +347,8 @@ impl Start<'_> {
             servers_on_node: self.nodes.iter().filter(|other| *other == node).count() as u16,
             keeper,
             tcp_host: node.clone().unwrap_or_else(|| "127.0.0.1".into()),
+            network: self.args.network.as_ref().map(ToString::to_string),
+            cores: self.args.cores.as_ref().map(ToString::to_string),
             tcp_port: match self.ports.get(usize::from(slot)) {
                 Some(port) => *port,
                 None => self.args.port_base.map_or(0, |base| base.saturating_add(slot)),
@@ -432,6 +453,8 @@ impl Start<'_> {
                 chunk_bytes: 1 << self.args.chunk_size,
                 launcher,
                 remote_aze: if remote { Some(self.args.hosts.program()?) } else { None },
+                network: self.args.network.as_ref().map(ToString::to_string),
+                cores: self.args.cores.as_ref().map(ToString::to_string),
                 is_tied: self.is_tied,
                 process: self.process,
             },

@@ -88,6 +88,12 @@ pub struct Settings {
     pub launcher: Option<Vec<String>>,
     /// The program that the launcher runs there.
     pub remote_aze: Option<PathBuf>,
+    /// The network at whose addresses its servers listen, where that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
+    /// The cores that its servers use, where that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<String>,
     /// Whether its servers end when the processes that started them end.
     #[serde(default)]
     pub is_tied: bool,
