@@ -151,7 +151,7 @@ fn run_iops(iops: &Iops) -> Outcome<Exit> {
         keep.write("result.txt", &table)?;
     }
     if iops.json {
-        println!("{result:#}");
+        println!("{result}");
     } else {
         print!("{table}");
     }

@@ -137,7 +137,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         keep.write("result.txt", &text)?;
     }
     if args.json {
-        println!("{result:#}");
+        println!("{result}");
     } else {
         print!("{text}");
     }

@@ -126,7 +126,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         keep.write("operations.svg", &picture(&grown))?;
     }
     if args.json {
-        println!("{result:#}");
+        println!("{result}");
     } else {
         print!("{text}");
     }

@@ -120,7 +120,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         }
     }
     if args.json {
-        println!("{result:#}")
+        println!("{result}")
     } else {
         print!("{tables}")
     }

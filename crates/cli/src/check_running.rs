@@ -64,7 +64,7 @@ fn print_json(checked: &Checked, took: Duration) {
     let problems: Vec<_> = checked
         .findings
         .iter()
-        .map(|finding| serde_json::json!({ "kind": finding.kind, "text": finding.text, "ino": finding.ino.0 }))
+        .map(|finding| serde_json::json!({ "kind": finding.kind, "text": finding.text, "ino": finding.ino.0.to_string() }))
         .collect();
     let Checked { notes, files, directories, bytes, .. } = checked;
     let value = serde_json::json!({

@@ -6,6 +6,7 @@
 use aze_proto::error::{Class, Code, Failure};
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,6 +90,34 @@ impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
+}
+
+/// Failures are told as JSON.
+static AS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Has failures told as JSON from now on, or not.
+pub fn tell_as_json(json: bool) {
+    AS_JSON.store(json, Ordering::Relaxed);
+}
+
+/// A line for standard error about what has failed.
+pub fn failure_line(command: &str, trouble: &Trouble) -> String {
+    match AS_JSON.load(Ordering::Relaxed) {
+        true => object("error", command, trouble),
+        false => format!("aze: {command}: {trouble}"),
+    }
+}
+
+/// A line for standard error about what is missing from something that was done.
+pub fn warning_line(command: &str, trouble: &Trouble) -> String {
+    match AS_JSON.load(Ordering::Relaxed) {
+        true => object("warning", command, trouble),
+        false => format!("aze: {command}: warning: {trouble}"),
+    }
+}
+
+fn object(kind: &str, command: &str, trouble: &Trouble) -> String {
+    serde_json::json!({ kind: trouble.text, "command": command, "exit": trouble.exit as u8 }).to_string()
 }
 
 /// The exit code of an error of the volume.

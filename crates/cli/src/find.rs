@@ -189,8 +189,8 @@ impl Report<'_> {
             self.out.bytes(&bytes)
         } else if self.args.json {
             let mut object = serde_json::Map::new();
-            show::put_name(&mut object, "path", &under(&root.path));
-            object.insert("ino".into(), found.ino.0.into());
+            show::put_name(&mut object, "path", &under(&root.written()));
+            object.insert("ino".into(), found.ino.0.to_string().into());
             if let Some(attr) = &found.attr {
                 object.extend(show::attr_json(attr));
             }

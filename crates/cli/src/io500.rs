@@ -147,7 +147,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         }
     }
     if args.json {
-        println!("{result:#}");
+        println!("{result}");
         return Ok(Exit::Done);
     }
     for report in &reports {

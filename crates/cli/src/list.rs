@@ -181,7 +181,7 @@ impl Listing<'_> {
     fn print(&mut self, items: &[Item], dir: Option<&VolumePath>) -> Outcome<()> {
         if self.args.json {
             for item in items {
-                let path = dir.map_or_else(|| item.name.clone(), |dir| join(&dir.path, &item.name));
+                let path = dir.map_or_else(|| item.name.clone(), |dir| join(&dir.written(), &item.name));
                 let mut object = serde_json::Map::new();
                 show::put_name(&mut object, "path", &path);
                 object.extend(item.attr.as_ref().map(show::attr_json).unwrap_or_default());

@@ -62,7 +62,7 @@ mod usage;
 mod volume;
 mod when;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use exit::{Exit, Outcome};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -143,8 +143,12 @@ fn main() -> ExitCode {
     heap::keep_freed_memory();
     abort_on_panic();
     let words: Vec<OsString> = find::with_long_words(std::env::args_os().collect());
-    let line = match command().try_get_matches_from(words).and_then(|matches| Line::from_arg_matches(&matches)) {
-        Ok(line) => line,
+    let parsed = command().try_get_matches_from(words);
+    let line = match parsed.and_then(|matches| Ok((Line::from_arg_matches(&matches)?, asks_json(&matches)))) {
+        Ok((line, json)) => {
+            exit::tell_as_json(json);
+            line
+        }
         Err(error) => {
             // The text goes to standard output if it was asked for, else to standard error.
             let _ = error.print();
@@ -155,13 +159,19 @@ fn main() -> ExitCode {
     let for_eval = matches!(line.command, Command::Up(_));
     let (name, outcome) = run(line.command);
     let exit = outcome.unwrap_or_else(|trouble| {
-        eprintln!("aze: {name}: {trouble}");
+        eprintln!("{}", exit::failure_line(name, &trouble));
         trouble.exit
     });
     if for_eval && exit != Exit::Done {
         println!("false");
     }
     ExitCode::from(exit as u8)
+}
+
+/// Whether the command, of several words perhaps, was given `--json`.
+fn asks_json(matches: &ArgMatches) -> bool {
+    let last = std::iter::successors(Some(matches), |matches| matches.subcommand().map(|(_, inner)| inner)).last();
+    last.is_some_and(|matches| matches!(matches.try_get_one::<bool>("json"), Ok(Some(true))))
 }
 
 /// Ends the process when one of its threads panics, as the release profile does: in the profile that the tests use a

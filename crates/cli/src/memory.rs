@@ -57,6 +57,15 @@ impl fmt::Display for Memory {
     }
 }
 
+/// Bytes of memory that this process takes, its share of what it shares with others included whole: `VmRSS` of
+/// proc_pid_status(5). 0 if the system does not say.
+pub fn of_this_process() -> u64 {
+    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kibibytes.unwrap_or(0) * 1024
+}
+
 fn parse_meminfo(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -186,6 +186,7 @@ fn config(order: &Order, dir: &Path, memory: &Memory) -> Outcome<Config> {
         transport,
         deadline: PEER_TIME_MAX,
         storage: storage(order)?,
+        memory_bytes: crate::memory::of_this_process,
         starts: order.starts,
         switches: aze_server::sabotage::Switches::default(),
     })

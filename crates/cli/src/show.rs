@@ -70,6 +70,15 @@ pub fn time_exact(instant: Time) -> String {
     format!("{}.{:09} {sign}{:02}{:02}", time(instant), instant.0 % 1_000_000_000, minutes / 60, minutes % 60)
 }
 
+/// Universal time to the nanosecond, as RFC 3339 has it: for `--json`, whose numbers would lose digits.
+pub fn moment(instant: Time) -> String {
+    let parts = sys::universal_time(seconds(instant));
+    let (year, month, day) = (1900 + parts.tm_year, 1 + parts.tm_mon, parts.tm_mday);
+    let (hour, minute, second) = (parts.tm_hour, parts.tm_min, parts.tm_sec);
+    let nanoseconds = instant.0 % 1_000_000_000;
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{nanoseconds:09}Z")
+}
+
 fn seconds(time: Time) -> i64 {
     (time.0 / 1_000_000_000) as i64
 }
@@ -91,17 +100,17 @@ pub fn kind(attr: &Attr) -> &'static str {
 /// What `--json` says of a file.
 pub fn attr_json(attr: &Attr) -> Map<String, Value> {
     let value = json!({
-        "ino": attr.ino.0,
+        "ino": attr.ino.0.to_string(),
         "kind": kind(attr),
         "mode": format!("{:04o}", attr.mode),
         "links": attr.links,
         "uid": attr.uid,
         "gid": attr.gid,
         "size": attr.size,
-        "atime_ns": attr.atime.0,
-        "mtime_ns": attr.mtime.0,
-        "ctime_ns": attr.ctime.0,
-        "btime_ns": attr.btime.0,
+        "atime": moment(attr.atime),
+        "mtime": moment(attr.mtime),
+        "ctime": moment(attr.ctime),
+        "btime": moment(attr.btime),
     });
     match value {
         Value::Object(fields) => fields,
@@ -149,6 +158,12 @@ mod tests {
         assert_eq!(unhex("00abFF"), Some(vec![0, 0xab, 0xff]));
         assert_eq!(unhex("0"), None);
         assert_eq!(unhex("0g"), None);
+    }
+
+    #[test]
+    fn moments_have_all_digits() {
+        assert_eq!(moment(Time(0)), "1970-01-01T00:00:00.000000000Z");
+        assert_eq!(moment(Time(1_795_446_474_079_869_564)), "2026-11-23T15:07:54.079869564Z");
     }
 
     #[test]

@@ -69,7 +69,7 @@ fn stat(args: &Args, session: &Session, path: &VolumePath, out: &mut Out) -> Out
 
 fn object(path: &VolumePath, attr: &Attr, target: Option<&[u8]>, map: &ShardMap) -> Map<String, Value> {
     let mut object = Map::new();
-    show::put_name(&mut object, "path", &path.path);
+    show::put_name(&mut object, "path", &path.written());
     object.extend(show::attr_json(attr));
     if let Some(target) = target {
         show::put_name(&mut object, "target", target);

@@ -1,5 +1,7 @@
 //! `aze status`: how a volume's servers are.
 
+mod watch;
+
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::session::Session;
 use crate::tally::Out;
@@ -18,7 +20,9 @@ use std::time::Duration;
 Examples:
   aze status
   aze status --json | jq '.servers[].used_bytes'
-  aze status --requests      how often each server was asked what")]
+  aze status --requests      how often each server was asked what
+  aze status --watch         what servers and jobs do, every 2 s until Ctrl-C
+  aze status --watch=1s --count 10 --json > load.json")]
 pub struct Args {
     /// Name of the volume; the one that is meant if not given.
     #[arg(long)]
@@ -26,7 +30,14 @@ pub struct Args {
     /// Count requests by kind, too.
     #[arg(long)]
     requests: bool,
-    /// As one JSON object.
+    /// Show again and again what servers and jobs do: rates, latencies, memory; every 2 s if TIME is not given.
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2s",
+          value_parser = watch::parse_period)]
+    watch: Option<Duration>,
+    /// With --watch: end after so many times.
+    #[arg(long, value_name = "N", requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// As one JSON object; with --watch one for each time.
     #[arg(long)]
     json: bool,
 }
@@ -38,6 +49,9 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         return volumes(args, &names);
     }
     let volume = Volume::meant(args.name.as_deref())?;
+    if let Some(period) = args.watch {
+        return watch::run(volume, period, args.count, args.json);
+    }
     let mut out = Out::new();
     let answers = if volume.is_dead() { None } else { Some(ask(&volume)?) };
     if args.json {
@@ -110,7 +124,7 @@ fn object(volume: &Volume, answers: Option<&[Result<ServerStatus, Failure>]>) ->
     };
     json!({
         "volume": record.name,
-        "created_ns": record.created_ns,
+        "created": show::moment(Time(record.created_ns)),
         "settings": record.settings,
         "servers": (0..record.servers.len()).map(server).collect::<Vec<_>>(),
         "mounts": volume.mounts(),
@@ -128,7 +142,7 @@ fn status_object(status: &ServerStatus) -> Value {
         "incarnation": status.incarnation.0,
         "map_epoch": status.map_epoch.0,
         "namespace_epoch": status.namespace_epoch.0,
-        "up_ns": status.up_ns,
+        "up_s": status.up_ns as f64 / 1e9,
         "capacity_bytes": status.capacity_bytes,
         "used_bytes": status.used_bytes,
         "touched_bytes": status.touched_bytes,

@@ -361,6 +361,15 @@ pub fn local_time(seconds: i64) -> libc::tm {
     parts
 }
 
+/// Universal calendar time of seconds since 1970.
+pub fn universal_time(seconds: i64) -> libc::tm {
+    // SAFETY: all fields of `tm` are numbers or a pointer that may be null.
+    let mut parts: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both arguments point to values that live until the call returns.
+    unsafe { libc::gmtime_r(&seconds, &mut parts) };
+    parts
+}
+
 /// Seconds since 1970 of a local calendar time; `None` if there is no such time.
 pub fn seconds_of(mut parts: libc::tm) -> Option<i64> {
     let wanted = (parts.tm_mon, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);

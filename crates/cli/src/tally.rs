@@ -1,7 +1,7 @@
 //! Counts what a command on many items did, tells each failure, and chooses the exit code; and
 //! writes results to standard output.
 
-use crate::exit::{Exit, Outcome, Trouble};
+use crate::exit::{self, Exit, Outcome, Trouble};
 use indicatif::ProgressBar;
 use std::io::{self, BufWriter, Stdout, Write};
 use std::sync::Mutex;
@@ -55,13 +55,13 @@ impl Tally {
             Some(_) => Some(Exit::Some),
         };
         state.failed += 1;
-        self.tell(&format!("aze: {}: {trouble}", self.command));
+        self.tell(&exit::failure_line(self.command, trouble));
     }
 
     /// Tells of what is missing from an item that is done all the same.
     pub fn warn(&self, trouble: &Trouble) {
         let _one_at_a_time = self.lock();
-        self.tell(&format!("aze: {}: warning: {trouble}", self.command));
+        self.tell(&exit::warning_line(self.command, trouble));
     }
 
     fn tell(&self, text: &str) {

@@ -125,7 +125,7 @@ pub fn run_df(args: &DfArgs) -> Outcome<Exit> {
 fn du_line(args: &DuArgs, out: &mut Out, path: &VolumePath, sum: &UsageSum) -> Outcome<()> {
     if args.json {
         let mut object = Map::new();
-        show::put_name(&mut object, "path", &path.path);
+        show::put_name(&mut object, "path", &path.written());
         object.insert("bytes".into(), sum.bytes.into());
         object.insert("files".into(), sum.files.into());
         object.insert("dirs".into(), sum.dirs.into());

@@ -2,7 +2,7 @@
 
 use crate::client::{Client, unexpected};
 use crate::names::done;
-use aze_proto::message::ServerStatus;
+use aze_proto::message::{ServerActivity, ServerStatus};
 use aze_proto::{Failure, Identity, Reply, Request};
 use futures_util::future::join_all;
 
@@ -48,6 +48,16 @@ impl Client {
             other => Err(unexpected(&Request::Status, &other)),
         };
         answers.map(|answer| answer.and_then(status)).collect()
+    }
+
+    /// What each server of the map has done so far, in the map's order.
+    pub async fn activity(&self) -> Vec<Result<ServerActivity, Failure>> {
+        let answers = self.ask_all(&Identity::default(), &Request::Activity).await.into_iter();
+        let activity = |reply| match reply {
+            Reply::ActivityIs { activity } => Ok(activity),
+            other => Err(unexpected(&Request::Activity, &other)),
+        };
+        answers.map(|answer| answer.and_then(activity)).collect()
     }
 
     /// Has every server end, on behalf of the volume's owner; what each said, in the map's order.

@@ -122,6 +122,8 @@ wire_enum! {
         32 = StatFs,
         /// Server. Reply: `Status`.
         33 = Status,
+        /// Server. Reply: `ActivityIs`.
+        38 = Activity,
         /// Server. The server's map. Reply: `Map`.
         34 = GetMap,
         /// Server; the owner or root. The server ends when the reply is sent. Reply: `Done`.
@@ -429,6 +431,7 @@ impl Request {
                 | Request::Scan { .. }
                 | Request::StatFs
                 | Request::Status
+                | Request::Activity
                 | Request::GetMap
                 | Request::Shutdown
                 | Request::EndSession
@@ -494,6 +497,8 @@ wire_enum! {
         10 = Space { capacity_bytes: u64, used_bytes: u64, inodes: u64, inodes_max: u64 },
         /// How a server is.
         11 = Status { status: ServerStatus },
+        /// The server's own counters, and what it does.
+        54 = ActivityIs { activity: ServerActivity },
         /// The shard map.
         12 = Map { map: ShardMap },
         /// A directory's stub.
@@ -811,6 +816,44 @@ wire_struct! {
         pub opens: u64,
         /// Requests by name, counted where they are dispatched.
         pub requests: Vec<Counter>,
+    }
+}
+
+wire_struct! {
+    /// What one job has asked of a server.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct JobActivity {
+        /// The job, as its processes name it.
+        pub job: String,
+        /// Connections of it that stand.
+        pub connections: u64,
+        /// Requests.
+        pub requests: u64,
+        /// Bytes of file data that it asked to read.
+        pub read_bytes: u64,
+        /// Bytes of file data that it sent.
+        pub written_bytes: u64,
+    }
+}
+
+wire_struct! {
+    /// What a server has done since it started.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct ServerActivity {
+        /// Its process: another one has begun to count anew.
+        pub pid: u32,
+        /// Bytes of memory that its process takes.
+        pub memory_bytes: u64,
+        /// Bytes of file data that it holds.
+        pub used_bytes: u64,
+        /// Sessions connected.
+        pub sessions: u64,
+        /// One request in so many is timed.
+        pub timed_one_in: u32,
+        /// How many of those took less than 2^n nanoseconds, and not less than half of that, by n.
+        pub took: Vec<u64>,
+        /// By job; those without a connection come last.
+        pub jobs: Vec<JobActivity>,
     }
 }
 

@@ -3,7 +3,9 @@
 
 use aze_proto::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace, EntrySpot};
 use aze_proto::frame::{Header, Kind, open, seal};
-use aze_proto::message::{Envelope, Listed, LockMode, LockOutcome, LockSpace, LockSpec, Recall};
+use aze_proto::message::{
+    Envelope, JobActivity, Listed, LockMode, LockOutcome, LockSpace, LockSpec, Recall, ServerActivity,
+};
 use aze_proto::wire::{Blob, Wire};
 use aze_proto::*;
 
@@ -94,6 +96,16 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let damaged = DamagedData { place: at, byte: 4096, unreadable: None, stored: "memory".into() };
     let next = Some(DataPlace { shard: ShardId(3), ino, chunk: 2, unit: 1 });
     let data_checked = Reply::DataChecked { bytes: 5, damaged: vec![damaged], strays: vec![at], next };
+    let job = JobActivity { job: "j".into(), connections: 1, requests: 2, read_bytes: 3, written_bytes: 4 };
+    let activity = ServerActivity {
+        pid: 5,
+        memory_bytes: 6,
+        used_bytes: 7,
+        sessions: 8,
+        timed_one_in: 16,
+        took: vec![0, 9],
+        jobs: vec![job],
+    };
     vec![
         ("envelope", Envelope { identity, request: create }.to_bytes()),
         ("write", write.to_bytes()),
@@ -101,6 +113,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("listing", Reply::Listing { entries: vec![listed], more: false }.to_bytes()),
         ("refusal", Failure::refused(Refusal::MapStale { epoch: MapEpoch(4) }).to_bytes()),
         ("starting", Failure::refused(Refusal::Starting).to_bytes()),
+        ("activity is", Reply::ActivityIs { activity }.to_bytes()),
         ("append", Request::Append { ino: Ino(9), sums: vec![1, 2] }.to_bytes()),
         ("appended", Reply::Appended { attr: attr(), offset: 7 }.to_bytes()),
         ("open with contents", Request::OpenWith { ino: Ino(9), handle: 5, write: false, contents: 65_536 }.to_bytes()),
@@ -164,6 +177,12 @@ const GOLDEN: &[(&str, &str)] = &[
     ("listing", "080001000000c8e9cd5b26b4bd340100610900000000000000040000"),
     ("refusal", "17000000000001010004000000"),
     ("starting", "170000000000010500"),
+    (
+        "activity is",
+        "36000500000006000000000000000700000000000000080000000000000010000000020000000000000000000000\
+         090000000000000001000000010000006a0100000000000000020000000000000003000000000000000400000000\
+         000000",
+    ),
     ("append", "6e000900000000000000020000000100000002000000"),
     (
         "appended",

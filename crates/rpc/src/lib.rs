@@ -15,7 +15,7 @@ mod serve;
 pub mod slate;
 
 pub use caller::{Answer, Ask, Caller, CallerConfig, Counters};
-pub use serve::{Incoming, Proven, ReplyContext, Responder, ServeConfig, Service, serve};
+pub use serve::{Incoming, Proven, ReplyContext, Responder, ServeConfig, Service, Usage, serve};
 
 use aze_io::{Addr, FrameLimits};
 use aze_proto::ServerIndex;

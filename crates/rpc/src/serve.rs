@@ -19,6 +19,7 @@ use aze_proto::{Code, Failure, Identity, MapEpoch, NamespaceEpoch, Reply, Reques
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Connections of one listener that have not proven that they know the secret. When there are more the oldest is
@@ -54,8 +55,19 @@ pub trait Service: Send + Sync + 'static {
     }
 }
 
+/// What came over a connection, as the service counts it.
+#[derive(Debug, Default)]
+pub struct Usage {
+    /// Requests.
+    pub requests: AtomicU64,
+    /// Bytes that were asked for.
+    pub read_bytes: AtomicU64,
+    /// Bytes that were sent.
+    pub written_bytes: AtomicU64,
+}
+
 /// What the handshake has proven about the other end of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Proven {
     /// The process, from its start to its end.
     pub session: SessionId,
@@ -67,6 +79,8 @@ pub struct Proven {
     pub credentials: Option<Credentials>,
     /// For messages to people.
     pub peer: String,
+    /// What has come over it.
+    pub usage: Usage,
 }
 
 /// One request with the means to answer it.
@@ -329,6 +343,7 @@ impl Visit {
                         job: hello.job.clone(),
                         credentials: conn.peer().credentials,
                         peer: conn.peer().name.clone(),
+                        usage: Usage::default(),
                     };
                     self.admit(conn, Arc::new(who), keys);
                     Ok(())

@@ -1,6 +1,7 @@
 //! From an arriving request to its reply: counted, admitted, attempted, carried on as a task if it
 //! must wait, and remembered so that a second copy has no second effect.
 
+use crate::activity::{Activity, Timed};
 use crate::opens::Contents;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
@@ -44,6 +45,8 @@ pub(crate) struct Work {
     /// The answer comes with leases of all that it says.
     pub(crate) leased: bool,
     pub(crate) responder: Option<Responder>,
+    /// Takes the time until the request is done with.
+    pub(crate) timed: Option<Arc<Timed>>,
 }
 
 /// What an attempt came to.
@@ -73,7 +76,12 @@ pub(crate) fn then(rest: impl Future<Output = Result<Reply, Failure>> + Send + '
 fn needs_no_map(request: &Request) -> bool {
     matches!(
         request,
-        Request::Join { .. } | Request::MapPush { .. } | Request::GetMap | Request::Status | Request::Shutdown
+        Request::Join { .. }
+            | Request::MapPush { .. }
+            | Request::GetMap
+            | Request::Status
+            | Request::Activity
+            | Request::Shutdown
     )
 }
 
@@ -97,6 +105,7 @@ impl Work {
             leased: false,
             deadline_ns: server.io.mono_ns() + server.config.deadline.as_nanos() as u64,
             responder: None,
+            timed: None,
         }
     }
 
@@ -123,13 +132,15 @@ impl Work {
             turn: None,
             leased: false,
             responder: Some(responder),
+            timed: None,
         }
     }
 
     /// What a second half of the request needs to wait, with its rights, time and deadline.
     pub(crate) fn to_wait(&self, server: &Server) -> Work {
         let local = Work::local(server, self.header.shard, self.request.clone());
-        Work { identity: self.identity.clone(), stamp: self.stamp, deadline_ns: self.deadline_ns, ..local }
+        let timed = self.timed.clone();
+        Work { identity: self.identity.clone(), stamp: self.stamp, deadline_ns: self.deadline_ns, timed, ..local }
     }
 
     fn is_recorded_change(&self) -> bool {
@@ -152,7 +163,8 @@ impl Service for Server {
     }
 
     fn request(self: Arc<Self>, incoming: Incoming) {
-        self.counters.count(&incoming.request);
+        let earlier = self.counters.count(&incoming.request);
+        Activity::count(&incoming.who, &incoming.request, incoming.payload.len());
         if incoming.request.from_servers_only() && !incoming.who.server {
             let detail = format!("{} may be asked by servers of the volume only", incoming.request.name());
             incoming.responder.send(self.reply_context(), Err(Failure::new(Code::NotPermitted, detail)), &[]);
@@ -163,6 +175,7 @@ impl Service for Server {
             return;
         }
         let mut work = Work::incoming(&self, incoming);
+        work.timed = Timed::of(&self, earlier, &work.request);
         match self.admit(&work) {
             Admission::Drop => {}
             Admission::Answer(result) => self.respond(work, result),
@@ -189,6 +202,9 @@ impl Service for Server {
     fn session_opened(&self, who: &Arc<Proven>, claims: Option<Claims>) {
         self.counters.count_opened(&who.peer);
         self.session_begins(who);
+        if !who.server {
+            self.activity.begins(who);
+        }
         if let Some(claims) = claims.filter(|_| !who.server) {
             self.leases.enter(who, claims);
             self.sweep_leases_soon();
@@ -200,6 +216,7 @@ impl Service for Server {
             self.sweep_leases_soon();
         }
         self.session_leaves(who);
+        self.activity.ends(who);
     }
 
     fn map_epoch(&self) -> MapEpoch {
@@ -502,6 +519,7 @@ impl Server {
             Request::Scan { .. } => self.scan(work),
             Request::StatFs => Ok(self.space().into()),
             Request::Status => Ok(Reply::Status { status: self.status() }.into()),
+            Request::Activity => Ok(Reply::ActivityIs { activity: self.activity() }.into()),
             Request::GetMap => Ok(Reply::Map { map: (*self.map()).clone() }.into()),
             Request::Shutdown => self.shutdown(work),
             Request::Sync => Ok(self.synced().into()),

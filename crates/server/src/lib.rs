@@ -8,6 +8,7 @@
 //! A request runs to completion on the worker that read it. One that must wait (for a directory's
 //! stub, for a locked entry, for another server) becomes a task; no thread is ever parked.
 
+mod activity;
 mod append;
 mod check;
 mod claims;

@@ -1,5 +1,6 @@
 //! Becoming a member: start, join, keep the map, stop.
 
+use crate::activity::Activity;
 use crate::claims::Claimants;
 use crate::clock::HybridClock;
 use crate::directories::Directories;
@@ -166,6 +167,7 @@ fn new_server(io: Io, config: Config, store: Arc<Store>, lasting: Option<Lasting
         peers: Caller::new(io.clone(), caller),
         untold: Mutex::default(),
         counters: Counters::new(),
+        activity: Activity::new(),
         started_ns: io.mono_ns(),
         map_epoch_heard: AtomicU32::new(0),
         listeners: Mutex::new(Vec::new()),

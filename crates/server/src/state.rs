@@ -1,5 +1,6 @@
 //! The state of one server, and what it is started with.
 
+use crate::activity::Activity;
 use crate::clock::HybridClock;
 use crate::directories::Directories;
 use crate::keeper::Keeper;
@@ -58,6 +59,8 @@ pub struct Config {
     pub owner_uid: u32,
     /// The owner's group.
     pub owner_gid: u32,
+    /// Tells how much memory this process takes, in bytes.
+    pub memory_bytes: fn() -> u64,
     /// What may be used to other servers on the same node.
     pub transport: Transport,
     /// Time within which another server must answer.
@@ -92,6 +95,7 @@ pub struct Server {
     /// Inodes of whose move or end another server is yet to be told, each as often as somebody is.
     pub(crate) untold: Mutex<Vec<Ino>>,
     pub(crate) counters: Counters,
+    pub(crate) activity: Activity,
     pub(crate) started_ns: u64,
     /// The newest map that another server's answer was given under.
     pub(crate) map_epoch_heard: AtomicU32,

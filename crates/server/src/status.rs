@@ -53,9 +53,10 @@ impl Counters {
         }
     }
 
-    pub(crate) fn count(&self, request: &Request) {
+    /// Counts a request; gives how many of its kind there were before.
+    pub(crate) fn count(&self, request: &Request) -> u64 {
         let place = self.places[usize::from(request.tag())];
-        self.by_kind[usize::from(place)].1.fetch_add(1, Ordering::Relaxed);
+        self.by_kind[usize::from(place)].1.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn count_refused(&self) {

@@ -151,6 +151,7 @@ impl Cluster {
                 segment_bytes: SEGMENT_BYTES,
                 capacity_bytes: Some(DISK_BYTES),
             }),
+            memory_bytes: || 0,
             starts: self.starts.load(Ordering::Relaxed),
             switches: self.layout.switches,
         }

@@ -45,7 +45,7 @@ impl Server {
     pub(crate) fn not_open(&self, request: &Request) -> Option<Failure> {
         let is_open = self.lasting.as_ref().is_none_or(|lasting| lasting.is_open.load(Ordering::Relaxed));
         let is_harmless = match request {
-            Request::Status | Request::Shutdown => true,
+            Request::Status | Request::Activity | Request::Shutdown => true,
             Request::GetMap => self.map_epoch_now() > MapEpoch(0),
             _ => false,
         };

@@ -47,7 +47,7 @@ fn rests_on_what_was_done(request: &Request) -> bool {
 
 /// What a server answers whose storage has failed.
 fn is_harmless(request: &Request) -> bool {
-    matches!(request, Request::Status | Request::GetMap | Request::Shutdown | Request::EndSession)
+    matches!(request, Request::Status | Request::Activity | Request::GetMap | Request::Shutdown | Request::EndSession)
 }
 
 impl Server {

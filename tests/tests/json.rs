@@ -1,0 +1,103 @@
+//! What `--json` prints, held against the page that says so.
+
+use aze_tests::{Place, Ran};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The names of all fields, of those within others too, but for what is named by its data.
+fn fields(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(object) => {
+            for (name, value) in object {
+                found.insert(name.clone());
+                if !["requests", "settings", "process", "program"].contains(&name.as_str()) {
+                    fields(value, found);
+                }
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|value| fields(value, found)),
+        _ => {}
+    }
+}
+
+fn objects(text: &str) -> Vec<Value> {
+    let read = |line: &str| serde_json::from_str::<Value>(line).unwrap_or_else(|why| panic!("{why}: {line}"));
+    let objects: Vec<Value> = text.lines().map(read).collect();
+    assert!(!objects.is_empty() && objects.iter().all(Value::is_object), "{text}");
+    objects
+}
+
+#[test]
+fn every_field_is_on_the_page() {
+    let mut place = Place::new();
+    place.up(&["--servers", "2"]);
+    place.mount();
+    place.aze(&["mkdir", "aze:/d"]).ok();
+    place.aze(&["cp", "/etc/os-release", "aze:/d/file"]).ok();
+    place.aze(&["ln", "-s", "elsewhere", "aze:/d/link"]).ok();
+    let page = fs::read_to_string(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/json.md"))).expect("a page");
+    let commands = [
+        ("ls", &["aze:/d"][..]),
+        ("stat", &["aze:/d", "aze:/d/file", "aze:/d/link"]),
+        ("find", &["aze:/"]),
+        ("du", &["aze:/"]),
+        ("df", &[]),
+        ("checksum", &["-r", "aze:/d"]),
+        ("check", &[]),
+        ("status", &[]),
+        ("status", &["--watch=100ms", "--count", "2"]),
+        ("version", &[]),
+    ];
+    for (command, args) in commands {
+        let printed = place.aze(&[&[command, "--json"], args].concat()).ok().out;
+        for object in objects(&printed) {
+            let mut found = BTreeSet::new();
+            fields(&object, &mut found);
+            for field in found {
+                assert!(page.contains(&format!("`{field}`")), "{command}: {field} is not on the page: {object}");
+            }
+            if let Some(path) = object.get("path").and_then(Value::as_str) {
+                assert!(path.starts_with("aze:/"), "{command}: {path}");
+            }
+            for time in ["atime", "mtime", "ctime", "btime", "created"].iter().filter_map(|field| object.get(field)) {
+                let time = time.as_str().expect("text");
+                assert!(time.len() == 30 && time.starts_with("20") && time.ends_with('Z'), "{time}");
+            }
+        }
+    }
+    let Ran { code, out, err } = place.aze(&["stat", "--json", "aze:/none", "aze:/d"]);
+    assert_eq!((code, objects(&out).len()), (1, 1));
+    let error = &objects(&err)[0];
+    assert_eq!((&error["command"], &error["exit"]), (&"stat".into(), &3.into()), "{error}");
+    assert!(error["error"].as_str().is_some_and(|text| text.contains("aze:/none")), "{error}");
+}
+
+/// A look tells what each job does, by the name that it has in a batch system.
+#[test]
+fn what_a_job_does_is_seen_while_it_does_it() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    let mut watch = Command::new(aze_tests::program());
+    watch.args(["status", "--watch=1s", "--count", "1", "--json"]).env("AZE_RUN_DIR", place.path("run"));
+    watch.env_remove("XDG_RUNTIME_DIR").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut watch = watch.spawn().expect("it starts");
+    fs::write(place.path("file"), vec![7; 300_000]).expect("a file");
+    while watch.try_wait().expect("it can be asked for").is_none() {
+        let mut copy = Command::new(aze_tests::program());
+        copy.args(["cp", "file", "aze:/file"]).env("AZE_RUN_DIR", place.path("run")).env("SLURM_JOB_ID", "77");
+        let copied: Ran = copy.current_dir(&place.dir).output().expect("it runs").into();
+        copied.ok();
+    }
+    let output = watch.wait_with_output().expect("it has ended");
+    let look = &objects(&String::from_utf8(output.stdout).expect("text"))[0];
+    let jobs = look["jobs"].as_array().expect("jobs");
+    let job = jobs.iter().find(|job| job["job"] == "slurm:77").unwrap_or_else(|| panic!("the job is missing: {look}"));
+    assert!(job["written_bytes_per_s"].as_f64().is_some_and(|rate| rate > 100_000.0), "{look}");
+    let servers = look["servers"].as_array().expect("servers");
+    assert_eq!(servers.len(), 2);
+    let sum: f64 = servers.iter().filter_map(|server| server["requests_per_s"].as_f64()).sum();
+    assert!(sum > 1.0 && servers.iter().all(|server| server["memory_bytes"].as_u64().is_some_and(|bytes| bytes > 0)));
+}
