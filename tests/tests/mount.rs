@@ -3,7 +3,7 @@
 use aze_tests::python::python;
 use aze_tests::{PATIENCE, Place, run, wait_until};
 use std::fs;
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -231,4 +231,50 @@ fn a_silent_server_holds_up_its_own_callers_only() {
         assert!(again > 0 && waited > 0 && again + waited == FILES, "{again} of {FILES} while a server is silent");
         assert!(took < Duration::from_secs(2), "{again} took {took:?}");
     });
+}
+
+/// A trace shows what programs ask for while it runs, and ends with the mount.
+#[test]
+fn a_mount_in_use_is_traced() {
+    let mut place = Place::new();
+    place.up(&["--servers", "2"]);
+    let mnt = place.mount();
+    let mut trace = Command::new(aze_tests::program());
+    trace.args(["trace", "--json"]).arg(&mnt).env("AZE_RUN_DIR", place.path("run")).env_remove("XDG_RUNTIME_DIR");
+    let mut trace = trace.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut lines = BufReader::new(trace.stdout.take().expect("a pipe")).lines();
+    let mut next =
+        || -> serde_json::Value { serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("JSON") };
+    // It has begun when it shows something.
+    let (told, begun) = std::sync::mpsc::channel();
+    let asks = std::thread::spawn({
+        let mnt = mnt.clone();
+        move || {
+            while begun.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                assert!(fs::metadata(mnt.join("nothing")).is_err());
+            }
+        }
+    });
+    let first = next();
+    assert_eq!((&first["path"], &first["errno"]), (&"/nothing".into(), &libc::ENOENT.into()), "{first}");
+    told.send(()).expect("the thread runs");
+    asks.join().expect("it has ended");
+    fs::create_dir(mnt.join("dir")).expect("a directory");
+    fs::write(mnt.join("dir/file"), "hello").expect("a file");
+    fs::rename(mnt.join("dir/file"), mnt.join("moved")).expect("a rename");
+    place.aze(&["umount", mnt.to_str().expect("UTF-8")]).ok();
+    let mut seen = Vec::new();
+    for line in lines {
+        let request: serde_json::Value = serde_json::from_str(&line.expect("text")).expect("JSON");
+        assert!(request["took_us"].as_f64().is_some_and(|us| us > 0.0), "{request}");
+        if let ("mkdir" | "create" | "write" | "rename", Some(path)) =
+            (request["operation"].as_str().expect("an operation"), request["path"].as_str())
+        {
+            seen.push(format!("{path} {} {}", request["to"].as_str().unwrap_or("-"), request["bytes"]));
+        }
+    }
+    assert_eq!(seen, ["/dir - null", "/dir/file - null", "/dir/file - 5", "/dir/file /moved null"]);
+    let ended = trace.wait_with_output().expect("it has ended");
+    assert!(ended.status.success() && String::from_utf8_lossy(&ended.stderr).contains("the mount has ended"));
+    place.aze(&["trace", "1"]).code(3);
 }

@@ -312,7 +312,7 @@ fn a_volume_over_nodes_is_measured_on_each_of_them() {
     let nobody = nodes.aze(&place, 1, &[&tiny[..], &["--ranks-hosts", "10.66.0.9"]].concat());
     assert_ne!(nobody.code, 0);
     // Whichever of them is noticed first.
-    assert!(nobody.err.contains("rank 1 (process "), "{}", nobody.err);
+    assert!(nobody.err.contains("\"error\":\"rank "), "{}", nobody.err);
     nodes.aze(&place, 1, &["down"]).ok();
 }
 

@@ -54,6 +54,7 @@ mod stat;
 mod status;
 mod sys;
 mod tally;
+mod trace;
 mod tree;
 mod tree_local;
 mod tree_volume;
@@ -99,6 +100,7 @@ enum Command {
     Mount(mount::Args),
     Umount(mount::UmountArgs),
     Run(run::Args),
+    Trace(trace::Args),
     Ls(list::Args),
     Stat(stat::Args),
     Cat(cat::Args),
@@ -198,6 +200,7 @@ fn run(asked: Command) -> (&'static str, Outcome<Exit>) {
         Command::Status(args) => ("status", status::run(&args)),
         Command::Mount(args) => ("mount", mount::run(&args)),
         Command::Run(args) => ("run", run::run(&args)),
+        Command::Trace(args) => ("trace", trace::run(&args)),
         Command::Umount(args) => ("umount", mount::run_umount(&args)),
         Command::Ls(args) => ("ls", list::run(&args)),
         Command::Stat(args) => ("stat", stat::run(&args)),

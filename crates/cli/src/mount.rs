@@ -7,9 +7,9 @@
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::process::Process;
 use crate::session::Session;
-use crate::sys;
 use crate::volume::{self, MountRecord, Volume};
 use crate::{mount_nodes, mounts};
+use crate::{sys, trace};
 use aze_fuse::{CACHE_TIME_DEFAULT, CACHE_TIME_MAX, MountOptions, Mounted, THREADS_MAX, signals};
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -279,6 +279,7 @@ fn serve_at(args: &Args) -> Outcome<Exit> {
         if args.tied {
             unmount_at_end_of_input(&mounted)?;
         }
+        trace::listen(&session.volume, mounted.tracer());
         fs::metadata(&args.dir)
             .map_err(|error| Trouble::local(format!("look into the new mount {}", args.dir.display()), &error))?;
         if args.ready { go_to_background(&session.volume) } else { Ok(()) }
@@ -290,6 +291,7 @@ fn serve_at(args: &Args) -> Outcome<Exit> {
     }
     let ended =
         mounted.wait().map_err(|error| Trouble::local(format!("serve the mount at {}", args.dir.display()), &error));
+    trace::forget(&session.volume);
     let me = session.volume.mount_record_path(record.process);
     for path in [me.with_extension("json"), me.with_extension("log")] {
         // The directory may have been removed with the volume.

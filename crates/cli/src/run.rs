@@ -11,8 +11,8 @@ use crate::exit::{Exit, Outcome, Trouble};
 use crate::namespace;
 use crate::process::Process;
 use crate::session::Session;
-use crate::sys;
 use crate::volume::{MountRecord, VARIABLE, Volume};
+use crate::{sys, trace};
 use aze_fuse::{CACHE_TIME_DEFAULT, MountOptions, THREADS_MAX, Unmounted, signals};
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -168,6 +168,7 @@ fn serve(
             .serve(session.client.clone(), session.runtime.clone(), &record.dir, options)
             .map_err(|error| Trouble::local(format!("serve the mount at {dir}"), &error))?;
         session.volume.record_mount(record)?;
+        trace::listen(&session.volume, mounted.tracer());
         // The program's input and output must not be kept open by the agent.
         let mut quiet = || -> io::Result<()> {
             let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&log_path)?;
@@ -182,6 +183,7 @@ fn serve(
             Err(error) => Err(Trouble::local(format!("go to the background with log {}", log_path.display()), &error)),
         };
         drop(other);
+        trace::forget(&session.volume);
         for path in [log_path.with_extension("json"), log_path] {
             // The directory may have been removed with the volume.
             let _ = fs::remove_file(path);

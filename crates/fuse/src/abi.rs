@@ -282,7 +282,6 @@ impl Out {
     }
 
     /// The bytes written so far.
-    #[cfg(test)]
     pub fn written(&self) -> &[u8] {
         &self.memory.bytes[self.memory.start + OUT_HEADER_BYTES..][..self.len]
     }

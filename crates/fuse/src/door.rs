@@ -17,6 +17,7 @@ use crate::removed::Removed;
 use crate::reply::Errno;
 use crate::stream::Stream;
 use crate::told::{First, Means, Showing, Told};
+use crate::trace::Trace;
 use crate::translate;
 use aze_client::{Access, Aged, CONTENTS_TIME, Client, File, Lease, NewFile, mode_under};
 use aze_io::Io;
@@ -67,6 +68,8 @@ pub struct Door {
     pub io: Io,
     /// Where failures are told.
     pub journal: Journal,
+    /// Where requests are told, while somebody reads that.
+    pub trace: Trace,
 }
 
 impl Door {
@@ -86,6 +89,7 @@ impl Door {
             cache_time,
             callers: Callers::new(io.clone(), identity::own()),
             journal: Journal::new(io.clone()),
+            trace: Trace::new(io.clone()),
             files: Handles::default(),
             streams: Handles::default(),
             recalls: Arc::new(Recalls::new(io.clone(), device.clone(), told.clone(), pages.clone(), cache_time)),

@@ -31,6 +31,7 @@ pub mod signals;
 mod space;
 mod stream;
 mod told;
+mod trace;
 mod translate;
 mod xattr;
 
@@ -43,6 +44,7 @@ use crew::Crew;
 use session::Session;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -165,12 +167,32 @@ impl Mounted {
         &self.dir
     }
 
+    /// What writes down what programs ask of this mount.
+    pub fn tracer(&self) -> Tracer {
+        Tracer(self.session.door())
+    }
+
     /// Waits until it is unmounted.
     ///
     /// # Errors
     /// The error that ended the mount otherwise.
     pub fn wait(self) -> io::Result<()> {
         self.session.wait()
+    }
+}
+
+/// Writes down what programs ask of a mount.
+pub struct Tracer(Arc<door::Door>);
+
+impl Tracer {
+    /// Writes a line for each request to `stream`, until its other end is closed: eight fields between tabs, which are
+    /// seconds since now, microseconds that it took, operation, path, second path or target, offset and length (`4096+512`),
+    /// error number (0: none), process. A line `lost` and a number stands for lines that the reader was too slow for.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn attach(&self, stream: UnixStream) -> io::Result<()> {
+        self.0.trace.attach(stream)
     }
 }
 

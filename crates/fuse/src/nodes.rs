@@ -7,7 +7,7 @@
 //! do not see them: `st_ino` is the inode's own number.
 
 /// The kernel's number of the root directory, and its own (`FUSE_ROOT_ID`).
-const ROOT: u64 = 1;
+pub const ROOT: u64 = 1;
 
 /// An odd number, 2^64 by the golden ratio: low bits decide about high ones.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -156,6 +156,11 @@ impl Session {
         session
     }
 
+    /// What requests share.
+    pub fn door(&self) -> Arc<Door> {
+        self.door.clone()
+    }
+
     /// Blocks until the mount has ended and every worker is gone.
     ///
     /// # Errors
@@ -226,20 +231,33 @@ fn answer(door: &Arc<Door>, header: &Header, args: Args<'_>, out: &mut Out, repl
     if header.opcode == op::SETLKW {
         return locks::set_or_wait(door, header, args, reply);
     }
+    let traced = door.trace.begin(header, &args);
+    let done = act(door, header, args, out, reply);
+    if let Some(traced) = traced {
+        door.trace.end(traced, done.map(|()| out.written()));
+    }
+}
+
+/// The error number, if it was answered with one.
+fn act(door: &Arc<Door>, header: &Header, args: Args<'_>, out: &mut Out, reply: Reply) -> Result<(), i32> {
     // Until the answer has gone: then the kernel lets go of the pages.
     let is_write = header.opcode == op::WRITE;
     let _transfer = (is_write || header.opcode == op::READ).then(|| door.pages.transfer(header.node, is_write));
     let done = match fs::act(door, header, args, out) {
-        Ok(Done::Silently) => return reply.not_owed(),
+        Ok(Done::Silently) => {
+            reply.not_owed();
+            return Ok(());
+        }
         Ok(done) => done,
         Err(errno) => {
+            let number = errno.0;
             reply.send_outcome(Err(errno));
-            return;
+            return Err(number);
         }
     };
     if reply.send(out) {
         out.told.iter().for_each(|version| door.told.tell(*version));
-        return;
+        return Ok(());
     }
     // The kernel has not taken it: it does not know the handle, and will never release it.
     match done {
@@ -247,6 +265,7 @@ fn answer(door: &Arc<Door>, header: &Header, args: Args<'_>, out: &mut Out, repl
         Done::OpenedDir(handle) => drop(door.streams.remove(handle)),
         Done::Now | Done::Silently => {}
     }
+    Ok(())
 }
 
 #[cfg(test)]
