@@ -1,4 +1,4 @@
-//! Copies that are broken off leave nothing that looks like the whole.
+//! Copies that are broken off leave nothing that looks like the whole, and measurements leave nothing at all.
 
 use aze_tests::{PATIENCE, Place, run, wait_until};
 use std::ffi::OsStr;
@@ -131,4 +131,27 @@ fn a_copy_out_of_a_volume_that_is_broken_off_leaves_nothing() {
     send(&child, libc::SIGTERM);
     assert_eq!(ended(child).signal(), Some(libc::SIGTERM));
     assert_eq!(local_names(&out), [""; 0], "nothing is left");
+}
+
+/// A measurement that is interrupted, or for which there is no room, removes what it has made: in a directory and in a
+/// volume.
+#[test]
+fn a_measurement_that_is_broken_off_leaves_nothing() {
+    let place = Place::new();
+    place.up(&["--servers", "1"]);
+    let dir = place.path("dir");
+    fs::create_dir(&dir).expect("a directory");
+    let target = dir.to_str().expect("a path");
+    let in_dir = || fs::read_dir(&dir).expect("a directory").count();
+    for args in [&["--native"][..], &["--target", target]] {
+        let iops = ["bench", "iops", "--files", "1000000", "--repeat", "1"];
+        let child = place.command(&[&iops, args].concat()).stderr(Stdio::null()).spawn().expect("aze starts");
+        wait_until("it has begun", || names(&place).len() + in_dir() > 0);
+        send(&child, libc::SIGINT);
+        assert_eq!(ended(child).code(), Some(6));
+        assert_eq!((names(&place).len(), in_dir()), (0, 0), "{args:?}");
+    }
+    let full = place.aze(&["bench", "iops", "--native", "--files", "1", "--threads", "1", "--bytes", "64G"]);
+    assert_eq!(full.code, 5, "{}", full.err);
+    assert_eq!(names(&place), [""; 0]);
 }

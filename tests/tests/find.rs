@@ -33,3 +33,29 @@ fn files_are_found_by_path_and_age_and_told_byte_for_byte() {
     let both = place.aze(&["find", "aze:/", "-print0", "--json"]);
     assert_eq!(both.code, 2, "{}", both.err);
 }
+
+/// What was found is removed, directories when nothing is left in them; the rest stays, and so does the root.
+#[test]
+fn what_is_found_is_removed() {
+    let mut place = Place::new();
+    place.up(&["--servers", "2"]);
+    let mount = place.mount();
+    fs::create_dir_all(mount.join("a/b/c")).expect("directories");
+    for name in ["a/old1", "a/b/old2", "a/b/c/old3", "a/kept"] {
+        File::create(mount.join(name)).expect("a file");
+    }
+    let left = || {
+        let mut left: Vec<String> = place.aze(&["find", "aze:/"]).ok().out.lines().map(str::to_owned).collect();
+        left.sort();
+        left
+    };
+    place.aze(&["find", "aze:/", "-name", "old*", "-delete"]).ok();
+    assert_eq!(left(), ["aze:/", "aze:/a", "aze:/a/b", "aze:/a/b/c", "aze:/a/kept"]);
+    // As with find(1): a directory with something in it stays, and that is said.
+    let full = place.aze(&["find", "aze:/", "-type", "d", "-delete"]).code(1);
+    assert!(full.err.contains("remove aze:/a: ") && full.err.contains("not empty"), "{}", full.err);
+    assert_eq!(left(), ["aze:/", "aze:/a", "aze:/a/kept"]);
+    place.aze(&["find", "aze:/", "-delete"]).ok();
+    assert_eq!(left(), ["aze:/"]);
+    place.aze(&["find", "aze:/", "-delete", "-print0"]).code(2);
+}

@@ -123,6 +123,7 @@ fn run_iops(iops: &Iops) -> Outcome<Exit> {
             "bench iops: --threads, --files and --repeat must be at least 1, --bytes at least 1M",
         ));
     }
+    crate::bench_volume::hear_signals("iops")?;
     let keep = iops.record.as_deref().map(Keep::new).transpose()?;
     let native = iops.native || iops.target.is_empty();
     let session = if native { Some(Session::open(Volume::meant(iops.name.as_deref())?)?) } else { None };
@@ -170,7 +171,7 @@ fn places(
             let name = format!("bench-{}-{turn}-{caller}", std::process::id());
             Ok(match (target, session) {
                 (Some(index), _) => Box::new(Directory::new(&iops.target[index], &name)?) as Box<dyn Place>,
-                (None, Some(session)) => Box::new(Native::new(session.clone(), &name)?),
+                (None, Some(session)) => Box::new(Native::removed(session.clone(), &name)?),
                 (None, None) => return Err(Trouble::usage("bench iops: nothing to measure")),
             })
         })

@@ -1,6 +1,7 @@
 //! Where a measurement runs: a volume without a mount, or any directory; each tells what is cached
 //! and what is durable there, since a figure without that means nothing.
 
+use crate::bench_volume::{Place as Own, Scratch, go_on};
 use crate::exit::{Outcome, Trouble};
 use crate::session::Session;
 use aze_client::{Access, File, NewFile};
@@ -48,14 +49,16 @@ pub struct Described {
 /// A directory of a mounted file system.
 pub struct Directory {
     path: PathBuf,
+    /// Removes it, if it does not come to an end by itself.
+    _own: Scratch,
 }
 
 impl Directory {
     /// Makes a directory of its own in `target`.
     pub fn new(target: &Path, name: &str) -> Outcome<Directory> {
         let path = target.join(name);
-        fs::create_dir(&path).map_err(|error| Trouble::local(format!("make {}", path.display()), &error))?;
-        Ok(Directory { path })
+        let own = Scratch::at(&path)?;
+        Ok(Directory { path, _own: own })
     }
 
     fn trouble<T>(&self, what: &str, name: &str, result: std::io::Result<T>) -> Outcome<T> {
@@ -69,6 +72,7 @@ impl Directory {
 
 impl Place for Directory {
     fn create(&self, name: &str) -> Outcome<()> {
+        go_on()?;
         self.open("create", name, fs::OpenOptions::new().write(true).create_new(true)).map(drop)
     }
 
@@ -82,7 +86,7 @@ impl Place for Directory {
 
     fn write(&self, name: &str, block: &[u8], count: usize) -> Outcome<()> {
         let mut file = self.open("write", name, fs::OpenOptions::new().write(true).create(true).truncate(true))?;
-        (0..count).try_for_each(|_| self.trouble("write", name, file.write_all(block)))
+        (0..count).try_for_each(|_| go_on().and_then(|()| self.trouble("write", name, file.write_all(block))))
     }
 
     fn read(&self, name: &str, block: &mut [u8]) -> Outcome<u64> {
@@ -112,16 +116,28 @@ pub struct Native {
     session: Arc<Session>,
     dir: Ino,
     name: Name,
+    /// Removes it, if it does not come to an end by itself.
+    own: Option<Own>,
 }
 
 impl Native {
-    /// Makes a directory of its own in the volume's root.
+    /// Makes a directory of its own in the root of a volume that goes with the measurement.
     pub fn new(session: Arc<Session>, name: &str) -> Outcome<Native> {
+        Native::make_dir(session, name, None)
+    }
+
+    /// Makes a directory of its own in the volume's root, which goes with this.
+    pub fn removed(session: Arc<Session>, name: &str) -> Outcome<Native> {
+        let own = Own::new(format!("aze://{}/{name}", session.volume.record.name));
+        Native::make_dir(session, name, Some(own))
+    }
+
+    fn make_dir(session: Arc<Session>, name: &str, own: Option<Own>) -> Outcome<Native> {
         let name = name_of(name);
         let new = NewFile { kind: FileKind::Directory, mode: 0o755, ..empty_file(None) };
         let created =
             session.ask(format!("make aze:/{name}"), session.client.create(&session.who, Ino::ROOT, &name, &new))?;
-        Ok(Native { dir: created.attr.ino, session, name })
+        Ok(Native { dir: created.attr.ino, session, name, own })
     }
 
     fn make(&self, name: &str, new: &NewFile) -> Outcome<Option<Arc<File>>> {
@@ -139,6 +155,7 @@ impl Native {
 
 impl Place for Native {
     fn create(&self, name: &str) -> Outcome<()> {
+        go_on()?;
         self.make(name, &empty_file(None)).map(drop)
     }
 
@@ -157,6 +174,7 @@ impl Place for Native {
         let file = self.make(name, &NewFile { exclusive: false, ..empty_file(Some(access)) })?;
         let Some(file) = file else { return Err(Trouble::usage(format!("write {name}: it is no regular file"))) };
         for index in 0..count {
+            go_on()?;
             let offset = (index * block.len()) as u64;
             self.session.ask(format!("write {name}"), file.write(offset, block))?;
         }
@@ -192,7 +210,9 @@ impl Place for Native {
 
     fn end(&self) -> Outcome<()> {
         let removed = self.session.client.rmdir(&self.session.who, Ino::ROOT, &self.name);
-        self.session.ask(format!("remove aze:/{}", self.name), removed)
+        self.session.ask(format!("remove aze:/{}", self.name), removed)?;
+        self.own.iter().for_each(Own::gone);
+        Ok(())
     }
 }
 

@@ -9,8 +9,10 @@ use aze_fuse::signals;
 use aze_proto::Ino;
 use aze_proto::message::Predicate;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -19,13 +21,26 @@ use std::time::{Duration, Instant};
 const SETTLED_MAX: Duration = Duration::from_secs(60);
 const SETTLED_LOOKS: u32 = 30;
 
+/// How often it is tried to remove what other threads may still add to: each has one operation under way at most.
+const REMOVALS_MAX: usize = 20;
+
+/// This process was told to end.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+/// Fails once this process was told to end, so that nothing more is made where all is removed.
+pub fn go_on() -> Outcome<()> {
+    if IS_OVER.load(Ordering::Relaxed) { Err(Trouble::new(Exit::Again, "interrupted")) } else { Ok(()) }
+}
+
 /// What has to be removed if this process is told to end. Locked while a volume starts, so that it is not
 /// half there when it has to end.
-static LEFT: Mutex<Left> = Mutex::new(Left { volumes: Vec::new(), dirs: Vec::new() });
+static LEFT: Mutex<Left> = Mutex::new(Left { volumes: Vec::new(), dirs: Vec::new(), places: Vec::new() });
 
 struct Left {
     volumes: Vec<String>,
     dirs: Vec<PathBuf>,
+    /// Directories in volumes, as commands take them.
+    places: Vec<String>,
 }
 
 fn left() -> MutexGuard<'static, Left> {
@@ -38,11 +53,12 @@ pub fn hear_signals(bench: &'static str) -> Outcome<()> {
     signals::hold().map_err(|error| Trouble::local(format!("bench {bench}: hold signals"), &error))?;
     std::thread::spawn(move || {
         if signals::wait().is_ok() {
+            IS_OVER.store(true, Ordering::Relaxed);
             // To the end, so that nothing new is begun.
             let left = left();
             left.volumes.iter().for_each(|name| end(name));
-            // What cannot be removed is in the way of nobody but the next reader of the folder.
-            left.dirs.iter().for_each(|dir| drop(fs::remove_dir_all(dir)));
+            left.dirs.iter().for_each(|dir| remove(dir));
+            left.places.iter().for_each(|place| remove_place(place));
             eprintln!("aze: bench {bench}: interrupted");
             std::process::exit(Exit::Again as i32);
         }
@@ -128,6 +144,55 @@ fn end(name: &str) {
     let _ = aze(&["down", "--force", "--name", name]).inspect_err(|trouble| eprintln!("aze: bench: {trouble}"));
 }
 
+/// Removes a directory in which threads of this process may still make files.
+fn remove(dir: &Path) {
+    let tried = (0..REMOVALS_MAX).map(|_| fs::remove_dir_all(dir));
+    let gone = |tried: &std::io::Result<()>| {
+        tried.as_ref().map_or_else(|error| error.kind() == ErrorKind::NotFound, |()| true)
+    };
+    if !tried.into_iter().any(|tried| gone(&tried)) {
+        eprintln!("aze: bench: {} could not be removed", dir.display());
+    }
+}
+
+/// The same in a volume. What could not be removed says so itself.
+fn remove_place(place: &str) {
+    let mut removed = Ok(());
+    for _ in 0..REMOVALS_MAX {
+        removed = aze(&["rm", "-r", "-f", place]).map(drop);
+        if removed.is_ok() {
+            return;
+        }
+    }
+    let _ = removed.inspect_err(|trouble| eprintln!("aze: bench: {trouble}"));
+}
+
+/// A new directory of a volume that is removed with this, and all that is in it.
+pub struct Place(String);
+
+impl Place {
+    /// Of the directory that is to be made there: `aze://VOLUME/NAME`.
+    pub fn new(path: String) -> Place {
+        left().places.push(path.clone());
+        Place(path)
+    }
+
+    /// It has gone.
+    pub fn gone(&self) {
+        left().places.retain(|place| *place != self.0);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut left = left();
+        if left.places.contains(&self.0) {
+            remove_place(&self.0);
+            left.places.retain(|place| *place != self.0);
+        }
+    }
+}
+
 /// A new directory that is removed with this, and all that is in it.
 pub struct Scratch {
     /// Where it is.
@@ -137,8 +202,13 @@ pub struct Scratch {
 impl Scratch {
     /// Makes it in `parent`, with this process's number in its name.
     pub fn new(parent: &Path, bench: &str) -> Outcome<Scratch> {
-        let path = std::path::absolute(parent.join(format!("aze-bench-{bench}-{}", std::process::id())));
-        let path = path.map_err(|error| Trouble::local(format!("find {}", parent.display()), &error))?;
+        Scratch::at(&parent.join(format!("aze-bench-{bench}-{}", std::process::id())))
+    }
+
+    /// Makes it there.
+    pub fn at(path: &Path) -> Outcome<Scratch> {
+        let path = std::path::absolute(path);
+        let path = path.map_err(|error| Trouble::local("find the working directory", &error))?;
         let mut left = left();
         fs::create_dir(&path).map_err(|error| Trouble::local(format!("make {}", path.display()), &error))?;
         left.dirs.push(path.clone());
@@ -149,9 +219,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let mut left = left();
-        if let Err(error) = fs::remove_dir_all(&self.path) {
-            eprintln!("aze: bench: remove {}: {error}", self.path.display());
-        }
+        remove(&self.path);
         left.dirs.retain(|dir| *dir != self.path);
     }
 }

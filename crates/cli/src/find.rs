@@ -4,6 +4,7 @@
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::place::{Place, VolumePath, join};
+use crate::remove;
 use crate::session::{Session, Sessions};
 use crate::tally::{Out, Tally};
 use crate::tree::Spot;
@@ -20,7 +21,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Words that may be written with one dash.
-const WORDS: [&str; 9] = ["-name", "-path", "-type", "-size", "-newer", "-mmin", "-mtime", "-user", "-print0"];
+const WORDS: [&str; 10] =
+    ["-name", "-path", "-type", "-size", "-newer", "-mmin", "-mtime", "-user", "-print0", "-delete"];
 
 /// How ages are counted.
 #[derive(Clone, Copy)]
@@ -45,6 +47,7 @@ Examples:
   aze find aze:/results -type f -size +1G
   aze find aze:/ -newer start-of-run --count
   aze find aze:/ -path '*/tmp/*' -mtime +7 -print0 | xargs -0 aze rm
+  aze find aze:/scratch -type f -mtime +30 -delete
   aze find aze:/ -mmin -10 -user alice")]
 pub struct Args {
     /// Where to start; the root of the volume if nothing is given.
@@ -80,6 +83,9 @@ pub struct Args {
     /// End each path with a zero byte instead of an end of line, and change no byte of it.
     #[arg(long, conflicts_with_all = ["json", "count"])]
     print0: bool,
+    /// Remove what was found, when all is found: directories after what is in them, and only if that empties them.
+    #[arg(long, conflicts_with_all = ["json", "count", "print0"])]
+    delete: bool,
     /// One JSON object for each line.
     #[arg(long)]
     json: bool,
@@ -117,7 +123,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     let mut sessions = Sessions::default();
     let predicate = predicate(args, &mut sessions)?;
     let tally = Tally::new("find");
-    let mut report = Report { args, out: Out::new(), count: 0, trouble: None };
+    let mut report = Report { args, out: Out::new(), count: 0, doomed: Vec::new(), trouble: None };
     let root = [OsString::from("aze:/")];
     for path in if args.paths.is_empty() { &root[..] } else { &args.paths } {
         let found = VolumePath::parse(path).and_then(|path| {
@@ -126,6 +132,11 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         });
         report.out.flush()?;
         tally.note(found);
+        let doomed = std::mem::take(&mut report.doomed);
+        if !doomed.is_empty() {
+            let session = sessions.of(&VolumePath::parse(path)?)?;
+            remove::remove_found(&session, doomed, &tally);
+        }
     }
     if args.count {
         report.out.line(report.count.to_string())?;
@@ -169,6 +180,8 @@ struct Report<'a> {
     args: &'a Args,
     out: Out,
     count: u64,
+    /// What is to be removed.
+    doomed: Vec<(VolumePath, FileKind)>,
     trouble: Option<Trouble>,
 }
 
@@ -180,6 +193,14 @@ impl Report<'_> {
             return;
         }
         self.count += 1;
+        if self.args.delete {
+            let path = under(&root.path);
+            // As find(1) leaves `.`, where it started.
+            if path.iter().any(|byte| *byte != b'/') {
+                self.doomed.push((VolumePath { volume: root.volume.clone(), path }, found.kind));
+            }
+            return;
+        }
         if self.args.count || self.trouble.is_some() {
             return;
         }

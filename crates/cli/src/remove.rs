@@ -54,6 +54,38 @@ pub fn remove_all(session: &Session, path: &VolumePath, tally: &Tally) -> Outcom
     remove(&Args { paths: Vec::new(), recursive: true, force: true }, session, path, tally)
 }
 
+/// Removes what was found: files, many at a time, then directories, the deepest first.
+pub fn remove_found(session: &Session, found: Vec<(VolumePath, FileKind)>, tally: &Tally) {
+    let (client, who) = (&session.client, &session.who);
+    let (mut dirs, files): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, kind)| *kind == FileKind::Directory);
+    let note = |path: &VolumePath, removed: Result<(), Failure>| {
+        // What has gone meanwhile needs no removal.
+        if !matches!(&removed, Err(failure) if failure.code == Code::NotFound) {
+            tally.note(removed.map_err(|failure| Trouble::volume(format!("remove {}", path.shown()), &failure)));
+        }
+    };
+    let removals = files.iter().map(async |(path, _)| {
+        let removed = async {
+            let (parent, name) = client.resolve_parent(who, &path.path).await?;
+            client.unlink(who, parent, &name).await
+        };
+        (path, removed.await)
+    });
+    let mut removals = stream::iter(removals).buffer_unordered(REMOVED_AT_ONCE);
+    while let Some((path, removed)) = session.runtime.block_on(removals.next()) {
+        note(path, removed);
+    }
+    // A directory is longer than each that holds it.
+    dirs.sort_by_key(|(path, _)| std::cmp::Reverse(path.path.len()));
+    for (path, _) in dirs {
+        let removed = session.runtime.block_on(async {
+            let (parent, name) = client.resolve_parent(who, &path.path).await?;
+            client.rmdir(who, parent, &name).await
+        });
+        note(&path, removed);
+    }
+}
+
 fn remove(args: &Args, session: &Session, path: &VolumePath, tally: &Tally) -> Outcome<()> {
     if path.path.iter().all(|byte| *byte == b'/') {
         return Err(Trouble::usage(format!(
