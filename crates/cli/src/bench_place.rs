@@ -5,12 +5,14 @@ use crate::bench_volume::{Place as Own, Scratch, go_on};
 use crate::exit::{Outcome, Trouble};
 use crate::session::Session;
 use aze_client::{Access, File, NewFile};
+use aze_fuse::CACHE_TIME_DEFAULT;
 use aze_proto::{FileKind, Ino, Name};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a measurement does to files, each call one operation of the kind that is timed. Names are
 /// plain file names within the place's own new directory.
@@ -32,10 +34,15 @@ pub trait Place: Send + Sync {
     fn end(&self) -> Outcome<()>;
 }
 
+/// A mount's kernel answers from what it keeps of names and attributes for no longer, unless `--cache-time` says so.
+pub const KEPT_TIME: Duration = CACHE_TIME_DEFAULT.saturating_add(Duration::from_millis(100));
+
 /// What is known of a place before anything is measured.
 pub struct Described {
     /// For the head of its column.
     pub title: String,
+    /// A kernel answers from what it keeps for a time.
+    pub is_mount: bool,
     /// What answered from memory nearer than the place itself.
     pub cached: &'static str,
     /// What would have survived.
@@ -238,7 +245,7 @@ pub fn describe_native(durability: Option<&str>) -> Described {
         Some(_) => ("what was synced", CLOSE_OF_VOLUME, "the file is on the servers' disks"),
     };
     let cached = "nothing: a server answers, or its memory is read";
-    Described { title: "aze, no mount".into(), cached, durable, close, fsync }
+    Described { title: "aze, no mount".into(), is_mount: false, cached, durable, close, fsync }
 }
 
 /// What is known of a directory as a place, from the kind of its file system (statfs(2)).
@@ -272,5 +279,5 @@ pub fn describe(target: &Path) -> Outcome<Described> {
         ),
         _ => ("other", "unknown", "unknown", "unknown", "unknown"),
     };
-    Ok(Described { title: title.into(), cached, durable, close, fsync })
+    Ok(Described { title: title.into(), is_mount: kind == FUSE, cached, durable, close, fsync })
 }

@@ -15,7 +15,7 @@ mod volume;
 
 pub use rank::run as run_rank;
 
-use crate::bench_place::Described;
+use crate::bench_place::{Described, KEPT_TIME, describe};
 use crate::bench_record::{self, Keep};
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::launch;
@@ -42,7 +42,7 @@ Examples:
 /// Stonewall of `--short`, and its turns.
 const SHORT_STONEWALL: Duration = Duration::from_secs(1);
 const SHORT_TURNS: usize = 3;
-/// Processes on each node when nobody chose.
+/// Processes on each node unless the user chose.
 const PROCS_DEFAULT: u32 = 4;
 /// Processes at most: more than any node has cores.
 const PROCS_MAX: u32 = 1024;
@@ -182,6 +182,8 @@ struct Contest<'a> {
     nodes: Nodes,
     /// Each with whether threads do the work.
     places: Vec<(Where, bool)>,
+    /// For how long the kernel may answer from what it keeps of names and attributes, in any of the places.
+    cache_time: Duration,
     interrupts: Interrupts,
 }
 
@@ -210,16 +212,25 @@ impl Contest<'_> {
         if args.with_threads {
             places.insert(1, (places[0].0.clone(), true));
         }
-        Ok(Contest { args, procs, nodes, places, interrupts: Interrupts::hear() })
+        let mut cache_time = Duration::ZERO;
+        for (place, _) in &places {
+            if let Where::Directory(dir) = place
+                && describe(dir)?.is_mount
+            {
+                cache_time = KEPT_TIME;
+            }
+        }
+        Ok(Contest { args, procs, nodes, places, cache_time, interrupts: Interrupts::hear() })
     }
 
     /// Every place once in every turn.
     fn reports(&self) -> Outcome<Vec<Report>> {
         let turns = self.args.turns();
+        let work = self.work()?;
         let mut all: Vec<Vec<Turn>> = self.places.iter().map(|_| Vec::new()).collect();
         for turn in 1..=turns {
             for (place, done) in self.places.iter().zip(&mut all) {
-                done.push(self.turn(place.0.clone(), place.1, &format!("turn {turn} of {turns}"))?);
+                done.push(self.turn(place.0.clone(), place.1, &format!("turn {turn} of {turns}"), &work)?);
             }
         }
         let report = |done: Vec<Turn>| {
@@ -230,12 +241,29 @@ impl Contest<'_> {
         Ok(all.into_iter().map(report).collect())
     }
 
-    /// One run in one place, which is left as it was.
-    fn turn(&self, place: Where, threads: bool, title: &str) -> Outcome<Turn> {
+    /// What each rank does in each writing phase of a short run, if several places are compared: as much as the slowest
+    /// place does until the stonewall, so that all do the same work. A long run is stopped by the stonewall in each.
+    fn work(&self) -> Outcome<Vec<(Phase, u64)>> {
+        let mut work: Vec<(Phase, u64)> = Vec::new();
+        if !self.args.short || self.places.len() == 1 {
+            return Ok(work);
+        }
+        for (place, threads) in &self.places {
+            let counts = self.turn(place.clone(), *threads, "looking for equal work", &[])?.counts;
+            match work.is_empty() {
+                true => work = counts,
+                false => work.iter_mut().zip(counts).for_each(|(least, count)| least.1 = least.1.min(count.1)),
+            }
+        }
+        Ok(work)
+    }
+
+    /// One run in one place, which is left as it was; of so much work, or else until the stonewall.
+    fn turn(&self, place: Where, threads: bool, title: &str, work: &[(Phase, u64)]) -> Outcome<Turn> {
         let setup = self.setup(place);
         let ground = ground::open(&setup.place, &setup.base)?;
         let measured = ground.begin().and_then(|()| {
-            let measured = self.measure(&setup, threads, ground.as_ref(), title);
+            let measured = self.measure(&setup, threads, ground.as_ref(), title, work);
             // All ranks have ended, so that nothing comes after it.
             let removed = ground.remove_all();
             match (measured, removed) {
@@ -263,7 +291,14 @@ impl Contest<'_> {
         }
     }
 
-    fn measure(&self, setup: &Setup, threads: bool, ground: &dyn Ground, title: &str) -> Outcome<Turn> {
+    fn measure(
+        &self,
+        setup: &Setup,
+        threads: bool,
+        ground: &dyn Ground,
+        title: &str,
+        work: &[(Phase, u64)],
+    ) -> Outcome<Turn> {
         let mut place = ground.described()?;
         if threads {
             place.title.push_str(", threads");
@@ -272,17 +307,22 @@ impl Contest<'_> {
         let phase_time_max = self.args.stonewall() * PHASE_STONEWALLS_MAX + PHASE_TIME_MORE;
         let mut ranks = Ranks::start(setup, threads, &self.nodes, &self.interrupts, phase_time_max)?;
         let warm_bytes = warm(self.args, self.procs, ground, &mut ranks)?;
-        let mut run = Run { procs: self.procs, room: ground.room()?, since_ns: 0, counts: Vec::new() };
+        let mut run = Run { procs: self.procs, room: ground.room()?, since_ns: 0, counts: Vec::new(), work };
         let mut phases = Vec::new();
         for phase in Phase::ALL {
             eprintln!("bench io500: {title}, {}: {phase}", place.title);
+            if !phase.is_write() {
+                // What the last phase has left in a kernel must not answer in this one.
+                std::thread::sleep(self.cache_time);
+            }
             phases.push(run.phase(&mut ranks, phase)?);
             if phase == Phase::MdtestEasyWrite {
                 run.since_ns = ground.make_stamp()?;
             }
         }
         ranks.end();
-        Ok(Turn { place, warm_bytes, phases })
+        let counts = run.counts;
+        Ok(Turn { place, warm_bytes, phases, counts })
     }
 }
 
@@ -291,6 +331,8 @@ struct Turn {
     place: Described,
     warm_bytes: u64,
     phases: Vec<Measured>,
+    /// What each rank has done in each writing phase.
+    counts: Vec<(Phase, u64)>,
 }
 
 /// Where the ranks run: as said, or where the volume's servers do.
@@ -333,8 +375,10 @@ fn warm(args: &Args, procs: u32, ground: &dyn Ground, ranks: &mut Ranks) -> Outc
 }
 
 /// What is known of the phases so far.
-struct Run {
+struct Run<'a> {
     procs: u32,
+    /// What each rank is to do in each writing phase; nothing: until the stonewall.
+    work: &'a [(Phase, u64)],
     room: Room,
     /// Time of the stamp.
     since_ns: u64,
@@ -342,7 +386,7 @@ struct Run {
     counts: Vec<(Phase, u64)>,
 }
 
-impl Run {
+impl Run<'_> {
     fn phase(&mut self, ranks: &mut Ranks, phase: Phase) -> Outcome<Measured> {
         let procs = u64::from(self.procs);
         if phase == Phase::Find {
@@ -350,7 +394,8 @@ impl Run {
         }
         let (count_max, started) = (self.count_max(phase), Instant::now());
         let count = if phase.is_write() {
-            let count = ranks.write(phase, count_max)?;
+            let fixed = self.work.iter().find(|(of, _)| *of == phase).map(|(_, count)| *count);
+            let count = ranks.write(phase, fixed.unwrap_or(count_max), fixed.is_some())?;
             self.counts.push((phase, count));
             count
         } else {

@@ -46,7 +46,12 @@ pub enum Order {
     /// Touch memory: write and remove so many bytes. Answered by `Done`.
     Warm(u64),
     /// Write until the stonewall, but no more than `count_max` times. Answered by `Reached`.
-    Write { phase: Phase, count_max: u64 },
+    Write {
+        phase: Phase,
+        count_max: u64,
+        /// So often, whatever the stonewall says.
+        exactly: bool,
+    },
     /// Go on to this count, as some rank has come that far. Answered by `Done`.
     UpTo(u64),
     /// Read, stat or remove `count` of what another rank has written. Answered by `Done`.

@@ -1,5 +1,5 @@
 //! A process that does the work: each rank of it is a thread that follows the coordinator's orders until
-//! they end. If they end while one does something, the coordinator is gone and nobody must go on.
+//! they end. If they end while one does something, the coordinator is gone and no rank must go on.
 
 use super::ground::{self, Ground};
 use super::layout::{self, EASY_TRANSFER_BYTES, HARD_FILE, HARD_RECORD_BYTES, Names, Phase, SMALL_FILE_BYTES};
@@ -57,7 +57,7 @@ fn start(rank: u32, crowd: &Arc<Crowd>) -> Worker {
         let _all = EndsAll;
         let mut link = Link::new(rank, move || heard.recv().ok(), io::stdout());
         if let Err(trouble) = follow(&mut link, &owing, &crowd) {
-            // Nobody may take this for an answer.
+            // The coordinator must not take this for an answer.
             owing.fetch_add(1, Ordering::SeqCst);
             // A coordinator that has gone does not want to know.
             let _ = link.say(&Said::Failed { exit: trouble.exit as u8, text: trouble.text });
@@ -95,7 +95,7 @@ fn follow(link: &mut Link, owed: &AtomicU32, crowd: &Crowd) -> Outcome<()> {
     link.say(&Said::Done)?;
     while let Some(order) = link.hear()? {
         let said = rank.obey(order, link)?;
-        // Before the answer: whoever has it may let this process end.
+        // Before the answer: the coordinator may end this process when it has that.
         owed.store(0, Ordering::SeqCst);
         link.say(&said)?;
     }
@@ -121,7 +121,10 @@ impl Rank<'_> {
     fn obey(&mut self, order: Order, link: &mut Link) -> Outcome<Said> {
         match order {
             Order::Warm(bytes) => self.warm(bytes)?,
-            Order::Write { phase, count_max } => self.write(phase, count_max, link)?,
+            Order::Write { phase, count_max, exactly } => {
+                let stonewall = Duration::from_secs_f64(self.setup.stonewall_s);
+                self.write(phase, count_max, if exactly { Duration::MAX } else { stonewall }, link)?;
+            }
             Order::Take { phase, count } => self.take(phase, count)?,
             Order::Walk { dir, since_ns } => return Ok(Said::Walked(self.ground.walk(&dir, since_ns)?)),
             Order::Setup(_) | Order::UpTo(_) => return Err(out_of_turn(&order)),
@@ -151,9 +154,8 @@ impl Rank<'_> {
         (0..large + small).try_for_each(|index| self.ground.remove(self.names.warm(rank, index)))
     }
 
-    fn write(&mut self, phase: Phase, count_max: u64, link: &mut Link) -> Outcome<()> {
+    fn write(&mut self, phase: Phase, count_max: u64, stonewall: Duration, link: &mut Link) -> Outcome<()> {
         let (rank, procs, ground) = (self.setup.rank, self.setup.procs, self.ground);
-        let stonewall = Duration::from_secs_f64(self.setup.stonewall_s);
         let (names, small) = (&mut self.names, &mut self.small);
         match phase {
             Phase::IorEasyWrite => {
@@ -333,7 +335,7 @@ mod tests {
             ];
             for (write, read, path) in all {
                 coordinator.say(&Order::UpTo(2)).expect("it is heard");
-                rank.write(write, 2, link).expect("it is written");
+                rank.write(write, 2, Duration::ZERO, link).expect("it is written");
                 rank.take(read, 2).expect("it is what was written");
                 let path = dir.join("run").join(path);
                 let whole = std::fs::read(&path).expect("it exists");

@@ -70,7 +70,7 @@ impl Interrupts {
             while aze_fuse::signals::wait().is_ok() {
                 let mut listener = lock(&ours);
                 listener.was_interrupted = true;
-                // Between two runs there is nobody; the next one looks.
+                // Between two runs no rank runs; the next run looks.
                 let _ = listener.run.as_ref().map(|run| run.send(Event::Interrupted));
             }
         });
@@ -146,8 +146,8 @@ impl Ranks {
     }
 
     /// Has all ranks write until the stonewall and on to what the fastest has reached; gives that.
-    pub fn write(&mut self, phase: Phase, count_max: u64) -> Outcome<u64> {
-        self.order_all(&Order::Write { phase, count_max }, &phase)?;
+    pub fn write(&mut self, phase: Phase, count_max: u64, exactly: bool) -> Outcome<u64> {
+        self.order_all(&Order::Write { phase, count_max, exactly }, &phase)?;
         let deadline = Instant::now() + self.phase_time_max;
         let mut most = 0;
         for _ in 0..self.procs {
@@ -270,7 +270,7 @@ impl Ranks {
 }
 
 impl Drop for Ranks {
-    /// Ends those that still run: nobody touches the files when this returns. On another node that
+    /// Ends those that still run: no rank touches the files when this returns. On another node that
     /// takes a rank's own doing, as only its launcher can be killed from here.
     fn drop(&mut self) {
         if !self.are_here {

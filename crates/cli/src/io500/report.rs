@@ -239,7 +239,14 @@ mod tests {
     use super::*;
 
     fn place() -> Described {
-        Described { title: "test".into(), cached: "nothing", durable: "nothing", close: "nothing", fsync: "nothing" }
+        Described {
+            title: "test".into(),
+            is_mount: false,
+            cached: "nothing",
+            durable: "nothing",
+            close: "nothing",
+            fsync: "nothing",
+        }
     }
 
     /// All phases with such a value.
