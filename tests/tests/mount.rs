@@ -1,7 +1,7 @@
 //! A mount and its process: how it ends, and that no program ever waits for it in vain.
 
 use aze_tests::python::python;
-use aze_tests::{PATIENCE, Place, run, wait_until};
+use aze_tests::{PATIENCE, Place, Ran, run, wait_until};
 use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -237,7 +237,7 @@ fn a_silent_server_holds_up_its_own_callers_only() {
 #[test]
 fn a_mount_in_use_is_traced() {
     let mut place = Place::new();
-    place.up(&["--servers", "2"]);
+    let volume = place.up(&["--servers", "2"]);
     let mnt = place.mount();
     let mut trace = Command::new(aze_tests::program());
     trace.args(["trace", "--json"]).arg(&mnt).env("AZE_RUN_DIR", place.path("run")).env_remove("XDG_RUNTIME_DIR");
@@ -277,4 +277,15 @@ fn a_mount_in_use_is_traced() {
     let ended = trace.wait_with_output().expect("it has ended");
     assert!(ended.status.success() && String::from_utf8_lossy(&ended.stderr).contains("the mount has ended"));
     place.aze(&["trace", "1"]).code(3);
+    // From the beginning, to its log.
+    let mount = |log: &str| -> Ran {
+        place.command(&["mount", mnt.to_str().expect("UTF-8")]).env("AZE_LOG", log).output().expect("it runs").into()
+    };
+    assert!(mount("loud").code(2).err.contains("either problems or trace"));
+    mount("trace").ok();
+    fs::create_dir(mnt.join("logged")).expect("a directory");
+    let log = place.path("run").join(&volume).join(format!("mounts/{}.log", serving(&place, &volume)));
+    let has_line = || fs::read_to_string(&log).is_ok_and(|text| text.contains("\tmkdir\t/logged\t"));
+    wait_until("the log has it", has_line);
+    place.aze(&["umount", mnt.to_str().expect("UTF-8")]).ok();
 }

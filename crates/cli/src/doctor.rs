@@ -26,6 +26,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// How long one node sends to another for the bandwidth between them.
 const SEND_TIME: Duration = Duration::from_millis(300);
 
+/// With so many nodes at most each sends to all others; with more each to the next one, unless all are asked for.
+const PAIRS_NODES_MAX: usize = 16;
+
+/// After so many failures of a node it is tried no more.
+const PAIR_FAILURES_MAX: u32 = 2;
+
 /// How long a node tries to connect to another.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 
@@ -54,6 +60,9 @@ pub struct Args {
     /// Take the nodes from this batch system.
     #[arg(long, value_enum, value_name = "SYSTEM", conflicts_with_all = ["hosts", "hostfile"])]
     from: Option<Source>,
+    /// Measure the network from each node to every other one, also with more than 16 nodes; else to the next one.
+    #[arg(long)]
+    all_pairs: bool,
     /// How long all of it may take.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = size::parse_duration)]
     timeout: Duration,
@@ -159,15 +168,12 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         }
         results.push((look.name.clone(), findings));
     }
-    if nodes.len() > 1 {
-        // Each sends to the next one, so that every node has sent and received.
-        for index in 0..looks.len() {
-            let to = (index + 1) % looks.len();
-            let (Ok(_), Ok((other, _))) = (&reports[index], &reports[to]) else { continue };
-            let address = format!("{}:{}", looks[to].name, other.port);
-            let found = looks[index].send_to(&address, deadline);
-            results[index].1.push(found);
-        }
+    let rounds = match looks.len() {
+        count if count <= PAIRS_NODES_MAX || args.all_pairs => count - 1,
+        _ => 1,
+    };
+    for (found, (_, findings)) in network(&mut looks, &reports, rounds, deadline).into_iter().zip(&mut results) {
+        findings.extend(found);
     }
     for look in looks {
         look.end();
@@ -244,7 +250,7 @@ impl Look {
             let input = child.stdin.take().expect("it was given a pipe");
             let output = child.stdout.take().expect("it was given a pipe");
             std::thread::spawn(move || {
-                // Nobody listens when the time is over.
+                // An error means that the time is over.
                 BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| give.send(line))
             });
             (child, input)
@@ -284,21 +290,17 @@ impl Look {
         }
     }
 
-    /// Has it send to another node.
-    fn send_to(&mut self, address: &str, deadline: Instant) -> Finding {
-        let advice = "open the ports of the nodes to each other, or name other addresses with --hosts";
-        let bad = |why: String| finding("network", State::Bad, format!("to {address}: {why}"), advice);
-        let Ok((_, input)) = &mut self.started else { return bad("it does not run".into()) };
-        if let Err(error) = writeln!(input, "{address}").and_then(|()| input.flush()) {
-            return bad(error.to_string());
-        }
-        match self.hear(deadline) {
-            Ok(Sent { error: None, bytes_per_second }) => {
-                let rate = size::words(bytes_per_second);
-                finding("network", State::Good, format!("{rate}/s to {address}, by one TCP connection"), "")
-            }
-            Ok(Sent { error: Some(why), .. }) => bad(why),
-            Err(why) => bad(why.into()),
+    /// Has it send to another node; [`Look::sent`] waits for the outcome.
+    fn send_to(&mut self, address: &str) -> Result<(), String> {
+        let Ok((_, input)) = &mut self.started else { return Err("it does not run".into()) };
+        writeln!(input, "{address}").and_then(|()| input.flush()).map_err(|error| error.to_string())
+    }
+
+    /// Bytes that it has sent in a second.
+    fn sent(&self, deadline: Instant) -> Result<u64, String> {
+        match self.hear(deadline)? {
+            Sent { error: None, bytes_per_second } => Ok(bytes_per_second),
+            Sent { error: Some(why), .. } => Err(why),
         }
     }
 
@@ -313,6 +315,74 @@ impl Look {
         }
         let _ = child.wait();
     }
+}
+
+/// Has each node send to the next one, then to the one after that, in so many rounds; all nodes at once, so that each
+/// sends and receives. Gives the findings of each node.
+fn network(
+    looks: &mut [Look],
+    reports: &[Result<(Report, i64), Finding>],
+    rounds: usize,
+    deadline: Instant,
+) -> Vec<Vec<Finding>> {
+    let count = looks.len();
+    let mut findings: Vec<Vec<Finding>> = vec![Vec::new(); count];
+    let mut rates: Vec<Vec<(u64, String)>> = vec![Vec::new(); count];
+    // A node that is cut off makes every other one wait: two failures of it are enough.
+    let mut failed = vec![0; count];
+    for round in 1..=rounds {
+        let mut under_way = Vec::new();
+        for index in 0..count {
+            let to = (index + round) % count;
+            let (Ok(_), Ok((other, _))) = (&reports[index], &reports[to]) else { continue };
+            if failed[index].max(failed[to]) >= PAIR_FAILURES_MAX {
+                continue;
+            }
+            let address = format!("{}:{}", looks[to].name, other.port);
+            under_way.push((index, to, looks[index].send_to(&address), address));
+        }
+        for (index, to, asked, address) in under_way {
+            match asked.and_then(|()| looks[index].sent(deadline)) {
+                Ok(rate) => rates[index].push((rate, address)),
+                Err(why) => {
+                    failed[index] += 1;
+                    failed[to] += 1;
+                    findings[index].push(unreachable(&address, &why));
+                }
+            }
+        }
+    }
+    let mut all: Vec<u64> = rates.iter().flatten().map(|(rate, _)| *rate).collect();
+    all.sort_unstable();
+    let usual = all.get(all.len() / 2).copied().unwrap_or_default();
+    for (found, rates) in findings.iter_mut().zip(rates) {
+        found.extend(bandwidth(rates, usual));
+    }
+    findings
+}
+
+fn unreachable(address: &str, why: &str) -> Finding {
+    let advice = "open the ports of the nodes to each other, or name other addresses with --hosts";
+    finding("network", State::Bad, format!("to {address}: {why}"), advice)
+}
+
+/// What one node has sent to others, beside the median of all.
+fn bandwidth(mut rates: Vec<(u64, String)>, usual: u64) -> Option<Finding> {
+    rates.sort();
+    let ((slowest, to), (fastest, _)) = (rates.first()?, rates.last()?);
+    let text = match rates.len() {
+        1 => format!("{}/s to {to}, by one TCP connection", size::words(*slowest)),
+        count => format!(
+            "{}/s to {}/s to {count} nodes, by one TCP connection each; slowest to {to}",
+            size::words(*slowest),
+            size::words(*fastest)
+        ),
+    };
+    let advice = "less than half of the median of all pairs: look at cables, switches and the load of both nodes";
+    Some(match *slowest < usual / 2 {
+        true => finding("network", State::Warned, text, advice),
+        false => finding("network", State::Good, text, ""),
+    })
 }
 
 fn wall_ns() -> u64 {
@@ -488,6 +558,18 @@ mod tests {
         ] {
             assert_eq!(clock(offset_ns).state, state, "{offset_ns}");
         }
+    }
+
+    #[test]
+    fn a_slow_pair_is_named() {
+        let rates = |rates: &[u64]| rates.iter().enumerate().map(|(at, rate)| (*rate, format!("n{at}:1"))).collect();
+        let found = bandwidth(rates(&[900, 100, 1000]), 900).expect("there are rates");
+        assert!(
+            found.state == State::Warned
+                && found.found.ends_with("to 3 nodes, by one TCP connection each; slowest to n1:1")
+        );
+        assert_eq!(bandwidth(rates(&[900, 500]), 900).map(|found| found.state), Some(State::Good));
+        assert!(bandwidth(Vec::new(), 900).is_none());
     }
 
     #[test]

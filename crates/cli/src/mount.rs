@@ -110,6 +110,7 @@ fn cache_time(text: &str) -> Result<Duration, String> {
 
 /// Runs `aze mount`.
 pub fn run(args: &Args) -> Outcome<Exit> {
+    trace::is_logged()?;
     if args.foreground || args.ready {
         return serve(args);
     }
@@ -285,7 +286,7 @@ fn serve_at(args: &Args) -> Outcome<Exit> {
         if args.ready { go_to_background(&session.volume) } else { Ok(()) }
     });
     if let Err(trouble) = served {
-        // Nobody would know of this mount; the first error is the one to tell.
+        // No record would name this mount; the first error is the one to tell.
         let _ = aze_fuse::unmount(mounted.dir(), true);
         return Err(trouble);
     }

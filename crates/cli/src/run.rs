@@ -1,4 +1,4 @@
-//! `aze run`: a program that sees a volume without anybody having mounted it.
+//! `aze run`: a program that sees a volume which is not mounted.
 //!
 //! The program gets a mount namespace of its own with the volume in it; without root, in a user namespace of its
 //! own. Three processes take part. This one enters the namespaces, mounts, and then becomes the program, so that
@@ -32,7 +32,7 @@ const NOT_THERE: u8 = 127;
 /// What the agent and the process that mounts tell each other when their step is done.
 const DONE: &[u8] = b"+";
 
-/// Run a program that sees a volume, without root and without a mount of anybody's.
+/// Run a program that sees a volume, without root and without mounting it.
 ///
 /// The program and all that it starts see the volume as a directory; no other process does. Its input, output,
 /// signals and exit code are its own. The volume stays there until the last of these processes has ended.
@@ -60,6 +60,7 @@ pub struct Args {
 /// Runs the command; returns only if the program could not be started.
 pub fn run(args: &Args) -> Outcome<Exit> {
     let volume = Volume::meant(args.name.as_deref())?;
+    trace::is_logged()?;
     let at = std::path::absolute(&args.at).map_err(|error| Trouble::local("find the working directory", &error))?;
     let missing = missing_below_root(&at)?;
     let here = std::env::current_dir().map_err(|error| Trouble::local("find the working directory", &error))?;

@@ -1,6 +1,6 @@
 //! `aze trace`: what programs ask of a mount, while they do it.
 //!
-//! The process of a mount listens on a socket beside its record, and writes a line for each request to whoever connects.
+//! The process of a mount listens on a socket beside its record, and writes a line for each request to every connection.
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::tally::Out;
@@ -20,8 +20,8 @@ const FIELDS: usize = 8;
 
 /// Show what programs ask of a mount, while they do it: operation, path, how long it took.
 ///
-/// Costs the mount nothing while nobody looks. What the kernel answers by itself, from names, attributes and pages that it
-/// keeps, is not asked of the mount. Paths are those that were asked for since; others are named by inode number (#17).
+/// Costs the mount nothing while it is not traced. What the kernel answers by itself, from names, attributes and pages
+/// that it keeps, is not asked of the mount. Paths are those that were asked for since; others are named by inode number (#17).
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -40,8 +40,36 @@ pub struct Args {
     json: bool,
 }
 
+/// Says what a mount writes to its log: `problems`, or each request by `trace`.
+const VARIABLE: &str = "AZE_LOG";
+
+/// Whether a new mount writes each request to its log.
+///
+/// # Errors
+/// The variable says something else.
+pub fn is_logged() -> Outcome<bool> {
+    match std::env::var(VARIABLE).as_deref() {
+        Err(_) | Ok("" | "problems") => Ok(false),
+        Ok("trace") => Ok(true),
+        Ok(other) => Err(Trouble::usage(format!("{VARIABLE}={other}: either problems or trace"))),
+    }
+}
+
+/// Writes each request to standard error, which is a mount's log.
+fn log(tracer: &Tracer) -> std::io::Result<()> {
+    let (lines, mut read) = UnixStream::pair()?;
+    tracer.attach(lines)?;
+    let copy = move || drop(std::io::copy(&mut read, &mut std::io::stderr()));
+    std::thread::Builder::new().name("aze-log".into()).spawn(copy).map(drop)
+}
+
 /// Has the process that serves a mount listen for readers of its trace; where it cannot, the mount goes on without.
 pub fn listen(volume: &Volume, tracer: Tracer) {
+    if is_logged().is_ok_and(|is_logged| is_logged)
+        && let Err(error) = log(&tracer)
+    {
+        eprintln!("aze: {VARIABLE}=trace: {error}");
+    }
     if let Err(trouble) = try_listen(volume, tracer) {
         eprintln!("aze: this mount cannot be traced: {trouble}");
     }
