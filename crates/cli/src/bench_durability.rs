@@ -34,7 +34,7 @@ const FILE_BYTES: usize = 3901;
 const CAPACITY: &str = "2G";
 /// Callers at most: each has a directory of its own in every place.
 const CALLERS_MAX: usize = 1024;
-/// Time after which a round that nobody counts is over.
+/// Time after which a round that is not counted is over.
 const FIRST_TOUCH: Duration = Duration::from_millis(100);
 
 /// What durability costs: small files by promise and callers, beside directories; and time to start again.

@@ -158,7 +158,7 @@ impl Transfer {
         self.meta.size.div_ceil(PART_BYTES).max(1)
     }
 
-    /// Copies one part; whoever copies the last one finishes the file.
+    /// Copies one part; the worker that copies the last one finishes the file.
     fn copy_part(&self, part: u64, plan: &Plan, blocks: &mut Blocks) {
         let has_failed = || self.failed.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         if !has_failed() && !plan.is_over() {

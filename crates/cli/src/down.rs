@@ -195,7 +195,7 @@ fn end_mounts(volume: &Volume, force: bool) -> Outcome<()> {
             Err(error) if error.kind() == ErrorKind::ResourceBusy => {
                 return Err(in_use(volume, &mount.dir.display().to_string()));
             }
-            // Somebody else has just unmounted it.
+            // Another command has just unmounted it.
             Err(_) if mounts::find(&mount.dir).is_none() => {}
             Err(error) => return Err(Trouble::local(format!("unmount {}", mount.dir.display()), &error)),
         }

@@ -25,7 +25,7 @@ pub enum Exit {
     Caller = 5,
     /// It may succeed later: busy, unreachable, too slow.
     Again = 6,
-    /// Data are lost or damaged, or nobody knows whether a change took effect.
+    /// Data are lost or damaged, or it is unknown whether a change took effect.
     Fatal = 7,
 }
 

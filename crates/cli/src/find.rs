@@ -149,7 +149,7 @@ fn search(session: &Session, path: &VolumePath, predicate: &Predicate, report: &
     let (client, who) = (&session.client, &session.who);
     let root = session.ask(path.shown(), async {
         let attr = client.resolve(who, &path.path, false).await?;
-        // While a server is away nobody can say how much is in the directory; the search goes on in the rest.
+        // While a server is away the size of the directory is unknown; the search goes on in the rest.
         match client.getattr(who, attr.ino).await {
             Err(failure) if matches!(failure.code, Code::Unreachable | Code::TimedOut) => Ok(attr),
             exact => exact,

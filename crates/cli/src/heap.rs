@@ -9,8 +9,8 @@
 pub const KEPT_FREE_BYTES_MAX: i32 = 32 << 20;
 
 /// How much address space a thread's heap takes at once, in bytes: all that one may have. Otherwise
-/// the C library asks the system for each further page, which waits for whoever maps memory
-/// elsewhere in the process. Pages that nobody has touched take no memory.
+/// the C library asks the system for each further page, which waits for threads that map memory
+/// elsewhere in the process. Pages that were never touched take no memory.
 const HEAP_STEP_BYTES: i32 = 64 << 20;
 
 /// Keeps freed memory from now on, for all threads. To be called once, early.

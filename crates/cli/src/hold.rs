@@ -48,7 +48,7 @@ pub fn start(volume: &str, pipes: Vec<ChildStdin>, process: Option<Process>) -> 
         sys::inherit(pipe).map_err(|error| failed(&error))?;
         command.arg(pipe.as_raw_fd().to_string());
     }
-    // Whoever reads what 'aze up' prints waits for the end of its output.
+    // A shell that reads the output of 'aze up' waits for its end.
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.process_group(0).spawn().map(drop).map_err(|error| failed(&error))
 }

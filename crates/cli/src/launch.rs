@@ -177,7 +177,7 @@ impl Starting {
                     return;
                 }
             }
-            // Whoever no longer listens has given up already.
+            // An error means that the starter has given up already.
             let _ = said.send((slot, Said::Ended));
         });
         // A server that ends at once closes the pipe; what it said tells why.

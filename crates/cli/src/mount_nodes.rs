@@ -71,7 +71,7 @@ impl Starting {
             // A launcher may print a greeting first.
             let mut lines = BufReader::new(output).lines().map_while(Result::ok);
             let is_ready = lines.any(|line| line.as_bytes() == crate::mount::READY.trim_ascii());
-            // An error means that nobody waits for it any more.
+            // An error means that the mounts were called off.
             let _ = said.send((index, is_ready));
         });
         Ok(Starting { node: node.into(), input: child.stdin.take(), child, log })

@@ -1,6 +1,6 @@
 //! Processes of this machine: whether one is still the one that was meant, and how to end it.
 //!
-//! A process id alone names whoever has it now; together with the time at which it started it
+//! A process id alone names the process that has it now; together with the time at which it started it
 //! names one process for ever.
 
 use crate::sys;

@@ -1,4 +1,4 @@
-//! A progress bar on standard error, where somebody may be looking.
+//! A progress bar on standard error, if that is a terminal.
 
 use crate::{show, size};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};

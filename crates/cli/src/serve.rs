@@ -173,7 +173,7 @@ fn config(order: &Order, dir: &Path, memory: &Memory) -> Outcome<Config> {
         host: volume::host(),
         pid: std::process::id(),
         capacity_bytes,
-        // Nobody could read it over TCP.
+        // No client could read it over TCP.
         slate_bytes: match transport {
             Transport::Tcp => 0,
             _ => (capacity_bytes / SLATE_SHARE).min(aze_proto::slate::BYTES_MAX),

@@ -122,7 +122,7 @@ fn transport(record: &Record) -> Outcome<Transport> {
     }
 }
 
-/// Who is accounted for what this process asks: the batch job, else the user and the shell's job.
+/// The job to which servers count the requests of this process: the batch job, else the user and the shell's job.
 pub fn job() -> String {
     let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
     if let Some(id) = set("SLURM_JOB_ID") {

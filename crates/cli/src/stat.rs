@@ -53,7 +53,7 @@ fn stat(args: &Args, session: &Session, path: &VolumePath, out: &mut Out) -> Out
     let (client, who) = (&session.client, &session.who);
     let attr = session.ask(path.shown(), async {
         let attr = client.resolve(who, &path.path, args.dereference).await?;
-        // A directory's counts are gathered only for those who ask for them.
+        // A directory's counts are gathered only on request.
         client.getattr(who, attr.ino).await
     })?;
     let target = match attr.kind {

@@ -130,7 +130,7 @@ impl Out {
     }
 }
 
-/// A reader that has gone away, such as `head`, is no error: there is nobody left to tell.
+/// A reader that has gone away, such as `head`, is no error: no reader is left to tell.
 fn written(result: io::Result<()>) -> Outcome<()> {
     match result {
         Ok(()) => Ok(()),

@@ -195,7 +195,7 @@ fn xattrs(file: &File) -> std::io::Result<Vec<Xattr>> {
     Ok(found)
 }
 
-/// A hidden name beside `target` that nobody else uses.
+/// A hidden name beside `target` that no other copy uses.
 fn temporary(target: &Path) -> PathBuf {
     let serial = TEMPORARY.fetch_add(1, Ordering::Relaxed);
     target.with_file_name(format!(".aze-{}-{serial}", std::process::id()))
@@ -204,7 +204,7 @@ fn temporary(target: &Path) -> PathBuf {
 fn set(file: &File, meta: &Meta, preserve: bool) -> std::io::Result<()> {
     let mut owner_kept = false;
     if preserve {
-        // Only root may give files away; whoever else copies keeps them, as cp(1) does.
+        // Only root may give files away; the copies of another user stay that user's, as with cp(1).
         match std::os::unix::fs::fchown(file, Some(meta.uid), Some(meta.gid)) {
             Err(error) if error.kind() != ErrorKind::PermissionDenied => return Err(error),
             result => owner_kept = result.is_ok(),

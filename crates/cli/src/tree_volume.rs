@@ -332,7 +332,7 @@ fn set(session: &Session, ino: Ino, meta: &Meta, preserve: bool) -> Result<(), F
     session.runtime.block_on(async {
         let mut owner_kept = false;
         if preserve {
-            // Only root may give files away; whoever else copies keeps them, as cp(1) does.
+            // Only root may give files away; the copies of another user stay that user's, as with cp(1).
             let owner = Change { uid: Some(meta.uid), gid: Some(meta.gid), ..Change::default() };
             match client.setattr(who, ino, &owner).await {
                 Err(failure) if !matches!(failure.code, Code::NotPermitted | Code::AccessDenied) => {

@@ -23,7 +23,7 @@ use std::str::FromStr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Servers on this machine when nobody chose.
+/// Servers on this machine unless the user chose.
 const SERVERS_DEFAULT: u16 = 4;
 
 /// Smallest capacity of one server, in bytes: room for a few of the largest chunks.

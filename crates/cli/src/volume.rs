@@ -415,7 +415,7 @@ fn make_dir(dir: &Path) -> Outcome<()> {
     }
 }
 
-/// Refuses a directory in which somebody else could have put or could exchange ours.
+/// Refuses a directory in which another user could have made, or could exchange, a file of ours.
 fn check_ours(dir: &Path) -> Outcome<()> {
     let meta =
         fs::symlink_metadata(dir).map_err(|error| Trouble::local(format!("look at {}", dir.display()), &error))?;

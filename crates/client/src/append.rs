@@ -10,7 +10,7 @@ use aze_proto::{Code, Failure, Reply, Request};
 
 impl File {
     /// Adds `data` at the end of the file, wherever that is by then; gives where they begin. All of
-    /// `data` stay together, appends of all clients have one order, and nobody sees a part of one.
+    /// `data` stay together, appends of all clients have one order, and no reader sees a part of one.
     ///
     /// # Errors
     /// [`Code::Invalid`] if not open for writing, [`Code::Limit`] beyond [`APPEND_BYTES_MAX`],

@@ -125,7 +125,7 @@ pub(crate) fn is_silence(failure: &Failure) -> bool {
     matches!(failure.code, Code::Unreachable | Code::TimedOut)
 }
 
-/// An answer on its way, also if nobody waits for it any more.
+/// An answer on its way, also if its caller has given up.
 struct Fetching<'a> {
     core: &'a Core,
     ino: Ino,

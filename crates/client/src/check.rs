@@ -1,6 +1,6 @@
 //! Looking through a volume in use: names, inodes and data of all servers, compared with each other.
 //!
-//! Servers tell rows of their tables step by step, and nobody waits for that; so what is told is of no
+//! Servers tell rows of their tables step by step, and no request waits for that; so what is told is of no
 //! single moment. Whatever does not fit is looked at a second time, alone, while every server notes what
 //! happens to it (a *watch*): what nothing happened to was all the time as it was seen, and only that is
 //! reported. Memory is bounded: the inodes are looked at in parts.
@@ -26,7 +26,7 @@ const INODES_AT_ONCE: u64 = 1 << 19;
 const DIRECTORIES_MAX: usize = 1 << 24;
 
 /// Until things are looked at a second time. What is removed goes everywhere within that time: the grace of a
-/// session that left, and the patience of whoever waits for another server.
+/// session that left, and the patience of a request that waits for another server.
 const SECOND_LOOK_AFTER: Duration = Duration::from_millis(SESSION_GRACE_MS + 5_000);
 
 /// How often something is looked at again that is in motion each time, and the pause in between.

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long [`Client::close`] waits for a server to take note: one that does not will find out by
-/// itself, so that nobody has to wait for it.
+/// itself, so that the caller need not wait for it.
 const END_SESSION_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// What a client must know of its volume and itself.

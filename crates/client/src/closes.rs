@@ -1,6 +1,6 @@
 //! Closes, sent many at a time.
 //!
-//! Nobody waits for a close: it only lets the home delete a file that has no name any more. So
+//! No program waits for a close: it only lets the home delete a file that has no name any more. So
 //! closes are collected for a moment, for each server by itself: a request to many servers with a few closes each
 //! would wake all of them. Those that get lost with a server or this process end with the session.
 
@@ -34,7 +34,7 @@ impl Core {
     /// Has an open ended soon.
     pub(crate) fn close_later(self: &Arc<Self>, handle: Handle) {
         let server = self.routes.read().map.server_of(handle.ino.home());
-        // A file without a server has nobody who holds it open.
+        // Where a server is missing no table says that the file is open.
         let Some(server) = server else { return };
         let mut queue = self.closes.queue.lock();
         let handles = queue.by_server.entry(server).or_default();

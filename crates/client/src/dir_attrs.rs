@@ -1,4 +1,4 @@
-//! Attributes of directories for those who do not need the latest.
+//! Attributes of directories for callers that do not need the latest.
 //!
 //! The kernel asks for a directory's attributes before every change in it, only to check rights, and
 //! the exact answer takes a request to every server with entries of it. So the last answer is kept

@@ -40,7 +40,7 @@ pub struct File {
     pub(crate) opened: Option<Opened>,
     /// This open has made it: its first name is beside it.
     pub(crate) is_new: bool,
-    /// Who has locked anything through this open.
+    /// The owners of locks that were taken through this open.
     pub(crate) lockers: Mutex<BTreeSet<(LockSpace, u64)>>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct How {
 }
 
 impl How {
-    /// The most contents that are asked for; none for whoever does not read.
+    /// The most contents that are asked for; none for an open that does not read.
     fn limit(self) -> Option<u32> {
         (self.contents && self.access.read).then_some(OPEN_CONTENTS_BYTES_MAX)
     }
@@ -77,7 +77,7 @@ impl Core {
             None => Request::Open { ino, handle, read, write },
         };
         let seen = self.contents.seen(ino.home());
-        // Made before the request is sent, so that an open whose reply nobody waits for is closed.
+        // Made before the request is sent, so that an open whose caller has given up is closed.
         let unopened = Unopened { core: self, handle: Some(Handle { ino, handle }) };
         let held = self.inodes.get(ino);
         let question = Question {
@@ -99,8 +99,8 @@ impl Core {
                 }
                 return Err(failure);
             }
-            // Whoever does not hold it open has come by a name that is no more, and lasts where
-            // names are cached: it has to look again. Whoever does may open it once more, without
+            // A caller that does not hold it open has come by a name that is no more, and lasts where
+            // names are cached: it has to look again. One that holds it open may open it once more, without
             // a name, as by way of /proc/self/fd.
             Ok(attr) if attr.links == 0 && held.is_none() => {
                 return Err(Failure::new(Code::Stale, format!("inode {ino} has lost its last name")));
@@ -127,7 +127,7 @@ impl Core {
 pub(crate) enum Named {
     /// An open file.
     Opened(Arc<File>),
-    /// A symbolic link, to be followed by whoever walks.
+    /// A symbolic link, which the caller follows.
     Link(Ino),
 }
 
@@ -302,7 +302,7 @@ impl Drop for File {
         }
         if self.access.write && self.inode.is_dirty() {
             let (inode, who) = (self.inode.clone(), self.who.clone());
-            // Whoever wanted to know whether this works has called `close`.
+            // A caller that wanted to know whether this works has called `close`.
             self.core.spawn(|core| async move { drop(core.flush(&who, &inode).await) });
         }
         self.unlock_all_later();

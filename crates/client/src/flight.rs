@@ -84,7 +84,7 @@ impl Drop for Permit {
             next.push((Permit { state: self.state.clone(), bytes }, sender));
         }
         drop(state);
-        // Who has given up meanwhile does not take the permit: it is dropped, and the next has it.
+        // A caller that has given up does not take the permit: it is dropped, and the next caller has it.
         for (permit, sender) in next {
             drop(sender.send(permit));
         }

@@ -181,7 +181,7 @@ impl Inode {
         std::mem::take(&mut self.state.lock().dirty)
     }
 
-    /// The report has failed: somebody else may try.
+    /// The report has failed: another write may try.
     pub(crate) fn still_dirty(&self) {
         self.state.lock().dirty = true;
     }

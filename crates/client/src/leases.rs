@@ -104,7 +104,7 @@ impl Leases {
 
 impl Client {
     /// Wants leases from now on. `let_go` is told what others are about to change, and resolves when
-    /// nobody believes any more what this client was told of it before: they wait for that.
+    /// no request of this client believes an earlier answer about it any more: servers wait for that.
     pub fn listen(&self, let_go: Box<LetGo>) {
         let listening = Listening { core: Arc::downgrade(&self.core), let_go, servers: Mutex::default() };
         // A second one would be told nothing.

@@ -96,7 +96,7 @@ impl Core {
         };
         let request = Request::Lookup { parent, name: name.clone() };
         let reply = self.ask_leased(who, Place::Entry(parent, name), knowing, &request).await;
-        // Who is told that there is no such name was let in, too.
+        // A user who is told that there is no such name was let in, too.
         if let (Some(directory), Ok(_) | Err(Failure { code: Code::NotFound, .. })) = (directory, &reply) {
             self.entered.let_in(who, parent, directory);
         }
@@ -151,7 +151,7 @@ impl Core {
         }
     }
 
-    /// What a name meant was gone when its home was asked: somebody has taken the name away in
+    /// What a name meant was gone when its home was asked: another client has removed the name in
     /// between, or given it to another file. Fails when the time is up.
     pub(crate) async fn look_again(&self, until: Patience, gone: Failure) -> Result<(), Failure> {
         self.io.sleep(LOOK_AGAIN_PAUSE).await;

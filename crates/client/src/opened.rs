@@ -56,7 +56,7 @@ fn version(attr: &Attr) -> Version {
     (attr.generation, attr.ctime, attr.size)
 }
 
-/// A change of a file's contents by this client, from before it is sent until nobody waits for it
+/// A change of a file's contents by this client, from before it is sent until its caller waits no longer
 /// any more.
 pub(crate) struct Changing<'a>(&'a AtomicU64);
 
@@ -152,7 +152,7 @@ impl Core {
         let count = buf.len().min(bytes.len() - start);
         buf[..count].copy_from_slice(&bytes[start..start + count]);
         if count < buf.len() {
-            // The end was seen: nobody asks for more.
+            // The end was seen: no read asks for more.
             self.contents.forget(opened);
         }
         Some(count)

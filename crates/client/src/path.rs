@@ -447,7 +447,7 @@ impl Client {
             match self.create_path(who, &upto(count), &new).await {
                 Ok(made) if count == parts.len() => return Ok(made.attr),
                 Err(failure) if failure.code != Code::Exists => return Err(failure),
-                // Somebody else was faster.
+                // Another client was faster.
                 _ => {}
             }
         }

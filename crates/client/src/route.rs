@@ -1,4 +1,4 @@
-//! From what is meant to who is asked: shard and server by arithmetic, and refusals handled here,
+//! The way of a request: shard and server by arithmetic, and refusals handled here,
 //! in one place, until the deadline.
 //!
 //! A refusal never had an effect, so whatever was refused is asked again under a new number.
@@ -130,7 +130,7 @@ impl Core {
         self.ask(who, Place::Server(server), request).await
     }
 
-    /// Asks whoever is to be asked until there is an answer other than a refusal that asking anew
+    /// Asks the server that the map names until there is an answer other than a refusal that asking anew
     /// can cure, or the deadline has passed.
     pub(crate) async fn ask_question(&self, question: Question<'_>) -> Result<Answer, Failure> {
         let until = self.patience();
@@ -253,7 +253,7 @@ impl Core {
     }
 }
 
-/// Whether a request is meant for one generation of a file: whoever asks it takes a refusal of that.
+/// Whether a request is meant for one generation of a file: its caller handles a refusal of that.
 fn states_generation(request: &Request) -> bool {
     matches!(
         request,

@@ -94,7 +94,7 @@ impl Core {
         };
         let believes = self.leases.are_wanted();
         if believes {
-            // What is believed is claimed, and whoever claims something is told of changes.
+            // The client claims what it believes, and servers tell claimants of changes.
             self.listen_to(server);
         }
         Some((server, slate, Known { map_epoch, namespace_epoch: None, believes }))

@@ -4,7 +4,7 @@
 //! this open has made, and that has no data beyond chunk 0, everything is in its home's journal: inode,
 //! data and name; and the directories above it were durable before the home made an entry there. So the
 //! home alone is asked. For all else, and when this client has given names since all servers synced, all of
-//! them are asked at once: then nobody has to know where the parts are.
+//! them are asked at once: then the client need not know where the parts are.
 
 use crate::client::{Client, Core, unexpected};
 use crate::file::File;
@@ -36,7 +36,7 @@ impl Moves {
 impl Core {
     /// Makes everything durable that any client has been told is done, or at least what these servers have
     /// of it. Fails once after the volume was
-    /// started again, for whoever knows nothing newer than `since`: what had been written and not
+    /// started again, for callers that know nothing newer than `since`: what had been written and not
     /// synced may have gone with the power of a server, and no sync brings it back.
     async fn sync(&self, who: &Identity, since: &AtomicU32, only: Option<ServerIndex>) -> Result<(), Failure> {
         if self.durability == Durability::None {

@@ -68,7 +68,7 @@ pub struct Door {
     pub io: Io,
     /// Where failures are told.
     pub journal: Journal,
-    /// Where requests are told, while somebody reads that.
+    /// The trace of requests, while a reader is attached.
     pub trace: Trace,
 }
 

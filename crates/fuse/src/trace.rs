@@ -1,4 +1,4 @@
-//! What programs ask of a mount, line by line, for as long as somebody reads it.
+//! The trace of a mount: a line for each request, while a reader is attached.
 //!
 //! A line has eight fields between tabs: seconds since the reader came, microseconds that the request took, operation,
 //! path, second path or symlink's target, offset and length (`4096+512`), error number (0: none), process. Paths are those

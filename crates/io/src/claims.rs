@@ -1,8 +1,8 @@
 //! Notes that a process makes for another of its node, in memory that both see, of what it is about to
 //! go on believing.
 //!
-//! It alone knows in which order what is noted and what is believed become visible: whoever notes
-//! something and then finds a record of a slate unchanged has noted it before whoever changes the record
+//! It alone knows in which order notes and records become visible: a client that notes
+//! something and then finds a record of a slate unchanged has noted it before the server that changes the record
 //! afterwards looks (each side writes, and reads after a fence: Dekker's way). Numbers share places,
 //! so that more may seem to be noted than is. What the numbers and periods mean it does not know.
 
@@ -26,7 +26,7 @@ pub const CLAIM_WORDS: usize = 1 << PLACE_BITS;
 #[derive(Clone, Debug)]
 pub struct Claims(SharedWords);
 
-/// What stands at a number's place. Whoever notes something there changes it.
+/// The word at a number's place. A note changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim(u64);
 

@@ -3,7 +3,7 @@
 //! Files are of two kinds. Those that grow at their end are all that a journal needs: what was synced
 //! cannot be harmed by a later write that is torn. Those of a fixed length have their room from the
 //! beginning and are read and written at any place. Every operation is a future: in the real world a thread of the
-//! directory's own does it (`real::disk`), so that a slow disk holds up nobody who does not wait for
+//! directory's own does it (`real::disk`), so that a slow disk holds up no task that does not wait for
 //! it, or it is memory that keeps what it has (`mapped`); in the simulated one it takes a drawn time, and what was not synced may be lost, torn or kept
 //! out of order when the power is cut (`sim::disk`).
 
@@ -50,7 +50,7 @@ pub trait Dir: Send + Sync {
     /// Makes an empty file; one of that name that was there before is emptied.
     fn create<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>>;
     /// As [`Dir::create`], for a file to which little is added at a time and much of it synced: its room
-    /// is set aside in steps, so that it may end in zeros that nobody wrote.
+    /// is set aside in steps, so that it may end in zeros that were never written.
     fn create_log<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>>;
     /// Opens a file that is there.
     fn open<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn DiskFile>>>;

@@ -96,7 +96,7 @@ struct Table {
     failed: Option<DiskError>,
 }
 
-/// A file, as long as it has a name or somebody has it open.
+/// A file, as long as it has a name or is open.
 pub struct Node {
     shape: RwLock<Arc<Shape>>,
     /// Where the next bytes go, if it grows at its end. Held while something is added.

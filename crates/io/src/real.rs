@@ -3,7 +3,7 @@
 //! [`Runtime`] is a small epoll runtime made for one thing: a request answered with as few
 //! thread switches as can be, since waking an idle core costs more than the request (29 µs
 //! against 15 µs, measured on the reference machine). A client's thread reads its own reply; a server's
-//! workers share one epoll instance, and whoever reads a request answers it.
+//! workers share one epoll instance, and the worker that reads a request answers it.
 
 mod attend;
 mod conn;
@@ -105,7 +105,7 @@ impl Runtime {
     }
 
     /// Starts the one thread (`aze-background`) that drives a client's runtime while no caller
-    /// does: for mounts and whoever has timers. Callers take the lead back from it as they come.
+    /// does: for mounts and other users of timers. Callers take the lead back from it as they come.
     /// Does nothing on a server's runtime or when called again.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Records that one process writes and others of its node read without asking it.
 //!
-//! It alone knows how a record is read whole while somebody may be writing it. Each has a count
+//! It alone knows how a record is read whole while the server may be writing it. Each has a count
 //! that is odd while it is written and higher afterwards (a sequence lock, Boehm 2012): whoever
 //! reads looks at the count before and after, and takes what it has read only if that was even and
 //! stayed. Readers never wait and never try again: what cannot be read at once is not there. Nothing is
@@ -172,7 +172,7 @@ impl Writer {
         Writer { memory, tables, counters, stripes }
     }
 
-    /// For whoever hands it on.
+    /// For handing it on.
     pub(crate) fn memory(&self) -> &SharedWords {
         &self.memory
     }
@@ -301,7 +301,7 @@ impl Reader {
         self.memory.0.words()[NOTES_AT + note % NOTES].load(Relaxed)
     }
 
-    /// Reads the record of this key into `value`, if it is there and nobody writes it.
+    /// Reads the record of this key into `value`, if it is there and not being written.
     ///
     /// # Panics
     /// If the words are not those of the table's shape.
@@ -467,7 +467,7 @@ mod tests {
         }
     }
 
-    /// Whoever sees the new state of one record never sees the old one of another that was changed
+    /// A reader that sees the new state of one record never sees the old one of another that was changed
     /// before it, and no record is ever a mixture.
     #[test]
     fn readers_see_whole_records_in_their_order() {

@@ -42,7 +42,7 @@ impl Transport {
                 Transport::Shm => vec![Addr::Shm(path.clone())],
                 _ => vec![Addr::Shm(path.clone()), addr.clone()],
             },
-            // Nobody listens at such an address: it is another's local socket.
+            // No process listens at such an address: it is another process's local socket.
             Addr::Tcp(..) | Addr::Unix(_) | Addr::Shm(_) => Vec::new(),
         };
         addresses.iter().flat_map(ways).collect()

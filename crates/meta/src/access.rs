@@ -103,7 +103,7 @@ pub fn new_file(identity: &Identity, stub: &Stub, kind: FileKind, mode: u32) -> 
     if kind == FileKind::Directory {
         mode = if inherits { mode | SET_GID } else { mode };
     } else if !identity.is_root() && !identity.in_group(gid) {
-        // Otherwise anybody could make a program that runs with the directory's group.
+        // Otherwise any user could make a program that runs with the directory's group.
         mode &= !SET_GID;
     }
     NewOwner { uid: identity.uid, gid, mode }
@@ -186,7 +186,7 @@ fn check_chown(identity: &Identity, attr: &Attr, change: &Change) -> Result<(), 
     }
 }
 
-/// Whoever may write may set both times to now; anything else is for the owner.
+/// A user who may write may set both times to now; anything else is for the owner.
 fn check_times(identity: &Identity, inode: &Inode, change: &Change) -> Result<(), Failure> {
     match (change.atime, change.mtime) {
         (None, None) => Ok(()),

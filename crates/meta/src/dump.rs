@@ -1,5 +1,5 @@
 //! All hard state of a shard, to be kept in a checkpoint, and a shard made from it again. Outcomes
-//! remembered for retries are left out: whoever could ask again has gone with the servers.
+//! remembered for retries are left out: clients that could ask again have gone with the servers.
 
 use crate::links::Loose;
 use crate::shard::Shard;
@@ -65,7 +65,7 @@ impl Shard<PlainTables> {
     /// Everything, in parts of at most `rows_max` rows; at least one part.
     pub fn dump(&self, rows_max: usize) -> Vec<ShardPart> {
         let (tables, loose, [counter_next, counter_end, tx_next]) = self.hard_state();
-        // Whoever adds a table has to think of this place.
+        // A new table has to be added here, too.
         let PlainTables { entries, inodes, rare_bytes: _, locks } = tables;
         let empty = || ShardPart { counter_next, counter_end, tx_next, ..ShardPart::default() };
         let rows = entries.len() + inodes.len() + locks.len() + loose.len();

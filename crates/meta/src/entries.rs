@@ -16,7 +16,7 @@ const MODE_BITS: u32 = 0o7777;
 
 /// Whether an operation may touch an entry.
 enum Hold {
-    /// It may: nobody holds the entry, or the transaction for which it acts does.
+    /// It may: the entry is not locked, or by the transaction for which it acts.
     Mine,
     /// The transaction for which it acts does not hold the entry any more: it has been done.
     Over,

@@ -11,7 +11,7 @@ use aze_proto::{Attr, Failure, FileKind, Reply, Spread, XattrHow, wire_enum, wir
 pub const OP_VERSION: u8 = 2;
 
 /// Truncations of one file that may wait for data servers at once. One more is answered with
-/// `Code::Busy`: whoever truncates must first get the earlier ones acknowledged.
+/// `Code::Busy`: the server must first get the earlier ones acknowledged.
 pub const CUTS_PENDING_MAX: usize = 64;
 
 /// Inode numbers in the blocks that a shard starts by itself when it has used one up.
@@ -128,7 +128,7 @@ wire_enum! {
         10 = CutDone { ino: Ino, generation: Generation },
         /// A directory has moved. Reply: `Done`.
         11 = SetParent { ino: Ino, parent: Ino },
-        /// Forgets an orphan that nobody has open any more, or a directory that was closed
+        /// Forgets an orphan that is open nowhere any more, or a directory that was closed
         /// because it is empty everywhere. Reply: `Done`.
         12 = Delete { ino: Ino },
         /// Lets a transaction hold an entry; repeating it is harmless. The source of a move must
@@ -167,7 +167,7 @@ wire_enum! {
         /// Lets a name that is there lead to another inode; the one that it led to loses nothing, since
         /// it gets another name in the same transaction (exchange). Reply: `Done`.
         28 = Exchange { key: EntryKey, ino: Ino, kind: FileKind, under: TxId },
-        /// The names of a file have been counted, when nobody could make or remove any. Reply: `Done`.
+        /// The names of a file have been counted, at a time when none could be made or removed. Reply: `Done`.
         40 = SetLinks { ino: Ino, links: u32 },
     }
 }

@@ -29,7 +29,7 @@ wire_struct! {
         pub cuts: Vec<PendingCut>,
         /// Names that are counted and not yet known to be made.
         pub links: Vec<PendingLink>,
-        /// Names that went, of which those who removed them have no answer yet: so that the same
+        /// Names that went, of which the requests that removed them have no answer yet: so that the same
         /// name is not taken off the count twice.
         pub dropped: Vec<TxId>,
         /// Extended attributes, by their names.

@@ -39,7 +39,7 @@ pub struct Effects {
     pub attr: Option<Attr>,
     /// An inode elsewhere has lost this name: its home must lower its link count.
     pub drop_link: Option<LostLink>,
-    /// An inode here has no links left: to be deleted when nobody has it open.
+    /// An inode here has no links left: to be deleted when it is open nowhere.
     pub orphan: Option<Ino>,
 }
 
@@ -134,7 +134,7 @@ impl<T: Tables> Shard<T> {
         };
         let busy = matches!(&reply, Err(failure) if failure.code == Code::Busy);
         if stamp.sequence != Sequence(0) && !busy {
-            // Raises the floor here too, where nobody has called `check`: when a journal is replayed.
+            // Raises the floor here too, where `check` was not called: when a journal is replayed.
             self.retries.check(stamp.session, stamp.sequence, stamp.floor);
             self.retries.record(stamp.session, stamp.sequence, stamp.floor, reply.clone());
         }
@@ -181,7 +181,7 @@ impl<T: Tables> Shard<T> {
 
     /// Tables and the counters of inode numbers: all that a checkpoint has to keep.
     pub(crate) fn hard_state(&self) -> (&T, &BTreeMap<TxId, Loose>, [u64; 3]) {
-        // Whoever adds state has to think of `dump`.
+        // New state has to be added to `dump`, too.
         let Shard { id: _, tables, incarnation: _, shards: _, retries: _, counter_next, counter_end, loose, tx_next } =
             self;
         (tables, loose, [*counter_next, *counter_end, *tx_next])
@@ -298,7 +298,7 @@ impl<T: Tables> Shard<T> {
         self.tables.entry_count()
     }
 
-    /// Drops outcomes that nobody can ask for any more.
+    /// Drops outcomes that no client can ask for any more.
     pub fn expire_retries(&mut self) {
         self.retries.expire();
     }
@@ -308,7 +308,7 @@ impl<T: Tables> Shard<T> {
         self.retries.forget(session);
     }
 
-    /// An entry's place must be this shard: whoever routed here has checked it.
+    /// An entry's place must be this shard: the caller has checked it.
     pub(crate) fn assert_mine(&self, key: &EntryKey) {
         assert_eq!(key.hash.shard(self.shards), self.id, "an entry was sent to a shard that is not its own");
     }

@@ -53,7 +53,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// An inode at its home. With no links left it is an orphan: readable until nobody has it open.
+    /// An inode at its home. With no links left it is an orphan: readable for as long as it is open.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Inode {
         /// Its attributes.
@@ -100,7 +100,7 @@ wire_enum! {
 }
 
 wire_struct! {
-    /// A transaction holds an entry, present or absent: nobody reads or changes it until the
+    /// A transaction holds an entry, present or absent: no request reads or changes it until the
     /// transaction has ended.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Lock {
@@ -120,7 +120,7 @@ wire_struct! {
 }
 
 /// Ordered tables of entries, inodes and locks. Nothing here blocks or fails; a full device is
-/// the business of whoever makes room before it applies an operation.
+/// the business of the caller that makes room before it applies an operation.
 pub trait Tables {
     /// What a name leads to.
     fn entry(&self, key: &EntryKey) -> Option<EntryValue>;
@@ -151,7 +151,7 @@ pub trait Tables {
     fn inodes_from(&self, from: Ino) -> impl Iterator<Item = &Inode>;
     /// Number of inodes.
     fn inode_count(&self) -> u64;
-    /// Bytes of what few inodes have and is as long as somebody wants it, see [`Inode::rare_bytes`].
+    /// Bytes of rare parts of any length, see [`Inode::rare_bytes`].
     fn rare_bytes(&self) -> u64;
 
     /// Who holds an entry.

@@ -70,7 +70,7 @@ fn denied(identity: &Identity, what: &str) -> Failure {
     Failure::new(Code::AccessDenied, format!("user {} may not {what}", identity.uid))
 }
 
-/// The value of an extended attribute, for somebody who may read it.
+/// The value of an extended attribute, for a user who may read it.
 ///
 /// # Errors
 /// `NoAttribute`, `AccessDenied`, `OutOfRange` (the name's length), `Unsupported` (its namespace).
@@ -88,7 +88,7 @@ pub fn get(identity: &Identity, inode: &Inode, name: &[u8]) -> Result<Blob, Fail
     inode.xattr(name).cloned().ok_or_else(|| absent(name))
 }
 
-/// The names of the extended attributes that somebody may know of.
+/// The names of the extended attributes that a user may know of.
 pub fn list(identity: &Identity, inode: &Inode) -> Vec<Blob> {
     let names = inode.rare.get().xattrs.iter().map(|xattr| xattr.name.clone());
     names.filter(|name| identity.is_root() || !name.0.starts_with(b"trusted.")).collect()

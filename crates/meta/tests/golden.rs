@@ -1,5 +1,5 @@
 //! Encodings of operations, byte for byte: a journal written by one build is read by the next.
-//! Whoever changes one of them raises `OP_VERSION` and adds the new sample beside the old.
+//! A change of one of them raises `OP_VERSION` and adds the new sample beside the old.
 
 use aze_meta::op::OP_VERSION;
 use aze_meta::{AttrSet, EntryKey, Lock, NewFile, Op, Outcome, Role, Stamp, Xattr};

@@ -1,4 +1,4 @@
-//! What servers tell whoever looks through a volume that is in use: rows of their tables, a few at a
+//! Answers to a client that checks a volume in use: rows of their tables, a few at a
 //! time, and what of their data does not match its checksums. What hangs together over servers is
 //! compared by the asker.
 
@@ -22,7 +22,7 @@ wire_struct! {
         pub links: u32,
         /// Of a directory: where it believes to be.
         pub parent: Ino,
-        /// Somebody has it open.
+        /// It is open.
         pub is_open: bool,
         /// A name is counted that may yet turn out not to have been made.
         pub is_under_way: bool,

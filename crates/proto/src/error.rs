@@ -155,7 +155,7 @@ impl Failure {
         Failure { code: Code::Refused, detail: String::new(), refusal: Some(refusal) }
     }
 
-    /// Whether nobody has said what became of the request.
+    /// Whether no server has said what became of the request.
     pub fn is_silence(&self) -> bool {
         matches!(self.code, Code::Unreachable | Code::TimedOut | Code::UnknownOutcome | Code::Stopping)
     }

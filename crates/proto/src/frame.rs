@@ -49,7 +49,7 @@ pub struct Header {
     pub namespace_epoch: NamespaceEpoch,
     /// The largest time the sender has seen.
     pub time: Time,
-    /// Who is accounted.
+    /// The job that is accounted.
     pub job: JobId,
     /// In a request the milliseconds after which the sender gives up. In a reply those for which the asker
     /// may believe it, counted from before it asked, unless it is told otherwise; 0: it is told nothing.

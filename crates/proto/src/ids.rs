@@ -52,7 +52,7 @@ wire_id! {
     pub struct Sequence(u64)
 }
 wire_id! {
-    /// Who is accounted: a hash of the job's name, which the handshake carries in full.
+    /// The job that is accounted: a hash of its name, which the handshake carries in full.
     pub struct JobId(u64)
 }
 wire_id! {

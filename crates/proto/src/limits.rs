@@ -10,7 +10,7 @@ pub const WIRE_VERSION: u8 = 4;
 /// enough that checksums are a thousandth of the data.
 pub const BLOCK_BYTES: usize = 4096;
 
-/// Virtual shards of a volume when nobody chose: far more than servers, so that moving single
+/// Virtual shards of a volume unless the user chose: far more than servers, so that moving single
 /// shards balances load, few enough that one server can visit all of its own in microseconds.
 pub const SHARDS_DEFAULT: u32 = 4096;
 
@@ -20,7 +20,7 @@ pub const SHARDS_MAX: u32 = 1 << 16;
 /// Fewest shards for each server, so that load can be balanced at all.
 pub const SHARDS_PER_SERVER_MIN: u32 = 64;
 
-/// Base-2 logarithm of the chunk size when nobody chose: 1 MiB, one full FUSE request.
+/// Base-2 logarithm of the chunk size unless the user chose: 1 MiB, one full FUSE request.
 pub const CHUNK_BITS_DEFAULT: u8 = 20;
 /// Smallest chunk: 64 KiB. Below, the cost of a request dominates.
 pub const CHUNK_BITS_MIN: u8 = 16;
@@ -70,7 +70,7 @@ pub const DEADLINE_MS_DEFAULT: u32 = 10_000;
 pub const START_SECONDS_MAX: u64 = 600;
 
 /// Longest contents that come along with an open: one unit of storage. More would be read by
-/// whoever opens a file only to look at its beginning.
+/// programs that open a file only to look at its beginning.
 pub const OPEN_CONTENTS_BYTES_MAX: u32 = 64 << 10;
 
 /// How long a session may be without any connection before a server drops what it held open.

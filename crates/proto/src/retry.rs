@@ -16,7 +16,7 @@ pub enum Verdict<R> {
     New,
     /// Already done: this was the reply.
     Done(R),
-    /// Below the floor: whoever asked has given up; doing it now could undo later changes.
+    /// Below the floor: the client has given up; doing it now could undo later changes.
     TooOld,
     /// The session has too many replies kept here: it must wait.
     Full,
@@ -93,7 +93,7 @@ impl<R: Clone> RetryTable<R> {
     }
 
     /// Replaces replies of sessions that were silent since the last call, and before it, by a floor above
-    /// them: nobody repeats a request for that long. It is called once in
+    /// them: no client repeats a request for that long. It is called once in
     /// [`RETRY_SECONDS_MAX`](crate::limits::RETRY_SECONDS_MAX), and no clock that may jump takes part in it.
     pub fn expire(&mut self) {
         for known in self.sessions.values_mut() {

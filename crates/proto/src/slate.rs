@@ -5,7 +5,7 @@
 //! attributes of a regular file; a *directory* has a number that no other state of any directory had
 //! before, and is there only while names in it may be looked up. *Counters* say of every name, of whatever
 //! kind, that it is there or held: where there are none the name does not exist. Everything that the words say may have been
-//! written by somebody else: what cannot be is no record.
+//! written by another process: impossible values are no record.
 
 use crate::attr::{Attr, FileKind, Spread};
 use crate::ids::{Generation, Ino, MapEpoch, ShardId, Time};
@@ -22,7 +22,7 @@ pub const INODES: usize = 1;
 /// The table of directories.
 pub const DIRECTORIES: usize = 2;
 
-/// Note: the server's map epoch; 0 while it answers nobody from here.
+/// Note: the server's map epoch; 0 while clients must not read here.
 pub const NOTE_MAP_EPOCH: usize = 0;
 /// Note: the server's namespace epoch.
 pub const NOTE_NAMESPACE_EPOCH: usize = 1;

@@ -63,7 +63,7 @@ impl<'a> Input<'a> {
         Ok(array)
     }
 
-    /// Ends the reading; bytes that nobody asked for are an error.
+    /// Ends the reading; bytes that are left over are an error.
     pub fn finish(self) -> Result<(), Malformed> {
         if self.left() == 0 { Ok(()) } else { Err(self.malformed("unexpected bytes at the end")) }
     }

@@ -1,6 +1,6 @@
 //! Appends: the file's home puts them in order. It gets the data with the request, chooses the place,
-//! stores them on the servers of their chunks, and only then raises the size; so nobody ever sees a
-//! part of an append, and what was not finished does not count.
+//! stores them on the servers of their chunks, and only then raises the size; so no reader ever sees a
+//! part of an append, and an append that did not finish has no effect.
 
 use crate::dispatch::{Output, READERS_PAUSE, Work, then};
 use crate::state::Server;
@@ -25,7 +25,7 @@ struct Append {
     payload: Vec<u8>,
     /// The sender's checksums, by blocks of the payload.
     sums: Vec<u32>,
-    /// When whoever asked will have given up.
+    /// When the client will have given up.
     deadline_ns: u64,
 }
 
@@ -171,7 +171,7 @@ impl Server {
             .ok_or_else(|| Failure::new(Code::Internal, format!("shard {shard} is on no server")))?;
         let mut tries = 1;
         loop {
-            // Time is left to answer in, before whoever asked takes the silence for that of a dead server.
+            // Leaves time to answer before the client takes this server for dead.
             let left_ns = append.deadline_ns.saturating_sub(self.io.mono_ns());
             let deadline = self.config.deadline.min(Duration::from_nanos(left_ns / 2));
             match self.ask_other(server, shard, write.clone(), data, deadline).await {

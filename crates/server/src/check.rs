@@ -1,5 +1,5 @@
-//! What a server tells whoever looks through a volume in use: rows of its tables, and which of its data
-//! are not what was written. Each answer is a small step, so that nobody who works waits for long: no lock
+//! Answers to a client that checks a volume in use: rows of the tables, and data that do not match their
+//! checksums. Each answer is a small step, so that other requests do not wait for long: no lock
 //! is held over more than some thousand rows or one MiB, and between two steps everybody else has a turn.
 
 use crate::dispatch::{Output, Work, then};

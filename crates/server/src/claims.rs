@@ -1,7 +1,7 @@
 //! Claims: leases that clients of this node take by themselves, of what they read of the slate.
 //!
 //! A client notes the inode in memory that it shares with this server (`aze_io::claims`) before it looks for the
-//! last time whether what it has read still stands; whoever changes something looks there after the slate has been
+//! last time whether what it has read still stands; a server that changes something looks there after the slate has been
 //! changed. So the client sees the change, or is told of it. No clock is shared: a claim is of a period,
 //! and this one and the last count, each of which is longer than any lease.
 
@@ -31,7 +31,7 @@ pub(crate) struct Claimants {
     period: AtomicU64,
     count: AtomicUsize,
     all: RwLock<Vec<Claimant>>,
-    /// Nobody looks at claims: only the simulation does that.
+    /// The server does not look at claims: a sabotage of the simulation.
     is_blind: bool,
 }
 
@@ -41,7 +41,8 @@ struct Claimant {
     claims: Claims,
     /// It has ended, and its claims count until then.
     until_ns: Option<u64>,
-    /// Claims that a shard has recalled, and whether names too: who has not claimed anew since believes nothing.
+    /// Claims that a shard has recalled, and whether names too: a client that has not claimed anew since then believes
+    /// none of them.
     recalled: Mutex<BTreeMap<(ShardId, Ino), (Claim, bool)>>,
 }
 
@@ -100,12 +101,12 @@ impl Claimants {
         self.count.store(all.len(), SeqCst);
     }
 
-    /// Whether nobody can claim anything.
+    /// Whether no client can claim anything.
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(SeqCst) == 0
     }
 
-    /// Who has to be told of a recall, but for the session `by`. To be called after the
+    /// The sessions that a recall has to reach, but for the session `by`. To be called after the
     /// slate has been changed.
     pub(crate) fn take(&self, shard: ShardId, recall: Recall, by: Option<SessionId>) -> Vec<SessionId> {
         if self.is_empty() || self.is_blind {

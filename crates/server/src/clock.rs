@@ -19,7 +19,7 @@ impl HybridClock {
         HybridClock { last: AtomicU64::new(0) }
     }
 
-    /// The time of an operation asked for by somebody who has seen `seen`.
+    /// The time of an operation that a client asks for which has seen `seen`.
     pub(crate) fn next(&self, io: &Io, seen: Time) -> Time {
         let wall = io.wall_ns();
         let seen = if seen.0 > wall.saturating_add(AHEAD_NS_MAX) { 0 } else { seen.0 };

@@ -79,7 +79,7 @@ impl Server {
             drop(data);
             let stop = self.data_stop(error, cell.id, ino);
             if matches!(stop, Stop::Wait(_)) {
-                // Nobody who waits keeps frames that others may need.
+                // A request that waits must not keep frames that other requests may need.
                 work.payload = staged.into_payload();
             }
             return Err(stop);

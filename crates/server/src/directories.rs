@@ -57,9 +57,9 @@ enum State {
 
 /// Who gets a stub.
 pub(crate) enum Fetch {
-    /// Whoever is told this number.
+    /// The caller that is told this number.
     Mine(u64),
-    /// Somebody else does, or it is there: wait for this, then try again.
+    /// Another caller fetches it, or it is there: wait for this, then try again.
     Wait(oneshot::Receiver<()>),
 }
 
@@ -138,7 +138,7 @@ impl Directories {
         }
     }
 
-    /// An entry is gone; `more` says whether its shard has others of the directory.
+    /// An entry is gone; `more` says whether its shard has more entries of the directory.
     pub(crate) fn removed(&self, dir: Ino, shard: ShardId, is_dir: bool, more: bool, time: Time) {
         if let Some(directory) = self.part(dir).lock().get_mut(&dir) {
             directory.entries -= 1;
@@ -176,7 +176,7 @@ impl Directories {
             .map_or((0, 0, Time(0)), |directory| (directory.entries, directory.subdirs, directory.changed))
     }
 
-    /// Marks the stub as being fetched, unless somebody does already.
+    /// Marks the stub as being fetched, unless another caller is fetching it.
     pub(crate) fn begin_fetch(&self, dir: Ino) -> Fetch {
         let mut part = self.part(dir).lock();
         match part.get_mut(&dir) {
@@ -243,7 +243,7 @@ impl Directories {
         let mut part = self.part(dir).lock();
         let Some(directory) = part.get_mut(&dir) else { return true };
         match &directory.state {
-            // Whoever fetches has to ask again, and will be told that it is closing. It is on no slate.
+            // A caller that fetches it has to ask again, and is told that it is closing. It is on no slate.
             State::Fetching { .. } => {
                 if let Some(mut directory) = part.remove(&dir) {
                     directory.wake();

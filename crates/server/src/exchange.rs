@@ -52,7 +52,7 @@ impl Server {
         }
         if kind == FileKind::Directory && plan.changes_parent() {
             if *token != Token::Held {
-                // Whoever holds names does not wait for it.
+                // A request that holds names does not wait for it.
                 *token = Token::Wanted;
                 return Err(Failure::new(Code::Busy, "a directory gets another parent: the token first"));
             }

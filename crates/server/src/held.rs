@@ -63,7 +63,7 @@ impl Opens {
         self.0.remove(&(ino, session, handle))
     }
 
-    /// Takes away all that a session has open; gives the files that nobody has open any more.
+    /// Takes away all that a session has open; gives the files that are now open in no session.
     pub(crate) fn remove_session(&mut self, session: SessionId) -> Vec<Ino> {
         let mut inos = Vec::new();
         self.0.retain(|(ino, holder, _)| {
@@ -77,7 +77,7 @@ impl Opens {
         inos
     }
 
-    /// Whether anybody has the file open.
+    /// Whether a session has the file open.
     pub(crate) fn has(&self, ino: Ino) -> bool {
         let least = SessionId::default();
         self.0.range((ino, least, 0)..).next().is_some_and(|(of, ..)| *of == ino)

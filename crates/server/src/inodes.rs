@@ -105,7 +105,7 @@ impl Server {
         let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         let (holders, lost) = self.change_directory(ino, Op::SetAttr { ino, set }, rights, stamp).await?;
         if lost {
-            // Once more: since the first word somebody may have looked a name up at a holder with the
+            // Once more: since the first message a client may have looked a name up at a holder with the
             // old rights, and would keep it under the new epoch.
             self.ask(self.map().keeper, aze_proto::ShardId(0), Request::RaiseEpoch { dir: ino }).await?;
         }
@@ -115,7 +115,7 @@ impl Server {
     }
 
     /// Changes a directory, and if its `rights` change, tells every server that serves its entries.
-    /// Gives those servers, and whether anybody lost rights by the mode.
+    /// Gives those servers, and whether the mode takes rights from a user.
     pub(crate) async fn change_directory(
         self: &Arc<Self>,
         ino: Ino,
@@ -141,7 +141,7 @@ impl Server {
         Ok((holders, lost))
     }
 
-    /// Applies; gives the new stub if rights were set, the holders, and whether anybody lost rights.
+    /// Applies; gives the new stub if rights were set, the holders, and whether a user lost rights.
     fn apply_to_directory(
         &self,
         ino: Ino,
@@ -250,7 +250,7 @@ impl Server {
         Ok(applied.reply?.into())
     }
 
-    /// Whoever is not root takes the set-id bits from a file by changing its data.
+    /// A user other than root who changes the data of a file takes its set-id bits away.
     pub(crate) fn drop_set_id(&self, names: &mut Names, ino: Ino, work: &Work) {
         let mode = names.shard.inode(ino).and_then(|inode| access::mode_after_write(&work.identity, &inode.attr));
         if mode.is_some() {
@@ -317,7 +317,7 @@ impl Server {
         Ok(Reply::StubGranted { stub }.into())
     }
 
-    /// Gets a directory's stub from its home, or waits for whoever is getting it.
+    /// Gets a directory's stub from its home, or waits for the request that is getting it.
     pub(crate) async fn fetch_stub(self: &Arc<Self>, dir: Ino, deadline_ns: u64) -> Result<(), Failure> {
         let fetch = match self.directories.begin_fetch(dir) {
             Fetch::Mine(fetch) => fetch,

@@ -24,7 +24,7 @@ const TOKEN_NS_MAX: u64 = 20_000_000_000;
 const CONFIRM_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Finished transactions that are remembered, so that a late copy of a request for the token does
-/// not take it for somebody who is gone.
+/// not take it for a server that is gone.
 const TOKENS_FINISHED_KEPT: usize = 1024;
 
 pub(crate) struct Keeper {

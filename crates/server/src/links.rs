@@ -158,7 +158,7 @@ impl Server {
         Ok(applied.reply?.into())
     }
 
-    /// Asks what became of a link whose end is not told: whoever makes it may have died.
+    /// Asks what became of a link whose end is not told: its coordinator may have died.
     fn watch_link(self: &Arc<Self>, ino: Ino, tx: TxId, shard: ShardId) {
         let server = self.clone();
         self.io.spawn(async move {

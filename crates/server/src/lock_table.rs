@@ -1,7 +1,7 @@
-//! The locks of one file: who has what, who waits. Nothing here waits or asks.
+//! The locks of one file: their owners, and the requests that wait. Nothing here waits or asks.
 //!
 //! As in POSIX a new lock of an owner replaces what the owner had of its range. Requests that wait
-//! are granted as soon as nobody is in their way, the oldest first; one that is not in anybody's way
+//! are granted as soon as no lock is in their way, the oldest first; one that is in no other's way
 //! does not wait for older ones, as on Linux.
 
 use aze_proto::SessionId;
@@ -39,7 +39,7 @@ impl Lock {
 struct Waiting {
     lock: Lock,
     number: u64,
-    /// Whoever wants to know when it is granted.
+    /// The requests to answer when it is granted.
     told: Vec<oneshot::Sender<()>>,
 }
 
@@ -101,7 +101,7 @@ impl FileLocks {
         Ok(LockOutcome::Granted)
     }
 
-    /// Whether somebody who is in the way of a lock waits, over any number of steps, for its owner.
+    /// Whether an owner that is in the way of a lock waits, over any number of steps, for the owner of that lock.
     /// Whole files are left out: their owners give up what they have before they wait.
     fn closes_a_circle(&self, lock: &Lock) -> bool {
         if lock.spec.space == LockSpace::Whole {
@@ -142,7 +142,7 @@ impl FileLocks {
         let waiting =
             self.queue.iter_mut().find(|waiting| (waiting.lock.session, waiting.number) == (session, number))?;
         let (sender, receiver) = oneshot::channel();
-        // Whoever asked before and gave up is not told.
+        // A request that gave up is not answered.
         waiting.told.retain(|sender| !sender.is_canceled());
         waiting.told.push(sender);
         Some(receiver)
@@ -166,11 +166,11 @@ impl FileLocks {
             if let Some(waiting) = self.queue.remove(at) {
                 self.put_in(waiting.lock);
                 for told in waiting.told {
-                    // Who has given up is no concern.
+                    // An error means that the request has given up.
                     let _ = told.send(());
                 }
             }
-            // It may have replaced something stronger: others that were passed over may go now.
+            // It may have replaced a stronger lock: requests that waited for that may be granted now.
             at = 0;
         }
     }

@@ -105,7 +105,7 @@ impl Server {
         self.shards.iter().any(|cell| cell.names.lock().locks.values().any(|locks| locks.is_known(session)))
     }
 
-    /// Drops what a session has locked here, now that nobody takes anything from it any more.
+    /// Drops the locks of a session here, now that every server refuses its requests.
     fn drop_locks(&self, session: SessionId) {
         for cell in self.shards.iter() {
             cell.names.lock().locks.retain(|_, locks| {

@@ -40,7 +40,7 @@ use std::time::Duration;
 /// How long a server waits for the others when the volume starts. Its starter usually gives up before.
 const JOIN_TIME_MAX: Duration = Duration::from_secs(START_SECONDS_MAX);
 
-/// Pause before server 0 is asked again that is still reading what it has.
+/// Pause before this server asks server 0 again, which is still reading its storage.
 const JOIN_PAUSE: Duration = Duration::from_millis(50);
 
 /// How often records of requests that no client repeats any more are dropped. Only a server that has

@@ -66,7 +66,7 @@ impl Namespace {
         }
     }
 
-    /// The refusal for somebody at `known`, or `None` if that is new enough.
+    /// The refusal for a client at `known`, or `None` if that is new enough.
     pub(crate) fn refusal(&self, known: NamespaceEpoch) -> Option<Refusal> {
         if known.0 >= self.epoch.load(Ordering::SeqCst) {
             return None;

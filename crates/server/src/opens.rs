@@ -1,4 +1,4 @@
-//! Opens that bring the contents of a small file along: whoever opens a file to read it needs no
+//! Opens that bring the contents of a small file along: a client that opens a file to read it needs no
 //! second request. Contents and attributes are of one moment, that of the open.
 
 use crate::dispatch::{Output, Work};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub(crate) struct Contents {
     attr: Attr,
     held: Held,
-    /// What whoever sends the request again is answered: contents are not kept for that.
+    /// The answer to a repeated request: contents are not kept for that.
     pub(crate) plain: Reply,
 }
 
@@ -74,7 +74,7 @@ fn with_contents(data: &ChunkShard, attr: &Attr, limit: u32, plain: Reply) -> Ou
     }
     match data.hold(attr.ino, attr.generation, 0, 0, attr.size as u32) {
         Ok(held) => Output::Contents(Box::new(Contents { attr: attr.clone(), held, plain })),
-        // Whoever reads is told what is wrong.
+        // A read is told what is wrong.
         Err(_) => plain.into(),
     }
 }

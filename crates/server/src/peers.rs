@@ -170,7 +170,7 @@ impl Server {
         }
     }
 
-    /// As [`Self::persist_shard`], for whoever has to know when that is over.
+    /// As [`Self::persist_shard`], for callers that have to know when that is over.
     pub(crate) async fn until_answered(self: &Arc<Self>, shard: ShardId, request: Request) -> Result<Reply, Failure> {
         match self.map().server_of(shard) {
             Some(server) => self.persisting(server, shard, request).await,

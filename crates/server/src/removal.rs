@@ -27,7 +27,7 @@ struct Removal {
 }
 
 impl Server {
-    /// The stamp of a step that nobody repeats: the server's own.
+    /// The stamp of a step that is never repeated: the server's own.
     pub(crate) fn own_stamp(&self, like: &Stamp) -> Stamp {
         Stamp { session: like.session, ..Stamp::at(self.clock.next(&self.io, like.time)) }
     }
@@ -165,7 +165,7 @@ impl Server {
                         Code::UnknownOutcome | Code::TimedOut | Code::Unreachable | Code::Busy
                     ) => {}
                 settled => {
-                    // Nobody waits for the outcome any more.
+                    // No request waits for the outcome any more.
                     let _ = self.settle_rmdir(removal, settled);
                     return;
                 }
@@ -252,10 +252,10 @@ impl Server {
             // Rounds of one directory grow, whatever its home's clock does: times are never given twice.
             let round = server.clock.next(&server.io, aze_proto::Time(0)).0;
             let answers = server.ask_each(&servers, &Request::StubClose { dir, round }).await;
-            // Whoever has restarted empty answers under the map that says so.
+            // A server that has restarted empty answers under the map that says so.
             let result = server.keep_up_with_map().await.and_then(|()| server.decide_closing(dir, answers));
             let after = if result.is_ok() { Request::StubDrop { dir } } else { Request::StubReopen { dir, round } };
-            // Nobody waits for a holder that stays silent: it is told in the background.
+            // The request does not wait for a silent holder: that is told in the background.
             join_all(servers.iter().map(|holder| server.tell(*holder, after.clone()))).await;
             server.closing_decided(dir);
             result

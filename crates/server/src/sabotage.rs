@@ -50,13 +50,13 @@ pub enum Sabotage {
     SkipLinkCount,
     /// At a start data stay that no file has.
     KeepStrays,
-    /// A change is answered before those who were told otherwise have let go of it.
+    /// A change is answered before clients have given up their leases of what it changes.
     SkipRecallWait,
     /// Data of a file that is deleted stay on other servers.
     SkipDataDelete,
     /// A name that goes is not taken off the count of an inode elsewhere.
     SkipLinkDrop,
-    /// Nobody looks at what clients of this node claim of what they have read of the slate.
+    /// The server does not look at the claims of its node's clients.
     SkipClaims,
     /// A server that starts again does not wait for what its earlier life has said.
     SkipComebackWait,

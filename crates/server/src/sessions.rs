@@ -1,4 +1,4 @@
-//! Sessions: who is connected, and what ends with them.
+//! Sessions: the connected processes, and what ends with them.
 //!
 //! A session holds its opens while it has a connection to this server and `SESSION_GRACE_MS` after the
 //! last one closed; then files that only it kept are deleted. It may come back and go on, since its
@@ -33,7 +33,7 @@ struct Table {
     heard_ns: BTreeMap<SessionId, u64>,
     /// Ended ones whose locks here are about to go.
     freeing: BTreeSet<SessionId>,
-    /// Whoever waits for changes to finish.
+    /// The tasks that wait for changes to finish.
     waiting: Vec<oneshot::Sender<()>>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Sessions {
     table: Mutex<Table>,
     /// How many sessions have ended so far.
     ends: AtomicU64,
-    /// Whether anybody waits for changes to finish.
+    /// Whether a task waits for changes to finish.
     is_waited_for: AtomicBool,
 }
 
@@ -117,7 +117,7 @@ impl Sessions {
             std::mem::take(&mut table.waiting)
         };
         for waiting in waiting {
-            // Who has given up is no concern.
+            // An error means that the task has given up.
             let _ = waiting.send(());
         }
     }

@@ -38,7 +38,7 @@ impl Unsettled {
         self.0.lock().made.get(key).copied()
     }
 
-    /// Gives whether somebody has to begin telling.
+    /// Gives whether the caller has to start the task that tells.
     fn add(&self, key: EntryKey, tx: TxId, coordinator: ServerIndex) -> bool {
         let mut names = self.0.lock();
         names.made.insert(key, (tx, coordinator));

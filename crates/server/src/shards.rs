@@ -28,7 +28,7 @@ pub(crate) struct Names {
     pub(crate) shard: LoggedShard,
     /// Changes being worked on: a second copy of such a request is dropped, its sender will ask again.
     pub(crate) running: Running,
-    /// Who has which file open.
+    /// Open files, by session.
     pub(crate) opens: Opens,
     /// Requests that wait for a locked entry.
     pub(crate) entry_waiters: BTreeMap<EntryKey, Vec<oneshot::Sender<()>>>,
@@ -55,7 +55,7 @@ pub(crate) struct Holders {
 }
 
 impl Names {
-    /// Wakes whoever waits for an entry.
+    /// Wakes the requests that wait for an entry.
     pub(crate) fn wake_entry(&mut self, key: &EntryKey) {
         for waiter in self.entry_waiters.remove(key).into_iter().flatten() {
             // A waiter that has given up is no concern.

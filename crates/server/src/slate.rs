@@ -68,7 +68,7 @@ impl Slate {
         self.0.as_ref().map(|written| written.writer.clone())
     }
 
-    /// From now on whoever knows an older map has to ask. To be called before the map counts.
+    /// From now on clients that know an older map have to ask. To be called before the map counts.
     pub(crate) fn set_map_epoch(&self, epoch: MapEpoch) {
         let Some(written) = &self.0 else { return };
         let is_closed = written.is_closed.lock();
@@ -91,14 +91,14 @@ impl Slate {
         written.writer.set_note(NOTE_MAP_EPOCH, 0);
     }
 
-    /// From now on whoever knows less of renamed directories has to ask.
+    /// From now on clients that know less of renamed directories have to ask.
     pub(crate) fn set_namespace_epoch(&self, epoch: NamespaceEpoch) {
         if let Some(written) = &self.0 {
             written.writer.set_note(NOTE_NAMESPACE_EPOCH, epoch.0);
         }
     }
 
-    /// Names in this directory may be looked up by whoever has been allowed to while it was in this
+    /// Names in this directory may be looked up by clients that were allowed to while it was in this
     /// state; a state without a number gets one. To be called under the directory's lock.
     pub(crate) fn put_directory(&self, dir: Ino, state: &mut u64) {
         let Some(written) = &self.0 else { return };
@@ -117,7 +117,7 @@ impl Slate {
         }
     }
 
-    /// Whether there is anybody who reads what stands here.
+    /// Whether clients read it.
     pub(crate) fn is_there(&self) -> bool {
         self.0.is_some()
     }
@@ -138,7 +138,7 @@ impl Slate {
         }
     }
 
-    /// An entry that nobody holds was looked up. To be called under the lock of its shard.
+    /// An entry that is not locked was looked up. To be called under the lock of its shard.
     pub(crate) fn put_entry(&self, key: &EntryKey, ino: Ino, kind: FileKind) {
         if let Some(written) = &self.0
             && kind == FileKind::File

@@ -105,7 +105,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Resolves once somebody has asked the server to shut down and has got the answer; at once if
+    /// Resolves once a client has asked the server to shut down and has got the answer; at once if
     /// it was awaited before.
     pub async fn stopped(&self) {
         let stopped = self.stopped.lock().take();
@@ -124,7 +124,7 @@ impl Server {
         }
     }
 
-    /// Stops listening, hangs up on everybody and forgets the addresses.
+    /// Stops listening, closes all connections and forgets the addresses.
     pub fn close(&self) {
         self.slate.close();
         self.listeners.lock().clear();

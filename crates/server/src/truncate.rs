@@ -110,7 +110,7 @@ impl Server {
         })
     }
 
-    /// At the home: what somebody at generation `have` may have missed.
+    /// At the home: the truncations that a server at generation `have` may have missed.
     pub(crate) fn cut_query(&self, ino: Ino, have: Generation) -> Attempt<Output> {
         let names = self.cell(ino.home())?.names.lock();
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;

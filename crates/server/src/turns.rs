@@ -16,7 +16,7 @@ pub(crate) type Queue = VecDeque<oneshot::Sender<Turn>>;
 pub(crate) struct Turn {
     server: Arc<Server>,
     ino: Ino,
-    /// Cleared when there is nobody left to hand it to, or somebody else does.
+    /// Cleared when no request is left to hand it to, or another one hands it on.
     held: bool,
 }
 
@@ -37,7 +37,7 @@ impl Drop for Turn {
                 names.turns.remove(&self.ino);
             }
             drop(names);
-            // Whoever gave up while it waited gives the turn back at once: then the next one has it.
+            // A request that gave up while it waited gives the turn back at once: then the next one has it.
             if let Some(next) = next
                 && let Err(mut refused) = next.send(Turn::of(&self.server, self.ino))
             {
@@ -49,7 +49,7 @@ impl Drop for Turn {
 }
 
 impl Server {
-    /// The turn at a file whose home is here, if nobody has it.
+    /// The turn at a file whose home is here, if it is free.
     pub(crate) fn try_turn(self: &Arc<Self>, names: &mut crate::shards::Names, ino: Ino) -> Option<Turn> {
         if names.turns.contains_key(&ino) {
             return None;

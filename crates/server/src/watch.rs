@@ -23,7 +23,7 @@ pub(crate) struct Watches(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// Whether there is any: nearly always nobody looks.
+    /// Whether there is any: nearly always there is none.
     is_used: AtomicBool,
     all: Mutex<BTreeMap<SessionId, Watch>>,
 }

@@ -1,6 +1,6 @@
 //! Extended attributes at an inode's home, access control lists among them. Who may do what with
 //! them is decided in `aze_meta::xattr`; here they are looked up, changed, and, where they are the
-//! rights of a directory, made known to those who serve its entries.
+//! rights of a directory, made known to the servers of its entries.
 
 use crate::dispatch::{Output, Work, then};
 use crate::state::Server;
@@ -44,7 +44,7 @@ impl Server {
         drop(names);
         let (server, stamp) = (self.clone(), work.stamp);
         then(async move {
-            // Whom a list leaves out is not worked out: whoever sets one may have taken rights.
+            // Whom a list leaves out is not worked out: a request that sets one may have taken rights.
             if access {
                 server.ask(server.map().keeper, ShardId(0), Request::RaiseEpoch { dir: ino }).await?;
             }
@@ -56,7 +56,7 @@ impl Server {
         })
     }
 
-    /// At an inode's home, for another server: whether somebody may write it.
+    /// At an inode's home, for another server: whether a user may write it.
     pub(crate) fn may_write(&self, ino: Ino, identity: &Identity) -> Attempt<Output> {
         let names = self.cell(ino.home())?.names.lock();
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;

@@ -72,7 +72,7 @@ pub fn looked_through(plan: &Plan, board: &Board, when: &str, checked: Result<Ch
     }
 }
 
-/// The tables of a volume that nobody has used yet.
+/// The tables of a volume that was never used.
 pub fn tables(cluster: &Cluster, plan: &Plan, board: &Board) {
     Census::take(cluster).check(plan, board);
 }
@@ -236,7 +236,7 @@ impl Census {
         names
     }
 
-    /// The tables of a volume at rest that nobody uses.
+    /// The tables of a volume at rest, without clients.
     fn check(&self, plan: &Plan, board: &Board) {
         let lossy = plan.mix == Mix::Restarts;
         let found = |text: String| board.violation(format!("at rest: {text}"));
@@ -311,7 +311,7 @@ impl Census {
                 None => {
                     gone.insert(*ino);
                 }
-                // What is reserved may be, and a write that nobody heard of may have stored bytes there.
+                // What is reserved may be, and a write that was never answered may have stored bytes there.
                 Some(attr)
                     if chunk << attr.chunk_bits >= attr.size.max(1)
                         && !self.reserved.contains(&(*ino, *chunk))

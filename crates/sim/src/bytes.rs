@@ -2,7 +2,7 @@
 //!
 //! One task writes, so its acknowledged operations have one order. For each stretch of bytes the
 //! model keeps the writes that may be there: one once a write was acknowledged, several while one
-//! is under way or if nobody knows how it ended. A reader takes a snapshot before it asks and adds
+//! is under way or if its outcome is unknown. A reader takes a snapshot before it asks and adds
 //! what began until it was answered.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,7 +126,7 @@ impl Bytes {
                 if grows {
                     self.size_min = self.size_min.max(end);
                 }
-                // Beyond its end the file may have what a write has left of which nobody heard.
+                // Beyond its end the file may have bytes of a write that was never answered.
                 self.each(offset, end.min(self.size_min), |writes| *writes = BTreeSet::from([0]));
             }
             Change::Grow { end } => self.size_min = self.size_min.max(end),

@@ -177,7 +177,7 @@ impl Cluster {
         let (done, started) = futures_channel::oneshot::channel();
         io.clone().spawn(async move {
             let result = aze_server::start(io, config, Arc::new(|_| {})).await;
-            // Nobody waits any more if the run is over.
+            // An error means that the run is over.
             let _ = done.send(result);
         });
         let server =
@@ -254,7 +254,7 @@ impl Cluster {
         let io = self.client_io(index);
         let (done, connected) = futures_channel::oneshot::channel();
         io.clone().spawn(async move {
-            // Nobody waits any more if the run is over.
+            // An error means that the run is over.
             let _ = done.send(Client::connect(io, config).await);
         });
         connected.await.map_err(|_| Failure::new(aze_proto::Code::Stopping, "killed while it connected"))?
@@ -268,20 +268,20 @@ impl Cluster {
     ) -> futures_channel::oneshot::Receiver<T> {
         let (done, result) = futures_channel::oneshot::channel();
         self.client_io(index).spawn(async move {
-            // Nobody waits any more if the run is over.
+            // An error means that the run is over.
             let _ = done.send(work.await);
         });
         result
     }
 
-    /// Runs `work` as a task that nobody kills.
+    /// Runs `work` as a task that no fault kills.
     pub fn on_driver<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> futures_channel::oneshot::Receiver<T> {
         let (done, result) = futures_channel::oneshot::channel();
         self.sim.node(aze_io::sim::DRIVER).spawn(async move {
-            // Nobody waits any more if the run is over.
+            // An error means that the run is over.
             let _ = done.send(work.await);
         });
         result

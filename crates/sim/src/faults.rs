@@ -68,7 +68,7 @@ fn draw_node(plan: &Plan, rng: &mut SimRng) -> String {
 }
 
 async fn partitions(cluster: &Cluster, plan: &Plan, board: &Board, rng: &mut SimRng) {
-    // At most one outage in a run is longer than anybody waits: each costs a deadline.
+    // At most one outage in a run is longer than a deadline.
     let mut long = rng.chance(400_000);
     while !board.is_over() {
         pause(cluster, rng, 150).await;

@@ -150,7 +150,7 @@ struct Known {
     /// Where it is, if everything that was begun has happened; `None`: nowhere.
     place: Option<(Ino, Vec<u8>)>,
     may_be_gone: bool,
-    /// An operation on it has failed: nobody knows.
+    /// An operation on it has failed: its state is unknown.
     in_doubt: bool,
 }
 
@@ -163,7 +163,7 @@ struct Book {
 }
 
 impl Book {
-    /// Somebody is told the number of what has been made.
+    /// A client is told the number of the inode that it has made.
     fn give(&mut self, ino: Ino) -> Result<(), Failure> {
         match self.given.insert(ino) {
             true => Ok(()),

@@ -187,7 +187,7 @@ impl Search<'_> {
         }
     }
 
-    /// A directory that nobody saw made may be one whose making was never answered.
+    /// A directory whose making no client saw may be one whose making was never answered.
     fn with_directories_known(&self, tree: &Tree, op: &Op) -> Vec<Tree> {
         let dirs = match op {
             Op::Lookup { dir, .. }

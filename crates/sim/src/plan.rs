@@ -12,7 +12,7 @@ pub enum Mix {
     Lossy,
     /// Connections are cut and bits on the wire are flipped.
     Cuts,
-    /// Links go down, one way or both, for less than anybody's patience or for longer.
+    /// Links go down, one way or both, for less than a deadline or for longer.
     Partitions,
     /// Servers other than the keeper die, with or without a word, and come back empty.
     Restarts,
@@ -20,7 +20,7 @@ pub enum Mix {
     ClientDeath,
     /// Wall clocks jump.
     Clocks,
-    /// The keeper dies for good: what is left is that nobody waits for ever.
+    /// The keeper dies for good: then only that no request waits for ever is checked.
     KeeperDeath,
 }
 
@@ -48,7 +48,7 @@ impl Mix {
         Mix::Quiet
     }
 
-    /// Whether a request may fail because nobody answered.
+    /// Whether a request may fail because no server answered.
     pub fn loses_answers(self) -> bool {
         !matches!(self, Mix::Quiet | Mix::Clocks | Mix::ClientDeath)
     }
@@ -95,7 +95,7 @@ pub struct Plan {
     pub slow_payloads: Option<SlowPayloads>,
     /// Whether some renames are exchanges.
     pub exchanges: bool,
-    /// Whether somebody looks through the volume while others work.
+    /// Whether a client checks the volume while others work.
     pub checks: bool,
     /// Protections removed.
     pub switches: Switches,

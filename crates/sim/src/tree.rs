@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 /// What an entry leads to: an inode number, or [`UNSEEN`] plus the number of the operation that
-/// made it without anybody having heard of its inode number yet.
+/// made it, and no client has been told its inode number yet.
 pub type Id = u64;
 
-/// From here on ids stand for inodes whose numbers nobody has seen. Real numbers of a small
+/// From here on ids stand for inodes whose numbers no client has seen. Real numbers of a small
 /// volume are far below: their home shard is in the top 16 bits.
 pub const UNSEEN: Id = 0xffff << 48;
 
@@ -27,7 +27,7 @@ pub struct Tree {
     pub entries: BTreeMap<(Id, NameIndex), (Id, FileKind)>,
     /// Directories that are alive, each with its parent.
     pub dirs: BTreeMap<Id, Id>,
-    /// Renames that nobody heard confirmed, as far as they may yet be undone.
+    /// Renames that were never confirmed, as far as they may yet be undone.
     pub unconfirmed: Vec<Unconfirmed>,
 }
 
@@ -73,7 +73,7 @@ pub enum Ret {
     Entry { id: Id, kind: FileKind, created: bool },
     /// It cannot be done, and was not.
     Failed(Code),
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
 }
 
@@ -123,7 +123,7 @@ impl Tree {
         }
     }
 
-    /// Directories whose number nobody has seen.
+    /// Directories whose number no client has seen.
     pub fn unseen_dirs(&self) -> Vec<Id> {
         self.dirs.keys().copied().filter(|dir| *dir >= UNSEEN).collect()
     }
@@ -356,7 +356,7 @@ impl Tree {
         }
     }
 
-    /// Whether an entry is what somebody saw; an unseen one is thereby seen.
+    /// Whether an entry is the one that a client saw; an unseen one is thereby seen.
     pub fn recognize(&self, there: (Id, FileKind), seen: (Id, FileKind), known: &dyn Fn(Id) -> bool) -> Option<Tree> {
         let same_sort = (there.1 == FileKind::Directory) == (seen.1 == FileKind::Directory);
         if there.0 == seen.0 {

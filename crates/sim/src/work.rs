@@ -43,15 +43,15 @@ pub struct Board {
     violations: Mutex<Vec<String>>,
     story: Mutex<Option<Vec<String>>>,
     areas: Mutex<[Area; 2]>,
-    /// Directories that somebody has seen in the shared area.
+    /// Directories that a client has seen in the shared area.
     dirs: Mutex<Vec<Id>>,
-    /// Files that somebody has seen there.
+    /// Files that a client has seen there.
     inodes: Mutex<Vec<Id>>,
     files: Mutex<Vec<FileSlot>>,
     listings: Mutex<Vec<listing::Slot>>,
     /// What was appended to the file of all.
     pub appends: appends::SharedLog,
-    /// Who has locked what.
+    /// The locks of all clients.
     pub holds: locks::SharedHolds,
 }
 
@@ -175,7 +175,7 @@ impl Board {
         self.violations.lock().clone()
     }
 
-    /// Adds to the story, if anybody wants to read it.
+    /// Adds to the story, if it is to be printed.
     pub fn tell(&self, text: impl FnOnce() -> String) {
         if let Some(story) = self.story.lock().as_mut() {
             story.push(text());

@@ -28,7 +28,7 @@ fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     bytes
 }
 
-/// Owner all, user 1000 all, nobody else anything.
+/// Owner all, user 1000 all, other users nothing.
 fn for_the_user() -> Vec<u8> {
     acl(&[(1, 7, NOBODY), (2, 7, 1000), (4, 0, NOBODY), (16, 7, NOBODY), (32, 0, NOBODY)])
 }

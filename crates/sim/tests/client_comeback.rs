@@ -84,7 +84,7 @@ async fn come_back(cluster: &Arc<Cluster>, one: &Client) -> Ends {
         cluster.kill_server(1, false);
         cluster.start_server(1).await.expect("it starts again");
     }
-    // Whoever meets a new start with a change does not know what has become of it.
+    // A change that meets a new start ends with an unknown outcome.
     let _ = one.lookup(&ROOT, Ino::ROOT, &file_name(0)).await;
     let is_believed = |number: usize| !reader.lease_left(known[number].lease, known[number].attr.ino).is_zero();
     let believed = (0..FILES as usize).filter(|number| is_believed(*number)).count();
@@ -126,7 +126,7 @@ fn a_server_that_does_not_wait_for_its_earlier_life_is_noticed() {
     });
 }
 
-/// What a server in memory has said is lost with it: nobody can change that any more.
+/// What a server in memory has said is lost with it: no request can change it any more.
 #[test]
 fn what_a_server_that_comes_back_empty_has_said_is_changed_by_nobody() {
     with_cluster(SERVERS, |cluster, one| async move {

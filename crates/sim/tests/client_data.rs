@@ -41,7 +41,7 @@ fn byte_strings(lend_bytes_min: Option<usize>) {
         cluster.sim.set_lending(lend_bytes_min);
         let two = cluster.connect(1).await.expect("a second client connects");
         let mut rng = cluster.sim.rng("data");
-        // Frames are damaged on the way, in data as well: nobody must notice.
+        // Frames are damaged on the way, in data as well: no caller must notice.
         cluster.sim.set_faults(Faults { flip_ppm: 3_000, duplicate_ppm: 20_000, ..Faults::default() });
         for round in 0..8 {
             let made = create(&one, Ino::ROOT, &format!("f{round}")).await;
@@ -189,9 +189,9 @@ fn an_unlinked_file_lives_until_its_last_close() {
     });
 }
 
-/// A mount that knew a name from a second ago opened the file that somebody else had replaced since,
+/// A mount that knew a name from a second ago opened the file that another client had replaced since,
 /// for as long as its last close was on its way: the new file was there and the old one was read.
-/// Whoever holds a file open, on the other hand, may open it again without a name.
+/// A client that holds a file open, on the other hand, may open it again without a name.
 #[test]
 fn a_file_without_a_name_is_opened_by_its_holders_only() {
     with_cluster(2, |cluster, one| async move {
@@ -209,7 +209,7 @@ fn a_file_without_a_name_is_opened_by_its_holders_only() {
     });
 }
 
-/// Set-id bits stayed when somebody who is not root wrote beyond the first chunk.
+/// Set-id bits stayed when a user other than root wrote beyond the first chunk.
 #[test]
 fn a_write_anywhere_takes_set_id_bits() {
     with_cluster(3, |_cluster, client| async move {

@@ -375,7 +375,7 @@ fn what_is_read_without_a_request_is_claimed_and_recalled() {
     });
 }
 
-/// Nobody recalls that: the answer to the rename says it.
+/// No recall says that: the answer to the rename does.
 #[test]
 fn who_renames_lets_go_before_it_returns() {
     with_cluster(SERVERS, |cluster, one| async move {

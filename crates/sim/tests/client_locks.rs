@@ -1,4 +1,4 @@
-//! Locks of files between clients: who has them, who waits, and what a client's death leaves.
+//! Locks of files between clients: owners, waiters, and the death of a client.
 
 mod support;
 

@@ -62,7 +62,7 @@ fn a_listing_without_one_server_says_so() {
     });
 }
 
-/// Whether a server did not answer: nobody knows whether the request reached it.
+/// Whether a server did not answer: whether the request reached it is unknown.
 fn is_silence(failure: &Failure) -> bool {
     matches!(failure.code, Code::Unreachable | Code::TimedOut)
 }

@@ -1,4 +1,4 @@
-//! Wall clocks of servers that jump by hours: nobody is told anything but the truth, and nothing is done
+//! Wall clocks of servers that jump by hours: no answer is wrong, and nothing is done
 //! twice or not at all. Times of files are the only thing that they decide.
 
 mod support;

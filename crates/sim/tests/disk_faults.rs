@@ -139,7 +139,7 @@ async fn end_and_look(cluster: &Arc<Cluster>, book: &Book, who: &str) {
     look(&client, book).await.unwrap_or_else(|why| panic!("{who}: {why}"));
 }
 
-/// One run; tells whether the call was there, and whether anybody noticed.
+/// One run; tells whether the call was there, and whether the failure was noticed.
 fn under_work(trouble: DiskTrouble, number: u64) -> (bool, bool) {
     let who = format!("call {number} of those that {trouble:?} can happen to");
     let cluster = cluster(number);

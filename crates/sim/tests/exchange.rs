@@ -180,7 +180,7 @@ fn both_names_must_be_ones_that_may_go() {
                 assert_eq!(code(client.exchange(&user, open, &entry, dir, &entry).await), Err(expected));
                 assert_eq!(code(client.exchange(&user, dir, &entry, open, &entry).await), Err(expected));
             }
-            // A directory of somebody else may change its name, and not its parent.
+            // Another user's directory may change its name, and not its parent.
             let (theirs, aside) = (format!("theirs{index}"), format!("aside{index}"));
             let other = make(&client, &ROOT, open, &theirs, FileKind::Directory).await;
             make(&client, &user, sticky, &aside, FileKind::File).await;
@@ -215,7 +215,7 @@ fn entry_at(cluster: &Cluster, server: u16, text: &str) -> Option<Ino> {
 }
 
 /// Begins to exchange a name on server 1 with one on server 2, and cuts the way back to server 1 when
-/// the second name has been changed, but nobody knows. Gives the names and what they led to.
+/// the second name has been changed, but no server was told. Gives the names and what they led to.
 async fn half_done(cluster: &Arc<Cluster>, client: &Arc<Client>, kind: FileKind) -> [(String, Ino); 2] {
     let texts = [name_at(client, 1, "first"), name_at(client, 2, "second")];
     let inos =

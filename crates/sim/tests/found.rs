@@ -103,7 +103,7 @@ fn a_removal_whose_answer_was_lost_is_finished() {
     });
 }
 
-/// Whoever could write both parents could move a directory between them, also one of somebody else
+/// A user who could write both parents could move a directory between them, also one of somebody else
 /// that he may not write. The kernel asks for that right on a mount; servers did not.
 #[test]
 fn a_directory_that_gets_another_parent_must_be_writable() {
@@ -132,7 +132,7 @@ async fn restart(cluster: &Arc<Cluster>, index: u16) {
 }
 
 /// A server that has restarted empty said of every directory that it has no entries of it. So a
-/// directory could be removed though nobody knew what had been in it on that server.
+/// directory could be removed though its entries on that server were unknown.
 #[test]
 fn a_directory_with_entries_that_were_lost_is_not_taken_for_empty() {
     with_cluster(2, |cluster, client| async move {

@@ -103,7 +103,7 @@ fn a_full_memory_is_overwritten_and_refuses_no_more_than_it_has_to() {
     });
 }
 
-/// A client that stops in the middle of a payload keeps nobody from the last byte of memory.
+/// A client that stops in the middle of a payload keeps no other from the last byte of memory.
 #[test]
 fn clients_that_stall_hold_nothing_that_another_one_needs() {
     with_layout(layout(4 << 20), |cluster, client| async move {

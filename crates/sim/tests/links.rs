@@ -1,4 +1,4 @@
-//! How many names a file has: exact in the end, whatever was not answered and whoever died.
+//! How many names a file has: exact in the end, whichever answers were lost and servers died.
 
 mod support;
 
@@ -99,7 +99,7 @@ fn a_link_whose_server_died_in_the_middle_is_not_counted() {
         cluster.kill_server(1, false);
         cluster.sim.heal();
         cluster.start_server(1).await.expect("a server that died can start again");
-        // Whatever the client was told: nobody made the name.
+        // Whatever the client was told: no server made the name.
         let _ = linking.await;
         cluster.sim.sleep(SETTLE).await;
         assert_eq!(settled(&cluster, ino), (1, 0));

@@ -16,7 +16,7 @@ fn layout(servers: u16) -> Layout {
     Layout { slate_bytes: 1 << 20, ..Layout::of(servers) }
 }
 
-/// Requests that the servers have been asked by now, but for those that nobody waits for.
+/// Requests that the servers have been asked by now, but for those that no caller waits for.
 fn asked(cluster: &Cluster) -> u64 {
     let counters = cluster.servers().into_iter().flat_map(|server| server.status().requests);
     counters.filter(|counter| counter.name != "Close").map(|counter| counter.count).sum()
@@ -198,7 +198,7 @@ fn a_removal_that_was_seen_comes_before_what_is_done_next() {
             client.unlink(&ROOT, Ino::ROOT, &name(&text)).await.expect("removed");
             assert!(!is_there(&cluster, &other, Ino::ROOT, &text).await.0);
             let made = create(&other, Ino::ROOT, &next).await.attr().mtime;
-            // Nobody was told before that, lest all clocks should know.
+            // No client was told before that, lest all clocks should know.
             let removed = client.getattr(&ROOT, file.ino()).await.expect("open").ctime;
             assert!(made >= removed, "{made:?} after {removed:?}");
         }

@@ -128,7 +128,7 @@ fn what_was_removed_or_replaced_does_not_come_back() {
     }
 }
 
-/// Nobody goes on: then the old name is back, as the only one.
+/// The rename is never completed: then the old name is back, as the only one.
 #[test]
 fn what_nobody_touched_has_its_old_name_back() {
     with_cluster(3, |cluster, client| async move {

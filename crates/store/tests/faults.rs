@@ -1,4 +1,4 @@
-//! What must not happen: damage that nobody notices, half a write, data that come back, memory
+//! What must not happen: damage that is not noticed, half a write, data that come back, memory
 //! that is lost.
 
 use aze_io::slab::Slab;

@@ -127,7 +127,7 @@ fn a_full_slab_takes_what_it_would_have_taken_from_a_buffer() {
     put(&mut shard, 0, Payload::Bytes(pattern(28 * BASE_BYTES, 1))).expect("there is room");
     let new = pattern(2 * BASE_BYTES + 200, 2);
     let payload = landed(&store, BASE_BYTES - 100, &new);
-    // Meanwhile somebody else stores what there is room for, which now is full.
+    // Meanwhile another write stores what there is room for, which now is full.
     put(&mut shard, 28 * BASE_BYTES, Payload::Bytes(pattern(2 * BASE_BYTES, 3))).expect("there is room");
     let held = shard.hold(INO, NOW, 0, 0, 10).expect("readable");
     // A reader keeps the first unit: a frame is needed for the 100 bytes in it, and there is none.

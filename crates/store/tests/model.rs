@@ -45,14 +45,14 @@ enum Step {
     Delete {
         ino: Ino,
     },
-    /// Somebody goes on holding what a read has found.
+    /// A reader goes on holding what it has found.
     Hold {
         ino: Ino,
         chunk: u64,
         offset: usize,
         len: usize,
     },
-    /// Whoever held the longest has done.
+    /// The reader that held the longest has done.
     LetGo,
 }
 

@@ -60,7 +60,7 @@ async fn let_go(store: &Arc<Store>, shard: &mut ChunkShard, rng: &mut SimRng) {
     let (mut placed, left) = store.write_out(swept.dirty).await.expect("the disk works");
     assert!(left.is_empty(), "there is room");
     if rng.chance(100_000) {
-        // Somebody else was faster.
+        // Another request was faster.
         placed.truncate(1);
     }
     for (unit, place) in placed {

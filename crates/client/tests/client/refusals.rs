@@ -1,4 +1,4 @@
-//! Refusals are handled without anybody noticing, and not for ever.
+//! The client handles refusals by itself, and not for ever.
 
 use crate::fake::{Fake, attr, attributes, name, refuse, say, who};
 use aze_proto::Spread;

@@ -15,7 +15,7 @@ pub enum Work {
     Places,
 }
 
-/// Whoever does the work.
+/// The threads that do the work.
 pub trait Hands: Send + Sync {
     /// Does it at once, or on a thread for it.
     fn work(&self, work: Work, job: Box<dyn FnOnce() + Send>);
@@ -43,7 +43,7 @@ impl Place {
         let files = self.files.clone();
         Box::pin(async move {
             let (give, take) = oneshot::channel();
-            // Whoever asked may have given up.
+            // An error means that the caller has given up.
             let job = move || drop(give.send(job(&files)));
             self.hands.work(work, Box::new(job));
             take.await.map_err(|_| DiskError::Failed("the thread for files has ended".into()))?

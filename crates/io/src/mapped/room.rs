@@ -1,4 +1,4 @@
-//! Which blocks nobody has.
+//! The free blocks.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -87,7 +87,7 @@ impl Room {
         let mut extents = used.clone();
         let left = u32::try_from(left).ok().filter(|left| *left <= state.blocks - state.fresh);
         let Some(left) = left else {
-            // Somebody else was faster.
+            // Another request was faster.
             drop(state);
             self.give_back(&used);
             return None;

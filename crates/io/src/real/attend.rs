@@ -5,7 +5,7 @@
 //! whichever has waited longest, on whatever core. A connection over TCP that is asked over at such a pace gets a
 //! thread of its own for as long as it goes on ([`Pace`]): that thread blocks in recv(2), answers, and blocks
 //! again, two system calls for each request, and the scheduler keeps it beside its client. This file alone
-//! knows how many there are and what they do while nobody needs them. How a connection is read it does
+//! knows how many there are and what they do while no connection needs them. How a connection is read it does
 //! not know.
 
 use std::collections::VecDeque;

@@ -50,7 +50,7 @@ const CORKED_FRAME_BYTES: usize = 16 << 10;
 /// Chunks given to the kernel in one call.
 const CHUNKS_PER_SEND: usize = 64;
 
-/// Nobody reads.
+/// No thread reads.
 const IDLE: u8 = 0;
 /// A thread reads, or a queued `Work::Read` will.
 const READING: u8 = 1;
@@ -101,7 +101,7 @@ struct Ring {
     place: Place,
 }
 
-/// Where somebody looks at the ring when it rings.
+/// The thread that looks at the ring when it rings.
 enum Place {
     /// A client: the eventfd by which it is rung, and its token.
     Client(OwnedFd, u64),
@@ -432,7 +432,7 @@ impl Conn {
         self.side == Side::Opened && self.waiting_bytes.load(SeqCst) == 0
     }
 
-    /// Says who is told of what comes: the claim's holder, who waits for it, or whoever drives.
+    /// Says which thread is told of what comes: the claim's holder, which waits for it, or the one that drives.
     fn set_attended(&self, attended: bool) {
         let mut writer = self.writer.lock();
         writer.attended = attended;
@@ -662,7 +662,7 @@ impl Conn {
             return Err(writer.end(NetError::Limit(why)));
         }
         writer.queue(rest, rest_bytes);
-        // Known to whoever is told of room, before it is asked for.
+        // Known to the thread that is told of room, before it is asked for.
         self.waiting_bytes.store(writer.bytes, SeqCst);
         if writer.ring.is_some() {
             writer.send_chunks(&self.socket).map_err(|error| writer.end(closed(error)))?;

@@ -59,7 +59,7 @@ struct Partial {
     frame: Frame,
     head_bytes_left: usize,
     payload_bytes_left: usize,
-    /// Nobody was asked yet where the payload shall go, which is known once the head is there.
+    /// The handler has not yet said where the payload shall go: it can once the head is there.
     is_open: bool,
     /// The payload goes here, or else to the frame's own buffer.
     landing: Option<Landing>,

@@ -49,7 +49,7 @@ impl Parker {
     fn notify(&self) {
         match self.state.swap(NOTIFIED, SeqCst) {
             PARKED => self.thread.unpark(),
-            // Whoever drives a client's runtime is the one who waits.
+            // The thread that waits drives a client's runtime.
             WAITING if !self.reactor.is_driven_here() => self.reactor.ring(),
             _ => {}
         }
@@ -142,7 +142,7 @@ struct State {
 }
 
 impl State {
-    /// If nobody leads, picks the follower to be told; it may have been woken for its own
+    /// If no thread leads, picks the follower to be told; it may have been woken for its own
     /// sake and leave, and then picks the next.
     fn successor(&mut self) -> Option<Arc<Parker>> {
         if self.taken { None } else { self.followers.pop() }
@@ -251,7 +251,7 @@ struct Seat<'a> {
 }
 
 impl Seat<'_> {
-    /// Returns when the future has to be polled again or `until` is over, having led meanwhile if nobody else did.
+    /// Returns when the future has to be polled again or `until` is over, having led meanwhile if no other thread did.
     fn wait(&mut self, until: Until) {
         if self.leads.is_some() || self.take_lead() {
             let leader = Leader { parker: &self.parker, until };

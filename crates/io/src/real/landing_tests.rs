@@ -170,7 +170,7 @@ struct Answers(mpsc::UnboundedSender<Frame>);
 
 impl Handler for Answers {
     fn on_frame(&self, _conn: &Arc<dyn Connection>, frame: Frame) {
-        // Nobody may listen any more.
+        // An error means that the caller has given up.
         let _ = self.0.unbounded_send(frame);
     }
 

@@ -128,7 +128,7 @@ fn bind_unix(path: &str) -> std::io::Result<UnixListener> {
         bound => return bound,
     };
     let is_socket = fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
-    // Whatever else connecting says, somebody may listen there.
+    // After any other error a process may listen there.
     let is_stale =
         is_socket && sys::connect_unix(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
     if !is_stale {
@@ -306,7 +306,7 @@ async fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
     let host = host.to_owned();
     let look_up = move || {
         let found = (host.as_str(), port).to_socket_addrs().map(Vec::from_iter);
-        // Nobody waits any more if connecting was given up.
+        // An error means that connecting was given up.
         drop(answer.send(found));
     };
     std::thread::Builder::new().name("aze-resolve".into()).spawn(look_up)?;
@@ -350,7 +350,7 @@ impl Drop for Registered<'_> {
     }
 }
 
-/// Tells when something can be read from a socket that nobody else polls.
+/// Tells when something can be read from a socket that no other thread polls.
 pub(super) struct Watch<'a> {
     dial: Arc<Dial>,
     _registered: Registered<'a>,

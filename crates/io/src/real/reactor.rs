@@ -62,7 +62,7 @@ pub(super) struct Reactor {
     epoll: OwnedFd,
     /// An eventfd: rung to end one thread's wait.
     bell: OwnedFd,
-    /// The bell was rung and nobody has heard it yet, so that ringing again is pointless.
+    /// The bell was rung and no thread has heard it yet, so that ringing again is pointless.
     rung: AtomicBool,
     /// Threads that wait for events, or have announced it and will look at the queue first.
     sleepers: AtomicUsize,
@@ -70,7 +70,7 @@ pub(super) struct Reactor {
     queue: Mutex<VecDeque<Work>>,
     sources: RwLock<HashMap<u64, Source>>,
     tokens: AtomicU64,
-    /// Connections through shared memory that were opened here: whoever drives looks at them.
+    /// Connections through shared memory that were opened here: the thread that drives looks at them.
     rings: RwLock<Vec<Arc<Conn>>>,
     /// Their number, to be looked at without the lock.
     rings_count: AtomicUsize,
@@ -252,7 +252,7 @@ impl Reactor {
         (is_quiet && only.may_read_alone()).then_some(only)
     }
 
-    /// Counts this thread among the sleepers unless there is work. Whoever queues work after
+    /// Counts this thread among the sleepers unless there is work. A thread that queues work after
     /// the look at the queue sees the count, because both go through the queue's lock.
     fn may_sleep(&self, has_rings: bool) -> bool {
         self.sleepers.fetch_add(1, SeqCst);
@@ -385,7 +385,7 @@ impl Reactor {
     /// for the next.
     pub(super) fn ring_stop(&self) {
         self.stopping.store(true, SeqCst);
-        // Whoever announced its sleep before this lock is woken by the bell; later ones see the flag.
+        // Threads that announced their sleep before this lock are woken by the bell; later ones see the flag.
         drop(self.queue.lock());
         sys::eventfd_ring(&self.bell);
     }

@@ -3,7 +3,7 @@
 //! It alone knows where in the memory file which word stands, and who rings whom. A connection
 //! begins as a local socket, which stays open and tells when the other end is gone
 //! ([`upgrade`]). Requests and replies then flow through two rings ([`ring`]); what the other
-//! process writes into them is never trusted. Whoever is asleep is rung ([`wake`]): the
+//! process writes into them is never trusted. A sleeping end is rung ([`wake`]): the
 //! client's thread in its epoll instance by an eventfd, the server's workers, one for each
 //! core, by a futex ([`bells`]). Large data for a client are lent to it instead of copied ([`loan`]).
 

@@ -30,7 +30,7 @@ fn check_len(returned: isize) -> Result<usize> {
 
 fn owned(returned: c_int) -> Result<OwnedFd> {
     let fd = check(returned)?;
-    // SAFETY: the kernel just made `fd` for us, so nobody else owns it.
+    // SAFETY: the kernel just made `fd` for us, so no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

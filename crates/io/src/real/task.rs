@@ -39,7 +39,7 @@ impl TaskCell {
         reactor.enqueue(Work::Run(Arc::new(cell)));
     }
 
-    /// Polls the task once; called by whoever took it from the queue.
+    /// Polls the task once; called by the thread that took it from the queue.
     pub(super) fn run(self: Arc<Self>) {
         let before = self.state.swap(RUNNING, SeqCst);
         assert!(before == QUEUED, "only a queued task runs");

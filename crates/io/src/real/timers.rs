@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::sys;
 use crate::TimerId;
 
-/// The timers not yet due. Their number is that of the sleeping tasks: whoever bounds those
+/// The timers not yet due. Their number is that of the sleeping tasks: a bound for those
 /// bounds it.
 pub(super) struct Timers {
     timerfd: OwnedFd,

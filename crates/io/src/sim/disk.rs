@@ -115,7 +115,7 @@ struct SimFile {
     settled: usize,
     /// Of a file of fixed length: what is durable.
     under: Vec<u8>,
-    /// Whether zeros follow that nobody wrote.
+    /// Whether zeros follow that were never written.
     is_log: bool,
     /// What a sync that failed has left behind: no later one brings it to the disk.
     doomed: Vec<(usize, usize)>,

@@ -93,7 +93,7 @@ impl Core {
             let (serial, at_ns) = (state.next_serial(), state.now_ns.saturating_add(ns));
             let arriving = Arriving { frame, landing, come, serial, behind: VecDeque::new() };
             state.schedule(at_ns, Event::Rest { to, serial });
-            // Ended by its own handler: then nobody waits for it.
+            // Ended by its own handler: then no task waits for it.
             let _ended = match state.ends.get_mut(&to) {
                 Some(end) => end.arriving.replace(arriving),
                 None => Some(arriving),

@@ -32,7 +32,7 @@ pub(super) struct Life {
 
 /// What is going to happen at some time.
 pub(super) enum Event {
-    /// Somebody asked to be woken.
+    /// A task asked to be woken.
     Timer { life: Life, waker: Waker },
     /// An attempt to connect reaches the node that it is meant for.
     Dial { attempt: u64, door: Door },
@@ -272,7 +272,7 @@ pub(super) struct Debris {
 }
 
 impl Debris {
-    /// Drops everything, tasks first, and tells those who waited for a connection of the dead node.
+    /// Drops everything, tasks first, and tells the tasks that waited for a connection of the dead node.
     pub(super) fn clear(self) {
         drop(self.tasks);
         drop((self.timers, self.listeners, self.ends, self.dialers, self.untaken));

@@ -142,7 +142,7 @@ impl Ahead {
     }
 }
 
-/// Gives the calling thread the lowest priority, so that it runs when nobody else wants to.
+/// Gives the calling thread the lowest priority, so that it runs when no other thread wants to.
 /// Where the system refuses it keeps the one it has.
 fn yield_to_everyone() {
     // Zero names the calling thread: Linux keeps this for each (setpriority(2), "C library/kernel differences").

@@ -31,7 +31,7 @@ pub(super) struct Place {
     pub(super) base: u32,
     /// Number of the piece in it.
     pub(super) piece: u8,
-    /// Nobody had this base before.
+    /// The base was never given out before.
     pub(super) is_fresh: bool,
 }
 
@@ -121,7 +121,7 @@ impl Pool {
         }
     }
 
-    /// Exact while nobody allocates or frees.
+    /// Exact while no thread allocates or frees.
     pub(super) fn used_bytes(&self) -> u64 {
         let sum = self.shards.iter().fold(0u64, |sum, shard| sum.wrapping_add(shard.used_bytes.load(Relaxed)));
         // A frame that moves between threads during the walk may be missed on one side.

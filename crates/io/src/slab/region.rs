@@ -37,7 +37,7 @@ impl Region {
         if fd < 0 {
             return Err(system("memfd_create"));
         }
-        // SAFETY: the kernel just made `fd` for us, so nobody else owns it.
+        // SAFETY: the kernel just made `fd` for us, so no other code owns it.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         let file_bytes = libc::off_t::try_from(bytes).map_err(|_| too_large("ftruncate"))?;
         // SAFETY: takes no pointer.
@@ -54,7 +54,7 @@ impl Region {
         Ok(Region { start, bytes, file })
     }
 
-    /// The file once more, for reading only: from now on nobody can write to it but through mappings that
+    /// The file once more, for reading only: from now on it can be written only through mappings that
     /// there are already, nor change its length.
     pub(super) fn reader(&self) -> std::io::Result<OwnedFd> {
         const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE;

@@ -241,7 +241,7 @@ impl Handler for Waiting {
     fn on_frame(&self, _conn: &Arc<dyn Connection>, frame: Frame) {
         let serial = u64::from_le_bytes(frame.head[..].try_into().unwrap());
         let call = self.calls.lock().remove(&serial).expect("a reply to a call");
-        // Nobody waits any more if the call was given up.
+        // An error means that the call was given up.
         drop(call.send(frame));
     }
 

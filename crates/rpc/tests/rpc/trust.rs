@@ -263,7 +263,7 @@ impl Handler for NoisyVisit {
                 let body =
                     if *noise_left == 0 { aze_proto::Reply::Done.to_bytes() } else { vec![0xff; *noise_left as usize] };
                 *noise_left = noise_left.saturating_sub(1);
-                // Replies to calls that nobody made are ignored.
+                // Replies to calls that were never made are ignored.
                 for call in [header.call + 1, u64::MAX, header.call] {
                     let head = frame::seal(&Header::new(Kind::Reply, call), &body, 0, Some(&keys.server_key()));
                     let _ = conn.send(&head, &[]);

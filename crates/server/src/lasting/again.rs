@@ -1,5 +1,5 @@
 //! A volume that is started again while clients go on: they are served when all servers are done
-//! with what was under way, and not before, since none of that bears changes meanwhile.
+//! with the operations that the end of the servers interrupted, and not before: those must not meet new changes.
 
 use super::Lasting;
 use super::opening::starting;

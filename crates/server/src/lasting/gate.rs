@@ -60,7 +60,7 @@ impl Server {
     }
 
     /// Sends an answer as soon as what it rests on is safe enough.
-    /// Before that it waits until nobody believes any more what the request has changed.
+    /// Before that it waits until no client holds a lease of what the request has changed.
     pub(crate) fn respond(&self, work: Work, result: Result<Reply, Failure>) {
         if work.responder.is_some()
             && self.waits_for_recalls(&work.request)
@@ -82,7 +82,7 @@ impl Server {
         let waits = self.lasting.as_ref().and_then(|lasting| {
             let (journal, stage) = (&lasting.journal, self.stage_of_answer(&request));
             let position = journal.end();
-            // Whoever wants to know what has happened, or to end it, is answered all the same.
+            // Status and shutdown are answered all the same.
             let is_told = is_harmless(&request) && journal.failure().is_some();
             let waits = !is_told && !self.config.switches.is(Sabotage::SkipJournalWait);
             (waits && !journal.has_reached(position, stage)).then(|| (journal.clone(), position, stage))

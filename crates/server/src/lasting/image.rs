@@ -200,7 +200,7 @@ impl Image {
     }
 
     /// The server starts again. No number that was issued in a part of the journal that is lost is
-    /// issued again. New names that renames had locked are let go of: nobody will decide for them.
+    /// issued again. New names that renames had locked are unlocked: their coordinator is gone.
     pub(crate) fn begin_new_life(&mut self) {
         for part in self.parts.iter_mut().flatten() {
             part.names.forget_links();

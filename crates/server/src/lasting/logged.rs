@@ -76,12 +76,12 @@ impl LoggedShard {
         self.shard.entries() + self.shard.inodes() + self.shard.rare_bytes() / BYTES_PER_RECORD
     }
 
-    /// As [`Shard::apply`]. Outcomes alone are not written down: whoever could ask again is gone
+    /// As [`Shard::apply`]. Outcomes alone are not written down: a client that could ask again is gone
     /// when they would be needed. Leases of what has changed are recalled.
     pub(crate) fn apply(&mut self, op: &Op, stamp: &Stamp) -> Applied {
         let key = op.key().filter(|_| self.slate.is_there());
         let was_taken = key.is_some_and(|key| self.is_taken(key));
-        // Also where nobody has a lease yet: one may be claimed until the slate has changed.
+        // Also where no client has a lease yet: one may be claimed until the slate has changed.
         let may_tell = self.slate.is_there() || !self.told.is_empty();
         let lost = if may_tell { leases::loses_name(&self.shard, op) } else { None };
         if self.watches.is_used() {
@@ -107,7 +107,7 @@ impl LoggedShard {
         applied
     }
 
-    /// What there is, and who is told of it.
+    /// The tables, and the parts that are told of their changes.
     pub(crate) fn parts(&mut self) -> (&Shard, &mut Told) {
         (&self.shard, &mut self.told)
     }

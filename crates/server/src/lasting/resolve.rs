@@ -1,5 +1,5 @@
 //! After all servers have joined again, and before the first client: what was under way when they
-//! ended is brought to an end, and what nobody owns is dropped.
+//! ended is brought to an end, and data and inodes without an owner are dropped.
 //!
 //! Each server first gets the stubs of the directories of which it has entries; then it settles the
 //! names that were locked. A rename is done where the new name's server has done it, else it has not

@@ -1,5 +1,5 @@
 //! A volume that is larger than memory: what has not been used for a while goes to the disk, and comes
-//! back when it is wanted. Neither holds up anybody else: no lock is held while the disk works.
+//! back when it is wanted. Neither holds up other requests: no lock is held while the disk works.
 
 use super::Storage;
 use super::image::UNITS_AT_ONCE;
@@ -126,7 +126,7 @@ impl Server {
             };
             lasting.room.is_running.store(false, Ordering::SeqCst);
             for waiter in std::mem::take(&mut *lasting.room.waiters.lock()) {
-                // Whoever has given up is no concern.
+                // An error means that the request has given up.
                 let _ = waiter.send(is_hopeful);
             }
         });
@@ -189,7 +189,7 @@ impl Server {
         match self.io.timeout(left, receiver).await {
             Some(Ok(false)) => Err(full),
             Some(_) if self.io.mono_ns() < deadline_ns => {
-                // What was let go of may still be held by who reads it.
+                // A reader may still hold what was dropped.
                 self.io.sleep(READERS_PAUSE).await;
                 Ok(())
             }
@@ -258,7 +258,7 @@ impl Server {
         let Some(server) = self.me.upgrade() else { return };
         self.io.spawn(async move {
             let Some(lasting) = &server.lasting else { return };
-            // What cannot be looked at does not stop anybody; a write that fails does.
+            // A failed look at the disk stops no request; a failed write does.
             if let Ok(free) = lasting.dir.free_bytes().await {
                 let last = lasting.checkpoint_bytes.load(Ordering::Relaxed);
                 let reserve = reserve_bytes(&lasting.storage, last).saturating_sub(lasting.journal.bytes());

@@ -1,7 +1,7 @@
 //! The directories of a server: which of them is which, and whether they are all there.
 //!
 //! Each says in its manifest whose it is, its number, and how many there are. So they may be given in any
-//! order, and one that is missing, somebody else's or a copy of another is told by its name.
+//! order, and one that is missing, of another volume or a copy of another directory is told by its name.
 
 use super::{OURS, Storage, disk_failure};
 use aze_io::Io;
@@ -113,7 +113,7 @@ impl Roots {
 /// Files that a start leaves if it ends before it has written the manifest.
 const UNFINISHED_TEXTS: [&str; 3] = ["volume.new", "starts", "starts.new"];
 
-/// Makes sure that a directory without a manifest has nothing of anybody else's.
+/// Makes sure that a directory without a manifest has no foreign files.
 async fn begin_empty(root: &OpenRoot) -> Result<(), Failure> {
     let failed = |error| disk_failure(&root.path, &error);
     let others = root.dir.list().await.map_err(failed)?;

@@ -41,7 +41,7 @@ impl Progress {
             _ if !has_restarted => Err("no server has died yet"),
             Code::Lost if syncs => Ok(()),
             Code::UnknownOutcome | Code::TimedOut | Code::Unreachable if began == self.phase() => {
-                // A connection to a server that lost power looks alive to who has had no need of it since.
+                // A connection to a server that lost power looks alive to a client that has not used it since.
                 if began.is_multiple_of(2) && !self.power_cut {
                     Err("all servers run since before it began")
                 } else {
@@ -51,7 +51,7 @@ impl Progress {
             Code::UnknownOutcome | Code::TimedOut | Code::Unreachable => Ok(()),
             // What had not been synced is gone: files, directories, names.
             Code::NotFound | Code::Stale if self.power_cut => Ok(()),
-            // A file without a name goes with its server's memory of who has it open.
+            // A file without a name goes with its server's table of opens.
             Code::Stale => Ok(()),
             _ => Err("nothing explains this"),
         }

@@ -28,7 +28,7 @@ pub struct Trouble {
     pub slow_disks: bool,
     /// Clocks jump, by seconds or by hours.
     pub clocks: bool,
-    /// Hardly anybody syncs, and files are so short that no size has to be durable: most of what is done can
+    /// Clients hardly ever sync, and files are so short that no size has to be durable: most of what is done can
     /// be lost, and must hang together all the same.
     pub few_syncs: bool,
     /// Many tasks rename most of the time, so that something is always half done, and everything ends when a
@@ -54,7 +54,7 @@ impl Trouble {
     pub(super) fn step(&self, step: u64) -> u64 {
         match step {
             _ if !self.renames => step,
-            // A file is made, or written, or somebody syncs.
+            // A file is made, written or synced.
             0..=5 => 15,
             6..=70 => 35,
             71 => 99,

@@ -296,7 +296,7 @@ impl One<'_> {
         self.file.make_room(Room::Hole, start, len, true).await
     }
 
-    /// A write under a lock, which nobody else wants.
+    /// A write under a lock that no other client wants.
     async fn locked(&mut self) -> Result<(), Failure> {
         let lock = whole();
         if self.file.try_lock(&lock).await? != Locked::Granted {

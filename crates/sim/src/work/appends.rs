@@ -1,4 +1,4 @@
-//! Several clients append records to one file, which one of them sometimes empties; whoever reads it
+//! Several clients append records to one file, which one of them sometimes empties; a client that reads it
 //! finds whole records only, each once, in an order that agrees with what came after what.
 
 use super::{Board, ROOT, Worker};
@@ -150,7 +150,7 @@ pub async fn check(worker: &Worker) -> Result<(), Failure> {
 }
 
 impl Log {
-    /// Whether somebody who read from `begun` to `ended` may have found `data`.
+    /// Whether a client that read from `begun` to `ended` may have found `data`.
     fn judge(&self, data: &[u8], begun: u64, ended: u64) -> Result<(), String> {
         let mut found: Vec<u32> = Vec::new();
         let mut at = 0;

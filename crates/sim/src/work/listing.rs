@@ -19,7 +19,7 @@ const NAMES: u64 = 40;
 enum There {
     Yes,
     No,
-    /// Nobody knows, or it is changing.
+    /// Unknown, or it is changing.
     Perhaps,
 }
 

@@ -1,5 +1,5 @@
-//! Clients lock parts of a few files, and write under their locks. Whoever has a lock, and has not been
-//! taken for dead, has it alone: nobody else gets it, and no write of somebody who had it lands.
+//! Clients lock parts of a few files, and write under their locks. A client that has a lock, and has not been
+//! taken for dead, has it alone: no other client gets it, and no write of an earlier owner lands.
 
 use super::{ROOT, Worker};
 use crate::bytes::data_of;
@@ -27,17 +27,17 @@ const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
 const READ_WRITE: Access = Access { read: true, write: true };
 
-/// A lock that somebody has, as far as he knows.
+/// A lock that a client believes to have.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     number: u64,
     file: usize,
     lock: LockSpec,
-    /// Somebody else was given it since.
+    /// Another client was given it since.
     is_broken: bool,
 }
 
-/// Who has what.
+/// The locks, with their owners.
 #[derive(Debug, Default)]
 pub struct Holds {
     files: Vec<Ino>,

@@ -1,5 +1,5 @@
 //! One file goes from name to name while others look for it: at every moment exactly one name is
-//! there, and whoever has seen the new one does not see the old one. Or it takes turns with others.
+//! there, and a client that has seen the new one does not see the old one. Or it takes turns with others.
 
 use super::shared::perform;
 use super::{MOVING, ROOT, Worker};

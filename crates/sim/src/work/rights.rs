@@ -1,5 +1,5 @@
 //! Root takes and gives back the right to search a directory; a user tries all the while. Once a
-//! loss of rights is acknowledged, nobody gets in over a path that he had cached.
+//! loss of rights is acknowledged, no user gets in over a cached path.
 
 use super::{ROOT, Worker};
 use aze_proto::{Change, Code, Identity, Ino, XattrHow};

@@ -23,7 +23,7 @@ const LARGE_BYTES: usize = 64 << 10;
 /// disk; shorter ones may have lost their core for a moment.
 const SLOW: Duration = Duration::from_millis(20);
 
-/// How long nobody writes on a thread that has other things to do, after a slow write.
+/// How long threads with other work do not write, after a slow write.
 const SLOW_REST: Duration = Duration::from_secs(1);
 
 pub(super) struct Log {

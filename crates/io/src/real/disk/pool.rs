@@ -92,7 +92,7 @@ impl Pool {
         }
         let (done, result) = oneshot::channel();
         self.queue.give(Box::new(move || {
-            // Whoever asked may have given up.
+            // An error means that the caller has given up.
             let _ = done.send(job());
         }));
         result.await.map_err(|_| DiskError::Failed("the thread for files has ended".into()))?

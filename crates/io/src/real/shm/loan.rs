@@ -123,7 +123,7 @@ impl Shm {
         }
     }
 
-    /// The connection has ended: lets go of everything, and tells whoever still reads.
+    /// The connection has ended: lets go of everything, and tells readers.
     pub(in super::super) fn reclaim_all(&self) {
         if let Some(lender) = &self.lender {
             returns::end(self.word64(ENDED));

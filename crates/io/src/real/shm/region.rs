@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 /// The file system that memory files are on (linux/magic.h); huge pages have another, on which
-/// a page that cannot be had kills whoever touches it.
+/// a page that cannot be had kills the process that touches it.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// With these no process can make the file shorter, and with it take memory away that another
 /// has mapped.
 const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// With this one, too, nobody can map the file for writing who has not done so before, or write to it.
+/// With this one, too, no process can map the file for writing anew, or write to it.
 const READERS_ONLY: c_int = libc::F_SEAL_FUTURE_WRITE;
 
 /// A memory file mapped into this process and others; unmapped when dropped.
@@ -56,7 +56,7 @@ impl Region {
     fn create_sealed(name: &CStr, bytes: usize, seals: c_int) -> Result<(Self, OwnedFd)> {
         // SAFETY: the name is a live C string.
         let fd = check(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) })?;
-        // SAFETY: the kernel just made `fd` for us, so nobody else owns it.
+        // SAFETY: the kernel just made `fd` for us, so no other code owns it.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         let length = libc::off_t::try_from(bytes).map_err(|_| Error::from_raw_os_error(libc::EFBIG))?;
         // SAFETY: takes no pointer.
@@ -201,7 +201,7 @@ pub(super) fn futex_wait(word: &AtomicU32, seen: u32, limit: Duration) -> bool {
     ended == 0 || Error::last_os_error().raw_os_error() != Some(libc::ETIMEDOUT)
 }
 
-/// Wakes whoever sleeps at the word.
+/// Wakes the threads that sleep at the word.
 pub(super) fn futex_wake(word: &AtomicU32) {
     // SAFETY: the word is live.
     let _woken = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, c_int::MAX) };
@@ -310,7 +310,7 @@ pub(super) fn receive_fds(socket: &OwnedFd, bytes: &mut [u8]) -> Result<(usize, 
     let got = usize::try_from(got).map_err(|_| Error::last_os_error())?;
     let mut fds = Vec::new();
     // SAFETY: the kernel filled in the control part, whose headers these macros walk along; each
-    // descriptor in it was just made for this process, so that nobody else owns it.
+    // descriptor in it was just made for this process, so that no other code owns it.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(&raw const message);
         while !header.is_null() {

@@ -38,7 +38,7 @@ pub(super) struct Lane {
     pub(super) head: usize,
     /// Word: up to where it was taken.
     pub(super) tail: usize,
-    /// Word: not zero if whoever fills it waits for room.
+    /// Word: not zero if the end that fills it waits for room.
     pub(super) room: usize,
     /// The ring itself.
     pub(super) data: usize,

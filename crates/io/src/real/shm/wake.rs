@@ -1,7 +1,7 @@
-//! Who has to be woken, decided so that no wake-up is ever lost.
+//! Which end has to be woken, decided so that no wake-up is ever lost.
 //!
-//! Every rule here is the same one: whoever goes to sleep first *announces* it and then looks
-//! once more; whoever has news first makes them visible and then looks for an announcement. A full
+//! Every rule here is the same one: an end that goes to sleep first *announces* it and then looks
+//! once more; an end that has news first makes them visible and then looks for an announcement. A full
 //! fence stands between the two steps on both sides, so that one of the two sees the other. `loom/` runs this
 //! very file through every order of its steps. How a thread sleeps it does not know.
 
@@ -25,9 +25,9 @@ pub(super) fn claim(waits: &AtomicU32) -> bool {
     claim_how(waits) != 0
 }
 
-/// The same: how it was announced, or 0 if the caller wakes nobody.
+/// The same: how it was announced, or 0 if the caller need not wake the other end.
 pub(super) fn claim_how(waits: &AtomicU32) -> u32 {
-    // Looked at first, since a swap costs more and nearly always nobody waits for room.
+    // Looked at first, since a swap costs more and nearly always no end waits for room.
     if waits.load(SeqCst) == 0 { 0 } else { waits.swap(0, SeqCst) }
 }
 
@@ -76,7 +76,7 @@ impl Post<'_> {
         Some(seen)
     }
 
-    /// The worker is awake: nobody needs to wake it.
+    /// The worker is awake, and need not be woken.
     pub(super) fn after_sleep(&self) {
         self.waits.swap(0, SeqCst);
     }
