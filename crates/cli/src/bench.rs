@@ -1,4 +1,4 @@
-//! `aze bench`: its measurements, of which this file has `iops`: single operations and their
+//! `aze bench`: its measurements; this file has `iops`: single operations and their
 //! latencies, side by side in one run. `io500` and `p4` have rooms of their own.
 //!
 //! Every place does the same work, in turn, several times; the median of the turns is shown. Memory
@@ -34,7 +34,7 @@ Examples:
 /// Bytes of one write and one read.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// Measure: the volume, and whatever is to be compared with it.
+/// Measure the volume, and directories to compare it with.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -114,7 +114,7 @@ impl Figure {
     }
 }
 
-/// Measures, removes what it made, then reports.
+/// Measures, removes its files, then reports.
 pub fn run(args: &Args) -> Outcome<Exit> {
     if args.repeat == 0 || args.time.is_zero() || args.callers.is_empty() {
         return Err(Trouble::usage("bench durability: --repeat, --time and --callers must be at least 1"));

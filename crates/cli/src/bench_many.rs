@@ -85,7 +85,7 @@ impl Layout {
 /// The operations of one caller that are timed: their names, and which figure of a step is theirs.
 const OPERATIONS: [&str; 3] = ["stat", "create", "remove"];
 
-/// What was seen when there were so many files.
+/// Measurements at one number of files.
 struct Step {
     files: u64,
     /// Creates a second of all callers, on the way here.
@@ -94,7 +94,7 @@ struct Step {
     operations: [Duration; 3],
     /// Files a second of a search that meets all of them.
     found_per_s: f64,
-    /// What the servers have in memory for each file, beyond what they had for none.
+    /// Memory of the servers for each file, beyond their memory without files.
     memory_bytes_per_file: f64,
 }
 
@@ -179,7 +179,7 @@ impl Ground {
     }
 }
 
-/// What is done to one file.
+/// An operation on one file.
 type Each<'a> = dyn Fn(&Native, &str) -> Outcome<()> + Sync + 'a;
 
 fn grow(args: &Args, layout: Layout) -> Outcome<Grown> {

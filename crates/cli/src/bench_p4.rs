@@ -63,7 +63,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What is varied, and what came of it.
+/// One combination of parameters, and its bandwidths.
 struct Point {
     transport: String,
     chunk_bits: u8,

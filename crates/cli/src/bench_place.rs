@@ -1,5 +1,5 @@
-//! Where a measurement runs: a volume without a mount, or any directory; each tells what is cached
-//! and what is durable there, since a figure without that means nothing.
+//! Where a measurement runs: a volume without a mount, or any directory; each tells which data
+//! are cached and durable there, since a figure without that means nothing.
 
 use crate::bench_volume::{Place as Own, Scratch, go_on};
 use crate::exit::{Outcome, Trouble};
@@ -34,14 +34,14 @@ pub trait Place: Send + Sync {
     fn end(&self) -> Outcome<()>;
 }
 
-/// A mount's kernel answers from what it keeps of names and attributes for no longer, unless `--cache-time` says so.
+/// A kernel uses cached names and attributes of a mount for no longer, unless `--cache-time` says so.
 pub const KEPT_TIME: Duration = CACHE_TIME_DEFAULT.saturating_add(Duration::from_millis(100));
 
-/// What is known of a place before anything is measured.
+/// The properties of a place, known before the measurement.
 pub struct Described {
     /// For the head of its column.
     pub title: String,
-    /// A kernel answers from what it keeps for a time.
+    /// A kernel answers from names and attributes that it caches for a time.
     pub is_mount: bool,
     /// What answered from memory nearer than the place itself.
     pub cached: &'static str,
@@ -234,7 +234,7 @@ fn empty_file(open: Option<Access>) -> NewFile {
 const CLOSE_OF_VOLUME: &str = "all bytes are with the servers, and the next open on any node sees them";
 const FSYNC_OF_VOLUME: &str = "no more than close: the volume is in memory";
 
-/// What is known of a volume as a place, from what it promises to survive.
+/// The properties of a volume as a place, by its durability.
 pub fn describe_native(durability: Option<&str>) -> Described {
     let (durable, close, fsync) = match durability {
         None => ("nothing: the servers keep it in memory", CLOSE_OF_VOLUME, FSYNC_OF_VOLUME),
@@ -248,7 +248,7 @@ pub fn describe_native(durability: Option<&str>) -> Described {
     Described { title: "aze, no mount".into(), is_mount: false, cached, durable, close, fsync }
 }
 
-/// What is known of a directory as a place, from the kind of its file system (statfs(2)).
+/// The properties of a directory as a place, by the kind of its file system (statfs(2)).
 pub fn describe(target: &Path) -> Outcome<Described> {
     const TMPFS: i64 = 0x0102_1994;
     const EXT: i64 = 0xEF53;

@@ -1,5 +1,5 @@
 //! Curves over sizes that double, drawn as a picture (SVG) that any browser shows: both axes are
-//! logarithmic. It knows how a picture is written, and nothing of what is measured.
+//! logarithmic. It knows how a picture is written, and nothing of the measurements.
 
 use std::fmt::Write;
 

@@ -24,7 +24,7 @@ const LOOK_BYTES: usize = 64 << 10;
 /// How long one start may take.
 const START_TIME_MAX: &str = "600s";
 
-/// What was read and how long that took.
+/// Bytes that a start has read, and its time.
 struct Start {
     took: Duration,
     journal_bytes: u64,
@@ -111,7 +111,7 @@ fn used(file: &File) -> io::Result<u64> {
     Ok(0)
 }
 
-/// All of them must be there, or what was measured was something else.
+/// All of them must be there, or the measurement is of something else.
 fn count(volume: &Started, names: u64) -> Outcome<()> {
     let session = Session::open(Volume::open(&volume.name)?)?;
     let counted = bench_volume::count(&session, names);
@@ -135,7 +135,7 @@ fn make(volume: &Started, files: u64) -> Outcome<()> {
 }
 
 impl Replay {
-    /// The median of one kind of start, in seconds, and what it read.
+    /// The median of one kind of start, in seconds, and that start.
     fn median(&self, kind: impl Fn(&Turn) -> &Start) -> (f64, &Start) {
         let mut starts: Vec<&Start> = self.turns.iter().map(&kind).collect();
         starts.sort_by_key(|start| start.took);
@@ -143,7 +143,7 @@ impl Replay {
         (start.took.as_secs_f64(), start)
     }
 
-    /// Seconds for a million files: what is left of a start without what an empty volume takes.
+    /// Seconds for a million files: the time of a start less that of an empty volume.
     fn per_million(&self, seconds: f64) -> f64 {
         let (empty, _) = self.median(|turn| &turn.empty);
         (seconds - empty).max(0.0) / self.files as f64 * 1e6

@@ -81,7 +81,7 @@ impl Started {
         Ok(Started { name: name.to_string() })
     }
 
-    /// Kills all its servers and has them start again: what they hold then is what they have read.
+    /// Kills all its servers and has them start again: their memory then holds only the data that they have read.
     pub fn crash_and_restart(&self, timeout: &str) -> Outcome<()> {
         let _left = left();
         for server in Volume::open(&self.name)?.record.servers {

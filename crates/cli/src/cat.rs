@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         let written = Place::parse(path)
             .and_then(|place| Spot::of(&place, &mut sessions))
             .and_then(|spot| cat(&spot, &mut block, &mut out));
-        // What was written stands before the message about what was not.
+        // The output stands before the message about the missing rest.
         out.flush()?;
         tally.note(written);
     }

@@ -28,7 +28,7 @@ pub struct MvArgs {
     /// Fail where the new name exists instead of replacing it.
     #[arg(short, long)]
     no_clobber: bool,
-    /// Let both names, which must be there, change places, whatever they lead to.
+    /// Let both names, which must be there, change places, whatever their kinds.
     #[arg(long, conflicts_with = "no_clobber")]
     exchange: bool,
     /// TARGET is the other name itself, also if it is a directory.
@@ -297,7 +297,7 @@ fn new_file(kind: FileKind, mode: u32) -> NewFile {
     NewFile { kind, mode, rdev: 0, target: Vec::new(), exclusive: true, open: None, chunk_bits: 0 }
 }
 
-/// Permission bits in octal. The error says what was expected.
+/// Permission bits in octal. The error names the expected form.
 fn parse_mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777 && !text.starts_with('+'));
     mode.ok_or_else(|| format!("'{text}' is not a mode: expected octal digits such as 755"))

@@ -24,7 +24,7 @@ Examples:
   aze check /dev/dax0.0            kept in persistent memory, or another file
   aze check --repair /data/v1      also set link counts right and drop data without a file")]
 pub struct Args {
-    /// What was given to --storage, or the directories server-N themselves, or files; those of all
+    /// The arguments of --storage, or the directories server-N themselves, or files; those of all
     /// servers. Without any, the volume that runs.
     #[arg(value_name = "DIR", conflicts_with = "name")]
     dirs: Vec<PathBuf>,
@@ -106,7 +106,7 @@ fn print(report: &Report) {
     }
 }
 
-/// What was looked at, for people.
+/// The extent of the check, for people.
 pub fn held(files: u64, directories: u64, bytes: u64) -> String {
     let directories = show::count(directories, "directorie").replace("1 directorie", "1 directory");
     format!("{} and {directories} with {} of data", show::count(files, "file"), size::words(bytes))

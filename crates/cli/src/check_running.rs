@@ -9,7 +9,7 @@ use aze_client::{CheckOptions, Checked};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Runs the command. Whatever keeps it from looking gives one exit code: nothing can be said then.
+/// Runs the command. Every failure to look gives the same exit code: then nothing is known of the volume.
 pub fn run(name: Option<&str>, rate: Option<u64>, json: bool) -> Outcome<Exit> {
     let unknown = |trouble: Trouble| Trouble { exit: Exit::Usage, ..trouble };
     if rate == Some(0) {

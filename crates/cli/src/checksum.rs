@@ -152,7 +152,7 @@ impl Feed<'_> {
                     }
                     Err(trouble) => self.tally.fail(&trouble),
                 },
-                // Links are not followed, and what is neither file nor directory has no bytes to sum.
+                // Links are not followed; devices, FIFOs and sockets have no bytes to sum.
                 _ => {}
             }
         }

@@ -25,7 +25,7 @@ const JOBS_MAX: u16 = 256;
 /// Copy files between local paths and volumes, or within one, in parallel.
 ///
 /// A copied file never looks done before it is: a local target gets its name last, and a partial
-/// file in a volume is removed when its copy fails. What is read and written is checked end to end
+/// file in a volume is removed when its copy fails. Data that are read and written are checked end to end
 /// by checksums; --verify reads both sides once more.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -153,7 +153,7 @@ fn keep_xattrs(from: &Spot, to: &Spot, plan: &Plan) -> Outcome<()> {
     Ok(())
 }
 
-/// A directory that was made, with what it is to become.
+/// A new directory, with the attributes that it is to have.
 struct Made {
     from: Spot,
     dir: Spot,

@@ -36,7 +36,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether the command was asked to end: what is not whole goes, and nothing more is begun.
+    /// Whether the command was asked to end: unfinished copies are removed, and none is begun.
     pub fn is_over(&self) -> bool {
         self.signal.load(Ordering::Relaxed) != 0
     }

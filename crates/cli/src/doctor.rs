@@ -47,7 +47,7 @@ const DESCRIPTORS_MIN: u64 = 4096;
 
 /// Look at every node for what a volume needs there.
 ///
-/// No server is started, and only the run directory is made. What is wrong is named with what to do about it.
+/// No server is started, and only the run directory is made. Each problem is named with its remedy.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -91,13 +91,13 @@ enum State {
     Bad,
 }
 
-/// What was found about one thing.
+/// The outcome of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Finding {
     /// One of [`CHECKS`].
     check: String,
     state: State,
-    /// What was found.
+    /// The value found.
     found: String,
     /// What to do about it.
     advice: String,
@@ -389,7 +389,7 @@ fn wall_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
 
-/// One row for each node and one column for each check; then what is not good, and what to do.
+/// One row for each node and one column for each check; then the problems with their remedies.
 fn show(results: &[(String, Vec<Finding>)], as_json: bool) {
     if as_json {
         for (node, findings) in results {

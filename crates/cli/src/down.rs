@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// How long servers and mounts get to end by themselves.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The same for servers that have to bring what they hold to their disks.
+/// The same for servers that have to write their memory to disks.
 const PATIENCE_LASTING: Duration = Duration::from_secs(120);
 
 /// How long a process gets between the polite signal and the other one.
@@ -25,7 +25,7 @@ const LAST_MOMENT: Duration = Duration::from_secs(1);
 /// How long servers are asked before they are taken for unreachable.
 const ASK_TIME: Duration = Duration::from_secs(3);
 
-/// End a volume; what it holds is gone, unless it is kept in directories.
+/// End a volume; its files are gone, unless they are kept in directories.
 ///
 /// Unmounts it, stops its servers, and removes all traces of it but for those directories.
 #[derive(clap::Args)]
@@ -43,7 +43,7 @@ pub struct Args {
     /// Take mounts away from programs that use them.
     #[arg(short, long)]
     force: bool,
-    /// Remove also what is kept in directories: the volume is gone for good.
+    /// Remove also the directories that keep it: the volume is gone for good.
     #[arg(long)]
     delete: bool,
     /// With --delete: do not ask for the volume's name.
@@ -159,7 +159,7 @@ fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
     ))
 }
 
-/// Unmounts what is idle; refuses before anything is touched if something is in use.
+/// Unmounts idle mounts; refuses before it touches any if one is in use.
 fn end_mounts(volume: &Volume, force: bool) -> Outcome<()> {
     // A mount of 'aze run' is in use for as long as there is one, and cannot be unmounted from here.
     let (private, mounts): (Vec<MountRecord>, Vec<MountRecord>) =

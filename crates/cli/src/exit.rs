@@ -46,7 +46,7 @@ Exit codes:
 pub struct Trouble {
     /// Which exit code it gives.
     pub exit: Exit,
-    /// What was tried, on what, why not, what to do.
+    /// The attempt, its object, the reason and the remedy.
     pub text: String,
 }
 
@@ -79,7 +79,7 @@ impl Trouble {
         Trouble::new(of_io(error), format!("{what}: {}", plain(error)))
     }
 
-    /// Puts what was being done in front of the story.
+    /// Puts the operation in front of the story.
     pub fn during(mut self, what: impl fmt::Display) -> Trouble {
         self.text = format!("{what}: {}", self.text);
         self
@@ -108,7 +108,7 @@ pub fn failure_line(command: &str, trouble: &Trouble) -> String {
     }
 }
 
-/// A line for standard error about what is missing from something that was done.
+/// A line for standard error about a part that is missing from something that was done.
 pub fn warning_line(command: &str, trouble: &Trouble) -> String {
     match AS_JSON.load(Ordering::Relaxed) {
         true => object("warning", command, trouble),

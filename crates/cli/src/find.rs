@@ -83,7 +83,7 @@ pub struct Args {
     /// End each path with a zero byte instead of an end of line, and change no byte of it.
     #[arg(long, conflicts_with_all = ["json", "count"])]
     print0: bool,
-    /// Remove what was found, when all is found: directories after what is in them, and only if that empties them.
+    /// Remove the findings when the search is done: files first, then directories that are empty by then, from below.
     #[arg(long, conflicts_with_all = ["json", "count", "print0"])]
     delete: bool,
     /// One JSON object for each line.
@@ -180,7 +180,7 @@ struct Report<'a> {
     args: &'a Args,
     out: Out,
     count: u64,
-    /// What is to be removed.
+    /// Findings to be removed.
     doomed: Vec<(VolumePath, FileKind)>,
     trouble: Option<Trouble>,
 }

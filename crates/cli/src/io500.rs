@@ -129,7 +129,7 @@ impl Args {
     }
 }
 
-/// Measures, removes what it made, then reports.
+/// Measures, removes its files, then reports.
 pub fn run(args: &Args) -> Outcome<Exit> {
     // Before any thread is started, so that an interruption is heard where it can be answered.
     aze_fuse::signals::hold().map_err(|error| Trouble::local("bench io500: hold signals", &error))?;
@@ -182,7 +182,7 @@ struct Contest<'a> {
     nodes: Nodes,
     /// Each with whether threads do the work.
     places: Vec<(Where, bool)>,
-    /// For how long the kernel may answer from what it keeps of names and attributes, in any of the places.
+    /// The longest time for which a kernel may use cached names and attributes, in any of the places.
     cache_time: Duration,
     interrupts: Interrupts,
 }
@@ -374,7 +374,7 @@ fn warm(args: &Args, procs: u32, ground: &dyn Ground, ranks: &mut Ranks) -> Outc
     Ok(each * u64::from(procs))
 }
 
-/// What is known of the phases so far.
+/// The outcomes of the phases so far.
 struct Run<'a> {
     procs: u32,
     /// What each rank is to do in each writing phase; nothing: until the stonewall.

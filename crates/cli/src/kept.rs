@@ -6,17 +6,17 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Whether what was given is a file or device, which keeps the part of one server.
+/// Whether the argument is a file or device, which keeps the part of one server.
 pub fn keeps_one(given: &Path) -> bool {
     given.metadata().is_ok_and(|about| !about.is_dir())
 }
 
-/// Where a server keeps its part, or a piece of it, by what it was given.
+/// Where a server keeps its part, or a piece of it, by its argument.
 pub fn part(given: &Path, slot: u16) -> PathBuf {
     if keeps_one(given) { given.into() } else { given.join(format!("server-{slot}")) }
 }
 
-/// How many directories each server of a node has. `text` is what was given, for the error.
+/// How many directories each server of a node has. `text` is the argument, for the error.
 pub fn each(given: &[PathBuf], servers: u16, text: &str) -> Outcome<u16> {
     let (places, most) = (given.len(), usize::from(aze_server::DIRECTORIES_MAX));
     let many = if servers == 1 { "server of a node" } else { "servers of each node" };
@@ -47,9 +47,9 @@ pub fn each(given: &[PathBuf], servers: u16, text: &str) -> Outcome<u16> {
     Ok((places / usize::from(servers)) as u16)
 }
 
-/// Refuses what is given twice.
+/// Refuses arguments that mean the same place.
 pub fn refuse_twice(given: &[PathBuf], text: &str) -> Outcome<()> {
-    // What is not there yet has a place all the same.
+    // A directory that is not there yet has a path all the same.
     let place = |path: &Path| {
         let there = path.ancestors().find_map(|start| Some((start, start.canonicalize().ok()?)));
         there.and_then(|(start, real)| Some(real.join(path.strip_prefix(start).ok()?)))
@@ -75,7 +75,7 @@ fn dealt(given: &[PathBuf], slot: u16, servers_on_node: u16) -> &[PathBuf] {
     &given[slot % servers * count..][..count]
 }
 
-/// The directories or the file of a server: those that it has already, else what it is dealt.
+/// The directories or the file of a server: those that it has already, else its share.
 pub fn parts(given: &[PathBuf], slot: u16, servers_on_node: u16) -> Vec<PathBuf> {
     let dealt = dealt(given, slot, servers_on_node);
     let there = |given: &&PathBuf| !keeps_one(given) && part(given, slot).join("volume").exists();

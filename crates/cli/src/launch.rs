@@ -102,7 +102,7 @@ pub enum Said {
         /// The memory of its node, as the server found it.
         memory: Memory,
     },
-    /// It reads what it keeps.
+    /// It reads its storage.
     Read {
         /// How many records it has read.
         records: u64,
@@ -180,7 +180,7 @@ impl Starting {
             // An error means that the starter has given up already.
             let _ = said.send((slot, Said::Ended));
         });
-        // A server that ends at once closes the pipe; what it said tells why.
+        // A server that ends at once closes the pipe; its own words tell why.
         let _ = send(&mut input, order);
         Ok(Starting { slot, node: node.map(str::to_owned), child, input: Some(input), log })
     }

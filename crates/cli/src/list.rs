@@ -35,7 +35,7 @@ pub struct Args {
     /// Directories below, too.
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// A directory itself, not what it holds.
+    /// A directory itself, not its entries.
     #[arg(short, long)]
     directory: bool,
     /// One JSON object for each line.
@@ -43,7 +43,7 @@ pub struct Args {
     json: bool,
 }
 
-/// A name with what is known of it.
+/// A name with its attributes, as far as they are known.
 struct Item {
     name: Vec<u8>,
     kind: FileKind,

@@ -1,4 +1,4 @@
-//! The memory that servers of one node may take: what is free, and what the cgroup of the job still allows.
+//! The memory that servers of one node may take: the free memory, and the rest that the job's cgroup allows.
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::size;
@@ -57,7 +57,7 @@ impl fmt::Display for Memory {
     }
 }
 
-/// Bytes of memory that this process takes, its share of what it shares with others included whole: `VmRSS` of
+/// Bytes of memory that this process takes, shared memory included: `VmRSS` of
 /// proc_pid_status(5). 0 if the system does not say.
 pub fn of_this_process() -> u64 {
     let text = fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -29,7 +29,7 @@ pub const READY: &[u8] = b"ready\n";
 
 /// See a volume as a directory.
 ///
-/// Any program can use it; what it writes is there for all nodes at once. What others change shows at
+/// Any program can use it; all nodes see its writes at once. Changes of other nodes show at
 /// once in files, and within a second in directories.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -59,7 +59,7 @@ pub struct Args {
     /// Requests served at the same time at most; 64 if not given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX as i64))]
     threads: Option<u16>,
-    /// How long the kernel may answer from what it knows of names and attributes: 0 to 60, also
+    /// How long the kernel may use cached names and attributes: 0 to 60, also
     /// 0.25; 0 asks every time. What others change in directories shows that much later; 1 if not given.
     #[arg(long, value_name = "SECONDS", value_parser = cache_time)]
     cache_time: Option<Duration>,
@@ -317,7 +317,7 @@ fn go_to_background(volume: &Volume) -> Outcome<()> {
     switch().map_err(|error| Trouble::local(format!("go to the background with log {}", path.display()), &error))
 }
 
-/// The first signal unmounts, lazily if need be; the second one ends the process whatever happens.
+/// The first signal unmounts, lazily if need be; the second one ends the process in any case.
 fn unmount_on_signal(mounted: &Mounted) -> Outcome<()> {
     let dir = mounted.dir().to_path_buf();
     let wait = move || {

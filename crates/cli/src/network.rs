@@ -11,7 +11,7 @@ use std::str::FromStr;
 pub enum Network {
     /// The addresses of an interface of this name.
     Interface(String),
-    /// Addresses of which so many leading bits are those of this one.
+    /// Addresses that share so many leading bits with this one.
     Range(IpAddr, u32),
 }
 

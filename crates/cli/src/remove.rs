@@ -54,7 +54,7 @@ pub fn remove_all(session: &Session, path: &VolumePath, tally: &Tally) -> Outcom
     remove(&Args { paths: Vec::new(), recursive: true, force: true }, session, path, tally)
 }
 
-/// Removes what was found: files, many at a time, then directories, the deepest first.
+/// Removes findings: files, many at a time, then directories, the deepest first.
 pub fn remove_found(session: &Session, found: Vec<(VolumePath, FileKind)>, tally: &Tally) {
     let (client, who) = (&session.client, &session.who);
     let (mut dirs, files): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, kind)| *kind == FileKind::Directory);

@@ -1,4 +1,4 @@
-//! `aze restart`: brings a volume back of which servers have died, under its mounts.
+//! `aze restart`: restarts a volume in directories after server failures; mounts survive.
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::launch::who;
@@ -19,10 +19,10 @@ const GONE_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long it may take until a server that has just been killed is seen to be dead.
 const DYING_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Bring back a volume in directories of which servers have died.
+/// Restart a volume in directories after server failures; mounts survive.
 ///
 /// Ends the servers that are left and starts all of them on the directories that they had, at the
-/// addresses that they had. Mounts stay: what they have under way waits for servers that start, and for others for
+/// addresses that they had. Mounts stay: their operations wait for servers that are starting, and for dead ones for
 /// 10 s.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -36,7 +36,7 @@ pub struct Args {
     /// Also if all servers run.
     #[arg(short, long)]
     force: bool,
-    /// How long the start may take; begins anew for as long as servers read what they have kept.
+    /// How long the start may take; begins anew for as long as servers read their storage.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = size::parse_duration)]
     timeout: Duration,
     /// End the servers of this node only: what 'aze restart' runs on other nodes.

@@ -33,7 +33,7 @@ const SLATE_SHARE: u64 = 32;
 /// Length of a segment within a file, which may be small.
 const FILE_SEGMENT_BYTES: u64 = 64 << 20;
 
-/// How often a server that reads what it keeps says so.
+/// How often a server that reads its storage says so.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
 
 /// How long a server waits for another one: half of what its askers wait for it, so that they are

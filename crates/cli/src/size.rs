@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Letters of the powers of 1024, smallest first.
 const LETTERS: [char; 6] = ['K', 'M', 'G', 'T', 'P', 'E'];
 
-/// Bytes of `4096`, `64K`, `1M`, `2GiB`, `1.5T`: always powers of 1024. The error says what was expected.
+/// Bytes of `4096`, `64K`, `1M`, `2GiB`, `1.5T`: always powers of 1024. The error names the expected form.
 pub fn parse(text: &str) -> Result<u64, String> {
     let bad = || format!("'{text}' is not a size: expected a number with K, M, G, T, P or E, such as 64K or 2GiB");
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -27,7 +27,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     value.checked_mul(1 << shift).ok_or_else(bad)
 }
 
-/// `30s`, `500ms`, `2m`, `1h`, or seconds without a unit. The error says what was expected.
+/// `30s`, `500ms`, `2m`, `1h`, or seconds without a unit. The error names the expected form.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let bad = || format!("'{text}' is not a duration: expected a number with ms, s, m or h, such as 30s");
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

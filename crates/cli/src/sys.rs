@@ -376,7 +376,7 @@ pub fn seconds_of(mut parts: libc::tm) -> Option<i64> {
     parts.tm_isdst = -1;
     // SAFETY: `parts` is a value of ours that mktime(3) may put in order.
     let seconds = unsafe { libc::mktime(&mut parts) };
-    // mktime(3) turns the 31st of February into some day of March; that is not what was asked.
+    // mktime(3) turns the 31st of February into some day of March; that is not the date asked for.
     let given = (parts.tm_mon, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
     (given == wanted).then_some(seconds)
 }

@@ -58,7 +58,7 @@ impl Tally {
         self.tell(&exit::failure_line(self.command, trouble));
     }
 
-    /// Tells of what is missing from an item that is done all the same.
+    /// Tells of a part that is missing from an item that is done all the same.
     pub fn warn(&self, trouble: &Trouble) {
         let _one_at_a_time = self.lock();
         self.tell(&exit::warning_line(self.command, trouble));
@@ -123,7 +123,7 @@ impl Out {
         written(result)
     }
 
-    /// Hands on what was kept back.
+    /// Writes the buffered output.
     pub fn flush(&mut self) -> Outcome<()> {
         let result = self.0.flush();
         written(result)

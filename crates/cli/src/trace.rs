@@ -1,4 +1,4 @@
-//! `aze trace`: what programs ask of a mount, while they do it.
+//! `aze trace`: the requests of a mount, while programs make them.
 //!
 //! The process of a mount listens on a socket beside its record, and writes a line for each request to every connection.
 
@@ -21,7 +21,8 @@ const FIELDS: usize = 8;
 /// Show what programs ask of a mount, while they do it: operation, path, how long it took.
 ///
 /// Costs the mount nothing while it is not traced. What the kernel answers by itself, from names, attributes and pages
-/// that it keeps, is not asked of the mount. Paths are those that were asked for since; others are named by inode number (#17).
+/// in its caches, does not come to the mount. Paths are those that were asked for since; other files are named by inode
+/// number (#17).
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

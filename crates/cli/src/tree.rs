@@ -50,9 +50,9 @@ pub struct Names {
 pub struct Named {
     /// Its name.
     pub name: Vec<u8>,
-    /// What it names.
+    /// The kind of its inode.
     pub kind: FileKind,
-    /// What is known of that, where the listing brought it along.
+    /// Its attributes, where the listing brought them along.
     pub meta: Option<Meta>,
 }
 
@@ -85,7 +85,7 @@ pub trait Sink: Send + Sync {
     fn reread(&self) -> Outcome<Box<dyn Source>>;
     /// Gives it an extended attribute, before [`Sink::finish`].
     fn set_xattr(&self, xattr: &Xattr) -> Outcome<()>;
-    /// Makes it what it was to be: its mode, and owner and times where `preserve` is set.
+    /// Completes it: its mode, and owner and times where `preserve` is set.
     fn finish(&self, meta: &Meta, preserve: bool) -> Outcome<()>;
     /// Removes what has been written.
     fn abandon(&self);
@@ -93,7 +93,7 @@ pub trait Sink: Send + Sync {
 
 /// Files that are named by paths.
 pub trait Tree: Send + Sync {
-    /// What is there; `None` if nothing is.
+    /// The attributes of a file; `None` if there is none.
     fn stat(&self, path: &[u8], follow: bool) -> Outcome<Option<Meta>>;
     /// What a directory holds.
     fn list(&self, dir: &[u8]) -> Outcome<Names>;
@@ -144,12 +144,12 @@ impl Spot {
         })
     }
 
-    /// What is there; `None` if nothing is.
+    /// The attributes of the file; `None` if there is none.
     pub fn stat(&self, follow: bool) -> Outcome<Option<Meta>> {
         self.tree.stat(&self.path, follow)
     }
 
-    /// What is there; an error if nothing is.
+    /// The attributes of the file; an error if there is none.
     pub fn must_stat(&self, follow: bool) -> Outcome<Meta> {
         let missing =
             || Trouble::new(crate::exit::Exit::NotFound, format!("{}: no such file or directory", self.shown()));

@@ -60,7 +60,7 @@ impl Tree for LocalTree {
 
     /// Only its owner may use it before it is finished.
     fn create(&self, path: &[u8], _mode: u32) -> Outcome<Box<dyn Sink>> {
-        // A link stays a link: what it names is replaced.
+        // A link stays a link: its target is replaced.
         let target = fs::canonicalize(local(path)).unwrap_or_else(|_| local(path).to_path_buf());
         let temporary = temporary(&target);
         let file = OpenOptions::new()
@@ -172,7 +172,7 @@ impl Sink for LocalSink {
     }
 
     fn abandon(&self) {
-        // If even that fails there is nothing more to do; the name says what it is.
+        // If even that fails there is nothing more to do; the name tells that it is temporary.
         let _ = fs::remove_file(&self.temporary);
     }
 }

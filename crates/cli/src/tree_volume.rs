@@ -111,7 +111,7 @@ impl Tree for VolumeTree {
                 }
             })?;
             match there {
-                // A link stays a link: what it names is replaced.
+                // A link stays a link: its target is replaced.
                 Some(FileKind::Symlink) => {
                     path = self.follow(&path)?;
                     continue;

@@ -101,7 +101,7 @@ pub struct Args {
     /// or its connection. If not given, they end then.
     #[arg(long, conflicts_with = "pid")]
     detach: bool,
-    /// How long the start may take; begins anew for as long as servers read what they have kept.
+    /// How long the start may take; begins anew for as long as servers read their storage.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = size::parse_duration)]
     timeout: Duration,
 }
@@ -114,9 +114,9 @@ enum Placement {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Promise {
-    /// Nothing sure; what was acknowledged survives the death of servers.
+    /// Nothing sure; acknowledged changes survive the death of servers.
     None,
-    /// What was synced with fsync(2), and its name.
+    /// Files that were synced with fsync(2), and their names.
     Fsync,
     /// That, and files that were closed.
     Close,
@@ -300,7 +300,7 @@ struct Heard {
     memory: Option<Memory>,
     is_ready: bool,
     has_kept: bool,
-    /// What it keeps its part in, if that is no directory.
+    /// The file or device that keeps its part, if no directory does.
     medium: Option<String>,
 }
 
@@ -375,7 +375,7 @@ impl Start<'_> {
         Ok(())
     }
 
-    /// Listens until all servers started so far are as they should be. A server that reads what it keeps is given the
+    /// Listens until all servers started so far are as they should be. A server that reads its storage is given the
     /// whole time anew.
     fn wait(&mut self, deadline: &mut Instant, what: &str, is_done: impl Fn(&Heard) -> bool) -> Outcome<()> {
         while let Some((slot, _)) = self.heard.iter().find(|(_, heard)| !is_done(heard)) {
@@ -540,7 +540,7 @@ pub fn exit_of(number: u8) -> Exit {
     codes.into_iter().find(|exit| *exit as u8 == number).unwrap_or(Exit::Fatal)
 }
 
-/// Base-2 logarithm of a chunk size. The error says what was expected.
+/// Base-2 logarithm of a chunk size. The error names the expected form.
 fn parse_chunk_bits(text: &str) -> Result<u8, String> {
     let bytes = size::parse(text)?;
     let fits = bytes.is_power_of_two() && (1 << CHUNK_BITS_MIN..=1 << CHUNK_BITS_MAX).contains(&bytes);

@@ -1,4 +1,4 @@
-//! `aze du` and `aze df`: what is used.
+//! `aze du` and `aze df`: used space.
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::place::VolumePath;

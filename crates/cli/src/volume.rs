@@ -17,7 +17,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Longest name of a volume: what is left of the 107 bytes of a socket's path in usual directories.
+/// Longest name of a volume: a socket's path has at most 107 bytes, and the usual directories take the rest.
 const NAME_BYTES_MAX: usize = 64;
 
 /// File with the process that starts the volume, for as long as there is no record.
@@ -214,7 +214,7 @@ impl Volume {
         dead.map(|mount| mount.dir).collect()
     }
 
-    /// By directory; removes records of which neither a process nor a mount is left.
+    /// By directory; removes records without a process and a mount.
     fn recorded_mounts(&self) -> Vec<MountRecord> {
         let mut mounts = Vec::new();
         for entry in fs::read_dir(self.dir.join("mounts")).into_iter().flatten().flatten() {

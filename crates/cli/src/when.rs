@@ -4,7 +4,7 @@ use crate::sys;
 use aze_proto::ids::Time;
 
 /// Reads `2026-11-21`, `2026-11-21 13:05`, `2026-11-21T13:05:09.5`, a trailing `Z` for UTC instead of
-/// local time, or `@SECONDS` since 1970. The error says what was expected.
+/// local time, or `@SECONDS` since 1970. The error names the expected form.
 pub fn parse(text: &str) -> Result<Time, String> {
     let bad = || {
         format!(

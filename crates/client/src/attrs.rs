@@ -43,7 +43,7 @@ impl Core {
         Ok((self.attributes(&request, reply)?, lease))
     }
 
-    /// Asks the home, whatever this client has not reported; `exact` gathers a directory's counts.
+    /// Asks the home, also with unreported changes of this client; `exact` gathers a directory's counts.
     pub(crate) async fn fetch_attr(&self, who: &Identity, ino: Ino, exact: bool) -> Result<Attr, Failure> {
         Ok(self.fetch_leased(who, ino, exact).await?.0)
     }
@@ -89,7 +89,7 @@ impl Core {
         Ok((self.dir_attrs.with_last_counts(attr), lease))
     }
 
-    /// Reports what is unreported.
+    /// Reports unreported changes.
     pub(crate) async fn flush(&self, who: &Identity, inode: &Inode) -> Result<(), Failure> {
         if inode.take_dirty() { self.report_time(who, inode).await.map(drop) } else { Ok(()) }
     }

@@ -1,7 +1,7 @@
 //! Looking through a volume in use: names, inodes and data of all servers, compared with each other.
 //!
-//! Servers tell rows of their tables step by step, and no request waits for that; so what is told is of no
-//! single moment. Whatever does not fit is looked at a second time, alone, while every server notes what
+//! Servers tell rows of their tables step by step, and no request waits for that; so the rows are of no
+//! single moment. Rows that do not fit are looked at a second time, alone, while every server notes what
 //! happens to it (a *watch*): what nothing happened to was all the time as it was seen, and only that is
 //! reported. Memory is bounded: the inodes are looked at in parts.
 
@@ -25,7 +25,7 @@ const INODES_AT_ONCE: u64 = 1 << 19;
 /// Directories that are kept in mind: 320 MiB. Beyond that a note says that not everything was compared.
 const DIRECTORIES_MAX: usize = 1 << 24;
 
-/// Until things are looked at a second time. What is removed goes everywhere within that time: the grace of a
+/// Until rows are looked at a second time. A removal is complete everywhere within that time: the grace of a
 /// session that left, and the patience of a request that waits for another server.
 const SECOND_LOOK_AFTER: Duration = Duration::from_millis(SESSION_GRACE_MS + 5_000);
 
@@ -55,10 +55,10 @@ pub struct Finding {
     pub ino: Ino,
 }
 
-/// What was looked at, and what was found.
+/// The extent and the findings of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// What is wrong.
+    /// The problems.
     pub findings: Vec<Finding>,
     /// What nothing can be said of, and why.
     pub notes: Vec<String>,
@@ -75,7 +75,7 @@ pub struct Checked {
 struct DataSuspect {
     server: ServerIndex,
     place: ChunkPlace,
-    /// What is damaged; if nothing is, the file is not there.
+    /// The damaged data; without any, the file is not there.
     damaged: Option<DamagedData>,
 }
 
@@ -164,7 +164,7 @@ impl Check<'_> {
         Ok(suspects)
     }
 
-    /// A second look, alone and under a watch; gives what is wrong.
+    /// A second look, alone and under a watch; gives the problems.
     async fn look_at_names_again(&mut self, suspects: BTreeSet<Ino>) -> Result<Vec<Wrong>, Failure> {
         let suspects: Vec<Ino> = suspects.into_iter().collect();
         let (mut wrong, mut in_motion) = (Vec::new(), 0);
@@ -286,7 +286,7 @@ impl Check<'_> {
         }
     }
 
-    /// A second look at data; gives what is wrong.
+    /// A second look at data; gives the problems.
     async fn look_at_data_again(&mut self, suspects: Vec<DataSuspect>) -> Result<Vec<DataSuspect>, Failure> {
         if suspects.len() > FINDINGS_MAX {
             self.has_too_many();

@@ -55,10 +55,10 @@ pub struct Config {
 /// One session with a volume. All operations are futures and may be dropped at any point; whether
 /// a change then took effect is unknown.
 ///
-/// Inode numbers stay valid for as long as the file exists, whatever it is called. Failures that
+/// Inode numbers stay valid for as long as the file exists, under any name. Failures that
 /// every operation may have besides its own: [`Code::Unreachable`], [`Code::TimedOut`],
-/// [`Code::UnknownOutcome`] after the configured deadline, and [`Code::Lost`] for what was on a
-/// server that has lost it.
+/// [`Code::UnknownOutcome`] after the configured deadline, and [`Code::Lost`] for data of a
+/// server that has lost them.
 pub struct Client {
     pub(crate) core: Arc<Core>,
 }
@@ -141,7 +141,7 @@ impl Core {
     }
 }
 
-/// A reply that does not answer what was asked.
+/// A reply of a kind that does not fit the request.
 pub(crate) fn unexpected(asked: &Request, reply: &Reply) -> Failure {
     Failure::new(Code::Malformed, format!("a server answered {} with {}", asked.name(), reply.name()))
 }
@@ -157,7 +157,7 @@ impl Client {
         self.core.caller.session()
     }
 
-    /// What was sent so far.
+    /// Requests sent so far.
     pub fn counters(&self) -> Counters {
         self.core.caller.counters()
     }
@@ -172,7 +172,7 @@ impl Client {
         self.core.flight.peak_bytes()
     }
 
-    /// Reports what is unreported and ends the session: what it holds open is dropped by the
+    /// Reports unreported changes and ends the session: its opens are dropped by the
     /// servers. Operations fail from now on.
     ///
     /// # Errors

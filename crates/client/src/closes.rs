@@ -26,7 +26,7 @@ pub(crate) struct Closes {
 #[derive(Default)]
 struct Queue {
     by_server: BTreeMap<ServerIndex, Vec<Handle>>,
-    /// A task will send what is queued.
+    /// A task will send the queue.
     timed: bool,
 }
 

@@ -43,7 +43,7 @@ impl File {
         let until = self.core.patience();
         loop {
             match self.write_once(offset, data, end).await {
-                // All of it again: what was reported in the old generation has been cut.
+                // All of it again: data reported in the old generation have been cut.
                 Err(failure) if is_stale(&failure) => {
                     until.check(&self.core, &failure, &Request::GetAttr { ino: self.ino(), exact: false })?;
                     self.refresh().await?;
@@ -53,8 +53,8 @@ impl File {
         }
     }
 
-    /// What is known of the file since the volume was started last, and which start that was: what is written to
-    /// other servers than its home must not outlive a file that has gone with the last one.
+    /// The attributes of the file since the volume was started last, and which start that was: data on
+    /// other servers than its home must not outlive a file that has gone with the last start.
     pub(crate) async fn of_this_start(&self) -> Result<(u32, Attr), Failure> {
         let starts = self.core.starts();
         let attr = match self.inode.attr_of_this_start() {
@@ -143,7 +143,7 @@ impl File {
         self.core.ask_question(question).await
     }
 
-    /// Tells the home what was or will be written beyond chunk 0, and of holes.
+    /// Tells the home of data that were or will be written beyond chunk 0, and of holes.
     pub(crate) async fn report(&self, attr: &Attr, end: u64, spread: Spread) -> Result<Attr, Failure> {
         let request = Request::Report { ino: attr.ino, generation: attr.generation, end, spread };
         let reply = self.core.ask(&self.who, Place::Home(attr.ino), &request).await?;
@@ -243,7 +243,7 @@ impl File {
         let (ino, generation, born) = (attr.ino, attr.generation, attr.born);
         let request = Request::Read { ino, generation, born, chunk, offset, len: len as u32 };
         let _permit = self.core.fly(len).await?;
-        // Further looks tell what was damaged on the way from what is damaged in the store.
+        // Further looks tell damage on the way from damage in the store.
         for _ in 0..DAMAGED_TRIES_MAX {
             let Answer { reply, payload, lent, .. } = self.ask_chunk(attr, None, chunk, &request, &[]).await?;
             let Reply::Data { start, sums, size } = reply else {
@@ -288,7 +288,7 @@ where
     result
 }
 
-/// Fills `part`, which begins at `offset`, with what was sent from `start` on; the rest is a hole.
+/// Fills `part`, which begins at `offset`, with the payload, which begins at `start`; the rest is a hole.
 /// Each block is compared with its checksum and copied while it is in the processor's cache.
 /// `false`, and something in `part`, if one does not match.
 pub(crate) fn take_sound(part: &mut [u8], offset: usize, start: usize, bytes: &[u8], sums: &[u32]) -> bool {
@@ -313,7 +313,7 @@ fn window(attr: &Attr) -> usize {
     (FLIGHT_BYTES_MAX >> attr.chunk_bits).max(1)
 }
 
-/// Runs futures, at most `width` at a time, and hands on what they give as it comes. After a
+/// Runs futures, at most `width` at a time, and hands on their results as they come. After a
 /// failure no further one is started; those under way are waited for, so that nothing goes on
 /// behind the caller's back.
 pub(crate) async fn in_window<T, F: Future<Output = Result<T, Failure>>>(

@@ -73,7 +73,7 @@ struct Fetching {
 }
 
 impl DirAttrs {
-    /// What is known, if it is young enough.
+    /// The last answer, if it is young enough.
     pub(crate) fn young(&self, dir: Ino, now_ns: u64, age_max: Duration) -> Option<Aged> {
         let table = self.table.lock();
         let known = table.known.get(&dir)?;
@@ -99,7 +99,7 @@ impl DirAttrs {
         Attr { size, mtime, links: LINKS_UNKNOWN, ..attr }
     }
 
-    /// The home does not answer: what was known last must do until [`REST`] is over. `None` if nothing is.
+    /// The home does not answer: the last answer must do until [`REST`] is over. `None` if nothing is.
     pub(crate) fn make_do(&self, dir: Ino, now_ns: u64) -> Option<Attr> {
         let mut table = self.table.lock();
         let known = table.known.get_mut(&dir)?;
@@ -112,7 +112,7 @@ impl DirAttrs {
         self.table.lock().fetching.entry(dir).or_default().fetchers += 1;
     }
 
-    /// The answer, or that there is none. Gives the answer with what was changed meanwhile.
+    /// The answer, or that there is none. Gives the answer with the changes made meanwhile.
     pub(crate) fn end(&self, dir: Ino, asked_ns: u64, answer: Option<Attr>) -> Option<Attr> {
         let mut table = self.table.lock();
         let Some(fetching) = table.fetching.get_mut(&dir) else { return answer };
@@ -237,11 +237,11 @@ mod tests {
         let rest_ns = REST.as_nanos() as u64;
         attrs.rest(100);
         assert_eq!([99 + rest_ns, 100 + rest_ns].map(|now_ns| attrs.rests(now_ns)), [true, false]);
-        // The home itself is silent: what was known last will do, and then it is asked again.
+        // The home itself is silent: the last answer will do, and then it is asked again.
         assert_eq!(attrs.make_do(DIR, 100), Some(attr(7, 10)));
         assert_eq!(attrs.young(DIR, 99 + rest_ns, Duration::ZERO).map(|aged| aged.attr), Some(attr(7, 10)));
         assert_eq!(attrs.young(DIR, 100 + rest_ns, Duration::ZERO), None);
-        // Whatever the home says in between counts at once.
+        // An answer of the home in between counts at once.
         attrs.make_do(DIR, 100);
         fetch(&attrs, 101, attr(8, 30));
         assert_eq!(attrs.young(DIR, 101 + rest_ns, SECOND), None);

@@ -52,7 +52,7 @@ impl State {
 }
 
 impl DirCache {
-    /// What is known of renamed directories.
+    /// The state of the namespace, as far as it is known here.
     pub(crate) fn epoch(&self) -> NamespaceEpoch {
         self.state.lock().epoch
     }
@@ -72,7 +72,7 @@ impl DirCache {
         Some(dir)
     }
 
-    /// Remembers what was looked up under `epoch`; not if something has changed since.
+    /// Remembers the result of a lookup under `epoch`; not if something has changed since.
     pub(crate) fn insert(&self, who: &Identity, parent: Ino, name: &Name, dir: Ino, epoch: NamespaceEpoch) {
         let mut state = self.state.lock();
         if state.epoch != epoch {
@@ -101,7 +101,7 @@ impl DirCache {
         }
     }
 
-    /// Moves on to a newer epoch: forgets the directories that were renamed, and what was reached
+    /// Moves on to a newer epoch: forgets the directories that were renamed, and names that were reached
     /// through those that lost rights.
     pub(crate) fn adopt(&self, epoch: NamespaceEpoch, all: bool, changed: &[Ino]) {
         let mut state = self.state.lock();

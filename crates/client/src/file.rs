@@ -248,7 +248,7 @@ impl File {
         self.handle.ino
     }
 
-    /// What it was opened for.
+    /// The kinds of access that it was opened for.
     pub fn access(&self) -> Access {
         self.access
     }
@@ -258,7 +258,7 @@ impl File {
         self.inode.attr()
     }
 
-    /// Fails unless the file was opened for what is about to be done.
+    /// Fails unless the file was opened for this operation.
     pub(crate) fn check_open_for(&self, allowed: bool, what: &str) -> Result<(), Failure> {
         if allowed {
             Ok(())

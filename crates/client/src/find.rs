@@ -12,7 +12,7 @@ pub struct FoundPath {
     pub path: Vec<u8>,
     /// What.
     pub ino: Ino,
-    /// Of which kind.
+    /// Its kind.
     pub kind: FileKind,
     /// Its attributes, if the servers came across them. A directory's counts and times are exact
     /// only if the predicate asked for them.
@@ -21,7 +21,7 @@ pub struct FoundPath {
 
 impl Client {
     /// Finds what matches in the tree below `root`, not `root` itself, in no particular order, and
-    /// hands it to `each` as it comes. What is renamed from one directory to another meanwhile may
+    /// hands it to `each` as it comes. A file that is renamed from one directory to another meanwhile may
     /// be found twice or not at all.
     ///
     /// # Errors

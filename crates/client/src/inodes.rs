@@ -1,7 +1,7 @@
 //! What this client knows of the files it has open.
 //!
-//! All opens of one file share what is known of it: its size, its generation, and whether a write
-//! has not yet been reported, so that a stat through one descriptor shows what was written through
+//! All opens of one file share its state: its size, its generation, and whether a write
+//! has not yet been reported, so that a stat through one descriptor shows data written through
 //! another.
 
 use aze_proto::{Attr, Generation, Identity, Ino, Time};
@@ -76,7 +76,7 @@ impl Inodes {
         inode
     }
 
-    /// What is known of a file, if it is open.
+    /// The attributes of a file, if it is open.
     pub(crate) fn get(&self, ino: Ino) -> Option<Arc<Inode>> {
         self.table.lock().open.get(&ino).and_then(Weak::upgrade)
     }
@@ -93,7 +93,7 @@ impl Inodes {
         }
     }
 
-    /// Forgets sizes, generations and times: whatever a server says next is believed.
+    /// Forgets sizes, generations and times: the next answer of a server is believed.
     pub(crate) fn forget_all(&self) {
         for inode in self.all() {
             let mut state = inode.state.lock();

@@ -3,8 +3,8 @@
 //!
 //! Only a client that has said what to do with recalls ([`Client::listen`]) is given leases. For each server
 //! that it asks about files one question waits there until something is recalled; for a server that it
-//! asks nothing, there is none. What is recalled while an answer is on its way makes its lease void.
-//! What is read of a server's slate comes with a lease, too: it is claimed before it counts.
+//! asks nothing, there is none. A recall while an answer is on its way makes its lease void.
+//! A record of a server's slate comes with a lease, too: the client claims it before it believes it.
 
 use crate::client::{Client, Core, unexpected};
 use crate::route::{Knowing, Place, Question};
@@ -73,7 +73,7 @@ impl Leases {
         &self.counters[(ino.0 ^ ino.0 >> 48) as usize % COUNTERS]
     }
 
-    /// Whether this client is given leases, and claims what it reads of a server's slate.
+    /// Whether this client is given leases, and claims the records of a server's slate that it reads.
     pub(crate) fn are_wanted(&self) -> bool {
         self.listening.get().is_some()
     }
@@ -111,7 +111,7 @@ impl Client {
         assert!(self.core.leases.listening.set(listening).is_ok(), "a client listens once");
     }
 
-    /// How long what was said of an inode may still be believed.
+    /// How long earlier answers about an inode may still be believed.
     pub fn lease_left(&self, lease: Option<Lease>, ino: Ino) -> Duration {
         lease.map_or(Duration::ZERO, |lease| self.core.leases.left(lease, ino, self.core.io.mono_ns()))
     }
@@ -166,7 +166,7 @@ impl Core {
                         // Nothing is believed any more, since nothing is answered.
                         return;
                     }
-                    // What was leased runs out meanwhile.
+                    // Leases run out meanwhile.
                     self.io.sleep(FAILURE_PAUSE).await;
                 }
             }
@@ -198,7 +198,7 @@ impl Core {
         }
     }
 
-    /// Begins to read something of a slate; what is read has the lease.
+    /// Begins to read records of a slate; they get the lease.
     pub(crate) fn claiming(&self) -> Option<Lease> {
         Leases::lease(self.leases.ask(self.io.mono_ns()), LEASE_MS).filter(|_| self.leases.are_wanted())
     }

@@ -1,6 +1,6 @@
 //! Data that a server on the same node lends: copied out of its memory and then checked.
 //!
-//! It alone knows that what was copied may not be what was lent, and how to copy no byte twice.
+//! It alone knows that the copy may differ from the lent frames, and how to copy no byte twice.
 
 use aze_io::Loan;
 use aze_proto::limits::BLOCK_BYTES;
@@ -26,7 +26,7 @@ impl Lent for Loan {
     }
 }
 
-/// As [`crate::data::take_sound`], with what is lent from `start` on, a border of blocks.
+/// As [`crate::data::take_sound`], with lent frames from `start` on, a border of blocks.
 pub(crate) fn take_lent(part: &mut [u8], offset: usize, start: usize, lent: &impl Lent, sums: &[u32]) -> bool {
     let end = start + lent.len();
     if !start.is_multiple_of(BLOCK_BYTES) || sums.len() != lent.len().div_ceil(BLOCK_BYTES) {

@@ -2,7 +2,7 @@
 //!
 //! A [`Client`] turns what a program wants done to a path, an inode or an open [`File`] into
 //! requests: which shard is meant and which server holds it (arithmetic, no lookup), which
-//! directories need not be looked up again, what is asked in parallel, what a refusal means and
+//! directories need not be looked up again, which requests go out in parallel, the meaning of a refusal and
 //! when to ask again. How a request finds its reply it leaves to `rpc`; how a calling convention
 //! looks, to the doors.
 

@@ -24,7 +24,7 @@ pub struct Listing {
     pub more: bool,
     /// A server's entries of this range are missing, and this is why.
     pub failure: Option<Failure>,
-    /// Until when all of it may be believed: names and attributes of what are no directories.
+    /// Until when all of it may be believed: names, and attributes of all but directories.
     pub lease: Option<Lease>,
 }
 
@@ -37,7 +37,7 @@ type Leased = Result<(Page, Option<Lease>), Failure>;
 impl Client {
     /// A page of a directory's entries after a cookie (0: from the first), of about `limit` entries
     /// and no more than [`LIST_ENTRIES_MAX`] if cookies are distinct. Needs read permission. What exists throughout a listing is
-    /// in it exactly once, whatever happens to other entries meanwhile.
+    /// in it exactly once, also if other entries change meanwhile.
     ///
     /// # Errors
     /// [`Code::NotDirectory`](aze_proto::Code::NotDirectory),

@@ -19,7 +19,7 @@ const LOOK_AGAIN_PAUSE: Duration = Duration::from_millis(1);
 /// A file to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewFile {
-    /// Of which kind.
+    /// Its kind.
     pub kind: FileKind,
     /// Permission bits, the caller's umask already applied.
     pub mode: u32,
@@ -80,7 +80,7 @@ impl Core {
         Ok(self.entry_leased(who, parent, name, knowing).await?.0)
     }
 
-    /// The same, with the lease of what it says if there is one.
+    /// The same, with the lease of the answer if there is one.
     async fn entry_leased(
         &self,
         who: &Identity,
@@ -104,7 +104,7 @@ impl Core {
         Ok((self.entry(&request, reply)?, lease))
     }
 
-    /// Looks a name up, with the attributes of what it names.
+    /// Looks a name up, with the attributes of its inode.
     pub(crate) async fn lookup_attr(
         &self,
         who: &Identity,
@@ -142,7 +142,7 @@ impl Core {
         }
     }
 
-    /// The attributes of what an entry names.
+    /// The attributes of an entry's inode.
     async fn entry_attr(&self, who: &Identity, entry: &Entry) -> Result<Attr, Failure> {
         match &entry.attr {
             _ if self.inodes.is_dirty(entry.ino) => self.getattr(who, entry.ino).await,
@@ -196,7 +196,7 @@ impl Core {
         }
     }
 
-    /// Keeps what is known of the directory in step.
+    /// Keeps the cached attributes of the directory in step.
     fn note_made(&self, parent: Ino, reply: &Result<Reply, Failure>) {
         match reply {
             Ok(Reply::Entry { created: false, .. }) => {}
@@ -208,7 +208,7 @@ impl Core {
         }
     }
 
-    /// What was made or found, opened if that is wanted: one that was made is open already.
+    /// The inode that was made or found, opened if that is wanted: one that was made is open already.
     async fn made(
         self: &Arc<Self>,
         who: &Identity,
@@ -441,7 +441,7 @@ impl Client {
         self.core.rename(who, (parent, name), (to_parent, to_name), no_replace, Knowing::Latest).await
     }
 
-    /// Lets two names that are both there change places in one step, whatever they lead to.
+    /// Lets two names that are both there change places in one step, files and directories alike.
     ///
     /// # Errors
     /// [`Code::NotFound`], [`Code::Invalid`] (a directory into itself), [`Code::AccessDenied`].

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-/// How long contents may be shown: as long as a mount may answer from what it knows, unless asked for otherwise.
+/// How long contents may be shown: as long as a mount may use cached attributes by default.
 pub const CONTENTS_TIME: Duration = Duration::from_secs(1);
 
 /// The same in nanoseconds.
@@ -49,7 +49,7 @@ pub(crate) struct Opened {
     version: Version,
 }
 
-/// Whatever a change of a file moves.
+/// The attributes that every change of a file moves.
 type Version = (Generation, Time, u64);
 
 fn version(attr: &Attr) -> Version {
@@ -82,7 +82,7 @@ impl Contents {
         self.counter(shard).load(SeqCst)
     }
 
-    /// Notes a change for as long as what is given lives.
+    /// Notes a change until the result is dropped.
     pub(crate) fn change(&self, ino: Ino) -> Changing<'_> {
         let counter = self.counter(ino.home());
         counter.fetch_add(1, SeqCst);
@@ -162,7 +162,7 @@ impl Core {
 impl File {
     /// As [`File::read_into`], but what came along with the open may be shown as it was then, for
     /// up to a second: changes of other clients since the open need not be seen, those of this
-    /// client are. For whoever was promised what was there when the file was opened, as mounts
+    /// client are. For callers to which the contents at the open were promised, as mounts
     /// promise it, or has opened it for this read.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Paths: absolute, components separated by `/`, `.` and `..` resolved, symbolic links followed.
 //!
 //! It alone knows how a path is walked, which components are taken from the cache, and when a walk
-//! has to be repeated. Whatever was found by a walk is asked about with the namespace epoch from
+//! has to be repeated. Requests about an inode that a walk has found carry the namespace epoch from
 //! before the walk: had a directory on the way been renamed or closed since, the server refuses,
 //! and the walk is repeated.
 
@@ -30,7 +30,7 @@ enum Arrival {
 struct Walk<'a> {
     core: &'a Core,
     who: &'a Identity,
-    /// What was known of renamed directories when it began.
+    /// The namespace epoch when it began.
     epoch: NamespaceEpoch,
     /// Components still to go.
     ahead: VecDeque<Vec<u8>>,
@@ -121,7 +121,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Puts a link's target in front of what is ahead.
+    /// Puts a link's target in front of the rest of the path.
     async fn follow(&mut self, link: Ino) -> Result<(), Failure> {
         self.links += 1;
         if self.links > LINKS_MAX {
@@ -169,7 +169,7 @@ fn is_namespace_stale(failure: &Failure) -> bool {
     matches!(failure.refusal, Some(Refusal::NamespaceStale { .. }))
 }
 
-/// What is done at the end of a walk, as often as the walk is repeated.
+/// The operation at the end of a walk, repeated with the walk.
 trait AtEnd {
     type Done;
     async fn arrived(&mut self, walk: &mut Walk<'_>, at: Arrival) -> Result<Self::Done, Failure>;
@@ -344,7 +344,7 @@ impl Client {
     }
 
     /// The directory that the last component of a path is in, and that component. Takes no request
-    /// if the directories are cached; what is done with the answer does not notice a rename of a
+    /// if the directories are cached; the use of the answer does not notice a rename of a
     /// directory in between, as with a directory that is kept open. The operations on paths below do.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The way of a request: shard and server by arithmetic, and refusals handled here,
 //! in one place, until the deadline.
 //!
-//! A refusal never had an effect, so whatever was refused is asked again under a new number.
+//! A refused request had no effect, so it is sent again under a new number.
 
 use crate::client::{Core, unexpected};
 use aze_proto::{
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// will have one as soon as the keeper's word has reached it.
 const MAP_PAUSE: Duration = Duration::from_millis(50);
 
-/// The map, and what is derived from it.
+/// The map, and the targets derived from it.
 pub(crate) struct Routes {
     pub(crate) map: Arc<ShardMap>,
     servers: Vec<Server>,
@@ -84,7 +84,7 @@ pub(crate) enum Place<'a> {
 /// What the asker knows of renamed directories.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Knowing {
-    /// Whatever the client knows now: the inode numbers in the request are meant, wherever they are.
+    /// The newest epoch that the client knows: the request means these inodes, wherever they are.
     Latest,
     /// What it knew when the numbers in the request were found by walking a path: if directories
     /// have been renamed since, the walk has to be repeated, and the refusal is the answer.
@@ -98,7 +98,7 @@ pub(crate) struct Question<'a> {
     pub(crate) knowing: Knowing,
     pub(crate) request: &'a Request,
     pub(crate) payload: &'a [u8],
-    /// What it says of a file is of this start of the volume: in another one it is not asked. `None`: of any.
+    /// The start of the volume from which its knowledge of a file is: in another one it is not sent. `None`: any.
     pub(crate) starts: Option<u32>,
 }
 
@@ -166,7 +166,7 @@ impl Core {
                 Some(Refusal::MapStale { .. }) => {
                     self.refresh_map(&routes, &server.target).await?;
                     if self.starts() > routes.map.epoch.starts() && states_generation(question.request) {
-                        // What is known of the file may be from a time that has not been.
+                        // The cached attributes may be of a state that was lost with the power.
                         return Err(Failure::refused(Refusal::GenerationStale { generation: Generation(0) }));
                     }
                 }
@@ -270,7 +270,7 @@ fn states_generation(request: &Request) -> bool {
 #[derive(Clone, Copy)]
 pub(crate) struct Patience {
     until_ns: u64,
-    /// When it is over whatever servers say.
+    /// When it is over also if servers are starting.
     last_ns: u64,
 }
 

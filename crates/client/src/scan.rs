@@ -2,7 +2,7 @@
 //!
 //! It alone knows how the directories of a tree are handed out in batches, each batch to all
 //! servers at once, how pages follow each other, and what becomes of directories that vanish or
-//! are closed and of servers that do not answer. What is looked for it does not know.
+//! are closed and of servers that do not answer. The meaning of the predicate it does not know.
 //!
 //! Breadth first while that fits, so that batches fill quickly; once [`FRONTIER_MAX`] directories
 //! wait, depth first, so that memory is bounded by the depth of the tree times its fan-out.
@@ -91,7 +91,7 @@ impl Client {
     /// Goes through the tree below `root`, handing each page to `each`.
     ///
     /// # Errors
-    /// At the end, the first of what went wrong; all that could be looked at has been.
+    /// At the end, the first failure; all reachable directories have been looked at.
     pub(crate) async fn scan(
         &self,
         who: &Identity,
@@ -247,7 +247,7 @@ async fn ask_page(core: &Core, who: &Identity, request: Request, job: Job) -> (J
     (job, answer)
 }
 
-/// Takes a page apart; `None` if it does not fit what was asked.
+/// Takes a page apart; `None` if it does not fit the request.
 fn page_of(job: &Job, reply: Reply) -> Option<(ScanPage, Vec<Found>, Option<ScanPlace>)> {
     let Reply::Scanned { found, subdirs, elsewhere, usage, next } = reply else { return None };
     let count = (job.last - job.first) as u32;

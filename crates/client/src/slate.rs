@@ -74,7 +74,7 @@ pub(crate) struct State {
     number: u64,
 }
 
-/// What was read of a name.
+/// The records read for a name.
 pub(crate) enum Looked {
     /// The answer.
     Found(Entry),
@@ -94,7 +94,7 @@ impl Core {
         };
         let believes = self.leases.are_wanted();
         if believes {
-            // The client claims what it believes, and servers tell claimants of changes.
+            // The client claims records before it believes them, and servers tell claimants of changes.
             self.listen_to(server);
         }
         Some((server, slate, Known { map_epoch, namespace_epoch: None, believes }))
@@ -109,7 +109,7 @@ impl Core {
 
     /// An answer took no request.
     fn answered(&self, time: Time) {
-        // What this client changes from now on comes after what it has seen.
+        // Later changes by this client are dated after this.
         self.caller.observe_time(time);
         self.entered.answers.fetch_add(1, Ordering::Relaxed);
     }

@@ -18,7 +18,7 @@ const TRIED_BYTES_MAX: u64 = 64 << 20;
 /// What becomes of a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// It has memory; what is stored stays.
+    /// It has memory; stored data stay.
     Reserved,
     /// It has memory, and is all zeros.
     Zeroed,

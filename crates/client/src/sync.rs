@@ -1,4 +1,4 @@
-//! fsync: what was done before is on the disks of the servers when it returns.
+//! fsync: earlier changes are on the disks of the servers when it returns.
 //!
 //! Each server that is asked syncs its one journal, once for everybody who waits at the moment. Of a file that
 //! this open has made, and that has no data beyond chunk 0, everything is in its home's journal: inode,
@@ -14,7 +14,7 @@ use aze_proto::{Code, Failure, Identity, Reply, Request, ServerIndex};
 use futures_util::future::try_join_all;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Names that this client has given to what was there already: where they are durable is not followed.
+/// Names that this client has given to existing inodes: where they are durable is not followed.
 #[derive(Default)]
 pub(crate) struct Moves {
     done: AtomicU64,
@@ -80,7 +80,7 @@ impl File {
     /// with the file's name and the directories above it.
     ///
     /// # Errors
-    /// Those of every request; what was written may then be lost with the power.
+    /// Those of every request; the written data may then be lost with the power.
     pub async fn sync(&self) -> Result<(), Failure> {
         self.flush().await?;
         self.core.sync(&self.who, &self.since, self.has_all_of_it()).await

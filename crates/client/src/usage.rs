@@ -17,7 +17,7 @@ pub struct UsageSum {
     pub bytes: u64,
 }
 
-/// Is told the path of a directory, relative to the root of the tree, and what it adds up to.
+/// Is told the path of a directory, relative to the root of the tree, and its sum.
 pub type EachDir<'a> = &'a mut (dyn FnMut(&[u8], &UsageSum) + Send);
 
 impl UsageSum {
@@ -35,7 +35,7 @@ impl Client {
     /// included; for that the sums of all directories are kept in memory.
     ///
     /// # Errors
-    /// As [`Client::find`]; `each_dir` is then told of what could be looked at.
+    /// As [`Client::find`]; `each_dir` is then told of the reachable directories.
     pub async fn usage(&self, who: &Identity, root: Ino, each_dir: Option<EachDir<'_>>) -> Result<UsageSum, Failure> {
         match self.usage_of_reachable(who, root, each_dir).await {
             (sum, None) => Ok(sum),
@@ -43,7 +43,7 @@ impl Client {
         }
     }
 
-    /// As [`Client::usage`], but gives also the sum of what could be looked at when a part could not, and why.
+    /// As [`Client::usage`], but gives also the sum of the reachable part if there is a failure.
     pub async fn usage_of_reachable(
         &self,
         who: &Identity,
@@ -83,7 +83,7 @@ impl Client {
     }
 }
 
-/// Adds to each directory what is below it.
+/// Adds to each directory the sums below it.
 fn with_subdirs(mut by_dir: BTreeMap<Vec<u8>, UsageSum>) -> BTreeMap<Vec<u8>, UsageSum> {
     let mut paths: Vec<Vec<u8>> = by_dir.keys().filter(|path| !path.is_empty()).cloned().collect();
     // The deepest first: a directory is complete when it is added to the one above.

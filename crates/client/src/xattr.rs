@@ -6,7 +6,7 @@ use aze_proto::wire::Blob;
 use aze_proto::{Code, Failure, Identity, Ino, Reply, Request, XattrHow};
 
 /// Permission bits under a umask, for a new file: in a directory with a default access control list
-/// the umask does not count, so what it takes is told along.
+/// the umask does not count, so the request names it.
 pub fn mode_under(mode: u32, umask: u32) -> u32 {
     (mode & !umask & 0o7777) | (mode & umask & 0o777) << 16
 }
@@ -39,7 +39,7 @@ impl Client {
     }
 
     /// Sets an extended attribute: setxattr(2). When this has returned for the access control list
-    /// of a directory, whoever lost rights by it gets in nowhere, over no path.
+    /// of a directory, users who lost rights by it get in nowhere, over no path.
     ///
     /// # Errors
     /// Those of [`Client::get_xattr`]; [`Code::NotPermitted`], [`Code::Exists`], [`Code::Limit`] (a

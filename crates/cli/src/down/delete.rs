@@ -83,7 +83,7 @@ pub fn remove(parts: &[PathBuf]) -> Outcome<()> {
     Ok(())
 }
 
-/// Removes what is within a file.
+/// Removes the part that a file keeps.
 fn empty(part: &Path) -> Outcome<()> {
     let runtime = Runtime::client();
     let io = runtime.io();

@@ -40,13 +40,13 @@ pub trait Ground {
     fn remove(&self, path: &str) -> Outcome<()>;
     /// Opens a file, made if it does not exist and is to be written.
     fn open(&self, path: &str, write: bool) -> Outcome<Box<dyn Opened>>;
-    /// Has what was created so far written to where it belongs, as far as that is to be had.
+    /// Makes the files that were created so far durable, as far as the place can.
     fn sync(&self) -> Outcome<()>;
     /// Searches one directory (of a volume: all below it, too) for small files newer than a time.
     fn walk(&self, dir: &str, since_ns: u64) -> Outcome<Walked>;
     /// What still fits.
     fn room(&self) -> Outcome<Room>;
-    /// What is known of it before anything is measured.
+    /// Its properties, known before the measurement.
     fn described(&self) -> Outcome<Described>;
     /// Whether it is in memory, whose first touch costs more than its use.
     fn is_memory(&self) -> Outcome<bool>;
@@ -62,7 +62,7 @@ pub trait Opened {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Outcome<()>;
     /// Reads until the buffer is full or the file ends; gives how much.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize>;
-    /// Synchronises what was written, as far as that is to be had, and closes.
+    /// Makes the written data durable, as far as the place can, and closes.
     fn finish(self: Box<Self>) -> Outcome<()>;
 }
 

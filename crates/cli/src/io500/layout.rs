@@ -215,7 +215,7 @@ pub fn found_names(procs: u32, count: u64) -> u64 {
     found
 }
 
-/// Whether a name contains what is looked for.
+/// Whether a name fits the pattern of the search.
 pub fn is_found(name: &[u8]) -> bool {
     name.windows(FOUND_PART.len()).any(|part| part == FOUND_PART)
 }

@@ -49,14 +49,14 @@ pub enum Order {
     Write {
         phase: Phase,
         count_max: u64,
-        /// So often, whatever the stonewall says.
+        /// So often, without a stonewall.
         exactly: bool,
     },
     /// Go on to this count, as some rank has come that far. Answered by `Done`.
     UpTo(u64),
-    /// Read, stat or remove `count` of what another rank has written. Answered by `Done`.
+    /// Read, stat or remove `count` files or transfers of another rank. Answered by `Done`.
     Take { phase: Phase, count: u64 },
-    /// Search a directory for what is newer than the time in nanoseconds. Answered by `Walked`.
+    /// Search a directory for files that are newer than the time in nanoseconds. Answered by `Walked`.
     Walk { dir: String, since_ns: u64 },
 }
 
@@ -74,7 +74,7 @@ pub struct Walked {
 /// From a rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Said {
-    /// What was ordered is done.
+    /// The order is carried out.
     Done,
     /// The stonewall was reached after so many operations.
     Reached(u64),
@@ -114,7 +114,7 @@ impl Link {
     }
 }
 
-/// The lines of what is read, until it ends. A process that is killed with words unread resets its end.
+/// The lines of the input, until it ends. A process that is killed with words unread resets its end.
 pub fn lines(input: impl Read + Send + 'static) -> impl FnMut() -> Option<String> + Send + 'static {
     let mut lines = BufReader::new(input).lines();
     move || lines.next()?.ok()

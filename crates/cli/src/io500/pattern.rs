@@ -1,4 +1,4 @@
-//! What is written, and whether what is read is that.
+//! The contents of files, and the comparison of reads with them.
 //!
 //! Every 512 bytes begin with eight that follow from the run, the rank and the place in the file;
 //! those between depend on the place in the transfer. So a block of another rank, another place or

@@ -271,7 +271,7 @@ fn read_all(
     file.finish()
 }
 
-/// Compares what was read at `offset` with what the owner has written as `place`.
+/// Compares data read at `offset` with the contents that the owner has written as `place`.
 fn check(pattern: &mut Pattern, (owner, place): (u32, u64), path: &str, offset: u64, read: &[u8]) -> Outcome<()> {
     let Some(at) = pattern.first_difference(owner, place, read) else { return Ok(()) };
     let byte = offset + at as u64;

@@ -1,5 +1,5 @@
 //! The processes of a run, seen from the coordinator: started together, here or by a launcher on other
-//! nodes, heard one word at a time, and ended whatever happens. Each is one rank, or all ranks of its node
+//! nodes, heard one word at a time, and always ended. Each is one rank, or all ranks of its node
 //! are threads of one. A process that dies ends its output, which is heard at once; one that hangs is given
 //! up at the phase's deadline.
 
@@ -91,7 +91,7 @@ fn lock(listener: &Mutex<Listener>) -> MutexGuard<'_, Listener> {
     listener.lock().expect("nothing panics with this lock")
 }
 
-/// What is waited for.
+/// The events that the coordinator waits for.
 enum Event {
     /// A rank said something.
     Said(u32, Outcome<Said>),

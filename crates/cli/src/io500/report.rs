@@ -61,7 +61,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Puts turns together, of which there is at least one.
+    /// Puts turns together; there is at least one.
     pub fn new(
         place: Described,
         (procs, nodes): (u32, u32),

@@ -22,7 +22,7 @@ const JOBS_SHOWN_MAX: usize = 10;
 /// Shortest time between two looks: each asks all servers.
 const PERIOD_MIN: Duration = Duration::from_millis(100);
 
-/// The time of `--watch`. The error says what was expected.
+/// The time of `--watch`. The error names the expected form.
 pub fn parse_period(text: &str) -> Result<Duration, String> {
     let period = size::parse_duration(text)?;
     if period < PERIOD_MIN { Err(format!("'{text}' is too short: 100ms at least")) } else { Ok(period) }

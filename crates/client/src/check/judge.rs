@@ -1,4 +1,4 @@
-//! What names and inodes must be to each other. Rows in, what is wrong out: where the rows come from, and
+//! The rules between names and inodes. Rows in, problems out: where the rows come from, and
 //! whether they are all of one moment, is the caller's business.
 
 use aze_proto::check::{CheckedEntry, CheckedInode};
@@ -43,7 +43,7 @@ impl Rows {
     }
 }
 
-/// What is wrong with one inode and its names; `is_directory` says whether a directory of this number is there.
+/// The problems of one inode and its names; `is_directory` says whether a directory of this number is there.
 pub(crate) fn judge(
     ino: Ino,
     inode: Option<&CheckedInode>,

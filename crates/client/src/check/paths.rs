@@ -1,4 +1,4 @@
-//! From what is wrong to what people are told: with paths, as far as they are known.
+//! Problems in words for people: with paths, as far as they are known.
 
 use super::{Check, DataSuspect, Finding, Wrong};
 use aze_proto::check::{CHECK_INODES_MAX, CheckedEntry};
