@@ -4,11 +4,12 @@ CARGO ?= cargo
 # mold links several times faster than the default linker, and linking is most of a small change.
 export RUSTFLAGS ?= -C link-arg=-fuse-ld=mold
 
-.PHONY: help demo test check build sim-long crash-long loom sanitize posix-long bench-record fresh fuzz clean
+.PHONY: help demo test test-slurm check build sim-long crash-long loom sanitize posix-long bench-record fresh fuzz clean
 
 help:
 	@echo 'make demo      build, start a volume, mount it, work on it, measure, take it down'
 	@echo 'make test      every test in its short form (under 30 minutes from nothing on 2 cores)'
+	@echo 'make test-slurm  the job script of README.md in a real Slurm of one node (two minutes; needs root)'
 	@echo 'make check     formatting and lints'
 	@echo 'make sim-long  50,000 simulated clusters instead of 200, and 5,000 volumes that last of each kind'
 	@echo 'make loom      every order of the steps by which processes that share memory wake each other, give back and note'
@@ -36,6 +37,9 @@ check:
 test: check
 	@scripts/setup test
 	@scripts/test
+
+test-slurm:
+	@scripts/slurm
 
 sim-long:
 	$(CARGO) run --locked --release -p aze-sim -- --seeds 50000
