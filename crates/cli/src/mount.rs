@@ -236,8 +236,9 @@ fn serve(args: &Args) -> Outcome<Exit> {
         let _ = sys::leave_session();
     }
     let is_made = args.make && make_dir(&args.dir)?;
-    let served = serve_at(args);
-    if is_made && is_local(&args.dir) {
+    let is_removed = is_made && is_local(&args.dir);
+    let served = serve_at(args, is_removed);
+    if is_removed {
         // A directory that is in use, or was filled meanwhile, stays.
         let _ = fs::remove_dir(&args.dir);
     }
@@ -261,7 +262,8 @@ fn make_dir(dir: &Path) -> Outcome<bool> {
     }
 }
 
-fn serve_at(args: &Args) -> Outcome<Exit> {
+/// Serves; removes the directory as soon as it is unmounted, if so.
+fn serve_at(args: &Args, is_removed: bool) -> Outcome<Exit> {
     check(args)?;
     let volume = Volume::meant(args.name.as_deref())?;
     let session = Session::open(volume)?;
@@ -276,9 +278,9 @@ fn serve_at(args: &Args) -> Outcome<Exit> {
         .map_err(|error| Trouble::local(format!("mount at {}", args.dir.display()), &error))?;
     let record = MountRecord { dir: mounted.dir().to_path_buf(), process: Process::me(), program: None };
     let served = session.volume.record_mount(&record).and_then(|()| {
-        unmount_on_signal(&mounted)?;
+        unmount_on_signal(&mounted, is_removed)?;
         if args.tied {
-            unmount_at_end_of_input(&mounted)?;
+            unmount_at_end_of_input(&mounted, is_removed)?;
         }
         trace::listen(&session.volume, mounted.tracer());
         fs::metadata(&args.dir)
@@ -318,11 +320,11 @@ fn go_to_background(volume: &Volume) -> Outcome<()> {
 }
 
 /// The first signal unmounts, lazily if need be; the second one ends the process in any case.
-fn unmount_on_signal(mounted: &Mounted) -> Outcome<()> {
+fn unmount_on_signal(mounted: &Mounted, is_removed: bool) -> Outcome<()> {
     let dir = mounted.dir().to_path_buf();
     let wait = move || {
         if signals::wait().is_ok() {
-            unmount_or_hide(&dir);
+            unmount_or_hide(&dir, is_removed);
         }
         if signals::wait().is_ok() {
             std::process::exit(Exit::Again as i32);
@@ -333,22 +335,26 @@ fn unmount_on_signal(mounted: &Mounted) -> Outcome<()> {
 }
 
 /// The end of standard input unmounts, lazily if need be.
-fn unmount_at_end_of_input(mounted: &Mounted) -> Outcome<()> {
+fn unmount_at_end_of_input(mounted: &Mounted, is_removed: bool) -> Outcome<()> {
     let dir = mounted.dir().to_path_buf();
     let wait = move || {
         // Nothing is written to it; an error is an end, too.
         let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
-        unmount_or_hide(&dir);
+        unmount_or_hide(&dir, is_removed);
     };
     let started = std::thread::Builder::new().name("aze-input".into()).spawn(wait);
     started.map(drop).map_err(|error| Trouble::local("start a thread", &error))
 }
 
 /// Unmounts; where programs use the mount, it ends when the last of them lets go of it.
-fn unmount_or_hide(dir: &Path) {
+fn unmount_or_hide(dir: &Path, is_removed: bool) {
     if aze_fuse::unmount(dir, false).is_err() {
         // What keeps it from going now will show in the end of the wait for the mount.
         let _ = aze_fuse::unmount(dir, true);
+    }
+    if is_removed {
+        // The rest may wait for servers that are gone, and a batch system kills what takes long.
+        let _ = fs::remove_dir(dir);
     }
 }
 
