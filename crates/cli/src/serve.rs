@@ -116,7 +116,7 @@ fn serve(order: &Order, dir: &Path) -> Outcome<Exit> {
     }
     say(&Said::Ready { capacity_bytes: server.capacity_bytes() });
     let record: Record =
-        record.recv().map_err(|_| Trouble::new(Exit::Again, "whoever started this server has given up"))?;
+        record.recv().map_err(|_| Trouble::new(Exit::Again, "the starter of this server has given up"))?;
     if order.keeps_directory {
         volume::write_secret(dir, &secret(order)?)?;
         volume::write_record(dir, &record)?;
@@ -265,7 +265,7 @@ fn await_record(order: &Order, dir: &Path, serving: Receiver<Arc<Server>>) -> Re
                     |error| error.to_string(),
                     |count| format!("{count} bytes instead of the volume's record"),
                 );
-                eprintln!("aze: serve: whoever started this server has gone away ({why}): ending");
+                eprintln!("aze: serve: the starter of this server has gone away ({why}): ending");
                 if order.keeps_directory && order.starts == 0 {
                     tidy(&order.volume, order.slot, &dir);
                 }

@@ -14,7 +14,7 @@ pub const SET_GID: u32 = 0o2000;
 /// Sticky; on a directory: only owners remove.
 pub const STICKY: u32 = 0o1000;
 
-/// What is to be done to a file or directory.
+/// The kinds of access to a file or directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Want {
     /// Read data, or names.
@@ -40,14 +40,14 @@ impl Want {
     }
 }
 
-/// Whether `identity` may do what it wants with a file or directory.
+/// Whether `identity` has the access that it wants to a file or directory.
 pub fn may(identity: &Identity, inode: &Inode, want: Want) -> bool {
     let attr = &inode.attr;
     let list = inode.acl();
     allows(identity, attr.kind == FileKind::Directory, (attr.mode, attr.uid, attr.gid), list.as_ref(), want)
 }
 
-/// Whether `identity` may do what it wants in a directory.
+/// Whether `identity` has the access that it wants in a directory.
 pub fn may_in(identity: &Identity, stub: &Stub, want: Want) -> bool {
     // The home gives out only lists that it has checked.
     let list = stub.acl.as_ref().and_then(|list| Acl::parse(&list.0).ok().flatten());
@@ -214,7 +214,7 @@ fn new_mode(identity: &Identity, attr: &Attr, change: &Change) -> Option<u32> {
 }
 
 /// The mode of a file whose data `identity` has changed, if that takes set-id bits from it: what
-/// runs with somebody's rights is not to be rewritten by somebody else. Root keeps them, as
+/// runs with its owner's rights is not to be rewritten by another user. Root keeps them, as
 /// `CAP_FSETID` does (capabilities(7)).
 pub fn mode_after_write(identity: &Identity, attr: &Attr) -> Option<u32> {
     if identity.is_root() || attr.kind != FileKind::File {
@@ -224,14 +224,14 @@ pub fn mode_after_write(identity: &Identity, attr: &Attr) -> Option<u32> {
     (mode != attr.mode).then_some(mode)
 }
 
-/// Without group execution the set-group-id bit gives nobody anything, and whoever is of the group
+/// Without group execution the set-group-id bit gives no user anything, and a user of the group
 /// may keep it: inode(7).
 fn without_set_id(identity: &Identity, gid: u32, mode: u32) -> u32 {
     let keeps_group = mode & 0o010 == 0 && (identity.is_root() || identity.in_group(gid));
     mode & !(SET_UID | if keeps_group { 0 } else { SET_GID })
 }
 
-/// Whether a change of a directory's attributes takes from anybody the right to go through it:
+/// Whether a change of a directory's attributes takes from any user the right to go through it:
 /// only then do paths through it that clients have cached become wrong.
 pub fn loses_search(before: &Attr, after: &Attr) -> bool {
     before.uid != after.uid || before.gid != after.gid || before.mode & 0o111 & !after.mode != 0
@@ -240,7 +240,7 @@ pub fn loses_search(before: &Attr, after: &Attr) -> bool {
 impl Inode {
     /// Its access control list, if it has one beyond its mode.
     pub fn acl(&self) -> Option<Acl> {
-        // What is stored was checked before.
+        // A stored list was checked before.
         Acl::parse(&self.xattr(acl::ACCESS)?.0).ok().flatten()
     }
 }

@@ -183,10 +183,10 @@ pub struct Inherited {
 
 /// The rights of a file made with the mode asked for (from bit 16 on the bits that the umask has
 /// taken), in a directory with this default list: each class gets what both give, and the umask does
-/// not count. Without a default list the mode is what it is.
+/// not count. Without a default list the mode stays.
 pub fn inherited(default: Option<&Blob>, kind: FileKind, asked: u32) -> Inherited {
     let mode = asked & 0o7777;
-    // What is stored was checked before. Symbolic links have no rights.
+    // A stored list was checked before. Symbolic links have no rights.
     let list = default.filter(|_| kind != FileKind::Symlink).and_then(|list| Acl::parse(&list.0).ok().flatten());
     let Some(default) = list else { return Inherited { mode, xattrs: Vec::new() } };
     let mode = mode | asked >> 16 & 0o777;

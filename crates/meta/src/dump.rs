@@ -13,7 +13,7 @@ wire_struct! {
     pub struct EntryRow {
         /// Its place.
         pub key: EntryKey,
-        /// What it leads to.
+        /// Its inode.
         pub value: EntryValue,
     }
 }
@@ -30,7 +30,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// What was done to a name and is not known at the home of its inode.
+    /// A change of a name that the home of its inode does not know yet.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct LooseRow {
         /// Which.
@@ -56,7 +56,7 @@ wire_struct! {
         pub inodes: Vec<Inode>,
         /// Locks.
         pub locks: Vec<LockRow>,
-        /// What was done to names here and is not known at the homes of their inodes.
+        /// Changes of names here that the homes of their inodes do not know yet.
         pub loose: Vec<LooseRow>,
     }
 }

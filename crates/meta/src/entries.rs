@@ -216,7 +216,7 @@ impl<T: Tables> Shard<T> {
         Err(Failure::new(Code::Busy, format!("the name leads to inode {} now, not to {ino}: look again", value.ino)))
     }
 
-    /// A directory that still has entries here was not closed: whatever was asked, it stays.
+    /// A directory that still has entries here was not closed: it stays, whichever op asked.
     fn check_replaceable(&self, value: EntryValue) -> Result<(), Failure> {
         let full = value.kind == FileKind::Directory && self.has_entries(value.ino);
         if full { Err(Code::NotEmpty.into()) } else { Ok(()) }
@@ -239,7 +239,7 @@ fn busy(key: &EntryKey, lock: &Lock) -> Failure {
     Failure::new(Code::Busy, format!("transaction {} holds '{}'", lock.tx, key.name))
 }
 
-/// rename(2): a directory replaces only a directory, anything else only what is none.
+/// rename(2): a directory replaces only a directory, anything else only another kind.
 fn check_kinds(old: FileKind, new: FileKind) -> Result<(), Failure> {
     match (old, new) {
         (FileKind::Directory, FileKind::Directory) => Ok(()),

@@ -1,5 +1,5 @@
 //! What operations do to inodes at their home: links, attributes, length, deletion. Times of
-//! change never move back; whatever merges, merges by maximum.
+//! change never move back; merges take the maximum.
 
 use crate::acl;
 use crate::op::{AttrSet, CUTS_PENDING_MAX};

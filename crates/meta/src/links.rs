@@ -1,4 +1,4 @@
-//! Names in one shard of inodes in another, counted exactly whatever dies or is not answered.
+//! Names in one shard of inodes in another, counted exactly through deaths and lost answers.
 //!
 //! A new name is announced at the inode's home before it is made: the count goes up, and the home
 //! remembers whom to ask whether it was made. A name that goes is remembered where it was until the
@@ -13,7 +13,7 @@ use aze_proto::limits::LINKS_MAX;
 use aze_proto::{Attr, Code, Failure, FileKind, Reply, wire_enum};
 
 wire_enum! {
-    /// What was done to a name here and is not known at the home of its inode.
+    /// A change of a name here that the home of its inode does not know yet.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Loose {
         /// It was made.
@@ -135,7 +135,7 @@ impl<T: Tables> Shard<T> {
         dropped.chain(announced.map(|inode| inode.attr.ino)).collect()
     }
 
-    /// Forgets what is under way between names and inodes: for a volume of which all servers start
+    /// Forgets counts that are under way between names and inodes: for a volume of which all servers start
     /// again, and count the names.
     pub fn forget_links(&mut self) {
         self.loose.clear();

@@ -89,7 +89,7 @@ wire_enum! {
         /// Makes the root directory (in shard 0, once). Reply: `Attributes`.
         1 = MakeRoot { uid: u32, gid: u32, mode: u32, born: MapEpoch, chunk_bits: u8 },
         /// Makes a file of any kind, or finds the one there if a regular file is wanted and
-        /// `exclusive` is not set. Reply: `Entry`; what was found may be of any kind but a
+        /// `exclusive` is not set. Reply: `Entry`; the inode found may be of any kind but a
         /// directory (`IsDirectory`), and has attributes only if its inode is here.
         2 = Create { key: EntryKey, new: NewFile, exclusive: bool },
         /// Removes a name. Reply: `Done`. A file's inode here loses a link; elsewhere, see
@@ -105,7 +105,7 @@ wire_enum! {
             under: Option<TxId>,
         },
         /// Sets a name that leads to an existing inode, whose link count must have been raised
-        /// before (hard link), or does not change (rename). What it replaces goes as in `Remove`.
+        /// before (hard link), or does not change (rename). An inode that it replaces goes as in `Remove`.
         /// A name that leads there already is left as it is. Reply: `Attributes` with the `attr`
         /// given, else `Done`.
         4 = Insert {
@@ -139,7 +139,7 @@ wire_enum! {
         14 = Unlock { key: EntryKey, tx: TxId },
         /// Nothing but the outcome of a request that took several steps, for its retries.
         15 = Record { outcome: Outcome },
-        /// Leaves what is left of the current block of inode numbers and starts one of `count`
+        /// Leaves the rest of the current block of inode numbers and starts one of `count`
         /// numbers after its end. A shard with a journal applies it after a restart, and before
         /// it runs out, and makes it durable before it creates: so no number that a lost tail of
         /// the journal had issued is issued again. Reply: `Done`.
@@ -162,7 +162,7 @@ wire_enum! {
         /// Sets or removes an extended attribute, and the mode that goes with it.
         /// [`crate::xattr::check_set`] makes the parts. Reply: `Attributes`.
         26 = SetXattr { ino: Ino, name: Blob, value: Option<Blob>, mode: Option<u32>, if_any: bool, how: XattrHow },
-        /// As `Create`, with extended attributes for what is made. Reply: `Entry`.
+        /// As `Create`, with extended attributes for the new inode. Reply: `Entry`.
         27 = CreateWith { key: EntryKey, new: NewFile, exclusive: bool, xattrs: Vec<Xattr> },
         /// Lets a name that is there lead to another inode; the one that it led to loses nothing, since
         /// it gets another name in the same transaction (exchange). Reply: `Done`.

@@ -77,7 +77,7 @@ impl InodePages {
         if page.mask == 0 {
             self.pages.remove(&number);
         } else if page.inodes.len() <= page.inodes.capacity() / 4 {
-            // What was removed gives its memory back, at the cost of a copy every now and then.
+            // Removed rows give their memory back, at the cost of a copy every now and then.
             page.inodes.shrink_to(page.inodes.len() * 2);
         }
         Some(inode)
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
     use crate::conformance::inode;
 
-    /// Bytes that an inode takes in its table, with what is kept ready beside it.
+    /// Bytes that an inode takes in its table, with the spare room beside it.
     fn bytes_each(pages: &InodePages) -> usize {
         let slots: usize = pages.pages.values().map(|page| page.inodes.capacity()).sum();
         slots * size_of::<Inode>() / pages.len()

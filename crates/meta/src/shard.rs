@@ -66,7 +66,7 @@ pub struct Shard<T: Tables = PlainTables> {
     /// The counter of the next inode number, and the end of the block reserved.
     counter_next: u64,
     counter_end: u64,
-    /// What was done to names here and is not known at the homes of their inodes.
+    /// Changes of names here that the homes of their inodes do not know yet.
     pub(crate) loose: BTreeMap<TxId, Loose>,
     /// The counter of the next transaction that the shard names itself.
     tx_next: u64,
@@ -303,7 +303,7 @@ impl<T: Tables> Shard<T> {
         self.retries.expire();
     }
 
-    /// Drops what is remembered of a session that has ended.
+    /// Drops the records of a session that has ended.
     pub fn forget_session(&mut self, session: SessionId) {
         self.retries.forget(session);
     }

@@ -64,7 +64,7 @@ wire_struct! {
 }
 
 impl Inode {
-    /// An inode of which there is no more than its attributes.
+    /// An inode with attributes only.
     pub fn of(attr: Attr) -> Inode {
         Inode { attr, rare: Rare::default() }
     }
@@ -124,9 +124,9 @@ wire_struct! {
 pub trait Tables {
     /// What a name leads to.
     fn entry(&self, key: &EntryKey) -> Option<EntryValue>;
-    /// Sets what a name leads to; gives what it led to before.
+    /// Sets a name's entry; gives the entry before.
     fn insert_entry(&mut self, key: &EntryKey, value: EntryValue) -> Option<EntryValue>;
-    /// Removes a name; gives what it led to.
+    /// Removes a name; gives its entry.
     fn remove_entry(&mut self, key: &EntryKey) -> Option<EntryValue>;
     /// Entries of directory `parent` whose hash is at least `hash_min`, by hash, then name.
     fn entries_of(&self, parent: Ino, hash_min: NameHash) -> impl Iterator<Item = (NameHash, &Name, EntryValue)>;

@@ -191,7 +191,7 @@ fn set_id_bits_do_not_outlive_the_ownership() {
     assert_eq!(set(&root(), &file(0o6644), owner(Some(1), None)).map(|set| set.mode), Ok(Some(0o2644)));
 }
 
-/// On a mount a write to a set-user-id file by somebody who was allowed to write it failed with
+/// On a mount a write to a set-user-id file by a user who was allowed to write it failed with
 /// EPERM, because the kernel asked for the new mode in the writer's name, who may not set it; an
 /// append left the bits as they were.
 #[test]

@@ -295,7 +295,7 @@ fn outcomes_are_remembered_with_the_effect_and_errors_too() {
     assert_eq!(shard.check(SessionId(4), Sequence(1), Sequence(1)), Verdict::New);
 }
 
-/// A journal is replayed without `check`; the floor in the stamps bounds what is kept.
+/// A journal is replayed without `check`; the floor in the stamps bounds the records.
 #[test]
 fn outcomes_stay_bounded_without_checks() {
     let mut shard = shard();

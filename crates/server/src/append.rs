@@ -103,7 +103,7 @@ impl Server {
             return Err(Failure::new(Code::TooLarge, format!("a file has at most {FILE_BYTES_MAX} bytes")));
         };
         if inode.rare.get().cuts.len() + 1 >= CUTS_PENDING_MAX {
-            // If this append failed, what was stored of it could not be cut off.
+            // If this append failed, its stored part could not be cut off.
             let detail = format!(
                 "{} truncations of inode {} wait for servers of its data",
                 inode.rare.get().cuts.len(),

@@ -271,7 +271,7 @@ impl Server {
         wrong
     }
 
-    /// Asks whether the files of which there are data are there, and gives the answer.
+    /// Asks whether the files of the stored data exist, and gives the answer.
     async fn finish_step(self: &Arc<Self>, step: Step, next: Option<DataPlace>) -> Result<Reply, Failure> {
         let Step { bytes, damaged, files } = step;
         let mut by_home: BTreeMap<ServerIndex, Vec<Ino>> = BTreeMap::new();

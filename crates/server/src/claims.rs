@@ -1,7 +1,7 @@
-//! Claims: leases that clients of this node take by themselves, of what they read of the slate.
+//! Claims: leases that clients of this node take by themselves, of records that they read in the slate.
 //!
 //! A client notes the inode in memory that it shares with this server (`aze_io::claims`) before it looks for the
-//! last time whether what it has read still stands; a server that changes something looks there after the slate has been
+//! last time whether the record still stands; a server that changes something looks there after the slate has been
 //! changed. So the client sees the change, or is told of it. No clock is shared: a claim is of a period,
 //! and this one and the last count, each of which is longer than any lease.
 
@@ -86,7 +86,7 @@ impl Claimants {
         self.count.store(all.len(), SeqCst);
     }
 
-    /// The connection has ended: nothing is claimed over it any more, and what was counts until then.
+    /// The connection has ended: no claim comes over it any more, and earlier ones count until then.
     /// Gives whether it was one.
     pub(crate) fn leave(&self, who: &Arc<Proven>, until_ns: u64) -> bool {
         let mut all = self.all.write();

@@ -124,7 +124,7 @@ impl Server {
             size = Some(attr.size);
         }
         let held = data.hold(ino, generation, chunk, offset, len);
-        // Sending copies: without the lock. Writers leave what is held alone.
+        // Sending copies: without the lock. Writers leave held frames alone.
         drop(data);
         let mut held = held.map_err(|error| self.data_stop(error, cell.id, ino))?;
         if let Some(responder) = work.responder.take() {

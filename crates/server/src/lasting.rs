@@ -41,7 +41,7 @@ pub(crate) use image::Image;
 pub(crate) use resolve::Remains;
 pub use roots::{DIRECTORIES_MAX, StorageDir};
 
-/// Where a server keeps its part of a volume, and what it promises of it.
+/// Where a server keeps its part of a volume, and its durability.
 #[derive(Clone, Debug)]
 pub struct Storage {
     /// The server's own directories, in any order, or its file.
@@ -52,7 +52,7 @@ pub struct Storage {
     pub durability: Durability,
     /// Bytes of journal after which a checkpoint is made, if the last one was not larger.
     pub checkpoint_bytes: u64,
-    /// Length of a segment, in bytes; what is there already must have the same.
+    /// Length of a segment, in bytes; existing segments must have the same.
     pub segment_bytes: u64,
     /// Bytes of file data that may be kept; what fits on the disk if not given.
     pub capacity_bytes: Option<u64>,
@@ -85,9 +85,9 @@ pub(crate) struct Lasting {
     pub(crate) volume: u64,
     /// Whether the directory was empty at the start.
     pub(crate) is_new: bool,
-    /// Entries here are what they will be: others may count them.
+    /// Entries here are final: other servers may count them.
     pub(crate) is_settled: AtomicBool,
-    /// What was under way when the servers ended has come to an end here.
+    /// The operations that the end of the servers interrupted are completed or undone here.
     pub(crate) is_done: AtomicBool,
     /// And everywhere else: clients are served.
     pub(crate) is_open: AtomicBool,
@@ -223,13 +223,13 @@ impl Server {
         self.note_clean_end(lasting, ended).await
     }
 
-    /// For people: what keeps its part, if that is no directory, and what was odd there.
+    /// For people: the file or device that keeps its part, if no directory does, and remarks on it.
     pub fn storage_medium(&self) -> Option<(String, Vec<String>)> {
         let dir = &self.lasting.as_ref()?.dir;
         Some((dir.medium()?, dir.remarks()))
     }
 
-    /// For people: the format of the storage, its directories and what it promises.
+    /// For people: the format of the storage, its directories and its durability.
     pub fn storage_text(&self) -> Option<String> {
         let storage = &self.lasting.as_ref()?.storage;
         let format = Server::manifest(&self.config, 0).format();

@@ -146,7 +146,7 @@ impl Listener {
         mail.bell.take().map(|bell| bell.send(()));
     }
 
-    /// What it has to be told now.
+    /// Recalls to send to it.
     fn news(&self, now_ns: u64) -> Reply {
         let mut mail = self.mail.lock();
         mail.recalls.retain(|_, (_, until_ns)| *until_ns > now_ns);
@@ -209,7 +209,7 @@ impl Leases {
         for session in claims.take(shard, recall, by) {
             let until_ns = claims.now_ns() + HELD_NS;
             let known = self.listeners.read().get(&session).cloned();
-            // What it asks first finds the recall.
+            // Its next Listen finds the recall.
             match known.map_or_else(|| self.listens(session, 0), Ok) {
                 Ok(listener) => listener.recall(shard, recall, until_ns),
                 Err(_) => drop(self.begin(shard, until_ns)),

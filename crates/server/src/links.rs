@@ -1,7 +1,7 @@
 //! Hard links, and the counts of names that live apart from their inodes.
 //!
 //! The count at the home goes up before the entry is inserted, so that there is never a name without
-//! a file. Whatever is not answered is repeated until it is, and each side remembers what the other
+//! a file. Each step is repeated until it is answered, and each side remembers what the other
 //! may ask, so that in the end the count is exact: see `aze_meta::links`.
 
 use crate::dispatch::{Output, Work, then};
@@ -115,7 +115,7 @@ impl Server {
 
     fn loose_end(&self, shard: ShardId, tx: TxId) {
         if let Some(cell) = self.shards.get(shard) {
-            // Forgetting what is not known (any more) is no error.
+            // Forgetting an unknown link is no error.
             let _ = cell.names.lock().shard.apply(&Op::LooseEnd { tx }, &self.own_stamp(&Default::default())).reply;
         }
     }

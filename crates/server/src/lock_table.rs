@@ -102,7 +102,7 @@ impl FileLocks {
     }
 
     /// Whether an owner that is in the way of a lock waits, over any number of steps, for the owner of that lock.
-    /// Whole files are left out: their owners give up what they have before they wait.
+    /// Whole files are left out: their owners give up their lock before they wait.
     fn closes_a_circle(&self, lock: &Lock) -> bool {
         if lock.spec.space == LockSpace::Whole {
             return false;

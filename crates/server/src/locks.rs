@@ -151,7 +151,7 @@ impl Server {
     }
 }
 
-/// What is closed for good by a session is locked by it no longer.
+/// The last close of a file by a session drops its locks.
 pub(crate) fn forget_locks(names: &mut Names, ino: Ino, session: SessionId) {
     if let Some(locks) = names.locks.get_mut(&ino) {
         locks.forget(session);

@@ -54,7 +54,7 @@ const ROOT_MODE: u32 = 0o755;
 pub enum Stage<'a> {
     /// It can be connected to at these addresses, and the others can be started.
     Listening(&'a [Addr]),
-    /// It has read so many records of what it keeps.
+    /// It has read so many records of its storage.
     Read {
         /// Since the start.
         records: u64,

@@ -55,7 +55,7 @@ impl Namespace {
         self.epoch.store(epoch.0, Ordering::SeqCst);
     }
 
-    /// Starts at an epoch learnt from the keeper, with no memory of what came before.
+    /// Starts at an epoch learnt from the keeper, with no memory of earlier changes.
     pub(crate) fn adopt(&self, epoch: NamespaceEpoch) {
         let mut changes = self.changes.lock();
         if epoch.0 > self.epoch.load(Ordering::SeqCst) {

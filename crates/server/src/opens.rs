@@ -74,7 +74,7 @@ fn with_contents(data: &ChunkShard, attr: &Attr, limit: u32, plain: Reply) -> Ou
     }
     match data.hold(attr.ino, attr.generation, 0, 0, attr.size as u32) {
         Ok(held) => Output::Contents(Box::new(Contents { attr: attr.clone(), held, plain })),
-        // A read is told what is wrong.
+        // A read reports the failure.
         Err(_) => plain.into(),
     }
 }

@@ -249,7 +249,7 @@ impl Server {
         drop(names);
         let server = self.clone();
         then(async move {
-            // Rounds of one directory grow, whatever its home's clock does: times are never given twice.
+            // Rounds of one directory grow, also if its home's clock jumps: times are never given twice.
             let round = server.clock.next(&server.io, aze_proto::Time(0)).0;
             let answers = server.ask_each(&servers, &Request::StubClose { dir, round }).await;
             // A server that has restarted empty answers under the map that says so.

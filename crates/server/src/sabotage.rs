@@ -24,7 +24,7 @@ pub enum Sabotage {
     SkipSlateCount,
     /// A sync is answered before the journal is durable.
     SkipSync,
-    /// Other servers are answered before what they build upon is durable.
+    /// Other servers are answered before the records that they build upon are durable.
     SkipDurableAnswers,
     /// Other servers are asked before what that follows from is durable.
     SkipDurableBefore,
@@ -44,7 +44,7 @@ pub enum Sabotage {
     ReplayAll,
     /// At a start cuts of data are not done again.
     ForgetCuts,
-    /// At a start inode numbers are given out again that were given out in what is lost.
+    /// At a start inode numbers are given out again that were given out in lost records.
     ReuseInos,
     /// At a start link counts stay as they were found.
     SkipLinkCount,
@@ -62,7 +62,7 @@ pub enum Sabotage {
     SkipComebackWait,
 }
 
-/// What is switched off in one server; nothing, in every build but the simulation's.
+/// The protections that are off in one server; none, in every build but the simulation's.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Switches {
     #[cfg(feature = "sabotage")]

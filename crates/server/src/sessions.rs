@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Ended sessions that are remembered in order to refuse their late requests.
 const ENDED_KEPT: usize = 65_536;
 
-/// How long a session may be away before what it has asked is forgotten. A laptop's lunch break is
+/// How long a session may be away before its retry records are forgotten. A laptop's lunch break is
 /// shorter; records of a thousand dead clients must not stay for days.
 const FORGET_TIME: Duration = Duration::from_secs(3600);
 

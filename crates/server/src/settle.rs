@@ -1,8 +1,8 @@
 //! New names whose renames are not known to be over at their coordinators.
 //!
 //! A coordinator that has not heard that the new name is there keeps the old one locked, and gives it
-//! back if the new name's server restarts empty: what was moved must have a name. So nothing may have
-//! happened to the new name by then. Whoever would rename, replace or remove it first has the
+//! back if the new name's server restarts empty: a moved inode must have a name. So nothing may have
+//! happened to the new name by then. A request that would rename, replace or remove it first has the
 //! coordinator end the rename; for the others that is done in the background.
 
 use crate::state::Server;

@@ -67,7 +67,7 @@ impl Names {
 /// All shards of this server, made when the first map arrives.
 pub(crate) struct ShardSet {
     cells: OnceLock<Vec<Option<ShardCell>>>,
-    /// What they have.
+    /// Their names and inodes.
     pub(crate) records: Records,
     /// Who looks through the volume, and wants to know what changes.
     pub(crate) watches: Watches,
@@ -134,7 +134,7 @@ impl ShardCell {
         ShardCell::restored(Shard::new(id, incarnation, shards), ChunkShard::new(store.clone()))
     }
 
-    /// A shard with what it had.
+    /// A shard with its earlier contents.
     pub(crate) fn restored(shard: Shard, data: ChunkShard) -> ShardCell {
         let id = shard.id();
         let names = Names {

@@ -1,9 +1,9 @@
 //! The slate: what clients of this node read without a request.
 //!
 //! It alone knows what stands there and when it changes. What changes is written, or taken away,
-//! under the lock of its shard or directory and so before anybody hears of the change; what is not
+//! under the lock of its shard or directory and so before any client hears of the change; what is not
 //! there is asked for, and put there then. So a client never reads the old state of anything after it, or
-//! anybody, has seen the new one. A volume that lasts has none: what is read must have been written down.
+//! anybody, has seen the new one. A volume in directories has none: its clients must read durable records only.
 
 use crate::sabotage::{Sabotage, Switches};
 use aze_io::Io;
@@ -77,7 +77,7 @@ impl Slate {
         }
     }
 
-    /// What is claimed from now on is claimed in this period.
+    /// Claims from now on belong to this period.
     pub(crate) fn set_period(&self, period: u64) {
         if let Some(written) = &self.0 {
             written.writer.set_note(NOTE_PERIOD, period);

@@ -1,4 +1,4 @@
-//! The state of one server, and what it is started with.
+//! The state of one server, and its configuration.
 
 use crate::activity::Activity;
 use crate::clock::HybridClock;
@@ -92,7 +92,7 @@ pub struct Server {
     pub(crate) unsettled: Unsettled,
     pub(crate) keeper: Keeper,
     pub(crate) peers: Arc<Caller>,
-    /// Inodes of whose move or end another server is yet to be told, each as often as somebody is.
+    /// Inodes of whose move or end another server is yet to be told, once for each such server.
     pub(crate) untold: Mutex<Vec<Ino>>,
     pub(crate) counters: Counters,
     pub(crate) activity: Activity,
@@ -146,7 +146,7 @@ impl Server {
         self.map.read().clone()
     }
 
-    /// Flips one bit of stored data, as rot would: for tests of what readers are told. Gives whether
+    /// Flips one bit of stored data, as rot would: for tests of the errors that readers get. Gives whether
     /// the chunk was there.
     pub fn flip_bit(&self, ino: Ino, chunk: u64, bit: u64) -> bool {
         let first = ino.home();

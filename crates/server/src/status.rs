@@ -11,7 +11,7 @@ pub(crate) struct Counters {
     by_kind: Vec<(&'static str, AtomicU64)>,
     /// Place of a kind, by its tag.
     places: Vec<u16>,
-    /// Connections closed because of what came over them.
+    /// Connections closed because of a malformed or forged frame.
     refused: AtomicU64,
     /// Connections that were opened, by the way they take.
     opened: [AtomicU64; 3],
@@ -138,8 +138,8 @@ impl Server {
         entries
     }
 
-    /// Fails when memory is full: names and inodes are kept beside the data, and who has no room for
-    /// data is to make no more of them; nor is who has as many of them as fit a server of this size.
+    /// Fails when memory is full: names and inodes are kept beside the data, and a server without room for
+    /// data makes no more of them; nor does one that has as many of them as fit its size.
     pub(crate) fn check_room(&self) -> Result<(), Failure> {
         let (used, capacity) = (self.store.used_bytes(), self.store.capacity_bytes());
         if used + BLOCK_BYTES as u64 > capacity {

@@ -118,7 +118,7 @@ impl Server {
         Ok(Reply::CutIs { generation: inode.attr.generation, length, chunk_bits: inode.attr.chunk_bits }.into())
     }
 
-    /// Before data are served in a generation newer than known here: ask the home what was cut.
+    /// Before data are served in a generation newer than known here: ask the home for the truncations.
     pub(crate) async fn catch_up_with_cuts(self: &Arc<Self>, shard: ShardId, ino: Ino) -> Result<(), Failure> {
         let have = self.shards.get(shard).and_then(|cell| cell.data.lock().generation_of(ino)).unwrap_or(Generation(0));
         match self.ask_shard(ino.home(), Request::CutQuery { ino, have }).await? {

@@ -20,7 +20,7 @@ pub(crate) enum Wait {
     Owner(Ino),
     /// This server may have missed a truncation.
     Cut(ShardId, Ino),
-    /// Memory is full, and what is to be overwritten is being read.
+    /// Memory is full, and the frames to be overwritten are being read.
     Readers,
     /// Units of a chunk are on the disk only.
     Cold(ShardId, Ino, u64, Range<usize>),

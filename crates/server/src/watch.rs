@@ -1,5 +1,5 @@
-//! Who looks through the volume has to know whether what it saw, on several servers one after the other,
-//! was so at one moment. It names inodes, and every server notes which of them change in their count of
+//! A client that checks the volume has to know whether the rows that it saw, on several servers one after the other,
+//! agreed at one moment. It names inodes, and every server notes which of them change in their count of
 //! names, or get, lose or move one. Those with which nothing has happened were the whole time as they
 //! were seen.
 

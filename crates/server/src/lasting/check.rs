@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// Directories between a directory and the root, at most; more can only be a circle.
 const DEPTH_MAX: usize = 65_536;
 
-/// Memory beyond what the directories hold, of which only what journals need is used, in bytes.
+/// Memory beyond the size of the directories, in bytes; only the part that journals need is used.
 const MARGIN_BYTES: u64 = 256 << 20;
 
 /// Bytes that are looked at to see whether a segment has a beginning.
@@ -34,20 +34,20 @@ const HEAD_BYTES: usize = 64;
 pub struct Problem {
     /// Which kind, in a word or two.
     pub kind: &'static str,
-    /// What it is, and where.
+    /// The problem, and its place.
     pub text: String,
     /// The inode that it is about, where it can be repaired.
     pub ino: Option<Ino>,
 }
 
-/// What was found.
+/// The findings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What is wrong.
+    /// The problems.
     pub problems: Vec<Problem>,
     /// What the next start will bring to an end: it was under way when the servers ended.
     pub notes: Vec<String>,
-    /// What was repaired.
+    /// The repairs.
     pub repaired: Vec<String>,
     /// Inodes that are no directories.
     pub files: u64,

@@ -28,7 +28,7 @@ fn stage_of_answer(request: &Request) -> Stage {
 }
 
 /// Whether what this server has done must be durable before it asks another server for that: what
-/// the other does then must never outlast what it follows from.
+/// the other does then must never outlast its cause.
 fn rests_on_what_was_done(request: &Request) -> bool {
     matches!(
         request,
@@ -59,7 +59,7 @@ impl Server {
         if self.config.switches.is(skipped) { Stage::Written } else { stage_of_answer(request) }
     }
 
-    /// Sends an answer as soon as what it rests on is safe enough.
+    /// Sends an answer as soon as the records that it rests on are safe enough.
     /// Before that it waits until no client holds a lease of what the request has changed.
     pub(crate) fn respond(&self, work: Work, result: Result<Reply, Failure>) {
         if work.responder.is_some()

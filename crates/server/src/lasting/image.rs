@@ -30,7 +30,7 @@ pub(super) const UNITS_AT_ONCE: usize = 64;
 struct Part {
     names: Shard,
     data: ChunkShard,
-    /// Where in the journal the checkpoint has it: what is before that is in it already.
+    /// The place in the journal up to which the checkpoint includes it.
     position: u64,
 }
 
@@ -204,7 +204,7 @@ impl Image {
     pub(crate) fn begin_new_life(&mut self) {
         for part in self.parts.iter_mut().flatten() {
             part.names.forget_links();
-            // Twice: what is lost may have begun a block of its own.
+            // Twice: a lost record may have begun a block of its own.
             for _ in 0..if self.switches.is(Sabotage::ReuseInos) { 0 } else { 2 } {
                 let _ = part.names.apply(&Op::ReserveInos { count: INO_BLOCK }, &Stamp::at(self.time)).reply;
             }

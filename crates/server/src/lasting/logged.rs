@@ -31,7 +31,7 @@ impl Log {
 pub(crate) struct LoggedShard {
     shard: Shard,
     pub(crate) log: Log,
-    /// Where clients read what is here.
+    /// The published index of this shard.
     pub(crate) slate: Slate,
     /// Who was told what of it, and has to hear of changes.
     pub(crate) told: Told,
@@ -71,13 +71,13 @@ impl LoggedShard {
         self.records.changed(0, self.count());
     }
 
-    /// What is of any length counts as so many records as would take its bytes.
+    /// Parts of any length count as so many records as would take their bytes.
     fn count(&self) -> u64 {
         self.shard.entries() + self.shard.inodes() + self.shard.rare_bytes() / BYTES_PER_RECORD
     }
 
     /// As [`Shard::apply`]. Outcomes alone are not written down: a client that could ask again is gone
-    /// when they would be needed. Leases of what has changed are recalled.
+    /// when they would be needed. Leases of the changed rows are recalled.
     pub(crate) fn apply(&mut self, op: &Op, stamp: &Stamp) -> Applied {
         let key = op.key().filter(|_| self.slate.is_there());
         let was_taken = key.is_some_and(|key| self.is_taken(key));
@@ -191,7 +191,7 @@ impl LoggedChunks {
     }
 
     /// As [`ChunkShard::reserve`]; with a chunk size it zeroes. Only what changes bytes is written down:
-    /// what is reserved is memory of this process.
+    /// the reservation is memory of this process.
     pub(crate) fn reserve(
         &mut self,
         ino: Ino,

@@ -1,4 +1,4 @@
-//! A server that listens while it reads what it has: connections stand, and requests are told to come again.
+//! A server that listens while it reads its storage: connections stand, and requests are told to come again.
 //!
 //! Without it clients would not know whether a server that refuses connections is being started or is gone for good.
 

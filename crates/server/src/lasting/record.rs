@@ -69,7 +69,7 @@ wire_enum! {
     pub enum Step {
         /// An operation on names and inodes that has taken effect.
         1 = Names { shard: ShardId, time: Time, op: Op },
-        /// Data were written: the payload, of which each piece has a checksum here.
+        /// Data were written: the payload, with a checksum for each piece here.
         2 = Data { shard: ShardId, ino: Ino, generation: Generation, chunk: u64, offset: u32, sums: Vec<u32> },
         /// A file was cut.
         3 = Cut { shard: ShardId, ino: Ino, generation: Generation, length: u64, chunk_bits: u8 },

@@ -1,7 +1,7 @@
-//! After all servers have joined again, and before the first client: what was under way when they
-//! ended is brought to an end, and data and inodes without an owner are dropped.
+//! After all servers have joined again, and before the first client: the operations under way when they
+//! ended are completed or undone, and data and inodes without an owner are dropped.
 //!
-//! Each server first gets the stubs of the directories of which it has entries; then it settles the
+//! Each server first gets the stubs of the directories whose entries it has; then it settles the
 //! names that were locked. A rename is done where the new name's server has done it, else it has not
 //! happened. When all have settled their names, link counts are set to the names there are, orphans
 //! go, and so do data without a file or beyond the end of it.
@@ -93,7 +93,7 @@ impl Server {
         Ok(())
     }
 
-    /// Brings to an end what was under way, with the others.
+    /// Completes or undoes the interrupted operations, with the other servers.
     pub(crate) async fn settle(self: &Arc<Self>, remains: Remains) -> Result<(), Failure> {
         let Some(lasting) = &self.lasting else { return Ok(()) };
         if !lasting.is_new {
@@ -177,7 +177,7 @@ impl Server {
                     self.directories.restore(dir, here.entries, here.subdirs, time, &here.shards);
                     return Ok(());
                 }
-                // A directory that is gone: nothing leads to what is in it.
+                // A directory that is gone: no path leads to its entries.
                 Err(failure) if matches!(failure.code, Code::NotFound | Code::Stale) => return Ok(()),
                 Err(failure) if self.io.mono_ns() >= deadline_ns => return Err(failure),
                 Err(_) => self.io.sleep(AGAIN_PAUSE).await,
@@ -257,7 +257,7 @@ impl Server {
         }
     }
 
-    /// Removes a name, and leaves what it led to alone.
+    /// Removes a name, and leaves its inode alone.
     fn remove_entry(&self, shard: ShardId, key: &EntryKey, ino: Ino, under: Option<TxId>) {
         let Some(cell) = self.shards.get(shard) else { return };
         let mut names = cell.names.lock();

@@ -61,15 +61,15 @@ pub(super) async fn open_disk(storage: &Storage, roots: &Roots, manifest: Manife
         let share = root.dir.free_bytes().await?.saturating_sub(reserve) / u64::from(root.shared_by.max(1));
         room += match roots.all.len() {
             1 => there + share,
-            // What is less than a segment is left over in each.
+            // Less than a segment is left over in each.
             _ => there + share / storage.segment_bytes * storage.segment_bytes,
         };
     }
     let mut capacity = storage.capacity_bytes.unwrap_or(room / 16 * 15);
-    // What is overwritten stays until the next checkpoint.
+    // Overwritten data stay until the next checkpoint.
     let mut bases = capacity.saturating_add(storage.checkpoint_bytes);
     if dir.medium().is_some() {
-        // Beside segments there is what is wanted free, and the journal that is kept while a checkpoint is made.
+        // Beside segments there is the free reserve, and the journal that is kept while a checkpoint is made.
         let besides = storage.checkpoint_bytes + reserve_bytes(storage, 0);
         let segments = room_of(&**dir).await?.saturating_sub(besides) / storage.segment_bytes;
         let bytes = segments * (storage.segment_bytes - BASE_BYTES as u64);
@@ -82,7 +82,7 @@ pub(super) async fn open_disk(storage: &Storage, roots: &Roots, manifest: Manife
     Ok(Disk::new(segments, capacity))
 }
 
-/// All bytes of a directory whose room is this server's alone, whatever is in it now.
+/// All bytes of a directory whose room is this server's alone, used or not.
 async fn room_of(dir: &dyn Dir) -> DiskResult<u64> {
     let mut room = dir.free_bytes().await?;
     for name in dir.list().await? {
@@ -132,7 +132,7 @@ impl Server {
         });
     }
 
-    /// Looks through all shards: first for what was not used lately, then for the rest, and again when a
+    /// Looks through all shards: first for data that were not used lately, then for the rest, and again when a
     /// checkpoint has freed places. Gives whether units stay in memory since the disk has no place for them.
     async fn make_room(self: &Arc<Self>) -> DiskResult<bool> {
         let (mut all, mut checkpoints) = (false, 0);
@@ -189,7 +189,7 @@ impl Server {
         match self.io.timeout(left, receiver).await {
             Some(Ok(false)) => Err(full),
             Some(_) if self.io.mono_ns() < deadline_ns => {
-                // A reader may still hold what was dropped.
+                // A reader may still hold dropped frames.
                 self.io.sleep(READERS_PAUSE).await;
                 Ok(())
             }

@@ -122,14 +122,14 @@ impl Small {
         self.block(async move { check(&io, &[DIR.to_string()], repair).await })
     }
 
-    /// What is reported once this volume is written down.
+    /// The report on this volume once it is written down.
     fn problems(&self) -> Vec<(&'static str, String)> {
         self.put(0, 1);
         let problems = self.check(false).expect("it can be checked").problems;
         problems.into_iter().map(|problem| (problem.kind, problem.text)).collect()
     }
 
-    /// The only problem, of which the text has these words.
+    /// The only problem; its text has these words.
     fn only(&self, kind: &str, words: &[&str]) {
         let problems = self.problems();
         assert_eq!(problems.len(), 1, "{problems:?}");
@@ -224,7 +224,7 @@ fn data_that_have_changed_are_found_with_their_path() {
     assert_eq!(report.problems[0].kind, "unreadable");
 }
 
-/// What is repaired is written down anew; data that are in segments stay where they are.
+/// Repaired rows are written down anew; data that are in segments stay where they are.
 #[test]
 fn what_is_repaired_leaves_the_data_in_segments() {
     let mut small = Small::new();
