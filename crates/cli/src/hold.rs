@@ -22,8 +22,11 @@ pub struct Args {
     #[arg(long)]
     name: String,
     /// End the volume when this process ends.
-    #[arg(long)]
+    #[arg(long, requires = "started")]
     pid: Option<u32>,
+    /// When that process started, in clock ticks since the machine did: another one may have its number since.
+    #[arg(long)]
+    started: Option<u64>,
     /// Descriptors of the pipes.
     #[arg(required = true)]
     pipes: Vec<RawFd>,
@@ -42,7 +45,9 @@ pub fn start(volume: &str, pipes: Vec<ChildStdin>, process: Option<Process>) -> 
     let program = std::env::current_exe().map_err(|error| failed(&error))?;
     let mut command = Command::new(program);
     command.args(["hold", "--name", volume]);
-    command.args(process.map(|process| format!("--pid={}", process.pid)));
+    if let Some(Process { pid, started }) = process {
+        command.args([format!("--pid={pid}"), format!("--started={started}")]);
+    }
     for pipe in &pipes {
         // No other program is started between here and the next one.
         sys::inherit(pipe).map_err(|error| failed(&error))?;
@@ -59,9 +64,12 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     let failed = |error: &std::io::Error| Trouble::local("wait for the end of what was started", error);
     // A process that is gone already has no descriptor.
     let process = args.pid.map(sys::open_process);
+    let meant = args.pid.zip(args.started).map(|(pid, started)| Process { pid, started });
+    let is_alive = || meant.is_some_and(|process| process.is_alive());
     let has_ended = match &process {
         Some(Err(error)) if error.raw_os_error() != Some(libc::ESRCH) => return Err(failed(error)),
         Some(Err(_)) => true,
+        Some(Ok(_)) if !is_alive() => true,
         Some(Ok(process)) => sys::wait_for_ends(&args.pipes, Some(process)).map_err(|error| failed(&error))?,
         None => sys::wait_for_ends(&args.pipes, None).map_err(|error| failed(&error))?,
     };
