@@ -244,6 +244,12 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// Sends a signal to a process that the test has started, and that must be there.
+pub fn signal(pid: u32, signal: i32) {
+    // SAFETY: kill(2) takes two numbers and touches no memory.
+    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "signal {signal} to process {pid}");
+}
+
 /// Runs a program that is no part of the product and panics unless it succeeds.
 pub fn run(command: &mut Command) -> Ran {
     let name = format!("{command:?}");

@@ -112,8 +112,7 @@ fn what_cannot_be_looked_at_is_never_well() {
     let record = fs::read(place.path("run/half/volume.json")).expect("a record");
     let record: serde_json::Value = serde_json::from_slice(&record).expect("JSON");
     let pid = record["servers"][1]["process"]["pid"].as_u64().expect("a pid") as i32;
-    // SAFETY: no memory is involved; the process was started by this test.
-    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0, "kill {pid}");
+    aze_tests::signal(pid as u32, libc::SIGKILL);
     let refused = place.aze(&["check"]).code(2);
     assert!(refused.err.contains("nothing can be said") && refused.err.contains("server 1"), "{}", refused.err);
     assert!(refused.out.is_empty(), "{}", refused.out);

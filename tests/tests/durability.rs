@@ -111,8 +111,7 @@ fn what_cannot_be_measured_is_said_before_anything_is_made() {
 }
 
 fn interrupted(mut child: Child) -> Ran {
-    // SAFETY: no memory is involved; the process was started by this test.
-    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGTERM) }, 0);
+    aze_tests::signal(child.id(), libc::SIGTERM);
     wait_until("it has ended", || !matches!(child.try_wait(), Ok(None)));
     child.wait_with_output().expect("it ends").into()
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// The names of all fields, of those within others too, but for what is named by its data.
 fn fields(value: &Value, found: &mut BTreeSet<String>) {
@@ -80,15 +80,12 @@ fn every_field_is_on_the_page() {
 fn what_a_job_does_is_seen_while_it_does_it() {
     let place = Place::new();
     place.up(&["--servers", "2"]);
-    let mut watch = Command::new(aze_tests::program());
-    watch.args(["status", "--watch=1s", "--count", "1", "--json"]).env("AZE_RUN_DIR", place.path("run"));
-    watch.env_remove("XDG_RUNTIME_DIR").stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut watch = watch.spawn().expect("it starts");
+    let watch = ["status", "--watch=1s", "--count", "1", "--json"];
+    let mut watch = place.command(&watch).stdout(Stdio::piped()).spawn().expect("it starts");
     fs::write(place.path("file"), vec![7; 300_000]).expect("a file");
     while watch.try_wait().expect("it can be asked for").is_none() {
-        let mut copy = Command::new(aze_tests::program());
-        copy.args(["cp", "file", "aze:/file"]).env("AZE_RUN_DIR", place.path("run")).env("SLURM_JOB_ID", "77");
-        let copied: Ran = copy.current_dir(&place.dir).output().expect("it runs").into();
+        let mut copy = place.command(&["cp", "file", "aze:/file"]);
+        let copied: Ran = copy.env("SLURM_JOB_ID", "77").output().expect("it runs").into();
         copied.ok();
     }
     let output = watch.wait_with_output().expect("it has ended");

@@ -24,8 +24,7 @@ fn kill_all(place: &Place) {
     let status: serde_json::Value = serde_json::from_str(&status.out).expect("status is JSON");
     for server in status["servers"].as_array().expect("servers") {
         let pid = server["pid"].as_u64().expect("a pid") as i32;
-        // SAFETY: no memory is involved; the process was started by this test.
-        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0, "kill {pid}");
+        aze_tests::signal(pid as u32, libc::SIGKILL);
     }
 }
 

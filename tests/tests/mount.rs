@@ -1,7 +1,7 @@
 //! A mount and its process: how it ends, and that no program ever waits for it in vain.
 
 use aze_tests::python::python;
-use aze_tests::{PATIENCE, Place, Ran, run, wait_until};
+use aze_tests::{PATIENCE, Place, Ran, run, signal, wait_until};
 use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -14,11 +14,6 @@ fn serving(place: &Place, volume: &str) -> u32 {
     let ran = place.aze(&["status", "--name", volume, "--json"]).ok();
     let status: serde_json::Value = serde_json::from_str(&ran.out).expect("status is JSON");
     status["mounts"][0]["process"]["pid"].as_u64().unwrap_or_else(|| panic!("no pid of a mount in {status}")) as u32
-}
-
-fn signal(pid: u32, signal: i32) {
-    // SAFETY: kill(2) takes two numbers and touches no memory.
-    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "signal {signal} to process {pid}");
 }
 
 fn is_mounted(dir: &Path) -> bool {
@@ -239,9 +234,8 @@ fn a_mount_in_use_is_traced() {
     let mut place = Place::new();
     let volume = place.up(&["--servers", "2"]);
     let mnt = place.mount();
-    let mut trace = Command::new(aze_tests::program());
-    trace.args(["trace", "--json"]).arg(&mnt).env("AZE_RUN_DIR", place.path("run")).env_remove("XDG_RUNTIME_DIR");
-    let mut trace = trace.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut trace = place.command(&["trace", "--json", mnt.to_str().expect("UTF-8")]);
+    let mut trace = trace.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
     let mut lines = BufReader::new(trace.stdout.take().expect("a pipe")).lines();
     let mut next =
         || -> serde_json::Value { serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("JSON") };

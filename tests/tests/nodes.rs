@@ -230,8 +230,7 @@ fn a_volume_over_nodes_is_mounted_on_all_and_ends_with_its_starter() {
         .collect();
     assert_eq!(holders.len(), 2, "one for the servers, one for the mounts");
     for pid in holders {
-        // SAFETY: no memory is involved; the process was started by this test.
-        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0, "kill {pid}");
+        aze_tests::signal(pid as u32, libc::SIGKILL);
     }
     let word = format!("AZE_RUN_DIR={}/run-10.66.0.", place.dir.display());
     wait_until("the servers and mounts end", || processes_with(&word).is_empty());
@@ -269,8 +268,7 @@ fn a_volume_over_nodes_is_started_again() {
     };
     for dead in [1, 0] {
         let pid = pid_of(dead);
-        // SAFETY: no memory is involved; the process was started by this test.
-        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0, "kill {pid}");
+        aze_tests::signal(pid as u32, libc::SIGKILL);
         nodes.aze(&place, 1, &["restart"]).ok();
         let status = nodes.aze(&place, 3, &["status"]).ok();
         assert_eq!(status.out.matches(" up ").count(), 3, "{}", status.out);
@@ -399,8 +397,7 @@ fn a_volume_over_nodes_by_ssh() {
     let record = fs::read(place.path("run/far/volume.json")).expect("a record");
     let record: serde_json::Value = serde_json::from_slice(&record).expect("JSON");
     let ssh = record["servers"][0]["launcher"]["pid"].as_i64().expect("a pid") as i32;
-    // SAFETY: no memory is involved; the process was started by this test.
-    assert_eq!(unsafe { libc::kill(ssh, libc::SIGKILL) }, 0, "kill {ssh}");
+    aze_tests::signal(ssh as u32, libc::SIGKILL);
     let word = format!("AZE_RUN_DIR={}/run", place.dir.display());
     wait_until("its server ends", || processes_with(&word).is_empty());
     assert_eq!(fs::read_dir(place.path("run")).expect("a run directory").count(), 0);

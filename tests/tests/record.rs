@@ -112,8 +112,7 @@ fn a_signal_ends_it_and_what_it_started() {
     let aze = instead(&place, &shell);
     let child = record(&place, &aze).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     wait_until("it measures", || fs::read_to_string(&pid_file).is_ok_and(|text| text.ends_with('\n')));
-    // SAFETY: no memory is involved; the process was started by this test.
-    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGTERM) }, 0);
+    aze_tests::signal(child.id(), libc::SIGTERM);
     let ran: Ran = child.wait_with_output().expect("it ends").into();
     ran.code(130);
     let pid = fs::read_to_string(&pid_file).expect("a number");

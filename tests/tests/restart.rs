@@ -24,8 +24,7 @@ fn pid_of(place: &Place, server: usize) -> i32 {
 }
 
 fn kill(pid: i32) {
-    // SAFETY: no memory is involved; the process was started by this test.
-    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0, "kill {pid}");
+    aze_tests::signal(pid as u32, libc::SIGKILL);
 }
 
 fn bytes(number: usize) -> Vec<u8> {

@@ -24,9 +24,7 @@ fn is_alive(pid: u32) -> bool {
 }
 
 fn kill(pid: u32) {
-    // SAFETY: no memory is involved; the process was started by this test.
-    let result = unsafe { libc::kill(pid as i32, libc::SIGKILL) };
-    assert_eq!(result, 0, "kill {pid}");
+    aze_tests::signal(pid, libc::SIGKILL);
 }
 
 /// What a volume must not leave behind.

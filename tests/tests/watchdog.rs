@@ -18,8 +18,7 @@ fn hangs_when_told_to() {
     let mnt = place.mount();
     std::fs::write(mnt.join("file"), "text").expect("a file");
     for pid in watchdog::of_volumes(&place.dir) {
-        // SAFETY: no memory is involved; the process was started by this test.
-        assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGSTOP) }, 0, "stop {pid}");
+        aze_tests::signal(pid, libc::SIGSTOP);
     }
     if how == "briefly" {
         place.allow(Duration::from_secs(2));

@@ -1,7 +1,7 @@
 //! Where a measurement runs: a volume without a mount, or any directory; each tells which data
 //! are cached and durable there, since a figure without that means nothing.
 
-use crate::bench_volume::{Place as Own, Scratch, go_on};
+use crate::bench_volume::{Scratch, VolumeScratch, go_on};
 use crate::exit::{Outcome, Trouble};
 use crate::session::Session;
 use aze_client::{Access, File, NewFile};
@@ -124,7 +124,7 @@ pub struct Native {
     dir: Ino,
     name: Name,
     /// Removes it, if it does not come to an end by itself.
-    own: Option<Own>,
+    own: Option<VolumeScratch>,
 }
 
 impl Native {
@@ -135,11 +135,11 @@ impl Native {
 
     /// Makes a directory of its own in the volume's root, which goes with this.
     pub fn removed(session: Arc<Session>, name: &str) -> Outcome<Native> {
-        let own = Own::new(format!("aze://{}/{name}", session.volume.record.name));
+        let own = VolumeScratch::new(format!("aze://{}/{name}", session.volume.record.name));
         Native::make_dir(session, name, Some(own))
     }
 
-    fn make_dir(session: Arc<Session>, name: &str, own: Option<Own>) -> Outcome<Native> {
+    fn make_dir(session: Arc<Session>, name: &str, own: Option<VolumeScratch>) -> Outcome<Native> {
         let name = name_of(name);
         let new = NewFile { kind: FileKind::Directory, mode: 0o755, ..empty_file(None) };
         let created =
@@ -218,7 +218,7 @@ impl Place for Native {
     fn end(&self) -> Outcome<()> {
         let removed = self.session.client.rmdir(&self.session.who, Ino::ROOT, &self.name);
         self.session.ask(format!("remove aze:/{}", self.name), removed)?;
-        self.own.iter().for_each(Own::gone);
+        self.own.iter().for_each(VolumeScratch::gone);
         Ok(())
     }
 }

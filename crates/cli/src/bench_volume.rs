@@ -2,6 +2,7 @@
 //! interrupted or fails.
 
 use crate::exit::{Exit, Outcome, Trouble};
+use crate::memory;
 use crate::process;
 use crate::session::Session;
 use crate::volume::Volume;
@@ -103,17 +104,10 @@ impl Started {
         looked.map(|()| bytes)
     }
 
-    /// What its servers have in memory, as the system counts it (proc_pid_status(5)).
+    /// Memory of its servers, as the system counts it.
     fn resident_bytes(&self) -> Outcome<i64> {
-        let mut bytes = 0;
-        for server in Volume::open(&self.name)?.record.servers {
-            let path = format!("/proc/{}/status", server.process.pid);
-            let text = fs::read_to_string(&path).map_err(|error| Trouble::local(format!("read {path}"), &error))?;
-            let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-            let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<i64>().ok());
-            bytes += kib.ok_or_else(|| Trouble::new(Exit::Fatal, format!("{path} does not say VmRSS")))? << 10;
-        }
-        Ok(bytes)
+        let servers = Volume::open(&self.name)?.record.servers;
+        servers.iter().map(|server| memory::of_process(server.process.pid).map(|bytes| bytes as i64)).sum()
     }
 }
 
@@ -168,13 +162,13 @@ fn remove_place(place: &str) {
 }
 
 /// A new directory of a volume that is removed with this, and all that is in it.
-pub struct Place(String);
+pub struct VolumeScratch(String);
 
-impl Place {
+impl VolumeScratch {
     /// Of the directory that is to be made there: `aze://VOLUME/NAME`.
-    pub fn new(path: String) -> Place {
+    pub fn new(path: String) -> VolumeScratch {
         left().places.push(path.clone());
-        Place(path)
+        VolumeScratch(path)
     }
 
     /// It has gone.
@@ -183,7 +177,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for VolumeScratch {
     fn drop(&mut self) {
         let mut left = left();
         if left.places.contains(&self.0) {

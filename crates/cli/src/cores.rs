@@ -1,9 +1,12 @@
 //! `--cores`: which cores of a node the servers use.
 
 use crate::exit::{Exit, Outcome, Trouble};
-use crate::sys;
+use aze_io::real;
 use std::fmt;
 use std::str::FromStr;
+
+/// Larger numbers are no cores of any machine.
+const CORES_MAX: usize = 65_536;
 
 /// What `--cores` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +30,7 @@ impl FromStr for Cores {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let (first, last): (usize, usize) =
                 (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
-            if first > last || last >= sys::CORES_MAX {
+            if first > last || last >= CORES_MAX {
                 return Err(wrong());
             }
             list.extend(first..=last);
@@ -74,9 +77,8 @@ impl Cores {
     /// # Errors
     /// The node has not got them, or this process may not use them.
     pub fn take(&self) -> Outcome<usize> {
-        let failed = |error: &std::io::Error| Trouble::local("keep the server on its cores", error);
-        let cores = self.among(&sys::cores().map_err(|error| failed(&error))?)?;
-        sys::set_cores(&cores).map_err(|error| failed(&error))?;
+        let cores = self.among(&real::processors())?;
+        real::keep_on(&cores).map_err(|error| Trouble::local("keep the server on its cores", &error))?;
         Ok(cores.len())
     }
 }

@@ -10,7 +10,6 @@ use crate::session::Session;
 use crate::sys;
 use crate::volume::{self, MountRecord, ServerRecord, VARIABLE, Volume};
 use std::io::ErrorKind;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long servers and mounts get to end by themselves.
@@ -249,13 +248,9 @@ fn has_ended(server: &ServerRecord, deadline: Instant) -> bool {
 
 /// Ends a server that does not answer by a command on its node; false if that fails, too.
 fn end_remote(volume: &Volume, server: &ServerRecord) -> bool {
-    let settings = &volume.record.settings;
-    let (Some(launcher), Some(program), Some(node)) = (&settings.launcher, &settings.remote_aze, &server.node) else {
-        return false;
-    };
-    let mut words = launcher.iter().map(|word| word.replace("{host}", node));
-    let mut command = Command::new(words.next().unwrap_or_default());
-    command.args(words).arg(program).args(["down", "--this-node", "--name", &volume.record.name]).stdin(Stdio::null());
+    let Some(node) = &server.node else { return false };
+    let end = ["down", "--this-node", "--name", &volume.record.name];
+    let Some(mut command) = volume.command_on(node, &end) else { return false };
     eprintln!("{} does not answer: ending it there", who(server.slot, Some(node)));
     command.status().is_ok_and(|status| status.success())
 }

@@ -57,13 +57,22 @@ impl fmt::Display for Memory {
     }
 }
 
-/// Bytes of memory that this process takes, shared memory included: `VmRSS` of
-/// proc_pid_status(5). 0 if the system does not say.
+/// Bytes of memory that this process takes; 0 if the system does not say.
 pub fn of_this_process() -> u64 {
-    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    of_process(std::process::id()).unwrap_or(0)
+}
+
+/// Bytes of memory that a process takes, shared memory included: `VmRSS` of proc_pid_status(5).
+///
+/// # Errors
+/// There is no such process, or the system does not say.
+pub fn of_process(pid: u32) -> Outcome<u64> {
+    let path = format!("/proc/{pid}/status");
+    let text = fs::read_to_string(&path).map_err(|error| Trouble::local(format!("read {path}"), &error))?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kibibytes.unwrap_or(0) * 1024
+    let silent = || Trouble::new(Exit::Fatal, format!("{path} does not say VmRSS"));
+    kibibytes.map(|kibibytes| kibibytes * 1024).ok_or_else(silent)
 }
 
 fn parse_meminfo(text: &str) -> Option<u64> {

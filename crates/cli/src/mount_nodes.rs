@@ -20,15 +20,13 @@ const MOUNT_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long launchers get to end when the mounts are called off.
 const CALL_OFF_TIME: Duration = Duration::from_secs(5);
 
-/// Runs `aze WORDS` on a node by the volume's launcher.
-fn command(volume: &Volume, node: &str, words: &[String]) -> Command {
-    let settings = &volume.record.settings;
-    let mut launcher = settings.launcher.iter().flatten().map(|word| word.replace("{host}", node));
-    let mut command = Command::new(launcher.next().unwrap_or_default());
-    command.args(launcher).args(&settings.remote_aze).args(words);
+/// `aze WORDS` on a node.
+fn command(volume: &Volume, node: &str, words: &[String]) -> Outcome<Command> {
+    let missing = || Trouble::new(Exit::Fatal, format!("volume.json names no launcher for {node}"));
+    let mut command = volume.command_on(node, words).ok_or_else(missing)?;
     // A key that interrupts the shell's job must not reach the launcher of a mount, which lives as long as the mount.
     command.process_group(0);
-    command
+    Ok(command)
 }
 
 /// The nodes of the volume's servers as `aze up` was given them, each once; none if no launcher started them.
@@ -61,7 +59,7 @@ impl Starting {
         let log = volume.dir.join(format!("mount-on-{index}.log"));
         let open = OpenOptions::new().write(true).truncate(true).create(true).mode(0o600).open(&log);
         let stderr = open.map_err(|error| Trouble::local(format!("open {}", log.display()), &error))?;
-        let mut command = command(volume, node, words);
+        let mut command = command(volume, node, words)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr);
         let failed = |error: &std::io::Error| Trouble::local(format!("mount on {node}: run the launcher"), error);
         let mut child = command.spawn().map_err(|error| failed(&error))?;
@@ -159,15 +157,16 @@ pub fn umount(volume: &Volume, nodes: &[String], dirs: &[String], is_lazy: bool)
     words.push("--".into());
     words.extend_from_slice(dirs);
     let tally = Tally::new("umount");
-    let started: Vec<(&String, std::io::Result<Child>)> =
-        nodes.iter().map(|node| (node, command(volume, node, &words).stdin(Stdio::null()).spawn())).collect();
-    for (node, child) in started {
-        let ended = child.and_then(|mut child| child.wait());
-        tally.note(match ended {
-            Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(Trouble::new(Exit::Again, format!("on {node}: {status}"))),
-            Err(error) => Err(Trouble::local(format!("on {node}: run the launcher"), &error)),
-        });
+    let failed = |node: &str, error| Trouble::local(format!("on {node}: run the launcher"), &error);
+    // All at once, then their ends.
+    let start = |node: &String| command(volume, node, &words)?.spawn().map_err(|error| failed(node, error));
+    let started: Vec<Outcome<Child>> = nodes.iter().map(start).collect();
+    for (node, child) in nodes.iter().zip(started) {
+        let ended = child.and_then(|mut child| child.wait().map_err(|error| failed(node, error)));
+        tally.note(ended.and_then(|status| match status.success() {
+            true => Ok(()),
+            false => Err(Trouble::new(Exit::Again, format!("on {node}: {status}"))),
+        }));
     }
     Ok(tally.exit())
 }

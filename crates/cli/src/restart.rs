@@ -7,7 +7,6 @@ use crate::size;
 use crate::up;
 use crate::volume::{self, ServerRecord, Volume};
 use aze_proto::ids::MapEpoch;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a launcher may take to end.
@@ -107,14 +106,9 @@ fn end_here(servers: &[&ServerRecord]) -> Outcome<()> {
 
 /// Has the server of another node ended there; one that goes on keeps its directory from the new one.
 fn end_there(volume: &Volume, server: &ServerRecord) {
-    let settings = &volume.record.settings;
-    let (Some(launcher), Some(program), Some(node)) = (&settings.launcher, &settings.remote_aze, &server.node) else {
-        return;
-    };
-    let mut words = launcher.iter().map(|word| word.replace("{host}", node));
-    let mut command = Command::new(words.next().unwrap_or_default());
+    let Some(node) = &server.node else { return };
     let end = ["restart", "--this-node", "--name", &volume.record.name];
-    command.args(words).arg(program).args(end).stdin(Stdio::null());
+    let Some(mut command) = volume.command_on(node, &end) else { return };
     if !command.status().is_ok_and(|status| status.success()) {
         eprintln!("aze: restart: {} could not be told to end", who(server.slot, Some(node)));
     }

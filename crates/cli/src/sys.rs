@@ -153,31 +153,6 @@ pub fn wait_for_ends(pipes: &[RawFd], process: Option<&OwnedFd>) -> io::Result<b
     }
 }
 
-/// Cores that a set of the kernel's can hold (CPU_SET(3)).
-pub const CORES_MAX: usize = libc::CPU_SETSIZE as usize;
-
-/// The cores that this thread may run on, in order.
-pub fn cores() -> io::Result<Vec<usize>> {
-    // SAFETY: a set of cores is a plain array of bits, for which zero is a valid value.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the pointer and the size are those of `set`.
-    done(unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) })?;
-    // SAFETY: every number below the size of a set is in it.
-    Ok((0..CORES_MAX).filter(|core| unsafe { libc::CPU_ISSET(*core, &set) }).collect())
-}
-
-/// Keeps this thread, and those that it starts from now on, on these cores.
-pub fn set_cores(cores: &[usize]) -> io::Result<()> {
-    // SAFETY: as above.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for core in cores.iter().filter(|core| **core < CORES_MAX) {
-        // SAFETY: the number is below the size of a set.
-        unsafe { libc::CPU_SET(*core, &mut set) };
-    }
-    // SAFETY: the pointer and the size are those of `set`.
-    done(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) })
-}
-
 /// The names of this node's network interfaces that are up, each with one of its addresses (getifaddrs(3)).
 pub fn addresses() -> io::Result<Vec<(String, IpAddr)>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();

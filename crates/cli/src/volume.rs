@@ -12,10 +12,12 @@ use aze_proto::handshake::Secret;
 use aze_proto::message::Durability;
 use serde::{Deserialize, Serialize};
 use std::env;
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// Longest name of a volume: a socket's path has at most 107 bytes, and the usual directories take the rest.
 const NAME_BYTES_MAX: usize = 64;
@@ -227,6 +229,17 @@ impl Volume {
         }
         mounts.sort_by(|a, b| a.dir.cmp(&b.dir));
         mounts
+    }
+
+    /// Runs `aze WORDS` on a node by the volume's launcher; `None` if no launcher started its servers.
+    pub fn command_on(&self, node: &str, words: &[impl AsRef<OsStr>]) -> Option<Command> {
+        let Settings { launcher: Some(launcher), remote_aze: Some(program), .. } = &self.record.settings else {
+            return None;
+        };
+        let mut launcher = launcher.iter().map(|word| word.replace("{host}", node));
+        let mut command = Command::new(launcher.next().unwrap_or_default());
+        command.args(launcher).arg(program).args(words).stdin(Stdio::null());
+        Some(command)
     }
 
     /// Where the record of the mount that this process serves belongs.

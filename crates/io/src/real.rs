@@ -11,6 +11,7 @@ mod decode;
 mod disk;
 mod drive;
 mod net;
+mod processors;
 mod reactor;
 mod shm;
 mod sys;
@@ -34,6 +35,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 pub use conn::READ_PAUSE_BYTES;
+pub use processors::{keep_on, processors};
 pub(crate) use shm::loan::ShmLoan;
 pub use shm::{RING_BYTES, SHM_CONNECTIONS_MAX};
 

@@ -17,6 +17,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 
 use super::super::conn::Conn;
+use super::super::processors;
 use super::super::reactor::{AbortOnPanic, Driving, Reactor};
 use super::SHM_CONNECTIONS_MAX;
 use super::region::{self, Region};
@@ -85,7 +86,7 @@ impl Ringer {
 
     /// Has the worker of this core look at the connection.
     pub(super) fn ring(&self) {
-        let cpu = region::current_cpu() % CPUS;
+        let cpu = processors::current() % CPUS;
         let worker = self.page.region.word32(WORKER_OF_CPU + cpu * 4).load(Relaxed) as usize % self.page.workers;
         let post = self.page.post(worker);
         if post.ring(self.page.ready(worker, self.slot / 64), 1 << (self.slot % 64)) {
@@ -125,7 +126,8 @@ pub(in super::super) struct Bells {
 impl Bells {
     /// Starts the workers, each kept on its core where the system allows it.
     pub(in super::super) fn start(reactor: &Arc<Reactor>) -> Result<Arc<Self>> {
-        let cpus = region::cpus(SHM_WORKERS_MAX);
+        let mut cpus = processors::processors();
+        cpus.truncate(SHM_WORKERS_MAX);
         let (region, file) = Region::create(c"aze-bells", PAGE_BYTES)?;
         for cpu in 0..CPUS {
             let worker = cpus.iter().position(|own| own % CPUS == cpu).unwrap_or(cpu % cpus.len());
@@ -144,7 +146,7 @@ impl Bells {
             let (bells_of_thread, reactor) = (bells.clone(), reactor.clone());
             let life = move || {
                 // Where the system does not want it, the scheduler places the thread: only slower.
-                let _kept = region::set_affinity(cpu);
+                let _kept = processors::keep_on(&[cpu]);
                 bells_of_thread.work(&reactor, worker);
             };
             match std::thread::Builder::new().name(format!("aze-shm-{worker}")).spawn(life) {

@@ -215,39 +215,6 @@ pub(super) fn ring_eventfd(fd: &OwnedFd) {
     let _written = unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
 }
 
-/// The processor that this thread runs on now.
-pub(super) fn current_cpu() -> usize {
-    // SAFETY: takes no pointer.
-    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
-}
-
-/// The processors that this process may run on, at most `max` of them.
-pub(super) fn cpus(max: usize) -> Vec<usize> {
-    // SAFETY: all-zero bytes are an empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is live and as large as stated.
-    let got = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
-    if got != 0 {
-        // More processors than a set has room for.
-        return (0..std::thread::available_parallelism().map_or(1, usize::from).min(max)).collect();
-    }
-    // SAFETY: each number lies within the set.
-    (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).take(max).collect()
-}
-
-/// Keeps the calling thread on one processor; `false` if the system does not want that.
-pub(super) fn set_affinity(cpu: usize) -> bool {
-    // SAFETY: all-zero bytes are an empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    if cpu >= libc::CPU_SETSIZE as usize {
-        return false;
-    }
-    // SAFETY: the number lies within the set.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: the set is live and as large as stated.
-    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0 }
-}
-
 /// File descriptors that one message carries at most.
 const FDS_MAX: usize = 5;
 
