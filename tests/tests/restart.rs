@@ -90,6 +90,30 @@ fn a_mount_outlives_the_death_of_a_server() {
     assert_eq!(fs::read(&kept).expect("a read").len(), 6);
 }
 
+/// A server that a signal ends closes its storage, as after `aze down`, and comes back under its mounts.
+#[test]
+fn a_server_that_a_signal_ends_closes_its_storage() {
+    let mut place = Place::new();
+    up(&place, &["--servers", "2"]);
+    let mount = place.mount();
+    for number in 0..100 {
+        fs::write(mount.join(format!("f{number}")), bytes(number)).expect("a file");
+    }
+    for server in 0..2 {
+        let pid = pid_of(&place, server) as u32;
+        aze_tests::signal(pid, libc::SIGTERM);
+        wait_until("the server ends", || !fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty()));
+    }
+    for server in 0..2 {
+        let starts = fs::read_to_string(place.path(&format!("storage/server-{server}/starts"))).expect("a file");
+        assert!(starts.contains("journal ended "), "{starts}");
+    }
+    place.aze(&["restart"]).ok();
+    for number in 0..100 {
+        assert_eq!(fs::read(mount.join(format!("f{number}"))).expect("a file"), bytes(number), "f{number}");
+    }
+}
+
 /// Servers of a start that fails may have served clients, who tell starts apart by their numbers: what one of
 /// them has done is not done again by the next.
 #[test]

@@ -540,6 +540,41 @@ fn a_volume_ends_with_the_process_that_is_named() {
     assert_eq!(gone.out, "false\n");
 }
 
+/// A batch system signals servers and their starter in any order: nothing is left. Where only servers are signalled,
+/// what others need of the volume stays.
+#[test]
+fn servers_end_by_a_signal() {
+    let place = Place::new();
+    let mut job = Command::new("sleep").arg("1000").spawn().expect("a process");
+    let pid = job.id().to_string();
+    let end_servers = |more: &[&str]| {
+        place.aze(&[&["up", "--name", "v", "--servers", "2", "--size", "1G"], more].concat()).ok();
+        let pids = pids(&place, "v");
+        assert_eq!(pids.len(), 2);
+        for index in 0..2 {
+            let log = place.path(&format!("run/v/server-{index}.log"));
+            aze_tests::signal(pids[index], libc::SIGTERM);
+            wait_until("the server minds the signal", || {
+                fs::read_to_string(&log).is_ok_and(|text| text.contains("ending by signal 15"))
+            });
+            // Batch systems send several.
+            aze_tests::signal(pids[index], libc::SIGTERM);
+        }
+        pids
+    };
+    let servers = end_servers(&["--pid", &pid]);
+    assert!(place.path("run/v/volume.json").exists());
+    job.kill().and_then(|()| job.wait()).expect("it can be killed");
+    let run = place.path("run");
+    wait_until("the volume is gone", || fs::read_dir(&run).expect("a run directory").count() == 0);
+    wait_until("the servers have ended", || servers.iter().all(|pid| !is_alive(*pid)));
+
+    let servers = end_servers(&["--detach"]);
+    wait_until("the servers have ended", || servers.iter().all(|pid| !is_alive(*pid)));
+    assert!(place.path("run/v/volume.json").exists(), "the record stays");
+    place.aze(&["down", "--force"]).ok();
+}
+
 /// Servers stay on their cores, all their threads, also when they are started again.
 #[test]
 fn servers_keep_to_their_cores() {

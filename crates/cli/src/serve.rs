@@ -8,6 +8,7 @@ use crate::network::Network;
 use crate::process::Process;
 use crate::volume::{self, Record, Volume};
 use crate::{kept, show, size, sys};
+use aze_fuse::signals;
 use aze_io::real::Runtime;
 use aze_io::{Addr, Transport};
 use aze_proto::error::Failure;
@@ -19,9 +20,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Memory that is kept ready ahead of its use, in bytes: some tenths of a second of writing.
@@ -35,6 +35,10 @@ const FILE_SEGMENT_BYTES: u64 = 64 << 20;
 
 /// How often a server that reads its storage says so.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
+
+/// How long a server that a signal has ended waits for the end of its starter, before it leaves its volume's directory
+/// to those who go on with the volume.
+const STARTER_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long a server waits for another one: half of what its askers wait for it, so that they are
 /// told which server is silent before they give up themselves.
@@ -57,6 +61,7 @@ pub fn run(_args: &Args) -> Outcome<Exit> {
     // made of us, has left the shell's reach already.
     let _ = sys::leave_session();
     sys::ignore(libc::SIGHUP);
+    signals::hold().map_err(|error| Trouble::local("hold signals", &error))?;
     sys::open_as_many_files_as_allowed();
     let mut line = String::new();
     std::io::stdin()
@@ -67,18 +72,111 @@ pub fn run(_args: &Args) -> Outcome<Exit> {
         Trouble::usage(format!("no order on standard input ({error}): servers are started by 'aze up'"))
     })?;
     let dir = volume::share_dir(&order.volume)?;
-    let served = serve(&order, &dir);
+    let ending = Arc::new(Ending::default());
+    let served = serve(&order, &dir, &ending);
     if let Err(trouble) = &served {
         say(&Said::Failed { exit: trouble.exit as u8, text: trouble.text.clone() });
     }
     // What a start of a volume that was there before has not brought back is left for the next one.
-    if order.keeps_directory && (served.is_ok() || order.starts == 0) {
+    if order.keeps_directory && (served.is_ok() || order.starts == 0) && ending.is_of_volume(order.is_tied) {
         tidy(&order.volume, order.slot, &dir);
     }
     served
 }
 
-fn serve(order: &Order, dir: &Path) -> Outcome<Exit> {
+/// What has asked this server to end, apart from requests.
+#[derive(Default)]
+struct Ending {
+    known: Mutex<Known>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Known {
+    /// Set once it serves.
+    server: Option<Arc<Server>>,
+    has_stopped: bool,
+    by_signal: bool,
+    starter_has_gone: bool,
+}
+
+impl Ending {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the server serves, and stops it if the starter has gone.
+    fn serves(&self, server: &Arc<Server>) {
+        let mut known = self.known();
+        known.server = Some(server.clone());
+        if known.starter_has_gone {
+            server.stop();
+        }
+    }
+
+    fn starter_has_gone(&self) {
+        let mut known = self.known();
+        known.starter_has_gone = true;
+        if let Some(server) = &known.server {
+            server.stop();
+        }
+        self.changed.notify_all();
+    }
+
+    /// Stops the server at the first signal; false if it does not serve yet.
+    fn stop_by_signal(&self) -> bool {
+        let mut known = self.known();
+        known.by_signal |= !known.has_stopped;
+        known.server.as_ref().inspect(|server| server.stop()).is_some()
+    }
+
+    /// Notes that the server has been asked to stop, by whatever.
+    fn has_stopped(&self) {
+        self.known().has_stopped = true;
+    }
+
+    /// Whether the volume ends, and not this server alone. A batch system signals servers and their starter at the
+    /// same time, in any order; where only a server is signalled, its volume is still in use.
+    fn is_of_volume(&self, is_tied: bool) -> bool {
+        let known = self.known();
+        if !known.by_signal || !is_tied {
+            return !known.by_signal;
+        }
+        let goes_on = |known: &mut Known| !known.starter_has_gone;
+        let waited = self.changed.wait_timeout_while(known, STARTER_TIME_MAX, goes_on);
+        waited.unwrap_or_else(PoisonError::into_inner).0.starter_has_gone
+    }
+}
+
+/// Waits for signals on a thread of its own. The first one stops the server, which answers what it has accepted and
+/// closes its storage; before there is one it ends this process. Further ones are ignored: batch systems send several.
+fn stop_on_signal(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<()> {
+    let (order, dir, ending) = (order.clone(), dir.to_path_buf(), ending.clone());
+    let wait = move || {
+        loop {
+            match signals::wait() {
+                // A signal that is held comes although it is ignored.
+                Ok(libc::SIGHUP) => {}
+                Ok(signal) if ending.stop_by_signal() => eprintln!("aze: serve: ending by signal {signal}"),
+                Ok(signal) => {
+                    eprintln!("aze: serve: ended by signal {signal} before it served");
+                    if order.keeps_directory && order.starts == 0 {
+                        tidy(&order.volume, order.slot, &dir);
+                    }
+                    std::process::exit(Exit::Again as i32);
+                }
+                Err(error) => {
+                    eprintln!("aze: serve: wait for signals: {error}: no signal but SIGKILL ends this server");
+                    return;
+                }
+            }
+        }
+    };
+    let started = std::thread::Builder::new().name("aze-signals".into()).spawn(wait);
+    started.map(drop).map_err(|error| Trouble::local("start a thread", &error))
+}
+
+fn serve(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<Exit> {
     log_to(&dir.join(format!("server-{}.log", order.slot)))?;
     let memory = Memory::now()?;
     let config = config(order, dir, &memory)?;
@@ -88,6 +186,7 @@ fn serve(order: &Order, dir: &Path) -> Outcome<Exit> {
         Some(cores) => cores.parse::<Cores>().map_err(wrong)?.take()?,
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };
+    stop_on_signal(order, dir, ending)?;
     let runtime = Runtime::server((cores / usize::from(order.servers_on_node.max(1))).max(1));
     let last_said = Mutex::new(Instant::now());
     let tell = move |stage: Stage<'_>| match stage {
@@ -103,13 +202,11 @@ fn serve(order: &Order, dir: &Path) -> Outcome<Exit> {
             }
         }
     };
-    let (served, serving) = channel();
-    let record = await_record(order, dir, serving);
+    let record = await_record(order, dir, ending.clone());
     let server = runtime
         .block_on(aze_server::start(runtime.io(), config, Arc::new(tell)))
         .map_err(|failure: Failure| Trouble::new(of_code(failure.code), failure.to_string()))?;
-    // An error means that the starter has gone, which ends this process.
-    let _ = served.send(server.clone());
+    ending.serves(&server);
     if let Some((medium, remarks)) = server.storage_medium() {
         remarks.iter().for_each(|remark| eprintln!("azekura: {remark}"));
         say(&Said::KeptBy { medium });
@@ -124,6 +221,7 @@ fn serve(order: &Order, dir: &Path) -> Outcome<Exit> {
     say(&Said::Kept);
     stand_alone(order);
     runtime.block_on(server.stopped());
+    ending.has_stopped();
     server.close();
     let rested = runtime.block_on(server.rest());
     runtime.shutdown();
@@ -242,7 +340,7 @@ fn secret(order: &Order) -> Outcome<Secret> {
 
 /// Waits for the record on a thread of its own, so that the end of the starter is noticed at any time; and, where the
 /// server is tied, for the end of the input afterwards.
-fn await_record(order: &Order, dir: &Path, serving: Receiver<Arc<Server>>) -> Receiver<Record> {
+fn await_record(order: &Order, dir: &Path, ending: Arc<Ending>) -> Receiver<Record> {
     let (give, take) = channel();
     let (order, dir) = (order.clone(), dir.to_path_buf());
     std::thread::spawn(move || {
@@ -252,12 +350,9 @@ fn await_record(order: &Order, dir: &Path, serving: Receiver<Arc<Server>>) -> Re
             Ok(record) => {
                 drop(give.send(record));
                 // Nothing more is written to it.
-                if order.is_tied
-                    && std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink()).is_ok()
-                    && let Ok(server) = serving.recv()
-                {
+                if order.is_tied && std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink()).is_ok() {
                     eprintln!("aze: serve: what this server was tied to has ended: ending");
-                    server.stop();
+                    ending.starter_has_gone();
                 }
             }
             Err(_) => {
