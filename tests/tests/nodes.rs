@@ -37,12 +37,13 @@ impl Nodes {
                 .args([
                     &format!("--net=/run/netns/{name}"),
                     "unshare",
+                    "--uts",
                     "--mount",
                     "--propagation",
                     "private",
                     "sh",
                     "-c",
-                    "echo; exec sleep 1000",
+                    &format!("echo node{index} > /proc/sys/kernel/hostname; echo; exec sleep 1000"),
                 ])
                 .stdout(Stdio::piped())
                 .spawn();
@@ -58,7 +59,7 @@ impl Nodes {
     /// The words that enter a node's namespaces.
     fn enter(&self, index: u32) -> String {
         let pid = self.mounts[index as usize - 1].id();
-        format!("nsenter --target={pid} --net --mount")
+        format!("nsenter --target={pid} --net --uts --mount")
     }
 
     fn hub(&self) -> String {
@@ -181,6 +182,12 @@ fn processes_with(word: &str) -> Vec<i32> {
     found
 }
 
+/// Those of them that run `aze VERB`.
+fn processes_that_run(verb: &str, word: &str) -> Vec<i32> {
+    let line = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    processes_with(word).into_iter().filter(|pid| line(pid).split('\0').nth(1) == Some(verb)).collect()
+}
+
 fn mounts_on(nodes: &Nodes, place: &Place) -> Vec<usize> {
     let seen = |index| nodes.run(place, index, &["cat", "/proc/self/mountinfo"]).ok().out;
     (1..=nodes.count).map(|index| seen(index).matches("fuse.aze").count()).collect()
@@ -222,12 +229,18 @@ fn a_volume_over_nodes_is_mounted_on_all_and_ends_with_its_starter() {
     }
     nodes.aze(&place, 1, &["mount", "--all-nodes", "local/vol"]).ok();
 
+    // The only server of a node has ended, which the mount there sees: directories are renamed without it.
+    nodes.run(&place, 2, &["sh", "-c", "cd local/vol && mkdir -p p0/d p1/d p2/d p3/d p4/d p5/d p6/d p7/d"]).ok();
+    let word = format!("AZE_RUN_DIR={}/run-10.66.0.2", place.dir.display());
+    let servers = processes_that_run("serve", &word);
+    assert_eq!(servers.len(), 1);
+    aze_tests::signal(servers[0] as u32, libc::SIGKILL);
+    let rename = "cd local/vol && for p in p?; do mv $p/d $p/e & done 2>/dev/null; wait; ls -d p?/e";
+    wait_until("directories are renamed", || !nodes.run(&place, 1, &["sh", "-c", rename]).out.is_empty());
+
     // The end of a job that nothing else ends: what ran where the volume was started is killed.
     let word = format!("AZE_RUN_DIR={}/run-10.66.0.1", place.dir.display());
-    let holders: Vec<i32> = processes_with(&word)
-        .into_iter()
-        .filter(|pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("\0hold\0")))
-        .collect();
+    let holders = processes_that_run("hold", &word);
     assert_eq!(holders.len(), 2, "one for the servers, one for the mounts");
     for pid in holders {
         aze_tests::signal(pid as u32, libc::SIGKILL);

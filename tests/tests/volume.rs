@@ -3,6 +3,7 @@
 use aze_tests::{Place, Ran, make_tree, run, set_mode, wait_until, watchdog};
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -471,6 +472,44 @@ fn the_home_of_the_root_costs_its_own_part_and_nothing_else() {
     what_is_left_without(0);
 }
 
+/// What all servers are told of (renames of directories, loss of rights, truncation) goes on without a server whose
+/// process has ended.
+#[test]
+fn a_server_that_has_ended_is_left_out_of_what_all_are_told() {
+    const COUNT: usize = 24;
+    let mut place = Place::new();
+    let name = place.up(&[]);
+    let mnt = place.mount();
+    for index in 0..COUNT {
+        // Each below a parent of its own: the kernel renames one name of a directory at a time.
+        fs::create_dir_all(mnt.join(format!("p{index}/d"))).expect("a directory");
+        fs::write(mnt.join(format!("w{index}")), vec![7; 4 << 20]).expect("a file of several chunks");
+    }
+    // Each of these needs one to three servers besides, those of the names, the directory's, the file's: side by side,
+    // since what needs the dead server waits for it for a moment.
+    let each = |work: &(dyn Fn(usize) -> bool + Sync)| -> Vec<usize> {
+        std::thread::scope(|scope| {
+            let tries: Vec<_> = (0..COUNT).map(|index| (index, scope.spawn(move || work(index)))).collect();
+            tries.into_iter().filter_map(|(index, done)| done.join().expect("no panic").then_some(index)).collect()
+        })
+    };
+    let at = |index: usize, name: &str| mnt.join(format!("p{index}/{name}"));
+    let rename = |from: &'static str, to: &'static str| move |index| fs::rename(at(index, from), at(index, to)).is_ok();
+    kill(pids(&place, &name)[2]);
+    wait_until("directories are renamed again", || !each(&rename("d", "e")).is_empty());
+    let moved = each(&rename("e", "f"));
+    assert!(!moved.is_empty(), "and again");
+    assert!(
+        moved.iter().all(|index| at(*index, "f").exists() && !at(*index, "e").exists()),
+        "one name of each is left"
+    );
+    let closed = each(&|index| fs::set_permissions(at(index, "f"), fs::Permissions::from_mode(0o700)).is_ok());
+    assert!(!closed.is_empty(), "rights are taken");
+    let options = fs::File::options().write(true).truncate(true).clone();
+    let emptied = each(&|index| options.open(mnt.join(format!("w{index}"))).is_ok());
+    assert!(emptied.len() >= COUNT / 3, "files of several chunks are emptied: {emptied:?}");
+}
+
 #[test]
 fn an_idle_volume_uses_no_processor() {
     let mut place = Place::new();
@@ -551,14 +590,14 @@ fn servers_end_by_a_signal() {
         place.aze(&[&["up", "--name", "v", "--servers", "2", "--size", "1G"], more].concat()).ok();
         let pids = pids(&place, "v");
         assert_eq!(pids.len(), 2);
-        for index in 0..2 {
+        for (index, pid) in pids.iter().enumerate() {
             let log = place.path(&format!("run/v/server-{index}.log"));
-            aze_tests::signal(pids[index], libc::SIGTERM);
+            aze_tests::signal(*pid, libc::SIGTERM);
             wait_until("the server minds the signal", || {
                 fs::read_to_string(&log).is_ok_and(|text| text.contains("ending by signal 15"))
             });
             // Batch systems send several.
-            aze_tests::signal(pids[index], libc::SIGTERM);
+            aze_tests::signal(*pid, libc::SIGTERM);
         }
         pids
     };

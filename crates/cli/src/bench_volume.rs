@@ -8,7 +8,7 @@ use crate::session::Session;
 use crate::volume::Volume;
 use aze_fuse::signals;
 use aze_proto::Ino;
-use aze_proto::message::Predicate;
+use aze_proto::predicate::Predicate;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

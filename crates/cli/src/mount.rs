@@ -16,6 +16,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long the process of a mount gets to end after it was unmounted.
@@ -277,10 +279,11 @@ fn serve_at(args: &Args, is_removed: bool) -> Outcome<Exit> {
     let mounted = aze_fuse::mount(session.client.clone(), session.runtime.clone(), &args.dir, &options)
         .map_err(|error| Trouble::local(format!("mount at {}", args.dir.display()), &error))?;
     let record = MountRecord { dir: mounted.dir().to_path_buf(), process: Process::me(), program: None };
+    let starter_has_gone = Arc::new(AtomicBool::new(false));
     let served = session.volume.record_mount(&record).and_then(|()| {
         unmount_on_signal(&mounted, is_removed)?;
         if args.tied {
-            unmount_at_end_of_input(&mounted, is_removed)?;
+            unmount_at_end_of_input(&mounted, is_removed, starter_has_gone.clone())?;
         }
         trace::listen(&session.volume, mounted.tracer());
         fs::metadata(&args.dir)
@@ -299,6 +302,10 @@ fn serve_at(args: &Args, is_removed: bool) -> Outcome<Exit> {
     for path in [me.with_extension("json"), me.with_extension("log")] {
         // The directory may have been removed with the volume.
         let _ = fs::remove_file(path);
+    }
+    if starter_has_gone.load(Ordering::SeqCst) && session.volume.is_left_here() {
+        // Its server here would have removed it, but was killed.
+        let _ = volume::remove_dir(&session.volume.dir);
     }
     session.end();
     ended.map(|()| Exit::Done)
@@ -335,11 +342,12 @@ fn unmount_on_signal(mounted: &Mounted, is_removed: bool) -> Outcome<()> {
 }
 
 /// The end of standard input unmounts, lazily if need be.
-fn unmount_at_end_of_input(mounted: &Mounted, is_removed: bool) -> Outcome<()> {
+fn unmount_at_end_of_input(mounted: &Mounted, is_removed: bool, has_ended: Arc<AtomicBool>) -> Outcome<()> {
     let dir = mounted.dir().to_path_buf();
     let wait = move || {
         // Nothing is written to it; an error is an end, too.
         let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        has_ended.store(true, Ordering::SeqCst);
         unmount_or_hide(&dir, is_removed);
     };
     let started = std::thread::Builder::new().name("aze-input".into()).spawn(wait);

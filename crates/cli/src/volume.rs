@@ -205,6 +205,13 @@ impl Volume {
             && self.record.servers.iter().all(|server| server.host == here && !server.process.is_alive())
     }
 
+    /// Whether no process of this machine uses its directory any more: neither a server nor a mount.
+    pub fn is_left_here(&self) -> bool {
+        let here = host();
+        let mut servers = self.record.servers.iter().filter(|server| server.host == here);
+        servers.all(|server| !server.process.is_alive()) && self.mounts().is_empty()
+    }
+
     /// Its mounts on this machine whose process still runs.
     pub fn mounts(&self) -> Vec<MountRecord> {
         self.recorded_mounts().into_iter().filter(|mount| mount.process.is_alive()).collect()

@@ -3,7 +3,8 @@
 use crate::client::{Client, Config, Core, unexpected};
 use aze_io::Io;
 use aze_proto::{
-    Code, Failure, Identity, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap,
+    Code, Failure, Identity, Incarnation, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, SessionId, ShardId,
+    ShardMap,
 };
 use aze_rpc::{Ask, Caller, CallerConfig, Target};
 use futures_util::StreamExt;
@@ -27,7 +28,9 @@ impl Client {
     pub async fn connect(io: Io, config: Config) -> Result<Arc<Client>, Failure> {
         let map = first_map(&io, &config).await?;
         let caller = Caller::new(io.clone(), caller_config(&io, &config));
-        Ok(Arc::new(Client { core: Core::new(io, caller, &config, map) }))
+        let core = Core::new(io, caller, &config, map);
+        core.watch_neighbours();
+        Ok(Arc::new(Client { core }))
     }
 }
 
@@ -52,7 +55,8 @@ async fn first_map(io: &Io, config: &Config) -> Result<ShardMap, Failure> {
     let mut asked: FuturesUnordered<_> = (0u16..)
         .zip(seeds.into_iter().take(SEEDS_MAX))
         .map(|(turn, (host, addresses))| {
-            let target = Target { index: ServerIndex(turn), host: host.clone(), addresses: addresses.clone() };
+            let (index, life) = (ServerIndex(turn), (0, Incarnation(0)));
+            let target = Target { index, host: host.clone(), addresses: addresses.clone(), life };
             let caller = &caller;
             async move {
                 io.sleep(NEXT_SEED_AFTER * u32::from(turn)).await;

@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::scan::{ScanPage, Wanted};
-use aze_proto::message::Predicate;
+use aze_proto::predicate::Predicate;
 use aze_proto::{Attr, Failure, FileKind, Identity, Ino};
 
 /// Something found.

@@ -31,10 +31,8 @@ pub(crate) struct Server {
 
 impl Routes {
     pub(crate) fn new(map: ShardMap) -> Routes {
-        let servers = map.indexes().zip(&map.servers);
-        let servers = servers
-            .map(|(index, info)| Server { target: Target::of(index, info), talked: AtomicBool::new(false) })
-            .collect();
+        let targets = map.indexes().filter_map(|index| Target::of(&map, index));
+        let servers = targets.map(|target| Server { target, talked: AtomicBool::new(false) }).collect();
         Routes { map: Arc::new(map), servers }
     }
 
@@ -208,6 +206,24 @@ impl Core {
         Ok(())
     }
 
+    /// Has the keeper told of servers of this machine whose processes have ended: with one server on a node, no other
+    /// server sees that.
+    pub(crate) fn watch_neighbours(self: &Arc<Self>) {
+        let this = Arc::downgrade(self);
+        self.caller.on_end(Box::new(move |target| {
+            let Some(core) = this.upgrade() else { return };
+            let (server, (starts, incarnation)) = (target.index, target.life);
+            let keeper = core.routes.read().map.keeper;
+            if keeper != server {
+                let request = Request::ServerEnded { server, starts, incarnation };
+                core.spawn(move |core| async move {
+                    // Another process of this machine may tell it as well.
+                    drop(core.ask_server(&Identity::default(), keeper, &request).await);
+                });
+            }
+        }));
+    }
+
     /// How often the volume has been started again, as far as is known here.
     pub(crate) fn starts(&self) -> u32 {
         self.routes.read().map.epoch.starts()
@@ -222,10 +238,7 @@ impl Core {
         let mut moved = Vec::new();
         for (index, (old, new)) in next.map.indexes().zip(routes.servers.iter().zip(&next.servers)) {
             new.talked.store(old.talked.load(Ordering::Relaxed), Ordering::Relaxed);
-            if old.target != new.target
-                || routes.map.servers[usize::from(index.0)].incarnation
-                    != next.map.servers[usize::from(index.0)].incarnation
-            {
+            if old.target != new.target {
                 moved.push(index);
             }
         }

@@ -10,7 +10,8 @@
 use crate::client::{Client, Core};
 use crate::data::in_window;
 use aze_proto::limits::LIST_ENTRIES_MAX;
-use aze_proto::message::{Found, Predicate, ScanPlace, SubDir, Usage};
+use aze_proto::message::{Found, ScanPlace, SubDir, Usage};
+use aze_proto::predicate::Predicate;
 use aze_proto::{Attr, Code, Failure, Identity, Ino, Name, Reply, Request, ServerIndex};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;

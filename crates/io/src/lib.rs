@@ -242,6 +242,16 @@ pub trait Connection: Send + Sync {
     /// Whether the process at the other end still holds the connection at this moment. Exact for
     /// connections over which a slate was offered; for others it is as this end has last noticed.
     fn is_held(&self) -> bool;
+
+    /// The process that listens at the other end, where this end opened the connection and the two are on one
+    /// machine. It may be asked of after the connection has ended.
+    fn process(&self) -> Option<Arc<dyn Process>>;
+}
+
+/// Another process of this machine.
+pub trait Process: Send + Sync {
+    /// Whether it has ended: it runs no instruction any more, and holds no connection.
+    fn has_ended(&self) -> bool;
 }
 
 /// Bytes that may wait in one connection's send queue. A peer that reads so slowly that more

@@ -16,6 +16,7 @@ pub mod limits;
 pub mod message;
 pub mod name;
 pub mod place;
+pub mod predicate;
 pub mod retry;
 pub mod slate;
 pub mod sum;

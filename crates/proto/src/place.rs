@@ -26,6 +26,8 @@ wire_struct! {
         pub pid: u32,
         /// Bytes it can hold.
         pub capacity_bytes: u64,
+        /// Its process has ended, and it has not come back.
+        pub ended: bool,
     }
 }
 
@@ -116,6 +118,12 @@ impl ShardMap {
     }
 
     /// What the map says of a server.
+    /// Whether the process of a server is known to have ended.
+    pub fn has_ended(&self, index: ServerIndex) -> bool {
+        self.server(index).is_some_and(|info| info.ended)
+    }
+
+    /// A server by its index.
     pub fn server(&self, index: ServerIndex) -> Option<&ServerInfo> {
         self.servers.get(usize::from(index.0))
     }

@@ -6,6 +6,7 @@ use aze_proto::frame::{Header, Kind, open, seal};
 use aze_proto::message::{
     Envelope, JobActivity, Listed, LockMode, LockOutcome, LockSpace, LockSpec, Recall, ServerActivity,
 };
+use aze_proto::place::ServerInfo;
 use aze_proto::wire::{Blob, Wire};
 use aze_proto::*;
 
@@ -106,7 +107,19 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         took: vec![0, 9],
         jobs: vec![job],
     };
+    let info = ServerInfo {
+        addresses: vec!["tcp:h:1".into()],
+        host: "h".into(),
+        incarnation: Incarnation(2),
+        since: MapEpoch(3),
+        pid: 4,
+        capacity_bytes: 5,
+        ended: true,
+    };
+    let ended = Request::ServerEnded { server: ServerIndex(6), starts: 7, incarnation: Incarnation(8) };
     vec![
+        ("join", Request::Join { slot: ServerIndex(1), info }.to_bytes()),
+        ("server ended", ended.to_bytes()),
         ("envelope", Envelope { identity, request: create }.to_bytes()),
         ("write", write.to_bytes()),
         ("attributes", Reply::Attributes { attr: attr() }.to_bytes()),
@@ -163,6 +176,8 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 const GOLDEN: &[(&str, &str)] = &[
+    ("join", "2800010001000000070000007463703a683a31010000006802000300000004000000050000000000000001"),
+    ("server ended", "27000600070000000800"),
     (
         "envelope",
         "e80300006400000001000000040000000200010000000000000001006108a40100000000000000000000010105000000\
@@ -229,14 +244,14 @@ const GOLDEN: &[(&str, &str)] = &[
     ("open to run", "7f0009000000000000000500000000000000"),
     (
         "head",
-        "415a4b0402000000020000000000000000000000000000000800000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000040000000300000050c93f263036f1cc7761\
-         0d70f1c6bce7c0368cf7626f6479",
+        "415a4b05020000000200000000000000000000000000000008000000000000000000000000000000000000000000\
+         000000000000000000000000000000000000000000000000000000000000040000000300000050c93f26c551f917\
+         3bfc5fb0be361a80516b5f8a626f6479",
     ),
 ];
 
 #[test]
-fn encodings_are_those_of_version_4() {
+fn encodings_are_those_of_version_5() {
     let samples: Vec<_> = samples().into_iter().map(|(name, bytes)| (name, hex(&bytes))).collect();
     let golden: Vec<_> = GOLDEN.iter().map(|(name, bytes)| (*name, (*bytes).to_string())).collect();
     assert_eq!(samples, golden, "the encoding of version {} has changed", limits::WIRE_VERSION);

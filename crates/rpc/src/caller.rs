@@ -4,7 +4,7 @@
 
 use crate::Target;
 use crate::calls::News;
-use crate::link::{Channel, Core};
+use crate::link::{Channel, Core, OnEnd};
 use crate::sequences::{Sequences, Ticket};
 use aze_io::{Io, Loan, Transport};
 use aze_proto::frame::{self, HEADER_BYTES, Header, Kind};
@@ -118,6 +118,12 @@ impl Caller {
             resent: AtomicU64::new(0),
             start_seen_ns: AtomicU64::new(0),
         })
+    }
+
+    /// Has `tell` called, on a thread that drives the runtime, when a server on this machine whose process has ended
+    /// cannot be reached any more: once for each life of a server. The first call counts.
+    pub fn on_end(&self, tell: Box<OnEnd>) {
+        let _ = self.core.on_end.set(tell);
     }
 
     pub(crate) fn core(&self) -> &Core {

@@ -18,9 +18,8 @@ pub use caller::{Answer, Ask, Caller, CallerConfig, Counters};
 pub use serve::{Incoming, Proven, ReplyContext, Responder, ServeConfig, Service, Usage, serve};
 
 use aze_io::{Addr, FrameLimits};
-use aze_proto::ServerIndex;
 use aze_proto::limits::{HEAD_BYTES_MAX, PAYLOAD_BYTES_MAX};
-use aze_proto::place::ServerInfo;
+use aze_proto::{Incarnation, ServerIndex, ShardMap};
 use std::fmt;
 use std::time::Duration;
 
@@ -42,13 +41,17 @@ pub struct Target {
     pub host: String,
     /// Where it listens, best first.
     pub addresses: Vec<Addr>,
+    /// Which life of it is meant: how often the volume has been started again, and it has started empty. Zero where
+    /// that is not known yet.
+    pub life: (u32, Incarnation),
 }
 
 impl Target {
     /// What the map says of a server. Addresses of a form that this build does not know are left out.
-    pub fn of(index: ServerIndex, info: &ServerInfo) -> Target {
+    pub fn of(map: &ShardMap, index: ServerIndex) -> Option<Target> {
+        let info = map.server(index)?;
         let addresses = info.addresses.iter().filter_map(|text| text.parse().ok()).collect();
-        Target { index, host: info.host.clone(), addresses }
+        Some(Target { index, host: info.host.clone(), addresses, life: (map.epoch.starts(), info.incarnation) })
     }
 }
 

@@ -9,7 +9,7 @@ use crate::handshake::{Greeting, Next, open_step, seal_step};
 use crate::{HANDSHAKE_TIME_MAX, LIMITS_AFTER_HANDSHAKE, Target, slate};
 use aze_io::claims::Claims;
 use aze_io::slate::Reader;
-use aze_io::{Addr, Connection, Frame, Handler, Io, NetError, Transport};
+use aze_io::{Addr, Connection, Frame, Handler, Io, NetError, Process, Transport};
 use aze_proto::frame::{self, FrameKey, Kind};
 use aze_proto::handshake::Step;
 use aze_proto::limits::SESSION_GRACE_MS;
@@ -39,7 +39,11 @@ pub(crate) struct Core {
     pub(crate) seen_time: AtomicU64,
     pub(crate) reconnects: AtomicU64,
     links: Mutex<Links>,
+    pub(crate) on_end: OnceLock<Box<OnEnd>>,
 }
+
+/// Is told of a server whose process has ended.
+pub type OnEnd = dyn Fn(&Target) + Send + Sync;
 
 #[derive(Default)]
 struct Links {
@@ -57,6 +61,8 @@ struct Link {
     last_error: String,
     /// Since when attempts have failed, if the last one did.
     down_since_ns: Option<u64>,
+    /// The target's process, as soon as there was a connection to it, if it is on this machine.
+    process: Option<Arc<dyn Process>>,
 }
 
 enum State {
@@ -117,7 +123,8 @@ impl Channel {
 impl Core {
     pub(crate) fn new(io: Io, config: CallerConfig) -> Arc<Core> {
         let (calls, links) = (Calls::default(), Mutex::default());
-        Arc::new(Core { io, config, calls, seen_time: AtomicU64::new(0), reconnects: AtomicU64::new(0), links })
+        let on_end = OnceLock::new();
+        Arc::new(Core { io, config, calls, seen_time: AtomicU64::new(0), reconnects: AtomicU64::new(0), links, on_end })
     }
 
     /// Moves the hybrid clock.
@@ -262,6 +269,9 @@ impl Core {
                 link.last_error = "the connection ended right after the handshake".into();
                 return false;
             }
+            if channel.handler.target == link.target {
+                link.process = channel.conn.process();
+            }
             link.state = State::Up(Arc::new(channel));
             link.last_error.clear();
             link.down_since_ns = None;
@@ -271,9 +281,16 @@ impl Core {
     }
 
     fn failed(&self, index: ServerIndex, why: String) {
-        if let Some(link) = self.links.lock().by_server.get_mut(&index) {
+        let ended = {
+            let mut links = self.links.lock();
+            let Some(link) = links.by_server.get_mut(&index) else { return };
             link.last_error = why;
             link.down_since_ns.get_or_insert(self.io.mono_ns());
+            // Told once.
+            link.process.take_if(|process| process.has_ended()).map(|_| link.target.clone())
+        };
+        if let Some(target) = ended {
+            self.on_end.get().inspect(|tell| tell(&target));
         }
     }
 
@@ -314,6 +331,7 @@ impl Links {
             if link.target != *target {
                 link.target = target.clone();
                 link.down_since_ns = None;
+                link.process = None;
             }
             let idle = matches!(link.state, State::Idle);
             link.state = State::Opening;
@@ -325,6 +343,7 @@ impl Links {
             keep_until_ns: 0,
             last_error: String::new(),
             down_since_ns: None,
+            process: None,
         };
         self.by_server.insert(target.index, link);
         Ok((None, true))

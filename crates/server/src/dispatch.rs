@@ -510,6 +510,7 @@ impl Server {
             Request::TestLock { .. } => self.test_lock(work),
             Request::AwaitLock { .. } => self.await_lock(work),
             Request::CancelLock { .. } => self.cancel_lock(work),
+            Request::ServerEnded { server, starts, incarnation } => self.server_ended(*server, *starts, *incarnation),
             Request::KeepLocks => {
                 self.sessions.heard(work.session, self.io.mono_ns());
                 Ok(Reply::Done.into())

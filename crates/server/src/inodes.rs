@@ -89,7 +89,8 @@ impl Server {
     ) -> Result<Reply, Failure> {
         let (ino, before) = (inode.attr.ino, inode.attr.clone());
         let mut gathered = before.clone();
-        self.gather(&mut gathered, &holders).await?;
+        // What one that has ended knew of times comes back with it, or is lost with its entries.
+        self.gather(&mut gathered, &self.living_of(&holders)).await?;
         let set = access::check_setattr(identity, &inode, change, stamp.time)?;
         let after = Attr {
             mode: set.mode.unwrap_or(before.mode),
@@ -110,7 +111,7 @@ impl Server {
             self.ask(self.map().keeper, aze_proto::ShardId(0), Request::RaiseEpoch { dir: ino }).await?;
         }
         let mut attr = self.attr_here(ino)?;
-        self.gather(&mut attr, &holders).await?;
+        self.gather(&mut attr, &self.living_of(&holders)).await?;
         Ok(Reply::Attributes { attr })
     }
 
@@ -129,6 +130,9 @@ impl Server {
             for (holder, answer) in self.ask_each(&holders, &Request::StubUpdate { stub: stub.clone() }).await {
                 if let Err(failure) = answer {
                     self.persist(holder, aze_proto::ShardId(0), Request::StubUpdate { stub: stub.clone() });
+                    if self.map().has_ended(holder) {
+                        continue;
+                    }
                     silent = Some(
                         failure.during(format!("directory {ino} is changed, but server {holder} has not confirmed it")),
                     );

@@ -170,6 +170,8 @@ impl Server {
             );
             return Err(Failure::new(Code::Invalid, detail).into());
         }
+        // One change of the map at a time.
+        let _joined = self.keeper.joined.lock();
         let mut map = (*self.map()).clone();
         let before = &map.servers[usize::from(slot.0)];
         let incarnation = Incarnation(before.incarnation.0 + 1);
@@ -180,12 +182,38 @@ impl Server {
         }
         map.epoch = MapEpoch(map.epoch.0 + 1);
         map.servers[usize::from(slot.0)] = ServerInfo { incarnation, since: map.epoch, ..info };
+        self.spread_map(&map, slot);
+        Ok(Reply::Map { map }.into())
+    }
+
+    /// The process of a server has ended, as another process of its machine has seen: nobody waits for it any more where
+    /// its answer would only say that it has heard of something.
+    pub(crate) fn server_ended(
+        self: &Arc<Self>,
+        server: ServerIndex,
+        starts: u32,
+        incarnation: Incarnation,
+    ) -> Attempt<Output> {
+        // One change of the map at a time.
+        let _joined = self.keeper.joined.lock();
+        let mut map = (*self.map()).clone();
+        let (epoch, keeper) = (MapEpoch(map.epoch.0 + 1), map.keeper);
+        let is_current = self.slot() == keeper && map.epoch.starts() == starts && epoch.starts() == starts;
+        let info = map.servers.get_mut(usize::from(server.0));
+        if let Some(info) = info.filter(|info| is_current && info.incarnation == incarnation && !info.ended) {
+            info.ended = true;
+            map.epoch = epoch;
+            self.spread_map(&map, server);
+        }
+        Ok(Reply::Done.into())
+    }
+
+    /// Takes a new map into use, and tells all servers but one.
+    fn spread_map(self: &Arc<Self>, map: &ShardMap, but: ServerIndex) {
         self.install_map(Arc::new(map.clone()));
-        let others = map.indexes().filter(|other| *other != slot && *other != self.slot());
-        for other in others {
+        for other in map.indexes().filter(|other| *other != but && *other != self.slot()) {
             self.persist(other, aze_proto::ShardId(0), Request::MapPush { map: map.clone() });
         }
-        Ok(Reply::Map { map }.into())
     }
 
     /// A directory is about to be renamed or to lose rights: every server must know before it is. When one does not
@@ -206,11 +234,14 @@ impl Server {
             }
             *last = NamespaceEpoch(last.0 + 1);
             let epoch = *last;
-            let servers: Vec<ServerIndex> = server.map().indexes().collect();
+            let servers = server.living();
             let push = Request::EpochPush { epoch, dir };
             let time = CONFIRM_TIME_MAX.min(server.config.deadline);
             for (other, answer) in server.ask_each_within(&servers, &push, time).await {
                 if let Err(failure) = answer {
+                    if server.map().has_ended(other) {
+                        continue;
+                    }
                     let failure = failure.during(format!(
                         "nothing is changed, since server {other} has not confirmed that paths through a directory change"
                     ));

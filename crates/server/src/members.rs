@@ -126,6 +126,7 @@ pub async fn start(io: Io, config: Config, tell: Tell) -> Result<Arc<Server>, Fa
         server.settle(remains).await?;
         server.open_together().await?;
     }
+    server.watch_neighbours();
     server.clone().expire_now_and_then();
     Ok(server)
 }
@@ -221,6 +222,7 @@ impl Server {
             since: MapEpoch(0),
             pid: self.config.pid,
             capacity_bytes: self.store.capacity_bytes(),
+            ended: false,
         }
     }
 
@@ -233,8 +235,12 @@ impl Server {
                 _ => Err(Failure::from(Code::Internal)),
             };
         }
-        let to =
-            Target { index: ServerIndex(0), host: self.config.host.clone(), addresses: self.config.keeper.clone() };
+        let to = Target {
+            index: ServerIndex(0),
+            host: self.config.host.clone(),
+            addresses: self.config.keeper.clone(),
+            life: (0, Incarnation(0)),
+        };
         let ask = Ask {
             to: &to,
             shard: ShardId(0),

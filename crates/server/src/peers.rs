@@ -80,10 +80,11 @@ impl Server {
     ) -> Result<Reply, Failure> {
         self.settle_before(request).await?;
         let map = self.map();
-        let info = map
-            .server(server)
+        let to = Target::of(&map, server)
             .ok_or_else(|| Failure::new(Code::Internal, format!("the map has no server {server}")))?;
-        let to = Target::of(server, info);
+        if map.has_ended(server) {
+            return Err(Failure::new(Code::Unreachable, format!("{to}: its process has ended")));
+        }
         let identity = Identity::default();
         let ask = Ask {
             to: &to,
@@ -107,6 +108,42 @@ impl Server {
         request: &Request,
     ) -> Vec<(ServerIndex, Result<Reply, Failure>)> {
         self.ask_each_within(servers, request, self.config.deadline).await
+    }
+
+    /// The servers of the map, but for those whose processes are known to have ended.
+    pub(crate) fn living(&self) -> Vec<ServerIndex> {
+        let map = self.map();
+        map.indexes().filter(|server| !map.has_ended(*server)).collect()
+    }
+
+    /// Those of `servers` whose processes are not known to have ended.
+    pub(crate) fn living_of(&self, servers: &[ServerIndex]) -> Vec<ServerIndex> {
+        let map = self.map();
+        servers.iter().copied().filter(|server| !map.has_ended(*server)).collect()
+    }
+
+    /// Has the keeper told of servers of this machine whose processes have ended, and connects to those that live, since
+    /// only who was connected to a process can be certain of its end.
+    pub(crate) fn watch_neighbours(self: &Arc<Self>) {
+        let this = Arc::downgrade(self);
+        self.peers.on_end(Box::new(move |target| {
+            let Some(server) = this.upgrade() else { return };
+            let (ended, life) = (target.index, target.life);
+            let request = Request::ServerEnded { server: ended, starts: life.0, incarnation: life.1 };
+            let keeper = server.map().keeper;
+            if keeper != ended {
+                server.persist(keeper, ShardId(0), request);
+            }
+        }));
+        let map = self.map();
+        let is_near = |index: &ServerIndex| map.server(*index).is_some_and(|info| info.host == self.config.host);
+        for near in map.indexes().filter(|index| *index != self.slot()).filter(is_near) {
+            let server = self.clone();
+            self.io.spawn(async move {
+                // One that cannot be asked now is connected to when it first is.
+                drop(server.ask_once(near, ShardId(0), &Request::GetMap, server.config.deadline).await);
+            });
+        }
     }
 
     /// The same, with a deadline of its own.

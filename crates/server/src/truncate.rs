@@ -53,8 +53,8 @@ impl Server {
         let _ = names.shard.apply(&Op::CutDone { ino, generation }, &stamp).reply;
     }
 
-    /// Tells every server. One that does not answer makes the truncation fail, but not half: it is
-    /// told in the background, and until then asks before it serves the file.
+    /// Tells every server. One that does not answer is told in the background, and until then asks before it serves the
+    /// file. It makes the truncation fail, but not half, unless its process has ended.
     pub(crate) async fn cut_everywhere(self: &Arc<Self>, attr: &Attr, size: u64) -> Result<(), Failure> {
         if self.config.switches.is(Sabotage::SkipCut) {
             return Ok(());
@@ -62,17 +62,20 @@ impl Server {
         let servers: Vec<ServerIndex> = self.map().indexes().collect();
         let cut =
             Request::Cut { ino: attr.ino, generation: attr.generation, length: size, chunk_bits: attr.chunk_bits };
-        let mut silent = None;
+        let (mut silent, mut has_all) = (None, true);
         for (server, answer) in self.ask_each(&servers, &cut).await {
             if let Err(failure) = answer {
                 self.persist(server, ShardId(0), cut.clone());
-                silent = Some(failure.during(format!("cutting inode {} on server {server}", attr.ino)));
+                has_all = false;
+                if !self.map().has_ended(server) {
+                    silent = Some(failure.during(format!("cutting inode {} on server {server}", attr.ino)));
+                }
             }
         }
         match silent {
             Some(failure) => Err(failure),
             None => {
-                if let Some(cell) = self.shards.get(attr.ino.home()) {
+                if let Some(cell) = self.shards.get(attr.ino.home()).filter(|_| has_all) {
                     self.cut_done(&mut cell.names.lock(), attr.ino, attr.generation);
                 }
                 Ok(())

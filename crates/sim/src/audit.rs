@@ -6,7 +6,7 @@ use crate::plan::{Mix, Plan};
 use crate::work::{Board, ROOT, Worker, appends, files, listing, locks, shared};
 use aze_client::{CheckOptions, Checked, Client};
 use aze_proto::limits::SESSION_GRACE_MS;
-use aze_proto::message::Predicate;
+use aze_proto::predicate::Predicate;
 use aze_proto::{Attr, Code, Failure, FileKind, Ino, Name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -4,7 +4,7 @@ mod support;
 
 use aze_client::{Client, FoundPath, NewFile, UsageSum};
 use aze_proto::limits::BYTES_PER_RECORD;
-use aze_proto::message::Predicate;
+use aze_proto::predicate::Predicate;
 use aze_proto::wire::Blob;
 use aze_proto::{Change, Code, Failure, FileKind, Identity, Ino, NameHash};
 use aze_sim::cluster::Layout;

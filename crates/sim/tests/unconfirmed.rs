@@ -171,3 +171,37 @@ fn a_silent_server_is_named_by_all_renames_that_need_it() {
         }
     });
 }
+
+/// A server whose process has ended confirms nothing any more, and nobody waits for that once somebody on its machine has
+/// seen the end; one whose whole machine is silent may still serve.
+#[test]
+fn a_server_that_has_ended_need_not_confirm() {
+    for is_silent in [false, true] {
+        with_cluster(3, |cluster, client| async move {
+            let other = cluster.connect(1).await.expect("a quiet cluster connects");
+            let (old, new) = (name_at(&client, 0, "old"), name_at(&client, 1, "new"));
+            let dir = make(&client, &old, FileKind::Directory).await;
+            // The other client caches the way through the directory; one of them knows server 2.
+            let inner = format!("/{old}/inner").into_bytes();
+            let made = other.create_path(&ROOT, &inner, &new_file(FileKind::Directory, true)).await;
+            made.expect("a quiet cluster makes names");
+            make(&client, &name_at(&client, 2, "there"), FileKind::File).await;
+            cluster.kill_server(2, is_silent);
+            cluster.sim.sleep(Duration::from_secs(3)).await;
+            let answer = client.rename(&ROOT, Ino::ROOT, &old, Ino::ROOT, &new, false).await;
+            if is_silent {
+                let failure = answer.expect_err("a server has not confirmed it");
+                assert!(failure.detail.contains("since server 2 has not confirmed"), "{failure}");
+                return;
+            }
+            assert_eq!(answer, Ok(()));
+            assert!(cluster.server(0).is_some_and(|server| server.map().has_ended(ServerIndex(2))));
+            let old_way = other.resolve(&ROOT, &inner, true).await.map_err(|failure| failure.code);
+            assert_eq!(old_way, Err(Code::NotFound), "nobody goes the old way");
+            cluster.start_server(2).await.expect("a server that died can start again");
+            cluster.sim.sleep(SETTLE).await;
+            assert_eq!(names_of(&cluster, dir), [new]);
+            assert!(cluster.servers().iter().all(|server| !server.map().has_ended(ServerIndex(2))));
+        });
+    }
+}

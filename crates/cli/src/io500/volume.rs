@@ -14,7 +14,7 @@ use crate::volume::Volume;
 use aze_client::{Access, File, NewFile};
 use aze_proto::FileKind;
 use aze_proto::ids::Time;
-use aze_proto::message::Predicate;
+use aze_proto::predicate::Predicate;
 use aze_proto::wire::Blob;
 use std::sync::{Arc, Mutex};
 

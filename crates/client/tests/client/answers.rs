@@ -2,7 +2,7 @@
 
 use crate::fake::{CHUNK, FILE, Fake, Said, attr, attributes, name, refuse, say, who};
 use aze_client::{Client, NewFile};
-use aze_proto::message::Predicate;
+use aze_proto::predicate::Predicate;
 use aze_proto::sum::piece_sums;
 use aze_proto::{Attr, Change, Code, Failure, FileKind, Ino, Reply, Request, Spread};
 use std::sync::Arc;

@@ -195,6 +195,7 @@ pub fn map(epoch: u32, address: &str) -> ShardMap {
         since: MapEpoch(0),
         pid: 1,
         capacity_bytes: 0,
+        ended: false,
     };
     ShardMap {
         epoch: MapEpoch(epoch),

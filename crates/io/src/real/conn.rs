@@ -25,7 +25,7 @@ use super::sys;
 use crate::claims::Claims;
 use crate::slab;
 use crate::slate::{self, SharedWords};
-use crate::{Connection, FrameLimits, Handler, LIMITS_BEFORE_HANDSHAKE, NetError, Peer, SEND_QUEUE_BYTES_MAX};
+use crate::{Connection, FrameLimits, Handler, LIMITS_BEFORE_HANDSHAKE, NetError, Peer, Process, SEND_QUEUE_BYTES_MAX};
 
 /// An accepted connection with more than this waiting in its send queue is not read from, so
 /// that a peer that does not take its answers cannot go on asking. It is read again once less
@@ -151,6 +151,15 @@ enum Pause {
     Idle,
     /// The connection is over.
     End(NetError),
+}
+
+/// A process, by a descriptor that stands for no other one even if its number is used again.
+struct Watched(OwnedFd);
+
+impl Process for Watched {
+    fn has_ended(&self) -> bool {
+        sys::has_ended(&self.0)
+    }
 }
 
 /// Makes a connection of a connected nonblocking socket, without a handler yet.
@@ -865,5 +874,11 @@ impl Connection for Conn {
 
     fn is_held(&self) -> bool {
         !self.stopped.load(SeqCst) && self.ring.get().is_some() && shm::is_held(&self.socket)
+    }
+
+    fn process(&self) -> Option<Arc<dyn Process>> {
+        // Zero stands for a process of another PID namespace (pid_namespaces(7)).
+        let who = self.peer.credentials.filter(|who| self.side == Side::Opened && who.pid > 0)?;
+        Some(Arc::new(Watched(sys::open_process(who.pid).ok()?)))
     }
 }

@@ -234,6 +234,22 @@ pub(super) fn credentials(fd: &OwnedFd) -> Result<Credentials> {
     Ok(Credentials { uid: who.uid, gid: who.gid, pid: who.pid })
 }
 
+/// A descriptor of the process of this number (pidfd_open(2)).
+pub(super) fn open_process(pid: i32) -> Result<OwnedFd> {
+    // SAFETY: pidfd_open(2) takes two numbers.
+    let number = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let number = check(c_int::try_from(number).unwrap_or(-1))?;
+    // SAFETY: the kernel has just made this descriptor, and nothing else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Whether a process has ended: all its threads, after their descriptors were closed (pidfd_open(2)).
+pub(super) fn has_ended(process: &OwnedFd) -> bool {
+    let mut asked = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: `asked` is live, and the one that is announced.
+    unsafe { libc::poll(&raw mut asked, 1, 0) == 1 && asked.revents & libc::POLLIN != 0 }
+}
+
 /// Ends both directions; fails only when there is nothing left to end.
 pub(super) fn shutdown(fd: &OwnedFd) {
     // SAFETY: takes no pointer.

@@ -24,7 +24,7 @@ use crate::slab;
 use crate::slate::{self, SharedWords};
 use crate::{
     Acceptor, Addr, Connection, Frame, FrameLimits, Handler, LIMITS_BEFORE_HANDSHAKE, Listener, NetError, Peer,
-    SEND_QUEUE_BYTES_MAX, TimerId,
+    Process, SEND_QUEUE_BYTES_MAX, TimerId,
 };
 
 /// A place to listen on.
@@ -91,6 +91,22 @@ struct SimConnection {
     core: Arc<Core>,
     id: u64,
     peer: Peer,
+    /// For the end that dialled: the other one.
+    listener: Option<Life>,
+}
+
+/// The life of a node, as if the node that asks were on the same machine.
+struct Watched {
+    core: Arc<Core>,
+    life: Life,
+}
+
+impl Process for Watched {
+    fn has_ended(&self) -> bool {
+        let state = self.core.state.lock();
+        // With its machine goes everybody who could see it.
+        !state.is_alive(self.life) && state.nodes[self.life.node as usize].host_up
+    }
 }
 
 impl Connection for SimConnection {
@@ -147,6 +163,10 @@ impl Connection for SimConnection {
         let state = self.core.state.lock();
         let is_open = |id: u64| state.ends.get(&id).is_some_and(|end| end.phase == Phase::Open);
         is_open(self.id) && is_open(self.id ^ 1)
+    }
+
+    fn process(&self) -> Option<Arc<dyn Process>> {
+        Some(Arc::new(Watched { core: self.core.clone(), life: self.listener? }))
     }
 }
 
@@ -403,9 +423,10 @@ impl Core {
     ) -> u64 {
         let dialer_id = state.next_serial() << 1;
         let server_id = dialer_id | 1;
-        let connection = |id, name| -> Arc<dyn Connection> {
-            Arc::new(SimConnection { core: self.clone(), id, peer: Peer { name, credentials: None } })
+        let connection = |id, name, listener| -> Arc<dyn Connection> {
+            Arc::new(SimConnection { core: self.clone(), id, peer: Peer { name, credentials: None }, listener })
         };
+        let life = Life { node: listener, incarnation: state.nodes[listener as usize].incarnation };
         let end = |node, peer_node, conn, phase| End {
             node,
             peer_node,
@@ -421,8 +442,8 @@ impl Core {
             claims: None,
             arriving: None,
         };
-        let server_conn = connection(server_id, format!("node {}", state.name(dialer)));
-        let dialer_conn = connection(dialer_id, addr.to_string());
+        let server_conn = connection(server_id, format!("node {}", state.name(dialer)), None);
+        let dialer_conn = connection(dialer_id, addr.to_string(), Some(life));
         state.ends.insert(server_id, end(listener, dialer, server_conn, Phase::Open));
         state.ends.insert(dialer_id, end(dialer, listener, dialer_conn, Phase::Opening));
         if let Some(attempt) = state.attempts.get_mut(&attempt_id) {

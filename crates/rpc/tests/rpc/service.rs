@@ -7,8 +7,8 @@ use aze_proto::frame::Header;
 use aze_proto::handshake::Secret;
 use aze_proto::retry::{RetryTable, Verdict};
 use aze_proto::{
-    Code, Failure, FileKind, Identity, Ino, MapEpoch, Name, NamespaceEpoch, Refusal, Reply, Request, ServerIndex,
-    SessionId, ShardId, Time,
+    Code, Failure, FileKind, Identity, Incarnation, Ino, MapEpoch, Name, NamespaceEpoch, Refusal, Reply, Request,
+    ServerIndex, SessionId, ShardId, Time,
 };
 use aze_rpc::{Answer, Ask, Caller, CallerConfig, Incoming, Proven, ReplyContext, ServeConfig, Service, Target, serve};
 use parking_lot::Mutex;
@@ -169,7 +169,7 @@ pub fn caller(io: &Io, session: u64) -> Arc<Caller> {
 
 pub fn target(index: u16, host: &str, addresses: &[&str]) -> Target {
     let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-    Target { index: ServerIndex(index), host: host.into(), addresses }
+    Target { index: ServerIndex(index), host: host.into(), addresses, life: (0, Incarnation(0)) }
 }
 
 pub fn name(text: &str) -> Name {
