@@ -256,18 +256,19 @@ fn a_mount_in_use_is_traced() {
     fs::create_dir(mnt.join("dir")).expect("a directory");
     fs::write(mnt.join("dir/file"), "hello").expect("a file");
     fs::rename(mnt.join("dir/file"), mnt.join("moved")).expect("a rename");
+    fs::File::open(mnt.join("moved")).and_then(|file| file.lock()).expect("a lock");
     place.aze(&["umount", mnt.to_str().expect("UTF-8")]).ok();
     let mut seen = Vec::new();
     for line in lines {
         let request: serde_json::Value = serde_json::from_str(&line.expect("text")).expect("JSON");
         assert!(request["took_us"].as_f64().is_some_and(|us| us > 0.0), "{request}");
-        if let ("mkdir" | "create" | "write" | "rename", Some(path)) =
+        if let ("mkdir" | "create" | "write" | "rename" | "setlkw", Some(path)) =
             (request["operation"].as_str().expect("an operation"), request["path"].as_str())
         {
             seen.push(format!("{path} {} {}", request["to"].as_str().unwrap_or("-"), request["bytes"]));
         }
     }
-    assert_eq!(seen, ["/dir - null", "/dir/file - null", "/dir/file - 5", "/dir/file /moved null"]);
+    assert_eq!(seen, ["/dir - null", "/dir/file - null", "/dir/file - 5", "/dir/file /moved null", "/moved - null"]);
     let ended = trace.wait_with_output().expect("it has ended");
     assert!(ended.status.success() && String::from_utf8_lossy(&ended.stderr).contains("the mount has ended"));
     place.aze(&["trace", "1"]).code(3);

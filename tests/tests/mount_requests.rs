@@ -2,8 +2,9 @@
 
 use aze_tests::Place;
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 const FILES: u64 = 300;
@@ -68,4 +69,68 @@ fn an_operation_on_a_mount_takes_one_request_at_most() {
     });
     mounted.takes("unlink", FILES, |path| fs::remove_file(path).expect("removed"));
     mounted.takes("mkdir", FILES, |path| fs::create_dir(path).expect("a directory"));
+}
+
+/// Records that begin within a page, as of an array that many processes write: the kernel's cache splits each in two.
+#[test]
+fn a_record_of_one_of_several_writers_is_one_write() {
+    const RECORD: usize = 47_008;
+    const COUNT: usize = 200;
+    let mounted = Mounted::new();
+    let path = mounted.dir.join("shared");
+    let first = File::options().read(true).write(true).create_new(true).open(&path).expect("a new file");
+    let second = |read| File::options().read(read).write(true).open(&path).expect("another open");
+    let seconds = [second(false), second(true)];
+    // Written and read through the cache before.
+    first.write_all_at(&vec![255; COUNT * RECORD], 0).expect("a write");
+    assert!(fs::read(&path).expect("a read").iter().all(|byte| *byte == 255));
+    let record = |index: usize| vec![(index % 251) as u8; RECORD];
+    let before = mounted.asked();
+    std::thread::scope(|scope| {
+        for (turn, second) in seconds.iter().enumerate() {
+            scope.spawn(move || {
+                for index in (turn..COUNT).step_by(2) {
+                    second.write_all_at(&record(index), (index * RECORD) as u64).expect("a write");
+                }
+            });
+        }
+    });
+    let after = mounted.asked();
+    let writes = after["Write"] - before["Write"];
+    // A record that reaches into another chunk is sent in two.
+    let chunks = (COUNT * RECORD).div_ceil(1 << 20);
+    assert!((COUNT..=COUNT + chunks).contains(&(writes as usize)), "{writes} requests to write {COUNT} records");
+    let mut read = vec![0; RECORD];
+    for index in 0..COUNT {
+        first.read_exact_at(&mut read, (index * RECORD) as u64).expect("a read");
+        assert!(read == record(index), "record {index} through the cache");
+        seconds[1].read_exact_at(&mut read, (index * RECORD) as u64).expect("a read");
+        assert!(read == record(index), "record {index} past the cache");
+    }
+}
+
+/// `--direct-io`: each read and write of a program is a request, also of a file's only writer, and what is read twice.
+#[test]
+fn a_mount_without_page_cache_asks_for_what_programs_ask_for() {
+    const RECORD: usize = 47_008;
+    const COUNT: usize = 20;
+    let mut place = Place::new();
+    let volume = place.up(&["--servers", "1"]);
+    let dir = place.mount_with(&["--direct-io"]);
+    let mounted = Mounted { place, volume, dir };
+    let file = File::options().read(true).write(true).create_new(true).open(mounted.dir.join("f")).expect("a new file");
+    let before = mounted.asked();
+    let mut read = vec![0; RECORD];
+    for index in 0..COUNT {
+        let record = vec![index as u8; RECORD];
+        file.write_all_at(&record, (index * RECORD) as u64).expect("a write");
+        for _ in 0..2 {
+            file.read_exact_at(&mut read, (index * RECORD) as u64).expect("a read");
+            assert!(read == record, "record {index}");
+        }
+    }
+    let after = mounted.asked();
+    let asked = |kind: &str| (after[kind] - before.get(kind).unwrap_or(&0)) as usize;
+    // All are in the file's first chunk.
+    assert_eq!((asked("Write"), asked("Read")), (COUNT, 2 * COUNT));
 }

@@ -1,5 +1,5 @@
 //! One file, many operations in an order drawn from a seed, compared with bytes in memory after each:
-//! through one mount with mappings, and through two mounts in turns. A failure names its seed, its
+//! through one mount with mappings, also by two opens in turns, and through two mounts in turns. A failure names its seed, its
 //! operation and the operations before it.
 
 use aze_tests::{Place, long};
@@ -37,6 +37,8 @@ struct Both {
     /// The path through which it is open.
     at: usize,
     file: File,
+    /// Another open of the file, by the same mount: the second open for writing goes past the kernel's cache.
+    other: Option<File>,
     model: Vec<u8>,
     random: Random,
     done: Vec<String>,
@@ -51,7 +53,7 @@ impl Both {
     fn new(paths: Vec<PathBuf>, seed: u64) -> Both {
         let file = open(&paths[0]);
         let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        Both { paths, at: 0, file, model: Vec::new(), random, done: Vec::new() }
+        Both { paths, at: 0, file, other: None, model: Vec::new(), random, done: Vec::new() }
     }
 
     fn note(&mut self, what: String) {
@@ -205,6 +207,12 @@ impl Both {
     }
 
     fn step(&mut self) {
+        if let Some(other) = &mut self.other
+            && self.random.below(2) == 0
+        {
+            std::mem::swap(&mut self.file, other);
+            self.done.push("take the other open".into());
+        }
         match self.random.below(16) {
             0..=4 => self.write(),
             5..=8 => self.read(),
@@ -231,11 +239,12 @@ impl Drop for Both {
     }
 }
 
-fn run(mounts: &[PathBuf], seeds: u64, operations: u64) {
+fn run(mounts: &[PathBuf], opens: usize, seeds: u64, operations: u64) {
     for seed in 1..=seeds {
         eprintln!("seed {seed}");
         let paths: Vec<PathBuf> = mounts.iter().map(|mount| mount.join(format!("file{seed}"))).collect();
         let mut both = Both::new(paths.clone(), seed);
+        both.other = (opens > 1).then(|| open(&paths[0]));
         (0..operations).for_each(|_| both.step());
         // Everything once more, as another program sees it.
         both.reopen();
@@ -259,12 +268,19 @@ fn place(mounts: usize) -> (Place, Vec<PathBuf>) {
 fn a_file_holds_what_was_written_by_any_call() {
     let (_place, mounts) = place(1);
     let (seeds, operations) = if long() { (100, 5000) } else { (4, 1500) };
-    run(&mounts, seeds, operations);
+    run(&mounts, 1, seeds, operations);
 }
 
 #[test]
 fn a_file_holds_what_was_written_through_two_mounts() {
     let (_place, mounts) = place(2);
     let (seeds, operations) = if long() { (100, 5000) } else { (4, 1500) };
-    run(&mounts, seeds, operations);
+    run(&mounts, 1, seeds, operations);
+}
+
+#[test]
+fn a_file_holds_what_was_written_through_two_opens() {
+    let (_place, mounts) = place(1);
+    let (seeds, operations) = if long() { (100, 5000) } else { (4, 1500) };
+    run(&mounts, 2, seeds, operations);
 }

@@ -65,6 +65,10 @@ pub struct Args {
     /// 0.25; 0 asks every time. What others change in directories shows that much later; 1 if not given.
     #[arg(long, value_name = "SECONDS", value_parser = cache_time)]
     cache_time: Option<Duration>,
+    /// Ask the servers for every read and write, past the kernel's page cache: for programs of which many processes write
+    /// records into one file. Reading the same again, and small reads, take longer.
+    #[arg(long)]
+    direct_io: bool,
     /// Mount on every node that has a server of the volume: all of them, or none. DIR is made where it is missing, and
     /// removed again with the mount where only its node sees it.
     #[arg(long, conflicts_with = "foreground")]
@@ -151,7 +155,12 @@ pub fn run(args: &Args) -> Outcome<Exit> {
 
 /// The command that serves a mount, but for its directory.
 fn words(args: &Args, volume: &Volume) -> Vec<String> {
-    let flags = [("--read-only", args.read_only), ("--allow-other", args.allow_other), ("--nonempty", args.nonempty)];
+    let flags = [
+        ("--read-only", args.read_only),
+        ("--allow-other", args.allow_other),
+        ("--nonempty", args.nonempty),
+        ("--direct-io", args.direct_io),
+    ];
     let mut words: Vec<String> =
         ["mount", "--ready", "--name", &volume.record.name].iter().map(ToString::to_string).collect();
     words.extend(flags.iter().filter(|(_, set)| *set).map(|(flag, _)| flag.to_string()));
@@ -275,6 +284,7 @@ fn serve_at(args: &Args, is_removed: bool) -> Outcome<Exit> {
         allow_other: args.allow_other || sys::uid() == 0,
         threads: args.threads.map_or(THREADS_MAX, usize::from),
         cache_time: args.cache_time.unwrap_or(CACHE_TIME_DEFAULT),
+        direct_io: args.direct_io,
     };
     let mounted = aze_fuse::mount(session.client.clone(), session.runtime.clone(), &args.dir, &options)
         .map_err(|error| Trouble::local(format!("mount at {}", args.dir.display()), &error))?;

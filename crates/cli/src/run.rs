@@ -52,6 +52,10 @@ pub struct Args {
     /// Refuse the program's changes.
     #[arg(long)]
     read_only: bool,
+    /// Ask the servers for every read and write, past the kernel's page cache: for programs of which many processes write
+    /// records into one file.
+    #[arg(long)]
+    direct_io: bool,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -70,6 +74,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         allow_other: sys::uid() == 0,
         threads: THREADS_MAX,
         cache_time: CACHE_TIME_DEFAULT,
+        direct_io: args.direct_io,
     };
     if sys::uid() != 0 {
         namespace::enter_user().map_err(|error| no_namespace("user", &error))?;

@@ -108,6 +108,7 @@ pub mod getattr {
 pub mod fopen {
     pub const DIRECT_IO: u32 = 1 << 0;
     pub const KEEP_CACHE: u32 = 1 << 1;
+    pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
 /// What a request for a lock is about.

@@ -19,6 +19,7 @@ use crate::stream::Stream;
 use crate::told::{First, Means, Showing, Told};
 use crate::trace::Trace;
 use crate::translate;
+use crate::writers::Writers;
 use aze_client::{Access, Aged, CONTENTS_TIME, Client, File, Lease, NewFile, mode_under};
 use aze_io::Io;
 use aze_io::real::Runtime;
@@ -41,10 +42,14 @@ pub struct Door {
     pub client: Arc<Client>,
     /// The longest time for which the kernel may use an answer.
     pub cache_time: Duration,
+    /// The kernel keeps no pages of files.
+    pub direct_io: bool,
     /// Who asks.
     pub callers: Callers,
     /// Open files.
     pub files: Handles<File>,
+    /// Those of them that are open for writing.
+    pub writers: Writers,
     /// Open directories.
     pub streams: Handles<Stream>,
     /// What the kernel was told of files.
@@ -74,23 +79,26 @@ pub struct Door {
 
 impl Door {
     /// A door to the client's volume; `device` belongs to the mount, whose kernel may answer from what
-    /// it was told for `cache_time`.
+    /// it was told for `cache_time`, and keeps pages of files unless `direct_io` is set.
     pub fn new(
         client: Arc<Client>,
         runtime: Arc<Runtime>,
         device: Arc<Device>,
         crew: Crew,
         cache_time: Duration,
+        direct_io: bool,
     ) -> std::io::Result<Door> {
         let io = runtime.io();
         let told = Arc::new(Told::default());
         let pages = Arc::new(Pages::new(io.clone(), device.clone())?);
         Ok(Door {
             cache_time,
+            direct_io,
             callers: Callers::new(io.clone(), identity::own()),
             journal: Journal::new(io.clone()),
             trace: Trace::new(io.clone()),
             files: Handles::default(),
+            writers: Writers::default(),
             streams: Handles::default(),
             recalls: Arc::new(Recalls::new(io.clone(), device.clone(), told.clone(), pages.clone(), cache_time)),
             told,
@@ -302,6 +310,17 @@ impl Door {
         })
     }
 
+    /// Gives an open file its handle.
+    fn enter(&self, file: Arc<File>) -> u64 {
+        self.writers.opened(&file);
+        self.files.insert(file)
+    }
+
+    /// Takes an open file out of the table.
+    pub fn leave(&self, handle: u64) -> Option<Arc<File>> {
+        self.files.remove(handle).inspect(|file| self.writers.closed(file))
+    }
+
     /// Opens a file; gives its handle, and how the kernel is to treat it.
     pub fn open_file(&self, request: &Header, target: u64, flags: i32) -> Result<(u64, u32), Errno> {
         let who = self.callers.who(request);
@@ -330,7 +349,7 @@ impl Door {
             self.device.forget_attrs(target);
         }
         let pages = if at_open.keep_pages { fopen::KEEP_CACHE } else { 0 };
-        Ok((self.files.insert(file), pages))
+        Ok((self.enter(file), pages))
     }
 
     /// Makes and opens a file; gives its handle.
@@ -358,7 +377,7 @@ impl Door {
             }
             Ok((Aged { attr: made.attr, age: NOTHING, lease: made.lease }, file))
         })?;
-        Ok((aged, self.files.insert(file)))
+        Ok((aged, self.enter(file)))
     }
 
     /// Makes and opens a file without a name; gives its handle.
@@ -366,7 +385,7 @@ impl Door {
         let who = self.callers.who(request);
         let making = self.client.create_unnamed(&who, ino(parent), mode, access(flags));
         let (attr, file) = self.serve("create in", parent, making)?;
-        Ok((attr, self.files.insert(file)))
+        Ok((attr, self.enter(file)))
     }
 
     /// An append goes to where the file ends now, not to where this kernel last saw its end: another

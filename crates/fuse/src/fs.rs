@@ -259,7 +259,7 @@ fn link(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outc
 fn open(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
     let flags = args.u32()? as i32;
     let (handle, pages) = door.open_file(header, header.node, flags)?;
-    put_open(out, handle, open_flags(flags) | pages);
+    put_open(out, handle, open_flags(door, flags, handle) | pages);
     Ok(Done::Opened(handle))
 }
 
@@ -271,7 +271,7 @@ fn create(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Ou
     tell(out, &aged.attr);
     let validity = door.validity(header, &aged);
     translate::put_entry(out, &aged.attr, validity);
-    put_open(out, handle, open_flags(flags));
+    put_open(out, handle, open_flags(door, flags, handle));
     Ok(Done::Opened(handle))
 }
 
@@ -282,7 +282,7 @@ fn tmpfile(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> O
     tell(out, &attr);
     let aged = Aged::from(attr);
     translate::put_entry(out, &aged.attr, door.validity(header, &aged));
-    put_open(out, handle, open_flags(flags));
+    put_open(out, handle, open_flags(door, flags, handle));
     Ok(Done::Opened(handle))
 }
 
@@ -292,9 +292,14 @@ fn put_open(out: &mut Out, handle: u64, flags: u32) {
     out.zeros(4);
 }
 
-/// Appends go around the page cache, which would keep them where this kernel thinks the file ends.
-fn open_flags(flags: i32) -> u32 {
-    if flags & libc::O_APPEND != 0 { fopen::DIRECT_IO } else { 0 }
+/// Appends go past the page cache, which would keep them where this kernel thinks the file ends.
+fn open_flags(door: &Door, flags: i32, handle: u64) -> u32 {
+    let is_one_of_several = || door.files.get(handle).is_some_and(|file| door.writers.is_direct(&file));
+    match flags & libc::O_APPEND {
+        0 if door.direct_io || is_one_of_several() => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
+        0 => 0,
+        _ => fopen::DIRECT_IO,
+    }
 }
 
 fn read(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
@@ -357,7 +362,7 @@ fn fsyncdir(door: &Door, header: &Header) -> Outcome {
 
 fn release(door: &Door, header: &Header, mut args: Args<'_>) -> Outcome {
     let handle = args.u64()?;
-    let file = door.files.remove(handle).ok_or(Errno(libc::EBADF))?;
+    let file = door.leave(handle).ok_or(Errno(libc::EBADF))?;
     door.locks.released(header.node, handle);
     // Ends the locks that were taken through it, too.
     door.serve("close of", header.node, file.close())?;

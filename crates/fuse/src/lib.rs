@@ -33,6 +33,7 @@ mod stream;
 mod told;
 mod trace;
 mod translate;
+mod writers;
 mod xattr;
 
 pub use identity::own as own_identity;
@@ -75,6 +76,9 @@ pub struct MountOptions {
     /// How long the kernel may use cached names and attributes, at most
     /// [`CACHE_TIME_MAX`]; zero: it asks every time.
     pub cache_time: Duration,
+    /// Reads and writes go to the servers as programs ask for them, past the kernel's page cache; writes of a file below
+    /// its end go on side by side (Linux 6.2 and newer).
+    pub direct_io: bool,
 }
 
 /// A mount that is being served.
@@ -155,9 +159,10 @@ fn serve(
     runtime.background()?;
     let device = Arc::new(device);
     let (crew, cache_time) = (Crew::new(options.threads), options.cache_time.min(CACHE_TIME_MAX));
-    let door = Arc::new(door::Door::new(client, runtime, device.clone(), crew, cache_time)?);
+    let door = Arc::new(door::Door::new(client, runtime, device.clone(), crew, cache_time, options.direct_io)?);
     door.listen();
-    session::agree(&device)?;
+    let features = session::agree(&device)?;
+    door.writers.may_be_mapped(features & abi::init::DIRECT_IO_ALLOW_MMAP != 0);
     Ok(Mounted { dir, session: Session::start(door, device) })
 }
 

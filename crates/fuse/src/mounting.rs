@@ -168,8 +168,14 @@ mod tests {
     #[test]
     fn a_name_does_not_end_the_helpers_option() {
         let cache_time = crate::CACHE_TIME_DEFAULT;
-        let options =
-            MountOptions { volume: r"a,b\c".into(), read_only: true, allow_other: true, threads: 1, cache_time };
+        let options = MountOptions {
+            volume: r"a,b\c".into(),
+            read_only: true,
+            allow_other: true,
+            threads: 1,
+            cache_time,
+            direct_io: false,
+        };
         let text = helper_options(&options);
         assert_eq!(text, r"ro,nosuid,nodev,fsname=azekura:a\,b\\c,subtype=aze,default_permissions,allow_other");
     }

@@ -20,17 +20,28 @@ pub struct Reply {
     device: Arc<Device>,
     unique: u64,
     is_owed: bool,
+    watch: Option<Box<Watch>>,
 }
+
+/// Is told an answer: its bytes, or its error number.
+pub type Watch = dyn FnOnce(Result<&[u8], i32>) + Send;
 
 impl Reply {
     /// For the request `unique`, which was read from `device`.
     pub fn new(device: Arc<Device>, unique: u64) -> Reply {
-        Reply { device, unique, is_owed: true }
+        Reply { device, unique, is_owed: true, watch: None }
+    }
+
+    /// Has `watch` told the answer, before the kernel gets it: then what the kernel asks because of the answer comes later.
+    pub fn watched(mut self, watch: Option<Box<Watch>>) -> Reply {
+        self.watch = watch;
+        self
     }
 
     /// Answers with bytes. Returns whether the kernel has taken them.
     pub fn send(mut self, out: &mut Out) -> bool {
         self.is_owed = false;
+        self.tell(Ok(out.written()));
         let sent = self.device.send(out.reply(self.unique));
         self.is_taken(sent)
     }
@@ -38,8 +49,15 @@ impl Reply {
     /// Answers that it is done, or why not. Returns whether the kernel has taken it.
     pub fn send_outcome(mut self, outcome: Result<(), Errno>) -> bool {
         self.is_owed = false;
+        self.tell(outcome.map(|()| &[][..]).map_err(|errno| errno.0));
         let sent = self.write(outcome.map_or_else(|errno| errno.0, |()| 0));
         self.is_taken(sent)
+    }
+
+    fn tell(&mut self, answer: Result<&[u8], i32>) {
+        if let Some(watch) = self.watch.take() {
+            watch(answer);
+        }
     }
 
     fn is_taken(&self, sent: Sent) -> bool {
@@ -67,6 +85,7 @@ impl Reply {
 impl Drop for Reply {
     fn drop(&mut self) {
         if self.is_owed {
+            self.tell(Err(libc::EIO));
             self.write(libc::EIO);
         }
     }

@@ -11,7 +11,7 @@ use crate::device::{Came, Device};
 use crate::door::Door;
 use crate::fs::{self, Done};
 use crate::locks;
-use crate::reply::{Errno, Reply};
+use crate::reply::{self, Errno, Reply};
 use std::io;
 use std::sync::Arc;
 
@@ -47,15 +47,15 @@ const WANTED: u64 = init::ASYNC_READ
     | init::DONT_MASK
     // A symlink's target never changes and an inode number is never used again.
     | init::CACHE_SYMLINKS
-    // Appends are direct I/O; such a file may still be mapped into memory.
+    // Appends and writes of several writers are direct I/O; such a file may still be mapped into memory.
     | init::DIRECT_IO_ALLOW_MMAP
     | init::EXT;
 
-/// Answers the kernel's first request, by which both sides learn what the other can do.
+/// Answers the kernel's first request, by which both sides learn what the other can do. Gives the features that both have.
 ///
 /// # Errors
 /// `Unsupported` if the kernel is too old; what the system said otherwise.
-pub fn agree(device: &Arc<Device>) -> io::Result<()> {
+pub fn agree(device: &Arc<Device>) -> io::Result<u64> {
     let mut buffer = vec![0; REQUEST_BYTES as usize + REQUEST_ROOM];
     loop {
         let count = match device.receive(&mut buffer)? {
@@ -92,7 +92,7 @@ pub fn agree(device: &Arc<Device>) -> io::Result<()> {
         }
         let mut out = Out::new(64);
         offer.answer(&mut out);
-        return if reply.send(&mut out) { Ok(()) } else { Err(not_understood()) };
+        return if reply.send(&mut out) { Ok(offer.flags & WANTED) } else { Err(not_understood()) };
     }
 }
 
@@ -228,44 +228,36 @@ impl Session {
 
 /// Has a request done and answers it.
 fn answer(door: &Arc<Door>, header: &Header, args: Args<'_>, out: &mut Out, reply: Reply) {
+    let watch = door.trace.begin(header, &args).map(|traced| -> Box<reply::Watch> {
+        let door = door.clone();
+        Box::new(move |answer| door.trace.end(traced, answer))
+    });
+    let reply = reply.watched(watch);
     if header.opcode == op::SETLKW {
         return locks::set_or_wait(door, header, args, reply);
     }
-    let traced = door.trace.begin(header, &args);
-    let done = act(door, header, args, out, reply);
-    if let Some(traced) = traced {
-        door.trace.end(traced, done.map(|()| out.written()));
-    }
-}
-
-/// The error number, if it was answered with one.
-fn act(door: &Arc<Door>, header: &Header, args: Args<'_>, out: &mut Out, reply: Reply) -> Result<(), i32> {
     // Until the answer has gone: then the kernel lets go of the pages.
     let is_write = header.opcode == op::WRITE;
     let _transfer = (is_write || header.opcode == op::READ).then(|| door.pages.transfer(header.node, is_write));
     let done = match fs::act(door, header, args, out) {
         Ok(Done::Silently) => {
-            reply.not_owed();
-            return Ok(());
+            return reply.not_owed();
         }
         Ok(done) => done,
         Err(errno) => {
-            let number = errno.0;
             reply.send_outcome(Err(errno));
-            return Err(number);
+            return;
         }
     };
     if reply.send(out) {
-        out.told.iter().for_each(|version| door.told.tell(*version));
-        return Ok(());
+        return out.told.iter().for_each(|version| door.told.tell(*version));
     }
     // The kernel has not taken it: it does not know the handle, and will never release it.
     match done {
-        Done::Opened(handle) => drop(door.files.remove(handle)),
+        Done::Opened(handle) => drop(door.leave(handle)),
         Done::OpenedDir(handle) => drop(door.streams.remove(handle)),
         Done::Now | Done::Silently => {}
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -276,7 +268,7 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     /// What a kernel of this version is answered, and what comes of it here.
-    fn agreed(major: u32, minor: u32, flags: u64) -> (Vec<u8>, io::Result<()>) {
+    fn agreed(major: u32, minor: u32, flags: u64) -> (Vec<u8>, io::Result<u64>) {
         let (ours, theirs) = UnixDatagram::pair().expect("a pair of sockets");
         let device = Arc::new(Device::adopt(OwnedFd::from(ours)));
         let mut request = Out::new(128);

@@ -140,6 +140,7 @@ fn operation(opcode: u32) -> Option<&'static str> {
         op::FSYNCDIR => "fsyncdir",
         op::GETLK => "getlk",
         op::SETLK => "setlk",
+        op::SETLKW => "setlkw",
         op::CREATE => "create",
         op::FALLOCATE => "fallocate",
         op::LSEEK => "lseek",
