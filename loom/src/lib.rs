@@ -1,5 +1,5 @@
-//! The sleeping and waking of shared memory, the giving back of what is lent there, and the notes of what is
-//! believed, through every order of their steps.
+//! The sleeping and waking of shared memory, the giving back of slots lent there, and the notes of believed
+//! records, through every order of their steps.
 //!
 //! The files under test are those that are shipped (`wake.rs` and `returns.rs` in `crates/io/src/real/shm`,
 //! `note.rs` in `crates/io/src/claims`), with loom's atomics in the place of the standard library's. The kernel's parts, a futex and an
@@ -193,7 +193,7 @@ mod tests {
         });
     }
 
-    /// Whoever fills a ring of one place waits for room between two frames.
+    /// The producer of a ring of one place waits for room between two frames.
     #[test]
     fn room_in_a_full_ring_is_told_of() {
         loom::model(|| {
@@ -240,7 +240,7 @@ mod tests {
         });
     }
 
-    /// What is lent in one slot. Loom tells when it is written before every read of it has happened.
+    /// The memory lent in one slot. Loom tells when it is written before every read of it has happened.
     struct Slot(UnsafeCell<()>);
 
     // SAFETY: there is nothing in it; loom looks at who reaches for it.
@@ -281,7 +281,7 @@ mod tests {
         });
     }
 
-    /// What is lent, and whether it is kept.
+    /// Lent memory, and whether it is kept.
     #[derive(Default)]
     struct Lent {
         data: [AtomicU64; 2],
@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    /// A connection's end takes back what is being read; whoever reads it knows.
+    /// A connection's end takes lent memory back while it is read; the reader knows.
     #[test]
     fn whoever_reads_what_is_not_kept_any_more_knows() {
         loom::model(|| {

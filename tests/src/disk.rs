@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 
-/// Length of a file system in a file, in bytes; it takes what is written.
+/// Length of a file system in a file, in bytes; the file is sparse.
 const IMAGE_BYTES: u64 = 3 << 30;
 
 /// Waits until the test has ended, however that was, and leaves no file system behind. The loop device goes
@@ -23,7 +23,7 @@ done
 pub struct Disk {
     /// Where it is mounted.
     pub dir: PathBuf,
-    /// What is mounted there, with these words.
+    /// The image or `tmpfs`, which mount(8) mounts there with these options.
     what: PathBuf,
     options: Vec<String>,
     /// Closed when this process ends.

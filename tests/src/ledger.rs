@@ -1,7 +1,7 @@
-//! What a writer was told is done in a directory that nobody else changes, kept outside of the volume.
+//! The acknowledged changes of a writer in a directory that it alone changes, recorded outside of the volume.
 //!
 //! Each step is one change: it is put down before it begins, and again when it has returned. A step
-//! that fails, since somebody was killed under it, may have happened or not; every other one must be
+//! that fails, since a process was killed under it, may have happened or not; every other one must be
 //! found done.
 
 use crate::Draw;
@@ -27,7 +27,7 @@ enum Node {
     File(u32),
 }
 
-/// Names, relative to the ledger's directory, and what is in the files that they lead to.
+/// Names, relative to the ledger's directory, and the bytes of the files that they lead to.
 #[derive(Clone, Debug, Default)]
 struct State {
     names: BTreeMap<String, Node>,
@@ -77,7 +77,7 @@ impl Ledger {
         self.doubt.is_some()
     }
 
-    /// What was done last, for people.
+    /// The last steps, for people.
     pub fn story(&self) -> String {
         self.story[self.story.len().saturating_sub(12)..].join("\n  ")
     }
@@ -140,7 +140,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What is put down is begun; this was not.
+    /// Puts down a step that never began: its file cannot be opened.
     fn failed(&mut self, what: &str, error: io::Error) -> io::Error {
         self.story.push(format!("{what}: it cannot be opened"));
         error
@@ -274,7 +274,7 @@ impl Ledger {
     }
 
     /// Makes a change by a command, which `run` starts and waits for; it tells whether that succeeded.
-    /// `local` is a path outside of the volume for what is copied.
+    /// `local` is a path outside of the volume for the source of a copy.
     pub fn command(&mut self, local: &Path, run: impl FnOnce(&[&str]) -> bool) -> bool {
         let at = |dir: &str, name: &str| format!("aze:/{dir}/{name}");
         let draw = if self.now.names.len() > NAMES { 9 } else { self.draw.below(10) };
@@ -310,8 +310,8 @@ impl Ledger {
         self.change(format!("rm {name}"), after, || act(&["rm", &at(&dir, &name)])).is_ok()
     }
 
-    /// What is there. A request that somebody sent before he was killed may be done just now, between two
-    /// names that are looked at: then until two looks see the same.
+    /// The directories and files that exist. A request of a killed process may take effect during a look:
+    /// with a step in doubt it looks until two looks agree.
     fn settled(&self, root: &Path) -> Result<Found, String> {
         let mut last: Option<Result<Found, String>> = None;
         for _ in 0..LOOKS_MAX {
@@ -325,10 +325,10 @@ impl Ledger {
         last.unwrap_or_else(|| Err("nobody looked".into()))
     }
 
-    /// Compares the directory with what must be in it, and takes what is there of a step in doubt.
+    /// Compares the directory with the ledger, and takes over the outcome of a step in doubt.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The first difference.
     pub fn check(&mut self, root: &Path) -> Result<(), String> {
         let root = root.join(&self.dir);
         let (dirs, mut files) = self.settled(&root)?;

@@ -1,5 +1,5 @@
 //! What the tests of the real program share: where it is, a private place for volumes, mounts that
-//! are taken down whatever happens, and waiting for a condition with a deadline. A test that hangs in
+//! are taken down in any case, and waiting for a condition with a deadline. A test that hangs in
 //! a mount is ended by its [`watchdog`].
 
 pub mod disk;
@@ -148,8 +148,8 @@ impl Place {
         self.watchdog.get_or_insert_with(|| Watchdog::start(&self.dir))
     }
 
-    /// A copy of the program that every user may run, whatever directory it was built in: others may now
-    /// enter this place.
+    /// A copy of the program that every user may run, also if its build directory is closed to others: they may
+    /// now enter this place.
     pub fn program_for_all(&self) -> PathBuf {
         set_mode(&self.dir, 0o711);
         let copy = self.path("aze-for-all");
@@ -179,7 +179,7 @@ impl Drop for Place {
             let name = volume.file_name().to_string_lossy().into_owned();
             self.aze(&["down", "--force", "--name", &name]);
         }
-        // What could not be removed is in the way of nobody but the next reader of the folder.
+        // Files that cannot be removed disturb only the next reader of the folder.
         let _ = fs::remove_dir_all(&self.dir);
         let hung = self.watchdog.take().is_some_and(Watchdog::end);
         assert!(!hung || std::thread::panicking(), "the test was ended by its watchdog");
@@ -216,8 +216,8 @@ pub fn long() -> bool {
     std::env::var_os("AZE_TEST_LONG").is_some()
 }
 
-/// A test looks at nothing, since this machine cannot do what it takes: the reason is shown although a test
-/// that passes prints nothing, and added to the file of `AZE_TEST_LEFT_OUT`, from which `scripts/test` counts.
+/// Leaves out a test that this machine cannot run: shows the reason, although a test that passes prints
+/// nothing, and adds it to the file of `AZE_TEST_LEFT_OUT`, from which `scripts/test` counts.
 pub fn leave_out(test: &str, why: &str) {
     use std::io::Write;
     let text = format!("{test}: {}\n", why.replace('\n', " "));

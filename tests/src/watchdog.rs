@@ -91,7 +91,7 @@ fn bite(name: &str, test: i32, dir: &Path, after: Duration) {
     for connection in connections(dir) {
         let path = Path::new(CONNECTIONS).join(connection.to_string()).join("abort");
         if !path.exists() {
-            // On a machine where nobody has needed it yet.
+            // This machine has not mounted fusectl yet.
             let _ = Command::new("mount").args(["-t", "fusectl", "none", CONNECTIONS]).status();
         }
         let done = fs::write(&path, "1");
@@ -106,7 +106,7 @@ fn bite(name: &str, test: i32, dir: &Path, after: Duration) {
 
 /// To the standard error itself: what a test prints is lost if its program is aborted.
 fn tell(text: &str) {
-    // There is nobody else to be told.
+    // There is no other place to report an error.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 

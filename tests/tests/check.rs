@@ -1,5 +1,5 @@
-//! `aze check` of a volume that runs, on the real program. (What it finds, and that it finds nothing where
-//! nothing is, is simulated: `sim/tests/check.rs`.)
+//! `aze check` of a volume that runs, on the real program. (Its findings, and that it has none on an intact volume,
+//! are simulated: `sim/tests/check.rs`.)
 
 use aze_tests::{Place, make_tree};
 use std::fs::{self, OpenOptions};

@@ -12,7 +12,7 @@ use std::time::Instant;
 /// Long enough that a signal comes before the copy is done.
 const BYTES: u64 = 400 << 20;
 
-/// What is copied, and what was there under the final name before.
+/// Makes the file that is copied; gives its path.
 fn source(place: &Place) -> String {
     let path = place.path("large");
     let file = File::create(&path).expect("a file");
@@ -63,7 +63,7 @@ fn a_copy_into_a_volume_that_is_broken_off_leaves_what_was_there() {
         assert_eq!(names(&place), ["f"], "nothing unfinished is left");
         assert_eq!(place.aze(&["cat", "aze:/f"]).ok().out, "what was there");
     }
-    // Killed, it could not clean up; what is left has a hidden name.
+    // Killed, it could not clean up; the unfinished file has a hidden name.
     let child = copy(&place, &from, "aze:/g");
     wait_until("the copy has begun", || names(&place).len() > 1);
     send(&child, libc::SIGKILL);
@@ -71,7 +71,7 @@ fn a_copy_into_a_volume_that_is_broken_off_leaves_what_was_there() {
     let left = names(&place);
     assert_eq!(left.len(), 2, "{left:?}");
     assert!(left.iter().all(|name| name == "f" || name.starts_with(".aze-")), "{left:?}");
-    // Not broken off, it takes the place of what was there.
+    // Not broken off, the copy replaces the old file.
     assert!(ended(copy(&place, &from, "aze:/f")).success());
     assert!(place.aze(&["stat", "--json", "aze:/f"]).ok().out.contains(&BYTES.to_string()));
 }
@@ -132,8 +132,7 @@ fn a_copy_out_of_a_volume_that_is_broken_off_leaves_nothing() {
     assert_eq!(local_names(&out), [""; 0], "nothing is left");
 }
 
-/// A measurement that is interrupted, or for which there is no room, removes what it has made: in a directory and in a
-/// volume.
+/// A measurement that is interrupted, or for which there is no room, removes its files: in a directory and in a volume.
 #[test]
 fn a_measurement_that_is_broken_off_leaves_nothing() {
     let place = Place::new();

@@ -1,8 +1,8 @@
 //! `kill -9` of servers, of a mount's process, of commands that write, of all of them, and of servers
-//! that are just starting, at random moments: what was acknowledged is there afterwards. What was is
-//! kept outside of the volume (`aze_tests::ledger`).
+//! that are just starting, at random moments: acknowledged changes survive. The test records them
+//! outside of the volume (`aze_tests::ledger`).
 //!
-//! `AZE_TEST_SEED` chooses what is drawn; the moments are those of the machine. The long form takes
+//! `AZE_TEST_SEED` seeds the random choices; the timing depends on the machine. The long form takes
 //! many seeds.
 
 use aze_tests::ledger::Ledger;
@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Rounds with one volume: each kind of death four times, in a drawn order.
 const ROUNDS: usize = 20;
 
-/// A seed with three servers, of which a close waits for the disks.
+/// It draws three servers and durability `close`: a close waits for the disks.
 const SEED: u64 = 8;
 
 /// Volumes in the long form.
@@ -141,7 +141,7 @@ impl Held {
     }
 }
 
-/// Whoever has ended already is no concern.
+/// Sends SIGKILL; a process that has already ended is ignored.
 fn kill(pids: &[i32]) {
     for pid in pids {
         // SAFETY: no memory is involved; the process was started by this test.
@@ -153,7 +153,7 @@ fn moment(draw: &mut Draw) {
     std::thread::park_timeout(Duration::from_micros(draw.below(MOMENT_US_MAX)));
 }
 
-/// A command that may be killed by whoever looks into `running`.
+/// Runs a command; another thread may kill it by its id in `running`.
 fn command(place: &Place, words: &[&str], running: &Mutex<Option<u32>>, over: &AtomicBool) -> bool {
     let mut child = {
         let mut running = running.lock().expect("nobody panics with it");
@@ -166,7 +166,7 @@ fn command(place: &Place, words: &[&str], running: &Mutex<Option<u32>>, over: &A
         child
     };
     loop {
-        // Its number is nobody else's until it has been waited for.
+        // The system does not reuse its id until it has been waited for.
         let mut running = running.lock().expect("nobody panics with it");
         if let Some(status) = child.try_wait().expect("a child") {
             *running = None;
@@ -186,7 +186,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// What a program may be told when somebody was killed under it.
+/// Errors that a program may get when a server or its mount was killed.
 fn is_explained(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::ENOTCONN | libc::ECONNABORTED | libc::ETIMEDOUT))
 }
@@ -195,10 +195,10 @@ fn round(volume: &mut Volume, killed: Killed, ledgers: &mut [Ledger], draw: &mut
     let (over, has_killed) = (AtomicBool::new(false), AtomicBool::new(false));
     let (steps, running) = (AtomicUsize::new(0), Mutex::new(None::<u32>));
     let stopped = AtomicU32::new(0);
-    // What a program was told although nobody's death explains it.
+    // Errors of programs that no killed process explains.
     let unexplained = Mutex::new(Vec::new());
     let root = volume.mount.clone();
-    // Whatever fails: nobody goes on for ever.
+    // On a panic, too, the writers stop.
     let ends = Ends(&over);
     let (line, mounted) = ledgers.split_first_mut().expect("there are some");
     std::thread::scope(|scope| {
@@ -208,7 +208,7 @@ fn round(volume: &mut Volume, killed: Killed, ledgers: &mut [Ledger], draw: &mut
             scope.spawn(move || {
                 while !over.load(Ordering::SeqCst) {
                     if let Err(error) = ledger.step(root) {
-                        // A descriptor of before says once that what was not synced may be gone.
+                        // A descriptor from before a restart reports once that unsynced bytes may be lost.
                         stopped.fetch_add(1, Ordering::SeqCst);
                         let was_killed = has_killed.load(Ordering::SeqCst);
                         if !was_killed || !is_explained(&error) {

@@ -1,5 +1,5 @@
-//! A volume of which each server has several directories, on the real program: it comes back from them in any
-//! order, what is missing or somebody else's is refused by its name, and a full one leaves its part to the others.
+//! A volume whose servers have several directories each, on the real program: it comes back from them in any
+//! order, a missing or foreign directory is refused by its name, and a full one leaves its part to the others.
 
 use aze_tests::disk::Disk;
 use aze_tests::{Place, Ran, leave_out, make_tree, run};
@@ -115,7 +115,7 @@ fn what_does_not_belong_together_is_refused_by_its_name() {
     fs::write(place.path("file"), "").expect("a file");
     refused("1", "file,new", &["is a file or device", "--servers 2"]);
     assert!(!place.path("new").exists() && !place.path("newer").exists());
-    // An empty directory where there was none of a server's: nobody begins a part anew.
+    // A directory that has lost its manifest: no server begins its part anew.
     fs::remove_file(place.path("a/server-0/volume")).expect("it is there");
     refused("2", "a,b,c,d", &["number 0 of these is in none"]);
     // What moved is found.

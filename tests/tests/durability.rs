@@ -1,6 +1,6 @@
-//! `aze bench durability` on the real program: all promises and all ways of a directory are there, what is
-//! said to be durable is, and nothing is left behind, also when it is interrupted. What it measures is
-//! not judged.
+//! `aze bench durability` on the real program: all promises and all ways of a directory are there, memory
+//! is not called durable, and nothing is left behind, also when it is interrupted. The measured values
+//! are not judged.
 
 use aze_tests::{Place, Ran, wait_until};
 use serde_json::Value;
@@ -47,7 +47,7 @@ fn promises_are_measured_beside_a_directory() {
         assert!(turns.len() == 3 && turns.contains(&phase["value"]), "the median is one of its turns: {phase}");
         assert!(number(&phase["latency_us_median"]) <= number(&phase["latency_us_p99"]), "{phase}");
     }
-    // Compared is what has promised the same.
+    // It compares places with the same promise.
     let against = result["against"].as_array().expect("ratios");
     let compared: Vec<(&str, bool)> =
         against.iter().map(|pair| (pair["place"].as_str().expect("a place"), pair["to"] == *titles[5])).collect();

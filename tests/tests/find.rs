@@ -34,7 +34,7 @@ fn files_are_found_by_path_and_age_and_told_byte_for_byte() {
     assert_eq!(both.code, 2, "{}", both.err);
 }
 
-/// What was found is removed, directories when nothing is left in them; the rest stays, and so does the root.
+/// `-delete` removes found files, and found directories once they are empty; the rest stays, and so does the root.
 #[test]
 fn what_is_found_is_removed() {
     let mut place = Place::new();

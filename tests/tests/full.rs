@@ -1,4 +1,4 @@
-//! A volume whose memory is full: it says so, keeps what it has, and works again after deletes.
+//! A volume whose memory is full: it says so, keeps its files, and works again after deletes.
 
 use aze_tests::Place;
 use aze_tests::python::python;

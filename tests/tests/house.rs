@@ -110,8 +110,8 @@ fn the_world_enters_only_through_io() {
     }
 }
 
-/// Who asks for the date: it decides the times of files and what people read, and nothing else. Everything
-/// that has to last for some time counts a clock that nobody sets.
+/// Files that ask for the date: it decides the times of files and texts for people, and nothing else. All
+/// durations are measured on a clock that cannot be set.
 const ASK_FOR_THE_DATE: &[(&str, &str)] = &[
     ("server/src/clock.rs", "times of files"),
     ("fuse/src/door.rs", "times of directories that are removed"),
@@ -204,7 +204,7 @@ fn every_program_that_tests_call_comes_from_a_listed_package() {
 #[test]
 fn no_path_of_a_machine_and_no_unfinished_code_is_in_the_tree() {
     let listing = Command::new("git").args(["ls-files"]).current_dir(root()).output().expect("git runs");
-    // Put together here, so that this file does not contain what it looks for.
+    // Put together here, so that this file does not contain the words.
     let words =
         [["/wo", "rk/"].concat(), ["todo", "!("].concat(), ["unimplemented", "!("].concat(), ["#[ign", "ore"].concat()];
     for path in String::from_utf8(listing.stdout).expect("paths are text").lines() {

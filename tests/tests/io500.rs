@@ -1,5 +1,5 @@
-//! `aze bench io500` on the real program: on a directory and on a volume. What it measures is not
-//! judged, only that all of it is there, adds up, and leaves nothing behind.
+//! `aze bench io500` on the real program: on a directory and on a volume. The measured values are not
+//! judged, only that all of them are there and add up, and that no file is left behind.
 
 use aze_tests::{Place, Ran, wait_until};
 use serde_json::Value;

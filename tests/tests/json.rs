@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 
-/// The names of all fields, of those within others too, but for what is named by its data.
+/// The names of all fields, nested ones too, but not the keys of objects whose keys are data.
 fn fields(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(object) => {

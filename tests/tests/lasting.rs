@@ -147,7 +147,7 @@ fn a_volume_is_larger_than_memory() {
 
     start();
     look_at_big(&place, 0..16);
-    // A larger one than there is room for; what is there stays, and removals make room.
+    // A file larger than the room left: the other files stay, and removals make room.
     let local = place.path("local");
     fs::write(&local, vec![7; 200 << 20]).expect("a local file");
     let full = place.aze(&["cp", &local.display().to_string(), "aze:/too-large"]);
@@ -184,7 +184,7 @@ fn a_volume_is_larger_than_memory() {
             refused += 1;
         }
     }
-    // What was written last is in the journals, too.
+    // The bytes written last are in the journals, too.
     assert!(refused > 7, "only {refused} files were refused");
     place.aze(&["down", "--name", "v"]).ok();
 }
@@ -203,7 +203,7 @@ fn work(place: &Place, round: usize, over: &AtomicBool, commands: &AtomicUsize) 
             break;
         }
         commands.fetch_add(1, Ordering::Relaxed);
-        // Only what is certain counts: a move that fails may have happened.
+        // Only certain outcomes count: a move that fails may have happened.
         match number % 3 {
             0 => there.push((first, data)),
             1 if place.aze(&["mv", &first, &second]).code == 0 => there.push((second, data)),

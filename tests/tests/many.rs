@@ -1,5 +1,5 @@
 //! `aze bench many` on the real program: every step of both layouts is there, kept and drawn, and its
-//! volumes are gone afterwards. What it measures is not judged.
+//! volumes are gone afterwards. The measured values are not judged.
 
 use aze_tests::Place;
 use serde_json::Value;

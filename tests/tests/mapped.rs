@@ -1,5 +1,5 @@
 //! Volumes kept in files, as in persistent memory, on the real program: they come back, also after every
-//! server was killed, and what is not theirs is refused and not touched.
+//! server was killed, and a foreign file is refused and not touched.
 
 use aze_tests::{Place, leave_out, make_tree, run};
 use std::fs::{self, File, OpenOptions};
@@ -54,7 +54,7 @@ fn a_volume_comes_back_from_files() {
     let both = format!("{first_text},{second_text}");
     let tree = place.path("tree");
     make_tree(&tree, 60);
-    // A server for each file, if nobody says otherwise.
+    // By default there is one server for each file.
     let up = || place.aze(&["up", "--name", "v", "--size", "1G", "--storage", &both]).ok();
     let said = up().err;
     assert!(said.contains("2 servers") && said.contains("not persistent memory: synced by the kernel"), "{said}");
@@ -112,7 +112,7 @@ fn a_file_is_emptied_and_keeps_another_volume() {
     }
 }
 
-/// More than fits, written twice over; what is there stays, and what is removed makes room.
+/// Writes more than fits, twice over: acknowledged files stay, and removed files make room.
 #[test]
 fn a_full_file_says_so_and_goes_on() {
     let place = Place::new();

@@ -37,7 +37,7 @@ fn a_killed_mount_tells_programs_and_can_be_cleared_away() {
     drop(open);
     place.aze(&["umount", mnt.to_str().expect("a path")]).ok();
     assert!(!is_mounted(&mnt));
-    // What was acknowledged is with the servers.
+    // The servers have the acknowledged bytes.
     assert_eq!(place.aze(&["cat", "aze:/f"]).ok().out, "kept");
     let again = place.mount();
     assert_eq!(fs::read(again.join("f")).expect("it can be read"), b"kept");
@@ -136,7 +136,7 @@ fn a_mount_in_the_foreground_ends_with_a_signal_or_an_unmount() {
     assert_eq!(front.ended(), 0, "after the last file was closed");
 }
 
-/// Between two mounts of which one keeps nothing: what it shows of a change that has returned.
+/// Two mounts, the second without a cache: it shows every change of the first that has returned.
 #[test]
 fn a_mount_without_cache_time_shows_at_once_what_another_mount_changes() {
     let mut place = Place::new();
@@ -201,7 +201,7 @@ fn a_silent_server_holds_up_its_own_callers_only() {
         let stat = fs::read_to_string(task.expect("a thread").path().join("stat")).expect("its state");
         stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
     };
-    // Each of its threads ends what it does, if another program has the core.
+    // While another program has the core, one of its threads may not have stopped yet.
     let tasks = format!("/proc/{server}/task");
     wait_until("the server stands still", || fs::read_dir(&tasks).expect("threads").all(has_stopped));
     std::thread::scope(|scope| {

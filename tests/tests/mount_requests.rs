@@ -28,7 +28,7 @@ impl Mounted {
         Mounted { place, volume, dir }
     }
 
-    /// Requests of each kind by now, but for closes, which nobody waits for.
+    /// Requests of each kind by now, but for closes, which no program waits for.
     fn asked(&self) -> BTreeMap<String, u64> {
         let out = self.place.aze(&["status", "--json", "--name", &self.volume]).ok().out;
         let status: serde_json::Value = serde_json::from_str(&out).expect("JSON");
@@ -48,7 +48,7 @@ impl Mounted {
         let kinds: BTreeMap<&String, u64> =
             after.iter().map(|(kind, count)| (kind, count - before.get(kind).unwrap_or(&0))).collect();
         let total: u64 = kinds.values().sum();
-        // A few for what is asked once a second, and for names that share a counter.
+        // A few for answers that are asked for once a second, and for names that share a counter.
         assert!((expected..=expected + FILES / 5).contains(&total), "{what}: {total} requests, {kinds:?}");
     }
 }
@@ -106,7 +106,7 @@ fn a_record_of_one_of_several_writers_is_one_write() {
     }
 }
 
-/// `--direct-io`: each read and write of a program is a request, also of a file's only writer, and what is read twice.
+/// `--direct-io`: each read and write of a program is a request, also of a file's only writer, and a repeated read.
 #[test]
 fn a_mount_without_page_cache_asks_for_what_programs_ask_for() {
     const RECORD: usize = 47_008;

@@ -4,8 +4,8 @@
 //!
 //! A mount that reads `/proc/PID/cmdline` of its callers would take the lock on the memory of a
 //! program whose page fault waits for this very mount: both would wait for ever, and so
-//! would everybody who looks at the program. The work is done by a process of its own; whoever watches
-//! it breaks the connections by way of fusectl should it not end, so that nothing stays behind.
+//! would everybody who looks at the program. A child process does the work; should it not end, the test
+//! breaks the connections by way of fusectl, so that nothing stays behind.
 
 use aze_tests::{Place, run};
 use std::fs::{self, File, OpenOptions};
@@ -22,7 +22,7 @@ const WORK: Duration = Duration::from_secs(6);
 /// How long it may take to end after that.
 const GRACE: Duration = Duration::from_secs(24);
 
-/// What is mapped; no file is ever shorter, since a page beyond the end is a SIGBUS.
+/// Length of a mapping; no file is ever shorter, since a page beyond the end is a SIGBUS.
 const MAPPED_BYTES: usize = 64 << 10;
 
 /// Threads at work, and the files they share.
@@ -77,7 +77,7 @@ struct Breaker {
 }
 
 impl Breaker {
-    /// What it needs is looked up now: later the mounts may no longer answer.
+    /// Looks up the connection numbers now: later the mounts may no longer answer.
     fn new(place: &Place, mounts: &[PathBuf]) -> Breaker {
         let numbers = mounts.iter().map(|mount| libc::minor(fs::metadata(mount).expect("a mount").dev())).collect();
         let control = place.path("connections");
@@ -177,7 +177,7 @@ fn mapped(file: &File, at: u64, shared: bool) {
     }
     // SAFETY: as above.
     unsafe { bytes.add(at as usize).write_volatile(sum) };
-    // SAFETY: the mapping was made above and nobody else knows of it.
+    // SAFETY: the mapping was made above and no other code has its address.
     unsafe {
         if at.is_multiple_of(4) {
             libc::msync(start, MAPPED_BYTES, libc::MS_SYNC);

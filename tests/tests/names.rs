@@ -21,7 +21,7 @@ fn all(mounts: &[PathBuf], local: &Path) -> Vec<PathBuf> {
 
 /// Two operations one after the other, on two mounts, do what they do on a local file system; two at
 /// the same time do what they do in one of the two orders. The directory is made through a third mount
-/// and looked at through a fourth, none of which has seen it before.
+/// and looked at through a fourth; neither has seen it before.
 #[test]
 fn two_operations_of_two_mounts_on_one_name() {
     let (place, mounts) = mounted(4);
@@ -185,7 +185,7 @@ assert data(f'{one}/y') == b'one' and data(f'{one}/x/in') == b'two'
 "#;
     python(program, &[&mounts[0], &mounts[1], &local]);
     place.aze(&["mv", "--exchange", "-T", "aze:/x", "aze:/y"]).ok();
-    // The kernel may believe for a second what it saw.
+    // The kernel may use its cached entry for a second.
     wait_until("the file is back", || std::fs::read(mounts[0].join("x")).is_ok_and(|data| data == b"one"));
     let into = place.aze(&["mv", "--exchange", "aze:/x", "aze:/y"]);
     assert!(into.code != 0 && into.err.contains("/y/x"), "{}", into.err);
@@ -214,8 +214,8 @@ for number in range(600):
     python(program, &mounts.iter().map(PathBuf::as_path).collect::<Vec<_>>());
 }
 
-/// Entries that are there all the time are each listed once, whatever is made and removed meanwhile; a
-/// position in a directory stays what it was.
+/// Entries that are there all the time are each listed once while others are made and removed; a
+/// position in a directory does not change.
 #[test]
 fn a_directory_of_very_many_entries_is_listed_while_it_changes() {
     let (_place, mounts) = mounted(2);

@@ -118,7 +118,7 @@ impl Drop for Nodes {
         }
         let names = (1..=self.count).map(|index| self.name(index)).chain([self.hub()]);
         for name in names {
-            // What is left of a namespace is in nobody's way but the next look at the list.
+            // A namespace that is left behind only shows up in the next listing.
             let _ = Command::new("ip").args(["netns", "del", &name]).status();
         }
     }
@@ -168,7 +168,7 @@ fn a_volume_over_nodes_by_a_launcher() {
     }
 }
 
-/// The processes called `aze` of which the environment has this word.
+/// The processes called `aze` whose environment has this word.
 fn processes_with(word: &str) -> Vec<i32> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").expect("/proc").flatten() {
@@ -327,7 +327,7 @@ fn a_volume_over_nodes_is_measured_on_each_of_them() {
     nodes.aze(&place, 1, &["down"]).ok();
 }
 
-/// An ssh daemon on loopback that lets in whoever has the key of this test.
+/// An ssh daemon on loopback that accepts the key of this test.
 struct Daemon(Child);
 
 impl Drop for Daemon {

@@ -123,7 +123,7 @@ fn harm(place: &Place, file: &Path, harm: Harm) -> bool {
     match harm {
         Harm::Missing => fs::remove_file(file).expect("it goes"),
         Harm::Emptied => fs::write(file, b"").expect("it is emptied"),
-        // Room that was set aside counts for nothing: what goes is the end of what was written.
+        // Preallocated zeros do not count: it cuts off the second half of the written bytes.
         Harm::Cut => {
             let Some(last) = bytes.iter().rposition(|byte| *byte != 0) else { return false };
             fs::write(file, &bytes[..last / 2]).expect("it is cut");

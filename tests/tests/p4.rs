@@ -1,5 +1,5 @@
 //! `aze bench p4` on the real program: every point of both figures is there, kept and drawn, and its
-//! volumes are gone afterwards. What it measures is not judged.
+//! volumes are gone afterwards. The measured values are not judged.
 
 use aze_tests::Place;
 use serde_json::Value;

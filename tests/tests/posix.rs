@@ -16,7 +16,7 @@ fn mounted() -> (Place, std::path::PathBuf) {
     (place, mnt)
 }
 
-/// Write and truncation of a set-id file by somebody who is allowed to write it failed with EPERM:
+/// Write and truncation of a set-id file by a user who is allowed to write it failed with EPERM:
 /// the kernel asked for the mode without the bits in the name of the writer, who may not set it.
 /// Append and `O_TRUNC` left the bits as they were.
 #[test]

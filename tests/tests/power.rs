@@ -1,8 +1,8 @@
-//! A file system that is shut down under the servers, as a power cut does it: what was synced is there when
+//! A file system that is shut down under the servers, as a power cut does it: synced files are there when
 //! it is mounted again. It takes root, a loop device, and an ext4 or xfs that can be told to shut down; where that
 //! cannot be had, the test is counted as left out, with the reason.
 //!
-//! `AZE_TEST_SEED` chooses what is drawn; the moment is that of the machine.
+//! `AZE_TEST_SEED` seeds the random choices; the timing depends on the machine.
 
 use aze_tests::disk::Disk;
 use aze_tests::watchdog::processes_of;

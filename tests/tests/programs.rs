@@ -23,8 +23,7 @@ fn bash(script: &str, dirs: &[&PathBuf]) -> Ran {
     run(Command::new("bash").args(["-euo", "pipefail", "-c", script, "bash"]).args(dirs))
 }
 
-/// fio writes at random, by every way, and verifies what it reads.
-/// What may be run and not read is run, as on local file systems.
+/// A program with execute but no read permission runs, as on local file systems.
 #[test]
 fn a_program_that_may_only_be_run_is_run() {
     let mut place = Place::new();
@@ -39,7 +38,7 @@ fn a_program_that_may_only_be_run_is_run() {
         assert!(fs::read(&program).is_err(), "it may not be read");
         return;
     }
-    // Root may do everything, and somebody else what the mode says.
+    // Root may do everything; another user is bound by the mode.
     fs::set_permissions(&mount, fs::Permissions::from_mode(0o755)).expect("a mode");
     set_mode(&place.dir, 0o711);
     let as_nobody = |words: &[&OsStr]| {
@@ -53,6 +52,7 @@ fn a_program_that_may_only_be_run_is_run() {
     assert!(!as_nobody(&[program.as_os_str()]).success(), "it may not be run");
 }
 
+/// fio writes at random, in every way, and verifies the bytes that it reads.
 #[test]
 fn fio_finds_what_it_has_written() {
     let (place, mnt) = mounted();
@@ -126,7 +126,7 @@ fn stress_ng_finds_no_fault() {
     for stressor in STRESSORS {
         command.arg(format!("--{stressor}")).arg("1");
     }
-    // Else it would fill what there is, by its own idea of how much that may be.
+    // Else it would fill the volume, by its own idea of how much that may be.
     command.args(["--hdd-bytes", "16M", "--iomix-bytes", "16M", "--fallocate-bytes", "16M"]);
     let ran = run(&mut command);
     let text = ran.out + &ran.err;

@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// A file and what it should hold.
+/// A file and the bytes that it should hold.
 struct Both {
     paths: Vec<PathBuf>,
     /// The path through which it is open.
@@ -72,7 +72,7 @@ impl Both {
         (offset, length as usize)
     }
 
-    /// A part of what there is; nothing if there is nothing.
+    /// A range within the file; `None` if the drawn offset is not within it.
     fn part(&mut self) -> Option<(u64, usize)> {
         let (offset, length) = self.place();
         let left = self.model.len().checked_sub(offset as usize).filter(|left| *left > 0)?;
@@ -154,7 +154,7 @@ impl Both {
             let expected = &self.model[offset as usize..offset as usize + length];
             self.compare(offset, &mapped[skip..], expected);
         }
-        // SAFETY: both get what was mapped above; nothing refers to it afterwards.
+        // SAFETY: both get the mapping made above; nothing refers to it afterwards.
         let done = unsafe { libc::msync(address, whole, libc::MS_SYNC) | libc::munmap(address, whole) };
         assert_eq!(done, 0, "msync and munmap: {}", Error::last_os_error());
     }
@@ -196,7 +196,7 @@ impl Both {
         self.at = self.random.below(self.paths.len() as u64) as usize;
         self.note(format!("close and open through {}", self.at));
         let path = self.paths[self.at].clone();
-        // The old one is closed first: what was written through it is seen by an open after that.
+        // The old one is closed first: an open after that sees the bytes written through it.
         self.file = File::open("/dev/null").expect("a file");
         self.file = open(&path);
     }

@@ -1,5 +1,5 @@
 //! `scripts/record` in its tiny form on the real program: one command records everything, and takes away
-//! what it started, also when a part fails or when it is told to end.
+//! all that it started, also when a part fails or when it is told to end.
 
 use aze_tests::{Place, Ran, program, set_mode, wait_until};
 use std::fs;

@@ -74,7 +74,7 @@ fn a_mount_outlives_the_death_of_a_server() {
             let read = fs::read(mount.join(name)).unwrap_or_else(|error| panic!("round {round}: {name}: {error}"));
             assert!(read == *data, "round {round}: {name} has other bytes");
         }
-        // The open file goes on; a sync says once that what was not synced may be gone.
+        // The open file stays usable; a sync reports once that unsynced bytes may be lost.
         let told = open.sync_all().expect_err("the first sync after a restart");
         assert_eq!(told.raw_os_error(), Some(libc::EIO), "{told}");
         open.sync_all().expect("the second sync");
@@ -134,7 +134,7 @@ fn a_start_that_fails_has_a_number_of_its_own() {
     assert_eq!(starts(), 2);
 }
 
-/// What a lock protects is not touched any more by whoever has lost the lock.
+/// A descriptor that has lost its lock neither reads nor writes the file any more.
 #[test]
 fn locks_that_are_lost_are_told() {
     let mut place = Place::new();
@@ -185,7 +185,7 @@ fn directories_are_removed_when_that_is_meant() {
     assert!(place.path("storage/mine").exists(), "what is not the volume's stays");
 }
 
-/// `aze check` of directories: what is well, what has changed, what is in use, and another format.
+/// `aze check` of directories: in use, intact, incomplete, changed, and of another format.
 #[test]
 fn directories_are_looked_through() {
     let place = Place::new();

@@ -1,7 +1,7 @@
 //! Directories of a volume on disks that change bits, or write and read in the wrong place: `aze check`
-//! finds it, a start refuses it or goes on, and no reader ever gets a byte that nobody has written.
+//! finds it, a start refuses it or goes on, and no reader ever gets a byte that was never written.
 //!
-//! `AZE_TEST_SEED` chooses what is drawn.
+//! `AZE_TEST_SEED` seeds the random choices.
 
 use aze_tests::{Draw, Place, long, run};
 use std::collections::BTreeMap;
@@ -89,7 +89,7 @@ fn up(place: &Place, storage: &str) -> aze_tests::Ran {
     place.aze(&words)
 }
 
-/// A volume of two trees, one of which is in segments, and what the files hold.
+/// Makes a volume of two trees, the old one in segments; gives the bytes of all files.
 fn make(place: &Place, draw: &mut Draw) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for tree in ["old", "new"] {
@@ -147,8 +147,8 @@ fn is_journal(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("log-"))
 }
 
-/// Where that ends of a journal which nobody may miss: before the record that says that all of it was durable,
-/// and the zeros behind it, which are room. Every record begins as the first one does.
+/// The end of a journal's indispensable bytes: they precede the record that says that all of it was durable,
+/// and the zeros behind that, which are room. Every record begins as the first one does.
 fn end_of_journal(path: &Path) -> u64 {
     let bytes = fs::read(path).expect("a journal");
     let last = bytes.windows(4).rposition(|four| four == &bytes[..4]).expect("the first record");
@@ -156,7 +156,7 @@ fn end_of_journal(path: &Path) -> u64 {
     last as u64
 }
 
-/// Something that a disk does; never in what nobody would miss.
+/// A random fault of a disk; never in bytes that a volume can do without.
 fn damage(stored: &Stored, draw: &mut Draw) -> Damage {
     let kind = draw.below(4);
     let place = |draw: &mut Draw| stored.places[draw.below(stored.places.len() as u64) as usize].clone();
@@ -192,7 +192,7 @@ fn no_damage_of_a_directory_is_overlooked() {
     let stored = stored(&place, &files);
     let well = place.aze(&["check", "storage"]).ok();
     assert!(well.err.contains("all is well"), "{}", well.err);
-    // What was written last, before the record of the clean end.
+    // The last bytes before the record of the clean end.
     for (path, len) in stored.whole.iter().filter(|(path, _)| is_journal(path)) {
         let damage = Damage::flip(path, len - 20, 3);
         let found = place.aze(&["check", "storage"]);

@@ -1,4 +1,4 @@
-//! `aze run`: programs that see a volume which is mounted for nobody else.
+//! `aze run`: programs that see a volume which is mounted for them alone.
 
 use aze_tests::{Place, Ran, wait_until};
 use std::fs;

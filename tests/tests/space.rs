@@ -32,7 +32,7 @@ fn program(text: &str, dirs: &[&Path]) {
     python(&format!("{PRELUDE}{text}"), dirs);
 }
 
-/// Every mode does to every range what it does on a local file system.
+/// Every mode has the same effect on every range as on a local file system.
 #[test]
 fn ranges_are_reserved_zeroed_and_punched() {
     let (mut place, mnt) = mounted(&["--chunk-size", "64K"]);

@@ -26,7 +26,7 @@ fn hangs_when_told_to() {
     run(Command::new("cat").arg(mnt.join("file")));
 }
 
-/// Runs the test above in a program of its own, and looks at what it leaves.
+/// Runs the test above in a process of its own, and looks for mounts, processes and files that it leaves.
 fn hanging(command: &mut Command, how: &str) -> (Ran, Duration) {
     let started = Instant::now();
     let child = command

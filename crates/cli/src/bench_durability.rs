@@ -2,8 +2,8 @@
 //! few and by many callers, with and without fsync(2), beside directories that do the same; and how
 //! long a start takes that reads them again (in `bench_replay`).
 //!
-//! Who is compared has promised the same: files that are safe when the caller goes on, or files of which
-//! nothing is said.
+//! It compares only places with the same promise: files that are safe when the caller goes on, or files
+//! without any promise.
 
 use crate::bench_place::{Directory, Native, Place, describe};
 use crate::bench_record::{self, Keep};

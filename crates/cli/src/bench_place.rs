@@ -47,9 +47,9 @@ pub struct Described {
     pub cached: &'static str,
     /// What would have survived.
     pub durable: &'static str,
-    /// What has happened when a file is closed.
+    /// The state of a file when close(2) returns.
     pub close: &'static str,
-    /// What has happened when fsync(2) returns.
+    /// The state of a file when fsync(2) returns.
     pub fsync: &'static str,
 }
 

@@ -33,8 +33,8 @@ pub fn go_on() -> Outcome<()> {
     if IS_OVER.load(Ordering::Relaxed) { Err(Trouble::new(Exit::Again, "interrupted")) } else { Ok(()) }
 }
 
-/// What has to be removed if this process is told to end. Locked while a volume starts, so that it is not
-/// half there when it has to end.
+/// Volumes and directories to remove if this process is told to end. Locked while a volume starts, so that
+/// it is not half there when it has to end.
 static LEFT: Mutex<Left> = Mutex::new(Left { volumes: Vec::new(), dirs: Vec::new(), places: Vec::new() });
 
 struct Left {
@@ -111,8 +111,8 @@ impl Started {
     }
 }
 
-/// Searches a whole volume, which must have exactly so many files and directories: otherwise what was
-/// measured was something else.
+/// Searches a whole volume, which must have exactly so many files and directories: otherwise the
+/// measurement was of something else.
 pub fn count(session: &Session, names: u64) -> Outcome<()> {
     let mut found = 0;
     let mut each = |_| found += 1;

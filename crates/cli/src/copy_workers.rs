@@ -27,9 +27,9 @@ pub struct Plan {
     pub verify: bool,
     /// Name each file that is done.
     pub verbose: bool,
-    /// What has been done.
+    /// Counts the files and bytes copied.
     pub progress: Arc<Progress>,
-    /// What has failed.
+    /// Collects the failures.
     pub tally: Arc<Tally>,
     /// The signal that has asked the command to end; 0 for none.
     pub signal: Arc<AtomicI32>,

@@ -100,7 +100,7 @@ pub fn tell_as_json(json: bool) {
     AS_JSON.store(json, Ordering::Relaxed);
 }
 
-/// A line for standard error about what has failed.
+/// A line for standard error about a failure.
 pub fn failure_line(command: &str, trouble: &Trouble) -> String {
     match AS_JSON.load(Ordering::Relaxed) {
         true => object("error", command, trouble),

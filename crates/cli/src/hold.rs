@@ -1,7 +1,7 @@
 //! `aze hold`: ties servers and mounts to the machine, and to the process, from which they were started.
 //!
 //! `aze up` and `aze mount --all-nodes` run it in the background. It holds the writing ends of the pipes that are the
-//! standard input of what they have started, here or through launchers. When it ends, for whatever reason, the
+//! standard input of the processes they have started, here or through launchers. When it ends, for any reason, the
 //! readers see the end of their input (pipe(7)) and end, too: a launcher such as `ssh` passes that on to the other
 //! node, and one that is killed ends its connection, which the other node sees as well.
 

@@ -59,7 +59,7 @@ pub fn remove_found(session: &Session, found: Vec<(VolumePath, FileKind)>, tally
     let (client, who) = (&session.client, &session.who);
     let (mut dirs, files): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, kind)| *kind == FileKind::Directory);
     let note = |path: &VolumePath, removed: Result<(), Failure>| {
-        // What has gone meanwhile needs no removal.
+        // A file that has gone meanwhile needs no removal.
         if !matches!(&removed, Err(failure) if failure.code == Code::NotFound) {
             tally.note(removed.map_err(|failure| Trouble::volume(format!("remove {}", path.shown()), &failure)));
         }
@@ -139,7 +139,7 @@ fn remove_tree(session: &Session, root: Doomed, tally: &Tally) -> Outcome<()> {
     }
     let root_shown = emptied.first().map(|root| root.path.shown()).unwrap_or_default();
     let mut left = Ok(());
-    // A parent always precedes what is below it.
+    // A parent always precedes its subdirectories.
     for dir in emptied.into_iter().rev() {
         match session.runtime.block_on(client.rmdir(who, dir.parent, &dir.name)) {
             Err(failure) if failure.code != Code::NotFound => {

@@ -84,7 +84,7 @@ pub fn run(_args: &Args) -> Outcome<Exit> {
     served
 }
 
-/// What has asked this server to end, apart from requests.
+/// Why this server ends, other than by a request.
 #[derive(Default)]
 struct Ending {
     known: Mutex<Known>,
@@ -130,7 +130,7 @@ impl Ending {
         known.server.as_ref().inspect(|server| server.stop()).is_some()
     }
 
-    /// Notes that the server has been asked to stop, by whatever.
+    /// Notes that the server was asked to stop: by a request, a signal or the end of its starter.
     fn has_stopped(&self) {
         self.known().has_stopped = true;
     }
@@ -148,7 +148,7 @@ impl Ending {
     }
 }
 
-/// Waits for signals on a thread of its own. The first one stops the server, which answers what it has accepted and
+/// Waits for signals on a thread of its own. The first one stops the server, which answers accepted requests and
 /// closes its storage; before there is one it ends this process. Further ones are ignored: batch systems send several.
 fn stop_on_signal(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<()> {
     let (order, dir, ending) = (order.clone(), dir.to_path_buf(), ending.clone());

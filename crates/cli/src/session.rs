@@ -75,7 +75,7 @@ impl Session {
         Ok(Arc::new(Session { runtime, client, who: aze_fuse::own_identity(), volume }))
     }
 
-    /// Waits for an answer; `what` says what was asked, should it fail.
+    /// Waits for an answer; `what` names the request in an error.
     pub fn ask<T>(&self, what: impl fmt::Display, answer: impl Future<Output = Result<T, Failure>>) -> Outcome<T> {
         self.runtime.block_on(answer).map_err(|failure| Trouble::volume(what, &failure))
     }

@@ -81,13 +81,13 @@ pub trait Sink: Send + Sync {
     fn set_size(&self, bytes: u64) -> Outcome<()>;
     /// Writes all of `data` at `offset`.
     fn write_at(&self, offset: u64, data: &[u8]) -> Outcome<()>;
-    /// Opens what has been written, to read it again.
+    /// Opens the written bytes, to read them again.
     fn reread(&self) -> Outcome<Box<dyn Source>>;
     /// Gives it an extended attribute, before [`Sink::finish`].
     fn set_xattr(&self, xattr: &Xattr) -> Outcome<()>;
     /// Completes it: its mode, and owner and times where `preserve` is set.
     fn finish(&self, meta: &Meta, preserve: bool) -> Outcome<()>;
-    /// Removes what has been written.
+    /// Removes the unfinished file.
     fn abandon(&self);
 }
 

@@ -49,7 +49,7 @@ pub struct CheckOptions {
 pub struct Finding {
     /// Which kind, in a word or two: those of the check of directories.
     pub kind: &'static str,
-    /// What it is, and where.
+    /// The problem, and its place.
     pub text: String,
     /// The inode that it is about.
     pub ino: Ino,
@@ -231,7 +231,7 @@ impl Check<'_> {
             let found = "lies in itself: no way leads from it to the root".into();
             wrong.push(Wrong { kind: "unreachable", ino, entry: None, found });
         }
-        // What has neither inode nor name is gone; but for the root.
+        // A number with neither inode nor name is free, except the root's.
         if inos.contains(&Ino::ROOT) && !seen.contains(&Ino::ROOT) && !moving.contains(&Ino::ROOT) {
             wrong.extend(judge(Ino::ROOT, None, &[], |_| true));
         }

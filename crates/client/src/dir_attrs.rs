@@ -2,9 +2,9 @@
 //!
 //! The kernel asks for a directory's attributes before every change in it, only to check rights, and
 //! the exact answer takes a request to every server with entries of it. So the last answer is kept
-//! for as long as the asker allows, with this client's own changes of files added: it sees what it has
-//! done itself at once, and what others have done when the answer is asked for anew. What is less frequent
-//! makes the answer forgotten.
+//! for as long as the asker allows, with this client's own changes of files added: it sees its own changes
+//! at once, and those of others when it asks anew. Less frequent changes make it
+//! forget the answer.
 
 use crate::leases::Lease;
 use aze_proto::{Attr, Ino, Time};

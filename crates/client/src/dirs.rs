@@ -2,7 +2,7 @@
 //!
 //! It alone knows which path components are cached: directories only, never symbolic links, each
 //! under the identity that was allowed to look it up, and all under one namespace epoch. Servers
-//! refuse clients that know an older epoch than they do and say what has changed; so a component that
+//! refuse clients that know an older epoch than they do and name the changed directories; so a component that
 //! is still here when a request goes through is right. (A directory that was removed does not move
 //! the epoch: its number, never given to another, fails by itself.)
 

@@ -136,7 +136,7 @@ impl Inode {
             return;
         }
         let size = if attr.generation == known.generation { known.size.max(attr.size) } else { attr.size };
-        // What has had data beyond chunk 0 is never again taken for a file that has not.
+        // A file that has had data beyond chunk 0 stays `wide`.
         let wide = known.spread.wide || attr.spread.wide;
         if attr.generation > known.generation || attr.ctime >= known.ctime {
             *known = attr.clone();

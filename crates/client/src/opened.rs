@@ -1,6 +1,6 @@
 //! Contents that came along with an open: the whole of a small file, as it was then.
 //!
-//! It alone knows until when they may be shown. They are of the moment of the open, so whoever
+//! It alone knows until when they may be shown. They are of the moment of the open, so a caller that
 //! was promised no more than that may be answered from them, until this client has begun or ended
 //! a change of a file of the same shard, has heard of newer attributes, or a second has passed.
 

@@ -1,10 +1,10 @@
-//! Notes that a process makes for another of its node, in memory that both see, of what it is about to
-//! go on believing.
+//! Notes that a process makes for another of its node, in memory that both see, of the records it is about to go on
+//! believing.
 //!
 //! It alone knows in which order notes and records become visible: a client that notes
 //! something and then finds a record of a slate unchanged has noted it before the server that changes the record
 //! afterwards looks (each side writes, and reads after a fence: Dekker's way). Numbers share places,
-//! so that more may seem to be noted than is. What the numbers and periods mean it does not know.
+//! so that more may seem to be noted than is. It does not know what the numbers and periods mean.
 
 mod note;
 
@@ -54,12 +54,12 @@ impl Claims {
         &self.0.0.words()[place as usize]
     }
 
-    /// Notes a number. What is read afterwards is read when that can be seen.
+    /// Notes a number. Later reads happen after the note is visible.
     pub fn claim(&self, number: u64, period: u64) {
         note::note(self.word(number), period);
     }
 
-    /// What is noted of a number, after all that this thread has written before.
+    /// Reads the note of a number, after all earlier writes of this thread.
     pub fn look(&self, number: u64) -> Claim {
         Claim(note::noted(self.word(number)))
     }
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(claims.look(5).period(), 8);
     }
 
-    /// Two threads, one of which believes what the other one changes: one of them notices, every time.
+    /// One thread believes a record that the other one changes: at least one of the two notices, every time.
     #[test]
     fn either_the_change_or_the_note_is_seen() {
         const ROUNDS: u64 = 20_000;

@@ -1,17 +1,17 @@
 //! Directories and files of lasting storage, as a task sees them.
 //!
-//! Files are of two kinds. Those that grow at their end are all that a journal needs: what was synced
-//! cannot be harmed by a later write that is torn. Those of a fixed length have their room from the
-//! beginning and are read and written at any place. Every operation is a future: in the real world a thread of the
-//! directory's own does it (`real::disk`), so that a slow disk holds up no task that does not wait for
-//! it, or it is memory that keeps what it has (`mapped`); in the simulated one it takes a drawn time, and what was not synced may be lost, torn or kept
-//! out of order when the power is cut (`sim::disk`).
+//! Files are of two kinds. Those that grow at their end are all that a journal needs: a later torn write cannot harm
+//! synced bytes. Those of a fixed length have their room from the beginning and are read and written at any place.
+//! Every operation is a future: in the real world a thread of the directory's own does it (`real::disk`), so that a
+//! slow disk holds up no task that does not wait for it, or it is memory that keeps its contents (`mapped`); in the
+//! simulated one it takes a drawn time, and unsynced writes may be lost, torn or kept out of order when the power is
+//! cut (`sim::disk`).
 
 use crate::{Boxed, Task};
 use std::fmt;
 use std::sync::Arc;
 
-/// Why lasting storage could not do what was asked.
+/// Why an operation on lasting storage failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiskError {
     /// There is no such file.
@@ -20,7 +20,7 @@ pub enum DiskError {
     InUse(String),
     /// No room is left.
     Full(String),
-    /// What is there cannot be used, and is not touched.
+    /// The file or directory cannot be used, and is not touched.
     Unfit(String),
     /// Anything else; the text says what the system said.
     Failed(String),
@@ -65,7 +65,7 @@ pub trait Dir: Send + Sync {
     fn open_fixed<'a>(&'a self, name: &'a str) -> Boxed<'a, DiskResult<Arc<dyn FixedFile>>>;
     /// Bytes that its files could still take.
     fn free_bytes(&self) -> Boxed<'_, DiskResult<u64>>;
-    /// Makes names durable: what was created, renamed and removed before.
+    /// Makes earlier creations, renames and removals of files durable.
     fn sync(&self) -> Boxed<'_, DiskResult<()>>;
     /// Runs a task where the files that grow are written, so that it need not be woken for each
     /// operation on them. It waits for nothing else.
@@ -74,7 +74,7 @@ pub trait Dir: Send + Sync {
     fn medium(&self) -> Option<String> {
         None
     }
-    /// For people: what was found to be odd, and does no harm.
+    /// For people: oddities that do no harm.
     fn remarks(&self) -> Vec<String> {
         Vec::new()
     }
@@ -92,7 +92,7 @@ pub trait DiskFile: Send + Sync {
     /// The same on this thread, where that takes no longer than to copy the bytes.
     ///
     /// # Errors
-    /// The bytes, of which none is added, where it might take longer.
+    /// The bytes, none of them added, where it might take longer.
     fn append_now(&self, bytes: Vec<u8>) -> Result<DiskResult<()>, Vec<u8>>;
     /// Makes the bytes durable. After an error nothing is known of them, and trying again proves nothing.
     fn sync(&self) -> Boxed<'_, DiskResult<()>>;
@@ -104,14 +104,14 @@ pub trait FixedFile: Send + Sync {
     fn size(&self) -> Boxed<'_, DiskResult<u64>>;
     /// Bytes from `offset` on, at most `len`; fewer only at the end of the file.
     fn read_at(&self, offset: u64, len: usize) -> Boxed<'_, DiskResult<Vec<u8>>>;
-    /// The same from the disk itself, where the system can be told to forget what it remembers of it, and
-    /// without that it remembers it afterwards.
+    /// The same from the disk itself, where the system can be told to drop its cached pages of the range: before the
+    /// read, and again after it.
     fn read_disk_at(&self, offset: u64, len: usize) -> Boxed<'_, DiskResult<Vec<u8>>> {
         self.read_at(offset, len)
     }
     /// Writes at a place within its length. When it resolves, the system has the bytes. After an error,
     /// or a power cut before a sync, any part of the place may have them.
     fn write_at(&self, offset: u64, bytes: Vec<u8>) -> Boxed<'_, DiskResult<()>>;
-    /// Makes durable what was written before. After an error nothing is known of it.
+    /// Makes earlier writes durable. After an error nothing is known of them.
     fn sync(&self) -> Boxed<'_, DiskResult<()>>;
 }

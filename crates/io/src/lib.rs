@@ -132,7 +132,7 @@ impl Frame {
         }
     }
 
-    /// Puts what has landed where it belongs.
+    /// Sets the payload, a buffer or frames.
     pub(crate) fn set_payload(&mut self, payload: slab::Payload) {
         match payload {
             slab::Payload::Bytes(bytes) => self.payload = bytes,
@@ -267,9 +267,9 @@ pub const LIMITS_BEFORE_HANDSHAKE: FrameLimits = FrameLimits { head_bytes_max: 4
 /// Handles the frames of one connection. Called by a thread that drives the runtime, one frame at a time and in the
 /// order received; must not block. A slow answer belongs in a task.
 pub trait Handler: Send + Sync {
-    /// Where the payload of a frame shall go, so many bytes and not fewer than [`LANDING_PAYLOAD_BYTES_MIN`], of which
-    /// the head has come; `None`: to a buffer. Asked once for each such frame, after `on_frame` for the one before it.
-    /// If the connection ends before the payload is there, no call for the frame follows.
+    /// Says where a frame's payload shall go, once its head has come; `None`: to a buffer. Asked once for each frame
+    /// with a payload of at least [`LANDING_PAYLOAD_BYTES_MIN`], after `on_frame` for the one before it. If the
+    /// connection ends before the payload is there, no call for the frame follows.
     fn land(&self, conn: &Arc<dyn Connection>, head: &[u8], payload_bytes: usize) -> Option<slab::Landing> {
         let _ = (conn, head, payload_bytes);
         None

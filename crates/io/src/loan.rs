@@ -4,7 +4,7 @@
 
 use crate::{real, sim};
 
-/// What was lent. It is given back when dropped. Until then it stays as it is, unless the connection ends.
+/// Lent bytes, given back when dropped. Until then they stay as they are, unless the connection ends.
 #[derive(Debug)]
 pub struct Loan(pub(crate) Source);
 

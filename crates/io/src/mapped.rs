@@ -1,6 +1,6 @@
 //! A directory of lasting storage within one mapped file: for persistent memory.
 //!
-//! | where | what it is |
+//! | where | content |
 //! |---|---|
 //! | byte 0 and byte 4,096 | two copies of the superblock ([`format`]): how long all of it is, where the table is, and its checksum |
 //! | behind them | two places for the table of files, used in turn: names, lengths, blocks |
@@ -13,8 +13,8 @@
 //! length is durable when it returns.
 //!
 //! One rule keeps file data clean: nothing is written to a block that the durable table does not give to
-//! that file, and a block that it gives was durably zero before. So what a power cut leaves of a write
-//! that was not synced is words of it and zeros, or what was there before, never what another file held.
+//! that file, and a block that it gives was durably zero before. So after a power cut the place of an unsynced write
+//! has words of it and zeros, or the bytes from before, never those of another file.
 //!
 //! It knows [`Memory`] only: what keeps it, and how that is synced, is for others (`real::disk::mapping`).
 
@@ -38,15 +38,15 @@ pub use format::FORMAT;
 /// Base-2 logarithm of the size of a block, unless chosen otherwise.
 pub const BLOCK_BITS_DEFAULT: u32 = 20;
 
-/// A file that grows gets a quarter of what it has, and this many blocks at most, beyond what it needs.
+/// A file that grows gets, beyond the blocks it needs, a quarter of those it has, but at most this many.
 const AHEAD_BLOCKS_MAX: u64 = 16;
 
 /// Longest name of a file, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Memory that keeps what is written, once that is synced. Ranges lie within it.
+/// Memory that keeps written bytes, once they are synced. Ranges lie within it.
 pub trait Memory: Send + Sync {
-    /// For messages: what it is.
+    /// Its name, for messages.
     fn name(&self) -> &str;
     /// Its length in bytes.
     fn bytes(&self) -> u64;
@@ -82,7 +82,7 @@ pub struct Files {
     remark: Option<String>,
 }
 
-/// What is durable of it is what it holds: it changes when a change is.
+/// The durable table: it changes once a change is durable.
 struct Table {
     names: BTreeMap<String, Arc<Node>>,
     generation: u64,
@@ -103,7 +103,7 @@ pub struct Node {
     end: Mutex<u64>,
     /// Whether its length is that of its room.
     is_log: bool,
-    /// What was written and not synced, from the first byte to the last.
+    /// The range written and not synced, from the first such byte to the last.
     unsynced: Mutex<Option<(u64, u64)>>,
     /// Why a sync failed. Held while one is under way, which others wait for.
     sync_failed: Mutex<Option<DiskError>>,
@@ -143,7 +143,7 @@ impl Drop for Node {
 }
 
 impl Files {
-    /// Opens what is in a memory. Nothing is written: a memory that is all zeros gets a superblock with the first
+    /// Opens the files in a memory. Nothing is written: a memory that is all zeros gets a superblock with the first
     /// change, and blocks of `2^block_bits` bytes.
     ///
     /// # Errors
@@ -199,7 +199,7 @@ impl Files {
         let bytes = memory.bytes();
         let layout = Layout::of(bytes, block_bits)
             .ok_or_else(|| DiskError::Unfit(format!("{name} is too small: it has {bytes} bytes")))?;
-        // What was begun and torn is the beginning of a superblock, and nothing else is anywhere.
+        // A torn first write leaves a part of a superblock, and zeros everywhere else.
         let claim = Superblock::claim(&layout).page();
         let mut page = vec![0; format::COPY_BYTES];
         memory.read(0, &mut page);
@@ -382,7 +382,7 @@ impl Files {
         *unsynced = Some((first.min(start), last.max(end)));
     }
 
-    /// Makes durable what was written to a file before.
+    /// Makes earlier writes to a file durable.
     ///
     /// # Errors
     /// What the memory says.

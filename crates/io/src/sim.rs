@@ -56,7 +56,7 @@ pub const STEPS_PER_INSTANT_MAX: u64 = 1_000_000;
 /// Virtual time at which a run panics unless [`Sim::set_time_limit`] says otherwise.
 pub const TIME_LIMIT_DEFAULT: Duration = Duration::from_secs(3600);
 
-/// The node on behalf of which [`Sim::block_on`] runs its future.
+/// [`Sim::block_on`] runs its future as a task of this node.
 pub const DRIVER: &str = "driver";
 
 /// What happens to frames between any two nodes. Chances are in parts per million, per frame.
@@ -101,7 +101,7 @@ impl Default for Faults {
 /// State of the way from one node to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// What is sent arrives, [`Faults`] permitting.
+    /// Everything sent arrives, [`Faults`] permitting.
     Up,
     /// Everything vanishes: frames, connection attempts, and the news that a connection ended.
     Down,
@@ -176,7 +176,7 @@ impl Sim {
     }
 
     /// Runs everything until `future` resolves, which runs as a task of the node [`DRIVER`].
-    /// Whatever else runs stays where it is and goes on with the next call.
+    /// All other tasks stay where they are and go on with the next call.
     ///
     /// # Panics
     /// When nothing can ever happen again ("deadlock"), when virtual time would pass the limit, when
@@ -191,8 +191,8 @@ impl Sim {
         self.core().state.lock().time_limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
     }
 
-    /// Has payloads from this size on lent to whoever they are for, as if the two nodes were one, where the sender
-    /// has them in frames; `None`: all are sent.
+    /// Lends payloads from this size on to their receivers, as if the two nodes were one, where the sender has them in
+    /// frames; `None`: all are sent.
     pub fn set_lending(&self, bytes_min: Option<usize>) {
         self.core().state.lock().lend_bytes_min = bytes_min;
     }
@@ -235,8 +235,8 @@ impl Sim {
         self.core().state.lock().heal();
     }
 
-    /// Ends a node as a crash of its process does: tasks, timers and listeners vanish, and the system
-    /// resets its connections, of which peers hear after a delay unless the link to them is down.
+    /// Ends a node as a crash of its process does: tasks, timers and listeners vanish, and the system resets its
+    /// connections; peers hear of that after a delay unless the link to them is down.
     /// All `Io` handles given out for it are dead for good. Killing a dead node does nothing.
     pub fn kill(&self, node: &str) {
         self.core().kill(node, false);
@@ -254,7 +254,7 @@ impl Sim {
         self.core().shutdown();
     }
 
-    /// What is wrong with a node's disks from now on.
+    /// Sets the fault of a node's disks from now on.
     pub fn set_disk_fault(&self, node: &str, fault: DiskFault) {
         let mut state = self.core().state.lock();
         let node = state.node_index(node);
@@ -268,7 +268,7 @@ impl Sim {
         state.disks.set_room(node, path, bytes);
     }
 
-    /// What is wrong with a node's disks now: nothing, once a single call has failed as it was to.
+    /// The fault of a node's disks now: none, once the single call of [`DiskFault::Once`] has failed.
     pub fn disk_fault(&self, node: &str) -> DiskFault {
         let mut state = self.core().state.lock();
         let node = state.node_index(node);

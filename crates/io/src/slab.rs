@@ -1,8 +1,8 @@
 //! One region of memory, handed out in frames.
 //!
-//! It alone knows where the bytes of a frame lie, how frames are cut from larger ones and
-//! which were used last. What is kept in them it does not know. The region is a memory file
-//! mapped shared, so that it can be lent to other processes, which may only read it.
+//! It alone knows where the bytes of a frame lie, how frames are cut from larger ones and which were used last. It
+//! knows nothing of their contents. The region is a memory file mapped shared, so that it can be lent to other
+//! processes, which may only read it.
 
 mod ahead;
 mod landing;
@@ -144,15 +144,14 @@ impl Slab {
         }))
     }
 
-    /// From now on no more than the capacity is given out. What is allocated beyond it stays, and is
-    /// not given out again when it comes back.
+    /// From now on no more than the capacity is given out. Frames allocated beyond it stay, and are not given out again
+    /// when they come back.
     pub fn end_excess(&self) {
         self.pool.limit(self.bases);
     }
 
-    /// A frame of `class`, or `None` if the slab is full. Never blocks for long, and prefers the
-    /// memory freed last. The bytes are whatever the frame's last owner left in them, not
-    /// zeros: the caller overwrites all it will read.
+    /// A frame of `class`, or `None` if the slab is full. Never blocks for long, and prefers the memory freed last. The
+    /// frame holds its last owner's bytes, not zeros: the caller overwrites all it will read.
     pub fn allocate(self: &Arc<Self>, class: FrameClass) -> Option<Frame> {
         let place = self.pool.allocate(class).or_else(|| {
             self.reclaim();
@@ -165,7 +164,7 @@ impl Slab {
         Some(self.frame_at(place, class))
     }
 
-    /// The same, but only of what is free as it is.
+    /// The same, but only of memory that is free already.
     fn allocate_spare(self: &Arc<Self>, class: FrameClass) -> Option<Frame> {
         let place = self.pool.allocate(class)?;
         Some(self.frame_at(place, class))
@@ -183,9 +182,9 @@ impl Slab {
         u64::from(self.bases) * BASE_BYTES as u64
     }
 
-    /// Bytes in frames that are owned now; exact while no other thread allocates or frees.
-    /// What others have given back may count until [`Slab::reclaim`], unless memory is short; what is being filled by
-    /// data on their way ([`Landing`]) does not.
+    /// Bytes in frames that are owned now; exact while no other thread allocates or frees. Frames that other processes
+    /// have given back may count until [`Slab::reclaim`], unless memory is short; frames being filled by data on their
+    /// way ([`Landing`]) do not.
     pub fn used_bytes(&self) -> u64 {
         let mut used = self.pool.used_bytes();
         if used + BASE_BYTES as u64 > self.capacity_bytes() {
@@ -201,7 +200,7 @@ impl Slab {
         drop(self.short.set(reclaim));
     }
 
-    /// Takes back what was held for others and has been given back by them.
+    /// Takes back the frames that were held for other processes and that those have given back.
     pub fn reclaim(&self) {
         if let Some(reclaim) = self.short.get() {
             reclaim();
@@ -281,7 +280,7 @@ impl Frame {
         let start = self.slab.region.at(self.offset_in_region(), self.len());
         // SAFETY: `at` checked that the range lies in the mapping, which `slab` keeps alive and
         // which is initialized (the kernel gives zeros). The pool gave this place to this frame
-        // only, and `self` is borrowed, so that nobody writes there meanwhile.
+        // only, and `self` is borrowed, so that no thread writes there meanwhile.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), self.len()) }
     }
 
@@ -289,12 +288,12 @@ impl Frame {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let start = self.slab.region.at(self.offset_in_region(), self.len());
         // SAFETY: as in `bytes`; `self` is exclusively borrowed and the only owner of the place,
-        // so that nobody else reads or writes there meanwhile.
+        // so that no other thread reads or writes there meanwhile.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.len()) }
     }
 
     /// Flips bit `bit` of the frame (bit 0 is the lowest of byte 0), as failing memory would:
-    /// for tests of what finds that.
+    /// for tests of the code that finds that.
     ///
     /// # Panics
     /// If the frame has no such bit.

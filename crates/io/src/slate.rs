@@ -1,12 +1,11 @@
 //! Records that one process writes and others of its node read without asking it.
 //!
-//! It alone knows how a record is read whole while the server may be writing it. Each has a count
-//! that is odd while it is written and higher afterwards (a sequence lock, Boehm 2012): whoever
-//! reads looks at the count before and after, and takes what it has read only if that was even and
-//! stayed. Readers never wait and never try again: what cannot be read at once is not there. Nothing is
-//! ever certain to be there: a bucket that is full loses a record for each new one. *Counters* say how many
-//! things fall on a place, so that of what falls on a place without any it is certain that it is not there.
-//! What the words mean it does not know, nor what a reader has proven to whom.
+//! It alone knows how a record is read whole while the server may be writing it. Each has a count that is odd while it
+//! is written and higher afterwards (a sequence lock, Boehm 2012): a reader looks at the count before and after, and
+//! takes the words it has read only if that was even and stayed. Readers never wait and never try again: a record that
+//! cannot be read at once counts as missing. Nothing is ever certain to be there: a bucket that is full loses a record
+//! for each new one. *Counters* say how many things fall on a place, so that a thing is certainly not there if its
+//! place has none. It does not know what the words mean, nor what a reader has proven to whom.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -15,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Orderin
 
 use parking_lot::Mutex;
 
-/// Records of one bucket, all of which are looked at.
+/// Records of one bucket: a search looks at all of them.
 pub const WAYS: usize = 4;
 
 /// Most tables of a slate.
@@ -194,8 +193,8 @@ impl Writer {
         self.change_counter(place, |count| count + 1);
     }
 
-    /// One thing less falls on this place. Who finds nothing there any more sees every note that was
-    /// set before.
+    /// One thing less falls on this place. A reader that finds nothing there any more sees every note that was set
+    /// before.
     pub fn uncount(&self, place: u64) {
         self.change_counter(place, |count| count.saturating_sub(1));
     }
@@ -207,7 +206,7 @@ impl Writer {
             FULL => None,
             count => Some(word & !(FULL << shift) | change(count) << shift),
         };
-        // How many there are of what is full is not known any more: that stays.
+        // A full counter has lost its count: it stays full.
         let _ = self.memory.0.words()[at].fetch_update(Release, Relaxed, changed);
     }
 
@@ -229,7 +228,7 @@ impl Writer {
         let record = &words[at..at + table.shape.record_words()];
         let count = record[0].load(Relaxed);
         record[0].store(count + 1, Relaxed);
-        // Who sees a word of what follows sees that count, too.
+        // A reader that sees one of the words that follow sees that count, too.
         fence(Release);
         for (word, value) in record[1..].iter().zip(key.iter().chain(value)) {
             word.store(*value, Relaxed);

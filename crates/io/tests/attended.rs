@@ -38,7 +38,7 @@ fn attendants() -> usize {
     waits_of("aze-attend").len()
 }
 
-/// Attendants that wait for somebody to attend, and not for a request.
+/// Attendants that wait for a connection to attend, and not for a request.
 fn resting() -> usize {
     waits_of("aze-attend").iter().filter(|call| **call == libc::SYS_futex.to_string()).count()
 }

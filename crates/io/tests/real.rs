@@ -60,7 +60,7 @@ fn callers_and_the_background_thread_take_turns() {
     let callers = [Caller::connect(&client, server.addr())];
     calls_from_threads(&client, &callers, 1, 10_000);
     calls_from_threads(&client, &callers, 3, 3_000);
-    // Nobody is in block_on now: the background thread alone serves the timer and the reply.
+    // No thread is in block_on now: the background thread alone serves the timer and the reply.
     let (told, hears) = std::sync::mpsc::channel();
     let (io, caller) = (client.io(), callers[0].clone());
     client.io().spawn(async move {

@@ -13,7 +13,7 @@ use support::{Caller, Wire, echo_server, wait_until};
 
 const ADDRESS: &str = "AZE_IO_TEST_ADDRESS";
 
-/// The client: works until it is killed. Does nothing where nobody tells it an address.
+/// The client: works until it is killed. Does nothing if the environment has no address for it.
 #[test]
 fn a_client_that_works_until_it_is_killed() {
     let Ok(addr) = std::env::var(ADDRESS) else { return };

@@ -19,7 +19,7 @@ const ROOMY: FrameLimits = FrameLimits { head_bytes_max: 1 << 20, payload_bytes_
 
 type Conn = Arc<dyn Connection>;
 
-/// Notes what it is told; sends frames back if `echo`.
+/// Records its calls; sends frames back if `echo`.
 #[derive(Default)]
 struct Recorder {
     frames: Mutex<Vec<Frame>>,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const ROOMY: FrameLimits = FrameLimits { head_bytes_max: 1 << 20, payload_bytes_max: 1 << 30 };
 
-/// Notes what comes, and what it was asked.
+/// Records the frames that come, and the calls of `land`.
 struct Receiver {
     slab: Arc<Slab>,
     asked: Mutex<Vec<u8>>,
@@ -131,7 +131,7 @@ fn what_ends_in_the_middle_gives_its_frames_back_and_is_never_heard_of() {
         }
         settle(&world, Duration::from_millis(10));
         assert_eq!(*world.there.closed.lock(), usize::from(end < 2), "whoever lives is told");
-        // Held by nobody: not even by what might come in a long time.
+        // No frame is held: not even by a payload that might come in a long time.
         let held = world.there.slab.land(0, 16, 0);
         assert!(held.is_some(), "all that may land at one time can");
         drop(held);

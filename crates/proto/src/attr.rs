@@ -1,4 +1,4 @@
-//! What is known of a file or directory, and who asks.
+//! Attributes of a file or directory, and the identity that asks.
 
 use crate::ids::{Generation, Ino, MapEpoch, ShardId, Time};
 use crate::wire::{Blob, Input, Malformed, Wire};

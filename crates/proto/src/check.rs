@@ -97,7 +97,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Data that are not what was written.
+    /// Stored data that differ from the written bytes, or cannot be read.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct DamagedData {
         /// The chunk.

@@ -126,7 +126,7 @@ wire_enum! {
         },
         /// Too many changes of this session wait at this shard.
         4 = TooManyPending,
-        /// The server reads what it keeps, or waits for other servers that do; ask again.
+        /// The server reads its storage, or waits for other servers that do; ask again.
         5 = Starting,
     }
 }
@@ -137,7 +137,7 @@ wire_struct! {
     pub struct Failure {
         /// What went wrong.
         pub code: Code,
-        /// What was tried, on what, and why not: for people.
+        /// The operation, its object and the reason of the failure: for people.
         pub detail: String,
         /// Present with `Code::Refused`.
         pub refusal: Option<Refusal>,
@@ -160,7 +160,7 @@ impl Failure {
         matches!(self.code, Code::Unreachable | Code::TimedOut | Code::UnknownOutcome | Code::Stopping)
     }
 
-    /// Puts what was being done in front of the story.
+    /// Puts the operation in front of the story.
     pub fn during(mut self, what: impl fmt::Display) -> Failure {
         self.detail = if self.detail.is_empty() { what.to_string() } else { format!("{what}: {}", self.detail) };
         self

@@ -1,8 +1,8 @@
 //! The head of every frame: a fixed header, then the body; bulk data follow as the payload.
 //!
 //! One keyed hash (BLAKE3, 128 bits) over header and body authenticates both; the body holds the
-//! checksums of the payload's blocks. Those find damage, not malice: whoever must fear that somebody
-//! on the path rewrites payloads needs an encrypted transport.
+//! checksums of the payload's blocks. Those find damage, not malice: against an attacker on the path
+//! who rewrites payloads only an encrypted transport helps.
 
 use crate::ids::{JobId, MapEpoch, NamespaceEpoch, Sequence, SessionId, ShardId, Time};
 use crate::limits::WIRE_VERSION;
@@ -21,7 +21,7 @@ pub enum Kind {
     Handshake,
     /// A request.
     Request,
-    /// A reply that carries what was asked for.
+    /// A reply that carries the result.
     Reply,
     /// A reply that carries a [`Failure`](crate::Failure).
     Failure,
@@ -118,7 +118,7 @@ pub fn seal(header: &Header, body: &[u8], payload_bytes: usize, key: Option<&Fra
 ///
 /// # Errors
 /// Wrong magic or version, lengths that do not fit, a checksum or keyed hash that does not match.
-/// The payload's own checksums are in the body: whoever decodes that compares them.
+/// The payload's own checksums are in the body: the caller that decodes it compares them.
 pub fn open<'a>(head: &'a [u8], payload_bytes: usize, key: Option<&FrameKey>) -> Result<(Header, &'a [u8]), Malformed> {
     let mut input = Input::new(head);
     if input.array("the frame's magic")? != MAGIC {

@@ -73,7 +73,7 @@ pub const START_SECONDS_MAX: u64 = 600;
 /// programs that open a file only to look at its beginning.
 pub const OPEN_CONTENTS_BYTES_MAX: u32 = 64 << 10;
 
-/// How long a session may be without any connection before a server drops what it held open.
+/// How long a session may be without any connection before a server drops its open files.
 pub const SESSION_GRACE_MS: u64 = 10_000;
 
 /// How often a client says to the homes of its locks that it lives. A server that has not heard it
@@ -97,8 +97,8 @@ pub const LIST_ENTRIES_MAX: usize = 4096;
 pub const DAMAGED_TRIES_MAX: u32 = 4;
 
 /// How many bytes of a server's memory there are for each entry or inode that it may keep beside the data. Both of an
-/// empty file take about 200 bytes of memory, so that names can take two fifths of what is given for data, beside it. As many bytes of extended attributes, or of
-/// symlinks' targets, count as one of them.
+/// empty file take about 200 bytes of memory, so that names can take two fifths of the memory given for data, beside
+/// it. As many bytes of extended attributes, or of symlinks' targets, count as one of them.
 pub const BYTES_PER_RECORD: u64 = 256;
 
 /// Entries and inodes that even the smallest server may keep.

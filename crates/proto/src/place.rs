@@ -20,7 +20,7 @@ wire_struct! {
         pub host: String,
         /// How many times it has started empty before.
         pub incarnation: Incarnation,
-        /// Map epoch at which it last started empty: what was born before has lost its part here.
+        /// Map epoch at which it last started empty: older files and directories have lost their part here.
         pub since: MapEpoch,
         /// Its process id on its node, for people and for `aze down`.
         pub pid: u32,

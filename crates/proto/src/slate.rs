@@ -3,9 +3,9 @@
 //!
 //! Three kinds of records. An *entry* says which regular file a name leads to; an *inode* has the
 //! attributes of a regular file; a *directory* has a number that no other state of any directory had
-//! before, and is there only while names in it may be looked up. *Counters* say of every name, of whatever
-//! kind, that it is there or held: where there are none the name does not exist. Everything that the words say may have been
-//! written by another process: impossible values are no record.
+//! before, and is there only while names in it may be looked up. *Counters* say of every name, of any
+//! kind, that it is there or held: where there are none the name does not exist. Everything that the words
+//! say may have been written by another process: impossible values are no record.
 
 use crate::attr::{Attr, FileKind, Spread};
 use crate::ids::{Generation, Ino, MapEpoch, ShardId, Time};
@@ -28,7 +28,7 @@ pub const NOTE_MAP_EPOCH: usize = 0;
 pub const NOTE_NAMESPACE_EPOCH: usize = 1;
 /// Note: the time of the last removal of a name.
 pub const NOTE_REMOVED: usize = 2;
-/// Note: the period in which whoever goes on believing what it has read here claims that.
+/// Note: the period of claims: a client that goes on believing a record read here claims it for this period.
 pub const NOTE_PERIOD: usize = 3;
 
 /// Longest name of an entry's record, in bytes; longer ones are asked for.
@@ -94,7 +94,7 @@ fn parts(word: u64) -> (u32, u32) {
 /// Where the bits of a file's spread stand, above its chunk bits.
 const SPREAD_BIT: u32 = 8;
 
-/// The value of an inode's record; `None` for what has none: all but regular files.
+/// The value of an inode's record; `None` for an inode that has none: all but regular files.
 pub fn inode_value(attr: &Attr) -> Option<[u64; INODE_VALUE_WORDS]> {
     let Attr { ino: _, kind, mode, links, uid, gid, rdev, size, atime, mtime, ctime, btime, generation, .. } = attr;
     let Attr { born, data_shard, chunk_bits, spread, parent, .. } = attr;

@@ -7,10 +7,10 @@
 
 use std::fmt;
 
-/// The input does not decode: what was expected and at which byte.
+/// The input does not decode: the expected item and its byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// What was being read.
+    /// The item that was being read.
     pub what: &'static str,
     /// Offset in the input, in bytes.
     pub at: usize,
@@ -160,7 +160,7 @@ impl<T: Wire> Wire for Vec<T> {
 
     fn take(input: &mut Input<'_>) -> Result<Self, Malformed> {
         let count = u32::take(input)? as usize;
-        // Every item takes at least one byte, so a count beyond what is left is a lie.
+        // Every item takes at least one byte, so a count beyond the bytes left is a lie.
         if count > input.left() {
             return Err(input.malformed("a count larger than the message"));
         }

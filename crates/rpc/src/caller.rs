@@ -150,7 +150,7 @@ impl Caller {
         self.start_seen_ns.load(Ordering::Relaxed)
     }
 
-    /// What has been done so far.
+    /// The counts of requests sent and repeated, and of reconnections.
     pub fn counters(&self) -> Counters {
         let reconnects = self.core.reconnects.load(Ordering::Relaxed);
         Counters { sent: self.sent.load(Ordering::Relaxed), resent: self.resent.load(Ordering::Relaxed), reconnects }

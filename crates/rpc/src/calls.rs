@@ -1,8 +1,7 @@
 //! Requests that wait for their reply.
 //!
-//! It alone knows how the one who drives the runtime tells a waiting request what has happened to
-//! it. A call stays in the table under the same number however often its request is sent, so that
-//! whichever reply comes first counts and all later ones are dropped.
+//! It alone knows how a waiting request gets its news. A call stays in the table under the same number
+//! however often its request is sent, so that the first reply counts and all later ones are dropped.
 
 use crate::caller::Answer;
 use aze_proto::{Code, Failure, ServerIndex};
@@ -202,7 +201,7 @@ impl Call<'_> {
         }
     }
 
-    /// Gives it more time; what it was told is forgotten, and it is to be sent again.
+    /// Sets a later deadline.
     pub(crate) fn wait_until(&self, deadline_ns: u64) {
         if let Some(slot) = self.calls.table.lock().slot(self.number) {
             slot.deadline_ns = deadline_ns;

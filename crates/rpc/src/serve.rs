@@ -79,7 +79,7 @@ pub struct Proven {
     pub credentials: Option<Credentials>,
     /// For messages to people.
     pub peer: String,
-    /// What has come over it.
+    /// Its requests and their bytes.
     pub usage: Usage,
 }
 

@@ -204,8 +204,8 @@ impl Server {
         }
     }
 
-    /// Cuts off what was stored of an append that failed, as a truncation to where the file ends: a
-    /// new generation, so that what is still on its way is refused.
+    /// Cuts off the stored bytes of an append that failed, as a truncation to where the file ends: a
+    /// new generation, so that its writes still in flight are refused.
     fn take_back(self: &Arc<Self>, attr: &Attr, pieces: usize) {
         let first = chunk_shard(attr.data_shard, attr.size >> attr.chunk_bits, self.config.shards);
         if pieces == 0 || pieces == 1 && self.shards.get(first).is_some() {

@@ -254,8 +254,8 @@ impl Server {
         }
     }
 
-    /// Whether what the disk has of a unit is wrong, and cannot be read. A place that was given up
-    /// meanwhile may have been written to: what has changed since is as good as new.
+    /// The first wrong byte of a unit on the disk, and why it cannot be read, if that is so. A place that was given
+    /// up meanwhile may have been written to: a unit that has changed since is no finding.
     async fn compare_on_disk(&self, cell: &ShardCell, looked: &Looked) -> Option<(u64, Option<String>)> {
         let mut wrong = None;
         for _ in 0..READS_MAX {

@@ -3,7 +3,7 @@
 //! A client notes the inode in memory that it shares with this server (`aze_io::claims`) before it looks for the
 //! last time whether the record still stands; a server that changes something looks there after the slate has been
 //! changed. So the client sees the change, or is told of it. No clock is shared: a claim is of a period,
-//! and this one and the last count, each of which is longer than any lease.
+//! and claims of this one and the last count; each period is longer than any lease.
 
 use aze_io::Io;
 use aze_io::claims::{Claim, Claims};

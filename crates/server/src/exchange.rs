@@ -1,7 +1,7 @@
 //! Exchange: two names that are both there change places, in the steps of a rename.
 //!
 //! The first name's server coordinates. Both names are locked; after the decision the second name
-//! leads to what had the first one and is unlocked, then the first to what had the second. Whoever
+//! leads to the first one's inode and is unlocked, then the first to the second one's. A request that
 //! looks at a locked name waits, so each name always answers with one of the two, and both never with
 //! the same. Nothing is replaced: link counts stay, and full directories may be exchanged with anything.
 

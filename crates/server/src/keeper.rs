@@ -186,8 +186,8 @@ impl Server {
         Ok(Reply::Map { map }.into())
     }
 
-    /// The process of a server has ended, as another process of its machine has seen: nobody waits for it any more where
-    /// its answer would only say that it has heard of something.
+    /// The process of a server has ended, as another process of its machine has seen: servers no longer wait for it
+    /// where its answer would only say that it has heard of something.
     pub(crate) fn server_ended(
         self: &Arc<Self>,
         server: ServerIndex,

@@ -4,12 +4,12 @@
 //! shard (`logged`), so that its order is the order of the changes. Two rules make it a promise:
 //!
 //! - An answer goes out when the records of everything that it rests on are written (`gate`).
-//! - What one server tells another, and the other builds upon, is durable first: so whatever each of
-//!   them loses of the end of its journal in a power cut, no entry is left that leads nowhere, no
-//!   file without the name that it had, and nothing that was synced is missing.
+//! - A record that another server is told of and builds upon is durable first: so even if each of
+//!   them loses the end of its journal in a power cut, no entry is left that leads nowhere, no
+//!   file without the name that it had, and no synced change is missing.
 //!
-//! A volume comes back as a whole: all servers read what they have (`image`), join as at the first
-//! start, and settle between them what was under way (`resolve`) before the first client is served.
+//! A volume comes back as a whole: all servers read their storage (`image`), join as at the first
+//! start, and settle interrupted operations between them (`resolve`) before the first client is served.
 
 mod again;
 pub(crate) mod check;
@@ -121,7 +121,7 @@ fn disk_failure(dir: &str, error: &DiskError) -> Failure {
 }
 
 impl Lasting {
-    /// Opens the directories, reads what there is, writes it down as one checkpoint and begins a new
+    /// Opens the directories, reads their records, writes them down as one checkpoint and begins a new
     /// journal after it.
     pub(crate) async fn open(
         io: &Io,

@@ -403,8 +403,8 @@ pub(crate) fn loses_name(shard: &Shard, op: &Op) -> Option<Ino> {
 /// Recalls what an operation that has been applied has changed; `lost` is what [`loses_name`] gave before.
 pub(crate) fn recall_changed(told: &mut Told, shard: ShardId, op: &Op, lost: Option<Ino>, by: SessionId) {
     if let Some(ino) = lost {
-        // The session that makes the change gets no recall. One that renames learns from the answer what was moved
-        // (`Moved`), and drops that: its kernel goes on using the new name, for which it has no lease.
+        // The session that makes the change gets no recall. One that renames learns the moved inodes from the answer
+        // (`Moved`), and drops them: its kernel goes on using the new name, for which it has no lease.
         told.recall(shard, Recall { ino, names: true }, Some(by));
     }
     // The sessions that knew a deleted file had their recall when its last name was removed.

@@ -67,8 +67,8 @@ impl Server {
         Ok(Reply::Attributes { attr })
     }
 
-    /// The second half: what was found free may have been taken meanwhile; what is being renamed or
-    /// removed is waited for.
+    /// The second half: another request may have taken the free name meanwhile; it waits for one that renames
+    /// or removes the name.
     async fn insert_when_free(self: &Arc<Self>, link: &mut NewLink, attr: &Attr) -> Result<(), Failure> {
         loop {
             match self.insert_link(link, attr) {

@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Entries that one page of a search looks at before it is sent: a page must be done within
-/// milliseconds, whatever the predicate.
+/// milliseconds, for any predicate.
 const SCAN_ENTRIES_MAX: usize = 65_536;
 
 /// Directories in one search request.

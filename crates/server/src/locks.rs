@@ -1,6 +1,6 @@
 //! Locks of files at their home. A request that must wait stays in the file's queue, without any
-//! task or thread: its client asks now and then what has become of it, and is answered at once when
-//! it is granted. What a session has locked goes when it unlocks it, has closed the file, or has ended
+//! task or thread: its client asks now and then for the outcome, and is answered at once when
+//! it is granted. A lock goes when its session unlocks it, has closed the file, or has ended
 //! and no server takes anything from it any more.
 
 use crate::dispatch::{Output, Work, then};

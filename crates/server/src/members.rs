@@ -50,7 +50,7 @@ const EXPIRE_PERIOD: Duration = Duration::from_secs(RETRY_SECONDS_MAX);
 /// Permission bits of the root directory of a new volume.
 const ROOT_MODE: u32 = 0o755;
 
-/// What has happened so far as a server starts.
+/// The progress of a server's start.
 pub enum Stage<'a> {
     /// It can be connected to at these addresses, and the others can be started.
     Listening(&'a [Addr]),

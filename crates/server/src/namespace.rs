@@ -33,7 +33,7 @@ impl Namespace {
         NamespaceEpoch(self.epoch.load(Ordering::SeqCst))
     }
 
-    /// Takes note of a change. A gap means that this server missed some: whoever is older than the
+    /// Takes note of a change. A gap means that this server missed some: a client that is older than the
     /// gap has to forget everything.
     pub(crate) fn push(&self, epoch: NamespaceEpoch, dir: Ino) {
         let mut changes = self.changes.lock();

@@ -144,8 +144,8 @@ impl Server {
         })
     }
 
-    /// Has a directory closed by its home. One that is dead already has been closed before: whoever
-    /// asked then has not got the answer.
+    /// Has a directory closed by its home. One that is dead already was closed by an earlier request
+    /// whose answer was lost.
     pub(crate) async fn close_at_home(self: &Arc<Self>, dir: Ino) -> Result<Reply, Failure> {
         match self.ask_shard(dir.home(), Request::CloseDir { dir }).await {
             Err(failure) if failure.code == Code::Stale => Ok(Reply::Done),

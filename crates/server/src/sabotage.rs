@@ -50,7 +50,7 @@ pub enum Sabotage {
     SkipLinkCount,
     /// At a start data stay that no file has.
     KeepStrays,
-    /// A change is answered before clients have given up their leases of what it changes.
+    /// A change is answered before clients have given up their leases of the changed inodes.
     SkipRecallWait,
     /// Data of a file that is deleted stay on other servers.
     SkipDataDelete,

@@ -15,13 +15,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a coordinator has before it is told in the background what it most often knows.
+/// How long a coordinator has before it is told in the background of a new name, which it most often knows.
 const TELL_PAUSE: Duration = Duration::from_millis(500);
 
 /// Transactions in one message to a coordinator.
 const TOLD_AT_ONCE: usize = 4096;
 
-/// New names here of which that is not known.
+/// New names here whose renames are not known to be over.
 #[derive(Default)]
 pub(crate) struct Unsettled(Mutex<Names>);
 

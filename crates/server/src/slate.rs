@@ -1,9 +1,9 @@
 //! The slate: what clients of this node read without a request.
 //!
-//! It alone knows what stands there and when it changes. What changes is written, or taken away,
-//! under the lock of its shard or directory and so before any client hears of the change; what is not
-//! there is asked for, and put there then. So a client never reads the old state of anything after it, or
-//! anybody, has seen the new one. A volume in directories has none: its clients must read durable records only.
+//! It alone knows what stands there and when it changes. A changed record is written, or taken away,
+//! under the lock of its shard or directory and so before any client hears of the change; a missing record
+//! is asked for, and put there then. So a client never reads the old state of anything after it, or
+//! another client, has seen the new one. A volume in directories has none: its clients must read durable records only.
 
 use crate::sabotage::{Sabotage, Switches};
 use aze_io::Io;

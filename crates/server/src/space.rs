@@ -1,5 +1,5 @@
-//! Room for a file: reserved, given back, and where data and holes begin. What is
-//! changed concerns one shard: the client asks all that a range touches.
+//! Room for a file: reserved, given back, and where data and holes begin. Each request
+//! concerns one shard: the client asks all that a range touches.
 
 use crate::dispatch::{Output, Work};
 use crate::state::Server;

@@ -1,4 +1,4 @@
-//! Waiting without a thread: an attempt that cannot go on says for what it waits, the task that
+//! Waiting without a thread: an attempt that cannot go on ends with a `Wait`, the task that
 //! carries the request waits for that and attempts again.
 
 use aze_meta::EntryKey;

@@ -311,7 +311,7 @@ impl Census {
                 None => {
                     gone.insert(*ino);
                 }
-                // What is reserved may be, and a write that was never answered may have stored bytes there.
+                // A reservation may lie there, and a write that was never answered may have stored bytes there.
                 Some(attr)
                     if chunk << attr.chunk_bits >= attr.size.max(1)
                         && !self.reserved.contains(&(*ino, *chunk))
@@ -364,7 +364,7 @@ async fn compare_search(worker: &Worker, census: &Census) {
         let mut expected: Vec<Ino> =
             census.tree.values().flat_map(|entries| entries.values().map(|(ino, _)| *ino)).collect();
         expected.sort();
-        // Whether the root itself is among what is found is a matter of taste.
+        // The answer may include the root itself or not.
         found.retain(|ino| *ino != Ino::ROOT);
         if found != expected {
             worker.board.violation(format!("find gives {found:?}, and there are {expected:?}"));

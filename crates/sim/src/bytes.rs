@@ -46,7 +46,7 @@ pub enum Change {
         /// Whether the file is that long afterwards.
         grows: bool,
     },
-    /// The file is that long at least; what is new is a hole.
+    /// The file is at least that long; the added part is a hole.
     Grow {
         /// Byte after the last.
         end: u64,
@@ -115,7 +115,7 @@ impl Bytes {
         }
     }
 
-    /// The change was acknowledged: what it replaced is never seen again.
+    /// The change was acknowledged: no later read returns the bytes that it replaced.
     pub fn acknowledge(&mut self, change: Change) {
         match change {
             Change::Write { id, offset, end } => {
@@ -179,7 +179,7 @@ impl Bytes {
     /// Whether a length is possible.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// Why it is not.
     pub fn check_size(&self, size: u64) -> Result<(), String> {
         if (self.size_min..=self.size_max).contains(&size) {
             return Ok(());
@@ -190,7 +190,7 @@ impl Bytes {
     /// Whether a read of `len` bytes at `offset` may have given `data`.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// Why it may not.
     pub fn check_read(&self, offset: u64, len: usize, data: &[u8]) -> Result<(), String> {
         let end = offset + data.len() as u64;
         if !data.is_empty() && end > self.size_max {
@@ -224,7 +224,7 @@ impl Bytes {
     /// Whether there may be a hole from `from` to `to`.
     ///
     /// # Errors
-    /// Says what is there.
+    /// Names the writes that are there.
     pub fn check_hole(&self, from: u64, to: u64) -> Result<(), String> {
         let to = to.min(self.size_min);
         let (first, _) = self.stretches.range(..=from).next_back().expect("the first stretch begins at 0");

@@ -111,7 +111,7 @@ fn addr(index: u16) -> Addr {
 }
 
 impl Cluster {
-    /// A cluster of which nothing runs yet.
+    /// A cluster without any running server or client.
     pub fn new(sim: Sim, layout: Layout) -> Arc<Cluster> {
         let count = usize::from(layout.servers);
         let (servers, lives) = (Mutex::new(vec![None; count]), Mutex::new(vec![0; count]));

@@ -1,9 +1,9 @@
 //! Volumes that last: clients work, then everything ends at once, by a power cut that every server
 //! meets at a place of its own in its journal, or as `kill -9` of all of them; then all of it starts
-//! again, and what was promised must be there, whole, under the name that it had.
+//! again, and every file that was promised must be there, whole, under its name.
 //!
-//! After a power cut that is what was synced; what was done since may be there or not. After
-//! `kill -9` it is everything that was acknowledged.
+//! After a power cut the synced changes are promised; later ones may be there or not. After
+//! `kill -9` all acknowledged changes are promised.
 
 mod again;
 mod trouble;
@@ -139,9 +139,9 @@ impl LastingPlan {
 /// A file as a task knows it.
 struct Known {
     id: u32,
-    /// What it holds now, if everything that was begun has happened.
+    /// The bytes it holds now, if every operation begun has happened.
     content: Vec<u8>,
-    /// What it must hold, up to `low`; beyond it any of the bytes written, or zeros.
+    /// The bytes it must hold up to `low`, if not those of `content`; beyond it any of the bytes written, or zeros.
     kept: Vec<u8>,
     low: usize,
     high: usize,
@@ -196,7 +196,7 @@ impl Known {
     }
 }
 
-/// Runs a seed; gives what was found wrong.
+/// Runs a seed; returns the violations found.
 ///
 /// # Panics
 /// When a task of the cluster panics, spins, or waits for ever.
@@ -220,7 +220,7 @@ pub fn run_counting(plan: &LastingPlan, verbose: bool) -> (Vec<String>, u64) {
         storage_dirs: plan.directories,
         switches: plan.switches,
         checkpoint_bytes: 1 << sim.rng("checkpoints").between(checkpoint_bits.0, checkpoint_bits.1),
-        // Mostly less than what is written.
+        // Mostly less than clients write.
         memory_bytes: 1 << sim.rng("memory").between(20, 24).min(23),
         ..Layout::of(plan.servers)
     };
@@ -252,7 +252,7 @@ async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Arc<Board>, b
             Err(failure) => return board.violation(format!("life {life}: no client connects: {failure}")),
         };
         trouble::end(cluster);
-        // What was dropped at the start is dropped everywhere soon.
+        // All servers soon drop the data and inodes that a start drops.
         cluster.sim.sleep(Duration::from_secs(3)).await;
         look(cluster, plan, board, &client, &book, life).await;
         if let Err(why) = wide::look(cluster, &client, &wide).await {
@@ -337,7 +337,7 @@ struct Worker {
     next: u64,
     /// Files that the operation under way changes.
     concerned: Vec<Ino>,
-    /// What is going on with the servers, where clients stay.
+    /// How far the life has got, where clients stay.
     again: Option<Arc<again::Progress>>,
 }
 
@@ -454,7 +454,7 @@ impl Worker {
         }
     }
 
-    /// One of the files, and a change of what is known of it.
+    /// Picks one of the files and changes its record in the book.
     fn begin(&mut self, files: &[(Ino, Arc<File>)], change: impl FnOnce(&mut Known)) -> Option<(Ino, Arc<File>)> {
         if files.is_empty() {
             return None;
@@ -490,7 +490,7 @@ impl Worker {
 
     async fn append(&mut self, files: &[(Ino, Arc<File>)]) -> Result<(), Failure> {
         if self.again.is_some() {
-            // What has failed may have moved the end.
+            // A failed operation may have moved the end.
             return self.write(files).await;
         }
         let (len, bytes_max) = (self.rng.between(1, WRITE_BYTES_MAX), self.bytes_max());
@@ -638,7 +638,7 @@ impl Worker {
     }
 }
 
-/// Compares everything with what must be, and takes what there is for the beginning of the next life.
+/// Checks the tables, compares all files with the book, and records their state as the start of the next life.
 async fn look(
     cluster: &Arc<Cluster>,
     plan: &LastingPlan,

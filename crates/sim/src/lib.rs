@@ -2,8 +2,8 @@
 //!
 //! It alone knows what a correct run looks like. Servers and clients are the ones that are
 //! shipped; only the world below them is simulated. A seed gives a plan (how many servers and
-//! clients, which workloads, which faults and when), the run records what was asked and answered,
-//! and checkers compare that with models that are too simple to be wrong in the same way. How the
+//! clients, which workloads, which faults and when), the run records operations and answers,
+//! and checkers compare them with models that are too simple to be wrong in the same way. How the
 //! servers keep their promises it deliberately does not know: the checkers see answers, and at
 //! the end the plain contents of the tables.
 

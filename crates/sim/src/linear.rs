@@ -19,9 +19,9 @@ use std::hash::{Hash, Hasher};
 pub struct Event {
     /// Who asked, for messages.
     pub who: String,
-    /// What was asked.
+    /// The operation.
     pub op: Op,
-    /// What was answered.
+    /// Its answer.
     pub ret: Ret,
     /// When it was asked.
     pub invoked: u64,
@@ -67,7 +67,7 @@ struct Search<'a> {
 
 /// Looks for an order, through at most `budget` states. Answers that say nothing about reads are
 /// left out by the caller or here. With `losses` servers have restarted empty: a rename that was never
-/// confirmed may be undone, since its new name went with its server and what is moved must not be lost.
+/// confirmed may be undone, since its new name went with its server and the moved inode must keep a name.
 pub fn check(base: Id, events: &[Event], budget: usize, losses: bool) -> Verdict {
     let mut events: Vec<Event> = events.iter().filter(|event| !says_nothing(event)).cloned().collect();
     events.sort_by_key(|event| event.invoked);
@@ -352,8 +352,8 @@ mod tests {
         assert!(!verdict(&[begin, rename(Ret::Unknown, 3, 4), lookup(1, Some(10), 5, 6), lookup(0, Some(10), 7, 8)]));
     }
 
-    /// The new name's server restarted empty before it could confirm: the old name stays. Whoever had
-    /// seen the new one sees the old one again; never both, and only where servers lose things.
+    /// The new name's server restarted empty before it could confirm: the old name stays. A client that
+    /// had seen the new one sees the old one again; never both, and only where servers lose things.
     #[test]
     fn a_rename_whose_new_name_was_lost_is_undone() {
         let seen = [create(0, 10, 1, 2), rename(Ret::Unknown, 3, 4), lookup(1, Some(10), 5, 6)];

@@ -17,10 +17,10 @@ use std::time::Duration;
 /// States that the search for an order may look at. A run that needs more counts as undecided.
 const SEARCH_BUDGET: usize = 150_000;
 
-/// Longest run in virtual time: whatever hangs for longer than all deadlines together is found.
+/// Longest run in virtual time: a task that hangs for longer than all deadlines together is found.
 const TIME_MAX: Duration = Duration::from_secs(1200);
 
-/// After healing: until every server has finished what it does in the background. Longer than
+/// After healing: until every server has finished its background work. Longer than
 /// the patience of a locked name, the grace of a session and a deadline together.
 const REST: Duration = Duration::from_secs(40);
 
@@ -29,7 +29,7 @@ const REST: Duration = Duration::from_secs(40);
 pub struct Outcome {
     /// What the seed meant.
     pub plan: Plan,
-    /// What was found wrong; empty if all is well.
+    /// The violations found; empty if all is well.
     pub violations: Vec<String>,
     /// Calls of clients.
     pub calls: u64,
@@ -227,7 +227,7 @@ async fn work(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>, clients: 
             audit::looked_through(&plan, &board, "under work", checked);
         }));
     }
-    // A task whose client was killed gives an error: that is what was wanted.
+    // A task whose client was killed gives an error, as intended.
     join_all(tasks).await;
 }
 

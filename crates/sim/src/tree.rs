@@ -23,7 +23,7 @@ pub type NameIndex = u8;
 pub struct Tree {
     /// Where paths begin.
     pub base: Id,
-    /// (directory, name) → what is there.
+    /// (directory, name) → inode and its kind.
     pub entries: BTreeMap<(Id, NameIndex), (Id, FileKind)>,
     /// Directories that are alive, each with its parent.
     pub dirs: BTreeMap<Id, Id>,
@@ -41,7 +41,7 @@ pub struct Unconfirmed {
     back: Option<Id>,
 }
 
-/// What was asked.
+/// An operation of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the request or answer")]
 pub enum Op {
@@ -51,7 +51,7 @@ pub enum Op {
     Resolve { path: Vec<NameIndex> },
     /// A new file, directory or symlink.
     Create { dir: Id, name: NameIndex, kind: FileKind, exclusive: bool },
-    /// Remove what is no directory.
+    /// Remove a name of a non-directory.
     Unlink { dir: Id, name: NameIndex },
     /// Remove an empty directory.
     Rmdir { dir: Id, name: NameIndex },
@@ -63,7 +63,7 @@ pub enum Op {
     Exchange { dir: Id, name: NameIndex, to_dir: Id, to_name: NameIndex },
 }
 
-/// What was answered.
+/// The answer to an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the request or answer")]
 pub enum Ret {
@@ -250,7 +250,7 @@ impl Tree {
             }
             Op::Unlink { dir, name } | Op::Rmdir { dir, name } => next.remove((*dir, *name)),
             Op::Link { ino, dir, name } => {
-                // Only files are linked; of which kind does not matter to any rule here.
+                // Only non-directories are linked; no rule here depends on their kind.
                 next.entries.insert((*dir, *name), (*ino, FileKind::File));
             }
             Op::Rename { dir, name, to_dir, to_name, .. } => next.rename((*dir, *name), (*to_dir, *to_name)),

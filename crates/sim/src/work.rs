@@ -49,7 +49,7 @@ pub struct Board {
     inodes: Mutex<Vec<Id>>,
     files: Mutex<Vec<FileSlot>>,
     listings: Mutex<Vec<listing::Slot>>,
-    /// What was appended to the file of all.
+    /// Appends to the file that all tasks share, and its truncations.
     pub appends: appends::SharedLog,
     /// The locks of all clients.
     pub holds: locks::SharedHolds,
@@ -60,7 +60,7 @@ pub struct Board {
 pub struct Area {
     /// The directory in which it begins; 0 if it is not used.
     pub base: Id,
-    /// What was asked and answered.
+    /// Operations with their answers.
     pub events: Vec<Event>,
 }
 
@@ -161,7 +161,7 @@ impl Board {
         self.settled.store(true, Ordering::Relaxed);
     }
 
-    /// Notes what is wrong.
+    /// Records a violation.
     pub fn violation(&self, text: String) {
         self.tell(|| format!("VIOLATION {text}"));
         let mut violations = self.violations.lock();
@@ -170,7 +170,7 @@ impl Board {
         }
     }
 
-    /// What was found wrong.
+    /// The violations recorded so far.
     pub fn violations(&self) -> Vec<String> {
         self.violations.lock().clone()
     }

@@ -1,5 +1,5 @@
-//! A volume is looked through while it is in use: nothing is reported that is well, whatever users do
-//! meanwhile, and what is damaged on purpose is.
+//! A check of a volume in use: it reports nothing sound, even if users change it meanwhile, and all
+//! damage done on purpose.
 
 mod support;
 
@@ -151,7 +151,7 @@ fn bits_that_flip_on_disks_are_found_and_nothing_is_brought_into_memory() {
     });
 }
 
-/// Whatever is done to names meanwhile, and however often: nothing is wrong, so nothing is reported.
+/// However often clients change names meanwhile: nothing is wrong, so nothing is reported.
 #[test]
 fn nothing_is_reported_in_a_storm() {
     with_cluster(3, |cluster, client| async move {

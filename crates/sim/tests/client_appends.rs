@@ -76,7 +76,7 @@ fn an_append_that_fails_leaves_nothing_behind() {
         cluster.sim.heal();
         assert_eq!(file.append(b"second").await, Ok(5));
         assert_eq!(file.read(0, 4 * CHUNK).await.as_deref(), Ok(&b"firstsecond"[..]));
-        // What was stored in vain is not seen when the file grows over it.
+        // Bytes stored by the failed append are not seen when the file grows over them.
         file.write(4 * CHUNK as u64, b"x").await.expect("a write of an open file");
         let grown = file.read(11, 4 * CHUNK - 11).await.expect("a read of an open file");
         assert!(grown.iter().all(|byte| *byte == 0), "bytes of an append that failed came back");

@@ -52,10 +52,10 @@ async fn change(client: &Client, number: u64, attr: &Attr) -> Result<(), Failure
 struct Ends {
     /// Leases that were believed when the servers were back.
     believed: usize,
-    /// Changes that were done, and those that failed.
+    /// Changes that were done and are not in `wrong`, and those that failed.
     done: usize,
     failed: BTreeMap<String, usize>,
-    /// Of those that were done: what was still believed.
+    /// Files that the reader still believed after their change was done.
     wrong: Vec<u64>,
 }
 

@@ -30,7 +30,7 @@ fn files_behave_like_byte_strings_for_all_clients() {
     byte_strings(None);
 }
 
-/// Each client is lent what it reads, as on the servers' node.
+/// Each client is lent the data it reads, as on the servers' node.
 #[test]
 fn files_behave_like_byte_strings_when_what_is_read_is_lent() {
     byte_strings(Some(1));

@@ -1,5 +1,5 @@
-//! What clients believe without asking again is true, whatever the network does to what they are told, and
-//! also where servers let their clients read without a request.
+//! Answers that clients believe without asking again are true, even if the network loses, delays or repeats
+//! recalls, and also where servers let their clients read without a request.
 
 mod support;
 
@@ -35,7 +35,7 @@ fn plain_file() -> NewFile {
     NewFile { kind, mode: 0o644, rdev: 0, target: Vec::new(), exclusive: false, open: None, chunk_bits: 0 }
 }
 
-/// Makes a client believe what it has leases of, and let go of what is recalled, slowly.
+/// Makes a client believe answers that it has leases for, and let go of recalled ones, slowly.
 fn believe(client: &Arc<Client>, sim: &Sim) -> Arc<Believed> {
     let believed = Arc::new(Believed::default());
     let (here, sim) = (believed.clone(), sim.clone());
@@ -75,8 +75,8 @@ impl Believed {
     }
 }
 
-/// What was done last to each name, and of each inode the change time that was acknowledged: whoever looks
-/// after that must not see less.
+/// The last change of each name, and the last acknowledged change time of each inode: a later look must not
+/// see an older state.
 #[derive(Default)]
 struct Done {
     changes: u64,
@@ -137,7 +137,7 @@ async fn change(client: &Client, rng: &mut SimRng, number: u64, done: &Mutex<Don
     }
 }
 
-/// Runs believers, changers and an enemy; gives what was believed wrongly, and how much was believed.
+/// Runs believers, changers and an enemy; returns the wrong beliefs, and how many answers were believed.
 fn run(seed: u64, faults: Faults, switches: Switches, enemy: bool) -> (Vec<String>, u64) {
     let sim = Sim::new(seed, faults);
     let slate_bytes = if seed.is_multiple_of(2) { 0 } else { 1 << 20 };
@@ -166,7 +166,7 @@ fn run(seed: u64, faults: Faults, switches: Switches, enemy: bool) -> (Vec<Strin
                     let began_ns = sim.now_ns();
                     let Some((ino, ctime)) = believed.look(&client, number).await else { continue };
                     let name_after = done.lock().names.get(&number).copied();
-                    // The name was at rest, and what it leads to is known.
+                    // The name was at rest, and its target is known.
                     if name_before == name_after
                         && let Some((_, Some(expected))) = name_before
                         && expected != ino
@@ -184,7 +184,7 @@ fn run(seed: u64, faults: Faults, switches: Switches, enemy: bool) -> (Vec<Strin
         }
         for changer in 0..2u64 {
             let client = cluster.connect(2 + changer as usize).await.expect("a client connects");
-            // A changer that listens, too: it is not told of what it does itself.
+            // A changer that listens, too: servers send it no recalls for its own changes.
             let _believed = (changer == 0).then(|| believe(&client, &sim));
             let (done, sim) = (done.clone(), sim.clone());
             let mut rng = sim.rng(&format!("changer {changer}"));
@@ -337,8 +337,8 @@ fn what_is_read_without_a_request_is_claimed_and_recalled() {
             }
             cluster.sim.sleep(Duration::from_millis(10)).await;
         }
-        // What is claimed is let go of before a change returns, and only what is claimed anew after that
-        // is recalled again: also where its name goes, and when periods have passed meanwhile.
+        // A client lets go of claimed answers before a change returns, and is recalled again only after a new
+        // claim: also when the name is removed, and when periods have passed meanwhile.
         let mut lease = None;
         for round in 0..8u32 {
             if round % 2 == 0 {
@@ -358,8 +358,8 @@ fn what_is_read_without_a_request_is_claimed_and_recalled() {
         assert!(!wants.lease_left(aged.lease, aged.attr.ino).is_zero());
         wants_none.unlink(&ROOT, Ino::ROOT, &file_name(9)).await.expect("it is there");
         assert!(wants.lease_left(aged.lease, aged.attr.ino).is_zero());
-        // Whoever has claimed something and is not heard any more is waited for as long as leases last, and
-        // not at all when that is over.
+        // A change waits for a dead client with claims for as long as leases last, and not at all once they
+        // have expired.
         for number in [11, 12, 13] {
             let aged = wants.lookup_within(&ROOT, Ino::ROOT, &file_name(number), Duration::ZERO).await;
             assert!(aged.expect("it is there").lease.is_some(), "f{number}");

@@ -1,4 +1,4 @@
-//! Paths: links, dots, what is cached, and what other clients do to the directories on the way.
+//! Paths: links, dots, cached directories, and other clients' changes to the directories on the way.
 
 mod support;
 
@@ -146,7 +146,7 @@ fn a_renamed_directory_is_not_found_under_its_old_name() {
         assert_eq!(failure.code, Code::NotFound);
         assert_eq!(ino(&one, "/a/b/f").await, Err(Code::NotFound));
         assert!(ino(&one, "/z/b/f").await.is_ok());
-        // By number a directory can be used whatever it is called.
+        // A directory can be used by its inode number under any name.
         create(&one, dir, "h").await;
         assert!(ino(&two, "/z/b/h").await.is_ok());
         two.mkdir_all(&ROOT, b"/a/b", 0o755).await.expect("the name is free");

@@ -1,6 +1,6 @@
 //! One call to a disk fails, whichever it is, of a small workload and of a start: an error that says so,
 //! nothing lost that was acknowledged as durable, and a start that works afterwards. A sync that failed is
-//! never made good by a later one (the simulated disk loses what it was to make durable).
+//! never made good by a later one (the simulated disk loses the bytes that it was to make durable).
 //!
 //! `AZE_TEST_LONG` looks at every call; without it at every third, which is another one for each trouble.
 
@@ -27,7 +27,7 @@ const ROUNDS: u8 = 24;
 /// More calls than any run makes.
 const CALLS_MAX: u64 = 5_000;
 
-/// What a file must be, as a number that all its bytes have: at least this, and at most what was tried.
+/// The rounds that a file's bytes may come from: at least the last one synced, and at most the last one tried.
 #[derive(Clone, Copy, Default)]
 struct Known {
     sure: u8,
@@ -130,7 +130,7 @@ async fn look(client: &Arc<Client>, book: &Book) -> Result<(), String> {
     Ok(())
 }
 
-/// Everything ends by a power cut, and what is there is compared.
+/// Ends everything by a power cut, starts the volume again, and compares its files with the book.
 async fn end_and_look(cluster: &Arc<Cluster>, book: &Book, who: &str) {
     cluster.kill_all(1, true);
     cluster.sim.set_disk_fault(&server_node(SICK), DiskFault::None);

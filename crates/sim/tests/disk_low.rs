@@ -1,5 +1,5 @@
-//! A file system below a volume that is nearly full: what is left is for removals. And a disk that is full of
-//! what only the last checkpoint names: who writes waits for the next one.
+//! A nearly full file system below a volume: the room left is for removals. And a disk full of units that only
+//! the last checkpoint names: writers wait for the next one.
 
 mod support;
 
@@ -25,7 +25,7 @@ fn a_disk_that_is_nearly_full_takes_nothing_but_removals_until_there_is_room() {
         file.write(0, b"some bytes").await.expect("it can be written");
         let gone = create(&client, Ino::ROOT, "gone").await;
         gone.close().await.expect("closed");
-        // Whatever is asked first makes the server look.
+        // The first request makes the server look at its disk.
         let look = || async {
             cluster.sim.sleep(A_WHILE).await;
             client.sync(&ROOT).await.expect("it can be synced");
@@ -65,7 +65,7 @@ fn a_volume_in_memory_looks_at_no_disk() {
 const UNIT: u64 = 64 << 10;
 /// Of the 32 MiB that the server may keep.
 const UNITS: u64 = 30 << 4;
-/// What is written of each unit: so the journal is short for long, and no checkpoint is due.
+/// Bytes rewritten in each unit: so few that the journal stays short for long, and no checkpoint is due.
 const PIECE: usize = 4096;
 const TASKS: u64 = 8;
 
@@ -108,7 +108,7 @@ fn rewritten(directories: u16, memory_bytes: u64) {
                 assert!(read == wanted, "file {task}, unit {unit} has other bytes");
             }
         }
-        // What is new and does not fit is refused, and soon.
+        // New data that do not fit are refused, and soon.
         let (more, began) = (create(&client, Ino::ROOT, "more").await, cluster.sim.now_ns());
         let mut refused = None;
         for unit in 0..UNITS {

@@ -1,5 +1,5 @@
-//! Two names that change places: whatever they lead to, with all the counts, for who may, and whoever
-//! dies in the middle.
+//! Two names that change places: with targets of any kind, with all the counts, for users who may, and with
+//! any server dying in the middle.
 
 mod support;
 
@@ -227,7 +227,7 @@ async fn half_done(cluster: &Arc<Cluster>, client: &Arc<Client>, kind: FileKind)
         cluster.sim.sleep(MOMENT).await;
     }
     cluster.sim.set_link("s2", "s1", Link::Down);
-    // Until what is on its way has vanished.
+    // Until the frames on their way have vanished.
     cluster.sim.sleep(Duration::from_millis(1)).await;
     let [one, two] = texts;
     [(one, inos[0]), (two, inos[1])]
@@ -249,8 +249,8 @@ fn who_looks_at_the_other_half_of_an_exchange_waits_for_it() {
     }
 }
 
-/// The second name went with its server before anybody knew that it had been changed: what got it keeps
-/// the first one, for else it would have none.
+/// The second name went with its server before another server knew that it had been changed: the inode that
+/// got it keeps the first one, for else it would have none.
 #[test]
 fn an_exchange_whose_second_name_is_lost_is_undone() {
     with_cluster(3, |cluster, client| async move {
@@ -264,7 +264,7 @@ fn an_exchange_whose_second_name_is_lost_is_undone() {
     });
 }
 
-/// The first name's server died before the decision arrived: the second name stays what it was.
+/// The first name's server died before the decision arrived: the second name keeps its inode.
 #[test]
 fn an_exchange_whose_first_name_is_lost_has_not_happened() {
     with_cluster(3, |cluster, client| async move {

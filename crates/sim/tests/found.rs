@@ -103,7 +103,7 @@ fn a_removal_whose_answer_was_lost_is_finished() {
     });
 }
 
-/// A user who could write both parents could move a directory between them, also one of somebody else
+/// A user who could write both parents could move a directory between them, also another user's
 /// that he may not write. The kernel asks for that right on a mount; servers did not.
 #[test]
 fn a_directory_that_gets_another_parent_must_be_writable() {
@@ -160,8 +160,8 @@ fn a_directory_with_entries_that_were_lost_is_not_taken_for_empty() {
     });
 }
 
-/// A server that listened but was not in the map yet looked for shards that it did not have: what it
-/// answered was "a defect in Azekura".
+/// A server that listened but was not in the map yet looked for shards that it did not have: it
+/// answered "a defect in Azekura".
 #[test]
 fn a_server_that_is_not_in_the_map_yet_says_so() {
     with_cluster(2, |cluster, client| async move {
@@ -190,7 +190,7 @@ const SEEDS: &[(u64, &str)] = &[
     (26, "a user gets in though the door is closed"),
     (32, "a user gets in though the door is closed"),
     // A repeated change was refused because of its old map before it was looked for among those
-    // known. The client, who may believe that what is refused had no effect, asked under a new
+    // known. The client, which may believe that a refused change had no effect, asked under a new
     // number: a rename that had happened was reported as a name that is not there.
     (152, "a change that was being done is refused and done again"),
     // Two names of one file, and RENAME_NOREPLACE: see above.
@@ -209,7 +209,7 @@ const SEEDS: &[(u64, &str)] = &[
     (931, "a path over a link that goes away is stale"),
     // Two frames with the same bytes were damaged one after the other: damage in memory was reported.
     (6012, "data damaged twice on the way are an error"),
-    // The server of a new name restarted empty after somebody had seen that name and before it could
+    // The server of a new name restarted empty after a client had seen that name and before it could
     // confirm it. The old name stays, so that the file keeps one: the model took that for a violation.
     (2910, "the old name of a rename is back when the new one is lost"),
     // The coordinator of a rename died before it could say that the directory in the way is full: its

@@ -59,7 +59,7 @@ fn what_was_promised_is_there_also_after_trouble() {
     all_pass(LastingPlan::troubled);
 }
 
-/// Memory is drawn so that what is written mostly does not fit.
+/// Memory is drawn so that the data written mostly do not fit.
 #[test]
 fn some_of_it_is_on_the_disk_only() {
     let back: u64 = (0..SEEDS / 4).map(|seed| run_counting(&LastingPlan::of(seed), false).1).sum();
@@ -68,7 +68,7 @@ fn some_of_it_is_on_the_disk_only() {
 
 /// Seeds that failed, and why; each was seen to fail without its fix.
 const FOUND: &[(u64, &str)] = &[
-    // What had fitted into a server's memory did not when the journal was read: frames are given out in
+    // Data that had fitted into a server's memory did not when the journal was read: frames are given out in
     // another order then.
     (911, "a volume that is nearly full does not start again"),
     // A checkpoint was durable before the journal of the time in which it was made: a rename's new name

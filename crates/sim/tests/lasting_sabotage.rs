@@ -1,5 +1,5 @@
 //! Remove one protection from the servers of a volume that lasts, and a named seed of the simulation
-//! fails; with all protections it passes. A seed says what it says only as long as nothing changes the
+//! fails; with all protections it passes. A seed notices this only as long as nothing changes the
 //! order of events: where none of the named ones notices any more, the first that does is looked for, and
 //! its name is printed. To find more of them:
 //! `cargo run --release -p aze-sim -- --lasting KIND --seeds 300 --without PROTECTION`.

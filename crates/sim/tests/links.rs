@@ -36,7 +36,7 @@ fn names_at(client: &Client, server: u16, prefix: &str) -> Vec<aze_proto::Name> 
     (0..64).map(|index| name(&format!("{prefix}{index}"))).filter(here).take(8).collect()
 }
 
-/// The count in the tables, and what is not settled anywhere.
+/// An inode's link count in the tables, and the number of unsettled names on all servers.
 fn settled(cluster: &Cluster, ino: Ino) -> (u32, u64) {
     let all: Vec<_> = cluster.servers().iter().map(|server| server.contents()).collect();
     let links =
@@ -99,7 +99,7 @@ fn a_link_whose_server_died_in_the_middle_is_not_counted() {
         cluster.kill_server(1, false);
         cluster.sim.heal();
         cluster.start_server(1).await.expect("a server that died can start again");
-        // Whatever the client was told: no server made the name.
+        // No server made the name, whichever answer the client got.
         let _ = linking.await;
         cluster.sim.sleep(SETTLE).await;
         assert_eq!(settled(&cluster, ino), (1, 0));

@@ -169,7 +169,7 @@ fn closes_wait_for_others_of_the_same_server() {
         }
         cluster.client_io(0).sleep(Duration::from_millis(500)).await;
         assert_eq!(opens(), 0, "none was held back for good");
-        // As many as are full, and at the end one to each server with what is left.
+        // The full requests, and at the end one to each server with the remaining closes.
         assert!((8..=8 + 4).contains(&(closes() - before)), "{} requests for 512 closes", closes() - before);
     });
 }

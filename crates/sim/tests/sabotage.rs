@@ -1,6 +1,6 @@
 //! Remove one protection from the servers, and named seeds of the simulation fail; with all
-//! protections they pass. A seed says what it says only as long as nothing changes the order of
-//! events, so each protection has several, of which one is enough. To find new ones:
+//! protections they pass. A seed notices this only as long as nothing changes the order of
+//! events, so each protection has several seeds, and one that fails is enough. To find new ones:
 //! `cargo run -p aze-sim -- --seeds 100 --without PROTECTION`.
 
 use aze_server::sabotage::{Sabotage, Switches};

@@ -172,8 +172,8 @@ fn a_silent_server_is_named_by_all_renames_that_need_it() {
     });
 }
 
-/// A server whose process has ended confirms nothing any more, and nobody waits for that once somebody on its machine has
-/// seen the end; one whose whole machine is silent may still serve.
+/// A server whose process has ended confirms nothing any more, and no server waits for that once another process on its
+/// machine has seen the end; one whose whole machine is silent may still serve.
 #[test]
 fn a_server_that_has_ended_need_not_confirm() {
     for is_silent in [false, true] {

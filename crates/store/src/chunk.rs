@@ -351,7 +351,7 @@ impl Unit {
         self.frame.as_ref().expect("whoever needs the bytes has made sure that they are in memory")
     }
 
-    /// What there is of a block in a unit whose stored bytes end at `stored_end`.
+    /// The stored bytes of a block in a unit whose stored bytes end at `stored_end`.
     fn block(&self, block: usize, stored_end: usize) -> &[u8] {
         &self.frame().bytes()[block * BLOCK_BYTES..((block + 1) * BLOCK_BYTES).min(stored_end)]
     }

@@ -119,9 +119,9 @@ impl ChunkShard {
         self.put(ino, generation, chunk, &mut store.stage(ino, chunk, offset, data, sums)?)
     }
 
-    /// Writes what was staged; all of it or, with an error, nothing, and it can be put again. Whoever has
-    /// staged it lets go of it before the shard's lock. The checksum of a whole
-    /// block, or of a piece that replaces all there is of a block, is kept as it is; otherwise
+    /// Writes staged data; all of them or, with an error, nothing, and they can be put again. The caller
+    /// lets go of them before it releases the shard's lock. The checksum of a whole
+    /// block, or of a piece that replaces all stored bytes of a block, is kept as it is; otherwise
     /// the stored block is verified, changed and summed up anew.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl ChunkShard {
         Ok(())
     }
 
-    /// Reads as [`ChunkShard::hold`] does, and hands what there is to `then`.
+    /// Reads as [`ChunkShard::hold`] does, and hands the result to `then`.
     ///
     /// # Errors
     /// As [`ChunkShard::hold`].

@@ -1,5 +1,5 @@
-//! The journal on a simulated disk whose power is cut at any moment: what was durable is there, and
-//! what is there is a beginning of what was written.
+//! The journal on a simulated disk whose power is cut at any moment: all durable records are there,
+//! and the records there are a prefix of those written.
 
 use aze_io::disk::{Dir, DiskError};
 use aze_io::sim::{DiskFault, Faults, Sim};
@@ -208,7 +208,7 @@ fn damage_in_a_journal_that_came_to_a_clean_end_is_never_taken_for_a_torn_end() 
     }
 }
 
-/// A journal that nothing ever syncs, in several files, of which a clean end makes all durable.
+/// A journal in several files that no caller ever syncs: a clean end makes all of them durable.
 #[test]
 fn a_clean_end_makes_durable_what_nobody_synced() {
     for seed in 0..60 {
@@ -273,8 +273,8 @@ async fn contents(dir: &dyn Dir, name: &str) -> Vec<u8> {
     file.read_at(0, file.size().await.unwrap() as usize).await.unwrap()
 }
 
-/// Whoever keeps a copy of a journal on a volume has its records in the data of others. Where nothing
-/// before them is sound they were taken for what follows, and a start was refused.
+/// A copy of a journal, kept as a file on a volume, puts its records into the data of other records. Where
+/// no record before them was sound they were taken for later records, and a start was refused.
 #[test]
 fn copies_of_records_in_the_data_of_a_torn_first_record_say_nothing() {
     const FAR: u64 = 1 << 40;

@@ -385,7 +385,7 @@ fn damage_is_found_in_every_part_of_what_is_staged() {
     assert_eq!(store.used_bytes(), 0);
 }
 
-/// Readers hold what they have found while others write: nobody may see half a write, and every
+/// Readers hold the data they have found while others write: no reader may see half a write, and every
 /// block must match its checksum at any time.
 #[test]
 fn readers_and_writers_at_the_same_time_see_whole_writes() {

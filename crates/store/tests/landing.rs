@@ -37,7 +37,7 @@ fn landed(store: &Store, offset: usize, data: &[u8]) -> Payload {
     payload
 }
 
-/// As a server does: what has to wait is staged anew.
+/// As a server does: data that have to wait are staged anew.
 fn put(shard: &mut ChunkShard, offset: usize, payload: Payload) -> Result<(), StoreError> {
     let store = shard.store().clone();
     let sums = piece_sums(offset as u64, &bytes_of(&payload));
@@ -127,7 +127,7 @@ fn a_full_slab_takes_what_it_would_have_taken_from_a_buffer() {
     put(&mut shard, 0, Payload::Bytes(pattern(28 * BASE_BYTES, 1))).expect("there is room");
     let new = pattern(2 * BASE_BYTES + 200, 2);
     let payload = landed(&store, BASE_BYTES - 100, &new);
-    // Meanwhile another write stores what there is room for, which now is full.
+    // Meanwhile another write takes the last room: now the slab is full.
     put(&mut shard, 28 * BASE_BYTES, Payload::Bytes(pattern(2 * BASE_BYTES, 3))).expect("there is room");
     let held = shard.hold(INO, NOW, 0, 0, 10).expect("readable");
     // A reader keeps the first unit: a frame is needed for the 100 bytes in it, and there is none.

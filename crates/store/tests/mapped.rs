@@ -1,5 +1,5 @@
-//! The journal and checkpoints within a mapped file, whose power is cut at any store or sync: what was durable
-//! is there, and what is there is a beginning of what was written.
+//! The journal and checkpoints within a mapped file, whose power is cut at any store or sync: all durable
+//! records are there, and the records there are a prefix of those written.
 
 use aze_io::disk::{Dir, DiskResult};
 use aze_io::mapped::{self, Files, Hands, Memory, Work};
@@ -21,13 +21,13 @@ const BLOCK_BITS: u32 = 12;
 /// Numbers of records that are known to be written, and durable.
 type Told = Arc<Mutex<(u64, u64)>>;
 
-/// Memory of which a moment is kept: what a power cut leaves then, or the death of the process.
+/// Memory that keeps the bytes of one moment: those that a power cut leaves then, or the death of the process.
 struct Cut(Mutex<State>, Told);
 
 struct State {
     now: Vec<u8>,
     durable: Vec<u8>,
-    /// Words with what was written to them since they were synced.
+    /// Words with the values written to them since they were synced.
     pending: BTreeMap<usize, Vec<[u8; 8]>>,
     /// Stores and syncs until the moment.
     left: u64,

@@ -45,7 +45,7 @@ enum Step {
     Delete {
         ino: Ino,
     },
-    /// A reader goes on holding what it has found.
+    /// A reader goes on holding the data it has found.
     Hold {
         ino: Ino,
         chunk: u64,
@@ -103,7 +103,7 @@ struct Bench {
     store: Arc<Store>,
     shard: ChunkShard,
     files: BTreeMap<Ino, File>,
-    /// What is held, with the bytes it had at first.
+    /// Held data, with the bytes they had at first.
     held: VecDeque<(Held, Vec<u8>)>,
 }
 
@@ -141,7 +141,7 @@ impl Bench {
             Step::Cut { ino, length } => {
                 let file = self.files.get_mut(ino).expect("known");
                 file.generation += 1;
-                // The server sends what was missed before, too.
+                // The server sends the cuts missed before, too.
                 let least = file.missed.take().map_or(*length, |missed| missed.min(*length));
                 self.shard.cut(*ino, Generation(file.generation), least, CHUNK_BITS);
                 file.fence = file.generation;

@@ -1,4 +1,4 @@
-//! Segments on a simulated disk whose power is cut at any moment: what was synced is there, in its place.
+//! Segments on a simulated disk whose power is cut at any moment: every synced unit is there, in its place.
 
 use aze_io::disk::{Dir, DiskError};
 use aze_io::sim::{DiskFault, Faults, Sim};

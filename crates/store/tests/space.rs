@@ -1,4 +1,4 @@
-//! Room for data: what is reserved is there when memory is full, what is punched is given back, and
+//! Room for data: reserved room is there when memory is full, punched memory is given back, and
 //! data and holes are where they were made.
 
 use aze_io::slab::Slab;

@@ -1,5 +1,5 @@
-//! Chunks of which parts are on a simulated disk, against a plain array of bytes: whatever is let go of,
-//! brought back, cut, overwritten, or written down as a checkpoint and read again, the bytes are the same.
+//! Chunks partly on a simulated disk, against a plain array of bytes: after parts are let go of, brought back,
+//! cut, overwritten, or written down as a checkpoint and read again, the bytes are the same.
 
 use aze_io::sim::{Faults, Sim, SimRng};
 use aze_io::slab::Slab;
@@ -89,7 +89,7 @@ async fn start_again(sim: &Sim, store: &Arc<Store>, shard: &mut ChunkShard) -> (
     (store, shard)
 }
 
-/// All units, in memory and on the disk: each is what was written, and none comes into memory.
+/// All units, in memory and on the disk: each matches its checksums, and none comes into memory.
 async fn looked_through(store: &Store, shard: &ChunkShard) {
     let used = store.memory_used_bytes();
     let mut next = Some((Ino(0), 0, 0));

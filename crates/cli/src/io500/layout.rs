@@ -97,7 +97,7 @@ impl Phase {
         matches!(self, Phase::IorEasyWrite | Phase::IorHardWrite | Phase::IorEasyRead | Phase::IorHardRead)
     }
 
-    /// Whether it writes until the stonewall; the others take what has been written.
+    /// Whether it writes until the stonewall; the others take the written files.
     pub fn is_write(self) -> bool {
         self.writer() == self && self != Phase::Find
     }
@@ -134,7 +134,7 @@ impl Phase {
     }
 
     /// Whose files `rank` takes in this phase. As with mdtest's `-N 1` each further phase goes one
-    /// further, and as with ior's `-C -Q 1` data are read on another node, if there is one; nobody
+    /// further, and as with ior's `-C -Q 1` data are read on another node, if there is one; no rank
     /// meets its own files as long as there are others.
     pub fn owner(self, rank: u32, procs: u32, procs_on_node: u32) -> u32 {
         let step = match self {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// Moves to the first line and clears what is below (ECMA-48, CUP and ED).
+/// Moves to the first line and clears the screen from there on (ECMA-48, CUP and ED).
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 /// Jobs that are shown, those with the most requests.

@@ -14,7 +14,7 @@ pub(crate) struct Wrong {
     pub(crate) ino: Ino,
     /// With which of its names.
     pub(crate) entry: Option<CheckedEntry>,
-    /// What there is in place of what must be.
+    /// The state that was found in place of the right one.
     pub(crate) found: String,
 }
 

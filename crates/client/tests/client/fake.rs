@@ -1,4 +1,4 @@
-//! The server that says what it is told to say.
+//! The server whose answers a test scripts.
 
 use aze_client::{Access, Client, Config, File};
 use aze_io::claims::Claims;
@@ -50,7 +50,7 @@ impl Scripted {
         Arc::new(Scripted { map: Mutex::new(map), asked: Mutex::default(), script, slab })
     }
 
-    /// What was asked since the last time.
+    /// The requests since the last call.
     pub fn asked(&self) -> Vec<(Header, Request)> {
         std::mem::take(&mut *self.asked.lock())
     }
@@ -103,7 +103,7 @@ impl Fake {
         client
     }
 
-    /// An open file, whatever the script says of the open.
+    /// Opens a file, which the script must allow; its request is not in [`Self::asked`].
     pub async fn open(&self, client: &Arc<Client>) -> Arc<File> {
         let file = client.open(&who(), FILE, BOTH).await.unwrap();
         self.service.asked.lock().clear();
@@ -114,12 +114,12 @@ impl Fake {
         *self.service.map.lock() = map(epoch, ADDRESS);
     }
 
-    /// What was asked since the last time.
+    /// The requests since the last call.
     pub fn asked(&self) -> Vec<(Header, Request)> {
         self.service.asked()
     }
 
-    /// The names of what was asked since the last time.
+    /// The names of the requests since the last call.
     pub fn names(&self) -> Vec<&'static str> {
         self.asked().iter().map(|(_, request)| request.name()).collect()
     }
@@ -168,7 +168,7 @@ pub fn attributes(attr: Attr) -> Said {
     say(Reply::Attributes { attr })
 }
 
-/// A client's, of which the only server is at `addr`.
+/// For a client whose only server is at `addr`.
 pub fn config(host: &str, addr: Addr) -> Config {
     Config {
         volume: "v".into(),

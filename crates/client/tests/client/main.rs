@@ -1,5 +1,5 @@
-//! A client against a server that says whatever a test wants it to say: what servers of a healthy
-//! volume say seldom or never.
+//! A client against a server whose answers the tests script: answers that servers of a healthy
+//! volume give seldom or never.
 
 mod answers;
 mod fake;

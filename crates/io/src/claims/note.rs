@@ -1,5 +1,5 @@
-//! Notes and what is believed, in one order: either whoever changes something sees the note of who goes on
-//! believing it, or that one sees the change.
+//! Notes and beliefs, in one order: either the writer of a record sees the note of the process that goes on believing
+//! it, or that process sees the change.
 //!
 //! Each side writes, and reads after a fence (Dekker's way). `loom/` runs this very file through every order
 //! of its steps.
@@ -9,7 +9,7 @@ use super::sync::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 /// The upper half of a word is the period, the lower one counts within it.
 pub(super) const PERIOD_AT: u32 = 32;
 
-/// Notes something. What is read afterwards is read when that can be seen.
+/// Makes a note. Later reads happen after it is visible.
 pub(super) fn note(word: &AtomicU64, period: u64) {
     let mut old = word.load(Relaxed);
     while let Err(other) =
@@ -20,7 +20,7 @@ pub(super) fn note(word: &AtomicU64, period: u64) {
     fence(SeqCst);
 }
 
-/// What is noted, after all that this thread has written before.
+/// Reads a note, after all earlier writes of this thread.
 pub(super) fn noted(word: &AtomicU64) -> u64 {
     fence(SeqCst);
     word.load(Relaxed)

@@ -6,7 +6,7 @@ use crate::{Boxed, Task};
 use futures_channel::oneshot;
 use std::sync::Arc;
 
-/// What is worked on.
+/// What a job works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Names, and files that grow.

@@ -2,7 +2,7 @@
 //!
 //! A superblock, 112 bytes:
 //!
-//! | bytes | what it is |
+//! | bytes | content |
 //! |---|---|
 //! | 64 | the title, then zeros |
 //! | 4, 4 | the format; base-2 logarithm of the size of a block |
@@ -127,7 +127,7 @@ impl Superblock {
     }
 }
 
-/// What is where a copy of the superblock should be.
+/// The state of one copy of the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Copied {
     Whole(Superblock),
@@ -157,7 +157,7 @@ pub(super) fn look(page: &[u8]) -> Copied {
     let is_sound = page.get(..SUPERBLOCK_BYTES - 8).is_some_and(|own| sum(own) == number(SUPERBLOCK_BYTES - 8));
     let (format, block_bits) = (number(64) as u32, (number(64) >> 32) as u32);
     if !page.starts_with(TITLE) {
-        // What has lost some of its words is still one.
+        // A title that has lost some of its words is still one.
         let ours = page.chunks(8).zip(TITLE.chunks_exact(8)).filter(|(found, title)| found == title).count();
         return if ours > 0 { Copied::Damaged } else { Copied::Nothing };
     }
@@ -211,7 +211,7 @@ pub(super) struct Parsed {
 /// Reads a table.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The damage found.
 pub(super) fn parse(table: &[u8], superblock: &Superblock, layout: &Layout) -> Result<Parsed, &'static str> {
     if table.len() as u64 != superblock.table_bytes || sum(table) != superblock.table_sum {
         return Err("it does not match its checksum");

@@ -18,7 +18,7 @@ pub(super) fn push(extents: &mut Vec<Extent>, more: Extent) {
     }
 }
 
-/// What is behind the first `blocks` of a list.
+/// The blocks behind the first `blocks` of a list.
 pub(super) fn beyond(extents: &[Extent], blocks: u64) -> Vec<Extent> {
     let (mut left, mut behind) = (blocks, Vec::new());
     for extent in extents {
@@ -37,7 +37,7 @@ struct State {
     blocks: u32,
     /// From here on no block was ever used: they are zero.
     fresh: u32,
-    /// Below: what was used and is free, by first block.
+    /// Below: blocks that were used and are free, by first block.
     free: BTreeMap<u32, u32>,
 }
 

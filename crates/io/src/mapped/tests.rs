@@ -21,7 +21,7 @@ enum Event {
     Synced(u64, u64),
 }
 
-/// Memory that notes what is done with it.
+/// Memory that records writes and syncs.
 #[derive(Default)]
 struct Noted {
     now: Mutex<Vec<u8>>,
@@ -90,7 +90,7 @@ fn open(memory: &Arc<Noted>) -> DiskResult<Arc<Files>> {
 struct Power {
     now: Vec<u8>,
     durable: Vec<u8>,
-    /// Words with what was written to them since they were synced.
+    /// Words with the values written to them since they were synced.
     pending: BTreeMap<usize, Vec<[u8; 8]>>,
 }
 
@@ -123,7 +123,7 @@ impl Power {
         }
     }
 
-    /// What is there when the power comes back: of what was not synced nothing, everything, or any of it.
+    /// The bytes there when the power comes back: with none, all or any of the unsynced writes.
     fn cut(&self, rng: &mut SimRng, fate: u64) -> Vec<u8> {
         let mut left = self.durable.clone();
         for (word, values) in &self.pending {
@@ -249,8 +249,8 @@ fn step(files: &Files, model: &mut Model, open: &mut BTreeMap<String, Arc<Node>>
     true
 }
 
-/// At any moment: what is there then is what was there before or after what was under way, what was
-/// synced is whole, and all room that is free can be had and is zeros.
+/// After a power cut at any moment the files are as before or after the step under way, synced bytes are whole, and all
+/// free room can be had and is zeros.
 #[test]
 fn whenever_the_power_goes_what_was_synced_is_there_and_the_rest_is_clean() {
     let (mut cuts, mut refused) = (0, 0);
@@ -371,7 +371,7 @@ fn a_flipped_bit_is_told_and_nothing_wrong_is_served() {
     let cut = Noted::of(bytes[..BYTES - 4096].to_vec());
     let error = open(&cut).err().unwrap();
     assert!(matches!(&error, DiskError::Failed(why) if why.contains("it was cut")), "{error}");
-    // What was made longer goes on as it was.
+    // A memory that was made longer keeps its files.
     let mut longer = bytes;
     longer.resize(2 * BYTES, 1);
     assert_eq!(read_all(&open(&Noted::of(longer)).unwrap()), right);

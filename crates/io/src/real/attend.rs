@@ -1,12 +1,11 @@
 //! Threads that each wait for one busy connection alone.
 //!
-//! A server's workers share one epoll instance: right for many connections, but a client that asks and
-//! waits, asks and waits, makes a worker go through it for each request, and the worker that wakes is
-//! whichever has waited longest, on whatever core. A connection over TCP that is asked over at such a pace gets a
-//! thread of its own for as long as it goes on ([`Pace`]): that thread blocks in recv(2), answers, and blocks
-//! again, two system calls for each request, and the scheduler keeps it beside its client. This file alone
-//! knows how many there are and what they do while no connection needs them. How a connection is read it does
-//! not know.
+//! A server's workers share one epoll instance: right for many connections, but a client that asks and waits, asks and
+//! waits, makes a worker go through it for each request, and the worker that has waited longest wakes, on any core. A
+//! TCP connection with requests at such a pace gets a thread of its own for as long as it goes on ([`Pace`]): that
+//! thread blocks in recv(2), answers, and blocks again, two system calls for each request, and the scheduler keeps it
+//! beside its client. This file alone knows how many there are and what they do while no connection needs them. It does
+//! not know how a connection is read.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};

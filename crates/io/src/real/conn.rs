@@ -42,9 +42,8 @@ const BYTES_PER_TURN: usize = 4 << 20;
 /// Small frames are appended to the last chunk of a send queue up to this size, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// What is sent while several frames that came together are handled waits for the last of them, up
-/// to this size, in bytes: it leaves with one call. Larger frames are worth a call of their own,
-/// and not a copy.
+/// Frames of up to this size, in bytes, that are sent while several frames that came together are handled wait for the
+/// last of them: they leave with one call. Larger frames are worth a call of their own, and not a copy.
 const CORKED_FRAME_BYTES: usize = 16 << 10;
 
 /// Chunks given to the kernel in one call.
@@ -119,7 +118,7 @@ struct Reader {
     pace: Pace,
 }
 
-/// What is left to be sent.
+/// The bytes still to be sent.
 #[derive(Default)]
 struct Writer {
     /// Frames go here, or into the socket.
@@ -134,9 +133,9 @@ struct Writer {
     attended: bool,
     /// The epoll instance tells when there is room.
     armed: bool,
-    /// The reader has more frames at hand: what is small waits for them.
+    /// The reader has more frames at hand: small answers wait for them.
     corked: bool,
-    /// The reader stopped because of what waits here.
+    /// The reader stopped because of the bytes that wait here.
     read_paused: bool,
     ended: Option<NetError>,
 }
@@ -281,7 +280,7 @@ impl Conn {
         }
     }
 
-    /// Takes back what was lent and is done with.
+    /// Takes back the loans that the client has given back.
     pub(super) fn reclaim(&self) {
         if let Some(ring) = self.ring.get() {
             ring.shm.reclaim();
@@ -293,8 +292,7 @@ impl Conn {
         self.waiting_bytes.load(SeqCst) > 0 || self.ring.get().is_some_and(|ring| ring.shm.has_news())
     }
 
-    /// Says that this client's thread is about to sleep; `false` if there is something to read.
-    /// What somebody reads right now that one will look after.
+    /// Says that this client's thread is about to sleep; `false` if there is something to read and no thread reads it.
     pub(super) fn may_sleep(&self) -> bool {
         let Some(ring) = self.ring.get() else { return true };
         ring.shm.announce_sleep();
@@ -347,7 +345,7 @@ impl Conn {
         }
     }
 
-    /// Reads what has come and gives it to the handler. The caller holds the read claim, which
+    /// Reads the bytes that have come and gives their frames to the handler. The caller holds the read claim, which
     /// this gives back, passes on, or keeps for good if the connection ended.
     pub(super) fn read(self: &Arc<Self>) {
         let conn: Arc<dyn Connection> = self.clone();
@@ -404,8 +402,8 @@ impl Conn {
         self.reactor.run_queue();
     }
 
-    /// Waits for what comes, for as long as `limit_ms` (over a socket `ALONE_MS`), and reads it; `false` if nothing has come. For a client's
-    /// thread that drives and has nothing else to wait for: it saves the epoll instance.
+    /// Waits for bytes, for as long as `limit_ms` (over a socket `ALONE_MS`), and reads them; `false` if none have
+    /// come. For a client's thread that drives and has nothing else to wait for: it saves the epoll instance.
     pub(super) fn read_alone(self: &Arc<Self>, limit_ms: u32) -> bool {
         if self.ring.get().is_some_and(|ring| !ring.shm.sleep(limit_ms)) || !self.take_claim() {
             return false;
@@ -461,8 +459,8 @@ impl Conn {
         pause
     }
 
-    /// Reads, and if `wait` says so waits for what comes first; `corked` says afterwards whether what was sent
-    /// meanwhile still waits.
+    /// Reads, and first waits for bytes if `wait` says so; `corked` says afterwards whether frames sent meanwhile still
+    /// wait.
     fn read_corked(
         self: &Arc<Self>,
         reader: &mut Reader,
@@ -534,7 +532,7 @@ impl Conn {
         }
     }
 
-    /// Sends what has waited for the last frame of those that came together.
+    /// Sends the small frames that were held back until the last frame of a batch.
     fn uncork(&self, corked: &mut bool) {
         if !std::mem::take(corked) {
             return;
@@ -734,7 +732,7 @@ fn end_of_stream(decoder: &Decoder) -> NetError {
     closed(if decoder.is_inside_frame() { "the peer closed it in the middle of a frame" } else { "the peer closed it" })
 }
 
-/// Sends from `slices` until they or the room in the socket or ring are used up; leaves what was not sent.
+/// Sends from `slices` until they or the room in the socket or ring are used up; leaves the unsent rest there.
 fn send_until_full(
     socket: &OwnedFd,
     mut ring: Option<&mut Producer>,

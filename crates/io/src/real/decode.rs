@@ -14,7 +14,7 @@ use crate::loan::{Loan, Source};
 use crate::slab::Landing;
 use crate::{Frame, FrameLimits, LANDING_PAYLOAD_BYTES_MIN, NetError};
 
-/// Length of what precedes each frame, in bytes.
+/// Length of the prefix of each frame, in bytes.
 pub(super) const PREFIX_BYTES: usize = 8;
 
 /// Size of a connection's read buffer, in bytes: many small frames come with one read. What of
@@ -53,7 +53,7 @@ pub(super) struct Decoder {
     partial: Option<Partial>,
 }
 
-/// A frame of which the lengths are known.
+/// A frame whose lengths are known.
 #[derive(Default)]
 struct Partial {
     frame: Frame,
@@ -96,7 +96,7 @@ impl Decoder {
         self.partial.is_none() && (lengths & u64::from(u32::MAX)) + (lengths >> 32) <= rest.len() as u64
     }
 
-    /// The next whole frame among what was read, if any. An error ends the stream.
+    /// The next whole frame in the bytes read, if any. An error ends the stream.
     pub(super) fn next(&mut self, limits: FrameLimits, land: Land<'_>) -> std::result::Result<Option<Frame>, NetError> {
         if self.partial.is_none() {
             let Some((prefix, _)) = self.buffer[self.start..self.end].split_first_chunk::<PREFIX_BYTES>() else {
@@ -116,7 +116,7 @@ impl Decoder {
         Ok(whole.map(Partial::finish))
     }
 
-    /// Reads once from `fd`, after `next` has returned `None`; waits for what comes if `wait` says so.
+    /// Reads once from `fd`, after `next` has returned `None`; waits for bytes if `wait` says so.
     pub(super) fn fill(&mut self, fd: &OwnedFd, wait: bool) -> Result<Filled> {
         if self.is_landing() {
             if wait {
@@ -128,7 +128,7 @@ impl Decoder {
         self.fill_with(|head, payload, rest| sys::receive(fd, head, payload, rest, wait))
     }
 
-    /// Takes from a ring what is there, after `next` has returned `None`.
+    /// Takes bytes or a loan from a ring, after `next` has returned `None`.
     pub(super) fn fill_from(&mut self, ring: &mut Consumer) -> Result<Filled> {
         if self.is_landing() {
             return self.fill_landing(|slices| ring.read_slices(slices));

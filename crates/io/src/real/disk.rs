@@ -54,7 +54,7 @@ struct RealDir {
     _lock: File,
 }
 
-/// Opens a directory, which is made if it is not there, or what is within a file.
+/// Opens a directory, which is made if it is not there, or one within a file.
 pub(super) async fn open_dir(path: &str) -> DiskResult<Arc<dyn Dir>> {
     let path = PathBuf::from(path);
     let start = |name, threads| Pool::start(name, threads).map_err(|error| failed("start a thread for", &path, &error));
@@ -311,8 +311,8 @@ impl Dir for RealDir {
     }
 }
 
-/// Has the system forget what it remembers of a file, as far as the disk has the same. Where it does not,
-/// a read finds what it remembers.
+/// Asks the system to drop its cached pages of a range; it keeps those that it has not written to the disk, and a read
+/// finds them.
 fn forget(file: &File, offset: u64, len: usize) {
     // SAFETY: posix_fadvise takes a descriptor, which `file` keeps open, and no memory.
     unsafe {

@@ -1,4 +1,4 @@
-//! One epoll instance, what is registered with it, and the queue of what is ready to run.
+//! One epoll instance, the sources registered with it, and the queue of work that is ready to run.
 //!
 //! It alone knows how a thread that drives a runtime goes to sleep and how it is woken. Which
 //! threads drive, and for how long, it does not know: see [`super::drive`].
@@ -92,8 +92,8 @@ thread_local! {
     static DRIVEN: Cell<usize> = const { Cell::new(0) };
 }
 
-/// While it lives, its thread drives a reactor: what it makes ready needs no bell, since the
-/// same thread looks at the queue before it sleeps.
+/// While it lives, its thread drives a reactor: work that this thread queues needs no bell, since the same thread looks
+/// at the queue before it sleeps.
 pub(super) struct Driving {
     before: usize,
 }
@@ -181,7 +181,7 @@ impl Reactor {
         DRIVEN.get() == std::ptr::from_ref(self).addr()
     }
 
-    /// One round: runs what is ready, waits for events unless there is more, handles them.
+    /// One round: runs the work that is ready, waits for events unless there is more, handles them.
     /// Returns at least whenever `sleeper` has a reason.
     pub(super) fn turn<S: Sleeper>(self: &Arc<Self>, sleeper: &S) {
         let _guard = AbortOnPanic;

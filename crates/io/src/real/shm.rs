@@ -56,14 +56,14 @@ const CLIENT_WAITS: usize = 384;
 const AT_FUTEX: u32 = 2;
 /// A bit for each slot of a loan that the client has given back ([`returns`]).
 const RETURNED: usize = 448;
-/// Not zero: the server keeps nothing of what it has lent any more.
+/// Not zero: the server keeps none of the lent frames any more.
 const ENDED: usize = 512;
 const CONTROL_BYTES: usize = 4096;
 
 /// Bytes of a connection's memory file.
 const FILE_BYTES: usize = CLAIMS_AT + CLAIM_WORDS * 8;
 
-/// Where the client notes what it goes on believing; see [`Claims`].
+/// Where the client's notes are; see [`Claims`].
 const CLAIMS_AT: usize = CONTROL_BYTES + 2 * RING_BYTES;
 
 /// As words, a connection's memory is the place of its notes.
@@ -87,9 +87,9 @@ pub(super) struct Shm {
     bell: Bell,
     /// Up to where this end has taken what came; the word in shared memory is for the other.
     taken: AtomicU64,
-    /// The server's: what it has lent to this client.
+    /// The server's: its loans to this client.
     lender: Option<Lender>,
-    /// The client's: where it reads what it is lent.
+    /// The client's: the memory from which it reads loans.
     lent: Option<Region>,
 }
 

@@ -142,8 +142,8 @@ fn set_option<T>(fd: &OwnedFd, level: c_int, name: c_int, value: &T) -> Result<(
 fn get_option<T: Copy>(fd: &OwnedFd, level: c_int, name: c_int, value: &mut T) -> Result<()> {
     let mut len = size_of_u32::<T>();
     let into = std::ptr::from_mut(value).cast();
-    // SAFETY: the kernel writes at most `len` bytes, the size of `T`; the callers' `T` are
-    // integers or structs of integers, valid whatever is written.
+    // SAFETY: the kernel writes at most `len` bytes, the size of `T`; the callers' `T` are integers or structs of
+    // integers, valid for any bytes.
     check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, into, &raw mut len) }).map(drop)
 }
 
@@ -279,7 +279,7 @@ thread_local! {
 
 /// Where one read puts its bytes: behind the end of `vec`, at most `bytes_max` of them.
 pub(super) struct Room<'a> {
-    /// Grown by what was read; never reallocated.
+    /// Grown by the bytes read; never reallocated.
     pub(super) vec: &'a mut Vec<u8>,
     /// Must fit the spare capacity of `vec`.
     pub(super) bytes_max: usize,

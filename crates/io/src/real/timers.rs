@@ -1,8 +1,7 @@
 //! The timers of one runtime.
 //!
-//! It alone knows how a deadline becomes an event: one timerfd, polled like a socket, so that
-//! exactly one thread wakes for it and no wait needs a timeout of its own. What is woken it
-//! does not know.
+//! It alone knows how a deadline becomes an event: one timerfd, polled like a socket, so that exactly one thread wakes
+//! for it and no wait needs a timeout of its own. It does not know which tasks it wakes.
 
 use std::collections::BTreeMap;
 use std::io::Result;
@@ -66,7 +65,7 @@ impl Timers {
         drop(waker);
     }
 
-    /// Wakes whatever is due at `now_ns`.
+    /// Fires every timer that is due at `now_ns`.
     pub(super) fn fire(&self, now_ns: u64) {
         let due = {
             let mut state = self.state.lock();

@@ -1,7 +1,7 @@
 //! The disks of simulated nodes. They outlive their node: the death of its process takes nothing
-//! that was written, a power cut ([`super::Sim::kill_silently`]) anything that was not synced:
-//! each such write is kept, lost or kept in part, whatever becomes of those before and after it, and
-//! so is each name that was made, changed or removed.
+//! that was written, a power cut ([`super::Sim::kill_silently`]) anything that was not synced: each such write is kept,
+//! lost or kept in part, independently of those before and after it, and so is each name that was made, changed or
+//! removed.
 
 use super::node::Node;
 use super::rng::SimRng;
@@ -30,7 +30,7 @@ const SLOW_FACTOR: u64 = 60;
 /// Room of a simulated directory, in bytes.
 const ROOM_BYTES: u64 = 1 << 30;
 
-/// What is wrong with a node's disks.
+/// The fault of a node's disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DiskFault {
     /// Nothing.
@@ -53,7 +53,8 @@ pub enum DiskFault {
 pub enum DiskTrouble {
     /// ENOSPC: of a write, or of what makes a name.
     Full,
-    /// EIO: of any call. After one of a sync, what it was to make durable is clean for the system, and lost.
+    /// EIO: of any call. After one of a sync the system takes for clean the bytes that it was to make durable, and they
+    /// are lost.
     Failed,
     /// EMFILE: of what makes or opens a file.
     TooManyFiles,
@@ -64,7 +65,7 @@ pub enum DiskTrouble {
 /// Kinds of calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Call {
-    /// Looks at what there is.
+    /// Reads, lists or removes.
     Read,
     Open,
     /// Makes a name.
@@ -109,11 +110,11 @@ struct SimFile {
     synced: usize,
     /// Where each write since the last sync ends.
     ends: Vec<usize>,
-    /// Of a file of fixed length: what was written at places since the last sync, oldest first.
+    /// Of a file of fixed length: the writes to places since the last sync, oldest first.
     places: Vec<(usize, Vec<u8>)>,
     /// How many writes to places were synced.
     settled: usize,
-    /// Of a file of fixed length: what is durable.
+    /// Of a file of fixed length: its durable bytes.
     under: Vec<u8>,
     /// Whether zeros follow that were never written.
     is_log: bool,
@@ -342,7 +343,7 @@ impl Place {
         op(&mut state, (self.life.node, self.path.clone()), trouble)
     }
 
-    /// As [`Self::try_run`], for what is not begun if something goes wrong.
+    /// As [`Self::try_run`], for an `op` that does not begin if something goes wrong.
     async fn run<T>(
         &self,
         ns: (u64, u64),
@@ -552,7 +553,7 @@ impl DiskFile for SimHandle {
 
     fn sync(&self) -> Boxed<'_, DiskResult<()>> {
         Box::pin(async move {
-            // What is written while the sync runs is not covered by it.
+            // Writes made while the sync runs are not covered by it.
             let covers = self.with((0, 0), Call::Part, |file| Ok(file.bytes.len())).await?;
             self.try_with(SYNC_NS, Call::Sync, move |file, trouble| {
                 if let Some(trouble) = trouble {
@@ -594,7 +595,7 @@ impl FixedFile for SimFixed {
 
     fn sync(&self) -> Boxed<'_, DiskResult<()>> {
         Box::pin(async move {
-            // What is written while the sync runs is not covered by it.
+            // Writes made while the sync runs are not covered by it.
             let covers = self.0.with((0, 0), Call::Part, |file| Ok(file.settled + file.places.len())).await?;
             self.0
                 .try_with(SYNC_NS, Call::Sync, move |file, trouble| {

@@ -243,7 +243,7 @@ impl Core {
                     return;
                 }
                 (Poll::Ready(()), Some(_)) => state.tasks.remove(&id),
-                // Its node was killed meanwhile, by itself: what is left of it goes now.
+                // The task has killed its own node meanwhile: the future is dropped now.
                 (_, None) => None,
             }
         };

@@ -23,7 +23,7 @@ pub struct SlowPayloads {
     pub pause_ns_max: u64,
 }
 
-/// A frame of which the head and a part of the payload have come.
+/// A frame whose head and a part of the payload have come.
 pub(super) struct Arriving {
     frame: Frame,
     landing: Landing,
@@ -31,7 +31,7 @@ pub(super) struct Arriving {
     come: usize,
     /// Tells it apart from others that arrived, or began to, at this end.
     serial: u64,
-    /// What has come behind it.
+    /// The frames that have come behind it.
     behind: VecDeque<Frame>,
 }
 
@@ -66,7 +66,7 @@ impl End {
 }
 
 impl Core {
-    /// Gives a frame to the handler, or the first part of its payload to where that goes; `false` if the rest comes later.
+    /// Gives a frame to the handler, or the first part of its payload to its landing; `false` if the rest comes later.
     pub(super) fn deliver(
         &self,
         to: u64,
@@ -108,7 +108,7 @@ impl Core {
         true
     }
 
-    /// The rest of a payload comes, and then what has come behind it.
+    /// The rest of a payload comes, and then the frames that have come behind it.
     pub(super) fn rest_arrives(&self, to: u64, serial: u64) {
         let (handler, conn, arriving) = {
             let mut state = self.state.lock();

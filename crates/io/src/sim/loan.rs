@@ -43,7 +43,7 @@ impl Lent {
         Some(SimLoan(kept))
     }
 
-    /// The end is gone: what is still out is not kept any more.
+    /// The end is gone: loans still out are not kept any more.
     pub(super) fn end(&mut self) {
         for kept in self.0.drain(..).filter_map(|kept| kept.upgrade()) {
             let parts = kept.parts.lock().take();

@@ -55,7 +55,7 @@ pub(super) struct Attempt {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Accepted by the other side, of which this one has not heard.
+    /// Accepted by the other side; this one has not heard of it.
     Opening,
     Open,
     /// Closed; the handler is about to be told.
@@ -411,7 +411,7 @@ impl Core {
         };
     }
 
-    /// Makes both ends, of which the dialer's opens when it hears of it; gives the listener's.
+    /// Makes both ends and gives the listener's; the dialer's opens when the dialer hears of it.
     fn make_ends(
         self: &Arc<Self>,
         state: &mut State,
@@ -713,7 +713,7 @@ impl State {
         }
     }
 
-    /// Answers what was sent by the end `to` for a connection that `from_node` does not know.
+    /// Answers the end `to`, which has sent over a connection that `from_node` does not know.
     fn reset(&mut self, to: u64, from_node: u32, to_node: u32) {
         let answers = self.nodes[from_node as usize].host_up && self.link_is_up(from_node, to_node);
         if answers && self.ends.contains_key(&to) {

@@ -64,7 +64,7 @@ impl SimRng {
         }
     }
 
-    /// One of `items`, of which there must be at least one.
+    /// One of `items`, which must not be empty.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.index(items.len())]
     }

@@ -30,7 +30,7 @@ pub(super) struct Life {
     pub(super) incarnation: u32,
 }
 
-/// What is going to happen at some time.
+/// Something that will happen at a set time.
 pub(super) enum Event {
     /// A task asked to be woken.
     Timer { life: Life, waker: Waker },
@@ -258,8 +258,7 @@ impl State {
     }
 }
 
-/// What is left of a killed node. Its parts run user code when dropped, so that must wait until
-/// the lock is free.
+/// The remains of a killed node. Its parts run user code when dropped, so that must wait until the lock is free.
 #[derive(Default)]
 pub(super) struct Debris {
     tasks: Vec<TaskSlot>,
@@ -316,7 +315,7 @@ impl State {
         debris
     }
 
-    /// Kills every node and forgets what is under way between them.
+    /// Kills every node and takes out all pending events.
     pub(super) fn kill_all(&mut self) -> Vec<Debris> {
         let names: Vec<String> = self.nodes.iter().map(|node| node.name.clone()).collect();
         let mut debris: Vec<Debris> = names.iter().map(|name| self.kill(name, true)).collect();

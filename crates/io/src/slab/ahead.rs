@@ -11,8 +11,8 @@ use parking_lot::{Condvar, Mutex};
 use super::SlabError;
 use super::region::Region;
 
-/// What is faulted in at a time, in bytes: about half a millisecond's work, after which the
-/// thread looks whether it shall stop. It also wakes only once this much is missing.
+/// Bytes faulted in at a time: about half a millisecond's work, after which the thread looks whether it shall stop. It
+/// also wakes only once this much is missing.
 const STEP_BYTES: u64 = 2 << 20;
 
 /// A thread's lowest priority (setpriority(2)).
@@ -23,9 +23,9 @@ pub(super) struct Ahead {
     region: Arc<Region>,
     /// Nothing is faulted in from here on.
     end: u64,
-    /// The end of what was ever allocated, in bytes from the region's beginning.
+    /// The end of all memory ever allocated, in bytes from the region's beginning.
     used_end: AtomicU64,
-    /// The end of what is faulted in, at least by the thread.
+    /// The end of the memory that is faulted in, at least by the thread.
     faulted_end: AtomicU64,
     /// When `used_end` passes this, the thread has work. `u64::MAX` while it works, or is not there.
     wake_at: AtomicU64,
@@ -134,7 +134,7 @@ impl Ahead {
             // Now `faulted_end` is at least `used_end + reach`.
             let wake_at = faulted_end - window_bytes;
             self.wake_at.store(wake_at, SeqCst);
-            // Whoever went further before it could see `wake_at` is seen here.
+            // An allocation that went further before it could see `wake_at` is seen here.
             if self.used_end.load(SeqCst) <= wake_at {
                 return None;
             }

@@ -1,8 +1,8 @@
 //! Frames that are filled while the data for them arrive.
 //!
-//! It alone knows how much of a slab may be in the hands of those who are still sending, and how it is had back
-//! from them when somebody needs it: what has come moves to a buffer, and the rest follows it there. So a full
-//! slab refuses nothing on account of data that are still on their way. What the data mean it does not know.
+//! It alone knows how much of a slab may be in the hands of peers that are still sending, and how an allocation that
+//! needs it takes it back: the bytes that have come move to a buffer, and the rest follows them there. So a full slab
+//! refuses nothing on account of data that are still on their way. It does not know what the data mean.
 
 use std::collections::BTreeMap;
 use std::io::{IoSliceMut, Result};
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::{BASE_BYTES, Frame, FrameClass, Slab};
 
 /// Most bytes of a slab that are filled at one time by data on their way; what comes beyond goes to buffers. It also
-/// limits what has to be copied when memory runs out.
+/// limits the bytes to be copied when memory runs out.
 pub const LANDING_BYTES_MAX: u64 = 64 << 20;
 
 /// Of a small slab it is at most this part.
@@ -31,7 +31,7 @@ pub enum Payload {
     Landed(Landed),
 }
 
-/// Data of which all but the ends are in frames, where nobody else can reach them.
+/// Data in frames, all but the ends; no other owner can reach those frames.
 #[derive(Debug)]
 pub struct Landed {
     /// What comes before the first frame: less than one is large.
@@ -94,8 +94,8 @@ impl Landed {
     }
 }
 
-/// Room for data on their way, of a length that is known, for the one who receives them. Dropped before it is
-/// full, it gives back what it has.
+/// Room for data on their way, of a length that is known, for their receiver. Dropped before it is full, it gives back
+/// its frames.
 pub struct Landing {
     slab: Arc<Slab>,
     serial: u64,
@@ -206,7 +206,7 @@ impl Slab {
             return None;
         }
         let room = Arc::new(Mutex::new(Room::default()));
-        // Whoever is short of memory from here on waits until the frames are in it, and has them then.
+        // From here on a thread that is short of memory waits until the frames are in the room, and has them then.
         let mut filling = room.lock();
         let serial = {
             let mut open = self.landings.0.lock();
@@ -223,7 +223,7 @@ impl Slab {
         // From here on dropped as a whole.
         let landing = Landing { slab, serial, bytes, filled: 0, room: room.clone() };
         for _ in 0..units {
-            // Nobody is disturbed for it.
+            // Only free memory: no other landing is moved out for it.
             filling.whole.push(self.allocate_spare(FrameClass::K64)?);
         }
         (filling.first, filling.last) = (vec![0; first], vec![0; last]);
@@ -267,7 +267,7 @@ impl Landing {
         Ok(bytes)
     }
 
-    /// Copies what there is room for; gives how many bytes that were.
+    /// Copies as many bytes as there is room for; gives their number.
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         let copied = self.fill(bytes.len(), &mut [], |slices| {
             let mut from = bytes;
@@ -281,7 +281,7 @@ impl Landing {
         copied.expect("copying does not fail")
     }
 
-    /// What has come.
+    /// The payload, complete.
     ///
     /// # Panics
     /// If something is missing.

@@ -19,7 +19,7 @@ fn fill_up(slab: &Arc<Slab>) -> Vec<Frame> {
     std::iter::from_fn(|| slab.allocate(FrameClass::K64)).collect()
 }
 
-/// Puts what is left of `data` in steps.
+/// Puts the rest of `data` in steps.
 fn put_rest(landing: &mut Landing, data: &[u8], step: usize) {
     while landing.left() > 0 {
         let from = data.len() - landing.left();
@@ -84,7 +84,7 @@ fn what_is_given_up_in_the_middle_gives_its_frames_back() {
     assert_eq!(slab.landings.bytes(), 0);
 }
 
-/// Whoever stalls in the middle of a payload keeps nobody from any memory.
+/// A sender that stalls in the middle of a payload keeps no memory from others.
 #[test]
 fn a_full_slab_has_the_frames_back_and_no_byte_is_lost() {
     for (first, last) in [(0, 0), (100, 0), (0, 65_535), (4000, 9)] {
@@ -121,7 +121,7 @@ fn what_may_land_is_limited() {
     drop(large.land(0, 1, 0).expect("it was given back"));
 }
 
-/// Some fill, others want all memory there is: nobody loses a byte, and no frame is lost or had twice.
+/// Some fill, others want all memory there is: no byte is lost, and no frame is lost or had twice.
 #[test]
 fn fillers_and_takers_at_the_same_time_do_no_harm() {
     let slab = slab(96);
@@ -161,7 +161,7 @@ fn fillers_and_takers_at_the_same_time_do_no_harm() {
         let taker = scope.spawn(|| {
             while !is_over.load(SeqCst) {
                 let mut all = fill_up(&slab);
-                // What has landed and is looked at is somebody's: at most so much at a time.
+                // Frames that have landed and are looked at have an owner: at most so many at a time.
                 assert!(all.len() >= 96 - 3 * 2, "{} of 96", all.len());
                 for (mark, frame) in all.iter_mut().enumerate() {
                     frame.bytes_mut()[..100].fill(mark as u8);

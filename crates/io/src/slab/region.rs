@@ -89,9 +89,9 @@ impl Region {
         true
     }
 
-    /// Populates on kernels before 5.14, which do not know the advice: gives the file its pages
-    /// and leaves only their mapping to the first touch. To touch them here would be a data
-    /// race with whoever is given the frame meanwhile.
+    /// Populates on kernels before 5.14, which do not know the advice: gives the file its pages and leaves only their
+    /// mapping to the first touch. To touch them here would be a data race with a thread that is given the frame
+    /// meanwhile.
     fn give_pages(&self, offset: usize, len: usize) -> bool {
         let (Ok(offset), Ok(len)) = (libc::off_t::try_from(offset), libc::off_t::try_from(len)) else {
             return false;

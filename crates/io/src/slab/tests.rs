@@ -1,4 +1,4 @@
-//! Tests of the slab: a model of what is owned is kept beside it and compared.
+//! Tests of the slab: a model of the owned frames is kept beside it and compared.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

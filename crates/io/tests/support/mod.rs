@@ -100,7 +100,7 @@ impl Acceptor for Refuser {
     }
 }
 
-/// Closes whatever it accepts.
+/// Closes every connection it accepts.
 pub fn refuser() -> Arc<dyn Acceptor> {
     Arc::new(Refuser)
 }

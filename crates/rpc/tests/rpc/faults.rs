@@ -1,4 +1,4 @@
-//! Whatever the network does, every change takes effect once, and every answer is the right one.
+//! Under every network fault, each change takes effect once, and every answer is the right one.
 
 use crate::service::{Counting, ask, caller, lookup, start, target, unlink};
 use aze_io::sim::{Faults, Link, Sim};

@@ -141,7 +141,7 @@ pub fn start_with(
     secret: Secret,
     volume: &str,
 ) -> Result<Box<dyn Listener>, aze_io::NetError> {
-    // Over local sockets the test's own user comes in as whoever made it: any but root's would do.
+    // Over local sockets a server lets in only its own user and root: here the user of the test.
     serve(io, addr, &ServeConfig { secret, volume: volume.into(), uid: own_uid(), slate: None }, service.clone())
 }
 

@@ -66,8 +66,8 @@ impl Server {
             left.extend(snapshot.add_to(&mut writer, &self.store, settle).await?);
         }
         add_left(&mut writer, left).await?;
-        // After the shards: what was committed before a shard was looked at is in its tables, and nothing
-        // but this list says so to the other side, since the journal before that look is not read again.
+        // After the shards: a transaction committed before a shard was looked at is in its tables, and only
+        // this list says so to the other side, since the journal before that look is not read again.
         let changed = self.directories.changes();
         let changed = changed.into_iter().map(|(dir, time)| Changed { dir, time });
         let finished = early.unwrap_or_else(|| self.transactions.committed());

@@ -40,8 +40,8 @@ pub(crate) struct LoggedShard {
     pub(crate) watches: Watches,
 }
 
-/// How many entries and inodes all shards of a server have, with what counts as some. What is counted once is counted up and down from
-/// there on, under the lock of its shard.
+/// How many entries and inodes all shards of a server have, with the bytes that count as some. Each change of a
+/// counted shard adds its difference, under the lock of that shard.
 #[derive(Clone, Default)]
 pub(crate) struct Records(Arc<AtomicU64>);
 

@@ -215,7 +215,7 @@ impl Server {
         Ok(())
     }
 
-    /// The first name of an exchange with what has, or had, its second name in `parent`.
+    /// Settles the first name of an exchange with the inode that has, or had, its second name in `parent`.
     async fn settle_exchange(
         self: &Arc<Self>,
         shard: ShardId,

@@ -43,7 +43,7 @@ fn invalid(detail: String) -> Failure {
 }
 
 impl Roots {
-    /// Opens the directories, each of which is then this server's alone.
+    /// Opens the directories; each one then belongs to this server alone.
     pub(super) async fn open(io: &Io, storage: &Storage, expected: &Manifest) -> Result<Roots, Failure> {
         let (mut known, mut empty) = (BTreeMap::<u16, (OpenRoot, Manifest)>::new(), Vec::new());
         for StorageDir { path, shared_by } in &storage.dirs {

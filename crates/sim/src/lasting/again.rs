@@ -1,5 +1,5 @@
 //! Clients that stay: a server dies under their work, the others are ended, and the volume is started
-//! again. What is under way may fail, in bounded time; what begins later must not.
+//! again. Operations under way may fail, in bounded time; later ones must not.
 
 use super::{Book, LIVES, LastingPlan, Worker, look};
 use crate::cluster::Cluster;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// What is going on with the servers.
+/// How far a life has got: whether the servers run, and whether the work is over.
 #[derive(Default)]
 pub(super) struct Progress {
     /// Even while they run, odd while they do not.
@@ -34,7 +34,7 @@ impl Progress {
     /// Whether an operation that began in a phase may have failed so.
     pub(super) fn judge(&self, began: u32, step: u64, failure: &Failure) -> Result<(), &'static str> {
         let has_restarted = self.phase() > 0;
-        // A sync or close of what was opened before says once what may be lost.
+        // A sync or close of a file opened before reports once that data may be lost.
         let syncs = step >= 90;
         match failure.code {
             Code::NoSpace => Ok(()),
@@ -68,7 +68,7 @@ async fn sync_told(client: &Client, plan: &LastingPlan) -> Result<(), Failure> {
     }
 }
 
-/// A start in the middle of which all servers end, or soon after it: clients may have been served.
+/// A start during which all servers end, or soon after it: clients may have been served.
 async fn failing_start(cluster: &Arc<Cluster>, plan: &LastingPlan, life: usize) {
     let rng = &mut cluster.sim.rng(&format!("failing start of life {life}"));
     let (in_middle, pause) = (rng.chance(300_000), Duration::from_micros(rng.between(0, 40_000)));
@@ -77,7 +77,7 @@ async fn failing_start(cluster: &Arc<Cluster>, plan: &LastingPlan, life: usize) 
         (0..plan.servers).for_each(|server| cluster.kill_server(server, plan.power_cut));
     };
     cluster.begin_another_start();
-    // Whatever it says: it is not the one that counts.
+    // Its result is ignored: only the next start must succeed.
     if in_middle {
         drop(join(cluster.start(), over).await);
     } else {
@@ -137,7 +137,7 @@ pub(super) async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Ar
         pause(rng.between(0, 4_000_000)).await;
         (0..plan.servers).filter(|server| *server != dead).for_each(|server| cluster.kill_server(server, false));
         pause(rng.between(0, 2_000_000)).await;
-        // What was acknowledged just before has been heard of by now.
+        // Acknowledgements sent just before have arrived by now.
         doubt();
         if plan.starts_fail {
             failing_start(cluster, plan, life).await;
@@ -152,9 +152,9 @@ pub(super) async fn lives(cluster: &Arc<Cluster>, plan: &LastingPlan, board: &Ar
         pause(rng.between(2_000, 400_000)).await;
         progress.is_over.store(true, Ordering::Relaxed);
         join_all(ends).await;
-        // What is closed late, and what goes with it.
+        // For late closes, and the files deleted with them.
         cluster.sim.sleep(Duration::from_secs(3)).await;
-        // What is looked at counts from then on.
+        // `look` expects the state it finds from the next life: so it must be durable.
         if let (Err(failure), _) | (_, Err(failure)) = (sync_told(&client, plan).await, client.sync(&ROOT).await) {
             return board.violation(format!("life {life}: sync: {failure}"));
         }

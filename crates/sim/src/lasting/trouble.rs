@@ -28,8 +28,8 @@ pub struct Trouble {
     pub slow_disks: bool,
     /// Clocks jump, by seconds or by hours.
     pub clocks: bool,
-    /// Clients hardly ever sync, and files are so short that no size has to be durable: most of what is done can
-    /// be lost, and must hang together all the same.
+    /// Clients hardly ever sync, and files are so short that no size has to be durable: most changes can be lost,
+    /// and the rest must be consistent all the same.
     pub few_syncs: bool,
     /// Many tasks rename most of the time, so that something is always half done, and everything ends when a
     /// checkpoint is just there during which something was renamed.
@@ -84,7 +84,7 @@ impl Trouble {
         if self.few_syncs { 1 << CHUNK_BITS } else { CHUNKS_MAX << CHUNK_BITS }
     }
 
-    /// Who waits for a disk, or for what was lost, needs longer for the same work.
+    /// Longest life, in microseconds: with slow disks or lost messages the same work takes longer.
     pub(super) fn life_us_max(&self) -> u64 {
         if self.frames || self.slow_disks { 1_500_000 } else { 400_000 }
     }
@@ -115,7 +115,7 @@ impl Trouble {
         self.jump(cluster, &mut cluster.sim.rng(&format!("more trouble of life {life}")));
     }
 
-    /// The rest of a life: to its end, or to the moment of which [`Self::renames`] tells.
+    /// The rest of a life: to its end, or to the moment that [`Self::renames`] describes.
     pub(super) async fn last_moments(&self, cluster: &Cluster, left: Duration) {
         let sim = &cluster.sim;
         if !self.renames {
@@ -158,7 +158,7 @@ fn renamed(cluster: &Cluster, server: &Server) -> BTreeSet<Name> {
     entries.filter(|(name, ino, _)| is_elsewhere(name, *ino)).map(|(name, ..)| name).collect()
 }
 
-/// It is over: who looks at what there is has a quiet cluster.
+/// Ends it: the checks that follow run in a quiet cluster.
 pub(super) fn end(cluster: &Cluster) {
     cluster.sim.set_faults(Faults::default());
     for server in 0..cluster.layout().servers {

@@ -33,7 +33,7 @@ const READ_WRITE: Access = Access { read: true, write: true };
 #[derive(Clone, Debug)]
 struct Thing<T> {
     now: T,
-    /// What it may be found to be.
+    /// The states in which it may be found.
     may: BTreeSet<T>,
 }
 
@@ -126,7 +126,7 @@ pub(super) async fn begin(client: &Arc<Client>, book: &Mutex<WideBook>) -> Resul
     Ok(())
 }
 
-/// Works until its node dies. `lasts`: what was acknowledged is kept.
+/// Works until its node dies. `lasts`: acknowledged changes are kept.
 pub(super) async fn work(
     lasts: bool,
     trouble: Trouble,
@@ -259,7 +259,7 @@ impl One<'_> {
         self.client.setattr(&ROOT, ino, &change).await.map(drop)
     }
 
-    /// Times of a file go forward, whatever clocks do.
+    /// Times of a file never go back, even if clocks do.
     async fn look_at_time(&mut self) -> Result<(), Failure> {
         let attr = self.client.getattr(&ROOT, self.change(|wide| wide.ino)).await?;
         self.change(|wide| wide.note_time(&attr)).map_err(|why| Failure::new(Code::Internal, why))
@@ -311,7 +311,7 @@ fn whole() -> LockSpec {
     LockSpec { space: LockSpace::Ranges, owner: 7, pid: 1, start: 0, end: u64::MAX, mode: LockMode::Exclusive }
 }
 
-/// Compares, and takes what there is for the beginning of the next life.
+/// Compares the files with the book, and records their state as the start of the next life.
 pub(super) async fn look(cluster: &Arc<Cluster>, client: &Arc<Client>, book: &Mutex<WideBook>) -> Result<(), String> {
     let Some(dir) = book.lock().dir else { return Ok(()) };
     let mut entries: BTreeMap<Vec<u8>, Ino> = BTreeMap::new();
@@ -344,7 +344,7 @@ pub(super) async fn look(cluster: &Arc<Cluster>, client: &Arc<Client>, book: &Mu
         if data.len() != BLOCKS * BLOCK_BYTES {
             return Err(who(format!("{} bytes", data.len())));
         }
-        // Locks end with who had them, and with the servers.
+        // Locks end with their owners, and with the servers.
         if file.try_lock(&whole()).await.map_err(failed)? != Locked::Granted {
             return Err(who("somebody has it locked".into()));
         }
@@ -367,7 +367,7 @@ pub(super) async fn look(cluster: &Arc<Cluster>, client: &Arc<Client>, book: &Mu
         if !wide.mode.may.contains(&attr.mode) {
             return Err(who(format!("mode {:o} is none of {:?}", attr.mode, wide.mode.may)));
         }
-        // What is lost may have had a later time.
+        // A lost change may have had a later time.
         wide.seen = wide.kept;
         wide.note_time(&attr).map_err(who)?;
         wide.kept = attr.mtime;

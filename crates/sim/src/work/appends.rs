@@ -46,7 +46,7 @@ impl Step {
     }
 }
 
-/// What was asked for and answered.
+/// Appends and truncations, with their outcomes.
 #[derive(Debug, Default)]
 pub struct Log {
     ino: Option<Ino>,
@@ -133,7 +133,7 @@ pub async fn read(mut worker: Worker, ops: u64) {
     }
 }
 
-/// Reads the whole file and compares it with what was appended.
+/// Reads the whole file and compares it with the log.
 ///
 /// # Errors
 /// What the client said.

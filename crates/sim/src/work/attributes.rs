@@ -10,10 +10,10 @@ pub const ATTRIBUTED_FILE: &[u8] = b"/attributed";
 
 const NAME: &[u8] = b"user.count";
 
-/// What is known of the count: what it was acknowledged to be, and what was asked for last.
+/// The last count that was acknowledged, and the last one that was requested.
 pub type SharedCount = Arc<Mutex<(u64, u64)>>;
 
-/// Counts, and removes the attribute now and then.
+/// Counts, and tries each time to create the attribute that is already there.
 pub async fn count(mut worker: Worker, ino: Ino, count: SharedCount, ops: u64) {
     for next in 1..=ops {
         worker.think().await;

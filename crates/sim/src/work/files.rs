@@ -25,7 +25,7 @@ pub fn path_of(number: usize) -> Vec<u8> {
     [FILES_DIR, format!("/f{number}").as_bytes()].concat()
 }
 
-/// Writes file `number` and checks what it reads back.
+/// Writes file `number`, reads it back and checks the bytes.
 pub async fn write(mut worker: Worker, number: usize, ops: u64) {
     let path = path_of(number);
     let bytes = Arc::new(Mutex::new(Bytes::default()));
@@ -197,7 +197,7 @@ impl Writer<'_> {
         self.settle(change, result);
     }
 
-    /// What is passed over in search of data must be zeros, and so must be what is found to be a hole.
+    /// Bytes that a search for data passes over must be zeros, and so must the byte where a hole is found.
     async fn seek(&mut self, offset: u64, hole: bool) {
         let what = if hole { "hole" } else { "data" };
         let seeking = self.file.seek(offset, hole);

@@ -166,7 +166,7 @@ async fn hold(worker: &mut Worker, file: &Arc<File>, which: usize, lock: &LockSp
     }
 }
 
-/// What was written of a part, which others may have made longer by writing behind it.
+/// The bytes of a part without trailing zeros: other clients' writes behind it may have lengthened the file.
 fn written(data: &[u8]) -> &[u8] {
     let end = data.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     &data[..end]

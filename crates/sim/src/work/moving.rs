@@ -50,7 +50,7 @@ pub async fn watch(mut worker: Worker, dir: Ino, looks: u64) {
     }
 }
 
-/// What is moved: mostly a file.
+/// The kind of the moved inode: mostly a file.
 pub fn kind(worker: &mut Worker) -> FileKind {
     if worker.rng.chance(250_000) { FileKind::Directory } else { FileKind::File }
 }

@@ -13,7 +13,7 @@ pub const INNER_DIR: &[u8] = b"/guarded/inner";
 /// What the user asks for: below a directory that he caches.
 pub const GUARDED_FILE: &[u8] = b"/guarded/inner/file";
 
-/// What is known of the rights.
+/// The expected rights; `open` is `None` during a change and after a failed one.
 #[derive(Debug)]
 pub struct Door {
     open: Option<bool>,
@@ -64,7 +64,7 @@ pub async fn guard(mut worker: Worker, dir: Ino, door: SharedDoor, ops: u64) {
             door.changes += 1;
         }
         let result = if listed {
-            // The user's entry decides, whatever others may do.
+            // The user's entry takes precedence over that of others.
             let user = named.then_some(if open { 5 } else { 0 });
             let list = list(user, if open != named { 5 } else { 0 });
             plain = false;

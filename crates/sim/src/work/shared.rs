@@ -72,7 +72,7 @@ fn draw(worker: &mut Worker) -> Option<Op> {
     })
 }
 
-/// Asks, and writes down what was asked and answered.
+/// Performs an operation, and records it with its answer.
 pub async fn perform(worker: &Worker, area: usize, op: Op) {
     let index = worker.board.begin(area, &worker.who, &op);
     let result = worker.call(|| format!("{op:?}"), ask(worker, &op)).await;

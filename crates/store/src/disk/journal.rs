@@ -4,7 +4,7 @@
 //! record is written writes all records that are in memory, if that takes no longer than to copy them; else a task
 //! does. Another task syncs when a thread waits for that. One sync serves all threads that wait when it begins (group
 //! commit), and records are written while a sync runs. After an error nothing is tried again: without reading the disk
-//! the server cannot know what it holds after a failed write or sync.
+//! the server cannot know its contents after a failed write or sync.
 
 use super::{log_name, record};
 use aze_io::disk::{Dir, DiskError, DiskFile, DiskResult};
@@ -42,7 +42,7 @@ pub struct Journal {
 }
 
 struct State {
-    /// Files with what has still to be written to them; the last one is the current.
+    /// Files with the bytes still to be written to them; the last one is the current.
     files: VecDeque<(Arc<dyn DiskFile>, Vec<u8>)>,
     /// Number of the current file.
     number: u64,

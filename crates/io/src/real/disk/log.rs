@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Room is set aside up to the next multiple of this, in bytes.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// What is added at once in so many bytes is synced seldom, and would only be written twice.
+/// Appends of this many bytes are synced seldom: room prepared for them with zeros would only be written twice.
 const LARGE_BYTES: usize = 64 << 10;
 
 /// A write into memory of the system takes some microseconds. One that took so long has waited for the

@@ -1,9 +1,8 @@
 //! A file, or a device of persistent memory, that is mapped into this process.
 //!
-//! Where the kernel grants `MAP_SYNC`, the mapping is the persistent memory itself: what is written is
-//! durable when the lines of the processor's cache that hold it have been written back, for which there
-//! are instructions, and no call of the system is needed. Everywhere else the mapping is the system's
-//! cache of the file, and `msync` makes it durable.
+//! Where the kernel grants `MAP_SYNC`, the mapping is the persistent memory itself: written bytes are durable when the
+//! lines of the processor's cache that hold them have been written back, for which there are instructions, and no
+//! system call is needed. Everywhere else the mapping is the system's cache of the file, and `msync` makes it durable.
 
 use super::pool::Pool;
 use super::{check_own, failed, lock_alone, unfit};
@@ -27,7 +26,7 @@ const FILE_BYTES_MIN: u64 = 1 << 30;
 /// Bytes that are looked at together for anything but zeros.
 const LOOK_BYTES: usize = 1 << 20;
 
-/// Opens what is within a file or device that is there.
+/// Opens the directory within a file or device that is there.
 pub(super) fn open_dir(path: &Path, names: Arc<Pool>, places: Arc<Pool>) -> DiskResult<Arc<dyn Dir>> {
     let mapping = Mapping::open(path)?;
     let is_quick = mapping.lines.is_some();
@@ -76,11 +75,11 @@ struct Mapping {
 // SAFETY: the mapping is memory of the process, which is reached through raw copies only, from any thread; it is
 // unmapped when the last owner goes.
 unsafe impl Send for Mapping {}
-// SAFETY: as above. Copies of one range at the same time, one of which writes, give a mixture of bytes: who reads
-// what is being written knows, since files keep checksums, and copies make no references into the mapping.
+// SAFETY: as above. Copies of one range at the same time give a mixture of bytes if one of them writes: a reader
+// notices, since files keep checksums, and copies make no references into the mapping.
 unsafe impl Sync for Mapping {}
 
-/// The length of what can be mapped.
+/// The length of a file or device that can be mapped.
 fn length(path: &Path, about: &Metadata) -> DiskResult<u64> {
     let kind = about.file_type();
     if kind.is_file() {
@@ -187,7 +186,7 @@ fn map(path: &Path, file: &File, bytes: usize, is_regular: bool) -> DiskResult<(
     if !is_regular {
         return Err(unfit(path, &format!("it cannot be used as persistent memory: map with MAP_SYNC: {refused}")));
     }
-    // Whatever that error was, this one tells.
+    // The first error is dropped: if this mapping fails too, its error tells.
     let start = map(libc::MAP_SHARED).map_err(|error| failed("map", path, &error))?;
     Ok((start, None))
 }
@@ -257,7 +256,7 @@ impl Memory for Mapping {
 
     fn first_data(&self, mut at: u64) -> DiskResult<Option<u64>> {
         if self.is_regular {
-            // Without touching what is not there, which would take room.
+            // Without touching holes, which would take room.
             return self.first_in_file(at).map_err(|error| failed("read", &self.path, &error));
         }
         let mut buffer = vec![0; LOOK_BYTES];

@@ -114,7 +114,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // What was given is done before that.
+        // The threads finish the queued jobs first.
         self.queue.end();
     }
 }

@@ -97,7 +97,7 @@ impl Ringer {
 
 #[cfg(test)]
 impl Ringer {
-    /// What a client could do to others: takes away every sign that somebody is asleep or ready.
+    /// What a client could do to others: takes away every sign that a worker is asleep or a connection ready.
     pub(super) fn spoil(&self) {
         for worker in 0..self.page.workers {
             self.page.post(worker).waits.store(0, SeqCst);

@@ -1,4 +1,4 @@
-//! Tests of what is lent: that it arrives, comes back, and can be read only.
+//! Tests of loans: that they arrive, come back, and can be read only.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::AsRawFd;
@@ -62,7 +62,7 @@ impl Handler for Library {
 }
 
 impl Library {
-    /// As the store does it: in place only if nobody holds the frame.
+    /// As the store does it: in place only if no reader holds the frame.
     fn write(&self, frame: &mut Arc<slab::Frame>, edition: u8) {
         if Arc::get_mut(frame).is_none() {
             *frame = Arc::new(self.slab.allocate(FrameClass::K64).expect("there is room for what is held"));
@@ -254,7 +254,7 @@ fn what_is_lent_stays_as_it_was_until_it_is_given_back() {
     for round in 0..300 {
         let (conn, reader) = &ends[round % 3];
         held.push_back(place.ask(conn, reader, 7 * BASE_BYTES));
-        // Each is held through some answers, in each of which all is written anew.
+        // Each is held through some answers, and each answer writes all frames anew.
         if held.len() > round % 11 {
             assert!(held.pop_front().is_some_and(|frame| is_whole(&frame)), "in round {round}");
         }
@@ -285,7 +285,7 @@ fn what_is_lent_stays_as_it_was_until_it_is_given_back() {
 fn a_client_that_is_killed_gives_back_all() {
     const PATH: &str = "AZE_TEST_LENDER";
     if let Ok(path) = std::env::var(PATH) {
-        // The client: reads what it is lent until it is killed.
+        // The client: reads its loans until it is killed.
         let client = Runtime::client();
         let (conn, reader) = connect(&client, path);
         let held: Vec<Frame> = (0..3).map(|_| ask(&client, &conn, &reader, 7 * BASE_BYTES)).collect();

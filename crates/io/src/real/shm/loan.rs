@@ -1,11 +1,11 @@
 //! File data that are not sent but lent: where they lie in the server's memory, for a client of
 //! the same node to copy them from there itself.
 //!
-//! It alone knows how what was lent comes back. The server names a slot, keeps the frames for it,
-//! and lets them go when the client has set the slot's bit in shared memory. Which clients set in
-//! vain, or never, is their own affair: a slot that is out stays out until its connection ends,
-//! and there are few of them. The client may only read. It knows after each copy whether the server still
-//! kept what was copied ([`returns`]), and believes nothing of it until its checksums have been compared.
+//! It alone knows how a loan comes back. The server names a slot, keeps the frames for it, and lets them go when the
+//! client has set the slot's bit in shared memory. Which bits clients set in vain, or never, is their own affair: a
+//! slot that is out stays out until its connection ends, and there are few of them. The client may only read. It knows
+//! after each copy whether the server still kept the copied bytes ([`returns`]), and believes nothing of them until
+//! their checksums have been compared.
 
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Result};
@@ -111,12 +111,12 @@ impl Lender {
 }
 
 impl Shm {
-    /// The server's: the file that the client reads what it is lent from.
+    /// The server's: the file from which the client reads its loans.
     pub(super) fn lends_from(&self) -> Option<&OwnedFd> {
         self.lender.as_ref().map(|lender| &lender.lending.file)
     }
 
-    /// Lets go of what the client has given back.
+    /// Lets go of the frames that the client has given back.
     pub(in super::super) fn reclaim(&self) {
         if let Some(lender) = &self.lender {
             lender.take_back(returns::take_back(self.word64(RETURNED)));
@@ -139,7 +139,7 @@ impl Drop for Shm {
     }
 }
 
-/// What was lent to this client: bytes that lie in the server's memory. They are given back when dropped.
+/// A loan to this client: bytes that lie in the server's memory. They are given back when dropped.
 pub(crate) struct ShmLoan {
     pub(super) shm: Arc<Shm>,
     pub(super) slot: u64,

@@ -77,7 +77,7 @@ impl Region {
         Self::map(file, bytes, WRITABLE)
     }
 
-    /// The same to read only, of whatever size up to `bytes_max`. Nothing may be stored in it.
+    /// The same to read only, of any size up to `bytes_max`. Nothing may be stored in it.
     pub(super) fn open_to_read(file: &OwnedFd, bytes_max: usize) -> Result<Self> {
         let bytes = Self::checked_bytes(file)?;
         if bytes == 0 || bytes > bytes_max {
@@ -161,8 +161,8 @@ impl Region {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    /// Appends `bytes` of the region to `vec`, which must have the room. What they are is whatever
-    /// the other process has put there.
+    /// Appends `bytes` of the region to `vec`, which must have the room. The other process may have put any values
+    /// there.
     pub(super) fn copy_out(&self, offset: usize, vec: &mut Vec<u8>, bytes: usize) {
         let from = self.at(offset, bytes);
         let room = &mut vec.spare_capacity_mut()[..bytes];

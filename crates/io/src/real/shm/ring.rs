@@ -113,7 +113,7 @@ impl Producer {
         Ok(true)
     }
 
-    /// Makes what was put since `before` visible to the other end.
+    /// Makes the records put since `before` visible to the other end.
     fn publish(&self, before: u64) {
         if self.head != before {
             wake::publish(self.shm.word64(self.lane.head), self.head);
@@ -167,7 +167,7 @@ impl Producer {
     }
 
     fn put_word(&self, at: usize, kind: u64, len: usize) {
-        // Made visible by what is published later.
+        // A later `publish` makes it visible.
         self.shm.word64(self.lane.data + at).store(kind << 32 | len as u64, Relaxed);
     }
 
@@ -203,8 +203,8 @@ impl Consumer {
         Consumer { shm, lane, tail: 0, record: None }
     }
 
-    /// Takes what is there into `first`, then `second`, then `rest`; returns how many bytes that
-    /// were. `WouldBlock` if there is nothing.
+    /// Takes the bytes at hand into `first`, then `second`, then `rest`; returns how many they were. `WouldBlock` if
+    /// there is nothing.
     pub(in super::super) fn read(
         &mut self,
         mut first: Room<'_>,
@@ -242,8 +242,8 @@ impl Consumer {
         if bytes == 0 { Err(ErrorKind::WouldBlock.into()) } else { Ok(bytes) }
     }
 
-    /// Takes what is there into `slices`, one after the other; returns how many bytes that were. `WouldBlock` if there
-    /// is nothing.
+    /// Takes the bytes at hand into `slices`, one after the other; returns how many they were. `WouldBlock` if there is
+    /// nothing.
     pub(in super::super) fn read_slices(&mut self, slices: &mut [IoSliceMut<'_>]) -> Result<usize> {
         let before = self.tail;
         let mut bytes = 0;
@@ -267,7 +267,7 @@ impl Consumer {
         if bytes == 0 { Err(ErrorKind::WouldBlock.into()) } else { Ok(bytes) }
     }
 
-    /// What is lent in place of the next `len` bytes, if that is what comes next.
+    /// Gives the loan that replaces the next `len` bytes, if a loan comes next.
     pub(in super::super) fn take_loan(&mut self, len: usize) -> Result<Option<ShmLoan>> {
         let before = self.tail;
         let Some(record) = self.record()?.filter(|record| record.is_lent) else { return Ok(None) };
@@ -279,7 +279,7 @@ impl Consumer {
         Ok(Some(loan))
     }
 
-    /// Tells the other end what was taken since `before`.
+    /// Tells the other end of the bytes taken since `before`.
     fn publish(&self, before: u64) {
         if self.tail != before {
             self.shm.taken.store(self.tail, SeqCst);

@@ -298,7 +298,7 @@ fn a_page_of_bells_that_was_spoilt_makes_others_late_and_no_more() {
     let (mut producer, mut consumer) = good.shm.ends();
     for _ in 0..2 {
         ask(&mut producer, &mut consumer).unwrap();
-        // As if another client had said that nobody sleeps, and taken the bits away.
+        // As if another client had said that no worker sleeps, and taken the bits away.
         let Bell::Workers(ringer) = &good.shm.bell else { panic!("a client rings workers") };
         ringer.spoil();
         assert_eq!(ask(&mut producer, &mut consumer).unwrap()[8..], *b"headbody");

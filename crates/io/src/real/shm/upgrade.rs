@@ -3,9 +3,8 @@
 //! It alone knows the two messages for it, which are the first over the socket and the last:
 //! the client asks, and the server answers with the memory file of the connection, the page of
 //! its workers, the client's eventfd and the files that it may read if the server has such (its slate,
-//! and the memory that it lends from), or with the reason why not. Who may ask the kernel
-//! tells (`SO_PEERCRED`): the server's own user and root. What is proven afterwards, over the
-//! rings, is nothing of this file.
+//! and the memory that it lends from), or with the reason why not. The kernel tells who may ask (`SO_PEERCRED`): the
+//! server's own user and root. The handshake that follows over the rings is no part of this file.
 
 use std::future::poll_fn;
 use std::io::{Error, ErrorKind, Result};

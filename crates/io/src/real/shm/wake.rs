@@ -19,8 +19,7 @@ pub(super) fn announce_as(waits: &AtomicU32, how: u32) {
     fence(SeqCst);
 }
 
-/// Whether the caller, who has made its news visible before, is the one to wake whoever has
-/// announced a sleep.
+/// Whether the caller, who has made its news visible before, is the one to wake the end that announced a sleep.
 pub(super) fn claim(waits: &AtomicU32) -> bool {
     claim_how(waits) != 0
 }
@@ -58,8 +57,8 @@ impl Post<'_> {
         asleep
     }
 
-    /// Ends the worker's sleep, or the next that begins, whatever the words say. The futex has to
-    /// be woken afterwards.
+    /// Ends the worker's sleep, or the next that begins, without a look at `waits`. The futex has to be woken
+    /// afterwards.
     pub(super) fn rouse(&self) {
         self.bell.fetch_add(1, SeqCst);
     }

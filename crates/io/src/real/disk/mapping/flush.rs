@@ -45,8 +45,8 @@ impl Lines {
         let end = start.wrapping_add(bytes);
         let mut line = first;
         while line < end {
-            // SAFETY: the line has a byte of the range, which is mapped; none of these changes what is in memory,
-            // and the processor was asked whether it has them.
+            // SAFETY: the line has a byte of the range, which is mapped; none of these instructions changes a byte of
+            // memory, and the processor was asked whether it has them.
             unsafe {
                 match self.how {
                     How::Clwb => asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags)),
