@@ -9,8 +9,8 @@ use crate::session::{Session, Sessions};
 use crate::tally::{Out, Tally};
 use crate::tree::Spot;
 use crate::{show, sys};
-use aze_client::FoundPath;
-use aze_proto::attr::{Attr, FileKind};
+use aze_client::{FoundPath, Reached};
+use aze_proto::attr::FileKind;
 use aze_proto::error::Code;
 use aze_proto::ids::Time;
 use aze_proto::name::Name;
@@ -148,15 +148,15 @@ pub fn run(args: &Args) -> Outcome<Exit> {
 fn search(session: &Session, path: &VolumePath, predicate: &Predicate, report: &mut Report<'_>) -> Outcome<()> {
     let (client, who) = (&session.client, &session.who);
     let root = session.ask(path.shown(), async {
-        let attr = client.resolve(who, &path.path, false).await?;
+        let reached = client.reach(who, &path.path, false).await?;
         // While a server is away the size of the directory is unknown; the search goes on in the rest.
-        match client.getattr(who, attr.ino).await {
-            Err(failure) if matches!(failure.code, Code::Unreachable | Code::TimedOut) => Ok(attr),
-            exact => exact,
+        match client.getattr(who, reached.ino).await {
+            Err(failure) if matches!(failure.code, Code::Unreachable | Code::TimedOut) => Ok(reached),
+            exact => Ok(Reached { attr: Ok(exact?), ..reached }),
         }
     })?;
     if fits_root(predicate, path, &root) {
-        report.put(path, &FoundPath { path: Vec::new(), ino: root.ino, kind: root.kind, attr: Some(root.clone()) });
+        report.put(path, &FoundPath { path: Vec::new(), ino: root.ino, kind: root.kind, attr: root.attr.clone().ok() });
     }
     if root.kind == FileKind::Directory {
         let mut each = |found: FoundPath| report.put(path, &found);
@@ -166,13 +166,13 @@ fn search(session: &Session, path: &VolumePath, predicate: &Predicate, report: &
 }
 
 /// The starting point itself counts as found, as in find(1).
-fn fits_root(predicate: &Predicate, path: &VolumePath, attr: &Attr) -> bool {
+fn fits_root(predicate: &Predicate, path: &VolumePath, root: &Reached) -> bool {
     let name = Place::Volume(path.clone()).base_name().and_then(|name| Name::new(&name).ok());
     let fits_name = match &name {
-        Some(name) => predicate.fits_name(name, attr.kind),
-        None => predicate.name.is_none() && predicate.kind.is_none_or(|kind| kind == attr.kind),
+        Some(name) => predicate.fits_name(name, root.kind),
+        None => predicate.name.is_none() && predicate.kind.is_none_or(|kind| kind == root.kind),
     };
-    fits_name && predicate.fits_attr(attr)
+    fits_name && root.attr.as_ref().map_or(!predicate.needs_attr(), |attr| predicate.fits_attr(attr))
 }
 
 /// Where findings go.

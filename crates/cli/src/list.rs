@@ -84,13 +84,14 @@ struct Listing<'a> {
 
 impl Listing<'_> {
     fn argument(&mut self, session: &Session, path: &VolumePath) -> Outcome<()> {
-        let attr = session.ask(
+        let reached = session.ask(
             path.shown(),
-            session.client.resolve(&session.who, &path.path, !self.args.long || path.path.ends_with(b"/")),
+            session.client.reach(&session.who, &path.path, !self.args.long || path.path.ends_with(b"/")),
         )?;
-        if attr.kind == FileKind::Directory && !self.args.directory {
-            return self.directory(session, path, attr.ino);
+        if reached.kind == FileKind::Directory && !self.args.directory {
+            return self.directory(session, path, reached.ino);
         }
+        let attr = reached.attr.map_err(|failure| Trouble::volume(path.shown(), &failure))?;
         let target = self.target(session, attr.kind, attr.ino)?;
         let name = if self.args.json { path.path.clone() } else { path.written() };
         self.print(&[Item { name, kind: attr.kind, ino: attr.ino, attr: Some(attr), target }], None)

@@ -4,10 +4,10 @@ use crate::exit::{Exit, Outcome, Trouble};
 use crate::place::{VolumePath, join};
 use crate::session::Session;
 use crate::tree::{Meta, Named, Names, Sink, Source, Tree, Xattr, copied_mode, is_kept};
-use aze_client::{Access, File, NewFile};
+use aze_client::{Access, File, NewFile, Reached};
 use aze_proto::attr::{Attr, Change, FileKind, SetTime, XattrHow};
 use aze_proto::error::{Code, Failure};
-use aze_proto::ids::Ino;
+use aze_proto::ids::{Ino, Time};
 use aze_proto::limits::LIST_ENTRIES_MAX;
 use aze_proto::message::Listed;
 use aze_proto::name::Name;
@@ -41,22 +41,24 @@ impl VolumeTree {
 impl Tree for VolumeTree {
     fn stat(&self, path: &[u8], follow: bool) -> Outcome<Option<Meta>> {
         let (client, who) = (&self.session.client, &self.session.who);
-        match self.session.runtime.block_on(client.resolve(who, path, follow)) {
-            Ok(attr) => Ok(Some(meta_of(&attr))),
+        match self.session.runtime.block_on(client.reach(who, path, follow)) {
+            Ok(Reached { attr: Ok(attr), .. }) => Ok(Some(meta_of(&attr))),
+            // Its listing tells why the attributes are missing.
+            Ok(Reached { ino, .. }) => Ok(Some(meta_of_unknown(ino))),
             Err(failure) if failure.code == Code::NotFound => Ok(None),
             Err(failure) => Err(Trouble::volume(self.shown(path), &failure)),
         }
     }
 
     fn list(&self, dir: &[u8]) -> Outcome<Names> {
-        let attr = self.resolve("list", dir, true)?;
         let (client, who) = (&self.session.client, &self.session.who);
+        let reached = self.session.ask(format_args!("list {}", self.shown(dir)), client.reach(who, dir, true))?;
         let mut names = Names::default();
         let mut after = 0;
         loop {
             let page = self.session.ask(
                 format_args!("list {}", self.shown(dir)),
-                client.list(who, attr.ino, after, LIST_ENTRIES_MAX, true),
+                client.list(who, reached.ino, after, LIST_ENTRIES_MAX, true),
             )?;
             if let Some(failure) = page.failure {
                 names.trouble = Some(Trouble::volume(format_args!("list {}", self.shown(dir)), &failure));
@@ -351,6 +353,22 @@ fn set(session: &Session, ino: Ino, meta: &Meta, preserve: bool) -> Result<(), F
 fn named(entry: &Listed) -> Named {
     let meta = entry.attr.as_ref().map(meta_of);
     Named { name: entry.name.as_bytes().to_vec(), kind: entry.kind, meta }
+}
+
+/// Of a directory whose home does not answer: closed to others, as a directory that is being copied into.
+fn meta_of_unknown(dir: Ino) -> Meta {
+    let own = aze_fuse::own_identity();
+    Meta {
+        kind: FileKind::Directory,
+        mode: 0o700,
+        uid: own.uid,
+        gid: own.gid,
+        size: 0,
+        is_sparse: false,
+        atime: Time(0),
+        mtime: Time(0),
+        identity: (0, dir.0),
+    }
 }
 
 fn meta_of(attr: &Attr) -> Meta {

@@ -72,8 +72,9 @@ type EachDir<'a> = &'a mut (dyn FnMut(&[u8], &UsageSum) + Send);
 /// Runs `aze du`.
 pub fn run_du(args: &DuArgs) -> Outcome<Exit> {
     each("du", &args.paths, |session, path, out| {
-        let attr = session.ask(path.shown(), session.client.resolve(&session.who, &path.path, true))?;
-        if attr.kind != FileKind::Directory {
+        let reached = session.ask(path.shown(), session.client.reach(&session.who, &path.path, true))?;
+        if reached.kind != FileKind::Directory {
+            let attr = reached.attr.map_err(|failure| Trouble::volume(path.shown(), &failure))?;
             return du_line(args, out, path, &UsageSum { files: 1, dirs: 0, bytes: attr.size });
         }
         let depth_max = if args.summarize { Some(0) } else { args.max_depth };
@@ -85,7 +86,7 @@ pub fn run_du(args: &DuArgs) -> Outcome<Exit> {
             }
         };
         let each_dir: Option<EachDir<'_>> = if depth_max == Some(0) { None } else { Some(&mut each_dir) };
-        let counted = session.client.usage_of_reachable(&session.who, attr.ino, each_dir);
+        let counted = session.client.usage_of_reachable(&session.who, reached.ino, each_dir);
         let (sum, missing) = session.runtime.block_on(counted);
         lines.sort_by(|a, b| a.0.cmp(&b.0));
         for (below, sum) in &lines {

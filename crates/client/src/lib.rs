@@ -45,7 +45,7 @@ pub use flight::FLIGHT_BYTES_MAX;
 pub use leases::{Lease, LetGo};
 pub use list::Listing;
 pub use locks::Locked;
-pub use names::{Created, NewFile};
+pub use names::{Created, NewFile, Reached};
 pub use opened::CONTENTS_TIME;
 pub use space::Room;
 pub use usage::{EachDir, UsageSum};

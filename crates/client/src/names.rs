@@ -1,6 +1,7 @@
 //! Operations on the names in a directory: each is one request to the shard that parent and name
 //! hash to, and a second one to the inode's home if that is elsewhere.
 
+use crate::attrs::is_silence;
 use crate::client::{Client, Core, unexpected};
 use crate::dir_attrs::Aged;
 use crate::file::{Access, File};
@@ -12,8 +13,8 @@ use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Name, NameHash, Re
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pause before a name is looked up again whose file was gone: as long as some of the removals
-/// take of which one must have come in between.
+/// Pause before a name is looked up again whose file was gone: a removal must have come in between, and
+/// some take as long.
 const LOOK_AGAIN_PAUSE: Duration = Duration::from_millis(1);
 
 /// A file to be made.
@@ -45,6 +46,27 @@ pub struct Created {
     pub file: Option<Arc<File>>,
     /// Until when name and attributes may be believed.
     pub lease: Option<Lease>,
+}
+
+/// What a path leads to.
+#[derive(Clone, Debug)]
+pub struct Reached {
+    /// Its inode.
+    pub ino: Ino,
+    /// Its kind.
+    pub kind: FileKind,
+    /// Its attributes; of a directory whose home does not answer, why they are missing: its entries may be on servers
+    /// that do.
+    pub attr: Result<Attr, Failure>,
+}
+
+impl Reached {
+    pub(crate) fn of(ino: Ino, kind: FileKind, attr: Result<Attr, Failure>) -> Result<Reached, Failure> {
+        match attr {
+            Err(failure) if kind != FileKind::Directory || !is_silence(&failure) => Err(failure),
+            attr => Ok(Reached { ino, kind, attr }),
+        }
+    }
 }
 
 /// What an entry says.
@@ -112,12 +134,23 @@ impl Core {
         name: &Name,
         knowing: Knowing,
     ) -> Result<Attr, Failure> {
+        self.lookup_reached(who, parent, name, knowing).await?.attr
+    }
+
+    /// The same, also of a directory whose home does not answer.
+    pub(crate) async fn lookup_reached(
+        &self,
+        who: &Identity,
+        parent: Ino,
+        name: &Name,
+        knowing: Knowing,
+    ) -> Result<Reached, Failure> {
         let until = self.patience();
         loop {
             let entry = self.lookup(who, parent, name, knowing).await?;
             match self.entry_attr(who, &entry).await {
                 Err(failure) if failure.code == Code::Stale => self.look_again(until, failure).await?,
-                answer => return answer,
+                attr => return Reached::of(entry.ino, entry.kind, attr),
             }
         }
     }
@@ -424,7 +457,7 @@ impl Client {
         self.core.link(who, ino, parent, name, Knowing::Latest).await
     }
 
-    /// Renames, replacing what has the new name (unless `no_replace`) in one step.
+    /// Renames, replacing an entry of the new name (unless `no_replace`) in one step.
     ///
     /// # Errors
     /// [`Code::NotFound`], [`Code::Exists`], [`Code::NotEmpty`], [`Code::Invalid`] (a directory

@@ -7,7 +7,7 @@
 
 use crate::client::{Client, Core};
 use crate::file::{Access, File, How, Named};
-use crate::names::{Created, NewFile};
+use crate::names::{Created, NewFile, Reached};
 use crate::route::Knowing;
 use aze_proto::limits::TARGET_BYTES_MAX;
 use aze_proto::name::BadName;
@@ -208,22 +208,24 @@ struct Resolve {
 }
 
 impl AtEnd for Resolve {
-    type Done = Attr;
+    type Done = Reached;
 
-    async fn arrived(&mut self, walk: &mut Walk<'_>, mut at: Arrival) -> Result<Attr, Failure> {
+    async fn arrived(&mut self, walk: &mut Walk<'_>, mut at: Arrival) -> Result<Reached, Failure> {
         loop {
             let (parent, name) = match at {
-                Arrival::Directory(dir) => return walk.core.fetch_attr(walk.who, dir, false).await,
+                Arrival::Directory(dir) => {
+                    return Reached::of(dir, FileKind::Directory, walk.core.fetch_attr(walk.who, dir, false).await);
+                }
                 Arrival::Last(parent, name) => (parent, name),
             };
-            let attr = walk.core.lookup_attr(walk.who, parent, &name, walk.knowing()).await?;
-            if attr.kind == FileKind::Directory {
-                walk.core.dirs.insert(walk.who, parent, &name, attr.ino, walk.epoch);
+            let reached = walk.core.lookup_reached(walk.who, parent, &name, walk.knowing()).await?;
+            if reached.kind == FileKind::Directory {
+                walk.core.dirs.insert(walk.who, parent, &name, reached.ino, walk.epoch);
             }
-            if attr.kind != FileKind::Symlink || !self.follow_last {
-                return Ok(attr);
+            if reached.kind != FileKind::Symlink || !self.follow_last {
+                return Ok(reached);
             }
-            walk.follow(attr.ino).await?;
+            walk.follow(reached.ino).await?;
             at = walk.walk_to_last().await?;
         }
     }
@@ -340,6 +342,15 @@ impl Client {
     /// [`Code::NotFound`], [`Code::NotDirectory`], [`Code::AccessDenied`], [`Code::LinkLoop`] after
     /// 40 links, [`Code::Invalid`] for a path that does not begin with `/`.
     pub async fn resolve(&self, who: &Identity, path: &[u8], follow_last: bool) -> Result<Attr, Failure> {
+        let reached = self.reach(who, path, follow_last).await?;
+        reached.attr.map_err(|failure| failure.during(String::from_utf8_lossy(path)))
+    }
+
+    /// As [`Client::resolve`], also for a directory of which only the entries can be had, since its home does not answer.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`].
+    pub async fn reach(&self, who: &Identity, path: &[u8], follow_last: bool) -> Result<Reached, Failure> {
         self.core.at_end(who, path, Resolve { follow_last }).await
     }
 
