@@ -28,7 +28,7 @@ const LISTEN_NS: u64 = 2 * LEASE_MS as u64 * 1_000_000;
 /// Pause before a server is listened to again that does not answer.
 const FAILURE_PAUSE: Duration = Duration::from_millis(500);
 
-/// What has to be let go of, and is when the future resolves.
+/// Drops the cached state that the recalls name; it is gone when the future resolves.
 pub type LetGo = dyn Fn(Vec<Recall>) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
 /// Until when an answer may be believed.
@@ -125,13 +125,7 @@ impl Client {
 impl Core {
     /// A server is about to be asked something, perhaps what may come with a lease.
     pub(crate) fn listen_for(&self, server: ServerIndex, request: &Request) {
-        if matches!(
-            request,
-            Request::Lookup { .. }
-                | Request::Create { .. }
-                | Request::GetAttr { .. }
-                | Request::List { attrs: true, .. }
-        ) {
+        if request.may_be_leased() {
             self.listen_to(server);
         }
     }

@@ -4,6 +4,7 @@
 //! A refused request had no effect, so it is sent again under a new number.
 
 use crate::client::{Core, unexpected};
+use aze_proto::rules::Generations;
 use aze_proto::{
     Code, Failure, Generation, Identity, Ino, Name, NameHash, NamespaceEpoch, Refusal, Reply, Request, ServerIndex,
     ShardId, ShardMap,
@@ -84,7 +85,7 @@ pub(crate) enum Place<'a> {
 pub(crate) enum Knowing {
     /// The newest epoch that the client knows: the request means these inodes, wherever they are.
     Latest,
-    /// What it knew when the numbers in the request were found by walking a path: if directories
+    /// The epoch when the numbers in the request were found by walking a path: if directories
     /// have been renamed since, the walk has to be repeated, and the refusal is the answer.
     Since(NamespaceEpoch),
 }
@@ -163,7 +164,9 @@ impl Core {
             match &failure.refusal {
                 Some(Refusal::MapStale { .. }) => {
                     self.refresh_map(&routes, &server.target).await?;
-                    if self.starts() > routes.map.epoch.starts() && states_generation(question.request) {
+                    if self.starts() > routes.map.epoch.starts()
+                        && question.request.rules().generations == Generations::OneGen
+                    {
                         // The cached attributes may be of a state that was lost with the power.
                         return Err(Failure::refused(Refusal::GenerationStale { generation: Generation(0) }));
                     }
@@ -264,19 +267,6 @@ impl Core {
     fn deadline_ns(&self) -> u64 {
         u64::try_from(self.deadline.as_nanos()).unwrap_or(u64::MAX)
     }
-}
-
-/// Whether a request is meant for one generation of a file: its caller handles a refusal of that.
-fn states_generation(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::Read { .. }
-            | Request::Write { .. }
-            | Request::Report { .. }
-            | Request::Reserve { .. }
-            | Request::Punch { .. }
-            | Request::Seek { .. }
-    )
 }
 
 /// How long an operation goes on asking. It begins anew whenever a server says that it is starting.

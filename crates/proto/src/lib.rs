@@ -18,6 +18,7 @@ pub mod name;
 pub mod place;
 pub mod predicate;
 pub mod retry;
+pub mod rules;
 pub mod slate;
 pub mod sum;
 pub mod wire;

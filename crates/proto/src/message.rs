@@ -132,7 +132,7 @@ wire_enum! {
         /// Server. The session ends, and its opens and locks with it. Reply: `Done`.
         36 = EndSession,
 
-        /// Keeper, from somebody on the same machine: the process of this server has ended. `starts` and
+        /// Keeper, from a process on the same machine: the process of this server has ended. `starts` and
         /// `incarnation` say which life of it is meant. Reply: `Done`.
         39 = ServerEnded { server: ServerIndex, starts: u32, incarnation: Incarnation },
 
@@ -332,148 +332,6 @@ wire_enum! {
     }
 }
 
-impl Request {
-    /// Whether it changes something and so needs a sequence number to take effect once.
-    pub fn is_change(&self) -> bool {
-        matches!(
-            self,
-            Request::Create { .. }
-                | Request::Unlink { .. }
-                | Request::Rmdir { .. }
-                | Request::Link { .. }
-                | Request::Rename { .. }
-                | Request::Exchange { .. }
-                | Request::SetAttr { .. }
-                | Request::Truncate { .. }
-                | Request::Open { .. }
-                | Request::OpenName { .. }
-                | Request::OpenWith { .. }
-                | Request::OpenToRun { .. }
-                | Request::OpenNameWith { .. }
-                | Request::Report { .. }
-                | Request::Write { .. }
-                | Request::LinkBegin { .. }
-                | Request::SetXattr { .. }
-                | Request::LinkEnd { .. }
-                | Request::LinkDrop { .. }
-                | Request::SetParent { .. }
-                | Request::CloseDir { .. }
-                | Request::Append { .. }
-                | Request::CreateUnnamed { .. }
-                | Request::Reserve { .. }
-                | Request::Punch { .. }
-                | Request::SetLock { .. }
-                | Request::Unlock { .. }
-                | Request::CancelLock { .. }
-        )
-    }
-
-    /// Whether it may be done a second time when the client does not know whether it was done before the volume
-    /// started again: the result is the same.
-    pub fn may_be_repeated(&self) -> bool {
-        match self {
-            Request::Create { exclusive, .. } => !exclusive,
-            Request::Unlink { .. }
-            | Request::Rmdir { .. }
-            | Request::Link { .. }
-            | Request::Rename { .. }
-            | Request::Exchange { .. }
-            | Request::SetXattr { .. }
-            | Request::Append { .. } => false,
-            _ => true,
-        }
-    }
-
-    /// The file whose bytes or length it changes on behalf of a user: what a client keeps of its
-    /// contents is outdated from then on.
-    pub fn changes_contents_of(&self) -> Option<Ino> {
-        match self {
-            Request::Write { ino, .. }
-            | Request::Truncate { ino, .. }
-            | Request::Append { ino, .. }
-            | Request::Reserve { ino, .. }
-            | Request::Punch { ino, .. } => Some(*ino),
-            _ => None,
-        }
-    }
-
-    /// Whether its outcome is remembered with the data of its shard, not with the names.
-    pub fn changes_chunks(&self) -> bool {
-        matches!(self, Request::Write { .. } | Request::Reserve { .. } | Request::Punch { .. })
-    }
-
-    /// Whether only servers of the volume may ask it: those with tags from 40 to 99.
-    pub fn from_servers_only(&self) -> bool {
-        (40..100).contains(&self.tag())
-    }
-
-    /// Whether it is about names, so that what the sender knows of renamed directories matters.
-    pub fn needs_namespace_epoch(&self) -> bool {
-        matches!(
-            self,
-            Request::Lookup { .. }
-                | Request::Create { .. }
-                | Request::Unlink { .. }
-                | Request::Rmdir { .. }
-                | Request::Link { .. }
-                | Request::Rename { .. }
-                | Request::Exchange { .. }
-                | Request::OpenName { .. }
-                | Request::OpenNameWith { .. }
-                | Request::CreateUnnamed { .. }
-                | Request::Holders { .. }
-                | Request::List { .. }
-                | Request::Scan { .. }
-        )
-    }
-
-    /// Whether the header's shard is meaningful and must belong to the server asked.
-    pub fn names_shard(&self) -> bool {
-        !matches!(
-            self,
-            Request::Close { .. }
-                | Request::List { .. }
-                | Request::Scan { .. }
-                | Request::StatFs
-                | Request::Status
-                | Request::Activity
-                | Request::GetMap
-                | Request::Shutdown
-                | Request::EndSession
-                | Request::Listen { .. }
-                | Request::ServerEnded { .. }
-                | Request::Join { .. }
-                | Request::MapPush { .. }
-                | Request::StubClose { .. }
-                | Request::StubReopen { .. }
-                | Request::StubDrop { .. }
-                | Request::StubUpdate { .. }
-                | Request::Fragment { .. }
-                | Request::TxOutcome { .. }
-                | Request::TxSettle { .. }
-                | Request::RaiseEpoch { .. }
-                | Request::EpochPush { .. }
-                | Request::TakeToken { .. }
-                | Request::DropToken { .. }
-                | Request::Cut { .. }
-                | Request::DeleteData { .. }
-                | Request::LastingId
-                | Request::IsDone
-                | Request::TxDone { .. }
-                | Request::LinksTo { .. }
-                | Request::FilesNow { .. }
-                | Request::Sync
-                | Request::FenceSession { .. }
-                | Request::KeepLocks
-                | Request::Seek { .. }
-                | Request::CheckInodes { .. }
-                | Request::CheckEntries { .. }
-                | Request::CheckData { .. }
-                | Request::CheckWatch { .. }
-        )
-    }
-}
-
 wire_enum! {
     /// What a server answers.
     #[derive(Clone, Debug, PartialEq, Eq)]
@@ -503,7 +361,7 @@ wire_enum! {
         10 = Space { capacity_bytes: u64, used_bytes: u64, inodes: u64, inodes_max: u64 },
         /// How a server is.
         11 = Status { status: ServerStatus },
-        /// The server's own counters, and what it does.
+        /// The server's own counters, and its activity by job.
         54 = ActivityIs { activity: ServerActivity },
         /// The shard map.
         12 = Map { map: ShardMap },

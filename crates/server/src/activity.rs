@@ -3,6 +3,7 @@
 use crate::state::Server;
 use aze_proto::Request;
 use aze_proto::message::{JobActivity, ServerActivity};
+use aze_proto::rules::Pace;
 use aze_rpc::Proven;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -70,8 +71,7 @@ impl Timed {
     /// Whether this request is to be timed, the `earlier`th of its kind but for one; requests that wait for something to
     /// happen are not.
     pub(crate) fn of(server: &Arc<Server>, earlier: u64, request: &Request) -> Option<Arc<Timed>> {
-        let waits = matches!(request, Request::Listen { .. } | Request::AwaitLock { .. });
-        let is_timed = earlier.is_multiple_of(TIMED_ONE_IN) && !waits;
+        let is_timed = earlier.is_multiple_of(TIMED_ONE_IN) && request.rules().pace == Pace::Soon;
         is_timed.then(|| Arc::new(Timed { server: server.clone(), began_ns: server.io.mono_ns() }))
     }
 }

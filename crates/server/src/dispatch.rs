@@ -72,19 +72,6 @@ pub(crate) fn then(rest: impl Future<Output = Result<Reply, Failure>> + Send + '
     Ok(Output::Then(Box::pin(rest)))
 }
 
-/// What a server answers before it is in the map.
-fn needs_no_map(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::Join { .. }
-            | Request::MapPush { .. }
-            | Request::GetMap
-            | Request::Status
-            | Request::Activity
-            | Request::Shutdown
-    )
-}
-
 impl Work {
     /// A request of this server to itself, with the rights of the volume.
     pub(crate) fn local(server: &Server, shard: ShardId, request: Request) -> Work {
@@ -237,8 +224,8 @@ impl Server {
         if vouched_root || uid == 0 || who.server { stated } else { Identity { uid, gid, groups: Vec::new() } }
     }
 
-    /// The shard first, then the retry record: a repeated change must get its first answer whatever
-    /// has happened since, because a client that is refused believes that nothing has happened and
+    /// The shard first, then the retry record: a repeated change must get its first answer even after
+    /// other changes, because a client that is refused believes that nothing has happened and
     /// asks under a new number. Then the sender's epochs of the map and of the namespace.
     fn admit(&self, work: &Work) -> Admission {
         let ended =
@@ -250,7 +237,7 @@ impl Server {
         if let Some(failure) = self.storage_failure(&work.request) {
             return Admission::Answer(Err(failure));
         }
-        if self.map_epoch_now() == MapEpoch(0) && !needs_no_map(&work.request) {
+        if self.map_epoch_now() == MapEpoch(0) && !work.request.needs_no_map() {
             // Just started and not yet in the map: it has no shards, so it cannot say that a name or
             // inode is not there. The client asks again, and finds it ready.
             return Admission::Answer(Err(Failure::refused(Refusal::MapStale { epoch: MapEpoch(0) })));

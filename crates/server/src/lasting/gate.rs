@@ -5,50 +5,10 @@ use crate::dispatch::Work;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use aze_proto::limits::LEASE_MS;
-use aze_proto::{Code, Failure, Reply, Request, Spread};
+use aze_proto::rules::{Answer, First};
+use aze_proto::{Code, Failure, Reply, Request};
 use aze_rpc::ReplyContext;
 use aze_store::disk::journal::Stage;
-
-/// How far the journal must be before the answer goes out. Another server builds upon these: a
-/// directory in which it makes entries, an entry that makes it remove another, a count, a cut.
-fn stage_of_answer(request: &Request) -> Stage {
-    match request {
-        Request::StubGet { .. }
-        | Request::StubClose { .. }
-        | Request::Commit { .. }
-        | Request::LinkBegin { .. }
-        | Request::SetParent { .. }
-        | Request::CloseDir { .. }
-        | Request::Cut { .. }
-        | Request::TxDone { .. }
-        | Request::Report { spread: Spread { wide: true, .. }, .. }
-        | Request::Sync => Stage::Durable,
-        _ => Stage::Written,
-    }
-}
-
-/// Whether what this server has done must be durable before it asks another server for that: what
-/// the other does then must never outlast its cause.
-fn rests_on_what_was_done(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::Prepare { .. }
-            | Request::PrepareExchange { .. }
-            | Request::TxSettle { .. }
-            | Request::Commit { .. }
-            | Request::LinkDrop { .. }
-            | Request::LinkEnd { .. }
-            | Request::CloseDir { .. }
-            | Request::SetParent { .. }
-            | Request::Cut { .. }
-            | Request::DeleteData { .. }
-    )
-}
-
-/// What a server answers whose storage has failed.
-fn is_harmless(request: &Request) -> bool {
-    matches!(request, Request::Status | Request::Activity | Request::GetMap | Request::Shutdown | Request::EndSession)
-}
 
 impl Server {
     fn stage_of_answer(&self, request: &Request) -> Stage {
@@ -56,7 +16,10 @@ impl Server {
             Request::Sync => Sabotage::SkipSync,
             _ => Sabotage::SkipDurableAnswers,
         };
-        if self.config.switches.is(skipped) { Stage::Written } else { stage_of_answer(request) }
+        match request.answer_waits_for() {
+            Answer::Durable if !self.config.switches.is(skipped) => Stage::Durable,
+            _ => Stage::Written,
+        }
     }
 
     /// Sends an answer as soon as the records that it rests on are safe enough.
@@ -77,13 +40,17 @@ impl Server {
     fn respond_now(&self, work: Work, result: Result<Reply, Failure>) {
         let Work { responder, request, leased, .. } = work;
         let Some(responder) = responder else { return };
+        debug_assert!(
+            result.as_ref().is_ok_and(|reply| request.may_get(reply)) || result.is_err(),
+            "{request:?}: {result:?}"
+        );
         self.look_at_disk_now_and_then();
         let lease_ms = if leased { LEASE_MS } else { 0 };
         let waits = self.lasting.as_ref().and_then(|lasting| {
             let (journal, stage) = (&lasting.journal, self.stage_of_answer(&request));
             let position = journal.end();
             // Status and shutdown are answered all the same.
-            let is_told = is_harmless(&request) && journal.failure().is_some();
+            let is_told = request.needs_no_storage() && journal.failure().is_some();
             let waits = !is_told && !self.config.switches.is(Sabotage::SkipJournalWait);
             (waits && !journal.has_reached(position, stage)).then(|| (journal.clone(), position, stage))
         });
@@ -106,7 +73,7 @@ impl Server {
     pub(crate) async fn settle_before(&self, request: &Request) -> Result<(), Failure> {
         match &self.lasting {
             Some(lasting)
-                if rests_on_what_was_done(request) && !self.config.switches.is(Sabotage::SkipDurableBefore) =>
+                if request.rules().first == First::Settled && !self.config.switches.is(Sabotage::SkipDurableBefore) =>
             {
                 let settled = lasting.journal.reach(lasting.journal.end(), Stage::Durable).await;
                 settled.map_err(|why| storage_failed(&self.who(), &why))
@@ -118,6 +85,6 @@ impl Server {
     /// Why nothing can be promised any more, if that is so.
     pub(crate) fn storage_failure(&self, request: &Request) -> Option<Failure> {
         let why = self.lasting.as_ref()?.journal.failure()?;
-        (!is_harmless(request)).then(|| storage_failed(&self.who(), &why))
+        (!request.needs_no_storage()).then(|| storage_failed(&self.who(), &why))
     }
 }

@@ -1,5 +1,5 @@
-//! A volume that is larger than memory: what has not been used for a while goes to the disk, and comes
-//! back when it is wanted. Neither holds up other requests: no lock is held while the disk works.
+//! A volume that is larger than memory: data that have not been used for a while go to the disk, and come
+//! back when they are wanted. Neither holds up other requests: no lock is held while the disk works.
 
 use super::Storage;
 use super::image::UNITS_AT_ONCE;
@@ -272,17 +272,10 @@ impl Server {
 
     /// Why nothing is taken that only makes the journal longer, if that is so: removals still are.
     pub(crate) fn disk_is_low(&self, request: &Request) -> Option<Failure> {
-        let adds = matches!(
-            request,
-            Request::Create { .. }
-                | Request::CreateUnnamed { .. }
-                | Request::Link { .. }
-                | Request::Write { .. }
-                | Request::Append { .. }
-                | Request::Reserve { .. }
-                | Request::SetXattr { value: Some(_), .. }
-        );
-        let lasting = self.lasting.as_ref().filter(|lasting| adds && lasting.room.is_low.load(Ordering::Relaxed))?;
+        let lasting = self
+            .lasting
+            .as_ref()
+            .filter(|lasting| request.takes_room() && lasting.room.is_low.load(Ordering::Relaxed))?;
         let detail = format!(
             "{}: the file system of {} is nearly full, and what is left is for removals: make room there",
             self.who(),
