@@ -172,6 +172,46 @@ fn files_are_rooms_not_halls() {
     }
 }
 
+/// Words that stand for no thing: a comment with one of them most often hides who does what.
+const VAGUE: &[&str] = &[
+    "whoever",
+    "whomever",
+    "nobody",
+    "somebody",
+    "what is",
+    "what was",
+    "what has",
+    "what had",
+    "what there is",
+    "what it",
+    "of which",
+    "whatever",
+];
+
+/// Comments name who does what to which thing: at most so many of a thousand lines of a room may be vague.
+const VAGUE_OF_THOUSAND_MAX: usize = 20;
+
+#[test]
+fn comments_name_who_does_what() {
+    let comments = |text: &str| -> Vec<String> {
+        let lines = text.lines().map(str::trim_start).filter(|line| line.starts_with("//"));
+        lines.map(str::to_lowercase).collect()
+    };
+    let is_vague = |line: &String| {
+        let words: Vec<&str> = line.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
+        let line = format!(" {} ", words.join(" "));
+        VAGUE.iter().any(|vague| line.contains(&format!(" {vague} ")))
+    };
+    assert!(is_vague(&"/// Whoever reads it, waits.".to_lowercase()) && !is_vague(&"// Somehow.".to_owned()));
+    for room in arrows().keys() {
+        let lines: Vec<String> = sources(room).iter().flat_map(|(_, text)| comments(text)).collect();
+        assert!(lines.len() > 200, "{room} has {} lines of comments", lines.len());
+        let vague: Vec<&String> = lines.iter().filter(|line| is_vague(line)).collect();
+        let most = lines.len() * VAGUE_OF_THOUSAND_MAX / 1000;
+        assert!(vague.len() <= most, "{room}: {} of {} lines: {vague:#?}", vague.len(), lines.len());
+    }
+}
+
 /// Programs that scripts and tests may call without a package: part of every Debian base system,
 /// of bash, or built here.
 const IN_THE_BASE: &[&str] = &["bash", "sh", "apt-get", "cargo", "aze", "awk", "sed", "grep"];
