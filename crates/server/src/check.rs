@@ -180,8 +180,12 @@ impl Server {
         CheckedEntry { ino: value.ino, kind: value.kind, parent: key.parent, is_misplaced, name }
     }
 
-    pub(crate) fn check_data(self: &Arc<Self>, work: &Work) -> Attempt<Output> {
-        let Request::CheckData { from, only } = work.request else { unreachable!("dispatched by its kind") };
+    pub(crate) fn check_data(
+        self: &Arc<Self>,
+        work: &Work,
+        from: DataPlace,
+        only: Option<ChunkPlace>,
+    ) -> Attempt<Output> {
         self.owner_only(work)?;
         let server = self.clone();
         then(async move {

@@ -17,8 +17,7 @@ use futures_channel::oneshot;
 use std::sync::Arc;
 
 impl Server {
-    pub(crate) fn getattr(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::GetAttr { ino, exact } = work.request else { unreachable!("dispatched by its kind") };
+    pub(crate) fn getattr(self: &Arc<Self>, work: &mut Work, ino: Ino, exact: bool) -> Attempt<Output> {
         let mut names = self.cell(ino.home())?.names.lock();
         let attr = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();
         names.shard.slate.put_inode(&attr);
@@ -240,10 +239,14 @@ impl Server {
         Reply::Done
     }
 
-    pub(crate) fn report(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Report { ino, generation, end, spread } = work.request else {
-            unreachable!("dispatched by its kind")
-        };
+    pub(crate) fn report(
+        self: &Arc<Self>,
+        work: &mut Work,
+        ino: Ino,
+        generation: aze_proto::Generation,
+        end: u64,
+        spread: aze_proto::Spread,
+    ) -> Attempt<Output> {
         let mut names = self.cell(ino.home())?.names.lock();
         if names.shard.inode(ino).is_none() {
             return Err(self.gone(ino).into());
@@ -273,8 +276,7 @@ impl Server {
         Ok(Reply::Target { target: aze_proto::wire::Blob(inode.rare.get().target.clone()) }.into())
     }
 
-    pub(crate) fn holders(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Holders { dir } = work.request else { unreachable!("dispatched by its kind") };
+    pub(crate) fn holders(self: &Arc<Self>, work: &mut Work, dir: Ino) -> Attempt<Output> {
         let names = self.cell(dir.home())?.names.lock();
         let inode = names.shard.inode(dir).ok_or_else(|| self.gone(dir))?;
         let attr = inode.attr.clone();

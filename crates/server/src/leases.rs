@@ -437,8 +437,7 @@ impl Server {
     }
 
     /// Answers when a lease of the session is recalled, or soon in any case.
-    pub(crate) fn await_recall(self: &Arc<Self>, work: &Work) -> Attempt<Output> {
-        let Request::Listen { life, confirmed } = work.request else { unreachable!("dispatched by its kind") };
+    pub(crate) fn await_recall(self: &Arc<Self>, work: &Work, life: u64, confirmed: u64) -> Attempt<Output> {
         let now_ns = self.io.mono_ns();
         let listener = self.leases.listens(work.session, now_ns)?;
         if self.sessions.is_ended(work.session) {

@@ -121,8 +121,7 @@ impl Server {
     }
 
     /// At the inode's home: a name is about to be made elsewhere.
-    pub(crate) fn link_begin(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::LinkBegin { ino, tx, shard } = work.request else { unreachable!("dispatched by its kind") };
+    pub(crate) fn link_begin(self: &Arc<Self>, work: &mut Work, ino: Ino, tx: TxId, shard: ShardId) -> Attempt<Output> {
         let mut names = self.cell(ino.home())?.names.lock();
         match names.shard.inode(ino) {
             None => return Err(self.gone(ino).into()),
@@ -143,8 +142,7 @@ impl Server {
         Ok(reply.into())
     }
 
-    pub(crate) fn link_end(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::LinkEnd { ino, tx, kept } = work.request else { unreachable!("dispatched by its kind") };
+    pub(crate) fn link_end(self: &Arc<Self>, work: &mut Work, ino: Ino, tx: TxId, kept: bool) -> Attempt<Output> {
         let mut names = self.cell(ino.home())?.names.lock();
         work.recorded = true;
         let applied = names.shard.apply(&Op::LinkEnd { ino, tx, kept }, &work.stamp);
@@ -216,8 +214,7 @@ impl Server {
         }
     }
 
-    pub(crate) fn link_drop(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::LinkDrop { ino, tx } = work.request else { unreachable!("dispatched by its kind") };
+    pub(crate) fn link_drop(self: &Arc<Self>, work: &mut Work, ino: Ino, tx: TxId) -> Attempt<Output> {
         let mut names = self.cell(ino.home())?.names.lock();
         work.recorded = true;
         let applied = names.shard.apply(&Op::LinkDrop { ino, tx }, &work.stamp);

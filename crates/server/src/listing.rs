@@ -41,8 +41,14 @@ struct Page {
 }
 
 impl Server {
-    pub(crate) fn list(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::List { dir, after, limit, attrs } = work.request else { unreachable!("dispatched by its kind") };
+    pub(crate) fn list(
+        self: &Arc<Self>,
+        work: &mut Work,
+        dir: Ino,
+        after: u64,
+        limit: u32,
+        attrs: bool,
+    ) -> Attempt<Output> {
         self.directories.enter(dir, &work.identity, Want::READ, self.whole_since())?;
         let limit = (limit as usize).clamp(1, LIST_ENTRIES_MAX);
         let mut entries: Vec<Listed> = Vec::new();

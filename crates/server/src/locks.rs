@@ -26,8 +26,13 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) fn set_lock(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::SetLock { ino, lock, wait } = work.request else { unreachable!("dispatched by its kind") };
+    pub(crate) fn set_lock(
+        self: &Arc<Self>,
+        work: &mut Work,
+        ino: Ino,
+        lock: LockSpec,
+        wait: Option<u64>,
+    ) -> Attempt<Output> {
         let mut names = self.cell(ino.home())?.names.lock();
         self.check_lockable(&names, ino, &lock)?;
         let locks = names.locks.entry(ino).or_default();
@@ -44,10 +49,15 @@ impl Server {
         Ok(Reply::LockIs { outcome }.into())
     }
 
-    pub(crate) fn unlock(&self, work: &mut Work) -> Attempt<Output> {
-        let Request::Unlock { ino, space, owner, start, end } = work.request else {
-            unreachable!("dispatched by its kind")
-        };
+    pub(crate) fn unlock(
+        &self,
+        work: &mut Work,
+        ino: Ino,
+        space: aze_proto::message::LockSpace,
+        owner: u64,
+        start: u64,
+        end: u64,
+    ) -> Attempt<Output> {
         let mut names = self.cell(ino.home())?.names.lock();
         if let Some(locks) = names.locks.get_mut(&ino) {
             locks.unlock(work.session, space, owner, start, end);
@@ -58,8 +68,7 @@ impl Server {
         Ok(Reply::Done.into())
     }
 
-    pub(crate) fn test_lock(&self, work: &Work) -> Attempt<Output> {
-        let Request::TestLock { ino, lock } = work.request else { unreachable!("dispatched by its kind") };
+    pub(crate) fn test_lock(&self, work: &Work, ino: Ino, lock: LockSpec) -> Attempt<Output> {
         let names = self.cell(ino.home())?.names.lock();
         self.check_lockable(&names, ino, &lock)?;
         let lock = Lock { session: work.session, spec: lock };
@@ -68,8 +77,7 @@ impl Server {
         Ok(Reply::LockIs { outcome }.into())
     }
 
-    pub(crate) fn await_lock(self: &Arc<Self>, work: &Work) -> Attempt<Output> {
-        let Request::AwaitLock { ino, wait } = work.request else { unreachable!("dispatched by its kind") };
+    pub(crate) fn await_lock(self: &Arc<Self>, work: &Work, ino: Ino, wait: u64) -> Attempt<Output> {
         let mut names = self.cell(ino.home())?.names.lock();
         if names.shard.inode(ino).is_none() {
             return Err(self.gone(ino).into());
@@ -91,8 +99,7 @@ impl Server {
         })
     }
 
-    pub(crate) fn cancel_lock(&self, work: &mut Work) -> Attempt<Output> {
-        let Request::CancelLock { ino, wait } = work.request else { unreachable!("dispatched by its kind") };
+    pub(crate) fn cancel_lock(&self, work: &mut Work, ino: Ino, wait: u64) -> Attempt<Output> {
         let mut names = self.cell(ino.home())?.names.lock();
         let cancelled = names.locks.get_mut(&ino).is_some_and(|locks| locks.cancel(work.session, wait));
         drop_if_empty(&mut names, ino);

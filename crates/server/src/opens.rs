@@ -19,10 +19,14 @@ pub(crate) struct Contents {
 }
 
 impl Server {
-    pub(crate) fn open_with(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::OpenWith { ino, handle, write, contents } = work.request else {
-            unreachable!("dispatched by its kind")
-        };
+    pub(crate) fn open_with(
+        self: &Arc<Self>,
+        work: &mut Work,
+        ino: aze_proto::Ino,
+        handle: u64,
+        write: bool,
+        contents: u32,
+    ) -> Attempt<Output> {
         let cell = self.cell(ino.home())?;
         let data = cell.data.lock();
         let mut names = cell.names.lock();

@@ -12,8 +12,7 @@ use aze_proto::{Attr, Code, Failure, Generation, Ino, Reply, Request, ServerInde
 use std::sync::Arc;
 
 impl Server {
-    pub(crate) fn truncate(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Truncate { ino, size, opened } = work.request else { unreachable!("dispatched by its kind") };
+    pub(crate) fn truncate(self: &Arc<Self>, work: &mut Work, ino: Ino, size: u64, opened: bool) -> Attempt<Output> {
         let cell = self.cell(ino.home())?;
         // Declared before the locks: giving it back takes them.
         let turn = work.turn.take();
