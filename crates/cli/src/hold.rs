@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     sys::ignore(libc::SIGHUP);
     let failed = |error: &std::io::Error| Trouble::local("wait for the end of what was started", error);
     // A process that is gone already has no descriptor.
-    let process = args.pid.map(sys::open_process);
+    let process = args.pid.map(aze_io::real::open_process);
     let meant = args.pid.zip(args.started).map(|(pid, started)| Process { pid, started });
     let is_alive = || meant.is_some_and(|process| process.is_alive());
     let has_ended = match &process {

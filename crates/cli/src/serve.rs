@@ -160,10 +160,7 @@ fn stop_on_signal(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<()
                 Ok(signal) if ending.stop_by_signal() => eprintln!("aze: serve: ending by signal {signal}"),
                 Ok(signal) => {
                     eprintln!("aze: serve: ended by signal {signal} before it served");
-                    if order.keeps_directory && order.starts == 0 {
-                        tidy(&order.volume, order.slot, &dir);
-                    }
-                    std::process::exit(Exit::Again as i32);
+                    end_unready(&order, &dir);
                 }
                 Err(error) => {
                     eprintln!("aze: serve: wait for signals: {error}: no signal but SIGKILL ends this server");
@@ -361,14 +358,19 @@ fn await_record(order: &Order, dir: &Path, ending: Arc<Ending>) -> Receiver<Reco
                     |count| format!("{count} bytes instead of the volume's record"),
                 );
                 eprintln!("aze: serve: the starter of this server has gone away ({why}): ending");
-                if order.keeps_directory && order.starts == 0 {
-                    tidy(&order.volume, order.slot, &dir);
-                }
-                std::process::exit(Exit::Again as i32);
+                end_unready(&order, &dir);
             }
         }
     });
     take
+}
+
+/// Ends this process before it serves. A start of a volume that was there before leaves its directory for the next one.
+fn end_unready(order: &Order, dir: &Path) -> ! {
+    if order.keeps_directory && order.starts == 0 {
+        tidy(&order.volume, order.slot, dir);
+    }
+    std::process::exit(Exit::Again as i32)
 }
 
 /// Tells the starter; if it is gone, standard input has ended too, and that ends this process.

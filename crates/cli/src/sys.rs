@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// Room for most extended attributes, and for all that Linux has: xattr(7).
 const XATTR_ROOM_BYTES: usize = 4096;
@@ -117,17 +117,6 @@ pub fn die_of(signal: i32) -> ! {
 pub fn inherit(file: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: a descriptor is no memory; an invalid one gives EBADF.
     done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) })
-}
-
-/// A descriptor of the process of this number (pidfd_open(2)); ESRCH if there is none.
-pub fn open_process(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: pidfd_open(2) takes two numbers.
-    let number = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if number < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made this descriptor, and nothing else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(number as i32) })
 }
 
 /// Waits until the readers of all these pipes have closed them, or until `process` has ended: then true.

@@ -355,7 +355,8 @@ fn named(entry: &Listed) -> Named {
     Named { name: entry.name.as_bytes().to_vec(), kind: entry.kind, meta }
 }
 
-/// Of a directory whose home does not answer: closed to others, as a directory that is being copied into.
+/// Of a directory whose home does not answer: closed to others, as a directory that is being copied into. A copy with
+/// owner and times fails at its extended attributes, which are read before those are set.
 fn meta_of_unknown(dir: Ino) -> Meta {
     let own = aze_fuse::own_identity();
     Meta {

@@ -87,6 +87,7 @@ impl Door {
         crew: Crew,
         cache_time: Duration,
         direct_io: bool,
+        writers: Writers,
     ) -> std::io::Result<Door> {
         let io = runtime.io();
         let told = Arc::new(Told::default());
@@ -98,7 +99,7 @@ impl Door {
             journal: Journal::new(io.clone()),
             trace: Trace::new(io.clone()),
             files: Handles::default(),
-            writers: Writers::default(),
+            writers,
             streams: Handles::default(),
             recalls: Arc::new(Recalls::new(io.clone(), device.clone(), told.clone(), pages.clone(), cache_time)),
             told,
@@ -310,10 +311,16 @@ impl Door {
         })
     }
 
-    /// Gives an open file its handle.
-    fn enter(&self, file: Arc<File>) -> u64 {
-        self.writers.opened(&file);
-        self.files.insert(file)
+    /// Gives an open file its handle, and the kernel's way to treat it. Appends go past the page cache, which would keep
+    /// them where this kernel thinks the file ends.
+    fn enter(&self, file: Arc<File>, flags: i32) -> (u64, u32) {
+        let is_one_of_several = self.writers.opened(&file);
+        let pages = match flags & libc::O_APPEND {
+            0 if self.direct_io || is_one_of_several => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
+            0 => 0,
+            _ => fopen::DIRECT_IO,
+        };
+        (self.files.insert(file), pages)
     }
 
     /// Takes an open file out of the table.
@@ -348,11 +355,12 @@ impl Door {
             // for that answer and keeps the inode, so this does not wait.
             self.device.forget_attrs(target);
         }
-        let pages = if at_open.keep_pages { fopen::KEEP_CACHE } else { 0 };
-        Ok((self.enter(file), pages))
+        let kept = if at_open.keep_pages { fopen::KEEP_CACHE } else { 0 };
+        let (handle, pages) = self.enter(file, flags);
+        Ok((handle, pages | kept))
     }
 
-    /// Makes and opens a file; gives its handle.
+    /// Makes and opens a file; gives its handle, and how the kernel is to treat it.
     pub fn create_file(
         &self,
         request: &Header,
@@ -360,7 +368,7 @@ impl Door {
         name: &[u8],
         mode: u32,
         flags: i32,
-    ) -> Result<(Aged, u64), Errno> {
+    ) -> Result<(Aged, (u64, u32)), Errno> {
         let who = self.callers.who(request);
         let new = NewFile {
             exclusive: flags & libc::O_EXCL != 0,
@@ -377,15 +385,21 @@ impl Door {
             }
             Ok((Aged { attr: made.attr, age: NOTHING, lease: made.lease }, file))
         })?;
-        Ok((aged, self.enter(file)))
+        Ok((aged, self.enter(file, flags)))
     }
 
-    /// Makes and opens a file without a name; gives its handle.
-    pub fn create_unnamed(&self, request: &Header, parent: u64, mode: u32, flags: i32) -> Result<(Attr, u64), Errno> {
+    /// The same for a file without a name.
+    pub fn create_unnamed(
+        &self,
+        request: &Header,
+        parent: u64,
+        mode: u32,
+        flags: i32,
+    ) -> Result<(Attr, (u64, u32)), Errno> {
         let who = self.callers.who(request);
         let making = self.client.create_unnamed(&who, ino(parent), mode, access(flags));
         let (attr, file) = self.serve("create in", parent, making)?;
-        Ok((attr, self.enter(file)))
+        Ok((attr, self.enter(file, flags)))
     }
 
     /// An append goes to where the file ends now, not to where this kernel last saw its end: another

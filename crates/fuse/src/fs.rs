@@ -1,7 +1,7 @@
 //! The requests of the kernel, one function each, which turns the request into one call of [`Door`] and
 //! the outcome into a reply.
 
-use crate::abi::{Args, Header, Out, fopen, getattr, op, set};
+use crate::abi::{Args, Header, Out, getattr, op, set};
 use crate::crew::Kind;
 use crate::door::{Door, Entry, ino, new_file};
 use crate::locks;
@@ -259,7 +259,7 @@ fn link(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outc
 fn open(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
     let flags = args.u32()? as i32;
     let (handle, pages) = door.open_file(header, header.node, flags)?;
-    put_open(out, handle, open_flags(door, flags, handle) | pages);
+    put_open(out, handle, pages);
     Ok(Done::Opened(handle))
 }
 
@@ -267,22 +267,22 @@ fn create(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Ou
     let (flags, mode, umask) = (args.u32()? as i32, args.u32()?, args.u32()?);
     args.skip(4)?;
     let name = args.text()?;
-    let (aged, handle) = door.create_file(header, header.node, name, mode_under(mode, umask), flags)?;
+    let (aged, (handle, pages)) = door.create_file(header, header.node, name, mode_under(mode, umask), flags)?;
     tell(out, &aged.attr);
     let validity = door.validity(header, &aged);
     translate::put_entry(out, &aged.attr, validity);
-    put_open(out, handle, open_flags(door, flags, handle));
+    put_open(out, handle, pages);
     Ok(Done::Opened(handle))
 }
 
 /// `O_TMPFILE`: the file may be given a name later, unless the kernel forbids it (`O_EXCL`).
 fn tmpfile(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
     let (flags, mode, umask) = (args.u32()? as i32, args.u32()?, args.u32()?);
-    let (attr, handle) = door.create_unnamed(header, header.node, mode_under(mode, umask), flags)?;
+    let (attr, (handle, pages)) = door.create_unnamed(header, header.node, mode_under(mode, umask), flags)?;
     tell(out, &attr);
     let aged = Aged::from(attr);
     translate::put_entry(out, &aged.attr, door.validity(header, &aged));
-    put_open(out, handle, open_flags(door, flags, handle));
+    put_open(out, handle, pages);
     Ok(Done::Opened(handle))
 }
 
@@ -290,16 +290,6 @@ fn put_open(out: &mut Out, handle: u64, flags: u32) {
     out.u64(handle);
     out.u32(flags);
     out.zeros(4);
-}
-
-/// Appends go past the page cache, which would keep them where this kernel thinks the file ends.
-fn open_flags(door: &Door, flags: i32, handle: u64) -> u32 {
-    let is_one_of_several = || door.files.get(handle).is_some_and(|file| door.writers.is_direct(&file));
-    match flags & libc::O_APPEND {
-        0 if door.direct_io || is_one_of_several() => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
-        0 => 0,
-        _ => fopen::DIRECT_IO,
-    }
 }
 
 fn read(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {

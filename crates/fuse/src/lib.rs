@@ -158,11 +158,13 @@ fn serve(
 ) -> io::Result<Mounted> {
     runtime.background()?;
     let device = Arc::new(device);
-    let (crew, cache_time) = (Crew::new(options.threads), options.cache_time.min(CACHE_TIME_MAX));
-    let door = Arc::new(door::Door::new(client, runtime, device.clone(), crew, cache_time, options.direct_io)?);
-    door.listen();
     let features = session::agree(&device)?;
-    door.writers.may_be_mapped(features & abi::init::DIRECT_IO_ALLOW_MMAP != 0);
+    let writers = writers::Writers::new(features & abi::init::DIRECT_IO_ALLOW_MMAP != 0);
+    let (crew, cache_time) = (Crew::new(options.threads), options.cache_time.min(CACHE_TIME_MAX));
+    let door = door::Door::new(client, runtime, device.clone(), crew, cache_time, options.direct_io, writers)?;
+    let door = Arc::new(door);
+    // Requests that the kernel has sent by now are read from here on.
+    door.listen();
     Ok(Mounted { dir, session: Session::start(door, device) })
 }
 

@@ -7,27 +7,30 @@ use aze_client::{Access, File};
 use aze_proto::Ino;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Opens for writing, by file.
-#[derive(Default)]
 pub struct Writers {
     opens: Mutex<HashMap<Ino, usize>>,
-    may_be_mapped: AtomicBool,
+    may_be_mapped: bool,
 }
 
 impl Writers {
-    /// Whether the kernel maps files into memory that were opened past its cache. Before Linux 6.6 it does not map them to be
-    /// shared, so that files that a program may map are not opened so.
-    pub fn may_be_mapped(&self, may_be: bool) {
-        self.may_be_mapped.store(may_be, Ordering::Relaxed);
+    /// `may_be_mapped` says whether the kernel maps files into memory that were opened past its cache. Before Linux 6.6 it
+    /// does not map them to be shared, so that files that a program may map are not opened so.
+    pub fn new(may_be_mapped: bool) -> Writers {
+        Writers { opens: Mutex::default(), may_be_mapped }
     }
 
-    /// Counts an open.
-    pub fn opened(&self, file: &File) {
-        if file.access().write {
-            *self.opens.lock().entry(file.ino()).or_default() += 1;
+    /// Counts an open. Gives whether it goes past the cache: it is for writing, and one of several.
+    pub fn opened(&self, file: &File) -> bool {
+        let Access { read, write } = file.access();
+        if !write {
+            return false;
         }
+        let mut opens = self.opens.lock();
+        let count = opens.entry(file.ino()).or_default();
+        *count += 1;
+        *count > 1 && (!read || self.may_be_mapped)
     }
 
     /// Forgets an open that was counted.
@@ -41,12 +44,5 @@ impl Writers {
         if *count == 0 {
             opens.remove(&file.ino());
         }
-    }
-
-    /// Whether an open goes past the cache: it is for writing, and one of several.
-    pub fn is_direct(&self, file: &File) -> bool {
-        let Access { read, write } = file.access();
-        let is_allowed = write && (!read || self.may_be_mapped.load(Ordering::Relaxed));
-        is_allowed && self.opens.lock().get(&file.ino()).is_some_and(|count| *count > 1)
     }
 }

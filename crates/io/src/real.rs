@@ -38,6 +38,7 @@ pub use conn::READ_PAUSE_BYTES;
 pub use processors::{keep_on, processors};
 pub(crate) use shm::loan::ShmLoan;
 pub use shm::{RING_BYTES, SHM_CONNECTIONS_MAX};
+pub use sys::open_process;
 
 use crate::disk::{Dir, DiskResult};
 use crate::slab::Slab;

@@ -26,7 +26,7 @@ pub enum To {
 pub enum Sender {
     /// Every session.
     Anyone,
-    /// Sessions of the volume's owner and of root; its handler compares the user.
+    /// Sessions of the volume's owner and of root.
     Owner,
     /// Servers of the volume.
     Servers,
@@ -129,7 +129,7 @@ pub enum Pace {
 }
 
 /// What is known of a request by its kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// Where it goes.
     pub to: To,
@@ -155,14 +155,14 @@ pub struct Rules {
     pub lease: Lease,
     /// Whether it waits for an event.
     pub pace: Pace,
-    /// Names of the replies that it may get.
-    pub replies: &'static [&'static str],
+    /// Whether a reply is one that it may get.
+    pub may_get: fn(&Reply) -> bool,
 }
 
 macro_rules! rows {
     ($request:expr, $($name:ident: $to:ident $sender:ident $changes:ident $paths:ident $repeat:ident $answer:ident
         $first:ident $when:ident $room:ident $generations:ident $lease:ident $pace:ident [$($reply:ident)+])*) => {
-        match $request { $(Request::$name { .. } => Rules {
+        match $request { $(Request::$name { .. } => const { &Rules {
             to: To::$to,
             sender: Sender::$sender,
             changes: Changes::$changes,
@@ -175,15 +175,15 @@ macro_rules! rows {
             generations: Generations::$generations,
             lease: Lease::$lease,
             pace: Pace::$pace,
-            replies: &[$(stringify!($reply)),+],
-        }),* }
+            may_get: |reply| matches!(reply, $(Reply::$reply { .. })|+),
+        } }),* }
     };
 }
 
 impl Request {
     /// The row of its kind.
     #[rustfmt::skip]
-    pub fn rules(&self) -> Rules {
+    pub fn rules(&self) -> &'static Rules {
         rows! { self,
     //               to     sender  changes paths repeat answer first   when     room generations lease pace reply
     Lookup:          Entry  Anyone  Nothing Paths Again Written AtOnce  Mapped   Lean AnyGen Leased Soon  [Entry]
@@ -254,15 +254,11 @@ impl Request {
     Exchange:        Entry  Anyone  Names   Paths Once  Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Moved Done]
     FenceSession:    Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     Append:          Home   Anyone  Names   Plain Once  Written AtOnce  Mapped   Adds AnyGen Bare   Soon  [Appended]
-    SetLock:         Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
-        [LockIs Granted Held Queued Deadlock]
+    SetLock:         Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [LockIs]
     Unlock:          Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
-    TestLock:        Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
-        [LockIs Granted Held]
-    AwaitLock:       Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Waits
-        [LockIs Granted Queued Cancelled]
-    CancelLock:      Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
-        [LockIs Cancelled Granted]
+    TestLock:        Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [LockIs]
+    AwaitLock:       Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Waits [LockIs]
+    CancelLock:      Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [LockIs]
     KeepLocks:       Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     Listen:          Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Waits [Recalled]
     OpenWith:        Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
@@ -357,7 +353,7 @@ impl Request {
 
     /// Whether a reply is one that this request may get.
     pub fn may_get(&self, reply: &Reply) -> bool {
-        self.rules().replies.contains(&reply.name())
+        (self.rules().may_get)(reply)
     }
 
     /// The file whose bytes or length it changes on behalf of a user: what a client keeps of its

@@ -72,7 +72,6 @@ impl Server {
 
     pub(crate) fn check_watch(&self, work: &Work) -> Attempt<Output> {
         let Request::CheckWatch { number, begin } = &work.request else { unreachable!("dispatched by its kind") };
-        self.owner_only(work)?;
         let (watches, now_ns) = (&self.shards.watches, self.io.mono_ns());
         match begin {
             Some(inos) => {
@@ -87,7 +86,6 @@ impl Server {
         let Request::CheckInodes { from, end_home, directories, only } = &work.request else {
             unreachable!("dispatched by its kind")
         };
-        self.owner_only(work)?;
         let only = few(only)?;
         if !only.is_empty() {
             let untold: BTreeSet<Ino> = self.untold().into_iter().collect();
@@ -127,7 +125,6 @@ impl Server {
         let Request::CheckEntries { from, first_home, end_home, only } = &work.request else {
             unreachable!("dispatched by its kind")
         };
-        self.owner_only(work)?;
         let only = few(only)?;
         let wanted = Wanted { homes: *first_home..*end_home, only: &only };
         let (mut entries, mut under_way) = (Vec::new(), Vec::new());
@@ -180,13 +177,7 @@ impl Server {
         CheckedEntry { ino: value.ino, kind: value.kind, parent: key.parent, is_misplaced, name }
     }
 
-    pub(crate) fn check_data(
-        self: &Arc<Self>,
-        work: &Work,
-        from: DataPlace,
-        only: Option<ChunkPlace>,
-    ) -> Attempt<Output> {
-        self.owner_only(work)?;
+    pub(crate) fn check_data(self: &Arc<Self>, from: DataPlace, only: Option<ChunkPlace>) -> Attempt<Output> {
         let server = self.clone();
         then(async move {
             match only {

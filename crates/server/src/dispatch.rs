@@ -12,6 +12,7 @@ use aze_io::slab::{Landing, Payload};
 use aze_meta::{Op, Stamp};
 use aze_proto::frame::{Header, Kind};
 use aze_proto::retry::Verdict;
+use aze_proto::rules::{Sender, To};
 use aze_proto::{Code, Failure, Identity, Ino, MapEpoch, Refusal, Reply, Request, Sequence, SessionId, ShardId, Time};
 use aze_rpc::{Incoming, Proven, Responder, Service};
 use futures_channel::oneshot;
@@ -233,6 +234,16 @@ impl Server {
         let ends = self.sessions.ends();
         if self.sessions.is_ended(work.session) {
             return ended();
+        }
+        let rules = work.request.rules();
+        if rules.sender == Sender::Owner
+            && let Err(failure) = self.owner_only(work)
+        {
+            return Admission::Answer(Err(failure));
+        }
+        if rules.to == To::Keeper && self.slot() != self.map().keeper {
+            let detail = format!("{} does not keep the map: server {} does", self.who(), self.map().keeper);
+            return Admission::Answer(Err(Failure::new(Code::Invalid, detail)));
         }
         if let Some(failure) = self.storage_failure(&work.request) {
             return Admission::Answer(Err(failure));
@@ -514,20 +525,15 @@ impl Server {
             &Request::Listen { life, confirmed } => self.await_recall(work, life, confirmed),
             Request::CheckInodes { .. } => self.check_inodes(work),
             Request::CheckEntries { .. } => self.check_entries(work),
-            &Request::CheckData { from, only } => self.check_data(work, from, only),
+            &Request::CheckData { from, only } => self.check_data(from, only),
             Request::CheckWatch { .. } => self.check_watch(work),
             Request::EndSession => {
                 self.leases.left(work.session);
                 self.end_session(work.session);
                 Ok(Reply::Done.into())
             }
-            _ => self.attempt_between_servers(work),
-        }
-    }
 
-    /// One attempt at a request that only servers may send.
-    fn attempt_between_servers(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        match &work.request {
+            // From servers only.
             Request::Join { slot, info } => self.join(*slot, info),
             Request::MapPush { map } => Ok(self.map_pushed(map).into()),
             Request::StubGet { dir, holder, incarnation } => self.stub_get(*dir, *holder, *incarnation),
@@ -586,59 +592,6 @@ impl Server {
             Request::LinksTo { home, from } => Ok(self.links_to(*home, *from)?.into()),
             Request::FilesNow { inos } => Ok(self.files_now(inos).into()),
             Request::FenceSession { session } => self.fence_session(*session),
-            // The other ones are done by `attempt`; one that stands in neither does not compile.
-            other @ (Request::Lookup { .. }
-            | Request::Create { .. }
-            | Request::Unlink { .. }
-            | Request::Rmdir { .. }
-            | Request::Link { .. }
-            | Request::Rename { .. }
-            | Request::OpenName { .. }
-            | Request::GetAttr { .. }
-            | Request::SetAttr { .. }
-            | Request::Truncate { .. }
-            | Request::Open { .. }
-            | Request::Close { .. }
-            | Request::Report { .. }
-            | Request::ReadLink { .. }
-            | Request::Holders { .. }
-            | Request::Write { .. }
-            | Request::Read { .. }
-            | Request::List { .. }
-            | Request::Scan { .. }
-            | Request::StatFs
-            | Request::Status
-            | Request::Activity
-            | Request::GetMap
-            | Request::Shutdown
-            | Request::EndSession
-            | Request::ServerEnded { .. }
-            | Request::GetXattr { .. }
-            | Request::ListXattr { .. }
-            | Request::SetXattr { .. }
-            | Request::Reserve { .. }
-            | Request::Punch { .. }
-            | Request::Seek { .. }
-            | Request::CreateUnnamed { .. }
-            | Request::Exchange { .. }
-            | Request::Append { .. }
-            | Request::SetLock { .. }
-            | Request::Unlock { .. }
-            | Request::TestLock { .. }
-            | Request::AwaitLock { .. }
-            | Request::CancelLock { .. }
-            | Request::KeepLocks
-            | Request::Listen { .. }
-            | Request::OpenWith { .. }
-            | Request::OpenNameWith { .. }
-            | Request::OpenToRun { .. }
-            | Request::Sync
-            | Request::CheckInodes { .. }
-            | Request::CheckEntries { .. }
-            | Request::CheckData { .. }
-            | Request::CheckWatch { .. }) => {
-                Err(Failure::new(Code::Malformed, format!("{} is no request between servers", other.name())).into())
-            }
         }
     }
 }

@@ -98,11 +98,6 @@ impl Server {
     /// A server starts. The first time all are there, the map is made; later a server that comes
     /// back empty gets a new incarnation, and everybody a new map.
     pub(crate) fn join(self: &Arc<Self>, slot: ServerIndex, info: &ServerInfo) -> Attempt<Output> {
-        if self.slot() != ServerIndex(0) {
-            return Err(
-                Failure::new(Code::Invalid, format!("{} does not keep the map: server 0 does", self.who())).into()
-            );
-        }
         let known = self.map();
         let mut joined = self.keeper.joined.lock();
         let Some(place) = joined.slots.get_mut(usize::from(slot.0)) else {
@@ -197,8 +192,8 @@ impl Server {
         // One change of the map at a time.
         let _joined = self.keeper.joined.lock();
         let mut map = (*self.map()).clone();
-        let (epoch, keeper) = (MapEpoch(map.epoch.0 + 1), map.keeper);
-        let is_current = self.slot() == keeper && map.epoch.starts() == starts && epoch.starts() == starts;
+        let epoch = MapEpoch(map.epoch.0 + 1);
+        let is_current = map.epoch.starts() == starts && epoch.starts() == starts;
         let info = map.servers.get_mut(usize::from(server.0));
         if let Some(info) = info.filter(|info| is_current && info.incarnation == incarnation && !info.ended) {
             info.ended = true;

@@ -877,6 +877,6 @@ impl Connection for Conn {
     fn process(&self) -> Option<Arc<dyn Process>> {
         // Zero stands for a process of another PID namespace (pid_namespaces(7)).
         let who = self.peer.credentials.filter(|who| self.side == Side::Opened && who.pid > 0)?;
-        Some(Arc::new(Watched(sys::open_process(who.pid).ok()?)))
+        Some(Arc::new(Watched(sys::open_process(who.pid.cast_unsigned()).ok()?)))
     }
 }

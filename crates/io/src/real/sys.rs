@@ -235,7 +235,10 @@ pub(super) fn credentials(fd: &OwnedFd) -> Result<Credentials> {
 }
 
 /// A descriptor of the process of this number (pidfd_open(2)).
-pub(super) fn open_process(pid: i32) -> Result<OwnedFd> {
+///
+/// # Errors
+/// ESRCH if there is none; what else the system said.
+pub fn open_process(pid: u32) -> Result<OwnedFd> {
     // SAFETY: pidfd_open(2) takes two numbers.
     let number = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     let number = check(c_int::try_from(number).unwrap_or(-1))?;
