@@ -188,9 +188,11 @@ fn processes_that_run(verb: &str, word: &str) -> Vec<i32> {
     processes_with(word).into_iter().filter(|pid| line(pid).split('\0').nth(1) == Some(verb)).collect()
 }
 
+/// How often each node has mounted the volume `wide`. A namespace starts with a copy of every mount of the machine, and
+/// a program that was killed may have left one there.
 fn mounts_on(nodes: &Nodes, place: &Place) -> Vec<usize> {
     let seen = |index| nodes.run(place, index, &["cat", "/proc/self/mountinfo"]).ok().out;
-    (1..=nodes.count).map(|index| seen(index).matches("fuse.aze").count()).collect()
+    (1..=nodes.count).map(|index| seen(index).matches("fuse.aze azekura:wide").count()).collect()
 }
 
 /// All nodes see the volume, or none; and when the processes that started it are killed, nothing is left on any node.
