@@ -379,9 +379,11 @@ fn the_doctor_looks_at_every_node_and_the_network_between_them() {
     let all = look("10.66.0.1,10.66.0.2,10.66.0.3", 0);
     assert_eq!(all.len(), 3);
     for node in &all {
-        for check in ["launcher", "build", "directory", "memory", "descriptors", "clock", "network"] {
+        for check in ["launcher", "build", "directory", "memory", "descriptors", "clock"] {
             assert_eq!(state(node, check), Some("good".into()), "{check}: {node}");
         }
+        // On a busy machine a pair may be slower than the others, of which the doctor warns.
+        assert!(matches!(state(node, "network"), Some(state) if state == "good" || state == "warned"), "{node}");
     }
     // The launcher reaches the third node, and other nodes do not.
     run(Command::new("ip").args(["-n", &nodes.hub(), "link", "set", "port3", "down"]));

@@ -138,7 +138,8 @@ fn status_object(status: &ServerStatus) -> Value {
         "server": status.index.0,
         "host": status.host,
         "pid": status.pid,
-        "state": "up",
+        "state": if status.failure.is_empty() { "up" } else { "failed" },
+        "why": status.failure,
         "incarnation": status.incarnation.0,
         "map_epoch": status.map_epoch.0,
         "namespace_epoch": status.namespace_epoch.0,
@@ -181,6 +182,9 @@ fn print(
     for failure in answers.into_iter().flatten().filter_map(|answer| answer.as_ref().err()) {
         out.line(format!("  {failure}"))?;
     }
+    for status in answers.into_iter().flatten().flatten().filter(|status| !status.failure.is_empty()) {
+        out.line(format!("  {}", status.failure))?;
+    }
     for mount in volume.mounts() {
         let of = mount.program.map(|program| format!(" for 'aze run' of process {}", program.pid)).unwrap_or_default();
         out.line(format!("mounted at {}{of} (pid {})", mount.dir.display(), mount.process.pid))?;
@@ -207,7 +211,7 @@ fn status_row(status: &ServerStatus) -> Vec<String> {
         status.index.0.to_string(),
         status.host.clone(),
         status.pid.to_string(),
-        "up".into(),
+        if status.failure.is_empty() { "up" } else { "failed" }.into(),
         size::short(status.used_bytes),
         size::short(status.capacity_bytes),
         status.inodes.to_string(),

@@ -37,7 +37,7 @@ impl Client {
 fn caller_config(io: &Io, config: &Config) -> CallerConfig {
     let Config { volume, secret, host, job, transport, start_time_max, .. } = config.clone();
     let session = SessionId(io.random_u64());
-    CallerConfig { secret, volume, session, server: false, job, host, transport, start_time_max }
+    CallerConfig { secret, volume, session, server: false, job, host, transport, start_time_max, order: Arc::default() }
 }
 
 /// Asks the seeds, those on this node first, one after the other but not waiting for any.

@@ -9,6 +9,7 @@
 pub mod claims;
 pub mod disk;
 mod loan;
+pub mod logical;
 pub mod mapped;
 pub mod real;
 pub mod sim;

@@ -1,11 +1,12 @@
-//! All hard state of a shard, to be kept in a checkpoint, and a shard made from it again. Outcomes
-//! remembered for retries are left out: clients that could ask again have gone with the servers.
+//! All of a shard that outlives its server, to be kept in a checkpoint, and a shard made from it again.
 
 use crate::links::Loose;
-use crate::shard::Shard;
+use crate::op::Outcome;
+use crate::shard::{HardState, Shard};
 use crate::tables::{EntryKey, EntryValue, Inode, Lock, PlainTables, Tables};
-use aze_proto::ids::TxId;
-use aze_proto::wire_struct;
+use aze_proto::ids::{Sequence, SessionId, TxId};
+use aze_proto::retry::Remembered;
+use aze_proto::{Failure, Reply, wire_struct};
 
 wire_struct! {
     /// One entry.
@@ -41,6 +42,48 @@ wire_struct! {
 }
 
 wire_struct! {
+    /// How a request of a session ended.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct OutcomeRow {
+        /// The request's number.
+        pub sequence: Sequence,
+        /// How it ended.
+        pub outcome: Outcome,
+    }
+}
+
+wire_struct! {
+    /// The outcomes that a shard remembers for one session.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct SessionRow {
+        /// The session.
+        pub session: SessionId,
+        /// The lowest sequence that it still wants.
+        pub floor: Sequence,
+        /// Whether it asked for a change since outcomes were last expired.
+        pub is_recent: bool,
+        /// Its outcomes, by their sequence.
+        pub outcomes: Vec<OutcomeRow>,
+    }
+}
+
+impl From<Remembered<Result<Reply, Failure>>> for SessionRow {
+    fn from(known: Remembered<Result<Reply, Failure>>) -> SessionRow {
+        let Remembered { session, floor, is_recent, done } = known;
+        let row = |(sequence, outcome): (_, Result<Reply, Failure>)| OutcomeRow { sequence, outcome: outcome.into() };
+        SessionRow { session, floor, is_recent, outcomes: done.into_iter().map(row).collect() }
+    }
+}
+
+impl From<SessionRow> for Remembered<Result<Reply, Failure>> {
+    fn from(row: SessionRow) -> Self {
+        let SessionRow { session, floor, is_recent, outcomes } = row;
+        let done = outcomes.into_iter().map(|OutcomeRow { sequence, outcome }| (sequence, outcome.into())).collect();
+        Remembered { session, floor, is_recent, done }
+    }
+}
+
+wire_struct! {
     /// A part of a shard: some of its rows, and in each part what inode numbers it may issue.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct ShardPart {
@@ -58,17 +101,20 @@ wire_struct! {
         pub locks: Vec<LockRow>,
         /// Changes of names here that the homes of their inodes do not know yet.
         pub loose: Vec<LooseRow>,
+        /// Outcomes of requests, by session.
+        pub sessions: Vec<SessionRow>,
     }
 }
 
 impl Shard<PlainTables> {
     /// Everything, in parts of at most `rows_max` rows; at least one part.
     pub fn dump(&self, rows_max: usize) -> Vec<ShardPart> {
-        let (tables, loose, [counter_next, counter_end, tx_next]) = self.hard_state();
+        let HardState { tables, loose, retries, counters: [counter_next, counter_end, tx_next] } = self.hard_state();
+        let sessions: Vec<SessionRow> = retries.all().map(SessionRow::from).collect();
         // A new table has to be added here, too.
         let PlainTables { entries, inodes, rare_bytes: _, locks } = tables;
         let empty = || ShardPart { counter_next, counter_end, tx_next, ..ShardPart::default() };
-        let rows = entries.len() + inodes.len() + locks.len() + loose.len();
+        let rows = entries.len() + inodes.len() + locks.len() + loose.len() + sessions.len();
         let mut parts: Vec<ShardPart> = (0..rows.div_ceil(rows_max).max(1)).map(|_| empty()).collect();
         let mut places = (0..rows).map(|row| row / rows_max);
         let mut next = || places.next().expect("a place for every row");
@@ -84,12 +130,15 @@ impl Shard<PlainTables> {
         for (tx, loose) in loose {
             parts[next()].loose.push(LooseRow { tx: *tx, loose: *loose });
         }
+        for session in sessions {
+            parts[next()].sessions.push(session);
+        }
         parts
     }
 
     /// Adds the rows of a part.
     pub fn absorb(&mut self, part: ShardPart) {
-        let ShardPart { counter_next, counter_end, tx_next, entries, inodes, locks, loose } = part;
+        let ShardPart { counter_next, counter_end, tx_next, entries, inodes, locks, loose, sessions } = part;
         self.set_counters([counter_next, counter_end, tx_next]);
         for EntryRow { key, value } in entries {
             self.tables.insert_entry(&key, value);
@@ -101,6 +150,7 @@ impl Shard<PlainTables> {
             self.tables.insert_lock(&key, lock);
         }
         self.loose.extend(loose.into_iter().map(|LooseRow { tx, loose }| (tx, loose)));
+        sessions.into_iter().for_each(|row| self.put_back(row.into()));
     }
 
     /// All entries, in the order of their keys.

@@ -55,7 +55,7 @@ impl<T: Tables> Shard<T> {
         xattrs: &[Xattr],
         time: Time,
     ) -> Step {
-        self.assert_mine(key);
+        self.check_mine(key)?;
         self.hold(key, None)?;
         if let Some(found) = self.tables.entry(key) {
             return self.find(found, new.kind, exclusive);
@@ -95,7 +95,7 @@ impl<T: Tables> Shard<T> {
         under: Option<TxId>,
         time: Time,
     ) -> Step {
-        self.assert_mine(key);
+        self.check_mine(key)?;
         if let Hold::Over = self.hold(key, under)? {
             return Ok((Reply::Done, Effects::default()));
         }
@@ -125,7 +125,7 @@ impl<T: Tables> Shard<T> {
         answer: Option<&Attr>,
         time: Time,
     ) -> Step {
-        self.assert_mine(key);
+        self.check_mine(key)?;
         let reply = answer.map_or(Reply::Done, |attr| Reply::Attributes { attr: attr.clone() });
         if let Hold::Over = self.hold(key, under)? {
             return Ok((reply, Effects::default()));
@@ -153,7 +153,7 @@ impl<T: Tables> Shard<T> {
     }
 
     pub(crate) fn exchange(&mut self, key: &EntryKey, value: EntryValue, under: TxId) -> Step {
-        self.assert_mine(key);
+        self.check_mine(key)?;
         if let Hold::Over = self.hold(key, Some(under))? {
             return Ok((Reply::Done, Effects::default()));
         }
@@ -166,7 +166,7 @@ impl<T: Tables> Shard<T> {
     }
 
     pub(crate) fn lock(&mut self, key: &EntryKey, lock: &Lock) -> Step {
-        self.assert_mine(key);
+        self.check_mine(key)?;
         if let Some(held) = self.tables.lock(key)
             && held.tx != lock.tx
         {
@@ -187,7 +187,7 @@ impl<T: Tables> Shard<T> {
     }
 
     pub(crate) fn unlock(&mut self, key: &EntryKey, tx: TxId) -> Step {
-        self.assert_mine(key);
+        self.check_mine(key)?;
         if self.tables.lock(key).is_some_and(|lock| lock.tx == tx) {
             self.tables.remove_lock(key);
         }

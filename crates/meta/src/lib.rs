@@ -21,7 +21,7 @@ pub mod shard;
 pub mod tables;
 pub mod xattr;
 
-pub use dump::ShardPart;
+pub use dump::{SessionRow, ShardPart};
 pub use links::{Loose, LostLink};
 pub use op::{AttrSet, NewFile, Op, Outcome, Stamp};
 pub use rare::{PendingLink, Rare};

@@ -68,6 +68,15 @@ wire_enum! {
     }
 }
 
+impl From<Outcome> for Result<Reply, Failure> {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Success { reply } => Ok(reply),
+            Outcome::Failed { failure } => Err(failure),
+        }
+    }
+}
+
 impl From<Result<Reply, Failure>> for Outcome {
     fn from(result: Result<Reply, Failure>) -> Outcome {
         match result {
@@ -137,7 +146,7 @@ wire_enum! {
         13 = Lock { key: EntryKey, lock: Lock },
         /// Ends a transaction's hold, if it has it. Reply: `Done`.
         14 = Unlock { key: EntryKey, tx: TxId },
-        /// Nothing but the outcome of a request that took several steps, for its retries.
+        /// Nothing but the outcome of a request that no other operation decides: it took several steps, or failed.
         15 = Record { outcome: Outcome },
         /// Leaves the rest of the current block of inode numbers and starts one of `count`
         /// numbers after its end. A shard with a journal applies it after a restart, and before
@@ -167,6 +176,15 @@ wire_enum! {
         /// Lets a name that is there lead to another inode; the one that it led to loses nothing, since
         /// it gets another name in the same transaction (exchange). Reply: `Done`.
         28 = Exchange { key: EntryKey, ino: Ino, kind: FileKind, under: TxId },
+        /// As `Report`, for data written to the chunk beside the inode: it decides the write. Reply: `Written` with
+        /// the attributes.
+        29 = Wrote { ino: Ino, generation: Generation, end: u64, spread: Spread },
+        /// A session has ended: its outcomes are forgotten. Reply: `Done`.
+        30 = EndSession { session: SessionId },
+        /// Outcomes of sessions that were silent since the last time, and before it, are forgotten. Reply: `Done`.
+        31 = ExpireOutcomes,
+        /// As `Report`, for data appended at `offset`: it decides the append. Reply: `Appended`.
+        32 = Appended { ino: Ino, generation: Generation, offset: u64, end: u64 },
         /// The names of a file have been counted, at a time when none could be made or removed. Reply: `Done`.
         40 = SetLinks { ino: Ino, links: u32 },
     }
@@ -199,6 +217,10 @@ impl Op {
             | Op::LinkForget { .. }
             | Op::LooseEnd { .. }
             | Op::SetXattr { .. }
+            | Op::Wrote { .. }
+            | Op::Appended { .. }
+            | Op::EndSession { .. }
+            | Op::ExpireOutcomes
             | Op::SetLinks { .. } => None,
         }
     }

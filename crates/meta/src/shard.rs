@@ -7,9 +7,9 @@ use crate::tables::{EntryKey, EntryValue, Inode, Lock, PlainTables, Tables};
 use crate::xattr::XattrSet;
 use aze_proto::ids::{Incarnation, Ino, MapEpoch, Sequence, SessionId, ShardId, Time, TxId};
 use aze_proto::message::Victim;
-use aze_proto::retry::{RetryTable, Verdict};
+use aze_proto::retry::{Remembered, RetryTable, Verdict};
 use aze_proto::wire::Wire;
-use aze_proto::{Attr, Code, Failure, Name, NameHash, Reply};
+use aze_proto::{Attr, Code, Failure, Name, NameHash, Reply, Spread};
 use std::collections::BTreeMap;
 
 /// Least counter of a number that a shard issues: 1 is the root's.
@@ -52,8 +52,29 @@ pub struct Applied {
     pub effects: Effects,
 }
 
+impl Applied {
+    /// Whether the request that asked for the operation ends with it.
+    pub fn decides(&self) -> bool {
+        !matches!(&self.reply, Err(failure) if matches!(failure.code, Code::Busy | Code::Refused | Code::Internal))
+    }
+
+    /// Whether the operation contradicts the shard: it was meant for another one, or one of the two is damaged.
+    /// The shard must serve nothing more until it has been read again from its records.
+    pub fn is_poison(&self) -> bool {
+        matches!(&self.reply, Err(failure) if failure.code == Code::Internal)
+    }
+}
+
 /// What an operation gives when it succeeds.
 pub(crate) type Step = Result<(Reply, Effects), Failure>;
+
+/// All of a shard that outlives its server.
+pub(crate) struct HardState<'a, T> {
+    pub(crate) tables: &'a T,
+    pub(crate) loose: &'a BTreeMap<TxId, Loose>,
+    pub(crate) retries: &'a RetryTable<Result<Reply, Failure>>,
+    pub(crate) counters: [u64; 3],
+}
 
 /// A part of the namespace; the unit of order.
 #[derive(Clone, Debug)]
@@ -114,31 +135,30 @@ impl<T: Tables> Shard<T> {
         applied.reply.map(|_| applied.effects.attr.expect("a root directory just made is here"))
     }
 
-    /// Whether a change is new, and if not, how it ended; also raises the session's floor.
-    pub fn check(
-        &mut self,
-        session: SessionId,
-        sequence: Sequence,
-        floor: Sequence,
-    ) -> Verdict<Result<Reply, Failure>> {
+    /// Whether a change is new, and if not, how it ended.
+    pub fn check(&self, session: SessionId, sequence: Sequence, floor: Sequence) -> Verdict<Result<Reply, Failure>> {
         self.retries.check(session, sequence, floor)
     }
 
+    /// Remembers the outcome of a request that changes nothing here but what its session holds: opens and
+    /// locks, which no operation carries, since the server keeps them in memory.
+    pub fn remember(&mut self, stamp: &Stamp, outcome: Result<Reply, Failure>) {
+        self.retries.record(stamp.session, stamp.sequence, stamp.floor, outcome);
+    }
+
     /// Applies one operation. With a sequence in the stamp the outcome, be it an error, is
-    /// recorded in the same step; except for `Code::Busy`, which only tells the server to apply
-    /// the operation again later.
+    /// recorded in the same step; except for `Code::Busy` and `Code::Refused`, after which the
+    /// request is done later or not at all, and for poison ([`Applied::is_poison`]).
     pub fn apply(&mut self, op: &Op, stamp: &Stamp) -> Applied {
         let (reply, effects) = match self.step(op, stamp.time) {
             Ok((reply, effects)) => (Ok(reply), effects),
             Err(failure) => (Err(failure), Effects::default()),
         };
-        let busy = matches!(&reply, Err(failure) if failure.code == Code::Busy);
-        if stamp.sequence != Sequence(0) && !busy {
-            // Raises the floor here too, where `check` was not called: when a journal is replayed.
-            self.retries.check(stamp.session, stamp.sequence, stamp.floor);
-            self.retries.record(stamp.session, stamp.sequence, stamp.floor, reply.clone());
+        let applied = Applied { reply, effects };
+        if stamp.sequence != Sequence(0) && applied.decides() {
+            self.retries.record(stamp.session, stamp.sequence, stamp.floor, applied.reply.clone());
         }
-        Applied { reply, effects }
+        applied
     }
 
     fn step(&mut self, op: &Op, time: Time) -> Step {
@@ -176,15 +196,38 @@ impl<T: Tables> Shard<T> {
                 self.set_xattr(*ino, name, &set, *how, time)
             }
             Op::SetLinks { ino, links } => self.set_links(*ino, *links),
+            Op::Wrote { ino, generation, end, spread } => {
+                let (_, effects) = self.report(*ino, *generation, *end, *spread, time)?;
+                Ok((Reply::Written { attr: effects.attr.clone() }, effects))
+            }
+            Op::Appended { ino, generation, offset, end } => {
+                let (reply, effects) = self.report(*ino, *generation, *end, Spread::default(), time)?;
+                match reply {
+                    Reply::Attributes { attr } => Ok((Reply::Appended { attr, offset: *offset }, effects)),
+                    other => Ok((other, effects)),
+                }
+            }
+            Op::EndSession { session } => {
+                self.retries.forget(*session);
+                Ok((Reply::Done, Effects::default()))
+            }
+            Op::ExpireOutcomes => {
+                self.retries.expire();
+                Ok((Reply::Done, Effects::default()))
+            }
         }
     }
 
-    /// Tables and the counters of inode numbers: all that a checkpoint has to keep.
-    pub(crate) fn hard_state(&self) -> (&T, &BTreeMap<TxId, Loose>, [u64; 3]) {
+    /// Tables, the counters of inode numbers and the outcomes remembered: all that a checkpoint has to keep.
+    pub(crate) fn hard_state(&self) -> HardState<'_, T> {
         // New state has to be added to `dump`, too.
-        let Shard { id: _, tables, incarnation: _, shards: _, retries: _, counter_next, counter_end, loose, tx_next } =
+        let Shard { id: _, tables, incarnation: _, shards: _, retries, counter_next, counter_end, loose, tx_next } =
             self;
-        (tables, loose, [*counter_next, *counter_end, *tx_next])
+        HardState { tables, loose, retries, counters: [*counter_next, *counter_end, *tx_next] }
+    }
+
+    pub(crate) fn put_back(&mut self, known: Remembered<Result<Reply, Failure>>) {
+        self.retries.restore(known);
     }
 
     pub(crate) fn set_counters(&mut self, [counter_next, counter_end, tx_next]: [u64; 3]) {
@@ -298,24 +341,27 @@ impl<T: Tables> Shard<T> {
         self.tables.entry_count()
     }
 
-    /// Drops outcomes that no client can ask for any more.
-    pub fn expire_retries(&mut self) {
-        self.retries.expire();
-    }
-
-    /// Drops the records of a session that has ended.
-    pub fn forget_session(&mut self, session: SessionId) {
-        self.retries.forget(session);
+    /// Outcomes remembered, session by session.
+    pub fn outcomes(&self) -> &RetryTable<Result<Reply, Failure>> {
+        &self.retries
     }
 
     /// An entry's place must be this shard: the caller has checked it.
-    pub(crate) fn assert_mine(&self, key: &EntryKey) {
-        assert_eq!(key.hash.shard(self.shards), self.id, "an entry was sent to a shard that is not its own");
+    ///
+    /// # Errors
+    /// `Internal`, which is poison, if it is not.
+    pub(crate) fn check_mine(&self, key: &EntryKey) -> Result<(), Failure> {
+        let place = key.hash.shard(self.shards);
+        if place == self.id {
+            return Ok(());
+        }
+        let detail = format!("an operation on an entry of shard {place} was given to shard {}", self.id);
+        Err(Failure::new(Code::Internal, detail))
     }
 
     /// A hash of the tables and of the inode numbers issued: equal after equal operations, on any
-    /// implementation of the tables. Outcomes remembered are not part of it, since requests that
-    /// were checked and not applied drop some, too. It visits every row.
+    /// implementation of the tables. Outcomes remembered are not part of it, since some are remembered
+    /// without an operation. It visits every row.
     pub fn digest(&self) -> u64 {
         let mut bytes = Vec::new();
         let counters = [self.counter_next, self.counter_end, self.tx_next];

@@ -77,6 +77,10 @@ fn samples() -> Vec<Op> {
             },
         },
         Op::Lock { key: exchanged, lock: Lock { role: Role::ExchangeDestination, ..lock } },
+        Op::Wrote { ino, generation: Generation(2), end: 9, spread: Spread { wide: false, sparse: true } },
+        Op::EndSession { session: SessionId(4) },
+        Op::ExpireOutcomes,
+        Op::Appended { ino, generation: Generation(2), offset: 9, end: 10 },
     ]
 }
 

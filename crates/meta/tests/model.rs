@@ -654,7 +654,7 @@ fn essence(reply: Result<Reply, Failure>) -> Result<Reply, (Code, Option<Refusal
 fn assert_recorded(shard: &mut Shard, stamp: &Stamp, reply: &Result<Reply, Failure>) {
     let verdict = shard.check(stamp.session, stamp.sequence, stamp.floor);
     match reply {
-        Err(failure) if failure.code == Code::Busy => assert_eq!(verdict, Verdict::New),
+        Err(failure) if matches!(failure.code, Code::Busy | Code::Refused) => assert_eq!(verdict, Verdict::New),
         _ => assert_eq!(verdict, Verdict::Done(reply.clone())),
     }
 }
@@ -701,6 +701,9 @@ fn run(ops: &[(Op, Time)]) {
             restored.absorb(ShardPart::from_bytes(&part.to_bytes()).expect("a part survives its encoding"));
         }
         assert_eq!(restored.digest(), shard.digest());
+        let outcomes: Vec<_> = shard.outcomes().all().collect();
+        assert_eq!(outcomes.len(), 1);
+        assert_eq!(restored.outcomes().all().collect::<Vec<_>>(), outcomes);
     }
 }
 

@@ -288,10 +288,46 @@ fn outcomes_are_remembered_with_the_effect_and_errors_too() {
     shard.apply(&Op::Record { outcome: Outcome::from(reply.clone()) }, &stamp(3, 3));
     assert_eq!(shard.check(SessionId(4), Sequence(3), Sequence(3)), Verdict::Done(reply));
     assert_eq!(shard.check(SessionId(4), Sequence(1), Sequence(3)), Verdict::TooOld);
-    shard.expire_retries();
-    shard.expire_retries();
+    let held = Ok(Reply::Done);
+    shard.remember(&stamp(4, 3), held.clone());
+    assert_eq!(shard.check(SessionId(4), Sequence(4), Sequence(3)), Verdict::Done(held));
+    let silent = Stamp::at(Time(1));
+    shard.apply(&Op::ExpireOutcomes, &silent).reply.expect("done");
+    shard.apply(&Op::ExpireOutcomes, &silent).reply.expect("done");
     assert_eq!(shard.check(SessionId(4), Sequence(3), Sequence(3)), Verdict::TooOld);
-    shard.forget_session(SessionId(4));
+    shard.apply(&Op::EndSession { session: SessionId(4) }, &silent).reply.expect("done");
+    assert_eq!(shard.check(SessionId(4), Sequence(1), Sequence(1)), Verdict::New);
+}
+
+/// A write beside its inode is decided by the operation that changes the inode.
+#[test]
+fn a_write_and_its_outcome_are_one_operation() {
+    let mut shard = shard();
+    let ino = create(&mut shard, "a", FileKind::File).ino;
+    let stamp = Stamp { time: Time(200), session: SessionId(4), sequence: Sequence(1), floor: Sequence(1) };
+    let wrote = |generation| Op::Wrote { ino, generation, end: 7, spread: Spread::default() };
+    shard.apply(&Op::Truncate { ino, size: 0 }, &Stamp::at(Time(150))).reply.expect("done");
+    // Refused: the client asks again with the same number.
+    let refused = shard.apply(&wrote(Generation(0)), &stamp).reply.expect_err("another generation");
+    assert_eq!(refused.code, Code::Refused);
+    assert_eq!(shard.check(SessionId(4), Sequence(1), Sequence(1)), Verdict::New);
+    let reply = shard.apply(&wrote(Generation(1)), &stamp).reply;
+    let Ok(Reply::Written { attr: Some(attr) }) = &reply else { panic!("{reply:?}") };
+    assert_eq!((attr.size, attr.mtime), (7, Time(200)));
+    assert_eq!(shard.check(SessionId(4), Sequence(1), Sequence(1)), Verdict::Done(reply));
+}
+
+/// An operation that was meant for another shard changes nothing, has no outcome, and says so.
+#[test]
+fn an_operation_of_another_shard_is_poison() {
+    let key = key("a");
+    let other = ShardId(1 - key.hash.shard(2).0);
+    let mut shard = Shard::new(other, Incarnation(0), 2);
+    let before = shard.digest();
+    let stamp = Stamp { time: Time(1), session: SessionId(4), sequence: Sequence(1), floor: Sequence(1) };
+    let applied = shard.apply(&Op::Create { key, new: new(FileKind::File), exclusive: true }, &stamp);
+    assert!(applied.is_poison() && !applied.decides(), "{applied:?}");
+    assert_eq!(shard.digest(), before);
     assert_eq!(shard.check(SessionId(4), Sequence(1), Sequence(1)), Verdict::New);
 }
 
@@ -324,12 +360,4 @@ fn a_listing_goes_on_after_a_cookie() {
     assert_eq!(after(hash(7).cookie()), ["next", "last"]);
     assert_eq!(after(hash(last).cookie()), [""; 0]);
     assert_eq!(after(u64::MAX), [""; 0]);
-}
-
-#[test]
-#[should_panic(expected = "not its own")]
-fn an_entry_of_another_shard_is_a_defect() {
-    let key = key("a");
-    let mut other = Shard::new(ShardId(1 - key.hash.shard(2).0), Incarnation(0), 2);
-    apply(&mut other, Op::Create { key, new: new(FileKind::File), exclusive: true });
 }

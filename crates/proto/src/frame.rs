@@ -4,14 +4,14 @@
 //! checksums of the payload's blocks. Those find damage, not malice: against an attacker on the path
 //! who rewrites payloads only an encrypted transport helps.
 
-use crate::ids::{JobId, MapEpoch, NamespaceEpoch, Sequence, SessionId, ShardId, Time};
+use crate::ids::{JobId, MapEpoch, NamespaceEpoch, Order, Sequence, SessionId, ShardId, Time};
 use crate::limits::WIRE_VERSION;
 use crate::wire::{Input, Malformed, Wire};
 
 /// First bytes of every frame.
 pub const MAGIC: [u8; 3] = *b"AZK";
 /// Length of the encoded header in bytes.
-pub const HEADER_BYTES: usize = 104;
+pub const HEADER_BYTES: usize = 112;
 const MAC_BYTES: usize = 16;
 
 /// What a frame is for.
@@ -28,7 +28,7 @@ pub enum Kind {
 }
 
 /// The fixed part of a frame. In a reply `call` repeats the request's; `map_epoch`,
-/// `namespace_epoch`, `time` and `deadline_ms` are the server's; the rest is zero.
+/// `namespace_epoch`, `time`, `order` and `deadline_ms` are the server's; the rest is zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What the frame is for.
@@ -49,6 +49,8 @@ pub struct Header {
     pub namespace_epoch: NamespaceEpoch,
     /// The largest time the sender has seen.
     pub time: Time,
+    /// The sender's logical time.
+    pub order: Order,
     /// The job that is accounted.
     pub job: JobId,
     /// In a request the milliseconds after which the sender gives up. In a reply those for which the asker
@@ -69,6 +71,7 @@ impl Header {
             map_epoch: MapEpoch(0),
             namespace_epoch: NamespaceEpoch(0),
             time: Time(0),
+            order: Order(0),
             job: JobId(0),
             deadline_ms: 0,
         }
@@ -100,6 +103,7 @@ pub fn seal(header: &Header, body: &[u8], payload_bytes: usize, key: Option<&Fra
     header.floor.put(&mut out);
     header.namespace_epoch.put(&mut out);
     header.time.put(&mut out);
+    header.order.put(&mut out);
     header.job.put(&mut out);
     header.shard.put(&mut out);
     header.map_epoch.put(&mut out);
@@ -136,6 +140,7 @@ pub fn open<'a>(head: &'a [u8], payload_bytes: usize, key: Option<&FrameKey>) ->
         floor: Wire::take(&mut input)?,
         namespace_epoch: Wire::take(&mut input)?,
         time: Wire::take(&mut input)?,
+        order: Wire::take(&mut input)?,
         job: Wire::take(&mut input)?,
         shard: Wire::take(&mut input)?,
         map_epoch: Wire::take(&mut input)?,

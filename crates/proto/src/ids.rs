@@ -60,6 +60,10 @@ wire_id! {
     pub struct TxId(u64)
 }
 wire_id! {
+    /// Logical time, which orders events by cause; not related to [`Time`].
+    pub struct Order(u64)
+}
+wire_id! {
     /// Hybrid clock: nanoseconds since 1970-01-01 UTC, never behind a cause that was seen.
     pub struct Time(u64)
 }

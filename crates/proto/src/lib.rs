@@ -26,8 +26,8 @@ pub mod wire;
 pub use attr::{Attr, Change, FileKind, Identity, SetTime, Spread, Stub, XattrHow};
 pub use error::{Code, Failure, Refusal};
 pub use ids::{
-    Generation, Incarnation, Ino, JobId, MapEpoch, NamespaceEpoch, Sequence, ServerIndex, SessionId, ShardId, Time,
-    TxId,
+    Generation, Incarnation, Ino, JobId, MapEpoch, NamespaceEpoch, Order, Sequence, ServerIndex, SessionId, ShardId,
+    Time, TxId,
 };
 pub use message::{Reply, Request};
 pub use name::{Name, NameHash};

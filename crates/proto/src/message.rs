@@ -659,6 +659,8 @@ wire_struct! {
         pub opens: u64,
         /// Requests by name, counted where they are dispatched.
         pub requests: Vec<Counter>,
+        /// Why it serves nothing more; empty if it serves.
+        pub failure: String,
     }
 }
 

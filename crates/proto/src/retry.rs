@@ -36,6 +36,11 @@ impl<R> Session<R> {
     fn place(&self, sequence: Sequence) -> Result<usize, usize> {
         self.done.binary_search_by_key(&sequence, |(of, _)| *of)
     }
+
+    /// How many replies are at or above a floor.
+    fn wanted(&self, floor: Sequence) -> usize {
+        self.done.len() - self.done.partition_point(|(of, _)| *of < floor)
+    }
 }
 
 /// Records of one shard.
@@ -50,32 +55,41 @@ impl<R> Default for RetryTable<R> {
     }
 }
 
+/// All that a table knows of one session: for a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remembered<R> {
+    /// The session.
+    pub session: SessionId,
+    /// The lowest sequence whose reply it still wants.
+    pub floor: Sequence,
+    /// Whether it asked for a change since silent sessions were last expired.
+    pub is_recent: bool,
+    /// Replies by their sequence, in its order.
+    pub done: Vec<(Sequence, R)>,
+}
+
 impl<R: Clone> RetryTable<R> {
-    /// Looks a change up and raises the session's floor. Requests that change nothing carry
-    /// sequence 0 and are always new.
-    pub fn check(&mut self, session: SessionId, sequence: Sequence, floor: Sequence) -> Verdict<R> {
+    /// Looks a change up. `floor` is the lowest sequence whose reply its session still wants, as the request
+    /// says. Requests that change nothing carry sequence 0 and are always new.
+    pub fn check(&self, session: SessionId, sequence: Sequence, floor: Sequence) -> Verdict<R> {
         if sequence == Sequence(0) {
             return Verdict::New;
         }
-        let Some(known) = self.sessions.get_mut(&session) else {
+        let Some(known) = self.sessions.get(&session) else {
             return if sequence < floor { Verdict::TooOld } else { Verdict::New };
         };
-        if floor > known.floor {
-            known.floor = floor;
-            let dropped = known.done.partition_point(|(of, _)| *of < floor);
-            known.done.drain(..dropped);
-        }
-        if sequence < known.floor {
+        if sequence < floor.max(known.floor) {
             return Verdict::TooOld;
         }
         match known.place(sequence) {
             Ok(at) => Verdict::Done(known.done[at].1.clone()),
-            Err(_) if known.done.len() >= RETRIES_PER_SESSION_AND_SHARD => Verdict::Full,
+            Err(_) if known.wanted(floor) >= RETRIES_PER_SESSION_AND_SHARD => Verdict::Full,
             Err(_) => Verdict::New,
         }
     }
 
-    /// Stores the reply of a change, in the same step as its effect.
+    /// Stores the reply of a change, in the same step as its effect, raises the session's floor and drops the
+    /// replies below it.
     pub fn record(&mut self, session: SessionId, sequence: Sequence, floor: Sequence, reply: R) {
         if sequence == Sequence(0) {
             return;
@@ -83,6 +97,11 @@ impl<R: Clone> RetryTable<R> {
         let known =
             self.sessions.entry(session).or_insert_with(|| Session { floor, done: Vec::new(), is_recent: true });
         known.is_recent = true;
+        if floor > known.floor {
+            known.floor = floor;
+            let dropped = known.done.len() - known.wanted(floor);
+            known.done.drain(..dropped);
+        }
         match known.place(sequence) {
             Ok(at) => known.done[at].1 = reply,
             Err(at) => {
@@ -93,7 +112,7 @@ impl<R: Clone> RetryTable<R> {
     }
 
     /// Replaces replies of sessions that were silent since the last call, and before it, by a floor above
-    /// them: no client repeats a request for that long. It is called once in
+    /// them: no client repeats a request for that long. A server calls it once in
     /// [`RETRY_SECONDS_MAX`](crate::limits::RETRY_SECONDS_MAX), and no clock that may jump takes part in it.
     pub fn expire(&mut self) {
         for known in self.sessions.values_mut() {
@@ -106,9 +125,38 @@ impl<R: Clone> RetryTable<R> {
         }
     }
 
+    /// Whether [`Self::expire`] would change anything.
+    pub fn has_recent_or_kept(&self) -> bool {
+        self.sessions.values().any(|known| known.is_recent || !known.done.is_empty())
+    }
+
     /// Forgets a session that has ended; its requests are refused before they get here.
     pub fn forget(&mut self, session: SessionId) {
         self.sessions.remove(&session);
+    }
+
+    /// Whether anything is known of a session.
+    pub fn knows(&self, session: SessionId) -> bool {
+        self.sessions.contains_key(&session)
+    }
+
+    /// The sessions of which anything is known.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        self.sessions.keys().copied()
+    }
+
+    /// Everything, session by session.
+    pub fn all(&self) -> impl Iterator<Item = Remembered<R>> {
+        self.sessions.iter().map(|(session, known)| {
+            let Session { floor, done, is_recent } = known.clone();
+            Remembered { session: *session, floor, is_recent, done }
+        })
+    }
+
+    /// Puts back what [`Self::all`] gave.
+    pub fn restore(&mut self, known: Remembered<R>) {
+        let Remembered { session, floor, is_recent, done } = known;
+        self.sessions.insert(session, Session { floor, done, is_recent });
     }
 
     /// Replies kept, for accounting.
@@ -135,8 +183,10 @@ mod tests {
         table.record(ME, Sequence(1), Sequence(1), "made");
         assert_eq!(table.check(ME, Sequence(1), Sequence(1)), Verdict::Done("made"));
         assert_eq!(table.check(ME, Sequence(2), Sequence(2)), Verdict::New);
+        assert_eq!(table.check(ME, Sequence(1), Sequence(1)), Verdict::Done("made"));
+        table.record(ME, Sequence(2), Sequence(2), "made, too");
         assert_eq!(table.check(ME, Sequence(1), Sequence(1)), Verdict::TooOld);
-        assert_eq!(table.len(), 0);
+        assert_eq!(table.len(), 1);
     }
 
     #[test]
@@ -168,10 +218,32 @@ mod tests {
         for (sequence, reply) in [(1, 1), (2, 20), (3, 3), (5, 5)] {
             assert_eq!(table.check(ME, Sequence(sequence), Sequence(1)), Verdict::Done(reply));
         }
-        assert_eq!(table.check(ME, Sequence(4), Sequence(3)), Verdict::New);
-        assert_eq!(table.len(), 2);
+        table.record(ME, Sequence(4), Sequence(3), 4);
+        assert_eq!(table.len(), 3);
         assert_eq!(table.check(ME, Sequence(2), Sequence(1)), Verdict::TooOld);
         assert_eq!(table.check(ME, Sequence(3), Sequence(1)), Verdict::Done(3));
+    }
+
+    #[test]
+    fn a_restored_table_gives_the_same_verdicts_and_expires_the_same() {
+        let mut table = RetryTable::default();
+        for sequence in 1..=3 {
+            table.record(ME, Sequence(sequence), Sequence(2), sequence);
+        }
+        table.record(SessionId(8), Sequence(1), Sequence(1), 10);
+        table.expire();
+        table.record(SessionId(8), Sequence(2), Sequence(1), 20);
+        let mut again = RetryTable::default();
+        table.all().for_each(|known| again.restore(known));
+        for _ in 0..3 {
+            let all: Vec<Remembered<u64>> = table.all().collect();
+            assert_eq!(all.len(), 2);
+            assert_eq!(again.all().collect::<Vec<_>>(), all);
+            table.expire();
+            again.expire();
+        }
+        assert!(again.is_empty() && !again.has_recent_or_kept() && again.knows(ME));
+        assert_eq!(again.check(SessionId(8), Sequence(2), Sequence(1)), Verdict::TooOld);
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub enum Changes {
     Nothing,
     /// Names and inodes, with which its outcome is remembered.
     Names,
+    /// What its session holds: opens and locks, which end with it. Its outcome is remembered in memory only.
+    Holds,
     /// Data, with which its outcome is remembered.
     Data,
 }
@@ -188,15 +190,15 @@ impl Request {
     //               to     sender  changes paths repeat answer first   when     room generations lease pace reply
     Lookup:          Entry  Anyone  Nothing Paths Again Written AtOnce  Mapped   Lean AnyGen Leased Soon  [Entry]
     Create:          Entry  Anyone  Names   Paths Again Written AtOnce  Mapped   Adds AnyGen Leased Soon  [Entry]
-    Unlink:          Entry  Anyone  Names   Paths Once  Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [DoneAt Done]
+    Unlink:          Entry  Anyone  Names   Paths Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [DoneAt Done]
     Rmdir:           Entry  Anyone  Names   Paths Once  Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     Link:            Entry  Anyone  Names   Paths Once  Written AtOnce  Mapped   Adds AnyGen Bare   Soon  [Attributes]
     Rename:          Entry  Anyone  Names   Paths Once  Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Moved Done]
-    OpenName:        Entry  Anyone  Names   Paths Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Entry]
+    OpenName:        Entry  Anyone  Holds   Paths Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Entry]
     GetAttr:         Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Leased Soon  [Attributes]
     SetAttr:         Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Attributes]
     Truncate:        Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Attributes]
-    Open:            Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Attributes]
+    Open:            Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Attributes]
     Close:           Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     Report:          Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Lean OneGen Bare   Soon  [Attributes]
     ReadLink:        Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Target]
@@ -245,7 +247,7 @@ impl Request {
     MayWrite:        Home   Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     GetXattr:        Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Xattr]
     ListXattr:       Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [XattrNames]
-    SetXattr:        Home   Anyone  Names   Plain Once  Written AtOnce  Mapped   Adds AnyGen Bare   Soon
+    SetXattr:        Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Adds AnyGen Bare   Soon
         [Attributes Done]
     Reserve:         Chunk  Anyone  Data    Plain Again Written AtOnce  Mapped   Adds OneGen Bare   Soon  [Done]
     Punch:           Chunk  Anyone  Data    Plain Again Written AtOnce  Mapped   Lean OneGen Bare   Soon  [Done]
@@ -253,19 +255,19 @@ impl Request {
     CreateUnnamed:   Entry  Anyone  Names   Paths Again Written AtOnce  Mapped   Adds AnyGen Bare   Soon  [Entry]
     Exchange:        Entry  Anyone  Names   Paths Once  Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Moved Done]
     FenceSession:    Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
-    Append:          Home   Anyone  Names   Plain Once  Written AtOnce  Mapped   Adds AnyGen Bare   Soon  [Appended]
-    SetLock:         Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [LockIs]
-    Unlock:          Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
+    Append:          Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Adds AnyGen Bare   Soon  [Appended]
+    SetLock:         Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [LockIs]
+    Unlock:          Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     TestLock:        Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [LockIs]
     AwaitLock:       Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Waits [LockIs]
-    CancelLock:      Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [LockIs]
+    CancelLock:      Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [LockIs]
     KeepLocks:       Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     Listen:          Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Waits [Recalled]
-    OpenWith:        Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
+    OpenWith:        Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
         [OpenedWith Attributes]
-    OpenNameWith:    Entry  Anyone  Names   Paths Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
+    OpenNameWith:    Entry  Anyone  Holds   Paths Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
         [OpenedWith Entry Attributes]
-    OpenToRun:       Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Attributes]
+    OpenToRun:       Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Attributes]
     LastingId:       Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [LastingIs]
     TxDone:          Server Servers Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [TxIs]
     LinksTo:         Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [LinksAre]
@@ -287,18 +289,19 @@ impl Request {
         self.rules().changes != Changes::Nothing
     }
 
-    /// Whether its outcome is remembered with the data of its shard, not with the names.
-    pub fn changes_chunks(&self) -> bool {
-        self.rules().changes == Changes::Data
+    /// With what its outcome is remembered. A write to the chunk beside the inode changes both, and is remembered with
+    /// the inode.
+    pub fn remembered_with(&self) -> Changes {
+        match self {
+            Request::Write { chunk: 0, .. } => Changes::Names,
+            _ => self.rules().changes,
+        }
     }
 
     /// Whether it may be done a second time when the client does not know whether it was done before the volume
-    /// started again. A file that is made exclusively would be there already.
+    /// started again: a server that did it with one operation has its outcome in the journal.
     pub fn may_be_repeated(&self) -> bool {
-        match self {
-            Request::Create { exclusive: true, .. } => false,
-            _ => self.rules().repeat == Repeat::Again,
-        }
+        self.rules().repeat == Repeat::Again
     }
 
     /// What its answer waits for. The first report that a file has data beyond its first chunk has all servers asked

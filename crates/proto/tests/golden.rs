@@ -244,14 +244,14 @@ const GOLDEN: &[(&str, &str)] = &[
     ("open to run", "7f0009000000000000000500000000000000"),
     (
         "head",
-        "415a4b05020000000200000000000000000000000000000008000000000000000000000000000000000000000000\
-         000000000000000000000000000000000000000000000000000000000000040000000300000050c93f26c551f917\
-         3bfc5fb0be361a80516b5f8a626f6479",
+        "415a4b06020000000200000000000000000000000000000008000000000000000000000000000000000000000000\
+         00000000000000000000000000000000000000000000000000000000000000000000000000000400000003000000\
+         50c93f26a66ab463e4f518ad04244120131cdb51626f6479",
     ),
 ];
 
 #[test]
-fn encodings_are_those_of_version_5() {
+fn encodings_are_those_of_version_6() {
     let samples: Vec<_> = samples().into_iter().map(|(name, bytes)| (name, hex(&bytes))).collect();
     let golden: Vec<_> = GOLDEN.iter().map(|(name, bytes)| (*name, (*bytes).to_string())).collect();
     assert_eq!(samples, golden, "the encoding of version {} has changed", limits::WIRE_VERSION);

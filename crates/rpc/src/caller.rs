@@ -6,13 +6,14 @@ use crate::Target;
 use crate::calls::News;
 use crate::link::{Channel, Core, OnEnd};
 use crate::sequences::{Sequences, Ticket};
+use aze_io::logical::LogicalClock;
 use aze_io::{Io, Loan, Transport};
 use aze_proto::frame::{self, HEADER_BYTES, Header, Kind};
 use aze_proto::handshake::Secret;
 use aze_proto::limits::{HEAD_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use aze_proto::wire::Wire;
 use aze_proto::{
-    Code, Failure, Identity, JobId, MapEpoch, NamespaceEpoch, Refusal, Reply, Request, Sequence, ServerIndex,
+    Code, Failure, Identity, JobId, MapEpoch, NamespaceEpoch, Order, Refusal, Reply, Request, Sequence, ServerIndex,
     SessionId, ShardId, Time,
 };
 use std::sync::Arc;
@@ -46,6 +47,8 @@ pub struct CallerConfig {
     /// How long it waits for a server that says that it is starting; each such word begins a request's deadline anew.
     /// Zero: it is told at once that the server is starting.
     pub start_time_max: Duration,
+    /// Every request states its time, and every reply moves it. A server shares it with its journal.
+    pub order: Arc<LogicalClock>,
 }
 
 /// One request.
@@ -291,6 +294,7 @@ impl Caller {
             map_epoch: ask.map_epoch,
             namespace_epoch: ask.namespace_epoch,
             time: self.seen_time(),
+            order: Order(self.core.config.order.now()),
             job: self.job,
             deadline_ms: u32::try_from(remaining_ns / 1_000_000).unwrap_or(u32::MAX),
         };

@@ -510,7 +510,7 @@ impl LinkHandler {
             }
         };
         let call = header.call;
-        let time = header.time;
+        let (time, order) = (header.time, header.order);
         let answer = match header.kind {
             Kind::Reply => {
                 Ok(Answer { reply: Reply::from_bytes(body)?, header, payload: frame.payload, lent: frame.lent })
@@ -522,6 +522,7 @@ impl LinkHandler {
             }
         };
         if let Some(core) = self.core.upgrade() {
+            core.config.order.witness(order.0);
             core.observe_time(time);
             core.calls.answer(call, self.target.index, answer);
         }

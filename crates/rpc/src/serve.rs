@@ -15,7 +15,7 @@ use aze_proto::handshake::{Secret, Step};
 use aze_proto::limits::{HEAD_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use aze_proto::message::Envelope;
 use aze_proto::wire::{Malformed, Wire};
-use aze_proto::{Code, Failure, Identity, MapEpoch, NamespaceEpoch, Reply, Request, SessionId, Time};
+use aze_proto::{Code, Failure, Identity, MapEpoch, NamespaceEpoch, Order, Reply, Request, SessionId, Time};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -108,6 +108,8 @@ pub struct ReplyContext {
     pub namespace_epoch: NamespaceEpoch,
     /// The server's hybrid clock after the request.
     pub time: Time,
+    /// The server's logical time after the request.
+    pub order: Order,
     /// For how many milliseconds the asker may believe the answer unless it is told otherwise.
     pub lease_ms: u32,
 }
@@ -162,8 +164,9 @@ impl Responder {
         payload_bytes: usize,
         send: impl FnOnce(&[u8]) -> Result<(), NetError>,
     ) {
-        let ReplyContext { map_epoch, namespace_epoch, time, lease_ms } = context;
-        let header = Header { map_epoch, namespace_epoch, time, deadline_ms: lease_ms, ..Header::new(kind, self.call) };
+        let ReplyContext { map_epoch, namespace_epoch, time, order, lease_ms } = context;
+        let plain = Header::new(kind, self.call);
+        let header = Header { map_epoch, namespace_epoch, time, order, deadline_ms: lease_ms, ..plain };
         let head = frame::seal(&header, body, payload_bytes, self.key.as_ref());
         // An error means that the connection has ended, which its handler is told.
         let _ = send(&head);

@@ -197,11 +197,9 @@ impl Server {
             names.shard.apply(&Op::SetAttr { ino: *ino, set }, &self.own_stamp(stamp)).reply?;
         }
         let end = attr.size + payload.len() as u64;
-        let report = Op::Report { ino: *ino, generation: attr.generation, end, spread: Spread::default() };
-        match names.shard.apply(&report, &self.own_stamp(stamp)).reply? {
-            Reply::Attributes { attr: now } => Ok(Reply::Appended { attr: now, offset: attr.size }),
-            other => Err(Failure::new(Code::Internal, format!("Report gave {}", other.name()))),
-        }
+        let appended = Op::Appended { ino: *ino, generation: attr.generation, offset: attr.size, end };
+        let stamp = Stamp { time: self.own_stamp(stamp).time, ..*stamp };
+        names.shard.apply(&appended, &stamp).reply
     }
 
     /// Cuts off the stored bytes of an append that failed, as a truncation to where the file ends: a

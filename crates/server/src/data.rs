@@ -10,8 +10,8 @@ use aze_io::slab::Landing;
 use aze_meta::{Op, Stamp};
 use aze_proto::frame::Header;
 use aze_proto::place::chunk_shard;
-use aze_proto::{Code, Failure, Ino, MapEpoch, Reply, Request, Sequence, ShardId, Spread};
-use aze_store::{ChunkShard, StoreError};
+use aze_proto::{Code, Failure, Ino, MapEpoch, Reply, Request, ShardId, Spread};
+use aze_store::StoreError;
 use std::sync::Arc;
 
 impl Server {
@@ -75,7 +75,9 @@ impl Server {
                 return Err(Failure::new(Code::Malformed, "a write beyond the end of its chunk").into());
             }
         }
-        if let Err(error) = data.put(ino, generation, chunk, &mut staged) {
+        // Beside the inode, the operation that changes the inode decides the request.
+        let stamp = if at_home { Stamp::default() } else { work.stamp };
+        if let Err(error) = data.put(&stamp, ino, generation, chunk, &mut staged) {
             drop(data);
             let stop = self.data_stop(error, cell.id, ino);
             if matches!(stop, Stop::Wait(_)) {
@@ -85,26 +87,20 @@ impl Server {
             return Err(stop);
         }
         self.keep_room();
-        let mut attr = None;
-        if at_home {
-            // A write of nothing does not extend the file: write(2).
-            let end = if payload_bytes == 0 { 0 } else { u64::from(offset) + payload_bytes };
-            let stamp = Stamp { sequence: Sequence(0), ..work.stamp };
-            let mut names = cell.names.lock();
-            let size = names.shard.inode(ino).map_or(0, |inode| inode.attr.size);
-            let spread = Spread::sparse(end > 0 && u64::from(offset) > size);
-            let report = Op::Report { ino, generation, end, spread };
-            if end > 0 {
-                self.drop_set_id(&mut names, ino, work);
-            }
-            let applied = names.shard.apply(&report, &stamp);
-            applied.reply?;
-            attr = applied.effects.attr;
-        }
-        let reply = Reply::Written { attr };
-        record_write(&mut data, &work.stamp, Ok(reply.clone()));
         work.recorded = true;
-        Ok(reply.into())
+        if !at_home {
+            return Ok(Reply::Written { attr: None }.into());
+        }
+        // A write of nothing does not extend the file: write(2).
+        let end = if payload_bytes == 0 { 0 } else { u64::from(offset) + payload_bytes };
+        let mut names = cell.names.lock();
+        let size = names.shard.inode(ino).map_or(0, |inode| inode.attr.size);
+        let spread = Spread::sparse(end > 0 && u64::from(offset) > size);
+        let wrote = Op::Wrote { ino, generation, end, spread };
+        if end > 0 {
+            self.drop_set_id(&mut names, ino, work);
+        }
+        Ok(names.shard.apply(&wrote, &work.stamp).reply?.into())
     }
 
     pub(crate) fn read(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
@@ -133,9 +129,4 @@ impl Server {
         }
         Ok(Output::Sent)
     }
-}
-
-/// Remembers the reply to a write, in the shard whose data it changed.
-pub(crate) fn record_write(data: &mut ChunkShard, stamp: &Stamp, outcome: Result<Reply, Failure>) {
-    data.record(stamp.session, stamp.sequence, stamp.floor, outcome);
 }

@@ -9,10 +9,10 @@ use crate::turns::Turn;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_io::claims::Claims;
 use aze_io::slab::{Landing, Payload};
-use aze_meta::{Op, Stamp};
+use aze_meta::Stamp;
 use aze_proto::frame::{Header, Kind};
 use aze_proto::retry::Verdict;
-use aze_proto::rules::{Sender, To};
+use aze_proto::rules::{Changes, Sender, To};
 use aze_proto::{Code, Failure, Identity, Ino, MapEpoch, Refusal, Reply, Request, Sequence, SessionId, ShardId, Time};
 use aze_rpc::{Incoming, Proven, Responder, Service};
 use futures_channel::oneshot;
@@ -151,6 +151,7 @@ impl Service for Server {
     }
 
     fn request(self: Arc<Self>, incoming: Incoming) {
+        self.order.witness(incoming.header.order.0);
         let earlier = self.counters.count(&incoming.request);
         Activity::count(&incoming.who, &incoming.request, incoming.payload.len());
         if incoming.request.from_servers_only() && !incoming.who.server {
@@ -245,7 +246,7 @@ impl Server {
             let detail = format!("{} does not keep the map: server {} does", self.who(), self.map().keeper);
             return Admission::Answer(Err(Failure::new(Code::Invalid, detail)));
         }
-        if let Some(failure) = self.storage_failure(&work.request) {
+        if let Some(failure) = self.failure_for(&work.request) {
             return Admission::Answer(Err(failure));
         }
         if self.map_epoch_now() == MapEpoch(0) && !work.request.needs_no_map() {
@@ -287,8 +288,8 @@ impl Server {
         if self.config.switches.is(Sabotage::SkipDuplicateCheck) {
             return None;
         }
-        let is_write = work.request.changes_chunks();
-        let in_data = is_write.then(|| cell.data.lock().check(session, sequence, floor));
+        let with_data = work.request.remembered_with() == Changes::Data;
+        let in_data = with_data.then(|| cell.data.lock().check(session, sequence, floor));
         let mut names = cell.names.lock();
         let verdict = in_data.unwrap_or_else(|| names.shard.check(session, sequence, floor));
         match verdict {
@@ -301,7 +302,7 @@ impl Server {
             Verdict::New => {
                 // A copy may have finished between the look into the data's record and now.
                 drop(names);
-                if is_write && let Verdict::Done(result) = cell.data.lock().check(session, sequence, floor) {
+                if with_data && let Verdict::Done(result) = cell.data.lock().check(session, sequence, floor) {
                     self.not_running(work);
                     return Some(Admission::Answer(result));
                 }
@@ -456,13 +457,16 @@ impl Server {
         if work.is_recorded_change()
             && let Some(cell) = self.shards.get(work.header.shard)
         {
-            let is_write = work.request.changes_chunks();
-            if !work.recorded && !refused && is_write {
-                crate::data::record_write(&mut cell.data.lock(), &work.stamp, result.clone());
+            let with = work.request.remembered_with();
+            let is_decided = work.recorded || refused;
+            if !is_decided && with == Changes::Data {
+                cell.data.lock().decide(&work.stamp, result.clone());
             }
             let mut names = cell.names.lock();
-            if !work.recorded && !refused && !is_write {
-                names.shard.apply(&Op::Record { outcome: result.clone().into() }, &work.stamp);
+            match with {
+                Changes::Names if !is_decided => names.shard.decide(&work.stamp, result),
+                Changes::Holds if !is_decided => names.shard.remember(&work.stamp, result.clone()),
+                Changes::Names | Changes::Holds | Changes::Data | Changes::Nothing => {}
             }
             names.running.remove((work.stamp.session, work.stamp.sequence));
             drop(names);

@@ -27,6 +27,7 @@ mod starts;
 use crate::state::Server;
 use aze_io::Io;
 use aze_io::disk::{Dir, DiskError};
+use aze_io::logical::LogicalClock;
 use aze_proto::message::Durability;
 use aze_proto::{Code, Failure, Reply};
 use aze_store::Store;
@@ -129,6 +130,7 @@ impl Lasting {
         expected: Manifest,
         image: &mut Image,
         store: &Arc<Store>,
+        order: &Arc<LogicalClock>,
     ) -> Result<Lasting, Failure> {
         let roots = Roots::open(io, storage, &expected).await?;
         let (place, first, manifest) = (storage.place(), roots.first(), roots.manifest);
@@ -156,10 +158,12 @@ impl Lasting {
         let mut checkpoint_bytes = 0;
         if manifest.is_some() {
             image.begin_new_life();
-            checkpoint_bytes = image.write_down(&dir, found.next, found.position).await.map_err(failed)?;
+            checkpoint_bytes = image.write_down(&dir, found.next, found.position, found.order).await.map_err(failed)?;
         }
         let syncs = storage.durability != Durability::None;
-        let journal = Journal::begin(dir.clone(), syncs, found.next, found.position).await.map_err(failed)?;
+        order.witness(found.order);
+        let journal = Journal::begin(dir.clone(), syncs, found.next, found.position, order.clone());
+        let journal = journal.await.map_err(failed)?;
         aze_store::disk::remove_older(&*dir, found.next).await.map_err(failed)?;
         disk.begin_limit();
         Ok(Lasting {

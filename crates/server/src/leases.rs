@@ -411,13 +411,32 @@ pub(crate) fn recall_changed(told: &mut Told, shard: ShardId, op: &Op, lost: Opt
     let changed = match op {
         Op::SetAttr { ino, .. }
         | Op::Report { ino, .. }
+        | Op::Wrote { ino, .. }
+        | Op::Appended { ino, .. }
         | Op::Truncate { ino, .. }
         | Op::LinkBegin { ino, .. }
         | Op::LinkEnd { ino, .. }
         | Op::LinkDrop { ino, .. }
         | Op::SetXattr { ino, .. }
         | Op::SetLinks { ino, .. } => *ino,
-        _ => return,
+        Op::MakeRoot { .. }
+        | Op::Create { .. }
+        | Op::CreateWith { .. }
+        | Op::Remove { .. }
+        | Op::Insert { .. }
+        | Op::LinkInsert { .. }
+        | Op::Exchange { .. }
+        | Op::Lock { .. }
+        | Op::Unlock { .. }
+        | Op::CutDone { .. }
+        | Op::SetParent { .. }
+        | Op::Delete { .. }
+        | Op::Record { .. }
+        | Op::ReserveInos { .. }
+        | Op::LinkForget { .. }
+        | Op::LooseEnd { .. }
+        | Op::EndSession { .. }
+        | Op::ExpireOutcomes => return,
     };
     told.recall(shard, Recall { ino: changed, names: false }, Some(by));
 }

@@ -20,6 +20,7 @@ use crate::slate::Slate;
 use crate::state::{Config, Server};
 use crate::status::Counters;
 use crate::wait::Attempt;
+use aze_io::logical::LogicalClock;
 use aze_io::slab::Slab;
 use aze_io::slate::Writer;
 use aze_io::{Addr, Io, Listener};
@@ -81,6 +82,7 @@ pub async fn start(io: Io, config: Config, tell: Tell) -> Result<Arc<Server>, Fa
     }
     io.lend(&slab);
     let store = Store::new(slab.clone());
+    let order = Arc::new(LogicalClock::default());
     let mut kept = None;
     let (mut opening, mut listeners) = (None, Vec::new());
     let lasting = match &config.storage {
@@ -95,13 +97,13 @@ pub async fn start(io: Io, config: Config, tell: Tell) -> Result<Arc<Server>, Fa
                 .with(config.switches)
                 .telling(tell.clone());
             let expected = Server::manifest(&config, io.random_u64());
-            let lasting = Lasting::open(&io, storage, expected, &mut image, &store).await?;
+            let lasting = Lasting::open(&io, storage, expected, &mut image, &store, &order).await?;
             slab.end_excess();
             kept = Some(image);
             Some(lasting)
         }
     };
-    let server = Arc::new_cyclic(|me| new_server(io.clone(), config, store, lasting, me.clone()));
+    let server = Arc::new_cyclic(|me| new_server(io.clone(), config, store, lasting, order, me.clone()));
     let remains = kept.map(|image| server.take_image(image));
     match opening {
         Some(door) => {
@@ -127,11 +129,19 @@ pub async fn start(io: Io, config: Config, tell: Tell) -> Result<Arc<Server>, Fa
         server.open_together().await?;
     }
     server.watch_neighbours();
+    server.forget_sessions_that_stay_away();
     server.clone().expire_now_and_then();
     Ok(server)
 }
 
-fn new_server(io: Io, config: Config, store: Arc<Store>, lasting: Option<Lasting>, me: Weak<Server>) -> Server {
+fn new_server(
+    io: Io,
+    config: Config,
+    store: Arc<Store>,
+    lasting: Option<Lasting>,
+    order: Arc<LogicalClock>,
+    me: Weak<Server>,
+) -> Server {
     let caller = CallerConfig {
         secret: config.secret.clone(),
         volume: config.volume.clone(),
@@ -142,6 +152,7 @@ fn new_server(io: Io, config: Config, store: Arc<Store>, lasting: Option<Lasting
         transport: config.transport,
         // Servers that wait for each other's start do so where they ask.
         start_time_max: Duration::ZERO,
+        order: order.clone(),
     };
     let slate_bytes = if config.storage.is_some() { 0 } else { config.slate_bytes };
     let slate = Slate::new(&io, slate_bytes, &config.switches);
@@ -153,6 +164,7 @@ fn new_server(io: Io, config: Config, store: Arc<Store>, lasting: Option<Lasting
     Server {
         me,
         clock: HybridClock::new(),
+        order,
         map: RwLock::new(Arc::new(empty_map(&config))),
         shards: ShardSet::new(),
         store,
@@ -351,9 +363,10 @@ impl Server {
             loop {
                 io.sleep(EXPIRE_PERIOD).await;
                 let Some(server) = server.upgrade().filter(|server| !server.is_stopping()) else { return };
+                let time = server.clock.next(&server.io, Time(0));
                 for cell in server.shards.iter() {
-                    cell.data.lock().expire_retries();
-                    cell.names.lock().shard.expire_retries();
+                    cell.data.lock().expire_outcomes();
+                    cell.names.lock().shard.expire_outcomes(time);
                 }
             }
         });

@@ -44,6 +44,8 @@ pub enum Sabotage {
     ReplayAll,
     /// At a start cuts of data are not done again.
     ForgetCuts,
+    /// At a start the outcomes of requests are not read.
+    ForgetOutcomes,
     /// At a start inode numbers are given out again that were given out in lost records.
     ReuseInos,
     /// At a start link counts stay as they were found.
@@ -86,5 +88,22 @@ impl Switches {
     #[cfg(not(feature = "sabotage"))]
     pub(crate) fn is(&self, _what: Sabotage) -> bool {
         false
+    }
+}
+
+#[cfg(feature = "sabotage")]
+impl crate::Server {
+    /// Gives one of its shards an operation on an entry of another one, as a defect would.
+    ///
+    /// # Panics
+    /// If the server has no shards yet, or the volume has only one.
+    pub fn contradict(&self) {
+        let cell = self.shards.iter().next().expect("the server has shards");
+        let name = aze_proto::Name::new(b"x").expect("it is a name");
+        let keys = (1..).map(|number| aze_meta::EntryKey::new(aze_proto::Ino(number), name.clone()));
+        let key = keys.into_iter().find(|key| key.hash.shard(self.config.shards) != cell.id).expect("keys have no end");
+        let unlock = aze_meta::Op::Unlock { key, tx: aze_proto::TxId(1) };
+        let applied = cell.names.lock().shard.apply(&unlock, &aze_meta::Stamp::default());
+        assert!(applied.is_poison(), "{applied:?}");
     }
 }

@@ -6,8 +6,8 @@
 //! or that had locks for which others may wait.
 
 use crate::state::Server;
-use aze_proto::SessionId;
 use aze_proto::limits::SESSION_GRACE_MS;
+use aze_proto::{SessionId, Time};
 use aze_rpc::Proven;
 use futures_channel::oneshot;
 use parking_lot::Mutex;
@@ -160,6 +160,35 @@ impl Server {
         });
     }
 
+    /// After a start: outcomes of sessions that were there before and do not come back are forgotten. Those sessions
+    /// are not refused: one that had nothing to ask of this server for so long may still come.
+    pub(crate) fn forget_sessions_that_stay_away(self: &Arc<Self>) {
+        let mut known = BTreeSet::new();
+        for cell in self.shards.iter() {
+            known.extend(cell.data.lock().outcomes().sessions());
+            known.extend(cell.names.lock().shard.outcomes().sessions());
+        }
+        if known.is_empty() {
+            return;
+        }
+        let server = Arc::downgrade(self);
+        let io = self.io.clone();
+        self.io.spawn(async move {
+            io.sleep(FORGET_TIME).await;
+            let Some(server) = server.upgrade() else { return };
+            let came = |session: &SessionId| server.sessions.table.lock().alive.contains_key(session);
+            known.into_iter().filter(|session| !came(session)).for_each(|session| server.forget_outcomes(session));
+        });
+    }
+
+    fn forget_outcomes(&self, session: SessionId) {
+        let time = self.clock.next(&self.io, Time(0));
+        for cell in self.shards.iter() {
+            cell.data.lock().end_session(session);
+            cell.names.lock().shard.end_session(session, time);
+        }
+    }
+
     pub(crate) fn session_begins(&self, who: &Proven) {
         self.sessions.table.lock().alive.entry(who.session).or_default().connections += 1;
     }
@@ -204,10 +233,7 @@ impl Server {
         self.shards.watches.forget(session);
         self.drop_opens(session);
         self.free_locks(session);
-        for cell in self.shards.iter() {
-            cell.data.lock().forget_session(session);
-            cell.names.lock().shard.forget_session(session);
-        }
+        self.forget_outcomes(session);
     }
 
     fn drop_opens(self: &Arc<Self>, session: SessionId) {

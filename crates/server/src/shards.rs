@@ -2,7 +2,7 @@
 //! data. Lock order: data, then names, then directories.
 
 use crate::held::{Opens, Running};
-use crate::lasting::logged::{Log, LoggedChunks, LoggedShard, Records};
+use crate::lasting::logged::{Log, LoggedChunks, LoggedShard, Poisoned, Records};
 use crate::leases::{Leases, Told};
 use crate::lock_table::FileLocks;
 use crate::slate::Slate;
@@ -71,11 +71,18 @@ pub(crate) struct ShardSet {
     pub(crate) records: Records,
     /// Who looks through the volume, and wants to know what changes.
     pub(crate) watches: Watches,
+    /// Why none of them serves any more.
+    pub(crate) poisoned: Poisoned,
 }
 
 impl ShardSet {
     pub(crate) fn new() -> ShardSet {
-        ShardSet { cells: OnceLock::new(), records: Records::default(), watches: Watches::default() }
+        ShardSet {
+            cells: OnceLock::new(),
+            records: Records::default(),
+            watches: Watches::default(),
+            poisoned: Poisoned::default(),
+        }
     }
 
     /// Makes the shards that `map` gives to `me`. A second call changes nothing: shards do not move yet.
@@ -100,6 +107,7 @@ impl ShardSet {
                             names.shard.told = Told::of(leases);
                             names.shard.count_in(&self.records);
                             names.shard.watches = self.watches.clone();
+                            names.shard.poisoned = self.poisoned.clone();
                         }
                         cell
                     })
@@ -116,6 +124,7 @@ impl ShardSet {
             names.shard.log = log.clone();
             names.shard.count_in(&self.records);
             names.shard.watches = self.watches.clone();
+            names.shard.poisoned = self.poisoned.clone();
         }
         assert!(self.cells.set(cells).is_ok(), "shards are taken before the first map arrives");
     }

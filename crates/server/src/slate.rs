@@ -195,12 +195,15 @@ impl Slate {
                 self.clear_changed(applied);
             }
             Op::Lock { key, .. } | Op::Unlock { key, .. } => self.clear_entry(key),
-            Op::SetAttr { ino, .. } | Op::Report { ino, .. } | Op::Truncate { ino, .. } | Op::SetXattr { ino, .. } => {
-                match &effects.attr {
-                    Some(attr) if attr.ino == *ino => self.put_inode(attr),
-                    _ => self.clear_inode(*ino),
-                }
-            }
+            Op::SetAttr { ino, .. }
+            | Op::Report { ino, .. }
+            | Op::Wrote { ino, .. }
+            | Op::Appended { ino, .. }
+            | Op::Truncate { ino, .. }
+            | Op::SetXattr { ino, .. } => match &effects.attr {
+                Some(attr) if attr.ino == *ino => self.put_inode(attr),
+                _ => self.clear_inode(*ino),
+            },
             Op::CutDone { ino, .. }
             | Op::SetParent { ino, .. }
             | Op::Delete { ino }
@@ -209,7 +212,12 @@ impl Slate {
             | Op::LinkDrop { ino, .. }
             | Op::LinkForget { ino, .. }
             | Op::SetLinks { ino, .. } => self.clear_inode(*ino),
-            Op::MakeRoot { .. } | Op::Record { .. } | Op::ReserveInos { .. } | Op::LooseEnd { .. } => {}
+            Op::MakeRoot { .. }
+            | Op::Record { .. }
+            | Op::ReserveInos { .. }
+            | Op::LooseEnd { .. }
+            | Op::EndSession { .. }
+            | Op::ExpireOutcomes => {}
         }
     }
 

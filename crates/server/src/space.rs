@@ -23,8 +23,8 @@ impl Server {
             return Err(Failure::new(Code::Malformed, "a reservation beyond the end of its chunk").into());
         }
         let (range, zero) = (offset..offset + len, zero.then_some(chunk_bits));
-        data.reserve(ino, generation, chunk, range, zero).map_err(|error| self.data_stop(error, cell.id, ino))?;
-        crate::data::record_write(&mut data, &work.stamp, Ok(Reply::Done));
+        let done = data.reserve(&work.stamp, ino, generation, chunk, range, zero);
+        done.map_err(|error| self.data_stop(error, cell.id, ino))?;
         work.recorded = true;
         Ok(Reply::Done.into())
     }
@@ -36,8 +36,8 @@ impl Server {
         let cell = self.chunk_cell(work, ino, chunk, born)?;
         let mut data = cell.data.lock();
         let chunk_bits = self.check_home(work, chunk, chunk_bits)?;
-        data.punch(ino, generation, start..end, chunk_bits).map_err(|error| self.data_stop(error, cell.id, ino))?;
-        crate::data::record_write(&mut data, &work.stamp, Ok(Reply::Done));
+        let done = data.punch(&work.stamp, ino, generation, start..end, chunk_bits);
+        done.map_err(|error| self.data_stop(error, cell.id, ino))?;
         work.recorded = true;
         Ok(Reply::Done.into())
     }

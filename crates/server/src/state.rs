@@ -14,9 +14,10 @@ use crate::settle::Unsettled;
 use crate::shards::ShardSet;
 use crate::slate::Slate;
 use crate::status::Counters;
+use aze_io::logical::LogicalClock;
 use aze_io::{Addr, Io, Listener, Transport};
 use aze_proto::handshake::Secret;
-use aze_proto::{Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, ShardMap};
+use aze_proto::{Incarnation, Ino, MapEpoch, NamespaceEpoch, Order, ServerIndex, SessionId, ShardMap};
 use aze_rpc::{Caller, ReplyContext};
 use aze_store::Store;
 use futures_channel::oneshot;
@@ -79,6 +80,8 @@ pub struct Server {
     pub(crate) io: Io,
     pub(crate) config: Config,
     pub(crate) clock: HybridClock,
+    /// Orders the records of the journal by cause; requests and replies carry it.
+    pub(crate) order: Arc<LogicalClock>,
     pub(crate) map: RwLock<Arc<ShardMap>>,
     pub(crate) shards: ShardSet,
     pub(crate) store: Arc<Store>,
@@ -185,6 +188,7 @@ impl Server {
             map_epoch: self.map_epoch_now(),
             namespace_epoch: self.namespace_epoch(),
             time: self.clock.latest(),
+            order: Order(self.order.now()),
             lease_ms: 0,
         }
     }

@@ -191,6 +191,7 @@ impl Server {
             sessions: self.sessions.connected(),
             opens,
             requests: self.counters.counts(self.units_brought_back()),
+            failure: self.failure().map_or(String::new(), |failure| failure.detail),
         }
     }
 }

@@ -111,7 +111,24 @@ fn concerned(shard: &Shard, op: &Op) -> [Option<Ino>; 4] {
         | Op::LinkDrop { ino, .. }
         | Op::SetLinks { ino, .. } => Some(*ino),
         Op::Lock { lock, .. } => Some(lock.ino),
-        _ => None,
+        Op::MakeRoot { .. }
+        | Op::Create { .. }
+        | Op::CreateWith { .. }
+        | Op::Remove { .. }
+        | Op::SetAttr { .. }
+        | Op::Report { .. }
+        | Op::Wrote { .. }
+        | Op::Appended { .. }
+        | Op::Truncate { .. }
+        | Op::CutDone { .. }
+        | Op::Unlock { .. }
+        | Op::Record { .. }
+        | Op::ReserveInos { .. }
+        | Op::LinkForget { .. }
+        | Op::LooseEnd { .. }
+        | Op::SetXattr { .. }
+        | Op::EndSession { .. }
+        | Op::ExpireOutcomes => None,
     };
     let back = match op {
         Op::Lock { lock, .. } => match lock.role {

@@ -5,7 +5,7 @@ mod support;
 
 use aze_client::{Client, NewFile};
 use aze_proto::message::Durability;
-use aze_proto::{Attr, Change, Code, Failure, FileKind, Ino};
+use aze_proto::{Attr, Change, Code, Failure, FileKind, Ino, XattrHow};
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
 use aze_sim::cluster::Layout;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, name, with_cluster, with_layout};
+use support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 
 const FILES: u64 = 60;
 const SERVERS: u16 = 3;
@@ -169,5 +169,94 @@ fn operations_wait_for_a_start_under_way() {
         for started in starts {
             assert_eq!(started.await, Ok(Ok(())));
         }
+    });
+}
+
+/// Changes whose second execution would show, each by a task of its own, while all servers are killed and started again.
+/// Gives what went wrong.
+async fn changes_under_a_start(cluster: &Arc<Cluster>, one: &Client, pause: Duration) -> Vec<String> {
+    let mut files = Vec::new();
+    for number in 0..FILES {
+        files.push(create(one, Ino::ROOT, &format!("f{number}")).await);
+    }
+    let changes = files.iter().zip(0..).map(|(file, number)| async move {
+        match number % 4 {
+            0 => one.unlink(&ROOT, Ino::ROOT, &file_name(number)).await.map(|()| 0),
+            1 => file.append(b"once").await,
+            2 => one.set_xattr(&ROOT, file.ino(), b"user.a", b"b", XattrHow::Create).await.map(|()| 0),
+            _ => {
+                let new = NewFile { exclusive: true, ..opened_file() };
+                one.create(&ROOT, Ino::ROOT, &name(&format!("made{number}")), &new).await.map(|_| 0)
+            }
+        }
+    });
+    let end = async {
+        cluster.sim.sleep(pause).await;
+        (0..SERVERS).for_each(|server| cluster.kill_server(server, false));
+        cluster.begin_another_start();
+        cluster.start().await.expect("it starts again");
+    };
+    let (outcomes, ()) = futures_util::future::join(join_all(changes), end).await;
+    assert_eq!(outcomes.len(), FILES as usize);
+    let wrong = outcomes.into_iter().zip(0u64..).filter_map(|(outcome, number)| match outcome {
+        Ok(0) => None,
+        other => Some(format!("{number}: {other:?}")),
+    });
+    wrong.collect()
+}
+
+fn pauses() -> impl Iterator<Item = Duration> {
+    (0..12).map(|step| Duration::from_micros(50 * step))
+}
+
+/// A server that starts again knows how requests ended whose answers were lost: a client that repeats one gets its
+/// outcome, and none is done twice.
+#[test]
+fn a_change_whose_answer_was_lost_has_its_outcome_after_a_start() {
+    for pause in pauses() {
+        with_layout(lasting(Switches::default()), move |cluster, one| async move {
+            let wrong = changes_under_a_start(&cluster, &one, pause).await;
+            assert_eq!(wrong, [] as [String; 0], "{pause:?}");
+        });
+    }
+}
+
+#[test]
+fn a_server_that_forgets_outcomes_is_noticed() {
+    let count = Arc::new(Mutex::new(0));
+    for pause in pauses() {
+        let count = count.clone();
+        with_layout(lasting(Switches::without(Sabotage::ForgetOutcomes)), move |cluster, one| async move {
+            *count.lock() += changes_under_a_start(&cluster, &one, pause).await.len();
+        });
+    }
+    assert!(*count.lock() > 0);
+}
+
+/// An operation that contradicts its shard ends the service of its server, which says why; a start heals it.
+#[test]
+fn a_server_whose_shard_is_contradicted_serves_nothing_more() {
+    with_layout(lasting(Switches::default()), |cluster, one| async move {
+        let made = create(&one, Ino::ROOT, "before").await;
+        made.write(0, b"kept").await.expect("it can be written");
+        let server = cluster.servers().into_iter().last().expect("there are servers");
+        assert_eq!(server.status().failure, "");
+        server.contradict();
+        let why = server.status().failure;
+        assert!(why.contains("contradict") && why.contains("Unlock") && why.contains("aze restart"), "{why}");
+        let mut codes = std::collections::BTreeSet::new();
+        for number in 0..FILES {
+            if let Err(failure) = one.lookup(&ROOT, Ino::ROOT, &file_name(number)).await {
+                codes.insert(failure.code);
+            }
+        }
+        assert_eq!(codes.into_iter().collect::<Vec<_>>(), [Code::NotFound, Code::Lost], "the other servers serve");
+        let status = one.status().await.into_iter().last().expect("an answer of each").expect("it is answered");
+        assert_eq!(status.failure, why);
+        (0..SERVERS).for_each(|server| cluster.kill_server(server, false));
+        cluster.begin_another_start();
+        cluster.start().await.expect("it starts again");
+        assert_eq!(made.read(0, 16).await, Ok(b"kept".to_vec()));
+        assert_eq!(cluster.servers().into_iter().last().expect("there are servers").status().failure, "");
     });
 }

@@ -10,7 +10,7 @@ use crate::{Data, Staged, Store, StoreError};
 use aze_io::slab::Frame;
 use aze_proto::ids::{Generation, Ino, Sequence, SessionId};
 use aze_proto::limits::CHUNK_BITS_MAX;
-use aze_proto::retry::{RetryTable, Verdict};
+use aze_proto::retry::{Remembered, RetryTable, Verdict};
 use aze_proto::{Failure, Reply, sum};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -77,13 +77,8 @@ impl ChunkShard {
         &self.store
     }
 
-    /// Whether a write is new, and if not, how it ended; also raises the session's floor.
-    pub fn check(
-        &mut self,
-        session: SessionId,
-        sequence: Sequence,
-        floor: Sequence,
-    ) -> Verdict<Result<Reply, Failure>> {
+    /// Whether a write is new, and if not, how it ended.
+    pub fn check(&self, session: SessionId, sequence: Sequence, floor: Sequence) -> Verdict<Result<Reply, Failure>> {
         self.retries.check(session, sequence, floor)
     }
 
@@ -93,13 +88,23 @@ impl ChunkShard {
     }
 
     /// Drops outcomes that no client can ask for any more.
-    pub fn expire_retries(&mut self) {
+    pub fn expire_outcomes(&mut self) {
         self.retries.expire();
     }
 
-    /// Drops the records of a session that has ended.
-    pub fn forget_session(&mut self, session: SessionId) {
+    /// Drops the outcomes of a session that has ended.
+    pub fn end_session(&mut self, session: SessionId) {
         self.retries.forget(session);
+    }
+
+    /// Outcomes remembered, session by session.
+    pub fn outcomes(&self) -> &RetryTable<Result<Reply, Failure>> {
+        &self.retries
+    }
+
+    /// Puts back the outcomes of one session, from a checkpoint.
+    pub fn put_back(&mut self, known: Remembered<Result<Reply, Failure>>) {
+        self.retries.restore(known);
     }
 
     /// Writes `data` at `offset` of a chunk: [`Store::stage`] and [`ChunkShard::put`] at once.

@@ -2,6 +2,7 @@
 //! and the records there are a prefix of those written.
 
 use aze_io::disk::{Dir, DiskError};
+use aze_io::logical::LogicalClock;
 use aze_io::sim::{DiskFault, Faults, Sim};
 use aze_store::disk::checkpoint::Writer;
 use aze_store::disk::journal::{Journal, Stage};
@@ -52,7 +53,7 @@ async fn numbers(sim: &Sim) -> Result<(Vec<u64>, Found), DiskError> {
 async fn write_for_ever(sim: Sim, told: Arc<Mutex<(u64, u64)>>, syncs: bool) {
     let io = sim.node(NODE);
     let dir = io.open_dir(DIR).await.unwrap();
-    let journal = Journal::begin(dir.clone(), syncs, 1, 0).await.unwrap();
+    let journal = Journal::begin(dir.clone(), syncs, 1, 0, Default::default()).await.unwrap();
     let mut rng = sim.rng("writer");
     let mut number = 0;
     loop {
@@ -68,7 +69,7 @@ async fn write_for_ever(sim: Sim, told: Arc<Mutex<(u64, u64)>>, syncs: bool) {
             }
             1 if rng.chance(200_000) => {
                 let (next, position) = journal.rotate().await.unwrap();
-                let mut writer = Writer::begin(dir.clone(), next, position).await.unwrap();
+                let mut writer = Writer::begin(dir.clone(), next, position, 0).await.unwrap();
                 for number in 0..number {
                     writer.add(&head_of(number), &payload_of(number)).await.unwrap();
                 }
@@ -123,7 +124,7 @@ fn a_journal_cut_at_any_byte_is_a_beginning() {
     let sim = Sim::new(3, Faults::default());
     sim.block_on(async {
         let dir = open(&sim).await;
-        let journal = Journal::begin(dir.clone(), true, 1, 0).await.unwrap();
+        let journal = Journal::begin(dir.clone(), true, 1, 0, Default::default()).await.unwrap();
         let mut ends = Vec::new();
         for number in 0..6 {
             journal.append(&head_of(number), &payload_of(number % 3));
@@ -151,8 +152,32 @@ fn a_journal_cut_at_any_byte_is_a_beginning() {
     });
 }
 
+/// The clock gives each record a later time, also after it has heard of a later one, and a start finds the last one. A
+/// journal in which a record is not later than the one before is damaged.
+#[test]
+fn records_are_in_the_order_of_their_logical_time() {
+    let sim = Sim::new(5, Faults::default());
+    sim.block_on(async {
+        let dir = open(&sim).await;
+        let clock = Arc::new(LogicalClock::default());
+        let journal = Journal::begin(dir.clone(), true, 1, 0, clock.clone()).await.unwrap();
+        journal.append(&head_of(0), &[]);
+        clock.witness(1000);
+        journal.append(&head_of(1), &[]);
+        journal.reach(journal.end(), Stage::Durable).await.unwrap();
+        let found = read_all(&*dir, |_| Ok(())).await.unwrap();
+        assert_eq!((found.records, found.order, clock.now()), (2, 1001, 1001));
+        // A start that does not know of the times before.
+        let again = Journal::begin(dir.clone(), true, 2, journal.end(), Default::default()).await.unwrap();
+        again.append(&head_of(2), &[]);
+        again.reach(again.end(), Stage::Durable).await.unwrap();
+        let why = read_all(&*dir, |_| Ok(())).await.unwrap_err().to_string();
+        assert!(why.contains("logical time 1 after one of 1001"), "{why}");
+    });
+}
+
 async fn durable_journal(sim: &Sim, records: u64) -> Vec<u64> {
-    let journal = Journal::begin(open(sim).await, true, 1, 0).await.unwrap();
+    let journal = Journal::begin(open(sim).await, true, 1, 0, Default::default()).await.unwrap();
     let mut begins = Vec::new();
     for number in 0..records {
         begins.push(journal.append(&head_of(number), &payload_of(number)));
@@ -167,12 +192,12 @@ fn damage_before_something_durable_is_refused_and_rotten_data_are_told() {
     sim.block_on(async {
         let begins = durable_journal(&sim, 8).await;
         // In the data of record 3.
-        let bit = (begins[3] + 40 + 8 + 5) * 8;
+        let bit = (begins[3] + 48 + 8 + 5) * 8;
         assert!(sim.flip_disk_bit(NODE, DIR, &log_name(1), bit));
         let (all, found) = numbers(&sim).await.unwrap();
         assert_eq!((all.len(), found.rotten), (8, 1));
         // In its head.
-        assert!(sim.flip_disk_bit(NODE, DIR, &log_name(1), (begins[3] + 41) * 8));
+        assert!(sim.flip_disk_bit(NODE, DIR, &log_name(1), (begins[3] + 49) * 8));
         let why = numbers(&sim).await.unwrap_err().to_string();
         assert!(why.contains("damaged at byte"), "{why}");
     });
@@ -184,7 +209,7 @@ fn damage_in_a_journal_that_came_to_a_clean_end_is_never_taken_for_a_torn_end() 
     for syncs in [true, false] {
         let sim = Sim::new(7, Faults::default());
         sim.block_on(async {
-            let journal = Journal::begin(open(&sim).await, syncs, 1, 0).await.unwrap();
+            let journal = Journal::begin(open(&sim).await, syncs, 1, 0, Default::default()).await.unwrap();
             let begins: Vec<u64> = (0..6).map(|number| journal.append(&head_of(number), &payload_of(number))).collect();
             let end = journal.end();
             journal.finish().await.unwrap();
@@ -214,7 +239,7 @@ fn a_clean_end_makes_durable_what_nobody_synced() {
     for seed in 0..60 {
         let sim = Sim::new(seed, Faults::default());
         sim.block_on(async {
-            let journal = Journal::begin(open(&sim).await, false, 1, 0).await.unwrap();
+            let journal = Journal::begin(open(&sim).await, false, 1, 0, Default::default()).await.unwrap();
             for number in 0..12 {
                 journal.append(&head_of(number), &payload_of(number));
                 if number % 4 == 3 {
@@ -233,7 +258,7 @@ fn a_clean_end_makes_durable_what_nobody_synced() {
 fn after_an_error_nothing_more_is_promised() {
     let sim = Sim::new(5, Faults::default());
     sim.block_on(async {
-        let journal = Journal::begin(open(&sim).await, true, 1, 0).await.unwrap();
+        let journal = Journal::begin(open(&sim).await, true, 1, 0, Default::default()).await.unwrap();
         journal.append(&head_of(0), &[]);
         journal.reach(journal.end(), Stage::Durable).await.unwrap();
         sim.set_disk_fault(NODE, DiskFault::Full);
@@ -281,16 +306,16 @@ fn copies_of_records_in_the_data_of_a_torn_first_record_say_nothing() {
     let sim = Sim::new(8, Faults::default());
     sim.block_on(async {
         let dir = open(&sim).await;
-        Writer::begin(dir.clone(), 1, FAR).await.unwrap().finish().await.unwrap();
-        let journal = Journal::begin(dir.clone(), true, 1, FAR).await.unwrap();
+        Writer::begin(dir.clone(), 1, FAR, 0).await.unwrap().finish().await.unwrap();
+        let journal = Journal::begin(dir.clone(), true, 1, FAR, Default::default()).await.unwrap();
         for number in 0..8 {
             journal.append(&head_of(number), &payload_of(number));
             journal.reach(journal.end(), Stage::Durable).await.unwrap();
         }
         let (end, copy) = (journal.end(), contents(&*dir, &log_name(1)).await);
         assert_eq!(numbers(&sim).await.unwrap().1.position, end);
-        Writer::begin(dir.clone(), 2, end).await.unwrap().finish().await.unwrap();
-        let journal = Journal::begin(dir.clone(), true, 2, end).await.unwrap();
+        Writer::begin(dir.clone(), 2, end, 0).await.unwrap().finish().await.unwrap();
+        let journal = Journal::begin(dir.clone(), true, 2, end, Default::default()).await.unwrap();
         journal.append(&head_of(8), &copy);
         journal.append(&head_of(9), &[]);
         journal.reach(journal.end(), Stage::Written).await.unwrap();
@@ -310,17 +335,18 @@ fn checkpoints_and_journals_end_like_this() {
     sim.block_on(async {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let dir = open(&sim).await;
-        Writer::begin(dir.clone(), 1, 0x1122).await.unwrap().finish().await.unwrap();
+        Writer::begin(dir.clone(), 1, 0x1122, 0).await.unwrap().finish().await.unwrap();
         assert_eq!(hex(&contents(&*dir, &state_name(1)).await), CHECKPOINT);
-        let journal = Journal::begin(dir.clone(), true, 1, 0x1122).await.unwrap();
+        let journal = Journal::begin(dir.clone(), true, 1, 0x1122, Default::default()).await.unwrap();
         journal.finish().await.unwrap();
-        assert_eq!(hex(&contents(&*dir, &log_name(1)).await[..40]), JOURNAL);
+        assert_eq!(hex(&contents(&*dir, &log_name(1)).await[..48]), JOURNAL);
     });
 }
 
 const CHECKPOINT: &str = concat!(
-    "415a52310300000008000000225dc1af33fb08e7",
-    "000000000000000000000000000000002018697d",
+    "415a52320300000008000000225dc1af33fb08e7",
+    "000000000000000000000000000000000000000000000000c0d2a626",
     "656e642211000000000000",
 );
-const JOURNAL: &str = concat!("415a523100000000000000000000000000000000", "2211000000000000221100000000000011d007f5",);
+const JOURNAL: &str =
+    concat!("415a523200000000000000000000000000000000", "22110000000000002211000000000000010000000000000030566e47",);

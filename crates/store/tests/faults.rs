@@ -262,10 +262,10 @@ fn outcomes_are_remembered() {
     let outcome = Ok(Reply::Written { attr: None });
     shard.record(session, one, one, outcome.clone());
     assert_eq!(shard.check(session, one, one), Verdict::Done(outcome));
-    shard.expire_retries();
-    shard.expire_retries();
+    shard.expire_outcomes();
+    shard.expire_outcomes();
     assert_eq!(shard.check(session, one, one), Verdict::TooOld);
-    shard.forget_session(session);
+    shard.end_session(session);
     assert_eq!(shard.check(session, one, one), Verdict::New);
 }
 

@@ -136,7 +136,7 @@ fn payload_of(number: u64) -> Vec<u8> {
 }
 
 async fn write_for_ever(io: Io, dir: Arc<dyn Dir>, mut rng: SimRng, told: Told) {
-    let journal = Journal::begin(dir.clone(), true, 1, 0).await.unwrap();
+    let journal = Journal::begin(dir.clone(), true, 1, 0, Default::default()).await.unwrap();
     let mut number = 0u64;
     loop {
         for _ in 0..rng.between(1, 5) {
@@ -151,7 +151,7 @@ async fn write_for_ever(io: Io, dir: Arc<dyn Dir>, mut rng: SimRng, told: Told) 
             }
             1 if number < 300 => {
                 let (next, position) = journal.rotate().await.unwrap();
-                let mut writer = Writer::begin(dir.clone(), next, position).await.unwrap();
+                let mut writer = Writer::begin(dir.clone(), next, position, 0).await.unwrap();
                 for number in 0..number {
                     writer.add(&number.to_le_bytes(), &payload_of(number)).await.unwrap();
                 }

@@ -2,7 +2,7 @@
 
 use crate::service::{Counting, ask, caller, lookup, start, target, unlink};
 use aze_io::sim::{Faults, Link, Sim};
-use aze_proto::{Code, Ino, Name, Reply, Request};
+use aze_proto::{Code, Ino, Name, Order, Reply, Request};
 use aze_rpc::Target;
 use futures_util::FutureExt;
 use futures_util::future::{join, join_all};
@@ -317,6 +317,8 @@ fn replies_move_the_clock_and_carry_payloads() {
     assert_eq!((answer.payload, answer.header.time), (payload, caller.seen_time()));
     let later = sim.block_on(lookup(&caller, &to, 1, &[], 10)).unwrap();
     assert!(later.header.time > answer.header.time, "the server had to go beyond what its client has seen");
+    // Each reply was seven events later than its request.
+    assert_eq!((answer.header.order, later.header.order), (Order(7), Order(14)));
 }
 
 #[test]

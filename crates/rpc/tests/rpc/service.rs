@@ -7,8 +7,8 @@ use aze_proto::frame::Header;
 use aze_proto::handshake::Secret;
 use aze_proto::retry::{RetryTable, Verdict};
 use aze_proto::{
-    Code, Failure, FileKind, Identity, Incarnation, Ino, MapEpoch, Name, NamespaceEpoch, Refusal, Reply, Request,
-    ServerIndex, SessionId, ShardId, Time,
+    Code, Failure, FileKind, Identity, Incarnation, Ino, MapEpoch, Name, NamespaceEpoch, Order, Refusal, Reply,
+    Request, ServerIndex, SessionId, ShardId, Time,
 };
 use aze_rpc::{Answer, Ask, Caller, CallerConfig, Incoming, Proven, ReplyContext, ServeConfig, Service, Target, serve};
 use parking_lot::Mutex;
@@ -99,7 +99,13 @@ impl Service for Counting {
     fn request(self: Arc<Self>, incoming: Incoming) {
         let Some(answer) = self.answer(&incoming) else { return };
         let time = Time(incoming.header.time.0.max(self.io.wall_ns()) + 1);
-        let context = ReplyContext { map_epoch: MapEpoch(3), namespace_epoch: NamespaceEpoch(4), time, lease_ms: 0 };
+        let context = ReplyContext {
+            map_epoch: MapEpoch(3),
+            namespace_epoch: NamespaceEpoch(4),
+            time,
+            order: Order(incoming.header.order.0 + 7),
+            ..ReplyContext::default()
+        };
         self.seen.lock().landed += u32::from(matches!(incoming.payload, Payload::Landed(_)));
         let echo = incoming.payload.into_bytes();
         if self.late_ns_max == 0 {
@@ -160,6 +166,7 @@ pub fn config(secret: Secret, session: u64) -> CallerConfig {
         host,
         transport: aze_io::Transport::Auto,
         start_time_max: std::time::Duration::from_secs(60),
+        order: Arc::default(),
     }
 }
 

@@ -52,7 +52,7 @@ impl Server {
     async fn checkpoint(&self, lasting: &Lasting) -> DiskResult<u64> {
         let (number, position) = lasting.journal.rotate().await?;
         let begun = self.store.begin_checkpoint();
-        let mut writer = Writer::begin(lasting.dir.clone(), number, position).await?;
+        let mut writer = Writer::begin(lasting.dir.clone(), number, position, self.order.now()).await?;
         let mut left = Vec::new();
         let switches = &self.config.switches;
         let early = switches.is(Sabotage::ListRenamesFirst).then(|| self.transactions.committed());

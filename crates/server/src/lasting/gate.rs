@@ -83,8 +83,18 @@ impl Server {
     }
 
     /// Why nothing can be promised any more, if that is so.
-    pub(crate) fn storage_failure(&self, request: &Request) -> Option<Failure> {
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        if let Some(why) = self.shards.poisoned.why() {
+            let advice = "it serves nothing more, so that nothing is changed by it: start the volume again (aze restart) \
+                          or end it, and report this";
+            return Some(Failure::new(Code::Lost, format!("{}: {why}: {advice}", self.who())));
+        }
         let why = self.lasting.as_ref()?.journal.failure()?;
-        (!request.needs_no_storage()).then(|| storage_failed(&self.who(), &why))
+        Some(storage_failed(&self.who(), &why))
+    }
+
+    /// The same, for a request that cannot be answered then.
+    pub(crate) fn failure_for(&self, request: &Request) -> Option<Failure> {
+        if request.needs_no_storage() { None } else { self.failure() }
     }
 }

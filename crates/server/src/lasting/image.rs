@@ -7,10 +7,11 @@ use crate::shards::ShardCell;
 use aze_io::Boxed;
 use aze_io::disk::{Dir, DiskError, DiskResult};
 use aze_meta::op::INO_BLOCK;
-use aze_meta::{EntryKey, Lock, Op, Role, Shard, Stamp};
+use aze_meta::{EntryKey, Lock, Op, Role, SessionRow, Shard, Stamp};
 use aze_proto::ids::{Incarnation, Ino, ServerIndex, ShardId, Time, TxId};
 use aze_proto::place::ShardTable;
 use aze_proto::wire::Wire;
+use aze_proto::{Failure, Reply};
 use aze_store::disk::checkpoint::Writer;
 use aze_store::disk::recover::{Record, Taker};
 use aze_store::{ChunkShard, Cold, Dirty, Placed, Row, Store, StoreError, Warmed};
@@ -32,6 +33,12 @@ struct Part {
     data: ChunkShard,
     /// The place in the journal up to which the checkpoint includes it.
     position: u64,
+}
+
+impl Part {
+    fn decide(&mut self, stamp: &Stamp, outcome: Result<Reply, Failure>) {
+        self.data.record(stamp.session, stamp.sequence, stamp.floor, outcome);
+    }
 }
 
 /// Everything that a server had.
@@ -108,6 +115,10 @@ impl Image {
             }
             Step::Names { shard, .. } => (*shard, true),
             Step::Data { shard, .. }
+            | Step::Outcome { shard, .. }
+            | Step::EndSession { shard, .. }
+            | Step::ExpireOutcomes { shard }
+            | Step::Outcomes { shard, .. }
             | Step::Cut { shard, .. }
             | Step::Drop { shard, .. }
             | Step::Trim { shard, .. }
@@ -126,9 +137,9 @@ impl Image {
             return self.take_names(shard, step);
         }
         match step {
-            Step::Data { ino, generation, chunk, offset, sums, .. } => {
+            Step::Data { stamp, ino, generation, chunk, offset, sums, .. } => {
                 match part.data.restore(ino, generation, chunk, offset, record.payload, &sums) {
-                    Ok(()) => {}
+                    Ok(()) => part.decide(&stamp, Ok(Reply::Written { attr: None })),
                     Err(StoreError::Cold { ino, chunk, units }) => {
                         self.needs = Some(Need::Units(shard, part.data.cold(ino, chunk, &units)));
                     }
@@ -147,7 +158,8 @@ impl Image {
             Step::Cut { ino, generation, length, chunk_bits, .. } => part.data.cut(ino, generation, length, chunk_bits),
             Step::Drop { ino, .. } => part.data.delete(ino),
             Step::Trim { ino, length, chunk_bits, .. } => part.data.trim(ino, length, chunk_bits),
-            Step::Punch { ino, start, end, chunk_bits, .. } => {
+            Step::Punch { stamp, ino, start, end, chunk_bits, .. } => {
+                part.decide(&stamp, Ok(Reply::Done));
                 if let Some(generation) = part.data.generation_of(ino) {
                     match part.data.punch(ino, generation, start..end, chunk_bits) {
                         Err(StoreError::Cold { ino, chunk, units }) => {
@@ -168,17 +180,27 @@ impl Image {
                     part.data.set_generation(ino, generation);
                 }
             }
+            Step::Outcome { stamp, outcome, .. } => part.decide(&stamp, outcome.into()),
+            Step::EndSession { session, .. } => part.data.end_session(session),
+            Step::ExpireOutcomes { .. } => part.data.expire_outcomes(),
+            Step::Outcomes { sessions, .. } => {
+                sessions.into_iter().for_each(|row| part.data.put_back(row.into()));
+            }
             Step::Names { .. } | Step::Server { .. } => {}
         }
         Ok(())
     }
 
     fn take_names(&mut self, shard: ShardId, step: Step) -> Result<(), String> {
-        let (Step::Names { time, op, .. }, Some(Some(part))) = (step, self.parts.get_mut(shard.0 as usize)) else {
+        let (Step::Names { stamp, op, .. }, Some(Some(part))) = (step, self.parts.get_mut(shard.0 as usize)) else {
             return Ok(());
         };
-        let applied = part.names.apply(&op, &Stamp::at(time));
-        applied.reply.map_err(|why| format!("{op:?} does not happen again: {why}"))?;
+        let time = stamp.time;
+        let stamp = if self.switches.is(Sabotage::ForgetOutcomes) { Stamp::at(time) } else { stamp };
+        let applied = part.names.apply(&op, &stamp);
+        if !matches!(op, Op::Record { .. }) {
+            applied.reply.map_err(|why| format!("{op:?} does not happen again: {why}"))?;
+        }
         self.time = self.time.max(time);
         if let Op::Insert { under: Some(tx), .. } | Op::Exchange { under: tx, .. } = op {
             self.finished.push(tx);
@@ -221,9 +243,15 @@ impl Image {
         }
     }
 
-    /// Writes everything down as a checkpoint.
-    pub(crate) async fn write_down(&mut self, dir: &Arc<dyn Dir>, number: u64, position: u64) -> DiskResult<u64> {
-        let mut writer = Writer::begin(dir.clone(), number, position).await?;
+    /// Writes everything down as a checkpoint, at the logical time `order`.
+    pub(crate) async fn write_down(
+        &mut self,
+        dir: &Arc<dyn Dir>,
+        number: u64,
+        position: u64,
+        order: u64,
+    ) -> DiskResult<u64> {
+        let mut writer = Writer::begin(dir.clone(), number, position, order).await?;
         let changed = self.changed.iter().map(|(dir, time)| Changed { dir: *dir, time: *time });
         add_server(&mut writer, self.time, &self.finished, changed).await?;
         let begun = self.store.begin_checkpoint();
@@ -285,6 +313,8 @@ impl Snapshot {
             names.dump(ROWS_MAX).into_iter().map(|part| Step::Tables { shard, position, part }).collect();
         let seen: Vec<Seen> = data.generations().map(|(ino, generation)| Seen { ino, generation }).collect();
         steps.extend(seen.chunks(ROWS_MAX).map(|seen| Step::Generations { shard, seen: seen.to_vec() }));
+        let sessions: Vec<SessionRow> = data.outcomes().all().map(SessionRow::from).collect();
+        steps.extend(sessions.chunks(ROWS_MAX).map(|rows| Step::Outcomes { shard, sessions: rows.to_vec() }));
         Snapshot { steps, shard, data: data.snapshot() }
     }
 
@@ -326,7 +356,7 @@ pub(super) async fn add_left(writer: &mut Writer, left: Vec<(ShardId, Dirty)>) -
     for (shard, dirty) in left {
         let Row { ino, generation, chunk, sums, .. } = dirty.row();
         let (offset, data) = dirty.data();
-        let step = Step::Data { shard, ino, generation, chunk, offset, sums };
+        let step = Step::Data { shard, stamp: Stamp::default(), ino, generation, chunk, offset, sums };
         writer.add(&step.to_bytes(), data).await?;
     }
     Ok(())

@@ -1,19 +1,20 @@
-//! Shards whose changes are written down: what changes them is also a record of the journal, added
-//! under the same lock. Everything else goes through to the shard.
+//! Shards whose changes are written down: each change is also a record of the journal, added under the same lock. A
+//! handler reads the shard itself, and changes it by the methods here only.
 
 use super::record::Step;
 use crate::leases::{self, Told};
 use crate::slate::Slate;
 use crate::watch::Watches;
-use aze_meta::{Applied, EntryKey, Op, Shard, Stamp};
+use aze_meta::{Applied, Effects, EntryKey, Op, Outcome, Shard, Stamp};
 use aze_proto::limits::BYTES_PER_RECORD;
+use aze_proto::retry::Verdict;
 use aze_proto::wire::Wire;
-use aze_proto::{Attr, Code, Failure, Generation, Ino, MapEpoch, ShardId, Time};
+use aze_proto::{Attr, Code, Failure, Generation, Ino, MapEpoch, Reply, Sequence, SessionId, ShardId, Time};
 use aze_store::disk::journal::Journal;
-use aze_store::{ChunkShard, Staged, StoreError};
-use std::ops::{Deref, DerefMut, Range};
-use std::sync::Arc;
+use aze_store::{ChunkShard, Cold, Dirty, Placed, Staged, StoreError, Swept, Warmed};
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 /// Where changes are written down; nowhere in a volume in memory.
 #[derive(Clone, Default)]
@@ -38,6 +39,7 @@ pub(crate) struct LoggedShard {
     records: Records,
     /// Who wants to know which inodes change.
     pub(crate) watches: Watches,
+    pub(crate) poisoned: Poisoned,
 }
 
 /// How many entries and inodes all shards of a server have, with the bytes that count as some. Each change of a
@@ -59,10 +61,22 @@ impl Records {
     }
 }
 
+/// Why a server serves nothing more, once an operation has contradicted one of its shards ([`Applied::is_poison`]).
+/// All shards of a server share it.
+#[derive(Clone, Default)]
+pub(crate) struct Poisoned(Arc<OnceLock<String>>);
+
+impl Poisoned {
+    /// The operation, and what it contradicts.
+    pub(crate) fn why(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+}
+
 impl LoggedShard {
     pub(crate) fn new(shard: Shard) -> LoggedShard {
-        let (log, slate, told, records, watches) = Default::default();
-        LoggedShard { shard, log, slate, told, records, watches }
+        let (log, slate, told, records, watches, poisoned) = Default::default();
+        LoggedShard { shard, log, slate, told, records, watches, poisoned }
     }
 
     /// From now on this shard is counted here.
@@ -76,9 +90,12 @@ impl LoggedShard {
         self.shard.entries() + self.shard.inodes() + self.shard.rare_bytes() / BYTES_PER_RECORD
     }
 
-    /// As [`Shard::apply`]. Outcomes alone are not written down: a client that could ask again is gone
-    /// when they would be needed. Leases of the changed rows are recalled.
+    /// As [`Shard::apply`]: the one way in which names and inodes change. In this order it tells the inode's watchers, the published
+    /// index, the holders of leases and the journal.
     pub(crate) fn apply(&mut self, op: &Op, stamp: &Stamp) -> Applied {
+        if let Some(why) = self.poisoned.why() {
+            return Applied { reply: Err(Failure::new(Code::Lost, why)), effects: Effects::default() };
+        }
         let key = op.key().filter(|_| self.slate.is_there());
         let was_taken = key.is_some_and(|key| self.is_taken(key));
         // Also where no client has a lease yet: one may be claimed until the slate has changed.
@@ -89,6 +106,10 @@ impl LoggedShard {
         }
         let before = self.count();
         let applied = self.shard.apply(op, stamp);
+        if applied.is_poison() {
+            self.poison(op, &applied);
+            return applied;
+        }
         self.records.changed(before, self.count());
         if let Some(key) = key {
             match (was_taken, self.is_taken(key)) {
@@ -101,10 +122,56 @@ impl LoggedShard {
         if applied.reply.is_ok() && !self.told.is_empty() {
             leases::recall_changed(&mut self.told, self.shard.id(), op, lost, stamp.session);
         }
-        if applied.reply.is_ok() && !matches!(op, Op::Record { .. }) {
-            self.log.add(|| Step::Names { shard: self.shard.id(), time: stamp.time, op: op.clone() }, &[]);
-        }
+        self.write_down(op, stamp, &applied);
         applied
+    }
+
+    /// Adds an operation that has taken effect to the journal, with the request that it decides. Of one that failed only
+    /// the outcome is added, if it decides a request.
+    fn write_down(&self, op: &Op, stamp: &Stamp, applied: &Applied) {
+        let (shard, stamp) = (self.shard.id(), *stamp);
+        match &applied.reply {
+            Ok(_) => self.log.add(|| Step::Names { shard, stamp, op: op.clone() }, &[]),
+            Err(failure) if stamp.sequence != Sequence(0) && applied.decides() => {
+                let op = Op::Record { outcome: Outcome::Failed { failure: failure.clone() } };
+                self.log.add(|| Step::Names { shard, stamp, op }, &[]);
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn poison(&self, op: &Op, applied: &Applied) {
+        let why = applied.reply.as_ref().err().map_or(String::new(), |failure| failure.detail.clone());
+        // Only the first one is kept.
+        let _ =
+            self.poisoned.0.set(format!("shard {} and {} contradict each other: {why}", self.shard.id(), op.name()));
+    }
+
+    /// Decides a request with its outcome alone, unless a later step of it has done so.
+    pub(crate) fn decide(&mut self, stamp: &Stamp, outcome: &Result<Reply, Failure>) {
+        let known = self.shard.check(stamp.session, stamp.sequence, stamp.floor);
+        if !matches!(known, Verdict::Done(_)) {
+            self.apply(&Op::Record { outcome: outcome.clone().into() }, stamp);
+        }
+    }
+
+    /// As [`Shard::remember`]: not in the journal, since what the session holds is not.
+    pub(crate) fn remember(&mut self, stamp: &Stamp, outcome: Result<Reply, Failure>) {
+        self.shard.remember(stamp, outcome);
+    }
+
+    /// Forgets the outcomes of a session that has ended.
+    pub(crate) fn end_session(&mut self, session: SessionId, time: Time) {
+        if self.shard.outcomes().knows(session) {
+            self.apply(&Op::EndSession { session }, &Stamp::at(time));
+        }
+    }
+
+    /// Forgets outcomes that no client asks for any more.
+    pub(crate) fn expire_outcomes(&mut self, time: Time) {
+        if self.shard.outcomes().has_recent_or_kept() {
+            self.apply(&Op::ExpireOutcomes, &Stamp::at(time));
+        }
     }
 
     /// The tables, and the parts that are told of their changes.
@@ -141,12 +208,6 @@ impl Deref for LoggedShard {
     }
 }
 
-impl DerefMut for LoggedShard {
-    fn deref_mut(&mut self) -> &mut Shard {
-        &mut self.shard
-    }
-}
-
 /// Data of one shard.
 pub(crate) struct LoggedChunks {
     id: ShardId,
@@ -159,24 +220,28 @@ impl LoggedChunks {
         LoggedChunks { id, chunks, log: Log::default() }
     }
 
-    /// As [`ChunkShard::put`].
+    /// As [`ChunkShard::put`], and decides the request of the stamp, if it has one.
     pub(crate) fn put(
         &mut self,
+        stamp: &Stamp,
         ino: Ino,
         generation: Generation,
         chunk: u64,
         staged: &mut Staged<'_>,
     ) -> Result<(), StoreError> {
         self.chunks.put(ino, generation, chunk, staged)?;
+        self.remember(stamp, Ok(Reply::Written { attr: None }));
         if self.log.0.is_some() && !staged.is_empty() {
-            let (shard, offset, sums) = (self.id, staged.offset(), || staged.sums().to_vec());
-            self.log.add(|| Step::Data { shard, ino, generation, chunk, offset, sums: sums() }, &staged.data());
+            let (shard, stamp, offset, sums) = (self.id, *stamp, staged.offset(), staged.sums().to_vec());
+            self.log.add(|| Step::Data { shard, stamp, ino, generation, chunk, offset, sums }, &staged.data());
+        } else {
+            self.write_outcome(stamp, || Ok(Reply::Written { attr: None }));
         }
         staged.let_go();
         Ok(())
     }
 
-    /// As [`ChunkShard::write`].
+    /// As [`ChunkShard::write`]: a part of a request that another operation decides.
     pub(crate) fn write(
         &mut self,
         ino: Ino,
@@ -187,13 +252,14 @@ impl LoggedChunks {
         sums: &[u32],
     ) -> Result<(), StoreError> {
         let store = self.chunks.store().clone();
-        self.put(ino, generation, chunk, &mut store.stage(ino, chunk, offset, data, sums)?)
+        self.put(&Stamp::default(), ino, generation, chunk, &mut store.stage(ino, chunk, offset, data, sums)?)
     }
 
-    /// As [`ChunkShard::reserve`]; with a chunk size it zeroes. Only what changes bytes is written down:
-    /// the reservation is memory of this process.
+    /// As [`ChunkShard::reserve`], and decides the request; with a chunk size it zeroes. Only a change of bytes is
+    /// written down: the reservation is memory of this process.
     pub(crate) fn reserve(
         &mut self,
+        stamp: &Stamp,
         ino: Ino,
         generation: Generation,
         chunk: u64,
@@ -201,25 +267,64 @@ impl LoggedChunks {
         zero: Option<u8>,
     ) -> Result<(), StoreError> {
         self.chunks.reserve(ino, generation, chunk, range.clone(), zero.is_some())?;
-        if let Some(chunk_bits) = zero {
-            let at = |within: u32| (chunk << chunk_bits) + u64::from(within);
-            let (start, end) = (at(range.start), at(range.end));
-            self.log.add(|| Step::Punch { shard: self.id, ino, start, end, chunk_bits }, &[]);
+        self.remember(stamp, Ok(Reply::Done));
+        match zero {
+            Some(chunk_bits) => {
+                let at = |within: u32| (chunk << chunk_bits) + u64::from(within);
+                let (shard, stamp, start, end) = (self.id, *stamp, at(range.start), at(range.end));
+                self.log.add(|| Step::Punch { shard, stamp, ino, start, end, chunk_bits }, &[]);
+            }
+            None => self.write_outcome(stamp, || Ok(Reply::Done)),
         }
         Ok(())
     }
 
-    /// As [`ChunkShard::punch`].
+    /// As [`ChunkShard::punch`], and decides the request.
     pub(crate) fn punch(
         &mut self,
+        stamp: &Stamp,
         ino: Ino,
         generation: Generation,
         range: Range<u64>,
         chunk_bits: u8,
     ) -> Result<(), StoreError> {
         self.chunks.punch(ino, generation, range.clone(), chunk_bits)?;
-        self.log.add(|| Step::Punch { shard: self.id, ino, start: range.start, end: range.end, chunk_bits }, &[]);
+        self.remember(stamp, Ok(Reply::Done));
+        let (shard, stamp, start, end) = (self.id, *stamp, range.start, range.end);
+        self.log.add(|| Step::Punch { shard, stamp, ino, start, end, chunk_bits }, &[]);
         Ok(())
+    }
+
+    /// Decides a request that has changed no data, or failed.
+    pub(crate) fn decide(&mut self, stamp: &Stamp, outcome: Result<Reply, Failure>) {
+        self.remember(stamp, outcome.clone());
+        self.write_outcome(stamp, || outcome);
+    }
+
+    fn remember(&mut self, stamp: &Stamp, outcome: Result<Reply, Failure>) {
+        self.chunks.record(stamp.session, stamp.sequence, stamp.floor, outcome);
+    }
+
+    fn write_outcome(&self, stamp: &Stamp, outcome: impl FnOnce() -> Result<Reply, Failure>) {
+        if stamp.sequence != Sequence(0) {
+            self.log.add(|| Step::Outcome { shard: self.id, stamp: *stamp, outcome: outcome().into() }, &[]);
+        }
+    }
+
+    /// Forgets the outcomes of a session that has ended.
+    pub(crate) fn end_session(&mut self, session: SessionId) {
+        if self.chunks.outcomes().knows(session) {
+            self.chunks.end_session(session);
+            self.log.add(|| Step::EndSession { shard: self.id, session }, &[]);
+        }
+    }
+
+    /// Forgets outcomes that no client asks for any more.
+    pub(crate) fn expire_outcomes(&mut self) {
+        if self.chunks.outcomes().has_recent_or_kept() {
+            self.chunks.expire_outcomes();
+            self.log.add(|| Step::ExpireOutcomes { shard: self.id }, &[]);
+        }
     }
 
     /// As [`ChunkShard::cut`].
@@ -247,16 +352,33 @@ impl LoggedChunks {
     }
 }
 
+/// Where the bytes lie changes, and the bytes do not: these are not written down.
+impl LoggedChunks {
+    /// As [`ChunkShard::sweep`].
+    pub(crate) fn sweep(&mut self, from: (Ino, u64), chunks_max: usize, bytes_max: u64, all: bool) -> Swept {
+        self.chunks.sweep(from, chunks_max, bytes_max, all)
+    }
+
+    /// As [`ChunkShard::settle`].
+    pub(crate) fn settle(&mut self, dirty: Dirty, place: Placed, named: bool) {
+        self.chunks.settle(dirty, place, named);
+    }
+
+    /// As [`ChunkShard::warm`].
+    pub(crate) fn warm(&mut self, cold: &Cold, bytes: &[u8], anyway: bool) -> Warmed {
+        self.chunks.warm(cold, bytes, anyway)
+    }
+
+    /// As [`ChunkShard::flip_bit`].
+    pub(crate) fn flip_bit(&mut self, ino: Ino, chunk: u64, bit: u64) -> bool {
+        self.chunks.flip_bit(ino, chunk, bit)
+    }
+}
+
 impl Deref for LoggedChunks {
     type Target = ChunkShard;
 
     fn deref(&self) -> &ChunkShard {
         &self.chunks
-    }
-}
-
-impl DerefMut for LoggedChunks {
-    fn deref_mut(&mut self) -> &mut ChunkShard {
-        &mut self.chunks
     }
 }

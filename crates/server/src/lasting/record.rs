@@ -1,8 +1,8 @@
 //! What the records of a journal and of a checkpoint say. A change of their encoding is another
 //! format: `aze_store::disk::manifest::FORMAT`.
 
-use aze_meta::{Op, ShardPart};
-use aze_proto::ids::{Generation, Ino, ShardId, Time, TxId};
+use aze_meta::{Op, Outcome, SessionRow, ShardPart, Stamp};
+use aze_proto::ids::{Generation, Ino, SessionId, ShardId, Time, TxId};
 use aze_proto::{wire_enum, wire_struct};
 use aze_store::Row;
 
@@ -68,21 +68,38 @@ wire_enum! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub enum Step {
         /// An operation on names and inodes that has taken effect.
-        1 = Names { shard: ShardId, time: Time, op: Op },
-        /// Data were written: the payload, with a checksum for each piece here.
-        2 = Data { shard: ShardId, ino: Ino, generation: Generation, chunk: u64, offset: u32, sums: Vec<u32> },
+        1 = Names { shard: ShardId, stamp: Stamp, op: Op },
+        /// Data were written: the payload, with a checksum for each piece here. A request that the stamp names ends
+        /// with it.
+        2 = Data {
+            shard: ShardId,
+            stamp: Stamp,
+            ino: Ino,
+            generation: Generation,
+            chunk: u64,
+            offset: u32,
+            sums: Vec<u32>,
+        },
         /// A file was cut.
         3 = Cut { shard: ShardId, ino: Ino, generation: Generation, length: u64, chunk_bits: u8 },
         /// A file's data were dropped.
         4 = Drop { shard: ShardId, ino: Ino },
         /// Data beyond the end of a file were dropped.
         5 = Trim { shard: ShardId, ino: Ino, length: u64, chunk_bits: u8 },
-        /// A range of a file became zeros.
-        6 = Punch { shard: ShardId, ino: Ino, start: u64, end: u64, chunk_bits: u8 },
+        /// A range of a file became zeros. A request that the stamp names ends with it.
+        6 = Punch { shard: ShardId, stamp: Stamp, ino: Ino, start: u64, end: u64, chunk_bits: u8 },
+        /// A request for data ended without a change of them.
+        7 = Outcome { shard: ShardId, stamp: Stamp, outcome: Outcome },
+        /// A session ended: its outcomes among the shard's data are forgotten.
+        8 = EndSession { shard: ShardId, session: SessionId },
+        /// As `Op::ExpireOutcomes`, for the shard's data.
+        9 = ExpireOutcomes { shard: ShardId },
         /// In a checkpoint: a shard's tables, or a part of them, as they were at a place of the journal.
         10 = Tables { shard: ShardId, position: u64, part: ShardPart },
         /// In a checkpoint: generations of files, after the shard's tables.
         11 = Generations { shard: ShardId, seen: Vec<Seen> },
+        /// In a checkpoint: outcomes of requests for the shard's data, by session.
+        14 = Outcomes { shard: ShardId, sessions: Vec<SessionRow> },
         /// In a checkpoint: data in segments.
         13 = Units { shard: ShardId, units: Vec<Unit> },
         /// In a checkpoint: what the server knows besides its shards.
@@ -94,6 +111,7 @@ wire_enum! {
 mod tests {
     use super::*;
     use aze_proto::wire::Wire;
+    use aze_proto::{Reply, Sequence};
 
     /// See `a_record_looks_like_this` in the store for the bytes around it.
     #[test]
@@ -102,12 +120,27 @@ mod tests {
         let shard = ShardId(3);
         assert_eq!(hex(Step::Drop { shard, ino: Ino(9) }), "0400030000000900000000000000");
         let op = Op::SetLinks { ino: Ino(5), links: 1 };
-        let names = Step::Names { shard, time: Time(1), op };
-        assert_eq!(hex(names), "0100030000000100000000000000".to_owned() + "2800050000000000000001000000");
-        let data = Step::Data { shard, ino: Ino(9), generation: Generation(1), chunk: 2, offset: 7, sums: vec![8] };
+        let stamp = Stamp { time: Time(1), session: SessionId(2), sequence: Sequence(3), floor: Sequence(4) };
+        let stamped = "0100000000000000020000000000000003000000000000000400000000000000";
+        let names = Step::Names { shard, stamp, op };
+        assert_eq!(hex(names), format!("010003000000{stamped}2800050000000000000001000000"));
+        let (ino, generation) = (Ino(9), Generation(1));
+        let data = Step::Data { shard, stamp, ino, generation, chunk: 2, offset: 7, sums: vec![8] };
         assert_eq!(
             hex(data),
-            "02000300000009000000000000000100000002000000000000000700000001000000".to_owned() + "08000000"
+            format!("020003000000{stamped}09000000000000000100000002000000000000000700000001000000") + "08000000"
+        );
+        let punch = Step::Punch { shard, stamp, ino, start: 5, end: 6, chunk_bits: 16 };
+        let range = "0900000000000000050000000000000006000000000000001000000000000000";
+        assert_eq!(hex(punch), format!("060003000000{stamped}{}", &range[..50]));
+        let outcome = Step::Outcome { shard, stamp, outcome: Ok(Reply::Done).into() };
+        assert_eq!(hex(outcome), format!("070003000000{stamped}01000100"));
+        assert_eq!(hex(Step::EndSession { shard, session: SessionId(2) }), "0800030000000200000000000000");
+        assert_eq!(hex(Step::ExpireOutcomes { shard }), "090003000000");
+        let row = SessionRow { session: SessionId(2), floor: Sequence(4), is_recent: true, outcomes: Vec::new() };
+        assert_eq!(
+            hex(Step::Outcomes { shard, sessions: vec![row] }),
+            "0e000300000001000000020000000000000004000000000000000100000000"
         );
         let unit =
             Unit { ino: Ino(9), generation: Generation(1), chunk: 2, unit: 3, slot: 0x121, len: 7, sums: vec![8] };

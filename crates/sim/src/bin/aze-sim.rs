@@ -12,7 +12,7 @@ const USAGE: &str = "usage: aze-sim --seed N [--trace] [--lasting KIND] [--witho
 KIND, of volumes that last, is one of";
 
 /// What these seeds can notice the absence of; others have tests of their own.
-const PROTECTIONS: [Sabotage; 22] = [
+const PROTECTIONS: [Sabotage; 23] = [
     Sabotage::SkipDuplicateCheck,
     Sabotage::SkipNamespaceEpochCheck,
     Sabotage::SkipDirectoryClose,
@@ -34,6 +34,7 @@ const PROTECTIONS: [Sabotage; 22] = [
     Sabotage::ForgetCuts,
     Sabotage::ReuseInos,
     Sabotage::SkipLinkCount,
+    Sabotage::ForgetOutcomes,
     Sabotage::KeepStrays,
 ];
 

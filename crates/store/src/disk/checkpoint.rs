@@ -23,16 +23,17 @@ pub struct Writer {
     file: Arc<dyn DiskFile>,
     buffer: Vec<u8>,
     bytes: u64,
+    order: u64,
 }
 
 impl Writer {
-    /// Begins a checkpoint. The journal of its number begins at `position`.
+    /// Begins a checkpoint at the logical time `order`. The journal of its number begins at `position`.
     ///
     /// # Errors
     /// What the disk says.
-    pub async fn begin(dir: Arc<dyn Dir>, number: u64, position: u64) -> DiskResult<Writer> {
+    pub async fn begin(dir: Arc<dyn Dir>, number: u64, position: u64, order: u64) -> DiskResult<Writer> {
         let file = dir.create(&(state_name(number) + UNFINISHED)).await?;
-        Ok(Writer { dir, number, position, file, buffer: Vec::new(), bytes: 0 })
+        Ok(Writer { dir, number, position, file, buffer: Vec::new(), bytes: 0, order })
     }
 
     /// Adds a record.
@@ -40,7 +41,8 @@ impl Writer {
     /// # Errors
     /// What the disk says.
     pub async fn add(&mut self, head: &[u8], payload: &[u8]) -> DiskResult<()> {
-        record::put(&mut self.buffer, self.bytes, 0, head, payload);
+        let at = record::Place { position: self.bytes, durable: 0, order: self.order };
+        record::put(&mut self.buffer, at, head, payload);
         self.bytes += record::size(head, payload.len());
         if self.buffer.len() >= GATHER_BYTES {
             self.file.append(std::mem::take(&mut self.buffer)).await?;

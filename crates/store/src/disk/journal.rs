@@ -6,8 +6,10 @@
 //! commit), and records are written while a sync runs. After an error nothing is tried again: without reading the disk
 //! the server cannot know its contents after a failed write or sync.
 
+use super::record::Place;
 use super::{log_name, record};
 use aze_io::disk::{Dir, DiskError, DiskFile, DiskResult};
+use aze_io::logical::LogicalClock;
 use futures_channel::oneshot;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -61,6 +63,7 @@ struct State {
     is_syncing: bool,
     waiters: Vec<Waiter>,
     failed: Option<String>,
+    clock: Arc<LogicalClock>,
 }
 
 struct Waiter {
@@ -73,11 +76,18 @@ struct Waiter {
 type Then = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 impl Journal {
-    /// A new journal file that goes on at `position`; everything before it is durable elsewhere.
+    /// A new journal file that goes on at `position`; everything before it is durable elsewhere. `clock` gives each
+    /// record its logical time.
     ///
     /// # Errors
     /// What the disk says.
-    pub async fn begin(dir: Arc<dyn Dir>, syncs: bool, number: u64, position: u64) -> DiskResult<Arc<Journal>> {
+    pub async fn begin(
+        dir: Arc<dyn Dir>,
+        syncs: bool,
+        number: u64,
+        position: u64,
+        clock: Arc<LogicalClock>,
+    ) -> DiskResult<Arc<Journal>> {
         let file = dir.create_log(&log_name(number)).await?;
         dir.sync().await?;
         let state = State {
@@ -94,6 +104,7 @@ impl Journal {
             is_syncing: false,
             waiters: Vec::new(),
             failed: None,
+            clock,
         };
         Ok(Arc::new(Journal { dir, state: Mutex::new(state) }))
     }
@@ -333,11 +344,12 @@ impl State {
     /// Adds a record that says how far the journal is durable.
     fn add(&mut self, durable: u64, head: &[u8], payload: &[&[u8]]) -> u64 {
         let position = self.end;
+        let at = Place { position, durable, order: self.clock.tick() };
         self.end += record::size(head, payload.iter().map(|part| part.len()).sum());
         if self.failed.is_none()
             && let Some((_, buffer)) = self.files.back_mut()
         {
-            record::put_parts(buffer, position, durable, head, payload);
+            record::put_parts(buffer, at, head, payload);
         }
         position
     }

@@ -3,10 +3,10 @@
 //! payload that has changed by itself is recognised, and does not hide the records behind it.
 
 /// Bytes before the head.
-pub const HEADER_BYTES: usize = 40;
+pub const HEADER_BYTES: usize = 48;
 
-/// First bytes of every record: `AZR1`.
-const MAGIC: u32 = u32::from_le_bytes(*b"AZR1");
+/// First bytes of every record: `AZR2`.
+const MAGIC: u32 = u32::from_le_bytes(*b"AZR2");
 
 /// Longest head; a longer one can only be damage. A shard's tables go into several records.
 pub const HEAD_BYTES_MAX: usize = 64 << 20;
@@ -27,21 +27,35 @@ pub struct Header {
     pub position: u64,
     /// Up to where the journal was durable when the record was made.
     pub durable: u64,
+    /// The logical time of the record: greater in each one of a journal than in the one before.
+    pub order: u64,
+}
+
+/// Where a record stands: as in [`Header`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place {
+    /// Where it begins.
+    pub position: u64,
+    /// Up to where the journal was durable.
+    pub durable: u64,
+    /// Its logical time.
+    pub order: u64,
 }
 
 /// Adds a record to `out`.
 ///
 /// # Panics
 /// If head or payload are longer than can be.
-pub fn put(out: &mut Vec<u8>, position: u64, durable: u64, head: &[u8], payload: &[u8]) {
-    put_parts(out, position, durable, head, &[payload]);
+pub fn put(out: &mut Vec<u8>, at: Place, head: &[u8], payload: &[u8]) {
+    put_parts(out, at, head, &[payload]);
 }
 
 /// As [`put`], with a payload in several parts.
 ///
 /// # Panics
 /// As [`put`].
-pub fn put_parts(out: &mut Vec<u8>, position: u64, durable: u64, head: &[u8], payload: &[&[u8]]) {
+pub fn put_parts(out: &mut Vec<u8>, at: Place, head: &[u8], payload: &[&[u8]]) {
+    let Place { position, durable, order } = at;
     let payload_bytes: usize = payload.iter().map(|part| part.len()).sum();
     assert!(head.len() <= HEAD_BYTES_MAX && payload_bytes <= PAYLOAD_BYTES_MAX, "a record is too long");
     let start = out.len();
@@ -53,6 +67,7 @@ pub fn put_parts(out: &mut Vec<u8>, position: u64, durable: u64, head: &[u8], pa
     out.extend_from_slice(&payload_sum.to_le_bytes());
     out.extend_from_slice(&position.to_le_bytes());
     out.extend_from_slice(&durable.to_le_bytes());
+    out.extend_from_slice(&order.to_le_bytes());
     let sum = crc32c::crc32c(&out[start..]);
     out.extend_from_slice(&sum.to_le_bytes());
     out.extend_from_slice(head);
@@ -70,7 +85,7 @@ impl Header {
         let bytes = bytes.get(..HEADER_BYTES)?;
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        if word(0) != MAGIC || word(36) != crc32c::crc32c(&bytes[..36]) {
+        if word(0) != MAGIC || word(44) != crc32c::crc32c(&bytes[..44]) {
             return None;
         }
         let header = Header {
@@ -80,6 +95,7 @@ impl Header {
             payload_sum: word(16),
             position: long(20),
             durable: long(28),
+            order: long(36),
         };
         let fits = header.head_bytes as usize <= HEAD_BYTES_MAX && header.payload_bytes as usize <= PAYLOAD_BYTES_MAX;
         fits.then_some(header)
@@ -109,24 +125,25 @@ mod tests {
     #[test]
     fn a_record_looks_like_this() {
         let mut bytes = Vec::new();
-        put(&mut bytes, 0x1122, 0x33, b"head", b"payload");
+        put(&mut bytes, Place { position: 0x1122, durable: 0x33, order: 0x44 }, b"head", b"payload");
         let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(text, GOLDEN);
         let header = Header::take(&bytes).expect("it is a record");
         assert!(header.fits_head(b"head") && header.fits_payload(b"payload"));
-        assert_eq!((header.position, header.durable, header.record_bytes()), (0x1122, 0x33, bytes.len() as u64));
+        assert_eq!((header.position, header.durable, header.order), (0x1122, 0x33, 0x44));
+        assert_eq!(header.record_bytes(), bytes.len() as u64);
     }
 
     const GOLDEN: &str = concat!(
-        "415a52310400000007000000e8977cea7069e3f4",
-        "221100000000000033000000000000001f5f7d97",
+        "415a52320400000007000000e8977cea7069e3f4",
+        "221100000000000033000000000000004400000000000000ba981ace",
         "686561647061796c6f6164",
     );
 
     #[test]
     fn every_flipped_bit_is_found() {
         let mut bytes = Vec::new();
-        put(&mut bytes, 7, 3, b"some head", b"some payload");
+        put(&mut bytes, Place { position: 7, durable: 3, order: 5 }, b"some head", b"some payload");
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
             let sound = Header::take(&bytes).is_some_and(|header| {

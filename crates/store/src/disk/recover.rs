@@ -32,6 +32,8 @@ pub struct Found {
     pub next: u64,
     /// Where the journal goes on.
     pub position: u64,
+    /// The latest logical time of a record.
+    pub order: u64,
     /// Records read.
     pub records: u64,
     /// Bytes of a torn end that are left out.
@@ -94,7 +96,7 @@ pub async fn read_for(dir: &dyn Dir, each: &mut impl Taker) -> DiskResult<Found>
         }
     }
     // The first journal of all begins at 0.
-    let mut expected = 0;
+    let (mut expected, mut last_order) = (0, 0);
     if let Some(number) = newest {
         let name = state_name(number);
         let mut reader = Reader::open(dir, &name, true).await?;
@@ -118,7 +120,12 @@ pub async fn read_for(dir: &dyn Dir, each: &mut impl Taker) -> DiskResult<Found>
                 let why = format!("a record of place {} where {expected} is due", raw.header.position);
                 return Err(damaged(&name, reader.at, &why));
             }
-            expected += raw.header.record_bytes();
+            if raw.header.order <= last_order {
+                let why = format!("a record of the logical time {} after one of {last_order}", raw.header.order);
+                return Err(damaged(&name, reader.at, &why));
+            }
+            (expected, last_order) = (expected + raw.header.record_bytes(), raw.header.order);
+            found.order = found.order.max(last_order);
             if raw.head != journal::END {
                 found.take(&name, raw, false, each).await?;
             }
@@ -152,6 +159,7 @@ async fn is_empty(dir: &dyn Dir, logs: &[u64]) -> DiskResult<bool> {
 impl Found {
     async fn take(&mut self, name: &str, raw: Raw, in_checkpoint: bool, each: &mut impl Taker) -> DiskResult<()> {
         self.records += 1;
+        self.order = self.order.max(raw.header.order);
         self.rotten += u64::from(!raw.is_sound);
         let position = raw.header.position;
         let record = Record { in_checkpoint, position, head: &raw.head, payload: &raw.payload, is_sound: raw.is_sound };

@@ -57,9 +57,9 @@ impl Small {
     }
 
     fn apply(&mut self, shard: ShardId, op: Op) -> Reply {
-        let time = Time(1 + self.steps.len() as u64);
-        let reply = self.shards[shard.0 as usize].apply(&op, &Stamp::at(time)).reply.expect("it can be done");
-        self.steps.push((Step::Names { shard, time, op }, Vec::new()));
+        let stamp = Stamp::at(Time(1 + self.steps.len() as u64));
+        let reply = self.shards[shard.0 as usize].apply(&op, &stamp).reply.expect("it can be done");
+        self.steps.push((Step::Names { shard, stamp, op }, Vec::new()));
         reply
     }
 
@@ -82,7 +82,8 @@ impl Small {
     fn data(&mut self, ino: Ino, chunk: u64) {
         let (shard, bytes) = (ino.home(), vec![7; 5000]);
         let (generation, sums) = (Generation(0), piece_sums(0, &bytes));
-        self.steps.push((Step::Data { shard, ino, generation, chunk, offset: 0, sums }, bytes));
+        let stamp = Stamp::default();
+        self.steps.push((Step::Data { shard, stamp, ino, generation, chunk, offset: 0, sums }, bytes));
     }
 
     fn block<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
@@ -108,8 +109,8 @@ impl Small {
             };
             manifest.write(&*dir).await.expect("a manifest");
             Starts { begun: 1, complete: 1, ended: None }.write(&*dir).await.expect("the starts");
-            Writer::begin(dir.clone(), 1, 0).await.expect("a checkpoint").finish().await.expect("its end");
-            let journal = Journal::begin(dir, true, 1, 0).await.expect("a journal");
+            Writer::begin(dir.clone(), 1, 0, 0).await.expect("a checkpoint").finish().await.expect("its end");
+            let journal = Journal::begin(dir, true, 1, 0, Default::default()).await.expect("a journal");
             for (step, bytes) in steps {
                 journal.append(&step.to_bytes(), &bytes);
             }
@@ -148,8 +149,8 @@ impl Small {
             store.use_disk(Disk::new(segments.expect("segments"), SEGMENT_BYTES));
             let mut image = Image::empty(ServerIndex(0), 1, manifest.shards, &store).expect("an image");
             let Found { next, position, .. } = read_for(&*dir, &mut image).await.expect("it can be read");
-            image.write_down(&dir, next, position).await.expect("it can be written");
-            Journal::begin(dir.clone(), true, next, position).await.expect("a journal");
+            image.write_down(&dir, next, position, 0).await.expect("it can be written");
+            Journal::begin(dir.clone(), true, next, position, Default::default()).await.expect("a journal");
             remove_older(&*dir, next).await.expect("what is old can go");
         });
     }
