@@ -9,6 +9,7 @@ use crate::flight::FLIGHT_BYTES_MAX;
 use crate::inodes::ReportNow;
 use crate::lent::take_lent;
 use crate::route::{Knowing, Place, Question};
+use aze_proto::fields::{Read, Write};
 use aze_proto::limits::{DAMAGED_TRIES_MAX, FILE_BYTES_MAX};
 use aze_proto::place::{Span, spans};
 use aze_proto::sum::{block_sum, piece_sums, pieces};
@@ -109,14 +110,14 @@ impl File {
     }
 
     async fn write_chunk(&self, attr: &Attr, starts: u32, span: Span, data: &[u8]) -> Result<(), Failure> {
-        let request = Request::Write {
+        let request = Request::Write(Write {
             ino: attr.ino,
             generation: attr.generation,
             born: attr.born,
             chunk: span.chunk,
             offset: span.offset,
             sums: piece_sums(u64::from(span.offset), data),
-        };
+        });
         let _permit = self.core.fly(data.len()).await?;
         match until_sound(|| self.ask_chunk(attr, Some(starts), span.chunk, &request, data)).await?.reply {
             Reply::Written { attr } => {
@@ -241,7 +242,7 @@ impl File {
     async fn read_chunk(&self, attr: &Attr, span: Span, part: &mut [u8]) -> Result<Option<u64>, Failure> {
         let Span { chunk, offset, len, .. } = span;
         let (ino, generation, born) = (attr.ino, attr.generation, attr.born);
-        let request = Request::Read { ino, generation, born, chunk, offset, len: len as u32 };
+        let request = Request::Read(Read { ino, generation, born, chunk, offset, len: len as u32 });
         let _permit = self.core.fly(len).await?;
         // Further looks tell damage on the way from damage in the store.
         for _ in 0..DAMAGED_TRIES_MAX {

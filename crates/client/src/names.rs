@@ -8,6 +8,7 @@ use crate::file::{Access, File};
 use crate::leases::Lease;
 use crate::route::{Knowing, Patience, Place};
 use crate::slate::Looked;
+use aze_proto::fields::Create;
 use aze_proto::wire::Blob;
 use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Name, NameHash, Reply, Request};
 use std::sync::Arc;
@@ -201,7 +202,7 @@ impl Core {
     ) -> Result<Created, Failure> {
         let access = new.open.filter(|_| new.kind == FileKind::File);
         let handle = access.map(|_| self.new_handle());
-        let request = Request::Create {
+        let request = Request::Create(Create {
             parent,
             name: name.clone(),
             kind: new.kind,
@@ -211,7 +212,7 @@ impl Core {
             exclusive: new.exclusive || new.kind != FileKind::File,
             open: handle,
             chunk_bits: new.chunk_bits,
-        };
+        });
         let until = self.patience();
         loop {
             let asked = self.ask_leased(who, Place::Entry(parent, name), knowing, &request).await;

@@ -9,6 +9,7 @@
 
 use crate::client::{Client, Core};
 use crate::data::in_window;
+use aze_proto::fields;
 use aze_proto::limits::LIST_ENTRIES_MAX;
 use aze_proto::message::{Found, ScanPlace, SubDir, Usage};
 use aze_proto::predicate::Predicate;
@@ -155,7 +156,7 @@ impl Scan<'_> {
     }
 
     fn request(&self, job: &Job) -> Request {
-        Request::Scan {
+        Request::Scan(fields::Scan {
             dirs: job.dirs[job.first..job.last].iter().map(|(ino, _)| *ino).collect(),
             predicate: self.wanted.predicate.clone(),
             find: self.wanted.find,
@@ -163,7 +164,7 @@ impl Scan<'_> {
             after_dir: 0,
             after: job.after,
             limit: LIST_ENTRIES_MAX as u32,
-        }
+        })
     }
 
     /// Takes in a page, and has the next one asked for.

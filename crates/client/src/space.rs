@@ -4,6 +4,7 @@ use crate::client::unexpected;
 use crate::data::{in_window, is_stale};
 use crate::file::File;
 use crate::route::{Knowing, Place, Question};
+use aze_proto::fields::{Punch, Reserve};
 use aze_proto::limits::FILE_BYTES_MAX;
 use aze_proto::place::spans;
 use aze_proto::{Attr, Code, Failure, Reply, Request, ServerIndex, Spread};
@@ -86,7 +87,7 @@ impl File {
                 &attr,
                 starts,
                 chunk,
-                Request::Reserve { ino, generation, born, chunk, offset, len, zero, chunk_bits },
+                Request::Reserve(Reserve { ino, generation, born, chunk, offset, len, zero, chunk_bits }),
             )
         });
         in_window(REQUESTS_MAX, requests, |()| {}).await?;
@@ -109,7 +110,7 @@ impl File {
                     &attr,
                     starts,
                     chunk,
-                    Request::Punch { ino, generation, born, chunk, start, end, chunk_bits },
+                    Request::Punch(Punch { ino, generation, born, chunk, start, end, chunk_bits }),
                 )
             });
             in_window(REQUESTS_MAX, requests, |()| {}).await?;

@@ -9,6 +9,7 @@
 pub mod attr;
 pub mod check;
 pub mod error;
+pub mod fields;
 pub mod frame;
 pub mod handshake;
 pub mod ids;

@@ -1,15 +1,16 @@
 //! Every message, declared once. The header of a frame says which shard is meant and who asks
-//! for the how-manieth change; the body is an [`Envelope`] around a [`Request`], or a [`Reply`].
+//! for the how-manieth change; the body is an [`Envelope`] around a [`Request`], or a [`Reply`]. A request with many
+//! fields has them in a struct of [`fields`](crate::fields).
 //!
 //! Each request names the shard that its header must carry: *entry* (hash of parent and name),
 //! *home* (the inode's), *chunk* (the chunk's), or none (*server*: the whole server is meant).
 
 use crate::attr::{Attr, Change, FileKind, Identity, Spread, Stub, XattrHow};
 use crate::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace};
+use crate::fields::{Create, Prepare, PrepareExchange, Punch, Read, Reserve, Scan, Write};
 use crate::ids::{Generation, Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, ShardId, Time, TxId};
 use crate::name::{Name, NameHash};
 use crate::place::{ServerInfo, ShardMap};
-use crate::predicate::Predicate;
 use crate::wire::Blob;
 use crate::{wire_enum, wire_struct};
 
@@ -31,24 +32,7 @@ wire_enum! {
         /// Entry shard. Needs search permission on the parent. Reply: `Entry`.
         1 = Lookup { parent: Ino, name: Name },
         /// Entry shard. Makes a file of any kind but a hard link. Reply: `Entry`.
-        2 = Create {
-            parent: Ino,
-            name: Name,
-            kind: FileKind,
-            /// Permission bits, the caller's umask already applied; from bit 16 on those that it has
-            /// taken, since it does not count in a directory with a default access control list.
-            mode: u32,
-            /// Device number for device files.
-            rdev: u32,
-            /// A symlink's target.
-            target: Blob,
-            /// Fail if the name exists (`O_EXCL`); always meant for kinds other than `File`.
-            exclusive: bool,
-            /// Registers an open under this handle number of the session.
-            open: Option<u64>,
-            /// Base-2 logarithm of the chunk size; 0 takes the directory's.
-            chunk_bits: u8,
-        },
+        2 = Create(Create),
         /// Entry shard. Removes a name of anything but a directory. Reply: `DoneAt`.
         3 = Unlink { parent: Ino, name: Name },
         /// Entry shard. Removes an empty directory. Reply: `Done`.
@@ -91,34 +75,15 @@ wire_enum! {
 
         /// Chunk. The payload is written at `offset` of the chunk; chunk 0 at the inode's home also
         /// moves size and times. Reply: `Written`.
-        20 = Write {
-            ino: Ino,
-            generation: Generation,
-            born: MapEpoch,
-            chunk: u64,
-            offset: u32,
-            /// One checksum for each piece within a block, see `sum::piece_sums`.
-            sums: Vec<u32>,
-        },
+        20 = Write(Write),
         /// Chunk. Reply: `Data`.
-        21 = Read { ino: Ino, generation: Generation, born: MapEpoch, chunk: u64, offset: u32, len: u32 },
+        21 = Read(Read),
 
         /// Server. This server's entries of a directory after cookie `after` (0: from the first), in
         /// order of their cookies; entries of equal cookie come in one page. Reply: `Listing`.
         30 = List { dir: Ino, after: u64, limit: u32, attrs: bool },
         /// Server. Looks through this server's entries of many directories. Reply: `Scanned`.
-        31 = Scan {
-            dirs: Vec<Ino>,
-            predicate: Predicate,
-            /// Report matching entries (find).
-            find: bool,
-            /// Sum up what the directories hold (du).
-            usage: bool,
-            /// Where the last page ended: index in `dirs` and cookie.
-            after_dir: u32,
-            after: u64,
-            limit: u32,
-        },
+        31 = Scan(Scan),
         /// Server. Reply: `Space`.
         32 = StatFs,
         /// Server. Reply: `Status`.
@@ -154,18 +119,7 @@ wire_enum! {
         /// Server: this server's part of a directory's counts. Reply: `FragmentIs`.
         47 = Fragment { dir: Ino },
         /// Entry shard of a rename's new name: lock and validate. Reply: `Prepared`.
-        48 = Prepare {
-            tx: TxId,
-            coordinator: ServerIndex,
-            incarnation: Incarnation,
-            to_parent: Ino,
-            to_name: Name,
-            ino: Ino,
-            kind: FileKind,
-            no_replace: bool,
-            /// Who renames: the new directory's rights are checked where it is known.
-            identity: Identity,
-        },
+        48 = Prepare(Prepare),
         /// Entry shard of a rename's new name: the decision. Reply: `Done`.
         49 = Commit { tx: TxId, to_parent: Ino, to_name: Name },
         /// Entry shard of a rename's new name: never mind. Reply: `Done`.
@@ -174,16 +128,7 @@ wire_enum! {
         51 = TxOutcome { tx: TxId },
         /// Entry shard of the second name of an exchange: as `Prepare`; the name must be there, and its
         /// inode gets the first name. Reply: `Prepared`.
-        52 = PrepareExchange {
-            tx: TxId,
-            coordinator: ServerIndex,
-            incarnation: Incarnation,
-            to_parent: Ino,
-            to_name: Name,
-            ino: Ino,
-            kind: FileKind,
-            identity: Identity,
-        },
+        52 = PrepareExchange(PrepareExchange),
         /// Server, to a coordinator: these renames have been committed here. Reply: `Done`, when their old
         /// names have gone.
         53 = TxSettle { txs: Vec<TxId> },
@@ -229,27 +174,10 @@ wire_enum! {
         102 = SetXattr { ino: Ino, name: Blob, value: Option<Blob>, how: XattrHow },
         /// Chunk. Zeros are stored in the range wherever nothing is, or with `zero` everywhere, so that
         /// later writes to it need no more memory. Reply: `Done`.
-        103 = Reserve {
-            ino: Ino,
-            generation: Generation,
-            born: MapEpoch,
-            chunk: u64,
-            offset: u32,
-            len: u32,
-            zero: bool,
-            chunk_bits: u8,
-        },
+        103 = Reserve(Reserve),
         /// Chunk, and all other chunks of the file in the same shard. The file's bytes from `start` to
         /// `end` become zeros, and whole units give their memory back. Reply: `Done`.
-        104 = Punch {
-            ino: Ino,
-            generation: Generation,
-            born: MapEpoch,
-            chunk: u64,
-            start: u64,
-            end: u64,
-            chunk_bits: u8,
-        },
+        104 = Punch(Punch),
         /// Server. Where in the file the first byte is, from `offset` on, that is stored on this server,
         /// or with `hole` that belongs here and is not. Reply: `SoughtIs`.
         105 = Seek { ino: Ino, generation: Generation, born: MapEpoch, offset: u64, hole: bool, chunk_bits: u8 },
@@ -726,7 +654,7 @@ mod tests {
 
     #[test]
     fn messages_survive_the_wire() {
-        let request = Request::Create {
+        let request = Request::Create(Create {
             parent: Ino::ROOT,
             name: Name::new(b"x").unwrap(),
             kind: FileKind::Symlink,
@@ -736,7 +664,7 @@ mod tests {
             exclusive: true,
             open: Some(4),
             chunk_bits: 0,
-        };
+        });
         let envelope = Envelope { identity: Identity { uid: 1, gid: 2, groups: vec![3, 4] }, request };
         assert_eq!(Envelope::from_bytes(&envelope.to_bytes()), Ok(envelope));
     }

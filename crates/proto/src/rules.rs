@@ -3,6 +3,7 @@
 //! A row names every property, so that a request without one does not compile. Where a field of the request decides, too,
 //! the method that asks for the property says so.
 
+use crate::fields::{Punch, Reserve, Write};
 use crate::ids::Ino;
 use crate::message::{Reply, Request};
 
@@ -293,7 +294,7 @@ impl Request {
     /// the inode.
     pub fn remembered_with(&self) -> Changes {
         match self {
-            Request::Write { chunk: 0, .. } => Changes::Names,
+            Request::Write(Write { chunk: 0, .. }) => Changes::Names,
             _ => self.rules().changes,
         }
     }
@@ -363,11 +364,11 @@ impl Request {
     /// contents is outdated from then on.
     pub fn changes_contents_of(&self) -> Option<Ino> {
         match self {
-            Request::Write { ino, .. }
+            Request::Write(Write { ino, .. })
             | Request::Truncate { ino, .. }
             | Request::Append { ino, .. }
-            | Request::Reserve { ino, .. }
-            | Request::Punch { ino, .. } => Some(*ino),
+            | Request::Reserve(Reserve { ino, .. })
+            | Request::Punch(Punch { ino, .. }) => Some(*ino),
             _ => None,
         }
     }

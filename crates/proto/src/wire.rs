@@ -222,17 +222,18 @@ macro_rules! wire_struct {
     };
 }
 
-/// Declares an enum together with its encoding: a 16-bit tag, then the fields of the variant.
+/// Declares an enum together with its encoding: a 16-bit tag, then the fields of the variant, which stand there or
+/// in a struct of their own: that makes no difference on the wire.
 /// A tag is never given a second meaning; a message that grows gets a new tag. The name of a
 /// variant is available from `name()`, and `NAMES` lists all of them with their tags.
 #[macro_export]
 macro_rules! wire_enum {
     ($(#[$meta:meta])* pub enum $name:ident { $(
-        $(#[$variant_meta:meta])* $tag:literal = $variant:ident $({ $($(#[$field_meta:meta])* $field:ident : $type:ty),* $(,)? })?
+        $(#[$variant_meta:meta])* $tag:literal = $variant:ident $(($struct:ident))? $({ $($(#[$field_meta:meta])* $field:ident : $type:ty),* $(,)? })?
     ),* $(,)? }) => {
         $(#[$meta])*
         #[allow(missing_docs, reason = "fields are explained at the variant where their name does not")]
-        pub enum $name { $($(#[$variant_meta])* $variant $({ $($(#[$field_meta])* $field: $type),* })?),* }
+        pub enum $name { $($(#[$variant_meta])* $variant $(($struct))? $({ $($(#[$field_meta])* $field: $type),* })?),* }
 
         impl $name {
             /// Every variant's tag and name.
@@ -252,8 +253,9 @@ macro_rules! wire_enum {
         impl $crate::wire::Wire for $name {
             fn put(&self, out: &mut Vec<u8>) {
                 match self { $(
-                    $name::$variant $({ $($field),* })? => {
+                    $name::$variant $((fields @ $struct { .. }))? $({ $($field),* })? => {
                         $crate::wire::Wire::put(&($tag as u16), out);
+                        $(<$struct as $crate::wire::Wire>::put(fields, out);)?
                         $($($crate::wire::Wire::put($field, out);)*)?
                     }
                 )* }
@@ -261,7 +263,9 @@ macro_rules! wire_enum {
             fn take(input: &mut $crate::wire::Input<'_>) -> Result<Self, $crate::wire::Malformed> {
                 let tag = <u16 as $crate::wire::Wire>::take(input)?;
                 match tag {
-                    $($tag => Ok($name::$variant $({ $($field: $crate::wire::Wire::take(input)?),* })?),)*
+                    $($tag => Ok($name::$variant
+                        $((<$struct as $crate::wire::Wire>::take(input)?))?
+                        $({ $($field: $crate::wire::Wire::take(input)?),* })?),)*
                     _ => Err(input.malformed(concat!("unknown kind of ", stringify!($name)))),
                 }
             }

@@ -2,6 +2,7 @@
 //! which needs a new version and a reader for the old one.
 
 use aze_proto::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace, EntrySpot};
+use aze_proto::fields::{Create, PrepareExchange, Punch, Reserve, Write};
 use aze_proto::frame::{Header, Kind, open, seal};
 use aze_proto::message::{
     Envelope, JobActivity, Listed, LockMode, LockOutcome, LockSpace, LockSpec, Recall, ServerActivity,
@@ -40,7 +41,7 @@ fn attr() -> Attr {
 fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let name = Name::new(b"a").expect("a name");
     let identity = Identity { uid: 1000, gid: 100, groups: vec![4] };
-    let create = Request::Create {
+    let create = Request::Create(Create {
         parent: Ino::ROOT,
         name: name.clone(),
         kind: FileKind::File,
@@ -50,16 +51,16 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         exclusive: true,
         open: Some(5),
         chunk_bits: 0,
-    };
+    });
     let xattr = Blob(b"user.a".to_vec());
-    let write = Request::Write {
+    let write = Request::Write(Write {
         ino: Ino(9),
         generation: Generation(1),
         born: MapEpoch(1),
         chunk: 2,
         offset: 4096,
         sums: vec![0xdead_beef],
-    };
+    });
     let listed =
         Listed { hash: NameHash::of(Ino::ROOT, &name), name, ino: Ino(9), kind: FileKind::Directory, attr: None };
     let spec = LockSpec { space: LockSpace::Ranges, owner: 5, pid: 6, start: 7, end: 8, mode: LockMode::Exclusive };
@@ -68,13 +69,14 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let (ino, generation, born, chunk_bits) = (Ino(9), Generation(1), MapEpoch(1), 20);
     let unnamed =
         Request::CreateUnnamed { parent: Ino(1), name: Name::new(b"a").expect("a name"), mode: 0o600, open: 5 };
-    let reserve = Request::Reserve { ino, generation, born, chunk: 2, offset: 3, len: 4, zero: true, chunk_bits };
-    let punch = Request::Punch { ino, generation, born, chunk: 2, start: 3, end: 4, chunk_bits };
+    let reserve =
+        Request::Reserve(Reserve { ino, generation, born, chunk: 2, offset: 3, len: 4, zero: true, chunk_bits });
+    let punch = Request::Punch(Punch { ino, generation, born, chunk: 2, start: 3, end: 4, chunk_bits });
     let seek = Request::Seek { ino, generation, born, offset: 3, hole: true, chunk_bits };
     let (parent, to_parent, to_name) = (Ino::ROOT, Ino(9), Name::new(b"b").expect("a name"));
     let exchange =
         Request::Exchange { parent, name: Name::new(b"a").expect("a name"), to_parent, to_name: to_name.clone() };
-    let prepare = Request::PrepareExchange {
+    let prepare = Request::PrepareExchange(PrepareExchange {
         tx: TxId(5),
         coordinator: ServerIndex(6),
         incarnation: Incarnation(7),
@@ -83,7 +85,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ino,
         kind: FileKind::Directory,
         identity: Identity { uid: 1000, gid: 100, groups: vec![4] },
-    };
+    });
     let name = Name::new(b"a").expect("a name");
     let spot = EntrySpot { parent: Ino(1), hash: NameHash::of(Ino::ROOT, &name), name: name.clone() };
     let place = EntryPlace { shard: ShardId(3), after: Some(spot) };

@@ -120,8 +120,8 @@ impl Activity {
         let usage = &who.usage;
         usage.requests.fetch_add(1, Ordering::Relaxed);
         match request {
-            Request::Read { len, .. } => usage.read_bytes.fetch_add(u64::from(*len), Ordering::Relaxed),
-            Request::Write { .. } | Request::Append { .. } => {
+            Request::Read(read) => usage.read_bytes.fetch_add(u64::from(read.len), Ordering::Relaxed),
+            Request::Write(_) | Request::Append { .. } => {
                 usage.written_bytes.fetch_add(payload_bytes as u64, Ordering::Relaxed)
             }
             _ => return,

@@ -8,6 +8,7 @@ use crate::wait::{Attempt, Stop, Wait};
 use aze_meta::access;
 use aze_meta::op::CUTS_PENDING_MAX;
 use aze_meta::{AttrSet, Op, Stamp};
+use aze_proto::fields::Write;
 use aze_proto::limits::{APPEND_BYTES_MAX, DAMAGED_TRIES_MAX, FILE_BYTES_MAX};
 use aze_proto::place::{Span, chunk_shard, spans};
 use aze_proto::sum::{first_mismatch, piece_sums};
@@ -30,9 +31,7 @@ struct Append {
 }
 
 impl Server {
-    pub(crate) fn append(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Append { ino, sums } = &work.request else { unreachable!("dispatched by its kind") };
-        let ino = *ino;
+    pub(crate) fn append(self: &Arc<Self>, work: &mut Work, ino: Ino, sums: &[u32]) -> Attempt<Output> {
         if work.payload.len() > APPEND_BYTES_MAX {
             let detail = format!("{} bytes: one append has at most {APPEND_BYTES_MAX}", work.payload.len());
             return Err(Failure::new(Code::Limit, detail).into());
@@ -53,7 +52,7 @@ impl Server {
             ino,
             identity: work.identity.clone(),
             stamp: work.stamp,
-            sums: sums.clone(),
+            sums: sums.to_vec(),
             payload: std::mem::take(&mut work.payload).into_bytes(),
             deadline_ns: work.deadline_ns,
         };
@@ -163,8 +162,14 @@ impl Server {
     ) -> Result<(), Failure> {
         let data = part(append, span);
         let Attr { ino, generation, born, .. } = *attr;
-        let write =
-            Request::Write { ino, generation, born, chunk: span.chunk, offset: span.offset, sums: sums.to_vec() };
+        let write = Request::Write(Write {
+            ino,
+            generation,
+            born,
+            chunk: span.chunk,
+            offset: span.offset,
+            sums: sums.to_vec(),
+        });
         let server = self
             .map()
             .server_of(shard)

@@ -15,6 +15,7 @@ use aze_proto::{Code, Failure, FileKind, Ino, NameHash, Reply, Request, ServerIn
 use aze_store::{Look, Looked};
 use futures_util::future::join_all;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Rows that are looked at under one hold of a shard's lock: some hundred microseconds.
@@ -41,7 +42,7 @@ const DAMAGED_MAX: usize = 256;
 
 /// Which inodes are meant.
 struct Wanted<'a> {
-    homes: std::ops::Range<u32>,
+    homes: Range<u32>,
     /// Those alone, in their order; all, if there are none.
     only: &'a BTreeSet<Ino>,
 }
@@ -70,22 +71,18 @@ impl Server {
         Err(Failure::new(Code::NotPermitted, format!("the volume belongs to user {owner}, not to user {uid}")))
     }
 
-    pub(crate) fn check_watch(&self, work: &Work) -> Attempt<Output> {
-        let Request::CheckWatch { number, begin } = &work.request else { unreachable!("dispatched by its kind") };
+    pub(crate) fn check_watch(&self, work: &Work, number: u64, begin: Option<&[Ino]>) -> Attempt<Output> {
         let (watches, now_ns) = (&self.shards.watches, self.io.mono_ns());
         match begin {
             Some(inos) => {
-                watches.begin(work.session, *number, inos, now_ns)?;
+                watches.begin(work.session, number, inos, now_ns)?;
                 Ok(Reply::Done.into())
             }
-            None => Ok(Reply::WatchTold { changed: watches.told(work.session, *number, now_ns)? }.into()),
+            None => Ok(Reply::WatchTold { changed: watches.told(work.session, number, now_ns)? }.into()),
         }
     }
 
-    pub(crate) fn check_inodes(&self, work: &Work) -> Attempt<Output> {
-        let Request::CheckInodes { from, end_home, directories, only } = &work.request else {
-            unreachable!("dispatched by its kind")
-        };
+    pub(crate) fn check_inodes(&self, from: Ino, end_home: u32, directories: bool, only: &[Ino]) -> Attempt<Output> {
         let only = few(only)?;
         if !only.is_empty() {
             let untold: BTreeSet<Ino> = self.untold().into_iter().collect();
@@ -98,10 +95,10 @@ impl Server {
         }
         let mut inodes = Vec::new();
         let mut rows = 0;
-        let here = self.shards.iter().filter(|cell| cell.id >= from.home() && cell.id.0 < *end_home);
+        let here = self.shards.iter().filter(|cell| cell.id >= from.home() && cell.id.0 < end_home);
         for cell in here {
             let first = Ino(u64::from(cell.id.0) << (Ino::INCARNATION_BITS + Ino::COUNTER_BITS));
-            let mut next = Some(first.max(*from));
+            let mut next = Some(first.max(from));
             rows += 1;
             while let Some(from) = next {
                 if rows >= STEP_ROWS {
@@ -121,12 +118,9 @@ impl Server {
         Ok(Reply::InodesChecked { inodes, next: None }.into())
     }
 
-    pub(crate) fn check_entries(&self, work: &Work) -> Attempt<Output> {
-        let Request::CheckEntries { from, first_home, end_home, only } = &work.request else {
-            unreachable!("dispatched by its kind")
-        };
+    pub(crate) fn check_entries(&self, from: &EntryPlace, homes: Range<u32>, only: &[Ino]) -> Attempt<Output> {
         let only = few(only)?;
-        let wanted = Wanted { homes: *first_home..*end_home, only: &only };
+        let wanted = Wanted { homes, only: &only };
         let (mut entries, mut under_way) = (Vec::new(), Vec::new());
         let (mut rows, mut bytes) = (0, 0);
         if *from == EntryPlace::default() {

@@ -8,6 +8,7 @@ use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_io::slab::Landing;
 use aze_meta::{Op, Stamp};
+use aze_proto::fields::{Read, Write};
 use aze_proto::frame::Header;
 use aze_proto::place::chunk_shard;
 use aze_proto::{Code, Failure, Ino, MapEpoch, Reply, Request, ShardId, Spread};
@@ -49,18 +50,15 @@ impl Server {
 
     /// Where the payload of a request shall go that is a write: see [`aze_rpc::Service::land`].
     pub(crate) fn landing_for(&self, header: &Header, request: &Request, payload_bytes: usize) -> Option<Landing> {
-        let Request::Write { offset, .. } = request else { return None };
+        let Request::Write(Write { offset, .. }) = request else { return None };
         // Nothing is written to shards that are not here.
         self.shards.get(header.shard)?;
         self.store.land(*offset, payload_bytes)
     }
 
-    pub(crate) fn write(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Write { ino, generation, born, chunk, offset, sums } = &work.request else {
-            unreachable!("dispatched by its kind")
-        };
-        let (ino, generation, chunk, offset) = (*ino, *generation, *chunk, *offset);
-        let cell = self.chunk_cell(work, ino, chunk, *born)?;
+    pub(crate) fn write(self: &Arc<Self>, work: &mut Work, write: &Write) -> Attempt<Output> {
+        let &Write { ino, generation, born, chunk, offset, ref sums } = write;
+        let cell = self.chunk_cell(work, ino, chunk, born)?;
         // What costs time comes before the lock: checking, and copying what needs no merging.
         let payload = std::mem::take(&mut work.payload);
         let payload_bytes = payload.len() as u64;
@@ -103,10 +101,8 @@ impl Server {
         Ok(names.shard.apply(&wrote, &work.stamp).reply?.into())
     }
 
-    pub(crate) fn read(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Read { ino, generation, born, chunk, offset, len } = work.request else {
-            unreachable!("dispatched by its kind")
-        };
+    pub(crate) fn read(self: &Arc<Self>, work: &mut Work, read: &Read) -> Attempt<Output> {
+        let Read { ino, generation, born, chunk, offset, len } = *read;
         let cell = self.chunk_cell(work, ino, chunk, born)?;
         let data = cell.data.lock();
         let mut size = None;

@@ -3,6 +3,7 @@
 
 use crate::activity::{Activity, Timed};
 use crate::opens::Contents;
+use crate::rename::How;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::turns::Turn;
@@ -10,6 +11,7 @@ use crate::wait::{Attempt, Stop, Wait};
 use aze_io::claims::Claims;
 use aze_io::slab::{Landing, Payload};
 use aze_meta::Stamp;
+use aze_meta::access::Want;
 use aze_proto::frame::{Header, Kind};
 use aze_proto::retry::Verdict;
 use aze_proto::rules::{Changes, Sender, To};
@@ -26,11 +28,11 @@ use std::time::Duration;
 /// it takes to send one chunk.
 pub(crate) const READERS_PAUSE: Duration = Duration::from_millis(1);
 
-/// One request in progress.
+/// What the handler of a request in progress needs besides the request's own fields. These it gets as arguments: they
+/// are no part of the work, so that it can change the work while it looks at them.
 pub(crate) struct Work {
     pub(crate) header: Header,
     pub(crate) identity: Identity,
-    pub(crate) request: Request,
     pub(crate) payload: Payload,
     pub(crate) session: SessionId,
     /// Time, session and sequence of the change.
@@ -75,7 +77,7 @@ pub(crate) fn then(rest: impl Future<Output = Result<Reply, Failure>> + Send + '
 
 impl Work {
     /// A request of this server to itself, with the rights of the volume.
-    pub(crate) fn local(server: &Server, shard: ShardId, request: Request) -> Work {
+    pub(crate) fn local(server: &Server, shard: ShardId) -> Work {
         let header = Header { shard, map_epoch: server.map_epoch_now(), ..Header::new(Kind::Request, 0) };
         let session = server.session();
         let stamp =
@@ -83,7 +85,6 @@ impl Work {
         Work {
             header,
             identity: Identity::default(),
-            request,
             payload: Payload::default(),
             session,
             stamp,
@@ -97,7 +98,7 @@ impl Work {
         }
     }
 
-    fn incoming(server: &Server, incoming: Incoming) -> Work {
+    fn incoming(server: &Server, incoming: Incoming) -> (Request, Work) {
         let Incoming { header, identity, request, payload, who, responder } = incoming;
         let identity = server.proven_identity(identity, &who);
         let sequence = if request.is_change() { header.sequence } else { Sequence(0) };
@@ -107,11 +108,10 @@ impl Work {
             sequence,
             floor: header.floor,
         };
-        Work {
+        let work = Work {
             deadline_ns: server.io.mono_ns() + u64::from(header.deadline_ms) * 1_000_000,
             header,
             identity,
-            request,
             payload,
             session: who.session,
             stamp,
@@ -121,12 +121,13 @@ impl Work {
             leased: false,
             responder: Some(responder),
             timed: None,
-        }
+        };
+        (request, work)
     }
 
     /// What a second half of the request needs to wait, with its rights, time and deadline.
     pub(crate) fn to_wait(&self, server: &Server) -> Work {
-        let local = Work::local(server, self.header.shard, self.request.clone());
+        let local = Work::local(server, self.header.shard);
         let timed = self.timed.clone();
         Work { identity: self.identity.clone(), stamp: self.stamp, deadline_ns: self.deadline_ns, timed, ..local }
     }
@@ -163,26 +164,26 @@ impl Service for Server {
             incoming.responder.send(self.reply_context(), Err(refusal), &[]);
             return;
         }
-        let mut work = Work::incoming(&self, incoming);
-        work.timed = Timed::of(&self, earlier, &work.request);
-        match self.admit(&work) {
+        let (request, mut work) = Work::incoming(&self, incoming);
+        work.timed = Timed::of(&self, earlier, &request);
+        match self.admit(&request, &work) {
             Admission::Drop => {}
-            Admission::Answer(result) => self.respond(work, result),
-            Admission::Go => match self.attempt(&mut work) {
-                Ok(Output::Reply(reply)) => self.finish(work, Ok(reply)),
+            Admission::Answer(result) => self.respond(request, work, result),
+            Admission::Go => match self.attempt(&request, &mut work) {
+                Ok(Output::Reply(reply)) => self.finish(request, work, Ok(reply)),
                 Ok(Output::Sent) => {}
-                Ok(Output::Contents(contents)) => self.finish_contents(work, *contents),
-                Err(Stop::Fail(failure)) => self.finish(work, Err(failure)),
+                Ok(Output::Contents(contents)) => self.finish_contents(&request, work, *contents),
+                Err(Stop::Fail(failure)) => self.finish(request, work, Err(failure)),
                 Ok(Output::Then(rest)) => {
                     let server = self.clone();
                     self.io.spawn(async move {
                         let result = rest.await;
-                        server.finish(work, result);
+                        server.finish(request, work, result);
                     });
                 }
                 Err(Stop::Wait(wait)) => {
                     let server = self.clone();
-                    self.io.spawn(async move { server.carry(work, wait).await });
+                    self.io.spawn(async move { server.carry(request, work, wait).await });
                 }
             },
         }
@@ -229,14 +230,14 @@ impl Server {
     /// The shard first, then the retry record: a repeated change must get its first answer even after
     /// other changes, because a client that is refused believes that nothing has happened and
     /// asks under a new number. Then the sender's epochs of the map and of the namespace.
-    fn admit(&self, work: &Work) -> Admission {
+    fn admit(&self, request: &Request, work: &Work) -> Admission {
         let ended =
             || Admission::Answer(Err(Failure::new(Code::Expired, format!("{}: the session was ended", self.who()))));
         let ends = self.sessions.ends();
         if self.sessions.is_ended(work.session) {
             return ended();
         }
-        let rules = work.request.rules();
+        let rules = request.rules();
         if rules.sender == Sender::Owner
             && let Err(failure) = self.owner_only(work)
         {
@@ -246,20 +247,20 @@ impl Server {
             let detail = format!("{} does not keep the map: server {} does", self.who(), self.map().keeper);
             return Admission::Answer(Err(Failure::new(Code::Invalid, detail)));
         }
-        if let Some(failure) = self.failure_for(&work.request) {
+        if let Some(failure) = self.failure_for(request) {
             return Admission::Answer(Err(failure));
         }
-        if self.map_epoch_now() == MapEpoch(0) && !work.request.needs_no_map() {
+        if self.map_epoch_now() == MapEpoch(0) && !request.needs_no_map() {
             // Just started and not yet in the map: it has no shards, so it cannot say that a name or
             // inode is not there. The client asks again, and finds it ready.
             return Admission::Answer(Err(Failure::refused(Refusal::MapStale { epoch: MapEpoch(0) })));
         }
         let epoch = self.map_epoch_now();
-        if work.request.names_shard() && self.shards.get(work.header.shard).is_none() {
+        if request.names_shard() && self.shards.get(work.header.shard).is_none() {
             return Admission::Answer(Err(Failure::refused(Refusal::MapStale { epoch })));
         }
         if work.is_recorded_change()
-            && let Some(known) = self.known_change(work)
+            && let Some(known) = self.known_change(request, work)
         {
             return known;
         }
@@ -268,11 +269,11 @@ impl Server {
             self.not_running(work);
             return ended();
         }
-        if work.request.names_shard() && work.header.map_epoch < epoch {
+        if request.names_shard() && work.header.map_epoch < epoch {
             self.not_running(work);
             return Admission::Answer(Err(Failure::refused(Refusal::MapStale { epoch })));
         }
-        if work.request.needs_namespace_epoch()
+        if request.needs_namespace_epoch()
             && !self.config.switches.is(Sabotage::SkipNamespaceEpochCheck)
             && let Some(refusal) = self.namespace.refusal(work.header.namespace_epoch)
         {
@@ -282,13 +283,13 @@ impl Server {
         Admission::Go
     }
 
-    fn known_change(&self, work: &Work) -> Option<Admission> {
+    fn known_change(&self, request: &Request, work: &Work) -> Option<Admission> {
         let cell = self.shards.get(work.header.shard)?;
         let Stamp { session, sequence, floor, .. } = work.stamp;
         if self.config.switches.is(Sabotage::SkipDuplicateCheck) {
             return None;
         }
-        let with_data = work.request.remembered_with() == Changes::Data;
+        let with_data = request.remembered_with() == Changes::Data;
         let in_data = with_data.then(|| cell.data.lock().check(session, sequence, floor));
         let mut names = cell.names.lock();
         let verdict = in_data.unwrap_or_else(|| names.shard.check(session, sequence, floor));
@@ -321,38 +322,38 @@ impl Server {
     }
 
     /// Carries on a request that must wait, until it is done or its client has given up.
-    async fn carry(self: Arc<Self>, mut work: Work, mut wait: Wait) {
+    async fn carry(self: Arc<Self>, request: Request, mut work: Work, mut wait: Wait) {
         let result = loop {
             if let Err(failure) = self.wait_for(&mut work, wait).await {
                 break Err(failure);
             }
             // A newer time: the request takes effect now, not when it arrived.
             work.stamp.time = self.clock.next(&self.io, work.header.time);
-            match self.attempt(&mut work) {
+            match self.attempt(&request, &mut work) {
                 Ok(Output::Reply(reply)) => break Ok(reply),
                 Ok(Output::Sent) => return,
-                Ok(Output::Contents(contents)) => return self.finish_contents(work, *contents),
+                Ok(Output::Contents(contents)) => return self.finish_contents(&request, work, *contents),
                 Ok(Output::Then(rest)) => break rest.await,
                 Err(Stop::Fail(failure)) => break Err(failure),
                 Err(Stop::Wait(next)) => wait = next,
             }
         };
-        self.finish(work, result);
+        self.finish(request, work, result);
     }
 
     /// Runs a request of this server to itself.
-    pub(crate) async fn run_local(self: &Arc<Self>, mut work: Work) -> Result<Reply, Failure> {
+    pub(crate) async fn run_local(self: &Arc<Self>, request: &Request, mut work: Work) -> Result<Reply, Failure> {
         let shard = work.header.shard;
-        let result = self.run_local_now(&mut work).await;
-        if self.waits_for_recalls(&work.request) {
+        let result = self.run_local_now(request, &mut work).await;
+        if self.waits_for_recalls(request) {
             self.recalled(shard).await;
         }
         result
     }
 
-    async fn run_local_now(self: &Arc<Self>, work: &mut Work) -> Result<Reply, Failure> {
+    async fn run_local_now(self: &Arc<Self>, request: &Request, work: &mut Work) -> Result<Reply, Failure> {
         loop {
-            match self.attempt(work) {
+            match self.attempt(request, work) {
                 Ok(Output::Reply(reply)) => return Ok(reply),
                 Ok(Output::Sent) => return Ok(Reply::Done),
                 Ok(Output::Contents(contents)) => return Ok(contents.plain),
@@ -440,24 +441,24 @@ impl Server {
     }
 
     /// Remembers the outcome of a change and replies.
-    fn finish(self: &Arc<Self>, mut work: Work, result: Result<Reply, Failure>) {
-        self.remember(&mut work, &result);
-        self.respond(work, result);
+    fn finish(self: &Arc<Self>, request: Request, mut work: Work, result: Result<Reply, Failure>) {
+        self.remember(&request, &mut work, &result);
+        self.respond(request, work, result);
     }
 
     /// As [`Self::finish`]; the retry record goes without the contents.
-    fn finish_contents(self: &Arc<Self>, mut work: Work, mut contents: Contents) {
+    fn finish_contents(self: &Arc<Self>, request: &Request, mut work: Work, mut contents: Contents) {
         let plain = std::mem::replace(&mut contents.plain, Reply::Done);
-        self.remember(&mut work, &Ok(plain));
+        self.remember(request, &mut work, &Ok(plain));
         self.respond_contents(work, contents);
     }
 
-    fn remember(self: &Arc<Self>, work: &mut Work, result: &Result<Reply, Failure>) {
+    fn remember(self: &Arc<Self>, request: &Request, work: &mut Work, result: &Result<Reply, Failure>) {
         let refused = matches!(result, Err(failure) if failure.code == Code::Refused);
         if work.is_recorded_change()
             && let Some(cell) = self.shards.get(work.header.shard)
         {
-            let with = work.request.remembered_with();
+            let with = request.remembered_with();
             let is_decided = work.recorded || refused;
             if !is_decided && with == Changes::Data {
                 cell.data.lock().decide(&work.stamp, result.clone());
@@ -475,38 +476,57 @@ impl Server {
         work.recorded = true;
     }
 
-    /// One attempt at a request.
-    fn attempt(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        if let Some(failure) = self.disk_is_low(&work.request) {
+    /// One attempt at a request: its handler gets its fields.
+    fn attempt(self: &Arc<Self>, request: &Request, work: &mut Work) -> Attempt<Output> {
+        if let Some(failure) = self.disk_is_low(request) {
             return Err(failure.into());
         }
-        match &work.request {
-            Request::Lookup { .. } => self.lookup(work),
-            Request::Create { .. } => self.create(work),
-            Request::Unlink { .. } => self.unlink(work),
-            Request::Rmdir { .. } => self.rmdir(work),
-            Request::Link { .. } => self.link(work),
-            Request::Rename { .. } | Request::Exchange { .. } => self.rename(work),
-            Request::OpenName { .. } => self.open_name(work),
+        match request {
+            Request::Lookup { parent, name } => self.lookup(work, *parent, name),
+            Request::Create(create) => self.create(work, create),
+            Request::Unlink { parent, name } => self.unlink(work, *parent, name),
+            Request::Rmdir { parent, name } => self.rmdir(work, *parent, name),
+            Request::Link { parent, name, ino } => self.link(work, *parent, name, *ino),
+            Request::Rename { parent, name, to_parent, to_name, no_replace } => {
+                let how = if *no_replace { How::NoReplace } else { How::Replace };
+                self.rename(work, *parent, name, *to_parent, to_name, how)
+            }
+            Request::Exchange { parent, name, to_parent, to_name } => {
+                self.rename(work, *parent, name, *to_parent, to_name, How::Exchange)
+            }
+            &Request::OpenName { parent, ref name, handle, read, write } => {
+                self.open_name(work, parent, name, handle, Want { read, write, execute: false })
+            }
             &Request::OpenWith { ino, handle, write, contents } => self.open_with(work, ino, handle, write, contents),
-            Request::OpenNameWith { .. } => self.open_name_with(work),
+            &Request::OpenNameWith { parent, ref name, handle, write, contents } => {
+                self.open_name_with(work, parent, name, handle, write, contents)
+            }
             &Request::GetAttr { ino, exact } => self.getattr(work, ino, exact),
-            Request::SetAttr { .. } => self.setattr(work),
+            Request::SetAttr { ino, change } => self.setattr(work, *ino, change),
             &Request::Truncate { ino, size, opened } => self.truncate(work, ino, size, opened),
-            Request::Open { .. } | Request::OpenToRun { .. } => self.open(work),
+            &Request::Open { ino, handle, read, write } => {
+                self.open(work, ino, handle, Want { read, write, execute: false })
+            }
+            &Request::OpenToRun { ino, handle } => {
+                self.open(work, ino, handle, Want { read: false, write: false, execute: true })
+            }
             Request::Close { handles } => Ok(self.close_handles(work.session, handles).into()),
             &Request::Report { ino, generation, end, spread } => self.report(work, ino, generation, end, spread),
             Request::ReadLink { ino } => self.readlink(*ino),
             &Request::Holders { dir } => self.holders(work, dir),
-            Request::GetXattr { .. } => self.get_xattr(work),
+            Request::GetXattr { ino, name } => self.get_xattr(work, *ino, name),
             Request::ListXattr { ino } => self.list_xattr(work, *ino),
-            Request::SetXattr { .. } => self.set_xattr(work),
-            Request::Write { .. } => self.write(work),
-            Request::Append { .. } => self.append(work),
-            Request::CreateUnnamed { .. } => self.create_unnamed(work),
-            Request::Reserve { .. } => self.reserve(work),
-            Request::Punch { .. } => self.punch(work),
-            Request::Seek { .. } => self.seek(work),
+            Request::SetXattr { ino, name, value, how } => self.set_xattr(work, *ino, name, value.as_ref(), *how),
+            Request::Write(write) => self.write(work, write),
+            Request::Append { ino, sums } => self.append(work, *ino, sums),
+            Request::CreateUnnamed { parent, name, mode, open } => {
+                self.create_unnamed(work, *parent, name, *mode, *open)
+            }
+            Request::Reserve(reserve) => self.reserve(work, reserve),
+            Request::Punch(punch) => self.punch(work, punch),
+            &Request::Seek { ino, generation, born, offset, hole, chunk_bits } => {
+                self.seek(ino, generation, born, offset, hole, chunk_bits)
+            }
             &Request::SetLock { ino, lock, wait } => self.set_lock(work, ino, lock, wait),
             &Request::Unlock { ino, space, owner, start, end } => self.unlock(work, ino, space, owner, start, end),
             &Request::TestLock { ino, lock } => self.test_lock(work, ino, lock),
@@ -517,9 +537,9 @@ impl Server {
                 self.sessions.heard(work.session, self.io.mono_ns());
                 Ok(Reply::Done.into())
             }
-            Request::Read { .. } => self.read(work),
+            Request::Read(read) => self.read(work, read),
             &Request::List { dir, after, limit, attrs } => self.list(work, dir, after, limit, attrs),
-            Request::Scan { .. } => self.scan(work),
+            Request::Scan(scan) => self.scan(work, scan),
             Request::StatFs => Ok(self.space().into()),
             Request::Status => Ok(Reply::Status { status: self.status() }.into()),
             Request::Activity => Ok(Reply::ActivityIs { activity: self.activity() }.into()),
@@ -527,10 +547,14 @@ impl Server {
             Request::Shutdown => self.shutdown(work),
             Request::Sync => Ok(self.synced().into()),
             &Request::Listen { life, confirmed } => self.await_recall(work, life, confirmed),
-            Request::CheckInodes { .. } => self.check_inodes(work),
-            Request::CheckEntries { .. } => self.check_entries(work),
+            Request::CheckInodes { from, end_home, directories, only } => {
+                self.check_inodes(*from, *end_home, *directories, only)
+            }
+            Request::CheckEntries { from, first_home, end_home, only } => {
+                self.check_entries(from, *first_home..*end_home, only)
+            }
             &Request::CheckData { from, only } => self.check_data(from, only),
-            Request::CheckWatch { .. } => self.check_watch(work),
+            Request::CheckWatch { number, begin } => self.check_watch(work, *number, begin.as_deref()),
             Request::EndSession => {
                 self.leases.left(work.session);
                 self.end_session(work.session);
@@ -560,8 +584,8 @@ impl Server {
                 let (entries, subdirs, changed) = self.directories.fragment(*dir);
                 Ok(Reply::FragmentIs { entries, subdirs, changed }.into())
             }
-            Request::Prepare { .. } => self.prepare(work),
-            Request::PrepareExchange { .. } => self.prepare_exchange(work),
+            Request::Prepare(prepare) => self.prepare(work, prepare),
+            Request::PrepareExchange(prepare) => self.prepare_exchange(work, prepare),
             Request::Commit { tx, to_parent, to_name } => self.commit(*tx, *to_parent, to_name, &work.stamp),
             Request::Abort { tx, to_parent, to_name } => self.abort(*tx, *to_parent, to_name),
             Request::TxOutcome { tx } => Ok(Reply::TxIs { committed: self.transactions.outcome(*tx) }.into()),

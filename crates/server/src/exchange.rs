@@ -11,8 +11,9 @@ use crate::state::Server;
 use crate::wait::Attempt;
 use aze_meta::access::Want;
 use aze_meta::{EntryValue, Lock, Op, Role};
+use aze_proto::fields::PrepareExchange;
 use aze_proto::message::Victim;
-use aze_proto::{Code, Failure, FileKind, Reply, Request};
+use aze_proto::{Code, Failure, FileKind, Reply};
 use std::sync::Arc;
 
 impl Server {
@@ -68,14 +69,10 @@ impl Server {
     }
 
     /// At the second name's shard: lock it, unless something forbids the exchange.
-    pub(crate) fn prepare_exchange(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::PrepareExchange { tx, coordinator, incarnation, to_parent, to_name, ino, kind, identity } =
-            work.request.clone()
-        else {
-            unreachable!("dispatched by its kind")
-        };
-        work.identity = identity;
-        let (cell, key) = self.entry_place(work, to_parent, &to_name)?;
+    pub(crate) fn prepare_exchange(self: &Arc<Self>, work: &mut Work, prepare: &PrepareExchange) -> Attempt<Output> {
+        let &PrepareExchange { tx, coordinator, incarnation, to_parent, ref to_name, ino, kind, .. } = prepare;
+        work.identity = prepare.identity.clone();
+        let (cell, key) = self.entry_place(work, to_parent, to_name)?;
         let mut names = cell.names.lock();
         if self.transactions.is_finished(tx) {
             return Err(Failure::new(Code::Replayed, "the exchange is over").into());
@@ -83,7 +80,7 @@ impl Server {
         self.settled(&key)?;
         let held = names.shard.lock_of(&key).map(|lock| lock.tx);
         if held.is_some_and(|holder| holder != tx) {
-            return Err(Failure::new(Code::Busy, Server::entry_text(to_parent, &to_name)).into());
+            return Err(Failure::new(Code::Busy, Server::entry_text(to_parent, to_name)).into());
         }
         let stub = self.directories.enter(to_parent, &work.identity, Want::CHANGE_NAMES, self.whole_since())?;
         let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;

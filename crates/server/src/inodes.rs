@@ -10,8 +10,8 @@ use aze_meta::access::{self, Want};
 use aze_meta::{AttrSet, Inode, Op, Stamp, acl};
 use aze_proto::message::Handle;
 use aze_proto::{
-    Attr, Change, Code, Failure, FileKind, Identity, Incarnation, Ino, Reply, Request, ServerIndex, SessionId, Stub,
-    Time,
+    Attr, Change, Code, Failure, FileKind, Identity, Incarnation, Ino, Name, Reply, Request, ServerIndex, SessionId,
+    Stub, Time,
 };
 use futures_channel::oneshot;
 use std::sync::Arc;
@@ -61,18 +61,17 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) fn setattr(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::SetAttr { ino, change } = work.request.clone() else { unreachable!("dispatched by its kind") };
+    pub(crate) fn setattr(self: &Arc<Self>, work: &mut Work, ino: Ino, change: &Change) -> Attempt<Output> {
         let mut names = self.cell(ino.home())?.names.lock();
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
-        let set = access::check_setattr(&work.identity, inode, &change, work.stamp.time)?;
+        let set = access::check_setattr(&work.identity, inode, change, work.stamp.time)?;
         if inode.attr.kind != FileKind::Directory {
             work.recorded = true;
             return Ok(names.shard.apply(&Op::SetAttr { ino, set }, &work.stamp).reply?.into());
         }
         let (inode, holders) = (inode.clone(), holders_of(&names, ino));
         drop(names);
-        let (server, identity, stamp) = (self.clone(), work.identity.clone(), work.stamp);
+        let (server, identity, stamp, change) = (self.clone(), work.identity.clone(), work.stamp, change.clone());
         then(async move { server.set_directory_attr(inode, &change, &identity, holders, stamp).await })
     }
 
@@ -172,12 +171,7 @@ impl Server {
         names.shard.inode(ino).map(|inode| inode.attr.clone()).ok_or_else(|| self.gone(ino))
     }
 
-    pub(crate) fn open(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let (ino, handle, want) = match work.request {
-            Request::Open { ino, handle, read, write } => (ino, handle, Want { read, write, execute: false }),
-            Request::OpenToRun { ino, handle } => (ino, handle, Want { read: false, write: false, execute: true }),
-            _ => unreachable!("dispatched by its kind"),
-        };
+    pub(crate) fn open(self: &Arc<Self>, work: &Work, ino: Ino, handle: u64, want: Want) -> Attempt<Output> {
         let mut names = self.cell(ino.home())?.names.lock();
         let attr = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();
         if attr.kind == FileKind::Directory && want.write {
@@ -187,18 +181,22 @@ impl Server {
         Ok(Reply::Attributes { attr }.into())
     }
 
-    pub(crate) fn open_name(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::OpenName { parent, name, handle, read, write } = work.request.clone() else {
-            unreachable!("dispatched by its kind")
-        };
-        let (cell, key) = self.entry_place(work, parent, &name)?;
+    pub(crate) fn open_name(
+        self: &Arc<Self>,
+        work: &Work,
+        parent: Ino,
+        name: &Name,
+        handle: u64,
+        want: Want,
+    ) -> Attempt<Output> {
+        let (cell, key) = self.entry_place(work, parent, name)?;
         let mut names = cell.names.lock();
         self.unlocked(cell, &names, &key)?;
         self.directories.enter(parent, &work.identity, Want::SEARCH, self.whole_since())?;
         let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;
         let attr = names.shard.inode(entry.ino).map(|inode| inode.attr.clone());
         if let Some(attr) = attr.as_ref().filter(|attr| attr.kind == FileKind::File) {
-            self.register_open(work, &mut names, attr, handle, Want { read, write, execute: false })?;
+            self.register_open(work, &mut names, attr, handle, want)?;
         }
         Ok(Reply::Entry { ino: entry.ino, kind: entry.kind, attr, created: false }.into())
     }

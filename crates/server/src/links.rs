@@ -12,7 +12,7 @@ use crate::wait::{Attempt, Stop};
 use aze_meta::access::Want;
 use aze_meta::{EntryKey, LostLink, Op};
 use aze_proto::error::Class;
-use aze_proto::{Attr, Code, Failure, FileKind, Ino, Reply, Request, ShardId, TxId};
+use aze_proto::{Attr, Code, Failure, FileKind, Ino, Name, Reply, Request, ShardId, TxId};
 use std::sync::Arc;
 
 /// A name being made for an inode, at the shard of the name.
@@ -26,9 +26,8 @@ struct NewLink {
 }
 
 impl Server {
-    pub(crate) fn link(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Link { parent, name, ino } = work.request.clone() else { unreachable!("dispatched by its kind") };
-        let (cell, key) = self.entry_place(work, parent, &name)?;
+    pub(crate) fn link(self: &Arc<Self>, work: &Work, parent: Ino, name: &Name, ino: Ino) -> Attempt<Output> {
+        let (cell, key) = self.entry_place(work, parent, name)?;
         let names = cell.names.lock();
         self.unlocked(cell, &names, &key)?;
         self.directories.enter(parent, &work.identity, Want::CHANGE_NAMES, self.whole_since())?;

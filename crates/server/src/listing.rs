@@ -9,10 +9,11 @@ use crate::shards::ShardCell;
 use crate::state::Server;
 use crate::wait::Attempt;
 use aze_meta::access::Want;
+use aze_proto::fields::Scan;
 use aze_proto::limits::LIST_ENTRIES_MAX;
 use aze_proto::message::{Found, Listed, ScanPlace, SubDir, Usage};
 use aze_proto::predicate::Predicate;
-use aze_proto::{FileKind, Ino, NameHash, Reply, Request, ShardId};
+use aze_proto::{FileKind, Ino, NameHash, Reply, ShardId};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -95,20 +96,18 @@ impl Server {
         ControlFlow::Continue(())
     }
 
-    pub(crate) fn scan(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Scan { dirs, predicate, find, usage, after_dir, after, limit } = &work.request else {
-            unreachable!("dispatched by its kind")
-        };
+    pub(crate) fn scan(self: &Arc<Self>, work: &Work, scan: &Scan) -> Attempt<Output> {
+        let &Scan { ref dirs, ref predicate, find, usage, after_dir, after, limit } = scan;
         if dirs.len() > SCAN_DIRS_MAX {
             let detail = format!("a search through {} directories at once: at most {SCAN_DIRS_MAX}", dirs.len());
             return Err(aze_proto::Failure::new(aze_proto::Code::Limit, detail).into());
         }
-        let limit = (*limit as usize).clamp(1, LIST_ENTRIES_MAX);
+        let limit = (limit as usize).clamp(1, LIST_ENTRIES_MAX);
         let mut page = Page::default();
         let mut next = None;
-        for index in *after_dir..dirs.len() as u32 {
+        for index in after_dir..dirs.len() as u32 {
             let dir = dirs[index as usize];
-            let start = if index == *after_dir { *after } else { 0 };
+            let start = if index == after_dir { after } else { 0 };
             if self.has_no_part_in(dir) {
                 continue;
             }
@@ -123,10 +122,10 @@ impl Server {
                     return ControlFlow::Break(());
                 }
                 last = cookie;
-                page.take(shard, listed, index, predicate, *find, usage.then_some(&mut sum));
+                page.take(shard, listed, index, predicate, find, usage.then_some(&mut sum));
                 ControlFlow::Continue(())
             });
-            if *usage && sum.files > 0 {
+            if usage && sum.files > 0 {
                 page.usage.push(sum);
             }
             if stopped.is_break() {

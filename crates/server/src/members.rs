@@ -242,7 +242,7 @@ impl Server {
     async fn join_volume(self: &Arc<Self>) -> Result<Arc<ShardMap>, Failure> {
         let join = Request::Join { slot: self.slot(), info: self.info() };
         if self.slot() == ServerIndex(0) {
-            return match self.run_local(Work::local(self, ShardId(0), join)).await? {
+            return match self.run_local(&join, Work::local(self, ShardId(0))).await? {
                 Reply::Map { map } => Ok(Arc::new(map)),
                 _ => Err(Failure::from(Code::Internal)),
             };

@@ -8,7 +8,8 @@ use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_meta::access::{self, Want};
 use aze_meta::{EntryKey, NewFile, Op, acl};
-use aze_proto::{Code, Failure, FileKind, Ino, MapEpoch, Name, NameHash, Reply, Request, ShardId};
+use aze_proto::fields::Create;
+use aze_proto::{Code, Failure, FileKind, Ino, MapEpoch, Name, NameHash, Reply, ShardId};
 use std::sync::Arc;
 
 impl Server {
@@ -42,12 +43,11 @@ impl Server {
         if self.config.switches.is(Sabotage::SkipBornCheck) { MapEpoch(0) } else { self.since() }
     }
 
-    pub(crate) fn lookup(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Lookup { parent, name } = &work.request else { unreachable!("dispatched by its kind") };
-        let (cell, key) = self.entry_place(work, *parent, name)?;
+    pub(crate) fn lookup(self: &Arc<Self>, work: &mut Work, parent: Ino, name: &Name) -> Attempt<Output> {
+        let (cell, key) = self.entry_place(work, parent, name)?;
         let mut names = cell.names.lock();
         self.unlocked(cell, &names, &key)?;
-        self.directories.enter_to_look(*parent, &work.identity, self.whole_since())?;
+        self.directories.enter_to_look(parent, &work.identity, self.whole_since())?;
         let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;
         let leased = self.lease(work, &mut names, entry.ino, entry.kind);
         let attr = names.shard.inode(entry.ino).map(|inode| inode.attr.clone());
@@ -58,16 +58,12 @@ impl Server {
         Ok(reply.into())
     }
 
-    pub(crate) fn create(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Create { parent, name, kind, mode, rdev, target, exclusive, open, chunk_bits } =
-            work.request.clone()
-        else {
-            unreachable!("dispatched by its kind")
-        };
+    pub(crate) fn create(self: &Arc<Self>, work: &mut Work, create: &Create) -> Attempt<Output> {
+        let &Create { parent, ref name, kind, mode, rdev, ref target, exclusive, open, chunk_bits } = create;
         if !access::may_make(&work.identity, kind) {
             return Err(Failure::new(Code::NotPermitted, "only root may make device files").into());
         }
-        let (cell, key) = self.entry_place(work, parent, &name)?;
+        let (cell, key) = self.entry_place(work, parent, name)?;
         let mut names = cell.names.lock();
         self.unlocked(cell, &names, &key)?;
         let exists = names.shard.entry(&key).is_some();
@@ -83,7 +79,8 @@ impl Server {
         let inherited = acl::inherited(stub.default_acl.as_ref(), kind, mode);
         let owned = access::new_file(&work.identity, &stub, kind, inherited.mode);
         let (uid, gid, mode) = (owned.uid, owned.gid, owned.mode);
-        let new = NewFile { kind, mode, uid, gid, rdev, target, born: self.map_epoch_now(), chunk_bits };
+        let (target, born) = (target.clone(), self.map_epoch_now());
+        let new = NewFile { kind, mode, uid, gid, rdev, target, born, chunk_bits };
         let exclusive = exclusive || kind != FileKind::File;
         let op = match inherited.xattrs {
             xattrs if xattrs.is_empty() => Op::Create { key, new, exclusive },

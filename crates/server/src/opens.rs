@@ -6,7 +6,7 @@ use crate::state::Server;
 use crate::wait::Attempt;
 use aze_meta::access::Want;
 use aze_proto::limits::OPEN_CONTENTS_BYTES_MAX;
-use aze_proto::{Attr, Code, FileKind, Reply, Request};
+use aze_proto::{Attr, Code, FileKind, Ino, Name, Reply};
 use aze_store::{ChunkShard, Held};
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl Server {
     pub(crate) fn open_with(
         self: &Arc<Self>,
         work: &mut Work,
-        ino: aze_proto::Ino,
+        ino: Ino,
         handle: u64,
         write: bool,
         contents: u32,
@@ -38,11 +38,16 @@ impl Server {
         Ok(with_contents(&data, &attr, contents, Reply::Attributes { attr: attr.clone() }))
     }
 
-    pub(crate) fn open_name_with(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::OpenNameWith { parent, name, handle, write, contents } = work.request.clone() else {
-            unreachable!("dispatched by its kind")
-        };
-        let (cell, key) = self.entry_place(work, parent, &name)?;
+    pub(crate) fn open_name_with(
+        self: &Arc<Self>,
+        work: &Work,
+        parent: Ino,
+        name: &Name,
+        handle: u64,
+        write: bool,
+        contents: u32,
+    ) -> Attempt<Output> {
+        let (cell, key) = self.entry_place(work, parent, name)?;
         let data = cell.data.lock();
         let mut names = cell.names.lock();
         self.unlocked(cell, &names, &key)?;

@@ -34,7 +34,7 @@ impl Server {
         request: Request,
     ) -> Result<Reply, Failure> {
         if server == self.slot() {
-            return Box::pin(self.run_local(Work::local(self, shard, request))).await;
+            return Box::pin(self.run_local(&request, Work::local(self, shard))).await;
         }
         self.ask_other(server, shard, request, &[], self.config.deadline).await
     }

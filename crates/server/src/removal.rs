@@ -47,9 +47,8 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) fn unlink(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Unlink { parent, name } = work.request.clone() else { unreachable!("dispatched by its kind") };
-        let (cell, key) = self.entry_place(work, parent, &name)?;
+    pub(crate) fn unlink(self: &Arc<Self>, work: &mut Work, parent: Ino, name: &Name) -> Attempt<Output> {
+        let (cell, key) = self.entry_place(work, parent, name)?;
         let mut names = cell.names.lock();
         self.unlocked(cell, &names, &key)?;
         self.settled(&key)?;
@@ -114,9 +113,8 @@ impl Server {
         Reply::Done
     }
 
-    pub(crate) fn rmdir(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Rmdir { parent, name } = work.request.clone() else { unreachable!("dispatched by its kind") };
-        let (cell, key) = self.entry_place(work, parent, &name)?;
+    pub(crate) fn rmdir(self: &Arc<Self>, work: &Work, parent: Ino, name: &Name) -> Attempt<Output> {
+        let (cell, key) = self.entry_place(work, parent, name)?;
         let mut names = cell.names.lock();
         self.unlocked(cell, &names, &key)?;
         self.settled(&key)?;

@@ -12,6 +12,7 @@ use crate::state::Server;
 use crate::wait::{Attempt, Stop};
 use aze_meta::access::Want;
 use aze_meta::{EntryKey, EntryValue, Op, Role, Stamp};
+use aze_proto::fields::{Prepare, PrepareExchange};
 use aze_proto::message::Victim;
 use aze_proto::{
     Code, Failure, FileKind, Identity, Incarnation, Ino, Name, NameHash, Reply, Request, ServerIndex, ShardId, TxId,
@@ -190,15 +191,17 @@ impl Move {
 }
 
 impl Server {
-    pub(crate) fn rename(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let (parent, name, to_parent, to_name, how) = match work.request.clone() {
-            Request::Rename { parent, name, to_parent, to_name, no_replace } => {
-                (parent, name, to_parent, to_name, if no_replace { How::NoReplace } else { How::Replace })
-            }
-            Request::Exchange { parent, name, to_parent, to_name } => (parent, name, to_parent, to_name, How::Exchange),
-            _ => unreachable!("dispatched by its kind"),
-        };
-        let (cell, from) = self.entry_place(work, parent, &name)?;
+    /// A rename or an exchange.
+    pub(crate) fn rename(
+        self: &Arc<Self>,
+        work: &Work,
+        parent: Ino,
+        name: &Name,
+        to_parent: Ino,
+        to_name: &Name,
+        how: How,
+    ) -> Attempt<Output> {
+        let (cell, from) = self.entry_place(work, parent, name)?;
         let names = cell.names.lock();
         self.unlocked(cell, &names, &from)?;
         let stub = self.directories.enter(parent, &work.identity, Want::CHANGE_NAMES, self.whole_since())?;
@@ -213,7 +216,7 @@ impl Server {
             identity: work.identity.clone(),
             from,
             to_parent,
-            to_name,
+            to_name: to_name.clone(),
             how,
             stamp: work.stamp,
             deadline_ns: work.deadline_ns,
@@ -352,12 +355,27 @@ impl Server {
         let EntryValue { ino, kind } = *entry;
         let no_replace = plan.how == How::NoReplace;
         let request = match plan.how {
-            How::Exchange => {
-                Request::PrepareExchange { tx, coordinator, incarnation, to_parent, to_name, ino, kind, identity }
-            }
-            How::Replace | How::NoReplace => {
-                Request::Prepare { tx, coordinator, incarnation, to_parent, to_name, ino, kind, no_replace, identity }
-            }
+            How::Exchange => Request::PrepareExchange(PrepareExchange {
+                tx,
+                coordinator,
+                incarnation,
+                to_parent,
+                to_name,
+                ino,
+                kind,
+                identity,
+            }),
+            How::Replace | How::NoReplace => Request::Prepare(Prepare {
+                tx,
+                coordinator,
+                incarnation,
+                to_parent,
+                to_name,
+                ino,
+                kind,
+                no_replace,
+                identity,
+            }),
         };
         match self.ask_shard(plan.new_shard(self.config.shards), request).await? {
             Reply::Prepared { victim } => Ok(victim),
@@ -504,14 +522,10 @@ impl Server {
     }
 
     /// At the new name's shard: lock it, unless something forbids the rename.
-    pub(crate) fn prepare(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Prepare { tx, coordinator, incarnation, to_parent, to_name, ino, kind, no_replace, identity } =
-            work.request.clone()
-        else {
-            unreachable!("dispatched by its kind")
-        };
-        work.identity = identity;
-        let (cell, key) = self.entry_place(work, to_parent, &to_name)?;
+    pub(crate) fn prepare(self: &Arc<Self>, work: &mut Work, prepare: &Prepare) -> Attempt<Output> {
+        let &Prepare { tx, coordinator, incarnation, to_parent, ref to_name, ino, kind, no_replace, .. } = prepare;
+        work.identity = prepare.identity.clone();
+        let (cell, key) = self.entry_place(work, to_parent, to_name)?;
         let mut names = cell.names.lock();
         if self.transactions.is_finished(tx) {
             return Err(Failure::new(Code::Replayed, "the rename is over").into());
@@ -521,7 +535,7 @@ impl Server {
         let victim = existing.map(|entry| Victim { ino: entry.ino, kind: entry.kind });
         match names.shard.lock_of(&key) {
             Some(lock) if lock.tx == tx => return Ok(Reply::Prepared { victim }.into()),
-            Some(_) => return Err(Failure::new(Code::Busy, Server::entry_text(to_parent, &to_name)).into()),
+            Some(_) => return Err(Failure::new(Code::Busy, Server::entry_text(to_parent, to_name)).into()),
             None => {}
         }
         if let Some(entry) = &existing {

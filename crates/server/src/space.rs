@@ -4,20 +4,19 @@
 use crate::dispatch::{Output, Work};
 use crate::state::Server;
 use crate::wait::Attempt;
+use aze_proto::fields::{Punch, Reserve};
 use aze_proto::limits::CHUNK_BITS_MAX;
 use aze_proto::place::chunk_shard;
-use aze_proto::{Code, Failure, Reply, Request};
+use aze_proto::{Code, Failure, Generation, Ino, MapEpoch, Reply};
 use aze_store::SeekFrom;
 use std::sync::Arc;
 
 impl Server {
-    pub(crate) fn reserve(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Reserve { ino, generation, born, chunk, offset, len, zero, chunk_bits } = work.request else {
-            unreachable!("dispatched by its kind")
-        };
+    pub(crate) fn reserve(self: &Arc<Self>, work: &mut Work, reserve: &Reserve) -> Attempt<Output> {
+        let Reserve { ino, generation, born, chunk, offset, len, zero, chunk_bits } = *reserve;
         let cell = self.chunk_cell(work, ino, chunk, born)?;
         let mut data = cell.data.lock();
-        let chunk_bits = self.check_home(work, chunk, chunk_bits)?;
+        let chunk_bits = self.check_home(ino, chunk, chunk_bits)?;
         let beyond = offset.checked_add(len).is_none_or(|end| u64::from(end) > 1 << chunk_bits);
         if beyond {
             return Err(Failure::new(Code::Malformed, "a reservation beyond the end of its chunk").into());
@@ -29,23 +28,26 @@ impl Server {
         Ok(Reply::Done.into())
     }
 
-    pub(crate) fn punch(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Punch { ino, generation, born, chunk, start, end, chunk_bits } = work.request else {
-            unreachable!("dispatched by its kind")
-        };
+    pub(crate) fn punch(self: &Arc<Self>, work: &mut Work, punch: &Punch) -> Attempt<Output> {
+        let Punch { ino, generation, born, chunk, start, end, chunk_bits } = *punch;
         let cell = self.chunk_cell(work, ino, chunk, born)?;
         let mut data = cell.data.lock();
-        let chunk_bits = self.check_home(work, chunk, chunk_bits)?;
+        let chunk_bits = self.check_home(ino, chunk, chunk_bits)?;
         let done = data.punch(&work.stamp, ino, generation, start..end, chunk_bits);
         done.map_err(|error| self.data_stop(error, cell.id, ino))?;
         work.recorded = true;
         Ok(Reply::Done.into())
     }
 
-    pub(crate) fn seek(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::Seek { ino, generation, born, offset, hole, chunk_bits } = work.request else {
-            unreachable!("dispatched by its kind")
-        };
+    pub(crate) fn seek(
+        &self,
+        ino: Ino,
+        generation: Generation,
+        born: MapEpoch,
+        offset: u64,
+        hole: bool,
+        chunk_bits: u8,
+    ) -> Attempt<Output> {
         self.check_kept(ino, born)?;
         if chunk_bits > CHUNK_BITS_MAX {
             return Err(Failure::new(Code::Malformed, "a chunk size that cannot be").into());
@@ -71,10 +73,7 @@ impl Server {
     }
 
     /// The chunk size that was stated. Where the inode is here too, it must be there, and of that size.
-    fn check_home(&self, work: &Work, chunk: u64, chunk_bits: u8) -> Attempt<u8> {
-        let (Request::Reserve { ino, .. } | Request::Punch { ino, .. }) = work.request else {
-            unreachable!("dispatched by its kind")
-        };
+    fn check_home(&self, ino: Ino, chunk: u64, chunk_bits: u8) -> Attempt<u8> {
         let mut fits = chunk_bits <= CHUNK_BITS_MAX;
         if chunk == 0 {
             let names = self.cell(ino.home())?.names.lock();

@@ -6,15 +6,19 @@ use crate::shards::Names;
 use crate::state::Server;
 use crate::wait::Attempt;
 use aze_meta::{NewFile, Op, access, acl};
-use aze_proto::{Attr, Code, Failure, FileKind, Ino, Reply, Request, ShardId, TxId};
+use aze_proto::{Attr, Code, Failure, FileKind, Ino, Name, Reply, ShardId, TxId};
 use std::sync::Arc;
 
 impl Server {
-    pub(crate) fn create_unnamed(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::CreateUnnamed { parent, name, mode, open } = work.request.clone() else {
-            unreachable!("dispatched by its kind")
-        };
-        let (cell, key) = self.entry_place(work, parent, &name)?;
+    pub(crate) fn create_unnamed(
+        self: &Arc<Self>,
+        work: &Work,
+        parent: Ino,
+        name: &Name,
+        mode: u32,
+        open: u64,
+    ) -> Attempt<Output> {
+        let (cell, key) = self.entry_place(work, parent, name)?;
         let mut names = cell.names.lock();
         self.unlocked(cell, &names, &key)?;
         self.check_room()?;

@@ -7,14 +7,14 @@ use crate::state::Server;
 use crate::wait::Attempt;
 use aze_meta::access::{self, Want};
 use aze_meta::{Op, acl, xattr};
-use aze_proto::{Code, Failure, FileKind, Identity, Ino, Reply, Request, ShardId};
+use aze_proto::wire::Blob;
+use aze_proto::{Code, Failure, FileKind, Identity, Ino, Reply, Request, ShardId, XattrHow};
 use std::sync::Arc;
 
 impl Server {
-    pub(crate) fn get_xattr(&self, work: &Work) -> Attempt<Output> {
-        let Request::GetXattr { ino, name } = &work.request else { unreachable!("dispatched by its kind") };
+    pub(crate) fn get_xattr(&self, work: &Work, ino: Ino, name: &Blob) -> Attempt<Output> {
         let names = self.cell(ino.home())?.names.lock();
-        let inode = names.shard.inode(*ino).ok_or_else(|| self.gone(*ino))?;
+        let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
         Ok(Reply::Xattr { value: xattr::get(&work.identity, inode, &name.0)? }.into())
     }
 
@@ -24,19 +24,23 @@ impl Server {
         Ok(Reply::XattrNames { names: xattr::list(&work.identity, inode) }.into())
     }
 
-    pub(crate) fn set_xattr(self: &Arc<Self>, work: &mut Work) -> Attempt<Output> {
-        let Request::SetXattr { ino, name, value, how } = work.request.clone() else {
-            unreachable!("dispatched by its kind")
-        };
+    pub(crate) fn set_xattr(
+        self: &Arc<Self>,
+        work: &mut Work,
+        ino: Ino,
+        name: &Blob,
+        value: Option<&Blob>,
+        how: XattrHow,
+    ) -> Attempt<Output> {
         let mut names = self.cell(ino.home())?.names.lock();
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
-        let set = xattr::check_set(&work.identity, inode, &name.0, value.as_ref())?;
+        let set = xattr::check_set(&work.identity, inode, &name.0, value)?;
         if value.is_some() {
             self.check_room()?;
         }
         let is_dir = inode.attr.kind == FileKind::Directory;
         let (access, default) = (name.0 == acl::ACCESS, name.0 == acl::DEFAULT);
-        let op = Op::SetXattr { ino, name, value: set.value, mode: set.mode, if_any: set.if_any, how };
+        let op = Op::SetXattr { ino, name: name.clone(), value: set.value, mode: set.mode, if_any: set.if_any, how };
         if !is_dir || !access && !default {
             work.recorded = true;
             return Ok(names.shard.apply(&op, &work.stamp).reply?.into());

@@ -2,6 +2,7 @@
 
 use crate::fake::{CHUNK, FILE, Fake, Said, attr, attributes, name, refuse, say, who};
 use aze_client::{Client, NewFile};
+use aze_proto::fields::{Read, Write};
 use aze_proto::predicate::Predicate;
 use aze_proto::sum::piece_sums;
 use aze_proto::{Attr, Change, Code, Failure, FileKind, Ino, Reply, Request, Spread};
@@ -55,7 +56,7 @@ fn a_write_that_was_damaged_on_the_way_is_sent_once_more() {
     let mut writes = 0;
     let fake = Fake::new(move |_, request, payload| match request {
         Request::Open { .. } => attributes(attr(0, 0)),
-        Request::Write { sums, .. } => {
+        Request::Write(Write { sums, .. }) => {
             assert_eq!(*sums, piece_sums(0, payload));
             writes += 1;
             if writes == 1 {
@@ -81,7 +82,7 @@ fn the_first_data_beyond_chunk_0_are_announced_and_only_they() {
     let fake = Fake::new(|_, request, _| match request {
         Request::Open { .. } => attributes(attr(0, 0)),
         Request::Report { .. } => attributes(Attr { spread: Spread::WIDE, ..attr(0, 0) }),
-        Request::Write { .. } => say(Reply::Written { attr: None }),
+        Request::Write(_) => say(Reply::Written { attr: None }),
         other => panic!("not what a client says: {other:?}"),
     });
     fake.sim.block_on(async {
@@ -107,7 +108,7 @@ fn reads_within_the_known_size_ask_nobody_for_it() {
     let fake = Fake::new(|_, request, _| match request {
         Request::Open { .. } | Request::GetAttr { .. } => attributes(attr(3 * CHUNK as u64, 0)),
         // Nothing is stored: the file is a hole.
-        Request::Read { chunk, .. } => {
+        Request::Read(Read { chunk, .. }) => {
             say(Reply::Data { start: 0, sums: Vec::new(), size: (*chunk == 0).then_some(3 * CHUNK as u64) })
         }
         other => panic!("not what a client says: {other:?}"),

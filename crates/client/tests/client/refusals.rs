@@ -2,6 +2,7 @@
 
 use crate::fake::{Fake, attr, attributes, name, refuse, say, who};
 use aze_proto::Spread;
+use aze_proto::fields::Write;
 use aze_proto::{
     Code, Failure, FileKind, Generation, Ino, MapEpoch, NamespaceEpoch, Refusal, Reply, Request, Sequence,
 };
@@ -94,10 +95,10 @@ fn a_write_to_a_file_that_was_cut_is_done_again_as_a_whole() {
         Request::Report { spread: Spread::WIDE, .. } => {
             attributes(aze_proto::Attr { spread: Spread::WIDE, ..attr(0, 0) })
         }
-        Request::Write { generation: Generation(1), .. } | Request::Write { chunk: 0, .. } => {
+        Request::Write(Write { generation: Generation(1), .. }) | Request::Write(Write { chunk: 0, .. }) => {
             say(Reply::Written { attr: None })
         }
-        Request::Report { .. } | Request::Write { .. } => {
+        Request::Report { .. } | Request::Write(_) => {
             refuse(Failure::refused(Refusal::GenerationStale { generation: Generation(1) }))
         }
         other => panic!("not what a client says: {other:?}"),
@@ -112,7 +113,7 @@ fn a_write_to_a_file_that_was_cut_is_done_again_as_a_whole() {
     let asked = fake.asked();
     let again: Vec<_> = asked.iter().skip_while(|(_, request)| request.name() != "GetAttr").skip(1).collect();
     let chunks = again.iter().filter_map(|(_, request)| match request {
-        Request::Write { chunk, generation, .. } => Some((*chunk, *generation)),
+        Request::Write(Write { chunk, generation, .. }) => Some((*chunk, *generation)),
         _ => None,
     });
     let mut chunks: Vec<_> = chunks.collect();

@@ -2,6 +2,7 @@
 
 use crate::service::{Counting, ask, caller, lookup, start, target, unlink};
 use aze_io::sim::{Faults, Link, Sim};
+use aze_proto::fields::Scan;
 use aze_proto::{Code, Ino, Name, Order, Reply, Request};
 use aze_rpc::Target;
 use futures_util::FutureExt;
@@ -328,7 +329,7 @@ fn what_is_too_long_is_not_sent() {
     let caller = caller(&sim.node("c"), 1);
     let long = vec![0; (aze_proto::limits::PAYLOAD_BYTES_MAX + 1) as usize];
     assert_eq!(sim.block_on(lookup(&caller, &to, 1, &long, 10)).unwrap_err().code, Code::Limit);
-    let request = Request::Scan {
+    let request = Request::Scan(Scan {
         dirs: vec![Ino::ROOT; 200_000],
         predicate: Default::default(),
         find: true,
@@ -336,7 +337,7 @@ fn what_is_too_long_is_not_sent() {
         after_dir: 0,
         after: 0,
         limit: 1,
-    };
+    });
     assert_eq!(sim.block_on(ask(&caller, &to, 0, &request, &[], 10)).unwrap_err().code, Code::Limit);
     assert_eq!(service.seen.lock().requests, 0);
 }

@@ -24,21 +24,21 @@ impl Server {
 
     /// Sends an answer as soon as the records that it rests on are safe enough.
     /// Before that it waits until no client holds a lease of what the request has changed.
-    pub(crate) fn respond(&self, work: Work, result: Result<Reply, Failure>) {
+    pub(crate) fn respond(&self, request: Request, work: Work, result: Result<Reply, Failure>) {
         if work.responder.is_some()
-            && self.waits_for_recalls(&work.request)
+            && self.waits_for_recalls(&request)
             && let Some(server) = self.me.upgrade()
         {
             return self.io.spawn(async move {
                 server.recalled(work.header.shard).await;
-                server.respond_now(work, result);
+                server.respond_now(request, work, result);
             });
         }
-        self.respond_now(work, result);
+        self.respond_now(request, work, result);
     }
 
-    fn respond_now(&self, work: Work, result: Result<Reply, Failure>) {
-        let Work { responder, request, leased, .. } = work;
+    fn respond_now(&self, request: Request, work: Work, result: Result<Reply, Failure>) {
+        let Work { responder, leased, .. } = work;
         let Some(responder) = responder else { return };
         debug_assert!(
             result.as_ref().is_ok_and(|reply| request.may_get(reply)) || result.is_err(),
