@@ -1,0 +1,97 @@
+//! The transactions that a server coordinates, and those that are over at its side of the new name.
+
+use super::{Move, Moved};
+use aze_proto::TxId;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Finished transactions of other coordinators that are remembered, so that a late copy of a message
+/// does not lock a name for one that is over. Older ones are caught by asking for the decision.
+const FINISHED_KEPT: usize = 65_536;
+
+/// A decided rename.
+type Decided = (Arc<Move>, Moved);
+
+/// Transactions that concern this server.
+pub(crate) struct Transactions {
+    /// Transactions that this server coordinates and that are not yet over; with the decision, once it is taken.
+    active: Mutex<BTreeMap<TxId, Option<Decided>>>,
+    /// Those that are over at the side of the new name, and whether they were committed.
+    finished: Mutex<Finished>,
+}
+
+#[derive(Default)]
+struct Finished {
+    committed: BTreeMap<TxId, bool>,
+    order: VecDeque<TxId>,
+}
+
+impl Transactions {
+    pub(crate) fn new() -> Transactions {
+        Transactions { active: Mutex::new(BTreeMap::new()), finished: Mutex::new(Finished::default()) }
+    }
+
+    /// What became of a transaction: `None` while it is undecided. One that is not known was given
+    /// up, since a committed one is kept until the other side has acknowledged.
+    pub(crate) fn outcome(&self, tx: TxId) -> Option<bool> {
+        match self.active.lock().get(&tx) {
+            Some(None) => None,
+            Some(Some(_)) => Some(true),
+            None => Some(false),
+        }
+    }
+
+    /// One that is decided and not yet over.
+    pub(crate) fn decided(&self, tx: TxId) -> Option<Decided> {
+        self.active.lock().get(&tx).cloned().flatten()
+    }
+
+    pub(crate) fn begin(&self, tx: TxId) {
+        self.active.lock().insert(tx, None);
+    }
+
+    pub(super) fn decide(&self, plan: &Arc<Move>, moved: Moved) {
+        self.active.lock().insert(plan.tx, Some((plan.clone(), moved)));
+    }
+
+    pub(crate) fn end(&self, tx: TxId) {
+        self.active.lock().remove(&tx);
+    }
+
+    pub(super) fn finish(&self, tx: TxId, committed: bool) {
+        let mut finished = self.finished.lock();
+        if finished.committed.insert(tx, committed).is_none() {
+            finished.order.push_back(tx);
+        }
+        if finished.order.len() > FINISHED_KEPT
+            && let Some(oldest) = finished.order.pop_front()
+        {
+            finished.committed.remove(&oldest);
+        }
+    }
+
+    /// Those that were committed here, as far as they are remembered.
+    pub(crate) fn committed(&self) -> Vec<TxId> {
+        self.finished.lock().committed.iter().filter(|(_, committed)| **committed).map(|(tx, _)| *tx).collect()
+    }
+
+    /// Whether one is over here, one way or the other.
+    pub(crate) fn is_finished(&self, tx: TxId) -> bool {
+        self.finished(tx).is_some()
+    }
+
+    /// Whether one was committed here.
+    pub(crate) fn is_committed(&self, tx: TxId) -> bool {
+        self.finished(tx) == Some(true)
+    }
+
+    /// Remembers those that were committed before the server started again.
+    pub(crate) fn remember_committed(&self, committed: &[TxId]) {
+        committed.iter().for_each(|tx| self.finish(*tx, true));
+    }
+
+    pub(super) fn finished(&self, tx: TxId) -> Option<bool> {
+        self.finished.lock().committed.get(&tx).copied()
+    }
+}
