@@ -6,21 +6,22 @@
 //! sessions in the same step, and its answer waits until they have confirmed the recall, at most for [`HELD`]. When
 //! the table is full a session gets no lease, and asks the server every time.
 
+mod answers;
+mod listener;
+mod told;
+
+use listener::Listener;
+pub(crate) use told::{Told, loses_name, recall_changed};
+
 use crate::claims::Claimants;
-use crate::dispatch::{Output, Work, then};
-use crate::sabotage::Sabotage;
-use crate::shards::Names;
-use crate::state::Server;
-use crate::wait::Attempt;
 use aze_io::claims::Claims;
-use aze_meta::{Op, Shard};
 use aze_proto::limits::LEASE_MS;
 use aze_proto::message::Recall;
-use aze_proto::{Code, Failure, FileKind, Ino, Reply, Request, SessionId, ShardId};
+use aze_proto::{Code, Failure, SessionId, ShardId};
 use aze_rpc::Proven;
 use futures_channel::oneshot;
 use parking_lot::{Mutex, RwLock};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -73,99 +74,6 @@ struct Recalls {
     /// The shard and the end of each.
     open: BTreeMap<u64, (ShardId, u64)>,
     waiters: Vec<oneshot::Sender<()>>,
-}
-
-/// A session that listens.
-pub(crate) struct Listener {
-    session: SessionId,
-    home: Arc<Leases>,
-    given: AtomicUsize,
-    heard_ns: AtomicU64,
-    /// It has ended in good order, and its cache with it.
-    is_gone: AtomicBool,
-    /// Recalls to confirm, as in the mail.
-    waiting: AtomicUsize,
-    mail: Mutex<Mail>,
-}
-
-#[derive(Default)]
-struct Mail {
-    /// Recalls that it has not confirmed, and until when they matter.
-    recalls: BTreeMap<u64, (Recall, u64)>,
-    bell: Option<oneshot::Sender<()>>,
-}
-
-struct Lease {
-    holder: Arc<Listener>,
-    until_ns: u64,
-    /// It covers attributes, or names, no longer; it counts until its time is over.
-    lost_attrs: bool,
-    lost_names: bool,
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.holder.given.fetch_sub(1, SeqCst);
-        self.holder.home.given.fetch_sub(1, SeqCst);
-    }
-}
-
-impl Listener {
-    fn new(home: &Arc<Leases>, session: SessionId) -> Listener {
-        Listener {
-            session,
-            home: home.clone(),
-            given: AtomicUsize::new(0),
-            heard_ns: AtomicU64::new(0),
-            is_gone: AtomicBool::new(false),
-            waiting: AtomicUsize::new(0),
-            mail: Mutex::default(),
-        }
-    }
-
-    fn listens(&self, now_ns: u64) -> bool {
-        now_ns < self.heard_ns.load(SeqCst) + LISTENS_NS
-    }
-
-    /// A lease that is counted, if there is room for one more.
-    fn lease(self: &Arc<Self>, until_ns: u64) -> Option<Lease> {
-        let (mine, all) = (self.given.fetch_add(1, SeqCst), self.home.given.fetch_add(1, SeqCst));
-        let lease = Lease { holder: self.clone(), until_ns, lost_attrs: false, lost_names: false };
-        (mine < LEASES_OF_SESSION_MAX && all < LEASES_MAX).then_some(lease)
-    }
-
-    fn recall(&self, shard: ShardId, recall: Recall, until_ns: u64) {
-        if self.is_gone.load(SeqCst) {
-            return;
-        }
-        let mut mail = self.mail.lock();
-        let number = self.home.begin(shard, until_ns);
-        mail.recalls.insert(number, (recall, until_ns));
-        self.waiting.store(mail.recalls.len(), SeqCst);
-        // Without a waiting question of the session, its next question finds the recall.
-        mail.bell.take().map(|bell| bell.send(()));
-    }
-
-    /// Recalls to send to it.
-    fn news(&self, now_ns: u64) -> Reply {
-        let mut mail = self.mail.lock();
-        mail.recalls.retain(|_, (_, until_ns)| *until_ns > now_ns);
-        self.waiting.store(mail.recalls.len(), SeqCst);
-        let told = || mail.recalls.iter().take(RECALLS_MAX);
-        let last = told().next_back().map_or(0, |(number, _)| *number);
-        let recalls = told().map(|(_, (recall, _))| *recall).collect();
-        Reply::Recalled { life: self.home.life, last, recalls }
-    }
-
-    /// It has let go of everything up to this number.
-    fn confirmed(&self, last: u64) {
-        let mut mail = self.mail.lock();
-        let left = mail.recalls.split_off(&last.saturating_add(1));
-        let done = std::mem::replace(&mut mail.recalls, left);
-        self.waiting.store(mail.recalls.len(), SeqCst);
-        drop(mail);
-        self.home.end(done.into_keys());
-    }
 }
 
 impl Leases {
@@ -308,257 +216,10 @@ impl Leases {
     }
 }
 
-/// The leases of one shard.
-#[derive(Default)]
-pub(crate) struct Told {
-    leases: BTreeMap<Ino, Vec<Lease>>,
-    /// When to look whether a lease is over, one for each.
-    order: VecDeque<(u64, Ino, SessionId)>,
-    /// All leases of the server, for those that are claimed.
-    home: Option<Arc<Leases>>,
-}
-
-impl Told {
-    /// Of a shard of this server.
-    pub(crate) fn of(home: &Arc<Leases>) -> Told {
-        Told { home: Some(home.clone()), ..Told::default() }
-    }
-
-    /// Gives a lease of an inode, or makes it last anew.
-    pub(crate) fn give(&mut self, ino: Ino, listener: &Arc<Listener>, now_ns: u64) -> bool {
-        self.sweep(now_ns);
-        if listener.waiting.load(SeqCst) >= RECALLS_MAX {
-            return false;
-        }
-        let until_ns = now_ns + HELD_NS;
-        let leases = self.leases.entry(ino).or_default();
-        if let Some(known) = leases.iter_mut().find(|lease| lease.holder.session == listener.session) {
-            known.until_ns = until_ns;
-            (known.lost_attrs, known.lost_names) = (false, false);
-            return true;
-        }
-        let lease = listener.lease(until_ns);
-        let is_given = lease.is_some();
-        leases.extend(lease);
-        if leases.is_empty() {
-            self.leases.remove(&ino);
-        }
-        if is_given {
-            self.order.push_back((until_ns, ino, listener.session));
-        }
-        is_given
-    }
-
-    /// Removes expired leases.
-    fn sweep(&mut self, now_ns: u64) {
-        while let Some((_, ino, session)) = self.order.pop_front_if(|(until_ns, ..)| *until_ns <= now_ns) {
-            let Some(leases) = self.leases.get_mut(&ino) else { continue };
-            if let Some(place) = leases.iter().position(|lease| lease.holder.session == session) {
-                match leases[place].until_ns {
-                    later if later > now_ns => self.order.push_back((later, ino, session)),
-                    _ => drop(leases.swap_remove(place)),
-                }
-            }
-            if leases.is_empty() {
-                self.leases.remove(&ino);
-            }
-        }
-    }
-
-    /// Whether no session has a lease here, nor can have claimed one.
-    pub(crate) fn is_empty(&self) -> bool {
-        let claims = self.home.as_ref().and_then(|home| home.claims.as_ref());
-        self.leases.is_empty() && claims.is_none_or(Claimants::is_empty)
-    }
-
-    /// Recalls the leases of an inode, but for those of the session `by`.
-    fn recall(&mut self, shard: ShardId, recall: Recall, by: Option<SessionId>) {
-        if let Some(home) = &self.home {
-            home.recall_claims(shard, recall, by);
-        }
-        let Some(leases) = self.leases.get_mut(&recall.ino) else { return };
-        for lease in leases.iter_mut().filter(|lease| Some(lease.holder.session) != by) {
-            // A session that has dropped the attributes may still use the name.
-            let is_known = lease.lost_names || (lease.lost_attrs && !recall.names);
-            if is_known {
-                continue;
-            }
-            lease.lost_attrs = true;
-            lease.lost_names = recall.names;
-            lease.holder.recall(shard, recall, lease.until_ns);
-        }
-    }
-}
-
-/// What an operation is about to take a name from, or to give another meaning.
-pub(crate) fn loses_name(shard: &Shard, op: &Op) -> Option<Ino> {
-    match op {
-        Op::Remove { key, .. } | Op::Insert { key, .. } | Op::Exchange { key, .. } => {
-            shard.entry(key).map(|entry| entry.ino)
-        }
-        _ => None,
-    }
-}
-
-/// Recalls what an operation that has been applied has changed; `lost` is what [`loses_name`] gave before.
-pub(crate) fn recall_changed(told: &mut Told, shard: ShardId, op: &Op, lost: Option<Ino>, by: SessionId) {
-    if let Some(ino) = lost {
-        // The session that makes the change gets no recall. One that renames learns the moved inodes from the answer
-        // (`Moved`), and drops them: its kernel goes on using the new name, for which it has no lease.
-        told.recall(shard, Recall { ino, names: true }, Some(by));
-    }
-    // The sessions that knew a deleted file had their recall when its last name was removed.
-    let changed = match op {
-        Op::SetAttr { ino, .. }
-        | Op::Report { ino, .. }
-        | Op::Wrote { ino, .. }
-        | Op::Appended { ino, .. }
-        | Op::Truncate { ino, .. }
-        | Op::LinkBegin { ino, .. }
-        | Op::LinkEnd { ino, .. }
-        | Op::LinkDrop { ino, .. }
-        | Op::SetXattr { ino, .. }
-        | Op::SetLinks { ino, .. } => *ino,
-        Op::MakeRoot { .. }
-        | Op::Create { .. }
-        | Op::CreateWith { .. }
-        | Op::Remove { .. }
-        | Op::Insert { .. }
-        | Op::LinkInsert { .. }
-        | Op::Exchange { .. }
-        | Op::Lock { .. }
-        | Op::Unlock { .. }
-        | Op::CutDone { .. }
-        | Op::SetParent { .. }
-        | Op::Delete { .. }
-        | Op::Record { .. }
-        | Op::ReserveInos { .. }
-        | Op::LinkForget { .. }
-        | Op::LooseEnd { .. }
-        | Op::EndSession { .. }
-        | Op::ExpireOutcomes => return,
-    };
-    told.recall(shard, Recall { ino: changed, names: false }, Some(by));
-}
-
-impl Server {
-    /// The session that asks, if it gets leases.
-    pub(crate) fn listener_of(self: &Arc<Self>, work: &Work) -> Option<Arc<Listener>> {
-        work.responder.as_ref()?;
-        self.leases.listener(work.session, self.io.mono_ns())
-    }
-
-    /// Gives the session that asks a lease of an inode in its answer, if it listens. Directories have none: their
-    /// times and counts change in many places.
-    pub(crate) fn lease(self: &Arc<Self>, work: &Work, names: &mut Names, ino: Ino, kind: FileKind) -> bool {
-        let listener = if kind == FileKind::Directory { None } else { self.listener_of(work) };
-        listener.is_some_and(|listener| names.shard.told.give(ino, &listener, self.io.mono_ns()))
-    }
-
-    /// Answers when a lease of the session is recalled, or soon in any case.
-    pub(crate) fn await_recall(self: &Arc<Self>, work: &Work, life: u64, confirmed: u64) -> Attempt<Output> {
-        let now_ns = self.io.mono_ns();
-        let listener = self.leases.listens(work.session, now_ns)?;
-        if self.sessions.is_ended(work.session) {
-            // It has ended since this request was admitted; ending it removes its leases after that.
-            self.leases.forget(work.session);
-            return Err(Failure::new(Code::Expired, format!("{}: the session was ended", self.who())).into());
-        }
-        self.sweep_leases();
-        if life == self.leases.life {
-            listener.confirmed(confirmed);
-        }
-        let rung = {
-            let mut mail = listener.mail.lock();
-            if mail.recalls.values().any(|(_, until_ns)| *until_ns > now_ns) {
-                drop(mail);
-                return Ok(listener.news(now_ns).into());
-            }
-            let (bell, rung) = oneshot::channel();
-            // An older question is answered by this: it has been given up, or will be asked again.
-            mail.bell = Some(bell);
-            rung
-        };
-        let server = self.clone();
-        then(async move {
-            // Also if a newer question has taken its place.
-            let _ = server.io.timeout(ANSWER_TIME, rung).await;
-            Ok(listener.news(server.io.mono_ns()))
-        })
-    }
-
-    /// As [`Self::sweep_leases`].
-    pub(crate) fn sweep_leases_soon(&self) {
-        if let Some(server) = self.me.upgrade() {
-            server.sweep_leases();
-        }
-    }
-
-    /// Has a task remove expired leases, for as long as there are leases.
-    pub(crate) fn sweep_leases(self: &Arc<Self>) {
-        if self.leases.is_swept.swap(true, SeqCst) {
-            return;
-        }
-        let server = self.clone();
-        self.io.spawn(async move {
-            let mut quiet = 0;
-            loop {
-                server.io.sleep(HELD).await;
-                let now_ns = server.io.mono_ns();
-                if let Some(claims) = &server.leases.claims {
-                    claims.turn(now_ns);
-                }
-                for cell in server.shards.iter() {
-                    cell.names.lock().shard.told.sweep(now_ns);
-                }
-                // The last claim expires only after two more periods.
-                quiet = if server.leases.sweep(now_ns) { 0 } else { quiet + 1 };
-                let mut goes_on = quiet < QUIET_SWEEPS;
-                if !goes_on {
-                    server.leases.is_swept.store(false, SeqCst);
-                    // Another task may have given a lease in between, and have relied on this one.
-                    goes_on = server.leases.sweep(now_ns) && !server.leases.is_swept.swap(true, SeqCst);
-                }
-                if !goes_on || server.is_stopping() {
-                    return;
-                }
-            }
-        });
-    }
-
-    /// Whether the answer to a request may have to wait for recalls: those that change nothing need not.
-    pub(crate) fn waits_for_recalls(&self, request: &Request) -> bool {
-        let may_change = request.is_change() || matches!(request, Request::Commit { .. });
-        if !may_change || self.config.switches.is(Sabotage::SkipRecallWait) {
-            return false;
-        }
-        let settled_ns = self.leases.settled_ns.load(SeqCst);
-        self.leases.open.load(SeqCst) > 0 || (settled_ns > 0 && self.io.mono_ns() < settled_ns)
-    }
-
-    /// Waits until no session has a lease that is older than the last change of a shard.
-    pub(crate) async fn recalled(&self, shard: ShardId) {
-        let settled_ns = self.leases.settled_ns.load(SeqCst);
-        let unsettled = Duration::from_nanos(settled_ns.saturating_sub(self.io.mono_ns()));
-        if !unsettled.is_zero() {
-            self.io.sleep(unsettled).await;
-        }
-        let mark = self.leases.recalls.lock().last;
-        while let Some((changed, left)) = self.leases.open_of(shard, mark, self.io.mono_ns()) {
-            // Whichever it was: look again.
-            let _ = self.io.timeout(left, changed).await;
-        }
-    }
-
-    /// How many leases there are, and sessions that listen.
-    pub fn lease_counts(&self) -> (usize, usize) {
-        self.leases.counts()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use aze_proto::{Ino, Reply};
 
     const SHARD: ShardId = ShardId(3);
     const ONE: SessionId = SessionId(1);
