@@ -3,29 +3,26 @@
 //! It alone knows when a connection is opened, how it proves itself, when it is given up and when
 //! it is tried again. What travels over it, it only pairs: a reply's number with a call.
 
-use crate::caller::{Answer, CallerConfig};
+mod handler;
+mod open;
+
+use crate::Target;
+use crate::caller::CallerConfig;
 use crate::calls::{Call, Calls};
-use crate::handshake::{Greeting, Next, open_step, seal_step};
-use crate::{HANDSHAKE_TIME_MAX, LIMITS_AFTER_HANDSHAKE, Target, slate};
 use aze_io::claims::Claims;
 use aze_io::slate::Reader;
-use aze_io::{Addr, Connection, Frame, Handler, Io, NetError, Process, Transport};
-use aze_proto::frame::{self, FrameKey, Kind};
-use aze_proto::handshake::Step;
+use aze_io::{Connection, Io, Process};
+use aze_proto::frame::FrameKey;
 use aze_proto::limits::SESSION_GRACE_MS;
-use aze_proto::wire::Wire;
-use aze_proto::{Code, Failure, Reply, ServerIndex, Time};
-use futures_channel::oneshot;
+use aze_proto::{Code, Failure, ServerIndex, Time};
+use handler::LinkHandler;
+use open::keep_opening;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Pause after a failed attempt to connect; doubled after each up to [`RECONNECT_PAUSE_MAX`].
-const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(50);
-/// Longest pause between attempts: a server that comes back is found within a second.
-const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long a server that is known to be down is tried at least: some attempts to connect.
 const DOWN_PATIENCE: Duration = Duration::from_secs(1);
 /// How often silence and deadlines are looked after while calls are in flight.
@@ -352,236 +349,4 @@ impl Links {
 
 fn closed() -> Failure {
     Failure::new(Code::Expired, "this process has ended its session")
-}
-
-/// Connects to a server until it works, or no call needs it any more, or another attempt makes no sense.
-/// Holds the caller's state only during an attempt, so that a dropped caller ends.
-async fn keep_opening(core: Weak<Core>, io: Io, index: ServerIndex) {
-    let mut pause = RECONNECT_PAUSE_MIN;
-    loop {
-        {
-            let Some(core) = core.upgrade() else { return };
-            let Some(target) = core.wanted(index) else { return };
-            match core.attempt(&target).await {
-                Ok(channel) => {
-                    if core.install(index, channel) {
-                        return;
-                    }
-                }
-                Err(Unopened::Again(why)) => core.failed(index, why),
-                Err(Unopened::ForGood(failure)) => return core.give_up(index, failure),
-            }
-        }
-        // Half of it at random, lest all clients of a server that comes back come at once.
-        let half_ns = pause.as_nanos() as u64 / 2;
-        io.sleep(Duration::from_nanos(half_ns + io.random_u64() % half_ns)).await;
-        pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
-    }
-}
-
-/// Why there is no connection.
-enum Unopened {
-    /// It may work later.
-    Again(String),
-    /// It will not.
-    ForGood(Failure),
-}
-
-impl Core {
-    /// Tries the addresses of a server in their order.
-    async fn attempt(self: &Arc<Self>, target: &Target) -> Result<Channel, Unopened> {
-        let CallerConfig { host, transport, .. } = &self.config;
-        // The target names its addresses, and most of them fail for the same reason.
-        let mut errors: Vec<(String, Vec<String>)> = Vec::new();
-        for addr in transport.candidates(&target.addresses, target.host == *host) {
-            match self.open(target, &addr).await {
-                Err(Unopened::Again(why)) => {
-                    let way = addr.to_string().split(':').next().unwrap_or_default().to_owned();
-                    match errors.iter_mut().find(|(same, _)| *same == why) {
-                        Some((_, ways)) => ways.push(way),
-                        None => errors.push((why, vec![way])),
-                    }
-                }
-                done => return done,
-            }
-        }
-        if errors.is_empty() {
-            let advice = match transport {
-                Transport::Shm | Transport::Unix => "have it listen on a local socket, or allow another transport",
-                Transport::Auto | Transport::Tcp => "have it listen on TCP",
-            };
-            let detail =
-                format!("{target} has no address that can be reached from {host} by transport '{transport}': {advice}");
-            return Err(Unopened::ForGood(Failure::new(Code::Unreachable, detail)));
-        }
-        let told: Vec<String> = errors.iter().map(|(why, ways)| format!("{}: {why}", ways.join(", "))).collect();
-        Err(Unopened::Again(told.join("; ")))
-    }
-
-    async fn open(self: &Arc<Self>, target: &Target, addr: &Addr) -> Result<Channel, Unopened> {
-        let again = |error: NetError| Unopened::Again(error.to_string());
-        let late = || Unopened::Again(format!("no connection within {} s", HANDSHAKE_TIME_MAX.as_secs()));
-        let began_ns = self.io.mono_ns();
-        let CallerConfig { secret, volume, session, server, job, .. } = &self.config;
-        let mut nonce = [0; 32];
-        self.io.fill_random(&mut nonce);
-        let (greeting, hello) = Greeting::new(secret, *session, volume, *server, job, nonce);
-        let (done, outcome) = oneshot::channel();
-        let handler = Arc::new(LinkHandler {
-            core: Arc::downgrade(self),
-            target: target.clone(),
-            phase: Mutex::new(Some(Phase { greeting, done })),
-            key_in: OnceLock::new(),
-            ended: AtomicBool::new(false),
-            frames_heard: AtomicU64::new(0),
-        });
-        let connecting = self.io.timeout(HANDSHAKE_TIME_MAX, self.io.connect(addr, handler.clone()));
-        let conn = connecting.await.ok_or_else(late)?.map_err(again)?;
-        let spent = Duration::from_nanos(self.io.mono_ns() - began_ns);
-        let answered = match conn.send(&seal_step(&hello, None), &[]) {
-            Ok(()) => self.io.timeout(HANDSHAKE_TIME_MAX.saturating_sub(spent), outcome).await,
-            Err(error) => Some(Ok(Err(again(error)))),
-        };
-        match answered {
-            Some(Ok(Ok(key_out))) => {
-                let slate = conn.offered().and_then(|words| Reader::open(words, &slate::shapes()));
-                let claims = conn.claims();
-                Ok(Channel { conn, key_out, handler, slate, claims })
-            }
-            failed => {
-                conn.close();
-                Err(failed.and_then(Result::ok).and_then(Result::err).unwrap_or_else(late))
-            }
-        }
-    }
-}
-
-/// Handles the frames of one connection.
-struct LinkHandler {
-    core: Weak<Core>,
-    target: Target,
-    /// Present until the handshake is over.
-    phase: Mutex<Option<Phase>>,
-    /// Set when the handshake has succeeded: the key of incoming frames; none on local sockets,
-    /// whose ends the kernel vouches for.
-    key_in: OnceLock<Option<FrameKey>>,
-    ended: AtomicBool,
-    frames_heard: AtomicU64,
-}
-
-struct Phase {
-    greeting: Greeting,
-    /// Receives the key of outgoing frames.
-    done: oneshot::Sender<Result<Option<FrameKey>, Unopened>>,
-}
-
-impl Handler for LinkHandler {
-    fn on_frame(&self, conn: &Arc<dyn Connection>, frame: Frame) {
-        self.frames_heard.fetch_add(1, Ordering::Relaxed);
-        let Some(key) = self.key_in.get() else {
-            return self.take_step(conn, &frame);
-        };
-        // A malformed reply ends the connection: its calls are sent again over a new one.
-        if self.take_reply(key.as_ref(), frame).is_err() {
-            conn.close();
-        }
-    }
-
-    fn on_close(&self, conn: &Arc<dyn Connection>, why: NetError) {
-        self.ended.store(true, Ordering::SeqCst);
-        if let Some(Phase { greeting, done }) = self.phase.lock().take() {
-            let hint = "it did not answer the greeting: check that both ends have the same secret and run the same version of aze";
-            let why = if greeting.keys().is_none() { format!("{why}; {hint}") } else { why.to_string() };
-            // An attempt that was dropped does not receive.
-            let _ = done.send(Err(Unopened::Again(why)));
-        } else if let Some(core) = self.core.upgrade() {
-            core.lost(self.target.index, conn.id());
-        }
-    }
-}
-
-impl LinkHandler {
-    fn take_reply(&self, key: Option<&FrameKey>, frame: Frame) -> Result<(), Failure> {
-        let (header, body) = match frame::open(&frame.head, frame.payload_bytes(), key) {
-            Ok(opened) => opened,
-            // A step of the handshake that the network delivers late or twice is no harm.
-            Err(malformed) => {
-                return open_step(&frame.head, frame.payload_bytes(), None).map(|_| ()).map_err(|_| malformed.into());
-            }
-        };
-        let call = header.call;
-        let (time, order) = (header.time, header.order);
-        let answer = match header.kind {
-            Kind::Reply => {
-                Ok(Answer { reply: Reply::from_bytes(body)?, header, payload: frame.payload, lent: frame.lent })
-            }
-            Kind::Failure => Err(Failure::from_bytes(body)?),
-            Kind::Handshake => return Ok(()),
-            Kind::Request => {
-                return Err(Failure::new(Code::Malformed, "a server sent a request over a client's connection"));
-            }
-        };
-        if let Some(core) = self.core.upgrade() {
-            core.config.order.witness(order.0);
-            core.observe_time(time);
-            core.calls.answer(call, self.target.index, answer);
-        }
-        Ok(())
-    }
-
-    fn take_step(&self, conn: &Arc<dyn Connection>, frame: &Frame) {
-        let mut phase = self.phase.lock();
-        let Some(Phase { greeting, .. }) = &mut *phase else { return };
-        let local = conn.peer().credentials.is_some();
-        let outcome = match next_step(greeting, local, frame) {
-            Ok(Next::Nothing) => return,
-            // If it cannot be sent the connection has ended, and `on_close` tells.
-            Ok(Next::Send(step)) => return drop(conn.send(&seal_step(&step, None), &[])),
-            Ok(Next::Done) => {
-                let keys = greeting.keys().filter(|_| !local);
-                conn.set_limits(LIMITS_AFTER_HANDSHAKE);
-                self.key_in
-                    .set(keys.map(|keys| keys.server))
-                    .expect("the handshake ends once: its phase is taken below");
-                Ok(keys.map(|keys| keys.client))
-            }
-            Err(failure) => Err(self.judge(failure)),
-        };
-        if let Some(Phase { done, .. }) = phase.take() {
-            // An attempt that was dropped does not receive.
-            let _ = done.send(outcome);
-        }
-    }
-
-    /// Whether to try again after the handshake has failed.
-    fn judge(&self, failure: Failure) -> Unopened {
-        let target = &self.target;
-        match failure.code {
-            Code::Malformed => Unopened::Again(failure.to_string()),
-            Code::NotAuthentic => {
-                let advice = "check that the volume is the one you mean and that nobody else listens at this address";
-                Unopened::ForGood(Failure::new(Code::NotAuthentic, format!("{target}: {}; {advice}", failure.detail)))
-            }
-            _ => Unopened::ForGood(failure.during(target)),
-        }
-    }
-}
-
-/// What a frame means during the handshake.
-fn next_step(greeting: &mut Greeting, local: bool, frame: &Frame) -> Result<Next, Failure> {
-    let key = greeting.keys().filter(|_| !local).map(|keys| keys.server);
-    let malformed = match open_step(&frame.head, frame.payload_bytes(), key.as_ref()) {
-        Ok(step) => return greeting.take(&step),
-        Err(malformed) => malformed,
-    };
-    if let Ok((header, body)) = frame::open(&frame.head, frame.payload_bytes(), Some(&greeting.refusal_key()))
-        && header.kind == Kind::Failure
-    {
-        return Err(Failure::from_bytes(body)?);
-    }
-    // The challenge a second time: it has no key, unlike what follows it.
-    match open_step(&frame.head, frame.payload_bytes(), None) {
-        Ok(Step::Challenge { .. }) => Ok(Next::Nothing),
-        _ => Err(malformed.into()),
-    }
 }

@@ -1,0 +1,146 @@
+//! The frames of one connection at the asking side: steps of the handshake first, then replies.
+
+use super::Core;
+use super::open::Unopened;
+use crate::caller::Answer;
+use crate::handshake::{Greeting, Next, open_step, seal_step};
+use crate::{LIMITS_AFTER_HANDSHAKE, Target};
+use aze_io::{Connection, Frame, Handler, NetError};
+use aze_proto::frame::{self, FrameKey, Kind};
+use aze_proto::handshake::Step;
+use aze_proto::wire::Wire;
+use aze_proto::{Code, Failure, Reply};
+use futures_channel::oneshot;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+/// Handles the frames of one connection.
+pub(super) struct LinkHandler {
+    pub(super) core: Weak<Core>,
+    pub(super) target: Target,
+    /// Present until the handshake is over.
+    pub(super) phase: Mutex<Option<Phase>>,
+    /// Set when the handshake has succeeded: the key of incoming frames; none on local sockets,
+    /// whose ends the kernel vouches for.
+    pub(super) key_in: OnceLock<Option<FrameKey>>,
+    pub(super) ended: AtomicBool,
+    pub(super) frames_heard: AtomicU64,
+}
+
+pub(super) struct Phase {
+    pub(super) greeting: Greeting,
+    /// Receives the key of outgoing frames.
+    pub(super) done: oneshot::Sender<Result<Option<FrameKey>, Unopened>>,
+}
+
+impl Handler for LinkHandler {
+    fn on_frame(&self, conn: &Arc<dyn Connection>, frame: Frame) {
+        self.frames_heard.fetch_add(1, Ordering::Relaxed);
+        let Some(key) = self.key_in.get() else {
+            return self.take_step(conn, &frame);
+        };
+        // A malformed reply ends the connection: its calls are sent again over a new one.
+        if self.take_reply(key.as_ref(), frame).is_err() {
+            conn.close();
+        }
+    }
+
+    fn on_close(&self, conn: &Arc<dyn Connection>, why: NetError) {
+        self.ended.store(true, Ordering::SeqCst);
+        if let Some(Phase { greeting, done }) = self.phase.lock().take() {
+            let hint = "it did not answer the greeting: check that both ends have the same secret and run the same version of aze";
+            let why = if greeting.keys().is_none() { format!("{why}; {hint}") } else { why.to_string() };
+            // An attempt that was dropped does not receive.
+            let _ = done.send(Err(Unopened::Again(why)));
+        } else if let Some(core) = self.core.upgrade() {
+            core.lost(self.target.index, conn.id());
+        }
+    }
+}
+
+impl LinkHandler {
+    fn take_reply(&self, key: Option<&FrameKey>, frame: Frame) -> Result<(), Failure> {
+        let (header, body) = match frame::open(&frame.head, frame.payload_bytes(), key) {
+            Ok(opened) => opened,
+            // A step of the handshake that the network delivers late or twice is no harm.
+            Err(malformed) => {
+                return open_step(&frame.head, frame.payload_bytes(), None).map(|_| ()).map_err(|_| malformed.into());
+            }
+        };
+        let call = header.call;
+        let (time, order) = (header.time, header.order);
+        let answer = match header.kind {
+            Kind::Reply => {
+                Ok(Answer { reply: Reply::from_bytes(body)?, header, payload: frame.payload, lent: frame.lent })
+            }
+            Kind::Failure => Err(Failure::from_bytes(body)?),
+            Kind::Handshake => return Ok(()),
+            Kind::Request => {
+                return Err(Failure::new(Code::Malformed, "a server sent a request over a client's connection"));
+            }
+        };
+        if let Some(core) = self.core.upgrade() {
+            core.config.order.witness(order.0);
+            core.observe_time(time);
+            core.calls.answer(call, self.target.index, answer);
+        }
+        Ok(())
+    }
+
+    fn take_step(&self, conn: &Arc<dyn Connection>, frame: &Frame) {
+        let mut phase = self.phase.lock();
+        let Some(Phase { greeting, .. }) = &mut *phase else { return };
+        let local = conn.peer().credentials.is_some();
+        let outcome = match next_step(greeting, local, frame) {
+            Ok(Next::Nothing) => return,
+            // If it cannot be sent the connection has ended, and `on_close` tells.
+            Ok(Next::Send(step)) => return drop(conn.send(&seal_step(&step, None), &[])),
+            Ok(Next::Done) => {
+                let keys = greeting.keys().filter(|_| !local);
+                conn.set_limits(LIMITS_AFTER_HANDSHAKE);
+                self.key_in
+                    .set(keys.map(|keys| keys.server))
+                    .expect("the handshake ends once: its phase is taken below");
+                Ok(keys.map(|keys| keys.client))
+            }
+            Err(failure) => Err(self.judge(failure)),
+        };
+        if let Some(Phase { done, .. }) = phase.take() {
+            // An attempt that was dropped does not receive.
+            let _ = done.send(outcome);
+        }
+    }
+
+    /// Whether to try again after the handshake has failed.
+    fn judge(&self, failure: Failure) -> Unopened {
+        let target = &self.target;
+        match failure.code {
+            Code::Malformed => Unopened::Again(failure.to_string()),
+            Code::NotAuthentic => {
+                let advice = "check that the volume is the one you mean and that nobody else listens at this address";
+                Unopened::ForGood(Failure::new(Code::NotAuthentic, format!("{target}: {}; {advice}", failure.detail)))
+            }
+            _ => Unopened::ForGood(failure.during(target)),
+        }
+    }
+}
+
+/// What a frame means during the handshake.
+fn next_step(greeting: &mut Greeting, local: bool, frame: &Frame) -> Result<Next, Failure> {
+    let key = greeting.keys().filter(|_| !local).map(|keys| keys.server);
+    let malformed = match open_step(&frame.head, frame.payload_bytes(), key.as_ref()) {
+        Ok(step) => return greeting.take(&step),
+        Err(malformed) => malformed,
+    };
+    if let Ok((header, body)) = frame::open(&frame.head, frame.payload_bytes(), Some(&greeting.refusal_key()))
+        && header.kind == Kind::Failure
+    {
+        return Err(Failure::from_bytes(body)?);
+    }
+    // The challenge a second time: it has no key, unlike what follows it.
+    match open_step(&frame.head, frame.payload_bytes(), None) {
+        Ok(Step::Challenge { .. }) => Ok(Next::Nothing),
+        _ => Err(malformed.into()),
+    }
+}
