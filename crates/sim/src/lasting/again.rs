@@ -1,7 +1,10 @@
 //! Clients that stay: a server dies under their work, the others are ended, and the volume is started
 //! again. Operations under way may fail, in bounded time; later ones must not.
 
-use super::{Book, LIVES, LastingPlan, Worker, look};
+use super::book::Book;
+use super::look::look;
+use super::worker::Worker;
+use super::{LIVES, LastingPlan};
 use crate::cluster::Cluster;
 use crate::work::{Board, ROOT};
 use aze_client::Client;
