@@ -311,21 +311,16 @@ impl Door {
         })
     }
 
-    /// Gives an open file its handle, and the kernel's way to treat it. Appends go past the page cache, which would keep
-    /// them where this kernel thinks the file ends.
+    /// Gives an open file its handle, and the kernel's way to treat it.
     fn enter(&self, file: Arc<File>, flags: i32) -> (u64, u32) {
-        let is_one_of_several = self.writers.opened(&file);
-        let pages = match flags & libc::O_APPEND {
-            0 if self.direct_io || is_one_of_several => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
-            0 => 0,
-            _ => fopen::DIRECT_IO,
-        };
+        let is_one_of_several = self.writers.opened(file.ino(), file.access());
+        let pages = pages_of(flags, self.direct_io || is_one_of_several);
         (self.files.insert(file), pages)
     }
 
     /// Takes an open file out of the table.
     pub fn leave(&self, handle: u64) -> Option<Arc<File>> {
-        self.files.remove(handle).inspect(|file| self.writers.closed(file))
+        self.files.remove(handle).inspect(|file| self.writers.closed(file.ino(), file.access()))
     }
 
     /// Opens a file; gives its handle, and how the kernel is to treat it.
@@ -513,6 +508,16 @@ fn access(flags: i32) -> Access {
     }
 }
 
+/// How the kernel is to treat the pages of an open with these flags. Appends go past the page cache, which would keep
+/// them where this kernel thinks the file ends.
+fn pages_of(flags: i32, goes_past_cache: bool) -> u32 {
+    match flags & libc::O_APPEND {
+        0 if goes_past_cache => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
+        0 => 0,
+        _ => fopen::DIRECT_IO,
+    }
+}
+
 /// A file to be made by a program with this umask.
 pub fn new_file(kind: FileKind, mode: u32, umask: u32) -> NewFile {
     NewFile {
@@ -523,5 +528,33 @@ pub fn new_file(kind: FileKind, mode: u32, umask: u32) -> NewFile {
         exclusive: true,
         open: None,
         chunk_bits: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_is_for_what_its_flags_say() {
+        let opens = [
+            (libc::O_RDONLY, true, false),
+            (libc::O_WRONLY | libc::O_TRUNC, false, true),
+            (libc::O_RDWR | libc::O_APPEND | libc::O_CREAT, true, true),
+            // Linux wants both rights for it (open(2)).
+            (libc::O_ACCMODE, true, true),
+        ];
+        for (flags, read, write) in opens {
+            assert_eq!(access(flags), Access { read, write }, "flags {flags:#o}");
+        }
+    }
+
+    #[test]
+    fn appends_go_past_the_page_cache_one_at_a_time() {
+        assert_eq!(pages_of(libc::O_RDWR, false), 0);
+        assert_eq!(pages_of(libc::O_RDWR, true), fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES);
+        for goes_past_cache in [false, true] {
+            assert_eq!(pages_of(libc::O_WRONLY | libc::O_APPEND, goes_past_cache), fopen::DIRECT_IO);
+        }
     }
 }
