@@ -421,3 +421,45 @@ fn statfs(door: &Door, header: &Header, out: &mut Out) -> Outcome {
     out.zeros(28);
     Ok(Done::Now)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aze_proto::ids::Ino;
+
+    fn dot(name: &[u8]) -> Entry<'_> {
+        Entry { ino: Ino(9), kind: FileKind::Directory, name, next: 2, attr: None, validity: Duration::ZERO }
+    }
+
+    #[test]
+    fn an_entry_of_a_listing_ends_at_a_multiple_of_eight_bytes() {
+        let mut out = Out::new(4096);
+        assert!(put_listed(&mut out, 4096, false, &dot(b"..")));
+        let expected = [
+            &9u64.to_ne_bytes()[..],
+            &2u64.to_ne_bytes(),
+            &2u32.to_ne_bytes(),
+            &u32::from(libc::DT_DIR).to_ne_bytes(),
+            b"..\0\0\0\0\0\0",
+        ];
+        assert_eq!(out.written(), expected.concat());
+        assert!(put_listed(&mut out, 4096, false, &dot(b"12345678")));
+        assert_eq!(out.len(), 2 * (DIRENT_BYTES + 8), "nothing is added to a name of eight bytes");
+        out.clear();
+        assert!(put_listed(&mut out, 4096, true, &dot(b"..")));
+        assert_eq!(out.len(), DIRENT_PLUS_BYTES + 8);
+        assert_eq!(out.written()[DIRENT_PLUS_BYTES - DIRENT_BYTES..], expected.concat());
+    }
+
+    #[test]
+    fn an_entry_that_does_not_fit_is_left_out_as_a_whole() {
+        let mut out = Out::new(4096);
+        assert!(!put_listed(&mut out, DIRENT_BYTES + 7, false, &dot(b"..")));
+        assert!(put_listed(&mut out, DIRENT_BYTES + 8, false, &dot(b"..")), "it fits exactly");
+        assert!(!put_listed(&mut out, 2 * DIRENT_BYTES + 15, false, &dot(b"..")), "those before it count");
+        assert_eq!(out.len(), DIRENT_BYTES + 8);
+        out.clear();
+        assert!(!put_listed(&mut out, DIRENT_PLUS_BYTES + 7, true, &dot(b"..")));
+        assert!(put_listed(&mut out, DIRENT_PLUS_BYTES + 8, true, &dot(b"..")));
+    }
+}

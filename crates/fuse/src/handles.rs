@@ -35,3 +35,21 @@ impl<T> Handles<T> {
         self.open.write().remove(&number)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_never_given_twice() {
+        let handles = Handles::default();
+        let (first, second) = (handles.insert(Arc::new("a")), handles.insert(Arc::new("b")));
+        assert_eq!((handles.get(first).as_deref(), handles.get(second).as_deref()), (Some(&"a"), Some(&"b")));
+        for number in [second, first] {
+            assert!(handles.remove(number).is_some());
+            assert!(handles.get(number).is_none() && handles.remove(number).is_none());
+        }
+        let third = handles.insert(Arc::new("c"));
+        assert!(third != first && third != second, "a late request must not hit another file");
+    }
+}

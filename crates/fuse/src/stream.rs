@@ -103,3 +103,66 @@ impl Place {
         self.given = offset;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aze_proto::attr::FileKind;
+    use aze_proto::name::{Name, NameHash};
+
+    fn entry(name: &str) -> Listed {
+        let name = Name::new(name.as_bytes()).expect("letters are a name");
+        Listed { hash: NameHash::of(Ino(1), &name), name, ino: Ino(7), kind: FileKind::File, attr: None }
+    }
+
+    /// A stream that has fetched two entries and given the first one; with the offset behind that.
+    fn half_read() -> (Stream, u64) {
+        let stream = Stream::new(Ino(1));
+        let entries = [entry("a"), entry("b")];
+        let (first, last) = (entries[0].hash.cookie(), entries[1].hash.cookie());
+        let mut place = stream.seek(0);
+        (place.page, place.after) = (entries.into(), last);
+        place.take();
+        drop(place);
+        (stream, first)
+    }
+
+    #[test]
+    fn a_listing_goes_on_with_the_page_that_it_has() {
+        let (stream, first) = half_read();
+        let place = stream.seek(first);
+        assert_eq!(place.page, [entry("b")]);
+        assert_eq!(place.after, entry("b").hash.cookie(), "what is fetched next comes behind the page");
+    }
+
+    #[test]
+    fn a_listing_that_begins_elsewhere_is_fetched_anew() {
+        for offset in [2, 1 << 40] {
+            let (stream, _) = half_read();
+            let place = stream.seek(offset);
+            assert!(place.page.is_empty(), "offset {offset}");
+            assert_eq!((place.given, place.after), (offset, offset));
+        }
+    }
+
+    #[test]
+    fn a_listing_that_begins_again_shows_what_has_changed() {
+        let stream = Stream::new(Ino(1));
+        let mut place = stream.seek(0);
+        (place.page, place.at_end) = ([entry("a")].into(), true);
+        drop(place);
+        let place = stream.seek(0);
+        assert!(place.page.is_empty() && !place.at_end, "though none of it was given");
+    }
+
+    #[test]
+    fn the_dots_move_the_offset_and_not_the_page() {
+        let stream = Stream::new(Ino(1));
+        let mut place = stream.seek(0);
+        place.page = [entry("a")].into();
+        place.take_dots(1);
+        place.take_dots(2);
+        drop(place);
+        assert_eq!(stream.seek(2).page.len(), 1);
+    }
+}

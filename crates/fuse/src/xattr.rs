@@ -90,3 +90,28 @@ fn answer(out: &mut Out, room: u32, bytes: &[u8]) -> Result<(), Errno> {
     out.filled(bytes.len());
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attribute_is_given_where_there_is_room_for_it() {
+        let mut out = Out::new(16);
+        assert_eq!(answer(&mut out, 5, b"value"), Ok(()));
+        assert_eq!(out.written(), b"value");
+        out.clear();
+        assert_eq!(answer(&mut out, 4, b"value"), Err(Errno(libc::ERANGE)));
+        assert_eq!(out.len(), 0);
+        assert_eq!(answer(&mut out, 100, &[1; 17]), Err(Errno(libc::E2BIG)), "more than one reply holds");
+        assert_eq!(answer(&mut out, 100, b""), Ok(()));
+        assert_eq!(out.len(), 0, "an empty value");
+    }
+
+    #[test]
+    fn without_room_only_the_length_is_told() {
+        let mut out = Out::new(16);
+        assert_eq!(answer(&mut out, 0, b"value"), Ok(()));
+        assert_eq!(out.written(), [5u32.to_ne_bytes(), [0; 4]].concat());
+    }
+}
