@@ -375,4 +375,22 @@ mod tests {
         crew.end();
         assert!(crew.wait().is_none());
     }
+
+    #[test]
+    fn workers_that_cannot_be_started_end_a_mount_only_if_none_is_left() {
+        let refused = || io::Error::from_raw_os_error(libc::EAGAIN);
+        let crew = Crew::new(8);
+        crew.begin(|| ());
+        let place = crew.join();
+        crew.begins(7, Kind::Quick);
+        assert_eq!(crew.state.lock().workers, 2);
+        crew.not_started(refused());
+        assert!(crew.may_read(), "the first one goes on");
+        drop(place);
+        assert!(crew.wait().is_none(), "it has ended by itself");
+        let crew = Crew::new(8);
+        crew.begin(|| ());
+        crew.not_started(refused());
+        assert_eq!(crew.wait().and_then(|error| error.raw_os_error()), Some(libc::EAGAIN));
+    }
 }

@@ -146,3 +146,53 @@ pub unsafe fn own(number: RawFd) -> OwnedFd {
     // SAFETY: the caller vouches for it.
     unsafe { OwnedFd::from_raw_fd(number) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixDatagram;
+
+    /// A device, and the socket that stands for its kernel.
+    fn device() -> (Device, UnixDatagram) {
+        let (ours, kernel) = UnixDatagram::pair().expect("a pair of sockets");
+        ours.set_nonblocking(true).expect("a socket of ours");
+        (Device::adopt(OwnedFd::from(ours)), kernel)
+    }
+
+    #[test]
+    fn the_kernel_is_told_to_forget_attributes_without_pages_or_with_them() {
+        let (device, kernel) = device();
+        for (forget, offset) in [(Device::forget_attrs as fn(&Device, u64) -> Sent, -1i64), (Device::forget_pages, 0)] {
+            assert_eq!(forget(&device, 5), Sent::Taken);
+            let mut message = [0; 64];
+            let count = kernel.recv(&mut message).expect("it was told");
+            let expected = [
+                &(OUT_HEADER_BYTES as u32 + 24).to_ne_bytes()[..],
+                &notify::INVAL_INODE.to_ne_bytes(),
+                &0u64.to_ne_bytes(),
+                &nodes::node(5).to_ne_bytes(),
+                &offset.to_ne_bytes(),
+                &0u64.to_ne_bytes(),
+            ];
+            assert_eq!(message[..count], expected.concat(), "offset {offset}");
+        }
+    }
+
+    #[test]
+    fn a_read_that_brings_no_request_is_tried_again() {
+        let (device, kernel) = device();
+        let mut buffer = [0; 16];
+        assert_eq!(device.receive(&mut buffer).expect("EAGAIN is no failure"), Came::Nothing);
+        kernel.send(b"").expect("it is taken");
+        assert_eq!(device.receive(&mut buffer).expect("it was read"), Came::Nothing);
+        kernel.send(b"request").expect("it is taken");
+        assert_eq!(device.receive(&mut buffer).expect("it was read"), Came::Request(7));
+    }
+
+    #[test]
+    fn a_reply_that_the_kernel_does_not_take_is_refused() {
+        let (device, kernel) = device();
+        drop(kernel);
+        assert_eq!(device.send(b"reply"), Sent::Refused);
+    }
+}

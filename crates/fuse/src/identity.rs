@@ -94,4 +94,47 @@ mod tests {
         assert_eq!(parse_groups("Name:\tx\nGroups:\t \n"), []);
         assert_eq!(parse_groups(""), []);
     }
+
+    fn callers(uid: u32) -> (Callers, Identity) {
+        let owner = Identity { uid, gid: 7, groups: vec![8] };
+        (Callers::new(aze_io::real::Runtime::client().io(), owner.clone()), owner)
+    }
+
+    fn from(uid: u32, pid: u32) -> Header {
+        Header { len: 0, opcode: 0, unique: 1, node: 1, uid, gid: 5, pid }
+    }
+
+    #[test]
+    fn a_mount_of_a_user_states_its_owner_whoever_asks() {
+        let (callers, owner) = callers(1000);
+        for uid in [0, 1000, 2000] {
+            assert_eq!(callers.who(&from(uid, std::process::id())), owner);
+        }
+    }
+
+    #[test]
+    fn a_mount_of_root_states_each_caller() {
+        let (callers, _) = callers(0);
+        let me = std::process::id();
+        // A group that this process is not in.
+        let other = own().groups.iter().max().map_or(4, |most| most.wrapping_add(1));
+        for pid in [0, me] {
+            callers.seen.lock().insert(pid, Seen { until_ns: u64::MAX, groups: vec![other] });
+        }
+        assert_eq!(callers.who(&from(3, me)), Identity { uid: 3, gid: 5, groups: vec![other] });
+        assert_eq!(callers.who(&from(3, 0)), Identity { uid: 3, gid: 5, groups: vec![] }, "no process of this node");
+        assert_eq!(callers.who(&from(0, me)), Identity { uid: 0, gid: 5, groups: vec![] }, "root needs no groups");
+        callers.seen.lock().insert(me, Seen { until_ns: 0, groups: vec![other] });
+        assert_eq!(callers.who(&from(3, me)).groups, own().groups, "what was read long ago is read again");
+    }
+
+    #[test]
+    fn callers_that_are_remembered_are_bounded() {
+        let (callers, _) = callers(0);
+        // No process has such a number (proc_sys_kernel(5): pid_max is 2^22 at most).
+        for pid in 1 << 23..(1 << 23) + 2 * CALLERS_MAX as u32 {
+            callers.who(&from(3, pid));
+            assert!(callers.seen.lock().len() <= CALLERS_MAX);
+        }
+    }
 }

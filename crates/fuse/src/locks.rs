@@ -376,4 +376,31 @@ mod tests {
         assert_eq!(locks.number(7, 40), None);
         assert!(locks.owners.lock().through.is_empty());
     }
+
+    /// A request for a lock as the kernel lays it out.
+    fn taken(start: u64, end: u64, kind: i32, flags: u32) -> Result<(LockSpace, u64, u64, Option<LockMode>), Errno> {
+        let mut out = Out::new(64);
+        for value in [3, 40, start, end] {
+            out.u64(value);
+        }
+        for value in [kind as u32, 77, flags] {
+            out.u32(value);
+        }
+        let header = Header { len: 0, opcode: 0, unique: 1, node: 7, uid: 0, gid: 0, pid: 1 };
+        let asked = Asked::take(&header, &mut Args(out.written()))?;
+        assert_eq!((asked.node, asked.handle, asked.kernel_owner, asked.pid), (7, 3, 40, 77));
+        Ok((asked.space, asked.start, asked.end, asked.mode))
+    }
+
+    #[test]
+    fn a_request_for_a_lock_is_taken_apart() {
+        let (shared, exclusive) = (Some(LockMode::Shared), Some(LockMode::Exclusive));
+        assert_eq!(taken(5, 9, libc::F_RDLCK, 0), Ok((LockSpace::Ranges, 5, 9, shared)));
+        assert_eq!(taken(9, 9, libc::F_WRLCK, lk::FLOCK), Ok((LockSpace::Whole, 9, 9, exclusive)), "one byte");
+        assert_eq!(taken(0, 9, libc::F_UNLCK, 0), Ok((LockSpace::Ranges, 0, 9, None)));
+        assert_eq!(taken(0, lk::END - 1, libc::F_RDLCK, 0), Ok((LockSpace::Ranges, 0, lk::END - 1, shared)));
+        assert_eq!(taken(0, lk::END, libc::F_RDLCK, 0), Ok((LockSpace::Ranges, 0, u64::MAX, shared)), "to the end");
+        assert_eq!(taken(6, 5, libc::F_RDLCK, 0), Err(Malformed.into()));
+        assert_eq!(taken(5, 9, 7, 0), Err(Errno(libc::EINVAL)), "no such kind");
+    }
 }
