@@ -17,10 +17,10 @@ fn arrows() -> BTreeMap<String, Vec<String>> {
         let used = may_use.split('`').skip(1).step_by(2).map(str::to_owned).collect();
         assert!(arrows.insert(room.to_owned(), used).is_none(), "ARCHITECTURE.md names {room} twice");
     }
+    assert!(arrows.len() > 10, "the table of ARCHITECTURE.md has {} rows", arrows.len());
     let folders = std::fs::read_dir(root().join("crates")).expect("the folder of rooms");
     let rooms: BTreeSet<String> =
         folders.map(|folder| folder.expect("a folder").file_name().into_string().expect("a name in UTF-8")).collect();
-    assert!(!rooms.is_empty());
     assert_eq!(arrows.keys().cloned().collect::<BTreeSet<_>>(), rooms, "the table of ARCHITECTURE.md names every room");
     arrows
 }
@@ -205,7 +205,7 @@ fn comments_name_who_does_what() {
     assert!(is_vague(&"/// Whoever reads it, waits.".to_lowercase()) && !is_vague(&"// Somehow.".to_owned()));
     for room in arrows().keys() {
         let lines: Vec<String> = sources(room).iter().flat_map(|(_, text)| comments(text)).collect();
-        assert!(lines.len() > 200, "{room} has {} lines of comments", lines.len());
+        assert!(lines.len() > 30, "{room} has {} lines of comments", lines.len());
         let vague: Vec<&String> = lines.iter().filter(|line| is_vague(line)).collect();
         let most = lines.len() * VAGUE_OF_THOUSAND_MAX / 1000;
         assert!(vague.len() <= most, "{room}: {} of {} lines: {vague:#?}", vague.len(), lines.len());

@@ -49,7 +49,6 @@ mod run;
 mod serve;
 mod session;
 mod show;
-mod size;
 mod stat;
 mod status;
 mod sys;
@@ -63,6 +62,7 @@ mod usage;
 mod volume;
 mod when;
 
+use aze_words::size;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use exit::{Exit, Outcome};
 use std::ffi::OsString;

@@ -146,7 +146,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
             child.wait().map_err(|error| Trouble::local("wait for the process that serves the mount", &error))?;
         let code = status.code().and_then(|code| u8::try_from(code).ok());
         return match code {
-            Some(code) => Ok(crate::up::exit_of(code)),
+            Some(code) => Ok(Exit::of_number(code)),
             None => Err(Trouble::new(Exit::Fatal, format!("the process that serves the mount ended: {status}"))),
         };
     }

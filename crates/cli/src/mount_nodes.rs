@@ -2,7 +2,6 @@
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::tally::Tally;
-use crate::up::exit_of;
 use crate::volume::Volume;
 use crate::{hold, process};
 use std::fs::OpenOptions;
@@ -87,7 +86,7 @@ impl Starting {
         let text = String::from_utf8_lossy(&text).trim().replace('\n', "\n  ");
         let text = if text.is_empty() { "the launcher ended without a word".to_owned() } else { text };
         // Launchers have codes of their own for a node that cannot be reached.
-        let exit = code.map_or(Exit::Again, |code| match exit_of(code) {
+        let exit = code.map_or(Exit::Again, |code| match Exit::of_number(code) {
             Exit::Fatal => Exit::Again,
             exit => exit,
         });

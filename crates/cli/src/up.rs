@@ -410,7 +410,7 @@ impl Start<'_> {
             Said::KeptBy { medium } => heard.medium = Some(medium),
             Said::Ready { capacity_bytes } => (heard.is_ready, heard.capacity_bytes) = (true, capacity_bytes),
             Said::Kept => heard.has_kept = true,
-            Said::Failed { exit, text } => return Err(starting.failed(exit_of(exit), &text)),
+            Said::Failed { exit, text } => return Err(starting.failed(Exit::of_number(exit), &text)),
             Said::Ended if heard.has_kept => {}
             Said::Ended => return Err(starting.failed_silently(Exit::Again, "it ended before it was ready")),
         }
@@ -532,12 +532,6 @@ fn default_name(random: u64) -> String {
     job.map(|id| format!("job-{id}"))
         .filter(|name| volume::is_name(name))
         .unwrap_or_else(|| format!("vol-{:06x}", random & 0xff_ffff))
-}
-
-/// The exit code of a number; unknown ones are the worst.
-pub fn exit_of(number: u8) -> Exit {
-    let codes = [Exit::Usage, Exit::NotFound, Exit::Denied, Exit::Caller, Exit::Again];
-    codes.into_iter().find(|exit| *exit as u8 == number).unwrap_or(Exit::Fatal)
 }
 
 /// Base-2 logarithm of a chunk size. The error names the expected form.

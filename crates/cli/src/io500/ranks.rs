@@ -6,7 +6,7 @@
 use super::layout::Phase;
 use super::link::{self, Order, Said, Setup, say};
 use crate::exit::{Exit, Outcome, Trouble};
-use crate::{process, up};
+use crate::process;
 use std::fmt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -218,7 +218,7 @@ impl Ranks {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.events.recv_timeout(left) {
             Ok(Event::Said(rank, Ok(Said::Failed { exit, text }))) => {
-                Err(Trouble::new(up::exit_of(exit), format!("rank {rank}, {doing}: {text}")))
+                Err(Trouble::new(Exit::of_number(exit), format!("rank {rank}, {doing}: {text}")))
             }
             Ok(Event::Said(rank, Ok(said))) => Ok((rank, said)),
             Ok(Event::Said(rank, Err(trouble))) => Err(trouble.during(format!("rank {rank}, {doing}"))),

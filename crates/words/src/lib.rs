@@ -1,0 +1,7 @@
+//! What people write and read: failures, exit codes, sizes and durations.
+//!
+//! It alone knows which exit code a failure gives, which sentence tells it, and how a size is written. Rooms that
+//! do work for a user return a [`exit::Trouble`]; only the command line prints one.
+
+pub mod exit;
+pub mod size;
