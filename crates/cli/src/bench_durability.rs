@@ -12,8 +12,8 @@ use crate::bench_volume::{self, Scratch, Started};
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::session::Session;
 use crate::size;
-use crate::sys;
 use crate::volume::Volume;
+use aze_io::real::files;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::fs::File;
@@ -277,7 +277,7 @@ fn round(column: &Column, callers: usize, time: Duration, storage: &Path) -> Out
 /// Leaves nothing on its way to a disk, which would be in the way of the next.
 fn rest(column: &Column, storage: &Path) -> Outcome<()> {
     let sync = |dir: &Path| {
-        let synced = File::open(dir).and_then(|dir| sys::sync_file_system(&dir));
+        let synced = File::open(dir).and_then(|dir| files::sync_file_system(&dir));
         synced.map_err(|error| Trouble::local(format!("synchronise the file system of {}", dir.display()), &error))
     };
     sync(storage)?;

@@ -6,6 +6,7 @@ use crate::exit::{Outcome, Trouble};
 use crate::session::Session;
 use aze_client::{Access, File, NewFile};
 use aze_fuse::CACHE_TIME_DEFAULT;
+use aze_io::real::files;
 use aze_proto::{FileKind, Ino, Name};
 use std::fs;
 use std::io::{Read, Write};
@@ -253,7 +254,7 @@ pub fn describe(target: &Path) -> Outcome<Described> {
     const TMPFS: i64 = 0x0102_1994;
     const EXT: i64 = 0xEF53;
     const FUSE: i64 = 0x6573_5546;
-    let kind = crate::sys::file_system_kind(target)
+    let kind = files::file_system_kind(target)
         .map_err(|error| Trouble::local(format!("look at {}", target.display()), &error))?;
     let (title, cached, durable, close, fsync) = match kind {
         TMPFS => (

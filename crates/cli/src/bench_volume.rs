@@ -3,10 +3,10 @@
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::memory;
-use crate::process;
 use crate::session::Session;
 use crate::volume::Volume;
 use aze_fuse::signals;
+use aze_io::real::until;
 use aze_proto::Ino;
 use aze_proto::predicate::Predicate;
 use std::fs;
@@ -94,7 +94,7 @@ impl Started {
     /// What its servers have in memory, once they touch no more of it by themselves.
     pub fn settled_bytes(&self) -> Outcome<i64> {
         let (mut bytes, mut same, mut looked) = (0, 0, Ok(()));
-        process::until(Instant::now() + SETTLED_MAX, || {
+        until(Instant::now() + SETTLED_MAX, || {
             match self.resident_bytes() {
                 Ok(now) => (bytes, same) = (now, if now == bytes { same + 1 } else { 0 }),
                 Err(trouble) => looked = Err(trouble),

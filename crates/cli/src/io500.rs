@@ -19,9 +19,9 @@ use crate::bench_place::{Described, KEPT_TIME, describe};
 use crate::bench_record::{self, Keep};
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::launch;
-use crate::process;
 use crate::size;
 use crate::volume::Volume;
+use aze_io::real::until;
 use ground::{Ground, Room};
 use layout::{Phase, VALID_STONEWALL_S};
 use link::{Order, Setup, Where};
@@ -370,7 +370,7 @@ fn warm(args: &Args, procs: u32, ground: &dyn Ground, ranks: &mut Ranks) -> Outc
     ranks.all(&Order::Warm(each), "touching memory")?;
     // Space that comes back late would be missing in what follows.
     let is_back = || ground.room().is_ok_and(|room| room.bytes >= before / 100 * 95);
-    process::until(Instant::now() + SETTLE_TIME_MAX, is_back);
+    until(Instant::now() + SETTLE_TIME_MAX, is_back);
     Ok(each * u64::from(procs))
 }
 

@@ -9,6 +9,7 @@ use crate::exit::{Exit, Outcome, Trouble};
 use crate::memory::Memory;
 use crate::process::Process;
 use crate::volume::Record;
+use aze_io::real::until;
 use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
@@ -225,7 +226,7 @@ impl Starting {
     pub fn call_off(mut self) {
         drop(self.input.take());
         let deadline = Instant::now() + CALL_OFF_TIME;
-        if !crate::process::until(deadline, || matches!(self.child.try_wait(), Ok(Some(_)))) {
+        if !until(deadline, || matches!(self.child.try_wait(), Ok(Some(_)))) {
             // An error means that it has ended after all.
             let _ = self.child.kill();
             let _ = self.child.wait();

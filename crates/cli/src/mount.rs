@@ -11,6 +11,7 @@ use crate::volume::{self, MountRecord, Volume};
 use crate::{mount_nodes, mounts};
 use crate::{sys, trace};
 use aze_fuse::{CACHE_TIME_DEFAULT, CACHE_TIME_MAX, MountOptions, Mounted, THREADS_MAX, signals};
+use aze_io::real::files;
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -261,7 +262,7 @@ fn serve(args: &Args) -> Outcome<Exit> {
 fn is_local(dir: &Path) -> bool {
     // statfs(2): ext4, xfs, btrfs, tmpfs, overlayfs, F2FS.
     const LOCAL: [i64; 6] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0x794C_7630, 0xF2F5_2010];
-    sys::file_system_kind(dir).is_ok_and(|kind| LOCAL.contains(&kind))
+    files::file_system_kind(dir).is_ok_and(|kind| LOCAL.contains(&kind))
 }
 
 /// Makes the directory of a mount; false if it is there.

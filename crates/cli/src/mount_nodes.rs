@@ -1,9 +1,10 @@
 //! `aze mount --all-nodes` and `aze umount --all-nodes`: the same on every node that has a server of the volume.
 
 use crate::exit::{Exit, Outcome, Trouble};
+use crate::hold;
 use crate::tally::Tally;
 use crate::volume::Volume;
-use crate::{hold, process};
+use aze_io::real::until;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::OpenOptionsExt;
@@ -77,7 +78,7 @@ impl Starting {
     /// Why there is no mount, as the node has told.
     fn failed(&mut self, deadline: Instant) -> Trouble {
         let mut status: Option<ExitStatus> = None;
-        process::until(deadline, || {
+        until(deadline, || {
             status = self.child.try_wait().ok().flatten();
             status.is_some()
         });
@@ -140,7 +141,7 @@ fn call_off(mut mounts: Vec<Starting>) {
     mounts.iter_mut().for_each(|mount| drop(mount.input.take()));
     let deadline = Instant::now() + CALL_OFF_TIME;
     for mut mount in mounts {
-        if !process::until(deadline, || matches!(mount.child.try_wait(), Ok(Some(_)))) {
+        if !until(deadline, || matches!(mount.child.try_wait(), Ok(Some(_)))) {
             eprintln!("aze: mount: the launcher for {} does not end: ending it; look there for a mount", mount.node);
             // An error means that it has ended after all.
             let _ = mount.child.kill();

@@ -4,11 +4,9 @@
 //! names one process for ever.
 
 use crate::sys;
+use aze_io::real::until;
 use serde::{Deserialize, Serialize};
-use std::time::{Duration, Instant};
-
-/// How often a wait looks again. Processes that are not our children cannot be waited for otherwise.
-pub const LOOK_AGAIN: Duration = Duration::from_millis(10);
+use std::time::Instant;
 
 /// One process of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,19 +60,6 @@ impl Process {
     }
 }
 
-/// Looks again and again until `holds`; false if it does not by the deadline.
-pub fn until(deadline: Instant, mut holds: impl FnMut() -> bool) -> bool {
-    loop {
-        if holds() {
-            return true;
-        }
-        if Instant::now() >= deadline {
-            return false;
-        }
-        std::thread::sleep(LOOK_AGAIN);
-    }
-}
-
 /// When a running process started; `None` if there is none of that number or it is a zombie.
 fn started(pid: u32) -> Option<u64> {
     stat(pid).filter(|stat| !stat.is_dead).map(|stat| stat.started)
@@ -110,6 +95,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn this_process_lives_and_another_start_time_does_not() {

@@ -2,10 +2,10 @@
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::launch::who;
-use crate::process;
 use crate::size;
 use crate::up;
 use crate::volume::{self, ServerRecord, Volume};
+use aze_io::real::until;
 use aze_proto::ids::MapEpoch;
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     let count_dead = || record.servers.iter().filter(|server| !is_alive(server)).count();
     if !args.force {
         // A process that was killed has to give its memory back before it is gone.
-        process::until(Instant::now() + DYING_TIME_MAX, || count_dead() > 0);
+        until(Instant::now() + DYING_TIME_MAX, || count_dead() > 0);
     }
     let dead = count_dead();
     if dead == 0 && !args.force {

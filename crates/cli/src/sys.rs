@@ -5,10 +5,6 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-/// Room for most extended attributes, and for all that Linux has: xattr(7).
-const XATTR_ROOM_BYTES: usize = 4096;
-const XATTR_BYTES_MAX: usize = 65536;
-
 /// Effective user id of this process.
 pub fn uid() -> u32 {
     // SAFETY: geteuid(2) takes nothing and always succeeds.
@@ -209,111 +205,6 @@ pub fn signal(pid: u32, signal: i32) -> io::Result<()> {
     let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or(io::ErrorKind::InvalidInput)?;
     // SAFETY: kill(2) takes two numbers.
     done(unsafe { libc::kill(pid, signal) })
-}
-
-/// Reads at `offset` until `buffer` is full or the file ends; gives the number of bytes read.
-pub fn read_at(file: &std::fs::File, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut count = 0;
-    while count < buffer.len() {
-        match std::os::unix::fs::FileExt::read_at(file, &mut buffer[count..], offset + count as u64) {
-            Ok(0) => break,
-            Ok(more) => count += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(count)
-}
-
-/// Where the next data of a file are, from `offset` on (lseek(2), SEEK_DATA); `None` if there are none. Moves the file's
-/// position.
-pub fn next_data(file: &std::fs::File, offset: u64) -> io::Result<Option<u64>> {
-    let from = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: lseek(2) takes numbers.
-    let at = unsafe { libc::lseek(file.as_raw_fd(), from, libc::SEEK_DATA) };
-    match u64::try_from(at) {
-        Ok(at) => Ok(Some(at)),
-        Err(_) => match io::Error::last_os_error() {
-            error if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
-            // The file system knows of no holes.
-            error if error.raw_os_error() == Some(libc::EINVAL) => Ok(Some(offset)),
-            error => Err(error),
-        },
-    }
-}
-
-/// The kind of the file system that holds `path`, as the number that statfs(2) gives.
-pub fn file_system_kind(path: &std::path::Path) -> io::Result<i64> {
-    Ok(file_system(path)?.f_type)
-}
-
-/// Bytes and files that still fit into the file system that holds `path`; `None` for files if it
-/// does not limit them.
-pub fn file_system_room(path: &std::path::Path) -> io::Result<(u64, Option<u64>)> {
-    let told = file_system(path)?;
-    let files = (told.f_files > 0).then_some(told.f_ffree);
-    Ok((told.f_bavail.saturating_mul(told.f_bsize as u64), files))
-}
-
-/// The names of an open file's extended attributes.
-pub fn xattr_names(file: &impl AsRawFd) -> io::Result<Vec<Vec<u8>>> {
-    let names = grown(|room| {
-        // SAFETY: the pointer and length are those of `room`, which lives until the call returns.
-        unsafe { libc::flistxattr(file.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) }
-    })?;
-    Ok(names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
-}
-
-/// The value of an open file's extended attribute.
-pub fn xattr(file: &impl AsRawFd, name: &[u8]) -> io::Result<Vec<u8>> {
-    let name = CString::new(name)?;
-    grown(|room| {
-        // SAFETY: `name` ends in NUL; the pointer and length are those of `room`. Both live until the call returns.
-        unsafe { libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), room.as_mut_ptr().cast(), room.len()) }
-    })
-}
-
-/// Sets an extended attribute of an open file.
-pub fn set_xattr(file: &impl AsRawFd, name: &[u8], value: &[u8]) -> io::Result<()> {
-    let name = CString::new(name)?;
-    // SAFETY: `name` ends in NUL; the pointer and length are those of `value`. Both live until the call returns.
-    done(unsafe { libc::fsetxattr(file.as_raw_fd(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) })
-}
-
-/// What a call writes that says how much that is, or ERANGE if there is too little room.
-fn grown(call: impl Fn(&mut [u8]) -> isize) -> io::Result<Vec<u8>> {
-    let mut room = vec![0; XATTR_ROOM_BYTES];
-    loop {
-        match usize::try_from(call(&mut room)) {
-            Ok(count) => {
-                room.truncate(count);
-                return Ok(room);
-            }
-            Err(_) => {
-                let error = io::Error::last_os_error();
-                if error.raw_os_error() != Some(libc::ERANGE) || room.len() >= XATTR_BYTES_MAX {
-                    return Err(error);
-                }
-                room.resize(XATTR_BYTES_MAX, 0);
-            }
-        }
-    }
-}
-
-/// Writes to its device what the file system of an open file still holds back.
-pub fn sync_file_system(file: &impl AsRawFd) -> io::Result<()> {
-    // SAFETY: a descriptor is no memory; an invalid one gives EBADF.
-    done(unsafe { libc::syncfs(file.as_raw_fd()) })
-}
-
-fn file_system(path: &std::path::Path) -> io::Result<libc::statfs> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: all fields of `statfs` are numbers.
-    let mut told: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: `path` ends in NUL, and `told` lives until the call returns.
-    done(unsafe { libc::statfs(path.as_ptr(), &mut told) })?;
-    Ok(told)
 }
 
 /// Local calendar time of seconds since 1970.

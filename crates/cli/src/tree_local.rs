@@ -2,6 +2,7 @@
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::tree::{Meta, Named, Names, Sink, Source, Tree, Xattr, copied_mode, is_kept, local};
+use aze_io::real::files;
 use aze_proto::attr::FileKind;
 use aze_proto::ids::Time;
 use std::ffi::OsStr;
@@ -94,7 +95,7 @@ impl Tree for LocalTree {
     }
 
     fn set_dir_xattr(&self, path: &[u8], xattr: &Xattr) -> Outcome<()> {
-        let set = File::open(local(path)).and_then(|dir| crate::sys::set_xattr(&dir, &xattr.0, &xattr.1));
+        let set = File::open(local(path)).and_then(|dir| files::set_xattr(&dir, &xattr.0, &xattr.1));
         set.map_err(|error| Trouble::local(self.shown(path), &error))
     }
 
@@ -127,12 +128,12 @@ impl Source for LocalSource {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
-        crate::sys::read_at(&self.file, offset, buffer)
+        files::read_at(&self.file, offset, buffer)
             .map_err(|error| Trouble::local(format!("read {}", self.shown), &error))
     }
 
     fn next_data(&self, offset: u64) -> Outcome<Option<u64>> {
-        crate::sys::next_data(&self.file, offset)
+        files::next_data(&self.file, offset)
             .map_err(|error| Trouble::local(format!("look for data in {}", self.shown), &error))
     }
 }
@@ -146,7 +147,7 @@ struct LocalSink {
 
 impl Sink for LocalSink {
     fn set_xattr(&self, xattr: &Xattr) -> Outcome<()> {
-        let set = crate::sys::set_xattr(&self.file, &xattr.0, &xattr.1);
+        let set = files::set_xattr(&self.file, &xattr.0, &xattr.1);
         set.map_err(|error| Trouble::local(self.target.display(), &error))
     }
 
@@ -180,12 +181,12 @@ impl Sink for LocalSink {
 /// The extended attributes of an open file that a copy keeps; none where the file system has none.
 fn xattrs(file: &File) -> std::io::Result<Vec<Xattr>> {
     let mut found = Vec::new();
-    let names = match crate::sys::xattr_names(file) {
+    let names = match files::xattr_names(file) {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(found),
         names => names?,
     };
     for name in names.into_iter().filter(|name| is_kept(name)) {
-        match crate::sys::xattr(file, &name) {
+        match files::xattr(file, &name) {
             Ok(value) => found.push((name, value)),
             // It has gone since.
             Err(error) if error.raw_os_error() == Some(libc::ENODATA) => {}

@@ -10,6 +10,7 @@ mod conn;
 mod decode;
 mod disk;
 mod drive;
+pub mod files;
 mod net;
 mod processors;
 mod reactor;
@@ -17,6 +18,7 @@ mod shm;
 mod sys;
 mod task;
 mod timers;
+mod until;
 
 #[cfg(test)]
 mod landing_tests;
@@ -39,6 +41,7 @@ pub use processors::{keep_on, processors};
 pub(crate) use shm::loan::ShmLoan;
 pub use shm::{RING_BYTES, SHM_CONNECTIONS_MAX};
 pub use sys::open_process;
+pub use until::until;
 
 use crate::disk::{Dir, DiskResult};
 use crate::slab::Slab;

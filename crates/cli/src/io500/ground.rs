@@ -8,7 +8,7 @@ use super::volume::{Crowd, OnVolume};
 use crate::bench_place::{Described, describe};
 use crate::exit::{Outcome, Trouble};
 use crate::memory::Memory;
-use crate::sys;
+use aze_io::real::files;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -148,7 +148,7 @@ impl Ground for Directory {
     }
 
     fn sync(&self) -> Outcome<()> {
-        let synced = File::open(&self.path).and_then(|dir| sys::sync_file_system(&dir));
+        let synced = File::open(&self.path).and_then(|dir| files::sync_file_system(&dir));
         told("synchronise the file system of", &self.path, synced)
     }
 
@@ -172,7 +172,7 @@ impl Ground for Directory {
     }
 
     fn room(&self) -> Outcome<Room> {
-        let (bytes, files) = told("look at", &self.target, sys::file_system_room(&self.target))?;
+        let (bytes, files) = told("look at", &self.target, files::file_system_room(&self.target))?;
         // A file system in memory may be larger than the memory that there is.
         let bytes = if self.is_memory()? { bytes.min(Memory::now()?.usable()) } else { bytes };
         Ok(Room { bytes, files })
@@ -223,7 +223,7 @@ impl Opened for LocalFile {
         if first == buffer.len() || !(offset + first as u64).is_multiple_of(PAGE_BYTES) {
             return Ok(first);
         }
-        let rest = crate::sys::read_at(&self.file, offset + first as u64, &mut buffer[first..]);
+        let rest = files::read_at(&self.file, offset + first as u64, &mut buffer[first..]);
         Ok(first + told("read", &self.path, rest)?)
     }
 

@@ -6,7 +6,7 @@
 use super::layout::Phase;
 use super::link::{self, Order, Said, Setup, say};
 use crate::exit::{Exit, Outcome, Trouble};
-use crate::process;
+use aze_io::real::until;
 use std::fmt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -246,7 +246,7 @@ impl Ranks {
 
     fn died(&mut self, rank: u32, doing: &impl fmt::Display) -> Trouble {
         let child = &mut self.children[(rank / self.each) as usize].0;
-        process::until(Instant::now() + END_TIME_MAX, || !matches!(child.try_wait(), Ok(None)));
+        until(Instant::now() + END_TIME_MAX, || !matches!(child.try_wait(), Ok(None)));
         let how = match child.try_wait() {
             Ok(Some(status)) => status.to_string(),
             _ => "it closed its output".into(),
@@ -264,7 +264,7 @@ impl Ranks {
         self.children.iter_mut().for_each(|(_, input)| drop(input.take()));
         let deadline = Instant::now() + END_TIME_MAX;
         for (child, _) in &mut self.children {
-            process::until(deadline, || !matches!(child.try_wait(), Ok(None)));
+            until(deadline, || !matches!(child.try_wait(), Ok(None)));
         }
     }
 }
