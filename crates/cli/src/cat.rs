@@ -4,7 +4,7 @@ use crate::exit::{Exit, Outcome};
 use crate::place::Place;
 use crate::session::Sessions;
 use crate::tally::{Out, Tally};
-use crate::tree::Spot;
+use aze_copy::tree::Spot;
 use std::ffi::OsString;
 
 /// Bytes read at once: several chunks, so that several servers send at the same time.
@@ -30,7 +30,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     let tally = Tally::new("cat");
     for path in &args.paths {
         let written = Place::parse(path)
-            .and_then(|place| Spot::of(&place, &mut sessions))
+            .and_then(|place| place.spot(&mut sessions))
             .and_then(|spot| cat(&spot, &mut block, &mut out));
         // The output stands before the message about the missing rest.
         out.flush()?;

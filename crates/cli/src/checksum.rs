@@ -5,7 +5,7 @@ use crate::place::Place;
 use crate::session::Sessions;
 use crate::show;
 use crate::tally::{Out, Tally};
-use crate::tree::{Named, Spot};
+use aze_copy::tree::{Named, Spot};
 use aze_proto::attr::FileKind;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -116,7 +116,7 @@ impl Feed<'_> {
     fn paths(&mut self, args: &Args, sessions: &mut Sessions) {
         for path in &args.paths {
             let walked = Place::parse(path).and_then(|place| {
-                let spot = Spot::of(&place, sessions)?;
+                let spot = place.spot(sessions)?;
                 self.walk(args, spot, path.as_bytes().to_vec())
             });
             if let Err(trouble) = walked {
@@ -170,7 +170,7 @@ impl Feed<'_> {
                     .fail(&Trouble::usage(format!("{place}: expected 64 hexadecimal digits, two spaces and a path")));
                 continue;
             };
-            let spot = Place::parse(OsStr::from_bytes(&path)).and_then(|place| Spot::of(&place, sessions));
+            let spot = Place::parse(OsStr::from_bytes(&path)).and_then(|place| place.spot(sessions));
             match spot {
                 Ok(spot) => self.put(spot, path, Some(sum)),
                 Err(trouble) => self.tally.fail(&trouble),

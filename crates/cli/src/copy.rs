@@ -1,20 +1,17 @@
 //! `aze cp`: copies in every direction between local paths and volumes.
 //!
-//! One thread walks the sources, makes directories and feeds a bounded queue; worker threads copy
-//! (see [`crate::copy_workers`]). Directories get their final mode and times last, when nothing is
-//! put into them any more.
+//! Room `copy` does the work; this file says what is copied to which place, and tells how it goes.
 
-use crate::copy_workers::{Job, Plan, Transfer, Workers, warn};
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::place::Place;
 use crate::progress::Progress;
 use crate::session::Sessions;
 use crate::sys;
 use crate::tally::Tally;
-use crate::tree::{Meta, Spot};
+use aze_copy::tree::Spot;
+use aze_copy::{Copier, How, Watch};
 use aze_fuse::signals;
 use aze_proto::attr::FileKind;
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -65,7 +62,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     let mut sessions = Sessions::default();
     let places: Vec<Place> = args.paths.iter().map(|path| Place::parse(path)).collect::<Outcome<_>>()?;
     let (target, sources) = places.split_last().expect("the parser demands two paths");
-    let into = Spot::of(target, &mut sessions)?;
+    let into = target.spot(&mut sessions)?;
     let is_dir = match into.stat(true)? {
         Some(meta) => meta.kind == FileKind::Directory,
         None if sources.len() > 1 || (target.ends_with_slash() && !args.recursive) => {
@@ -82,49 +79,88 @@ pub fn run(args: &Args) -> Outcome<Exit> {
             format!("{}: not a directory, but several sources are to go there", into.shown()),
         ));
     }
-    let progress = Arc::new(Progress::new(args.quiet));
-    let tally = Arc::new(Tally::with_bar("cp", progress.bar()));
-    let (preserve, verify, verbose, signal) = (args.preserve, args.verify, args.verbose, Arc::<AtomicI32>::default());
-    let plan = Arc::new(Plan { preserve, verify, verbose, progress, tally, signal });
-    note_signals(&plan)?;
-    let mut walk = Walk {
-        args,
-        plan: plan.clone(),
-        workers: Workers::start(args.jobs.into(), &plan)?,
-        dirs: Vec::new(),
-        made: BTreeSet::new(),
-    };
+    let progress = Progress::new(args.quiet);
+    let tally = Tally::with_bar("cp", progress.bar());
+    let told = Arc::new(Told { verbose: args.verbose, progress, tally, signal: AtomicI32::default() });
+    note_signals(&told)?;
+    let how = How { recursive: args.recursive, preserve: args.preserve, verify: args.verify, jobs: args.jobs.into() };
+    let mut copier = Copier::start(how, told.clone())?;
     for source in sources {
-        let copied = walk.source(source, &into, is_dir, &mut sessions);
+        let copied = source.spot(&mut sessions).and_then(|from| {
+            let to = match source.base_name() {
+                Some(name) if is_dir => into.join(&name),
+                _ => into.clone(),
+            };
+            copier.copy(from, to)
+        });
         if let Err(trouble) = copied {
-            plan.tally.fail(&trouble);
+            told.tally.fail(&trouble);
         }
     }
-    let Walk { workers, dirs, .. } = walk;
-    workers.finish();
-    for Made { from, dir, meta } in dirs.iter().rev() {
-        let kept = if args.preserve { keep_xattrs(from, dir, &plan) } else { Ok(()) };
-        if let Err(trouble) = kept.and_then(|()| dir.tree.set_dir(&dir.path, meta, args.preserve)) {
-            plan.tally.fail(&trouble);
-        }
-    }
-    let exit = finish(args, &plan);
-    let signal = plan.signal.load(Ordering::Relaxed);
+    copier.finish()?;
+    let exit = finish(args, &told);
+    let signal = told.signal.load(Ordering::Relaxed);
     if signal != 0 {
         eprintln!("aze: cp: ended by a signal: what was not whole is removed, the rest is not copied");
         drop(sessions);
         // The shell is to see that it was a signal.
         sys::die_of(signal);
     }
-    exit
+    Ok(exit)
 }
 
-/// The first signal that asks for an end is noted in the plan; the second one ends the process at once.
-fn note_signals(plan: &Arc<Plan>) -> Outcome<()> {
-    let noted = plan.signal.clone();
+/// Tells the user how the copy goes.
+struct Told {
+    /// Name each file that is done.
+    verbose: bool,
+    /// Counts the files and bytes copied.
+    progress: Progress,
+    /// Collects the failures.
+    tally: Tally,
+    /// The signal that has asked the command to end; 0 for none.
+    signal: AtomicI32,
+}
+
+impl Watch for Told {
+    fn is_over(&self) -> bool {
+        self.signal.load(Ordering::Relaxed) != 0
+    }
+
+    fn expect(&self, bytes: u64) {
+        self.progress.expect(bytes);
+    }
+
+    fn copied(&self, bytes: u64) {
+        self.progress.bytes(bytes);
+    }
+
+    fn file(&self, from: &Spot, to: &Spot) {
+        self.tally.note(Ok(()));
+        self.progress.file();
+        if self.verbose {
+            println!("{} -> {}", from.shown(), to.shown());
+        }
+    }
+
+    fn dir(&self) {
+        self.tally.note(Ok(()));
+    }
+
+    fn lacks(&self, trouble: &Trouble) {
+        self.tally.warn(trouble);
+    }
+
+    fn failed(&self, trouble: &Trouble) {
+        self.tally.fail(trouble);
+    }
+}
+
+/// The first signal that asks for an end is noted; the second one ends the process at once.
+fn note_signals(told: &Arc<Told>) -> Outcome<()> {
+    let told = told.clone();
     let wait = move || {
         if let Ok(signal) = signals::wait() {
-            noted.store(signal, Ordering::Relaxed);
+            told.signal.store(signal, Ordering::Relaxed);
         }
         if let Ok(signal) = signals::wait() {
             sys::die_of(signal);
@@ -134,110 +170,13 @@ fn note_signals(plan: &Arc<Plan>) -> Outcome<()> {
     started.map(drop).map_err(|error| Trouble::local("start a thread", &error))
 }
 
-fn finish(args: &Args, plan: &Plan) -> Outcome<Exit> {
-    let summary = plan.progress.finish();
-    let failed = plan.tally.failed();
+fn finish(args: &Args, told: &Told) -> Exit {
+    let summary = told.progress.finish();
+    let failed = told.tally.failed();
     if failed > 0 {
         eprintln!("aze: cp: {failed} failed; copied {summary}");
     } else if !args.quiet {
         eprintln!("copied {summary}");
     }
-    Ok(plan.tally.exit())
-}
-
-/// Gives a directory the extended attributes of its source; one that it cannot have is told.
-fn keep_xattrs(from: &Spot, to: &Spot, plan: &Plan) -> Outcome<()> {
-    for xattr in from.tree.dir_xattrs(&from.path)? {
-        warn(plan, &xattr, to.tree.set_dir_xattr(&to.path, &xattr));
-    }
-    Ok(())
-}
-
-/// A new directory, with the attributes that it is to have.
-struct Made {
-    from: Spot,
-    dir: Spot,
-    meta: Meta,
-}
-
-/// The walk over the sources.
-struct Walk<'a> {
-    args: &'a Args,
-    plan: Arc<Plan>,
-    workers: Workers,
-    /// Directories made, parents before children.
-    dirs: Vec<Made>,
-    /// The same directories, so that a copy into itself ends.
-    made: BTreeSet<(String, (u64, u64))>,
-}
-
-impl Walk<'_> {
-    /// Copies one source named on the command line.
-    fn source(&mut self, source: &Place, into: &Spot, is_dir: bool, sessions: &mut Sessions) -> Outcome<()> {
-        let from = Spot::of(source, sessions)?;
-        let meta = from.must_stat(!self.args.recursive)?;
-        let to = match source.base_name() {
-            Some(name) if is_dir => into.join(&name),
-            _ => into.clone(),
-        };
-        self.visit(from, to, meta);
-        Ok(())
-    }
-
-    fn visit(&mut self, from: Spot, to: Spot, meta: Meta) {
-        if self.plan.is_over() {
-            return;
-        }
-        let visited = match meta.kind {
-            FileKind::File => self.file(from, to, meta),
-            FileKind::Symlink => self.workers.put(Job::Link { from, to }),
-            FileKind::Directory if self.args.recursive => self.dir(&from, &to, meta),
-            FileKind::Directory => {
-                Err(Trouble::new(Exit::Caller, format!("{}: is a directory: use -r to copy it", from.shown())))
-            }
-            _ => Err(Trouble::new(
-                Exit::Caller,
-                format!("{}: neither file, directory nor symbolic link: not copied", from.shown()),
-            )),
-        };
-        if let Err(trouble) = visited {
-            self.plan.tally.fail(&trouble);
-        }
-    }
-
-    fn file(&mut self, from: Spot, to: Spot, meta: Meta) -> Outcome<()> {
-        if from.tree.id() == to.tree.id() && to.stat(true)?.is_some_and(|there| there.identity == meta.identity) {
-            return Err(Trouble::new(Exit::Caller, format!("{} and {} are the same file", from.shown(), to.shown())));
-        }
-        self.plan.progress.expect(meta.size);
-        let transfer = Arc::new(Transfer::new(from, to, meta));
-        for part in 0..transfer.parts() {
-            self.workers.put(Job::Part { transfer: transfer.clone(), part })?;
-        }
-        Ok(())
-    }
-
-    fn dir(&mut self, from: &Spot, to: &Spot, meta: Meta) -> Outcome<()> {
-        if self.made.contains(&(from.tree.id(), meta.identity)) {
-            return Err(Trouble::new(Exit::Caller, format!("{}: not copied into itself", from.shown())));
-        }
-        to.tree.make_dir(&to.path)?;
-        if let Some(made) = to.stat(true)? {
-            self.made.insert((to.tree.id(), made.identity));
-        }
-        self.dirs.push(Made { from: from.clone(), dir: to.clone(), meta });
-        self.plan.tally.note(Ok(()));
-        let names = from.tree.list(&from.path)?;
-        if let Some(trouble) = &names.trouble {
-            self.plan.tally.fail(trouble);
-        }
-        for entry in names.entries {
-            let child = from.join(&entry.name);
-            match entry.meta.map_or_else(|| child.must_stat(false), Ok) {
-                Ok(meta) => self.visit(child, to.join(&entry.name), meta),
-                Err(trouble) => self.plan.tally.fail(&trouble),
-            }
-        }
-        Ok(())
-    }
+    told.tally.exit()
 }

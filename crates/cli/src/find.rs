@@ -7,7 +7,6 @@ use crate::place::{Place, VolumePath, join};
 use crate::remove;
 use crate::session::{Session, Sessions};
 use crate::tally::{Out, Tally};
-use crate::tree::Spot;
 use crate::{show, sys};
 use aze_client::{FoundPath, Reached};
 use aze_proto::attr::FileKind;
@@ -238,7 +237,7 @@ fn predicate(args: &Args, sessions: &mut Sessions) -> Outcome<Predicate> {
         (predicate.newer_than, predicate.older_than) = bounds(age, unit, now_ns);
     }
     if let Some(newer) = &args.newer {
-        let meta = Spot::of(&Place::parse(newer)?, sessions)?.must_stat(true)?;
+        let meta = Place::parse(newer)?.spot(sessions)?.must_stat(true)?;
         predicate.newer_than = predicate.newer_than.max(Some(meta.mtime));
     }
     Ok(predicate)

@@ -3,6 +3,7 @@
 //! Paths are bytes, never text: a file may have any name.
 
 use crate::exit::{Outcome, Trouble};
+pub use aze_copy::tree::join;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -109,16 +110,6 @@ impl VolumePath {
     pub fn join(&self, name: &[u8]) -> VolumePath {
         VolumePath { volume: self.volume.clone(), path: join(&self.path, name) }
     }
-}
-
-/// `path` and `name` with exactly one slash between them.
-pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
-    let mut joined = path.to_vec();
-    if !joined.is_empty() && !joined.ends_with(b"/") {
-        joined.push(b'/');
-    }
-    joined.extend_from_slice(name);
-    joined
 }
 
 fn base_name(path: &[u8]) -> Option<Vec<u8>> {

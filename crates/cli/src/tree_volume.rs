@@ -1,16 +1,18 @@
-//! Files of a volume as a [`Tree`].
+//! Files of a volume as a [`Tree`], and the tree that a place is in.
 
 use crate::exit::{Exit, Outcome, Trouble};
-use crate::place::{VolumePath, join};
-use crate::session::Session;
-use crate::tree::{Meta, Named, Names, Sink, Source, Tree, Xattr, copied_mode, is_kept};
+use crate::place::{Place, VolumePath, join};
+use crate::session::{Session, Sessions};
 use aze_client::{Access, File, NewFile, Reached};
+use aze_copy::LocalTree;
+use aze_copy::tree::{Meta, Named, Names, Sink, Source, Spot, Tree, Xattr, copied_mode, is_kept};
 use aze_proto::attr::{Attr, Change, FileKind, SetTime, XattrHow};
 use aze_proto::error::{Code, Failure};
 use aze_proto::ids::{Ino, Time};
 use aze_proto::limits::LIST_ENTRIES_MAX;
 use aze_proto::message::Listed;
 use aze_proto::name::Name;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 /// Symbolic links followed at the end of a path: as many as the kernel does (path_resolution(7)).
@@ -18,8 +20,20 @@ const LINKS_MAX: usize = 40;
 
 const WRITE: Access = Access { read: false, write: true };
 
+impl Place {
+    /// Opens the tree that this place is in.
+    pub fn spot(&self, sessions: &mut Sessions) -> Outcome<Spot> {
+        Ok(match self {
+            Place::Local(path) => Spot { tree: Arc::new(LocalTree), path: path.as_os_str().as_bytes().to_vec() },
+            Place::Volume(path) => {
+                Spot { tree: Arc::new(VolumeTree::new(sessions.of(path)?, path)), path: path.path.clone() }
+            }
+        })
+    }
+}
+
 /// A volume's files.
-pub struct VolumeTree {
+struct VolumeTree {
     session: Arc<Session>,
     /// How paths of it begin in messages.
     prefix: String,
@@ -27,7 +41,7 @@ pub struct VolumeTree {
 
 impl VolumeTree {
     /// The tree of `session`, named in messages as in `path`.
-    pub fn new(session: Arc<Session>, path: &VolumePath) -> VolumeTree {
+    fn new(session: Arc<Session>, path: &VolumePath) -> VolumeTree {
         let prefix = VolumePath { volume: path.volume.clone(), path: Vec::new() }.shown();
         VolumeTree { session, prefix }
     }

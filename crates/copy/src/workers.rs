@@ -1,10 +1,9 @@
 //! The threads that copy files, and the queue that feeds them.
 
-use crate::exit::{Exit, Outcome, Trouble};
-use crate::progress::Progress;
-use crate::tally::Tally;
+use crate::Watch;
 use crate::tree::{Meta, Sink, Source, Spot, Xattr};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use aze_words::exit::{Exit, Outcome, Trouble};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -19,27 +18,14 @@ const BLOCK_BYTES: usize = 4 << 20;
 /// Jobs that wait in the queue; the walk waits when it is full.
 const QUEUE_JOBS_MAX: usize = 1024;
 
-/// What all workers of one command share.
+/// What all threads of one copy share.
 pub struct Plan {
     /// Keep owner, times, extended attributes and access control lists.
     pub preserve: bool,
     /// Read both sides again and compare.
     pub verify: bool,
-    /// Name each file that is done.
-    pub verbose: bool,
-    /// Counts the files and bytes copied.
-    pub progress: Arc<Progress>,
-    /// Collects the failures.
-    pub tally: Arc<Tally>,
-    /// The signal that has asked the command to end; 0 for none.
-    pub signal: Arc<AtomicI32>,
-}
-
-impl Plan {
-    /// Whether the command was asked to end: unfinished copies are removed, and none is begun.
-    pub fn is_over(&self) -> bool {
-        self.signal.load(Ordering::Relaxed) != 0
-    }
+    /// Hears how it goes.
+    pub watch: Arc<dyn Watch>,
 }
 
 /// What one worker does at a time.
@@ -86,14 +72,13 @@ impl Workers {
     }
 
     /// Waits until all jobs are done.
-    pub fn finish(self) {
+    ///
+    /// # Errors
+    /// A thread has panicked: no summary may follow as if nothing had happened.
+    pub fn finish(self) -> Outcome<()> {
         drop(self.queue);
-        for thread in self.threads {
-            if thread.join().is_err() {
-                // The panic has told its story; no summary may follow it as if nothing had happened.
-                std::process::exit(Exit::Fatal as i32);
-            }
-        }
+        let ended = self.threads.into_iter().try_for_each(JoinHandle::join);
+        ended.map_err(|_| Trouble::new(Exit::Fatal, "a thread that copies has panicked: a defect in aze"))
     }
 }
 
@@ -103,22 +88,20 @@ fn work(plan: &Plan, jobs: &Mutex<Receiver<Job>>) {
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         match job {
             Ok(Job::Part { transfer, part }) => transfer.copy_part(part, plan, &mut blocks),
-            Ok(Job::Link { .. }) if plan.is_over() => {}
+            Ok(Job::Link { .. }) if plan.watch.is_over() => {}
             Ok(Job::Link { from, to }) => {
                 let copied = from.tree.read_link(&from.path).and_then(|target| to.tree.make_link(&to.path, &target));
-                if plan.tally.note(copied).is_some() {
-                    done(plan, &from, &to);
-                }
+                tell(plan, copied, &from, &to);
             }
             Err(_) => return,
         }
     }
 }
 
-fn done(plan: &Plan, from: &Spot, to: &Spot) {
-    plan.progress.file();
-    if plan.verbose {
-        println!("{} -> {}", from.shown(), to.shown());
+fn tell(plan: &Plan, copied: Outcome<()>, from: &Spot, to: &Spot) {
+    match copied {
+        Ok(()) => plan.watch.file(from, to),
+        Err(trouble) => plan.watch.failed(&trouble),
     }
 }
 
@@ -161,26 +144,24 @@ impl Transfer {
     /// Copies one part; the worker that copies the last one finishes the file.
     fn copy_part(&self, part: u64, plan: &Plan, blocks: &mut Blocks) {
         let has_failed = || self.failed.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        if !has_failed() && !plan.is_over() {
+        if !has_failed() && !plan.watch.is_over() {
             let copied = self.ends().and_then(|ends| self.copy_range(ends, part, plan, blocks));
             if let Err(trouble) = copied {
                 self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(trouble);
             }
         }
         if self.parts_left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            if plan.is_over() {
+            if plan.watch.is_over() {
                 if let Some(Ok(ends)) = self.open.get() {
                     ends.sink.abandon();
                 }
                 return;
             }
             let finished = self.finish(plan, blocks);
-            if plan.is_over() && finished.is_err() {
+            if plan.watch.is_over() && finished.is_err() {
                 return;
             }
-            if plan.tally.note(finished.map_err(|trouble| trouble.during(self.from.shown()))).is_some() {
-                done(plan, &self.from, &self.to);
-            }
+            tell(plan, finished.map_err(|trouble| trouble.during(self.from.shown())), &self.from, &self.to);
         }
     }
 
@@ -201,7 +182,7 @@ impl Transfer {
     fn copy_range(&self, ends: &Ends, part: u64, plan: &Plan, blocks: &mut Blocks) -> Outcome<()> {
         let mut offset = part * PART_BYTES;
         let end = if part + 1 == self.parts() { u64::MAX } else { offset + PART_BYTES };
-        while offset < end && !plan.is_over() {
+        while offset < end && !plan.watch.is_over() {
             if self.meta.is_sparse {
                 match ends.source.next_data(offset)?.filter(|at| *at < end) {
                     Some(at) => offset = at,
@@ -214,7 +195,7 @@ impl Transfer {
             let count = ends.source.read_at(offset, block)?;
             if count > 0 {
                 ends.sink.write_at(offset, &block[..count])?;
-                plan.progress.bytes(count as u64);
+                plan.watch.copied(count as u64);
                 offset += count as u64;
             }
             if (count as u64) < expected {
@@ -274,7 +255,7 @@ impl Transfer {
             if count < BLOCK_BYTES {
                 return Ok(());
             }
-            if plan.is_over() {
+            if plan.watch.is_over() {
                 return Err(Trouble::new(Exit::Again, "the command was asked to end"));
             }
             offset += count as u64;
@@ -286,7 +267,7 @@ impl Transfer {
 pub fn warn(plan: &Plan, (name, _): &Xattr, set: Outcome<()>) {
     if let Err(trouble) = set {
         let name = String::from_utf8_lossy(name);
-        plan.tally.warn(&trouble.during(format_args!("without extended attribute {name}")));
+        plan.watch.lacks(&trouble.during(format_args!("without extended attribute {name}")));
     }
 }
 

@@ -1,10 +1,10 @@
 //! Local files as a [`Tree`].
 
-use crate::exit::{Exit, Outcome, Trouble};
-use crate::tree::{Meta, Named, Names, Sink, Source, Tree, Xattr, copied_mode, is_kept, local};
+use crate::tree::{Meta, Named, Names, Sink, Source, Tree, Xattr, copied_mode, is_kept};
 use aze_io::real::files;
 use aze_proto::attr::FileKind;
 use aze_proto::ids::Time;
+use aze_words::exit::{Exit, Outcome, Trouble};
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions, Permissions};
 use std::io::ErrorKind;
@@ -114,6 +114,11 @@ impl Tree for LocalTree {
     fn id(&self) -> String {
         "local".into()
     }
+}
+
+/// A local path's bytes as a path.
+fn local(path: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(path))
 }
 
 struct LocalSource {

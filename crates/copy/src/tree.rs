@@ -1,16 +1,10 @@
-//! Files of any place behind one face, for commands that work on volumes and local paths alike.
+//! Files of any place behind one face, for work on volumes and local paths alike.
 //!
 //! Everything here blocks the calling thread, and may be called from many threads at once.
 
-use crate::exit::{Outcome, Trouble};
-use crate::place::Place;
-use crate::session::Sessions;
-use crate::tree_local::LocalTree;
-use crate::tree_volume::VolumeTree;
 use aze_proto::attr::FileKind;
 use aze_proto::ids::Time;
-use std::ffi::OsStr;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use aze_words::exit::{Exit, Outcome, Trouble};
 use std::sync::Arc;
 
 /// What a copy must know of a file.
@@ -134,16 +128,6 @@ pub struct Spot {
 }
 
 impl Spot {
-    /// Opens the tree of `place`.
-    pub fn of(place: &Place, sessions: &mut Sessions) -> Outcome<Spot> {
-        Ok(match place {
-            Place::Local(path) => Spot { tree: Arc::new(LocalTree), path: path.clone().into_os_string().into_vec() },
-            Place::Volume(path) => {
-                Spot { tree: Arc::new(VolumeTree::new(sessions.of(path)?, path)), path: path.path.clone() }
-            }
-        })
-    }
-
     /// The attributes of the file; `None` if there is none.
     pub fn stat(&self, follow: bool) -> Outcome<Option<Meta>> {
         self.tree.stat(&self.path, follow)
@@ -151,8 +135,7 @@ impl Spot {
 
     /// The attributes of the file; an error if there is none.
     pub fn must_stat(&self, follow: bool) -> Outcome<Meta> {
-        let missing =
-            || Trouble::new(crate::exit::Exit::NotFound, format!("{}: no such file or directory", self.shown()));
+        let missing = || Trouble::new(Exit::NotFound, format!("{}: no such file or directory", self.shown()));
         self.stat(follow)?.ok_or_else(missing)
     }
 
@@ -163,11 +146,16 @@ impl Spot {
 
     /// `name` in this directory.
     pub fn join(&self, name: &[u8]) -> Spot {
-        Spot { tree: self.tree.clone(), path: crate::place::join(&self.path, name) }
+        Spot { tree: self.tree.clone(), path: join(&self.path, name) }
     }
 }
 
-/// A local path's bytes as a path.
-pub fn local(path: &[u8]) -> &std::path::Path {
-    std::path::Path::new(OsStr::from_bytes(path))
+/// `path` and `name` with exactly one slash between them.
+pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut joined = path.to_vec();
+    if !joined.is_empty() && !joined.ends_with(b"/") {
+        joined.push(b'/');
+    }
+    joined.extend_from_slice(name);
+    joined
 }
