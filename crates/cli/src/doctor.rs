@@ -3,7 +3,7 @@
 //! It runs itself on each node by the launcher, as `aze up` runs servers. Each writes one report as a line of JSON, then
 //! measures the way to other nodes when it is asked to, and ends with its standard input.
 
-use crate::bench_record::COMMIT;
+use crate::COMMIT;
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::hosts::Hosts;
 use crate::memory::Memory;

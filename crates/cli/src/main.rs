@@ -5,15 +5,6 @@
 //! standard error, and the exit code says how it went (see [`exit`]).
 
 mod bench;
-mod bench_durability;
-mod bench_many;
-mod bench_median;
-mod bench_p4;
-mod bench_place;
-mod bench_plot;
-mod bench_record;
-mod bench_replay;
-mod bench_volume;
 mod cat;
 mod change;
 mod check;
@@ -29,7 +20,6 @@ mod generate;
 mod heap;
 mod hold;
 mod hosts;
-mod io500;
 mod kept;
 mod launch;
 mod list;
@@ -64,6 +54,9 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use exit::{Exit, Outcome};
 use std::ffi::OsString;
 use std::process::ExitCode;
+
+/// The commit that this program was built from; `make build` knows it.
+const COMMIT: Option<&str> = option_env!("AZE_COMMIT");
 
 const ABOUT: &str = "A parallel file system on the nodes of your job, started in a second.";
 
@@ -112,7 +105,7 @@ enum Command {
     Du(usage::DuArgs),
     Df(usage::DfArgs),
     Checksum(checksum::Args),
-    Bench(bench::Args),
+    Bench(aze_bench::Args),
     Serve(serve::Args),
     #[command(hide = true)]
     Hold(hold::Args),
@@ -226,10 +219,9 @@ fn run(asked: Command) -> (&'static str, Outcome<Exit>) {
 fn version(args: &VersionArgs) -> Outcome<Exit> {
     let (version, wire) = (env!("CARGO_PKG_VERSION"), aze_proto::limits::WIRE_VERSION);
     if args.json {
-        let commit = bench_record::COMMIT;
-        println!("{}", serde_json::json!({ "version": version, "wire_version": wire, "commit": commit }));
+        println!("{}", serde_json::json!({ "version": version, "wire_version": wire, "commit": COMMIT }));
     } else {
-        let commit = bench_record::COMMIT.map_or(String::new(), |commit| format!(", commit {commit}"));
+        let commit = COMMIT.map_or(String::new(), |commit| format!(", commit {commit}"));
         println!("aze {version} (wire version {wire}{commit})");
     }
     Ok(Exit::Done)

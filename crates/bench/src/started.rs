@@ -1,20 +1,17 @@
 //! Volumes that a measurement starts for itself, with this program: they end with it, also if it is
 //! interrupted or fails.
 
-use crate::exit::{Exit, Outcome, Trouble};
-use crate::memory;
-use crate::session::Session;
-use crate::volume::Volume;
-use aze_fuse::signals;
+use crate::program::{Program, Session};
 use aze_io::real::until;
 use aze_proto::Ino;
 use aze_proto::predicate::Predicate;
+use aze_words::exit::{Exit, Outcome, Trouble};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How long a server may go on touching memory by itself, and after how many looks that show no more of it
@@ -50,10 +47,10 @@ fn left() -> MutexGuard<'static, Left> {
 
 /// From now on a signal that ends this process ends its volumes and removes its directories before. To be
 /// called before the first thread is started.
-pub fn hear_signals(bench: &'static str) -> Outcome<()> {
-    signals::hold().map_err(|error| Trouble::local(format!("bench {bench}: hold signals"), &error))?;
+pub fn hear_signals(program: &'static dyn Program, bench: &'static str) -> Outcome<()> {
+    program.hold_signals().map_err(|error| Trouble::local(format!("bench {bench}: hold signals"), &error))?;
     std::thread::spawn(move || {
-        if signals::wait().is_ok() {
+        if program.wait_for_signal().is_ok() {
             IS_OVER.store(true, Ordering::Relaxed);
             // To the end, so that nothing new is begun.
             let left = left();
@@ -71,23 +68,27 @@ pub fn hear_signals(bench: &'static str) -> Outcome<()> {
 pub struct Started {
     /// Its name.
     pub name: String,
+    program: &'static dyn Program,
 }
 
 impl Started {
     /// Starts one with these options of `aze up`.
-    pub fn new(name: &str, options: &[&str]) -> Outcome<Started> {
+    pub fn new(program: &'static dyn Program, name: &str, options: &[&str]) -> Outcome<Started> {
         let mut left = left();
         aze(&[&["up", "--name", name], options].concat())?;
         left.volumes.push(name.to_string());
-        Ok(Started { name: name.to_string() })
+        Ok(Started { name: name.to_string(), program })
+    }
+
+    /// Connects to it.
+    pub fn open(&self) -> Outcome<Arc<dyn Session>> {
+        self.program.open(&self.name)
     }
 
     /// Kills all its servers and has them start again: their memory then holds only the data that they have read.
     pub fn crash_and_restart(&self, timeout: &str) -> Outcome<()> {
         let _left = left();
-        for server in Volume::open(&self.name)?.record.servers {
-            server.process.signal(libc::SIGKILL);
-        }
+        self.program.kill_servers(&self.name)?;
         aze(&["restart", "--name", &self.name, "--timeout", timeout]).map(drop)
     }
 
@@ -95,7 +96,7 @@ impl Started {
     pub fn settled_bytes(&self) -> Outcome<i64> {
         let (mut bytes, mut same, mut looked) = (0, 0, Ok(()));
         until(Instant::now() + SETTLED_MAX, || {
-            match self.resident_bytes() {
+            match self.program.memory_of_servers(&self.name) {
                 Ok(now) => (bytes, same) = (now, if now == bytes { same + 1 } else { 0 }),
                 Err(trouble) => looked = Err(trouble),
             }
@@ -103,21 +104,15 @@ impl Started {
         });
         looked.map(|()| bytes)
     }
-
-    /// Memory of its servers, as the system counts it.
-    fn resident_bytes(&self) -> Outcome<i64> {
-        let servers = Volume::open(&self.name)?.record.servers;
-        servers.iter().map(|server| memory::of_process(server.process.pid).map(|bytes| bytes as i64)).sum()
-    }
 }
 
 /// Searches a whole volume, which must have exactly so many files and directories: otherwise the
 /// measurement was of something else.
-pub fn count(session: &Session, names: u64) -> Outcome<()> {
+pub fn count(session: &dyn Session, names: u64) -> Outcome<()> {
     let mut found = 0;
     let mut each = |_| found += 1;
     let all = Predicate::default();
-    let searched = session.client.find(&session.who, Ino::ROOT, &all, &mut each);
+    let searched = session.client().find(session.who(), Ino::ROOT, &all, &mut each);
     session.ask("count the files of the volume", searched)?;
     if found == names {
         return Ok(());

@@ -1,14 +1,12 @@
 //! What a figure means nothing without: the machine, the command and the program that it came from; and
 //! the directory that keeps it.
 
-use crate::exit::{Outcome, Trouble};
+use crate::program::Program;
+use aze_words::exit::{Outcome, Trouble};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// The commit that this program was built from; `make build` knows it.
-pub const COMMIT: Option<&str> = option_env!("AZE_COMMIT");
 
 /// A new directory for the results of one measurement.
 pub struct Keep(PathBuf);
@@ -34,13 +32,13 @@ impl Keep {
 }
 
 /// The command, the program, the machine and the time.
-pub fn circumstances() -> Value {
+pub fn circumstances(program: &dyn Program) -> Value {
     let command: Vec<String> = std::env::args().skip(1).collect();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     json!({
         "command": format!("aze {}", command.join(" ")),
         "version": env!("CARGO_PKG_VERSION"),
-        "commit": COMMIT,
+        "commit": program.commit(),
         "optimised": !cfg!(debug_assertions),
         "unix_s": now.as_secs(),
         "machine": machine(),

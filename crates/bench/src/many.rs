@@ -2,14 +2,13 @@
 //! small one, in one directory and in many, and what a server's memory holds for each of them. A
 //! volume in memory is started for each layout, grows by doubling, and is looked at after each step.
 
-use crate::bench_place::{Native, Place};
-use crate::bench_plot::{self, Curve};
-use crate::bench_record::{self, Keep};
-use crate::bench_volume::{self, Started};
-use crate::exit::{Exit, Outcome};
-use crate::session::Session;
-use crate::volume::Volume;
+use crate::place::{Native, Place};
+use crate::plot::{self, Curve};
+use crate::program::{Program, Session};
+use crate::record::{self, Keep};
+use crate::started::{self, Started};
 use aze_proto::limits::BYTES_PER_RECORD;
+use aze_words::exit::{Exit, Outcome};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -114,12 +113,12 @@ impl Grown {
 }
 
 /// Measures, then reports.
-pub fn run(args: &Args) -> Outcome<Exit> {
-    bench_volume::hear_signals("many")?;
+pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
+    started::hear_signals(program, "many")?;
     let keep = args.record.as_deref().map(Keep::new).transpose()?;
     let layouts = [Layout::OneDirectory, Layout::ManyDirectories];
-    let grown = layouts.into_iter().map(|layout| grow(args, layout)).collect::<Outcome<Vec<Grown>>>()?;
-    let (result, text) = (json(args, &grown), text(args, &grown));
+    let grown = layouts.into_iter().map(|layout| grow(args, program, layout)).collect::<Outcome<Vec<Grown>>>()?;
+    let (result, text) = (json(args, program, &grown), text(args, &grown));
     if let Some(keep) = keep {
         keep.write("result.json", &format!("{result:#}\n"))?;
         keep.write("result.txt", &text)?;
@@ -135,7 +134,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
 
 /// The directories of a volume that grows, and the names of its files.
 struct Ground {
-    session: Arc<Session>,
+    session: Arc<dyn Session>,
     layout: Layout,
     places: Vec<Native>,
 }
@@ -182,13 +181,13 @@ impl Ground {
 /// An operation on one file.
 type Each<'a> = dyn Fn(&Native, &str) -> Outcome<()> + Sync + 'a;
 
-fn grow(args: &Args, layout: Layout) -> Outcome<Grown> {
+fn grow(args: &Args, program: &'static dyn Program, layout: Layout) -> Outcome<Grown> {
     let name = format!("many-{}-{}", layout as u8, std::process::id());
     let servers = args.servers.to_string();
     let size = (args.files * CAPACITY_PER_FILE).max(CAPACITY_MIN).to_string();
-    let volume = Started::new(&name, &["--servers", &servers, "--size", &size])?;
+    let volume = Started::new(program, &name, &["--servers", &servers, "--size", &size])?;
     let empty_bytes = volume.settled_bytes()?;
-    let session = Session::open(Volume::open(&name)?)?;
+    let session = program.open(&name)?;
     let mut ground = Ground { session, layout, places: Vec::new() };
     let mut steps: Vec<Step> = Vec::new();
     for halvings in (0..=DOUBLINGS).rev() {
@@ -227,7 +226,7 @@ fn look(args: &Args, ground: &Ground, step: &mut Step) -> Outcome<()> {
         place.remove(&name)
     };
     let started = Instant::now();
-    bench_volume::count(&ground.session, step.files + ground.layout.directories(step.files))?;
+    started::count(ground.session.as_ref(), step.files + ground.layout.directories(step.files))?;
     step.found_per_s = step.files as f64 / started.elapsed().as_secs_f64();
     let probes = args.probes;
     step.operations = [ground.median(probes, &stat)?, ground.median(probes, &create)?, ground.median(probes, &remove)?];
@@ -238,7 +237,7 @@ fn us(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-fn json(args: &Args, grown: &[Grown]) -> Value {
+fn json(args: &Args, program: &dyn Program, grown: &[Grown]) -> Value {
     let step = |step: &Step| {
         json!({
             "files": step.files,
@@ -260,7 +259,7 @@ fn json(args: &Args, grown: &[Grown]) -> Value {
             "last_to_first": ratios,
         })
     };
-    let mut result = bench_record::circumstances();
+    let mut result = record::circumstances(program);
     result["files"] = args.files.into();
     result["probes"] = args.probes.into();
     result["callers"] = args.callers.into();
@@ -305,5 +304,5 @@ fn picture(grown: &[Grown]) -> String {
     };
     let curves: Vec<Curve> =
         grown.iter().flat_map(|grown| (0..OPERATIONS.len()).map(move |operation| curve(grown, operation))).collect();
-    bench_plot::draw("One operation of one caller, by files in the volume", "files", "us", &curves, &bench_plot::count)
+    plot::draw("One operation of one caller, by files in the volume", "files", "us", &curves, &plot::count)
 }

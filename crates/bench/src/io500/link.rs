@@ -4,7 +4,7 @@
 //! process has died.
 
 use super::layout::Phase;
-use crate::exit::{Exit, Outcome, Trouble};
+use aze_words::exit::{Exit, Outcome, Trouble};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};

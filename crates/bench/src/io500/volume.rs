@@ -4,23 +4,19 @@
 use super::ground::{Ground, Opened, Room};
 use super::layout::{FOUND_PART, SMALL_FILE_BYTES, STAMP_FILE};
 use super::link::Walked;
-use crate::bench_place::{Described, describe_native};
-use crate::exit::{Exit, Outcome, Trouble};
-use crate::place::VolumePath;
-use crate::remove;
-use crate::session::Session;
-use crate::tally::Tally;
-use crate::volume::Volume;
+use crate::place::{Described, describe_native};
+use crate::program::{Program, Session};
 use aze_client::{Access, File, NewFile};
 use aze_proto::FileKind;
 use aze_proto::ids::Time;
 use aze_proto::predicate::Predicate;
 use aze_proto::wire::Blob;
+use aze_words::exit::{Exit, Outcome, Trouble};
 use std::sync::{Arc, Mutex};
 
 /// A directory of a volume.
 pub struct OnVolume {
-    session: Arc<Session>,
+    session: Arc<dyn Session>,
     base: String,
     /// Whether the session ends with this.
     is_own: bool,
@@ -29,7 +25,7 @@ pub struct OnVolume {
 /// The ranks of one process: the session that they share, once one of them needs it.
 #[derive(Default)]
 pub struct Crowd {
-    session: Mutex<Option<Arc<Session>>>,
+    session: Mutex<Option<Arc<dyn Session>>>,
 }
 
 impl Crowd {
@@ -43,16 +39,16 @@ impl Crowd {
 
 impl OnVolume {
     /// Opens a session.
-    pub fn connect(volume: &str, base: &str) -> Outcome<OnVolume> {
-        Ok(OnVolume { session: open(volume)?, base: format!("/{base}"), is_own: true })
+    pub fn connect(program: &dyn Program, volume: &str, base: &str) -> Outcome<OnVolume> {
+        Ok(OnVolume { session: program.open(volume)?, base: format!("/{base}"), is_own: true })
     }
 
     /// Uses the session of the process.
-    pub fn share(crowd: &Crowd, volume: &str, base: &str) -> Outcome<OnVolume> {
+    pub fn share(crowd: &Crowd, program: &dyn Program, volume: &str, base: &str) -> Outcome<OnVolume> {
         let mut shared = crowd.session.lock().expect("nothing panics with this lock");
         let session = match &*shared {
             Some(session) => session.clone(),
-            None => shared.insert(open(volume)?).clone(),
+            None => shared.insert(program.open(volume)?).clone(),
         };
         Ok(OnVolume { session, base: format!("/{base}"), is_own: false })
     }
@@ -66,7 +62,7 @@ impl OnVolume {
         let mode = if kind == FileKind::Directory { 0o755 } else { 0o644 };
         let open = (kind == FileKind::File).then_some(Access { read: false, write: true });
         let new = NewFile { kind, mode, rdev: 0, target: Vec::new(), exclusive, open, chunk_bits: 0 };
-        let made = self.session.client.create_path(&self.session.who, path.as_bytes(), &new);
+        let made = self.session.client().create_path(self.session.who(), path.as_bytes(), &new);
         Ok(self.session.ask(format_args!("create aze:{path}"), made)?.file)
     }
 
@@ -100,13 +96,13 @@ impl Ground for OnVolume {
 
     fn stat(&self, path: &str) -> Outcome<u64> {
         let path = self.at(path);
-        let found = self.session.client.resolve(&self.session.who, path.as_bytes(), true);
+        let found = self.session.client().resolve(self.session.who(), path.as_bytes(), true);
         Ok(self.session.ask(format_args!("stat aze:{path}"), found)?.size)
     }
 
     fn remove(&self, path: &str) -> Outcome<()> {
         let path = self.at(path);
-        let removed = self.session.client.unlink_path(&self.session.who, path.as_bytes());
+        let removed = self.session.client().unlink_path(self.session.who(), path.as_bytes());
         self.session.ask(format_args!("remove aze:{path}"), removed)
     }
 
@@ -115,7 +111,7 @@ impl Ground for OnVolume {
             self.make_file(path, false)?
         } else {
             let (access, path) = (Access { read: true, write: false }, self.at(path));
-            let opened = self.session.client.open_path_with_contents(&self.session.who, path.as_bytes(), access);
+            let opened = self.session.client().open_path_with_contents(self.session.who(), path.as_bytes(), access);
             self.session.ask(format_args!("open aze:{path}"), opened)?
         };
         Ok(Box::new(VolumeFile { session: self.session.clone(), file, path: self.at(path) }))
@@ -123,7 +119,7 @@ impl Ground for OnVolume {
 
     fn sync(&self) -> Outcome<()> {
         // What a call has changed is with the servers when it returns; those with disks sync them.
-        self.session.ask("synchronise the volume", self.session.client.sync(&self.session.who))
+        self.session.ask("synchronise the volume", self.session.client().sync(self.session.who()))
     }
 
     fn walk(&self, dir: &str, since_ns: u64) -> Outcome<Walked> {
@@ -135,7 +131,7 @@ impl Ground for OnVolume {
             newer_than: Some(Time(since_ns)),
             ..Predicate::default()
         };
-        let (client, who) = (&self.session.client, &self.session.who);
+        let (client, who) = (self.session.client(), self.session.who());
         let mut found = 0;
         let mut count = |_| found += 1;
         self.session.ask(format_args!("search aze:{path}"), async {
@@ -145,27 +141,21 @@ impl Ground for OnVolume {
         Ok(Walked { dirs: Vec::new(), looked: None, found })
     }
 
-    fn room(&self) -> Outcome<Room> {
-        let space = self.session.ask("ask for space", self.session.client.statfs())?;
+    fn room(&self, _program: &dyn Program) -> Outcome<Room> {
+        let space = self.session.ask("ask for space", self.session.client().statfs())?;
         Ok(Room { bytes: space.capacity_bytes.saturating_sub(space.used_bytes), files: None })
     }
 
     fn described(&self) -> Outcome<Described> {
-        Ok(describe_native(self.session.volume.record.settings.durability.as_deref()))
+        Ok(describe_native(self.session.volume().durability.as_deref()))
     }
 
     fn is_memory(&self) -> Outcome<bool> {
-        Ok(self.session.volume.record.settings.durability.is_none())
+        Ok(self.session.volume().durability.is_none())
     }
 
     fn remove_all(&self) -> Outcome<()> {
-        let path = VolumePath { volume: None, path: self.base.clone().into_bytes() };
-        let tally = Tally::new("bench io500");
-        remove::remove_all(&self.session, &path, &tally)?;
-        match tally.exit() {
-            Exit::Done => Ok(()),
-            exit => Err(Trouble::new(exit, format!("remove aze:{}: not all of it could be removed", self.base))),
-        }
+        self.session.remove_all("bench io500", self.base.as_bytes())
     }
 
     fn end(&self) {
@@ -175,12 +165,8 @@ impl Ground for OnVolume {
     }
 }
 
-fn open(volume: &str) -> Outcome<Arc<Session>> {
-    Session::open(Volume::open(volume)?)
-}
-
 struct VolumeFile {
-    session: Arc<Session>,
+    session: Arc<dyn Session>,
     file: Arc<File>,
     path: String,
 }

@@ -6,7 +6,8 @@ use super::layout::{self, EASY_TRANSFER_BYTES, HARD_FILE, HARD_RECORD_BYTES, Nam
 use super::link::{self, Link, Order, Said, Setup};
 use super::pattern::Pattern;
 use super::volume::Crowd;
-use crate::exit::{Exit, Outcome, Trouble};
+use crate::program::Program;
+use aze_words::exit::{Exit, Outcome, Trouble};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -29,13 +30,13 @@ struct Worker {
 
 /// Runs `aze bench io500-rank`: one rank, or several that share the process and its session. What goes
 /// wrong is told to the coordinator, which tells the user.
-pub fn run() -> Outcome<Exit> {
+pub fn run(program: &'static dyn Program) -> Outcome<Exit> {
     let crowd = Arc::new(Crowd::default());
     let mut workers: BTreeMap<u32, Worker> = BTreeMap::new();
     let mut next = link::lines(io::stdin());
     while let Some(line) = next() {
         let Some(rank) = link::rank_of(&line) else { continue };
-        let worker = workers.entry(rank).or_insert_with(|| start(rank, &crowd));
+        let worker = workers.entry(rank).or_insert_with(|| start(rank, program, &crowd));
         worker.owed.fetch_add(1, Ordering::SeqCst);
         // One that has failed has said so, and is still owing.
         let _ = worker.orders.send(line);
@@ -49,14 +50,14 @@ pub fn run() -> Outcome<Exit> {
     Ok(Exit::Done)
 }
 
-fn start(rank: u32, crowd: &Arc<Crowd>) -> Worker {
+fn start(rank: u32, program: &'static dyn Program, crowd: &Arc<Crowd>) -> Worker {
     let (orders, heard) = channel();
     let owed = Arc::new(AtomicU32::new(0));
     let (owing, crowd) = (owed.clone(), crowd.clone());
     let thread = thread::spawn(move || {
         let _all = EndsAll;
         let mut link = Link::new(rank, move || heard.recv().ok(), io::stdout());
-        if let Err(trouble) = follow(&mut link, &owing, &crowd) {
+        if let Err(trouble) = follow(&mut link, program, &owing, &crowd) {
             // The coordinator must not take this for an answer.
             owing.fetch_add(1, Ordering::SeqCst);
             // A coordinator that has gone does not want to know.
@@ -78,10 +79,10 @@ impl Drop for EndsAll {
 }
 
 /// Obeys until the orders end; `owed` counts orders that have come and are not answered yet.
-fn follow(link: &mut Link, owed: &AtomicU32, crowd: &Crowd) -> Outcome<()> {
+fn follow(link: &mut Link, program: &dyn Program, owed: &AtomicU32, crowd: &Crowd) -> Outcome<()> {
     let Some(first) = link.hear()? else { return Ok(()) };
     let Order::Setup(setup) = first else { return Err(out_of_turn(&first)) };
-    let ground = ground::open_shared(&setup.place, &setup.base, crowd)?;
+    let ground = ground::open_shared(program, &setup.place, &setup.base, crowd)?;
     let mut rank = Rank {
         ground: ground.as_ref(),
         easy: Pattern::new(setup.run, EASY_TRANSFER_BYTES),
@@ -302,7 +303,7 @@ mod tests {
             run: 1,
             stonewall_s: 0.0,
         };
-        let ground = ground::open(&place, "run").expect("a directory");
+        let ground = ground::in_directory(dir, "run");
         ground.begin().expect("it is new");
         layout::directories(1).iter().for_each(|path| ground.make_dir(path).expect("it is new"));
         let (one, other) = UnixStream::pair().expect("a pair of sockets");

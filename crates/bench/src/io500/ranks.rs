@@ -5,8 +5,9 @@
 
 use super::layout::Phase;
 use super::link::{self, Order, Said, Setup, say};
-use crate::exit::{Exit, Outcome, Trouble};
+use crate::program::Program;
 use aze_io::real::until;
+use aze_words::exit::{Exit, Outcome, Trouble};
 use std::fmt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -63,11 +64,11 @@ struct Listener {
 
 impl Interrupts {
     /// Hears them from now on; they have to be held already.
-    pub fn hear() -> Interrupts {
+    pub fn hear(program: &'static dyn Program) -> Interrupts {
         let listener = Arc::new(Mutex::new(Listener::default()));
         let ours = listener.clone();
         std::thread::spawn(move || {
-            while aze_fuse::signals::wait().is_ok() {
+            while program.wait_for_signal().is_ok() {
                 let mut listener = lock(&ours);
                 listener.was_interrupted = true;
                 // Between two runs no rank runs; the next run looks.

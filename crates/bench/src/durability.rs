@@ -1,19 +1,18 @@
 //! `aze bench durability`: what each promise of a volume in directories costs: small files, written by
 //! few and by many callers, with and without fsync(2), beside directories that do the same; and how
-//! long a start takes that reads them again (in `bench_replay`).
+//! long a start takes that reads them again (in `replay`).
 //!
 //! It compares only places with the same promise: files that are safe when the caller goes on, or files
 //! without any promise.
 
-use crate::bench_place::{Directory, Native, Place, describe};
-use crate::bench_record::{self, Keep};
-use crate::bench_replay::{self, Replay};
-use crate::bench_volume::{self, Scratch, Started};
-use crate::exit::{Exit, Outcome, Trouble};
-use crate::session::Session;
-use crate::size;
-use crate::volume::Volume;
+use crate::place::{Directory, Native, Place, describe};
+use crate::program::{Program, Session};
+use crate::record::{self, Keep};
+use crate::replay::{self, Replay};
+use crate::started::{self, Scratch, Started};
 use aze_io::real::files;
+use aze_words::exit::{Exit, Outcome, Trouble};
+use aze_words::size;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::fs::File;
@@ -84,7 +83,7 @@ struct Column {
 }
 
 enum Ground {
-    Volume(Arc<Session>),
+    Volume(Arc<dyn Session>),
     Directory(PathBuf),
 }
 
@@ -115,23 +114,23 @@ impl Figure {
 }
 
 /// Measures, removes its files, then reports.
-pub fn run(args: &Args) -> Outcome<Exit> {
+pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
     if args.repeat == 0 || args.time.is_zero() || args.callers.is_empty() {
         return Err(Trouble::usage("bench durability: --repeat, --time and --callers must be at least 1"));
     }
     if let Some(callers) = args.callers.iter().find(|callers| !(1..=CALLERS_MAX).contains(*callers)) {
         return Err(Trouble::usage(format!("bench durability: --callers {callers}: expected 1 to {CALLERS_MAX}")));
     }
-    bench_volume::hear_signals("durability")?;
+    started::hear_signals(program, "durability")?;
     let keep = args.record.as_deref().map(Keep::new).transpose()?;
     let scratch = Scratch::new(&args.storage, "durability")?;
-    let columns = columns(args, &scratch.path)?;
+    let columns = columns(args, program, &scratch.path)?;
     let replay = match args.replay {
         0 => None,
-        files => Some(bench_replay::measure(&scratch.path, args.servers, files, args.repeat)?),
+        files => Some(replay::measure(program, &scratch.path, args.servers, files, args.repeat)?),
     };
     drop(scratch);
-    let (result, text) = (json(args, &columns, replay.as_ref()), text(args, &columns, replay.as_ref()));
+    let (result, text) = (json(args, program, &columns, replay.as_ref()), text(args, &columns, replay.as_ref()));
     if let Some(keep) = keep {
         keep.write("result.json", &format!("{result:#}\n"))?;
         keep.write("result.txt", &text)?;
@@ -145,7 +144,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
 }
 
 /// All places, measured in turns.
-fn columns(args: &Args, scratch: &Path) -> Outcome<Vec<Column>> {
+fn columns(args: &Args, program: &'static dyn Program, scratch: &Path) -> Outcome<Vec<Column>> {
     let mut started = Vec::new();
     let mut columns = Vec::new();
     let storage = describe(scratch)?.title;
@@ -154,8 +153,8 @@ fn columns(args: &Args, scratch: &Path) -> Outcome<Vec<Column>> {
         let name = format!("durability-{promise}-{}", std::process::id());
         let dir = scratch.join(promise).display().to_string();
         let options = ["--servers", &servers, "--size", CAPACITY, "--storage", &dir, "--durability", promise];
-        started.push(Started::new(&name, &options)?);
-        let session = Session::open(Volume::open(&name)?)?;
+        started.push(Started::new(program, &name, &options)?);
+        let session = program.open(&name)?;
         let ways: &[bool] = if promise == "fsync" { &[false, true] } else { &[false] };
         for sync in ways {
             let is_safe = *sync || promise == "close";
@@ -289,7 +288,7 @@ fn rest(column: &Column, storage: &Path) -> Outcome<()> {
 
 /// The median turn, by its rate.
 fn median(figures: &[Figure]) -> Figure {
-    crate::bench_median::median(figures, Figure::per_second)
+    crate::median::median(figures, Figure::per_second)
 }
 
 /// Pairs of volumes and directories that have promised the same.
@@ -305,7 +304,7 @@ fn ratio(ours: &[Figure], theirs: &[Figure]) -> f64 {
     median(ours).per_second() / median(theirs).per_second().max(f64::MIN_POSITIVE)
 }
 
-fn json(args: &Args, columns: &[Column], replay: Option<&Replay>) -> Value {
+fn json(args: &Args, program: &dyn Program, columns: &[Column], replay: Option<&Replay>) -> Value {
     let phase_name = |callers: &usize| format!("files, {callers} at once");
     let place = |column: &Column| {
         let phase = |(callers, figures): (&usize, &Vec<Figure>)| {
@@ -335,7 +334,7 @@ fn json(args: &Args, columns: &[Column], replay: Option<&Replay>) -> Value {
             each.map(|(callers, (ours, theirs))| (phase_name(callers), ratio(ours, theirs).into())).collect();
         json!({ "place": ours.title, "to": theirs.title, "ratios": ratios })
     };
-    let mut result = bench_record::circumstances();
+    let mut result = record::circumstances(program);
     result["file_bytes"] = FILE_BYTES.into();
     result["servers"] = args.servers.into();
     result["time_s"] = args.time.as_secs_f64().into();

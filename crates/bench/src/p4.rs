@@ -2,16 +2,15 @@
 //! it: with one chunk of a transfer under way at a time, and with all of them at once. Volumes for it
 //! are started and ended here, one for each transport, unless a running one is named.
 
-use crate::bench_plot::{self, Curve, short};
-use crate::bench_record::{self, Keep};
-use crate::bench_volume::{self, Started};
-use crate::exit::{Exit, Outcome, Trouble};
-use crate::session::Session;
-use crate::size;
-use crate::volume::Volume;
+use crate::plot::{self, Curve, short};
+use crate::program::{Program, Session};
+use crate::record::{self, Keep};
+use crate::started::{self, Started};
 use aze_client::{Access, File, NewFile};
 use aze_proto::FileKind;
 use aze_proto::limits::{CHUNK_BITS_MAX, CHUNK_BITS_MIN};
+use aze_words::exit::{Exit, Outcome, Trouble};
+use aze_words::size;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -77,7 +76,7 @@ struct Point {
 
 impl Point {
     fn median(&self) -> f64 {
-        crate::bench_median::median(&self.turns, |turn| *turn)
+        crate::median::median(&self.turns, |turn| *turn)
     }
 
     fn mib_per_s(&self) -> f64 {
@@ -91,26 +90,26 @@ impl Point {
 }
 
 /// Measures, then prints tables or JSON.
-pub fn run(args: &Args) -> Outcome<Exit> {
+pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
     if args.repeat == 0 || args.bytes < TRANSFER_BYTES_MAX || !args.bytes.is_multiple_of(TRANSFER_BYTES_MAX) {
         return Err(Trouble::usage("bench p4: --repeat must be at least 1, --bytes a multiple of 16M"));
     }
-    bench_volume::hear_signals("p4")?;
+    started::hear_signals(program, "p4")?;
     let chunks = args.chunks.iter().map(|bytes| chunk_bits(*bytes)).collect::<Outcome<Vec<u8>>>()?;
     let keep = args.record.as_deref().map(Keep::new).transpose()?;
     let mut points = Vec::new();
     match &args.name {
-        Some(name) => over_volume(args, &chunks, name, &mut points)?,
+        Some(name) => over_volume(args, program, &chunks, name, &mut points)?,
         None => {
             for transport in ["tcp", "auto"] {
                 let name = format!("p4-{transport}-{}", std::process::id());
                 let options = ["--servers", SERVERS, "--size", CAPACITY, "--transport", transport];
-                let started = Started::new(&name, &options)?;
-                over_volume(args, &chunks, &started.name, &mut points)?;
+                let started = Started::new(program, &name, &options)?;
+                over_volume(args, program, &chunks, &started.name, &mut points)?;
             }
         }
     }
-    let result = json(args, &points);
+    let result = json(args, program, &points);
     let tables = tables(&points);
     if let Some(keep) = keep {
         keep.write("result.json", &format!("{result:#}\n"))?;
@@ -137,9 +136,9 @@ fn chunk_bits(bytes: u64) -> Outcome<u8> {
     }
 }
 
-fn over_volume(args: &Args, chunks: &[u8], name: &str, points: &mut Vec<Point>) -> Outcome<()> {
-    let session = Session::open(Volume::open(name)?)?;
-    let transport = transport(&session.volume);
+fn over_volume(args: &Args, program: &dyn Program, chunks: &[u8], name: &str, points: &mut Vec<Point>) -> Outcome<()> {
+    let session = program.open(name)?;
+    let transport = session.volume().transport;
     let measured = chunks.iter().try_for_each(|chunk_bits| {
         let file = OneFile::new(&session, *chunk_bits, args.bytes)?;
         let measured = over_sizes(args, &file, &transport, points);
@@ -147,15 +146,6 @@ fn over_volume(args: &Args, chunks: &[u8], name: &str, points: &mut Vec<Point>) 
     });
     session.end();
     measured
-}
-
-/// The way that data of this volume travel on this node: the best that its servers offer.
-fn transport(volume: &Volume) -> String {
-    let address = volume.record.servers.first().and_then(|server| server.addresses.first());
-    match address.and_then(|address| address.split_once(':')) {
-        Some((kind, _)) if volume.record.settings.transport == "auto" => kind.to_string(),
-        _ => volume.record.settings.transport.clone(),
-    }
 }
 
 fn over_sizes(args: &Args, file: &OneFile<'_>, transport: &str, points: &mut Vec<Point>) -> Outcome<()> {
@@ -189,7 +179,7 @@ fn over_sizes(args: &Args, file: &OneFile<'_>, transport: &str, points: &mut Vec
 
 /// The file that is written and read again and again.
 struct OneFile<'a> {
-    session: &'a Arc<Session>,
+    session: &'a Arc<dyn Session>,
     file: Arc<File>,
     path: String,
     chunk_bits: u8,
@@ -198,12 +188,12 @@ struct OneFile<'a> {
 }
 
 impl OneFile<'_> {
-    fn new(session: &Arc<Session>, chunk_bits: u8, bytes: u64) -> Outcome<OneFile<'_>> {
+    fn new(session: &Arc<dyn Session>, chunk_bits: u8, bytes: u64) -> Outcome<OneFile<'_>> {
         let path = format!("/bench-p4-{}-{chunk_bits}", std::process::id());
         let open = Some(Access { read: true, write: true });
         let kind = FileKind::File;
         let new = NewFile { kind, mode: 0o600, rdev: 0, target: Vec::new(), exclusive: true, open, chunk_bits };
-        let made = session.client.create_path(&session.who, path.as_bytes(), &new);
+        let made = session.client().create_path(session.who(), path.as_bytes(), &new);
         let file = session.ask(format!("create aze:{path}"), made)?.file;
         let Some(file) = file else {
             return Err(Trouble::new(Exit::Fatal, format!("create aze:{path}: it is not open")));
@@ -241,7 +231,7 @@ impl OneFile<'_> {
 
     fn remove(&self) -> Outcome<()> {
         self.session.ask(format!("close aze:{}", self.path), self.file.close())?;
-        let removed = self.session.client.unlink_path(&self.session.who, self.path.as_bytes());
+        let removed = self.session.client().unlink_path(self.session.who(), self.path.as_bytes());
         self.session.ask(format!("remove aze:{}", self.path), removed)
     }
 }
@@ -296,13 +286,13 @@ fn tables(points: &[Point]) -> String {
 fn pictures(points: &[Point]) -> Vec<(String, String)> {
     let picture = |group: (String, bool)| {
         let name = format!("{}-{}.svg", if group.1 { "write" } else { "read" }, group.0);
-        (name, bench_plot::draw(&title(&group), "bytes of a transfer", "MiB/s", &curves(points, &group), &short))
+        (name, plot::draw(&title(&group), "bytes of a transfer", "MiB/s", &curves(points, &group), &short))
     };
     groups(points).into_iter().map(picture).collect()
 }
 
-fn json(args: &Args, points: &[Point]) -> Value {
-    let mut result = bench_record::circumstances();
+fn json(args: &Args, program: &dyn Program, points: &[Point]) -> Value {
+    let mut result = record::circumstances(program);
     result["bytes"] = args.bytes.into();
     result["durable"] = "nothing is synced".into();
     result["paper"] = PAPER.into();

@@ -5,10 +5,10 @@
 use super::layout::{self, SMALL_FILE_BYTES, STAMP_FILE};
 use super::link::{Walked, Where};
 use super::volume::{Crowd, OnVolume};
-use crate::bench_place::{Described, describe};
-use crate::exit::{Outcome, Trouble};
-use crate::memory::Memory;
+use crate::place::{Described, describe};
+use crate::program::Program;
 use aze_io::real::files;
+use aze_words::exit::{Outcome, Trouble};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -45,7 +45,7 @@ pub trait Ground {
     /// Searches one directory (of a volume: all below it, too) for small files newer than a time.
     fn walk(&self, dir: &str, since_ns: u64) -> Outcome<Walked>;
     /// What still fits.
-    fn room(&self) -> Outcome<Room>;
+    fn room(&self, program: &dyn Program) -> Outcome<Room>;
     /// Its properties, known before the measurement.
     fn described(&self) -> Outcome<Described>;
     /// Whether it is in memory, whose first touch costs more than its use.
@@ -67,19 +67,24 @@ pub trait Opened {
 }
 
 /// Connects to where a run's files are to be.
-pub fn open(place: &Where, base: &str) -> Outcome<Box<dyn Ground>> {
+pub fn open(program: &dyn Program, place: &Where, base: &str) -> Outcome<Box<dyn Ground>> {
     Ok(match place {
-        Where::Volume(name) => Box::new(OnVolume::connect(name, base)?),
-        Where::Directory(dir) => Box::new(Directory { target: dir.clone(), path: dir.join(base) }),
+        Where::Volume(name) => Box::new(OnVolume::connect(program, name, base)?),
+        Where::Directory(dir) => in_directory(dir, base),
     })
 }
 
 /// The same for one of several ranks of a process.
-pub fn open_shared(place: &Where, base: &str, crowd: &Crowd) -> Outcome<Box<dyn Ground>> {
+pub fn open_shared(program: &dyn Program, place: &Where, base: &str, crowd: &Crowd) -> Outcome<Box<dyn Ground>> {
     match place {
-        Where::Volume(name) => Ok(Box::new(OnVolume::share(crowd, name, base)?)),
-        Where::Directory(_) => open(place, base),
+        Where::Volume(name) => Ok(Box::new(OnVolume::share(crowd, program, name, base)?)),
+        Where::Directory(_) => open(program, place, base),
     }
+}
+
+/// A run's directory in that directory of a mounted file system.
+pub fn in_directory(dir: &Path, base: &str) -> Box<dyn Ground> {
+    Box::new(Directory { target: dir.to_path_buf(), path: dir.join(base) })
 }
 
 /// A directory of a mounted file system.
@@ -171,10 +176,10 @@ impl Ground for Directory {
         Ok(walked)
     }
 
-    fn room(&self) -> Outcome<Room> {
+    fn room(&self, program: &dyn Program) -> Outcome<Room> {
         let (bytes, files) = told("look at", &self.target, files::file_system_room(&self.target))?;
         // A file system in memory may be larger than the memory that there is.
-        let bytes = if self.is_memory()? { bytes.min(Memory::now()?.usable()) } else { bytes };
+        let bytes = if self.is_memory()? { bytes.min(program.usable_memory()?) } else { bytes };
         Ok(Room { bytes, files })
     }
 

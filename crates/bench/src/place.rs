@@ -1,13 +1,12 @@
 //! Where a measurement runs: a volume without a mount, or any directory; each tells which data
 //! are cached and durable there, since a figure without that means nothing.
 
-use crate::bench_volume::{Scratch, VolumeScratch, go_on};
-use crate::exit::{Outcome, Trouble};
-use crate::session::Session;
+use crate::program::{Program, Session};
+use crate::started::{Scratch, VolumeScratch, go_on};
 use aze_client::{Access, File, NewFile};
-use aze_fuse::CACHE_TIME_DEFAULT;
 use aze_io::real::files;
 use aze_proto::{FileKind, Ino, Name};
+use aze_words::exit::{Outcome, Trouble};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -36,7 +35,9 @@ pub trait Place: Send + Sync {
 }
 
 /// A kernel uses cached names and attributes of a mount for no longer, unless `--cache-time` says so.
-pub const KEPT_TIME: Duration = CACHE_TIME_DEFAULT.saturating_add(Duration::from_millis(100));
+pub fn kept_time(program: &dyn Program) -> Duration {
+    program.cache_time() + Duration::from_millis(100)
+}
 
 /// The properties of a place, known before the measurement.
 pub struct Described {
@@ -121,7 +122,7 @@ impl Place for Directory {
 
 /// A directory of a volume, without a mount.
 pub struct Native {
-    session: Arc<Session>,
+    session: Arc<dyn Session>,
     dir: Ino,
     name: Name,
     /// Removes it, if it does not come to an end by itself.
@@ -130,33 +131,33 @@ pub struct Native {
 
 impl Native {
     /// Makes a directory of its own in the root of a volume that goes with the measurement.
-    pub fn new(session: Arc<Session>, name: &str) -> Outcome<Native> {
+    pub fn new(session: Arc<dyn Session>, name: &str) -> Outcome<Native> {
         Native::make_dir(session, name, None)
     }
 
     /// Makes a directory of its own in the volume's root, which goes with this.
-    pub fn removed(session: Arc<Session>, name: &str) -> Outcome<Native> {
-        let own = VolumeScratch::new(format!("aze://{}/{name}", session.volume.record.name));
+    pub fn removed(session: Arc<dyn Session>, name: &str) -> Outcome<Native> {
+        let own = VolumeScratch::new(format!("aze://{}/{name}", session.volume().name));
         Native::make_dir(session, name, Some(own))
     }
 
-    fn make_dir(session: Arc<Session>, name: &str, own: Option<VolumeScratch>) -> Outcome<Native> {
+    fn make_dir(session: Arc<dyn Session>, name: &str, own: Option<VolumeScratch>) -> Outcome<Native> {
         let name = name_of(name);
         let new = NewFile { kind: FileKind::Directory, mode: 0o755, ..empty_file(None) };
         let created =
-            session.ask(format!("make aze:/{name}"), session.client.create(&session.who, Ino::ROOT, &name, &new))?;
+            session.ask(format!("make aze:/{name}"), session.client().create(session.who(), Ino::ROOT, &name, &new))?;
         Ok(Native { dir: created.attr.ino, session, name, own })
     }
 
     fn make(&self, name: &str, new: &NewFile) -> Outcome<Option<Arc<File>>> {
         let entry = name_of(name);
-        let made = self.session.client.create(&self.session.who, self.dir, &entry, new);
+        let made = self.session.client().create(self.session.who(), self.dir, &entry, new);
         Ok(self.session.ask(format!("create {name}"), made)?.file)
     }
 
     fn look_up(&self, name: &str) -> Outcome<Ino> {
         let entry = name_of(name);
-        let found = self.session.client.lookup(&self.session.who, self.dir, &entry);
+        let found = self.session.client().lookup(self.session.who(), self.dir, &entry);
         Ok(self.session.ask(format!("stat {name}"), found)?.ino)
     }
 }
@@ -173,7 +174,7 @@ impl Place for Native {
 
     fn remove(&self, name: &str) -> Outcome<()> {
         let entry = name_of(name);
-        let removed = self.session.client.unlink(&self.session.who, self.dir, &entry);
+        let removed = self.session.client().unlink(self.session.who(), self.dir, &entry);
         self.session.ask(format!("remove {name}"), removed)
     }
 
@@ -193,7 +194,7 @@ impl Place for Native {
         let ino = self.look_up(name)?;
         let access = Access { read: true, write: false };
         let file =
-            self.session.ask(format!("open {name}"), self.session.client.open(&self.session.who, ino, access))?;
+            self.session.ask(format!("open {name}"), self.session.client().open(self.session.who(), ino, access))?;
         let mut total = 0;
         loop {
             match self.session.ask(format!("read {name}"), file.read_into(total, block))? {
@@ -217,7 +218,7 @@ impl Place for Native {
     }
 
     fn end(&self) -> Outcome<()> {
-        let removed = self.session.client.rmdir(&self.session.who, Ino::ROOT, &self.name);
+        let removed = self.session.client().rmdir(self.session.who(), Ino::ROOT, &self.name);
         self.session.ask(format!("remove aze:/{}", self.name), removed)?;
         self.own.iter().for_each(VolumeScratch::gone);
         Ok(())

@@ -2,7 +2,7 @@
 //! program's files, and as JSON.
 
 use super::layout::{Phase, VALID_STONEWALL_S};
-use crate::bench_place::Described;
+use crate::place::Described;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::time::Duration;
@@ -71,7 +71,7 @@ impl Report {
     ) -> Report {
         let median = |index: usize| {
             let all: Vec<Measured> = turns.iter().map(|turn| turn[index]).collect();
-            crate::bench_median::median(&all, Measured::value)
+            crate::median::median(&all, Measured::value)
         };
         let phases = (0..turns[0].len()).map(median).collect();
         let values = |index: usize| turns.iter().map(|turn| turn[index].value()).collect();

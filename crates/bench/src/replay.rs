@@ -1,11 +1,10 @@
 //! How long a volume of many files takes to start again after all its servers were killed: from its
 //! journals, as they were when it happened, and from the checkpoint that every start writes.
 
-use crate::bench_place::{Native, Place};
-use crate::bench_volume::{self, Started};
-use crate::exit::{Outcome, Trouble};
-use crate::session::Session;
-use crate::volume::Volume;
+use crate::place::{Native, Place};
+use crate::program::Program;
+use crate::started::{self, Started};
+use aze_words::exit::{Outcome, Trouble};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io;
@@ -47,7 +46,13 @@ pub struct Replay {
 }
 
 /// Makes volumes below `scratch` and kills them.
-pub fn measure(scratch: &Path, servers: u16, files: u64, repeat: usize) -> Outcome<Replay> {
+pub fn measure(
+    program: &'static dyn Program,
+    scratch: &Path,
+    servers: u16,
+    files: u64,
+    repeat: usize,
+) -> Outcome<Replay> {
     let files = files.div_ceil(CALLERS) * CALLERS;
     let turn = |turn: usize| {
         eprintln!("bench durability: turn {turn} of {repeat}, start with {files} files");
@@ -56,7 +61,7 @@ pub fn measure(scratch: &Path, servers: u16, files: u64, repeat: usize) -> Outco
         let (servers, size) = (servers.to_string(), (BYTES_BESIDES + files * BYTES_PER_FILE).to_string());
         let dir = storage.display().to_string();
         let options = ["--servers", &servers, "--size", &size, "--storage", &dir, "--durability", "none"];
-        let volume = Started::new(&name, &options)?;
+        let volume = Started::new(program, &name, &options)?;
         let empty = start(&volume, &storage)?;
         let without = volume.settled_bytes()?;
         make(&volume, files)?;
@@ -113,14 +118,14 @@ fn used(file: &File) -> io::Result<u64> {
 
 /// All of them must be there, or the measurement is of something else.
 fn count(volume: &Started, names: u64) -> Outcome<()> {
-    let session = Session::open(Volume::open(&volume.name)?)?;
-    let counted = bench_volume::count(&session, names);
+    let session = volume.open()?;
+    let counted = started::count(session.as_ref(), names);
     session.end();
     counted
 }
 
 fn make(volume: &Started, files: u64) -> Outcome<()> {
-    let session = Session::open(Volume::open(&volume.name)?)?;
+    let session = volume.open()?;
     let made = thread::scope(|scope| {
         let session = &session;
         let call = move |caller: u64| {

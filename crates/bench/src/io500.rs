@@ -15,13 +15,12 @@ mod volume;
 
 pub use rank::run as run_rank;
 
-use crate::bench_place::{Described, KEPT_TIME, describe};
-use crate::bench_record::{self, Keep};
-use crate::exit::{Exit, Outcome, Trouble};
-use crate::launch;
-use crate::size;
-use crate::volume::Volume;
+use crate::place::{Described, describe, kept_time};
+use crate::program::{Program, Volume};
+use crate::record::{self, Keep};
 use aze_io::real::until;
+use aze_words::exit::{Exit, Outcome, Trouble};
+use aze_words::size;
 use ground::{Ground, Room};
 use layout::{Phase, VALID_STONEWALL_S};
 use link::{Order, Setup, Where};
@@ -130,14 +129,14 @@ impl Args {
 }
 
 /// Measures, removes its files, then reports.
-pub fn run(args: &Args) -> Outcome<Exit> {
+pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
     // Before any thread is started, so that an interruption is heard where it can be answered.
-    aze_fuse::signals::hold().map_err(|error| Trouble::local("bench io500: hold signals", &error))?;
-    let contest = Contest::new(args)?;
+    program.hold_signals().map_err(|error| Trouble::local("bench io500: hold signals", &error))?;
+    let contest = Contest::new(args, program)?;
     let keep = args.record.as_deref().map(Keep::new).transpose()?;
     let reports = contest.reports()?;
     let (first, others) = reports.split_first().expect("there is a place to measure");
-    let result = json(first, others);
+    let result = json(program, first, others);
     if let Some(keep) = keep {
         keep.write("result.json", &format!("{result:#}\n"))?;
         for (index, report) in reports.iter().enumerate() {
@@ -158,9 +157,9 @@ pub fn run(args: &Args) -> Outcome<Exit> {
 }
 
 /// The first place's object, with those that it was compared with inside.
-fn json(first: &Report, others: &[Report]) -> serde_json::Value {
+fn json(program: &dyn Program, first: &Report, others: &[Report]) -> serde_json::Value {
     let mut result = first.json();
-    let circumstances = bench_record::circumstances();
+    let circumstances = record::circumstances(program);
     for (name, value) in circumstances.as_object().into_iter().flatten() {
         result[name] = value.clone();
     }
@@ -178,6 +177,7 @@ fn json(first: &Report, others: &[Report]) -> serde_json::Value {
 /// Places to be measured in turns, by the same ranks.
 struct Contest<'a> {
     args: &'a Args,
+    program: &'static dyn Program,
     procs: u32,
     nodes: Nodes,
     /// Each with whether threads do the work.
@@ -187,13 +187,13 @@ struct Contest<'a> {
     interrupts: Interrupts,
 }
 
-impl Contest<'_> {
-    fn new(args: &Args) -> Outcome<Contest<'_>> {
+impl<'a> Contest<'a> {
+    fn new(args: &'a Args, program: &'static dyn Program) -> Outcome<Contest<'a>> {
         let volume = match args.target {
             Some(_) => None,
-            None => Some(Volume::meant(args.name.as_deref())?),
+            None => Some(program.volume(args.name.as_deref())?),
         };
-        let nodes = nodes(args, volume.as_ref())?;
+        let nodes = nodes(args, program, volume.as_ref())?;
         let procs = args.procs.unwrap_or(PROCS_DEFAULT * nodes.count());
         if procs < nodes.count() || procs > PROCS_MAX {
             let text = format!("bench io500: --procs {procs}: expected {} to {PROCS_MAX}", nodes.count());
@@ -206,7 +206,7 @@ impl Contest<'_> {
             let found = std::path::absolute(dir).map(Where::Directory);
             found.map_err(|error| Trouble::local(format!("find {}", dir.display()), &error))
         });
-        let volume = volume.map(|volume| Ok(Where::Volume(volume.record.name)));
+        let volume = volume.map(|volume| Ok(Where::Volume(volume.name)));
         let places = volume.into_iter().chain(directories).map(|place| Ok((place?, false)));
         let mut places = places.collect::<Outcome<Vec<_>>>()?;
         if args.with_threads {
@@ -217,10 +217,10 @@ impl Contest<'_> {
             if let Where::Directory(dir) = place
                 && describe(dir)?.is_mount
             {
-                cache_time = KEPT_TIME;
+                cache_time = kept_time(program);
             }
         }
-        Ok(Contest { args, procs, nodes, places, cache_time, interrupts: Interrupts::hear() })
+        Ok(Contest { args, program, procs, nodes, places, cache_time, interrupts: Interrupts::hear(program) })
     }
 
     /// Every place once in every turn.
@@ -261,7 +261,7 @@ impl Contest<'_> {
     /// One run in one place, which is left as it was; of so much work, or else until the stonewall.
     fn turn(&self, place: Where, threads: bool, title: &str, work: &[(Phase, u64)]) -> Outcome<Turn> {
         let setup = self.setup(place);
-        let ground = ground::open(&setup.place, &setup.base)?;
+        let ground = ground::open(self.program, &setup.place, &setup.base)?;
         let measured = ground.begin().and_then(|()| {
             let measured = self.measure(&setup, threads, ground.as_ref(), title, work);
             // All ranks have ended, so that nothing comes after it.
@@ -306,8 +306,9 @@ impl Contest<'_> {
         layout::directories(self.procs).iter().try_for_each(|path| ground.make_dir(path))?;
         let phase_time_max = self.args.stonewall() * PHASE_STONEWALLS_MAX + PHASE_TIME_MORE;
         let mut ranks = Ranks::start(setup, threads, &self.nodes, &self.interrupts, phase_time_max)?;
-        let warm_bytes = warm(self.args, self.procs, ground, &mut ranks)?;
-        let mut run = Run { procs: self.procs, room: ground.room()?, since_ns: 0, counts: Vec::new(), work };
+        let warm_bytes = warm(self.args, self.program, self.procs, ground, &mut ranks)?;
+        let mut run =
+            Run { procs: self.procs, room: ground.room(self.program)?, since_ns: 0, counts: Vec::new(), work };
         let mut phases = Vec::new();
         for phase in Phase::ALL {
             eprintln!("bench io500: {title}, {}: {phase}", place.title);
@@ -336,20 +337,18 @@ struct Turn {
 }
 
 /// Where the ranks run: as said, or where the volume's servers do.
-fn nodes(args: &Args, volume: Option<&Volume>) -> Outcome<Nodes> {
-    let settings = volume.map(|volume| &volume.record.settings);
+fn nodes(args: &Args, program: &dyn Program, volume: Option<&Volume>) -> Outcome<Nodes> {
     let mut hosts = args.ranks_hosts.clone();
     if hosts.is_empty() {
-        hosts =
-            volume.iter().flat_map(|volume| &volume.record.servers).filter_map(|server| server.node.clone()).collect();
+        hosts = volume.map(|volume| volume.nodes.clone()).unwrap_or_default();
     }
     let mut seen = BTreeSet::new();
     hosts.retain(|host| seen.insert(host.clone()));
-    let launcher = match (&args.launcher, settings.and_then(|settings| settings.launcher.clone())) {
+    let launcher = match (&args.launcher, volume.and_then(|volume| volume.launcher.clone())) {
         (None, Some(words)) => words,
-        (template, _) => launch::launcher(template.as_deref().unwrap_or(launch::default_launcher()), "{host}")?,
+        (template, _) => program.launcher(template.as_deref())?,
     };
-    let there = args.remote_aze.clone().or_else(|| settings.and_then(|settings| settings.remote_aze.clone()));
+    let there = args.remote_aze.clone().or_else(|| volume.and_then(|volume| volume.remote_aze.clone()));
     let program = match there.filter(|_| !hosts.is_empty()) {
         Some(path) => path,
         None => std::env::current_exe().map_err(|error| Trouble::local("find this program's file", &error))?,
@@ -358,8 +357,8 @@ fn nodes(args: &Args, volume: Option<&Volume>) -> Outcome<Nodes> {
 }
 
 /// Touches memory; gives how much.
-fn warm(args: &Args, procs: u32, ground: &dyn Ground, ranks: &mut Ranks) -> Outcome<u64> {
-    let before = ground.room()?.bytes;
+fn warm(args: &Args, program: &dyn Program, procs: u32, ground: &dyn Ground, ranks: &mut Ranks) -> Outcome<u64> {
+    let before = ground.room(program)?.bytes;
     let default = if ground.is_memory()? { WARM_BYTES_DEFAULT } else { 0 };
     let bytes = args.warm.unwrap_or(default).min(before / 100 * WARM_PERCENT);
     let each = bytes / u64::from(procs);
@@ -369,7 +368,7 @@ fn warm(args: &Args, procs: u32, ground: &dyn Ground, ranks: &mut Ranks) -> Outc
     eprintln!("bench io500: touching {}", size::words(bytes));
     ranks.all(&Order::Warm(each), "touching memory")?;
     // Space that comes back late would be missing in what follows.
-    let is_back = || ground.room().is_ok_and(|room| room.bytes >= before / 100 * 95);
+    let is_back = || ground.room(program).is_ok_and(|room| room.bytes >= before / 100 * 95);
     until(Instant::now() + SETTLE_TIME_MAX, is_back);
     Ok(each * u64::from(procs))
 }

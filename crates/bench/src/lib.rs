@@ -1,0 +1,67 @@
+//! What a measurement means: the work that is done, what is timed of it, which turn counts, and what must be told
+//! with a figure.
+//!
+//! It alone knows the phases of `aze bench` and how their figures come about: every place does the same work, in
+//! turns, with memory that was touched before, and a figure is told with what is cached and what is durable where it
+//! was measured. The command moved here whole, arguments and tables included: each argument is a parameter of one
+//! measurement. How volumes are found and reached it does not know: it is told by a [`Program`].
+
+mod durability;
+mod io500;
+mod iops;
+mod many;
+mod median;
+mod p4;
+mod place;
+mod plot;
+mod program;
+mod record;
+mod replay;
+mod started;
+
+pub use program::{Program, Session, Volume};
+
+use aze_words::exit::{Exit, Outcome};
+use clap::Subcommand;
+
+const EXAMPLES: &str = "\
+Examples:
+  aze bench iops                                    the volume, without a mount
+  aze bench iops --native --target /mnt/v --target /dev/shm --target /var/tmp
+  aze bench iops --threads 4 --files 20000 --json
+  aze bench io500 --short                           the phases of IO500, in under a minute
+  aze bench p4                                      bandwidth of one process by transfer size
+  aze bench durability --storage /data --target /data   what it costs that files are safe
+  aze bench many                                    what names cost when there are ten million of them";
+
+/// Measure the volume, and directories to compare it with.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    Iops(iops::Args),
+    Io500(io500::Args),
+    P4(p4::Args),
+    Durability(durability::Args),
+    Many(many::Args),
+    /// One process of `aze bench io500`, which starts it.
+    #[command(hide = true)]
+    Io500Rank,
+}
+
+/// Measures, then prints a table or JSON.
+pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
+    match &args.bench {
+        Bench::Iops(args) => iops::run(args, program),
+        Bench::Io500(args) => io500::run(args, program),
+        Bench::P4(args) => p4::run(args, program),
+        Bench::Durability(args) => durability::run(args, program),
+        Bench::Many(args) => many::run(args, program),
+        Bench::Io500Rank => io500::run_rank(program),
+    }
+}
