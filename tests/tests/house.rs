@@ -144,9 +144,12 @@ fn the_date_decides_only_what_people_read() {
     assert_eq!(found, known, "a clock that is set by people, or by other machines, must not decide anything");
 }
 
+/// Rooms that call the system by themselves.
+const MAY_BE_UNSAFE: &[&str] = &["io", "fuse", "cli"];
+
 #[test]
 fn unsafe_code_stays_in_io_and_the_doors() {
-    for room in PURE_ROOMS {
+    for room in arrows().keys().filter(|room| !MAY_BE_UNSAFE.contains(&room.as_str())) {
         for (path, text) in sources(room) {
             let code = text.lines().map(|line| line.split("//").next().unwrap_or(""));
             assert!(!code.into_iter().any(|code| code.contains("unsafe ")), "{path} has unsafe code");

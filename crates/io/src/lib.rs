@@ -1,7 +1,7 @@
 //! The only room that touches the world.
 //!
-//! It alone knows what a socket, a clock, a page of memory, a random number
-//! and a thread are. Everything above asks an [`Io`] for them, so that one
+//! It alone knows what a socket, a file, a clock, a page of memory, a random
+//! number and a thread are. Everything above asks an [`Io`] for them, so that one
 //! program runs against the real machine ([`real`]) or, in one thread and from
 //! one seed, against a simulated one ([`sim`]). What the bytes that it moves
 //! mean it deliberately does not know: that is `proto`'s secret.
