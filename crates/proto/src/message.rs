@@ -276,6 +276,7 @@ wire_enum! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FileKind;
     use crate::wire::Wire;
 
     #[test]
