@@ -68,12 +68,12 @@ impl File {
     async fn write_once(&self, offset: u64, data: &[u8], end: u64) -> Result<(), Failure> {
         self.check_locks()?;
         let (starts, mut attr) = self.of_this_start().await?;
-        let beyond_first = end > attr.chunk_bytes();
+        let beyond_first = end > attr.home_bytes();
         if beyond_first && !attr.spread.wide {
-            // Before any data are beyond chunk 0 the home has to know that they may be.
+            // Before any data are elsewhere than beside the inode the home has to know that they may be.
             attr = self.report(&attr, 0, Spread::WIDE).await?;
         }
-        let with_first = offset < attr.chunk_bytes();
+        let with_first = offset < attr.home_bytes();
         let report = match beyond_first {
             false => ReportNow::Nothing,
             true => match self.inode.report_for(end, self.core.io.mono_ns()) {
@@ -114,6 +114,7 @@ impl File {
             ino: attr.ino,
             generation: attr.generation,
             born: attr.born,
+            first: attr.data_shard,
             chunk: span.chunk,
             offset: span.offset,
             sums: piece_sums(u64::from(span.offset), data),
@@ -197,8 +198,8 @@ impl File {
             return Ok(0);
         }
         let known_end = attr.size.clamp(offset, end);
-        let first_end = end.min(attr.chunk_bytes());
-        let with_first = offset < attr.chunk_bytes();
+        let first_end = end.min(attr.home_bytes());
+        let with_first = offset < attr.home_bytes();
         let sure_end = if with_first { known_end.max(first_end) } else { known_end };
         let asking = OptionFuture::from((end > attr.size && !with_first).then(|| self.refresh()));
         let reading = self.read_spans(&attr, offset, &mut buf[..(sure_end - offset) as usize]);
@@ -242,7 +243,8 @@ impl File {
     async fn read_chunk(&self, attr: &Attr, span: Span, part: &mut [u8]) -> Result<Option<u64>, Failure> {
         let Span { chunk, offset, len, .. } = span;
         let (ino, generation, born) = (attr.ino, attr.generation, attr.born);
-        let request = Request::Read(Read { ino, generation, born, chunk, offset, len: len as u32 });
+        let request =
+            Request::Read(Read { ino, generation, born, first: attr.data_shard, chunk, offset, len: len as u32 });
         let _permit = self.core.fly(len).await?;
         // Further looks tell damage on the way from damage in the store.
         for _ in 0..DAMAGED_TRIES_MAX {

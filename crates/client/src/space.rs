@@ -4,7 +4,7 @@ use crate::client::unexpected;
 use crate::data::{in_window, is_stale};
 use crate::file::File;
 use crate::route::{Knowing, Place, Question};
-use aze_proto::fields::{Punch, Reserve};
+use aze_proto::fields::{Punch, Reserve, Seek};
 use aze_proto::limits::FILE_BYTES_MAX;
 use aze_proto::place::spans;
 use aze_proto::{Attr, Code, Failure, Reply, Request, ServerIndex, Spread};
@@ -76,7 +76,7 @@ impl File {
 
     async fn reserve_once(&self, range: Range<u64>, zero: bool, keep_size: bool) -> Result<(), Failure> {
         let (starts, mut attr) = self.of_this_start().await?;
-        if range.end > attr.chunk_bytes() && !attr.spread.wide {
+        if range.end > attr.home_bytes() && !attr.spread.wide {
             attr = self.report(&attr, 0, Spread::WIDE).await?;
         }
         let len = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
@@ -87,7 +87,17 @@ impl File {
                 &attr,
                 starts,
                 chunk,
-                Request::Reserve(Reserve { ino, generation, born, chunk, offset, len, zero, chunk_bits }),
+                Request::Reserve(Reserve {
+                    ino,
+                    generation,
+                    born,
+                    first: attr.data_shard,
+                    chunk,
+                    offset,
+                    len,
+                    zero,
+                    chunk_bits,
+                }),
             )
         });
         in_window(REQUESTS_MAX, requests, |()| {}).await?;
@@ -110,7 +120,16 @@ impl File {
                     &attr,
                     starts,
                     chunk,
-                    Request::Punch(Punch { ino, generation, born, chunk, start, end, chunk_bits }),
+                    Request::Punch(Punch {
+                        ino,
+                        generation,
+                        born,
+                        first: attr.data_shard,
+                        chunk,
+                        start,
+                        end,
+                        chunk_bits,
+                    }),
                 )
             });
             in_window(REQUESTS_MAX, requests, |()| {}).await?;
@@ -174,8 +193,8 @@ impl File {
     /// What comes next in a file with data in chunk 0 only, where `found` is not in the first chunk.
     fn beyond_first(&self, attr: &Attr, offset: u64, hole: bool, found: Option<u64>) -> Option<u64> {
         match hole {
-            true => Some(offset.max(attr.chunk_bytes())),
-            false => found.filter(|at| *at < attr.chunk_bytes()),
+            true => Some(offset.max(attr.home_bytes())),
+            false => found.filter(|at| *at < attr.home_bytes()),
         }
     }
 
@@ -187,7 +206,7 @@ impl File {
         hole: bool,
     ) -> Result<Option<u64>, Failure> {
         let Attr { ino, generation, born, chunk_bits, .. } = *attr;
-        let request = Request::Seek { ino, generation, born, offset, hole, chunk_bits };
+        let request = Request::Seek(Seek { ino, generation, born, first: attr.data_shard, offset, hole, chunk_bits });
         match self.core.ask_server(&self.who, server, &request).await? {
             Reply::SoughtIs { at } => Ok(at),
             other => Err(unexpected(&request, &other)),

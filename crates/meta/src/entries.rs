@@ -39,6 +39,7 @@ impl<T: Tables> Shard<T> {
             target: Default::default(),
             born,
             chunk_bits,
+            data_shard: None,
         };
         new.check()?;
         let inode = new.inode(Ino::ROOT, Ino::ROOT, time);
@@ -298,7 +299,7 @@ impl NewFile {
             btime: time,
             generation: Generation(0),
             born: self.born,
-            data_shard: ino.home(),
+            data_shard: self.data_shard.unwrap_or(ino.home()),
             chunk_bits: self.chunk_bits,
             spread: Spread::default(),
             parent: if directory { parent } else { Ino(0) },

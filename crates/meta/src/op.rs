@@ -8,7 +8,7 @@ use aze_proto::wire::Blob;
 use aze_proto::{Attr, Failure, FileKind, Reply, Spread, XattrHow, wire_enum, wire_struct};
 
 /// Version of the encoding of [`Op`] and [`Stamp`].
-pub const OP_VERSION: u8 = 2;
+pub const OP_VERSION: u8 = 3;
 
 /// Truncations of one file that may wait for data servers at once. One more is answered with
 /// `Code::Busy`: the server must first get the earlier ones acknowledged.
@@ -37,6 +37,8 @@ wire_struct! {
         pub born: MapEpoch,
         /// Base-2 logarithm of the chunk size in bytes.
         pub chunk_bits: u8,
+        /// Where chunk 0 of its data goes; beside the inode if not given.
+        pub data_shard: Option<ShardId>,
     }
 }
 

@@ -122,7 +122,8 @@ impl Model {
                 if *kept {
                     return done(Effects::default());
                 }
-                let (_, mut effects) = self.touch(*ino, time, |node| node.attr.links -= 1)?;
+                let (_, mut effects) =
+                    self.touch(*ino, time, |node| node.attr.links = node.attr.links.saturating_sub(1))?;
                 effects.orphan = effects.attr.as_ref().filter(|attr| attr.links == 0).map(|_| *ino);
                 done(effects)
             }
@@ -282,8 +283,17 @@ impl Model {
         if self.attr(Ino::ROOT).is_some() {
             return Err(Code::Exists.into());
         }
-        let new =
-            NewFile { kind: FileKind::Directory, mode, uid, gid, rdev: 0, target: Blob::default(), born, chunk_bits };
+        let new = NewFile {
+            kind: FileKind::Directory,
+            mode,
+            uid,
+            gid,
+            rdev: 0,
+            target: Blob::default(),
+            born,
+            chunk_bits,
+            data_shard: None,
+        };
         let attr = self.make(Ino::ROOT, Ino::ROOT, &new, time);
         Ok((Reply::Attributes { attr: attr.clone() }, Effects { attr: Some(attr), ..Effects::default() }))
     }
@@ -582,6 +592,7 @@ fn name_ops() -> impl Strategy<Value = Op> {
         target: Blob(b"over/there".to_vec()),
         born: MapEpoch(1),
         chunk_bits: CHUNK_BITS,
+        data_shard: None,
     });
     let roles = [
         Role::Source,
@@ -600,7 +611,7 @@ fn name_ops() -> impl Strategy<Value = Op> {
             .prop_map(|(key, ino, kind, replace, under)| Op::Insert { key, ino, kind, replace, under, attr: None }),
         2 => (keys(), kinds(), xattrs()).prop_map(|(key, kind, xattr)| {
             let (target, born) = (Blob(b"t".to_vec()), MapEpoch(1));
-            let new = NewFile { kind, mode: 0o600, uid: 1, gid: 1, rdev: 5, target, born, chunk_bits: CHUNK_BITS };
+            let new = NewFile { kind, mode: 0o600, uid: 1, gid: 1, rdev: 5, target, born, chunk_bits: CHUNK_BITS, data_shard: None };
             Op::CreateWith { key, new, exclusive: true, xattrs: vec![xattr] }
         }),
         2 => (keys(), inos(), kinds(), links()).prop_map(|(key, ino, kind, tx)| Op::LinkInsert { key, ino, kind, tx }),
@@ -665,7 +676,17 @@ fn beginning() -> Vec<(Op, Time)> {
     let make = |name: &[u8], kind| {
         let key = EntryKey::new(Ino::ROOT, Name::new(name).expect("a name"));
         let (target, born) = (Blob::default(), MapEpoch(1));
-        let new = NewFile { kind, mode: 0o700, uid: 1, gid: 1, rdev: 0, target, born, chunk_bits: CHUNK_BITS };
+        let new = NewFile {
+            kind,
+            mode: 0o700,
+            uid: 1,
+            gid: 1,
+            rdev: 0,
+            target,
+            born,
+            chunk_bits: CHUNK_BITS,
+            data_shard: None,
+        };
         (Op::Create { key, new, exclusive: true }, Time(10))
     };
     let root = Op::MakeRoot { uid: 0, gid: 0, mode: 0o755, born: MapEpoch(1), chunk_bits: CHUNK_BITS };

@@ -28,6 +28,7 @@ fn new(kind: FileKind) -> NewFile {
         target: Blob(b"t".to_vec()),
         born: MapEpoch(1),
         chunk_bits: 20,
+        data_shard: None,
     }
 }
 

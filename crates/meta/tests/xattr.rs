@@ -24,7 +24,7 @@ fn made(kind: FileKind, mode: u32) -> (Shard, Ino) {
     let mut shard = Shard::new(ShardId(0), Incarnation(0), 1);
     let key = EntryKey::new(Ino::ROOT, Name::new(b"a").expect("a name"));
     let (target, born) = (Blob(b"t".to_vec()), MapEpoch(1));
-    let new = NewFile { kind, mode, uid: OWNER, gid: GROUP, rdev: 0, target, born, chunk_bits: 20 };
+    let new = NewFile { kind, mode, uid: OWNER, gid: GROUP, rdev: 0, target, born, chunk_bits: 20, data_shard: None };
     let attr = shard.apply(&Op::Create { key, new, exclusive: true }, &Stamp::at(Time(1))).effects.attr;
     let ino = attr.expect("made").ino;
     (shard, ino)

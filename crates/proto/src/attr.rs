@@ -175,13 +175,18 @@ impl Attr {
         1 << self.chunk_bits
     }
 
+    /// How many bytes from its beginning lie beside its inode: a chunk, or none where its layout places them elsewhere.
+    pub fn home_bytes(&self) -> u64 {
+        if self.data_shard == self.ino.home() { self.chunk_bytes() } else { 0 }
+    }
+
     /// `st_blocks`, in units of 512 bytes: what the length takes, less one where holes may be, so that programs that
     /// compare the two (`cp`, `tar -S`) look for holes. Never 0 where data may be: `tar` would not read them.
     pub fn blocks(&self) -> u64 {
         if self.kind != FileKind::File {
             return 0;
         }
-        let most = if self.spread.wide { self.size } else { self.size.min(self.chunk_bytes()) };
+        let most = if self.spread.wide { self.size } else { self.size.min(self.home_bytes()) };
         let all = most.div_ceil(512);
         if self.spread.sparse && all > 1 { all - 1 } else { all }
     }

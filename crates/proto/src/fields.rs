@@ -1,7 +1,7 @@
 //! The fields of those requests that have many, which a handler gets as one value. On the wire they stand in this order.
 
 use crate::attr::{FileKind, Identity};
-use crate::ids::{Generation, Incarnation, Ino, MapEpoch, ServerIndex, TxId};
+use crate::ids::{Generation, Incarnation, Ino, MapEpoch, ServerIndex, ShardId, TxId};
 use crate::name::Name;
 use crate::predicate::Predicate;
 use crate::wire::Blob;
@@ -43,12 +43,21 @@ wire_struct! {
         pub generation: Generation,
         /// The map epoch at which it was made.
         pub born: MapEpoch,
+        /// Where its layout places chunk 0.
+        pub first: ShardId,
         /// Index of the chunk.
         pub chunk: u64,
         /// First byte within the chunk.
         pub offset: u32,
         /// One checksum for each piece within a block, see `sum::piece_sums`.
         pub sums: Vec<u32>,
+    }
+}
+
+impl Write {
+    /// Whether the chunk lies beside the file's inode, so that the write changes both.
+    pub fn is_beside_inode(&self) -> bool {
+        self.chunk == 0 && self.first == self.ino.home()
     }
 }
 
@@ -62,6 +71,8 @@ wire_struct! {
         pub generation: Generation,
         /// The map epoch at which it was made.
         pub born: MapEpoch,
+        /// Where its layout places chunk 0.
+        pub first: ShardId,
         /// Index of the chunk.
         pub chunk: u64,
         /// First byte within the chunk.
@@ -81,6 +92,8 @@ wire_struct! {
         pub generation: Generation,
         /// The map epoch at which it was made.
         pub born: MapEpoch,
+        /// Where its layout places chunk 0.
+        pub first: ShardId,
         /// Index of the chunk.
         pub chunk: u64,
         /// First byte within the chunk.
@@ -104,12 +117,35 @@ wire_struct! {
         pub generation: Generation,
         /// The map epoch at which it was made.
         pub born: MapEpoch,
+        /// Where its layout places chunk 0.
+        pub first: ShardId,
         /// Index of a chunk of the shard that is meant.
         pub chunk: u64,
         /// First byte within the file.
         pub start: u64,
         /// The byte after the last one.
         pub end: u64,
+        /// Base-2 logarithm of the file's chunk size.
+        pub chunk_bits: u8,
+    }
+}
+
+wire_struct! {
+    /// Where data or a hole begin on one server.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Seek {
+        /// The file.
+        pub ino: Ino,
+        /// The generation of its data.
+        pub generation: Generation,
+        /// The map epoch at which it was made.
+        pub born: MapEpoch,
+        /// Where its layout places chunk 0.
+        pub first: ShardId,
+        /// From which byte of the file on.
+        pub offset: u64,
+        /// A hole is sought, not data.
+        pub hole: bool,
         /// Base-2 logarithm of the file's chunk size.
         pub chunk_bits: u8,
     }

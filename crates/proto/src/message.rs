@@ -14,8 +14,8 @@ mod status;
 
 use crate::attr::{Change, Identity, Spread, Stub, XattrHow};
 use crate::check::{ChunkPlace, DataPlace, EntryPlace};
-use crate::fields::{Create, Prepare, PrepareExchange, Punch, Read, Reserve, Scan, Write};
-use crate::ids::{Generation, Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, ShardId, TxId};
+use crate::fields::{Create, Prepare, PrepareExchange, Punch, Read, Reserve, Scan, Seek, Write};
+use crate::ids::{Generation, Incarnation, Ino, NamespaceEpoch, ServerIndex, SessionId, ShardId, TxId};
 use crate::name::Name;
 use crate::place::{ServerInfo, ShardMap};
 use crate::wire::Blob;
@@ -193,7 +193,7 @@ wire_enum! {
         104 = Punch(Punch),
         /// Server. Where in the file the first byte is, from `offset` on, that is stored on this server,
         /// or with `hole` that belongs here and is not. Reply: `SoughtIs`.
-        105 = Seek { ino: Ino, generation: Generation, born: MapEpoch, offset: u64, hole: bool, chunk_bits: u8 },
+        105 = Seek(Seek),
         /// Entry shard of a name that is not made: it only says where. Makes a regular file without a
         /// name and opens it; until it has none again, it may be given one by `Link`. Reply: `Entry`.
         106 = CreateUnnamed { parent: Ino, name: Name, mode: u32, open: u64 },

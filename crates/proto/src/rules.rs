@@ -294,7 +294,7 @@ impl Request {
     /// the inode.
     pub fn remembered_with(&self) -> Changes {
         match self {
-            Request::Write(Write { chunk: 0, .. }) => Changes::Names,
+            Request::Write(write) if write.is_beside_inode() => Changes::Names,
             _ => self.rules().changes,
         }
     }

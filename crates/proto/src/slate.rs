@@ -194,12 +194,15 @@ mod tests {
     /// Programs look for holes where a file takes fewer blocks than its length, and `tar` reads nothing of 0 blocks.
     #[test]
     fn files_that_may_have_holes_take_fewer_blocks() {
-        let with = |size, spread| Attr { size, spread, chunk_bits: 16, ..attr() }.blocks();
+        let data_shard = attr().ino.home();
+        let with = |size, spread| Attr { size, spread, chunk_bits: 16, data_shard, ..attr() }.blocks();
         let both = Spread::WIDE.and(Spread::sparse(true));
         for (size, dense, sparse) in [(0, 0, 0), (1, 1, 1), (512, 1, 1), (513, 2, 1), (1 << 20, 2048, 2047)] {
             assert_eq!((with(size, Spread::WIDE), with(size, both)), (dense, sparse), "{size}");
         }
         assert_eq!(with(1 << 40, Spread::default()), 128, "there are data in chunk 0 only");
+        let apart = Attr { size: 1 << 40, data_shard: ShardId(data_shard.0 + 1), ..attr() };
+        assert_eq!(apart.blocks(), 0, "nothing is beside the inode");
         assert_eq!(Attr { kind: FileKind::Directory, size: 5, ..attr() }.blocks(), 0);
     }
 

@@ -2,12 +2,13 @@
 //! which needs a new version and a reader for the old one.
 
 use aze_proto::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace, EntrySpot};
-use aze_proto::fields::{Create, PrepareExchange, Punch, Reserve, Write};
+use aze_proto::fields::{Create, PrepareExchange, Punch, Read, Reserve, Scan, Seek, Write};
 use aze_proto::frame::{Header, Kind, open, seal};
 use aze_proto::message::{
     Envelope, JobActivity, Listed, LockMode, LockOutcome, LockSpace, LockSpec, Recall, ServerActivity,
 };
 use aze_proto::place::ServerInfo;
+use aze_proto::predicate::Predicate;
 use aze_proto::wire::{Blob, Wire};
 use aze_proto::*;
 
@@ -57,6 +58,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ino: Ino(9),
         generation: Generation(1),
         born: MapEpoch(1),
+        first: ShardId(6),
         chunk: 2,
         offset: 4096,
         sums: vec![0xdead_beef],
@@ -66,13 +68,23 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let spec = LockSpec { space: LockSpace::Ranges, owner: 5, pid: 6, start: 7, end: 8, mode: LockMode::Exclusive };
     let lock = Request::SetLock { ino: Ino(9), lock: spec, wait: Some(3) };
     let held = Reply::LockIs { outcome: LockOutcome::Held { by: spec } };
-    let (ino, generation, born, chunk_bits) = (Ino(9), Generation(1), MapEpoch(1), 20);
+    let (ino, generation, born, first, chunk_bits) = (Ino(9), Generation(1), MapEpoch(1), ShardId(6), 20);
     let unnamed =
         Request::CreateUnnamed { parent: Ino(1), name: Name::new(b"a").expect("a name"), mode: 0o600, open: 5 };
     let reserve =
-        Request::Reserve(Reserve { ino, generation, born, chunk: 2, offset: 3, len: 4, zero: true, chunk_bits });
-    let punch = Request::Punch(Punch { ino, generation, born, chunk: 2, start: 3, end: 4, chunk_bits });
-    let seek = Request::Seek { ino, generation, born, offset: 3, hole: true, chunk_bits };
+        Request::Reserve(Reserve { ino, generation, born, first, chunk: 2, offset: 3, len: 4, zero: true, chunk_bits });
+    let punch = Request::Punch(Punch { ino, generation, born, first, chunk: 2, start: 3, end: 4, chunk_bits });
+    let seek = Request::Seek(Seek { ino, generation, born, first, offset: 3, hole: true, chunk_bits });
+    let read = Request::Read(Read { ino, generation, born, first, chunk: 2, offset: 3, len: 4 });
+    let scan = Request::Scan(Scan {
+        dirs: vec![Ino(9)],
+        predicate: Predicate::default(),
+        find: true,
+        usage: false,
+        after_dir: 2,
+        after: 3,
+        limit: 4,
+    });
     let (parent, to_parent, to_name) = (Ino::ROOT, Ino(9), Name::new(b"b").expect("a name"));
     let exchange =
         Request::Exchange { parent, name: Name::new(b"a").expect("a name"), to_parent, to_name: to_name.clone() };
@@ -156,6 +168,8 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("reserve", reserve.to_bytes()),
         ("punch", punch.to_bytes()),
         ("seek", seek.to_bytes()),
+        ("read", read.to_bytes()),
+        ("scan", scan.to_bytes()),
         ("sought", Reply::SoughtIs { at: Some(9) }.to_bytes()),
         ("exchange", exchange.to_bytes()),
         ("prepare exchange", prepare.to_bytes()),
@@ -185,7 +199,7 @@ const GOLDEN: &[(&str, &str)] = &[
         "e80300006400000001000000040000000200010000000000000001006108a40100000000000000000000010105000000\
          0000000000",
     ),
-    ("write", "14000900000000000000010000000100000002000000000000000010000001000000efbeadde"),
+    ("write", "1400090000000000000001000000010000000600000002000000000000000010000001000000efbeadde"),
     (
         "attributes",
         "0300090000001000030008a401000001000000e803000064000000000000000500000000000000010000000000000002\
@@ -220,9 +234,11 @@ const GOLDEN: &[(&str, &str)] = &[
     ("lock", "6f0009000000000000000100050000000000000006000000070000000000000008000000000000000200010300000000000000"),
     ("lock is held", "240002000100050000000000000006000000070000000000000008000000000000000200"),
     ("create unnamed", "6a000100000000000000010061800100000500000000000000"),
-    ("reserve", "670009000000000000000100000001000000020000000000000003000000040000000114"),
-    ("punch", "68000900000000000000010000000100000002000000000000000300000000000000040000000000000014"),
-    ("seek", "69000900000000000000010000000100000003000000000000000114"),
+    ("reserve", "67000900000000000000010000000100000006000000020000000000000003000000040000000114"),
+    ("punch", "6800090000000000000001000000010000000600000002000000000000000300000000000000040000000000000014"),
+    ("seek", "6900090000000000000001000000010000000600000003000000000000000114"),
+    ("read", "1500090000000000000001000000010000000600000002000000000000000300000004000000"),
+    ("scan", "1f0001000000090000000000000000000000000000010002000000030000000000000004000000"),
     ("sought", "2000010900000000000000"),
     ("exchange", "6b0001000000000000000100610900000000000000010062"),
     (

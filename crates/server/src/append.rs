@@ -110,7 +110,7 @@ impl Server {
             );
             return Err(Failure::new(Code::Busy, detail));
         }
-        if end > attr.chunk_bytes() && !attr.spread.wide {
+        if end > attr.home_bytes() && !attr.spread.wide {
             let report = Op::Report { ino: attr.ino, generation: attr.generation, end: 0, spread: Spread::WIDE };
             names.shard.apply(&report, &self.own_stamp(&append.stamp)).reply?;
             return Ok(Attr { spread: attr.spread.and(Spread::WIDE), ..attr });
@@ -166,6 +166,7 @@ impl Server {
             ino,
             generation,
             born,
+            first: attr.data_shard,
             chunk: span.chunk,
             offset: span.offset,
             sums: sums.to_vec(),

@@ -10,7 +10,6 @@ use aze_meta::{EntryKey, EntryValue, Inode, Loose, Role};
 use aze_proto::check::{
     CHECK_INODES_MAX, CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace, EntrySpot,
 };
-use aze_proto::place::chunk_shard;
 use aze_proto::{Code, Failure, FileKind, Ino, NameHash, Reply, Request, ServerIndex, ShardId};
 use aze_store::{Look, Looked};
 use futures_util::future::join_all;
@@ -185,7 +184,7 @@ impl Server {
     async fn check_chunk(self: &Arc<Self>, place: ChunkPlace) -> Result<Reply, Failure> {
         let ChunkPlace { ino, chunk } = place;
         let mut step = Step::default();
-        if let Some(cell) = self.shards.get(chunk_shard(ino.home(), chunk, self.config.shards)) {
+        if let Some(cell) = self.shards.iter().find(|cell| cell.data.lock().has(ino, chunk)) {
             let mut next = Some((ino, chunk, 0));
             while let Some(from) = next.filter(|(of, number, _)| (*of, *number) == (ino, chunk)) {
                 let look = cell.data.lock().look(from, 1, BYTES_AT_ONCE);

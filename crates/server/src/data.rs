@@ -16,9 +16,17 @@ use aze_store::StoreError;
 use std::sync::Arc;
 
 impl Server {
-    /// The chunk's shard, which must be the header's, if nothing of the file was lost here.
-    pub(crate) fn chunk_cell(&self, work: &Work, ino: Ino, chunk: u64, born: MapEpoch) -> Attempt<&ShardCell> {
-        let shard = chunk_shard(ino.home(), chunk, self.config.shards);
+    /// The chunk's shard, which must be the header's, if nothing of the file was lost here. `first` is the shard of its
+    /// first chunk.
+    pub(crate) fn chunk_cell(
+        &self,
+        work: &Work,
+        ino: Ino,
+        first: ShardId,
+        chunk: u64,
+        born: MapEpoch,
+    ) -> Attempt<&ShardCell> {
+        let shard = chunk_shard(first, chunk, self.config.shards);
         if shard != work.header.shard {
             let detail = format!("chunk {chunk} of inode {ino} is not on shard {}", work.header.shard);
             return Err(Failure::new(Code::Malformed, detail).into());
@@ -57,19 +65,19 @@ impl Server {
     }
 
     pub(crate) fn write(self: &Arc<Self>, work: &mut Work, write: &Write) -> Attempt<Output> {
-        let &Write { ino, generation, born, chunk, offset, ref sums } = write;
-        let cell = self.chunk_cell(work, ino, chunk, born)?;
+        let &Write { ino, generation, born, first, chunk, offset, ref sums } = write;
+        let cell = self.chunk_cell(work, ino, first, chunk, born)?;
         // What costs time comes before the lock: checking, and copying what needs no merging.
         let payload = std::mem::take(&mut work.payload);
         let payload_bytes = payload.len() as u64;
         let staged = self.store.stage(ino, chunk, offset, payload, sums);
         let mut staged = staged.map_err(|error| self.data_stop(error, cell.id, ino))?;
         let mut data = cell.data.lock();
-        let at_home = chunk == 0;
+        let at_home = write.is_beside_inode();
         if at_home {
             let names = cell.names.lock();
             let attr = &names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr;
-            if u64::from(offset) + payload_bytes > attr.chunk_bytes() {
+            if u64::from(offset) + payload_bytes > attr.home_bytes() {
                 return Err(Failure::new(Code::Malformed, "a write beyond the end of its chunk").into());
             }
         }
@@ -102,11 +110,11 @@ impl Server {
     }
 
     pub(crate) fn read(self: &Arc<Self>, work: &mut Work, read: &Read) -> Attempt<Output> {
-        let Read { ino, generation, born, chunk, offset, len } = *read;
-        let cell = self.chunk_cell(work, ino, chunk, born)?;
+        let Read { ino, generation, born, first, chunk, offset, len } = *read;
+        let cell = self.chunk_cell(work, ino, first, chunk, born)?;
         let data = cell.data.lock();
         let mut size = None;
-        if chunk == 0 {
+        if chunk == 0 && first == ino.home() {
             let names = cell.names.lock();
             let attr = &names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr;
             if attr.generation > generation {

@@ -524,9 +524,7 @@ impl Server {
             }
             Request::Reserve(reserve) => self.reserve(work, reserve),
             Request::Punch(punch) => self.punch(work, punch),
-            &Request::Seek { ino, generation, born, offset, hole, chunk_bits } => {
-                self.seek(ino, generation, born, offset, hole, chunk_bits)
-            }
+            Request::Seek(seek) => self.seek(seek),
             &Request::SetLock { ino, lock, wait } => self.set_lock(work, ino, lock, wait),
             &Request::Unlock { ino, space, owner, start, end } => self.unlock(work, ino, space, owner, start, end),
             &Request::TestLock { ino, lock } => self.test_lock(work, ino, lock),

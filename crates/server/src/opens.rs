@@ -77,7 +77,7 @@ impl Server {
 
 /// The reply to an open, with the file's contents if it is that small.
 fn with_contents(data: &ChunkShard, attr: &Attr, limit: u32, plain: Reply) -> Output {
-    let limit = u64::from(limit.min(OPEN_CONTENTS_BYTES_MAX)).min(attr.chunk_bytes());
+    let limit = u64::from(limit.min(OPEN_CONTENTS_BYTES_MAX)).min(attr.home_bytes());
     if attr.kind != FileKind::File || attr.size > limit {
         return plain.into();
     }

@@ -3,6 +3,8 @@
 //! They exist only with the feature `sabotage`, which nothing but the simulation enables; without
 //! it [`Sabotage::is`] is a constant `false`.
 
+use aze_proto::ShardId;
+
 /// One protection that can be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
@@ -69,13 +71,34 @@ pub enum Sabotage {
 pub struct Switches {
     #[cfg(feature = "sabotage")]
     removed: Option<Sabotage>,
+    /// Data of new files are placed apart from their inodes.
+    #[cfg(feature = "sabotage")]
+    apart: bool,
 }
 
 impl Switches {
     /// All protections but one.
     #[cfg(feature = "sabotage")]
     pub fn without(removed: Sabotage) -> Switches {
-        Switches { removed: Some(removed) }
+        Switches { removed: Some(removed), apart: false }
+    }
+
+    /// All protections; data of new files are placed apart from their inodes, as a layout may.
+    #[cfg(feature = "sabotage")]
+    pub fn apart() -> Switches {
+        Switches { removed: None, apart: true }
+    }
+
+    /// Where chunk 0 of a file goes whose inode is in this one of so many shards: beside it.
+    #[cfg(not(feature = "sabotage"))]
+    pub(crate) fn data_shard(&self, _home: ShardId, _shards: u32) -> Option<ShardId> {
+        None
+    }
+
+    /// Where chunk 0 of a file goes whose inode is in this one of so many shards, if not beside it.
+    #[cfg(feature = "sabotage")]
+    pub(crate) fn data_shard(&self, home: ShardId, shards: u32) -> Option<ShardId> {
+        self.apart.then_some(ShardId((home.0 + 1) % shards))
     }
 
     /// Whether a protection is removed.

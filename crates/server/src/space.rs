@@ -4,19 +4,19 @@
 use crate::dispatch::{Output, Work};
 use crate::state::Server;
 use crate::wait::Attempt;
-use aze_proto::fields::{Punch, Reserve};
+use aze_proto::fields::{Punch, Reserve, Seek};
 use aze_proto::limits::CHUNK_BITS_MAX;
 use aze_proto::place::chunk_shard;
-use aze_proto::{Code, Failure, Generation, Ino, MapEpoch, Reply};
+use aze_proto::{Code, Failure, Ino, Reply, ShardId};
 use aze_store::SeekFrom;
 use std::sync::Arc;
 
 impl Server {
     pub(crate) fn reserve(self: &Arc<Self>, work: &mut Work, reserve: &Reserve) -> Attempt<Output> {
-        let Reserve { ino, generation, born, chunk, offset, len, zero, chunk_bits } = *reserve;
-        let cell = self.chunk_cell(work, ino, chunk, born)?;
+        let Reserve { ino, generation, born, first, chunk, offset, len, zero, chunk_bits } = *reserve;
+        let cell = self.chunk_cell(work, ino, first, chunk, born)?;
         let mut data = cell.data.lock();
-        let chunk_bits = self.check_home(ino, chunk, chunk_bits)?;
+        let chunk_bits = self.check_home(ino, first, chunk, chunk_bits)?;
         let beyond = offset.checked_add(len).is_none_or(|end| u64::from(end) > 1 << chunk_bits);
         if beyond {
             return Err(Failure::new(Code::Malformed, "a reservation beyond the end of its chunk").into());
@@ -29,38 +29,31 @@ impl Server {
     }
 
     pub(crate) fn punch(self: &Arc<Self>, work: &mut Work, punch: &Punch) -> Attempt<Output> {
-        let Punch { ino, generation, born, chunk, start, end, chunk_bits } = *punch;
-        let cell = self.chunk_cell(work, ino, chunk, born)?;
+        let Punch { ino, generation, born, first, chunk, start, end, chunk_bits } = *punch;
+        let cell = self.chunk_cell(work, ino, first, chunk, born)?;
         let mut data = cell.data.lock();
-        let chunk_bits = self.check_home(ino, chunk, chunk_bits)?;
+        let chunk_bits = self.check_home(ino, first, chunk, chunk_bits)?;
         let done = data.punch(&work.stamp, ino, generation, start..end, chunk_bits);
         done.map_err(|error| self.data_stop(error, cell.id, ino))?;
         work.recorded = true;
         Ok(Reply::Done.into())
     }
 
-    pub(crate) fn seek(
-        &self,
-        ino: Ino,
-        generation: Generation,
-        born: MapEpoch,
-        offset: u64,
-        hole: bool,
-        chunk_bits: u8,
-    ) -> Attempt<Output> {
+    pub(crate) fn seek(&self, seek: &Seek) -> Attempt<Output> {
+        let Seek { ino, generation, born, first, offset, hole, chunk_bits } = *seek;
         self.check_kept(ino, born)?;
         if chunk_bits > CHUNK_BITS_MAX {
             return Err(Failure::new(Code::Malformed, "a chunk size that cannot be").into());
         }
-        let (shards, first) = (self.config.shards, offset >> chunk_bits);
+        let (shards, begins) = (self.config.shards, offset >> chunk_bits);
         let step = u64::from(shards);
-        let begin = u64::from(chunk_shard(ino.home(), first, shards).0);
+        let begin = u64::from(chunk_shard(first, begins, shards).0);
         let mut nearest: Option<u64> = None;
         for cell in self.shards.iter() {
             // The first chunk that belongs to this shard.
             let ahead = (u64::from(cell.id.0) + step - begin) % step;
-            let chunk = first.saturating_add(ahead);
-            let within = if ahead == 0 { (offset - (first << chunk_bits)) as u32 } else { 0 };
+            let chunk = begins.saturating_add(ahead);
+            let within = if ahead == 0 { (offset - (begins << chunk_bits)) as u32 } else { 0 };
             if ahead > 0 && nearest.is_some_and(|at| at >> chunk_bits < chunk) {
                 continue;
             }
@@ -73,9 +66,9 @@ impl Server {
     }
 
     /// The chunk size that was stated. Where the inode is here too, it must be there, and of that size.
-    fn check_home(&self, ino: Ino, chunk: u64, chunk_bits: u8) -> Attempt<u8> {
+    fn check_home(&self, ino: Ino, first: ShardId, chunk: u64, chunk_bits: u8) -> Attempt<u8> {
         let mut fits = chunk_bits <= CHUNK_BITS_MAX;
-        if chunk == 0 {
+        if chunk == 0 && first == ino.home() {
             let names = self.cell(ino.home())?.names.lock();
             fits &= names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.chunk_bits == chunk_bits;
         }

@@ -157,7 +157,8 @@ mod tests {
     fn shard() -> (Shard, Ino) {
         let mut shard = Shard::new(ShardId(0), Incarnation(0), 1);
         let (kind, target, born) = (FileKind::File, Default::default(), MapEpoch(1));
-        let new = NewFile { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, target, born, chunk_bits: 20 };
+        let new =
+            NewFile { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, target, born, chunk_bits: 20, data_shard: None };
         let op = Op::Create { key: key("a"), new, exclusive: true };
         let made = shard.apply(&op, &Stamp::at(Time(1))).effects.attr.expect("it was made").ino;
         (shard, made)

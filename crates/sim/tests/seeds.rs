@@ -1,7 +1,9 @@
 //! Many seeds, each a cluster of its own with faults of its own. `AZE_SIM_SEEDS` sets how many,
 //! `AZE_SIM_FROM` the first.
 
-use aze_sim::{Outcome, run};
+use aze_server::sabotage::Switches;
+use aze_sim::lasting::LastingPlan;
+use aze_sim::{Outcome, Plan, run, run_plan};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -71,4 +73,23 @@ fn no_seed_finds_a_violation() {
     assert!(landed >= 5 * count && paused >= count, "{landed} writes came into frames, {paused} of them in parts");
     let undecided = undecided.into_inner();
     assert!(undecided <= count / UNDECIDED_ONE_IN, "{undecided} of {count} searches for an order were given up");
+}
+
+/// Layouts may place the data of a file apart from its inode: nothing takes for granted that its first chunk is there.
+#[test]
+fn files_whose_data_lie_apart_from_their_inodes_keep_every_promise() {
+    const SEEDS: u64 = 30;
+    let mut calls = 0;
+    for seed in 0..SEEDS {
+        let outcome = run_plan(Plan::of(seed).with(Switches::apart()), false);
+        assert_eq!(outcome.violations, [] as [String; 0], "seed {seed}");
+        calls += outcome.calls;
+    }
+    assert!(calls > 1000);
+    for seed in 0..SEEDS / 3 {
+        for plan_of in [LastingPlan::of, LastingPlan::staying] {
+            let plan = LastingPlan { switches: Switches::apart(), ..plan_of(seed) };
+            assert_eq!(aze_sim::lasting::run(&plan, false), [] as [String; 0], "{plan:?}");
+        }
+    }
 }

@@ -301,6 +301,11 @@ impl ChunkShard {
         self.generations.get(&ino).copied()
     }
 
+    /// Whether a chunk is stored here.
+    pub fn has(&self, ino: Ino, chunk: u64) -> bool {
+        self.chunks.contains_key(&(ino, chunk))
+    }
+
     /// Number of chunks.
     pub fn chunks(&self) -> u64 {
         self.chunks.len() as u64

@@ -66,7 +66,7 @@ impl Small {
     fn create(&mut self, parent: Ino, text: &str, kind: FileKind) -> Ino {
         let key = key(parent, text);
         let (target, born, chunk_bits) = (Default::default(), MapEpoch(1), 20);
-        let new = NewFile { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, target, born, chunk_bits };
+        let new = NewFile { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, target, born, chunk_bits, data_shard: None };
         let op = Op::Create { key: key.clone(), new, exclusive: true };
         let shard = key.hash.shard(SHARDS);
         self.apply(shard, op);
