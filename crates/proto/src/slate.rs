@@ -201,7 +201,8 @@ mod tests {
             assert_eq!((with(size, Spread::WIDE), with(size, both)), (dense, sparse), "{size}");
         }
         assert_eq!(with(1 << 40, Spread::default()), 128, "there are data in chunk 0 only");
-        let apart = Attr { size: 1 << 40, data_shard: ShardId(data_shard.0 + 1), ..attr() };
+        let apart = ShardId(data_shard.0 + 1);
+        let apart = Attr { size: 1 << 40, spread: Spread::default(), data_shard: apart, ..attr() };
         assert_eq!(apart.blocks(), 0, "nothing is beside the inode");
         assert_eq!(Attr { kind: FileKind::Directory, size: 5, ..attr() }.blocks(), 0);
     }

@@ -18,6 +18,9 @@ use std::time::Duration;
 /// What the volume is called.
 pub const VOLUME: &str = "sim";
 
+/// What every process of the cluster knows.
+pub const SECRET: Secret = Secret([7; 32]);
+
 /// Where every server keeps its part of a volume that lasts, or the first directory of that.
 pub const STORAGE_DIR: &str = "/storage";
 
@@ -126,7 +129,7 @@ impl Cluster {
     fn config(&self, index: u16, life: u32) -> aze_server::Config {
         aze_server::Config {
             volume: VOLUME.into(),
-            secret: Secret([7; 32]),
+            secret: SECRET,
             slot: ServerIndex(index),
             servers: self.layout.servers,
             keeper: if index == 0 { Vec::new() } else { vec![addr(0)] },
@@ -242,7 +245,7 @@ impl Cluster {
     pub async fn connect(&self, index: usize) -> Result<Arc<Client>, Failure> {
         let config = aze_client::Config {
             volume: VOLUME.into(),
-            secret: Secret([7; 32]),
+            secret: SECRET,
             seeds: (0..self.layout.servers).map(|server| (server_node(server), vec![addr(server)])).collect(),
             host: client_node(index),
             job: "sim".into(),
