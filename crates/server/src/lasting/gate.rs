@@ -85,8 +85,8 @@ impl Server {
     /// Why nothing can be promised any more, if that is so.
     pub(crate) fn failure(&self) -> Option<Failure> {
         if let Some(why) = self.shards.poisoned.why() {
-            let advice = "it serves nothing more, so that nothing is changed by it: start the volume again (aze restart) \
-                          or end it, and report this";
+            let advice = "this is a defect of Azekura; the server serves nothing more, so that it spreads no further: \
+                          start the volume again (aze restart) or end it, and report it";
             return Some(Failure::new(Code::Lost, format!("{}: {why}: {advice}", self.who())));
         }
         let why = self.lasting.as_ref()?.journal.failure()?;

@@ -90,8 +90,8 @@ impl LoggedShard {
         self.shard.entries() + self.shard.inodes() + self.shard.rare_bytes() / BYTES_PER_RECORD
     }
 
-    /// As [`Shard::apply`]: the one way in which names and inodes change. In this order it tells the inode's watchers, the published
-    /// index, the holders of leases and the journal.
+    /// As [`Shard::apply`]: the one way in which names and inodes change. In this order it tells the watchers of the
+    /// inodes, the published index, the holders of leases and the journal.
     pub(crate) fn apply(&mut self, op: &Op, stamp: &Stamp) -> Applied {
         if let Some(why) = self.poisoned.why() {
             return Applied { reply: Err(Failure::new(Code::Lost, why)), effects: Effects::default() };
