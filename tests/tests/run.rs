@@ -2,10 +2,12 @@
 
 use aze_tests::{Place, Ran, wait_until};
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// The user and group of the tests in which root is not wanted.
 const NOBODY: u32 = 65534;
@@ -94,6 +96,44 @@ fn the_volume_stays_until_the_last_process_has_gone() {
     wait_until("the agent has ended", || records(&place, &volume) == 0);
     assert_eq!(place.aze(&["cat", "aze:/late"]).ok().out, "late\n");
     place.aze(&["down"]).ok();
+}
+
+/// The process that serves the only mount of the volume, as its record says.
+fn agent(place: &Place, volume: &str) -> u32 {
+    let dir = place.dir.join("run").join(volume).join("mounts");
+    let entries = fs::read_dir(dir).expect("mounts are recorded").flatten().map(|entry| entry.path());
+    let records: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|kind| kind == "json")).collect();
+    let [record] = records.as_slice() else { panic!("one mount, not {records:?}") };
+    record.file_stem().and_then(|pid| pid.to_str()?.parse().ok()).expect("the record has the number of the process")
+}
+
+/// A command that came right after `aze run` found the process that served its mount, which ends a moment after the
+/// program, and took the volume for one in use.
+#[test]
+fn a_volume_goes_down_right_after_its_last_program_has_ended() {
+    let place = Place::new();
+    let volume = place.up(&[]);
+    let mut run = place
+        .command(&["run", "--at", at_vol(&place)[1], "--", "bash", "-c", "echo; read"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("aze starts");
+    let mut line = [0];
+    run.stdout.as_mut().expect("a pipe").read_exact(&mut line).expect("the program runs");
+    let busy = place.aze(&["down"]).code(6);
+    assert!(busy.err.contains(&format!("'aze run' of process {}", run.id())), "{}", busy.err);
+    let agent = agent(&place, &volume);
+    aze_tests::signal(agent, libc::SIGSTOP);
+    // The end of its input ends the program; nothing but the process that was stopped is left then.
+    run.wait().expect("the program ends");
+    let mut down = place.command(&["down"]).stderr(Stdio::piped()).spawn().expect("aze starts");
+    std::thread::sleep(Duration::from_millis(300));
+    let early = down.try_wait().expect("a child");
+    aze_tests::signal(agent, libc::SIGCONT);
+    let down = Ran::from(down.wait_with_output().expect("it ends")).ok();
+    assert_eq!(early, None, "it waited for the process that serves the mount: {}", down.err);
+    assert!(!place.dir.join("run").join(&volume).exists(), "{}", down.err);
 }
 
 #[test]

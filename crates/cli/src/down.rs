@@ -160,6 +160,9 @@ fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
 
 /// Unmounts idle mounts; refuses before it touches any if one is in use.
 fn end_mounts(volume: &Volume, force: bool) -> Outcome<()> {
+    if !force {
+        await_ended_runs(volume);
+    }
     // A mount of 'aze run' is in use for as long as there is one, and cannot be unmounted from here.
     let (private, mounts): (Vec<MountRecord>, Vec<MountRecord>) =
         volume.mounts().into_iter().partition(|mount| mount.program.is_some());
@@ -203,6 +206,21 @@ fn end_mounts(volume: &Volume, force: bool) -> Outcome<()> {
         end(&format!("the mount at {}", mount.dir.display()), mount.process, Instant::now() + patience);
     }
     Ok(())
+}
+
+/// Waits for mounts of 'aze run' whose programs have ended. The process that serves such a mount ends by itself after the
+/// last process that sees it, and 'aze run' returns before that. One that stays has processes that its program has started.
+fn await_ended_runs(volume: &Volume) {
+    let mounts = volume.mounts();
+    let programs = || mounts.iter().filter_map(|mount| mount.program);
+    if programs().any(|program| program.is_alive()) {
+        // One that runs is enough to refuse.
+        return;
+    }
+    let deadline = Instant::now() + PATIENCE;
+    for mount in mounts.iter().filter(|mount| mount.program.is_some()) {
+        mount.process.wait(deadline);
+    }
 }
 
 fn in_use(volume: &Volume, what: &str) -> Trouble {
