@@ -157,6 +157,40 @@ fn unsafe_code_stays_in_io_and_the_doors() {
     }
 }
 
+/// Files with functions that C calls, and how each catches a panic, which must not end a program that has loaded a library
+/// of ours: see docs/decisions/0073-libraries-unwind.md.
+const CALLED_BY_C: &[(&str, &str)] = &[];
+
+/// The function that a line begins to define, if C can call it.
+fn foreign_entry(line: &str) -> Option<&str> {
+    let code = line.split("//").next().unwrap_or("");
+    let (before, after) = code.split_once("extern ")?;
+    let (abi, function) = after.split_once("fn ")?;
+    let is_abi = abi.is_empty() || abi.starts_with('"') && abi.ends_with("\" ");
+    let is_word = before.is_empty() || before.ends_with(' ');
+    let name = function.split(|c: char| !(c.is_alphanumeric() || c == '_')).next()?;
+    (is_abi && is_word && !name.is_empty()).then_some(name)
+}
+
+#[test]
+fn functions_that_c_calls_catch_panics() {
+    assert_eq!(foreign_entry(r#"pub unsafe extern "C" fn aze_open(path: *const c_char) -> i32 {"#), Some("aze_open"));
+    assert_eq!(foreign_entry("extern fn on_signal(number: i32) {"), Some("on_signal"));
+    assert_eq!(foreign_entry(r#"    handler: extern "C" fn(i32),"#), None);
+    assert_eq!(foreign_entry(r#"unsafe extern "C" { fn getpid() -> i32; }"#), None);
+    let mut found = BTreeSet::new();
+    for room in arrows().keys() {
+        for (path, text) in sources(room) {
+            if text.lines().any(|line| foreign_entry(line).is_some()) {
+                let crates = root().join("crates");
+                found.insert(path.strip_prefix(&format!("{}/", crates.display())).unwrap_or(&path).to_owned());
+            }
+        }
+    }
+    let known: BTreeSet<String> = CALLED_BY_C.iter().map(|(path, _)| (*path).to_owned()).collect();
+    assert_eq!(found, known, "what C calls must catch panics, and be listed here with how it does");
+}
+
 #[test]
 fn every_file_opens_with_what_it_is_for() {
     for room in arrows().keys() {
