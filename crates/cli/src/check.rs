@@ -108,8 +108,8 @@ fn print(report: &Report) {
 
 /// The extent of the check, for people.
 pub fn held(files: u64, directories: u64, bytes: u64) -> String {
-    let directories = show::count(directories, "directorie").replace("1 directorie", "1 directory");
-    format!("{} and {directories} with {} of data", show::count(files, "file"), size::words(bytes))
+    let noun = if directories == 1 { "directory" } else { "directories" };
+    format!("{} and {directories} {noun} with {} of data", show::count(files, "file"), size::words(bytes))
 }
 
 fn print_json(report: &Report) {
@@ -124,4 +124,37 @@ fn print_json(report: &Report) {
         "files": files, "directories": directories, "bytes": bytes,
     });
     println!("{value}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_extent_of_a_check_is_a_sentence() {
+        assert_eq!(held(1, 1, 0), "1 file and 1 directory with 0 B of data");
+        assert_eq!(held(2, 21, 1 << 10), "2 files and 21 directories with 1.00 KiB of data");
+    }
+
+    #[test]
+    fn parts_of_servers_are_found_and_nothing_else() {
+        let dir = std::env::temp_dir().join(format!("aze-check-{}", std::process::id()));
+        for below in ["server-0", "server-1", "other"] {
+            fs::create_dir_all(dir.join("all").join(below)).expect("a directory");
+        }
+        fs::write(dir.join("all/server-1/volume"), "").expect("a file");
+        fs::write(dir.join("all/server-2"), "").expect("a file");
+        let shown = |path: &str| dir.join(path).display().to_string();
+        let mut found = parts(&dir.join("all")).expect("there are two");
+        found.sort();
+        let itself = parts(&dir.join("all/server-1"));
+        let file = parts(&dir.join("all/server-2"));
+        let (none, missing) = (parts(&dir.join("all/other")), parts(&dir.join("nothing")));
+        fs::remove_dir_all(&dir).expect("it is there");
+        assert_eq!(found, [shown("all/server-0"), shown("all/server-1")]);
+        assert_eq!((itself, file), (Ok(vec![shown("all/server-1")]), Ok(vec![shown("all/server-2")])));
+        // Code 1 would say that something was found.
+        assert_eq!([none, missing].map(|refused| refused.expect_err("no part").exit), [Exit::Usage; 2]);
+    }
 }
