@@ -118,3 +118,21 @@ fn told(record: &Record) -> aze_bench::Volume {
         remote_aze: settings.remote_aze,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume;
+
+    #[test]
+    fn a_measurement_is_told_the_transport_that_was_chosen() {
+        let mut record = volume::example(&[Some("a"), None]).record;
+        assert_eq!(told(&record).transport, "unix");
+        assert_eq!(told(&record).nodes, ["a"]);
+        record.settings.transport = "tcp".into();
+        assert_eq!(told(&record).transport, "tcp", "what was asked for comes first");
+        record.settings.transport = "auto".into();
+        record.servers.clear();
+        assert_eq!(told(&record).transport, "auto");
+    }
+}

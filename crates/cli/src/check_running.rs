@@ -73,3 +73,17 @@ fn print_json(checked: &Checked, took: Duration) {
     });
     println!("{value}");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_is_advised_where_it_helps_only() {
+        let kinds = ["link count", "file without name", "data without file", "checksum", "unreadable", "name"];
+        let restarts = |lasts| kinds.map(|kind| advice(kind, lasts).contains("aze restart"));
+        assert_eq!(restarts(true), [true, true, true, false, false, false]);
+        assert_eq!(restarts(false), [false; 6], "a volume in memory would come back empty");
+        assert!(advice("name", false).contains("copy out") && advice("checksum", true).contains("EIO"));
+    }
+}

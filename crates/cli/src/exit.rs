@@ -31,3 +31,15 @@ pub fn warning_line(command: &str, trouble: &Trouble) -> String {
 fn object(kind: &str, command: &str, trouble: &Trouble) -> String {
     serde_json::json!({ kind: trouble.text, "command": command, "exit": trouble.exit as u8 }).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_as_json_has_text_command_and_code() {
+        let trouble = Trouble::new(Exit::NotFound, "no \"such\" file");
+        let said: serde_json::Value = serde_json::from_str(&object("warning", "cp", &trouble)).expect("JSON");
+        assert_eq!(said, serde_json::json!({ "warning": "no \"such\" file", "command": "cp", "exit": 3 }));
+    }
+}

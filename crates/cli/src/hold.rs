@@ -96,3 +96,15 @@ pub fn process(asked: Option<u32>) -> Outcome<Option<Process>> {
     // A step on another node sees the variable of the batch shell's node.
     Ok(shell.filter(Process::is_ancestor))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_ends_with_a_process_that_is_there_only() {
+        let me = Process::me();
+        assert_eq!(process(Some(me.pid)), Ok(Some(me)));
+        assert_eq!(process(Some(u32::MAX)).expect_err("no such number").exit, Exit::NotFound);
+    }
+}

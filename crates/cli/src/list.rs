@@ -248,3 +248,31 @@ impl Widths {
         line
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_longest_number() {
+        let item = |name: &str, attr: Option<Attr>| Item {
+            name: name.into(),
+            kind: FileKind::File,
+            ino: Ino(9),
+            target: attr.as_ref().map(|_| b"there".to_vec()),
+            attr,
+        };
+        let items = [
+            item("a", Some(Attr { links: 10, ..show::example(0) })),
+            item("b", Some(Attr { uid: 65534, ..show::example(999) })),
+            item("lost", None),
+        ];
+        let widths = Widths::of(&items);
+        assert_eq!([widths.links, widths.uid, widths.gid, widths.size], [2, 5, 1, 3]);
+        let lines = items.each_ref().map(|item| String::from_utf8(widths.line(item)).expect("text"));
+        assert!(lines[0].starts_with("-rw-r--r-- 10     1 1   0 "), "{}", lines[0]);
+        assert!(lines[1].starts_with("-rw-r--r--  1 65534 1 999 "), "{}", lines[1]);
+        assert!(lines[0].ends_with(" a -> there"), "{}", lines[0]);
+        assert_eq!(lines[2], "lost");
+    }
+}

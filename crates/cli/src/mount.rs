@@ -432,3 +432,47 @@ fn check(args: &Args) -> Outcome<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn cache_times_are_seconds_up_to_a_minute() {
+        let milliseconds = |text| cache_time(text).map(|time| time.as_millis());
+        assert_eq!(["0", "0.25", "60"].map(milliseconds), [Ok(0), Ok(250), Ok(60_000)]);
+        for text in ["60.1", "-1", "nan", "inf", "1s", ""] {
+            assert!(milliseconds(text).is_err(), "{text}");
+        }
+    }
+
+    /// The process that serves the mount is told all that its starter was.
+    #[test]
+    fn the_background_process_is_told_every_option() {
+        let volume = volume::example(&[None]);
+        let said = |line: &[&str]| words(&Line::parse_from(line).args, &volume);
+        assert_eq!(said(&["mount", "dir"]), ["mount", "--ready", "--name", "v"]);
+        let mut line = said(&[
+            "mount",
+            "--read-only",
+            "--allow-other",
+            "--nonempty",
+            "--direct-io",
+            "--threads=7",
+            "--cache-time=0.25",
+            "dir",
+        ]);
+        line.extend(["--", "-dir"].map(str::to_owned));
+        let told = Line::parse_from(line).args;
+        assert!(told.ready && told.read_only && told.allow_other && told.nonempty && told.direct_io);
+        assert_eq!((told.threads, told.cache_time), (Some(7), Some(Duration::from_millis(250))));
+        assert_eq!((told.dir, told.name.as_deref()), (PathBuf::from("-dir"), Some("v")));
+    }
+}

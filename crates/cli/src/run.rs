@@ -222,3 +222,27 @@ fn no_device(error: &io::Error) -> Trouble {
     };
     Trouble::new(crate::exit::of_io(error), format!("open /dev/fuse: {error}: it is {what}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_the_mount_is_there_or_right_below_the_root() {
+        let missing = |at: &str| missing_below_root(Path::new(at)).map_err(|trouble| trouble.exit);
+        assert_eq!(missing("/proc"), Ok(None));
+        assert_eq!(missing("/no-such-directory"), Ok(Some("no-such-directory".into())));
+        assert_eq!(missing("/no-such-directory/below"), Err(Exit::NotFound));
+        assert_eq!(missing("/proc/self/status"), Err(Exit::Caller));
+    }
+
+    #[test]
+    fn a_side_that_has_ended_is_noticed() {
+        let (mut ours, mut theirs) = UnixStream::pair().expect("a pair of sockets");
+        let other = std::thread::spawn(move || exchange(&mut theirs));
+        assert!(exchange(&mut ours));
+        assert!(other.join().expect("it ends"));
+        // The thread has dropped its side.
+        assert!(!exchange(&mut ours));
+    }
+}

@@ -420,3 +420,33 @@ fn tidy(name: &str, slot: u16, dir: &Path) {
 pub fn secret_text(secret: &Secret) -> String {
     show::hex(&secret.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_to_one_server_does_not_end_the_volume() {
+        let asked = Ending::default();
+        assert!(asked.is_of_volume(false) && asked.is_of_volume(true), "it was asked to end");
+        let alone = Ending::default();
+        assert!(!alone.stop_by_signal(), "there is no server to stop yet");
+        assert!(!alone.is_of_volume(false));
+    }
+
+    #[test]
+    fn a_signal_to_a_server_and_its_starter_ends_the_volume() {
+        let ending = Ending::default();
+        ending.stop_by_signal();
+        ending.starter_has_gone();
+        assert!(ending.is_of_volume(true));
+    }
+
+    #[test]
+    fn a_signal_that_comes_after_the_end_changes_nothing() {
+        let ending = Ending::default();
+        ending.has_stopped();
+        ending.stop_by_signal();
+        assert!(ending.is_of_volume(false));
+    }
+}

@@ -148,6 +148,33 @@ pub fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{plural}")
 }
 
+/// Attributes of a file of so many bytes.
+#[cfg(test)]
+pub fn example(size: u64) -> Attr {
+    use aze_proto::attr::{FileKind, Spread};
+    use aze_proto::ids::{Generation, Ino, MapEpoch, ShardId};
+    Attr {
+        ino: Ino(9),
+        kind: FileKind::File,
+        mode: 0o644,
+        links: 1,
+        uid: 1,
+        gid: 1,
+        rdev: 0,
+        size,
+        atime: Time(0),
+        mtime: Time(0),
+        ctime: Time(0),
+        btime: Time(0),
+        generation: Generation(0),
+        born: MapEpoch(0),
+        data_shard: ShardId(4094),
+        chunk_bits: 20,
+        spread: Spread::WIDE,
+        parent: Ino(0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -147,3 +147,51 @@ fn chunks(attr: &Attr, map: &ShardMap) -> BTreeMap<ServerIndex, u64> {
     }
     counts
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aze_proto::ids::{Incarnation, MapEpoch};
+    use aze_proto::place::{ServerInfo, ShardTable};
+
+    fn map(servers: u16) -> ShardMap {
+        let server = |slot| ServerInfo {
+            addresses: Vec::new(),
+            host: format!("host-{slot}"),
+            incarnation: Incarnation(0),
+            since: MapEpoch(0),
+            pid: 1,
+            capacity_bytes: 0,
+            ended: false,
+        };
+        ShardMap {
+            epoch: MapEpoch(1),
+            keeper: ServerIndex(0),
+            chunk_bits: 20,
+            owner_uid: 0,
+            owner_gid: 0,
+            volume: "v".into(),
+            servers: (0..servers).map(server).collect(),
+            table: ShardTable::modular(4096, servers).expect("so many shards are enough"),
+        }
+    }
+
+    #[test]
+    fn chunks_are_counted_where_they_are() {
+        let of = |size, servers| chunks(&show::example(size), &map(servers));
+        assert!(of(0, 4).is_empty());
+        let one = |server| (ServerIndex(server), 1);
+        assert_eq!(of((2 << 20) + 1, 4), BTreeMap::from([one(2), one(3), one(0)]));
+    }
+
+    #[test]
+    fn the_short_way_for_long_files_counts_the_same() {
+        let (map, count) = (map(3), CHUNKS_SHOWN_MAX + 4097);
+        let attr = show::example(count << 20);
+        let mut each = BTreeMap::new();
+        for index in 0..count {
+            *each.entry(map.server_of(map.chunk_shard(&attr, index)).expect("a server")).or_insert(0) += 1;
+        }
+        assert_eq!(chunks(&attr, &map), each);
+    }
+}

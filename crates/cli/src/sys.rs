@@ -239,3 +239,45 @@ pub fn seconds_of(mut parts: libc::tm) -> Option<i64> {
 fn done(result: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn a_number_that_means_a_group_is_not_signalled() {
+        assert!(signal(std::process::id(), 0).is_ok());
+        for pid in [0, 1 << 31, u32::MAX] {
+            assert_eq!(signal(pid, 0).map_err(|error| error.kind()), Err(io::ErrorKind::InvalidInput), "{pid}");
+        }
+    }
+
+    #[test]
+    fn the_wait_for_pipes_ends_with_the_last_reader() {
+        let ((first, first_input), (second, second_input)) = (io::pipe().unwrap(), io::pipe().unwrap());
+        let inputs = [first_input.as_raw_fd(), second_input.as_raw_fd()];
+        drop(first);
+        let is_closed = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                is_closed.store(true, Ordering::SeqCst);
+                drop(second);
+            });
+            assert!(!wait_for_ends(&inputs, None).unwrap());
+            assert!(is_closed.load(Ordering::SeqCst));
+        });
+    }
+
+    #[test]
+    fn the_wait_for_pipes_ends_with_the_process() {
+        let (_reader, input) = io::pipe().unwrap();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = aze_io::real::open_process(child.id()).unwrap();
+        child.kill().unwrap();
+        assert!(wait_for_ends(&[input.as_raw_fd()], Some(&process)).unwrap());
+        child.wait().unwrap();
+    }
+}

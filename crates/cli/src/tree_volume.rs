@@ -399,3 +399,20 @@ fn meta_of(attr: &Attr) -> Meta {
         identity: (0, attr.ino.0),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::show;
+    use aze_proto::attr::Spread;
+
+    #[test]
+    fn only_files_that_may_have_holes_are_looked_through_for_them() {
+        let file = show::example(1 << 20);
+        let spread = Spread { wide: true, sparse: true };
+        let is_sparse = |attr: Attr| meta_of(&attr).is_sparse;
+        assert!(!is_sparse(file.clone()));
+        assert!(is_sparse(Attr { spread, ..file.clone() }));
+        assert!(!is_sparse(Attr { spread, kind: FileKind::Directory, ..file }));
+    }
+}

@@ -159,3 +159,14 @@ fn each(
     }
     Ok(tally.exit())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_in_kib_rounded_up_or_have_a_unit() {
+        assert_eq!([0, 1, 1024, 1025].map(|bytes| amount(bytes, false)), ["0", "1", "1", "2"]);
+        assert_eq!([0, 1536].map(|bytes| amount(bytes, true)), ["0", "1.5K"]);
+    }
+}

@@ -97,3 +97,49 @@ fn empty(part: &Path) -> Outcome<()> {
     });
     emptied.map_err(|error| Trouble::new(Exit::Fatal, format!("--delete: empty {text}: {error}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::example;
+
+    fn kept_in(dir: &Path, nodes: &[Option<&str>]) -> Volume {
+        let mut volume = example(nodes);
+        volume.record.settings.storage = dir.display().to_string();
+        volume.record.settings.durability = Some("none".into());
+        volume
+    }
+
+    #[test]
+    fn only_directories_that_say_what_they_are_are_removed() {
+        let dir = std::env::temp_dir().join(format!("aze-delete-{}", std::process::id()));
+        let part = dir.join("server-0");
+        fs::create_dir_all(&part).expect("a directory");
+        let asked = || parts(&kept_in(&dir, &[None]));
+        let unmarked = asked();
+        fs::write(part.join("volume"), "something else").expect("a file");
+        let strange = asked();
+        fs::write(part.join("volume"), format!("{TITLE} server 0")).expect("a file");
+        let found = asked();
+        let elsewhere = parts(&kept_in(&dir, &[Some("a")]));
+        let in_memory = parts(&example(&[None]));
+        fs::remove_dir_all(&dir).expect("it is there");
+        assert_eq!(unmarked.expect_err("no file says so").exit, Exit::NotFound);
+        assert!(strange.expect_err("it is another's").text.contains("does not say"));
+        assert_eq!(found, Ok(vec![part]));
+        assert!(elsewhere.expect_err("of another node").text.contains("server-0 on a"));
+        assert_eq!(in_memory.expect_err("nothing is kept").exit, Exit::Caller);
+    }
+
+    #[test]
+    fn a_directory_with_other_things_stays() {
+        let dir = std::env::temp_dir().join(format!("aze-remove-{}", std::process::id()));
+        for part in ["own/server-0", "shared/server-0", "shared/of-others"] {
+            fs::create_dir_all(dir.join(part)).expect("a directory");
+        }
+        let removed = remove(&[dir.join("own/server-0"), dir.join("shared/server-0")]);
+        let there = ["own", "shared/server-0", "shared/of-others"].map(|path| dir.join(path).exists());
+        fs::remove_dir_all(&dir).expect("it is there");
+        assert_eq!((removed, there), (Ok(()), [false, false, true]));
+    }
+}
