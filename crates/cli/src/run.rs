@@ -238,11 +238,16 @@ mod tests {
 
     #[test]
     fn a_side_that_has_ended_is_noticed() {
-        let (mut ours, mut theirs) = UnixStream::pair().expect("a pair of sockets");
+        let pair = || UnixStream::pair().expect("a pair of sockets");
+        let (mut ours, mut theirs) = pair();
         let other = std::thread::spawn(move || exchange(&mut theirs));
         assert!(exchange(&mut ours));
         assert!(other.join().expect("it ends"));
-        // The thread has dropped its side.
+        // It has ended before this side's word, or after it without one of its own.
         assert!(!exchange(&mut ours));
+        let (mut ours, mut theirs) = pair();
+        let other = std::thread::spawn(move || theirs.read_exact(&mut [0; DONE.len()]));
+        assert!(!exchange(&mut ours));
+        other.join().expect("it ends").expect("it has heard the word");
     }
 }
