@@ -81,7 +81,7 @@ impl ShardSet {
             cells: OnceLock::new(),
             records: Records::default(),
             watches: Watches::default(),
-            poisoned: Poisoned::default(),
+            poisoned: Poisoned::shared(),
         }
     }
 

@@ -64,12 +64,17 @@ impl Records {
 /// Why a server serves nothing more, once an operation has contradicted one of its shards ([`Applied::is_poison`]).
 /// All shards of a server share it.
 #[derive(Clone, Default)]
-pub(crate) struct Poisoned(Arc<OnceLock<String>>);
+pub(crate) struct Poisoned(Option<Arc<OnceLock<String>>>);
 
 impl Poisoned {
+    /// For all shards of a server; the default is for a shard that is in none yet.
+    pub(crate) fn shared() -> Poisoned {
+        Poisoned(Some(Arc::default()))
+    }
+
     /// The operation, and what it contradicts.
     pub(crate) fn why(&self) -> Option<&str> {
-        self.0.get().map(String::as_str)
+        self.0.as_ref()?.get().map(String::as_str)
     }
 }
 
@@ -142,9 +147,10 @@ impl LoggedShard {
 
     fn poison(&self, op: &Op, applied: &Applied) {
         let why = applied.reply.as_ref().err().map_or(String::new(), |failure| failure.detail.clone());
-        // Only the first one is kept.
-        let _ =
-            self.poisoned.0.set(format!("shard {} and {} contradict each other: {why}", self.shard.id(), op.name()));
+        if let Some(poisoned) = &self.poisoned.0 {
+            // Only the first one is kept.
+            let _ = poisoned.set(format!("shard {} and {} contradict each other: {why}", self.shard.id(), op.name()));
+        }
     }
 
     /// Decides a request with its outcome alone, unless a later step of it has done so.
@@ -163,15 +169,23 @@ impl LoggedShard {
     /// Forgets the outcomes of a session that has ended.
     pub(crate) fn end_session(&mut self, session: SessionId, time: Time) {
         if self.shard.outcomes().knows(session) {
-            self.apply(&Op::EndSession { session }, &Stamp::at(time));
+            self.apply_to_outcomes(&Op::EndSession { session }, time);
         }
     }
 
     /// Forgets outcomes that no client asks for any more.
     pub(crate) fn expire_outcomes(&mut self, time: Time) {
         if self.shard.outcomes().has_recent_or_kept() {
-            self.apply(&Op::ExpireOutcomes, &Stamp::at(time));
+            self.apply_to_outcomes(&Op::ExpireOutcomes, time);
         }
+    }
+
+    /// Applies an operation that changes neither names nor inodes, of which only the journal is told: each end of a
+    /// session concerns thousands of shards.
+    fn apply_to_outcomes(&mut self, op: &Op, time: Time) {
+        let stamp = Stamp::at(time);
+        let applied = self.shard.apply(op, &stamp);
+        self.write_down(op, &stamp, &applied);
     }
 
     /// The tables, and the parts that are told of their changes.
