@@ -208,11 +208,11 @@ impl<T: Tables> Shard<T> {
                 }
             }
             Op::EndSession { session } => {
-                self.retries.forget(*session);
+                self.end_session(*session);
                 Ok((Reply::Done, Effects::default()))
             }
             Op::ExpireOutcomes => {
-                self.retries.expire();
+                self.expire_outcomes();
                 Ok((Reply::Done, Effects::default()))
             }
         }
@@ -339,6 +339,16 @@ impl<T: Tables> Shard<T> {
     /// Number of entries here.
     pub fn entries(&self) -> u64 {
         self.tables.entry_count()
+    }
+
+    /// As `Op::EndSession`.
+    pub fn end_session(&mut self, session: SessionId) {
+        self.retries.forget(session);
+    }
+
+    /// As `Op::ExpireOutcomes`.
+    pub fn expire_outcomes(&mut self) {
+        self.retries.expire();
     }
 
     /// Outcomes remembered, session by session.

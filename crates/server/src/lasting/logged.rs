@@ -166,26 +166,25 @@ impl LoggedShard {
         self.shard.remember(stamp, outcome);
     }
 
-    /// Forgets the outcomes of a session that has ended.
+    /// Forgets the outcomes of a session that has ended. Only the journal is told of it: names and inodes stay, and each end
+    /// of a session concerns thousands of shards.
     pub(crate) fn end_session(&mut self, session: SessionId, time: Time) {
         if self.shard.outcomes().knows(session) {
-            self.apply_to_outcomes(&Op::EndSession { session }, time);
+            self.shard.end_session(session);
+            self.write_at(Op::EndSession { session }, time);
         }
     }
 
     /// Forgets outcomes that no client asks for any more.
     pub(crate) fn expire_outcomes(&mut self, time: Time) {
         if self.shard.outcomes().has_recent_or_kept() {
-            self.apply_to_outcomes(&Op::ExpireOutcomes, time);
+            self.shard.expire_outcomes();
+            self.write_at(Op::ExpireOutcomes, time);
         }
     }
 
-    /// Applies an operation that changes neither names nor inodes, of which only the journal is told: each end of a
-    /// session concerns thousands of shards.
-    fn apply_to_outcomes(&mut self, op: &Op, time: Time) {
-        let stamp = Stamp::at(time);
-        let applied = self.shard.apply(op, &stamp);
-        self.write_down(op, &stamp, &applied);
+    fn write_at(&self, op: Op, time: Time) {
+        self.log.add(|| Step::Names { shard: self.shard.id(), stamp: Stamp::at(time), op }, &[]);
     }
 
     /// The tables, and the parts that are told of their changes.
