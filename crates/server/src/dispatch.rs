@@ -1,12 +1,12 @@
 //! From an arriving request to its reply: counted, admitted, attempted, carried on as a task if it
 //! must wait, and remembered so that a second copy has no second effect.
 
-use crate::activity::{Activity, Timed};
-use crate::opens::Contents;
-use crate::rename::How;
+use crate::membership::activity::{Activity, Timed};
+use crate::names::opens::Contents;
+use crate::names::rename::How;
+use crate::names::turns::Turn;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
-use crate::turns::Turn;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_io::claims::Claims;
 use aze_io::slab::{Landing, Payload};

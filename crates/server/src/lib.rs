@@ -8,49 +8,23 @@
 //! A request runs to completion on the worker that read it. One that must wait (for a directory's
 //! stub, for a locked entry, for another server) becomes a task; no thread is ever parked.
 
-mod activity;
-mod append;
 mod check;
-mod claims;
+mod chunks;
 mod clock;
-mod data;
-mod directories;
+mod coherence;
 mod dispatch;
-mod exchange;
-mod held;
-mod inodes;
-mod keeper;
-mod lasting;
-mod leases;
-mod links;
-mod listing;
-mod lock_table;
-mod locks;
-mod members;
+mod membership;
 mod names;
-mod namespace;
-mod opens;
-mod peers;
-mod removal;
-mod rename;
+mod persistence;
 pub mod sabotage;
-mod sessions;
-mod settle;
 mod shards;
-mod slate;
-mod space;
 mod state;
 mod status;
-mod truncate;
-mod turns;
-mod unnamed;
 mod wait;
-mod watch;
-mod xattr;
 
 pub use aze_store::disk::segments::SEGMENT_BYTES_DEFAULT;
-pub use lasting::check::{Problem, Report, check};
-pub use lasting::{CHECKPOINT_BYTES_DEFAULT, DIRECTORIES_MAX, Storage, StorageDir};
-pub use members::{Stage, Tell, start};
+pub use membership::members::{Stage, Tell, start};
+pub use persistence::check::{Problem, Report, check};
+pub use persistence::{CHECKPOINT_BYTES_DEFAULT, DIRECTORIES_MAX, Storage, StorageDir};
 pub use state::{Config, Server};
 pub use status::Contents;

@@ -1,13 +1,15 @@
 //! The shards that live on this server, each under two locks: one for names and inodes, one for
 //! data. Lock order: data, then names, then directories.
 
-use crate::held::{Opens, Running};
-use crate::lasting::logged::{Log, LoggedChunks, LoggedShard, Poisoned, Records};
-use crate::leases::{Leases, Told};
-use crate::lock_table::FileLocks;
-use crate::slate::Slate;
-use crate::turns::Queue;
-use crate::watch::Watches;
+pub(crate) mod logged;
+
+use crate::coherence::state::leases::{Leases, Told};
+use crate::coherence::state::slate::Slate;
+use crate::coherence::state::watch::Watches;
+use crate::names::state::held::{Opens, Running};
+use crate::names::state::lock_table::FileLocks;
+use crate::names::turns::Queue;
+use crate::shards::logged::{Log, LoggedChunks, LoggedShard, Poisoned, Records};
 use aze_meta::{EntryKey, Shard};
 use aze_proto::{Incarnation, Ino, ServerIndex, ShardId, ShardMap};
 use aze_store::{ChunkShard, Store};

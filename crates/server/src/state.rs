@@ -1,18 +1,18 @@
 //! The state of one server, and its configuration.
 
-use crate::activity::Activity;
 use crate::clock::HybridClock;
-use crate::directories::Directories;
-use crate::keeper::Keeper;
-use crate::lasting::{Lasting, Storage};
-use crate::leases::Leases;
-use crate::namespace::Namespace;
-use crate::rename::Transactions;
+use crate::coherence::state::leases::Leases;
+use crate::coherence::state::slate::Slate;
+use crate::membership::activity::Activity;
+use crate::membership::keeper::Keeper;
+use crate::membership::sessions::Sessions;
+use crate::names::rename::Transactions;
+use crate::names::settle::Unsettled;
+use crate::names::state::directories::Directories;
+use crate::names::state::namespace::Namespace;
+use crate::persistence::{Lasting, Storage};
 use crate::sabotage::Switches;
-use crate::sessions::Sessions;
-use crate::settle::Unsettled;
 use crate::shards::ShardSet;
-use crate::slate::Slate;
 use crate::status::Counters;
 use aze_io::logical::LogicalClock;
 use aze_io::{Addr, Io, Listener, Transport};

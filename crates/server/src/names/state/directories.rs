@@ -4,8 +4,8 @@
 //! The count goes up before an entry is inserted and in the same step in which the stub is found
 //! open, so that a directory which was found empty here and closed stays empty.
 
-use crate::held::Shards;
-use crate::slate::Slate;
+use crate::coherence::state::slate::Slate;
+use crate::names::state::held::Shards;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_meta::access::{self, Want};
 use aze_proto::{Code, Failure, Identity, Ino, MapEpoch, ShardId, Stub, Time};

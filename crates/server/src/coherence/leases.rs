@@ -1,16 +1,20 @@
 //! What leases mean for a server's answers: some give leases, some tell of recalls, and those to changes wait for them.
 
-use super::{ANSWER_TIME, HELD, Listener, QUIET_SWEEPS};
+use crate::coherence::state::leases::{HELD, Listener};
 use crate::dispatch::{Output, Work, then};
 use crate::sabotage::Sabotage;
 use crate::shards::Names;
 use crate::state::Server;
 use crate::wait::Attempt;
 use aze_proto::{Code, Failure, FileKind, Ino, Request, ShardId};
-use futures_channel::oneshot;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
+
+/// How long a question waits for a recall: less than the silence after which it would be sent again.
+const ANSWER_TIME: Duration = Duration::from_millis(900);
+
+/// After so many sweeps that find no expired lease the task that sweeps ends: then no claim counts any more.
+const QUIET_SWEEPS: usize = 3;
 
 impl Server {
     /// The session that asks, if it gets leases.
@@ -36,19 +40,12 @@ impl Server {
             return Err(Failure::new(Code::Expired, format!("{}: the session was ended", self.who())).into());
         }
         self.sweep_leases();
-        if life == self.leases.life {
+        if self.leases.is_life(life) {
             listener.confirmed(confirmed);
         }
-        let rung = {
-            let mut mail = listener.mail.lock();
-            if mail.recalls.values().any(|(_, until_ns)| *until_ns > now_ns) {
-                drop(mail);
-                return Ok(listener.news(now_ns).into());
-            }
-            let (bell, rung) = oneshot::channel();
-            // An older question is answered by this: it has been given up, or will be asked again.
-            mail.bell = Some(bell);
-            rung
+        let rung = match listener.news_or_bell(now_ns) {
+            Ok(news) => return Ok(news.into()),
+            Err(rung) => rung,
         };
         let server = self.clone();
         then(async move {
@@ -67,7 +64,7 @@ impl Server {
 
     /// Has a task remove expired leases, for as long as there are leases.
     pub(crate) fn sweep_leases(self: &Arc<Self>) {
-        if self.leases.is_swept.swap(true, SeqCst) {
+        if !self.leases.begin_sweeping() {
             return;
         }
         let server = self.clone();
@@ -76,9 +73,7 @@ impl Server {
             loop {
                 server.io.sleep(HELD).await;
                 let now_ns = server.io.mono_ns();
-                if let Some(claims) = &server.leases.claims {
-                    claims.turn(now_ns);
-                }
+                server.leases.turn_claims(now_ns);
                 for cell in server.shards.iter() {
                     cell.names.lock().shard.told.sweep(now_ns);
                 }
@@ -86,9 +81,9 @@ impl Server {
                 quiet = if server.leases.sweep(now_ns) { 0 } else { quiet + 1 };
                 let mut goes_on = quiet < QUIET_SWEEPS;
                 if !goes_on {
-                    server.leases.is_swept.store(false, SeqCst);
+                    server.leases.end_sweeping();
                     // Another task may have given a lease in between, and have relied on this one.
-                    goes_on = server.leases.sweep(now_ns) && !server.leases.is_swept.swap(true, SeqCst);
+                    goes_on = server.leases.sweep(now_ns) && server.leases.begin_sweeping();
                 }
                 if !goes_on || server.is_stopping() {
                     return;
@@ -103,18 +98,16 @@ impl Server {
         if !may_change || self.config.switches.is(Sabotage::SkipRecallWait) {
             return false;
         }
-        let settled_ns = self.leases.settled_ns.load(SeqCst);
-        self.leases.open.load(SeqCst) > 0 || (settled_ns > 0 && self.io.mono_ns() < settled_ns)
+        self.leases.may_hold_answers(|| self.io.mono_ns())
     }
 
     /// Waits until no session has a lease that is older than the last change of a shard.
     pub(crate) async fn recalled(&self, shard: ShardId) {
-        let settled_ns = self.leases.settled_ns.load(SeqCst);
-        let unsettled = Duration::from_nanos(settled_ns.saturating_sub(self.io.mono_ns()));
+        let unsettled = self.leases.inherited_for(self.io.mono_ns());
         if !unsettled.is_zero() {
             self.io.sleep(unsettled).await;
         }
-        let mark = self.leases.recalls.lock().last;
+        let mark = self.leases.last_recall();
         while let Some((changed, left)) = self.leases.open_of(shard, mark, self.io.mono_ns()) {
             // Whichever it was: look again.
             let _ = self.io.timeout(left, changed).await;

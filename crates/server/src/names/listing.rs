@@ -3,8 +3,8 @@
 //! Shards are ranges of the name hash, so going through a directory's shards in their order gives
 //! its entries in the order of their cookies, without any state between two pages.
 
+use crate::coherence::state::leases::Told;
 use crate::dispatch::{Output, Work};
-use crate::leases::Told;
 use crate::shards::ShardCell;
 use crate::state::Server;
 use crate::wait::Attempt;

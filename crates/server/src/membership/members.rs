@@ -1,22 +1,22 @@
 //! Becoming a member: start, join, keep the map, stop.
 
-use crate::activity::Activity;
-use crate::claims::Claimants;
 use crate::clock::HybridClock;
-use crate::directories::Directories;
+use crate::coherence::state::claims::Claimants;
+use crate::coherence::state::leases::Leases;
+use crate::coherence::state::slate::Slate;
 use crate::dispatch::{Output, Work};
-use crate::keeper::Keeper;
-use crate::lasting::logged::Log;
-use crate::lasting::opening::Opening;
-use crate::lasting::{Image, Lasting, Remains};
-use crate::leases::Leases;
-use crate::namespace::Namespace;
-use crate::rename::Transactions;
+use crate::membership::activity::Activity;
+use crate::membership::keeper::Keeper;
+use crate::membership::sessions::Sessions;
+use crate::names::rename::Transactions;
+use crate::names::settle::Unsettled;
+use crate::names::state::directories::Directories;
+use crate::names::state::namespace::Namespace;
+use crate::persistence::opening::Opening;
+use crate::persistence::{Image, Lasting, Remains};
 use crate::sabotage::Sabotage;
-use crate::sessions::Sessions;
-use crate::settle::Unsettled;
 use crate::shards::ShardSet;
-use crate::slate::Slate;
+use crate::shards::logged::Log;
 use crate::state::{Config, Server};
 use crate::status::Counters;
 use crate::wait::Attempt;

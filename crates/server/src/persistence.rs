@@ -1,7 +1,7 @@
 //! Lasting storage: what a server writes down so that the volume comes back.
 //!
 //! Every change of a shard is a record of this server's one journal, added under the lock of the
-//! shard (`logged`), so that its order is the order of the changes. Two rules make it a promise:
+//! shard (`shards/logged.rs`), so that its order is the order of the changes. Two rules make it a promise:
 //!
 //! - An answer goes out when the records of everything that it rests on are written (`gate`).
 //! - A record that another server is told of and builds upon is durable first: so even if each of
@@ -16,13 +16,12 @@ pub(crate) mod check;
 mod checkpoint;
 mod gate;
 mod image;
-pub(crate) mod logged;
 pub(crate) mod opening;
-mod record;
 mod resolve;
 mod room;
 mod roots;
 mod starts;
+pub(crate) mod state;
 
 use crate::state::Server;
 use aze_io::Io;

@@ -5,7 +5,7 @@
 //! may ask, so that in the end the count is exact: see `aze_meta::links`.
 
 use crate::dispatch::{Output, Work, then};
-use crate::rename::DECISION_PATIENCE;
+use crate::names::rename::DECISION_PATIENCE;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop};

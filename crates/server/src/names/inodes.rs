@@ -1,8 +1,8 @@
 //! Inodes at their home: attributes, opens, the stubs of directories and who holds them.
 
-use crate::directories::Fetch;
 use crate::dispatch::{Output, Work, then};
-use crate::locks::forget_locks;
+use crate::names::locks::forget_locks;
+use crate::names::state::directories::Fetch;
 use crate::shards::Names;
 use crate::state::Server;
 use crate::wait::Attempt;

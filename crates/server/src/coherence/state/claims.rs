@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
+use crate::coherence::state::slate::Slate;
 use crate::sabotage::{Sabotage, Switches};
-use crate::slate::Slate;
 
 /// The first period: a word in which nothing was noted is of one long before.
 const FIRST: u64 = 16;

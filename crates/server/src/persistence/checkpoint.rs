@@ -3,7 +3,7 @@
 
 use super::Lasting;
 use super::image::{Snapshot, add_left, add_server};
-use super::record::Changed;
+use super::state::record::Changed;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use aze_io::disk::{DiskError, DiskResult};

@@ -81,7 +81,7 @@ impl Listener {
     }
 
     /// Recalls to send to it.
-    pub(super) fn news(&self, now_ns: u64) -> Reply {
+    pub(crate) fn news(&self, now_ns: u64) -> Reply {
         let mut mail = self.mail.lock();
         mail.recalls.retain(|_, (_, until_ns)| *until_ns > now_ns);
         self.waiting.store(mail.recalls.len(), SeqCst);
@@ -91,8 +91,21 @@ impl Listener {
         Reply::Recalled { life: self.home.life, last, recalls }
     }
 
+    /// Recalls to send to it; with none, a signal that there is one. The signal of an older question comes at once: that
+    /// question has been given up, or will be asked again.
+    pub(crate) fn news_or_bell(&self, now_ns: u64) -> Result<Reply, oneshot::Receiver<()>> {
+        let mut mail = self.mail.lock();
+        if mail.recalls.values().any(|(_, until_ns)| *until_ns > now_ns) {
+            drop(mail);
+            return Ok(self.news(now_ns));
+        }
+        let (bell, rung) = oneshot::channel();
+        mail.bell = Some(bell);
+        Err(rung)
+    }
+
     /// It has let go of everything up to this number.
-    pub(super) fn confirmed(&self, last: u64) {
+    pub(crate) fn confirmed(&self, last: u64) {
         let mut mail = self.mail.lock();
         let left = mail.recalls.split_off(&last.saturating_add(1));
         let done = std::mem::replace(&mut mail.recalls, left);

@@ -4,7 +4,7 @@
 //! and no server takes anything from it any more.
 
 use crate::dispatch::{Output, Work, then};
-use crate::lock_table::{FileLocks, LOCKS_PER_FILE_MAX, Lock, TooMany};
+use crate::names::state::lock_table::{FileLocks, LOCKS_PER_FILE_MAX, Lock, TooMany};
 use crate::shards::Names;
 use crate::state::Server;
 use crate::wait::Attempt;

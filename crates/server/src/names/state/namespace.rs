@@ -4,7 +4,7 @@
 //! acknowledges it before the change is decided. A request that knows an older epoch is refused
 //! with the directories changed since.
 
-use crate::slate::Slate;
+use crate::coherence::state::slate::Slate;
 use aze_proto::limits::NAMESPACE_CHANGES_KEPT;
 use aze_proto::{Ino, NamespaceEpoch, Refusal};
 use parking_lot::Mutex;

@@ -1,7 +1,7 @@
 //! What a server had, made again from its records.
 
-use super::record::{Changed, Seen, Step, Unit};
-use crate::members::{Stage, Tell};
+use super::state::record::{Changed, Seen, Step, Unit};
+use crate::membership::members::{Stage, Tell};
 use crate::sabotage::{Sabotage, Switches};
 use crate::shards::ShardCell;
 use aze_io::Boxed;

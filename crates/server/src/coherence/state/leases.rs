@@ -6,14 +6,13 @@
 //! sessions in the same step, and its answer waits until they have confirmed the recall, at most for [`HELD`]. When
 //! the table is full a session gets no lease, and asks the server every time.
 
-mod answers;
 mod listener;
 mod told;
 
-use listener::Listener;
+pub(crate) use listener::Listener;
 pub(crate) use told::{Told, loses_name, recall_changed};
 
-use crate::claims::Claimants;
+use crate::coherence::state::claims::Claimants;
 use aze_io::claims::Claims;
 use aze_proto::limits::LEASE_MS;
 use aze_proto::message::Recall;
@@ -28,7 +27,7 @@ use std::time::Duration;
 
 /// How long a lease is honoured here. Its holder counts [`LEASE_MS`] from before it asked; the rest is for
 /// clocks of different speed and for programs that are slow to take an answer in.
-const HELD: Duration = Duration::from_millis(LEASE_MS as u64 * 3 / 2);
+pub(crate) const HELD: Duration = Duration::from_millis(LEASE_MS as u64 * 3 / 2);
 const HELD_NS: u64 = HELD.as_nanos() as u64;
 
 /// Leases of all sessions together, and of one: about 120 bytes each.
@@ -40,12 +39,6 @@ const RECALLS_MAX: usize = 4096;
 
 /// Sessions that listen at one time.
 const LISTENERS_MAX: usize = 1 << 14;
-
-/// How long a question waits for a recall: less than the silence after which it would be sent again.
-const ANSWER_TIME: Duration = Duration::from_millis(900);
-
-/// After so many sweeps that find no expired lease the task that sweeps ends: then no claim counts any more.
-const QUIET_SWEEPS: usize = 3;
 
 /// How long after its last question a session is given leases: it asks again at once.
 const LISTENS_NS: u64 = 1_200_000_000;
@@ -95,13 +88,23 @@ impl Leases {
         self.settled_ns.store(now_ns + HELD_NS, SeqCst);
     }
 
+    /// How long leases of an earlier life may still hold.
+    pub(crate) fn inherited_for(&self, now_ns: u64) -> Duration {
+        Duration::from_nanos(self.settled_ns.load(SeqCst).saturating_sub(now_ns))
+    }
+
+    /// Whether this is the life that a session was told.
+    pub(crate) fn is_life(&self, life: u64) -> bool {
+        life == self.life
+    }
+
     /// The session, if it listens.
     pub(crate) fn listener(&self, session: SessionId, now_ns: u64) -> Option<Arc<Listener>> {
         self.listeners.read().get(&session).filter(|listener| listener.listens(now_ns)).cloned()
     }
 
     /// The session listens from now on.
-    fn listens(self: &Arc<Self>, session: SessionId, now_ns: u64) -> Result<Arc<Listener>, Failure> {
+    pub(crate) fn listens(self: &Arc<Self>, session: SessionId, now_ns: u64) -> Result<Arc<Listener>, Failure> {
         let mut listeners = self.listeners.write();
         if listeners.len() >= LISTENERS_MAX && !listeners.contains_key(&session) {
             return Err(Failure::new(Code::Limit, format!("{LISTENERS_MAX} sessions listen already")));
@@ -181,9 +184,20 @@ impl Leases {
         }
     }
 
+    /// Whether any answer may have to wait: for a recall, or for leases of an earlier life.
+    pub(crate) fn may_hold_answers(&self, now_ns: impl FnOnce() -> u64) -> bool {
+        let settled_ns = self.settled_ns.load(SeqCst);
+        self.open.load(SeqCst) > 0 || (settled_ns > 0 && now_ns() < settled_ns)
+    }
+
+    /// The number of the last recall.
+    pub(crate) fn last_recall(&self) -> u64 {
+        self.recalls.lock().last
+    }
+
     /// What to wait for so that no recall of the shard up to `mark` is open any more, and for how long at
     /// most; `None` if there is none.
-    fn open_of(&self, shard: ShardId, mark: u64, now_ns: u64) -> Option<(oneshot::Receiver<()>, Duration)> {
+    pub(crate) fn open_of(&self, shard: ShardId, mark: u64, now_ns: u64) -> Option<(oneshot::Receiver<()>, Duration)> {
         let mut recalls = self.recalls.lock();
         recalls.open.retain(|_, (_, until_ns)| *until_ns > now_ns);
         self.open.store(recalls.open.len(), SeqCst);
@@ -195,7 +209,7 @@ impl Leases {
     }
 
     /// Forgets sessions that do not listen any more, and recalls that are over; gives whether anything is left.
-    fn sweep(&self, now_ns: u64) -> bool {
+    pub(crate) fn sweep(&self, now_ns: u64) -> bool {
         let mut listeners = self.listeners.write();
         listeners.retain(|_, listener| {
             let mut mail = listener.mail.lock();
@@ -208,6 +222,23 @@ impl Leases {
         self.open.store(recalls.open.len(), SeqCst);
         recalls.waiters.retain(|waiter| !waiter.is_canceled());
         !listeners.is_empty() || self.given.load(SeqCst) > 0
+    }
+
+    /// Notes that a task removes expired leases; `false` if one does already.
+    pub(crate) fn begin_sweeping(&self) -> bool {
+        !self.is_swept.swap(true, SeqCst)
+    }
+
+    /// That task ends.
+    pub(crate) fn end_sweeping(&self) {
+        self.is_swept.store(false, SeqCst);
+    }
+
+    /// Begins a new period of claims, if there are any.
+    pub(crate) fn turn_claims(&self, now_ns: u64) {
+        if let Some(claims) = &self.claims {
+            claims.turn(now_ns);
+        }
     }
 
     /// Leases and sessions that listen.

@@ -1,7 +1,7 @@
 //! One thing is damaged each, and exactly that is reported.
 
-use super::super::record::Step;
 use super::*;
+use crate::persistence::state::record::Step;
 use aze_io::sim::{Faults, Sim};
 use aze_meta::Shard;
 use aze_meta::op::NewFile;

@@ -1,10 +1,10 @@
 //! Shards whose changes are written down: each change is also a record of the journal, added under the same lock. A
 //! handler reads the shard itself, and changes it by the methods here only.
 
-use super::record::Step;
-use crate::leases::{self, Told};
-use crate::slate::Slate;
-use crate::watch::Watches;
+use crate::coherence::state::leases::{self, Told};
+use crate::coherence::state::slate::Slate;
+use crate::coherence::state::watch::Watches;
+use crate::persistence::state::record::Step;
 use aze_meta::{Applied, Effects, EntryKey, Op, Outcome, Shard, Stamp};
 use aze_proto::limits::BYTES_PER_RECORD;
 use aze_proto::retry::Verdict;

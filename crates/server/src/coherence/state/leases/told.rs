@@ -2,7 +2,7 @@
 
 use super::listener::{Lease, Listener};
 use super::{HELD_NS, Leases, RECALLS_MAX};
-use crate::claims::Claimants;
+use crate::coherence::state::claims::Claimants;
 use aze_meta::{Op, Shard};
 use aze_proto::message::Recall;
 use aze_proto::{Ino, SessionId, ShardId};
@@ -52,7 +52,7 @@ impl Told {
     }
 
     /// Removes expired leases.
-    pub(super) fn sweep(&mut self, now_ns: u64) {
+    pub(crate) fn sweep(&mut self, now_ns: u64) {
         while let Some((_, ino, session)) = self.order.pop_front_if(|(until_ns, ..)| *until_ns <= now_ns) {
             let Some(leases) = self.leases.get_mut(&ino) else { continue };
             if let Some(place) = leases.iter().position(|lease| lease.holder.session == session) {

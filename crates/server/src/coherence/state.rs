@@ -1,0 +1,6 @@
+//! The state of coherence: leases, claims, the published index and watches, each with its own methods.
+
+pub(crate) mod claims;
+pub(crate) mod leases;
+pub(crate) mod slate;
+pub(crate) mod watch;

@@ -1,0 +1,6 @@
+//! The state of names and inodes: what the files here keep, they change by their own methods, without the server.
+
+pub(crate) mod directories;
+pub(crate) mod held;
+pub(crate) mod lock_table;
+pub(crate) mod namespace;
