@@ -209,6 +209,108 @@ fn files_are_rooms_not_halls() {
     }
 }
 
+/// Files of the server that are in no folder for state, and of which state is made all the same: they span the parts.
+const STATE_OF_ALL_PARTS: &[&str] =
+    &["clock.rs", "counters.rs", "sabotage.rs", "shards.rs", "shards/logged.rs", "wait.rs"];
+
+/// The paths of a `use` or of a part of it, without braces.
+fn paths_of(tree: &str) -> Vec<String> {
+    let Some((before, inside)) = tree.split_once('{') else { return vec![tree.trim().to_owned()] };
+    let inside = inside.trim_end().strip_suffix('}').expect("braces are closed");
+    let (mut depth, mut parts) = (0, vec![String::new()]);
+    for letter in inside.chars() {
+        match letter {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        parts.last_mut().expect("there is a part").push(letter);
+    }
+    let parts = parts.iter().filter(|part| !part.trim().is_empty());
+    parts.flat_map(|part| paths_of(part)).map(|path| format!("{}{path}", before.trim())).collect()
+}
+
+/// The paths that a file names: those of its `use`s, and those in the middle of its code.
+fn paths_in(code: &str) -> Vec<String> {
+    let words = ["crate::", "super::", "use "];
+    let starts = words.iter().flat_map(|word| code.match_indices(word)).map(|(at, _)| at);
+    let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
+    // The middle of a word, of a path or of a `use` is no beginning, nor is the module in which something is visible.
+    let starts = starts.filter(|at| {
+        !code[..*at].ends_with(is_part) && !["::", "use ", "pub(in "].iter().any(|end| code[..*at].ends_with(end))
+    });
+    let all = starts.flat_map(|at| match code[at..].strip_prefix("use ") {
+        Some(tree) => paths_of(tree.split(';').next().unwrap_or(tree)),
+        None => vec![code[at..].split(|letter| !is_part(letter) && letter != ':').next().unwrap_or("").to_owned()],
+    });
+    all.collect()
+}
+
+/// The file of the server that a path in `file` leads to; `None` for those of other crates.
+fn file_of(path: &str, file: &str, files: &BTreeMap<String, String>) -> Option<String> {
+    let own = file.strip_suffix(".rs").unwrap_or(file);
+    let mut module: Vec<&str> = if own == "lib" { Vec::new() } else { own.split('/').collect() };
+    let steps: Vec<&str> = path.split("::").filter(|step| !step.is_empty()).collect();
+    let is_file = |module: &[&str]| files.contains_key(&(module.join("/") + ".rs"));
+    let ups = steps.iter().take_while(|step| **step == "super").count();
+    match *steps.first()? {
+        "crate" => module = steps[1..].to_vec(),
+        "self" => module.extend(&steps[1..]),
+        "super" => {
+            module.truncate(module.len() - ups);
+            module.extend(&steps[ups..]);
+        }
+        first => {
+            module.push(first);
+            if !is_file(&module) {
+                return None;
+            }
+            module.extend(&steps[1..]);
+        }
+    }
+    while !module.is_empty() && !is_file(&module) {
+        module.pop();
+    }
+    Some(if module.is_empty() { "lib.rs".to_owned() } else { module.join("/") + ".rs" })
+}
+
+/// The state of a server's parts is below the server, and the handlers of requests are above it: no arrow runs back up.
+#[test]
+fn state_of_the_servers_parts_does_not_know_the_server() {
+    let folder = root().join("crates/server/src");
+    let strip = |path: &str| path.strip_prefix(&format!("{}/", folder.display())).expect("it is there").to_owned();
+    let code = |text: &str| -> String {
+        production(text).lines().map(|line| line.split("//").next().unwrap_or("").to_owned() + "\n").collect()
+    };
+    let files: BTreeMap<String, String> =
+        sources("server").iter().map(|(path, text)| (strip(path), code(text))).collect();
+    let uses = |file: &String| -> BTreeSet<String> {
+        paths_in(&files[file]).iter().filter_map(|path| file_of(path, file, &files)).collect()
+    };
+    let mut reached: BTreeSet<String> = files.keys().filter(|file| file.contains("/state/")).cloned().collect();
+    let mut to_look: Vec<String> = reached.iter().cloned().chain(["state.rs".to_owned()]).collect();
+    let mut arrows = 0;
+    while let Some(file) = to_look.pop() {
+        for used in uses(&file) {
+            // So it is neither the server itself nor what a request does.
+            let is_state = used.contains("/state/") || STATE_OF_ALL_PARTS.contains(&used.as_str());
+            assert!(is_state, "server/src/{file} keeps state and uses server/src/{used}, which is above it");
+            arrows += 1;
+            if reached.insert(used.clone()) {
+                to_look.push(used);
+            }
+        }
+    }
+    assert!(reached.len() > 25 && arrows > 40, "{arrows} arrows between {} files: {reached:?}", reached.len());
+    for known in STATE_OF_ALL_PARTS.iter().chain(&["names/state/directories.rs", "persistence/state/record.rs"]) {
+        assert!(reached.contains(*known), "{known} is not reached from server/src/state.rs");
+    }
+}
+
 /// Words that stand for no thing: a comment with one of them most often hides who does what.
 const VAGUE: &[&str] = &[
     "whoever",

@@ -1,10 +1,10 @@
 //! From an arriving request to its reply: counted, admitted, attempted, carried on as a task if it
 //! must wait, and remembered so that a second copy has no second effect.
 
-use crate::membership::activity::{Activity, Timed};
+use crate::membership::state::activity::{Activity, Timed};
 use crate::names::opens::Contents;
-use crate::names::rename::How;
-use crate::names::turns::Turn;
+use crate::names::state::moves::How;
+use crate::names::state::turns::Turn;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
@@ -165,7 +165,7 @@ impl Service for Server {
             return;
         }
         let (request, mut work) = Work::incoming(&self, incoming);
-        work.timed = Timed::of(&self, earlier, &request);
+        work.timed = Timed::of(&self.io, &self.activity, earlier, &request);
         match self.admit(&request, &work) {
             Admission::Drop => {}
             Admission::Answer(result) => self.respond(request, work, result),

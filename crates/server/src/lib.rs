@@ -5,6 +5,13 @@
 //! namespace epoch, and notices when sessions end. What an operation does to a name or to a block
 //! it deliberately does not know.
 //!
+//! The server has five parts, each a folder whose head says what that part alone knows: `names`, `chunks`, `coherence`,
+//! `membership` and `persistence`. Each has two layers. The files in a part's folder `state` keep something and change
+//! it by methods of their own; they never name [`Server`]. The other files of the part are handlers (`impl Server`): what
+//! a request or a task does. `state.rs` puts the server together from state only, and state never uses a handler: a test
+//! reads that from the sources (`tests/tests/house.rs`). At the top stands what spans the parts. State is in `shards`,
+//! `counters`, `clock`, `sabotage` and `wait`; `dispatch`, `status` and `check` are handlers.
+//!
 //! A request runs to completion on the worker that read it. One that must wait (for a directory's
 //! stub, for a locked entry, for another server) becomes a task; no thread is ever parked.
 
@@ -12,6 +19,7 @@ mod check;
 mod chunks;
 mod clock;
 mod coherence;
+mod counters;
 mod dispatch;
 mod membership;
 mod names;
@@ -23,8 +31,10 @@ mod status;
 mod wait;
 
 pub use aze_store::disk::segments::SEGMENT_BYTES_DEFAULT;
-pub use membership::members::{Stage, Tell, start};
+pub use membership::members::start;
+pub use membership::state::progress::{Stage, Tell};
 pub use persistence::check::{Problem, Report, check};
-pub use persistence::{CHECKPOINT_BYTES_DEFAULT, DIRECTORIES_MAX, Storage, StorageDir};
+pub use persistence::state::lasting::{CHECKPOINT_BYTES_DEFAULT, Storage};
+pub use persistence::state::roots::{DIRECTORIES_MAX, StorageDir};
 pub use state::{Config, Server};
 pub use status::Contents;

@@ -3,8 +3,9 @@
 //! This part alone knows how a server starts, joins and stops, how the keeper decides on the shard map and the
 //! namespace epoch, how another server is asked, when a session begins and ends, and what each job asks for.
 
-pub(crate) mod activity;
-pub(crate) mod keeper;
+mod activity;
+mod keeper;
 pub(crate) mod members;
 mod peers;
-pub(crate) mod sessions;
+mod sessions;
+pub(crate) mod state;

@@ -5,6 +5,8 @@
 //! goes, who has a file open or locked, and from which namespace epoch on a client must forget paths. What an
 //! operation does to a name within one shard it leaves to `meta`.
 
+#[cfg(feature = "sabotage")]
+mod contradict;
 mod entries;
 mod exchange;
 mod inodes;
@@ -13,9 +15,9 @@ mod listing;
 mod locks;
 pub(crate) mod opens;
 mod removal;
-pub(crate) mod rename;
-pub(crate) mod settle;
+mod rename;
+mod settle;
 pub(crate) mod state;
-pub(crate) mod turns;
+mod turns;
 mod unnamed;
 mod xattr;

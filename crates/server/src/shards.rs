@@ -1,5 +1,8 @@
 //! The shards that live on this server, each under two locks: one for names and inodes, one for
 //! data. Lock order: data, then names, then directories.
+//!
+//! All parts meet here: a shard has names and chunks, and its changes (`logged`) reach the journal, the published index, leases
+//! and watches.
 
 pub(crate) mod logged;
 
@@ -8,7 +11,7 @@ use crate::coherence::state::slate::Slate;
 use crate::coherence::state::watch::Watches;
 use crate::names::state::held::{Opens, Running};
 use crate::names::state::lock_table::FileLocks;
-use crate::names::turns::Queue;
+use crate::names::state::turns::Queue;
 use crate::shards::logged::{Log, LoggedChunks, LoggedShard, Poisoned, Records};
 use aze_meta::{EntryKey, Shard};
 use aze_proto::{Incarnation, Ino, ServerIndex, ShardId, ShardMap};

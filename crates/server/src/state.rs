@@ -1,19 +1,19 @@
-//! The state of one server, and its configuration.
+//! The state of one server, put together from the state of its parts, and its configuration.
 
 use crate::clock::HybridClock;
 use crate::coherence::state::leases::Leases;
 use crate::coherence::state::slate::Slate;
-use crate::membership::activity::Activity;
-use crate::membership::keeper::Keeper;
-use crate::membership::sessions::Sessions;
-use crate::names::rename::Transactions;
-use crate::names::settle::Unsettled;
+use crate::counters::Counters;
+use crate::membership::state::activity::Activity;
+use crate::membership::state::keeper::Keeper;
+use crate::membership::state::sessions::Sessions;
 use crate::names::state::directories::Directories;
 use crate::names::state::namespace::Namespace;
-use crate::persistence::{Lasting, Storage};
+use crate::names::state::transactions::Transactions;
+use crate::names::state::unsettled::Unsettled;
+use crate::persistence::state::lasting::{Lasting, Storage};
 use crate::sabotage::Switches;
 use crate::shards::ShardSet;
-use crate::status::Counters;
 use aze_io::logical::LogicalClock;
 use aze_io::{Addr, Io, Listener, Transport};
 use aze_proto::handshake::Secret;
@@ -83,7 +83,7 @@ pub struct Server {
     /// Orders the records of the journal by cause; requests and replies carry it.
     pub(crate) order: Arc<LogicalClock>,
     pub(crate) map: RwLock<Arc<ShardMap>>,
-    pub(crate) shards: ShardSet,
+    pub(crate) shards: Arc<ShardSet>,
     pub(crate) store: Arc<Store>,
     pub(crate) lasting: Option<Lasting>,
     pub(crate) directories: Directories,
@@ -98,7 +98,7 @@ pub struct Server {
     /// Inodes of whose move or end another server is yet to be told, once for each such server.
     pub(crate) untold: Mutex<Vec<Ino>>,
     pub(crate) counters: Counters,
-    pub(crate) activity: Activity,
+    pub(crate) activity: Arc<Activity>,
     pub(crate) started_ns: u64,
     /// The newest map that another server's answer was given under.
     pub(crate) map_epoch_heard: AtomicU32,

@@ -2,113 +2,34 @@
 //! hands out the token for moving directories.
 
 use crate::dispatch::{Output, then};
+use crate::membership::state::keeper::Taken;
 use crate::state::Server;
 use crate::wait::Attempt;
 use aze_proto::place::{ServerInfo, ShardTable};
 use aze_proto::{
     Code, Failure, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, ShardMap, TxId,
 };
-use futures_channel::oneshot;
-use futures_util::lock::Mutex as AsyncMutex;
-use parking_lot::Mutex;
-use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How long a token may be kept: longer than any request may take, so that one whose holder died
-/// comes back and one in use does not.
-const TOKEN_NS_MAX: u64 = 20_000_000_000;
 
 /// How long one server may take to confirm a new namespace epoch. Shorter than the time that servers give the keeper, so
 /// that the refusal names the silent server and not the keeper.
 const CONFIRM_TIME_MAX: Duration = Duration::from_secs(2);
-
-/// Finished transactions that are remembered, so that a late copy of a request for the token does
-/// not take it for a server that is gone.
-const TOKENS_FINISHED_KEPT: usize = 1024;
-
-pub(crate) struct Keeper {
-    joined: Mutex<Joined>,
-    token: Mutex<Token>,
-    /// One raise of the namespace epoch at a time, so that every server sees them in order.
-    raising: AsyncMutex<NamespaceEpoch>,
-    refused: Mutex<Refused>,
-}
-
-/// Raises that failed because a server did not confirm them.
-#[derive(Default)]
-struct Refused {
-    count: u64,
-    last: Option<Failure>,
-}
-
-#[derive(Default)]
-struct Joined {
-    slots: Vec<Option<ServerInfo>>,
-    waiting: Vec<oneshot::Sender<()>>,
-}
-
-#[derive(Default)]
-struct Token {
-    holder: Option<(TxId, u64)>,
-    queue: VecDeque<(TxId, oneshot::Sender<()>)>,
-    finished: BTreeSet<TxId>,
-    finished_order: VecDeque<TxId>,
-}
-
-impl Keeper {
-    pub(crate) fn new(servers: u16, epoch: NamespaceEpoch) -> Keeper {
-        Keeper {
-            joined: Mutex::new(Joined { slots: vec![None; usize::from(servers)], waiting: Vec::new() }),
-            token: Mutex::new(Token::default()),
-            raising: AsyncMutex::new(epoch),
-            refused: Mutex::default(),
-        }
-    }
-
-    pub(crate) fn drop_token(&self, tx: TxId) {
-        let mut token = self.token.lock();
-        token.queue.retain(|(waiting, _)| *waiting != tx);
-        if token.finished.insert(tx) {
-            token.finished_order.push_back(tx);
-        }
-        if token.finished_order.len() > TOKENS_FINISHED_KEPT
-            && let Some(oldest) = token.finished_order.pop_front()
-        {
-            token.finished.remove(&oldest);
-        }
-        if token.holder.is_some_and(|(holder, _)| holder == tx) {
-            token.holder = None;
-            token.wake_first();
-        }
-    }
-}
-
-impl Token {
-    fn wake_first(&mut self) {
-        while let Some((_, waiter)) = self.queue.pop_front() {
-            if waiter.send(()).is_ok() {
-                return;
-            }
-        }
-    }
-}
 
 impl Server {
     /// A server starts. The first time all are there, the map is made; later a server that comes
     /// back empty gets a new incarnation, and everybody a new map.
     pub(crate) fn join(self: &Arc<Self>, slot: ServerIndex, info: &ServerInfo) -> Attempt<Output> {
         let known = self.map();
-        let mut joined = self.keeper.joined.lock();
-        let Some(place) = joined.slots.get_mut(usize::from(slot.0)) else {
+        let mut joined = self.keeper.joined();
+        let Some(before) = joined.put(slot, info) else {
             return Err(Failure::new(
                 Code::Invalid,
-                format!("the volume has {} servers, so there is no server {slot}", joined.slots.len()),
+                format!("the volume has {} servers, so there is no server {slot}", joined.places()),
             )
             .into());
         };
-        let same = place.as_ref().is_some_and(|before| before.pid == info.pid && before.addresses == info.addresses);
-        *place = Some(info.clone());
+        let same = before.is_some_and(|before| before.pid == info.pid && before.addresses == info.addresses);
         if known.epoch > MapEpoch(0) {
             drop(joined);
             return if same {
@@ -117,10 +38,8 @@ impl Server {
                 self.readmit(slot, info.clone())
             };
         }
-        let all: Option<Vec<ServerInfo>> = joined.slots.iter().cloned().collect();
-        let Some(servers) = all else {
-            let (sender, complete) = oneshot::channel();
-            joined.waiting.push(sender);
+        let Some(servers) = joined.all() else {
+            let complete = joined.wait();
             let server = self.clone();
             return then(async move {
                 complete
@@ -131,9 +50,7 @@ impl Server {
         };
         let map = self.first_map(servers)?;
         self.install_map(Arc::new(map.clone()));
-        for waiter in joined.waiting.drain(..) {
-            let _ = waiter.send(());
-        }
+        joined.wake();
         Ok(Reply::Map { map }.into())
     }
 
@@ -166,7 +83,7 @@ impl Server {
             return Err(Failure::new(Code::Invalid, detail).into());
         }
         // One change of the map at a time.
-        let _joined = self.keeper.joined.lock();
+        let _joined = self.keeper.joined();
         let mut map = (*self.map()).clone();
         let before = &map.servers[usize::from(slot.0)];
         let incarnation = Incarnation(before.incarnation.0 + 1);
@@ -190,7 +107,7 @@ impl Server {
         incarnation: Incarnation,
     ) -> Attempt<Output> {
         // One change of the map at a time.
-        let _joined = self.keeper.joined.lock();
+        let _joined = self.keeper.joined();
         let mut map = (*self.map()).clone();
         let epoch = MapEpoch(map.epoch.0 + 1);
         let is_current = map.epoch.starts() == starts && epoch.starts() == starts;
@@ -215,16 +132,12 @@ impl Server {
     /// confirm it the request is refused, since that server may still be serving clients by the old path.
     pub(crate) fn raise_epoch(self: &Arc<Self>, dir: Ino) -> Attempt<Output> {
         let server = self.clone();
-        let refused_before = self.keeper.refused.lock().count;
+        let refused_before = self.keeper.refusals();
         then(async move {
-            let mut last = server.keeper.raising.lock().await;
+            let mut last = server.keeper.raising().await;
             // A raise that waited while another one was refused is refused, too: if each waited for the silent server
             // anew, the later ones would take longer than their servers wait for the keeper.
-            let refused = {
-                let refused = server.keeper.refused.lock();
-                refused.last.clone().filter(|_| refused.count > refused_before)
-            };
-            if let Some(failure) = refused {
+            if let Some(failure) = server.keeper.refused_since(refused_before) {
                 return Err(failure);
             }
             *last = NamespaceEpoch(last.0 + 1);
@@ -240,8 +153,7 @@ impl Server {
                     let failure = failure.during(format!(
                         "nothing is changed, since server {other} has not confirmed that paths through a directory change"
                     ));
-                    let mut refused = server.keeper.refused.lock();
-                    *refused = Refused { count: refused.count + 1, last: Some(failure.clone()) };
+                    server.keeper.refuse(&failure);
                     return Err(failure);
                 }
             }
@@ -250,19 +162,11 @@ impl Server {
     }
 
     pub(crate) fn take_token(self: &Arc<Self>, tx: TxId) -> Attempt<Output> {
-        let now = self.io.mono_ns();
-        let mut token = self.keeper.token.lock();
-        if token.finished.contains(&tx) {
-            return Err(Failure::new(Code::Replayed, "the transaction is over").into());
-        }
-        let free = token.holder.is_none_or(|(holder, since)| holder == tx || now.saturating_sub(since) > TOKEN_NS_MAX);
-        if free {
-            token.holder = Some((tx, now));
-            return Ok(Reply::Done.into());
-        }
-        let (sender, mine) = oneshot::channel();
-        token.queue.push_back((tx, sender));
-        drop(token);
+        let mine = match self.keeper.take_token(tx, self.io.mono_ns()) {
+            Taken::Now => return Ok(Reply::Done.into()),
+            Taken::After(mine) => mine,
+            Taken::Over => return Err(Failure::new(Code::Replayed, "the transaction is over").into()),
+        };
         let server = self.clone();
         then(async move {
             let patience = server.config.deadline;

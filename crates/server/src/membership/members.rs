@@ -4,21 +4,24 @@ use crate::clock::HybridClock;
 use crate::coherence::state::claims::Claimants;
 use crate::coherence::state::leases::Leases;
 use crate::coherence::state::slate::Slate;
+use crate::counters::Counters;
 use crate::dispatch::{Output, Work};
-use crate::membership::activity::Activity;
-use crate::membership::keeper::Keeper;
-use crate::membership::sessions::Sessions;
-use crate::names::rename::Transactions;
-use crate::names::settle::Unsettled;
+use crate::membership::state::activity::Activity;
+use crate::membership::state::keeper::Keeper;
+use crate::membership::state::progress::{Stage, Tell};
+use crate::membership::state::sessions::Sessions;
 use crate::names::state::directories::Directories;
 use crate::names::state::namespace::Namespace;
+use crate::names::state::transactions::Transactions;
+use crate::names::state::unsettled::Unsettled;
 use crate::persistence::opening::Opening;
-use crate::persistence::{Image, Lasting, Remains};
+use crate::persistence::resolve::Remains;
+use crate::persistence::state::image::Image;
+use crate::persistence::state::lasting::Lasting;
 use crate::sabotage::Sabotage;
 use crate::shards::ShardSet;
 use crate::shards::logged::Log;
 use crate::state::{Config, Server};
-use crate::status::Counters;
 use crate::wait::Attempt;
 use aze_io::logical::LogicalClock;
 use aze_io::slab::Slab;
@@ -50,20 +53,6 @@ const EXPIRE_PERIOD: Duration = Duration::from_secs(RETRY_SECONDS_MAX);
 
 /// Permission bits of the root directory of a new volume.
 const ROOT_MODE: u32 = 0o755;
-
-/// The progress of a server's start.
-pub enum Stage<'a> {
-    /// It can be connected to at these addresses, and the others can be started.
-    Listening(&'a [Addr]),
-    /// It has read so many records of its storage.
-    Read {
-        /// Since the start.
-        records: u64,
-    },
-}
-
-/// Is told of a server's start.
-pub type Tell = Arc<dyn Fn(Stage<'_>) + Send + Sync>;
 
 /// Starts a server and resolves once the volume is complete and this server has its shards.
 ///
@@ -166,7 +155,7 @@ fn new_server(
         clock: HybridClock::new(),
         order,
         map: RwLock::new(Arc::new(empty_map(&config))),
-        shards: ShardSet::new(),
+        shards: Arc::new(ShardSet::new()),
         store,
         lasting,
         directories: Directories::new(slate.clone()),
@@ -180,7 +169,7 @@ fn new_server(
         peers: Caller::new(io.clone(), caller),
         untold: Mutex::default(),
         counters: Counters::new(),
-        activity: Activity::new(),
+        activity: Arc::new(Activity::new()),
         started_ns: io.mono_ns(),
         map_epoch_heard: AtomicU32::new(0),
         listeners: Mutex::new(Vec::new()),

@@ -6,7 +6,8 @@
 //! the same. Nothing is replaced: link counts stay, and full directories may be exchanged with anything.
 
 use crate::dispatch::{Output, Work};
-use crate::names::rename::{Move, Moved, Token};
+use crate::names::rename::Token;
+use crate::names::state::moves::{Move, Moved};
 use crate::state::Server;
 use crate::wait::Attempt;
 use aze_meta::access::Want;

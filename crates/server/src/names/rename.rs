@@ -9,18 +9,16 @@
 
 mod decided;
 mod target;
-mod transactions;
-
-pub(crate) use transactions::Transactions;
 
 use crate::dispatch::{Output, Work, then};
+use crate::names::state::moves::{How, Move, Moved};
 use crate::state::Server;
 use crate::wait::Attempt;
 use aze_meta::access::Want;
-use aze_meta::{EntryKey, EntryValue, Role, Stamp};
+use aze_meta::{EntryValue, Role};
 use aze_proto::fields::{Prepare, PrepareExchange};
 use aze_proto::message::Victim;
-use aze_proto::{Code, Failure, FileKind, Identity, Ino, Name, NameHash, Reply, Request, ShardId, TxId};
+use aze_proto::{Code, Failure, FileKind, Ino, Name, Reply, Request, ShardId, TxId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,17 +32,6 @@ pub(crate) const DECISION_PATIENCE: Duration = Duration::from_secs(5);
 /// Directories between a directory and the root, at most; more can only be damage.
 const DEPTH_MAX: usize = 65_536;
 
-/// What becomes of an inode that has the new name.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
-    /// It goes.
-    Replace,
-    /// There must be nothing.
-    NoReplace,
-    /// It gets the old name.
-    Exchange,
-}
-
 /// The volume's one token for moving directories between parents.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Token {
@@ -52,54 +39,6 @@ pub(crate) enum Token {
     /// The inode at the new name needs it, too.
     Wanted,
     Held,
-}
-
-/// A rename in progress, at its coordinator. Every try is a transaction of its own, so that a late
-/// message of one does nothing to the next.
-#[derive(Clone)]
-pub(crate) struct Move {
-    pub(crate) tx: TxId,
-    identity: Identity,
-    pub(crate) from: EntryKey,
-    pub(crate) to_parent: Ino,
-    to_name: Name,
-    how: How,
-    pub(crate) stamp: Stamp,
-    deadline_ns: u64,
-}
-
-/// What gets the new name, and in an exchange what gets the old one.
-#[derive(Clone, Copy)]
-pub(crate) struct Moved {
-    pub(crate) entry: EntryValue,
-    pub(crate) back: Option<EntryValue>,
-}
-
-impl Moved {
-    /// That it is done.
-    fn done(&self) -> Reply {
-        let entries = std::iter::once(self.entry).chain(self.back);
-        let files = entries.filter(|entry| entry.kind != FileKind::Directory);
-        Reply::Moved { inos: files.map(|entry| entry.ino).collect() }
-    }
-}
-
-impl Move {
-    pub(crate) fn old_shard(&self, shards: u32) -> ShardId {
-        self.from.hash.shard(shards)
-    }
-
-    fn new_shard(&self, shards: u32) -> ShardId {
-        NameHash::of(self.to_parent, &self.to_name).shard(shards)
-    }
-
-    fn commit(&self) -> Request {
-        Request::Commit { tx: self.tx, to_parent: self.to_parent, to_name: self.to_name.clone() }
-    }
-
-    pub(crate) fn changes_parent(&self) -> bool {
-        self.from.parent != self.to_parent
-    }
 }
 
 impl Server {

@@ -10,66 +10,12 @@ use crate::wait::{Attempt, Stop, Wait};
 use aze_meta::EntryKey;
 use aze_proto::{Failure, Reply, Request, ServerIndex, ShardId, TxId};
 use futures_util::future::join_all;
-use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a coordinator has before it is told in the background of a new name, which it most often knows.
 const TELL_PAUSE: Duration = Duration::from_millis(500);
-
-/// Transactions in one message to a coordinator.
-const TOLD_AT_ONCE: usize = 4096;
-
-/// New names here whose renames are not known to be over.
-#[derive(Default)]
-pub(crate) struct Unsettled(Mutex<Names>);
-
-#[derive(Default)]
-struct Names {
-    /// With the transaction that has made each, and its coordinator.
-    made: BTreeMap<EntryKey, (TxId, ServerIndex)>,
-    /// Whether coordinators are being told in the background.
-    is_told: bool,
-}
-
-impl Unsettled {
-    fn of(&self, key: &EntryKey) -> Option<(TxId, ServerIndex)> {
-        self.0.lock().made.get(key).copied()
-    }
-
-    /// Gives whether the caller has to start the task that tells.
-    fn add(&self, key: EntryKey, tx: TxId, coordinator: ServerIndex) -> bool {
-        let mut names = self.0.lock();
-        names.made.insert(key, (tx, coordinator));
-        !std::mem::replace(&mut names.is_told, true)
-    }
-
-    /// Some of them for each coordinator; with none left the telling is over.
-    fn to_tell(&self) -> BTreeMap<ServerIndex, BTreeSet<TxId>> {
-        let mut names = self.0.lock();
-        let mut all: BTreeMap<ServerIndex, BTreeSet<TxId>> = BTreeMap::new();
-        for (tx, coordinator) in names.made.values() {
-            let txs = all.entry(*coordinator).or_default();
-            if txs.len() < TOLD_AT_ONCE {
-                txs.insert(*tx);
-            }
-        }
-        names.is_told = !all.is_empty();
-        all
-    }
-
-    fn forget(&self, key: &EntryKey, tx: TxId) {
-        let mut names = self.0.lock();
-        if names.made.get(key).is_some_and(|(known, _)| *known == tx) {
-            names.made.remove(key);
-        }
-    }
-
-    fn told(&self, txs: &BTreeSet<TxId>) {
-        self.0.lock().made.retain(|_, (tx, _)| !txs.contains(tx));
-    }
-}
 
 impl Server {
     /// A new name is there. To be called under the lock of its shard.

@@ -3,4 +3,8 @@
 pub(crate) mod directories;
 pub(crate) mod held;
 pub(crate) mod lock_table;
+pub(crate) mod moves;
 pub(crate) mod namespace;
+pub(crate) mod transactions;
+pub(crate) mod turns;
+pub(crate) mod unsettled;

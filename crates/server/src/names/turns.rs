@@ -1,61 +1,17 @@
-//! Turns: what must happen to a file one after the other, in the order in which it was asked for.
-//! An append has the file's turn from the moment its place is chosen until its size is set.
+//! How a request takes its turn at a file (`state/turns.rs`), or waits for it.
 
+use crate::names::state::turns::Turn;
+use crate::shards::Names;
 use crate::state::Server;
 use aze_proto::{Code, Failure, Ino};
 use futures_channel::oneshot;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who waits for a file's turn, the first in front. Bounded by the changes that sessions may have
-/// under way at a shard.
-pub(crate) type Queue = VecDeque<oneshot::Sender<Turn>>;
-
-/// The turn at one file; dropping it hands it on. Not to be dropped under the lock of its home.
-pub(crate) struct Turn {
-    server: Arc<Server>,
-    ino: Ino,
-    /// Cleared when no request is left to hand it to, or another one hands it on.
-    held: bool,
-}
-
-impl Turn {
-    fn of(server: &Arc<Server>, ino: Ino) -> Turn {
-        Turn { server: server.clone(), ino, held: true }
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        while self.held {
-            self.held = false;
-            let Some(cell) = self.server.shards.get(self.ino.home()) else { return };
-            let mut names = cell.names.lock();
-            let next = names.turns.get_mut(&self.ino).and_then(VecDeque::pop_front);
-            if next.is_none() {
-                names.turns.remove(&self.ino);
-            }
-            drop(names);
-            // A request that gave up while it waited gives the turn back at once: then the next one has it.
-            if let Some(next) = next
-                && let Err(mut refused) = next.send(Turn::of(&self.server, self.ino))
-            {
-                refused.held = false;
-                self.held = true;
-            }
-        }
-    }
-}
-
 impl Server {
     /// The turn at a file whose home is here, if it is free.
-    pub(crate) fn try_turn(self: &Arc<Self>, names: &mut crate::shards::Names, ino: Ino) -> Option<Turn> {
-        if names.turns.contains_key(&ino) {
-            return None;
-        }
-        names.turns.insert(ino, Queue::new());
-        Some(Turn::of(self, ino))
+    pub(crate) fn try_turn(&self, names: &mut Names, ino: Ino) -> Option<Turn> {
+        Turn::take(&self.shards, names, ino)
     }
 
     /// Waits for the turn at a file whose home is here.

@@ -1,8 +1,8 @@
 //! A volume that is started again while clients go on: they are served when all servers are done
 //! with the operations that the end of the servers interrupted, and not before: those must not meet new changes.
 
-use super::Lasting;
 use super::opening::starting;
+use super::state::lasting::Lasting;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop};
 use aze_proto::{Code, Failure, MapEpoch, Reply, Request, ServerIndex};

@@ -1,7 +1,9 @@
 //! Looks through the directories of a volume that is down: what a server would read at its start is
 //! read in the same way, and what hangs together is compared over all servers.
 
-use super::{Image, disk_failure};
+use super::state::image::Image;
+use super::state::lasting::disk_failure;
+use super::state::starts;
 use aze_io::Io;
 use aze_io::disk::{Dir, DiskError};
 use aze_io::slab::{BASE_BYTES, Slab};
@@ -207,9 +209,9 @@ async fn open(io: &Io, dirs: &[String], report: &mut Report) -> Result<Vec<Part>
             .map_err(|why| Failure::new(Code::Invalid, format!("storage {path}: {why}")))?;
         let read = match Starts::read(&*dir).await {
             Ok(starts) => read_for(&*dir, &mut image).await.and_then(|found| {
-                super::starts::reaches_its_end(&starts, &found)?;
+                starts::reaches_its_end(&starts, &found)?;
                 let counts = *first_starts.get_or_insert(starts);
-                super::starts::compare(&starts, counts.begun + 1, counts.complete).map_err(DiskError::Failed)?;
+                starts::compare(&starts, counts.begun + 1, counts.complete).map_err(DiskError::Failed)?;
                 Ok(found)
             }),
             Err(error) => Err(error),

@@ -1,8 +1,8 @@
 //! Checkpoints of a server that goes on serving: each shard is looked at under its locks for a
 //! moment, and written down with the place in the journal at which it was so.
 
-use super::Lasting;
-use super::image::{Snapshot, add_left, add_server};
+use super::state::image::{Snapshot, add_left, add_server};
+use super::state::lasting::Lasting;
 use super::state::record::Changed;
 use crate::sabotage::Sabotage;
 use crate::state::Server;

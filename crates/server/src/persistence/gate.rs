@@ -1,6 +1,6 @@
 //! Who waits for the journal.
 
-use super::storage_failed;
+use super::state::lasting::storage_failed;
 use crate::dispatch::Work;
 use crate::sabotage::Sabotage;
 use crate::state::Server;

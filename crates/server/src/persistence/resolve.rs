@@ -6,8 +6,8 @@
 //! happened. When all have settled their names, link counts are set to the names there are, orphans
 //! go, and so do data without a file or beyond the end of it.
 
-use super::Image;
-use super::roots::Roots;
+use super::state::image::Image;
+use super::state::roots::Roots;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop};
@@ -88,7 +88,7 @@ impl Server {
                 disk.segments().set_volume(volume);
             }
             let written = Roots::found(&lasting.dirs, Server::manifest(&self.config, volume)).await;
-            written.map_err(|error| super::disk_failure(dir, &error))?;
+            written.map_err(|error| super::state::lasting::disk_failure(dir, &error))?;
         }
         Ok(())
     }

@@ -1,23 +1,19 @@
 //! A volume that is larger than memory: data that have not been used for a while go to the disk, and come
 //! back when they are wanted. Neither holds up other requests: no lock is held while the disk works.
 
-use super::Storage;
-use super::image::UNITS_AT_ONCE;
-use super::roots::Roots;
+use super::state::image::UNITS_AT_ONCE;
+use super::state::room::reserve_bytes;
 use crate::dispatch::READERS_PAUSE;
 use crate::state::Server;
-use aze_io::disk::{Dir, DiskResult};
+use aze_io::disk::DiskResult;
 use aze_io::slab::BASE_BYTES;
 use aze_proto::{Code, Failure, Ino, Request, ShardId};
-use aze_store::disk::manifest::Manifest;
-use aze_store::disk::segments::Segments;
-use aze_store::{Cold, Disk, Warmed};
+use aze_store::{Cold, Warmed};
 use futures_channel::oneshot;
 use futures_util::future::join_all;
-use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Chunks that are looked at under one hold of a shard's lock.
 const SWEEP_CHUNKS: usize = 256;
@@ -30,74 +26,6 @@ const CHECKPOINTS_MAX: usize = 2;
 
 /// How often the room on the disk is looked at.
 const LOOK_PERIOD_NS: u64 = 1_000_000_000;
-
-/// Who makes room, and who waits for it.
-#[derive(Default)]
-pub(super) struct Room {
-    is_running: AtomicBool,
-    /// They are told whether there is any hope.
-    waiters: Mutex<Vec<oneshot::Sender<bool>>>,
-    /// The file system has hardly room for the journal.
-    is_low: AtomicBool,
-    looked_ns: AtomicU64,
-    /// Units that were read from the disk.
-    brought_back: AtomicU64,
-}
-
-/// What the journal and checkpoints may need besides: no segment is made of it, and nothing but
-/// removals goes on when the disk has less.
-fn reserve_bytes(storage: &Storage, checkpoint_bytes: u64) -> u64 {
-    storage.checkpoint_bytes.max(checkpoint_bytes) + checkpoint_bytes / 4 * 5 + storage.segment_bytes / 4
-}
-
-/// Opens the segments, and says how much may be in them.
-pub(super) async fn open_disk(storage: &Storage, roots: &Roots, manifest: Manifest) -> DiskResult<Arc<Disk>> {
-    let dir = &roots.first().dir;
-    let mut room = 0;
-    for (number, root) in roots.all.iter().enumerate() {
-        let names = root.dir.list().await?;
-        let there = names.iter().filter(|name| name.starts_with("data-")).count() as u64 * storage.segment_bytes;
-        let reserve = if number == 0 { reserve_bytes(storage, 0) } else { 0 };
-        let share = root.dir.free_bytes().await?.saturating_sub(reserve) / u64::from(root.shared_by.max(1));
-        room += match roots.all.len() {
-            1 => there + share,
-            // Less than a segment is left over in each.
-            _ => there + share / storage.segment_bytes * storage.segment_bytes,
-        };
-    }
-    let mut capacity = storage.capacity_bytes.unwrap_or(room / 16 * 15);
-    // Overwritten data stay until the next checkpoint.
-    let mut bases = capacity.saturating_add(storage.checkpoint_bytes);
-    if dir.medium().is_some() {
-        // Beside segments there is the free reserve, and the journal that is kept while a checkpoint is made.
-        let besides = storage.checkpoint_bytes + reserve_bytes(storage, 0);
-        let segments = room_of(&**dir).await?.saturating_sub(besides) / storage.segment_bytes;
-        let bytes = segments * (storage.segment_bytes - BASE_BYTES as u64);
-        let wanted = storage.capacity_bytes.unwrap_or(u64::MAX);
-        capacity = wanted.min(bytes.saturating_sub(storage.checkpoint_bytes) / 16 * 15);
-        bases = wanted.saturating_add(storage.checkpoint_bytes).min(bytes);
-    }
-    let segments = Segments::open_in(roots.for_segments(), manifest, storage.segment_bytes, bases).await?;
-    segments.keep_free(reserve_bytes(storage, 0));
-    Ok(Disk::new(segments, capacity))
-}
-
-/// All bytes of a directory whose room is this server's alone, used or not.
-async fn room_of(dir: &dyn Dir) -> DiskResult<u64> {
-    let mut room = dir.free_bytes().await?;
-    for name in dir.list().await? {
-        room += dir.open(&name).await?.size().await?;
-    }
-    Ok(room)
-}
-
-/// Bytes of journal after which a checkpoint is made: in room that is this server's alone, a part of that.
-pub(super) async fn checkpoint_bytes(storage: &Storage, dir: &dyn Dir) -> DiskResult<u64> {
-    if dir.medium().is_none() {
-        return Ok(storage.checkpoint_bytes);
-    }
-    Ok(storage.checkpoint_bytes.min((room_of(dir).await? / 16).max(storage.segment_bytes)))
-}
 
 impl Server {
     /// After memory was taken: lets go of some if it gets scarce.

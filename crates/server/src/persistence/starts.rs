@@ -1,78 +1,11 @@
-//! Recognising directories that are older than those of the other servers.
-//!
-//! Server 0 counts the starts of a volume. Each server syncs a note that it begins a start before it resolves changes
-//! in doubt, and a note that the start is complete before it serves clients. Server 0 notes that the start is complete
-//! after every server has begun it, and before any server serves. So a directory that has not begun the last complete
-//! start is an older copy, which lacks changes that the server acknowledged since: the start is refused. When the
-//! directory of server 0 is the older one, the other servers know of a complete start that server 0 does not know.
+//! How a server notes that a start of the volume begins, is complete, and has ended well (`state/starts.rs`).
 
-use super::{Lasting, disk_failure};
+use super::state::lasting::{Lasting, disk_failure};
+use super::state::starts::compare;
 use crate::state::Server;
-use aze_io::disk::{DiskError, DiskResult};
 use aze_proto::{Code, Failure};
-use aze_store::disk::recover::Found;
 use aze_store::disk::starts::Starts;
-use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
-
-/// Advice to the operator about a directory that is older than the others.
-const ADVICE: &str = "put the directory of the last end back; no other has what was written since";
-
-/// Refuses a journal that ends before the place at which it was closed.
-pub(super) fn reaches_its_end(starts: &Starts, found: &Found) -> DiskResult<()> {
-    let position = found.position;
-    match starts.ended {
-        // A server writes its first journal before its manifest.
-        _ if !found.has_any => {
-            Err(DiskError::Failed("the journal is missing: no file log-… is there: put it back".into()))
-        }
-        Some(ended) if position < ended => Err(DiskError::Failed(format!(
-            "the journal ends at {position} and was closed at {ended}: a file log-… was removed, emptied, cut short or \
-             replaced by an older one: put it back"
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// Compares a server's own starts with the starts of server 0, which is about to begin start number `start` and knows
-/// `complete` as the last complete one. The error names the older directory.
-pub(super) fn compare(own: &Starts, start: u64, complete: u64) -> Result<(), String> {
-    if own.begun < complete {
-        let begun = own.begun;
-        return Err(format!(
-            "it is older than that of server 0: its last start was number {begun}, and number {complete} was complete: {ADVICE}"
-        ));
-    }
-    if own.complete > complete {
-        let newer = own.complete;
-        return Err(format!(
-            "that of server 0 is older: this one knows of the complete start number {newer}, server 0 of number {complete} only: {ADVICE} (of server 0)"
-        ));
-    }
-    if start <= own.complete {
-        return Err(format!(
-            "server 0 begins start number {start} once more, which was complete: {ADVICE} (of server 0)"
-        ));
-    }
-    Ok(())
-}
-
-/// The starts of a volume, and the file in which one server keeps them.
-pub(super) struct Kept {
-    now: Mutex<Starts>,
-    /// Held while a task writes the file.
-    writing: futures_util::lock::Mutex<()>,
-}
-
-impl Kept {
-    pub(super) fn new(starts: Starts) -> Kept {
-        Kept { now: Mutex::new(starts), writing: futures_util::lock::Mutex::new(()) }
-    }
-
-    pub(super) fn now(&self) -> Starts {
-        *self.now.lock()
-    }
-}
 
 impl Server {
     /// Begins a start of the volume. Server 0 counts it; another server passes the number that server 0 counted, and the
@@ -115,36 +48,5 @@ impl Server {
         starts.write(&*lasting.dir).await.map_err(|error| disk_failure(&lasting.path, &error))?;
         *lasting.starts.now.lock() = starts;
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_older_directory_is_told_on_either_side() {
-        let own = Starts { begun: 5, complete: 5, ended: None };
-        assert_eq!(compare(&own, 6, 5), Ok(()));
-        // The last start failed after server 0 had counted it, before or after this server had begun it.
-        assert_eq!(compare(&own, 7, 5), Ok(()));
-        assert_eq!(compare(&Starts { begun: 6, ..own }, 7, 5), Ok(()));
-        // This server was killed after server 0 had noted that all had begun.
-        assert_eq!(compare(&Starts { begun: 6, ..own }, 7, 6), Ok(()));
-        assert!(compare(&own, 7, 6).unwrap_err().starts_with("it is older than that of server 0"));
-        assert!(compare(&own, 5, 4).unwrap_err().starts_with("that of server 0 is older"));
-        // A start with the older copy has failed already, and was counted.
-        assert!(compare(&own, 9, 4).unwrap_err().starts_with("that of server 0 is older"));
-    }
-
-    #[test]
-    fn a_journal_that_was_closed_may_not_end_earlier() {
-        let ended = Starts { begun: 1, complete: 1, ended: Some(100) };
-        let found = |position| Found { has_any: true, position, ..Found::default() };
-        assert!(reaches_its_end(&ended, &found(100)).is_ok());
-        assert!(reaches_its_end(&Starts { ended: None, ..ended }, &found(0)).is_ok());
-        assert!(reaches_its_end(&Starts { ended: None, ..ended }, &Found::default()).is_err());
-        let why = reaches_its_end(&ended, &found(99)).unwrap_err().to_string();
-        assert!(why.contains("ends at 99 and was closed at 100"), "{why}");
     }
 }

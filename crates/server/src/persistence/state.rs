@@ -1,3 +1,8 @@
-//! The state of persistence: what the files here keep, they change by their own methods, without the server.
+//! The state of persistence: directories, journal, the image of an earlier life, each with its own methods.
 
+pub(crate) mod image;
+pub(crate) mod lasting;
 pub(crate) mod record;
+pub(crate) mod room;
+pub(crate) mod roots;
+pub(crate) mod starts;

@@ -1,6 +1,7 @@
 //! The decision of a rename and what follows at its coordinator, until both names are unlocked.
 
-use super::{DECISION_PATIENCE, Move, Moved};
+use super::DECISION_PATIENCE;
+use crate::names::state::moves::{Move, Moved};
 use crate::state::Server;
 use aze_meta::{EntryValue, Op};
 use aze_proto::{Code, Failure, FileKind, Ino, Reply, Request};

@@ -1,6 +1,6 @@
 //! The transactions that a server coordinates, and those that are over at its side of the new name.
 
-use super::{Move, Moved};
+use super::moves::{Move, Moved};
 use aze_proto::TxId;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -51,7 +51,7 @@ impl Transactions {
         self.active.lock().insert(tx, None);
     }
 
-    pub(super) fn decide(&self, plan: &Arc<Move>, moved: Moved) {
+    pub(crate) fn decide(&self, plan: &Arc<Move>, moved: Moved) {
         self.active.lock().insert(plan.tx, Some((plan.clone(), moved)));
     }
 
@@ -59,7 +59,7 @@ impl Transactions {
         self.active.lock().remove(&tx);
     }
 
-    pub(super) fn finish(&self, tx: TxId, committed: bool) {
+    pub(crate) fn finish(&self, tx: TxId, committed: bool) {
         let mut finished = self.finished.lock();
         if finished.committed.insert(tx, committed).is_none() {
             finished.order.push_back(tx);
@@ -91,7 +91,7 @@ impl Transactions {
         committed.iter().for_each(|tx| self.finish(*tx, true));
     }
 
-    pub(super) fn finished(&self, tx: TxId) -> Option<bool> {
+    pub(crate) fn finished(&self, tx: TxId) -> Option<bool> {
         self.finished.lock().committed.get(&tx).copied()
     }
 }

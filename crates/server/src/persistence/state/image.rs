@@ -1,7 +1,7 @@
 //! What a server had, made again from its records.
 
-use super::state::record::{Changed, Seen, Step, Unit};
-use crate::membership::members::{Stage, Tell};
+use super::record::{Changed, Seen, Step, Unit};
+use crate::membership::state::progress::{Stage, Tell};
 use crate::sabotage::{Sabotage, Switches};
 use crate::shards::ShardCell;
 use aze_io::Boxed;
@@ -25,7 +25,7 @@ const ROWS_MAX: usize = 4096;
 const RECORDS_TOLD: u64 = 256;
 
 /// Units that are written to segments together.
-pub(super) const UNITS_AT_ONCE: usize = 64;
+pub(in crate::persistence) const UNITS_AT_ONCE: usize = 64;
 
 /// A shard, being made again.
 struct Part {
@@ -217,7 +217,7 @@ impl Image {
     }
 
     /// Its shards: names, and data.
-    pub(super) fn shards(&mut self) -> impl Iterator<Item = (&mut Shard, &mut ChunkShard)> {
+    pub(in crate::persistence) fn shards(&mut self) -> impl Iterator<Item = (&mut Shard, &mut ChunkShard)> {
         self.parts.iter_mut().flatten().map(|part| (&mut part.names, &mut part.data))
     }
 
@@ -283,7 +283,7 @@ impl Image {
 }
 
 /// Adds what the server knows besides its shards.
-pub(super) async fn add_server(
+pub(in crate::persistence) async fn add_server(
     writer: &mut Writer,
     time: Time,
     finished: &[TxId],
@@ -299,7 +299,7 @@ pub(super) async fn add_server(
 }
 
 /// A shard as it was at one moment.
-pub(super) struct Snapshot {
+pub(in crate::persistence) struct Snapshot {
     steps: Vec<Step>,
     shard: ShardId,
     data: aze_store::Snapshot,
@@ -307,7 +307,7 @@ pub(super) struct Snapshot {
 
 impl Snapshot {
     /// To be called under the shard's locks, with the journal's end.
-    pub(super) fn of(names: &Shard, data: &ChunkShard, position: u64) -> Snapshot {
+    pub(in crate::persistence) fn of(names: &Shard, data: &ChunkShard, position: u64) -> Snapshot {
         let shard = names.id();
         let mut steps: Vec<Step> =
             names.dump(ROWS_MAX).into_iter().map(|part| Step::Tables { shard, position, part }).collect();
@@ -320,7 +320,7 @@ impl Snapshot {
 
     /// Writes data to segments and the rest to the checkpoint. Units that got a place are given to
     /// `settle`; those for which there was none are given back, for [`add_left`].
-    pub(super) async fn add_to(
+    pub(in crate::persistence) async fn add_to(
         self,
         writer: &mut Writer,
         store: &Store,
@@ -352,7 +352,7 @@ impl Snapshot {
 
 /// Adds units that have no place, with their data: after everything that has one, so that no place is
 /// given out at the next start before all that are used are known.
-pub(super) async fn add_left(writer: &mut Writer, left: Vec<(ShardId, Dirty)>) -> DiskResult<()> {
+pub(in crate::persistence) async fn add_left(writer: &mut Writer, left: Vec<(ShardId, Dirty)>) -> DiskResult<()> {
     for (shard, dirty) in left {
         let Row { ino, generation, chunk, sums, .. } = dirty.row();
         let (offset, data) = dirty.data();

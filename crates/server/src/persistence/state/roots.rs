@@ -3,7 +3,7 @@
 //! Each says in its manifest whose it is, its number, and how many there are. So they may be given in any
 //! order, and one that is missing, of another volume or a copy of another directory is told by its name.
 
-use super::{OURS, Storage, disk_failure};
+use super::lasting::{OURS, Storage, disk_failure};
 use aze_io::Io;
 use aze_io::disk::{Dir, DiskResult};
 use aze_proto::{Code, Failure};
@@ -25,17 +25,17 @@ pub struct StorageDir {
 }
 
 /// A directory that is open.
-pub(super) struct OpenRoot {
-    pub(super) path: String,
-    pub(super) shared_by: u16,
-    pub(super) dir: Arc<dyn Dir>,
+pub(in crate::persistence) struct OpenRoot {
+    pub(in crate::persistence) path: String,
+    pub(in crate::persistence) shared_by: u16,
+    pub(in crate::persistence) dir: Arc<dyn Dir>,
 }
 
 /// All directories of a server, in the order of their numbers.
-pub(super) struct Roots {
-    pub(super) all: Vec<OpenRoot>,
+pub(in crate::persistence) struct Roots {
+    pub(in crate::persistence) all: Vec<OpenRoot>,
     /// What the first one says; `None`: all are empty.
-    pub(super) manifest: Option<Manifest>,
+    pub(in crate::persistence) manifest: Option<Manifest>,
 }
 
 fn invalid(detail: String) -> Failure {
@@ -44,7 +44,11 @@ fn invalid(detail: String) -> Failure {
 
 impl Roots {
     /// Opens the directories; each one then belongs to this server alone.
-    pub(super) async fn open(io: &Io, storage: &Storage, expected: &Manifest) -> Result<Roots, Failure> {
+    pub(in crate::persistence) async fn open(
+        io: &Io,
+        storage: &Storage,
+        expected: &Manifest,
+    ) -> Result<Roots, Failure> {
         let (mut known, mut empty) = (BTreeMap::<u16, (OpenRoot, Manifest)>::new(), Vec::new());
         for StorageDir { path, shared_by } in &storage.dirs {
             let failed = |error| disk_failure(path, &error);
@@ -92,17 +96,17 @@ impl Roots {
     }
 
     /// The directory of the journal and of checkpoints.
-    pub(super) fn first(&self) -> &OpenRoot {
+    pub(in crate::persistence) fn first(&self) -> &OpenRoot {
         &self.all[0]
     }
 
     /// For the segments.
-    pub(super) fn for_segments(&self) -> Vec<Root> {
+    pub(in crate::persistence) fn for_segments(&self) -> Vec<Root> {
         self.all.iter().map(|root| Root { dir: root.dir.clone(), name: root.path.clone() }).collect()
     }
 
     /// Writes down whose they are. What the first one says is what counts: so it is the last.
-    pub(super) async fn found(dirs: &[Arc<dyn Dir>], manifest: Manifest) -> DiskResult<()> {
+    pub(in crate::persistence) async fn found(dirs: &[Arc<dyn Dir>], manifest: Manifest) -> DiskResult<()> {
         for (number, dir) in dirs.iter().enumerate().rev() {
             Manifest { directory: number as u16, ..manifest }.write(&**dir).await?;
         }

@@ -1,0 +1,6 @@
+//! The state of membership: what the files here keep, they change by their own methods, without the server.
+
+pub(crate) mod activity;
+pub(crate) mod keeper;
+pub(crate) mod progress;
+pub(crate) mod sessions;
