@@ -82,26 +82,36 @@ pub struct Server {
     pub(crate) clock: HybridClock,
     /// Orders the records of the journal by cause; requests and replies carry it.
     pub(crate) order: Arc<LogicalClock>,
-    pub(crate) map: RwLock<Arc<ShardMap>>,
+    pub(crate) counters: Counters,
+
+    // The shards, where names and chunks are.
     pub(crate) shards: Arc<ShardSet>,
     pub(crate) store: Arc<Store>,
+
+    // Persistence.
     pub(crate) lasting: Option<Lasting>,
+
+    // Names.
     pub(crate) directories: Directories,
     pub(crate) namespace: Namespace,
-    pub(crate) slate: Slate,
-    pub(crate) sessions: Sessions,
-    pub(crate) leases: Arc<Leases>,
     pub(crate) transactions: Transactions,
     pub(crate) unsettled: Unsettled,
-    pub(crate) keeper: Keeper,
-    pub(crate) peers: Arc<Caller>,
     /// Inodes of whose move or end another server is yet to be told, once for each such server.
     pub(crate) untold: Mutex<Vec<Ino>>,
-    pub(crate) counters: Counters,
-    pub(crate) activity: Arc<Activity>,
-    pub(crate) started_ns: u64,
+
+    // Coherence.
+    pub(crate) slate: Slate,
+    pub(crate) leases: Arc<Leases>,
+
+    // Membership.
+    pub(crate) map: RwLock<Arc<ShardMap>>,
     /// The newest map that another server's answer was given under.
     pub(crate) map_epoch_heard: AtomicU32,
+    pub(crate) keeper: Keeper,
+    pub(crate) sessions: Sessions,
+    pub(crate) activity: Arc<Activity>,
+    pub(crate) peers: Arc<Caller>,
+    pub(crate) started_ns: u64,
     pub(crate) listeners: Mutex<Vec<Box<dyn Listener>>>,
     pub(crate) stop: Mutex<Option<oneshot::Sender<()>>>,
     pub(crate) stopped: Mutex<Option<oneshot::Receiver<()>>>,

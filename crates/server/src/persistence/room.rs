@@ -9,7 +9,6 @@ use aze_io::disk::DiskResult;
 use aze_io::slab::BASE_BYTES;
 use aze_proto::{Code, Failure, Ino, Request, ShardId};
 use aze_store::{Cold, Warmed};
-use futures_channel::oneshot;
 use futures_util::future::join_all;
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,9 +23,6 @@ const READS_MAX: usize = 3;
 /// Checkpoints that are waited for at most, to make room once: one may have begun before its places were given up.
 const CHECKPOINTS_MAX: usize = 2;
 
-/// How often the room on the disk is looked at.
-const LOOK_PERIOD_NS: u64 = 1_000_000_000;
-
 impl Server {
     /// After memory was taken: lets go of some if it gets scarce.
     pub(crate) fn keep_room(self: &Arc<Self>) {
@@ -37,7 +33,7 @@ impl Server {
 
     fn begin_to_make_room(self: &Arc<Self>) {
         let Some(lasting) = &self.lasting else { return };
-        if lasting.room.is_running.swap(true, Ordering::SeqCst) {
+        if !lasting.room.begin() {
             return;
         }
         let server = self.clone();
@@ -52,11 +48,7 @@ impl Server {
                     false
                 }
             };
-            lasting.room.is_running.store(false, Ordering::SeqCst);
-            for waiter in std::mem::take(&mut *lasting.room.waiters.lock()) {
-                // An error means that the request has given up.
-                let _ = waiter.send(is_hopeful);
-            }
+            lasting.room.end(is_hopeful);
         });
     }
 
@@ -110,11 +102,10 @@ impl Server {
     /// Waits until some memory has been let go of.
     pub(crate) async fn await_room(self: &Arc<Self>, deadline_ns: u64, full: Failure) -> Result<(), Failure> {
         let Some(lasting) = &self.lasting else { return Err(full) };
-        let (sender, receiver) = oneshot::channel();
-        lasting.room.waiters.lock().push(sender);
+        let made = lasting.room.wait();
         self.begin_to_make_room();
         let left = std::time::Duration::from_nanos(deadline_ns.saturating_sub(self.io.mono_ns()));
-        match self.io.timeout(left, receiver).await {
+        match self.io.timeout(left, made).await {
             Some(Ok(false)) => Err(full),
             Some(_) if self.io.mono_ns() < deadline_ns => {
                 // A reader may still hold dropped frames.
@@ -127,7 +118,7 @@ impl Server {
 
     /// Units of file data that had to be read from the disk.
     pub fn units_brought_back(&self) -> u64 {
-        self.lasting.as_ref().map_or(0, |lasting| lasting.room.brought_back.load(Ordering::Relaxed))
+        self.lasting.as_ref().map_or(0, |lasting| lasting.room.brought_back())
     }
 
     /// Brings units of a chunk back from the disk.
@@ -158,7 +149,7 @@ impl Server {
             })?;
             reads += 1;
             if let Some(lasting) = &self.lasting {
-                lasting.room.brought_back.fetch_add(1, Ordering::Relaxed);
+                lasting.room.brings_back();
             }
             loop {
                 let warmed = cell.data.lock().warm(cold, &bytes, reads >= READS_MAX);
@@ -177,10 +168,7 @@ impl Server {
     /// Looks now and then whether the disk has room for more journal.
     pub(crate) fn look_at_disk_now_and_then(&self) {
         let Some(lasting) = &self.lasting else { return };
-        let (now, looked) = (self.io.mono_ns(), lasting.room.looked_ns.load(Ordering::Relaxed));
-        if now < looked + LOOK_PERIOD_NS
-            || lasting.room.looked_ns.compare_exchange(looked, now, Ordering::Relaxed, Ordering::Relaxed).is_err()
-        {
+        if !lasting.room.is_look_due(self.io.mono_ns()) {
             return;
         }
         let Some(server) = self.me.upgrade() else { return };
@@ -190,7 +178,7 @@ impl Server {
             if let Ok(free) = lasting.dir.free_bytes().await {
                 let last = lasting.checkpoint_bytes.load(Ordering::Relaxed);
                 let reserve = reserve_bytes(&lasting.storage, last).saturating_sub(lasting.journal.bytes());
-                lasting.room.is_low.store(free < reserve, Ordering::Relaxed);
+                lasting.room.set_low(free < reserve);
                 if let Some(disk) = server.store.disk() {
                     disk.segments().keep_free(reserve);
                 }
@@ -200,10 +188,7 @@ impl Server {
 
     /// Why nothing is taken that only makes the journal longer, if that is so: removals still are.
     pub(crate) fn disk_is_low(&self, request: &Request) -> Option<Failure> {
-        let lasting = self
-            .lasting
-            .as_ref()
-            .filter(|lasting| request.takes_room() && lasting.room.is_low.load(Ordering::Relaxed))?;
+        let lasting = self.lasting.as_ref().filter(|lasting| request.takes_room() && lasting.room.is_low())?;
         let detail = format!(
             "{}: the file system of {} is nearly full, and what is left is for removals: make room there",
             self.who(),

@@ -43,10 +43,7 @@ impl Server {
     }
 
     async fn write_starts(&self, lasting: &Lasting, change: impl FnOnce(Starts) -> Starts) -> Result<(), Failure> {
-        let _turn = lasting.starts.writing.lock().await;
-        let starts = change(lasting.starts.now());
-        starts.write(&*lasting.dir).await.map_err(|error| disk_failure(&lasting.path, &error))?;
-        *lasting.starts.now.lock() = starts;
-        Ok(())
+        let written = lasting.starts.write(&*lasting.dir, change).await;
+        written.map_err(|error| disk_failure(&lasting.path, &error))
     }
 }

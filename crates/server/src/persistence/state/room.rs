@@ -11,19 +11,72 @@ use aze_store::disk::segments::Segments;
 use futures_channel::oneshot;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// How often the room on the disk is looked at.
+const LOOK_PERIOD_NS: u64 = 1_000_000_000;
 
 /// Who makes room, and who waits for it.
 #[derive(Default)]
 pub(in crate::persistence) struct Room {
-    pub(in crate::persistence) is_running: AtomicBool,
+    is_running: AtomicBool,
     /// They are told whether there is any hope.
-    pub(in crate::persistence) waiters: Mutex<Vec<oneshot::Sender<bool>>>,
+    waiters: Mutex<Vec<oneshot::Sender<bool>>>,
     /// The file system has hardly room for the journal.
-    pub(in crate::persistence) is_low: AtomicBool,
-    pub(in crate::persistence) looked_ns: AtomicU64,
+    is_low: AtomicBool,
+    looked_ns: AtomicU64,
     /// Units that were read from the disk.
-    pub(in crate::persistence) brought_back: AtomicU64,
+    brought_back: AtomicU64,
+}
+
+impl Room {
+    /// Notes that a task makes room; `false` if one does already.
+    pub(in crate::persistence) fn begin(&self) -> bool {
+        !self.is_running.swap(true, Ordering::SeqCst)
+    }
+
+    /// That task has ended; the requests that wait are told whether there is any hope.
+    pub(in crate::persistence) fn end(&self, is_hopeful: bool) {
+        self.is_running.store(false, Ordering::SeqCst);
+        for waiter in std::mem::take(&mut *self.waiters.lock()) {
+            // An error means that the request has given up.
+            let _ = waiter.send(is_hopeful);
+        }
+    }
+
+    /// Resolves when a task has made room.
+    pub(in crate::persistence) fn wait(&self) -> oneshot::Receiver<bool> {
+        let (sender, receiver) = oneshot::channel();
+        self.waiters.lock().push(sender);
+        receiver
+    }
+
+    /// Units that were read from the disk so far.
+    pub(in crate::persistence) fn brought_back(&self) -> u64 {
+        self.brought_back.load(Ordering::Relaxed)
+    }
+
+    /// One more was.
+    pub(in crate::persistence) fn brings_back(&self) {
+        self.brought_back.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether it is time to look at the disk again; then the caller does it.
+    pub(in crate::persistence) fn is_look_due(&self, now_ns: u64) -> bool {
+        let looked_ns = self.looked_ns.load(Ordering::Relaxed);
+        now_ns >= looked_ns + LOOK_PERIOD_NS
+            && self.looked_ns.compare_exchange(looked_ns, now_ns, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Whether the file system has hardly room for the journal, as the last look found.
+    pub(in crate::persistence) fn is_low(&self) -> bool {
+        self.is_low.load(Ordering::Relaxed)
+    }
+
+    /// A look at the disk has found this.
+    pub(in crate::persistence) fn set_low(&self, is_low: bool) {
+        self.is_low.store(is_low, Ordering::Relaxed);
+    }
 }
 
 /// What the journal and checkpoints may need besides: no segment is made of it, and nothing but

@@ -6,7 +6,7 @@
 //! start is an older copy, which lacks changes that the server acknowledged since: the start is refused. When the
 //! directory of server 0 is the older one, the other servers know of a complete start that server 0 does not know.
 
-use aze_io::disk::{DiskError, DiskResult};
+use aze_io::disk::{Dir, DiskError, DiskResult};
 use aze_store::disk::recover::Found;
 use aze_store::disk::starts::Starts;
 use parking_lot::Mutex;
@@ -55,9 +55,9 @@ pub(in crate::persistence) fn compare(own: &Starts, start: u64, complete: u64) -
 
 /// The starts of a volume, and the file in which one server keeps them.
 pub(in crate::persistence) struct Kept {
-    pub(in crate::persistence) now: Mutex<Starts>,
+    now: Mutex<Starts>,
     /// Held while a task writes the file.
-    pub(in crate::persistence) writing: futures_util::lock::Mutex<()>,
+    writing: futures_util::lock::Mutex<()>,
 }
 
 impl Kept {
@@ -67,6 +67,19 @@ impl Kept {
 
     pub(in crate::persistence) fn now(&self) -> Starts {
         *self.now.lock()
+    }
+
+    /// Changes them in the file, and here once that is durable.
+    pub(in crate::persistence) async fn write(
+        &self,
+        dir: &dyn Dir,
+        change: impl FnOnce(Starts) -> Starts,
+    ) -> DiskResult<()> {
+        let _turn = self.writing.lock().await;
+        let starts = change(self.now());
+        starts.write(dir).await?;
+        *self.now.lock() = starts;
+        Ok(())
     }
 }
 
