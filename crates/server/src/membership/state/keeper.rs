@@ -168,3 +168,82 @@ impl Token {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aze_proto::{Code, Incarnation, MapEpoch};
+    use futures_util::FutureExt;
+
+    fn keeper() -> Keeper {
+        Keeper::new(2, NamespaceEpoch(0))
+    }
+
+    #[test]
+    fn one_transaction_has_the_token_and_the_others_get_it_in_turn() {
+        let keeper = keeper();
+        assert!(matches!(keeper.take_token(TxId(1), 0), Taken::Now));
+        assert!(matches!(keeper.take_token(TxId(1), 1), Taken::Now), "a repetition");
+        let Taken::After(second) = keeper.take_token(TxId(2), 2) else { panic!("the token is taken") };
+        let Taken::After(third) = keeper.take_token(TxId(3), 3) else { panic!("the token is taken") };
+        // The second gives up: the third is next.
+        drop(second);
+        keeper.drop_token(TxId(1));
+        assert_eq!(third.now_or_never(), Some(Ok(())));
+        assert!(matches!(keeper.take_token(TxId(3), 4), Taken::Now));
+    }
+
+    #[test]
+    fn a_late_copy_of_a_transaction_that_is_over_gets_no_token() {
+        let keeper = keeper();
+        assert!(matches!(keeper.take_token(TxId(1), 0), Taken::Now));
+        keeper.drop_token(TxId(1));
+        assert!(matches!(keeper.take_token(TxId(1), 1), Taken::Over));
+        (0..TOKENS_FINISHED_KEPT as u64).for_each(|number| keeper.drop_token(TxId(100 + number)));
+        assert!(matches!(keeper.take_token(TxId(1), 2), Taken::Now), "so many are remembered, and no more");
+    }
+
+    #[test]
+    fn a_token_whose_holder_died_comes_back() {
+        let keeper = keeper();
+        assert!(matches!(keeper.take_token(TxId(1), 5), Taken::Now));
+        assert!(matches!(keeper.take_token(TxId(2), 5 + TOKEN_NS_MAX), Taken::After(_)));
+        assert!(matches!(keeper.take_token(TxId(3), 6 + TOKEN_NS_MAX), Taken::Now));
+        keeper.drop_token(TxId(1));
+        assert!(matches!(keeper.take_token(TxId(4), 7 + TOKEN_NS_MAX), Taken::After(_)), "it is not the first one's");
+    }
+
+    #[test]
+    fn a_refused_raise_is_told_to_those_who_asked_before() {
+        let keeper = keeper();
+        let before = keeper.refusals();
+        assert_eq!(keeper.refused_since(before), None);
+        keeper.refuse(&Failure::new(Code::TimedOut, "server 1"));
+        assert_eq!(keeper.refused_since(before).map(|failure| failure.code), Some(Code::TimedOut));
+        assert_eq!(keeper.refused_since(keeper.refusals()), None);
+    }
+
+    #[test]
+    fn servers_are_all_there_when_each_place_is_taken() {
+        let keeper = keeper();
+        let info = |pid| ServerInfo {
+            addresses: Vec::new(),
+            host: "node".into(),
+            incarnation: Incarnation(0),
+            since: MapEpoch(0),
+            pid,
+            capacity_bytes: 1,
+            ended: false,
+        };
+        let mut joined = keeper.joined();
+        let waiting = joined.wait();
+        assert_eq!(joined.put(ServerIndex(0), &info(7)), Some(None));
+        assert_eq!(joined.all(), None);
+        assert_eq!(joined.put(ServerIndex(0), &info(8)), Some(Some(info(7))), "it was started again");
+        assert_eq!(joined.put(ServerIndex(2), &info(9)), None, "there is no such place");
+        assert_eq!(joined.put(ServerIndex(1), &info(9)), Some(None));
+        assert_eq!(joined.all().map(|all| all.len()), Some(2));
+        joined.wake();
+        assert_eq!(waiting.now_or_never(), Some(Ok(())));
+    }
+}

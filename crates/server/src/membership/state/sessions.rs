@@ -155,3 +155,69 @@ impl Sessions {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    const ONE: SessionId = SessionId(1);
+    const OTHER: SessionId = SessionId(2);
+
+    /// A session with two connections loses one, then the other, and comes back before its grace is over.
+    #[test]
+    fn a_session_is_away_until_it_comes_back() {
+        let sessions = Sessions::new();
+        sessions.connects(ONE);
+        sessions.connects(ONE);
+        assert_eq!(sessions.disconnects(ONE), None, "it has another connection");
+        let first = sessions.disconnects(ONE).expect("the last connection has ended");
+        assert!(sessions.is_away(ONE, first) && sessions.is_alive(ONE));
+        assert_eq!(sessions.connected(), 0);
+        sessions.connects(ONE);
+        assert!(!sessions.is_away(ONE, first));
+        let second = sessions.disconnects(ONE).expect("the last connection has ended");
+        assert!(!sessions.is_away(ONE, first), "the countdown of the first leaving must not end it");
+        assert!(sessions.is_away(ONE, second));
+        assert_eq!(sessions.disconnects(OTHER), None, "it was never there");
+    }
+
+    #[test]
+    fn an_ended_session_is_refused_until_very_many_others_have_ended() {
+        let sessions = Sessions::new();
+        sessions.connects(ONE);
+        sessions.end(ONE);
+        assert!(sessions.is_ended(ONE) && !sessions.is_alive(ONE) && !sessions.is_ended(OTHER));
+        sessions.end(ONE);
+        assert_eq!(sessions.ends(), 2);
+        (0..ENDED_KEPT as u64 - 1).for_each(|number| sessions.end(SessionId(100 + number)));
+        assert!(sessions.is_ended(ONE));
+        sessions.end(OTHER);
+        assert!(!sessions.is_ended(ONE) && sessions.is_ended(OTHER));
+    }
+
+    #[test]
+    fn a_session_with_locks_has_to_say_that_it_lives() {
+        let (sessions, grace_ns) = (Sessions::new(), SESSION_GRACE_MS * 1_000_000);
+        assert_eq!(sessions.silence_left(ONE, 0), None, "it has no locks");
+        assert!(sessions.has_locked(ONE, 10));
+        assert!(!sessions.has_locked(ONE, 20));
+        sessions.heard(ONE, 30);
+        assert_eq!(sessions.silence_left(ONE, 30), Some(Duration::from_nanos(grace_ns)));
+        assert_eq!(sessions.silence_left(ONE, 29 + grace_ns), Some(Duration::from_nanos(1)));
+        assert_eq!(sessions.silence_left(ONE, 30 + grace_ns), None);
+        sessions.heard(ONE, 40 + grace_ns);
+        assert_eq!(sessions.silence_left(ONE, 40 + grace_ns), None, "it is watched no more");
+    }
+
+    #[test]
+    fn tasks_that_wait_for_changes_hear_of_the_next_one_once() {
+        let sessions = Sessions::new();
+        sessions.finished();
+        let (first, second) = (sessions.next_finished(), sessions.next_finished());
+        assert!(first.now_or_never().is_none(), "a change that had finished before is none");
+        sessions.finished();
+        assert_eq!(second.now_or_never(), Some(Ok(())));
+        assert!(sessions.next_finished().now_or_never().is_none());
+    }
+}
