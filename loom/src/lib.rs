@@ -1,4 +1,4 @@
-//! The sleeping and waking of shared memory, the giving back of slots lent there, and the notes of believed
+//! The sleeping and waking of shared memory, the giving back of slots of shared payloads, and the notes of believed
 //! records, through every order of their steps.
 //!
 //! The files under test are those that are shipped (`wake.rs` and `returns.rs` in `crates/io/src/real/shm`,
@@ -68,14 +68,14 @@ mod tests {
             *there = false;
         }
 
-        fn ring(&self) {
+        fn wake(&self) {
             *self.there.lock().unwrap() = true;
             self.came.notify_all();
         }
     }
 
     struct Words {
-        bell: AtomicU32,
+        wakeup: AtomicU32,
         waits: AtomicU32,
         ready: AtomicU64,
         served: AtomicU64,
@@ -85,7 +85,7 @@ mod tests {
     impl Words {
         fn new() -> Arc<Words> {
             Arc::new(Words {
-                bell: AtomicU32::new(0),
+                wakeup: AtomicU32::new(0),
                 waits: AtomicU32::new(0),
                 ready: AtomicU64::new(0),
                 served: AtomicU64::new(0),
@@ -94,7 +94,7 @@ mod tests {
         }
 
         fn post(&self) -> Post<'_> {
-            Post { bell: &self.bell, waits: &self.waits }
+            Post { wakeup: &self.wakeup, waits: &self.waits }
         }
 
         /// A worker until it has served the bits of `all`.
@@ -109,13 +109,13 @@ mod tests {
                 }
                 let post = self.post();
                 let Some(seen) = post.before_sleep(|| self.ready.load(SeqCst) != 0) else { continue };
-                self.futex.wait(&self.bell, seen);
+                self.futex.wait(&self.wakeup, seen);
                 post.after_sleep();
             }
         }
 
-        fn ring(&self, mask: u64) {
-            if self.post().ring(&self.ready, mask) {
+        fn wake(&self, mask: u64) {
+            if self.post().wake(&self.ready, mask) {
                 self.futex.wake();
             }
         }
@@ -129,7 +129,7 @@ mod tests {
             let clients: Vec<_> = [1, 2]
                 .map(|mask| {
                     let words = words.clone();
-                    thread::spawn(move || words.ring(mask))
+                    thread::spawn(move || words.wake(mask))
                 })
                 .into();
             words.work(3);
@@ -153,7 +153,7 @@ mod tests {
             while stop.load(SeqCst) == 0 {
                 let post = words.post();
                 let Some(seen) = post.before_sleep(|| stop.load(SeqCst) != 0) else { continue };
-                words.futex.wait(&words.bell, seen);
+                words.futex.wait(&words.wakeup, seen);
                 post.after_sleep();
             }
             stopper.join().unwrap();
@@ -172,7 +172,7 @@ mod tests {
                     for position in [8, 16] {
                         publish(head, position);
                         if claim(waits) {
-                            event.ring();
+                            event.wake();
                         }
                     }
                 })
@@ -218,7 +218,7 @@ mod tests {
                         taken += 1;
                         publish(tail, taken);
                         if claim(room) {
-                            shared.4[0].ring();
+                            shared.4[0].wake();
                         }
                     }
                 })
@@ -233,14 +233,14 @@ mod tests {
                 }
                 publish(head, position);
                 if claim(data) {
-                    news.ring();
+                    news.wake();
                 }
             }
             consumer.join().unwrap();
         });
     }
 
-    /// The memory lent in one slot. Loom tells when it is written before every read of it has happened.
+    /// The memory shared in one slot. Loom tells when it is written before every read of it has happened.
     struct Slot(UnsafeCell<()>);
 
     // SAFETY: there is nothing in it; loom looks at who reaches for it.
@@ -259,20 +259,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_is_left_alone_until_it_is_given_back() {
+    fn shared_data_are_left_alone_until_they_are_given_back() {
         loom::model(|| {
-            let lent = Arc::new(([0, 1].map(|_| Slot(UnsafeCell::new(()))), AtomicU64::new(0)));
+            let shared = Arc::new(([0, 1].map(|_| Slot(UnsafeCell::new(()))), AtomicU64::new(0)));
             let server = {
-                let lent = lent.clone();
+                let shared = shared.clone();
                 thread::spawn(move || {
-                    let (slots, returned) = &*lent;
+                    let (slots, returned) = &*shared;
                     for _ in 0..2 {
                         let back = take_back(returned);
                         (0..2).filter(|slot| back & 1 << slot != 0).for_each(|slot| slots[slot].write());
                     }
                 })
             };
-            let (slots, returned) = &*lent;
+            let (slots, returned) = &*shared;
             for (slot, data) in slots.iter().enumerate() {
                 data.read();
                 give_back(returned, slot as u64);
@@ -281,14 +281,14 @@ mod tests {
         });
     }
 
-    /// Lent memory, and whether it is kept.
+    /// Shared memory, and whether it is kept.
     #[derive(Default)]
-    struct Lent {
+    struct SharedBytes {
         data: [AtomicU64; 2],
         ended: AtomicU64,
     }
 
-    impl Lent {
+    impl SharedBytes {
         /// The server uses the memory for something else.
         fn write(&self) {
             self.data.iter().for_each(|word| word.store(9, Relaxed));
@@ -300,20 +300,20 @@ mod tests {
         }
     }
 
-    /// A connection's end takes lent memory back while it is read; the reader knows.
+    /// A connection's end takes shared memory back while it is read; the reader knows.
     #[test]
     fn whoever_reads_what_is_not_kept_any_more_knows() {
         loom::model(|| {
-            let lent = Arc::new(Lent::default());
+            let shared = Arc::new(SharedBytes::default());
             let server = {
-                let lent = lent.clone();
+                let shared = shared.clone();
                 thread::spawn(move || {
-                    end(&lent.ended);
-                    lent.write();
+                    end(&shared.ended);
+                    shared.write();
                 })
             };
-            let read = lent.read();
-            assert!(!was_kept(&lent.ended) || read == [0; 2], "{read:?} was taken for what was lent");
+            let read = shared.read();
+            assert!(!was_kept(&shared.ended) || read == [0; 2], "{read:?} was taken for what was shared");
             server.join().unwrap();
         });
     }

@@ -81,10 +81,10 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     }
     let progress = Progress::new(args.quiet);
     let tally = Tally::with_bar("cp", progress.bar());
-    let told = Arc::new(Told { verbose: args.verbose, progress, tally, signal: AtomicI32::default() });
-    note_signals(&told)?;
+    let reporter = Arc::new(Reporter { verbose: args.verbose, progress, tally, signal: AtomicI32::default() });
+    note_signals(&reporter)?;
     let how = How { recursive: args.recursive, preserve: args.preserve, verify: args.verify, jobs: args.jobs.into() };
-    let mut copier = Copier::start(how, told.clone())?;
+    let mut copier = Copier::start(how, reporter.clone())?;
     for source in sources {
         let copied = source.spot(&mut sessions).and_then(|from| {
             let to = match source.base_name() {
@@ -94,12 +94,12 @@ pub fn run(args: &Args) -> Outcome<Exit> {
             copier.copy(from, to)
         });
         if let Err(trouble) = copied {
-            told.tally.fail(&trouble);
+            reporter.tally.fail(&trouble);
         }
     }
     copier.finish()?;
-    let exit = finish(args, &told);
-    let signal = told.signal.load(Ordering::Relaxed);
+    let exit = finish(args, &reporter);
+    let signal = reporter.signal.load(Ordering::Relaxed);
     if signal != 0 {
         eprintln!("aze: cp: ended by a signal: what was not whole is removed, the rest is not copied");
         drop(sessions);
@@ -110,7 +110,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
 }
 
 /// Tells the user how the copy goes.
-struct Told {
+struct Reporter {
     /// Name each file that is done.
     verbose: bool,
     /// Counts the files and bytes copied.
@@ -121,7 +121,7 @@ struct Told {
     signal: AtomicI32,
 }
 
-impl Watch for Told {
+impl Watch for Reporter {
     fn is_over(&self) -> bool {
         self.signal.load(Ordering::Relaxed) != 0
     }
@@ -156,11 +156,11 @@ impl Watch for Told {
 }
 
 /// The first signal that asks for an end is noted; the second one ends the process at once.
-fn note_signals(told: &Arc<Told>) -> Outcome<()> {
-    let told = told.clone();
+fn note_signals(reporter: &Arc<Reporter>) -> Outcome<()> {
+    let reporter = reporter.clone();
     let wait = move || {
         if let Ok(signal) = signals::wait() {
-            told.signal.store(signal, Ordering::Relaxed);
+            reporter.signal.store(signal, Ordering::Relaxed);
         }
         if let Ok(signal) = signals::wait() {
             sys::die_of(signal);
@@ -170,13 +170,13 @@ fn note_signals(told: &Arc<Told>) -> Outcome<()> {
     started.map(drop).map_err(|error| Trouble::local("start a thread", &error))
 }
 
-fn finish(args: &Args, told: &Told) -> Exit {
-    let summary = told.progress.finish();
-    let failed = told.tally.failed();
+fn finish(args: &Args, reporter: &Reporter) -> Exit {
+    let summary = reporter.progress.finish();
+    let failed = reporter.tally.failed();
     if failed > 0 {
         eprintln!("aze: cp: {failed} failed; copied {summary}");
     } else if !args.quiet {
         eprintln!("copied {summary}");
     }
-    told.tally.exit()
+    reporter.tally.exit()
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The same for servers that have to write their memory to disks.
-const PATIENCE_LASTING: Duration = Duration::from_secs(120);
+const PATIENCE_PERSISTENT: Duration = Duration::from_secs(120);
 
 /// How long a process gets between the polite signal and the other one.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
@@ -126,7 +126,7 @@ fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
     let answered = |server: &ServerRecord| answers.contains(&server.slot);
     let lasts = volume.record.settings.lasts();
     let is_ending = lasts && (were_asked || !answers.is_empty());
-    let deadline = Instant::now() + if is_ending { PATIENCE_LASTING } else { PATIENCE };
+    let deadline = Instant::now() + if is_ending { PATIENCE_PERSISTENT } else { PATIENCE };
     for server in &local {
         end(&who(server.slot, server.node.as_deref()), server.process, deadline);
     }

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 const FAULT_AHEAD_BYTES_MAX: u64 = 256 << 20;
 
 /// Part of a server's memory that it takes for what clients of its node may read without a request: one in so many.
-const SLATE_SHARE: u64 = 32;
+const PUBLISHED_SHARE: u64 = 32;
 
 /// Length of a segment within a file, which may be small.
 const FILE_SEGMENT_BYTES: u64 = 64 << 20;
@@ -269,9 +269,9 @@ fn config(order: &Order, dir: &Path, memory: &Memory) -> Outcome<Config> {
         pid: std::process::id(),
         capacity_bytes,
         // No client could read it over TCP.
-        slate_bytes: match transport {
+        published_bytes: match transport {
             Transport::Tcp => 0,
-            _ => (capacity_bytes / SLATE_SHARE).min(aze_proto::slate::BYTES_MAX),
+            _ => (capacity_bytes / PUBLISHED_SHARE).min(aze_proto::published::BYTES_MAX),
         },
         fault_ahead_bytes: FAULT_AHEAD_BYTES_MAX.min(capacity_bytes / 8),
         chunk_bits: order.chunk_bits,

@@ -276,7 +276,7 @@ struct Start<'a> {
     secret: &'a Secret,
     /// The node of each server; `None` is this machine.
     nodes: &'a [Option<String>],
-    /// Directories or files, and promise, of a volume that lasts.
+    /// Directories or files, and promise, of a persistent volume.
     storage: Option<(Vec<PathBuf>, Promise)>,
     /// Servers end when their input does.
     is_tied: bool,
@@ -462,7 +462,7 @@ impl Start<'_> {
     }
 }
 
-/// Where a volume that lasts is kept; `None`: in memory.
+/// Where a persistent volume is kept; `None`: in memory.
 fn storage(args: &Args, nodes: &[Option<String>]) -> Outcome<Option<(Vec<PathBuf>, Promise)>> {
     if args.storage == ["mem"] {
         return match args.durability {

@@ -7,8 +7,8 @@ use crate::client::unexpected;
 use crate::file::File;
 use crate::flight::FLIGHT_BYTES_MAX;
 use crate::inodes::ReportNow;
-use crate::lent::take_lent;
 use crate::route::{Knowing, Place, Question};
+use crate::shared_read::take_shared;
 use aze_proto::fields::{Read, Write};
 use aze_proto::limits::{DAMAGED_TRIES_MAX, FILE_BYTES_MAX};
 use aze_proto::place::{Span, spans};
@@ -44,7 +44,7 @@ impl File {
         let until = self.core.patience();
         loop {
             match self.write_once(offset, data, end).await {
-                // All of it again: data reported in the old generation have been cut.
+                // All of it again: data reported in the old generation have been truncated.
                 Err(failure) if is_stale(&failure) => {
                     until.check(&self.core, &failure, &Request::GetAttr { ino: self.ino(), exact: false })?;
                     self.refresh().await?;
@@ -248,13 +248,13 @@ impl File {
         let _permit = self.core.fly(len).await?;
         // Further looks tell damage on the way from damage in the store.
         for _ in 0..DAMAGED_TRIES_MAX {
-            let Answer { reply, payload, lent, .. } = self.ask_chunk(attr, None, chunk, &request, &[]).await?;
+            let Answer { reply, payload, shared, .. } = self.ask_chunk(attr, None, chunk, &request, &[]).await?;
             let Reply::Data { start, sums, size } = reply else {
                 return Err(unexpected(&request, &reply));
             };
             let (at, from) = (offset as usize, start as usize);
-            let sound = match lent {
-                Some(loan) => take_lent(part, at, from, &*loan, &sums),
+            let sound = match shared {
+                Some(shared) => take_shared(part, at, from, &*shared, &sums),
                 None => take_sound(part, at, from, &payload, &sums),
             };
             if start <= offset && sound {

@@ -239,7 +239,7 @@ pub(crate) mod tests {
         inode.learn(&attr(100, 0, 9));
         assert_eq!(inode.attr().size, 10);
         inode.wrote(&attr(0, 0, 0), 500);
-        assert_eq!(inode.attr().size, 10, "a write of an older generation was cut");
+        assert_eq!(inode.attr().size, 10, "a write of an older generation was truncated");
         inode.wrote(&attr(0, 1, 0), 500);
         assert_eq!(inode.attr().size, 500);
     }

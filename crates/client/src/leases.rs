@@ -4,7 +4,7 @@
 //! Only a client that has said what to do with recalls ([`Client::listen`]) is given leases. For each server
 //! that it asks about files one question waits there until something is recalled; for a server that it
 //! asks nothing, there is none. A recall while an answer is on its way makes its lease void.
-//! A record of a server's slate comes with a lease, too: the client claims it before it believes it.
+//! A record of a server's published index comes with a lease, too: the client claims it before it believes it.
 
 use crate::client::{Client, Core, unexpected};
 use crate::route::{Knowing, Place, Question};
@@ -73,7 +73,7 @@ impl Leases {
         &self.counters[(ino.0 ^ ino.0 >> 48) as usize % COUNTERS]
     }
 
-    /// Whether this client is given leases, and claims the records of a server's slate that it reads.
+    /// Whether this client is given leases, and claims the records of a server's published index that it reads.
     pub(crate) fn are_wanted(&self) -> bool {
         self.listening.get().is_some()
     }
@@ -192,7 +192,7 @@ impl Core {
         }
     }
 
-    /// Begins to read records of a slate; they get the lease.
+    /// Begins to read records of a published index; they get the lease.
     pub(crate) fn claiming(&self) -> Option<Lease> {
         Leases::lease(self.leases.ask(self.io.mono_ns()), LEASE_MS).filter(|_| self.leases.are_wanted())
     }

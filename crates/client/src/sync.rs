@@ -76,7 +76,7 @@ impl Core {
 }
 
 impl File {
-    /// What fsync(2) asks: all that was written is acknowledged and, on lasting storage, durable,
+    /// What fsync(2) asks: all that was written is acknowledged and, on persistent storage, durable,
     /// with the file's name and the directories above it.
     ///
     /// # Errors

@@ -3,8 +3,8 @@
 //! Nothing of it is laid over memory: requests are read field by field with [`Args`], replies are
 //! written field by field into an [`Out`], all in the byte order of the machine (fuse(4)).
 
+use crate::kernel_cache::Version;
 use crate::nodes;
-use crate::told::Version;
 
 /// Major version of the protocol.
 pub const MAJOR: u32 = 7;
@@ -266,20 +266,20 @@ pub struct Out {
     capacity: usize,
     len: usize,
     /// Files whose attributes are in it.
-    pub told: Vec<Version>,
+    pub versions: Vec<Version>,
 }
 
 impl Out {
     /// Room for `capacity` bytes behind the header.
     pub fn new(capacity: usize) -> Out {
         let memory = Paged::new(OUT_HEADER_BYTES, OUT_HEADER_BYTES + capacity);
-        Out { memory, capacity, len: 0, told: Vec::new() }
+        Out { memory, capacity, len: 0, versions: Vec::new() }
     }
 
     /// Begins anew.
     pub fn clear(&mut self) {
         self.len = 0;
-        self.told.clear();
+        self.versions.clear();
     }
 
     /// The bytes written so far.

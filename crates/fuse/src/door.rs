@@ -4,21 +4,21 @@
 //! than most requests take.
 
 use crate::abi::{Header, fopen};
-use crate::crew::{Crew, PATIENCE};
 use crate::device::Device;
 use crate::handles::Handles;
 use crate::identity::{self, Callers};
 use crate::journal::Journal;
+use crate::kernel_cache::{First, KernelCache, Means, Showing};
 use crate::locks::Locks;
-use crate::nameless::{Nameless, Want};
 use crate::pages::Pages;
 use crate::recalls::{PICK_UP_TIME, Recalls};
 use crate::removed::Removed;
 use crate::reply::Errno;
 use crate::stream::Stream;
-use crate::told::{First, Means, Showing, Told};
 use crate::trace::Trace;
 use crate::translate;
+use crate::unnamed::{Unnamed, Want};
+use crate::worker_pool::{PATIENCE, WorkerPool};
 use crate::writers::Writers;
 use aze_client::{Access, Aged, CONTENTS_TIME, Client, File, Lease, NewFile, mode_under};
 use aze_io::Io;
@@ -53,7 +53,7 @@ pub struct Door {
     /// Open directories.
     pub streams: Handles<Stream>,
     /// What the kernel was told of files.
-    pub told: Arc<Told>,
+    pub kernel_cache: Arc<KernelCache>,
     /// Drops the kernel's pages.
     pub pages: Arc<Pages>,
     /// What the kernel has to forget.
@@ -61,11 +61,11 @@ pub struct Door {
     /// Locks that programs hold or wait for.
     pub locks: Locks,
     /// Who opens what has no name any more.
-    nameless: Nameless,
+    unnamed: Unnamed,
     /// Directories that are no more.
     pub removed: Removed,
     /// The workers that read requests, and the ones that replace a worker which has to wait.
-    pub crew: Crew,
+    pub pool: WorkerPool,
     /// The mount's device.
     pub device: Arc<Device>,
     runtime: Arc<Runtime>,
@@ -84,13 +84,13 @@ impl Door {
         client: Arc<Client>,
         runtime: Arc<Runtime>,
         device: Arc<Device>,
-        crew: Crew,
+        pool: WorkerPool,
         cache_time: Duration,
         direct_io: bool,
         writers: Writers,
     ) -> std::io::Result<Door> {
         let io = runtime.io();
-        let told = Arc::new(Told::default());
+        let kernel_cache = Arc::new(KernelCache::default());
         let pages = Arc::new(Pages::new(io.clone(), device.clone())?);
         Ok(Door {
             cache_time,
@@ -101,13 +101,19 @@ impl Door {
             files: Handles::default(),
             writers,
             streams: Handles::default(),
-            recalls: Arc::new(Recalls::new(io.clone(), device.clone(), told.clone(), pages.clone(), cache_time)),
-            told,
+            recalls: Arc::new(Recalls::new(
+                io.clone(),
+                device.clone(),
+                kernel_cache.clone(),
+                pages.clone(),
+                cache_time,
+            )),
+            kernel_cache,
             pages,
             locks: Locks::default(),
-            nameless: Nameless::default(),
+            unnamed: Unnamed::default(),
             removed: Removed::default(),
-            crew,
+            pool,
             device,
             client,
             runtime,
@@ -123,7 +129,7 @@ impl Door {
         ino: u64,
         answer: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Errno> {
-        let answer = self.runtime.block_on_patiently(answer, PATIENCE, || self.crew.waits_long());
+        let answer = self.runtime.block_on_patiently(answer, PATIENCE, || self.pool.waits_long());
         answer.map_err(|failure| self.noted(operation, ino, &failure))
     }
 
@@ -139,11 +145,11 @@ impl Door {
             return;
         }
         let recalls = Arc::downgrade(&self.recalls);
-        self.client.listen(Box::new(move |told| {
+        self.client.listen(Box::new(move |kernel_cache| {
             let recalls = recalls.upgrade();
             Box::pin(async move {
                 if let Some(recalls) = recalls {
-                    recalls.let_go(told).await;
+                    recalls.let_go(kernel_cache).await;
                 }
             })
         }));
@@ -157,11 +163,11 @@ impl Door {
             let means = Means {
                 is_leased: &|lease| self.is_leased(lease, attr.ino),
                 // Another worker must read requests meanwhile: it answers those that this one waits for.
-                waits: &|| self.crew.waits_long(),
+                waits: &|| self.pool.waits_long(),
                 are_clean: &|| self.pages.are_none(attr.ino.0),
                 drop_pages: &|| self.pages.drop_pages_now(attr.ino.0),
             };
-            if let Showing::First(first) = self.told.show(attr, *lease, request.pid, &means) {
+            if let Showing::First(first) = self.kernel_cache.show(attr, *lease, request.pid, &means) {
                 self.drop_pages_after(attr.ino, first);
                 return NOTHING;
             }
@@ -171,18 +177,18 @@ impl Door {
 
     /// Drops pages after the time within which the kernel call of a thread that was answered first should have done so.
     fn drop_pages_after(&self, ino: Ino, first: First) {
-        let (io, told, pages) = (self.io.clone(), self.told.clone(), self.pages.clone());
+        let (io, kernel_cache, pages) = (self.io.clone(), self.kernel_cache.clone(), self.pages.clone());
         self.io.spawn(async move {
             io.sleep(PICK_UP_TIME).await;
-            if told.first_is_done(ino, first) {
-                pages.drop_pages(ino.0, Box::new(move || told.first_has_ended(ino, first)));
+            if kernel_cache.first_is_done(ino, first) {
+                pages.drop_pages(ino.0, Box::new(move || kernel_cache.first_has_ended(ino, first)));
             }
         });
     }
 
     /// As [`Self::validity`], for attributes that come with a listing; `None` if they would have to wait.
     fn validity_by_the_way(&self, aged: &Aged) -> Option<Duration> {
-        let may = aged.attr.kind != FileKind::File || self.told.is_shown(&aged.attr);
+        let may = aged.attr.kind != FileKind::File || self.kernel_cache.is_shown(&aged.attr);
         may.then(|| self.validity_of_shown(aged))
     }
 
@@ -210,7 +216,7 @@ impl Door {
     fn is_sent_back(&self, request: &Header, attr: &Attr, want: Want) -> bool {
         attr.kind != FileKind::Directory
             && (attr.links == 0 || self.recalls.has_moved(attr.ino))
-            && self.nameless.refuses(request.pid, attr.ino, want)
+            && self.unnamed.refuses(request.pid, attr.ino, want)
     }
 
     /// Before a change of an inode that the program does not have open: a program that may have come by a name which
@@ -218,7 +224,7 @@ impl Door {
     pub fn came_by_name(&self, request: &Header, target: u64) -> Result<(), Errno> {
         let ino = ino(target);
         let is_elsewhere = self.recalls.has_moved(ino) && !self.client.is_open(ino);
-        if is_elsewhere && self.nameless.refuses(request.pid, ino, Want::Else) {
+        if is_elsewhere && self.unnamed.refuses(request.pid, ino, Want::Else) {
             return Err(Errno(libc::ESTALE));
         }
         Ok(())
@@ -242,7 +248,7 @@ impl Door {
             self.client.lookup_within(&who, ino(parent), &name, self.cache_time).await
         });
         let ino = found.as_ref().ok().map(|aged| aged.attr.ino);
-        self.nameless.looked_up(request.pid, ino.filter(|ino| self.recalls.has_moved(*ino)));
+        self.unnamed.looked_up(request.pid, ino.filter(|ino| self.recalls.has_moved(*ino)));
         found.inspect(|aged| self.removed.tell(&aged.attr))
     }
 
@@ -306,7 +312,7 @@ impl Door {
         changed.inspect(|attr| {
             self.removed.tell(attr);
             if attr.kind == FileKind::File {
-                self.told.changed(attr, |lease| self.is_leased(lease, attr.ino));
+                self.kernel_cache.changed(attr, |lease| self.is_leased(lease, attr.ino));
             }
         })
     }
@@ -344,7 +350,7 @@ impl Door {
             }
             Ok(file)
         })?;
-        let at_open = self.told.open(&file.attr());
+        let at_open = self.kernel_cache.open(&file.attr());
         if at_open.forget_attrs {
             // Before the answer, so that every open of the file sees its size. Its program waits
             // for that answer and keeps the inode, so this does not wait.

@@ -2,14 +2,14 @@
 //! the outcome into a reply.
 
 use crate::abi::{Args, Header, Out, getattr, op, set};
-use crate::crew::Kind;
 use crate::door::{Door, Entry, ino, new_file};
+use crate::kernel_cache::Version;
 use crate::locks;
 use crate::reply::Errno;
 use crate::space;
 use crate::stream::Stream;
-use crate::told::Version;
 use crate::translate;
+use crate::worker_pool::Kind;
 use crate::xattr;
 use aze_client::{Aged, NewFile, mode_under};
 use aze_proto::attr::{Attr, Change, FileKind, SetTime};
@@ -130,7 +130,7 @@ fn named<T: Into<Aged>>(door: &Door, header: &Header, out: &mut Out, found: Resu
 
 fn tell(out: &mut Out, attr: &Attr) {
     if attr.kind == FileKind::File {
-        out.told.push(Version::of(attr));
+        out.versions.push(Version::of(attr));
     }
 }
 
@@ -295,7 +295,7 @@ fn put_open(out: &mut Out, handle: u64, flags: u32) {
 fn read(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Outcome {
     let (handle, offset, size) = (args.u64()?, args.u64()?, args.u32()?);
     let file = door.file(handle)?;
-    door.told.has_pages(ino(header.node));
+    door.kernel_cache.has_pages(ino(header.node));
     let room = out.room(size as usize).ok_or(Errno(libc::EINVAL))?;
     let count = door.serve("read of", header.node, file.read_as_opened(offset, room))?;
     out.filled(count);
@@ -309,7 +309,7 @@ fn write(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> Out
     args.skip(4)?;
     let data = args.bytes(size as usize)?;
     let file = door.file(handle)?;
-    door.told.has_pages(ino(header.node));
+    door.kernel_cache.has_pages(ino(header.node));
     match flags & libc::O_APPEND {
         0 => door.serve("write to", header.node, file.write(offset, data))?,
         _ => door.append_file(header.node, &file, data)?,

@@ -10,17 +10,16 @@
 //! and by the servers.
 
 mod abi;
-mod crew;
 mod device;
 mod door;
 mod fs;
-mod halves;
 mod handles;
 mod identity;
 mod journal;
+mod kernel_cache;
 mod locks;
+mod lru;
 mod mounting;
-mod nameless;
 mod nodes;
 mod pages;
 mod recalls;
@@ -30,9 +29,10 @@ mod session;
 pub mod signals;
 mod space;
 mod stream;
-mod told;
 mod trace;
 mod translate;
+mod unnamed;
+mod worker_pool;
 mod writers;
 mod xattr;
 
@@ -41,7 +41,6 @@ pub use mounting::unmount;
 
 use aze_client::Client;
 use aze_io::real::Runtime;
-use crew::Crew;
 use session::Session;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -49,6 +48,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use worker_pool::WorkerPool;
 
 /// How long the kernel may use cached names and attributes by default.
 pub const CACHE_TIME_DEFAULT: Duration = Duration::from_secs(1);
@@ -160,8 +160,8 @@ fn serve(
     let device = Arc::new(device);
     let features = session::agree(&device)?;
     let writers = writers::Writers::new(features & abi::init::DIRECT_IO_ALLOW_MMAP != 0);
-    let (crew, cache_time) = (Crew::new(options.threads), options.cache_time.min(CACHE_TIME_MAX));
-    let door = door::Door::new(client, runtime, device.clone(), crew, cache_time, options.direct_io, writers)?;
+    let (pool, cache_time) = (WorkerPool::new(options.threads), options.cache_time.min(CACHE_TIME_MAX));
+    let door = door::Door::new(client, runtime, device.clone(), pool, cache_time, options.direct_io, writers)?;
     let door = Arc::new(door);
     // Requests that the kernel has sent by now are read from here on.
     door.listen();

@@ -10,8 +10,8 @@
 //! program of this mount writes the file: that write may itself wait for the other client.
 
 use crate::device::{Device, Sent};
+use crate::kernel_cache::KernelCache;
 use crate::pages::Pages;
-use crate::told::Told;
 use aze_io::Io;
 use aze_proto::ids::Ino;
 use aze_proto::message::Recall;
@@ -36,7 +36,7 @@ const PAGES_TIME: Duration = Duration::from_millis(200);
 const AGAIN_PAUSE: Duration = Duration::from_millis(1);
 
 /// Inodes share notes of when they were told; two that share one cost a moment now and then.
-const TOLD: usize = 1 << 12;
+const ANSWERED_SLOTS: usize = 1 << 12;
 
 /// Inodes that have lost a name; one more, and all are taken for such.
 const MOVED_MAX: usize = 1 << 16;
@@ -45,11 +45,11 @@ const MOVED_MAX: usize = 1 << 16;
 pub struct Recalls {
     io: Io,
     device: Arc<Device>,
-    told: Arc<Told>,
+    kernel_cache: Arc<KernelCache>,
     pages: Arc<Pages>,
     /// How long the kernel may use a name.
     name_ns: u64,
-    told_ns: Vec<AtomicU64>,
+    answered_ns: Vec<AtomicU64>,
     moved: Mutex<Moved>,
 }
 
@@ -89,19 +89,25 @@ impl Moved {
 
 impl Recalls {
     /// For the mount of `device`, whose kernel uses a name for at most `name_time`.
-    pub fn new(io: Io, device: Arc<Device>, told: Arc<Told>, pages: Arc<Pages>, name_time: Duration) -> Recalls {
-        let told_ns = (0..TOLD).map(|_| AtomicU64::new(0)).collect();
+    pub fn new(
+        io: Io,
+        device: Arc<Device>,
+        kernel_cache: Arc<KernelCache>,
+        pages: Arc<Pages>,
+        name_time: Duration,
+    ) -> Recalls {
+        let answered_ns = (0..ANSWERED_SLOTS).map(|_| AtomicU64::new(0)).collect();
         let name_ns = (name_time + PICK_UP_TIME).as_nanos() as u64;
-        Recalls { io, device, told, pages, name_ns, told_ns, moved: Mutex::default() }
+        Recalls { io, device, kernel_cache, pages, name_ns, answered_ns, moved: Mutex::default() }
     }
 
-    fn told_ns(&self, ino: Ino) -> &AtomicU64 {
-        &self.told_ns[(ino.0 ^ ino.0 >> 48) as usize % TOLD]
+    fn answered_ns(&self, ino: Ino) -> &AtomicU64 {
+        &self.answered_ns[(ino.0 ^ ino.0 >> 48) as usize % ANSWERED_SLOTS]
     }
 
     /// Notes that the kernel is about to get attributes that are valid for some time.
     pub fn tell(&self, ino: Ino) {
-        self.told_ns(ino).fetch_max(self.io.mono_ns(), SeqCst);
+        self.answered_ns(ino).fetch_max(self.io.mono_ns(), SeqCst);
     }
 
     /// Whether the kernel may use a name that leads to this inode no longer.
@@ -113,12 +119,12 @@ impl Recalls {
     pub async fn let_go(&self, recalls: Vec<Recall>) {
         // A change of names changes no contents.
         let changed = recalls.iter().filter(|recall| !recall.names).map(|recall| recall.ino);
-        let dropping: Vec<Ino> = changed.filter(|ino| self.told.begin_drop(*ino)).collect();
+        let dropping: Vec<Ino> = changed.filter(|ino| self.kernel_cache.begin_drop(*ino)).collect();
         let now_ns = self.io.mono_ns();
         for recall in recalls.iter().filter(|recall| recall.names) {
             self.moved.lock().note(recall.ino, now_ns, now_ns + self.name_ns);
         }
-        let picked_up = |recall: &Recall| self.told_ns(recall.ino).load(SeqCst) + PICK_UP_NS;
+        let picked_up = |recall: &Recall| self.answered_ns(recall.ino).load(SeqCst) + PICK_UP_NS;
         // From now on answers about these inodes are valid for no time.
         let mut unknown: Vec<(Ino, u64)> = recalls.iter().map(|recall| (recall.ino, picked_up(recall))).collect();
         loop {
@@ -136,9 +142,9 @@ impl Recalls {
     /// after [`PAGES_TIME`].
     async fn drop_pages(&self, ino: Ino) {
         let (tell, gone) = oneshot::channel::<()>();
-        let told = self.told.clone();
+        let kernel_cache = self.kernel_cache.clone();
         let done = move || {
-            told.dropped(ino);
+            kernel_cache.dropped(ino);
             drop(tell);
         };
         self.pages.drop_pages(ino.0, Box::new(done));

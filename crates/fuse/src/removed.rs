@@ -1,7 +1,7 @@
 //! Directories that are removed while programs of this mount are in them or have them open. Their home
 //! knows them no more; this table has their last attributes, so that programs can still look at them.
 
-use crate::halves::Halves;
+use crate::lru::LruCache;
 use aze_proto::attr::{Attr, Change, FileKind, SetTime};
 use aze_proto::ids::{Ino, Time};
 use parking_lot::Mutex;
@@ -11,12 +11,12 @@ const DIRECTORIES_MAX: usize = 1 << 15;
 
 /// What the kernel was told of directories.
 pub struct Removed {
-    directories: Mutex<Halves<Attr>>,
+    directories: Mutex<LruCache<Attr>>,
 }
 
 impl Default for Removed {
     fn default() -> Removed {
-        Removed { directories: Mutex::new(Halves::new(DIRECTORIES_MAX)) }
+        Removed { directories: Mutex::new(LruCache::new(DIRECTORIES_MAX)) }
     }
 }
 

@@ -2,7 +2,7 @@
 //! requests until the mount ends.
 //!
 //! A worker reads a request, has it done on its own thread, and answers: waking another thread would
-//! cost more than most requests take. The crew decides which workers read ([`crate::crew`]). A
+//! cost more than most requests take. The worker pool decides which workers read ([`crate::worker_pool`]). A
 //! request that may wait without bound (for a lock) occupies no worker: it goes on as a task.
 
 use crate::REQUEST_BYTES;
@@ -148,7 +148,7 @@ impl Session {
     pub fn start(door: Arc<Door>, device: Arc<Device>) -> Arc<Session> {
         let session = Arc::new(Session { door, device });
         let of_workers = Arc::downgrade(&session);
-        session.door.crew.begin(move || {
+        session.door.pool.begin(move || {
             if let Some(session) = of_workers.upgrade() {
                 session.start_worker();
             }
@@ -166,7 +166,7 @@ impl Session {
     /// # Errors
     /// What ended it, if it was not its unmounting, or the system's reason not to start any worker.
     pub fn wait(&self) -> io::Result<()> {
-        let failure = self.door.crew.wait();
+        let failure = self.door.pool.wait();
         // Waits for locks are for programs that this mount no longer has.
         self.door.locks.end();
         failure.map_or(Ok(()), Err)
@@ -176,15 +176,15 @@ impl Session {
     fn start_worker(self: &Arc<Self>) {
         let session = self.clone();
         let life = move || {
-            let crew = &session.door.crew;
-            let _place = crew.join();
+            let pool = &session.door.pool;
+            let _place = pool.join();
             if let Err(error) = session.work() {
-                crew.fail(error);
+                pool.fail(error);
             }
         };
         if let Err(error) = std::thread::Builder::new().name("aze-mount".into()).spawn(life) {
             self.door.journal.say(format_args!("no further thread for the mount: {error}"));
-            self.door.crew.not_started(error);
+            self.door.pool.not_started(error);
         }
     }
 
@@ -194,13 +194,13 @@ impl Session {
         let device = Device::clone_of(&self.device).map_or_else(|_| self.device.clone(), Arc::new);
         let mut room = Room::new(REQUEST_BYTES as usize + REQUEST_ROOM);
         let mut out = Out::new(REQUEST_BYTES as usize + REQUEST_ROOM);
-        while self.door.crew.may_read() {
-            // A lasting error meets the other workers, too; when the last one is gone the kernel ends the mount.
+        while self.door.pool.may_read() {
+            // A persistent error meets the other workers, too; when the last one is gone the kernel ends the mount.
             match device.receive(room.bytes())? {
                 Came::Request(count) => self.serve(&device, &room.bytes()[..count], &mut out),
                 Came::Nothing => {}
                 Came::End => {
-                    self.door.crew.end();
+                    self.door.pool.end();
                     return Ok(());
                 }
             }
@@ -219,7 +219,7 @@ impl Session {
                 return self.door.journal.say("the kernel sent a request that cannot be understood");
             }
         };
-        self.door.crew.begins(header.pid, fs::kind(&self.door, &header, args));
+        self.door.pool.begins(header.pid, fs::kind(&self.door, &header, args));
         let reply = Reply::new(device.clone(), header.unique);
         out.clear();
         answer(&self.door, &header, args, out, reply);
@@ -250,7 +250,7 @@ fn answer(door: &Arc<Door>, header: &Header, args: Args<'_>, out: &mut Out, repl
         }
     };
     if reply.send(out) {
-        return out.told.iter().for_each(|version| door.told.tell(*version));
+        return out.versions.iter().for_each(|version| door.kernel_cache.tell(*version));
     }
     // The kernel has not taken it: it does not know the handle, and will never release it.
     match done {

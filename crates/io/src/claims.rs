@@ -2,13 +2,13 @@
 //! believing.
 //!
 //! It alone knows in which order notes and records become visible: a client that notes
-//! something and then finds a record of a slate unchanged has noted it before the server that changes the record
-//! afterwards looks (each side writes, and reads after a fence: Dekker's way). Numbers share places,
+//! something and then finds a record of a published index unchanged has noted it before the server that changes the
+//! record afterwards looks (each side writes, and reads after a fence: Dekker's way). Numbers share places,
 //! so that more may seem to be noted than is. It does not know what the numbers and periods mean.
 
 mod note;
 
-use crate::slate::SharedWords;
+use crate::published::SharedWords;
 use note::PERIOD_AT;
 use std::sync::atomic::AtomicU64;
 
@@ -68,7 +68,7 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slate::{COUNTER_BITS_MIN, Reader, Shape, Writer, words_needed};
+    use crate::published::{COUNTER_BITS_MIN, Reader, Shape, Writer, words_needed};
     use std::sync::Barrier;
 
     #[test]
@@ -92,7 +92,7 @@ mod tests {
         let shapes = [Shape { key_words: 1, value_words: 1 }];
         let memory = SharedWords::own(words_needed(&shapes, &[0], COUNTER_BITS_MIN));
         let writer = Writer::begin(memory.clone(), &shapes, &[0], COUNTER_BITS_MIN);
-        let reader = Reader::open(memory, &shapes).expect("a slate was begun");
+        let reader = Reader::open(memory, &shapes).expect("a published index was begun");
         let (claims, start, end) = (Claims::own(), Barrier::new(2), Barrier::new(2));
         writer.put(0, 1, &[1], &[0]);
         std::thread::scope(|scope| {

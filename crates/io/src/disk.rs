@@ -1,4 +1,4 @@
-//! Directories and files of lasting storage, as a task sees them.
+//! Directories and files of persistent storage, as a task sees them.
 //!
 //! Files are of two kinds. Those that grow at their end are all that a journal needs: a later torn write cannot harm
 //! synced bytes. Those of a fixed length have their room from the beginning and are read and written at any place.
@@ -11,7 +11,7 @@ use crate::{Boxed, Task};
 use std::fmt;
 use std::sync::Arc;
 
-/// Why an operation on lasting storage failed.
+/// Why an operation on persistent storage failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiskError {
     /// There is no such file.
@@ -40,7 +40,7 @@ impl fmt::Display for DiskError {
 
 impl std::error::Error for DiskError {}
 
-/// What an operation on lasting storage gives.
+/// What an operation on persistent storage gives.
 pub type DiskResult<T> = Result<T, DiskError>;
 
 /// A directory that this process uses alone until the handle is dropped.

@@ -8,21 +8,21 @@
 
 pub mod claims;
 pub mod disk;
-mod loan;
 pub mod logical;
 pub mod mapped;
+pub mod published;
 pub mod real;
+mod shared_payload;
 pub mod sim;
 pub mod slab;
-pub mod slate;
 mod transport;
 
-pub use loan::Loan;
+pub use shared_payload::SharedPayload;
 pub use transport::Transport;
 
 use claims::Claims;
 use disk::{Dir, DiskResult};
-use slate::SharedWords;
+use published::SharedWords;
 use std::fmt;
 use std::future::Future;
 use std::ops::Range;
@@ -110,25 +110,25 @@ impl fmt::Display for NetError {
 impl std::error::Error for NetError {}
 
 /// One message as it came off the wire: two byte strings with their lengths kept apart,
-/// so that bulk data lands in a buffer of its own.
+/// so that bulk data comes into a buffer of its own.
 #[derive(Debug, Default)]
 pub struct Frame {
     /// Header and body, as `proto` encoded them.
     pub head: Vec<u8>,
     /// Bulk data; empty for most messages.
     pub payload: Vec<u8>,
-    /// Where the bulk data are, if they were lent and are not in `payload`.
-    pub lent: Option<Arc<Loan>>,
-    /// The bulk data, if they came into frames of a slab ([`Handler::land`]) and are not in `payload`.
-    pub landed: Option<slab::Landed>,
+    /// Where the bulk data are, if they were shared and are not in `payload`.
+    pub shared: Option<Arc<SharedPayload>>,
+    /// The bulk data, if they came into frames of a slab ([`Handler::receive_buffer`]) and are not in `payload`.
+    pub in_frames: Option<slab::ReceivedFrames>,
 }
 
 impl Frame {
     /// Length of the bulk data, wherever they are.
     pub fn payload_bytes(&self) -> usize {
-        match (&self.lent, &self.landed) {
-            (Some(loan), _) => loan.len(),
-            (None, Some(landed)) => landed.len(),
+        match (&self.shared, &self.in_frames) {
+            (Some(shared), _) => shared.len(),
+            (None, Some(in_frames)) => in_frames.len(),
             (None, None) => self.payload.len(),
         }
     }
@@ -137,14 +137,14 @@ impl Frame {
     pub(crate) fn set_payload(&mut self, payload: slab::Payload) {
         match payload {
             slab::Payload::Bytes(bytes) => self.payload = bytes,
-            slab::Payload::Landed(landed) => self.landed = Some(landed),
+            slab::Payload::Frames(in_frames) => self.in_frames = Some(in_frames),
         }
     }
 
     /// The bulk data that came, in a buffer or in frames.
     pub fn take_payload(&mut self) -> slab::Payload {
-        match self.landed.take() {
-            Some(landed) => slab::Payload::Landed(landed),
+        match self.in_frames.take() {
+            Some(in_frames) => slab::Payload::Frames(in_frames),
             None => slab::Payload::Bytes(std::mem::take(&mut self.payload)),
         }
     }
@@ -152,9 +152,9 @@ impl Frame {
 
 impl PartialEq for Frame {
     fn eq(&self, other: &Frame) -> bool {
-        let lent = |frame: &Frame| frame.lent.as_ref().map(Arc::as_ptr);
-        let is_here = self.landed.is_none() && other.landed.is_none();
-        is_here && (&self.head, &self.payload, lent(self)) == (&other.head, &other.payload, lent(other))
+        let shared = |frame: &Frame| frame.shared.as_ref().map(Arc::as_ptr);
+        let is_here = self.in_frames.is_none() && other.in_frames.is_none();
+        is_here && (&self.head, &self.payload, shared(self)) == (&other.head, &other.payload, shared(other))
     }
 }
 
@@ -229,19 +229,19 @@ pub trait Connection: Send + Sync {
     /// A number unique among the connections of this world.
     fn id(&self) -> u64;
 
-    /// Lets the other end read a slate of this one, if the two share memory. For new connections,
+    /// Lets the other end read a published index of this one, if the two share memory. For new connections,
     /// before anything is sent.
-    fn offer(&self, slate: &Arc<slate::Writer>);
+    fn offer(&self, published: &Arc<published::Writer>);
 
-    /// The slate that the other end has offered, if there is one.
+    /// The published index that the other end has offered, if there is one.
     fn offered(&self) -> Option<SharedWords>;
 
-    /// What the end that opened this connection notes for the other one, if the two share memory and a slate
+    /// What the end that opened this connection notes for the other one, if the two share memory and a published index
     /// was offered.
     fn claims(&self) -> Option<Claims>;
 
     /// Whether the process at the other end still holds the connection at this moment. Exact for
-    /// connections over which a slate was offered; for others it is as this end has last noticed.
+    /// connections over which a published index was offered; for others it is as this end has last noticed.
     fn is_held(&self) -> bool;
 
     /// The process that listens at the other end, where this end opened the connection and the two are on one
@@ -260,7 +260,7 @@ pub trait Process: Send + Sync {
 pub const SEND_QUEUE_BYTES_MAX: usize = 256 << 20;
 
 /// A payload may go to frames from this size on: it has to fill one at least.
-pub const LANDING_PAYLOAD_BYTES_MIN: usize = slab::BASE_BYTES;
+pub const FRAMES_PAYLOAD_BYTES_MIN: usize = slab::BASE_BYTES;
 
 /// What a peer may send before it has proven anything: enough for a handshake, no more.
 pub const LIMITS_BEFORE_HANDSHAKE: FrameLimits = FrameLimits { head_bytes_max: 4096, payload_bytes_max: 0 };
@@ -269,9 +269,14 @@ pub const LIMITS_BEFORE_HANDSHAKE: FrameLimits = FrameLimits { head_bytes_max: 4
 /// order received; must not block. A slow answer belongs in a task.
 pub trait Handler: Send + Sync {
     /// Says where a frame's payload shall go, once its head has come; `None`: to a buffer. Asked once for each frame
-    /// with a payload of at least [`LANDING_PAYLOAD_BYTES_MIN`], after `on_frame` for the one before it. If the
+    /// with a payload of at least [`FRAMES_PAYLOAD_BYTES_MIN`], after `on_frame` for the one before it. If the
     /// connection ends before the payload is there, no call for the frame follows.
-    fn land(&self, conn: &Arc<dyn Connection>, head: &[u8], payload_bytes: usize) -> Option<slab::Landing> {
+    fn receive_buffer(
+        &self,
+        conn: &Arc<dyn Connection>,
+        head: &[u8],
+        payload_bytes: usize,
+    ) -> Option<slab::ReceiveBuffer> {
         let _ = (conn, head, payload_bytes);
         None
     }
@@ -319,10 +324,10 @@ pub trait World: Send + Sync {
     /// system has none to give.
     fn share(&self, words: usize) -> Option<SharedWords>;
     /// From now on other processes on the same node may read this slab, where the world has such.
-    fn lend(&self, slab: &Arc<slab::Slab>) {
+    fn share_slab(&self, slab: &Arc<slab::Slab>) {
         let _ = slab;
     }
-    /// Opens a directory of this node for lasting storage; it is made if it is not there.
+    /// Opens a directory of this node for persistent storage; it is made if it is not there.
     fn open_dir<'a>(&'a self, path: &'a str) -> Boxed<'a, DiskResult<Arc<dyn Dir>>>;
 }
 
@@ -403,9 +408,9 @@ impl Io {
         self.0.share(words)
     }
 
-    /// See [`World::lend`].
-    pub fn lend(&self, slab: &Arc<slab::Slab>) {
-        self.0.lend(slab);
+    /// See [`World::share_slab`].
+    pub fn share_slab(&self, slab: &Arc<slab::Slab>) {
+        self.0.share_slab(slab);
     }
 
     /// See [`World::open_dir`].

@@ -1,4 +1,4 @@
-//! A directory of lasting storage within one mapped file: for persistent memory.
+//! A directory of persistent storage within one mapped file: for persistent memory.
 //!
 //! | where | content |
 //! |---|---|

@@ -21,7 +21,7 @@ mod timers;
 mod until;
 
 #[cfg(test)]
-mod landing_tests;
+mod receive_buffer_tests;
 #[cfg(test)]
 mod tests;
 
@@ -38,14 +38,14 @@ use parking_lot::Mutex;
 
 pub use conn::READ_PAUSE_BYTES;
 pub use processors::{keep_on, processors};
-pub(crate) use shm::loan::ShmLoan;
+pub(crate) use shm::shared_payload::ShmPayload;
 pub use shm::{RING_BYTES, SHM_CONNECTIONS_MAX};
 pub use sys::open_process;
 pub use until::until;
 
 use crate::disk::{Dir, DiskResult};
+use crate::published::SharedWords;
 use crate::slab::Slab;
-use crate::slate::SharedWords;
 use crate::{Acceptor, Addr, Boxed, Connection, Handler, Io, Listener, NetError, Task, TimerId, World};
 use drive::Lead;
 use reactor::{Driving, Reactor};
@@ -167,7 +167,7 @@ impl Runtime {
             thread.join().expect("a runtime's thread does not panic");
         }
         self.reactor.attendants.stop();
-        self.reactor.stop_bells();
+        self.reactor.stop_wakeups();
         let _driving = Driving::begin(&self.reactor);
         self.reactor.clear();
     }
@@ -220,8 +220,8 @@ impl World for Runtime {
         shm::shared::share(words)
     }
 
-    fn lend(&self, slab: &Arc<Slab>) {
-        self.reactor.lend(slab);
+    fn share_slab(&self, slab: &Arc<Slab>) {
+        self.reactor.share_slab(slab);
     }
 
     fn open_dir<'a>(&'a self, path: &'a str) -> Boxed<'a, DiskResult<Arc<dyn Dir>>> {

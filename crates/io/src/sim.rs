@@ -16,11 +16,11 @@
 
 mod disk;
 mod exec;
-mod landing;
-mod loan;
 mod net;
 mod node;
+mod receive_buffer;
 mod rng;
+mod shared_payload;
 mod state;
 mod trace;
 
@@ -31,10 +31,10 @@ use std::time::Duration;
 use crate::{Io, Sleep};
 
 pub use disk::{DiskFault, DiskTrouble};
-pub use landing::SlowPayloads;
-pub(crate) use loan::SimLoan;
 pub use node::Node;
+pub use receive_buffer::SlowPayloads;
 pub use rng::SimRng;
+pub(crate) use shared_payload::SimPayload;
 use state::{Core, Debris};
 use trace::Kind;
 
@@ -126,10 +126,10 @@ pub struct Counters {
     pub frames_flipped: u64,
     /// Connections cut by [`Faults::connection_cut_ppm`].
     pub connections_cut: u64,
-    /// Payloads that were lent instead of sent.
-    pub payloads_lent: u64,
+    /// Payloads that were shared instead of sent.
+    pub payloads_shared: u64,
     /// Payloads that went to frames of a slab.
-    pub payloads_landed: u64,
+    pub payloads_in_frames: u64,
     /// Those that stopped for a while in the middle.
     pub payloads_paused: u64,
     /// Connections that were accepted.
@@ -191,10 +191,10 @@ impl Sim {
         self.core().state.lock().time_limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
     }
 
-    /// Lends payloads from this size on to their receivers, as if the two nodes were one, where the sender has them in
-    /// frames; `None`: all are sent.
-    pub fn set_lending(&self, bytes_min: Option<usize>) {
-        self.core().state.lock().lend_bytes_min = bytes_min;
+    /// Shares payloads from this size on with their receivers, as if the two nodes were one, where the sender has them
+    /// in frames; `None`: all are sent.
+    pub fn set_sharing(&self, bytes_min: Option<usize>) {
+        self.core().state.lock().share_bytes_min = bytes_min;
     }
 
     /// From now on payloads that go to frames of a slab stop for a while in the middle, some of them; `None`: they come

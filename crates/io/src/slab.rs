@@ -1,20 +1,20 @@
 //! One region of memory, handed out in frames.
 //!
 //! It alone knows where the bytes of a frame lie, how frames are cut from larger ones and which were used last. It
-//! knows nothing of their contents. The region is a memory file mapped shared, so that it can be lent to other
+//! knows nothing of their contents. The region is a memory file mapped shared, so that it can be shared with other
 //! processes, which may only read it.
 
 mod ahead;
-mod landing;
 mod pool;
+mod receive_buffer;
 mod region;
 
 #[cfg(test)]
-mod landing_tests;
+mod receive_buffer_tests;
 #[cfg(test)]
 mod tests;
 
-pub use landing::{LANDING_BYTES_MAX, Landed, Landing, Payload};
+pub use receive_buffer::{Payload, RECEIVE_BUFFERS_BYTES_MAX, ReceiveBuffer, ReceivedFrames};
 
 use std::fmt;
 use std::io;
@@ -22,8 +22,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
 
 use ahead::Ahead;
-use landing::Landings;
 use pool::{Place, Pool};
+use receive_buffer::ReceiveBuffers;
 use region::Region;
 
 /// Size of a frame; larger ones are cut into smaller ones and merge again.
@@ -98,7 +98,7 @@ pub struct Slab {
     bases: u32,
     pool: Pool,
     ahead: Arc<Ahead>,
-    landings: Landings,
+    receive_buffers: ReceiveBuffers,
     /// May give back frames that are held for others, when memory is short.
     short: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -139,7 +139,7 @@ impl Slab {
             bases,
             pool: Pool::new(bases * times),
             ahead,
-            landings: Landings::default(),
+            receive_buffers: ReceiveBuffers::default(),
             short: OnceLock::new(),
         }))
     }
@@ -158,7 +158,7 @@ impl Slab {
             self.pool.allocate(class)
         });
         let place = place.or_else(|| {
-            self.landings.move_out();
+            self.receive_buffers.move_out();
             self.pool.allocate(class)
         })?;
         Some(self.frame_at(place, class))
@@ -184,7 +184,7 @@ impl Slab {
 
     /// Bytes in frames that are owned now; exact while no other thread allocates or frees. Frames that other processes
     /// have given back may count until [`Slab::reclaim`], unless memory is short; frames being filled by data on their
-    /// way ([`Landing`]) do not.
+    /// way ([`ReceiveBuffer`]) do not.
     pub fn used_bytes(&self) -> u64 {
         let mut used = self.pool.used_bytes();
         if used + BASE_BYTES as u64 > self.capacity_bytes() {
@@ -192,7 +192,7 @@ impl Slab {
             used = self.pool.used_bytes();
         }
         // These can be had at any time.
-        used.saturating_sub(self.landings.bytes())
+        used.saturating_sub(self.receive_buffers.bytes())
     }
 
     /// Has `reclaim` called when memory is short. Only the first call counts.

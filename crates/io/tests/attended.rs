@@ -145,7 +145,7 @@ fn others_are_served_while_a_caller_waits_for_its_only_connection() {
     }
 }
 
-/// It is rung where it sleeps, and does not wait until it looks by itself.
+/// It is woken where it sleeps, and does not wait until it looks by itself.
 #[test]
 fn a_caller_that_waits_for_its_only_connection_is_woken() {
     let _alone = ALONE.lock();

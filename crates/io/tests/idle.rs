@@ -48,7 +48,7 @@ fn idle_with(wire: Wire) {
         Wire::Shm => cores,
     };
     assert_eq!(threads, 3 + more, "over {wire:?}");
-    // Long enough for the looks that are taken once a second in case that no bell rings.
+    // Long enough for the looks that are taken once a second in case that no wakeup comes.
     clock.block_on(clock.io().sleep(Duration::from_millis(1200)));
     let (after_ns, _) = run_ns("aze-");
     assert!(after_ns - before_ns < 5_000_000, "{} ns in 1,200 ms over {wire:?}", after_ns - before_ns);

@@ -2,7 +2,7 @@
 //! tests: the answers of rows kept in plain lists, over a few thousand changes.
 
 use crate::Rare;
-use crate::tables::{EntryKey, EntryValue, Inode, Lock, PendingCut, Role, Tables};
+use crate::tables::{EntryKey, EntryValue, Inode, Lock, PendingTruncation, Role, Tables};
 use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, ServerIndex, ShardId, Time, TxId};
 use aze_proto::{Attr, FileKind, Name, NameHash, Spread};
 
@@ -112,14 +112,18 @@ fn cut<K: PartialEq, V>(rows: &mut Vec<(K, V)>, key: &K) -> Option<V> {
 fn update<T: Tables>(tables: &mut T, model: &mut Model, ino: Ino, step: u64) {
     let found = tables.update_inode(ino, |inode| {
         inode.attr.size += step;
-        inode.rare.change(|parts| parts.cuts.push(PendingCut { generation: Generation(1), length: step }));
+        inode
+            .rare
+            .change(|parts| parts.truncations.push(PendingTruncation { generation: Generation(1), length: step }));
         inode.attr.size
     });
     let row = model.inodes.iter_mut().find(|(known, _)| *known == ino);
     assert_eq!(found.is_some(), row.is_some());
     if let Some((_, inode)) = row {
         inode.attr.size += step;
-        inode.rare.change(|parts| parts.cuts.push(PendingCut { generation: Generation(1), length: step }));
+        inode
+            .rare
+            .change(|parts| parts.truncations.push(PendingTruncation { generation: Generation(1), length: step }));
         assert_eq!(found, Some(inode.attr.size));
         assert_eq!(tables.inode(ino), Some(&*inode));
     }

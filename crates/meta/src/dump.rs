@@ -1,6 +1,6 @@
 //! All of a shard that outlives its server, to be kept in a checkpoint, and a shard made from it again.
 
-use crate::links::Loose;
+use crate::links::LinkInDoubt;
 use crate::op::Outcome;
 use crate::shard::{HardState, Shard};
 use crate::tables::{EntryKey, EntryValue, Inode, Lock, PlainTables, Tables};
@@ -33,11 +33,11 @@ wire_struct! {
 wire_struct! {
     /// A change of a name that the home of its inode does not know yet.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct LooseRow {
+    pub struct LinkInDoubtRow {
         /// Which.
         pub tx: TxId,
         /// What.
-        pub loose: Loose,
+        pub in_doubt: LinkInDoubt,
     }
 }
 
@@ -100,7 +100,7 @@ wire_struct! {
         /// Locks.
         pub locks: Vec<LockRow>,
         /// Changes of names here that the homes of their inodes do not know yet.
-        pub loose: Vec<LooseRow>,
+        pub in_doubt: Vec<LinkInDoubtRow>,
         /// Outcomes of requests, by session.
         pub sessions: Vec<SessionRow>,
     }
@@ -109,12 +109,12 @@ wire_struct! {
 impl Shard<PlainTables> {
     /// Everything, in parts of at most `rows_max` rows; at least one part.
     pub fn dump(&self, rows_max: usize) -> Vec<ShardPart> {
-        let HardState { tables, loose, retries, counters: [counter_next, counter_end, tx_next] } = self.hard_state();
+        let HardState { tables, in_doubt, retries, counters: [counter_next, counter_end, tx_next] } = self.hard_state();
         let sessions: Vec<SessionRow> = retries.all().map(SessionRow::from).collect();
         // A new table has to be added here, too.
         let PlainTables { entries, inodes, rare_bytes: _, locks } = tables;
         let empty = || ShardPart { counter_next, counter_end, tx_next, ..ShardPart::default() };
-        let rows = entries.len() + inodes.len() + locks.len() + loose.len() + sessions.len();
+        let rows = entries.len() + inodes.len() + locks.len() + in_doubt.len() + sessions.len();
         let mut parts: Vec<ShardPart> = (0..rows.div_ceil(rows_max).max(1)).map(|_| empty()).collect();
         let mut places = (0..rows).map(|row| row / rows_max);
         let mut next = || places.next().expect("a place for every row");
@@ -127,8 +127,8 @@ impl Shard<PlainTables> {
         for (key, lock) in locks {
             parts[next()].locks.push(LockRow { key: key.clone(), lock: lock.clone() });
         }
-        for (tx, loose) in loose {
-            parts[next()].loose.push(LooseRow { tx: *tx, loose: *loose });
+        for (tx, in_doubt) in in_doubt {
+            parts[next()].in_doubt.push(LinkInDoubtRow { tx: *tx, in_doubt: *in_doubt });
         }
         for session in sessions {
             parts[next()].sessions.push(session);
@@ -138,7 +138,7 @@ impl Shard<PlainTables> {
 
     /// Adds the rows of a part.
     pub fn absorb(&mut self, part: ShardPart) {
-        let ShardPart { counter_next, counter_end, tx_next, entries, inodes, locks, loose, sessions } = part;
+        let ShardPart { counter_next, counter_end, tx_next, entries, inodes, locks, in_doubt, sessions } = part;
         self.set_counters([counter_next, counter_end, tx_next]);
         for EntryRow { key, value } in entries {
             self.tables.insert_entry(&key, value);
@@ -149,7 +149,7 @@ impl Shard<PlainTables> {
         for LockRow { key, lock } in locks {
             self.tables.insert_lock(&key, lock);
         }
-        self.loose.extend(loose.into_iter().map(|LooseRow { tx, loose }| (tx, loose)));
+        self.in_doubt.extend(in_doubt.into_iter().map(|LinkInDoubtRow { tx, in_doubt }| (tx, in_doubt)));
         sessions.into_iter().for_each(|row| self.put_back(row.into()));
     }
 

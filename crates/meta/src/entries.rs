@@ -1,4 +1,4 @@
-//! What operations do to names: make, find, remove, set, hold. The rules are those of open(2),
+//! What operations do to names: make, find, remove, set, lock. The rules are those of open(2),
 //! unlink(2), rmdir(2), link(2) and rename(2), as far as one shard can decide them.
 
 use crate::Rare;
@@ -15,7 +15,7 @@ use aze_proto::{Attr, Code, Failure, FileKind, Reply, Spread};
 const MODE_BITS: u32 = 0o7777;
 
 /// Whether an operation may touch an entry.
-enum Hold {
+enum LockCheck {
     /// It may: the entry is not locked, or by the transaction for which it acts.
     Mine,
     /// The transaction for which it acts does not hold the entry any more: it has been done.
@@ -57,7 +57,7 @@ impl<T: Tables> Shard<T> {
         time: Time,
     ) -> Step {
         self.check_mine(key)?;
-        self.hold(key, None)?;
+        self.check_lock(key, None)?;
         if let Some(found) = self.tables.entry(key) {
             return self.find(found, new.kind, exclusive);
         }
@@ -97,7 +97,7 @@ impl<T: Tables> Shard<T> {
         time: Time,
     ) -> Step {
         self.check_mine(key)?;
-        if let Hold::Over = self.hold(key, under)? {
+        if let LockCheck::Over = self.check_lock(key, under)? {
             return Ok((Reply::Done, Effects::default()));
         }
         let value = self.tables.entry(key).ok_or(Code::NotFound)?;
@@ -113,7 +113,7 @@ impl<T: Tables> Shard<T> {
         }
         effects.removed = Some(Victim { ino: value.ino, kind: value.kind });
         self.tables.remove_entry(key);
-        self.end_hold(key, under);
+        self.end_lock(key, under);
         Ok((Reply::Done, effects))
     }
 
@@ -128,7 +128,7 @@ impl<T: Tables> Shard<T> {
     ) -> Step {
         self.check_mine(key)?;
         let reply = answer.map_or(Reply::Done, |attr| Reply::Attributes { attr: attr.clone() });
-        if let Hold::Over = self.hold(key, under)? {
+        if let LockCheck::Over = self.check_lock(key, under)? {
             return Ok((reply, Effects::default()));
         }
         let old = self.tables.entry(key);
@@ -149,18 +149,18 @@ impl<T: Tables> Shard<T> {
             effects.delta = Some(delta(key.parent, old.map(|old| old.kind), Some(value.kind)));
         }
         effects.attr = self.tables.inode(value.ino).map(|inode| inode.attr.clone());
-        self.end_hold(key, under);
+        self.end_lock(key, under);
         Ok((reply, effects))
     }
 
     pub(crate) fn exchange(&mut self, key: &EntryKey, value: EntryValue, under: TxId) -> Step {
         self.check_mine(key)?;
-        if let Hold::Over = self.hold(key, Some(under))? {
+        if let LockCheck::Over = self.check_lock(key, Some(under))? {
             return Ok((Reply::Done, Effects::default()));
         }
         let old = self.tables.entry(key).ok_or(Code::NotFound)?;
         self.tables.insert_entry(key, value);
-        self.end_hold(key, Some(under));
+        self.end_lock(key, Some(under));
         let delta = Some(delta(key.parent, Some(old.kind), Some(value.kind)));
         let attr = self.tables.inode(value.ino).map(|inode| inode.attr.clone());
         Ok((Reply::Done, Effects { delta, attr, ..Effects::default() }))
@@ -195,16 +195,16 @@ impl<T: Tables> Shard<T> {
         Ok((Reply::Done, Effects::default()))
     }
 
-    fn hold(&self, key: &EntryKey, under: Option<TxId>) -> Result<Hold, Failure> {
+    fn check_lock(&self, key: &EntryKey, under: Option<TxId>) -> Result<LockCheck, Failure> {
         match (self.tables.lock(key), under) {
-            (None, None) => Ok(Hold::Mine),
-            (Some(lock), Some(tx)) if lock.tx == tx => Ok(Hold::Mine),
-            (_, Some(_)) => Ok(Hold::Over),
+            (None, None) => Ok(LockCheck::Mine),
+            (Some(lock), Some(tx)) if lock.tx == tx => Ok(LockCheck::Mine),
+            (_, Some(_)) => Ok(LockCheck::Over),
             (Some(lock), None) => Err(busy(key, lock)),
         }
     }
 
-    fn end_hold(&mut self, key: &EntryKey, under: Option<TxId>) {
+    fn end_lock(&mut self, key: &EntryKey, under: Option<TxId>) {
         if under.is_some() {
             self.tables.remove_lock(key);
         }

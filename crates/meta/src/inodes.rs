@@ -2,9 +2,9 @@
 //! change never move back; merges take the maximum.
 
 use crate::acl;
-use crate::op::{AttrSet, CUTS_PENDING_MAX};
+use crate::op::{AttrSet, TRUNCATIONS_PENDING_MAX};
 use crate::shard::{Effects, Shard, Step};
-use crate::tables::{Inode, PendingCut, Tables};
+use crate::tables::{Inode, PendingTruncation, Tables};
 use aze_proto::ids::{Generation, Ino, Time};
 use aze_proto::limits::FILE_BYTES_MAX;
 use aze_proto::{Attr, Code, Failure, FileKind, Refusal, Reply, Spread};
@@ -51,16 +51,16 @@ impl<T: Tables> Shard<T> {
         let raised = inode.attr.generation.0.checked_add(1).map(Generation);
         let generation =
             raised.ok_or_else(|| Failure::new(Code::Limit, format!("inode {ino} has been truncated 2^32 times")))?;
-        // An older cut that left as much or more is covered by this one.
-        let kept = inode.rare.get().cuts.iter().filter(|cut| cut.length < size).count();
-        if kept >= CUTS_PENDING_MAX {
+        // An older truncation that left as much or more is covered by this one.
+        let kept = inode.rare.get().truncations.iter().filter(|truncation| truncation.length < size).count();
+        if kept >= TRUNCATIONS_PENDING_MAX {
             let detail = format!("{kept} truncations of inode {ino} wait for servers of its data");
             return Err(Failure::new(Code::Busy, detail));
         }
         self.change(ino, |inode| {
             inode.rare.change(|parts| {
-                parts.cuts.truncate(kept);
-                parts.cuts.push(PendingCut { generation, length: size });
+                parts.truncations.truncate(kept);
+                parts.truncations.push(PendingTruncation { generation, length: size });
             });
             let attr = &mut inode.attr;
             attr.generation = generation;
@@ -72,10 +72,11 @@ impl<T: Tables> Shard<T> {
         })
     }
 
-    pub(crate) fn cut_done(&mut self, ino: Ino, generation: Generation) -> Step {
+    pub(crate) fn truncate_done(&mut self, ino: Ino, generation: Generation) -> Step {
         self.here(ino)?;
-        let (_, effects) =
-            self.change(ino, |inode| inode.rare.change(|parts| parts.cuts.retain(|cut| cut.generation > generation)))?;
+        let (_, effects) = self.change(ino, |inode| {
+            inode.rare.change(|parts| parts.truncations.retain(|truncation| truncation.generation > generation))
+        })?;
         Ok((Reply::Done, effects))
     }
 

@@ -22,9 +22,9 @@ pub mod tables;
 pub mod xattr;
 
 pub use dump::{SessionRow, ShardPart};
-pub use links::{Loose, LostLink};
+pub use links::{LinkInDoubt, LostLink};
 pub use op::{AttrSet, NewFile, Op, Outcome, Stamp};
 pub use rare::{PendingLink, Rare};
 pub use shard::{Applied, DirDelta, Effects, Shard};
-pub use tables::{EntryKey, EntryValue, Inode, Lock, PendingCut, PlainTables, Role, Tables};
+pub use tables::{EntryKey, EntryValue, Inode, Lock, PendingTruncation, PlainTables, Role, Tables};
 pub use xattr::{Xattr, XattrSet};

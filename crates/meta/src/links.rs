@@ -15,7 +15,7 @@ use aze_proto::{Attr, Code, Failure, FileKind, Reply, wire_enum};
 wire_enum! {
     /// A change of a name here that the home of its inode does not know yet.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Loose {
+    pub enum LinkInDoubt {
         /// It was made.
         1 = Made,
         /// It went: the home of `ino` must count one less.
@@ -80,7 +80,7 @@ impl<T: Tables> Shard<T> {
 
     pub(crate) fn link_insert(&mut self, key: &EntryKey, value: EntryValue, tx: TxId, time: Time) -> Step {
         let step = self.insert(key, value, false, None, None, time)?;
-        self.loose.insert(tx, Loose::Made);
+        self.in_doubt.insert(tx, LinkInDoubt::Made);
         Ok(step)
     }
 
@@ -126,10 +126,10 @@ impl<T: Tables> Shard<T> {
     }
 
     /// Inodes of whose links something is under way, as far as this shard knows.
-    pub fn loose_inodes(&self) -> Vec<Ino> {
-        let dropped = self.loose.values().filter_map(|loose| match loose {
-            Loose::Dropped { ino } => Some(*ino),
-            Loose::Made => None,
+    pub fn inodes_in_doubt(&self) -> Vec<Ino> {
+        let dropped = self.in_doubt.values().filter_map(|in_doubt| match in_doubt {
+            LinkInDoubt::Dropped { ino } => Some(*ino),
+            LinkInDoubt::Made => None,
         });
         let announced = self.tables.inodes().filter(|inode| !inode.rare.get().links.is_empty());
         dropped.chain(announced.map(|inode| inode.attr.ino)).collect()
@@ -138,7 +138,7 @@ impl<T: Tables> Shard<T> {
     /// Forgets counts that are under way between names and inodes: for a volume of which all servers start
     /// again, and count the names.
     pub fn forget_links(&mut self) {
-        self.loose.clear();
+        self.in_doubt.clear();
         let inos: Vec<Ino> = self.tables.inodes().map(|inode| inode.attr.ino).collect();
         for ino in inos {
             self.tables.update_inode(ino, |inode| {
@@ -150,15 +150,15 @@ impl<T: Tables> Shard<T> {
         }
     }
 
-    pub(crate) fn loose_end(&mut self, tx: TxId) -> Step {
-        self.loose.remove(&tx);
+    pub(crate) fn link_resolved(&mut self, tx: TxId) -> Step {
+        self.in_doubt.remove(&tx);
         Ok((Reply::Done, Effects::default()))
     }
 
     /// A name here of an inode elsewhere is about to go.
     pub(crate) fn lose_link(&mut self, ino: Ino) -> LostLink {
         let tx = self.new_tx();
-        self.loose.insert(tx, Loose::Dropped { ino });
+        self.in_doubt.insert(tx, LinkInDoubt::Dropped { ino });
         LostLink { ino, tx }
     }
 
@@ -173,12 +173,12 @@ impl<T: Tables> Shard<T> {
 
     /// What was done to names here and is not known at the homes of their inodes: for whoever
     /// starts the shard again, and for checks.
-    pub fn loose(&self) -> impl Iterator<Item = (TxId, Loose)> {
-        self.loose.iter().map(|(tx, loose)| (*tx, *loose))
+    pub fn in_doubt(&self) -> impl Iterator<Item = (TxId, LinkInDoubt)> {
+        self.in_doubt.iter().map(|(tx, in_doubt)| (*tx, *in_doubt))
     }
 
     /// Whether the name announced as `tx` was made here and its inode's home does not know yet.
     pub fn has_made(&self, tx: TxId) -> bool {
-        self.loose.get(&tx) == Some(&Loose::Made)
+        self.in_doubt.get(&tx) == Some(&LinkInDoubt::Made)
     }
 }

@@ -12,7 +12,7 @@ pub const OP_VERSION: u8 = 3;
 
 /// Truncations of one file that may wait for data servers at once. One more is answered with
 /// `Code::Busy`: the server must first get the earlier ones acknowledged.
-pub const CUTS_PENDING_MAX: usize = 64;
+pub const TRUNCATIONS_PENDING_MAX: usize = 64;
 
 /// Inode numbers in the blocks that a shard starts by itself when it has used one up.
 pub const INO_BLOCK: u64 = 1 << 16;
@@ -92,7 +92,7 @@ wire_enum! {
     /// A change of one shard. The reply named is what `apply` gives on success.
     ///
     /// An entry that a transaction holds is not changed by others: they fail with `Code::Busy`,
-    /// without effect. An operation with `under` acts for the transaction named, whose hold ends
+    /// without effect. An operation with `under` acts for the transaction named, whose lock ends
     /// with it; if that transaction does not hold the entry (any more), the operation has been
     /// done before: it does nothing and succeeds, so that a decision may be sent again.
     #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,18 +135,18 @@ wire_enum! {
         8 = Report { ino: Ino, generation: Generation, end: u64, spread: Spread },
         /// Sets a file's length and raises its generation by one. Reply: `Attributes`.
         9 = Truncate { ino: Ino, size: u64 },
-        /// Every data server has cut the file up to and including this generation. Reply: `Done`.
-        10 = CutDone { ino: Ino, generation: Generation },
+        /// Every data server has truncated the file up to and including this generation. Reply: `Done`.
+        10 = TruncateDone { ino: Ino, generation: Generation },
         /// A directory has moved. Reply: `Done`.
         11 = SetParent { ino: Ino, parent: Ino },
         /// Forgets an orphan that is open nowhere any more, or a directory that was closed
         /// because it is empty everywhere. Reply: `Done`.
         12 = Delete { ino: Ino },
-        /// Lets a transaction hold an entry; repeating it is harmless. The source of a move must
+        /// Lets a transaction lock an entry; repeating it is harmless. The source of a move must
         /// lead to the inode named (`NotFound`, `Busy`). Reply: for a destination `Prepared` with
         /// what the name leads to now, else `Done`.
         13 = Lock { key: EntryKey, lock: Lock },
-        /// Ends a transaction's hold, if it has it. Reply: `Done`.
+        /// Ends a transaction's lock, if it has it. Reply: `Done`.
         14 = Unlock { key: EntryKey, tx: TxId },
         /// Nothing but the outcome of a request that no other operation decides: it took several steps, or failed.
         15 = Record { outcome: Outcome },
@@ -161,7 +161,7 @@ wire_enum! {
         /// The name that was announced was made, or not: then the count comes down again. Does
         /// nothing if it was not announced, or ended before. Reply: `Done`.
         21 = LinkEnd { ino: Ino, tx: TxId, kept: bool },
-        /// Makes the name announced as `tx`, which is remembered until `LooseEnd`. Reply: `Done`.
+        /// Makes the name announced as `tx`, which is remembered until `LinkResolved`. Reply: `Done`.
         22 = LinkInsert { key: EntryKey, ino: Ino, kind: FileKind, tx: TxId },
         /// An inode here has lost a name in another shard, once for each `tx`, which is remembered
         /// until `LinkForget`. Reply: `Attributes`, or `Done` if the inode is gone.
@@ -169,7 +169,7 @@ wire_enum! {
         /// `LinkDrop` will not come again. Reply: `Done`.
         24 = LinkForget { ino: Ino, tx: TxId },
         /// The inode's home knows what `tx` has done to a name here. Reply: `Done`.
-        25 = LooseEnd { tx: TxId },
+        25 = LinkResolved { tx: TxId },
         /// Sets or removes an extended attribute, and the mode that goes with it.
         /// [`crate::xattr::check_set`] makes the parts. Reply: `Attributes`.
         26 = SetXattr { ino: Ino, name: Blob, value: Option<Blob>, mode: Option<u32>, if_any: bool, how: XattrHow },
@@ -208,7 +208,7 @@ impl Op {
             | Op::SetAttr { .. }
             | Op::Report { .. }
             | Op::Truncate { .. }
-            | Op::CutDone { .. }
+            | Op::TruncateDone { .. }
             | Op::SetParent { .. }
             | Op::Delete { .. }
             | Op::Record { .. }
@@ -217,7 +217,7 @@ impl Op {
             | Op::LinkEnd { .. }
             | Op::LinkDrop { .. }
             | Op::LinkForget { .. }
-            | Op::LooseEnd { .. }
+            | Op::LinkResolved { .. }
             | Op::SetXattr { .. }
             | Op::Wrote { .. }
             | Op::Appended { .. }

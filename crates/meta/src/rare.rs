@@ -1,6 +1,6 @@
 //! What few inodes have, apart, so that it costs the many others one pointer.
 
-use crate::tables::PendingCut;
+use crate::tables::PendingTruncation;
 use crate::xattr::Xattr;
 use aze_proto::ids::{ShardId, TxId};
 use aze_proto::wire::{Input, Malformed, Wire};
@@ -25,8 +25,8 @@ wire_struct! {
         pub target: Vec<u8>,
         /// Truncations not yet acknowledged everywhere, oldest first, of strictly growing
         /// length: an older one that a newer one covers is dropped. At most
-        /// [`crate::op::CUTS_PENDING_MAX`].
-        pub cuts: Vec<PendingCut>,
+        /// [`crate::op::TRUNCATIONS_PENDING_MAX`].
+        pub truncations: Vec<PendingTruncation>,
         /// Names that are counted and not yet known to be made.
         pub links: Vec<PendingLink>,
         /// Names that went, of which the requests that removed them have no answer yet: so that the same
@@ -38,7 +38,7 @@ wire_struct! {
 }
 
 static NOTHING: Parts =
-    Parts { target: Vec::new(), cuts: Vec::new(), links: Vec::new(), dropped: Vec::new(), xattrs: Vec::new() };
+    Parts { target: Vec::new(), truncations: Vec::new(), links: Vec::new(), dropped: Vec::new(), xattrs: Vec::new() };
 
 /// What few inodes have; nearly always nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! One shard: its tables, the inode numbers it may issue, the outcomes it remembers, and the
 //! step that changes them. What single operations do is in `entries` (names) and `inodes`.
 
-use crate::links::{Loose, LostLink};
+use crate::links::{LinkInDoubt, LostLink};
 use crate::op::{INO_BLOCK, Op, Outcome, Stamp};
 use crate::tables::{EntryKey, EntryValue, Inode, Lock, PlainTables, Tables};
 use crate::xattr::XattrSet;
@@ -71,7 +71,7 @@ pub(crate) type Step = Result<(Reply, Effects), Failure>;
 /// All of a shard that outlives its server.
 pub(crate) struct HardState<'a, T> {
     pub(crate) tables: &'a T,
-    pub(crate) loose: &'a BTreeMap<TxId, Loose>,
+    pub(crate) in_doubt: &'a BTreeMap<TxId, LinkInDoubt>,
     pub(crate) retries: &'a RetryTable<Result<Reply, Failure>>,
     pub(crate) counters: [u64; 3],
 }
@@ -88,7 +88,7 @@ pub struct Shard<T: Tables = PlainTables> {
     counter_next: u64,
     counter_end: u64,
     /// Changes of names here that the homes of their inodes do not know yet.
-    pub(crate) loose: BTreeMap<TxId, Loose>,
+    pub(crate) in_doubt: BTreeMap<TxId, LinkInDoubt>,
     /// The counter of the next transaction that the shard names itself.
     tx_next: u64,
 }
@@ -113,7 +113,7 @@ impl<T: Tables> Shard<T> {
             retries: RetryTable::default(),
             counter_next: COUNTER_MIN,
             counter_end,
-            loose: BTreeMap::new(),
+            in_doubt: BTreeMap::new(),
             tx_next: 0,
         }
     }
@@ -175,7 +175,7 @@ impl<T: Tables> Shard<T> {
             Op::SetAttr { ino, set } => self.set_attr(*ino, set, time),
             Op::Report { ino, generation, end, spread } => self.report(*ino, *generation, *end, *spread, time),
             Op::Truncate { ino, size } => self.truncate(*ino, *size, time),
-            Op::CutDone { ino, generation } => self.cut_done(*ino, *generation),
+            Op::TruncateDone { ino, generation } => self.truncate_done(*ino, *generation),
             Op::SetParent { ino, parent } => self.set_parent(*ino, *parent, time),
             Op::Delete { ino } => self.delete(*ino),
             Op::Lock { key, lock } => self.lock(key, lock),
@@ -190,7 +190,7 @@ impl<T: Tables> Shard<T> {
             }
             Op::LinkDrop { ino, tx } => self.link_drop(*ino, *tx, time),
             Op::LinkForget { ino, tx } => self.link_forget(*ino, *tx),
-            Op::LooseEnd { tx } => self.loose_end(*tx),
+            Op::LinkResolved { tx } => self.link_resolved(*tx),
             Op::SetXattr { ino, name, value, mode, if_any, how } => {
                 let set = XattrSet { value: value.clone(), mode: *mode, if_any: *if_any };
                 self.set_xattr(*ino, name, &set, *how, time)
@@ -221,9 +221,9 @@ impl<T: Tables> Shard<T> {
     /// Tables, the counters of inode numbers and the outcomes remembered: all that a checkpoint has to keep.
     pub(crate) fn hard_state(&self) -> HardState<'_, T> {
         // New state has to be added to `dump`, too.
-        let Shard { id: _, tables, incarnation: _, shards: _, retries, counter_next, counter_end, loose, tx_next } =
+        let Shard { id: _, tables, incarnation: _, shards: _, retries, counter_next, counter_end, in_doubt, tx_next } =
             self;
-        HardState { tables, loose, retries, counters: [*counter_next, *counter_end, *tx_next] }
+        HardState { tables, in_doubt, retries, counters: [*counter_next, *counter_end, *tx_next] }
     }
 
     pub(crate) fn put_back(&mut self, known: Remembered<Result<Reply, Failure>>) {
@@ -382,8 +382,8 @@ impl<T: Tables> Shard<T> {
         for inode in self.tables.inodes() {
             digest = absorb(digest, &mut bytes, &inode.attr.ino, inode);
         }
-        for (tx, loose) in &self.loose {
-            digest = absorb(digest, &mut bytes, tx, loose);
+        for (tx, in_doubt) in &self.in_doubt {
+            digest = absorb(digest, &mut bytes, tx, in_doubt);
         }
         for (key, lock) in self.tables.locks() {
             digest = absorb(digest, &mut bytes, key, lock);

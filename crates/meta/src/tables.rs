@@ -44,10 +44,10 @@ wire_struct! {
 wire_struct! {
     /// A truncation that not every data server has acknowledged yet.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct PendingCut {
+    pub struct PendingTruncation {
         /// The generation that it began.
         pub generation: Generation,
-        /// The length to which it cut, in bytes.
+        /// The length to which it truncates, in bytes.
         pub length: u64,
     }
 }
@@ -79,8 +79,15 @@ impl Inode {
     /// The length beyond which a data server that has seen generation `have` must drop what it
     /// holds before it serves the generation of now: the least length of all truncations since.
     /// `u64::MAX` if there was none that it could have missed.
-    pub fn cut_since(&self, have: Generation) -> u64 {
-        self.rare.get().cuts.iter().filter(|cut| cut.generation > have).map(|cut| cut.length).min().unwrap_or(u64::MAX)
+    pub fn truncated_since(&self, have: Generation) -> u64 {
+        self.rare
+            .get()
+            .truncations
+            .iter()
+            .filter(|truncation| truncation.generation > have)
+            .map(|truncation| truncation.length)
+            .min()
+            .unwrap_or(u64::MAX)
     }
 }
 
@@ -156,9 +163,9 @@ pub trait Tables {
 
     /// Who holds an entry.
     fn lock(&self, key: &EntryKey) -> Option<&Lock>;
-    /// Lets a transaction hold an entry; gives the lock replaced.
+    /// Lets a transaction lock an entry; gives the lock replaced.
     fn insert_lock(&mut self, key: &EntryKey, lock: Lock) -> Option<Lock>;
-    /// Ends a hold.
+    /// Ends a lock.
     fn remove_lock(&mut self, key: &EntryKey) -> Option<Lock>;
     /// All locks in the order of their keys.
     fn locks(&self) -> impl Iterator<Item = (&EntryKey, &Lock)>;

@@ -40,7 +40,7 @@ fn samples() -> Vec<Op> {
         Op::SetAttr { ino, set },
         Op::Report { ino, generation: Generation(1), end: 2, spread: Spread::WIDE },
         Op::Truncate { ino, size: 3 },
-        Op::CutDone { ino, generation: Generation(4) },
+        Op::TruncateDone { ino, generation: Generation(4) },
         Op::SetParent { ino, parent: Ino(9) },
         Op::Delete { ino },
         Op::Lock { key: key.clone(), lock: lock.clone() },
@@ -53,7 +53,7 @@ fn samples() -> Vec<Op> {
         Op::LinkInsert { key: key.clone(), ino, kind: FileKind::File, tx: TxId(5) },
         Op::LinkDrop { ino, tx: TxId(5) },
         Op::LinkForget { ino, tx: TxId(5) },
-        Op::LooseEnd { tx: TxId(5) },
+        Op::LinkResolved { tx: TxId(5) },
         Op::SetXattr {
             ino,
             name: Blob(b"user.a".to_vec()),

@@ -4,8 +4,8 @@
 
 use aze_meta::op::INO_BLOCK;
 use aze_meta::{
-    Applied, AttrSet, Effects, EntryKey, Lock, Loose, LostLink, NewFile, Op, Outcome, Role, Shard, ShardPart, Stamp,
-    Xattr,
+    Applied, AttrSet, Effects, EntryKey, LinkInDoubt, Lock, LostLink, NewFile, Op, Outcome, Role, Shard, ShardPart,
+    Stamp, Xattr,
 };
 use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, Sequence, ServerIndex, SessionId, ShardId, Time, TxId};
 use aze_proto::message::Victim;
@@ -21,7 +21,7 @@ struct Node {
     attr: Attr,
     target: Vec<u8>,
     /// Every truncation not acknowledged, none left out.
-    cuts: Vec<(Generation, u64)>,
+    truncations: Vec<(Generation, u64)>,
     /// Names announced, and names that went elsewhere.
     announced: Vec<TxId>,
     dropped: Vec<TxId>,
@@ -36,7 +36,7 @@ struct Model {
     issued: u64,
     reserved_end: u64,
     /// What happened to names here and is not known elsewhere.
-    loose: Vec<(TxId, Loose)>,
+    in_doubt: Vec<(TxId, LinkInDoubt)>,
     lost: u64,
 }
 
@@ -129,8 +129,8 @@ impl Model {
             }
             Op::LinkInsert { key, ino, kind, tx } => {
                 let made = self.insert(key, (*ino, *kind), false, None, &None, time)?;
-                self.loose.retain(|(known, _)| known != tx);
-                self.loose.push((*tx, Loose::Made));
+                self.in_doubt.retain(|(known, _)| known != tx);
+                self.in_doubt.push((*tx, LinkInDoubt::Made));
                 Ok(made)
             }
             Op::SetXattr { ino, name, value, mode, if_any, how } => {
@@ -155,8 +155,8 @@ impl Model {
                 }
                 done(Effects::default())
             }
-            Op::LooseEnd { tx } => {
-                self.loose.retain(|(known, _)| known != tx);
+            Op::LinkResolved { tx } => {
+                self.in_doubt.retain(|(known, _)| known != tx);
                 done(Effects::default())
             }
             Op::Delete { ino } => self.delete(*ino),
@@ -209,12 +209,12 @@ impl Model {
                     node.attr.spread.sparse = (node.attr.spread.sparse || grows) && *size != 0;
                     node.attr.size = *size;
                     node.attr.mtime = node.attr.mtime.max(time);
-                    node.cuts.push((node.attr.generation, *size));
+                    node.truncations.push((node.attr.generation, *size));
                 })
             }
-            Op::CutDone { ino, generation } => {
+            Op::TruncateDone { ino, generation } => {
                 let node = self.node(*ino).ok_or(Code::Stale)?;
-                node.cuts.retain(|(begun, _)| begun > generation);
+                node.truncations.retain(|(begun, _)| begun > generation);
                 let attr = Some(node.attr.clone());
                 done(Effects { attr, ..Effects::default() })
             }
@@ -271,7 +271,7 @@ impl Model {
         self.nodes.push(Node {
             attr: attr.clone(),
             target,
-            cuts: vec![],
+            truncations: vec![],
             announced: vec![],
             dropped: vec![],
             xattrs: vec![],
@@ -342,7 +342,7 @@ impl Model {
             // Named as inode numbers are, by a counter of the shard.
             self.lost += 1;
             let tx = TxId(local(self.lost).0);
-            self.loose.push((tx, Loose::Dropped { ino }));
+            self.in_doubt.push((tx, LinkInDoubt::Dropped { ino }));
             effects.drop_link = Some(LostLink { ino, tx });
         } else if let Some(node) = self.node(ino) {
             node.attr.links = node.attr.links.saturating_sub(1);
@@ -496,13 +496,13 @@ impl Model {
             let announced: Vec<TxId> = inode.rare.get().links.iter().map(|link| link.tx).collect();
             assert_eq!((&announced, &inode.rare.get().dropped), (&node.announced, &node.dropped));
             for have in (0..=node.attr.generation.0).map(Generation) {
-                let least = node.cuts.iter().filter(|(begun, _)| *begun > have).map(|(_, length)| *length).min();
-                assert_eq!(inode.cut_since(have), least.unwrap_or(u64::MAX), "since {have}");
+                let least = node.truncations.iter().filter(|(begun, _)| *begun > have).map(|(_, length)| *length).min();
+                assert_eq!(inode.truncated_since(have), least.unwrap_or(u64::MAX), "since {have}");
             }
         }
-        let mut loose = self.loose.clone();
-        loose.sort_by_key(|(tx, _)| *tx);
-        assert!(shard.loose().eq(loose));
+        let mut in_doubt = self.in_doubt.clone();
+        in_doubt.sort_by_key(|(tx, _)| *tx);
+        assert!(shard.in_doubt().eq(in_doubt));
         let mut names = self.names.clone();
         names.sort_by(|a, b| a.0.cmp(&b.0));
         for parent in parents() {
@@ -643,13 +643,13 @@ fn inode_ops() -> impl Strategy<Value = Op> {
                 Op::SetXattr { ino, name, value, mode, if_any, how }
             }
         ),
-        1 => prop_oneof![links(), (1..4u64).prop_map(|lost| TxId(local(lost).0))].prop_map(|tx| Op::LooseEnd { tx }),
+        1 => prop_oneof![links(), (1..4u64).prop_map(|lost| TxId(local(lost).0))].prop_map(|tx| Op::LinkResolved { tx }),
         2 => (inos(), set).prop_map(|(ino, set)| Op::SetAttr { ino, set }),
         3 => (inos(), generations(), 0..100u64, any::<(bool, bool)>()).prop_map(
             |(ino, generation, end, (wide, sparse))| Op::Report { ino, generation, end, spread: Spread { wide, sparse } }
         ),
         3 => (inos(), 0..100u64).prop_map(|(ino, size)| Op::Truncate { ino, size }),
-        1 => (inos(), generations()).prop_map(|(ino, generation)| Op::CutDone { ino, generation }),
+        1 => (inos(), generations()).prop_map(|(ino, generation)| Op::TruncateDone { ino, generation }),
         1 => (inos(), inos()).prop_map(|(ino, parent)| Op::SetParent { ino, parent }),
         2 => inos().prop_map(|ino| Op::Delete { ino }),
         1 => (0..3u32).prop_map(|_| Op::Record { outcome: Outcome::Failed { failure: Code::AccessDenied.into() } }),

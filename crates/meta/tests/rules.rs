@@ -1,6 +1,6 @@
 //! Rules that random short sequences do not reach: limits, inode numbers, outcomes, listings.
 
-use aze_meta::op::{CUTS_PENDING_MAX, INO_BLOCK};
+use aze_meta::op::{INO_BLOCK, TRUNCATIONS_PENDING_MAX};
 use aze_meta::{Applied, Effects, EntryKey, Lock, NewFile, Op, Outcome, Role, Shard, Stamp};
 use aze_proto::Spread;
 use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, Sequence, ServerIndex, SessionId, ShardId, Time, TxId};
@@ -117,33 +117,33 @@ fn truncations_that_wait_are_bounded_and_covered_ones_do_not_count() {
     for size in (1..1000).rev() {
         apply(&mut shard, Op::Truncate { ino, size }).reply.expect("covers the one before");
     }
-    assert_eq!(shard.inode(ino).expect("here").rare.get().cuts.len(), 1);
-    for _ in 0..2 * CUTS_PENDING_MAX {
+    assert_eq!(shard.inode(ino).expect("here").rare.get().truncations.len(), 1);
+    for _ in 0..2 * TRUNCATIONS_PENDING_MAX {
         apply(&mut shard, Op::Truncate { ino, size: 1 }).reply.expect("covers the one before, which was as short");
     }
-    for size in 2..=CUTS_PENDING_MAX as u64 {
+    for size in 2..=TRUNCATIONS_PENDING_MAX as u64 {
         apply(&mut shard, Op::Truncate { ino, size }).reply.expect("below the limit");
     }
     let before = shard.digest();
     assert_eq!(code(apply(&mut shard, Op::Truncate { ino, size: 5000 })), Code::Busy);
     assert_eq!(shard.digest(), before);
     let generation = shard.inode(ino).expect("here").attr.generation;
-    apply(&mut shard, Op::CutDone { ino, generation: Generation(generation.0 - 1) }).reply.expect("done");
-    assert_eq!(shard.inode(ino).expect("here").rare.get().cuts.len(), 1);
+    apply(&mut shard, Op::TruncateDone { ino, generation: Generation(generation.0 - 1) }).reply.expect("done");
+    assert_eq!(shard.inode(ino).expect("here").rare.get().truncations.len(), 1);
     apply(&mut shard, Op::Truncate { ino, size: 5000 }).reply.expect("there is room again");
 }
 
-/// A server that saw the cut to 0 and got data afterwards must not lose them to that cut again.
+/// A server that saw the truncation to 0 and got data afterwards must not lose them to that truncation again.
 #[test]
-fn a_cut_that_was_seen_is_not_repeated() {
+fn a_truncation_that_was_seen_is_not_repeated() {
     let mut shard = shard();
     let ino = create(&mut shard, "a", FileKind::File).ino;
     apply(&mut shard, Op::Truncate { ino, size: 0 });
     apply(&mut shard, Op::Truncate { ino, size: 100 });
     let inode = shard.inode(ino).expect("here");
-    assert_eq!(inode.cut_since(Generation(0)), 0);
-    assert_eq!(inode.cut_since(Generation(1)), 100);
-    assert_eq!(inode.cut_since(Generation(2)), u64::MAX);
+    assert_eq!(inode.truncated_since(Generation(0)), 0);
+    assert_eq!(inode.truncated_since(Generation(1)), 100);
+    assert_eq!(inode.truncated_since(Generation(2)), u64::MAX);
 }
 
 /// The steps of a rename within one shard, each of them sent twice.

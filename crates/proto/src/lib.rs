@@ -18,9 +18,9 @@ pub mod message;
 pub mod name;
 pub mod place;
 pub mod predicate;
+pub mod published;
 pub mod retry;
 pub mod rules;
-pub mod slate;
 pub mod sum;
 pub mod wire;
 

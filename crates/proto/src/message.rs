@@ -144,7 +144,7 @@ wire_enum! {
         52 = PrepareExchange(PrepareExchange),
         /// Server, to a coordinator: these renames have been committed here. Reply: `Done`, when their old
         /// names have gone.
-        53 = TxSettle { txs: Vec<TxId> },
+        53 = TxResolve { txs: Vec<TxId> },
         /// Home of a directory: it has moved. Reply: `Done`.
         54 = SetParent { ino: Ino, parent: Ino },
         /// Home of a directory. Reply: `ParentIs`.
@@ -160,11 +160,11 @@ wire_enum! {
         /// Keeper. Reply: `Done`.
         60 = DropToken { tx: TxId },
         /// Server: drop a file's bytes from `length` on and refuse generations below. Reply: `Done`.
-        61 = Cut { ino: Ino, generation: Generation, length: u64, chunk_bits: u8 },
+        61 = TruncateData { ino: Ino, generation: Generation, length: u64, chunk_bits: u8 },
         /// Server: drop all of a deleted file's data. Reply: `Done`.
         62 = DeleteData { ino: Ino },
-        /// Home, from a server that may have missed a cut. Reply: `CutIs`.
-        63 = CutQuery { ino: Ino, have: Generation },
+        /// Home, from a server that may have missed a truncation. Reply: `TruncateIs`.
+        63 = TruncateQuery { ino: Ino, have: Generation },
         /// Home, from the server of a new name in `shard`: one name more, provisionally. Reply: `Attributes`.
         64 = LinkBegin { ino: Ino, tx: TxId, shard: ShardId },
         /// Home: whether the name that was announced was made. Repeating it is harmless. Reply: `Done`.
@@ -241,8 +241,8 @@ wire_enum! {
         /// read.
         127 = OpenToRun { ino: Ino, handle: u64 },
 
-        /// Keeper, from a server with lasting storage: which volume is this? Reply: `LastingIs`.
-        85 = LastingId,
+        /// Keeper, from a server with persistent storage: which volume is this? Reply: `PersistentIs`.
+        85 = PersistentId,
         /// Server, from a coordinator that has started again: has the rename been committed here? If
         /// not, it never will be. Reply: `TxIs`.
         86 = TxDone { tx: TxId },
@@ -254,7 +254,7 @@ wire_enum! {
         /// Server, from another one that has started again: are all changes in doubt resolved there?
         /// Reply: `Done`.
         96 = IsDone,
-        /// Server: answered when all that it has done is durable, if it has lasting storage. Reply: `Synced`.
+        /// Server: answered when all that it has done is durable, if it has persistent storage. Reply: `Synced`.
         130 = Sync,
 
         /// Server; the owner or root. Inodes from number `from` on with homes below `end_home`, or those of

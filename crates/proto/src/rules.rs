@@ -79,7 +79,7 @@ pub enum First {
     /// Nothing.
     AtOnce,
     /// It syncs its journal: what the other one does must not outlast its cause.
-    Settled,
+    Synced,
 }
 
 /// In which state a server answers a request.
@@ -223,25 +223,25 @@ impl Request {
     StubDrop:        Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     StubUpdate:      Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     Fragment:        Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [FragmentIs]
-    Prepare:         Entry  Servers Nothing Plain Again Written Settled Mapped   Lean AnyGen Bare   Soon  [Prepared]
-    Commit:          Entry  Servers Nothing Plain Again Durable Settled Mapped   Lean AnyGen Bare   Soon  [Done]
+    Prepare:         Entry  Servers Nothing Plain Again Written Synced  Mapped   Lean AnyGen Bare   Soon  [Prepared]
+    Commit:          Entry  Servers Nothing Plain Again Durable Synced  Mapped   Lean AnyGen Bare   Soon  [Done]
     Abort:           Entry  Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     TxOutcome:       Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [TxIs]
-    PrepareExchange: Entry  Servers Nothing Plain Again Written Settled Mapped   Lean AnyGen Bare   Soon  [Prepared]
-    TxSettle:        Server Servers Nothing Plain Again Written Settled Mapped   Lean AnyGen Bare   Soon  [Done]
-    SetParent:       Home   Servers Names   Plain Again Durable Settled Mapped   Lean AnyGen Bare   Soon  [Done]
+    PrepareExchange: Entry  Servers Nothing Plain Again Written Synced  Mapped   Lean AnyGen Bare   Soon  [Prepared]
+    TxResolve:       Server Servers Nothing Plain Again Written Synced  Mapped   Lean AnyGen Bare   Soon  [Done]
+    SetParent:       Home   Servers Names   Plain Again Durable Synced  Mapped   Lean AnyGen Bare   Soon  [Done]
     ParentOf:        Home   Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [ParentIs]
-    CloseDir:        Home   Servers Names   Plain Again Durable Settled Mapped   Lean AnyGen Bare   Soon  [Done]
+    CloseDir:        Home   Servers Names   Plain Again Durable Synced  Mapped   Lean AnyGen Bare   Soon  [Done]
     RaiseEpoch:      Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [EpochIs]
     EpochPush:       Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [EpochIs]
     TakeToken:       Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     DropToken:       Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
-    Cut:             Server Servers Nothing Plain Again Durable Settled Mapped   Lean AnyGen Bare   Soon  [Done]
-    DeleteData:      Server Servers Nothing Plain Again Written Settled Mapped   Lean AnyGen Bare   Soon  [Done]
-    CutQuery:        Home   Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [CutIs]
+    TruncateData:    Server Servers Nothing Plain Again Durable Synced  Mapped   Lean AnyGen Bare   Soon  [Done]
+    DeleteData:      Server Servers Nothing Plain Again Written Synced  Mapped   Lean AnyGen Bare   Soon  [Done]
+    TruncateQuery:   Home   Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [TruncateIs]
     LinkBegin:       Home   Servers Names   Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [Attributes]
-    LinkEnd:         Home   Servers Names   Plain Again Written Settled Mapped   Lean AnyGen Bare   Soon  [Done]
-    LinkDrop:        Home   Servers Names   Plain Again Written Settled Mapped   Lean AnyGen Bare   Soon
+    LinkEnd:         Home   Servers Names   Plain Again Written Synced  Mapped   Lean AnyGen Bare   Soon  [Done]
+    LinkDrop:        Home   Servers Names   Plain Again Written Synced  Mapped   Lean AnyGen Bare   Soon
         [Attributes Done]
     LinkForget:      Home   Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     LinkOutcome:     Entry  Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [TxIs]
@@ -269,7 +269,7 @@ impl Request {
     OpenNameWith:    Entry  Anyone  Holds   Paths Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
         [OpenedWith Entry Attributes]
     OpenToRun:       Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Attributes]
-    LastingId:       Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [LastingIs]
+    PersistentId:    Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [PersistentIs]
     TxDone:          Server Servers Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [TxIs]
     LinksTo:         Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [LinksAre]
     FilesNow:        Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [FilesAre]

@@ -173,7 +173,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("sought", Reply::SoughtIs { at: Some(9) }.to_bytes()),
         ("exchange", exchange.to_bytes()),
         ("prepare exchange", prepare.to_bytes()),
-        ("settle", Request::TxSettle { txs: vec![TxId(5)] }.to_bytes()),
+        ("resolve", Request::TxResolve { txs: vec![TxId(5)] }.to_bytes()),
         ("listen", Request::Listen { life: 5, confirmed: 6 }.to_bytes()),
         (
             "recalled",
@@ -185,7 +185,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("entries checked", entries_checked.to_bytes()),
         ("data checked", data_checked.to_bytes()),
         ("moved", Reply::Moved { inos: vec![Ino(9)] }.to_bytes()),
-        ("lasting is", Reply::LastingIs { volume: 5, is_new: true, start: 7, complete: 6 }.to_bytes()),
+        ("persistent is", Reply::PersistentIs { volume: 5, is_new: true, start: 7, complete: 6 }.to_bytes()),
         ("open to run", Request::OpenToRun { ino: Ino(9), handle: 5 }.to_bytes()),
         ("head", seal(&Header { sequence: Sequence(8), ..Header::new(Kind::Request, 2) }, b"body", 3, Some(&[9; 32]))),
     ]
@@ -245,7 +245,7 @@ const GOLDEN: &[(&str, &str)] = &[
         "prepare exchange",
         "34000500000000000000060007000900000000000000010062090000000000000004e8030000640000000100000004000000",
     ),
-    ("settle", "3500010000000500000000000000"),
+    ("resolve", "3500010000000500000000000000"),
     ("listen", "750005000000000000000600000000000000"),
     ("recalled", "25000500000000000000070000000000000001000000090000000000000001"),
     ("check entries", "970003000000010100000000000000c8e9cd5b26b4bd340100610000000040000000010000000900000000000000"),
@@ -258,7 +258,7 @@ const GOLDEN: &[(&str, &str)] = &[
          7901000000090000000000000002000000000000000103000000090000000000000002000000000000000100",
     ),
     ("moved", "2800010000000900000000000000"),
-    ("lasting is", "320005000000000000000107000000000000000600000000000000"),
+    ("persistent is", "320005000000000000000107000000000000000600000000000000"),
     ("open to run", "7f0009000000000000000500000000000000"),
     (
         "head",

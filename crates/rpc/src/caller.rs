@@ -7,7 +7,7 @@ use crate::calls::News;
 use crate::link::{Channel, Core, OnEnd};
 use crate::sequences::{Sequences, Ticket};
 use aze_io::logical::LogicalClock;
-use aze_io::{Io, Loan, Transport};
+use aze_io::{Io, SharedPayload, Transport};
 use aze_proto::frame::{self, HEADER_BYTES, Header, Kind};
 use aze_proto::handshake::Secret;
 use aze_proto::limits::{HEAD_BYTES_MAX, PAYLOAD_BYTES_MAX};
@@ -81,8 +81,8 @@ pub struct Answer {
     pub reply: Reply,
     /// Bulk data, whose checksums are in the reply: the caller compares them.
     pub payload: Vec<u8>,
-    /// Where they are, if they were lent and are not in `payload`: only what a read asks for is.
-    pub lent: Option<Arc<Loan>>,
+    /// Where they are, if they were shared and are not in `payload`: only what a read asks for is.
+    pub shared: Option<Arc<SharedPayload>>,
 }
 
 /// What a caller has done so far.

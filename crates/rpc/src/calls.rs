@@ -252,7 +252,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn done(call: u64) -> Result<Answer, Failure> {
-        Ok(Answer { header: Header::new(Kind::Reply, call), reply: Reply::Done, payload: Vec::new(), lent: None })
+        Ok(Answer { header: Header::new(Kind::Reply, call), reply: Reply::Done, payload: Vec::new(), shared: None })
     }
 
     fn begin(calls: &Calls, conn: u64) -> Call<'_> {

@@ -10,9 +10,9 @@ mod caller;
 mod calls;
 mod handshake;
 mod link;
+pub mod published;
 mod sequences;
 mod serve;
-pub mod slate;
 
 pub use caller::{Answer, Ask, Caller, CallerConfig, Counters};
 pub use serve::{Incoming, Proven, ReplyContext, Responder, ServeConfig, Service, Usage, serve};

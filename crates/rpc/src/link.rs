@@ -10,7 +10,7 @@ use crate::Target;
 use crate::caller::CallerConfig;
 use crate::calls::{Call, Calls};
 use aze_io::claims::Claims;
-use aze_io::slate::Reader;
+use aze_io::published::Reader;
 use aze_io::{Connection, Io, Process};
 use aze_proto::frame::FrameKey;
 use aze_proto::limits::SESSION_GRACE_MS;
@@ -75,7 +75,7 @@ pub(crate) struct Channel {
     conn: Arc<dyn Connection>,
     key_out: Option<FrameKey>,
     handler: Arc<LinkHandler>,
-    slate: Option<Reader>,
+    published: Option<Reader>,
     claims: Option<Claims>,
 }
 
@@ -97,8 +97,8 @@ impl Channel {
     }
 
     /// What the server lets this process read.
-    pub(crate) fn slate(&self) -> Option<&Reader> {
-        self.slate.as_ref()
+    pub(crate) fn published(&self) -> Option<&Reader> {
+        self.published.as_ref()
     }
 
     /// What this process notes for the server.

@@ -5,10 +5,10 @@
 use crate::handshake::{Challenged, Keys, Knock, Turned, open_step, seal_step};
 use crate::{HANDSHAKE_TIME_MAX, LIMITS_AFTER_HANDSHAKE};
 use aze_io::claims::Claims;
-use aze_io::slab::{Landing, Payload};
+use aze_io::slab::{Payload, ReceiveBuffer};
 use aze_io::{
-    Acceptor, Addr, Connection, Credentials, Frame, Handler, Io, LANDING_PAYLOAD_BYTES_MIN, Listener, NetError, slab,
-    slate,
+    Acceptor, Addr, Connection, Credentials, FRAMES_PAYLOAD_BYTES_MIN, Frame, Handler, Io, Listener, NetError,
+    published, slab,
 };
 use aze_proto::frame::{self, FrameKey, Header, Kind};
 use aze_proto::handshake::{Secret, Step};
@@ -34,7 +34,7 @@ pub trait Service: Send + Sync + 'static {
 
     /// Where the payload of a request shall go, so many bytes, which has not come yet; `None`: to a buffer. The client
     /// is proven, and has sent this head; [`Service::request`] follows, unless the connection ends before.
-    fn land(&self, header: &Header, request: &Request, payload_bytes: usize) -> Option<Landing> {
+    fn receive_buffer(&self, header: &Header, request: &Request, payload_bytes: usize) -> Option<ReceiveBuffer> {
         let _ = (header, request, payload_bytes);
         None
     }
@@ -91,7 +91,7 @@ pub struct Incoming {
     pub identity: Identity,
     /// The request itself.
     pub request: Request,
-    /// Bulk data, whose checksums are in the request; in frames only where [`Service::land`] said so.
+    /// Bulk data, whose checksums are in the request; in frames only where [`Service::receive_buffer`] said so.
     pub payload: Payload,
     /// Who asks.
     pub who: Arc<Proven>,
@@ -183,7 +183,7 @@ pub struct ServeConfig {
     /// User id of this process: over local sockets only this user and root are let in.
     pub uid: u32,
     /// What clients of this node may read without a request.
-    pub slate: Option<Arc<slate::Writer>>,
+    pub published: Option<Arc<published::Writer>>,
 }
 
 /// Listens on `addr` and hands requests to `service` until the listener is dropped. Connections
@@ -257,8 +257,8 @@ struct Open {
 
 impl Acceptor for Entrance {
     fn accept(&self, conn: &Arc<dyn Connection>) -> Arc<dyn Handler> {
-        if let Some(slate) = &self.0.config.slate {
-            conn.offer(slate);
+        if let Some(published) = &self.0.config.published {
+            conn.offer(published);
         }
         let (challenged, open, announced) = (Mutex::new(None), OnceLock::new(), Mutex::new(None));
         let visit = Arc::new(Visit { door: self.0.clone(), challenged, open, announced });
@@ -278,12 +278,12 @@ impl Acceptor for Entrance {
 }
 
 impl Handler for Visit {
-    fn land(&self, _conn: &Arc<dyn Connection>, head: &[u8], payload_bytes: usize) -> Option<Landing> {
+    fn receive_buffer(&self, _conn: &Arc<dyn Connection>, head: &[u8], payload_bytes: usize) -> Option<ReceiveBuffer> {
         // Errors are answered when the frame is complete.
         let (header, envelope) = self.open.get()?.request_in(head, payload_bytes).ok()?;
-        let landing = self.door.service.land(&header, &envelope.request, payload_bytes);
+        let receiving = self.door.service.receive_buffer(&header, &envelope.request, payload_bytes);
         *self.announced.lock() = Some((header, envelope));
-        landing
+        receiving
     }
 
     fn on_frame(&self, conn: &Arc<dyn Connection>, frame: Frame) {
@@ -308,7 +308,7 @@ impl Visit {
     /// Hands a request on; an error closes the connection.
     fn take_request(&self, open: &Open, conn: &Arc<dyn Connection>, mut frame: Frame) -> Result<(), String> {
         let payload = frame.take_payload();
-        let large = payload.len() >= LANDING_PAYLOAD_BYTES_MIN;
+        let large = payload.len() >= FRAMES_PAYLOAD_BYTES_MIN;
         let announced = if large { self.announced.lock().take() } else { None };
         let taken = match announced {
             Some(request) => Ok(request),

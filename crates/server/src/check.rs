@@ -6,7 +6,7 @@ use crate::dispatch::{Output, Work, then};
 use crate::shards::ShardCell;
 use crate::state::Server;
 use crate::wait::Attempt;
-use aze_meta::{EntryKey, EntryValue, Inode, Loose, Role};
+use aze_meta::{EntryKey, EntryValue, Inode, LinkInDoubt, Role};
 use aze_proto::check::{
     CHECK_INODES_MAX, CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace, EntrySpot,
 };
@@ -334,9 +334,9 @@ fn held(shard: &aze_meta::Shard) -> Vec<Ino> {
             held.push(ino);
         }
     }
-    held.extend(shard.loose().filter_map(|(_, loose)| match loose {
-        Loose::Dropped { ino } => Some(ino),
-        Loose::Made => None,
+    held.extend(shard.in_doubt().filter_map(|(_, in_doubt)| match in_doubt {
+        LinkInDoubt::Dropped { ino } => Some(ino),
+        LinkInDoubt::Made => None,
     }));
     held
 }

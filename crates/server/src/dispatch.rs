@@ -9,7 +9,7 @@ use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_io::claims::Claims;
-use aze_io::slab::{Landing, Payload};
+use aze_io::slab::{Payload, ReceiveBuffer};
 use aze_meta::Stamp;
 use aze_meta::access::Want;
 use aze_proto::frame::{Header, Kind};
@@ -147,8 +147,8 @@ enum Admission {
 }
 
 impl Service for Server {
-    fn land(&self, header: &Header, request: &Request, payload_bytes: usize) -> Option<Landing> {
-        self.landing_for(header, request, payload_bytes)
+    fn receive_buffer(&self, header: &Header, request: &Request, payload_bytes: usize) -> Option<ReceiveBuffer> {
+        self.receive_buffer_for(header, request, payload_bytes)
     }
 
     fn request(self: Arc<Self>, incoming: Incoming) {
@@ -387,7 +387,7 @@ impl Server {
                     None => Ok(()),
                 }
             }
-            Wait::Unsettled(key) => self.settle_name(&key).await,
+            Wait::Unresolved(key) => self.resolve_name(&key).await,
             Wait::Owner(ino) => {
                 let reply = self.ask_shard(ino.home(), Request::GetAttr { ino, exact: false }).await?;
                 if let Reply::Attributes { attr } = reply {
@@ -395,10 +395,10 @@ impl Server {
                 }
                 Ok(())
             }
-            Wait::Cut(shard, ino) => {
+            Wait::Truncation(shard, ino) => {
                 let have = || self.shards.get(shard).and_then(|cell| cell.data.lock().generation_of(ino));
                 let before = have();
-                self.catch_up_with_cuts(shard, ino).await?;
+                self.catch_up_with_truncations(shard, ino).await?;
                 match (before, have()) {
                     // The client knows a truncation that was lost when the volume was started again.
                     (Some(before), Some(now)) if before == now => {
@@ -587,7 +587,7 @@ impl Server {
             Request::Commit { tx, to_parent, to_name } => self.commit(*tx, *to_parent, to_name, &work.stamp),
             Request::Abort { tx, to_parent, to_name } => self.abort(*tx, *to_parent, to_name),
             Request::TxOutcome { tx } => Ok(Reply::TxIs { committed: self.transactions.outcome(*tx) }.into()),
-            Request::TxSettle { txs } => Ok(self.tx_settle(txs).into()),
+            Request::TxResolve { txs } => Ok(self.tx_resolve(txs).into()),
             &Request::LinkBegin { ino, tx, shard } => self.link_begin(work, ino, tx, shard),
             &Request::LinkEnd { ino, tx, kept } => self.link_end(work, ino, tx, kept),
             &Request::LinkDrop { ino, tx } => self.link_drop(work, ino, tx),
@@ -607,12 +607,12 @@ impl Server {
                 self.keeper.drop_token(*tx);
                 Ok(Reply::Done.into())
             }
-            Request::Cut { ino, generation, length, chunk_bits } => {
-                self.cut_here(*ino, *generation, *length, *chunk_bits)
+            Request::TruncateData { ino, generation, length, chunk_bits } => {
+                self.truncate_here(*ino, *generation, *length, *chunk_bits)
             }
             Request::DeleteData { ino } => Ok(self.delete_data_here(*ino).into()),
-            Request::CutQuery { ino, have } => self.cut_query(*ino, *have),
-            Request::LastingId => Ok(self.lasting_is()?.into()),
+            Request::TruncateQuery { ino, have } => self.truncate_query(*ino, *have),
+            Request::PersistentId => Ok(self.persistent_is()?.into()),
             Request::TxDone { tx } => Ok(self.tx_done(*tx).into()),
             Request::IsDone => Ok(self.is_done()?.into()),
             Request::LinksTo { home, from } => Ok(self.links_to(*home, *from)?.into()),

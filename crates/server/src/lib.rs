@@ -34,7 +34,7 @@ pub use aze_store::disk::segments::SEGMENT_BYTES_DEFAULT;
 pub use membership::members::start;
 pub use membership::state::progress::{Stage, Tell};
 pub use persistence::check::{Problem, Report, check};
-pub use persistence::state::lasting::{CHECKPOINT_BYTES_DEFAULT, Storage};
+pub use persistence::state::persistence::{CHECKPOINT_BYTES_DEFAULT, Storage};
 pub use persistence::state::roots::{DIRECTORIES_MAX, StorageDir};
 pub use state::{Config, Server};
 pub use status::Contents;

@@ -10,7 +10,7 @@
 //!   file without the name that it had, and no synced change is missing.
 //!
 //! A volume comes back as a whole: all servers read their storage (`state/image.rs`), join as at the first
-//! start, and settle interrupted operations between them (`resolve`) before the first client is served.
+//! start, and resolve interrupted operations between them (`resolve`) before the first client is served.
 
 mod again;
 pub(crate) mod check;

@@ -16,14 +16,14 @@ pub enum Sabotage {
     SkipDirectoryClose,
     /// A server that restarted empty serves files older than itself, as if they had holes.
     SkipBornCheck,
-    /// A truncation raises the generation but does not cut at the other servers.
-    SkipCut,
+    /// A truncation raises the generation but does not truncate at the other servers.
+    SkipTruncation,
     /// Requests for an entry that a rename has locked do not wait for its end.
     SkipEntryLock,
     /// What clients may read without a request is not taken away when it changes.
-    SkipSlateClear,
+    SkipPublishedClear,
     /// A new name is not counted where clients see that there is none.
-    SkipSlateCount,
+    SkipPublishedCount,
     /// A sync is answered before the journal is durable.
     SkipSync,
     /// Other servers are answered before the records that they build upon are durable.
@@ -44,8 +44,8 @@ pub enum Sabotage {
     ForgetOldName,
     /// At a start what a checkpoint has already is done once more.
     ReplayAll,
-    /// At a start cuts of data are not done again.
-    ForgetCuts,
+    /// At a start truncations of data are not done again.
+    ForgetTruncations,
     /// At a start the outcomes of requests are not read.
     ForgetOutcomes,
     /// At a start inode numbers are given out again that were given out in lost records.

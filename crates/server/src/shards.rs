@@ -6,8 +6,8 @@
 
 pub(crate) mod logged;
 
-use crate::coherence::state::leases::{Leases, Told};
-use crate::coherence::state::slate::Slate;
+use crate::coherence::state::leases::{LeaseTable, Leases};
+use crate::coherence::state::published::PublishedIndex;
 use crate::coherence::state::watch::Watches;
 use crate::names::state::held::{Opens, Running};
 use crate::names::state::lock_table::FileLocks;
@@ -96,7 +96,7 @@ impl ShardSet {
         map: &ShardMap,
         me: ServerIndex,
         store: &Arc<Store>,
-        slate: &Slate,
+        published: &PublishedIndex,
         leases: &Arc<Leases>,
     ) {
         let incarnation = map.server(me).map_or(Incarnation(0), |info| info.incarnation);
@@ -108,8 +108,8 @@ impl ShardSet {
                         let cell = ShardCell::new(id, incarnation, map.shards(), store);
                         {
                             let mut names = cell.names.lock();
-                            names.shard.slate = slate.clone();
-                            names.shard.told = Told::of(leases);
+                            names.shard.published = published.clone();
+                            names.shard.lease_table = LeaseTable::of(leases);
                             names.shard.count_in(&self.records);
                             names.shard.watches = self.watches.clone();
                             names.shard.poisoned = self.poisoned.clone();

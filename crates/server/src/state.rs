@@ -2,7 +2,7 @@
 
 use crate::clock::HybridClock;
 use crate::coherence::state::leases::Leases;
-use crate::coherence::state::slate::Slate;
+use crate::coherence::state::published::PublishedIndex;
 use crate::counters::Counters;
 use crate::membership::state::activity::Activity;
 use crate::membership::state::keeper::Keeper;
@@ -10,8 +10,8 @@ use crate::membership::state::sessions::Sessions;
 use crate::names::state::directories::Directories;
 use crate::names::state::namespace::Namespace;
 use crate::names::state::transactions::Transactions;
-use crate::names::state::unsettled::Unsettled;
-use crate::persistence::state::lasting::{Lasting, Storage};
+use crate::names::state::unresolved::Unresolved;
+use crate::persistence::state::persistence::{Persistence, Storage};
 use crate::sabotage::Switches;
 use crate::shards::ShardSet;
 use aze_io::logical::LogicalClock;
@@ -50,8 +50,8 @@ pub struct Config {
     /// Bytes of memory that are kept faulted in ahead of their use.
     pub fault_ahead_bytes: u64,
     /// Bytes of what clients that share memory with it may read without a request; 0 for nothing. A
-    /// server with lasting storage has nothing for them.
-    pub slate_bytes: u64,
+    /// server with persistent storage has nothing for them.
+    pub published_bytes: u64,
     /// Base-2 logarithm of the chunk size of new files.
     pub chunk_bits: u8,
     /// Number of shards of the volume, a power of two.
@@ -89,18 +89,18 @@ pub struct Server {
     pub(crate) store: Arc<Store>,
 
     // Persistence.
-    pub(crate) lasting: Option<Lasting>,
+    pub(crate) persistence: Option<Persistence>,
 
     // Names.
     pub(crate) directories: Directories,
     pub(crate) namespace: Namespace,
     pub(crate) transactions: Transactions,
-    pub(crate) unsettled: Unsettled,
+    pub(crate) unresolved: Unresolved,
     /// Inodes of whose move or end another server is yet to be told, once for each such server.
     pub(crate) untold: Mutex<Vec<Ino>>,
 
     // Coherence.
-    pub(crate) slate: Slate,
+    pub(crate) published: PublishedIndex,
     pub(crate) leases: Arc<Leases>,
 
     // Membership.
@@ -130,7 +130,7 @@ impl Server {
 
     /// Has [`stopped`](Self::stopped) resolve, as after a request to shut down.
     pub fn stop(&self) {
-        self.slate.close();
+        self.published.close();
         if let Some(stop) = self.stop.lock().take() {
             // For a simulated server no task waits.
             let _ = stop.send(());
@@ -139,7 +139,7 @@ impl Server {
 
     /// Stops listening, closes all connections and forgets the addresses.
     pub fn close(&self) {
-        self.slate.close();
+        self.published.close();
         self.listeners.lock().clear();
         self.peers.close();
     }

@@ -22,7 +22,7 @@ pub struct Contents {
     /// Changes being worked on.
     pub running: u64,
     /// Names made or gone whose inodes' homes do not know it, or that a home still remembers.
-    pub loose: u64,
+    pub in_doubt: u64,
     /// Locks of files, and requests that wait for one.
     pub file_locks: u64,
 }
@@ -44,9 +44,9 @@ impl Server {
             }
             contents.locks += names.shard.locks().count() as u64;
             contents.running += names.running.len() as u64;
-            contents.loose += names.shard.loose().count() as u64;
+            contents.in_doubt += names.shard.in_doubt().count() as u64;
             let remembered = names.shard.all_inodes().map(|inode| inode.rare.get());
-            contents.loose += remembered.map(|rare| (rare.links.len() + rare.dropped.len()) as u64).sum::<u64>();
+            contents.in_doubt += remembered.map(|rare| (rare.links.len() + rare.dropped.len()) as u64).sum::<u64>();
             let counts = names.locks.values().map(|locks| locks.counts());
             contents.file_locks += counts.map(|(held, waiting)| (held + waiting) as u64).sum::<u64>();
         }

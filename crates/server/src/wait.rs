@@ -15,11 +15,11 @@ pub(crate) enum Wait {
     /// A rename or removal has the entry locked.
     Entry(ShardId, EntryKey),
     /// The rename that has made the entry may not be over.
-    Unsettled(EntryKey),
+    Unresolved(EntryKey),
     /// The owner of an inode that lives elsewhere must be known (sticky directories).
     Owner(Ino),
     /// This server may have missed a truncation.
-    Cut(ShardId, Ino),
+    Truncation(ShardId, Ino),
     /// Memory is full, and the frames to be overwritten are being read.
     Readers,
     /// Units of a chunk are on the disk only.

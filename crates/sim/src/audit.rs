@@ -184,7 +184,7 @@ struct Census {
     reserved: BTreeSet<(Ino, u64)>,
     locks: u64,
     running: u64,
-    loose: u64,
+    in_doubt: u64,
     file_locks: u64,
 }
 
@@ -200,7 +200,7 @@ impl Census {
             reserved: BTreeSet::new(),
             locks: 0,
             running: 0,
-            loose: 0,
+            in_doubt: 0,
             file_locks: 0,
         };
         for server in &servers {
@@ -211,7 +211,7 @@ impl Census {
             census.reserved.extend(contents.reserved);
             census.locks += contents.locks;
             census.running += contents.running;
-            census.loose += contents.loose;
+            census.in_doubt += contents.in_doubt;
             census.file_locks += contents.file_locks;
         }
         let mut open = vec![Ino::ROOT];
@@ -243,8 +243,8 @@ impl Census {
         if self.locks > 0 || self.running > 0 {
             found(format!("{} names are locked and {} changes are being worked on", self.locks, self.running));
         }
-        if self.loose > 0 && !lossy {
-            found(format!("{} links are not settled between names and inodes", self.loose));
+        if self.in_doubt > 0 && !lossy {
+            found(format!("{} links are in doubt between names and inodes", self.in_doubt));
         }
         if self.file_locks > 0 {
             found(format!("{} locks are left after all sessions ended", self.file_locks));

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_does_not_come_back() {
+    fn what_was_truncated_does_not_come_back() {
         let mut bytes = Bytes::default();
         for change in [write(1, 0, 100), Change::Truncate { size: 40 }, Change::Truncate { size: 100 }] {
             bytes.begin(change);

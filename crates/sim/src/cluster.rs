@@ -21,7 +21,7 @@ pub const VOLUME: &str = "sim";
 /// What every process of the cluster knows.
 pub const SECRET: Secret = Secret([7; 32]);
 
-/// Where every server keeps its part of a volume that lasts, or the first directory of that.
+/// Where every server keeps its part of a persistent volume, or the first directory of that.
 pub const STORAGE_DIR: &str = "/storage";
 
 /// The directories of a server, in another order in each of its lives.
@@ -63,7 +63,7 @@ pub struct Layout {
     /// Journal after which a server makes a checkpoint, in bytes.
     pub checkpoint_bytes: u64,
     /// Memory of each server that clients read without a request, as if they were on its node.
-    pub slate_bytes: u64,
+    pub published_bytes: u64,
     /// Memory of one server for file data, in bytes.
     pub memory_bytes: u64,
     /// Protections that are removed from every server.
@@ -82,7 +82,7 @@ impl Layout {
             durability: None,
             storage_dirs: 1,
             checkpoint_bytes: 256 << 10,
-            slate_bytes: 0,
+            published_bytes: 0,
             memory_bytes: CAPACITY_BYTES,
             switches,
         }
@@ -139,7 +139,7 @@ impl Cluster {
             pid: 1000 * (u32::from(index) + 1) + life,
             capacity_bytes: self.layout.memory_bytes,
             fault_ahead_bytes: 0,
-            slate_bytes: self.layout.slate_bytes,
+            published_bytes: self.layout.published_bytes,
             chunk_bits: CHUNK_BITS,
             shards: self.layout.shards,
             owner_uid: 0,

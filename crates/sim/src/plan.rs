@@ -86,9 +86,9 @@ pub struct Plan {
     /// Longest pause between two operations of a task, in microseconds of virtual time.
     pub think_us_max: u64,
     /// Memory of each server that clients read without a request, in bytes; 0: none.
-    pub slate_bytes: u64,
-    /// Size from which on data that clients read are lent to them, as if they were on the server's node.
-    pub lend_bytes_min: Option<usize>,
+    pub published_bytes: u64,
+    /// Size from which on data that clients read are shared with them, as if they were on the server's node.
+    pub share_bytes_min: Option<usize>,
     /// Whether some files have large chunks and are written to in large pieces.
     pub large_chunks: bool,
     /// How data arrive that servers receive straight into their memory for data.
@@ -133,8 +133,8 @@ impl Plan {
             lock_tasks: if more.chance(400_000) { more.between(2, 5) as usize } else { 0 },
             append_tasks: if more.chance(500_000) { more.between(2, 4) as usize } else { 0 },
             think_us_max: *rng.pick(&[300, 3_000, 40_000]),
-            slate_bytes: *SimRng::new(seed, "slate").pick(&[0, 0, 1, 1 << 20]),
-            lend_bytes_min: *SimRng::new(seed, "lending").pick(&[None, Some(1), Some(10_000)]),
+            published_bytes: *SimRng::new(seed, "slate").pick(&[0, 0, 1, 1 << 20]),
+            share_bytes_min: *SimRng::new(seed, "lending").pick(&[None, Some(1), Some(10_000)]),
             large_chunks: SimRng::new(seed, "large chunks").chance(500_000),
             slow_payloads: slow_payloads(&mut SimRng::new(seed, "pauses")),
             exchanges: SimRng::new(seed, "exchanges").chance(500_000),

@@ -41,10 +41,10 @@ pub struct Outcome {
     pub story: Vec<String>,
     /// Answers that clients read without a request.
     pub unasked: u64,
-    /// Answers whose data were lent.
-    pub lent: u64,
+    /// Answers whose data were shared.
+    pub shared: u64,
     /// Data that servers received straight into their memory for data, and how often that stopped in the middle.
-    pub landed: (u64, u64),
+    pub in_frames: (u64, u64),
     /// Virtual time at the end.
     pub virtual_ns: u64,
     /// Steps of tasks, timers and frames.
@@ -63,9 +63,9 @@ pub fn run(seed: u64, verbose: bool) -> Outcome {
 pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
     let sim = Sim::new(plan.seed, Faults::default());
     sim.set_time_limit(TIME_MAX);
-    sim.set_lending(plan.lend_bytes_min);
+    sim.set_sharing(plan.share_bytes_min);
     sim.set_slow_payloads(plan.slow_payloads);
-    let layout = Layout { switches: plan.switches, slate_bytes: plan.slate_bytes, ..Layout::of(plan.servers) };
+    let layout = Layout { switches: plan.switches, published_bytes: plan.published_bytes, ..Layout::of(plan.servers) };
     let cluster = Cluster::new(sim.clone(), layout);
     let board = Board::new(&plan, &cluster, verbose);
     let (decided, unasked) = sim.block_on(whole(cluster.clone(), plan.clone(), board.clone()));
@@ -76,8 +76,8 @@ pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
         trace_hash: sim.trace_hash(),
         story: board.story(),
         unasked,
-        lent: sim.counters().payloads_lent,
-        landed: (sim.counters().payloads_landed, sim.counters().payloads_paused),
+        shared: sim.counters().payloads_shared,
+        in_frames: (sim.counters().payloads_in_frames, sim.counters().payloads_paused),
         virtual_ns: sim.now_ns(),
         steps: sim.counters().steps,
         plan,
@@ -144,7 +144,7 @@ async fn begin(cluster: &Arc<Cluster>, plan: &Plan, board: &Arc<Board>) -> Resul
         for number in 0..locks::FILES {
             let name = names::name(number as u8);
             let made = first.create(&ROOT, dir, &name, &shared::new_file(aze_proto::FileKind::File, true)).await?;
-            board.holds.lock().add_file(made.attr.ino);
+            board.held_locks.lock().add_file(made.attr.ino);
         }
     }
     let mut places = Places::default();

@@ -52,7 +52,7 @@ pub struct Board {
     /// Appends to the file that all tasks share, and its truncations.
     pub appends: appends::SharedLog,
     /// The locks of all clients.
-    pub holds: locks::SharedHolds,
+    pub held_locks: locks::SharedHeldLocks,
 }
 
 /// A part of the tree with a history of its own.
@@ -117,7 +117,7 @@ impl Board {
             files: Mutex::default(),
             listings: Mutex::default(),
             appends: Mutex::default(),
-            holds: Mutex::default(),
+            held_locks: Mutex::default(),
         })
     }
 

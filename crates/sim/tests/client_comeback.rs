@@ -105,14 +105,14 @@ async fn come_back(cluster: &Arc<Cluster>, one: &Client) -> Ends {
     ends.into_inner()
 }
 
-fn lasting(switches: Switches) -> Layout {
+fn persistent(switches: Switches) -> Layout {
     Layout { durability: Some(Durability::Fsync), switches, ..Layout::of(SERVERS) }
 }
 
 /// The new life waits for as long as what the earlier one has said may be believed.
 #[test]
 fn what_servers_said_before_they_were_started_again_is_not_believed_after_a_change() {
-    with_layout(lasting(Switches::default()), |cluster, one| async move {
+    with_layout(persistent(Switches::default()), |cluster, one| async move {
         let ends = come_back(&cluster, &one).await;
         assert_eq!((ends.believed, ends.done), (FILES as usize, FILES as usize), "{ends:?}");
     });
@@ -120,7 +120,7 @@ fn what_servers_said_before_they_were_started_again_is_not_believed_after_a_chan
 
 #[test]
 fn a_server_that_does_not_wait_for_its_earlier_life_is_noticed() {
-    with_layout(lasting(Switches::without(Sabotage::SkipComebackWait)), |cluster, one| async move {
+    with_layout(persistent(Switches::without(Sabotage::SkipComebackWait)), |cluster, one| async move {
         let ends = come_back(&cluster, &one).await;
         assert!(!ends.wrong.is_empty(), "{ends:?}");
     });
@@ -140,7 +140,7 @@ fn what_a_server_that_comes_back_empty_has_said_is_changed_by_nobody() {
 /// others, which come after four times what a request may take.
 #[test]
 fn operations_wait_for_a_start_under_way() {
-    with_layout(lasting(Switches::default()), |cluster, one| async move {
+    with_layout(persistent(Switches::default()), |cluster, one| async move {
         for number in 0..FILES {
             create(&one, Ino::ROOT, &format!("f{number}")).await;
         }
@@ -214,7 +214,7 @@ fn pauses() -> impl Iterator<Item = Duration> {
 #[test]
 fn a_change_whose_answer_was_lost_has_its_outcome_after_a_start() {
     for pause in pauses() {
-        with_layout(lasting(Switches::default()), move |cluster, one| async move {
+        with_layout(persistent(Switches::default()), move |cluster, one| async move {
             let wrong = changes_under_a_start(&cluster, &one, pause).await;
             assert_eq!(wrong, [] as [String; 0], "{pause:?}");
         });
@@ -226,7 +226,7 @@ fn a_server_that_forgets_outcomes_is_noticed() {
     let count = Arc::new(Mutex::new(0));
     for pause in pauses() {
         let count = count.clone();
-        with_layout(lasting(Switches::without(Sabotage::ForgetOutcomes)), move |cluster, one| async move {
+        with_layout(persistent(Switches::without(Sabotage::ForgetOutcomes)), move |cluster, one| async move {
             *count.lock() += changes_under_a_start(&cluster, &one, pause).await.len();
         });
     }
@@ -236,7 +236,7 @@ fn a_server_that_forgets_outcomes_is_noticed() {
 /// An operation that contradicts its shard ends the service of its server, which says why; a start heals it.
 #[test]
 fn a_server_whose_shard_is_contradicted_serves_nothing_more() {
-    with_layout(lasting(Switches::default()), |cluster, one| async move {
+    with_layout(persistent(Switches::default()), |cluster, one| async move {
         let made = create(&one, Ino::ROOT, "before").await;
         made.write(0, b"kept").await.expect("it can be written");
         let server = cluster.servers().into_iter().last().expect("there are servers");

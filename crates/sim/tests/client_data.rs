@@ -30,15 +30,15 @@ fn files_behave_like_byte_strings_for_all_clients() {
     byte_strings(None);
 }
 
-/// Each client is lent the data it reads, as on the servers' node.
+/// The data that each client reads are shared with it, as on the servers' node.
 #[test]
-fn files_behave_like_byte_strings_when_what_is_read_is_lent() {
+fn files_behave_like_byte_strings_when_what_is_read_is_shared() {
     byte_strings(Some(1));
 }
 
-fn byte_strings(lend_bytes_min: Option<usize>) {
+fn byte_strings(share_bytes_min: Option<usize>) {
     with_cluster(3, |cluster, one| async move {
-        cluster.sim.set_lending(lend_bytes_min);
+        cluster.sim.set_sharing(share_bytes_min);
         let two = cluster.connect(1).await.expect("a second client connects");
         let mut rng = cluster.sim.rng("data");
         // Frames are damaged on the way, in data as well: no caller must notice.
@@ -83,7 +83,7 @@ fn byte_strings(lend_bytes_min: Option<usize>) {
         }
         let counters = cluster.sim.counters();
         assert!(counters.frames_flipped > 10);
-        assert_eq!(counters.payloads_lent > 100, lend_bytes_min.is_some(), "{}", counters.payloads_lent);
+        assert_eq!(counters.payloads_shared > 100, share_bytes_min.is_some(), "{}", counters.payloads_shared);
     });
 }
 
@@ -99,7 +99,7 @@ fn one_call_may_be_larger_than_what_is_under_way_at_once() {
 }
 
 #[test]
-fn what_another_client_appends_is_read_and_what_it_cuts_is_not() {
+fn what_another_client_appends_is_read_and_what_it_truncates_is_not() {
     with_cluster(2, |cluster, one| async move {
         let two = cluster.connect(1).await.expect("a second client connects");
         let writer = create(&one, Ino::ROOT, "f").await;
@@ -121,7 +121,10 @@ fn what_another_client_appends_is_read_and_what_it_cuts_is_not() {
         assert_eq!(reader.read(200_000, 10).await.as_deref(), Ok(&[][..]));
         reader.write(CHUNK * 2, b"x").await.expect("a writer of the old generation learns the new one");
         let expected = [data_of(0, 0, 5), vec![0; 2 * CHUNK as usize - 5], b"x".to_vec()].concat();
-        assert!(writer.read(0, 1 << 20).await.expect("it can be read") == expected, "cut bytes are gone for good");
+        assert!(
+            writer.read(0, 1 << 20).await.expect("it can be read") == expected,
+            "truncated bytes are gone for good"
+        );
     });
 }
 

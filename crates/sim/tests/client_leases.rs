@@ -140,8 +140,8 @@ async fn change(client: &Client, rng: &mut SimRng, number: u64, done: &Mutex<Don
 /// Runs believers, changers and an enemy; returns the wrong beliefs, and how many answers were believed.
 fn run(seed: u64, faults: Faults, switches: Switches, enemy: bool) -> (Vec<String>, u64) {
     let sim = Sim::new(seed, faults);
-    let slate_bytes = if seed.is_multiple_of(2) { 0 } else { 1 << 20 };
-    let cluster = Cluster::new(sim.clone(), Layout { switches, slate_bytes, ..Layout::of(SERVERS) });
+    let published_bytes = if seed.is_multiple_of(2) { 0 } else { 1 << 20 };
+    let cluster = Cluster::new(sim.clone(), Layout { switches, published_bytes, ..Layout::of(SERVERS) });
     let wrong = Arc::new(Mutex::new(Vec::new()));
     let mut hits = 0;
     sim.set_time_limit(Duration::from_secs(3600));
@@ -312,7 +312,7 @@ fn leases_are_freed_when_a_client_ends_dies_or_asks_no_more() {
 
 #[test]
 fn what_is_read_without_a_request_is_claimed_and_recalled() {
-    with_layout(Layout { slate_bytes: 1 << 20, ..Layout::of(SERVERS) }, |cluster, one| async move {
+    with_layout(Layout { published_bytes: 1 << 20, ..Layout::of(SERVERS) }, |cluster, one| async move {
         for number in 0..50 {
             create(&one, Ino::ROOT, &format!("f{number}")).await;
         }

@@ -225,11 +225,11 @@ const SEEDS: &[(u64, &str)] = &[
 #[test]
 fn seeds_that_failed_pass() {
     for (seed, story) in SEEDS {
-        // Found when there were neither slates nor exchanges and all data were sent: with them the seed
+        // Found when there were neither published indexes nor exchanges and all data were sent: with them the seed
         // would be another run.
         let plan = aze_sim::Plan {
-            slate_bytes: 0,
-            lend_bytes_min: None,
+            published_bytes: 0,
+            share_bytes_min: None,
             large_chunks: false,
             slow_payloads: None,
             exchanges: false,

@@ -63,7 +63,7 @@ fn whatever_happens_to_a_payload_its_bytes_are_written_once_and_whole() {
             assert!(read == model, "step {step}: {len} bytes at {offset}");
         }
         let counters = sim.counters();
-        assert!(counters.payloads_landed > 300 && counters.payloads_paused > 100, "{counters:?}");
+        assert!(counters.payloads_in_frames > 300 && counters.payloads_paused > 100, "{counters:?}");
         assert!(counters.connections_cut > 5 && counters.frames_flipped > 10, "{counters:?}");
         sim.set_faults(Faults::default());
         client.unlink(&ROOT, Ino::ROOT, &name("f")).await.expect("it exists");

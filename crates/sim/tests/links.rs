@@ -36,12 +36,12 @@ fn names_at(client: &Client, server: u16, prefix: &str) -> Vec<aze_proto::Name> 
     (0..64).map(|index| name(&format!("{prefix}{index}"))).filter(here).take(8).collect()
 }
 
-/// An inode's link count in the tables, and the number of unsettled names on all servers.
+/// An inode's link count in the tables, and the number of names in doubt on all servers.
 fn settled(cluster: &Cluster, ino: Ino) -> (u32, u64) {
     let all: Vec<_> = cluster.servers().iter().map(|server| server.contents()).collect();
     let links =
         all.iter().flat_map(|contents| &contents.inodes).find(|attr| attr.ino == ino).map_or(0, |attr| attr.links);
-    (links, all.iter().map(|contents| contents.loose).sum())
+    (links, all.iter().map(|contents| contents.in_doubt).sum())
 }
 
 #[test]

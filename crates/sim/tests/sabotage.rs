@@ -19,10 +19,10 @@ fn is_noticed(sabotage: Sabotage, seeds: &[u64]) {
     is_noticed_with(sabotage, 0, seeds);
 }
 
-fn is_noticed_with(sabotage: Sabotage, slate_bytes: u64, seeds: &[u64]) {
+fn is_noticed_with(sabotage: Sabotage, published_bytes: u64, seeds: &[u64]) {
     let plan = |seed: &u64| Plan {
-        slate_bytes,
-        lend_bytes_min: None,
+        published_bytes,
+        share_bytes_min: None,
         large_chunks: false,
         slow_payloads: None,
         exchanges: false,
@@ -59,7 +59,7 @@ fn zeros_from_a_server_that_lost_its_data_are_noticed() {
 
 #[test]
 fn data_that_outlive_a_truncation_are_noticed() {
-    is_noticed(Sabotage::SkipCut, &[123, 265, 271, 364, 374, 397]);
+    is_noticed(Sabotage::SkipTruncation, &[123, 265, 271, 364, 374, 397]);
 }
 
 #[test]
@@ -68,11 +68,11 @@ fn half_a_rename_is_noticed() {
 }
 
 #[test]
-fn old_news_on_a_slate_are_noticed() {
-    is_noticed_with(Sabotage::SkipSlateClear, 1 << 20, &[0, 1, 2, 3, 4, 5]);
+fn old_news_on_a_published_index_are_noticed() {
+    is_noticed_with(Sabotage::SkipPublishedClear, 1 << 20, &[0, 1, 2, 3, 4, 5]);
 }
 
 #[test]
 fn names_that_are_not_counted_are_noticed() {
-    is_noticed_with(Sabotage::SkipSlateCount, 1 << 20, &[0, 1, 2, 3, 4, 5]);
+    is_noticed_with(Sabotage::SkipPublishedCount, 1 << 20, &[0, 1, 2, 3, 4, 5]);
 }

@@ -2,7 +2,7 @@
 //! `AZE_SIM_FROM` the first.
 
 use aze_server::sabotage::Switches;
-use aze_sim::lasting::LastingPlan;
+use aze_sim::persistence::PersistentPlan;
 use aze_sim::{Outcome, Plan, run, run_plan};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,9 +30,9 @@ fn no_seed_finds_a_violation() {
     let (from, count) = (number("AZE_SIM_FROM", 0), number("AZE_SIM_SEEDS", SEEDS));
     let next = AtomicU64::new(from);
     let (failures, undecided) = (Mutex::new(Vec::new()), AtomicU64::new(0));
-    let (slates, unasked) = (AtomicU64::new(0), AtomicU64::new(0));
-    let (lenders, lent) = (AtomicU64::new(0), AtomicU64::new(0));
-    let (landed, paused) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (published_indexes, unasked) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (sharing_runs, shared) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (in_frames, paused) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -43,12 +43,13 @@ fn no_seed_finds_a_violation() {
                     }
                     let violations = match run_caught(seed) {
                         Ok(outcome) => {
-                            slates.fetch_add(u64::from(outcome.plan.slate_bytes > 0), Ordering::Relaxed);
+                            published_indexes.fetch_add(u64::from(outcome.plan.published_bytes > 0), Ordering::Relaxed);
                             unasked.fetch_add(outcome.unasked, Ordering::Relaxed);
-                            lenders.fetch_add(u64::from(outcome.plan.lend_bytes_min.is_some()), Ordering::Relaxed);
-                            lent.fetch_add(outcome.lent, Ordering::Relaxed);
-                            landed.fetch_add(outcome.landed.0, Ordering::Relaxed);
-                            paused.fetch_add(outcome.landed.1, Ordering::Relaxed);
+                            sharing_runs
+                                .fetch_add(u64::from(outcome.plan.share_bytes_min.is_some()), Ordering::Relaxed);
+                            shared.fetch_add(outcome.shared, Ordering::Relaxed);
+                            in_frames.fetch_add(outcome.in_frames.0, Ordering::Relaxed);
+                            paused.fetch_add(outcome.in_frames.1, Ordering::Relaxed);
                             undecided.fetch_add(u64::from(!outcome.decided), Ordering::Relaxed);
                             outcome.violations
                         }
@@ -65,12 +66,21 @@ fn no_seed_finds_a_violation() {
     });
     let failures = failures.into_inner().expect("no test thread panicked with it");
     assert!(failures.is_empty(), "{} of {count} seeds failed\n{}", failures.len(), failures.join("\n"));
-    let (slates, unasked) = (slates.into_inner(), unasked.into_inner());
-    assert!(unasked >= slates, "{unasked} answers were read in {slates} runs with slates: they prove nothing");
-    let (lenders, lent) = (lenders.into_inner(), lent.into_inner());
-    assert!(lent >= 10 * lenders, "{lent} reads were lent in {lenders} runs that lend: they prove little");
-    let (landed, paused) = (landed.into_inner(), paused.into_inner());
-    assert!(landed >= 5 * count && paused >= count, "{landed} writes came into frames, {paused} of them in parts");
+    let (published_indexes, unasked) = (published_indexes.into_inner(), unasked.into_inner());
+    assert!(
+        unasked >= published_indexes,
+        "{unasked} answers were read in {published_indexes} runs with published indexes: they prove nothing"
+    );
+    let (sharing_runs, shared) = (sharing_runs.into_inner(), shared.into_inner());
+    assert!(
+        shared >= 10 * sharing_runs,
+        "{shared} reads were shared in {sharing_runs} runs that share data: they prove little"
+    );
+    let (in_frames, paused) = (in_frames.into_inner(), paused.into_inner());
+    assert!(
+        in_frames >= 5 * count && paused >= count,
+        "{in_frames} writes came into frames, {paused} of them in parts"
+    );
     let undecided = undecided.into_inner();
     assert!(undecided <= count / UNDECIDED_ONE_IN, "{undecided} of {count} searches for an order were given up");
 }
@@ -87,9 +97,9 @@ fn files_whose_data_lie_apart_from_their_inodes_keep_every_promise() {
     }
     assert!(calls > 1000);
     for seed in 0..SEEDS / 3 {
-        for plan_of in [LastingPlan::of, LastingPlan::staying] {
-            let plan = LastingPlan { switches: Switches::apart(), ..plan_of(seed) };
-            assert_eq!(aze_sim::lasting::run(&plan, false), [] as [String; 0], "{plan:?}");
+        for plan_of in [PersistentPlan::of, PersistentPlan::staying] {
+            let plan = PersistentPlan { switches: Switches::apart(), ..plan_of(seed) };
+            assert_eq!(aze_sim::persistence::run(&plan, false), [] as [String; 0], "{plan:?}");
         }
     }
 }

@@ -271,15 +271,15 @@ impl Chunk {
     }
 
     /// Drops the bytes from `length` on. Units keep their frames even where a smaller one would
-    /// do: a file that was cut is mostly about to be written again.
-    pub(crate) fn cut(&mut self, length: usize) {
+    /// do: a file that was truncated is mostly about to be written again.
+    pub(crate) fn truncate(&mut self, length: usize) {
         if length >= self.end {
             return;
         }
         self.units.truncate(length.div_ceil(BASE_BYTES));
         let base = length / BASE_BYTES * BASE_BYTES;
         if let Some(Some(unit)) = self.units.get_mut(length / BASE_BYTES) {
-            unit.cut(length - base, self.end - base);
+            unit.truncate(length - base, self.end - base);
         }
         self.end = length;
     }
@@ -407,7 +407,7 @@ impl Unit {
 
     /// Keeps the first `length` bytes of a unit whose stored bytes end at `stored_end`. Touches
     /// no byte: readers may hold them.
-    pub(crate) fn cut(&mut self, length: usize, stored_end: usize) {
+    pub(crate) fn truncate(&mut self, length: usize, stored_end: usize) {
         if self.frame.is_none() {
             // What follows within the last block is dropped when the unit is brought back.
             self.sums.count = self.sums.count.min(length.div_ceil(BLOCK_BYTES));

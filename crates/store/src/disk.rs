@@ -1,4 +1,4 @@
-//! What lasting storage holds: one directory for each server.
+//! What persistent storage holds: one directory for each server.
 //!
 //! | file | contents |
 //! |---|---|

@@ -10,8 +10,8 @@ pub enum StoreError {
     /// The file has been truncated since: this is its generation now.
     GenerationStale(Generation),
     /// The request comes from a newer generation than this shard has seen: the server asks the
-    /// file's home for the truncations since, calls [`crate::ChunkShard::cut`] and repeats.
-    MissedCut {
+    /// file's home for the truncations since, calls [`crate::ChunkShard::truncate`] and repeats.
+    MissedTruncation {
         /// The generation that the shard has seen.
         have: Generation,
     },
@@ -77,7 +77,7 @@ impl StoreError {
     pub fn code(&self) -> Code {
         match self {
             StoreError::GenerationStale(_) => Code::Refused,
-            StoreError::MissedCut { .. } | StoreError::BeingRead | StoreError::Cold { .. } => Code::Busy,
+            StoreError::MissedTruncation { .. } | StoreError::BeingRead | StoreError::Cold { .. } => Code::Busy,
             StoreError::Deleted { .. } => Code::Stale,
             StoreError::NoSpace { .. } | StoreError::DiskFull { .. } => Code::NoSpace,
             StoreError::Damaged { .. } | StoreError::Corrupt { .. } => Code::Corrupt,
@@ -90,7 +90,7 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StoreError::GenerationStale(now) => write!(f, "the file has been truncated: it is in generation {now}"),
-            StoreError::MissedCut { have } => {
+            StoreError::MissedTruncation { have } => {
                 write!(f, "a truncation after generation {have} has not arrived here yet")
             }
             StoreError::Deleted { ino } => write!(f, "inode {ino} has been deleted"),

@@ -13,7 +13,7 @@ pub(crate) const FENCES_MAX: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fence {
-    Cut(Generation),
+    Truncated(Generation),
     Deleted,
 }
 
@@ -25,8 +25,8 @@ pub(crate) struct Fences {
 
 impl Fences {
     /// A truncation began this generation.
-    pub(crate) fn cut(&mut self, ino: Ino, generation: Generation) {
-        self.set(ino, Fence::Cut(generation));
+    pub(crate) fn truncate(&mut self, ino: Ino, generation: Generation) {
+        self.set(ino, Fence::Truncated(generation));
     }
 
     /// The file is gone.
@@ -52,7 +52,7 @@ impl Fences {
     pub(crate) fn check(&self, ino: Ino, generation: Generation) -> Result<(), StoreError> {
         match self.known.get(&ino) {
             Some(Fence::Deleted) => Err(StoreError::Deleted { ino }),
-            Some(Fence::Cut(now)) if generation < *now => Err(StoreError::GenerationStale(*now)),
+            Some(Fence::Truncated(now)) if generation < *now => Err(StoreError::GenerationStale(*now)),
             _ => Ok(()),
         }
     }
@@ -76,12 +76,12 @@ mod tests {
     #[test]
     fn a_fence_never_falls_back() {
         let mut fences = Fences::default();
-        fences.cut(Ino(7), Generation(3));
-        fences.cut(Ino(7), Generation(2));
+        fences.truncate(Ino(7), Generation(3));
+        fences.truncate(Ino(7), Generation(2));
         assert_eq!(fences.check(Ino(7), Generation(2)), Err(StoreError::GenerationStale(Generation(3))));
         assert_eq!(fences.check(Ino(7), Generation(3)), Ok(()));
         fences.deleted(Ino(7));
-        fences.cut(Ino(7), Generation(9));
+        fences.truncate(Ino(7), Generation(9));
         assert_eq!(fences.check(Ino(7), Generation(9)), Err(StoreError::Deleted { ino: Ino(7) }));
     }
 }

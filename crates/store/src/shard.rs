@@ -181,7 +181,7 @@ impl ChunkShard {
     /// are not verified here: their receiver does that.
     ///
     /// # Errors
-    /// `GenerationStale`, `MissedCut`, `Deleted`, `OutOfRange` or `Cold`.
+    /// `GenerationStale`, `MissedTruncation`, `Deleted`, `OutOfRange` or `Cold`.
     pub fn hold(
         &self,
         ino: Ino,
@@ -207,8 +207,10 @@ impl ChunkShard {
         match self.generations.get(&ino) {
             None => self.store.fences.lock().check(ino, generation),
             Some(have) if generation < *have => Err(StoreError::GenerationStale(*have)),
-            // Where nothing is stored, nothing can have been left by a cut that was missed.
-            Some(have) if generation > *have && self.has_chunks(ino) => Err(StoreError::MissedCut { have: *have }),
+            // Where nothing is stored, nothing can have been left by a truncation that was missed.
+            Some(have) if generation > *have && self.has_chunks(ino) => {
+                Err(StoreError::MissedTruncation { have: *have })
+            }
             Some(_) => Ok(()),
         }
     }
@@ -221,8 +223,8 @@ impl ChunkShard {
     /// now on, also in shards of the same store that hold nothing of the file. `length` is the
     /// least length of all truncations up to `generation` that the shard has not seen; if they
     /// are sent one by one, the older comes first. One that has been seen is ignored.
-    pub fn cut(&mut self, ino: Ino, generation: Generation, length: u64, chunk_bits: u8) {
-        self.store.fences.lock().cut(ino, generation);
+    pub fn truncate(&mut self, ino: Ino, generation: Generation, length: u64, chunk_bits: u8) {
+        self.store.fences.lock().truncate(ino, generation);
         match self.generations.get_mut(&ino) {
             Some(have) if *have < generation => *have = generation,
             _ => return,
@@ -290,7 +292,7 @@ impl ChunkShard {
         self.drop_chunks(ino, if within == 0 { last } else { last + 1 });
         if let Some(chunk) = self.chunks.get_mut(&(ino, last)) {
             let before = chunk.end();
-            chunk.cut(within);
+            chunk.truncate(within);
             self.bytes -= (before - chunk.end()) as u64;
         }
     }
@@ -336,7 +338,7 @@ fn check_range(offset: u32, len: usize) -> Result<(), StoreError> {
 
 impl Store {
     /// Checks data that are to be written at `offset` of a chunk, and copies what fills whole
-    /// units of it, unless it came in frames for that ([`Store::land`]). Takes no lock of a shard: it is called before that. `sums` has one checksum
+    /// units of it, unless it came in frames for that ([`Store::receive_buffer`]). Takes no lock of a shard: it is called before that. `sums` has one checksum
     /// for each piece within a block (`sum::piece_sums`).
     ///
     /// # Errors

@@ -397,15 +397,15 @@ impl ChunkShard {
         let class = FrameClass::for_bytes(bytes.len()).expect("a unit is no larger than the largest frame");
         let Some(mut frame) = self.store.slab.allocate(class) else { return Warmed::NoRoom };
         frame.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
-        let is_cut = len < bytes.len() && bytes[len..].iter().any(|byte| *byte != 0);
+        let is_truncated = len < bytes.len() && bytes[len..].iter().any(|byte| *byte != 0);
         if let Some(place) = &mut unit.place {
             place.set_memory(frame.len());
         }
         unit.frame = Some(Arc::new(frame));
         *unit.touched.get_mut() = true;
-        if is_cut {
+        if is_truncated {
             // Also drops the place, which has more than the unit.
-            unit.cut(len, bytes.len());
+            unit.truncate(len, bytes.len());
         }
         Warmed::Done
     }

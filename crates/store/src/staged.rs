@@ -1,11 +1,11 @@
 //! Data on their way in: checked, and where they fill whole units, in frames of their own already. All of it
 //! without any lock, so that the shard's lock is held only to put the frames in their places.
 //!
-//! Data that have come in frames ([`Store::land`]) stay where they are: they are compared there, where no other thread
-//! can reach them, and the frames of whole units are kept. Other data are copied.
+//! Data that have come in frames ([`Store::receive_buffer`]) stay where they are: they are compared there, where no
+//! other thread can reach them, and the frames of whole units are kept. Other data are copied.
 
 use crate::Store;
-use aze_io::slab::{BASE_BYTES, Frame, FrameClass, Landed, Landing, Payload, Slab};
+use aze_io::slab::{BASE_BYTES, Frame, FrameClass, Payload, ReceiveBuffer, ReceivedFrames, Slab};
 use aze_proto::limits::CHUNK_BITS_MAX;
 use aze_proto::sum::{first_mismatch, pieces};
 use std::ops::Range;
@@ -25,22 +25,22 @@ pub struct Staged<'a> {
 /// Data to be staged: in frames, in an owned buffer, or in a borrowed one.
 pub enum Data<'a> {
     /// All of them.
-    Lent(&'a [u8]),
+    Borrowed(&'a [u8]),
     /// All of them.
     Own(Vec<u8>),
     /// What comes before and after the whole units, and these as frames.
-    Landed(Landed),
+    Frames(ReceivedFrames),
 }
 
 impl<'a> From<&'a [u8]> for Data<'a> {
     fn from(bytes: &'a [u8]) -> Self {
-        Data::Lent(bytes)
+        Data::Borrowed(bytes)
     }
 }
 
 impl<'a> From<&'a Vec<u8>> for Data<'a> {
     fn from(bytes: &'a Vec<u8>) -> Self {
-        Data::Lent(bytes)
+        Data::Borrowed(bytes)
     }
 }
 
@@ -48,7 +48,7 @@ impl From<Payload> for Data<'_> {
     fn from(payload: Payload) -> Self {
         match payload {
             Payload::Bytes(bytes) => Data::Own(bytes),
-            Payload::Landed(landed) => Data::Landed(landed),
+            Payload::Frames(in_frames) => Data::Frames(in_frames),
         }
     }
 }
@@ -58,9 +58,9 @@ impl Data<'_> {
     /// Bytes altogether.
     pub fn len(&self) -> usize {
         match self {
-            Data::Lent(bytes) => bytes.len(),
+            Data::Borrowed(bytes) => bytes.len(),
             Data::Own(bytes) => bytes.len(),
-            Data::Landed(landed) => landed.len(),
+            Data::Frames(in_frames) => in_frames.len(),
         }
     }
 }
@@ -77,13 +77,13 @@ fn shape(offset: usize, len: usize) -> (usize, Range<usize>, usize) {
 impl Store {
     /// Frames for data that are on their way to `offset` of a chunk; `None` where a buffer serves better: most of
     /// them would be copied in any case, or there is too little room.
-    pub fn land(&self, offset: u32, len: usize) -> Option<Landing> {
+    pub fn receive_buffer(&self, offset: u32, len: usize) -> Option<ReceiveBuffer> {
         if u64::from(offset) + len as u64 > 1 << CHUNK_BITS_MAX {
             return None;
         }
         let (first, units, last) = shape(offset as usize, len);
         let fits = !units.is_empty() && first + last <= units.len() * BASE_BYTES;
-        if fits { self.slab.land(first, units.len(), last) } else { None }
+        if fits { self.slab.receive_buffer(first, units.len(), last) } else { None }
     }
 }
 
@@ -96,9 +96,9 @@ impl<'a> Staged<'a> {
     /// The data.
     pub fn data(&self) -> Vec<&[u8]> {
         match &self.data {
-            Data::Lent(bytes) => vec![bytes],
+            Data::Borrowed(bytes) => vec![bytes],
             Data::Own(bytes) => vec![bytes],
-            Data::Landed(ends) => {
+            Data::Frames(ends) => {
                 let whole = self.whole.iter().map(|frame| frame.bytes());
                 std::iter::once(&ends.first[..]).chain(whole).chain([&ends.last[..]]).collect()
             }
@@ -119,9 +119,9 @@ impl<'a> Staged<'a> {
     pub fn into_payload(mut self) -> Payload {
         self.give_up_frames();
         match self.data {
-            Data::Lent(bytes) => Payload::Bytes(bytes.to_vec()),
+            Data::Borrowed(bytes) => Payload::Bytes(bytes.to_vec()),
             Data::Own(bytes) => Payload::Bytes(bytes),
-            Data::Landed(landed) => Payload::Landed(landed),
+            Data::Frames(in_frames) => Payload::Frames(in_frames),
         }
     }
 
@@ -134,7 +134,7 @@ impl<'a> Staged<'a> {
     /// that does not match.
     pub(crate) fn new(slab: &Arc<Slab>, offset: usize, data: Data<'a>, sums: &'a [u32]) -> Result<Staged<'a>, usize> {
         match data {
-            Data::Lent(bytes) => {
+            Data::Borrowed(bytes) => {
                 let whole = copy_units(slab, offset, bytes, sums)?;
                 Ok(Staged { offset, len: bytes.len(), sums, data, whole })
             }
@@ -142,39 +142,39 @@ impl<'a> Staged<'a> {
                 let whole = copy_units(slab, offset, &bytes, sums)?;
                 Ok(Staged { offset, len: bytes.len(), sums, data: Data::Own(bytes), whole })
             }
-            Data::Landed(landed) => {
-                let (first, units, _) = shape(offset, landed.len());
-                if (first, units.len()) != (landed.first.len(), landed.whole.len()) {
+            Data::Frames(in_frames) => {
+                let (first, units, _) = shape(offset, in_frames.len());
+                if (first, units.len()) != (in_frames.first.len(), in_frames.whole.len()) {
                     // They came for another place.
-                    return Staged::new(slab, offset, Data::Own(landed.into_bytes()), sums);
+                    return Staged::new(slab, offset, Data::Own(in_frames.into_bytes()), sums);
                 }
-                Staged::in_place(offset, landed, sums)
+                Staged::in_place(offset, in_frames, sums)
             }
         }
     }
 
-    /// Data that have landed, compared where they are.
-    fn in_place(offset: usize, landed: Landed, sums: &'a [u32]) -> Result<Staged<'a>, usize> {
-        let len = landed.len();
+    /// Data in frames, compared where they are.
+    fn in_place(offset: usize, in_frames: ReceivedFrames, sums: &'a [u32]) -> Result<Staged<'a>, usize> {
+        let len = in_frames.len();
         check_count(offset, len, sums)?;
-        let mut checked = check(offset, &landed.first, sums, 0)?;
-        for frame in &landed.whole {
+        let mut checked = check(offset, &in_frames.first, sums, 0)?;
+        for frame in &in_frames.whole {
             checked = check(0, frame.bytes(), sums, checked)?;
         }
-        check(0, &landed.last, sums, checked)?;
-        let Landed { first, whole, last } = landed;
+        check(0, &in_frames.last, sums, checked)?;
+        let ReceivedFrames { first, whole, last } = in_frames;
         let whole = whole.into_iter().map(Arc::new).collect();
-        Ok(Staged { offset, len, sums, data: Data::Landed(Landed { first, whole: Vec::new(), last }), whole })
+        Ok(Staged { offset, len, sums, data: Data::Frames(ReceivedFrames { first, whole: Vec::new(), last }), whole })
     }
 
     /// Data that need no check.
     pub(crate) fn unchecked(offset: usize, data: &'a [u8], sums: &'a [u32]) -> Staged<'a> {
-        Staged { offset, len: data.len(), sums, data: Data::Lent(data), whole: Vec::new() }
+        Staged { offset, len: data.len(), sums, data: Data::Borrowed(data), whole: Vec::new() }
     }
 
     /// Gives the frames back, and keeps their bytes.
     pub(crate) fn give_up_frames(&mut self) {
-        if matches!(self.data, Data::Landed(_)) {
+        if matches!(self.data, Data::Frames(_)) {
             self.data = Data::Own(self.data().concat());
         }
         self.whole = Vec::new();
@@ -183,10 +183,10 @@ impl<'a> Staged<'a> {
     /// A part of data that are not in frames.
     pub(crate) fn part(&self, range: Range<usize>) -> &[u8] {
         match &self.data {
-            Data::Lent(bytes) => &bytes[range],
+            Data::Borrowed(bytes) => &bytes[range],
             Data::Own(bytes) => &bytes[range],
-            Data::Landed(ends) if range.end <= ends.first.len() => &ends.first[range],
-            Data::Landed(ends) => {
+            Data::Frames(ends) if range.end <= ends.first.len() => &ends.first[range],
+            Data::Frames(ends) => {
                 let before = self.len - ends.last.len();
                 &ends.last[range.start - before..range.end - before]
             }

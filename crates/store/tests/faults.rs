@@ -81,11 +81,11 @@ fn a_changed_block_is_not_blessed_by_a_partial_write() {
 }
 
 #[test]
-fn a_changed_block_is_not_blessed_by_a_cut() {
+fn a_changed_block_is_not_blessed_by_a_truncation() {
     let mut shard = shard();
     put(&mut shard, 0, 0, &pattern(2 * BLOCK_BYTES)).expect("stored");
     shard.flip_bit(INO, 0, 9 * 8);
-    shard.cut(INO, Generation(1), 100, CHUNK_BITS);
+    shard.truncate(INO, Generation(1), 100, CHUNK_BITS);
     let sound = shard.read(INO, Generation(1), 0, 0, 4096, |out| {
         assert_eq!(out.parts.concat().len(), 100);
         block_sum(&out.parts.concat()) == out.sums[0]
@@ -185,7 +185,7 @@ fn a_late_write_brings_nothing_back() {
     let store = store(1 << 10);
     let (mut one, mut other) = (ChunkShard::new(store.clone()), ChunkShard::new(store.clone()));
     put(&mut one, 0, 0, b"data").expect("stored");
-    one.cut(INO, Generation(3), 0, CHUNK_BITS);
+    one.truncate(INO, Generation(3), 0, CHUNK_BITS);
     for shard in [&mut one, &mut other] {
         assert_eq!(put(shard, 5, 0, b"late"), Err(StoreError::GenerationStale(Generation(3))));
         assert_eq!(shard.read(INO, NOW, 5, 0, 1, |_| ()), Err(StoreError::GenerationStale(Generation(3))));
@@ -199,25 +199,25 @@ fn a_late_write_brings_nothing_back() {
 }
 
 #[test]
-fn a_missed_cut_is_asked_for_before_old_bytes_are_shown() {
+fn a_missed_truncation_is_asked_for_before_old_bytes_are_shown() {
     let mut shard = shard();
     put(&mut shard, 0, 0, &pattern(1000)).expect("stored");
-    let missed = StoreError::MissedCut { have: NOW };
+    let missed = StoreError::MissedTruncation { have: NOW };
     assert_eq!(shard.read(INO, Generation(2), 0, 0, 1000, |_| ()), Err(missed.clone()));
     assert_eq!(shard.write(INO, Generation(2), 0, 0, b"x", &piece_sums(0, b"x")), Err(missed));
-    shard.cut(INO, Generation(2), 10, CHUNK_BITS);
+    shard.truncate(INO, Generation(2), 10, CHUNK_BITS);
     let found = shard.read(INO, Generation(2), 0, 0, 1000, |out| out.parts.concat());
     assert_eq!(found, Ok(pattern(10)));
-    shard.cut(INO, Generation(1), 0, CHUNK_BITS);
-    assert_eq!(shard.bytes(), 10, "an older cut that arrives late is ignored");
+    shard.truncate(INO, Generation(1), 0, CHUNK_BITS);
+    assert_eq!(shard.bytes(), 10, "an older truncation that arrives late is ignored");
 }
 
 #[test]
-fn a_cut_is_done_once() {
+fn a_truncation_is_done_once() {
     let mut shard = shard();
     put(&mut shard, 0, 0, &pattern(1000)).expect("stored");
-    shard.cut(INO, Generation(1), 500, CHUNK_BITS);
-    shard.cut(INO, Generation(1), 0, CHUNK_BITS);
+    shard.truncate(INO, Generation(1), 500, CHUNK_BITS);
+    shard.truncate(INO, Generation(1), 0, CHUNK_BITS);
     assert_eq!(shard.bytes(), 500);
 }
 
@@ -225,18 +225,18 @@ fn a_cut_is_done_once() {
 fn nothing_can_have_been_missed_where_nothing_is_kept() {
     let mut shard = shard();
     put(&mut shard, 0, 0, b"data").expect("stored");
-    shard.cut(INO, Generation(1), 0, CHUNK_BITS);
+    shard.truncate(INO, Generation(1), 0, CHUNK_BITS);
     assert!(shard.read(INO, Generation(5), 0, 0, 9, |out| out.parts.is_empty()).expect("a hole"));
     shard.write(INO, Generation(5), 0, 0, b"new", &piece_sums(0, b"new")).expect("adopts the generation");
     assert_eq!(shard.generation_of(INO), Some(Generation(5)));
 }
 
 #[test]
-fn a_byte_that_was_cut_reads_as_zero_when_the_file_grows_again() {
+fn a_truncated_byte_reads_as_zero_when_the_file_grows_again() {
     let mut shard = shard();
     put(&mut shard, 0, 0, &[0xff; 300_000]).expect("stored");
     put(&mut shard, 1, 0, &[0xff; 10]).expect("stored");
-    shard.cut(INO, Generation(1), 70_000, CHUNK_BITS);
+    shard.truncate(INO, Generation(1), 70_000, CHUNK_BITS);
     assert_eq!((shard.bytes(), shard.chunks()), (70_000, 1));
     shard.write(INO, Generation(1), 0, 299_999, b"x", &piece_sums(299_999, b"x")).expect("stored");
     let found = shard.read(INO, Generation(1), 0, 0, 300_000, |out| out.parts.concat()).expect("readable");
@@ -278,7 +278,7 @@ fn errors_say_what_to_do() {
         (StoreError::Corrupt { ino: INO, chunk: 3, block: 2 }, Code::Corrupt),
         (StoreError::Damaged { ino: INO, chunk: 3, piece: 2 }, Code::Corrupt),
         (StoreError::Deleted { ino: INO }, Code::Stale),
-        (StoreError::MissedCut { have: NOW }, Code::Busy),
+        (StoreError::MissedTruncation { have: NOW }, Code::Busy),
         (StoreError::OutOfRange { end: 1 }, Code::Invalid),
     ] {
         let failure = Failure::from(error);
@@ -336,8 +336,8 @@ fn what_a_reader_holds_stays_as_it_was() {
         let (bytes, sound) = get(&shard, 0, 1 << 20);
         assert!(bytes == now && sound.iter().all(|sound| *sound), "{len} at {offset}");
     }
-    shard.cut(INO, Generation(1), 5000, CHUNK_BITS);
-    assert!(bytes_of(&held) == first, "a cut shows");
+    shard.truncate(INO, Generation(1), 5000, CHUNK_BITS);
+    assert!(bytes_of(&held) == first, "a truncation shows");
     shard.write(INO, Generation(1), 0, 7000, b"x", &piece_sums(7000, b"x")).expect("stored");
     let after = shard.hold(INO, Generation(1), 0, 0, 9000).expect("readable");
     let sums: Vec<u32> = bytes_of(&after).chunks(BLOCK_BYTES).map(block_sum).collect();

@@ -19,10 +19,10 @@ const BYTES: usize = 4 << 20;
 const BLOCK_BITS: u32 = 12;
 
 /// Numbers of records that are known to be written, and durable.
-type Told = Arc<Mutex<(u64, u64)>>;
+type Acknowledged = Arc<Mutex<(u64, u64)>>;
 
 /// Memory that keeps the bytes of one moment: those that a power cut leaves then, or the death of the process.
-struct Cut(Mutex<State>, Told);
+struct Cut(Mutex<State>, Acknowledged);
 
 struct State {
     now: Vec<u8>,
@@ -37,10 +37,10 @@ struct State {
 }
 
 impl Cut {
-    fn new(bytes: Vec<u8>, left: u64, is_power_cut: bool, rng: SimRng, told: &Told) -> Arc<Cut> {
+    fn new(bytes: Vec<u8>, left: u64, is_power_cut: bool, rng: SimRng, acknowledged: &Acknowledged) -> Arc<Cut> {
         let durable = bytes.clone();
         let state = State { now: bytes, durable, pending: BTreeMap::new(), left, is_power_cut, kept: None, rng };
-        Arc::new(Cut(Mutex::new(state), told.clone()))
+        Arc::new(Cut(Mutex::new(state), acknowledged.clone()))
     }
 
     fn count(&self, state: &mut State) {
@@ -135,7 +135,7 @@ fn payload_of(number: u64) -> Vec<u8> {
     vec![number as u8 | 1; (number * 37 % 3000) as usize]
 }
 
-async fn write_for_ever(io: Io, dir: Arc<dyn Dir>, mut rng: SimRng, told: Told) {
+async fn write_for_ever(io: Io, dir: Arc<dyn Dir>, mut rng: SimRng, acknowledged: Acknowledged) {
     let journal = Journal::begin(dir.clone(), true, 1, 0, Default::default()).await.unwrap();
     let mut number = 0u64;
     loop {
@@ -147,7 +147,7 @@ async fn write_for_ever(io: Io, dir: Arc<dyn Dir>, mut rng: SimRng, told: Told) 
         match rng.below(8) {
             0 => {
                 journal.reach(end, Stage::Durable).await.unwrap();
-                told.lock().1 = number;
+                acknowledged.lock().1 = number;
             }
             1 if number < 300 => {
                 let (next, position) = journal.rotate().await.unwrap();
@@ -156,12 +156,12 @@ async fn write_for_ever(io: Io, dir: Arc<dyn Dir>, mut rng: SimRng, told: Told) 
                     writer.add(&number.to_le_bytes(), &payload_of(number)).await.unwrap();
                 }
                 writer.finish().await.unwrap();
-                told.lock().1 = number;
+                acknowledged.lock().1 = number;
                 remove_older(&*dir, next).await.unwrap();
             }
             _ => {
                 journal.reach(end, Stage::Written).await.unwrap();
-                told.lock().0 = number;
+                acknowledged.lock().0 = number;
             }
         }
         io.sleep(Duration::from_micros(1)).await;
@@ -170,9 +170,9 @@ async fn write_for_ever(io: Io, dir: Arc<dyn Dir>, mut rng: SimRng, told: Told) 
 
 fn run(seed: u64, is_power_cut: bool) {
     let sim = Sim::new(seed, Faults::default());
-    let (told, mut rng) = (Told::default(), sim.rng("cut"));
-    let memory = Cut::new(vec![0; BYTES], rng.below(400), is_power_cut, sim.rng("words"), &told);
-    let writer = write_for_ever(sim.node(NODE), open(&sim, memory.clone()), sim.rng("writer"), told.clone());
+    let (acknowledged, mut rng) = (Acknowledged::default(), sim.rng("cut"));
+    let memory = Cut::new(vec![0; BYTES], rng.below(400), is_power_cut, sim.rng("words"), &acknowledged);
+    let writer = write_for_ever(sim.node(NODE), open(&sim, memory.clone()), sim.rng("writer"), acknowledged.clone());
     sim.node(NODE).spawn(writer);
     let (bytes, promised) = sim.block_on(async {
         loop {
@@ -183,7 +183,7 @@ fn run(seed: u64, is_power_cut: bool) {
         }
     });
     sim.kill(NODE);
-    let left = Cut::new(bytes, u64::MAX, false, sim.rng("none"), &told);
+    let left = Cut::new(bytes, u64::MAX, false, sim.rng("none"), &acknowledged);
     let mut numbers = Vec::new();
     let found = sim.block_on(async {
         let dir = open(&sim, left);

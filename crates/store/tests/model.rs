@@ -1,4 +1,4 @@
-//! A shard of chunks against a plain byte vector for each chunk: random writes, reads, cuts and
+//! A shard of chunks against a plain byte vector for each chunk: random writes, reads, truncations and
 //! deletions around the borders of blocks, frames, units and chunks.
 
 use aze_io::slab::Slab;
@@ -33,12 +33,12 @@ enum Step {
         len: usize,
         age: Age,
     },
-    Cut {
+    TruncateData {
         ino: Ino,
         length: u64,
     },
-    /// The cut does not arrive here.
-    MissCut {
+    /// The truncation does not arrive here.
+    MissTruncation {
         ino: Ino,
         length: u64,
     },
@@ -67,7 +67,7 @@ struct File {
     generation: u32,
     /// What the shard has seen: absent before its first data.
     seen: Option<u32>,
-    /// Least length of the cuts that the shard has missed.
+    /// Least length of the truncations that the shard has missed.
     missed: Option<u64>,
     chunks: BTreeMap<u64, Vec<u8>>,
     /// Newest generation that any shard of the store was told of.
@@ -84,13 +84,13 @@ impl File {
             None => Ok(()),
             Some(seen) if asked < seen => Err(StoreError::GenerationStale(Generation(seen))),
             Some(seen) if asked > seen && !self.chunks.is_empty() => {
-                Err(StoreError::MissedCut { have: Generation(seen) })
+                Err(StoreError::MissedTruncation { have: Generation(seen) })
             }
             Some(_) => Ok(()),
         }
     }
 
-    fn cut(&mut self, length: u64) {
+    fn truncate(&mut self, length: u64) {
         self.chunks.retain(|chunk, bytes| {
             let keep = length.saturating_sub(chunk * CHUNK_BYTES as u64).min(CHUNK_BYTES as u64) as usize;
             bytes.truncate(keep);
@@ -120,7 +120,7 @@ impl Bench {
                 let data: Vec<u8> = (0..*len).map(|at| (at as u8).wrapping_mul(31).wrapping_add(*seed)).collect();
                 let asked = self.asked(*ino, *age);
                 let first = self.write(*ino, asked, *chunk, *offset, &data);
-                if let Err(StoreError::MissedCut { have }) = first {
+                if let Err(StoreError::MissedTruncation { have }) = first {
                     self.catch_up(*ino, have);
                     let second = self.write(*ino, asked, *chunk, *offset, &data);
                     assert_eq!(second.is_ok(), asked == self.files[ino].generation);
@@ -138,19 +138,19 @@ impl Bench {
                 }
             }
             Step::LetGo => drop(self.held.pop_front()),
-            Step::Cut { ino, length } => {
+            Step::TruncateData { ino, length } => {
                 let file = self.files.get_mut(ino).expect("known");
                 file.generation += 1;
-                // The server sends the cuts missed before, too.
+                // The server sends the truncations missed before, too.
                 let least = file.missed.take().map_or(*length, |missed| missed.min(*length));
-                self.shard.cut(*ino, Generation(file.generation), least, CHUNK_BITS);
+                self.shard.truncate(*ino, Generation(file.generation), least, CHUNK_BITS);
                 file.fence = file.generation;
                 if file.seen.is_some() {
                     file.seen = Some(file.generation);
-                    file.cut(least);
+                    file.truncate(least);
                 }
             }
-            Step::MissCut { ino, length } => {
+            Step::MissTruncation { ino, length } => {
                 let file = self.files.get_mut(ino).expect("known");
                 file.generation += 1;
                 file.missed = Some(file.missed.map_or(*length, |missed| missed.min(*length)));
@@ -191,15 +191,15 @@ impl Bench {
         result
     }
 
-    /// What the server does when a shard has missed cuts: it asks the home what to drop.
+    /// What the server does when a shard has missed truncations: it asks the home what to drop.
     fn catch_up(&mut self, ino: Ino, have: Generation) {
         let file = self.files.get_mut(&ino).expect("known");
         assert_eq!(file.seen, Some(have.0));
         let length = file.missed.take().unwrap_or(u64::MAX);
-        self.shard.cut(ino, Generation(file.generation), length, CHUNK_BITS);
+        self.shard.truncate(ino, Generation(file.generation), length, CHUNK_BITS);
         file.seen = Some(file.generation);
         file.fence = file.generation;
-        file.cut(length);
+        file.truncate(length);
     }
 
     fn read(&self, ino: Ino, asked: u32, chunk: u64, offset: usize, len: usize) {
@@ -267,8 +267,8 @@ fn steps() -> impl Strategy<Value = Step> {
             .prop_map(|(ino, chunk, (offset, len), seed, age)| Step::Write { ino, chunk, offset, len, seed, age }),
         4 => (ino(), 0..CHUNKS, ranges(), age())
             .prop_map(|(ino, chunk, (offset, len), age)| Step::Read { ino, chunk, offset, len, age }),
-        3 => (ino(), length()).prop_map(|(ino, length)| Step::Cut { ino, length }),
-        1 => (ino(), length()).prop_map(|(ino, length)| Step::MissCut { ino, length }),
+        3 => (ino(), length()).prop_map(|(ino, length)| Step::TruncateData { ino, length }),
+        1 => (ino(), length()).prop_map(|(ino, length)| Step::MissTruncation { ino, length }),
         1 => ino().prop_map(|ino| Step::Delete { ino }),
         2 => (ino(), 0..CHUNKS, ranges())
             .prop_map(|(ino, chunk, (offset, len))| Step::Hold { ino, chunk, offset, len }),

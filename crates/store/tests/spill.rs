@@ -158,7 +158,7 @@ fn what_is_on_the_disk_is_what_was_in_memory() {
                     7..=8 => {
                         let length = rng.below(CHUNK_BYTES as u64) as usize;
                         generation += 1;
-                        shard.cut(INO, Generation(generation), length as u64, CHUNK_BITS);
+                        shard.truncate(INO, Generation(generation), length as u64, CHUNK_BITS);
                         model[length..].fill(0);
                     }
                     9..=13 => let_go(&store, &mut shard, &mut rng).await,

@@ -36,7 +36,7 @@ pub struct Scripted {
     map: Mutex<ShardMap>,
     asked: Mutex<Vec<(Header, Request)>>,
     script: Mutex<Option<Script>>,
-    /// Where payloads are put, to be lent.
+    /// Where payloads are put, to be shared.
     slab: Option<Arc<Slab>>,
 }
 
@@ -92,7 +92,7 @@ impl Fake {
     pub fn new(script: impl FnMut(&Header, &Request, &[u8]) -> Said + Send + 'static) -> Fake {
         let sim = Sim::new(1, Faults::default());
         let service = Scripted::new(map(1, ADDRESS), None, script);
-        let config = ServeConfig { secret: Secret([1; 32]), volume: "v".into(), uid: 0, slate: None };
+        let config = ServeConfig { secret: Secret([1; 32]), volume: "v".into(), uid: 0, published: None };
         let listener = serve(&sim.node("s0"), &Addr::Tcp("s0".into(), 7), &config, service.clone()).unwrap();
         Fake { sim, service, _listener: listener }
     }

@@ -3,5 +3,5 @@
 
 mod answers;
 mod fake;
-mod lent;
 mod refusals;
+mod shared_read;

@@ -85,7 +85,7 @@ fn by_path_the_whole_way_is_walked_again() {
 }
 
 #[test]
-fn a_write_to_a_file_that_was_cut_is_done_again_as_a_whole() {
+fn a_write_to_a_file_that_was_truncated_is_done_again_as_a_whole() {
     let fake = Fake::new(|_, request, _| match request {
         Request::Open { .. } => attributes(attr(0, 0)),
         Request::GetAttr { .. } => attributes(attr(0, 1)),

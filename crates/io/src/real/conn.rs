@@ -21,11 +21,11 @@ use super::attend::Pace;
 use super::decode::{Decoder, PREFIX_BYTES, prefix};
 use super::reactor::{Reactor, Source, Work};
 use super::shm;
-use super::shm::loan::LEND_BYTES_MIN;
+use super::shm::shared_payload::SHARE_BYTES_MIN;
 use super::sys;
 use crate::claims::Claims;
+use crate::published::{self, SharedWords};
 use crate::slab;
-use crate::slate::{self, SharedWords};
 use crate::{Connection, FrameLimits, Handler, LIMITS_BEFORE_HANDSHAKE, NetError, Peer, Process};
 use read::Reader;
 use ring::{Place, Ring};
@@ -58,8 +58,8 @@ pub(super) struct Conn {
     socket: OwnedFd,
     /// Set at most once, before the first frame in either direction.
     ring: OnceLock<Ring>,
-    /// The slate of this end that a client is let read, or that of the other end.
-    slate: OnceLock<SharedWords>,
+    /// The published index of this end that a client is let read, or that of the other end.
+    published: OnceLock<SharedWords>,
     peer: Peer,
     side: Side,
     reactor: Arc<Reactor>,
@@ -96,7 +96,7 @@ pub(super) fn new(reactor: &Arc<Reactor>, socket: OwnedFd, peer: Peer, side: Sid
         id: reactor.new_token(),
         socket,
         ring: OnceLock::new(),
-        slate: OnceLock::new(),
+        published: OnceLock::new(),
         peer,
         side,
         reactor: reactor.clone(),
@@ -172,7 +172,7 @@ impl Conn {
                 self.reactor.deregister(*token, eventfd);
                 self.reactor.remove_ring(self);
             }
-            Some(Place::Server(bells, slot)) => bells.leave(*slot),
+            Some(Place::Server(wakeups, slot)) => wakeups.leave(*slot),
             None => {}
         }
         if let Some(ring) = self.ring.get() {
@@ -228,11 +228,11 @@ impl Connection for Conn {
     ) -> Result<(), NetError> {
         let bytes = payload.iter().map(|part| part.len()).sum();
         let held_bytes: usize = held.iter().map(|(_, range)| range.len()).sum();
-        if self.ring.get().is_none() || held_bytes != bytes || bytes < LEND_BYTES_MIN {
+        if self.ring.get().is_none() || held_bytes != bytes || bytes < SHARE_BYTES_MIN {
             return self.send(head, payload);
         }
         let prefix = prefix(head.len(), bytes)?;
-        match self.send_lent(&[IoSlice::new(&prefix), IoSlice::new(head)], held) {
+        match self.send_shared(&[IoSlice::new(&prefix), IoSlice::new(head)], held) {
             Ok(false) => self.send(head, payload),
             sent => self.after_send(sent.map(drop)),
         }
@@ -257,17 +257,17 @@ impl Connection for Conn {
         self.id
     }
 
-    fn offer(&self, slate: &Arc<slate::Writer>) {
+    fn offer(&self, published: &Arc<published::Writer>) {
         // The first one counts.
-        let _ = self.slate.set(slate.memory().clone());
+        let _ = self.published.set(published.memory().clone());
     }
 
     fn offered(&self) -> Option<SharedWords> {
-        self.slate.get().filter(|_| self.side == Side::Opened).cloned()
+        self.published.get().filter(|_| self.side == Side::Opened).cloned()
     }
 
     fn claims(&self) -> Option<Claims> {
-        self.slate.get().and(self.ring.get())?.shm.claims()
+        self.published.get().and(self.ring.get())?.shm.claims()
     }
 
     fn is_held(&self) -> bool {

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use super::shm::ring::Consumer;
 use super::sys::{self, Room};
-use crate::loan::{Loan, Source};
-use crate::slab::Landing;
-use crate::{Frame, FrameLimits, LANDING_PAYLOAD_BYTES_MIN, NetError};
+use crate::shared_payload::{SharedPayload, Source};
+use crate::slab::ReceiveBuffer;
+use crate::{FRAMES_PAYLOAD_BYTES_MIN, Frame, FrameLimits, NetError};
 
 /// Length of the prefix of each frame, in bytes.
 pub(super) const PREFIX_BYTES: usize = 8;
@@ -62,11 +62,11 @@ struct Partial {
     /// The handler has not yet said where the payload shall go: it can once the head is there.
     is_open: bool,
     /// The payload goes here, or else to the frame's own buffer.
-    landing: Option<Landing>,
+    receiving: Option<ReceiveBuffer>,
 }
 
-/// Says where a payload shall go, from the head and its length; see [`crate::Handler::land`].
-pub(super) type Land<'a> = &'a dyn Fn(&[u8], usize) -> Option<Landing>;
+/// Says where a payload shall go, from the head and its length; see [`crate::Handler::receive_buffer`].
+pub(super) type ChooseBuffer<'a> = &'a dyn Fn(&[u8], usize) -> Option<ReceiveBuffer>;
 
 impl Decoder {
     pub(super) fn new() -> Self {
@@ -97,7 +97,11 @@ impl Decoder {
     }
 
     /// The next whole frame in the bytes read, if any. An error ends the stream.
-    pub(super) fn next(&mut self, limits: FrameLimits, land: Land<'_>) -> std::result::Result<Option<Frame>, NetError> {
+    pub(super) fn next(
+        &mut self,
+        limits: FrameLimits,
+        receive_buffer: ChooseBuffer<'_>,
+    ) -> std::result::Result<Option<Frame>, NetError> {
         if self.partial.is_none() {
             let Some((prefix, _)) = self.buffer[self.start..self.end].split_first_chunk::<PREFIX_BYTES>() else {
                 return Ok(None);
@@ -108,7 +112,7 @@ impl Decoder {
         if let Some(partial) = &mut self.partial {
             self.start += partial.take_head(&self.buffer[self.start..self.end]);
             if partial.head_bytes_left == 0 {
-                partial.settle(land)?;
+                partial.settle(receive_buffer)?;
                 self.start += partial.take_payload(&self.buffer[self.start..self.end]);
             }
         }
@@ -118,36 +122,36 @@ impl Decoder {
 
     /// Reads once from `fd`, after `next` has returned `None`; waits for bytes if `wait` says so.
     pub(super) fn fill(&mut self, fd: &OwnedFd, wait: bool) -> Result<Filled> {
-        if self.is_landing() {
+        if self.is_receiving() {
             if wait {
                 // The frames may be wanted elsewhere meanwhile, and must not be in the kernel's hands.
                 sys::await_bytes(fd)?;
             }
-            return self.fill_landing(|slices| sys::receive_slices(fd, slices));
+            return self.fill_receiving(|slices| sys::receive_slices(fd, slices));
         }
         self.fill_with(|head, payload, rest| sys::receive(fd, head, payload, rest, wait))
     }
 
-    /// Takes bytes or a loan from a ring, after `next` has returned `None`.
+    /// Takes bytes or a shared payload from a ring, after `next` has returned `None`.
     pub(super) fn fill_from(&mut self, ring: &mut Consumer) -> Result<Filled> {
-        if self.is_landing() {
-            return self.fill_landing(|slices| ring.read_slices(slices));
+        if self.is_receiving() {
+            return self.fill_receiving(|slices| ring.read_slices(slices));
         }
         if let Some(partial) = &mut self.partial
             && partial.head_bytes_left == 0
             && partial.payload_bytes_left > 0
             && partial.frame.payload.is_empty()
-            && let Some(loan) = ring.take_loan(partial.payload_bytes_left)?
+            && let Some(shared) = ring.take_shared(partial.payload_bytes_left)?
         {
-            partial.frame.lent = Some(Arc::new(Loan(Source::Shm(loan))));
+            partial.frame.shared = Some(Arc::new(SharedPayload(Source::Shm(shared))));
             let bytes = std::mem::take(&mut partial.payload_bytes_left);
             return Ok(Filled { bytes, drained: false });
         }
         self.fill_with(|head, payload, rest| ring.read(head, payload, rest))
     }
 
-    fn is_landing(&self) -> bool {
-        self.partial.as_ref().is_some_and(|partial| partial.landing.is_some())
+    fn is_receiving(&self) -> bool {
+        self.partial.as_ref().is_some_and(|partial| partial.receiving.is_some())
     }
 
     fn make_room(&mut self) {
@@ -157,15 +161,15 @@ impl Decoder {
     }
 
     /// Reads into the frames that the payload goes to, and if they have room for all of it, on into the buffer.
-    fn fill_landing(&mut self, read: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize>) -> Result<Filled> {
+    fn fill_receiving(&mut self, read: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize>) -> Result<Filled> {
         self.make_room();
-        let Some(Partial { payload_bytes_left: left, landing: Some(landing), .. }) = &mut self.partial else {
+        let Some(Partial { payload_bytes_left: left, receiving: Some(receiving), .. }) = &mut self.partial else {
             unreachable!("only called for a payload that goes to frames")
         };
         let bytes_max = (*left).min(READ_BYTES_MAX);
         let buffer = if bytes_max == *left { &mut self.buffer[self.end..] } else { &mut [][..] };
         let room = bytes_max + buffer.len();
-        let bytes = landing.fill(bytes_max, buffer, read)?;
+        let bytes = receiving.fill(bytes_max, buffer, read)?;
         let payload_bytes = bytes.min(bytes_max);
         *left -= payload_bytes;
         self.end += bytes - payload_bytes;
@@ -215,18 +219,18 @@ impl Partial {
                 return Err(NetError::Limit(why));
             }
         }
-        let is_open = payload_bytes as usize >= LANDING_PAYLOAD_BYTES_MIN;
+        let is_open = payload_bytes as usize >= FRAMES_PAYLOAD_BYTES_MIN;
         let payload = if is_open { Vec::new() } else { reserve(payload_bytes as usize)? };
         let frame = Frame { head: reserve(head_bytes as usize)?, payload, ..Frame::default() };
         let (head_bytes_left, payload_bytes_left) = (head_bytes as usize, payload_bytes as usize);
-        Ok(Partial { frame, head_bytes_left, payload_bytes_left, is_open, landing: None })
+        Ok(Partial { frame, head_bytes_left, payload_bytes_left, is_open, receiving: None })
     }
 
     /// Finds out where the payload goes, once the head is there.
-    fn settle(&mut self, land: Land<'_>) -> std::result::Result<(), NetError> {
+    fn settle(&mut self, receive_buffer: ChooseBuffer<'_>) -> std::result::Result<(), NetError> {
         if std::mem::take(&mut self.is_open) {
-            self.landing = land(&self.frame.head, self.payload_bytes_left);
-            if self.landing.is_none() {
+            self.receiving = receive_buffer(&self.frame.head, self.payload_bytes_left);
+            if self.receiving.is_none() {
                 self.frame.payload = reserve(self.payload_bytes_left)?;
             }
         }
@@ -244,8 +248,8 @@ impl Partial {
     /// The same for the payload, once it is settled where that goes.
     fn take_payload(&mut self, bytes: &[u8]) -> usize {
         let payload = &bytes[..bytes.len().min(self.payload_bytes_left)];
-        match &mut self.landing {
-            Some(landing) => assert!(landing.put(payload) == payload.len(), "there is room for all of it"),
+        match &mut self.receiving {
+            Some(receiving) => assert!(receiving.put(payload) == payload.len(), "there is room for all of it"),
             None => self.frame.payload.extend_from_slice(payload),
         }
         self.payload_bytes_left -= payload.len();
@@ -253,8 +257,8 @@ impl Partial {
     }
 
     fn finish(mut self) -> Frame {
-        if let Some(landing) = self.landing.take() {
-            self.frame.set_payload(landing.finish());
+        if let Some(receiving) = self.receiving.take() {
+            self.frame.set_payload(receiving.finish());
         }
         self.frame
     }

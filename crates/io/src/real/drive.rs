@@ -50,7 +50,7 @@ impl Parker {
         match self.state.swap(NOTIFIED, SeqCst) {
             PARKED => self.thread.unpark(),
             // The thread that waits drives a client's runtime.
-            WAITING if !self.reactor.is_driven_here() => self.reactor.ring(),
+            WAITING if !self.reactor.is_driven_here() => self.reactor.wake(),
             _ => {}
         }
     }

@@ -16,8 +16,8 @@ use super::attend::Attendants;
 use super::conn::Conn;
 use super::drive::ALONE_MS;
 use super::net::{Dial, ListenSocket};
-use super::shm::bells::Bells;
-use super::shm::loan::Lending;
+use super::shm::shared_payload::SharedSlab;
+use super::shm::wakeups::Wakeups;
 use super::sys;
 use super::task::TaskCell;
 use super::timers::Timers;
@@ -30,10 +30,10 @@ const EVENTS_PER_WAIT: usize = 8;
 const RUNS_PER_TURN: usize = 64;
 
 /// How long a wait lasts at most while connections through shared memory are open here, before
-/// they are looked at: a server that is well rings, so that this is for one that is not.
+/// they are looked at: a server that is well sends a wakeup, so that this is for one that is not.
 const RINGS_RECHECK_MS: i32 = 1000;
 
-const TOKEN_BELL: u64 = 0;
+const TOKEN_WAKEUP: u64 = 0;
 const TOKEN_TIMER: u64 = 1;
 const TOKEN_FIRST_SOURCE: u64 = 2;
 
@@ -51,7 +51,7 @@ pub(super) enum Work {
 #[derive(Clone)]
 pub(super) enum Source {
     Conn(Arc<Conn>),
-    /// The eventfd by which a server rings for a connection through shared memory.
+    /// The eventfd by which a server wakes the client of a connection through shared memory.
     Ring(Arc<Conn>),
     Listen(Arc<ListenSocket>),
     Dial(Arc<Dial>),
@@ -60,10 +60,10 @@ pub(super) enum Source {
 /// What all threads of one runtime share.
 pub(super) struct Reactor {
     epoll: OwnedFd,
-    /// An eventfd: rung to end one thread's wait.
-    bell: OwnedFd,
-    /// The bell was rung and no thread has heard it yet, so that ringing again is pointless.
-    rung: AtomicBool,
+    /// An eventfd: written to end one thread's wait.
+    wakeup: OwnedFd,
+    /// A wakeup was sent and no thread has seen it yet, so that sending another one is pointless.
+    is_woken: AtomicBool,
     /// Threads that wait for events, or have announced it and will look at the queue first.
     sleepers: AtomicUsize,
     /// Ready work. Its number is bounded by tasks, connections and listeners: each is in it once.
@@ -77,11 +77,11 @@ pub(super) struct Reactor {
     /// This runtime has workers and may accept such connections.
     pub(super) serves: AtomicBool,
     /// The workers that serve accepted ones, from the first on.
-    bells: Mutex<Option<Arc<Bells>>>,
+    wakeups: Mutex<Option<Arc<Wakeups>>>,
     /// Threads that wait for one connection each.
     pub(super) attendants: Attendants,
-    /// What clients that share memory are lent from.
-    lending: Mutex<Option<Arc<Lending>>>,
+    /// What clients that share memory copy from.
+    shared_slab: Mutex<Option<Arc<SharedSlab>>>,
     pub(super) timers: Timers,
     /// Threads that the runtime started itself shall end.
     pub(super) stopping: AtomicBool,
@@ -92,8 +92,8 @@ thread_local! {
     static DRIVEN: Cell<usize> = const { Cell::new(0) };
 }
 
-/// While it lives, its thread drives a reactor: work that this thread queues needs no bell, since the same thread looks
-/// at the queue before it sleeps.
+/// While it lives, its thread drives a reactor: work that this thread queues needs no wakeup, since the same thread
+/// looks at the queue before it sleeps.
 pub(super) struct Driving {
     before: usize,
 }
@@ -155,8 +155,8 @@ impl Reactor {
     pub(super) fn new() -> Result<Arc<Self>> {
         let reactor = Reactor {
             epoll: sys::epoll_create()?,
-            bell: sys::eventfd()?,
-            rung: AtomicBool::new(false),
+            wakeup: sys::eventfd()?,
+            is_woken: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
             queue: Mutex::default(),
             sources: RwLock::default(),
@@ -164,14 +164,14 @@ impl Reactor {
             rings: RwLock::default(),
             rings_count: AtomicUsize::new(0),
             serves: AtomicBool::new(false),
-            bells: Mutex::default(),
+            wakeups: Mutex::default(),
             attendants: Attendants::new(),
-            lending: Mutex::default(),
+            shared_slab: Mutex::default(),
             timers: Timers::new()?,
             stopping: AtomicBool::new(false),
         };
         let edge_in = libc::EPOLLIN | libc::EPOLLET;
-        sys::epoll_control(&reactor.epoll, libc::EPOLL_CTL_ADD, &reactor.bell, edge_in, TOKEN_BELL)?;
+        sys::epoll_control(&reactor.epoll, libc::EPOLL_CTL_ADD, &reactor.wakeup, edge_in, TOKEN_WAKEUP)?;
         sys::epoll_control(&reactor.epoll, libc::EPOLL_CTL_ADD, reactor.timers.fd(), edge_in, TOKEN_TIMER)?;
         Ok(Arc::new(reactor))
     }
@@ -190,7 +190,7 @@ impl Reactor {
         if has_rings {
             // Nearly always there are none, and nothing is allocated.
             let due: Vec<Arc<Conn>> = self.rings.read().iter().filter(|conn| conn.is_due()).cloned().collect();
-            due.iter().for_each(Conn::on_bell);
+            due.iter().for_each(Conn::on_wakeup);
             self.run_queue();
         }
         let announced = sleeper.before_wait();
@@ -227,7 +227,7 @@ impl Reactor {
     }
 
     /// The only connection that there is, if nothing else can happen soon that this thread would have to
-    /// hear of: no other source, no bell, no timer. What another thread does after this look is heard
+    /// hear of: no other source, no wakeup, no timer. What another thread does after this look is heard
     /// [`ALONE_MS`] later at most.
     fn alone(&self) -> Option<Arc<Conn>> {
         let only = {
@@ -248,7 +248,7 @@ impl Reactor {
             only
         };
         let soon_ns = sys::clock_ns(libc::CLOCK_MONOTONIC) + u64::from(ALONE_MS) * 1_000_000;
-        let is_quiet = !self.rung.load(SeqCst) && self.timers.next_ns() > soon_ns;
+        let is_quiet = !self.is_woken.load(SeqCst) && self.timers.next_ns() > soon_ns;
         (is_quiet && only.may_read_alone()).then_some(only)
     }
 
@@ -287,58 +287,58 @@ impl Reactor {
     }
 
     /// The workers for shared memory; started when first asked for.
-    pub(super) fn bells(self: &Arc<Self>) -> Result<Arc<Bells>> {
-        let mut bells = self.bells.lock();
+    pub(super) fn wakeups(self: &Arc<Self>) -> Result<Arc<Wakeups>> {
+        let mut wakeups = self.wakeups.lock();
         if self.stopping.load(SeqCst) || !self.serves.load(SeqCst) {
             return Err(Error::other("it has no workers"));
         }
-        if let Some(bells) = &*bells {
-            return Ok(bells.clone());
+        if let Some(wakeups) = &*wakeups {
+            return Ok(wakeups.clone());
         }
-        let started = Bells::start(self)?;
-        *bells = Some(started.clone());
+        let started = Wakeups::start(self)?;
+        *wakeups = Some(started.clone());
         Ok(started)
     }
 
-    /// Lends from this slab to clients that come from now on. Where that cannot be, all is copied.
-    pub(super) fn lend(self: &Arc<Self>, slab: &Arc<Slab>) {
-        match Lending::new(slab) {
-            Ok(lending) => {
-                *self.lending.lock() = Some(lending);
+    /// Lets clients that come from now on copy from this slab. Where that cannot be, all is copied.
+    pub(super) fn share_slab(self: &Arc<Self>, slab: &Arc<Slab>) {
+        match SharedSlab::new(slab) {
+            Ok(shared_slab) => {
+                *self.shared_slab.lock() = Some(shared_slab);
                 let reactor = Arc::downgrade(self);
                 slab.when_short(Box::new(move || {
-                    let bells = reactor.upgrade().and_then(|reactor| reactor.bells.lock().clone());
-                    if let Some(bells) = bells {
-                        bells.reclaim();
+                    let wakeups = reactor.upgrade().and_then(|reactor| reactor.wakeups.lock().clone());
+                    if let Some(wakeups) = wakeups {
+                        wakeups.reclaim();
                     }
                 }));
             }
-            Err(error) => eprintln!("azekura: data are copied to local clients, since they cannot be lent: {error}"),
+            Err(error) => eprintln!("azekura: data are copied to local clients, since they cannot be shared: {error}"),
         }
     }
 
-    /// See [`Reactor::lend`].
-    pub(super) fn lending(&self) -> Option<Arc<Lending>> {
-        self.lending.lock().clone()
+    /// See [`Reactor::share_slab`].
+    pub(super) fn shared_slab(&self) -> Option<Arc<SharedSlab>> {
+        self.shared_slab.lock().clone()
     }
 
     /// Ends the workers for shared memory, once `stopping` is set.
-    pub(super) fn stop_bells(&self) {
-        let bells = self.bells.lock().take();
-        if let Some(bells) = bells {
-            bells.stop();
+    pub(super) fn stop_wakeups(&self) {
+        let wakeups = self.wakeups.lock().take();
+        if let Some(wakeups) = wakeups {
+            wakeups.stop();
         }
     }
 
     fn handle(self: &Arc<Self>, token: u64, events: u32) {
         match token {
-            TOKEN_BELL => self.rung.store(false, SeqCst),
+            TOKEN_WAKEUP => self.is_woken.store(false, SeqCst),
             TOKEN_TIMER => self.timers.fire(sys::clock_ns(libc::CLOCK_MONOTONIC)),
             _ => {
                 let source = self.sources.read().get(&token).cloned();
                 match source {
                     Some(Source::Conn(conn)) => conn.on_event(events),
-                    Some(Source::Ring(conn)) => conn.on_bell(),
+                    Some(Source::Ring(conn)) => conn.on_wakeup(),
                     Some(Source::Listen(listener)) => listener.accept_all(),
                     Some(Source::Dial(dial)) => dial.on_event(),
                     // Deregistered after the kernel had told the event.
@@ -356,7 +356,7 @@ impl Reactor {
             };
             let Some(work) = work else { return };
             if more && self.sleepers.load(SeqCst) > 0 {
-                self.ring();
+                self.wake();
             }
             match work {
                 Work::Run(task) => task.run(),
@@ -370,14 +370,14 @@ impl Reactor {
     pub(super) fn enqueue(&self, work: Work) {
         self.queue.lock().push_back(work);
         if !self.is_driven_here() && self.sleepers.load(SeqCst) > 0 {
-            self.ring();
+            self.wake();
         }
     }
 
     /// Ends the wait of one thread, or the next one that begins.
-    pub(super) fn ring(&self) {
-        if !self.rung.swap(true, SeqCst) {
-            sys::eventfd_ring(&self.bell);
+    pub(super) fn wake(&self) {
+        if !self.is_woken.swap(true, SeqCst) {
+            sys::eventfd_wake(&self.wakeup);
         }
     }
 
@@ -385,9 +385,9 @@ impl Reactor {
     /// for the next.
     pub(super) fn ring_stop(&self) {
         self.stopping.store(true, SeqCst);
-        // Threads that announced their sleep before this lock are woken by the bell; later ones see the flag.
+        // Threads that announced their sleep before this lock are woken by the wakeup; later ones see the flag.
         drop(self.queue.lock());
-        sys::eventfd_ring(&self.bell);
+        sys::eventfd_wake(&self.wakeup);
     }
 
     /// A number that no other source of this reactor has or had.

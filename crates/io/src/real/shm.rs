@@ -1,37 +1,37 @@
 //! Shared memory between two processes of one node: what a connection's two rings lie in.
 //!
-//! It alone knows where in the memory file which word stands, and who rings whom. A connection
+//! It alone knows where in the memory file which word stands, and who wakes whom. A connection
 //! begins as a local socket, which stays open and tells when the other end is gone
 //! ([`upgrade`]). Requests and replies then flow through two rings ([`ring`]); what the other
-//! process writes into them is never trusted. A sleeping end is rung ([`wake`]): the
+//! process writes into them is never trusted. A sleeping end is woken ([`wake`]): the
 //! client's thread in its epoll instance by an eventfd, the server's workers, one for each
-//! core, by a futex ([`bells`]). Large data for a client are lent to it instead of copied ([`loan`]).
+//! core, by a futex ([`wakeups`]). Large data for a client are shared with it instead of copied ([`shared_payload`]).
 
-pub(super) mod bells;
-pub(super) mod loan;
 mod region;
 mod returns;
 pub(super) mod ring;
 pub(super) mod shared;
+pub(super) mod shared_payload;
 pub(super) mod upgrade;
 mod wake;
+pub(super) mod wakeups;
 
 #[cfg(test)]
-mod lending_tests;
+mod shared_payload_tests;
 #[cfg(test)]
 mod tests;
 
 use crate::claims::{CLAIM_WORDS, Claims};
-use crate::slate::{SharedWords, Words};
+use crate::published::{SharedWords, Words};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use loan::Lender;
 use region::Region;
 pub(super) use region::is_held;
 use ring::{Consumer, Lane, Producer};
+use shared_payload::SharedFrames;
 
 /// What the protocol uses of the standard library: `loom/` puts its own in this place.
 mod sync {
@@ -50,13 +50,13 @@ pub const SHM_CONNECTIONS_MAX: usize = 1024;
 /// Words of the control page, each on a cache line of its own.
 const REQUESTS: Lane = Lane { head: 0, tail: 64, room: 128, data: CONTROL_BYTES };
 const REPLIES: Lane = Lane { head: 192, tail: 256, room: 320, data: CONTROL_BYTES + RING_BYTES };
-/// Not zero: the client sleeps, or is about to, and wants to be rung when a reply comes.
+/// Not zero: the client sleeps, or is about to, and wants to be woken when a reply comes.
 const CLIENT_WAITS: usize = 384;
 /// The value that says that it sleeps at this word, and not in its epoll instance.
 const AT_FUTEX: u32 = 2;
-/// A bit for each slot of a loan that the client has given back ([`returns`]).
+/// A bit for each slot of a shared payload that the client has given back ([`returns`]).
 const RETURNED: usize = 448;
-/// Not zero: the server keeps none of the lent frames any more.
+/// Not zero: the server keeps none of the shared frames any more.
 const ENDED: usize = 512;
 const CONTROL_BYTES: usize = 4096;
 
@@ -74,32 +74,32 @@ impl Words for Shm {
 }
 
 /// How to wake the other end.
-enum Bell {
+enum Wakeup {
     /// The client's: an eventfd in its epoll instance.
     Client(OwnedFd),
     /// The server's workers, and this connection's place in their page.
-    Workers(bells::Ringer),
+    Workers(wakeups::WorkerWaker),
 }
 
 /// One end of a connection through shared memory.
 pub(super) struct Shm {
     region: Region,
-    bell: Bell,
+    wakeup: Wakeup,
     /// Up to where this end has taken what came; the word in shared memory is for the other.
     taken: AtomicU64,
-    /// The server's: its loans to this client.
-    lender: Option<Lender>,
-    /// The client's: the memory from which it reads loans.
-    lent: Option<Region>,
+    /// The server's: what it shares with this client.
+    shared_frames: Option<SharedFrames>,
+    /// The client's: the memory from which it reads shared payloads.
+    shared: Option<Region>,
 }
 
 impl Shm {
-    fn new(region: Region, bell: Bell, lender: Option<Lender>, lent: Option<Region>) -> Arc<Self> {
-        Arc::new(Shm { region, bell, taken: AtomicU64::new(0), lender, lent })
+    fn new(region: Region, wakeup: Wakeup, shared_frames: Option<SharedFrames>, shared: Option<Region>) -> Arc<Self> {
+        Arc::new(Shm { region, wakeup, taken: AtomicU64::new(0), shared_frames, shared })
     }
 
     fn is_client(&self) -> bool {
-        matches!(self.bell, Bell::Workers(_))
+        matches!(self.wakeup, Wakeup::Workers(_))
     }
 
     /// What comes in.
@@ -128,7 +128,7 @@ impl Shm {
     }
 
     /// Sleeps until something comes, which this client's thread has nothing beside to wait for; `false` if
-    /// nothing has within `limit_ms`. It is still announced then, to be rung from now on.
+    /// nothing has within `limit_ms`. It is still announced then, to be woken through the eventfd from now on.
     pub(super) fn sleep(&self, limit_ms: u32) -> bool {
         let word = self.word32(CLIENT_WAITS);
         wake::announce_as(word, AT_FUTEX);
@@ -145,13 +145,13 @@ impl Shm {
 
     /// Tells the other end that there is something to take.
     fn tell_data(&self) {
-        match &self.bell {
-            Bell::Client(eventfd) => match wake::claim_how(self.word32(CLIENT_WAITS)) {
+        match &self.wakeup {
+            Wakeup::Client(eventfd) => match wake::claim_how(self.word32(CLIENT_WAITS)) {
                 0 => {}
                 AT_FUTEX => region::futex_wake(self.word32(CLIENT_WAITS)),
-                _ => region::ring_eventfd(eventfd),
+                _ => region::wake_eventfd(eventfd),
             },
-            Bell::Workers(ringer) => ringer.ring(),
+            Wakeup::Workers(worker_waker) => worker_waker.wake(),
         }
     }
 
@@ -160,9 +160,9 @@ impl Shm {
         if !wake::claim(self.word32(self.inward().room)) {
             return;
         }
-        match &self.bell {
-            Bell::Client(eventfd) => region::ring_eventfd(eventfd),
-            Bell::Workers(ringer) => ringer.ring(),
+        match &self.wakeup {
+            Wakeup::Client(eventfd) => region::wake_eventfd(eventfd),
+            Wakeup::Workers(worker_waker) => worker_waker.wake(),
         }
     }
 

@@ -71,7 +71,7 @@ pub(super) fn eventfd() -> Result<OwnedFd> {
 
 /// Makes an eventfd readable anew. Its counter is never read, since edge-triggered polling
 /// reports each write; once it is full (after 2^64 - 2 writes) that would end.
-pub(super) fn eventfd_ring(fd: &OwnedFd) {
+pub(super) fn eventfd_wake(fd: &OwnedFd) {
     let one = 1u64;
     // SAFETY: the eight bytes written are those of `one`.
     let written = unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };

@@ -12,12 +12,12 @@ mod frames;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::landing::Arriving;
-use super::loan::Lent;
+use super::receive_buffer::Arriving;
+use super::shared_payload::SharedPayloads;
 use super::state::{Core, Event, Life, State};
 use super::trace::Kind;
 use crate::claims::Claims;
-use crate::slate::SharedWords;
+use crate::published::SharedWords;
 use crate::{Addr, Connection, Frame, FrameLimits, Handler, NetError, TimerId};
 
 pub(super) use connect::{connect, listen};
@@ -74,7 +74,7 @@ pub(super) struct End {
     queued_bytes: usize,
     /// What the peer may read, as if the two nodes were one.
     offer: Option<SharedWords>,
-    lent: Lent,
+    shared: SharedPayloads,
     /// What the peer notes for this end, likewise.
     claims: Option<Claims>,
     /// A frame that is not complete.

@@ -6,7 +6,7 @@ use std::task::Waker;
 use super::state::{Core, Event, Life};
 use super::{disk, net};
 use crate::disk::{Dir, DiskResult};
-use crate::slate::SharedWords;
+use crate::published::SharedWords;
 use crate::{Acceptor, Addr, Boxed, Connection, Handler, Listener, NetError, Task, TimerId, World};
 
 /// One incarnation of a simulated node; made by [`super::Sim::node`].

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 
 use super::disk::Disks;
 use super::exec::{Ready, TaskSlot};
-use super::landing::SlowPayloads;
 use super::net::{Attempt, Door, End};
+use super::receive_buffer::SlowPayloads;
 use super::rng::SimRng;
 use super::trace::{Kind, Trace};
 use super::{CLOCK_SKEW_NS_MAX, Counters, Faults, Link, TIME_LIMIT_DEFAULT, WALL_BASE_NS};
@@ -97,8 +97,8 @@ pub(super) struct State {
     pub(super) disks: Disks,
     pub(super) trace: Trace,
     pub(super) counters: Counters,
-    /// Payloads from this size on are lent, where the sender has them in frames.
-    pub(super) lend_bytes_min: Option<usize>,
+    /// Payloads from this size on are shared, where the sender has them in frames.
+    pub(super) share_bytes_min: Option<usize>,
     pub(super) slow_payloads: Option<(SlowPayloads, SimRng)>,
 }
 
@@ -126,7 +126,7 @@ impl Core {
             disks: Disks::new(seed),
             trace: Trace::default(),
             counters: Counters::default(),
-            lend_bytes_min: None,
+            share_bytes_min: None,
             slow_payloads: None,
         };
         Arc::new(Core { seed, ready: Ready::new(seed), state: Mutex::new(state) })

@@ -60,8 +60,8 @@ wire_enum! {
         19 = EpochIs { epoch: NamespaceEpoch },
         /// An entry went at this time. A repeated request may be answered with `Done`.
         21 = DoneAt { time: Time },
-        /// What a server that may have missed cuts has to drop.
-        20 = CutIs { generation: Generation, length: u64, chunk_bits: u8 },
+        /// What a server that may have missed truncations has to drop.
+        20 = TruncateIs { generation: Generation, length: u64, chunk_bits: u8 },
         /// Data were appended and begin at `offset`.
         35 = Appended { attr: Attr, offset: u64 },
 
@@ -83,7 +83,7 @@ wire_enum! {
         40 = Moved { inos: Vec<Ino> },
         /// The volume's number, whether it is new, the number of this start, and of the last one in which every server
         /// took part.
-        50 = LastingIs { volume: u64, is_new: bool, start: u64, complete: u64 },
+        50 = PersistentIs { volume: u64, is_new: bool, start: u64, complete: u64 },
         /// The inodes that entries lead to, one for each entry; with `next` there is more, from that shard on.
         51 = LinksAre { inos: Vec<Ino>, next: Option<u32> },
         /// Those of the files asked about that are there.

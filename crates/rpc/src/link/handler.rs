@@ -72,7 +72,7 @@ impl LinkHandler {
         let (time, order) = (header.time, header.order);
         let answer = match header.kind {
             Kind::Reply => {
-                Ok(Answer { reply: Reply::from_bytes(body)?, header, payload: frame.payload, lent: frame.lent })
+                Ok(Answer { reply: Reply::from_bytes(body)?, header, payload: frame.payload, shared: frame.shared })
             }
             Kind::Failure => Err(Failure::from_bytes(body)?),
             Kind::Handshake => return Ok(()),

@@ -4,8 +4,8 @@ use super::handler::{LinkHandler, Phase};
 use super::{Channel, Core};
 use crate::caller::CallerConfig;
 use crate::handshake::{Greeting, seal_step};
-use crate::{HANDSHAKE_TIME_MAX, Target, slate};
-use aze_io::slate::Reader;
+use crate::{HANDSHAKE_TIME_MAX, Target, published};
+use aze_io::published::Reader;
 use aze_io::{Addr, Io, NetError, Transport};
 use aze_proto::{Code, Failure, ServerIndex};
 use futures_channel::oneshot;
@@ -109,9 +109,9 @@ impl Core {
         };
         match answered {
             Some(Ok(Ok(key_out))) => {
-                let slate = conn.offered().and_then(|words| Reader::open(words, &slate::shapes()));
+                let published = conn.offered().and_then(|words| Reader::open(words, &published::shapes()));
                 let claims = conn.claims();
-                Ok(Channel { conn, key_out, handler, slate, claims })
+                Ok(Channel { conn, key_out, handler, published, claims })
             }
             failed => {
                 conn.close();

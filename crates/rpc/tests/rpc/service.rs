@@ -1,7 +1,7 @@
 //! A service that counts what takes effect, and ways to ask it.
 
 use aze_io::claims::Claims;
-use aze_io::slab::{BASE_BYTES, Landing, Payload, Slab};
+use aze_io::slab::{BASE_BYTES, Payload, ReceiveBuffer, Slab};
 use aze_io::{Addr, Io, Listener};
 use aze_proto::frame::Header;
 use aze_proto::handshake::Secret;
@@ -30,9 +30,9 @@ pub struct Seen {
     /// Requests to be refused because too many wait.
     pub refuse_next: u32,
     /// How often it was asked where a payload shall go.
-    pub lands: u32,
+    pub receive_buffers: u32,
     /// Payloads that came in frames.
-    pub landed: u32,
+    pub in_frames: u32,
     /// Requests to be left without an answer.
     pub ignore_next: u32,
     retries: BTreeMap<ShardId, RetryTable<Reply>>,
@@ -90,10 +90,10 @@ impl Counting {
 }
 
 impl Service for Counting {
-    fn land(&self, header: &Header, request: &Request, payload_bytes: usize) -> Option<Landing> {
+    fn receive_buffer(&self, header: &Header, request: &Request, payload_bytes: usize) -> Option<ReceiveBuffer> {
         assert!(header.session != SessionId(0) && matches!(request, Request::Lookup { .. }));
-        self.seen.lock().lands += 1;
-        self.slab.land(0, payload_bytes / BASE_BYTES, payload_bytes % BASE_BYTES)
+        self.seen.lock().receive_buffers += 1;
+        self.slab.receive_buffer(0, payload_bytes / BASE_BYTES, payload_bytes % BASE_BYTES)
     }
 
     fn request(self: Arc<Self>, incoming: Incoming) {
@@ -106,7 +106,7 @@ impl Service for Counting {
             order: Order(incoming.header.order.0 + 7),
             ..ReplyContext::default()
         };
-        self.seen.lock().landed += u32::from(matches!(incoming.payload, Payload::Landed(_)));
+        self.seen.lock().in_frames += u32::from(matches!(incoming.payload, Payload::Frames(_)));
         let echo = incoming.payload.into_bytes();
         if self.late_ns_max == 0 {
             return incoming.responder.send(context, answer, &[&echo]);
@@ -148,7 +148,7 @@ pub fn start_with(
     volume: &str,
 ) -> Result<Box<dyn Listener>, aze_io::NetError> {
     // Over local sockets a server lets in only its own user and root: here the user of the test.
-    serve(io, addr, &ServeConfig { secret, volume: volume.into(), uid: own_uid(), slate: None }, service.clone())
+    serve(io, addr, &ServeConfig { secret, volume: volume.into(), uid: own_uid(), published: None }, service.clone())
 }
 
 fn own_uid() -> u32 {

@@ -323,7 +323,7 @@ fn nobody_gets_frames_who_has_not_shown_the_secret() {
             };
             conn.send(&head, &[&payload]).unwrap();
             ended.await.unwrap();
-            assert_eq!(service.seen.lock().lands, 0, "wrong in way {wrong}");
+            assert_eq!(service.seen.lock().receive_buffers, 0, "wrong in way {wrong}");
         }
         let (conn, listening, _ended, transcript) = admitted(&sim.node("c")).await;
         conn.set_limits(aze_io::FrameLimits { head_bytes_max: 1 << 20, payload_bytes_max: 1 << 20 });
@@ -333,6 +333,6 @@ fn nobody_gets_frames_who_has_not_shown_the_secret() {
         assert!(answer.payload == payload);
     });
     let seen = service.seen.lock();
-    assert_eq!((seen.lands, seen.landed, seen.requests), (1, 1, 1));
+    assert_eq!((seen.receive_buffers, seen.in_frames, seen.requests), (1, 1, 1));
     assert_eq!(service.slab.used_bytes(), 0);
 }

@@ -6,7 +6,7 @@ use crate::dispatch::{Output, READERS_PAUSE, Work, then};
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_meta::access;
-use aze_meta::op::CUTS_PENDING_MAX;
+use aze_meta::op::TRUNCATIONS_PENDING_MAX;
 use aze_meta::{AttrSet, Op, Stamp};
 use aze_proto::fields::Write;
 use aze_proto::limits::{APPEND_BYTES_MAX, DAMAGED_TRIES_MAX, FILE_BYTES_MAX};
@@ -101,11 +101,11 @@ impl Server {
         let Some(end) = end else {
             return Err(Failure::new(Code::TooLarge, format!("a file has at most {FILE_BYTES_MAX} bytes")));
         };
-        if inode.rare.get().cuts.len() + 1 >= CUTS_PENDING_MAX {
+        if inode.rare.get().truncations.len() + 1 >= TRUNCATIONS_PENDING_MAX {
             // If this append failed, its stored part could not be cut off.
             let detail = format!(
                 "{} truncations of inode {} wait for servers of its data",
-                inode.rare.get().cuts.len(),
+                inode.rare.get().truncations.len(),
                 attr.ino
             );
             return Err(Failure::new(Code::Busy, detail));
@@ -133,14 +133,14 @@ impl Server {
         loop {
             let written = cell.data.lock().write(ino, generation, span.chunk, span.offset, data, sums);
             match written {
-                Err(StoreError::MissedCut { .. }) => self.catch_up_with_cuts(shard, ino).await?,
+                Err(StoreError::MissedTruncation { .. }) => self.catch_up_with_truncations(shard, ino).await?,
                 Err(StoreError::BeingRead) if self.io.mono_ns() < append.deadline_ns => {
                     self.io.sleep(READERS_PAUSE).await;
                 }
                 Err(StoreError::Cold { chunk, units, .. }) => {
                     self.bring_back(shard, (ino, chunk), &units, append.deadline_ns).await?;
                 }
-                Err(error @ StoreError::NoSpace { .. }) if self.lasting.is_some() => {
+                Err(error @ StoreError::NoSpace { .. }) if self.persistence.is_some() => {
                     self.await_room(append.deadline_ns, Failure::from(error)).await?;
                 }
                 Err(error) => return Err(Failure::from(error).during(format!("append to inode {ino}, {}", self.who()))),
@@ -221,15 +221,15 @@ impl Server {
         let mut names = cell.names.lock();
         let Some(size) = names.shard.inode(attr.ino).map(|inode| inode.attr.size) else { return };
         let stamp = self.own_stamp(&Stamp::default());
-        let cut = names.shard.apply(&Op::Truncate { ino: attr.ino, size }, &stamp);
-        let Some(now) = cut.effects.attr.filter(|_| cut.reply.is_ok()) else { return };
-        data.cut(attr.ino, now.generation, size, now.chunk_bits);
+        let truncation = names.shard.apply(&Op::Truncate { ino: attr.ino, size }, &stamp);
+        let Some(now) = truncation.effects.attr.filter(|_| truncation.reply.is_ok()) else { return };
+        data.truncate(attr.ino, now.generation, size, now.chunk_bits);
         drop(names);
         drop(data);
         let server = self.clone();
         self.io.spawn(async move {
             // Who does not answer is told in the background, and asks before it serves.
-            let _ = server.cut_everywhere(&now, size).await;
+            let _ = server.truncate_everywhere(&now, size).await;
         });
     }
 }

@@ -6,7 +6,7 @@ use crate::sabotage::Sabotage;
 use crate::shards::ShardCell;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
-use aze_io::slab::Landing;
+use aze_io::slab::ReceiveBuffer;
 use aze_meta::{Op, Stamp};
 use aze_proto::fields::{Read, Write};
 use aze_proto::frame::Header;
@@ -46,22 +46,27 @@ impl Server {
 
     pub(crate) fn data_stop(&self, error: StoreError, shard: ShardId, ino: Ino) -> Stop {
         match error {
-            StoreError::MissedCut { .. } => Stop::Wait(Wait::Cut(shard, ino)),
+            StoreError::MissedTruncation { .. } => Stop::Wait(Wait::Truncation(shard, ino)),
             StoreError::BeingRead => Stop::Wait(Wait::Readers),
             StoreError::Cold { chunk, units, .. } => Stop::Wait(Wait::Cold(shard, ino, chunk, units)),
-            StoreError::NoSpace { .. } if self.lasting.is_some() => {
+            StoreError::NoSpace { .. } if self.persistence.is_some() => {
                 Stop::Wait(Wait::Room(Failure::from(error).during(format!("inode {ino}, {}", self.who()))))
             }
             other => Stop::Fail(Failure::from(other).during(format!("inode {ino}, {}", self.who()))),
         }
     }
 
-    /// Where the payload of a request shall go that is a write: see [`aze_rpc::Service::land`].
-    pub(crate) fn landing_for(&self, header: &Header, request: &Request, payload_bytes: usize) -> Option<Landing> {
+    /// Where the payload of a request shall go that is a write: see [`aze_rpc::Service::receive_buffer`].
+    pub(crate) fn receive_buffer_for(
+        &self,
+        header: &Header,
+        request: &Request,
+        payload_bytes: usize,
+    ) -> Option<ReceiveBuffer> {
         let Request::Write(Write { offset, .. }) = request else { return None };
         // Nothing is written to shards that are not here.
         self.shards.get(header.shard)?;
-        self.store.land(*offset, payload_bytes)
+        self.store.receive_buffer(*offset, payload_bytes)
     }
 
     pub(crate) fn write(self: &Arc<Self>, work: &mut Work, write: &Write) -> Attempt<Output> {

@@ -1,6 +1,6 @@
 //! Truncation: the home raises the file's generation, every server that may hold data beyond the
-//! new end cuts, then the answer goes out with the new generation. A server that sees a newer
-//! generation than it knows asks the home before it serves, so a missed cut shows no old bytes.
+//! new end truncates, then the answer goes out with the new generation. A server that sees a newer
+//! generation than it knows asks the home before it serves, so a missed truncation shows no old bytes.
 
 use crate::dispatch::{Output, Work, then};
 use crate::sabotage::Sabotage;
@@ -31,9 +31,9 @@ impl Server {
         let Reply::Attributes { attr } = &reply else {
             return Err(Failure::new(Code::Internal, "Truncate gave no attributes").into());
         };
-        data.cut(ino, attr.generation, size, attr.chunk_bits);
+        data.truncate(ino, attr.generation, size, attr.chunk_bits);
         if !before.spread.wide {
-            self.cut_done(&mut names, ino, attr.generation);
+            self.truncate_done(&mut names, ino, attr.generation);
             return Ok(reply.into());
         }
         let attr = attr.clone();
@@ -41,33 +41,37 @@ impl Server {
         drop(data);
         let server = self.clone();
         then(async move {
-            server.cut_everywhere(&attr, size).await?;
+            server.truncate_everywhere(&attr, size).await?;
             Ok(Reply::Attributes { attr })
         })
     }
 
-    fn cut_done(&self, names: &mut crate::shards::Names, ino: Ino, generation: Generation) {
+    fn truncate_done(&self, names: &mut crate::shards::Names, ino: Ino, generation: Generation) {
         let stamp = self.own_stamp(&Stamp::default());
-        // A file that is deleted meanwhile needs no record of its cuts.
-        let _ = names.shard.apply(&Op::CutDone { ino, generation }, &stamp).reply;
+        // A file that is deleted meanwhile needs no record of its truncations.
+        let _ = names.shard.apply(&Op::TruncateDone { ino, generation }, &stamp).reply;
     }
 
     /// Tells every server. One that does not answer is told in the background, and until then asks before it serves the
     /// file. It makes the truncation fail, but not half, unless its process has ended.
-    pub(crate) async fn cut_everywhere(self: &Arc<Self>, attr: &Attr, size: u64) -> Result<(), Failure> {
-        if self.config.switches.is(Sabotage::SkipCut) {
+    pub(crate) async fn truncate_everywhere(self: &Arc<Self>, attr: &Attr, size: u64) -> Result<(), Failure> {
+        if self.config.switches.is(Sabotage::SkipTruncation) {
             return Ok(());
         }
         let servers: Vec<ServerIndex> = self.map().indexes().collect();
-        let cut =
-            Request::Cut { ino: attr.ino, generation: attr.generation, length: size, chunk_bits: attr.chunk_bits };
+        let truncation = Request::TruncateData {
+            ino: attr.ino,
+            generation: attr.generation,
+            length: size,
+            chunk_bits: attr.chunk_bits,
+        };
         let (mut silent, mut has_all) = (None, true);
-        for (server, answer) in self.ask_each(&servers, &cut).await {
+        for (server, answer) in self.ask_each(&servers, &truncation).await {
             if let Err(failure) = answer {
-                self.persist(server, ShardId(0), cut.clone());
+                self.persist(server, ShardId(0), truncation.clone());
                 has_all = false;
                 if !self.map().has_ended(server) {
-                    silent = Some(failure.during(format!("cutting inode {} on server {server}", attr.ino)));
+                    silent = Some(failure.during(format!("truncating inode {} on server {server}", attr.ino)));
                 }
             }
         }
@@ -75,16 +79,16 @@ impl Server {
             Some(failure) => Err(failure),
             None => {
                 if let Some(cell) = self.shards.get(attr.ino.home()).filter(|_| has_all) {
-                    self.cut_done(&mut cell.names.lock(), attr.ino, attr.generation);
+                    self.truncate_done(&mut cell.names.lock(), attr.ino, attr.generation);
                 }
                 Ok(())
             }
         }
     }
 
-    /// Cuts what this server holds of a file. A shard that has not seen the generation before may
-    /// have missed a truncation that cut deeper: it asks the home, which knows them all.
-    pub(crate) fn cut_here(
+    /// Truncates what this server holds of a file. A shard that has not seen the generation before may
+    /// have missed a truncation that went deeper: it asks the home, which knows them all.
+    pub(crate) fn truncate_here(
         self: &Arc<Self>,
         ino: Ino,
         generation: Generation,
@@ -97,7 +101,7 @@ impl Server {
             if data.generation_of(ino).is_some_and(|have| have.0 + 1 < generation.0) {
                 behind.push(cell.id);
             } else {
-                data.cut(ino, generation, length, chunk_bits);
+                data.truncate(ino, generation, length, chunk_bits);
             }
         }
         if behind.is_empty() {
@@ -106,31 +110,31 @@ impl Server {
         let server = self.clone();
         then(async move {
             for shard in behind {
-                server.catch_up_with_cuts(shard, ino).await?;
+                server.catch_up_with_truncations(shard, ino).await?;
             }
             Ok(Reply::Done)
         })
     }
 
     /// At the home: the truncations that a server at generation `have` may have missed.
-    pub(crate) fn cut_query(&self, ino: Ino, have: Generation) -> Attempt<Output> {
+    pub(crate) fn truncate_query(&self, ino: Ino, have: Generation) -> Attempt<Output> {
         let names = self.cell(ino.home())?.names.lock();
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
-        let length = inode.cut_since(have);
-        Ok(Reply::CutIs { generation: inode.attr.generation, length, chunk_bits: inode.attr.chunk_bits }.into())
+        let length = inode.truncated_since(have);
+        Ok(Reply::TruncateIs { generation: inode.attr.generation, length, chunk_bits: inode.attr.chunk_bits }.into())
     }
 
     /// Before data are served in a generation newer than known here: ask the home for the truncations.
-    pub(crate) async fn catch_up_with_cuts(self: &Arc<Self>, shard: ShardId, ino: Ino) -> Result<(), Failure> {
+    pub(crate) async fn catch_up_with_truncations(self: &Arc<Self>, shard: ShardId, ino: Ino) -> Result<(), Failure> {
         let have = self.shards.get(shard).and_then(|cell| cell.data.lock().generation_of(ino)).unwrap_or(Generation(0));
-        match self.ask_shard(ino.home(), Request::CutQuery { ino, have }).await? {
-            Reply::CutIs { generation, length, chunk_bits } => {
+        match self.ask_shard(ino.home(), Request::TruncateQuery { ino, have }).await? {
+            Reply::TruncateIs { generation, length, chunk_bits } => {
                 if let Some(cell) = self.shards.get(shard) {
-                    cell.data.lock().cut(ino, generation, length, chunk_bits);
+                    cell.data.lock().truncate(ino, generation, length, chunk_bits);
                 }
                 Ok(())
             }
-            _ => Err(Failure::new(Code::Malformed, "CutQuery was answered with something else")),
+            _ => Err(Failure::new(Code::Malformed, "TruncateQuery was answered with something else")),
         }
     }
 }

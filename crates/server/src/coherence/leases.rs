@@ -27,7 +27,7 @@ impl Server {
     /// times and counts change in many places.
     pub(crate) fn lease(self: &Arc<Self>, work: &Work, names: &mut Names, ino: Ino, kind: FileKind) -> bool {
         let listener = if kind == FileKind::Directory { None } else { self.listener_of(work) };
-        listener.is_some_and(|listener| names.shard.told.give(ino, &listener, self.io.mono_ns()))
+        listener.is_some_and(|listener| names.shard.lease_table.give(ino, &listener, self.io.mono_ns()))
     }
 
     /// Answers when a lease of the session is recalled, or soon in any case.
@@ -43,14 +43,14 @@ impl Server {
         if self.leases.is_life(life) {
             listener.confirmed(confirmed);
         }
-        let rung = match listener.news_or_bell(now_ns) {
+        let woken = match listener.news_or_bell(now_ns) {
             Ok(news) => return Ok(news.into()),
-            Err(rung) => rung,
+            Err(woken) => woken,
         };
         let server = self.clone();
         then(async move {
             // Also if a newer question has taken its place.
-            let _ = server.io.timeout(ANSWER_TIME, rung).await;
+            let _ = server.io.timeout(ANSWER_TIME, woken).await;
             Ok(listener.news(server.io.mono_ns()))
         })
     }
@@ -75,7 +75,7 @@ impl Server {
                 let now_ns = server.io.mono_ns();
                 server.leases.turn_claims(now_ns);
                 for cell in server.shards.iter() {
-                    cell.names.lock().shard.told.sweep(now_ns);
+                    cell.names.lock().shard.lease_table.sweep(now_ns);
                 }
                 // The last claim expires only after two more periods.
                 quiet = if server.leases.sweep(now_ns) { 0 } else { quiet + 1 };
@@ -103,9 +103,9 @@ impl Server {
 
     /// Waits until no session has a lease that is older than the last change of a shard.
     pub(crate) async fn recalled(&self, shard: ShardId) {
-        let unsettled = self.leases.inherited_for(self.io.mono_ns());
-        if !unsettled.is_zero() {
-            self.io.sleep(unsettled).await;
+        let left = self.leases.inherited_for(self.io.mono_ns());
+        if !left.is_zero() {
+            self.io.sleep(left).await;
         }
         let mark = self.leases.last_recall();
         while let Some((changed, left)) = self.leases.open_of(shard, mark, self.io.mono_ns()) {

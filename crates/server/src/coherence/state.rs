@@ -2,5 +2,5 @@
 
 pub(crate) mod claims;
 pub(crate) mod leases;
-pub(crate) mod slate;
+pub(crate) mod published;
 pub(crate) mod watch;

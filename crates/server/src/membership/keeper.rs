@@ -76,7 +76,7 @@ impl Server {
 
     /// A server that had been in the map starts again, empty.
     fn readmit(self: &Arc<Self>, slot: ServerIndex, info: ServerInfo) -> Attempt<Output> {
-        if self.lasting.is_some() {
+        if self.persistence.is_some() {
             let detail = format!(
                 "server {slot} cannot come back alone to a volume that is kept in directories: start all of it again with 'aze restart'"
             );

@@ -3,7 +3,7 @@
 use crate::clock::HybridClock;
 use crate::coherence::state::claims::Claimants;
 use crate::coherence::state::leases::Leases;
-use crate::coherence::state::slate::Slate;
+use crate::coherence::state::published::PublishedIndex;
 use crate::counters::Counters;
 use crate::dispatch::{Output, Work};
 use crate::membership::state::activity::Activity;
@@ -13,19 +13,19 @@ use crate::membership::state::sessions::Sessions;
 use crate::names::state::directories::Directories;
 use crate::names::state::namespace::Namespace;
 use crate::names::state::transactions::Transactions;
-use crate::names::state::unsettled::Unsettled;
+use crate::names::state::unresolved::Unresolved;
 use crate::persistence::opening::Opening;
-use crate::persistence::resolve::Remains;
+use crate::persistence::resolve::Leftovers;
 use crate::persistence::state::image::Image;
-use crate::persistence::state::lasting::Lasting;
+use crate::persistence::state::persistence::Persistence;
 use crate::sabotage::Sabotage;
 use crate::shards::ShardSet;
 use crate::shards::logged::Log;
 use crate::state::{Config, Server};
 use crate::wait::Attempt;
 use aze_io::logical::LogicalClock;
+use aze_io::published::Writer;
 use aze_io::slab::Slab;
-use aze_io::slate::Writer;
 use aze_io::{Addr, Io, Listener};
 use aze_proto::limits::{RETRY_SECONDS_MAX, START_SECONDS_MAX};
 use aze_proto::place::{ServerInfo, ShardTable};
@@ -69,12 +69,12 @@ pub async fn start(io: Io, config: Config, tell: Tell) -> Result<Arc<Server>, Fa
         slab.fault_ahead(config.fault_ahead_bytes)
             .map_err(|why| Failure::new(Code::NoSpace, format!("faulting in memory ahead of its use: {why}")))?;
     }
-    io.lend(&slab);
+    io.share_slab(&slab);
     let store = Store::new(slab.clone());
     let order = Arc::new(LogicalClock::default());
     let mut kept = None;
     let (mut opening, mut listeners) = (None, Vec::new());
-    let lasting = match &config.storage {
+    let persistence = match &config.storage {
         None => None,
         Some(storage) => {
             let door = Opening::new(config.slot);
@@ -86,35 +86,35 @@ pub async fn start(io: Io, config: Config, tell: Tell) -> Result<Arc<Server>, Fa
                 .with(config.switches)
                 .telling(tell.clone());
             let expected = Server::manifest(&config, io.random_u64());
-            let lasting = Lasting::open(&io, storage, expected, &mut image, &store, &order).await?;
+            let persistence = Persistence::open(&io, storage, expected, &mut image, &store, &order).await?;
             slab.end_excess();
             kept = Some(image);
-            Some(lasting)
+            Some(persistence)
         }
     };
-    let server = Arc::new_cyclic(|me| new_server(io.clone(), config, store, lasting, order, me.clone()));
-    let remains = kept.map(|image| server.take_image(image));
+    let server = Arc::new_cyclic(|me| new_server(io.clone(), config, store, persistence, order, me.clone()));
+    let leftovers = kept.map(|image| server.take_image(image));
     match opening {
         Some(door) => {
             *server.listeners.lock() = listeners;
             door.open(&server);
         }
         None => {
-            *server.listeners.lock() = listen(&io, &server.config, server.slate.writer(), server.clone())?;
+            *server.listeners.lock() = listen(&io, &server.config, server.published.writer(), server.clone())?;
             tell(Stage::Listening(&server.addresses()));
         }
     }
     let map = server.join_volume().await?;
     // Earlier answers of a server in memory concern lost inodes, which no request can change.
-    if server.lasting.as_ref().is_some_and(|lasting| !lasting.is_new)
+    if server.persistence.as_ref().is_some_and(|persistence| !persistence.is_new)
         && !server.config.switches.is(Sabotage::SkipComebackWait)
     {
         server.leases.inherit(server.io.mono_ns());
     }
     server.install_map(map);
-    if let Some(remains) = remains {
+    if let Some(leftovers) = leftovers {
         server.found_volume().await?;
-        server.settle(remains).await?;
+        server.resolve(leftovers).await?;
         server.open_together().await?;
     }
     server.watch_neighbours();
@@ -127,7 +127,7 @@ fn new_server(
     io: Io,
     config: Config,
     store: Arc<Store>,
-    lasting: Option<Lasting>,
+    persistence: Option<Persistence>,
     order: Arc<LogicalClock>,
     me: Weak<Server>,
 ) -> Server {
@@ -143,12 +143,12 @@ fn new_server(
         start_time_max: Duration::ZERO,
         order: order.clone(),
     };
-    let slate_bytes = if config.storage.is_some() { 0 } else { config.slate_bytes };
-    let slate = Slate::new(&io, slate_bytes, &config.switches);
-    let claims = (slate_bytes > 0).then(|| Claimants::new(io.clone(), slate.clone(), &config.switches));
+    let published_bytes = if config.storage.is_some() { 0 } else { config.published_bytes };
+    let published = PublishedIndex::new(&io, published_bytes, &config.switches);
+    let claims = (published_bytes > 0).then(|| Claimants::new(io.clone(), published.clone(), &config.switches));
     let (stop, stopped) = oneshot::channel();
     // Clients have to forget paths that they cached before the volume was started again.
-    let (namespace, epoch) = (Namespace::new(slate.clone()), NamespaceEpoch(u64::from(config.starts) << 32));
+    let (namespace, epoch) = (Namespace::new(published.clone()), NamespaceEpoch(u64::from(config.starts) << 32));
     namespace.adopt(epoch);
     Server {
         me,
@@ -157,14 +157,14 @@ fn new_server(
         map: RwLock::new(Arc::new(empty_map(&config))),
         shards: Arc::new(ShardSet::new()),
         store,
-        lasting,
-        directories: Directories::new(slate.clone()),
+        persistence,
+        directories: Directories::new(published.clone()),
         namespace,
-        slate,
+        published,
         sessions: Sessions::new(),
         leases: Leases::new(caller.session, claims),
         transactions: Transactions::new(),
-        unsettled: Unsettled::default(),
+        unresolved: Unresolved::default(),
         keeper: Keeper::new(config.servers, epoch),
         peers: Caller::new(io.clone(), caller),
         untold: Mutex::default(),
@@ -198,11 +198,11 @@ fn empty_map(config: &Config) -> ShardMap {
 fn listen(
     io: &Io,
     config: &Config,
-    slate: Option<Arc<Writer>>,
+    published: Option<Arc<Writer>>,
     service: Arc<dyn Service>,
 ) -> Result<Vec<Box<dyn Listener>>, Failure> {
     let serving =
-        ServeConfig { secret: config.secret.clone(), volume: config.volume.clone(), uid: config.owner_uid, slate };
+        ServeConfig { secret: config.secret.clone(), volume: config.volume.clone(), uid: config.owner_uid, published };
     let listen_at = |addr: &Addr| {
         aze_rpc::serve(io, addr, &serving, service.clone())
             .map_err(|why| Failure::new(Code::Unreachable, format!("listening on {addr}: {why}")))
@@ -269,13 +269,13 @@ impl Server {
     }
 
     /// Puts the server's earlier state in its places; returns changes that are to be resolved later.
-    fn take_image(&self, mut image: Image) -> Remains {
-        let remains = Remains::of(&mut image);
+    fn take_image(&self, mut image: Image) -> Leftovers {
+        let leftovers = Leftovers::of(&mut image);
         self.clock.begin_after(image.time);
         self.transactions.remember_committed(&image.finished);
-        let journal = self.lasting.as_ref().map(|lasting| lasting.journal.clone());
+        let journal = self.persistence.as_ref().map(|persistence| persistence.journal.clone());
         self.shards.take(image.into_cells(), &Log(journal));
-        remains
+        leftovers
     }
 
     /// Takes a newer map into use; an older one is ignored.
@@ -284,8 +284,8 @@ impl Server {
         if map.epoch <= current.epoch {
             return;
         }
-        self.shards.make(&map, self.slot(), &self.store, &self.slate, &self.leases);
-        self.slate.set_map_epoch(map.epoch);
+        self.shards.make(&map, self.slot(), &self.store, &self.published, &self.leases);
+        self.published.set_map_epoch(map.epoch);
         for (index, (before, now)) in current.servers.iter().zip(&map.servers).enumerate() {
             if before.pid != now.pid || before.addresses != now.addresses {
                 self.peers.disconnect(ServerIndex(index as u16));
@@ -336,7 +336,7 @@ impl Server {
     }
 
     pub(crate) fn shutdown(&self, work: &mut Work) -> Attempt<Output> {
-        self.slate.close();
+        self.published.close();
         if let Some(responder) = work.responder.take() {
             responder.send(self.reply_context(), Ok(Reply::Done), &[]);
         }

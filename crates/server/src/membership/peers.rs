@@ -78,7 +78,7 @@ impl Server {
         payload: &[u8],
         deadline: Duration,
     ) -> Result<Reply, Failure> {
-        self.settle_before(request).await?;
+        self.sync_before(request).await?;
         let map = self.map();
         let to = Target::of(&map, server)
             .ok_or_else(|| Failure::new(Code::Internal, format!("the map has no server {server}")))?;

@@ -51,8 +51,8 @@ impl Server {
         let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;
         let leased = self.lease(work, &mut names, entry.ino, entry.kind);
         let attr = names.shard.inode(entry.ino).map(|inode| inode.attr.clone());
-        names.shard.slate.put_entry(&key, entry.ino, entry.kind);
-        attr.iter().for_each(|attr| names.shard.slate.put_inode(attr));
+        names.shard.published.put_entry(&key, entry.ino, entry.kind);
+        attr.iter().for_each(|attr| names.shard.published.put_inode(attr));
         let reply = Reply::Entry { ino: entry.ino, kind: entry.kind, attr, created: false };
         work.leased = leased;
         Ok(reply.into())

@@ -78,7 +78,7 @@ impl Server {
         if self.transactions.is_finished(tx) {
             return Err(Failure::new(Code::Replayed, "the exchange is over").into());
         }
-        self.settled(&key)?;
+        self.resolved(&key)?;
         let held = names.shard.lock_of(&key).map(|lock| lock.tx);
         if held.is_some_and(|holder| holder != tx) {
             return Err(Failure::new(Code::Busy, Server::entry_text(to_parent, to_name)).into());

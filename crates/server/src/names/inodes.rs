@@ -20,7 +20,7 @@ impl Server {
     pub(crate) fn getattr(self: &Arc<Self>, work: &mut Work, ino: Ino, exact: bool) -> Attempt<Output> {
         let mut names = self.cell(ino.home())?.names.lock();
         let attr = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();
-        names.shard.slate.put_inode(&attr);
+        names.shard.published.put_inode(&attr);
         work.leased = self.lease(work, &mut names, ino, attr.kind);
         if !exact || attr.kind != FileKind::Directory {
             return Ok(Reply::Attributes { attr }.into());

@@ -105,17 +105,17 @@ impl Server {
         let (server, NewLink { shard, ino, tx, .. }) = (self.clone(), link);
         let (shard, ino, tx) = (*shard, *ino, *tx);
         self.io.spawn(async move {
-            // A home that refuses for good, or is empty, has nothing to settle.
+            // A home that refuses for good, or is empty, has nothing to resolve.
             drop(server.until_answered(ino.home(), Request::LinkEnd { ino, tx, kept }).await);
-            server.loose_end(shard, tx);
+            server.link_resolved(shard, tx);
             server.transactions.end(tx);
         });
     }
 
-    fn loose_end(&self, shard: ShardId, tx: TxId) {
+    fn link_resolved(&self, shard: ShardId, tx: TxId) {
         if let Some(cell) = self.shards.get(shard) {
             // Forgetting an unknown link is no error.
-            let _ = cell.names.lock().shard.apply(&Op::LooseEnd { tx }, &self.own_stamp(&Default::default())).reply;
+            let _ = cell.names.lock().shard.apply(&Op::LinkResolved { tx }, &self.own_stamp(&Default::default())).reply;
         }
     }
 
@@ -189,7 +189,7 @@ impl Server {
     /// background if its home is silent.
     pub(crate) async fn lower_links(self: &Arc<Self>, shard: ShardId, lost: LostLink) {
         if self.config.switches.is(Sabotage::SkipLinkDrop) {
-            return self.loose_end(shard, lost.tx);
+            return self.link_resolved(shard, lost.tx);
         }
         let request = Request::LinkDrop { ino: lost.ino, tx: lost.tx };
         match self.ask_shard(lost.ino.home(), request.clone()).await {
@@ -207,7 +207,7 @@ impl Server {
     /// The home has taken the name off. This side forgets first: otherwise, started again in
     /// between, it would ask once more when the home does not remember any more.
     fn link_dropped(self: &Arc<Self>, shard: ShardId, lost: LostLink, answer: Result<Reply, Failure>) {
-        self.loose_end(shard, lost.tx);
+        self.link_resolved(shard, lost.tx);
         if matches!(answer, Ok(Reply::Attributes { attr }) if attr.links > 0) {
             self.persist_shard(lost.ino.home(), Request::LinkForget { ino: lost.ino, tx: lost.tx });
         }

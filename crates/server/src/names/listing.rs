@@ -3,7 +3,7 @@
 //! Shards are ranges of the name hash, so going through a directory's shards in their order gives
 //! its entries in the order of their cookies, without any state between two pages.
 
-use crate::coherence::state::leases::Told;
+use crate::coherence::state::leases::LeaseTable;
 use crate::dispatch::{Output, Work};
 use crate::shards::ShardCell;
 use crate::state::Server;
@@ -56,7 +56,7 @@ impl Server {
         let mut bytes = 0;
         let (listener, now_ns) = (if attrs { self.listener_of(work) } else { None }, self.io.mono_ns());
         let mut leased = listener.is_some();
-        let more = self.each_entry(dir, after, |cell, told, listed| {
+        let more = self.each_entry(dir, after, |cell, lease_table, listed| {
             // Entries of one cookie must not be split: the next page starts after the cookie.
             let full = entries.len() >= limit || bytes >= PAGE_BYTES_MAX;
             if full && entries.last().is_some_and(|last| last.hash != listed.hash) {
@@ -65,7 +65,7 @@ impl Server {
             bytes += ENTRY_BYTES + listed.name.as_bytes().len();
             let attr = if attrs { cell.inode(listed.ino).map(|inode| inode.attr.clone()) } else { None };
             if let Some(listener) = listener.as_ref().filter(|_| listed.kind != FileKind::Directory) {
-                leased &= told.give(listed.ino, listener, now_ns);
+                leased &= lease_table.give(listed.ino, listener, now_ns);
             }
             entries.push(Listed { attr, ..listed });
             ControlFlow::Continue(())
@@ -85,7 +85,7 @@ impl Server {
         &self,
         dir: Ino,
         after: u64,
-        mut visit: impl FnMut(&aze_meta::Shard, &mut Told, Listed) -> ControlFlow<()>,
+        mut visit: impl FnMut(&aze_meta::Shard, &mut LeaseTable, Listed) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let Some(first) = NameHash::after_cookie(after) else { return ControlFlow::Continue(()) };
         let from: ShardId = first.shard(self.config.shards);
@@ -142,12 +142,12 @@ fn visit_shard(
     cell: &ShardCell,
     dir: Ino,
     after: u64,
-    visit: &mut impl FnMut(&aze_meta::Shard, &mut Told, Listed) -> ControlFlow<()>,
+    visit: &mut impl FnMut(&aze_meta::Shard, &mut LeaseTable, Listed) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
     let mut names = cell.names.lock();
-    let (shard, told) = names.shard.parts();
+    let (shard, lease_table) = names.shard.parts();
     for (hash, name, entry) in shard.entries_after(dir, after) {
-        visit(shard, told, Listed { hash, name: name.clone(), ino: entry.ino, kind: entry.kind, attr: None })?;
+        visit(shard, lease_table, Listed { hash, name: name.clone(), ino: entry.ino, kind: entry.kind, attr: None })?;
     }
     ControlFlow::Continue(())
 }

@@ -123,7 +123,7 @@ impl Server {
     }
 
     /// After a session that has locks here has ended: tells every server to refuse it, and when all of
-    /// them do, the locks go. A write that is still on its way does not land after that.
+    /// them do, the locks go. A write that is still on its way has no effect after that.
     pub(crate) fn free_locks(self: &Arc<Self>, session: SessionId) {
         if !self.has_locks(session) || !self.sessions.begin_freeing(session) {
             return;

@@ -51,7 +51,7 @@ impl Server {
         let (cell, key) = self.entry_place(work, parent, name)?;
         let mut names = cell.names.lock();
         self.unlocked(cell, &names, &key)?;
-        self.settled(&key)?;
+        self.resolved(&key)?;
         let stub = self.directories.enter(parent, &work.identity, Want::CHANGE_NAMES, self.whole_since())?;
         let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;
         if entry.kind == FileKind::Directory {
@@ -117,7 +117,7 @@ impl Server {
         let (cell, key) = self.entry_place(work, parent, name)?;
         let mut names = cell.names.lock();
         self.unlocked(cell, &names, &key)?;
-        self.settled(&key)?;
+        self.resolved(&key)?;
         let stub = self.directories.enter(parent, &work.identity, Want::CHANGE_NAMES, self.whole_since())?;
         let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;
         if entry.kind != FileKind::Directory {
@@ -138,7 +138,7 @@ impl Server {
                 server.io.spawn(async move { later.rmdir_later(&removal).await });
                 return closed;
             }
-            server.settle_rmdir(&removal, closed)
+            server.finish_rmdir(&removal, closed)
         })
     }
 
@@ -162,16 +162,16 @@ impl Server {
                         failure.code,
                         Code::UnknownOutcome | Code::TimedOut | Code::Unreachable | Code::Busy
                     ) => {}
-                settled => {
+                outcome => {
                     // No request waits for the outcome any more.
-                    let _ = self.settle_rmdir(removal, settled);
+                    let _ = self.finish_rmdir(removal, outcome);
                     return;
                 }
             }
         }
     }
 
-    fn settle_rmdir(&self, removal: &Removal, closed: Result<Reply, Failure>) -> Result<Reply, Failure> {
+    fn finish_rmdir(&self, removal: &Removal, closed: Result<Reply, Failure>) -> Result<Reply, Failure> {
         let Removal { shard, key, dir, tx, stamp } = removal;
         let cell = self.shards.get(*shard).ok_or_else(|| Failure::from(Code::Internal))?;
         let mut names = cell.names.lock();

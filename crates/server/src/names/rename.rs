@@ -105,7 +105,7 @@ impl Server {
 
     /// One try: looks the inode up, checks that it may be moved, and runs the transaction.
     async fn rename_looking(self: &Arc<Self>, plan: &Move, token: &mut Token) -> Result<Reply, Failure> {
-        self.settle_name(&plan.from).await?;
+        self.resolve_name(&plan.from).await?;
         let entry = {
             let cell =
                 self.shards.get(plan.old_shard(self.config.shards)).ok_or_else(|| Failure::from(Code::Internal))?;
@@ -190,8 +190,8 @@ impl Server {
         if now.is_none_or(|now| now.ino != entry.ino) {
             return Err(Failure::new(Code::Busy, "the old name has changed: look again"));
         }
-        if self.settled(&plan.from).is_err() {
-            return Err(Failure::new(Code::Busy, "the old name was made by a rename: settle that first"));
+        if self.resolved(&plan.from).is_err() {
+            return Err(Failure::new(Code::Busy, "the old name was made by a rename: resolve that first"));
         }
         self.lock_entry(&mut names, &plan.from, plan.tx, Role::Source, entry, &plan.stamp)
     }

@@ -7,4 +7,4 @@ pub(crate) mod moves;
 pub(crate) mod namespace;
 pub(crate) mod transactions;
 pub(crate) mod turns;
-pub(crate) mod unsettled;
+pub(crate) mod unresolved;

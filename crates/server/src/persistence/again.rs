@@ -2,7 +2,7 @@
 //! with the operations that the end of the servers interrupted, and not before: those must not meet new changes.
 
 use super::opening::starting;
-use super::state::lasting::Lasting;
+use super::state::persistence::Persistence;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop};
 use aze_proto::{Code, Failure, MapEpoch, Reply, Request, ServerIndex};
@@ -13,28 +13,28 @@ use std::sync::atomic::Ordering;
 impl Server {
     /// Waits until all servers are done, and begins to serve clients.
     pub(crate) async fn open_together(self: &Arc<Self>) -> Result<(), Failure> {
-        let Some(lasting) = &self.lasting else { return Ok(()) };
+        let Some(persistence) = &self.persistence else { return Ok(()) };
         let is_first = self.slot() == ServerIndex(0);
-        if is_first && !lasting.is_new {
+        if is_first && !persistence.is_new {
             // All servers have begun this start: counting links has waited for them.
-            self.complete_start(lasting).await?;
+            self.complete_start(persistence).await?;
         }
-        lasting.is_done.store(true, Ordering::SeqCst);
-        if !lasting.is_new {
+        persistence.is_done.store(true, Ordering::SeqCst);
+        if !persistence.is_new {
             let others: Vec<ServerIndex> = self.map().indexes().filter(|other| *other != self.slot()).collect();
             try_join_all(others.into_iter().map(|other| self.ask_until_ready(other, Request::IsDone))).await?;
             if !is_first {
-                self.complete_start(lasting).await?;
+                self.complete_start(persistence).await?;
             }
         }
-        lasting.is_open.store(true, Ordering::SeqCst);
+        persistence.is_open.store(true, Ordering::SeqCst);
         Ok(())
     }
 
     /// Another server asks whether this one is done.
     pub(crate) fn is_done(&self) -> Attempt<Reply> {
-        match &self.lasting {
-            Some(Lasting { is_done, .. }) if !is_done.load(Ordering::SeqCst) => {
+        match &self.persistence {
+            Some(Persistence { is_done, .. }) if !is_done.load(Ordering::SeqCst) => {
                 Err(Stop::Fail(Failure::new(Code::Busy, format!("{} is still starting", self.who()))))
             }
             _ => Ok(Reply::Done),
@@ -43,7 +43,7 @@ impl Server {
 
     /// What a client is told that asks before the volume is open: that it shall ask again.
     pub(crate) fn not_open(&self, request: &Request) -> Option<Failure> {
-        let is_open = self.lasting.as_ref().is_none_or(|lasting| lasting.is_open.load(Ordering::Relaxed));
+        let is_open = self.persistence.as_ref().is_none_or(|persistence| persistence.is_open.load(Ordering::Relaxed));
         let is_harmless = match request {
             Request::Status | Request::Activity | Request::Shutdown => true,
             Request::GetMap => self.map_epoch_now() > MapEpoch(0),

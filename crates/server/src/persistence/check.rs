@@ -2,7 +2,7 @@
 //! read in the same way, and what hangs together is compared over all servers.
 
 use super::state::image::Image;
-use super::state::lasting::disk_failure;
+use super::state::persistence::disk_failure;
 use super::state::starts;
 use aze_io::Io;
 use aze_io::disk::{Dir, DiskError};
@@ -254,13 +254,13 @@ struct Names {
     /// Where a directory's name is, and the first name of anything else.
     places: BTreeMap<Ino, EntryKey>,
     /// Something is under way with the links of these.
-    loose: BTreeSet<Ino>,
+    in_doubt: BTreeSet<Ino>,
 }
 
 impl Names {
     fn of(parts: &mut [Part], report: &mut Report) -> Names {
         let (mut nodes, mut places) = (BTreeMap::new(), BTreeMap::new());
-        let (mut entries, mut loose): (Vec<Entry>, BTreeSet<Ino>) = (Vec::new(), BTreeSet::new());
+        let (mut entries, mut in_doubt): (Vec<Entry>, BTreeSet<Ino>) = (Vec::new(), BTreeSet::new());
         let mut locks = 0;
         for (names, _) in parts.iter_mut().flat_map(|part| part.image.shards()) {
             for inode in names.all_inodes() {
@@ -273,10 +273,10 @@ impl Names {
             }
             for (key, lock) in names.locks() {
                 locks += 1;
-                loose.insert(lock.ino);
-                loose.extend(names.entry(key).map(|entry| entry.ino));
+                in_doubt.insert(lock.ino);
+                in_doubt.extend(names.entry(key).map(|entry| entry.ino));
             }
-            loose.extend(names.loose_inodes());
+            in_doubt.extend(names.inodes_in_doubt());
             for (key, entry) in names.all_entries() {
                 let is_locked = names.lock_of(key).is_some();
                 entries.push(Entry { key: key.clone(), ino: entry.ino, kind: entry.kind, is_locked });
@@ -294,7 +294,7 @@ impl Names {
         if locks > 0 {
             report.notes.push(format!("{locks} names are held by renames or removals that were under way"));
         }
-        Names { nodes, entries, places, loose }
+        Names { nodes, entries, places, in_doubt }
     }
 
     /// The path of a name.
@@ -357,7 +357,7 @@ impl Names {
         for (ino, node) in &self.nodes {
             let is_dir = node.kind == FileKind::Directory;
             match (node.names, node.links) {
-                _ if *ino == Ino::ROOT || self.loose.contains(ino) => {}
+                _ if *ino == Ino::ROOT || self.in_doubt.contains(ino) => {}
                 (0, 0) => report
                     .notes
                     .push(format!("inode {ino} has lost its last name while it was open: the next start drops it")),
@@ -436,7 +436,7 @@ async fn mend(parts: &mut [Part], names: &Names, strays: &BTreeSet<Ino>, report:
             let wrong = |ino: &Ino| {
                 let node = names.nodes.get(ino)?;
                 let is_wrong = node.kind != FileKind::Directory && node.names > 0 && node.names != node.links;
-                (is_wrong && !names.loose.contains(ino)).then_some(node.names)
+                (is_wrong && !names.in_doubt.contains(ino)).then_some(node.names)
             };
             let counts: Vec<(Ino, u32)> =
                 shard.all_inodes().filter_map(|inode| Some((inode.attr.ino, wrong(&inode.attr.ino)?))).collect();

@@ -2,7 +2,7 @@
 //! moment, and written down with the place in the journal at which it was so.
 
 use super::state::image::{Snapshot, add_left, add_server};
-use super::state::lasting::Lasting;
+use super::state::persistence::Persistence;
 use super::state::record::Changed;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
@@ -18,9 +18,9 @@ const CHECKPOINT_PAUSE: Duration = Duration::from_millis(2);
 
 impl Server {
     /// Begins a checkpoint if the journal has grown long enough.
-    pub(crate) fn checkpoint_now_and_then(self: &Arc<Self>, lasting: &Lasting) {
-        let limit = lasting.storage.checkpoint_bytes.max(lasting.checkpoint_bytes.load(Ordering::Relaxed));
-        if lasting.journal.bytes() < limit || lasting.is_checkpointing.swap(true, Ordering::SeqCst) {
+    pub(crate) fn checkpoint_now_and_then(self: &Arc<Self>, persistence: &Persistence) {
+        let limit = persistence.storage.checkpoint_bytes.max(persistence.checkpoint_bytes.load(Ordering::Relaxed));
+        if persistence.journal.bytes() < limit || persistence.is_checkpointing.swap(true, Ordering::SeqCst) {
             return;
         }
         let server = self.clone();
@@ -29,30 +29,30 @@ impl Server {
 
     /// Makes a checkpoint, or waits until the one that is being made is there.
     pub(super) async fn checkpoint_at_once(self: &Arc<Self>) {
-        let Some(lasting) = &self.lasting else { return };
-        if !lasting.is_checkpointing.swap(true, Ordering::SeqCst) {
+        let Some(persistence) = &self.persistence else { return };
+        if !persistence.is_checkpointing.swap(true, Ordering::SeqCst) {
             return self.checkpoint_here().await;
         }
-        while lasting.is_checkpointing.load(Ordering::SeqCst) {
+        while persistence.is_checkpointing.load(Ordering::SeqCst) {
             self.io.sleep(CHECKPOINT_PAUSE).await;
         }
     }
 
     async fn checkpoint_here(self: &Arc<Self>) {
-        let Some(lasting) = &self.lasting else { return };
-        match self.checkpoint(lasting).await {
-            Ok(bytes) => lasting.checkpoint_bytes.store(bytes, Ordering::Relaxed),
+        let Some(persistence) = &self.persistence else { return };
+        match self.checkpoint(persistence).await {
+            Ok(bytes) => persistence.checkpoint_bytes.store(bytes, Ordering::Relaxed),
             // The journals stay, and the next one is tried when this one is long. What cannot be removed
             // is removed with the next.
-            Err(_) => drop(aze_store::disk::remove_unfinished(&*lasting.dir).await),
+            Err(_) => drop(aze_store::disk::remove_unfinished(&*persistence.dir).await),
         }
-        lasting.is_checkpointing.store(false, Ordering::SeqCst);
+        persistence.is_checkpointing.store(false, Ordering::SeqCst);
     }
 
-    async fn checkpoint(&self, lasting: &Lasting) -> DiskResult<u64> {
-        let (number, position) = lasting.journal.rotate().await?;
+    async fn checkpoint(&self, persistence: &Persistence) -> DiskResult<u64> {
+        let (number, position) = persistence.journal.rotate().await?;
         let begun = self.store.begin_checkpoint();
-        let mut writer = Writer::begin(lasting.dir.clone(), number, position, self.order.now()).await?;
+        let mut writer = Writer::begin(persistence.dir.clone(), number, position, self.order.now()).await?;
         let mut left = Vec::new();
         let switches = &self.config.switches;
         let early = switches.is(Sabotage::ListRenamesFirst).then(|| self.transactions.committed());
@@ -60,7 +60,7 @@ impl Server {
             let snapshot = {
                 let data = cell.data.lock();
                 let names = cell.names.lock();
-                Snapshot::of(&names.shard, &data, lasting.journal.end())
+                Snapshot::of(&names.shard, &data, persistence.journal.end())
             };
             let settle = |dirty, place| cell.data.lock().settle(dirty, place, true);
             left.extend(snapshot.add_to(&mut writer, &self.store, settle).await?);
@@ -75,17 +75,17 @@ impl Server {
         if let Some(disk) = self.store.disk().filter(|_| !switches.is(Sabotage::SkipSegmentSync)) {
             let synced = disk.segments().sync().await;
             // What the disk has of them is not known any more.
-            synced.inspect_err(|error| lasting.journal.fail(error.clone()))?;
+            synced.inspect_err(|error| persistence.journal.fail(error.clone()))?;
         }
         // Shards were looked at one after the other: what happened in between is in the journal, and
         // without it one of them would be ahead of the others.
         if !switches.is(Sabotage::SkipCheckpointWait) {
-            let reached = lasting.journal.reach(lasting.journal.end(), Stage::Durable).await;
+            let reached = persistence.journal.reach(persistence.journal.end(), Stage::Durable).await;
             reached.map_err(DiskError::Failed)?;
         }
         let bytes = writer.finish().await?;
         self.store.checkpoint_durable(begun + u64::from(switches.is(Sabotage::FreePlacesEarly)));
-        aze_store::disk::remove_older(&*lasting.dir, number).await?;
+        aze_store::disk::remove_older(&*persistence.dir, number).await?;
         Ok(bytes)
     }
 }

@@ -1,6 +1,6 @@
 //! Who waits for the journal.
 
-use super::state::lasting::storage_failed;
+use super::state::persistence::storage_failed;
 use crate::dispatch::Work;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
@@ -46,8 +46,8 @@ impl Server {
         );
         self.look_at_disk_now_and_then();
         let lease_ms = if leased { LEASE_MS } else { 0 };
-        let waits = self.lasting.as_ref().and_then(|lasting| {
-            let (journal, stage) = (&lasting.journal, self.stage_of_answer(&request));
+        let waits = self.persistence.as_ref().and_then(|persistence| {
+            let (journal, stage) = (&persistence.journal, self.stage_of_answer(&request));
             let position = journal.end();
             // Status and shutdown are answered all the same.
             let is_told = request.needs_no_storage() && journal.failure().is_some();
@@ -62,21 +62,21 @@ impl Server {
                 Ok(()) => result,
                 Err(why) => Err(Failure::new(Code::UnknownOutcome, storage_failed(&server.who(), &why).detail)),
             };
-            if let Some(lasting) = &server.lasting {
-                server.checkpoint_now_and_then(lasting);
+            if let Some(persistence) = &server.persistence {
+                server.checkpoint_now_and_then(persistence);
             }
             responder.send(ReplyContext { lease_ms, ..server.reply_context() }, result, &[]);
         });
     }
 
     /// Before another server is asked: waits until this server's own part of it cannot be lost.
-    pub(crate) async fn settle_before(&self, request: &Request) -> Result<(), Failure> {
-        match &self.lasting {
-            Some(lasting)
-                if request.rules().first == First::Settled && !self.config.switches.is(Sabotage::SkipDurableBefore) =>
+    pub(crate) async fn sync_before(&self, request: &Request) -> Result<(), Failure> {
+        match &self.persistence {
+            Some(persistence)
+                if request.rules().first == First::Synced && !self.config.switches.is(Sabotage::SkipDurableBefore) =>
             {
-                let settled = lasting.journal.reach(lasting.journal.end(), Stage::Durable).await;
-                settled.map_err(|why| storage_failed(&self.who(), &why))
+                let synced = persistence.journal.reach(persistence.journal.end(), Stage::Durable).await;
+                synced.map_err(|why| storage_failed(&self.who(), &why))
             }
             _ => Ok(()),
         }
@@ -89,7 +89,7 @@ impl Server {
                           start the volume again (aze restart) or end it, and report it";
             return Some(Failure::new(Code::Lost, format!("{}: {why}: {advice}", self.who())));
         }
-        let why = self.lasting.as_ref()?.journal.failure()?;
+        let why = self.persistence.as_ref()?.journal.failure()?;
         Some(storage_failed(&self.who(), &why))
     }
 

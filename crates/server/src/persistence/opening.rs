@@ -4,7 +4,7 @@
 
 use crate::state::Server;
 use aze_io::claims::Claims;
-use aze_io::slab::Landing;
+use aze_io::slab::ReceiveBuffer;
 use aze_proto::frame::Header;
 use aze_proto::{Failure, MapEpoch, Refusal, Request, ServerIndex};
 use aze_rpc::{Incoming, Proven, ReplyContext, Service};
@@ -48,8 +48,8 @@ impl Service for Opening {
         }
     }
 
-    fn land(&self, header: &Header, request: &Request, payload_bytes: usize) -> Option<Landing> {
-        self.server.get()?.land(header, request, payload_bytes)
+    fn receive_buffer(&self, header: &Header, request: &Request, payload_bytes: usize) -> Option<ReceiveBuffer> {
+        self.server.get()?.receive_buffer(header, request, payload_bytes)
     }
 
     fn session_opened(&self, who: &Arc<Proven>, claims: Option<Claims>) {

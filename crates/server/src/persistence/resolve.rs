@@ -1,9 +1,9 @@
 //! After all servers have joined again, and before the first client: the operations under way when they
 //! ended are completed or undone, and data and inodes without an owner are dropped.
 //!
-//! Each server first gets the stubs of the directories whose entries it has; then it settles the
+//! Each server first gets the stubs of the directories whose entries it has; then it resolves the
 //! names that were locked. A rename is done where the new name's server has done it, else it has not
-//! happened. When all have settled their names, link counts are set to the names there are, orphans
+//! happened. When all have resolved their names, link counts are set to the names there are, orphans
 //! go, and so do data without a file or beyond the end of it.
 
 use super::state::image::Image;
@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long the servers may take to find each other and to settle everything.
-const SETTLE_TIME_MAX: Duration = Duration::from_secs(100);
+/// How long the servers may take to find each other and to resolve everything.
+const RESOLVE_TIME_MAX: Duration = Duration::from_secs(100);
 
 /// Pause before a server that is not ready yet is asked again.
 const AGAIN_PAUSE: Duration = Duration::from_millis(50);
@@ -40,32 +40,32 @@ struct Here {
     shards: BTreeSet<ShardId>,
 }
 
-/// What remains to be looked at when the server is made from its image.
-pub(crate) struct Remains {
+/// Changes in doubt that are to be resolved when the server is made from its image.
+pub(crate) struct Leftovers {
     changed: BTreeMap<Ino, Time>,
     doubtful: Vec<(ShardId, EntryKey)>,
 }
 
-impl Remains {
-    pub(crate) fn of(image: &mut Image) -> Remains {
-        Remains { changed: std::mem::take(&mut image.changed), doubtful: std::mem::take(&mut image.doubtful) }
+impl Leftovers {
+    pub(crate) fn of(image: &mut Image) -> Leftovers {
+        Leftovers { changed: std::mem::take(&mut image.changed), doubtful: std::mem::take(&mut image.doubtful) }
     }
 }
 
 impl Server {
     /// Makes sure that all servers have parts of one volume, and writes down that this one has, too.
     pub(crate) async fn found_volume(self: &Arc<Self>) -> Result<(), Failure> {
-        let Some(lasting) = &self.lasting else { return Ok(()) };
-        let dir = &lasting.storage.place();
-        let mut volume = lasting.volume;
+        let Some(persistence) = &self.persistence else { return Ok(()) };
+        let dir = &persistence.storage.place();
+        let mut volume = persistence.volume;
         let mut counted = None;
         if self.slot() != ServerIndex(0) {
-            let keeper = self.ask_until_ready(ServerIndex(0), Request::LastingId).await?;
-            let Reply::LastingIs { volume: kept, is_new, start, complete } = keeper else {
-                return Err(Failure::new(Code::Malformed, "LastingId was answered with something else"));
+            let keeper = self.ask_until_ready(ServerIndex(0), Request::PersistentId).await?;
+            let Reply::PersistentIs { volume: kept, is_new, start, complete } = keeper else {
+                return Err(Failure::new(Code::Malformed, "PersistentId was answered with something else"));
             };
             counted = Some((start, complete));
-            match (lasting.is_new, is_new) {
+            match (persistence.is_new, is_new) {
                 (true, true) => volume = kept,
                 (false, false) if kept == volume => {}
                 (true, false) => {
@@ -82,31 +82,31 @@ impl Server {
             }
         }
         // Written before the manifest, so that a directory with a manifest has this file, too.
-        self.begin_start(lasting, counted).await?;
-        if lasting.is_new {
+        self.begin_start(persistence, counted).await?;
+        if persistence.is_new {
             if let Some(disk) = self.store.disk() {
                 disk.segments().set_volume(volume);
             }
-            let written = Roots::found(&lasting.dirs, Server::manifest(&self.config, volume)).await;
-            written.map_err(|error| super::state::lasting::disk_failure(dir, &error))?;
+            let written = Roots::found(&persistence.dirs, Server::manifest(&self.config, volume)).await;
+            written.map_err(|error| super::state::persistence::disk_failure(dir, &error))?;
         }
         Ok(())
     }
 
     /// Completes or undoes the interrupted operations, with the other servers.
-    pub(crate) async fn settle(self: &Arc<Self>, remains: Remains) -> Result<(), Failure> {
-        let Some(lasting) = &self.lasting else { return Ok(()) };
-        if !lasting.is_new {
-            self.take_stubs(&remains.changed).await?;
-            self.settle_sources().await?;
-            for (shard, key) in remains.doubtful {
+    pub(crate) async fn resolve(self: &Arc<Self>, leftovers: Leftovers) -> Result<(), Failure> {
+        let Some(persistence) = &self.persistence else { return Ok(()) };
+        if !persistence.is_new {
+            self.take_stubs(&leftovers.changed).await?;
+            self.resolve_sources().await?;
+            for (shard, key) in leftovers.doubtful {
                 self.drop_if_dead(shard, &key).await?;
             }
         }
-        lasting.is_settled.store(true, Ordering::SeqCst);
-        if !lasting.is_new {
+        persistence.is_resolved.store(true, Ordering::SeqCst);
+        if !persistence.is_new {
             self.count_links().await?;
-            self.finish_cuts().await?;
+            self.finish_truncations().await?;
             if !self.config.switches.is(Sabotage::KeepStrays) {
                 self.drop_strays().await?;
             }
@@ -120,7 +120,7 @@ impl Server {
         server: ServerIndex,
         request: Request,
     ) -> Result<Reply, Failure> {
-        let deadline_ns = self.io.mono_ns() + SETTLE_TIME_MAX.as_nanos() as u64;
+        let deadline_ns = self.io.mono_ns() + RESOLVE_TIME_MAX.as_nanos() as u64;
         loop {
             match self.ask(server, ShardId(0), request.clone()).await {
                 Err(failure)
@@ -135,7 +135,7 @@ impl Server {
     }
 
     async fn ask_home(self: &Arc<Self>, ino: Ino, request: Request) -> Result<Reply, Failure> {
-        let deadline_ns = self.io.mono_ns() + SETTLE_TIME_MAX.as_nanos() as u64;
+        let deadline_ns = self.io.mono_ns() + RESOLVE_TIME_MAX.as_nanos() as u64;
         loop {
             match self.ask_shard(ino.home(), request.clone()).await {
                 Err(failure)
@@ -169,7 +169,7 @@ impl Server {
     }
 
     async fn take_stub(self: &Arc<Self>, dir: Ino, here: &Here, changed: Option<&Time>) -> Result<(), Failure> {
-        let deadline_ns = self.io.mono_ns() + SETTLE_TIME_MAX.as_nanos() as u64;
+        let deadline_ns = self.io.mono_ns() + RESOLVE_TIME_MAX.as_nanos() as u64;
         loop {
             match self.fetch_stub(dir, deadline_ns).await {
                 Ok(()) => {
@@ -186,7 +186,7 @@ impl Server {
     }
 
     /// Old names that renames or removals had locked.
-    async fn settle_sources(self: &Arc<Self>) -> Result<(), Failure> {
+    async fn resolve_sources(self: &Arc<Self>) -> Result<(), Failure> {
         let mut locked: Vec<(ShardId, EntryKey, Lock)> = Vec::new();
         for cell in self.shards.iter() {
             let names = cell.names.lock();
@@ -196,7 +196,7 @@ impl Server {
         }
         for (shard, key, lock) in locked {
             if let Role::ExchangeSource { ino, kind, parent } = lock.role {
-                self.settle_exchange(shard, &key, &lock, (EntryValue { ino, kind }, parent)).await?;
+                self.resolve_exchange(shard, &key, &lock, (EntryValue { ino, kind }, parent)).await?;
                 continue;
             }
             let is_dir = lock.kind == FileKind::Directory;
@@ -215,8 +215,8 @@ impl Server {
         Ok(())
     }
 
-    /// Settles the first name of an exchange with the inode that has, or had, its second name in `parent`.
-    async fn settle_exchange(
+    /// Resolves the first name of an exchange with the inode that has, or had, its second name in `parent`.
+    async fn resolve_exchange(
         self: &Arc<Self>,
         shard: ShardId,
         key: &EntryKey,
@@ -339,19 +339,19 @@ impl Server {
         }
     }
 
-    /// Cuts that not every server had heard of.
-    async fn finish_cuts(self: &Arc<Self>) -> Result<(), Failure> {
+    /// Truncations that not every server had heard of.
+    async fn finish_truncations(self: &Arc<Self>) -> Result<(), Failure> {
         for cell in self.shards.iter() {
             let open: Vec<(aze_proto::Attr, u64)> = {
                 let names = cell.names.lock();
-                let cut = names
+                let truncation = names
                     .shard
                     .all_inodes()
-                    .filter_map(|inode| Some((inode.attr.clone(), inode.rare.get().cuts.last()?.length)));
-                cut.collect()
+                    .filter_map(|inode| Some((inode.attr.clone(), inode.rare.get().truncations.last()?.length)));
+                truncation.collect()
             };
             for (attr, length) in open {
-                self.cut_everywhere(&attr, length).await?;
+                self.truncate_everywhere(&attr, length).await?;
             }
         }
         Ok(())
@@ -388,7 +388,7 @@ impl Server {
             match (file, data.generation_of(ino)) {
                 (_, None) => {}
                 (None, Some(_)) => data.delete(ino),
-                // Of another generation it will be cut when it is next asked for.
+                // Of another generation it will be truncated when it is next asked for.
                 (Some(file), Some(have)) if have == file.generation => {
                     data.trim(ino, file.size, file.chunk_bits);
                 }
@@ -403,8 +403,9 @@ impl Server {
     }
 
     pub(crate) fn links_to(&self, home: ServerIndex, from: u32) -> Attempt<Reply> {
-        let is_settled = self.lasting.as_ref().is_some_and(|lasting| lasting.is_settled.load(Ordering::SeqCst));
-        if !is_settled {
+        let is_resolved =
+            self.persistence.as_ref().is_some_and(|persistence| persistence.is_resolved.load(Ordering::SeqCst));
+        if !is_resolved {
             return Err(Stop::Fail(Failure::new(Code::Busy, format!("{} is still starting", self.who()))));
         }
         let map = self.map();

@@ -26,29 +26,29 @@ const CHECKPOINTS_MAX: usize = 2;
 impl Server {
     /// After memory was taken: lets go of some if it gets scarce.
     pub(crate) fn keep_room(self: &Arc<Self>) {
-        if self.lasting.is_some() && self.store.is_memory_scarce() {
+        if self.persistence.is_some() && self.store.is_memory_scarce() {
             self.begin_to_make_room();
         }
     }
 
     fn begin_to_make_room(self: &Arc<Self>) {
-        let Some(lasting) = &self.lasting else { return };
-        if !lasting.room.begin() {
+        let Some(persistence) = &self.persistence else { return };
+        if !persistence.room.begin() {
             return;
         }
         let server = self.clone();
         self.io.spawn(async move {
-            let Some(lasting) = &server.lasting else { return };
+            let Some(persistence) = &server.persistence else { return };
             let before = server.store.memory_used_bytes();
             let made = server.make_room().await;
             let is_hopeful = match made {
                 Ok(is_full) => !is_full || server.store.memory_used_bytes() < before,
                 Err(error) => {
-                    lasting.journal.fail(error);
+                    persistence.journal.fail(error);
                     false
                 }
             };
-            lasting.room.end(is_hopeful);
+            persistence.room.end(is_hopeful);
         });
     }
 
@@ -101,8 +101,8 @@ impl Server {
 
     /// Waits until some memory has been let go of.
     pub(crate) async fn await_room(self: &Arc<Self>, deadline_ns: u64, full: Failure) -> Result<(), Failure> {
-        let Some(lasting) = &self.lasting else { return Err(full) };
-        let made = lasting.room.wait();
+        let Some(persistence) = &self.persistence else { return Err(full) };
+        let made = persistence.room.wait();
         self.begin_to_make_room();
         let left = std::time::Duration::from_nanos(deadline_ns.saturating_sub(self.io.mono_ns()));
         match self.io.timeout(left, made).await {
@@ -118,7 +118,7 @@ impl Server {
 
     /// Units of file data that had to be read from the disk.
     pub fn units_brought_back(&self) -> u64 {
-        self.lasting.as_ref().map_or(0, |lasting| lasting.room.brought_back())
+        self.persistence.as_ref().map_or(0, |persistence| persistence.room.brought_back())
     }
 
     /// Brings units of a chunk back from the disk.
@@ -148,8 +148,8 @@ impl Server {
                 Failure::new(Code::Corrupt, format!("{what}, on {}: {why}", self.who()))
             })?;
             reads += 1;
-            if let Some(lasting) = &self.lasting {
-                lasting.room.brings_back();
+            if let Some(persistence) = &self.persistence {
+                persistence.room.brings_back();
             }
             loop {
                 let warmed = cell.data.lock().warm(cold, &bytes, reads >= READS_MAX);
@@ -167,18 +167,18 @@ impl Server {
 
     /// Looks now and then whether the disk has room for more journal.
     pub(crate) fn look_at_disk_now_and_then(&self) {
-        let Some(lasting) = &self.lasting else { return };
-        if !lasting.room.is_look_due(self.io.mono_ns()) {
+        let Some(persistence) = &self.persistence else { return };
+        if !persistence.room.is_look_due(self.io.mono_ns()) {
             return;
         }
         let Some(server) = self.me.upgrade() else { return };
         self.io.spawn(async move {
-            let Some(lasting) = &server.lasting else { return };
+            let Some(persistence) = &server.persistence else { return };
             // A failed look at the disk stops no request; a failed write does.
-            if let Ok(free) = lasting.dir.free_bytes().await {
-                let last = lasting.checkpoint_bytes.load(Ordering::Relaxed);
-                let reserve = reserve_bytes(&lasting.storage, last).saturating_sub(lasting.journal.bytes());
-                lasting.room.set_low(free < reserve);
+            if let Ok(free) = persistence.dir.free_bytes().await {
+                let last = persistence.checkpoint_bytes.load(Ordering::Relaxed);
+                let reserve = reserve_bytes(&persistence.storage, last).saturating_sub(persistence.journal.bytes());
+                persistence.room.set_low(free < reserve);
                 if let Some(disk) = server.store.disk() {
                     disk.segments().keep_free(reserve);
                 }
@@ -188,11 +188,12 @@ impl Server {
 
     /// Why nothing is taken that only makes the journal longer, if that is so: removals still are.
     pub(crate) fn disk_is_low(&self, request: &Request) -> Option<Failure> {
-        let lasting = self.lasting.as_ref().filter(|lasting| request.takes_room() && lasting.room.is_low())?;
+        let persistence =
+            self.persistence.as_ref().filter(|persistence| request.takes_room() && persistence.room.is_low())?;
         let detail = format!(
             "{}: the file system of {} is nearly full, and what is left is for removals: make room there",
             self.who(),
-            lasting.path
+            persistence.path
         );
         Some(Failure::new(Code::NoSpace, detail))
     }

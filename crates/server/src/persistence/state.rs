@@ -1,7 +1,7 @@
 //! The state of persistence: directories, journal, the image of an earlier life, each with its own methods.
 
 pub(crate) mod image;
-pub(crate) mod lasting;
+pub(crate) mod persistence;
 pub(crate) mod record;
 pub(crate) mod room;
 pub(crate) mod roots;

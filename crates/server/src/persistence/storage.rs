@@ -1,6 +1,6 @@
 //! What a server tells of its storage, and how it brings everything to the disk at its end.
 
-use super::state::lasting::storage_failed;
+use super::state::persistence::storage_failed;
 use crate::state::{Config, Server};
 use aze_proto::message::Durability;
 use aze_proto::{Code, Failure, Reply};
@@ -23,19 +23,20 @@ impl Server {
         }
     }
 
-    pub(crate) fn lasting_is(&self) -> Result<Reply, Failure> {
-        let lasting = self.lasting.as_ref().ok_or_else(|| {
+    pub(crate) fn persistent_is(&self) -> Result<Reply, Failure> {
+        let persistence = self.persistence.as_ref().ok_or_else(|| {
             Failure::new(Code::Invalid, format!("{} keeps its part in memory, not on disk", self.who()))
         })?;
-        if !lasting.is_counted.load(Ordering::SeqCst) {
+        if !persistence.is_counted.load(Ordering::SeqCst) {
             return Err(Failure::new(Code::Busy, format!("{} is still starting", self.who())));
         }
-        let Starts { begun, complete, .. } = lasting.starts.now();
-        Ok(Reply::LastingIs { volume: lasting.volume, is_new: lasting.is_new, start: begun, complete })
+        let Starts { begun, complete, .. } = persistence.starts.now();
+        Ok(Reply::PersistentIs { volume: persistence.volume, is_new: persistence.is_new, start: begun, complete })
     }
 
     pub(crate) fn synced(&self) -> Reply {
-        let durability = self.lasting.as_ref().map_or(Durability::None, |lasting| lasting.storage.durability);
+        let durability =
+            self.persistence.as_ref().map_or(Durability::None, |persistence| persistence.storage.durability);
         Reply::Synced { durability }
     }
 
@@ -44,20 +45,20 @@ impl Server {
     /// # Errors
     /// Why the disk has not got it.
     pub async fn rest(&self) -> Result<(), Failure> {
-        let Some(lasting) = &self.lasting else { return Ok(()) };
-        let ended = lasting.journal.finish().await.map_err(|why| storage_failed(&self.who(), &why))?;
-        self.note_clean_end(lasting, ended).await
+        let Some(persistence) = &self.persistence else { return Ok(()) };
+        let ended = persistence.journal.finish().await.map_err(|why| storage_failed(&self.who(), &why))?;
+        self.note_clean_end(persistence, ended).await
     }
 
     /// For people: the file or device that keeps its part, if no directory does, and remarks on it.
     pub fn storage_medium(&self) -> Option<(String, Vec<String>)> {
-        let dir = &self.lasting.as_ref()?.dir;
+        let dir = &self.persistence.as_ref()?.dir;
         Some((dir.medium()?, dir.remarks()))
     }
 
     /// For people: the format of the storage, its directories and its durability.
     pub fn storage_text(&self) -> Option<String> {
-        let storage = &self.lasting.as_ref()?.storage;
+        let storage = &self.persistence.as_ref()?.storage;
         let format = Server::manifest(&self.config, 0).format();
         Some(format!("{} (format {format}, {:?})", storage.place(), storage.durability))
     }

@@ -1,8 +1,8 @@
 //! Shards whose changes are written down: each change is also a record of the journal, added under the same lock. A
 //! handler reads the shard itself, and changes it by the methods here only.
 
-use crate::coherence::state::leases::{self, Told};
-use crate::coherence::state::slate::Slate;
+use crate::coherence::state::leases::{self, LeaseTable};
+use crate::coherence::state::published::PublishedIndex;
 use crate::coherence::state::watch::Watches;
 use crate::persistence::state::record::Step;
 use aze_meta::{Applied, Effects, EntryKey, Op, Outcome, Shard, Stamp};
@@ -33,9 +33,9 @@ pub(crate) struct LoggedShard {
     shard: Shard,
     pub(crate) log: Log,
     /// The published index of this shard.
-    pub(crate) slate: Slate,
+    pub(crate) published: PublishedIndex,
     /// Who was told what of it, and has to hear of changes.
-    pub(crate) told: Told,
+    pub(crate) lease_table: LeaseTable,
     records: Records,
     /// Who wants to know which inodes change.
     pub(crate) watches: Watches,
@@ -80,8 +80,8 @@ impl Poisoned {
 
 impl LoggedShard {
     pub(crate) fn new(shard: Shard) -> LoggedShard {
-        let (log, slate, told, records, watches, poisoned) = Default::default();
-        LoggedShard { shard, log, slate, told, records, watches, poisoned }
+        let (log, published, lease_table, records, watches, poisoned) = Default::default();
+        LoggedShard { shard, log, published, lease_table, records, watches, poisoned }
     }
 
     /// From now on this shard is counted here.
@@ -101,10 +101,10 @@ impl LoggedShard {
         if let Some(why) = self.poisoned.why() {
             return Applied { reply: Err(Failure::new(Code::Lost, why)), effects: Effects::default() };
         }
-        let key = op.key().filter(|_| self.slate.is_there());
+        let key = op.key().filter(|_| self.published.is_there());
         let was_taken = key.is_some_and(|key| self.is_taken(key));
-        // Also where no client has a lease yet: one may be claimed until the slate has changed.
-        let may_tell = self.slate.is_there() || !self.told.is_empty();
+        // Also where no client has a lease yet: one may be claimed until the published index has changed.
+        let may_tell = self.published.is_there() || !self.lease_table.is_empty();
         let lost = if may_tell { leases::loses_name(&self.shard, op) } else { None };
         if self.watches.is_used() {
             self.watches.note(&self.shard, op);
@@ -118,14 +118,14 @@ impl LoggedShard {
         self.records.changed(before, self.count());
         if let Some(key) = key {
             match (was_taken, self.is_taken(key)) {
-                (false, true) => self.slate.count_name(key),
-                (true, false) => self.slate.uncount_name(key, stamp.time),
+                (false, true) => self.published.count_name(key),
+                (true, false) => self.published.uncount_name(key, stamp.time),
                 _ => {}
             }
         }
-        self.slate.applied(op, &applied);
-        if applied.reply.is_ok() && !self.told.is_empty() {
-            leases::recall_changed(&mut self.told, self.shard.id(), op, lost, stamp.session);
+        self.published.applied(op, &applied);
+        if applied.reply.is_ok() && !self.lease_table.is_empty() {
+            leases::recall_changed(&mut self.lease_table, self.shard.id(), op, lost, stamp.session);
         }
         self.write_down(op, stamp, &applied);
         applied
@@ -188,8 +188,8 @@ impl LoggedShard {
     }
 
     /// The tables, and the parts that are told of their changes.
-    pub(crate) fn parts(&mut self) -> (&Shard, &mut Told) {
-        (&self.shard, &mut self.told)
+    pub(crate) fn parts(&mut self) -> (&Shard, &mut LeaseTable) {
+        (&self.shard, &mut self.lease_table)
     }
 
     /// Whether a name is there or held.
@@ -340,12 +340,12 @@ impl LoggedChunks {
         }
     }
 
-    /// As [`ChunkShard::cut`].
-    pub(crate) fn cut(&mut self, ino: Ino, generation: Generation, length: u64, chunk_bits: u8) {
+    /// As [`ChunkShard::truncate`].
+    pub(crate) fn truncate(&mut self, ino: Ino, generation: Generation, length: u64, chunk_bits: u8) {
         let is_news = self.chunks.generation_of(ino).is_some_and(|have| have < generation);
-        self.chunks.cut(ino, generation, length, chunk_bits);
+        self.chunks.truncate(ino, generation, length, chunk_bits);
         if is_news {
-            self.log.add(|| Step::Cut { shard: self.id, ino, generation, length, chunk_bits }, &[]);
+            self.log.add(|| Step::TruncateData { shard: self.id, ino, generation, length, chunk_bits }, &[]);
         }
     }
 

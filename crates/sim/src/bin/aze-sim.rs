@@ -1,15 +1,15 @@
 //! Replays one seed, or runs many: `aze-sim --seed 42 [--trace]`, `aze-sim --seeds 1000 [--from N]`; with
-//! `--lasting KIND` those of volumes that last.
+//! `--persistent KIND` those of persistent volumes.
 
 use aze_server::sabotage::{Sabotage, Switches};
-use aze_sim::lasting::{self, KINDS, LastingPlan, PlanOf};
+use aze_sim::persistence::{self, KINDS, PersistentPlan, PlanOf};
 use aze_sim::{Outcome, Plan, run_plan};
 use std::ops::Range;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: aze-sim --seed N [--trace] [--lasting KIND] [--without PROTECTION]
-       aze-sim --seeds COUNT [--from N] [--lasting KIND] [--without PROTECTION]
-KIND, of volumes that last, is one of";
+const USAGE: &str = "usage: aze-sim --seed N [--trace] [--persistent KIND] [--without PROTECTION]
+       aze-sim --seeds COUNT [--from N] [--persistent KIND] [--without PROTECTION]
+KIND, of persistent volumes, is one of";
 
 /// What these seeds can notice the absence of; others have tests of their own.
 const PROTECTIONS: [Sabotage; 23] = [
@@ -17,10 +17,10 @@ const PROTECTIONS: [Sabotage; 23] = [
     Sabotage::SkipNamespaceEpochCheck,
     Sabotage::SkipDirectoryClose,
     Sabotage::SkipBornCheck,
-    Sabotage::SkipCut,
+    Sabotage::SkipTruncation,
     Sabotage::SkipEntryLock,
-    Sabotage::SkipSlateClear,
-    Sabotage::SkipSlateCount,
+    Sabotage::SkipPublishedClear,
+    Sabotage::SkipPublishedCount,
     Sabotage::SkipSync,
     Sabotage::SkipDurableAnswers,
     Sabotage::SkipDurableBefore,
@@ -31,7 +31,7 @@ const PROTECTIONS: [Sabotage; 23] = [
     Sabotage::ListRenamesFirst,
     Sabotage::ForgetOldName,
     Sabotage::ReplayAll,
-    Sabotage::ForgetCuts,
+    Sabotage::ForgetTruncations,
     Sabotage::ReuseInos,
     Sabotage::SkipLinkCount,
     Sabotage::ForgetOutcomes,
@@ -44,7 +44,7 @@ struct Options {
     seeds: u64,
     from: u64,
     trace: bool,
-    lasting: Option<PlanOf>,
+    persistence: Option<PlanOf>,
     switches: Switches,
 }
 
@@ -61,9 +61,9 @@ fn parse(args: impl Iterator<Item = String>) -> Option<Options> {
             "--seeds" => options.seeds = args.next()?.parse().ok()?,
             "--from" => options.from = args.next()?.parse().ok()?,
             "--trace" => options.trace = true,
-            "--lasting" => {
+            "--persistent" => {
                 let name = args.next()?;
-                options.lasting = Some(KINDS.iter().find(|(kind, _)| *kind == name)?.1);
+                options.persistence = Some(KINDS.iter().find(|(kind, _)| *kind == name)?.1);
             }
             "--without" => options.switches = Switches::without(sabotage(&args.next()?)?),
             _ => return None,
@@ -87,13 +87,13 @@ fn report(outcome: &Outcome) {
     }
 }
 
-/// Runs seeds of volumes that last.
-fn run_lasting(plan_of: PlanOf, seeds: Range<u64>, options: &Options) -> ExitCode {
+/// Runs seeds of persistent volumes.
+fn run_persistent(plan_of: PlanOf, seeds: Range<u64>, options: &Options) -> ExitCode {
     let mut failed = 0;
     for seed in seeds.clone() {
-        let plan = LastingPlan { switches: options.switches, ..plan_of(seed) };
+        let plan = PersistentPlan { switches: options.switches, ..plan_of(seed) };
         // A server that loses a protection may also break one of its own assertions.
-        let run = || lasting::run(&plan, options.trace);
+        let run = || persistence::run(&plan, options.trace);
         let violations = std::panic::catch_unwind(run).unwrap_or_else(|_| vec!["a panic".into()]);
         if let Some(first) = violations.first() {
             failed += 1;
@@ -115,8 +115,8 @@ fn main() -> ExitCode {
         Some(seed) => seed..seed + 1,
         None => options.from..options.from + options.seeds,
     };
-    if let Some(plan_of) = options.lasting {
-        return run_lasting(plan_of, seeds, &options);
+    if let Some(plan_of) = options.persistence {
+        return run_persistent(plan_of, seeds, &options);
     }
     let (mut failed, mut undecided) = (0, 0);
     for seed in seeds.clone() {

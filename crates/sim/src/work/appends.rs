@@ -69,7 +69,7 @@ fn record(id: u32, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Appends `ops` records; `empties` also lets it cut the file to nothing now and then.
+/// Appends `ops` records; `empties` also lets it truncate the file to nothing now and then.
 pub async fn add(mut worker: Worker, ops: u64, empties: bool) {
     let Some(ino) = worker.board.appends.lock().ino else { return };
     let opened = worker.call(|| "open what is appended to".into(), worker.client.open(&ROOT, ino, READ_WRITE)).await;

@@ -1,4 +1,4 @@
-//! One task writes, cuts and in the end perhaps unlinks a file of its own; others read it.
+//! One task writes, truncates and in the end perhaps unlinks a file of its own; others read it.
 
 use super::{FileSlot, ROOT, Worker};
 use crate::bytes::{Bytes, Change, WriteId, data_of};

@@ -1,5 +1,5 @@
 //! Clients lock parts of a few files, and write under their locks. A client that has a lock, and has not been
-//! taken for dead, has it alone: no other client gets it, and no write of an earlier owner lands.
+//! taken for dead, has it alone: no other client gets it, and no write of an earlier owner has an effect.
 
 use super::{ROOT, Worker};
 use crate::bytes::data_of;
@@ -29,7 +29,7 @@ const READ_WRITE: Access = Access { read: true, write: true };
 
 /// A lock that a client believes to have.
 #[derive(Clone, Copy, Debug)]
-struct Hold {
+struct HeldLock {
     number: u64,
     file: usize,
     lock: LockSpec,
@@ -39,16 +39,16 @@ struct Hold {
 
 /// The locks, with their owners.
 #[derive(Debug, Default)]
-pub struct Holds {
+pub struct HeldLocks {
     files: Vec<Ino>,
-    held: Vec<Hold>,
+    held: Vec<HeldLock>,
     next: u64,
 }
 
 /// Shared by all tasks of the run.
-pub type SharedHolds = Mutex<Holds>;
+pub type SharedHeldLocks = Mutex<HeldLocks>;
 
-impl Holds {
+impl HeldLocks {
     /// Makes a file known.
     pub fn add_file(&mut self, ino: Ino) {
         self.files.push(ino);
@@ -64,7 +64,7 @@ impl Holds {
             hold.is_broken = true;
         }
         self.next += 1;
-        self.held.push(Hold { number: self.next, file, lock, is_broken: false });
+        self.held.push(HeldLock { number: self.next, file, lock, is_broken: false });
         self.next
     }
 
@@ -87,7 +87,7 @@ fn excludes(one: &LockSpec, other: &LockSpec) -> bool {
 
 /// Locks and unlocks `ops` times.
 pub async fn run(mut worker: Worker, number: usize, ops: u64) {
-    let files = worker.board.holds.lock().files.clone();
+    let files = worker.board.held_locks.lock().files.clone();
     let mut open = Vec::new();
     for ino in &files {
         match worker.call(|| "open what is locked".into(), worker.client.open(&ROOT, *ino, READ_WRITE)).await {
@@ -130,7 +130,7 @@ async fn take(worker: &mut Worker, file: &Arc<File>, which: usize, lock: &LockSp
 }
 
 async fn hold(worker: &mut Worker, file: &Arc<File>, which: usize, lock: &LockSpec, id: u32) {
-    let number = worker.board.holds.lock().enter(which, *lock);
+    let number = worker.board.held_locks.lock().enter(which, *lock);
     let (offset, len) = (lock.start * CELL_BYTES, CELL_BYTES as usize);
     // Byte ranges and whole files know nothing of each other: each has bytes of its own.
     let offset = if lock.space == LockSpace::Whole { 10_000 } else { offset };
@@ -145,8 +145,8 @@ async fn hold(worker: &mut Worker, file: &Arc<File>, which: usize, lock: &LockSp
     if !sound {
         worker.io.sleep(AFTER_FAILURE).await;
     }
-    let was_alone = worker.board.holds.lock().is_whole(number);
-    worker.board.holds.lock().leave(number);
+    let was_alone = worker.board.held_locks.lock().is_whole(number);
+    worker.board.held_locks.lock().leave(number);
     let unlocked = match lock.space {
         LockSpace::Whole => file.unlock_owner(lock.space, lock.owner).await,
         LockSpace::Ranges => file.unlock(lock.space, lock.owner, lock.start, lock.end).await,
@@ -161,7 +161,7 @@ async fn hold(worker: &mut Worker, file: &Arc<File>, which: usize, lock: &LockSp
         && sound
         && written(&first) != written(&second)
     {
-        let text = format!("a write landed under the lock {lock:?} of file {which}, which somebody else had");
+        let text = format!("a write took effect under the lock {lock:?} of file {which}, which somebody else had");
         worker.board.violation(format!("{}: {text}", worker.who));
     }
 }
@@ -174,7 +174,7 @@ fn written(data: &[u8]) -> &[u8] {
 
 /// When all who locked have ended well or are dead, everything can be locked.
 pub async fn check_free(worker: &Worker) {
-    let files = worker.board.holds.lock().files.clone();
+    let files = worker.board.held_locks.lock().files.clone();
     for ino in files {
         let Ok(file) = worker.client.open(&ROOT, ino, READ_WRITE).await else { continue };
         for space in [LockSpace::Ranges, LockSpace::Whole] {
@@ -195,14 +195,14 @@ mod tests {
     #[test]
     fn a_lock_that_two_have_is_noticed() {
         let lock = |mode, start| LockSpec { space: LockSpace::Ranges, owner: 1, pid: 1, start, end: 2, mode };
-        let mut holds = Holds::default();
-        let shared = holds.enter(0, lock(LockMode::Shared, 0));
-        let other = holds.enter(1, lock(LockMode::Exclusive, 0));
-        let second = holds.enter(0, lock(LockMode::Shared, 1));
-        assert!(holds.is_whole(shared) && holds.is_whole(other) && holds.is_whole(second));
-        let wrong = holds.enter(0, lock(LockMode::Exclusive, 2));
-        assert!(!holds.is_whole(shared) && holds.is_whole(other) && !holds.is_whole(second));
-        holds.leave(wrong);
-        assert_eq!(holds.held.len(), 3);
+        let mut held_locks = HeldLocks::default();
+        let shared = held_locks.enter(0, lock(LockMode::Shared, 0));
+        let other = held_locks.enter(1, lock(LockMode::Exclusive, 0));
+        let second = held_locks.enter(0, lock(LockMode::Shared, 1));
+        assert!(held_locks.is_whole(shared) && held_locks.is_whole(other) && held_locks.is_whole(second));
+        let wrong = held_locks.enter(0, lock(LockMode::Exclusive, 2));
+        assert!(!held_locks.is_whole(shared) && held_locks.is_whole(other) && !held_locks.is_whole(second));
+        held_locks.leave(wrong);
+        assert_eq!(held_locks.held.len(), 3);
     }
 }

@@ -107,7 +107,7 @@ impl ChunkShard {
     /// belongs here.
     ///
     /// # Errors
-    /// `GenerationStale`, `MissedCut` or `Deleted`.
+    /// `GenerationStale`, `MissedTruncation` or `Deleted`.
     pub fn seek(
         &self,
         ino: Ino,

@@ -216,8 +216,8 @@ impl Conn {
                 if frames == FRAMES_PER_TURN || bytes >= BYTES_PER_TURN {
                     return Pause::Turn;
                 }
-                let land = |head: &[u8], bytes| reader.handler.land(conn, head, bytes);
-                match reader.decoder.next(self.limits(), &land) {
+                let receive_buffer = |head: &[u8], bytes| reader.handler.receive_buffer(conn, head, bytes);
+                match reader.decoder.next(self.limits(), &receive_buffer) {
                     Ok(Some(frame)) => {
                         if !*corked && reader.ring.is_none() && reader.decoder.has_whole_frame() {
                             self.writer.lock().corked = true;

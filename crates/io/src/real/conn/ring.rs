@@ -1,4 +1,5 @@
-//! Frames through shared memory in place of the socket: how a connection comes to it, and what it does when it is rung.
+//! Frames through shared memory in place of the socket: how a connection comes to it, and what it does when it is
+//! woken.
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -9,8 +10,8 @@ use super::super::attend::Pace;
 use super::super::decode::Decoder;
 use super::super::reactor::Source;
 use super::super::shm::Shm;
-use super::super::shm::bells::Bells;
 use super::super::shm::upgrade::{self, Knock, Opened};
+use super::super::shm::wakeups::Wakeups;
 use super::read::{Pause, Reader};
 use super::{Conn, IDLE, closed, events};
 use crate::{Handler, Peer};
@@ -22,12 +23,12 @@ pub(super) struct Ring {
     pub(super) place: Place,
 }
 
-/// The thread that looks at the ring when it rings.
+/// The thread that looks at the ring when it is woken.
 pub(super) enum Place {
-    /// A client: the eventfd by which it is rung, and its token.
+    /// A client: the eventfd by which it is woken, and its token.
     Client(OwnedFd, u64),
     /// A server: its workers, and the slot there.
-    Server(Arc<Bells>, usize),
+    Server(Arc<Wakeups>, usize),
 }
 
 impl Conn {
@@ -37,10 +38,10 @@ impl Conn {
         handler: Arc<dyn Handler>,
         opened: Opened,
     ) -> std::io::Result<()> {
-        let Opened { shm, eventfd, slate } = opened;
-        if let Some(slate) = slate {
+        let Opened { shm, eventfd, published } = opened;
+        if let Some(published) = published {
             // Set nowhere else at this end.
-            let _ = self.slate.set(slate);
+            let _ = self.published.set(published);
         }
         let (producer, consumer) = shm.ends();
         let token = self.reactor.new_token();
@@ -69,27 +70,27 @@ impl Conn {
     /// it cannot be had, through the socket.
     fn upgrade(self: &Arc<Self>, reader: &mut Reader) -> std::io::Result<()> {
         let who = self.peer.credentials.expect("only local sockets are asked");
-        let slate = self.slate.get().and_then(|slate| slate.0.file());
-        match upgrade::answer(&self.reactor, &self.socket, who, slate)? {
+        let published = self.published.get().and_then(|published| published.0.file());
+        match upgrade::answer(&self.reactor, &self.socket, who, published)? {
             Ok(granted) => {
                 let (producer, consumer) = granted.shm.ends();
                 reader.decoder = Decoder::for_ring();
                 reader.ring = Some(consumer);
                 self.writer.lock().ring = Some(producer);
-                let place = Place::Server(granted.bells.clone(), granted.slot);
+                let place = Place::Server(granted.wakeups.clone(), granted.slot);
                 let name = self.peer.name.replacen("unix:", "shm:", 1);
                 let peer = Peer { name, ..self.peer.clone() };
                 let set = self.ring.set(Ring { shm: granted.shm, peer, place });
                 assert!(set.is_ok(), "a connection is upgraded once");
-                granted.bells.enter(granted.slot, self.clone());
+                granted.wakeups.enter(granted.slot, self.clone());
             }
             Err(reason) => eprintln!("azekura: {}: no shared memory: {reason}", self.peer.name),
         }
         Ok(())
     }
 
-    /// The other end of the shared memory has rung, or it is time to look.
-    pub(in super::super) fn on_bell(self: &Arc<Self>) {
+    /// The other end of the shared memory has sent a wakeup, or it is time to look.
+    pub(in super::super) fn on_wakeup(self: &Arc<Self>) {
         let Some(ring) = self.ring.get() else { return };
         ring.shm.reclaim();
         if self.waiting_bytes.load(SeqCst) > 0 {
@@ -100,14 +101,14 @@ impl Conn {
         }
     }
 
-    /// Takes back the loans that the client has given back.
+    /// Takes back the shared payloads that the client has given back.
     pub(in super::super) fn reclaim(&self) {
         if let Some(ring) = self.ring.get() {
             ring.shm.reclaim();
         }
     }
 
-    /// Whether [`Conn::on_bell`] might find something to do.
+    /// Whether [`Conn::on_wakeup`] might find something to do.
     pub(in super::super) fn is_due(&self) -> bool {
         self.waiting_bytes.load(SeqCst) > 0 || self.ring.get().is_some_and(|ring| ring.shm.has_news())
     }

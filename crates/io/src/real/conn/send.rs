@@ -116,7 +116,7 @@ impl Conn {
     }
 
     /// Tells where `held` are instead of sending them; `false` if that cannot be now.
-    pub(super) fn send_lent(
+    pub(super) fn send_shared(
         &self,
         head: &[IoSlice<'_>],
         held: &[(Arc<slab::Frame>, Range<usize>)],
@@ -129,7 +129,7 @@ impl Conn {
             return Ok(false);
         }
         let Some(ring) = &mut writer.ring else { return Ok(false) };
-        ring.write_lent(head, held).map_err(|error| writer.end(closed(error)))
+        ring.write_shared(head, held).map_err(|error| writer.end(closed(error)))
     }
 
     pub(super) fn after_send(&self, sent: Result<(), NetError>) -> Result<(), NetError> {

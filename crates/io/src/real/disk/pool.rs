@@ -33,7 +33,7 @@ pub(super) struct Pool {
 struct Queue {
     state: Mutex<State>,
     /// Rung once for each job.
-    bell: Condvar,
+    wakeup: Condvar,
 }
 
 #[derive(Default)]
@@ -46,12 +46,12 @@ struct State {
 impl Queue {
     fn give(&self, job: Job) {
         self.state.lock().jobs.push_back(job);
-        self.bell.notify_one();
+        self.wakeup.notify_one();
     }
 
     fn end(&self) {
         self.state.lock().has_ended = true;
-        self.bell.notify_all();
+        self.wakeup.notify_all();
     }
 
     /// The life of a thread.
@@ -61,7 +61,7 @@ impl Queue {
             match state.jobs.pop_front() {
                 Some(job) => parking_lot::MutexGuard::unlocked(&mut state, job),
                 None if state.has_ended => return,
-                None => self.bell.wait(&mut state),
+                None => self.wakeup.wait(&mut state),
             }
         }
     }

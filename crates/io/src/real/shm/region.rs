@@ -209,7 +209,7 @@ pub(super) fn futex_wake(word: &AtomicU32) {
 
 /// Makes a readable event of an eventfd that another process holds too. What that process has done
 /// to its counter is its own affair: if it is full, there is an event to be had already.
-pub(super) fn ring_eventfd(fd: &OwnedFd) {
+pub(super) fn wake_eventfd(fd: &OwnedFd) {
     let one = 1u64;
     // SAFETY: the eight bytes written are those of `one`.
     let _written = unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };

@@ -4,7 +4,7 @@
 //! its bytes, never around the ring's end. Positions only grow; each end keeps its own and trusts
 //! nothing that it reads of the other's: a position or a length that cannot be ends the
 //! connection. A stream of bytes goes in and comes out; what they mean it does not know. In their
-//! stead a record may tell where bytes are lent ([`super::loan`]).
+//! stead a record may tell where bytes are shared ([`super::shared_payload`]).
 
 use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Result};
 use std::ops::Range;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 use super::super::sys::Room;
-use super::loan::ShmLoan;
+use super::shared_payload::ShmPayload;
 use super::{RING_BYTES, Shm, wake};
 use crate::slab::Frame;
 
@@ -24,10 +24,10 @@ const WORD_BYTES: usize = 8;
 
 /// The upper half of a record's word; the lower is its length.
 pub(super) const DATA: u64 = 0x6174_6164;
-/// In place of the stream's next bytes: where they are lent.
-pub(super) const LENT: u64 = 0x746e_656c;
+/// In place of the stream's next bytes: where they are shared.
+pub(super) const SHARED: u64 = 0x746e_656c;
 /// Longest record of the kind, and longest data before it in the same step.
-const LENT_RECORD_BYTES_MAX: usize = 16 << 10;
+const SHARED_RECORD_BYTES_MAX: usize = 16 << 10;
 /// No data: the next record is at the ring's start.
 pub(super) const SKIP: u64 = 0x7069_6b73;
 
@@ -78,22 +78,22 @@ impl Producer {
         Ok(taken)
     }
 
-    /// Puts all of `head` into the ring, and behind it where the bytes `parts` are lent; `false`, and nothing
-    /// was done, if there is too little room or they cannot be lent.
-    pub(in super::super) fn write_lent(
+    /// Puts all of `head` into the ring, and behind it where the bytes `parts` are shared; `false`, and nothing
+    /// was done, if there is too little room or they cannot be shared.
+    pub(in super::super) fn write_shared(
         &mut self,
         head: &[IoSlice<'_>],
         parts: &[(Arc<Frame>, Range<usize>)],
     ) -> Result<bool> {
-        let Some(lender) = &self.shm.lender else { return Ok(false) };
+        let Some(shared_frames) = &self.shm.shared_frames else { return Ok(false) };
         self.shm.reclaim();
         let head_bytes: usize = head.iter().map(|slice| slice.len()).sum();
-        if head_bytes > LENT_RECORD_BYTES_MAX || self.used()? > RING_BYTES / 2 {
+        if head_bytes > SHARED_RECORD_BYTES_MAX || self.used()? > RING_BYTES / 2 {
             return Ok(false);
         }
-        let Some((slot, told)) = lender.lend(parts) else { return Ok(false) };
-        if told.len() > LENT_RECORD_BYTES_MAX {
-            lender.take_back(1 << slot);
+        let Some((slot, told)) = shared_frames.share_frames(parts) else { return Ok(false) };
+        if told.len() > SHARED_RECORD_BYTES_MAX {
+            shared_frames.take_back(1 << slot);
             return Ok(false);
         }
         let before = self.head;
@@ -106,7 +106,7 @@ impl Producer {
             self.head += straight as u64;
         }
         let at = offset(self.head);
-        self.put_word(at, LENT, told.len());
+        self.put_word(at, SHARED, told.len());
         self.shm.region.copy_in(self.lane.data + at + WORD_BYTES, &told);
         self.head += record as u64;
         self.publish(before);
@@ -195,7 +195,7 @@ pub(in super::super) struct Consumer {
 struct Record {
     len: usize,
     taken: usize,
-    is_lent: bool,
+    is_shared: bool,
 }
 
 impl Consumer {
@@ -216,9 +216,9 @@ impl Consumer {
         let mut bytes = 0;
         while first.bytes_max + second.bytes_max + rest.len() > rest_filled {
             let Some(record) = self.record()? else { break };
-            if record.is_lent {
+            if record.is_shared {
                 if bytes == 0 {
-                    return Err(nonsense("something lent where none can be"));
+                    return Err(nonsense("something shared where none can be"));
                 }
                 break;
             }
@@ -251,8 +251,8 @@ impl Consumer {
             let mut room = &mut slice[..];
             while !room.is_empty() {
                 let Some(record) = self.record()? else { break 'slices };
-                if record.is_lent {
-                    return Err(nonsense("something lent where none can be"));
+                if record.is_shared {
+                    return Err(nonsense("something shared where none can be"));
                 }
                 let at = self.lane.data + offset(self.tail) + WORD_BYTES + record.taken;
                 let (now, later) = room.split_at_mut(room.len().min(record.len - record.taken));
@@ -267,16 +267,16 @@ impl Consumer {
         if bytes == 0 { Err(ErrorKind::WouldBlock.into()) } else { Ok(bytes) }
     }
 
-    /// Gives the loan that replaces the next `len` bytes, if a loan comes next.
-    pub(in super::super) fn take_loan(&mut self, len: usize) -> Result<Option<ShmLoan>> {
+    /// Gives the shared payload that replaces the next `len` bytes, if a shared payload comes next.
+    pub(in super::super) fn take_shared(&mut self, len: usize) -> Result<Option<ShmPayload>> {
         let before = self.tail;
-        let Some(record) = self.record()?.filter(|record| record.is_lent) else { return Ok(None) };
+        let Some(record) = self.record()?.filter(|record| record.is_shared) else { return Ok(None) };
         let mut told = Vec::with_capacity(record.len);
         self.shm.region.copy_out(self.lane.data + offset(self.tail) + WORD_BYTES, &mut told, record.len);
-        let loan = ShmLoan::new(self.shm.clone(), &told, len)?;
+        let shared = ShmPayload::new(self.shm.clone(), &told, len)?;
         self.advance(record, record.len);
         self.publish(before);
-        Ok(Some(loan))
+        Ok(Some(shared))
     }
 
     /// Tells the other end of the bytes taken since `before`.
@@ -318,8 +318,8 @@ impl Consumer {
             let len = (word & u64::from(u32::MAX)) as usize;
             match word >> 32 {
                 SKIP if straight <= there => self.tail += straight as u64,
-                kind @ (DATA | LENT) if len > 0 && record_bytes(len) <= straight.min(there) => {
-                    self.record = Some(Record { len, taken: 0, is_lent: kind == LENT });
+                kind @ (DATA | SHARED) if len > 0 && record_bytes(len) <= straight.min(there) => {
+                    self.record = Some(Record { len, taken: 0, is_shared: kind == SHARED });
                 }
                 _ => return Err(nonsense("a record that cannot be")),
             }

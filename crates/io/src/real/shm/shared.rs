@@ -1,4 +1,4 @@
-//! A slate in memory that this process writes and others can only read.
+//! A published index in memory that this process writes and others can only read.
 //!
 //! It alone knows how the memory is kept from being written by them: the file is sealed against
 //! any mapping for writing but the one that was there before.
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::region::Region;
-use crate::slate::{SharedWords, Words};
+use crate::published::{SharedWords, Words};
 
-/// Most memory of a slate that is mapped, in bytes.
-const SLATE_BYTES_MAX: usize = 1 << 30;
+/// Most memory of a published index that is mapped, in bytes.
+const PUBLISHED_BYTES_MAX: usize = 1 << 30;
 
 struct Shared {
     region: Region,
@@ -33,14 +33,14 @@ impl Words for Shared {
 
 /// See [`crate::World::share`].
 pub(in super::super) fn share(words: usize) -> Option<SharedWords> {
-    let bytes = words.checked_mul(8).filter(|bytes| *bytes <= SLATE_BYTES_MAX)?;
+    let bytes = words.checked_mul(8).filter(|bytes| *bytes <= PUBLISHED_BYTES_MAX)?;
     let (region, file) = Region::create_for_readers(c"aze-slate", bytes).ok()?;
     Some(SharedWords(Arc::new(Shared { region, words, file: Some(file) })))
 }
 
 /// Maps what a writer has handed on, to be read.
 pub(super) fn open(file: &OwnedFd) -> Result<SharedWords> {
-    let region = Region::open_to_read(file, SLATE_BYTES_MAX)?;
+    let region = Region::open_to_read(file, PUBLISHED_BYTES_MAX)?;
     let words = region.bytes() / 8;
     Ok(SharedWords(Arc::new(Shared { region, words, file: None })))
 }

@@ -11,16 +11,16 @@ use super::super::Runtime;
 use super::super::sys::Room;
 use super::ring::{Consumer, Producer};
 use super::upgrade::{self, Opened};
-use super::{Bell, CLIENT_WAITS, FILE_BYTES, REPLIES, REQUESTS, RING_BYTES, SHM_CONNECTIONS_MAX, Shm, region};
-use crate::slate::{self, Reader, Shape, Writer, words_needed};
+use super::{CLIENT_WAITS, FILE_BYTES, REPLIES, REQUESTS, RING_BYTES, SHM_CONNECTIONS_MAX, Shm, Wakeup, region};
+use crate::published::{self, Reader, Shape, Writer, words_needed};
 use crate::{Acceptor, Addr, Connection, Frame, FrameLimits, Handler, Listener, NetError};
 
 /// A ring between two ends in this process.
 fn pair() -> (Arc<Shm>, Producer, Consumer) {
     let (region, file) = region::Region::create(c"aze-test", FILE_BYTES).unwrap();
     let eventfd = super::super::sys::eventfd().unwrap();
-    let server = Shm::new(region, Bell::Client(eventfd.try_clone().unwrap()), None, None);
-    let client = Shm::new(region::Region::open(&file, FILE_BYTES).unwrap(), Bell::Client(eventfd), None, None);
+    let server = Shm::new(region, Wakeup::Client(eventfd.try_clone().unwrap()), None, None);
+    let client = Shm::new(region::Region::open(&file, FILE_BYTES).unwrap(), Wakeup::Client(eventfd), None, None);
     let producer = Producer::new(server, REPLIES);
     (client.clone(), producer, Consumer::new(client, REPLIES))
 }
@@ -291,7 +291,7 @@ fn wait_until(condition: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_page_of_bells_that_was_spoilt_makes_others_late_and_no_more() {
+fn a_spoilt_page_of_wakeups_makes_others_late_and_no_more() {
     let server = server("bells");
     let client = Runtime::client();
     let (_socket, good) = raw(&client, &server);
@@ -299,8 +299,8 @@ fn a_page_of_bells_that_was_spoilt_makes_others_late_and_no_more() {
     for _ in 0..2 {
         ask(&mut producer, &mut consumer).unwrap();
         // As if another client had said that no worker sleeps, and taken the bits away.
-        let Bell::Workers(ringer) = &good.shm.bell else { panic!("a client rings workers") };
-        ringer.spoil();
+        let Wakeup::Workers(worker_waker) = &good.shm.wakeup else { panic!("a client wakes workers") };
+        worker_waker.spoil();
         assert_eq!(ask(&mut producer, &mut consumer).unwrap()[8..], *b"headbody");
     }
 }
@@ -308,15 +308,15 @@ fn a_page_of_bells_that_was_spoilt_makes_others_late_and_no_more() {
 #[test]
 fn the_number_of_connections_is_limited_and_the_limit_named() {
     let server = server("limit");
-    let bells = server.runtime.reactor.bells().unwrap();
-    let slots: Vec<_> = (0..SHM_CONNECTIONS_MAX).map(|_| bells.reserve().unwrap()).collect();
+    let wakeups = server.runtime.reactor.wakeups().unwrap();
+    let slots: Vec<_> = (0..SHM_CONNECTIONS_MAX).map(|_| wakeups.reserve().unwrap()).collect();
     let client = Runtime::client();
     let io = client.io();
     let connect = |addr: Addr| client.block_on(io.connect(&addr, Arc::new(Echo::default()))).map(drop);
     let refused = connect(Addr::Shm(server.path.clone())).unwrap_err().to_string();
     assert!(refused.contains(&SHM_CONNECTIONS_MAX.to_string()), "{refused}");
     connect(Addr::Unix(server.path.clone())).unwrap();
-    slots.into_iter().for_each(|slot| bells.leave(slot));
+    slots.into_iter().for_each(|slot| wakeups.leave(slot));
     connect(Addr::Shm(server.path.clone())).unwrap();
     client.shutdown();
 }
@@ -337,8 +337,8 @@ fn whoever_asks_in_part_or_too_late_gets_no_shared_memory() {
 
 const SHAPES: [Shape; 1] = [Shape { key_words: 1, value_words: 2 }];
 
-/// Lets those who connect read a slate.
-struct Offering(Arc<Echo>, Arc<slate::Writer>);
+/// Lets those who connect read a published index.
+struct Offering(Arc<Echo>, Arc<published::Writer>);
 
 impl Acceptor for Offering {
     fn accept(&self, conn: &Arc<dyn Connection>) -> Arc<dyn Handler> {
@@ -348,7 +348,7 @@ impl Acceptor for Offering {
 }
 
 #[test]
-fn a_slate_is_read_through_shared_memory_while_the_server_is_there() {
+fn a_published_index_is_read_through_shared_memory_while_the_server_is_there() {
     let server = server("slate");
     let path = format!("{}-offering", server.path);
     let io = server.runtime.io();
@@ -374,7 +374,7 @@ fn a_slate_is_read_through_shared_memory_while_the_server_is_there() {
 }
 
 #[test]
-fn nobody_but_its_writer_can_write_a_slate() {
+fn nobody_but_its_writer_can_write_a_published_index() {
     let (_writable, file) = region::Region::create_for_readers(c"aze-test", 4096).unwrap();
     assert!(region::Region::open(&file, 4096).is_err(), "it cannot be mapped for writing");
     assert_eq!(region::Region::open_to_read(&file, 1 << 20).unwrap().bytes(), 4096);

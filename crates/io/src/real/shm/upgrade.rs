@@ -2,8 +2,8 @@
 //!
 //! It alone knows the two messages for it, which are the first over the socket and the last:
 //! the client asks, and the server answers with the memory file of the connection, the page of
-//! its workers, the client's eventfd and the files that it may read if the server has such (its slate,
-//! and the memory that it lends from), or with the reason why not. The kernel tells who may ask (`SO_PEERCRED`): the
+//! its workers, the client's eventfd and the files that it may read if the server has such (its published index,
+//! and the memory that it shares), or with the reason why not. The kernel tells who may ask (`SO_PEERCRED`): the
 //! server's own user and root. The handshake that follows over the rings is no part of this file.
 
 use std::future::poll_fn;
@@ -14,13 +14,13 @@ use std::task::Poll;
 
 use super::super::net::watch_readable;
 use super::super::reactor::Reactor;
-use super::bells::{Bells, Ringer};
-use super::loan::Lender;
 use super::region::{self, Region};
 use super::shared;
-use super::{Bell, FILE_BYTES, RING_BYTES, SHM_CONNECTIONS_MAX, Shm};
+use super::shared_payload::SharedFrames;
+use super::wakeups::{Wakeups, WorkerWaker};
+use super::{FILE_BYTES, RING_BYTES, SHM_CONNECTIONS_MAX, Shm, Wakeup};
 use crate::Credentials;
-use crate::slate::SharedWords;
+use crate::published::SharedWords;
 
 /// What a client asks with. No frame begins like this: the length of its head would be zero.
 const ASK: [u8; 16] = *b"\0\0\0\0aze-shm-v003";
@@ -42,10 +42,10 @@ struct Answer {
 
 const REASON_AT: usize = 8 + 6 * 4;
 
-/// Files that come along, in this order: the server's slate.
-const SLATE: u32 = 1;
-/// What the server lends from.
-const LENT: u32 = 2;
+/// Files that come along, in this order: the server's published index.
+const PUBLISHED: u32 = 1;
+/// What the server shares.
+const SHARED: u32 = 2;
 
 impl Answer {
     fn to_bytes(&self) -> [u8; ANSWER_BYTES] {
@@ -81,12 +81,12 @@ impl Answer {
     }
 }
 
-/// What the client has got: its end, and the eventfd by which the server rings it.
+/// What the client has got: its end, and the eventfd by which the server wakes it.
 pub(in super::super) struct Opened {
     pub(in super::super) shm: Arc<Shm>,
     pub(in super::super) eventfd: OwnedFd,
-    /// The server's slate.
-    pub(in super::super) slate: Option<SharedWords>,
+    /// The server's published index.
+    pub(in super::super) published: Option<SharedWords>,
 }
 
 /// The client's side: asks over a connected socket and waits for the answer.
@@ -118,15 +118,16 @@ pub(in super::super) async fn open(reactor: &Arc<Reactor>, socket: &OwnedFd) -> 
     };
     // In this order, as far as they are there.
     let mut next = |kind: u32| if answer.files & kind != 0 { fds.next() } else { None };
-    // A slate that cannot be read is not missed: everything can be asked for. But the server lends without asking.
-    let slate = next(SLATE).and_then(|file| shared::open(&file).ok());
-    let lent = next(LENT).map(|file| Region::open_to_read(&file, usize::MAX)).transpose()?;
+    // A published index that cannot be read is not missed: everything can be asked for. But the server shares data
+    // without asking.
+    let published = next(PUBLISHED).and_then(|file| shared::open(&file).ok());
+    let shared = next(SHARED).map(|file| Region::open_to_read(&file, usize::MAX)).transpose()?;
     if answer.ring_bytes as usize != RING_BYTES {
         return Err(Error::new(ErrorKind::Unsupported, "the server has rings of another size"));
     }
-    let ringer = Ringer::open(&page, answer.workers as usize, answer.slot as usize)?;
-    let shm = Shm::new(Region::open(&memory, FILE_BYTES)?, Bell::Workers(ringer), None, lent);
-    Ok(Opened { shm, eventfd, slate })
+    let worker_waker = WorkerWaker::open(&page, answer.workers as usize, answer.slot as usize)?;
+    let shm = Shm::new(Region::open(&memory, FILE_BYTES)?, Wakeup::Workers(worker_waker), None, shared);
+    Ok(Opened { shm, eventfd, published })
 }
 
 /// What the first bytes over an accepted socket are.
@@ -159,26 +160,26 @@ pub(in super::super) fn answer(
     reactor: &Arc<Reactor>,
     socket: &OwnedFd,
     who: Credentials,
-    slate: Option<&OwnedFd>,
+    published: Option<&OwnedFd>,
 ) -> Result<std::result::Result<Granted, String>> {
     match grant(reactor, who) {
         Ok((granted, memory, eventfd)) => {
-            let lent = granted.shm.lends_from();
+            let shared = granted.shm.shared_file();
             let answer = Answer {
                 granted: true,
                 slot: granted.slot as u32,
-                workers: granted.bells.workers() as u32,
+                workers: granted.wakeups.workers() as u32,
                 ring_bytes: RING_BYTES as u32,
-                files: slate.map_or(0, |_| SLATE) | lent.map_or(0, |_| LENT),
+                files: published.map_or(0, |_| PUBLISHED) | shared.map_or(0, |_| SHARED),
                 reason: String::new(),
             };
-            let mut fds = vec![&memory, granted.bells.file(), &eventfd];
-            fds.extend(slate);
-            fds.extend(lent);
+            let mut fds = vec![&memory, granted.wakeups.file(), &eventfd];
+            fds.extend(published);
+            fds.extend(shared);
             match region::send_fds(socket, &answer.to_bytes(), &fds) {
                 Ok(()) => Ok(Ok(granted)),
                 Err(error) => {
-                    granted.bells.leave(granted.slot);
+                    granted.wakeups.leave(granted.slot);
                     Err(error)
                 }
             }
@@ -195,7 +196,7 @@ pub(in super::super) fn answer(
 /// A place among the server's connections through shared memory, to be left when they end.
 pub(in super::super) struct Granted {
     pub(in super::super) shm: Arc<Shm>,
-    pub(in super::super) bells: Arc<Bells>,
+    pub(in super::super) wakeups: Arc<Wakeups>,
     pub(in super::super) slot: usize,
 }
 
@@ -204,11 +205,11 @@ fn grant(reactor: &Arc<Reactor>, who: Credentials) -> std::result::Result<(Grant
         return Err(format!("shared memory is for the server's own user, not for user {}", who.uid));
     }
     let system = |what: &'static str| move |error: Error| format!("{what}: {error}");
-    let bells = reactor.bells().map_err(system("the server cannot start workers for shared memory"))?;
+    let wakeups = reactor.wakeups().map_err(system("the server cannot start workers for shared memory"))?;
     let full = || format!("the server has {SHM_CONNECTIONS_MAX} connections through shared memory already");
-    let slot = bells.reserve().ok_or_else(full)?;
+    let slot = wakeups.reserve().ok_or_else(full)?;
     let give_back = |error: String| {
-        bells.leave(slot);
+        wakeups.leave(slot);
         error
     };
     let made = Region::create(c"aze-rings", FILE_BYTES).map_err(system("the server cannot make a memory file"));
@@ -216,7 +217,11 @@ fn grant(reactor: &Arc<Reactor>, who: Credentials) -> std::result::Result<(Grant
     let made = super::super::sys::eventfd().and_then(|own| Ok((own.try_clone()?, own)));
     let (own, theirs) = made.map_err(system("the server cannot make an eventfd")).map_err(give_back)?;
     Ok((
-        Granted { shm: Shm::new(region, Bell::Client(own), reactor.lending().map(Lender::new), None), bells, slot },
+        Granted {
+            shm: Shm::new(region, Wakeup::Client(own), reactor.shared_slab().map(SharedFrames::new), None),
+            wakeups,
+            slot,
+        },
         memory,
         theirs,
     ))

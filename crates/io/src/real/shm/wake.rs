@@ -39,7 +39,7 @@ pub(super) fn publish(word: &AtomicU64, position: u64) {
 /// The words of one worker of a server.
 pub(super) struct Post<'a> {
     /// The futex: a number that changes with each wake-up.
-    pub(super) bell: &'a AtomicU32,
+    pub(super) wakeup: &'a AtomicU32,
     /// Not zero while the worker sleeps or is about to.
     pub(super) waits: &'a AtomicU32,
 }
@@ -47,12 +47,12 @@ pub(super) struct Post<'a> {
 impl Post<'_> {
     /// Notes that there is something for the connection whose bit `mask` is; `true` if the
     /// futex has to be woken.
-    pub(super) fn ring(&self, ready: &AtomicU64, mask: u64) -> bool {
+    pub(super) fn wake(&self, ready: &AtomicU64, mask: u64) -> bool {
         ready.fetch_or(mask, SeqCst);
         fence(SeqCst);
         let asleep = claim(self.waits);
         if asleep {
-            self.bell.fetch_add(1, SeqCst);
+            self.wakeup.fetch_add(1, SeqCst);
         }
         asleep
     }
@@ -60,13 +60,13 @@ impl Post<'_> {
     /// Ends the worker's sleep, or the next that begins, without a look at `waits`. The futex has to be woken
     /// afterwards.
     pub(super) fn rouse(&self) {
-        self.bell.fetch_add(1, SeqCst);
+        self.wakeup.fetch_add(1, SeqCst);
     }
 
     /// Announces the worker's sleep. Unless `has_news` says otherwise afterwards, it may wait on
     /// the futex for as long as that has the value returned.
     pub(super) fn before_sleep(&self, has_news: impl FnOnce() -> bool) -> Option<u32> {
-        let seen = self.bell.load(SeqCst);
+        let seen = self.wakeup.load(SeqCst);
         announce(self.waits);
         if has_news() {
             self.after_sleep();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::super::state::{Core, Life};
 use super::Phase;
 use crate::claims::Claims;
+use crate::published::{self, SharedWords};
 use crate::slab;
-use crate::slate::{self, SharedWords};
 use crate::{Connection, FrameLimits, NetError, Peer, Process};
 
 /// What users hold of an end.
@@ -66,9 +66,9 @@ impl Connection for SimConnection {
         self.id
     }
 
-    fn offer(&self, slate: &Arc<slate::Writer>) {
+    fn offer(&self, published: &Arc<published::Writer>) {
         if let Some(end) = self.core.state.lock().ends.get_mut(&self.id) {
-            end.offer = Some(slate.memory().clone());
+            end.offer = Some(published.memory().clone());
             end.claims = Some(Claims::own());
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::super::CONNECT_TIMEOUT_NS;
-use super::super::loan::Lent;
+use super::super::shared_payload::SharedPayloads;
 use super::super::state::{Core, EPHEMERAL_PORT_MIN, Event, Life, ListenerSlot, State};
 use super::super::trace::Kind;
 use super::conn::SimConnection;
@@ -262,7 +262,7 @@ impl Core {
             last_arrival_ns: answer_ns,
             queued_bytes: 0,
             offer: None,
-            lent: Lent::default(),
+            shared: SharedPayloads::default(),
             claims: None,
             arriving: None,
         };

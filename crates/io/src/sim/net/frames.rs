@@ -8,7 +8,7 @@ use super::super::rng::hash_bytes;
 use super::super::state::{Core, Event, State};
 use super::super::trace::Kind;
 use super::{End, Phase};
-use crate::loan::{Loan, Source};
+use crate::shared_payload::{SharedPayload, Source};
 use crate::slab;
 use crate::{Frame, NetError, SEND_QUEUE_BYTES_MAX};
 
@@ -49,7 +49,7 @@ impl Core {
             match state.ends.entry(id) {
                 Entry::Occupied(end) if end.get().phase == phase => {
                     let mut end = end.remove();
-                    end.lent.end();
+                    end.shared.end();
                     state.note(Kind::Close, end.node, id, 0);
                     end
                 }
@@ -93,23 +93,28 @@ impl State {
             self.counters.frames_lost += 1;
             self.note(Kind::Lose, node, id, size as u64);
         } else {
-            let lent = self.lend(id, held, size - head.len()).map(Arc::new);
-            let payload = if lent.is_some() { Vec::new() } else { payload.concat() };
-            self.post_with_faults(id, Frame { head: head.to_vec(), payload, lent, landed: None });
+            let shared = self.share_frames(id, held, size - head.len()).map(Arc::new);
+            let payload = if shared.is_some() { Vec::new() } else { payload.concat() };
+            self.post_with_faults(id, Frame { head: head.to_vec(), payload, shared, in_frames: None });
         }
         Ok(())
     }
 
-    /// Lends a payload of so many bytes instead of sending it, where that is done.
-    fn lend(&mut self, id: u64, held: &[(Arc<slab::Frame>, Range<usize>)], payload_bytes: usize) -> Option<Loan> {
-        let lends = self.lend_bytes_min.is_some_and(|min| payload_bytes >= min.max(1));
+    /// Shares a payload of so many bytes instead of sending it, where that is done.
+    fn share_frames(
+        &mut self,
+        id: u64,
+        held: &[(Arc<slab::Frame>, Range<usize>)],
+        payload_bytes: usize,
+    ) -> Option<SharedPayload> {
+        let shares = self.share_bytes_min.is_some_and(|min| payload_bytes >= min.max(1));
         let held_bytes: usize = held.iter().map(|(_, range)| range.len()).sum();
-        if !lends || held_bytes != payload_bytes {
+        if !shares || held_bytes != payload_bytes {
             return None;
         }
-        let loan = self.ends.get_mut(&id)?.lent.lend(held)?;
-        self.counters.payloads_lent += 1;
-        Some(Loan(Source::Sim(loan)))
+        let shared = self.ends.get_mut(&id)?.shared.share_frames(held)?;
+        self.counters.payloads_shared += 1;
+        Some(SharedPayload(Source::Sim(shared)))
     }
 
     /// Ends a connection by a fault. A sender may learn it at once or only by `on_close`.
@@ -125,8 +130,8 @@ impl State {
         let copy = self.net_rng.chance(self.faults.duplicate_ppm).then(|| Frame {
             head: frame.head.clone(),
             payload: frame.payload.clone(),
-            lent: frame.lent.clone(),
-            landed: None,
+            shared: frame.shared.clone(),
+            in_frames: None,
         });
         if self.net_rng.chance(self.faults.flip_ppm) {
             self.flip_one_bit(&mut frame);

@@ -1,8 +1,8 @@
-//! Claims: leases that clients of this node take by themselves, of records that they read in the slate.
+//! Claims: leases that clients of this node take by themselves, of records that they read in the published index.
 //!
 //! A client notes the inode in memory that it shares with this server (`aze_io::claims`) before it looks for the
-//! last time whether the record still stands; a server that changes something looks there after the slate has been
-//! changed. So the client sees the change, or is told of it. No clock is shared: a claim is of a period,
+//! last time whether the record still stands; a server that changes something looks there after the published index has
+//! been changed. So the client sees the change, or is told of it. No clock is shared: a claim is of a period,
 //! and claims of this one and the last count; each period is longer than any lease.
 
 use aze_io::Io;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
-use crate::coherence::state::slate::Slate;
+use crate::coherence::state::published::PublishedIndex;
 use crate::sabotage::{Sabotage, Switches};
 
 /// The first period: a word in which nothing was noted is of one long before.
@@ -27,7 +27,7 @@ const RECALLED_MAX: usize = 4096;
 /// Who may claim something.
 pub(crate) struct Claimants {
     io: Io,
-    slate: Slate,
+    published: PublishedIndex,
     period: AtomicU64,
     count: AtomicUsize,
     all: RwLock<Vec<Claimant>>,
@@ -68,11 +68,11 @@ impl Claimant {
 }
 
 impl Claimants {
-    pub(crate) fn new(io: Io, slate: Slate, switches: &Switches) -> Claimants {
-        slate.set_period(FIRST);
+    pub(crate) fn new(io: Io, published: PublishedIndex, switches: &Switches) -> Claimants {
+        published.set_period(FIRST);
         let (period, count) = (AtomicU64::new(FIRST), AtomicUsize::new(0));
         let is_blind = switches.is(Sabotage::SkipClaims);
-        Claimants { io, slate, period, count, all: RwLock::default(), is_blind }
+        Claimants { io, published, period, count, all: RwLock::default(), is_blind }
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
@@ -107,7 +107,7 @@ impl Claimants {
     }
 
     /// The sessions that a recall has to reach, but for the session `by`. To be called after the
-    /// slate has been changed.
+    /// published index has been changed.
     pub(crate) fn take(&self, shard: ShardId, recall: Recall, by: Option<SessionId>) -> Vec<SessionId> {
         if self.is_empty() || self.is_blind {
             return Vec::new();
@@ -125,6 +125,6 @@ impl Claimants {
         all.iter().for_each(|claimant| claimant.recalled.lock().clear());
         self.count.store(all.len(), SeqCst);
         drop(all);
-        self.slate.set_period(self.period.fetch_add(1, SeqCst) + 1);
+        self.published.set_period(self.period.fetch_add(1, SeqCst) + 1);
     }
 }

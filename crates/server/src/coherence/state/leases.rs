@@ -6,11 +6,11 @@
 //! sessions in the same step, and its answer waits until they have confirmed the recall, at most for [`HELD`]. When
 //! the table is full a session gets no lease, and asks the server every time.
 
+mod lease_table;
 mod listener;
-mod told;
 
+pub(crate) use lease_table::{LeaseTable, loses_name, recall_changed};
 pub(crate) use listener::Listener;
-pub(crate) use told::{Told, loses_name, recall_changed};
 
 use crate::coherence::state::claims::Claimants;
 use aze_io::claims::Claims;
@@ -57,7 +57,7 @@ pub(crate) struct Leases {
     recalls: Mutex<Recalls>,
     /// A task removes expired leases.
     is_swept: AtomicBool,
-    /// Sessions that may claim names and attributes which they read of this server's slate.
+    /// Sessions that may claim names and attributes which they read of this server's published index.
     claims: Option<Claimants>,
 }
 
@@ -145,7 +145,7 @@ impl Leases {
     pub(crate) fn forget(&self, session: SessionId) {
         let listener = self.listeners.write().remove(&session);
         if let Some(listener) = listener {
-            listener.mail.lock().bell = None;
+            listener.mail.lock().wakeup = None;
         }
     }
 
@@ -268,9 +268,11 @@ mod tests {
     fn a_change_waits_for_others_until_they_confirm_or_their_time_is_over() {
         let leases = Leases::new(SessionId(9), None);
         let (one, two) = (leases.listens(ONE, 0).expect("room"), leases.listens(TWO, 0).expect("room"));
-        let mut told = Told::default();
-        assert!(told.give(Ino(5), &one, 0) && told.give(Ino(5), &two, 0) && told.give(Ino(6), &two, 0));
-        told.recall(SHARD, CHANGED, Some(ONE));
+        let mut lease_table = LeaseTable::default();
+        assert!(
+            lease_table.give(Ino(5), &one, 0) && lease_table.give(Ino(5), &two, 0) && lease_table.give(Ino(6), &two, 0)
+        );
+        lease_table.recall(SHARD, CHANGED, Some(ONE));
         assert!(leases.open_of(SHARD, 1, 1).is_some() && leases.open_of(ShardId(4), 1, 1).is_none());
         assert_eq!(recalls_of(&one, 1), (0, 0), "its own change");
         let (last, count) = recalls_of(&two, 1);
@@ -278,22 +280,22 @@ mod tests {
         assert_eq!(recalls_of(&two, 1), (last, 1), "the answer may have been lost");
         two.confirmed(last);
         assert!(leases.open_of(SHARD, 9, 1).is_none());
-        told.recall(SHARD, CHANGED, Some(ONE));
+        lease_table.recall(SHARD, CHANGED, Some(ONE));
         assert!(leases.open_of(SHARD, 9, 1).is_none(), "it has been recalled");
-        told.recall(SHARD, Recall { ino: Ino(5), names: true }, Some(ONE));
+        lease_table.recall(SHARD, Recall { ino: Ino(5), names: true }, Some(ONE));
         let (last, count) = recalls_of(&two, 1);
         assert_eq!(count, 1, "but not its name");
         two.confirmed(last);
-        assert!(told.give(Ino(5), &two, 2));
-        told.recall(SHARD, CHANGED, Some(ONE));
+        assert!(lease_table.give(Ino(5), &two, 2));
+        lease_table.recall(SHARD, CHANGED, Some(ONE));
         assert!(leases.open_of(SHARD, 9, HELD_NS + 1).is_some());
         assert!(leases.open_of(SHARD, 9, HELD_NS + 2).is_none(), "nobody believes it any more");
-        told.give(Ino(6), &two, 3);
+        lease_table.give(Ino(6), &two, 3);
         leases.left(TWO);
-        told.recall(SHARD, Recall { ino: Ino(6), names: true }, Some(ONE));
+        lease_table.recall(SHARD, Recall { ino: Ino(6), names: true }, Some(ONE));
         assert!(leases.open_of(SHARD, 9, 4).is_none(), "it has ended");
-        told.sweep(3 * HELD_NS);
-        assert!(told.is_empty() && told.order.is_empty());
+        lease_table.sweep(3 * HELD_NS);
+        assert!(lease_table.is_empty() && lease_table.order.is_empty());
         assert!(!leases.sweep(3 * HELD_NS));
         assert_eq!(leases.counts(), (0, 0));
     }
@@ -302,15 +304,15 @@ mod tests {
     fn where_there_is_no_room_no_lease_is_given() {
         let leases = Leases::new(SessionId(9), None);
         let (one, two) = (leases.listens(ONE, 0).expect("room"), leases.listens(TWO, 0).expect("room"));
-        let mut told = Told::default();
-        let given = (0..2 * LEASES_OF_SESSION_MAX as u64).filter(|ino| told.give(Ino(*ino), &one, 0)).count();
+        let mut lease_table = LeaseTable::default();
+        let given = (0..2 * LEASES_OF_SESSION_MAX as u64).filter(|ino| lease_table.give(Ino(*ino), &one, 0)).count();
         assert_eq!((given, leases.counts().0), (LEASES_OF_SESSION_MAX, LEASES_OF_SESSION_MAX));
-        assert!(told.order.len() <= LEASES_OF_SESSION_MAX && told.leases.len() <= LEASES_OF_SESSION_MAX);
-        assert!(told.give(Ino(1), &one, 1), "one that it has lasts anew");
+        assert!(lease_table.order.len() <= LEASES_OF_SESSION_MAX && lease_table.leases.len() <= LEASES_OF_SESSION_MAX);
+        assert!(lease_table.give(Ino(1), &one, 1), "one that it has lasts anew");
         // A session that never confirms gets no lease any more.
         let mut asked = 0;
-        while told.give(Ino(7), &two, 1) {
-            told.recall(SHARD, Recall { ino: Ino(7), names: false }, Some(ONE));
+        while lease_table.give(Ino(7), &two, 1) {
+            lease_table.recall(SHARD, Recall { ino: Ino(7), names: false }, Some(ONE));
             asked += 1;
         }
         assert_eq!(asked, RECALLS_MAX);

@@ -120,12 +120,12 @@ fn concerned(shard: &Shard, op: &Op) -> [Option<Ino>; 4] {
         | Op::Wrote { .. }
         | Op::Appended { .. }
         | Op::Truncate { .. }
-        | Op::CutDone { .. }
+        | Op::TruncateDone { .. }
         | Op::Unlock { .. }
         | Op::Record { .. }
         | Op::ReserveInos { .. }
         | Op::LinkForget { .. }
-        | Op::LooseEnd { .. }
+        | Op::LinkResolved { .. }
         | Op::SetXattr { .. }
         | Op::EndSession { .. }
         | Op::ExpireOutcomes => None,

@@ -19,7 +19,7 @@ impl Server {
         }
         match self.ask_shard(plan.new_shard(self.config.shards), plan.commit()).await {
             Ok(_) => {
-                self.settle_source(plan, &moved);
+                self.resolve_source(plan, &moved);
                 Ok(moved.done())
             }
             // The new name's server has said so in another way, before it was asked to rename or remove it.
@@ -68,7 +68,7 @@ impl Server {
                 return self.keep_source(plan, moved).await;
             }
             match self.ask_shard(shard, plan.commit()).await {
-                Ok(_) => return self.settle_source(plan, moved),
+                Ok(_) => return self.resolve_source(plan, moved),
                 // It has restarted, and this server has not heard of it yet.
                 Err(failure) if failure.code == Code::Lost => return self.keep_source(plan, moved).await,
                 Err(_) => {}
@@ -86,7 +86,7 @@ impl Server {
     }
 
     /// The end of a rename: the old name goes, or gets what had the new one, and its lock goes.
-    pub(crate) fn settle_source(&self, plan: &Move, moved: &Moved) {
+    pub(crate) fn resolve_source(&self, plan: &Move, moved: &Moved) {
         let Some(cell) = self.shards.get(plan.old_shard(self.config.shards)) else { return };
         let mut names = cell.names.lock();
         if names.shard.lock_of(&plan.from).is_none_or(|lock| lock.tx != plan.tx) {

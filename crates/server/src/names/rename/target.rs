@@ -23,7 +23,7 @@ impl Server {
         if self.transactions.is_finished(tx) {
             return Err(Failure::new(Code::Replayed, "the rename is over").into());
         }
-        self.settled(&key)?;
+        self.resolved(&key)?;
         let existing = names.shard.entry(&key);
         let victim = existing.map(|entry| Victim { ino: entry.ino, kind: entry.kind });
         match names.shard.lock_of(&key) {
@@ -77,7 +77,7 @@ impl Server {
         let applied = names.shard.apply(&op, &stamp);
         applied.reply?;
         self.transactions.finish(tx, true);
-        self.note_unsettled(&key, tx, lock.coordinator);
+        self.note_unresolved(&key, tx, lock.coordinator);
         let is_dir = lock.kind == FileKind::Directory;
         match victim {
             None => self.directories.added(to_parent, cell.id, is_dir, stamp.time),
@@ -157,12 +157,12 @@ impl Server {
                     // Or after it had said so of what stays here.
                     server.tell_parent(dir, key.parent).await;
                 }
-                let settled = match outcome {
+                let resolved = match outcome {
                     Some(true) => server.commit(tx, key.parent, &key.name, &Stamp::default()),
                     Some(false) => server.abort(tx, key.parent, &key.name),
                     None => continue,
                 };
-                if let Ok(Output::Then(rest)) = settled {
+                if let Ok(Output::Then(rest)) = resolved {
                     // Only a link count elsewhere is left to lower, which sees to itself.
                     let _ = rest.await;
                 }

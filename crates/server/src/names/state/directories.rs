@@ -4,7 +4,7 @@
 //! The count goes up before an entry is inserted and in the same step in which the stub is found
 //! open, so that a directory which was found empty here and closed stays empty.
 
-use crate::coherence::state::slate::Slate;
+use crate::coherence::state::published::PublishedIndex;
 use crate::names::state::held::Shards;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_meta::access::{self, Want};
@@ -22,13 +22,13 @@ pub(crate) struct Directories {
     /// Fetches begun.
     fetches: AtomicU64,
     /// Where clients read in which directories they may look names up.
-    slate: Slate,
+    published: PublishedIndex,
 }
 
 struct Directory {
     state: State,
-    /// Number of the state on the slate; 0 if it was not put there.
-    on_slate: u64,
+    /// Number of the state on the published index; 0 if it was not put there.
+    published_state: u64,
     /// Entries here, those about to be inserted included.
     entries: u64,
     subdirs: u64,
@@ -67,7 +67,7 @@ impl Directory {
     fn fetching(fetch: u64) -> Directory {
         Directory {
             state: State::Fetching { fetch, newer: None },
-            on_slate: 0,
+            published_state: 0,
             entries: 0,
             subdirs: 0,
             changed: Time(0),
@@ -86,9 +86,9 @@ impl Directory {
 }
 
 impl Directories {
-    pub(crate) fn new(slate: Slate) -> Directories {
+    pub(crate) fn new(published: PublishedIndex) -> Directories {
         let parts = (0..PARTS).map(|_| Mutex::new(BTreeMap::new())).collect();
-        Directories { parts, fetches: AtomicU64::new(0), slate }
+        Directories { parts, fetches: AtomicU64::new(0), published }
     }
 
     fn part(&self, dir: Ino) -> &Mutex<BTreeMap<Ino, Directory>> {
@@ -109,7 +109,7 @@ impl Directories {
         let mut part = self.part(dir).lock();
         let directory = part.get_mut(&dir).ok_or(Stop::Wait(Wait::Stub(dir)))?;
         check(dir, directory, identity, Want::SEARCH, since)?;
-        self.slate.put_directory(dir, &mut directory.on_slate);
+        self.published.put_directory(dir, &mut directory.published_state);
         Ok(())
     }
 
@@ -243,7 +243,7 @@ impl Directories {
         let mut part = self.part(dir).lock();
         let Some(directory) = part.get_mut(&dir) else { return true };
         match &directory.state {
-            // A caller that fetches it has to ask again, and is told that it is closing. It is on no slate.
+            // A caller that fetches it has to ask again, and is told that it is closing. It is on no published index.
             State::Fetching { .. } => {
                 if let Some(mut directory) = part.remove(&dir) {
                     directory.wake();
@@ -253,7 +253,7 @@ impl Directories {
             State::Closing { round: current, .. } => *current == round,
             State::Held(_) if directory.entries > 0 || round <= directory.round_over => false,
             State::Held(stub) => {
-                self.slate.clear_directory(dir, &mut directory.on_slate);
+                self.published.clear_directory(dir, &mut directory.published_state);
                 directory.state = State::Closing { stub: stub.clone(), round };
                 true
             }
@@ -277,7 +277,7 @@ impl Directories {
     pub(crate) fn forget(&self, dir: Ino) {
         let mut part = self.part(dir).lock();
         if let Some(mut directory) = part.remove(&dir) {
-            self.slate.clear_directory(dir, &mut directory.on_slate);
+            self.published.clear_directory(dir, &mut directory.published_state);
             directory.wake();
         }
     }
@@ -286,7 +286,7 @@ impl Directories {
     pub(crate) fn update(&self, stub: Stub) {
         let mut part = self.part(stub.ino).lock();
         let Some(directory) = part.get_mut(&stub.ino) else { return };
-        self.slate.clear_directory(stub.ino, &mut directory.on_slate);
+        self.published.clear_directory(stub.ino, &mut directory.published_state);
         match &mut directory.state {
             State::Fetching { newer, .. } => *newer = Some(stub),
             State::Held(held) | State::Closing { stub: held, .. } if held.version < stub.version => *held = stub,
@@ -366,7 +366,7 @@ mod tests {
     /// (seed 2018 of the simulation).
     #[test]
     fn a_stub_granted_before_a_closing_is_not_taken_after_it() {
-        let directories = Directories::new(Slate::default());
+        let directories = Directories::new(PublishedIndex::default());
         let first = begin(&directories);
         assert!(directories.close(DIR, 1), "nothing is known of it, so there are no entries");
         let second = begin(&directories);

@@ -4,7 +4,7 @@
 //! acknowledges it before the change is decided. A request that knows an older epoch is refused
 //! with the directories changed since.
 
-use crate::coherence::state::slate::Slate;
+use crate::coherence::state::published::PublishedIndex;
 use aze_proto::limits::NAMESPACE_CHANGES_KEPT;
 use aze_proto::{Ino, NamespaceEpoch, Refusal};
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Namespace {
     epoch: AtomicU64,
     changes: Mutex<Changes>,
-    slate: Slate,
+    published: PublishedIndex,
 }
 
 #[derive(Default)]
@@ -25,8 +25,8 @@ struct Changes {
 }
 
 impl Namespace {
-    pub(crate) fn new(slate: Slate) -> Namespace {
-        Namespace { epoch: AtomicU64::new(0), changes: Mutex::new(Changes::default()), slate }
+    pub(crate) fn new(published: PublishedIndex) -> Namespace {
+        Namespace { epoch: AtomicU64::new(0), changes: Mutex::new(Changes::default()), published }
     }
 
     pub(crate) fn epoch(&self) -> NamespaceEpoch {
@@ -51,7 +51,7 @@ impl Namespace {
         {
             changes.complete_since = dropped;
         }
-        self.slate.set_namespace_epoch(epoch);
+        self.published.set_namespace_epoch(epoch);
         self.epoch.store(epoch.0, Ordering::SeqCst);
     }
 
@@ -61,7 +61,7 @@ impl Namespace {
         if epoch.0 > self.epoch.load(Ordering::SeqCst) {
             changes.list.clear();
             changes.complete_since = epoch.0;
-            self.slate.set_namespace_epoch(epoch);
+            self.published.set_namespace_epoch(epoch);
             self.epoch.store(epoch.0, Ordering::SeqCst);
         }
     }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn an_older_epoch_is_refused_with_what_changed_since() {
-        let namespace = Namespace::new(Slate::default());
+        let namespace = Namespace::new(PublishedIndex::default());
         assert!(namespace.refusal(NamespaceEpoch(0)).is_none());
         namespace.push(NamespaceEpoch(1), Ino(11));
         namespace.push(NamespaceEpoch(2), Ino(12));
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn after_a_gap_everything_is_forgotten() {
-        let namespace = Namespace::new(Slate::default());
+        let namespace = Namespace::new(PublishedIndex::default());
         namespace.push(NamespaceEpoch(1), Ino(11));
         namespace.push(NamespaceEpoch(5), Ino(15));
         assert_eq!(changed(namespace.refusal(NamespaceEpoch(1))), Some((true, vec![])));
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn the_list_is_bounded() {
-        let namespace = Namespace::new(Slate::default());
+        let namespace = Namespace::new(PublishedIndex::default());
         for epoch in 1..=NAMESPACE_CHANGES_KEPT as u64 + 10 {
             namespace.push(NamespaceEpoch(epoch), Ino(epoch));
         }

@@ -119,7 +119,7 @@ impl Image {
             | Step::EndSession { shard, .. }
             | Step::ExpireOutcomes { shard }
             | Step::Outcomes { shard, .. }
-            | Step::Cut { shard, .. }
+            | Step::TruncateData { shard, .. }
             | Step::Drop { shard, .. }
             | Step::Trim { shard, .. }
             | Step::Punch { shard, .. }
@@ -154,8 +154,10 @@ impl Image {
                     part.data.restore_row(&unit.into())?;
                 }
             }
-            Step::Cut { .. } if self.switches.is(Sabotage::ForgetCuts) => {}
-            Step::Cut { ino, generation, length, chunk_bits, .. } => part.data.cut(ino, generation, length, chunk_bits),
+            Step::TruncateData { .. } if self.switches.is(Sabotage::ForgetTruncations) => {}
+            Step::TruncateData { ino, generation, length, chunk_bits, .. } => {
+                part.data.truncate(ino, generation, length, chunk_bits)
+            }
             Step::Drop { ino, .. } => part.data.delete(ino),
             Step::Trim { ino, length, chunk_bits, .. } => part.data.trim(ino, length, chunk_bits),
             Step::Punch { stamp, ino, start, end, chunk_bits, .. } => {

@@ -80,8 +80,8 @@ wire_enum! {
             offset: u32,
             sums: Vec<u32>,
         },
-        /// A file was cut.
-        3 = Cut { shard: ShardId, ino: Ino, generation: Generation, length: u64, chunk_bits: u8 },
+        /// A file was truncated.
+        3 = TruncateData { shard: ShardId, ino: Ino, generation: Generation, length: u64, chunk_bits: u8 },
         /// A file's data were dropped.
         4 = Drop { shard: ShardId, ino: Ino },
         /// Data beyond the end of a file were dropped.

@@ -1,7 +1,7 @@
 //! The room that a server has on its disk: how much may be in segments, what the journal needs besides, and who waits
 //! until memory has been let go of.
 
-use super::lasting::Storage;
+use super::persistence::Storage;
 use super::roots::Roots;
 use aze_io::disk::{Dir, DiskResult};
 use aze_io::slab::BASE_BYTES;

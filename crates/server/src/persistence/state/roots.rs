@@ -3,7 +3,7 @@
 //! Each says in its manifest whose it is, its number, and how many there are. So they may be given in any
 //! order, and one that is missing, of another volume or a copy of another directory is told by its name.
 
-use super::lasting::{OURS, Storage, disk_failure};
+use super::persistence::{OURS, Storage, disk_failure};
 use aze_io::Io;
 use aze_io::disk::{Dir, DiskResult};
 use aze_proto::{Code, Failure};

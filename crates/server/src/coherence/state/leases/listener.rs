@@ -26,7 +26,7 @@ pub(crate) struct Listener {
 pub(super) struct Mail {
     /// Recalls that it has not confirmed, and until when they matter.
     pub(super) recalls: BTreeMap<u64, (Recall, u64)>,
-    pub(super) bell: Option<oneshot::Sender<()>>,
+    pub(super) wakeup: Option<oneshot::Sender<()>>,
 }
 
 pub(super) struct Lease {
@@ -77,7 +77,7 @@ impl Listener {
         mail.recalls.insert(number, (recall, until_ns));
         self.waiting.store(mail.recalls.len(), SeqCst);
         // Without a waiting question of the session, its next question finds the recall.
-        mail.bell.take().map(|bell| bell.send(()));
+        mail.wakeup.take().map(|wakeup| wakeup.send(()));
     }
 
     /// Recalls to send to it.
@@ -99,9 +99,9 @@ impl Listener {
             drop(mail);
             return Ok(self.news(now_ns));
         }
-        let (bell, rung) = oneshot::channel();
-        mail.bell = Some(bell);
-        Err(rung)
+        let (wakeup, woken) = oneshot::channel();
+        mail.wakeup = Some(wakeup);
+        Err(woken)
     }
 
     /// It has let go of everything up to this number.

@@ -1,0 +1,243 @@
+//! What the words of a published index mean: a server's files as clients of its node may read them without a
+//! request.
+//!
+//! Three kinds of records. An *entry* says which regular file a name leads to; an *inode* has the
+//! attributes of a regular file; a *directory* has a number that no other state of any directory had
+//! before, and is there only while names in it may be looked up. *Counters* say of every name, of any
+//! kind, that it is there or held: where there are none the name does not exist. Everything that the words
+//! say may have been written by another process: impossible values are no record.
+
+use crate::attr::{Attr, FileKind, Spread};
+use crate::ids::{Generation, Ino, MapEpoch, ShardId, Time};
+use crate::limits::{CHUNK_BITS_MAX, CHUNK_BITS_MIN};
+use crate::name::Name;
+
+/// Words of key and value of the records of each table, in the order of the constants below.
+pub const SHAPES: [(usize, usize); 3] = [(ENTRY_KEY_WORDS, 1), (1, INODE_VALUE_WORDS), (1, DIRECTORY_VALUE_WORDS)];
+
+/// The table of entries.
+pub const ENTRIES: usize = 0;
+/// The table of inodes.
+pub const INODES: usize = 1;
+/// The table of directories.
+pub const DIRECTORIES: usize = 2;
+
+/// Note: the server's map epoch; 0 while clients must not read here.
+pub const NOTE_MAP_EPOCH: usize = 0;
+/// Note: the server's namespace epoch.
+pub const NOTE_NAMESPACE_EPOCH: usize = 1;
+/// Note: the time of the last removal of a name.
+pub const NOTE_REMOVED: usize = 2;
+/// Note: the period of claims: a client that goes on believing a record read here claims it for this period.
+pub const NOTE_PERIOD: usize = 3;
+
+/// Longest name of an entry's record, in bytes; longer ones are asked for.
+pub const NAME_BYTES_MAX: usize = 39;
+
+/// Words of an entry's key: the directory, and the name with its length.
+pub const ENTRY_KEY_WORDS: usize = 1 + (NAME_BYTES_MAX + 1) / 8;
+
+/// Words of an inode's value.
+pub const INODE_VALUE_WORDS: usize = 10;
+
+/// Words of a directory's value: the number, and one that is kept free.
+pub const DIRECTORY_VALUE_WORDS: usize = 2;
+
+/// Counters for each file that has a place, as a power of two: so few names share one, also where
+/// there are several times as many names as places.
+const COUNTERS_EACH_BITS: u32 = 4;
+
+/// Bytes of one entry with its inode and its counters.
+const FILE_BYTES: u64 = 8 * (1 + ENTRY_KEY_WORDS as u64 + 1 + 2 + INODE_VALUE_WORDS as u64) + (1 << COUNTERS_EACH_BITS);
+
+/// Most memory that entries and inodes take, in bytes.
+pub const BYTES_MAX: u64 = 1 << 30;
+
+/// Least of it, as a power of two of files.
+const FILE_BITS_MIN: u32 = 6;
+
+/// Base-2 logarithm of the directories that have a place.
+const DIRECTORY_BITS: u32 = 10;
+
+/// For how many files and directories, as powers of two, there is a place in a published index of about this many
+/// bytes.
+pub fn file_bits(bytes: u64) -> [u32; 3] {
+    let files = (bytes.min(BYTES_MAX) / FILE_BYTES).checked_ilog2().unwrap_or(0).max(FILE_BITS_MIN);
+    [files, files, DIRECTORY_BITS.min(files)]
+}
+
+/// How many counters of names there are, as a power of two, where there is a place for 2^`file_bits` files.
+pub fn counter_bits(file_bits: u32) -> u32 {
+    file_bits + COUNTERS_EACH_BITS
+}
+
+/// The key of an entry's record; `None` if its name is too long for one.
+pub fn entry_key(parent: Ino, name: &Name) -> Option<[u64; ENTRY_KEY_WORDS]> {
+    let bytes = name.as_bytes();
+    let mut padded = [0; NAME_BYTES_MAX + 1];
+    padded[0] = u8::try_from(bytes.len()).ok()?;
+    padded.get_mut(1..=bytes.len())?.copy_from_slice(bytes);
+    let mut key = [parent.0; ENTRY_KEY_WORDS];
+    for (word, part) in key[1..].iter_mut().zip(padded.chunks_exact(8)) {
+        *word = part.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    }
+    Some(key)
+}
+
+fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+fn parts(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}
+
+/// Where the bits of a file's spread stand, above its chunk bits.
+const SPREAD_BIT: u32 = 8;
+
+/// The value of an inode's record; `None` for an inode that has none: all but regular files.
+pub fn inode_value(attr: &Attr) -> Option<[u64; INODE_VALUE_WORDS]> {
+    let Attr { ino: _, kind, mode, links, uid, gid, rdev, size, atime, mtime, ctime, btime, generation, .. } = attr;
+    let Attr { born, data_shard, chunk_bits, spread, parent, .. } = attr;
+    if *kind != FileKind::File || *rdev != 0 || *parent != Ino(0) {
+        return None;
+    }
+    let layout = u32::from(*chunk_bits) | u32::from(spread.bits()) << SPREAD_BIT;
+    Some([
+        pair(*mode, *links),
+        pair(*uid, *gid),
+        *size,
+        atime.0,
+        mtime.0,
+        ctime.0,
+        btime.0,
+        pair(generation.0, born.0),
+        pair(data_shard.0, layout),
+        0,
+    ])
+}
+
+/// The attributes that an inode's record tells; `None` if it cannot be one.
+pub fn inode_attr(ino: Ino, value: &[u64; INODE_VALUE_WORDS]) -> Option<Attr> {
+    let [modes, owners, size, atime, mtime, ctime, btime, ages, place, _] = *value;
+    let ((mode, links), (uid, gid)) = (parts(modes), parts(owners));
+    let ((generation, born), (data_shard, layout)) = (parts(ages), parts(place));
+    let chunk_bits = (layout & 0xff) as u8;
+    if mode & !0o7777 != 0 || !(CHUNK_BITS_MIN..=CHUNK_BITS_MAX).contains(&chunk_bits) {
+        return None;
+    }
+    let spread = u8::try_from(layout >> SPREAD_BIT).ok().and_then(Spread::from_bits)?;
+    Some(Attr {
+        ino,
+        kind: FileKind::File,
+        mode,
+        links,
+        uid,
+        gid,
+        rdev: 0,
+        size,
+        atime: Time(atime),
+        mtime: Time(mtime),
+        ctime: Time(ctime),
+        btime: Time(btime),
+        generation: Generation(generation),
+        born: MapEpoch(born),
+        data_shard: ShardId(data_shard),
+        chunk_bits,
+        spread,
+        parent: Ino(0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attr() -> Attr {
+        Attr {
+            ino: Ino(9),
+            kind: FileKind::File,
+            mode: 0o4755,
+            links: 3,
+            uid: u32::MAX,
+            gid: 5,
+            rdev: 0,
+            size: u64::MAX,
+            atime: Time(1),
+            mtime: Time(2),
+            ctime: Time(3),
+            btime: Time(u64::MAX),
+            generation: Generation(7),
+            born: MapEpoch(8),
+            data_shard: ShardId(4095),
+            chunk_bits: 20,
+            spread: Spread::WIDE,
+            parent: Ino(0),
+        }
+    }
+
+    #[test]
+    fn attributes_of_files_go_through_words_as_they_are() {
+        for file in [attr(), Attr { spread: Spread::sparse(true), chunk_bits: CHUNK_BITS_MIN, ..attr() }] {
+            let value = inode_value(&file).expect("a regular file has a record");
+            assert_eq!(inode_attr(Ino(9), &value), Some(file));
+        }
+        for other in [
+            Attr { kind: FileKind::Directory, ..attr() },
+            Attr { kind: FileKind::Symlink, ..attr() },
+            Attr { parent: Ino(1), ..attr() },
+            Attr { rdev: 1, ..attr() },
+        ] {
+            assert_eq!(inode_value(&other), None);
+        }
+    }
+
+    /// Programs look for holes where a file takes fewer blocks than its length, and `tar` reads nothing of 0 blocks.
+    #[test]
+    fn files_that_may_have_holes_take_fewer_blocks() {
+        let data_shard = attr().ino.home();
+        let with = |size, spread| Attr { size, spread, chunk_bits: 16, data_shard, ..attr() }.blocks();
+        let both = Spread::WIDE.and(Spread::sparse(true));
+        for (size, dense, sparse) in [(0, 0, 0), (1, 1, 1), (512, 1, 1), (513, 2, 1), (1 << 20, 2048, 2047)] {
+            assert_eq!((with(size, Spread::WIDE), with(size, both)), (dense, sparse), "{size}");
+        }
+        assert_eq!(with(1 << 40, Spread::default()), 128, "there are data in chunk 0 only");
+        let apart = ShardId(data_shard.0 + 1);
+        let apart = Attr { size: 1 << 40, spread: Spread::default(), data_shard: apart, ..attr() };
+        assert_eq!(apart.blocks(), 0, "nothing is beside the inode");
+        assert_eq!(Attr { kind: FileKind::Directory, size: 5, ..attr() }.blocks(), 0);
+    }
+
+    #[test]
+    fn words_that_cannot_be_are_no_attributes() {
+        let value = inode_value(&attr()).expect("a regular file has a record");
+        for (at, wrong) in [(0, 0o10_000), (8, 25 << 32), (8, 15 << 32), (8, (1 << 10 | 20) << 32)] {
+            let mut spoilt = value;
+            spoilt[at] = wrong;
+            assert_eq!(inode_attr(Ino(9), &spoilt), None, "word {at} is {wrong:#x}");
+        }
+    }
+
+    #[test]
+    fn different_names_have_different_keys() {
+        let name = |text: &str| Name::new(text.as_bytes()).unwrap();
+        let key = |text: &str| entry_key(Ino(2), &name(text));
+        let names = ["a", "b", "ab", "a\u{1}", "aaaaaaa", "aaaaaaaa", &"a".repeat(38), &"a".repeat(39)];
+        for (index, one) in names.iter().enumerate() {
+            for other in &names[index + 1..] {
+                assert_ne!(key(one), key(other));
+            }
+        }
+        assert_ne!(key("a"), entry_key(Ino(3), &name("a")));
+        assert_eq!(key(&"a".repeat(40)), None);
+    }
+
+    #[test]
+    fn the_memory_taken_is_bounded() {
+        for bytes in [0, 1 << 20, 32 << 20, u64::MAX] {
+            let [files, same, directories] = file_bits(bytes);
+            assert!(files == same && directories <= files);
+            assert!(files == FILE_BITS_MIN || FILE_BYTES << files <= bytes.min(BYTES_MAX));
+        }
+    }
+}

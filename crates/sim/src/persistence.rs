@@ -1,0 +1,263 @@
+//! Persistent volumes: clients work, then everything ends at once, by a power cut that every server
+//! meets at a place of its own in its journal, or as `kill -9` of all of them; then all of it starts
+//! again, and every file that was promised must be there, whole, under its name.
+//!
+//! After a power cut the synced changes are promised; later ones may be there or not. After
+//! `kill -9` all acknowledged changes are promised.
+
+mod again;
+mod book;
+mod look;
+mod trouble;
+mod wide;
+mod worker;
+
+use crate::cluster::{Cluster, Layout};
+use crate::plan::{Mix, Plan, slow_payloads};
+use crate::work::Board;
+use aze_io::sim::{Faults, Sim, SimRng};
+use aze_proto::Ino;
+use aze_proto::message::Durability;
+use aze_server::sabotage::Switches;
+use book::Book;
+use futures_util::future::join_all;
+use look::look;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use worker::Worker;
+
+pub use trouble::Trouble;
+
+/// How often everything ends and starts again in one run.
+const LIVES: usize = 3;
+
+/// Longest file, in chunks.
+const CHUNKS_MAX: u64 = 4;
+
+/// Longest write, in bytes.
+const WRITE_BYTES_MAX: u64 = 90_000;
+
+/// How much is in a journal before a checkpoint, at least and at most, as powers of two.
+const CHECKPOINT_BITS: (u64, u64) = (14, 20);
+
+/// Tasks of a crowd.
+const CROWD: usize = 12;
+
+/// Longest run in virtual time.
+const TIME_MAX: Duration = Duration::from_secs(600);
+
+/// Makes a plan of a seed.
+pub type PlanOf = fn(u64) -> PersistentPlan;
+
+/// What can be made of a seed.
+pub const KINDS: [(&str, PlanOf); 5] = [
+    ("ending", PersistentPlan::of),
+    ("staying", PersistentPlan::staying),
+    ("failing", PersistentPlan::failing),
+    ("troubled", PersistentPlan::troubled),
+    ("renaming", PersistentPlan::renaming),
+];
+
+/// What a seed means here.
+#[derive(Clone, Debug)]
+pub struct PersistentPlan {
+    /// The seed.
+    pub seed: u64,
+    /// Number of servers.
+    pub servers: u16,
+    /// Tasks that work.
+    pub tasks: usize,
+    /// Directories of each server.
+    pub directories: u16,
+    /// What the volume promises.
+    pub durability: Durability,
+    /// Whether the power is cut, or only the processes die.
+    pub power_cut: bool,
+    /// Clients stay: one server dies, by a power cut or alone, and the volume is started again
+    /// under them.
+    pub clients_stay: bool,
+    /// Each time they do so at the second try only.
+    pub starts_fail: bool,
+    /// Whether some renames are exchanges.
+    pub exchanges: bool,
+    /// What goes wrong besides, and with it one more client that does what the others do not.
+    pub trouble: Option<Trouble>,
+    /// Protections removed.
+    pub switches: Switches,
+}
+
+impl PersistentPlan {
+    /// The plan of a seed.
+    pub fn of(seed: u64) -> PersistentPlan {
+        let mut rng = SimRng::new(seed, "lasting plan");
+        let durability = *rng.pick(&[Durability::Fsync, Durability::Fsync, Durability::Close, Durability::None]);
+        let power_cut = durability != Durability::None && rng.chance(700_000);
+        let (servers, tasks) = (rng.between(1, 4) as u16, rng.between(1, 3) as usize);
+        let exchanges = SimRng::new(seed, "exchanges").chance(500_000);
+        let directories = *SimRng::new(seed, "directories").pick(&[1, 1, 2, 3]);
+        let (clients_stay, starts_fail, trouble, switches) = (false, false, None, Switches::default());
+        PersistentPlan {
+            seed,
+            servers,
+            tasks,
+            directories,
+            durability,
+            power_cut,
+            clients_stay,
+            starts_fail,
+            exchanges,
+            trouble,
+            switches,
+        }
+    }
+
+    /// The plan of a seed for a volume that is started again under its clients.
+    pub fn staying(seed: u64) -> PersistentPlan {
+        PersistentPlan { clients_stay: true, ..PersistentPlan::of(seed) }
+    }
+
+    /// The plan of a seed for a volume whose first start fails, each time, under its clients.
+    pub fn failing(seed: u64) -> PersistentPlan {
+        PersistentPlan { starts_fail: true, ..PersistentPlan::staying(seed) }
+    }
+
+    /// The plan of a seed under trouble.
+    pub fn troubled(seed: u64) -> PersistentPlan {
+        PersistentPlan { trouble: Some(Trouble::of(seed)), ..PersistentPlan::of(seed) }
+    }
+
+    /// The plan of a seed for a crowd that renames until the power is cut.
+    pub fn renaming(seed: u64) -> PersistentPlan {
+        let servers = SimRng::new(seed, "renaming plan").between(1, 3) as u16;
+        let (durability, trouble) = (Durability::Fsync, Some(Trouble::renaming(seed)));
+        PersistentPlan { servers, tasks: CROWD, durability, power_cut: true, trouble, ..PersistentPlan::of(seed) }
+    }
+}
+
+/// Runs a seed; returns the violations found.
+///
+/// # Panics
+/// When a task of the cluster panics, spins, or waits for ever.
+pub fn run(plan: &PersistentPlan, verbose: bool) -> Vec<String> {
+    run_counting(plan, verbose).0
+}
+
+/// As [`run`]; also gives how many units of data came back from disks.
+///
+/// # Panics
+/// As there.
+pub fn run_counting(plan: &PersistentPlan, verbose: bool) -> (Vec<String>, u64) {
+    let back = AtomicU64::new(0);
+    let sim = Sim::new(plan.seed, Faults::default());
+    sim.set_time_limit(TIME_MAX);
+    sim.set_sharing(*sim.rng("lending").pick(&[None, Some(1), Some(10_000)]));
+    let checkpoint_bits = plan.trouble.as_ref().map_or(CHECKPOINT_BITS, Trouble::checkpoint_bits);
+    sim.set_slow_payloads(slow_payloads(&mut sim.rng("pauses")));
+    let layout = Layout {
+        durability: Some(plan.durability),
+        storage_dirs: plan.directories,
+        switches: plan.switches,
+        checkpoint_bytes: 1 << sim.rng("checkpoints").between(checkpoint_bits.0, checkpoint_bits.1),
+        // Mostly less than clients write.
+        memory_bytes: 1 << sim.rng("memory").between(20, 24).min(23),
+        ..Layout::of(plan.servers)
+    };
+    let cluster = Cluster::new(sim.clone(), layout);
+    let general = Plan { mix: Mix::Quiet, ..Plan::of(plan.seed) };
+    let board = Board::new(&general, &cluster, verbose);
+    sim.block_on(lives(&cluster, plan, &board, &back));
+    if verbose {
+        board.story().iter().for_each(|line| eprintln!("{line}"));
+    }
+    let violations = board.violations();
+    cluster.end();
+    (violations, back.into_inner())
+}
+
+async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: &Arc<Board>, back: &AtomicU64) {
+    if plan.clients_stay {
+        return again::lives(cluster, plan, board).await;
+    }
+    let (book, wide) = (Arc::new(Mutex::new(Book::default())), Arc::new(Mutex::new(wide::WideBook::default())));
+    let mut clean_ends = cluster.sim.rng("clean ends");
+    for life in 0..=LIVES {
+        let ends_cleanly = clean_ends.chance(250_000);
+        if let Err(failure) = cluster.start().await {
+            return board.violation(format!("life {life}: the volume does not start: {failure}"));
+        }
+        let client = match cluster.connect(0).await {
+            Ok(client) => client,
+            Err(failure) => return board.violation(format!("life {life}: no client connects: {failure}")),
+        };
+        trouble::end(cluster);
+        // All servers soon drop the data and inodes that a start drops.
+        cluster.sim.sleep(Duration::from_secs(3)).await;
+        look(cluster, plan, board, &client, &book, life).await;
+        if let Err(why) = wide::look(cluster, &client, &wide).await {
+            board.violation(format!("start {life}: {why}"));
+        }
+        let units = cluster.servers().iter().map(|server| server.units_brought_back()).sum();
+        back.fetch_add(units, Ordering::Relaxed);
+        if !board.violations().is_empty() || life == LIVES {
+            return;
+        }
+        let mut ends = Vec::new();
+        if let Some(trouble) = &plan.trouble {
+            if life == 0
+                && let Err(failure) = wide::begin(&client, &wide).await
+            {
+                return board.violation(format!("the first files: {failure}"));
+            }
+            let rng = cluster.sim.rng(&format!("wide of life {life}"));
+            let lasts = !plan.power_cut || ends_cleanly;
+            ends.push(
+                cluster
+                    .on_client(0, wide::work(lasts, trouble.clone(), rng, client.clone(), wide.clone(), board.clone())),
+            );
+            trouble.begin(cluster, life);
+        }
+        for task in 0..plan.tasks {
+            let worker = Worker {
+                life,
+                task,
+                rng: cluster.sim.rng(&format!("task {task} of life {life}")),
+                client: client.clone(),
+                book: book.clone(),
+                board: board.clone(),
+                acknowledged_lasts: !plan.power_cut || ends_cleanly,
+                closes_sync: plan.durability == Durability::Close,
+                exchanges: plan.exchanges,
+                trouble: plan.trouble.clone(),
+                dirs: vec![Ino::ROOT],
+                next: 0,
+                concerned: Vec::new(),
+                again: None,
+            };
+            ends.push(cluster.on_client(0, worker.work()));
+        }
+        let us_max = plan.trouble.as_ref().map_or(400_000, Trouble::life_us_max);
+        let until = Duration::from_micros(cluster.sim.rng(&format!("life {life}")).between(2_000, us_max));
+        cluster.sim.sleep(until / 2).await;
+        if let Some(trouble) = &plan.trouble {
+            trouble.go_on(cluster, life);
+        }
+        match &plan.trouble {
+            Some(trouble) => trouble.last_moments(cluster, until - until / 2).await,
+            None => cluster.sim.sleep(until - until / 2).await,
+        }
+        board.note(cluster, format!("everything ends, cleanly: {ends_cleanly}, power cut: {}", plan.power_cut));
+        if ends_cleanly {
+            cluster.kill_client(0);
+            for server in cluster.servers() {
+                if let Err(failure) = server.rest().await {
+                    return board.violation(format!("life {life}: no clean end: {failure}"));
+                }
+            }
+        }
+        cluster.kill_all(1, plan.power_cut);
+        // They have ended with their node.
+        join_all(ends).await;
+    }
+}
