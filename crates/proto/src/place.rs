@@ -117,7 +117,6 @@ impl ShardMap {
         self.table.get(shard).filter(|server| usize::from(server.0) < self.servers.len())
     }
 
-    /// What the map says of a server.
     /// Whether the process of a server is known to have ended.
     pub fn has_ended(&self, index: ServerIndex) -> bool {
         self.server(index).is_some_and(|info| info.ended)

@@ -2,10 +2,10 @@
 //! checksums. Each answer is a small step, so that other requests do not wait for long: no lock
 //! is held over more than some thousand rows or one MiB, and between two steps everybody else has a turn.
 
-use crate::dispatch::{Output, Work, then};
 use crate::shards::ShardCell;
 use crate::state::Server;
 use crate::wait::Attempt;
+use crate::work::{Output, Work, then};
 use aze_meta::{EntryKey, EntryValue, Inode, LinkInDoubt, Role};
 use aze_proto::check::{
     CHECK_INODES_MAX, CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace, EntrySpot,

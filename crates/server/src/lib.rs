@@ -10,7 +10,7 @@
 //! it by methods of their own; they never name [`Server`]. The other files of the part are handlers (`impl Server`): what
 //! a request or a task does. `state.rs` puts the server together from state only, and state never uses a handler: a test
 //! reads that from the sources (`tests/tests/house.rs`). At the top stands what spans the parts. State is in `shards`,
-//! `counters`, `clock`, `sabotage` and `wait`; `dispatch`, `status` and `check` are handlers.
+//! `counters`, `clock`, `sabotage` and `wait`; `dispatch`, `work`, `status` and `check` are handlers.
 //!
 //! A request runs to completion on the worker that read it. One that must wait (for a directory's
 //! stub, for a locked entry, for another server) becomes a task; no thread is ever parked.
@@ -29,6 +29,7 @@ mod shards;
 mod state;
 mod status;
 mod wait;
+mod work;
 
 pub use aze_store::disk::segments::SEGMENT_BYTES_DEFAULT;
 pub use membership::members::start;

@@ -2,9 +2,9 @@
 //! stores them on the servers of their chunks, and only then raises the size; so no reader ever sees a
 //! part of an append, and an append that did not finish has no effect.
 
-use crate::dispatch::{Output, READERS_PAUSE, Work, then};
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
+use crate::work::{Output, READERS_PAUSE, Work, then};
 use aze_meta::access;
 use aze_meta::op::TRUNCATIONS_PENDING_MAX;
 use aze_meta::{AttrSet, Op, Stamp};

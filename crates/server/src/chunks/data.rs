@@ -1,11 +1,11 @@
 //! File data: reads and writes of one chunk, each under its shard's data lock. Chunk 0 lives with
 //! the inode, so that a small write moves size and times in the same request.
 
-use crate::dispatch::{Output, Work};
 use crate::sabotage::Sabotage;
 use crate::shards::ShardCell;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
+use crate::work::{Output, Work};
 use aze_io::slab::ReceiveBuffer;
 use aze_meta::{Op, Stamp};
 use aze_proto::fields::{Read, Write};

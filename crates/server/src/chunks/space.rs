@@ -1,9 +1,9 @@
 //! Room for a file: reserved, given back, and where data and holes begin. Each request
 //! concerns one shard: the client asks all that a range touches.
 
-use crate::dispatch::{Output, Work};
 use crate::state::Server;
 use crate::wait::Attempt;
+use crate::work::{Output, Work};
 use aze_proto::fields::{Punch, Reserve, Seek};
 use aze_proto::limits::CHUNK_BITS_MAX;
 use aze_proto::place::chunk_shard;

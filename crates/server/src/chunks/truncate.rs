@@ -2,10 +2,10 @@
 //! new end truncates, then the answer goes out with the new generation. A server that sees a newer
 //! generation than it knows asks the home before it serves, so a missed truncation shows no old bytes.
 
-use crate::dispatch::{Output, Work, then};
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
+use crate::work::{Output, Work, then};
 use aze_meta::access;
 use aze_meta::{Op, Stamp};
 use aze_proto::{Attr, Code, Failure, Generation, Ino, Reply, Request, ServerIndex, ShardId};

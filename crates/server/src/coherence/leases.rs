@@ -1,11 +1,11 @@
 //! What leases mean for a server's answers: some give leases, some tell of recalls, and those to changes wait for them.
 
 use crate::coherence::state::leases::{HELD, Listener};
-use crate::dispatch::{Output, Work, then};
 use crate::sabotage::Sabotage;
 use crate::shards::Names;
 use crate::state::Server;
 use crate::wait::Attempt;
+use crate::work::{Output, Work, then};
 use aze_proto::{Code, Failure, FileKind, Ino, Request, ShardId};
 use std::sync::Arc;
 use std::time::Duration;

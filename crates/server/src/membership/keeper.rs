@@ -1,10 +1,10 @@
 //! The keeper's part: the first server decides on the shard map, raises the namespace epoch and
 //! hands out the token for moving directories.
 
-use crate::dispatch::{Output, then};
 use crate::membership::state::keeper::Taken;
 use crate::state::Server;
 use crate::wait::Attempt;
+use crate::work::{Output, then};
 use aze_proto::place::{ServerInfo, ShardTable};
 use aze_proto::{
     Code, Failure, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, ShardMap, TxId,

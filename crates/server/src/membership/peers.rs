@@ -1,7 +1,7 @@
 //! Asking other servers, or this one, on behalf of a request in progress.
 
-use crate::dispatch::Work;
 use crate::state::Server;
+use crate::work::Work;
 use aze_proto::{Code, Failure, Identity, Ino, Refusal, Reply, Request, ServerIndex, ShardId};
 use aze_rpc::{Ask, Target};
 use futures_util::future::join_all;

@@ -1,11 +1,11 @@
 //! Lookup and create: the two requests that begin almost everything, each on the shard that
 //! (parent, name) hashes to.
 
-use crate::dispatch::{Output, Work};
 use crate::sabotage::Sabotage;
 use crate::shards::{Names, ShardCell};
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
+use crate::work::{Output, Work};
 use aze_meta::access::{self, Want};
 use aze_meta::{EntryKey, NewFile, Op, acl};
 use aze_proto::fields::Create;

@@ -5,11 +5,11 @@
 //! looks at a locked name waits, so each name always answers with one of the two, and both never with
 //! the same. Nothing is replaced: link counts stay, and full directories may be exchanged with anything.
 
-use crate::dispatch::{Output, Work};
 use crate::names::rename::Token;
 use crate::names::state::moves::{Move, Moved};
 use crate::state::Server;
 use crate::wait::Attempt;
+use crate::work::{Output, Work};
 use aze_meta::access::Want;
 use aze_meta::{EntryValue, Lock, Op, Role};
 use aze_proto::fields::PrepareExchange;

@@ -1,11 +1,11 @@
 //! Inodes at their home: attributes, opens, the stubs of directories and who holds them.
 
-use crate::dispatch::{Output, Work, then};
 use crate::names::locks::forget_locks;
 use crate::names::state::directories::Fetch;
 use crate::shards::Names;
 use crate::state::Server;
 use crate::wait::Attempt;
+use crate::work::{Output, Work, then};
 use aze_meta::access::{self, Want};
 use aze_meta::{AttrSet, Inode, Op, Stamp, acl};
 use aze_proto::message::Handle;

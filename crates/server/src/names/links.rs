@@ -4,11 +4,11 @@
 //! a file. Each step is repeated until it is answered, and each side remembers what the other
 //! may ask, so that in the end the count is exact: see `aze_meta::links`.
 
-use crate::dispatch::{Output, Work, then};
 use crate::names::rename::DECISION_PATIENCE;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop};
+use crate::work::{Output, Work, then};
 use aze_meta::access::Want;
 use aze_meta::{EntryKey, LostLink, Op};
 use aze_proto::error::Class;

@@ -4,10 +4,10 @@
 //! its entries in the order of their cookies, without any state between two pages.
 
 use crate::coherence::state::leases::LeaseTable;
-use crate::dispatch::{Output, Work};
 use crate::shards::ShardCell;
 use crate::state::Server;
 use crate::wait::Attempt;
+use crate::work::{Output, Work};
 use aze_meta::access::Want;
 use aze_proto::fields::Scan;
 use aze_proto::limits::LIST_ENTRIES_MAX;

@@ -3,11 +3,11 @@
 //! it is granted. A lock goes when its session unlocks it, has closed the file, or has ended
 //! and no server takes anything from it any more.
 
-use crate::dispatch::{Output, Work, then};
 use crate::names::state::lock_table::{FileLocks, LOCKS_PER_FILE_MAX, Lock, TooMany};
 use crate::shards::Names;
 use crate::state::Server;
 use crate::wait::Attempt;
+use crate::work::{Output, Work, then};
 use aze_proto::message::{LockOutcome, LockSpec};
 use aze_proto::{Code, Failure, FileKind, Ino, Reply, Request, SessionId};
 use std::sync::Arc;

@@ -1,22 +1,14 @@
 //! Opens that bring the contents of a small file along: a client that opens a file to read it needs no
 //! second request. Contents and attributes are of one moment, that of the open.
 
-use crate::dispatch::{Output, Work};
 use crate::state::Server;
 use crate::wait::Attempt;
+use crate::work::{Contents, Output, Work};
 use aze_meta::access::Want;
 use aze_proto::limits::OPEN_CONTENTS_BYTES_MAX;
 use aze_proto::{Attr, Code, FileKind, Ino, Name, Reply};
-use aze_store::{ChunkShard, Held};
+use aze_store::ChunkShard;
 use std::sync::Arc;
-
-/// An open with contents, on its way out.
-pub(crate) struct Contents {
-    attr: Attr,
-    held: Held,
-    /// The answer to a repeated request: contents are not kept for that.
-    pub(crate) plain: Reply,
-}
 
 impl Server {
     pub(crate) fn open_with(

@@ -1,11 +1,11 @@
 //! Unlink and rmdir, and what follows: orphans that live until their last close, directories that
 //! every holder must find empty before they die.
 
-use crate::dispatch::{Output, Work, then};
 use crate::sabotage::Sabotage;
 use crate::shards::{Names, ShardCell};
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
+use crate::work::{Output, Work, then};
 use aze_meta::access::{self, Want};
 use aze_meta::{EntryKey, EntryValue, Lock, Op, Role, Stamp};
 use aze_proto::{Code, Failure, FileKind, Ino, MapEpoch, Name, Reply, Request, ServerIndex, ShardId, Stub, TxId};

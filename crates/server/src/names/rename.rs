@@ -10,10 +10,10 @@
 mod decided;
 mod target;
 
-use crate::dispatch::{Output, Work, then};
 use crate::names::state::moves::{How, Move, Moved};
 use crate::state::Server;
 use crate::wait::Attempt;
+use crate::work::{Output, Work, then};
 use aze_meta::access::Want;
 use aze_meta::{EntryValue, Role};
 use aze_proto::fields::{Prepare, PrepareExchange};

@@ -1,10 +1,10 @@
 //! Files that are made without a name, for `O_TMPFILE`: orphans from the beginning, which go with their
 //! last open. Unlike others without a name they may be given one.
 
-use crate::dispatch::{Output, Work};
 use crate::shards::Names;
 use crate::state::Server;
 use crate::wait::Attempt;
+use crate::work::{Output, Work};
 use aze_meta::{NewFile, Op, access, acl};
 use aze_proto::{Attr, Code, Failure, FileKind, Ino, Name, Reply, ShardId, TxId};
 use std::sync::Arc;

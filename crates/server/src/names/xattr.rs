@@ -2,9 +2,9 @@
 //! them is decided in `aze_meta::xattr`; here they are looked up, changed, and, where they are the
 //! rights of a directory, made known to the servers of its entries.
 
-use crate::dispatch::{Output, Work, then};
 use crate::state::Server;
 use crate::wait::Attempt;
+use crate::work::{Output, Work, then};
 use aze_meta::access::{self, Want};
 use aze_meta::{Op, acl, xattr};
 use aze_proto::wire::Blob;

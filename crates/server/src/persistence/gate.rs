@@ -1,9 +1,9 @@
 //! Who waits for the journal.
 
 use super::state::persistence::storage_failed;
-use crate::dispatch::Work;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
+use crate::work::Work;
 use aze_proto::limits::LEASE_MS;
 use aze_proto::rules::{Answer, First};
 use aze_proto::{Code, Failure, Reply, Request};

@@ -3,8 +3,8 @@
 
 use super::state::image::UNITS_AT_ONCE;
 use super::state::room::reserve_bytes;
-use crate::dispatch::READERS_PAUSE;
 use crate::state::Server;
+use crate::work::READERS_PAUSE;
 use aze_io::disk::DiskResult;
 use aze_io::slab::BASE_BYTES;
 use aze_proto::{Code, Failure, Ino, Request, ShardId};

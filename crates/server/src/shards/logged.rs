@@ -147,6 +147,8 @@ impl LoggedShard {
 
     fn poison(&self, op: &Op, applied: &Applied) {
         let why = applied.reply.as_ref().err().map_or(String::new(), |failure| failure.detail.clone());
+        // What clients read without a request is not served any more, either.
+        self.published.close();
         if let Some(poisoned) = &self.poisoned.0 {
             // Only the first one is kept.
             let _ = poisoned.set(format!("shard {} and {} contradict each other: {why}", self.shard.id(), op.name()));

@@ -1,9 +1,9 @@
 //! The side of the new name: it is locked and validated, and what the coordinator decides is done.
 
 use super::DECISION_PATIENCE;
-use crate::dispatch::{Output, Work, then};
 use crate::state::Server;
 use crate::wait::{Attempt, Stop};
+use crate::work::{Output, Work, then};
 use aze_meta::access::Want;
 use aze_meta::{EntryKey, EntryValue, Op, Role, Stamp};
 use aze_proto::fields::Prepare;
