@@ -16,6 +16,9 @@ impl<T: Tables> Shard<T> {
             if let (Some(mode), Some(list)) = (set.mode, inode.acl()) {
                 inode.put_xattr(acl::ACCESS, Some(list.with_mode(mode).to_blob()));
             }
+            if inode.attr.kind == FileKind::Directory && set.mtime.is_some() {
+                inode.rare.change(|parts| parts.mtime_set = time);
+            }
             let attr = &mut inode.attr;
             attr.mode = set.mode.map_or(attr.mode, |mode| mode & 0o7777);
             attr.uid = set.uid.unwrap_or(attr.uid);

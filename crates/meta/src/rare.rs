@@ -2,7 +2,7 @@
 
 use crate::tables::PendingTruncation;
 use crate::xattr::Xattr;
-use aze_proto::ids::{ShardId, TxId};
+use aze_proto::ids::{ShardId, Time, TxId};
 use aze_proto::wire::{Input, Malformed, Wire};
 use aze_proto::wire_struct;
 
@@ -34,11 +34,20 @@ wire_struct! {
         pub dropped: Vec<TxId>,
         /// Extended attributes, by their names.
         pub xattrs: Vec<Xattr>,
+        /// When the modification time of a directory was last set: changes of its entries before that, which the servers
+        /// of the entries remember, do not count any more. 0 if it never was.
+        pub mtime_set: Time,
     }
 }
 
-static NOTHING: Parts =
-    Parts { target: Vec::new(), truncations: Vec::new(), links: Vec::new(), dropped: Vec::new(), xattrs: Vec::new() };
+static NOTHING: Parts = Parts {
+    target: Vec::new(),
+    truncations: Vec::new(),
+    links: Vec::new(),
+    dropped: Vec::new(),
+    xattrs: Vec::new(),
+    mtime_set: Time(0),
+};
 
 /// What few inodes have; nearly always nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

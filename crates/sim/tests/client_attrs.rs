@@ -3,7 +3,7 @@
 mod support;
 
 use aze_client::{Access, NewFile, mode_under};
-use aze_proto::{Change, Code, FileKind, Identity, Ino, XattrHow};
+use aze_proto::{Change, Code, FileKind, Identity, Ino, SetTime, Time, XattrHow};
 use aze_sim::cluster::Layout;
 use aze_sim::work::shared::new_file;
 use support::{ROOT, create, name, with_cluster, with_layout};
@@ -145,6 +145,45 @@ fn what_is_made_in_a_directory_inherits_its_default_list() {
             let deep = client.create(&ROOT, inner.ino, &name("deep"), &deep).await.expect("root may").attr;
             let refused = client.open(&user(), deep.ino, open).await.map(|_| ()).map_err(|failure| failure.code);
             assert_eq!(refused, Err(Code::AccessDenied), "the mode asked for became the mask");
+        }
+    });
+}
+
+/// The times of a directory are at its home, and those of its entries' changes at the servers that have them: a change of
+/// the first hides the second, so it has to take them along.
+#[test]
+fn the_modification_time_of_a_directory_never_goes_back() {
+    with_cluster(4, |cluster, client| async move {
+        let other = client.mkdir_all(&ROOT, b"/other", 0o755).await.expect("made").ino;
+        for round in 0..12 {
+            let path = format!("/d{round}");
+            let dir = client.mkdir_all(&ROOT, path.as_bytes(), 0o755).await.expect("made").ino;
+            for number in 0..8 {
+                cluster.sim.sleep(std::time::Duration::from_millis(3)).await;
+                create(&client, dir, &format!("f{number}")).await;
+            }
+            let before = client.getattr(&ROOT, dir).await.expect("it is there");
+            cluster.sim.sleep(std::time::Duration::from_millis(3)).await;
+            match round % 3 {
+                0 => client.set_xattr(&ROOT, dir, b"user.a", b"b", XattrHow::Any).await.expect("set"),
+                1 => {
+                    let here = name(&format!("d{round}"));
+                    client.rename(&ROOT, Ino::ROOT, &here, other, &here, false).await.expect("renamed");
+                }
+                _ => client.set_xattr(&ROOT, dir, DEFAULT, &for_the_user(), XattrHow::Any).await.expect("set"),
+            }
+            cluster.sim.sleep(std::time::Duration::from_secs(3)).await;
+            let after = client.getattr(&ROOT, dir).await.expect("it is there");
+            assert_eq!(after.mtime, before.mtime, "round {round}");
+            assert!(after.ctime > before.ctime, "round {round}");
+            // Set back on purpose it stays, until an entry comes or goes.
+            let back = Change { mtime: Some(SetTime::To { time: Time(1) }), ..Change::default() };
+            client.setattr(&ROOT, dir, &back).await.expect("set");
+            client.set_xattr(&ROOT, dir, b"user.b", b"c", XattrHow::Any).await.expect("set");
+            assert_eq!(client.getattr(&ROOT, dir).await.map(|attr| attr.mtime), Ok(Time(1)), "round {round}");
+            create(&client, dir, "last").await;
+            cluster.sim.sleep(std::time::Duration::from_secs(3)).await;
+            assert!(client.getattr(&ROOT, dir).await.is_ok_and(|attr| attr.mtime > before.mtime), "round {round}");
         }
     });
 }

@@ -19,7 +19,8 @@ use std::sync::Arc;
 impl Server {
     pub(crate) fn getattr(self: &Arc<Self>, work: &mut Work, ino: Ino, exact: bool) -> Attempt<Output> {
         let mut names = self.cell(ino.home())?.names.lock();
-        let attr = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();
+        let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
+        let (attr, mtime_set) = (inode.attr.clone(), inode.rare.get().mtime_set);
         names.shard.published.put_inode(&attr);
         work.leased = self.lease(work, &mut names, ino, attr.kind);
         if !exact || attr.kind != FileKind::Directory {
@@ -27,26 +28,31 @@ impl Server {
         }
         let holders = holders_of(&names, ino);
         drop(names);
-        self.gathered(attr, holders)
+        self.gathered(attr, mtime_set, holders)
     }
 
     /// Adds the holders' parts to a directory's attributes; at once if this server is the only holder.
-    fn gathered(self: &Arc<Self>, mut attr: Attr, holders: Vec<ServerIndex>) -> Attempt<Output> {
+    fn gathered(self: &Arc<Self>, mut attr: Attr, mtime_set: Time, holders: Vec<ServerIndex>) -> Attempt<Output> {
         if holders.iter().all(|holder| *holder == self.slot()) {
             if !holders.is_empty() {
                 let part = self.directories.fragment(attr.ino);
-                merge(&mut attr, &[part]);
+                merge(&mut attr, mtime_set, &[part]);
             }
             return Ok(Reply::Attributes { attr }.into());
         }
         let server = self.clone();
         then(async move {
-            server.gather(&mut attr, &holders).await?;
+            server.gather(&mut attr, mtime_set, &holders).await?;
             Ok(Reply::Attributes { attr })
         })
     }
 
-    async fn gather(self: &Arc<Self>, attr: &mut Attr, holders: &[ServerIndex]) -> Result<(), Failure> {
+    async fn gather(
+        self: &Arc<Self>,
+        attr: &mut Attr,
+        mtime_set: Time,
+        holders: &[ServerIndex],
+    ) -> Result<(), Failure> {
         let mut parts = Vec::with_capacity(holders.len());
         for (holder, answer) in self.ask_each(holders, &Request::Fragment { dir: attr.ino }).await {
             match answer {
@@ -57,7 +63,7 @@ impl Server {
                 }
             }
         }
-        merge(attr, &parts);
+        merge(attr, mtime_set, &parts);
         Ok(())
     }
 
@@ -86,9 +92,8 @@ impl Server {
         stamp: Stamp,
     ) -> Result<Reply, Failure> {
         let (ino, before) = (inode.attr.ino, inode.attr.clone());
-        let mut gathered = before.clone();
-        // What one that has ended knew of times comes back with it, or is lost with its entries.
-        self.gather(&mut gathered, &self.living_of(&holders)).await?;
+        // Nothing changes if one of them cannot be asked afterwards for the attributes of the answer.
+        self.gather(&mut before.clone(), inode.rare.get().mtime_set, &self.living_of(&holders)).await?;
         let set = access::check_setattr(identity, &inode, change, stamp.time)?;
         let after = Attr {
             mode: set.mode.unwrap_or(before.mode),
@@ -99,8 +104,6 @@ impl Server {
         if access::loses_search(&before, &after) {
             self.ask(self.map().keeper, aze_proto::ShardId(0), Request::RaiseEpoch { dir: ino }).await?;
         }
-        // What the holders know of changes is folded in, since the new change time will hide it.
-        let set = AttrSet { mtime: set.mtime.or(Some(gathered.mtime)), ..set };
         let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         let (holders, lost) = self.change_directory(ino, Op::SetAttr { ino, set }, rights, stamp).await?;
         if lost {
@@ -108,8 +111,9 @@ impl Server {
             // old rights, and would keep it under the new epoch.
             self.ask(self.map().keeper, aze_proto::ShardId(0), Request::RaiseEpoch { dir: ino }).await?;
         }
-        let mut attr = self.attr_here(ino)?;
-        self.gather(&mut attr, &self.living_of(&holders)).await?;
+        let (mut attr, mtime_set) = self.attr_here(ino)?;
+        // What one that has ended knew of times comes back with it, or is lost with its entries.
+        self.gather(&mut attr, mtime_set, &self.living_of(&holders)).await?;
         Ok(Reply::Attributes { attr })
     }
 
@@ -165,10 +169,12 @@ impl Server {
         Ok((if rights { stub_of(&names, ino) } else { None }, servers, lost))
     }
 
-    fn attr_here(&self, ino: Ino) -> Result<Attr, Failure> {
+    /// The attributes at an inode's home, and when the modification time of a directory was last set.
+    fn attr_here(&self, ino: Ino) -> Result<(Attr, Time), Failure> {
         let cell = self.shards.get(ino.home()).ok_or_else(|| Failure::from(Code::Internal))?;
         let names = cell.names.lock();
-        names.shard.inode(ino).map(|inode| inode.attr.clone()).ok_or_else(|| self.gone(ino))
+        let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
+        Ok((inode.attr.clone(), inode.rare.get().mtime_set))
     }
 
     pub(crate) fn open(self: &Arc<Self>, work: &Work, ino: Ino, handle: u64, want: Want) -> Attempt<Output> {
@@ -368,16 +374,15 @@ fn stub_of(names: &Names, dir: Ino) -> Option<Stub> {
     })
 }
 
-/// Adds the holders' parts: counts by sum, times by maximum. A change that the home's own change
-/// time already covers was folded into its times before, or was set back on purpose (utimensat).
-fn merge(attr: &mut Attr, parts: &[(u64, u64, Time)]) {
-    let own_ctime = attr.ctime;
+/// Adds the holders' parts: counts by sum, times by maximum. Changes of entries before the modification time was set
+/// (utimensat) move it no more.
+fn merge(attr: &mut Attr, mtime_set: Time, parts: &[(u64, u64, Time)]) {
     for (entries, subdirs, changed) in parts {
         attr.size += entries;
         attr.links = attr.links.saturating_add(u32::try_from(*subdirs).unwrap_or(u32::MAX));
-        if *changed > own_ctime {
+        if *changed > mtime_set {
             attr.mtime = attr.mtime.max(*changed);
-            attr.ctime = attr.ctime.max(*changed);
         }
+        attr.ctime = attr.ctime.max(*changed);
     }
 }
