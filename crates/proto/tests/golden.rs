@@ -281,3 +281,14 @@ fn the_golden_head_opens() {
     let (header, body) = open(&bytes, 3, Some(&[9; 32])).expect("a sealed frame opens");
     assert_eq!((header.sequence, body), (Sequence(8), &b"body"[..]));
 }
+
+/// The page on the wire names every request.
+#[test]
+fn every_request_is_on_the_page() {
+    let page = include_str!("../../../docs/wire.md");
+    assert!(Request::NAMES.len() > 80);
+    let missing: Vec<&str> =
+        Request::NAMES.iter().map(|(_, name)| *name).filter(|name| !page.contains(&format!("`{name}`"))).collect();
+    assert_eq!(missing, [] as [&str; 0]);
+    assert!(page.contains(&format!("`WIRE_VERSION` ({})", limits::WIRE_VERSION)));
+}
