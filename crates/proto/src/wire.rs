@@ -95,9 +95,11 @@ pub trait Wire: Sized {
 macro_rules! wire_number {
     ($($number:ty),*) => {$(
         impl Wire for $number {
+            #[inline]
             fn put(&self, out: &mut Vec<u8>) {
                 out.extend_from_slice(&self.to_le_bytes());
             }
+            #[inline]
             fn take(input: &mut Input<'_>) -> Result<Self, Malformed> {
                 Ok(<$number>::from_le_bytes(input.array(stringify!($number))?))
             }
@@ -282,9 +284,11 @@ macro_rules! wire_id {
         pub struct $name(pub $number);
 
         impl $crate::wire::Wire for $name {
+            #[inline]
             fn put(&self, out: &mut Vec<u8>) {
                 $crate::wire::Wire::put(&self.0, out);
             }
+            #[inline]
             fn take(input: &mut $crate::wire::Input<'_>) -> Result<Self, $crate::wire::Malformed> {
                 Ok($name($crate::wire::Wire::take(input)?))
             }

@@ -97,6 +97,7 @@ impl Decoder {
     }
 
     /// The next whole frame in the bytes read, if any. An error ends the stream.
+    #[inline]
     pub(super) fn next(
         &mut self,
         limits: FrameLimits,
@@ -133,6 +134,7 @@ impl Decoder {
     }
 
     /// Takes bytes or a shared payload from a ring, after `next` has returned `None`.
+    #[inline]
     pub(super) fn fill_from(&mut self, ring: &mut Consumer) -> Result<Filled> {
         if self.is_receiving() {
             return self.fill_receiving(|slices| ring.read_slices(slices));

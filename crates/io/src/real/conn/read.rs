@@ -182,6 +182,7 @@ impl Conn {
         self.peer.credentials.is_none()
     }
 
+    #[inline]
     fn read_with(self: &Arc<Self>, reader: &mut Reader, conn: &Arc<dyn Connection>, wait: bool) -> Pause {
         let mut corked = false;
         let pause = self.read_corked(reader, conn, &mut corked, wait);

@@ -205,6 +205,7 @@ impl Consumer {
 
     /// Takes the bytes at hand into `first`, then `second`, then `rest`; returns how many they were. `WouldBlock` if
     /// there is nothing.
+    #[inline]
     pub(in super::super) fn read(
         &mut self,
         mut first: Room<'_>,
