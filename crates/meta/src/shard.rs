@@ -50,18 +50,16 @@ pub struct Applied {
     pub reply: Result<Reply, Failure>,
     /// Empty after an error.
     pub effects: Effects,
+    /// Whether the operation contradicts the shard: it was meant for another one, or one of the two is damaged.
+    /// The shard must serve nothing more until it has been read again from its records.
+    pub is_poison: bool,
 }
 
 impl Applied {
     /// Whether the request that asked for the operation ends with it.
     pub fn decides(&self) -> bool {
-        !matches!(&self.reply, Err(failure) if matches!(failure.code, Code::Busy | Code::Refused | Code::Internal))
-    }
-
-    /// Whether the operation contradicts the shard: it was meant for another one, or one of the two is damaged.
-    /// The shard must serve nothing more until it has been read again from its records.
-    pub fn is_poison(&self) -> bool {
-        matches!(&self.reply, Err(failure) if failure.code == Code::Internal)
+        let is_put_off = matches!(&self.reply, Err(failure) if matches!(failure.code, Code::Busy | Code::Refused));
+        !is_put_off && !self.is_poison
     }
 }
 
@@ -154,7 +152,10 @@ impl<T: Tables> Shard<T> {
             Ok((reply, effects)) => (Ok(reply), effects),
             Err(failure) => (Err(failure), Effects::default()),
         };
-        let applied = Applied { reply, effects };
+        // An outcome that is only recorded may be `Internal`: a defect that a request met elsewhere.
+        let is_poison =
+            matches!(&reply, Err(failure) if failure.code == Code::Internal) && !matches!(op, Op::Record { .. });
+        let applied = Applied { reply, effects, is_poison };
         if stamp.sequence != Sequence(0) && applied.decides() {
             self.retries.record(stamp.session, stamp.sequence, stamp.floor, applied.reply.clone());
         }

@@ -701,7 +701,7 @@ fn run(ops: &[(Op, Time)]) {
         let sequence = Sequence(number as u64 + 1);
         let stamp = Stamp { time: *time, session: SessionId(9), sequence, floor: sequence };
         assert_eq!(shard.check(stamp.session, sequence, sequence), Verdict::New);
-        let Applied { reply, effects } = shard.apply(op, &stamp);
+        let Applied { reply, effects, is_poison } = shard.apply(op, &stamp);
         assert_recorded(&mut shard, &stamp, &reply);
         let (expected_reply, expected_effects) = match model.apply(op, *time) {
             Ok((reply, effects)) => (Ok(reply), effects),
@@ -713,7 +713,7 @@ fn run(ops: &[(Op, Time)]) {
 
         let again = Op::from_bytes(&op.to_bytes()).expect("an operation survives its encoding");
         assert_eq!(&again, op);
-        assert_eq!(replayed.apply(&again, &stamp), Applied { reply, effects });
+        assert_eq!(replayed.apply(&again, &stamp), Applied { reply, effects, is_poison });
         assert_eq!(replayed.digest(), shard.digest());
     }
     for rows_max in [1, 3, 1000] {

@@ -8,7 +8,7 @@ use aze_proto::limits::{FILE_BYTES_MAX, LINKS_MAX, RETRIES_PER_SESSION_AND_SHARD
 use aze_proto::message::Victim;
 use aze_proto::retry::Verdict;
 use aze_proto::wire::{Blob, Wire};
-use aze_proto::{Attr, Code, FileKind, Name, NameHash, Refusal, Reply};
+use aze_proto::{Attr, Code, Failure, FileKind, Name, NameHash, Refusal, Reply};
 
 fn shard() -> Shard {
     Shard::new(ShardId(0), Incarnation(0), 1)
@@ -327,9 +327,20 @@ fn an_operation_of_another_shard_is_poison() {
     let before = shard.digest();
     let stamp = Stamp { time: Time(1), session: SessionId(4), sequence: Sequence(1), floor: Sequence(1) };
     let applied = shard.apply(&Op::Create { key, new: new(FileKind::File), exclusive: true }, &stamp);
-    assert!(applied.is_poison() && !applied.decides(), "{applied:?}");
+    assert!(applied.is_poison && !applied.decides(), "{applied:?}");
     assert_eq!(shard.digest(), before);
     assert_eq!(shard.check(SessionId(4), Sequence(1), Sequence(1)), Verdict::New);
+}
+
+/// A request that met a defect elsewhere ends with it, and is no contradiction of the shard that keeps its outcome.
+#[test]
+fn an_outcome_that_names_a_defect_is_kept() {
+    let mut shard = shard();
+    let stamp = Stamp { time: Time(1), session: SessionId(4), sequence: Sequence(1), floor: Sequence(1) };
+    let failure = Failure::new(Code::Internal, "a defect at another server");
+    let applied = shard.apply(&Op::Record { outcome: Outcome::Failed { failure: failure.clone() } }, &stamp);
+    assert!(!applied.is_poison && applied.decides(), "{applied:?}");
+    assert_eq!(shard.check(SessionId(4), Sequence(1), Sequence(1)), Verdict::Done(Err(failure)));
 }
 
 /// A journal is replayed without `check`; the floor in the stamps bounds the records.

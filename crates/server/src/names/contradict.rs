@@ -14,6 +14,6 @@ impl Server {
         let key = keys.into_iter().find(|key| key.hash.shard(self.config.shards) != cell.id).expect("keys have no end");
         let unlock = aze_meta::Op::Unlock { key, tx: aze_proto::TxId(1) };
         let applied = cell.names.lock().shard.apply(&unlock, &aze_meta::Stamp::default());
-        assert!(applied.is_poison(), "{applied:?}");
+        assert!(applied.is_poison, "{applied:?}");
     }
 }

@@ -99,7 +99,11 @@ impl LoggedShard {
     /// inodes, the published index, the holders of leases and the journal.
     pub(crate) fn apply(&mut self, op: &Op, stamp: &Stamp) -> Applied {
         if let Some(why) = self.poisoned.why() {
-            return Applied { reply: Err(Failure::new(Code::Lost, why)), effects: Effects::default() };
+            return Applied {
+                reply: Err(Failure::new(Code::Lost, why)),
+                effects: Effects::default(),
+                is_poison: false,
+            };
         }
         let key = op.key().filter(|_| self.published.is_there());
         let was_taken = key.is_some_and(|key| self.is_taken(key));
@@ -111,7 +115,7 @@ impl LoggedShard {
         }
         let before = self.count();
         let applied = self.shard.apply(op, stamp);
-        if applied.is_poison() {
+        if applied.is_poison {
             self.poison(op, &applied);
             return applied;
         }
