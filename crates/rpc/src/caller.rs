@@ -213,7 +213,7 @@ impl Caller {
                 News::Answer(Err(failure)) if failure.refusal == Some(Refusal::Starting) => {
                     return Err(Failure::new(Code::Busy, failure.detail).during(ask.request.name()));
                 }
-                News::Answer(Err(failure)) if history.sent > 1 && may_have_happened(&ask, &failure) => {
+                News::Answer(Err(failure)) if history.sent > 1 && may_have_happened(&ask, &history, &failure) => {
                     let detail = format!(
                         "{} to {}: the volume was started again while this was under way",
                         ask.request.name(),
@@ -308,7 +308,9 @@ impl Caller {
         }
         let (conn, heard) = (channel.id(), channel.frames_heard());
         let same = history.conn == conn && history.heard == heard;
-        *history = History { sent: history.sent + 1, unheard: if same { history.unheard + 1 } else { 1 }, conn, heard };
+        let starts_min = if history.sent == 0 { channel.starts() } else { history.starts_min.min(channel.starts()) };
+        let unheard = if same { history.unheard + 1 } else { 1 };
+        *history = History { sent: history.sent + 1, starts_min, unheard, conn, heard };
     }
 
     fn give_up(&self, ask: &Ask<'_>, history: &History) -> Failure {
@@ -331,9 +333,14 @@ fn nanos(duration: Duration) -> u64 {
 
 /// Whether a change that was sent before may have been done by the volume's servers before they were
 /// started again, and cannot simply be done once more: their record of it has gone with them.
-fn may_have_happened(ask: &Ask<'_>, failure: &Failure) -> bool {
+fn may_have_happened(ask: &Ask<'_>, history: &History, failure: &Failure) -> bool {
     let Some(Refusal::MapStale { epoch }) = &failure.refusal else { return false };
-    epoch.starts() > ask.map_epoch.starts() && ask.request.is_change() && !ask.request.may_be_repeated()
+    // Servers of this start refuse the request each time: its map is of an earlier one.
+    let reached_earlier = history.starts_min < epoch.starts();
+    reached_earlier
+        && epoch.starts() > ask.map_epoch.starts()
+        && ask.request.is_change()
+        && !ask.request.may_be_repeated()
 }
 
 impl Drop for Caller {
@@ -346,6 +353,8 @@ impl Drop for Caller {
 #[derive(Default)]
 struct History {
     sent: u32,
+    /// The earliest start of the volume at which servers may have received it ([`Channel::starts`]).
+    starts_min: u32,
     /// How often it was sent over `conn` without that anything at all has come back.
     unheard: u32,
     conn: u64,

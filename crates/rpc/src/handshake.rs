@@ -8,7 +8,7 @@ use aze_proto::frame::{self, FrameKey, Header, Kind};
 use aze_proto::handshake::{Hello, Secret, Step, Transcript, hello_proof, same};
 use aze_proto::limits::fingerprint;
 use aze_proto::wire::{Malformed, Wire};
-use aze_proto::{Code, Failure, SessionId};
+use aze_proto::{Code, Failure, MapEpoch, SessionId};
 
 /// Longest name of a job in bytes.
 const JOB_BYTES_MAX: usize = 255;
@@ -62,8 +62,8 @@ pub(crate) enum Next {
     Send(Step),
     /// Nothing: a step that was seen before came again.
     Nothing,
-    /// The handshake is over.
-    Done,
+    /// The handshake is over; the server has this map.
+    Done(MapEpoch),
 }
 
 impl Greeting {
@@ -108,7 +108,7 @@ impl Greeting {
                 Ok(Next::Send(Step::Proof { proof: transcript.client_proof() }))
             }
             Step::Challenge { .. } => Ok(Next::Nothing),
-            Step::Welcome { .. } if self.keys.is_some() => Ok(Next::Done),
+            Step::Welcome { map_epoch } if self.keys.is_some() => Ok(Next::Done(*map_epoch)),
             _ => Err(Failure::new(Code::Malformed, format!("'{}' is no step of a server at this point", step.name()))),
         }
     }
@@ -198,7 +198,6 @@ impl Challenged {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aze_proto::MapEpoch;
 
     const RIGHT: Secret = Secret([1; 32]);
     const WRONG: Secret = Secret([2; 32]);
@@ -235,7 +234,7 @@ mod tests {
         assert_eq!(client.keys().unwrap().client, keys.client);
         assert_eq!(client.keys().unwrap().server, keys.server);
         assert_ne!(keys.client, keys.server);
-        assert!(matches!(client.take(&Step::Welcome { map_epoch: MapEpoch(9) }), Ok(Next::Done)));
+        assert!(matches!(client.take(&Step::Welcome { map_epoch: MapEpoch(9) }), Ok(Next::Done(MapEpoch(9)))));
         assert_eq!(server.hello.session, SessionId(5));
     }
 

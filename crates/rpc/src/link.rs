@@ -74,6 +74,7 @@ enum State {
 pub(crate) struct Channel {
     conn: Arc<dyn Connection>,
     key_out: Option<FrameKey>,
+    starts: u32,
     handler: Arc<LinkHandler>,
     published: Option<Reader>,
     claims: Option<Claims>,
@@ -88,6 +89,12 @@ impl Channel {
     /// Key of outgoing frames.
     pub(crate) fn key(&self) -> Option<&FrameKey> {
         self.key_out.as_ref()
+    }
+
+    /// How often the volume had been started again when the server's process opened the connection: all that is sent
+    /// over it reaches servers of this start or of none.
+    pub(crate) fn starts(&self) -> u32 {
+        self.starts
     }
 
     /// Sends a sealed frame; `false` if the connection has ended.

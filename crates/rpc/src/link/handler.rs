@@ -30,8 +30,8 @@ pub(super) struct LinkHandler {
 
 pub(super) struct Phase {
     pub(super) greeting: Greeting,
-    /// Receives the key of outgoing frames.
-    pub(super) done: oneshot::Sender<Result<Option<FrameKey>, Unopened>>,
+    /// Receives the key of outgoing frames, and how often the volume had been started again.
+    pub(super) done: oneshot::Sender<Result<(Option<FrameKey>, u32), Unopened>>,
 }
 
 impl Handler for LinkHandler {
@@ -96,13 +96,13 @@ impl LinkHandler {
             Ok(Next::Nothing) => return,
             // If it cannot be sent the connection has ended, and `on_close` tells.
             Ok(Next::Send(step)) => return drop(conn.send(&seal_step(&step, None), &[])),
-            Ok(Next::Done) => {
+            Ok(Next::Done(map_epoch)) => {
                 let keys = greeting.keys().filter(|_| !local);
                 conn.set_limits(LIMITS_AFTER_HANDSHAKE);
                 self.key_in
                     .set(keys.map(|keys| keys.server))
                     .expect("the handshake ends once: its phase is taken below");
-                Ok(keys.map(|keys| keys.client))
+                Ok((keys.map(|keys| keys.client), map_epoch.starts()))
             }
             Err(failure) => Err(self.judge(failure)),
         };

@@ -108,10 +108,10 @@ impl Core {
             Err(error) => Some(Ok(Err(again(error)))),
         };
         match answered {
-            Some(Ok(Ok(key_out))) => {
+            Some(Ok(Ok((key_out, starts)))) => {
                 let published = conn.offered().and_then(|words| Reader::open(words, &published::shapes()));
                 let claims = conn.claims();
-                Ok(Channel { conn, key_out, handler, published, claims })
+                Ok(Channel { conn, key_out, starts, handler, published, claims })
             }
             failed => {
                 conn.close();
