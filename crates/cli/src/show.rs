@@ -170,7 +170,7 @@ pub fn example(size: u64) -> Attr {
         born: MapEpoch(0),
         data_shard: ShardId(4094),
         chunk_bits: 20,
-        spread: Spread::WIDE,
+        spread: Spread::ANYWHERE,
         parent: Ino(0),
     }
 }

@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn only_files_that_may_have_holes_are_looked_through_for_them() {
         let file = show::example(1 << 20);
-        let spread = Spread { wide: true, sparse: true };
+        let spread = Spread { sparse: true, ..Spread::ANYWHERE };
         let is_sparse = |attr: Attr| meta_of(&attr).is_sparse;
         assert!(!is_sparse(file.clone()));
         assert!(is_sparse(Attr { spread, ..file.clone() }));

@@ -69,9 +69,9 @@ impl File {
         self.check_locks()?;
         let (starts, mut attr) = self.of_this_start().await?;
         let beyond_first = end > attr.home_bytes();
-        if beyond_first && !attr.spread.wide {
-            // Before any data are elsewhere than beside the inode the home has to know that they may be.
-            attr = self.report(&attr, 0, Spread::WIDE).await?;
+        if let Some(reach) = attr.reach_for(end, || self.core.server_count()) {
+            // Before any data are elsewhere than beside the inode the home has to know how far they may reach.
+            attr = self.report(&attr, 0, reach).await?;
         }
         let with_first = offset < attr.home_bytes();
         let report = match beyond_first {

@@ -136,12 +136,12 @@ impl Inode {
             return;
         }
         let size = if attr.generation == known.generation { known.size.max(attr.size) } else { attr.size };
-        // A file that has had data beyond chunk 0 stays `wide`.
-        let wide = known.spread.wide || attr.spread.wide;
+        // Data never reach less far than they did.
+        let reach = known.spread.reach.max(attr.spread.reach);
         if attr.generation > known.generation || attr.ctime >= known.ctime {
             *known = attr.clone();
         }
-        (known.size, known.spread.wide) = (size, wide);
+        (known.size, known.spread.reach) = (size, reach);
     }
 
     /// A write up to `end`, in the generation of `attr`, has been acknowledged.

@@ -232,6 +232,11 @@ impl Core {
         self.routes.read().map.epoch.starts()
     }
 
+    /// How many servers the volume has.
+    pub(crate) fn server_count(&self) -> usize {
+        self.routes.read().map.indexes().count()
+    }
+
     fn adopt_map(&self, map: ShardMap) {
         let mut routes = self.routes.write();
         if map.epoch <= routes.map.epoch {

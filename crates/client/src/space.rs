@@ -76,8 +76,8 @@ impl File {
 
     async fn reserve_once(&self, range: Range<u64>, zero: bool, keep_size: bool) -> Result<(), Failure> {
         let (starts, mut attr) = self.of_this_start().await?;
-        if range.end > attr.home_bytes() && !attr.spread.wide {
-            attr = self.report(&attr, 0, Spread::WIDE).await?;
+        if let Some(reach) = attr.reach_for(range.end, || self.core.server_count()) {
+            attr = self.report(&attr, 0, reach).await?;
         }
         let len = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
         let requests = spans(range.start, len, attr.chunk_bits).map(|span| {
@@ -167,13 +167,15 @@ impl File {
             None => None,
         };
         let is_near = first.is_some_and(|at| at >> attr.chunk_bits == chunk);
-        if !is_near && attr.spread.wide {
-            let others = map.indexes().filter(|server| Some(*server) != nearest);
+        if !is_near {
+            let others = map.data_servers(&attr).into_iter().filter(|server| Some(*server) != nearest);
             let requests = others.map(|server| self.ask_seek(&attr, server, offset, hole));
             in_window(REQUESTS_MAX, requests, |at| first = first.into_iter().chain(at).min()).await?;
-        } else if !is_near {
-            // There are data in chunk 0 only.
-            first = self.beyond_first(&attr, offset, hole, first);
+            // Where no data can be no server was asked.
+            first = match hole {
+                true => Some(first.unwrap_or(u64::MAX).min(attr.data_end().max(offset))),
+                false => first.filter(|at| *at < attr.data_end()),
+            };
         }
         let first = first.filter(|at| *at < attr.size);
         if hole { Ok(first.unwrap_or(attr.size)) } else { first.ok_or_else(nothing) }
@@ -181,21 +183,11 @@ impl File {
 
     /// One chunk, the first, of each shard that may have a part of a range.
     fn shards_of(&self, attr: &Attr, range: Range<u64>) -> impl Iterator<Item = u64> + use<> {
-        let (first, mut last) = (range.start >> attr.chunk_bits, (range.end - 1) >> attr.chunk_bits);
-        if !attr.spread.wide {
-            // There are data in chunk 0 only; what the range has of others is a hole.
-            last = first;
-        }
+        let (first, last) = (range.start >> attr.chunk_bits, (range.end - 1) >> attr.chunk_bits);
+        // What the range has beyond all data is a hole.
+        let last = last.min(attr.spread.chunks().saturating_sub(1)).max(first);
         let shards = u64::from(self.core.routes.read().map.shards());
         first..=last.min(first.saturating_add(shards - 1))
-    }
-
-    /// What comes next in a file with data in chunk 0 only, where `found` is not in the first chunk.
-    fn beyond_first(&self, attr: &Attr, offset: u64, hole: bool, found: Option<u64>) -> Option<u64> {
-        match hole {
-            true => Some(offset.max(attr.home_bytes())),
-            false => found.filter(|at| *at < attr.home_bytes()),
-        }
     }
 
     async fn ask_seek(

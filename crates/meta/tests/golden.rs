@@ -38,7 +38,7 @@ fn samples() -> Vec<Op> {
         Op::Remove { key: key.clone(), only: Some(ino), moved: true, under },
         Op::Insert { key: key.clone(), ino, kind: FileKind::File, replace: true, under, attr: None },
         Op::SetAttr { ino, set },
-        Op::Report { ino, generation: Generation(1), end: 2, spread: Spread::WIDE },
+        Op::Report { ino, generation: Generation(1), end: 2, spread: Spread::ANYWHERE },
         Op::Truncate { ino, size: 3 },
         Op::TruncateDone { ino, generation: Generation(4) },
         Op::SetParent { ino, parent: Ino(9) },
@@ -78,14 +78,14 @@ fn samples() -> Vec<Op> {
             },
         },
         Op::Lock { key: exchanged, lock: Lock { role: Role::ExchangeDestination, ..lock } },
-        Op::Wrote { ino, generation: Generation(2), end: 9, spread: Spread { wide: false, sparse: true } },
+        Op::Wrote { ino, generation: Generation(2), end: 9, spread: Spread::sparse(true) },
         Op::EndSession { session: SessionId(4) },
         Op::ExpireOutcomes,
         Op::Appended { ino, generation: Generation(2), offset: 9, end: 10 },
     ]
 }
 
-const GOLDEN: &str = include_str!("golden_ops_3.txt");
+const GOLDEN: &str = include_str!("golden_ops_4.txt");
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()

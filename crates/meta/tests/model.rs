@@ -196,7 +196,7 @@ impl Model {
                 }
                 self.touch(*ino, time, |node| {
                     node.attr.size = node.attr.size.max(*end);
-                    node.attr.spread.wide |= spread.wide;
+                    node.attr.spread.reach = node.attr.spread.reach.max(spread.reach);
                     node.attr.spread.sparse |= spread.sparse;
                     node.attr.mtime = node.attr.mtime.max(time);
                 })
@@ -645,8 +645,8 @@ fn inode_ops() -> impl Strategy<Value = Op> {
         ),
         1 => prop_oneof![links(), (1..4u64).prop_map(|lost| TxId(local(lost).0))].prop_map(|tx| Op::LinkResolved { tx }),
         2 => (inos(), set).prop_map(|(ino, set)| Op::SetAttr { ino, set }),
-        3 => (inos(), generations(), 0..100u64, any::<(bool, bool)>()).prop_map(
-            |(ino, generation, end, (wide, sparse))| Op::Report { ino, generation, end, spread: Spread { wide, sparse } }
+        3 => (inos(), generations(), 0..100u64, (0..=Spread::REACH_MAX, any::<bool>())).prop_map(
+            |(ino, generation, end, (reach, sparse))| Op::Report { ino, generation, end, spread: Spread { reach, sparse } }
         ),
         3 => (inos(), 0..100u64).prop_map(|(ino, size)| Op::Truncate { ino, size }),
         1 => (inos(), generations()).prop_map(|(ino, generation)| Op::TruncateDone { ino, generation }),

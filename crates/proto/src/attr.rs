@@ -82,34 +82,55 @@ impl Wire for FileKind {
 /// Where the data of a file may be; one byte on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spread {
-    /// Data may exist beyond chunk 0.
-    pub wide: bool,
+    /// How far data may reach that are elsewhere than beside the inode: 0 if there are none, else one more than the base-2
+    /// logarithm of the number of chunks, from chunk 0 on.
+    pub reach: u8,
     /// Holes may exist: a write began beyond the end, a truncation moved the end on, or a hole was punched.
     pub sparse: bool,
 }
 
 impl Spread {
-    /// Data beyond chunk 0.
-    pub const WIDE: Spread = Spread { wide: true, sparse: false };
+    /// The largest reach: more chunks than any file has.
+    pub const REACH_MAX: u8 = 63;
+
+    /// Data in any chunk.
+    pub const ANYWHERE: Spread = Spread { reach: Spread::REACH_MAX, sparse: false };
 
     /// A hole, if so.
     pub fn sparse(sparse: bool) -> Spread {
-        Spread { wide: false, sparse }
+        Spread { reach: 0, sparse }
+    }
+
+    /// Data in so many chunks, from chunk 0 on, and in as many more as the next power of two has.
+    pub fn reaching(chunks: u64) -> Spread {
+        let reach = chunks.checked_next_power_of_two().map_or(Spread::REACH_MAX, |power| power.ilog2() as u8 + 1);
+        Spread { reach: if chunks == 0 { 0 } else { reach.min(Spread::REACH_MAX) }, sparse: false }
+    }
+
+    /// How many chunks, from chunk 0 on, may be elsewhere than beside the inode.
+    pub fn chunks(self) -> u64 {
+        if self.is_wide() { 1 << (self.reach - 1) } else { 0 }
+    }
+
+    /// Whether data may be elsewhere than beside the inode.
+    pub fn is_wide(self) -> bool {
+        self.reach > 0
     }
 
     /// What either says.
     pub fn and(self, other: Spread) -> Spread {
-        Spread { wide: self.wide | other.wide, sparse: self.sparse | other.sparse }
+        Spread { reach: self.reach.max(other.reach), sparse: self.sparse | other.sparse }
     }
 
     /// The bits of the byte.
     pub fn bits(self) -> u8 {
-        u8::from(self.wide) | u8::from(self.sparse) << 1
+        u8::from(self.sparse) | self.reach << 1
     }
 
     /// What the bits say; `None` if there are others.
     pub fn from_bits(bits: u8) -> Option<Spread> {
-        (bits < 4).then_some(Spread { wide: bits & 1 != 0, sparse: bits & 2 != 0 })
+        let reach = bits >> 1;
+        (reach <= Spread::REACH_MAX).then_some(Spread { reach, sparse: bits & 1 != 0 })
     }
 }
 
@@ -180,14 +201,31 @@ impl Attr {
         if self.data_shard == self.ino.home() { self.chunk_bytes() } else { 0 }
     }
 
+    /// Where data end at the latest, in bytes: there are holes only from there on.
+    pub fn data_end(&self) -> u64 {
+        match self.spread.is_wide() {
+            true => self.spread.chunks().saturating_mul(self.chunk_bytes()),
+            false => self.home_bytes(),
+        }
+    }
+
+    /// What the home has to know before data up to `end` are written, on a volume of so many `servers`; `None` if it
+    /// does. Where chunks would be on all servers it says so at once: then there is nothing more to learn.
+    pub fn reach_for(&self, end: u64, servers: impl FnOnce() -> usize) -> Option<Spread> {
+        if end <= self.data_end() {
+            return None;
+        }
+        let reach = Spread::reaching(end.div_ceil(self.chunk_bytes()));
+        Some(if reach.chunks() >= servers() as u64 { Spread::ANYWHERE } else { reach })
+    }
+
     /// `st_blocks`, in units of 512 bytes: what the length takes, less one where holes may be, so that programs that
     /// compare the two (`cp`, `tar -S`) look for holes. Never 0 where data may be: `tar` would not read them.
     pub fn blocks(&self) -> u64 {
         if self.kind != FileKind::File {
             return 0;
         }
-        let most = if self.spread.wide { self.size } else { self.size.min(self.home_bytes()) };
-        let all = most.div_ceil(512);
+        let all = self.size.min(self.data_end()).div_ceil(512);
         if self.spread.sparse && all > 1 { all - 1 } else { all }
     }
 
@@ -290,5 +328,63 @@ wire_enum! {
         2 = Create,
         /// That it is there: `XATTR_REPLACE`.
         3 = Replace,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::limits::{CHUNK_BITS_MIN, FILE_BYTES_MAX};
+
+    #[test]
+    fn a_reach_is_the_next_power_of_two_of_chunks() {
+        let reached: Vec<u64> = [0, 1, 2, 3, 4, 5, 1 << 47].map(|chunks| Spread::reaching(chunks).chunks()).to_vec();
+        assert_eq!(reached, [0, 1, 2, 4, 4, 8, 1 << 47]);
+        assert_eq!(Spread::reaching(u64::MAX), Spread::ANYWHERE);
+        assert!(Spread::ANYWHERE.chunks() > FILE_BYTES_MAX >> CHUNK_BITS_MIN);
+        for bits in 0..=u8::MAX {
+            let expected = (bits < 128).then_some(bits);
+            assert_eq!(Spread::from_bits(bits).map(Spread::bits), expected);
+        }
+    }
+
+    /// The home is told before the first chunk beyond what it knows, and once for all where every server has chunks.
+    #[test]
+    fn the_home_is_told_how_far_data_will_reach() {
+        let mut attr = file();
+        assert_eq!(attr.reach_for(1 << 20, || 8), None, "chunk 0 is beside the inode");
+        for (chunks, known) in [(2, 2), (3, 4), (4, 4), (5, 8)] {
+            if let Some(reach) = attr.reach_for(chunks << 20, || 16) {
+                attr.spread = attr.spread.and(reach);
+            }
+            assert_eq!((attr.spread.chunks(), attr.data_end()), (known, known << 20), "{chunks} chunks");
+        }
+        assert_eq!(attr.reach_for(9 << 20, || 16), Some(Spread::ANYWHERE));
+        attr.data_shard = ShardId(attr.ino.home().0 + 1);
+        attr.spread = Spread::default();
+        assert_eq!(attr.reach_for(1, || 16), Some(Spread::reaching(1)), "chunk 0 is elsewhere");
+    }
+
+    pub(crate) fn file() -> Attr {
+        Attr {
+            ino: Ino::ROOT,
+            kind: FileKind::File,
+            mode: 0o644,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            atime: Time(1),
+            mtime: Time(1),
+            ctime: Time(1),
+            btime: Time(1),
+            generation: Generation(0),
+            born: MapEpoch(1),
+            data_shard: Ino::ROOT.home(),
+            chunk_bits: 20,
+            spread: Spread::default(),
+            parent: Ino(0),
+        }
     }
 }

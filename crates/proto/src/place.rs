@@ -9,6 +9,7 @@ use crate::ids::{Incarnation, MapEpoch, ServerIndex, ShardId};
 use crate::limits::{SHARDS_MAX, SHARDS_PER_SERVER_MIN};
 use crate::wire::{Input, Malformed, Wire};
 use crate::wire_struct;
+use std::collections::BTreeSet;
 
 wire_struct! {
     /// One server as the map knows it.
@@ -136,6 +137,17 @@ impl ShardMap {
     pub fn chunk_shard(&self, attr: &Attr, index: u64) -> ShardId {
         chunk_shard(attr.data_shard, index, self.shards())
     }
+
+    /// The servers that may have data of a file which are elsewhere than beside its inode, each once.
+    pub fn data_servers(&self, attr: &Attr) -> Vec<ServerIndex> {
+        let chunks = attr.spread.chunks();
+        if chunks >= u64::from(self.shards()) {
+            return self.indexes().collect();
+        }
+        let places: BTreeSet<ServerIndex> =
+            (0..chunks).filter_map(|chunk| self.server_of(self.chunk_shard(attr, chunk))).collect();
+        places.into_iter().collect()
+    }
 }
 
 /// The shard of chunk `index` of a file whose chunk 0 lives on `first`, among `shards`.
@@ -176,6 +188,8 @@ pub fn spans(offset: u64, len: usize, chunk_bits: u8) -> impl Iterator<Item = Sp
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attr::Spread;
+    use crate::attr::tests::file;
 
     #[test]
     fn modular_spreads_evenly_and_in_order() {
@@ -192,6 +206,40 @@ mod tests {
     fn chunks_wrap_around_the_shards() {
         assert_eq!(chunk_shard(ShardId(4095), 1, 4096), ShardId(0));
         assert_eq!(chunk_shard(ShardId(3), u64::MAX >> 20, 4096).0, (3 + ((u64::MAX >> 20) % 4096) as u32) % 4096);
+    }
+
+    #[test]
+    fn only_servers_of_the_chunks_may_have_data() {
+        let server = ServerInfo {
+            addresses: Vec::new(),
+            host: String::new(),
+            incarnation: Incarnation(0),
+            since: MapEpoch(1),
+            pid: 1,
+            capacity_bytes: 0,
+            ended: false,
+        };
+        let map = ShardMap {
+            epoch: MapEpoch(1),
+            keeper: ServerIndex(0),
+            chunk_bits: 20,
+            owner_uid: 0,
+            owner_gid: 0,
+            volume: String::new(),
+            servers: vec![server; 8],
+            table: ShardTable::modular(4096, 8).unwrap(),
+        };
+        let of = |first: u32, chunks: u64| {
+            let attr = Attr { data_shard: ShardId(first), spread: Spread::reaching(chunks), ..file() };
+            map.data_servers(&attr).iter().map(|server| server.0).collect::<Vec<_>>()
+        };
+        assert_eq!(of(3, 0), [], "all are beside the inode");
+        assert_eq!(of(3, 1), [3]);
+        assert_eq!(of(3, 2), [3, 4]);
+        assert_eq!(of(4095, 2), [0, 7]);
+        assert_eq!(of(6, 3), [0, 1, 6, 7]);
+        assert_eq!(of(0, 1000).len(), 8);
+        assert_eq!(of(0, u64::MAX).len(), 8);
     }
 
     #[test]

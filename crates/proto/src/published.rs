@@ -171,7 +171,7 @@ mod tests {
             born: MapEpoch(8),
             data_shard: ShardId(4095),
             chunk_bits: 20,
-            spread: Spread::WIDE,
+            spread: Spread::ANYWHERE,
             parent: Ino(0),
         }
     }
@@ -197,9 +197,9 @@ mod tests {
     fn files_that_may_have_holes_take_fewer_blocks() {
         let data_shard = attr().ino.home();
         let with = |size, spread| Attr { size, spread, chunk_bits: 16, data_shard, ..attr() }.blocks();
-        let both = Spread::WIDE.and(Spread::sparse(true));
+        let both = Spread::ANYWHERE.and(Spread::sparse(true));
         for (size, dense, sparse) in [(0, 0, 0), (1, 1, 1), (512, 1, 1), (513, 2, 1), (1 << 20, 2048, 2047)] {
-            assert_eq!((with(size, Spread::WIDE), with(size, both)), (dense, sparse), "{size}");
+            assert_eq!((with(size, Spread::ANYWHERE), with(size, both)), (dense, sparse), "{size}");
         }
         assert_eq!(with(1 << 40, Spread::default()), 128, "there are data in chunk 0 only");
         let apart = ShardId(data_shard.0 + 1);
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn words_that_cannot_be_are_no_attributes() {
         let value = inode_value(&attr()).expect("a regular file has a record");
-        for (at, wrong) in [(0, 0o10_000), (8, 25 << 32), (8, 15 << 32), (8, (1 << 10 | 20) << 32)] {
+        for (at, wrong) in [(0, 0o10_000), (8, 25 << 32), (8, 15 << 32), (8, (1 << 15 | 20) << 32)] {
             let mut spoilt = value;
             spoilt[at] = wrong;
             assert_eq!(inode_attr(Ino(9), &spoilt), None, "word {at} is {wrong:#x}");

@@ -309,7 +309,7 @@ impl Request {
     /// for them from then on.
     pub fn answer_waits_for(&self) -> Answer {
         match self {
-            Request::Report { spread, .. } if spread.wide => Answer::Durable,
+            Request::Report { spread, .. } if spread.is_wide() => Answer::Durable,
             _ => self.rules().answer,
         }
     }

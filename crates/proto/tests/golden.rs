@@ -262,14 +262,14 @@ const GOLDEN: &[(&str, &str)] = &[
     ("open to run", "7f0009000000000000000500000000000000"),
     (
         "head",
-        "415a4b06020000000200000000000000000000000000000008000000000000000000000000000000000000000000\
+        "415a4b07020000000200000000000000000000000000000008000000000000000000000000000000000000000000\
          00000000000000000000000000000000000000000000000000000000000000000000000000000400000003000000\
-         50c93f26a66ab463e4f518ad04244120131cdb51626f6479",
+         50c93f266f0ede2dabda9f90b1bf9f2d20abae5f626f6479",
     ),
 ];
 
 #[test]
-fn encodings_are_those_of_version_6() {
+fn encodings_are_those_of_version_7() {
     let samples: Vec<_> = samples().into_iter().map(|(name, bytes)| (name, hex(&bytes))).collect();
     let golden: Vec<_> = GOLDEN.iter().map(|(name, bytes)| (*name, (*bytes).to_string())).collect();
     assert_eq!(samples, golden, "the encoding of version {} has changed", limits::WIRE_VERSION);

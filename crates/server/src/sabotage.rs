@@ -18,6 +18,8 @@ pub enum Sabotage {
     SkipBornCheck,
     /// A truncation raises the generation but does not truncate at the other servers.
     SkipTruncation,
+    /// A truncation or removal asks only the first of the servers of a file's chunks.
+    ShortReach,
     /// Requests for an entry that a rename has locked do not wait for its end.
     SkipEntryLock,
     /// What clients may read without a request is not taken away when it changes.

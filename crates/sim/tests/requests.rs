@@ -7,6 +7,7 @@ use aze_client::{Access, Client};
 use aze_proto::message::Durability;
 use aze_sim::Cluster;
 use aze_sim::cluster::{CHUNK_BITS, Layout};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -150,6 +151,42 @@ fn a_new_small_file_is_synced_by_its_home_and_all_else_by_all() {
             assert_eq!(synced(&cluster, last.close()).await, 4, "a directory above may have been renamed");
         }
     });
+}
+
+/// How many `TruncateData` and `DeleteData` a truncation and a removal of a file of so many chunks take.
+fn told(servers: u16, chunks: u64) -> (u64, u64) {
+    let told = Cell::new((0, 0));
+    let out = &told;
+    with_cluster(servers, |cluster, client| async move {
+        let dir = client.mkdir_all(&ROOT, b"/dir", 0o755).await.expect("a directory can be made").ino;
+        let file = create(&client, dir, "file").await;
+        for chunk in 0..chunks {
+            file.write(chunk << CHUNK_BITS, b"some").await.expect("it can be written");
+        }
+        let count =
+            |asked: &[(String, u64)], kind: &str| asked.iter().find(|(name, _)| name == kind).map_or(0, |row| row.1);
+        let (asked, _) = requests(&cluster, client.truncate(&ROOT, file.ino(), 1, Some(&file))).await;
+        file.close().await.expect("a file that is open can be closed");
+        let gone = async {
+            client.unlink(&ROOT, dir, &name("file")).await.expect("it can be removed");
+            // Data are deleted in the background.
+            cluster.client_io(0).sleep(Duration::from_secs(2)).await;
+        };
+        let (removed, ()) = requests(&cluster, gone).await;
+        out.set((count(&asked, "TruncateData"), count(&removed, "DeleteData")));
+    });
+    told.get()
+}
+
+#[test]
+fn truncation_and_removal_ask_the_servers_of_the_chunks() {
+    for servers in [4, 16] {
+        assert_eq!(told(servers, 1), (0, 0), "data beside the inode, {servers} servers");
+        let (truncated, deleted) = told(servers, 2);
+        assert!((1..=2).contains(&truncated) && (1..=2).contains(&deleted), "{servers}: {truncated}, {deleted}");
+    }
+    let (truncated, deleted) = told(4, 5);
+    assert!((3..=4).contains(&truncated) && (3..=4).contains(&deleted), "all servers: {truncated}, {deleted}");
 }
 
 #[test]

@@ -62,6 +62,12 @@ fn data_that_outlive_a_truncation_are_noticed() {
     is_noticed(Sabotage::SkipTruncation, &[123, 265, 271, 364, 374, 397]);
 }
 
+/// Servers of a file's later chunks are told, too.
+#[test]
+fn data_beyond_a_short_reach_are_noticed() {
+    is_noticed(Sabotage::ShortReach, &[0, 1, 2, 5, 8, 9]);
+}
+
 #[test]
 fn half_a_rename_is_noticed() {
     is_noticed(Sabotage::SkipEntryLock, &[175, 368, 377, 491, 658]);

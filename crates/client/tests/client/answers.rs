@@ -81,7 +81,7 @@ fn a_write_that_was_damaged_on_the_way_is_sent_once_more() {
 fn the_first_data_beyond_chunk_0_are_announced_and_only_they() {
     let fake = Fake::new(|_, request, _| match request {
         Request::Open { .. } => attributes(attr(0, 0)),
-        Request::Report { .. } => attributes(Attr { spread: Spread::WIDE, ..attr(0, 0) }),
+        Request::Report { .. } => attributes(Attr { spread: Spread::ANYWHERE, ..attr(0, 0) }),
         Request::Write(_) => say(Reply::Written { attr: None }),
         other => panic!("not what a client says: {other:?}"),
     });
@@ -92,14 +92,14 @@ fn the_first_data_beyond_chunk_0_are_announced_and_only_they() {
         assert_eq!(fake.names(), ["Write"], "chunk 0 needs no announcement");
         file.write(CHUNK as u64, &vec![1; CHUNK]).await.unwrap();
         let asked = fake.asked();
-        assert!(matches!(asked[0].1, Request::Report { spread: Spread::WIDE, end: 0, .. }), "before any data");
+        assert!(matches!(asked[0].1, Request::Report { spread: Spread::ANYWHERE, end: 0, .. }), "before any data");
         let mut rest: Vec<_> = asked[1..].iter().map(|(_, request)| request.name()).collect();
         rest.sort();
         assert_eq!(rest, ["Report", "Write"]);
         file.write(CHUNK as u64, &[2; 10]).await.unwrap();
         assert_eq!(fake.names(), ["Write"], "what does not extend the file is reported later");
         file.close().await.unwrap();
-        assert!(matches!(fake.asked()[..], [(_, Request::Report { spread: Spread { wide: false, .. }, end: 0, .. })]));
+        assert!(matches!(fake.asked()[..], [(_, Request::Report { spread: Spread { reach: 0, .. }, end: 0, .. })]));
     });
 }
 

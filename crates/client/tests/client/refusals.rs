@@ -92,8 +92,8 @@ fn a_write_to_a_file_that_was_truncated_is_done_again_as_a_whole() {
         Request::Report { generation: Generation(1), spread, .. } => {
             attributes(aze_proto::Attr { spread: *spread, ..attr(0, 1) })
         }
-        Request::Report { spread: Spread::WIDE, .. } => {
-            attributes(aze_proto::Attr { spread: Spread::WIDE, ..attr(0, 0) })
+        Request::Report { spread: Spread::ANYWHERE, .. } => {
+            attributes(aze_proto::Attr { spread: Spread::ANYWHERE, ..attr(0, 0) })
         }
         Request::Write(Write { generation: Generation(1), .. }) | Request::Write(Write { chunk: 0, .. }) => {
             say(Reply::Written { attr: None })
@@ -121,7 +121,7 @@ fn a_write_to_a_file_that_was_truncated_is_done_again_as_a_whole() {
     assert_eq!(chunks, [(0, Generation(1)), (1, Generation(1))]);
     assert!(
         again.iter().any(
-            |(_, request)| matches!(request, Request::Report { end, spread: Spread { wide: false, .. }, .. } if *end == data.len() as u64)
+            |(_, request)| matches!(request, Request::Report { end, spread: Spread { reach: 0, .. }, .. } if *end == data.len() as u64)
         )
     );
 }

@@ -12,7 +12,7 @@ use aze_proto::fields::Write;
 use aze_proto::limits::{APPEND_BYTES_MAX, DAMAGED_TRIES_MAX, FILE_BYTES_MAX};
 use aze_proto::place::{Span, chunk_shard, spans};
 use aze_proto::sum::{first_mismatch, piece_sums};
-use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Reply, Request, ShardId, Spread};
+use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Reply, Request, ShardId};
 use aze_store::StoreError;
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -110,10 +110,10 @@ impl Server {
             );
             return Err(Failure::new(Code::Busy, detail));
         }
-        if end > attr.home_bytes() && !attr.spread.wide {
-            let report = Op::Report { ino: attr.ino, generation: attr.generation, end: 0, spread: Spread::WIDE };
+        if let Some(reach) = attr.reach_for(end, || self.map().indexes().count()) {
+            let report = Op::Report { ino: attr.ino, generation: attr.generation, end: 0, spread: reach };
             names.shard.apply(&report, &self.own_stamp(&append.stamp)).reply?;
-            return Ok(Attr { spread: attr.spread.and(Spread::WIDE), ..attr });
+            return Ok(Attr { spread: attr.spread.and(reach), ..attr });
         }
         Ok(attr)
     }
@@ -229,7 +229,7 @@ impl Server {
         let server = self.clone();
         self.io.spawn(async move {
             // Who does not answer is told in the background, and asks before it serves.
-            let _ = server.truncate_everywhere(&now, size).await;
+            let _ = server.truncate_data(&now, size).await;
         });
     }
 }

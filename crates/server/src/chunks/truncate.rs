@@ -25,14 +25,14 @@ impl Server {
         access::check_truncate(&work.identity, inode, opened)?;
         let before = inode.attr.clone();
         self.drop_set_id(&mut names, ino, work);
-        work.recorded = !before.spread.wide;
-        let stamp = if before.spread.wide { self.own_stamp(&work.stamp) } else { work.stamp };
+        work.recorded = !before.spread.is_wide();
+        let stamp = if before.spread.is_wide() { self.own_stamp(&work.stamp) } else { work.stamp };
         let reply = names.shard.apply(&Op::Truncate { ino, size }, &stamp).reply?;
         let Reply::Attributes { attr } = &reply else {
             return Err(Failure::new(Code::Internal, "Truncate gave no attributes").into());
         };
         data.truncate(ino, attr.generation, size, attr.chunk_bits);
-        if !before.spread.wide {
+        if !before.spread.is_wide() {
             self.truncate_done(&mut names, ino, attr.generation);
             return Ok(reply.into());
         }
@@ -41,7 +41,7 @@ impl Server {
         drop(data);
         let server = self.clone();
         then(async move {
-            server.truncate_everywhere(&attr, size).await?;
+            server.truncate_data(&attr, size).await?;
             Ok(Reply::Attributes { attr })
         })
     }
@@ -52,13 +52,22 @@ impl Server {
         let _ = names.shard.apply(&Op::TruncateDone { ino, generation }, &stamp).reply;
     }
 
-    /// Tells every server. One that does not answer is told in the background, and until then asks before it serves the
+    /// The servers that may have data of a file elsewhere than beside its inode.
+    pub(crate) fn data_servers(&self, attr: &Attr) -> Vec<ServerIndex> {
+        let mut attr = attr.clone();
+        if self.config.switches.is(Sabotage::ShortReach) {
+            attr.spread.reach = attr.spread.reach.min(2).saturating_sub(1);
+        }
+        self.map().data_servers(&attr)
+    }
+
+    /// Tells every server that may have data. One that does not answer is told in the background, and until then asks before it serves the
     /// file. It makes the truncation fail, but not half, unless its process has ended.
-    pub(crate) async fn truncate_everywhere(self: &Arc<Self>, attr: &Attr, size: u64) -> Result<(), Failure> {
+    pub(crate) async fn truncate_data(self: &Arc<Self>, attr: &Attr, size: u64) -> Result<(), Failure> {
         if self.config.switches.is(Sabotage::SkipTruncation) {
             return Ok(());
         }
-        let servers: Vec<ServerIndex> = self.map().indexes().collect();
+        let servers = self.data_servers(attr);
         let truncation = Request::TruncateData {
             ino: attr.ino,
             generation: attr.generation,

@@ -99,8 +99,8 @@ impl Server {
         drop(names);
         data.delete(ino);
         drop(data);
-        if attr.spread.wide && !self.config.switches.is(Sabotage::SkipDataDelete) {
-            for server in self.map().indexes() {
+        if attr.spread.is_wide() && !self.config.switches.is(Sabotage::SkipDataDelete) {
+            for server in self.data_servers(&attr) {
                 self.persist(server, ino.home(), Request::DeleteData { ino });
             }
         }

@@ -351,7 +351,7 @@ impl Server {
                 truncation.collect()
             };
             for (attr, length) in open {
-                self.truncate_everywhere(&attr, length).await?;
+                self.truncate_data(&attr, length).await?;
             }
         }
         Ok(())

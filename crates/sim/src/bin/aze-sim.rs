@@ -12,12 +12,13 @@ const USAGE: &str = "usage: aze-sim --seed N [--trace] [--persistent KIND] [--wi
 KIND, of persistent volumes, is one of";
 
 /// What these seeds can notice the absence of; others have tests of their own.
-const PROTECTIONS: [Sabotage; 23] = [
+const PROTECTIONS: [Sabotage; 24] = [
     Sabotage::SkipDuplicateCheck,
     Sabotage::SkipNamespaceEpochCheck,
     Sabotage::SkipDirectoryClose,
     Sabotage::SkipBornCheck,
     Sabotage::SkipTruncation,
+    Sabotage::ShortReach,
     Sabotage::SkipEntryLock,
     Sabotage::SkipPublishedClear,
     Sabotage::SkipPublishedCount,

@@ -7,11 +7,11 @@ use aze_io::disk::{Dir, DiskResult};
 pub const NAME: &str = "volume";
 
 /// The format of everything in the directory. A server refuses any other.
-pub const FORMAT: u32 = 7;
+pub const FORMAT: u32 = 9;
 
 /// The format where a server has several directories, which differs in this file only: so a program that
 /// does not know of that refuses it.
-pub const FORMAT_SEVERAL: u32 = 8;
+pub const FORMAT_SEVERAL: u32 = 10;
 
 /// First line of the file.
 const TITLE: &str = "Azekura: one server's part of a volume";
@@ -122,12 +122,12 @@ mod tests {
 
     #[test]
     fn the_file_looks_like_this() {
-        let text = "Azekura: one server's part of a volume\nformat 7\nvolume 000000000000feed\nserver 2\n\
+        let text = "Azekura: one server's part of a volume\nformat 9\nvolume 000000000000feed\nserver 2\n\
                     servers 4\nshards 4096\nchunk-bits 20\nowner 1000\n";
         assert_eq!(MANIFEST.text(), text);
         assert_eq!(Manifest::parse(text), Ok(MANIFEST));
         let several = Manifest { directory: 1, directories: 3, ..MANIFEST };
-        let text = text.replace("format 7", "format 8") + "directory 1\ndirectories 3\n";
+        let text = text.replace("format 9", "format 10") + "directory 1\ndirectories 3\n";
         assert_eq!(several.text(), text);
         assert_eq!(Manifest::parse(&text), Ok(several));
         for wrong in ["directory 3", "directory x", "directories 1"] {
@@ -141,8 +141,8 @@ mod tests {
 
     #[test]
     fn another_format_is_refused() {
-        let why = Manifest::parse(&MANIFEST.text().replace("format 7", "format 6")).unwrap_err();
-        assert!(why.contains("format 6") && why.contains("formats 7 and 8 only"), "{why}");
+        let why = Manifest::parse(&MANIFEST.text().replace("format 9", "format 8")).unwrap_err();
+        assert!(why.contains("format 8") && why.contains("formats 9 and 10 only"), "{why}");
         for text in ["", "something else\n", &MANIFEST.text().replace("shards 4096", "shards many")] {
             assert!(Manifest::parse(text).is_err(), "{text}");
         }
