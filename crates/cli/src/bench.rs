@@ -34,7 +34,7 @@ impl Program for Aze {
     }
 
     fn open(&self, name: &str) -> Outcome<Arc<dyn aze_bench::Session>> {
-        Ok(Session::open(Volume::open(name)?)?)
+        Ok(Arc::new(Measured(Session::open(Volume::open(name)?)?)))
     }
 
     fn kill_servers(&self, name: &str) -> Outcome<()> {
@@ -70,27 +70,30 @@ impl Program for Aze {
     }
 }
 
-impl aze_bench::Session for Session {
+/// The connection that is measured.
+struct Measured(Arc<Session>);
+
+impl aze_bench::Session for Measured {
     fn client(&self) -> &Arc<Client> {
-        &self.client
+        &self.0.client
     }
 
     fn who(&self) -> &Identity {
-        &self.who
+        &self.0.who
     }
 
     fn runtime(&self) -> &Runtime {
-        &self.runtime
+        &self.0.runtime
     }
 
     fn volume(&self) -> aze_bench::Volume {
-        told(&self.volume.record)
+        told(&self.0.volume.record)
     }
 
     fn remove_all(&self, command: &'static str, path: &[u8]) -> Outcome<()> {
         let path = VolumePath { volume: None, path: path.to_vec() };
         let tally = Tally::new(command);
-        remove::remove_all(self, &path, &tally)?;
+        remove::remove_all(&self.0, &path, &tally)?;
         match tally.exit() {
             Exit::Done => Ok(()),
             exit => Err(Trouble::new(exit, format!("remove {}: not all of it could be removed", path.shown()))),
@@ -98,7 +101,7 @@ impl aze_bench::Session for Session {
     }
 
     fn end(&self) {
-        Session::end(self);
+        self.0.end();
     }
 }
 
@@ -122,11 +125,11 @@ fn told(record: &Record) -> aze_bench::Volume {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volume;
+    use crate::examples;
 
     #[test]
     fn a_measurement_is_told_the_transport_that_was_chosen() {
-        let mut record = volume::example(&[Some("a"), None]).record;
+        let mut record = examples::volume(&[Some("a"), None]).record;
         assert_eq!(told(&record).transport, "unix");
         assert_eq!(told(&record).nodes, ["a"]);
         record.settings.transport = "tcp".into();

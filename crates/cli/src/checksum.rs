@@ -276,7 +276,7 @@ fn parse_line(text: &[u8]) -> Option<(String, Vec<u8>)> {
     let (escaped, text) = text.strip_prefix(b"\\").map_or((false, text), |text| (true, text));
     let (sum, rest) = text.split_at_checked(64)?;
     let path = rest.strip_prefix(b"  ").filter(|path| !path.is_empty())?;
-    let sum = str::from_utf8(sum).ok().filter(|sum| show::unhex(sum).is_some())?.to_ascii_lowercase();
+    let sum = str::from_utf8(sum).ok().filter(|sum| aze_words::hex::read(sum).is_some())?.to_ascii_lowercase();
     if !escaped {
         return Some((sum, path.to_vec()));
     }

@@ -14,6 +14,8 @@ mod copy;
 mod cores;
 mod doctor;
 mod down;
+#[cfg(test)]
+mod examples;
 mod exit;
 mod find;
 mod generate;
@@ -30,7 +32,6 @@ mod mounts;
 mod namespace;
 mod network;
 mod place;
-mod process;
 mod progress;
 mod remove;
 mod restart;
@@ -46,9 +47,10 @@ mod trace;
 mod tree_volume;
 mod up;
 mod usage;
-mod volume;
 mod when;
 
+// Under the names that the commands use.
+use aze_reach::{process, volume};
 use aze_words::size;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use exit::{Exit, Outcome};

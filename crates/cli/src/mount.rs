@@ -436,6 +436,7 @@ fn check(args: &Args) -> Outcome<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::examples;
     use clap::Parser;
 
     #[derive(Parser)]
@@ -456,7 +457,7 @@ mod tests {
     /// The process that serves the mount is told all that its starter was.
     #[test]
     fn the_background_process_is_told_every_option() {
-        let volume = volume::example(&[None]);
+        let volume = examples::volume(&[None]);
         let said = |line: &[&str]| words(&Line::parse_from(line).args, &volume);
         assert_eq!(said(&["mount", "dir"]), ["mount", "--ready", "--name", "v"]);
         let mut line = said(&[

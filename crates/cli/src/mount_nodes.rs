@@ -174,11 +174,11 @@ pub fn umount(volume: &Volume, nodes: &[String], dirs: &[String], is_lazy: bool)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volume::example;
+    use crate::examples;
 
     #[test]
     fn each_node_is_named_once_and_in_order() {
-        assert_eq!(of(&example(&[Some("b"), Some("a"), Some("b"), Some("c")])), ["b", "a", "c"]);
-        assert!(of(&example(&[None, None])).is_empty(), "no launcher started them");
+        assert_eq!(of(&examples::volume(&[Some("b"), Some("a"), Some("b"), Some("c")])), ["b", "a", "c"]);
+        assert!(of(&examples::volume(&[None, None])).is_empty(), "no launcher started them");
     }
 }

@@ -257,7 +257,7 @@ fn config(order: &Order, dir: &Path, memory: &Memory) -> Outcome<Config> {
         None => order.tcp_host.clone(),
     };
     listen.push(Addr::Tcp(tcp_host, order.tcp_port));
-    let owner = aze_fuse::own_identity();
+    let owner = aze_reach::own_identity();
     Ok(Config {
         volume: order.volume.clone(),
         secret: secret(order)?,
@@ -418,7 +418,7 @@ fn tidy(name: &str, slot: u16, dir: &Path) {
 
 /// Used by both ends: a secret as it travels in an order.
 pub fn secret_text(secret: &Secret) -> String {
-    show::hex(&secret.0)
+    aze_words::hex::write(&secret.0)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use crate::sys;
 use aze_proto::attr::Attr;
 use aze_proto::ids::Time;
+use aze_words::hex;
 use serde_json::{Map, Value, json};
 use std::io::{IsTerminal, Write};
 
@@ -20,22 +21,8 @@ pub fn name(bytes: &[u8]) -> Vec<u8> {
 pub fn put_name(object: &mut Map<String, Value>, field: &str, bytes: &[u8]) {
     object.insert(field.into(), String::from_utf8_lossy(bytes).into());
     if str::from_utf8(bytes).is_err() {
-        object.insert(format!("{field}_bytes"), hex(bytes).into());
+        object.insert(format!("{field}_bytes"), hex::write(bytes).into());
     }
-}
-
-/// Lower-case hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Bytes of hexadecimal digits; `None` if they are none.
-pub fn unhex(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(2) {
-        return None;
-    }
-    let digits: Option<Vec<u32>> = text.chars().map(|c| c.to_digit(16)).collect();
-    Some(digits?.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect())
 }
 
 /// `-rwxr-x--t`, as ls(1) writes it.
@@ -178,14 +165,6 @@ pub fn example(size: u64) -> Attr {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn hexadecimal_goes_both_ways() {
-        assert_eq!(hex(&[0, 0xab, 0xff]), "00abff");
-        assert_eq!(unhex("00abFF"), Some(vec![0, 0xab, 0xff]));
-        assert_eq!(unhex("0"), None);
-        assert_eq!(unhex("0g"), None);
-    }
 
     #[test]
     fn moments_have_all_digits() {

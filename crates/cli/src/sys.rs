@@ -1,15 +1,10 @@
 //! The few system calls that the standard library does not wrap, each with its proof.
 
+pub use aze_io::real::user_id as uid;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-
-/// Effective user id of this process.
-pub fn uid() -> u32 {
-    // SAFETY: geteuid(2) takes nothing and always succeeds.
-    unsafe { libc::geteuid() }
-}
 
 /// Number of the user of this name, from wherever the system keeps its users.
 pub fn uid_of(user: &str) -> Option<u32> {
@@ -41,12 +36,6 @@ pub fn ids_of(user: &str) -> Option<(u32, u32)> {
 pub fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
-}
-
-/// Process group of this process: what a shell calls a job.
-pub fn process_group() -> i32 {
-    // SAFETY: getpgrp(2) takes nothing and always succeeds.
-    unsafe { libc::getpgrp() }
 }
 
 /// Which side of [`fork_orphan`] a process is on.
@@ -199,14 +188,6 @@ pub fn open_files_max() -> Option<u64> {
     (unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0).then_some(limit.rlim_max)
 }
 
-/// Sends `signal` to one process; signal 0 only asks whether that is possible.
-pub fn signal(pid: u32, signal: i32) -> io::Result<()> {
-    // Zero and negative numbers would mean whole groups of processes.
-    let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or(io::ErrorKind::InvalidInput)?;
-    // SAFETY: kill(2) takes two numbers.
-    done(unsafe { libc::kill(pid, signal) })
-}
-
 /// Local calendar time of seconds since 1970.
 pub fn local_time(seconds: i64) -> libc::tm {
     // SAFETY: all fields of `tm` are numbers or a pointer that may be null.
@@ -245,14 +226,6 @@ mod tests {
     use super::*;
     use std::process::Command;
     use std::sync::atomic::{AtomicBool, Ordering};
-
-    #[test]
-    fn a_number_that_means_a_group_is_not_signalled() {
-        assert!(signal(std::process::id(), 0).is_ok());
-        for pid in [0, 1 << 31, u32::MAX] {
-            assert_eq!(signal(pid, 0).map_err(|error| error.kind()), Err(io::ErrorKind::InvalidInput), "{pid}");
-        }
-    }
 
     #[test]
     fn the_wait_for_pipes_ends_with_the_last_reader() {

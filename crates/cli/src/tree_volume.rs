@@ -372,7 +372,7 @@ fn named(entry: &Listed) -> Named {
 /// Of a directory whose home does not answer: closed to others, as a directory that is being copied into. A copy with
 /// owner and times fails at its extended attributes, which are read before those are set.
 fn meta_of_unknown(dir: Ino) -> Meta {
-    let own = aze_fuse::own_identity();
+    let own = aze_reach::own_identity();
     Meta {
         kind: FileKind::Directory,
         mode: 0o700,

@@ -6,6 +6,7 @@
 
 use crate::abi::Header;
 use aze_io::Io;
+use aze_io::real::own_ids;
 use aze_proto::attr::Identity;
 use aze_proto::limits::GROUPS_MAX;
 use parking_lot::Mutex;
@@ -72,10 +73,9 @@ impl Callers {
 
 /// The identity of this process.
 pub fn own() -> Identity {
-    // SAFETY: geteuid(2) and getegid(2) take nothing and always succeed.
-    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-    let status = std::fs::read("/proc/self/status").unwrap_or_default();
-    Identity { uid, gid, groups: parse_groups(&String::from_utf8_lossy(&status)) }
+    let (uid, gid, mut groups) = own_ids();
+    groups.truncate(GROUPS_MAX);
+    Identity { uid, gid, groups }
 }
 
 /// Supplementary groups in the text of `/proc/PID/status` (proc_pid_status(5)).

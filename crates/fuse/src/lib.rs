@@ -36,7 +36,6 @@ mod worker_pool;
 mod writers;
 mod xattr;
 
-pub use identity::own as own_identity;
 pub use mounting::unmount;
 
 use aze_client::Client;

@@ -12,6 +12,7 @@ mod disk;
 mod drive;
 pub mod files;
 mod net;
+mod own;
 mod processors;
 mod reactor;
 mod shm;
@@ -37,6 +38,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 pub use conn::READ_PAUSE_BYTES;
+pub use own::{own_ids, process_group, send_signal, user_id};
 pub use processors::{keep_on, processors};
 pub(crate) use shm::shared_payload::ShmPayload;
 pub use shm::{RING_BYTES, SHM_CONNECTIONS_MAX};

@@ -4,4 +4,5 @@
 //! do work for a user return a [`exit::Trouble`]; only the command line prints one.
 
 pub mod exit;
+pub mod hex;
 pub mod size;

@@ -101,10 +101,10 @@ fn empty(part: &Path) -> Outcome<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volume::example;
+    use crate::examples;
 
     fn kept_in(dir: &Path, nodes: &[Option<&str>]) -> Volume {
-        let mut volume = example(nodes);
+        let mut volume = examples::volume(nodes);
         volume.record.settings.storage = dir.display().to_string();
         volume.record.settings.durability = Some("none".into());
         volume
@@ -122,7 +122,7 @@ mod tests {
         fs::write(part.join("volume"), format!("{TITLE} server 0")).expect("a file");
         let found = asked();
         let elsewhere = parts(&kept_in(&dir, &[Some("a")]));
-        let in_memory = parts(&example(&[None]));
+        let in_memory = parts(&examples::volume(&[None]));
         fs::remove_dir_all(&dir).expect("it is there");
         assert_eq!(unmarked.expect_err("no file says so").exit, Exit::NotFound);
         assert!(strange.expect_err("it is another's").text.contains("does not say"));

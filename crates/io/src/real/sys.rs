@@ -125,6 +125,47 @@ pub(super) fn random(mut bytes: &mut [u8]) {
     }
 }
 
+/// Effective user id of this process.
+pub(super) fn user_id() -> u32 {
+    // SAFETY: geteuid(2) takes nothing and always succeeds.
+    unsafe { libc::geteuid() }
+}
+
+/// Effective group id of this process.
+pub(super) fn group_id() -> u32 {
+    // SAFETY: getegid(2) takes nothing and always succeeds.
+    unsafe { libc::getegid() }
+}
+
+/// Supplementary groups of this process; none if another thread changes them over and over.
+pub(super) fn groups() -> Vec<u32> {
+    const TRIES_MAX: usize = 4;
+    for _ in 0..TRIES_MAX {
+        // SAFETY: with a length of 0 the kernel writes nothing and tells the number.
+        let count = unsafe { libc::getgroups(0, std::ptr::null_mut()) };
+        let mut groups = vec![0u32; usize::try_from(count).unwrap_or(0)];
+        // SAFETY: the kernel writes at most `count` numbers, which is the length of the vector.
+        let filled = unsafe { libc::getgroups(count, groups.as_mut_ptr()) };
+        if let Ok(filled) = usize::try_from(filled) {
+            groups.truncate(filled);
+            return groups;
+        }
+    }
+    Vec::new()
+}
+
+/// Process group of this process.
+pub(super) fn process_group() -> i32 {
+    // SAFETY: getpgrp(2) takes nothing and always succeeds.
+    unsafe { libc::getpgrp() }
+}
+
+/// Sends `signal` to process `pid`.
+pub(super) fn kill(pid: i32, signal: c_int) -> Result<()> {
+    // SAFETY: kill(2) takes two numbers.
+    check(unsafe { libc::kill(pid, signal) }).map(drop)
+}
+
 fn stream_socket(domain: c_int) -> Result<OwnedFd> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: takes no pointer.

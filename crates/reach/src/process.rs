@@ -3,8 +3,7 @@
 //! A process id alone names the process that has it now; together with the time at which it started it
 //! names one process for ever.
 
-use crate::sys;
-use aze_io::real::until;
+use aze_io::real::{send_signal, until};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
@@ -44,7 +43,7 @@ impl Process {
     pub fn signal(&self, signal: i32) {
         if self.is_alive() {
             // It may end between the look and the signal; then there is nothing left to do.
-            let _ = sys::signal(self.pid, signal);
+            let _ = send_signal(self.pid, signal);
         }
     }
 

@@ -4,12 +4,13 @@
 //! `mounts/`. RUN is `$AZE_RUN_DIR`, else `$XDG_RUNTIME_DIR/aze`, else `/tmp/aze-UID`. Only its
 //! owner may read a volume's directory; one that others could read or have made is refused.
 
-use crate::exit::{Exit, Outcome, Trouble};
+use crate::mounts;
 use crate::process::Process;
-use crate::{mounts, show, sys};
-use aze_io::Addr;
+use aze_io::{Addr, real};
 use aze_proto::handshake::Secret;
 use aze_proto::message::Durability;
+use aze_words::exit::{Exit, Outcome, Trouble};
+use aze_words::hex;
 use serde::{Deserialize, Serialize};
 use std::env;
 use std::ffi::OsStr;
@@ -340,17 +341,17 @@ pub fn write_record(dir: &Path, record: &Record) -> Outcome<()> {
 
 /// Writes `secret`.
 pub fn write_secret(dir: &Path, secret: &Secret) -> Outcome<()> {
-    write_whole(&dir.join("secret"), format!("{}\n", show::hex(&secret.0)).as_bytes())
+    write_whole(&dir.join("secret"), format!("{}\n", hex::write(&secret.0)).as_bytes())
 }
 
 /// A hash of a secret, in hexadecimal. The secret cannot be computed from it (BLAKE3, key derivation mode).
 pub fn secret_check(secret: &Secret) -> String {
-    show::hex(&blake3::derive_key("Azekura: whether a file holds a volume's secret", &secret.0)[..16])
+    hex::write(&blake3::derive_key("Azekura: whether a file holds a volume's secret", &secret.0)[..16])
 }
 
 /// A secret of 64 hexadecimal digits.
 pub fn parse_secret(text: &str) -> Option<Secret> {
-    show::unhex(text)?.try_into().ok().map(Secret)
+    hex::read(text)?.try_into().ok().map(Secret)
 }
 
 /// Names of this user's volumes on this machine, sorted.
@@ -387,9 +388,9 @@ fn roots() -> Vec<PathBuf> {
     if let Some(root) = set("AZE_RUN_DIR") {
         return vec![std::path::absolute(&root).unwrap_or(root)];
     }
-    let fallback = PathBuf::from(format!("/tmp/aze-{}", sys::uid()));
+    let fallback = PathBuf::from(format!("/tmp/aze-{}", real::user_id()));
     let usable = |dir: &PathBuf| {
-        fs::metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == sys::uid() && meta.mode() & 0o200 != 0)
+        fs::metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == real::user_id() && meta.mode() & 0o200 != 0)
     };
     set("XDG_RUNTIME_DIR").filter(usable).map(|dir| dir.join("aze")).into_iter().chain([fallback]).collect()
 }
@@ -439,7 +440,7 @@ fn make_dir(dir: &Path) -> Outcome<()> {
 fn check_ours(dir: &Path) -> Outcome<()> {
     let meta =
         fs::symlink_metadata(dir).map_err(|error| Trouble::local(format!("look at {}", dir.display()), &error))?;
-    if meta.is_dir() && meta.uid() == sys::uid() && meta.mode() & 0o022 == 0 {
+    if meta.is_dir() && meta.uid() == real::user_id() && meta.mode() & 0o022 == 0 {
         return Ok(());
     }
     let dir = dir.display();
@@ -455,7 +456,7 @@ fn check_ours(dir: &Path) -> Outcome<()> {
 fn check_private(path: &Path, what: &str) -> Outcome<()> {
     let meta =
         fs::symlink_metadata(path).map_err(|error| Trouble::local(format!("look at {}", path.display()), &error))?;
-    let problem = if meta.uid() != sys::uid() {
+    let problem = if meta.uid() != real::user_id() {
         format!("belongs to user {}", meta.uid())
     } else if meta.mode() & 0o077 != 0 {
         format!("can be used by others (mode {:04o})", meta.mode() & 0o7777)
@@ -483,38 +484,6 @@ fn write_whole(path: &Path, bytes: &[u8]) -> Outcome<()> {
         let _ = fs::remove_file(&temporary);
         Trouble::local(format!("write {}", path.display()), &error)
     })
-}
-
-/// A volume in memory with a server on each of these nodes, of which this machine may know nothing.
-#[cfg(test)]
-pub fn example(nodes: &[Option<&str>]) -> Volume {
-    let server = |(slot, node): (usize, &Option<&str>)| ServerRecord {
-        slot: slot as u16,
-        host: format!("host-{slot}"),
-        node: node.map(str::to_owned),
-        process: Process::me(),
-        launcher: None,
-        addresses: vec![format!("unix:/run/server-{slot}"), format!("tcp:host-{slot}:1")],
-    };
-    let settings = Settings {
-        storage: "mem".into(),
-        durability: None,
-        placement: "modular".into(),
-        transport: "auto".into(),
-        capacity_bytes: 1 << 30,
-        memory_bytes: None,
-        chunk_bytes: 1 << 20,
-        launcher: None,
-        remote_aze: None,
-        network: None,
-        cores: None,
-        is_tied: false,
-        process: None,
-    };
-    let servers = nodes.iter().enumerate().map(server).collect();
-    let record =
-        Record { name: "v".into(), owner_uid: 0, created_ns: 0, starts: 0, secret_check: None, servers, settings };
-    Volume { dir: "/nowhere".into(), record }
 }
 
 #[cfg(test)]
