@@ -11,6 +11,7 @@ mod decode;
 mod disk;
 mod drive;
 pub mod files;
+mod fork;
 mod net;
 mod own;
 mod processors;
@@ -38,6 +39,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 pub use conn::READ_PAUSE_BYTES;
+pub use fork::{OfProcess, PerProcess, process_token};
 pub use own::{own_ids, process_group, send_signal, user_id};
 pub use processors::{keep_on, processors};
 pub(crate) use shm::shared_payload::ShmPayload;
@@ -79,7 +81,17 @@ impl Runtime {
     /// # Panics
     /// If the system has no file descriptor left for it.
     pub fn client() -> Arc<Runtime> {
-        Self::new(false)
+        Self::new(false, false)
+    }
+
+    /// As [`Runtime::client`], for a library in a program of others: a panic in a task, a handler or a caller's future
+    /// ends this runtime instead of the process. The panic goes on to the caller on whose thread it happened, and every
+    /// other and later [`Runtime::block_on`] panics, too: whatever is called from another language catches that.
+    ///
+    /// # Panics
+    /// As [`Runtime::client`].
+    pub fn library() -> Arc<Runtime> {
+        Self::new(false, true)
     }
 
     /// A runtime driven by `workers` threads of its own, named `aze-worker-N`.
@@ -89,7 +101,7 @@ impl Runtime {
     /// or thread left for it.
     pub fn server(workers: usize) -> Arc<Runtime> {
         assert!((1..=WORKERS_MAX).contains(&workers), "a server has 1 to {WORKERS_MAX} workers, not {workers}");
-        let runtime = Self::new(true);
+        let runtime = Self::new(true, false);
         runtime.reactor.serves.store(true, SeqCst);
         for worker in 0..workers {
             let lead = runtime.lead.clone();
@@ -99,8 +111,8 @@ impl Runtime {
         runtime
     }
 
-    fn new(has_workers: bool) -> Arc<Runtime> {
-        let reactor = Reactor::new().unwrap_or_else(|error| panic!("cannot make an epoll instance: {error}"));
+    fn new(has_workers: bool, is_guest: bool) -> Arc<Runtime> {
+        let reactor = Reactor::new(is_guest).unwrap_or_else(|error| panic!("cannot make an epoll instance: {error}"));
         let lead = Arc::new(Lead::new(reactor.clone(), has_workers));
         let threads = Threads { has_background: has_workers, ..Threads::default() };
         Arc::new(Runtime { reactor, lead, threads: Mutex::new(threads) })
@@ -144,6 +156,17 @@ impl Runtime {
         self.lead.block_on(future, Some((patience, late)))
     }
 
+    /// Whether a panic has ended this runtime: see [`Runtime::library`].
+    pub fn is_broken(&self) -> bool {
+        self.reactor.is_broken()
+    }
+
+    /// Has `tell` called once when a panic ends this runtime, on the thread where that happened; at once if it has
+    /// happened. Never called for runtimes other than [`Runtime::library`].
+    pub fn when_broken(&self, tell: impl FnOnce() + Send + 'static) {
+        self.reactor.when_broken(Box::new(tell));
+    }
+
     /// A handle on this runtime as a [`World`].
     pub fn io(self: &Arc<Self>) -> Io {
         Io::new(self.clone())
@@ -165,8 +188,9 @@ impl Runtime {
         self.lead.wake_background();
         let here = std::thread::current().id();
         for thread in threads.into_iter().filter(|thread| thread.thread().id() != here) {
-            // A panic of such a thread has aborted the process before.
-            thread.join().expect("a runtime's thread does not panic");
+            // A panic of such a thread has aborted the process before, or has ended the runtime.
+            let joined = thread.join();
+            assert!(joined.is_ok() || self.reactor.is_broken(), "a runtime's thread does not panic");
         }
         self.reactor.attendants.stop();
         self.reactor.stop_wakeups();
@@ -231,21 +255,32 @@ impl World for Runtime {
     }
 }
 
+/// An event that another thread may wait for with poll(2): an eventfd(2), readable once eight bytes that make a number
+/// other than 0 were written to it, until eight bytes are read. Neither blocks.
+///
+/// # Errors
+/// What the system said.
+pub fn event() -> io::Result<std::fs::File> {
+    sys::eventfd().map(std::fs::File::from)
+}
+
 /// Random bytes that each thread fetches ahead, since a system call costs more than a few of them.
 const RANDOM_BUFFER_BYTES: usize = 256;
 
 thread_local! {
-    /// Bytes not yet given out; those given out are removed, so that none is given twice. A
-    /// process that forks and does not exec must not go on using this.
-    static RANDOM: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// Bytes not yet given out; those given out are removed, so that none is given twice. With the process that has
+    /// fetched them: one forked since fetches others.
+    static RANDOM: RefCell<(u64, Vec<u8>)> = const { RefCell::new((0, Vec::new())) };
 }
 
 fn fill_random(bytes: &mut [u8]) {
     if bytes.len() > RANDOM_BUFFER_BYTES / 4 {
         return sys::random(bytes);
     }
-    RANDOM.with_borrow_mut(|buffer| {
-        if buffer.len() < bytes.len() {
+    let process = process_token();
+    RANDOM.with_borrow_mut(|(of_process, buffer)| {
+        if *of_process != process || buffer.len() < bytes.len() {
+            *of_process = process;
             buffer.resize(RANDOM_BUFFER_BYTES, 0);
             sys::random(buffer);
         }

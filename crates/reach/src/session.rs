@@ -31,15 +31,26 @@ impl Session {
     /// Connects, and waits for servers that are starting. Later requests do so, too.
     pub fn open(volume: Volume) -> Outcome<Arc<Session>> {
         let deadline = Duration::from_millis(DEADLINE_MS_DEFAULT.into());
-        Session::open_within(volume, deadline, Duration::from_secs(START_SECONDS_MAX))
+        Session::open_within(Runtime::client(), volume, deadline, Duration::from_secs(START_SECONDS_MAX))
+    }
+
+    /// As [`Session::open`], on this runtime.
+    pub fn open_on(runtime: Arc<Runtime>, volume: Volume) -> Outcome<Arc<Session>> {
+        let deadline = Duration::from_millis(DEADLINE_MS_DEFAULT.into());
+        Session::open_within(runtime, volume, deadline, Duration::from_secs(START_SECONDS_MAX))
     }
 
     /// Connects; gives up after `deadline`, as every later request does, also if the servers are starting.
     pub fn open_if_there(volume: Volume, deadline: Duration) -> Outcome<Arc<Session>> {
-        Session::open_within(volume, deadline, Duration::ZERO)
+        Session::open_within(Runtime::client(), volume, deadline, Duration::ZERO)
     }
 
-    fn open_within(volume: Volume, deadline: Duration, start_time_max: Duration) -> Outcome<Arc<Session>> {
+    fn open_within(
+        runtime: Arc<Runtime>,
+        volume: Volume,
+        deadline: Duration,
+        start_time_max: Duration,
+    ) -> Outcome<Arc<Session>> {
         let name = volume.record.name.clone();
         if volume.is_dead() {
             return Err(Trouble::new(
@@ -49,7 +60,6 @@ impl Session {
                 ),
             ));
         }
-        let runtime = Runtime::client();
         let config = Config {
             volume: name.clone(),
             secret: volume.secret()?,

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::reactor::{Driving, Reactor, Sleeper};
+use super::reactor::{Driving, Guard, Reactor, Sleeper};
 use super::sys;
 
 /// How long the background thread leaves a runtime undriven after a caller has left it, in
@@ -160,6 +160,9 @@ impl Lead {
     /// takes longer than that.
     pub(super) fn block_on<F: Future>(&self, future: F, mut late: Option<(Duration, impl FnOnce())>) -> F::Output {
         assert!(!self.reactor.is_driven_here(), "block_on inside a task or handler would wait for itself");
+        self.reactor.check_sound();
+        // In a program of others the caller's own future ends the runtime, too: it is the library's.
+        let _guard = self.reactor.is_guest().then(|| Guard::new(&self.reactor));
         let mut future = pin!(future);
         let parker = Parker::new(self.reactor.clone());
         let waker = Waker::from(parker.clone());
@@ -196,7 +199,7 @@ impl Lead {
     /// The life of a client's background thread: drives while no caller does.
     pub(super) fn work_in_background(&self) {
         let mut terms_seen = None;
-        while !self.reactor.stopping.load(SeqCst) {
+        while !self.reactor.stopping.load(SeqCst) && !self.reactor.is_broken() {
             let mut state = self.state.lock();
             let quiet = terms_seen.replace(state.terms) == Some(state.terms);
             if !state.taken && quiet {
@@ -217,19 +220,10 @@ impl Lead {
 
     /// Leads until a caller came, who may lead next time, or the runtime stops.
     fn drive_until_followed(&self) {
-        let driving = Driving::begin(&self.reactor);
+        let _term = Term { lead: self, driving: Some(Driving::begin(&self.reactor)) };
         loop {
             self.reactor.turn(&());
-            let mut state = self.state.lock();
-            if self.reactor.stopping.load(SeqCst) || state.caller_came {
-                state.taken = false;
-                state.terms += 1;
-                let successor = state.successor();
-                drop(state);
-                drop(driving);
-                if let Some(successor) = successor {
-                    successor.notify();
-                }
+            if self.reactor.stopping.load(SeqCst) || self.state.lock().caller_came {
                 return;
             }
         }
@@ -239,6 +233,26 @@ impl Lead {
     pub(super) fn wake_background(&self) {
         let _state = self.state.lock();
         self.background.notify_one();
+    }
+}
+
+/// The background thread's time as the leader; over when dropped, even by a panic.
+struct Term<'a> {
+    lead: &'a Lead,
+    driving: Option<Driving>,
+}
+
+impl Drop for Term<'_> {
+    fn drop(&mut self) {
+        let mut state = self.lead.state.lock();
+        state.taken = false;
+        state.terms += 1;
+        let successor = state.successor();
+        drop(state);
+        self.driving = None;
+        if let Some(successor) = successor {
+            successor.notify();
+        }
     }
 }
 
@@ -253,6 +267,7 @@ struct Seat<'a> {
 impl Seat<'_> {
     /// Returns when the future has to be polled again or `until` is over, having led meanwhile if no other thread did.
     fn wait(&mut self, until: Until) {
+        self.lead.reactor.check_sound();
         if self.leads.is_some() || self.take_lead() {
             let leader = Leader { parker: &self.parker, until };
             while !self.parker.take_notified() && leader.limit_ms() != Some(0) {

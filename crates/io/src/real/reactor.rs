@@ -85,6 +85,16 @@ pub(super) struct Reactor {
     pub(super) timers: Timers,
     /// Threads that the runtime started itself shall end.
     pub(super) stopping: AtomicBool,
+    /// Present in a program of others, which goes on when a defect has ended this runtime.
+    defect: Option<Defect>,
+}
+
+/// What a panic in a program of others comes to: the runtime answers no call any more.
+#[derive(Default)]
+struct Defect {
+    is_found: AtomicBool,
+    /// Called once, on the thread that has panicked.
+    told: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
 }
 
 thread_local! {
@@ -125,6 +135,31 @@ impl Drop for AbortOnPanic {
     }
 }
 
+/// Deals with a panic of what a thread does for a runtime: see [`Runtime::library`](super::Runtime::library).
+pub(super) struct Guard<'a> {
+    reactor: &'a Reactor,
+    /// The thread was unwinding before, as when a host's own panic drops what it has of this library.
+    was_panicking: bool,
+}
+
+impl<'a> Guard<'a> {
+    pub(super) fn new(reactor: &'a Reactor) -> Self {
+        Guard { reactor, was_panicking: std::thread::panicking() }
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if self.was_panicking || !std::thread::panicking() {
+            return;
+        }
+        match &self.reactor.defect {
+            Some(_) => self.reactor.break_off(),
+            None => drop(AbortOnPanic),
+        }
+    }
+}
+
 /// A thread's own reason to end a wait; see [`super::drive::Parker`].
 pub(super) trait Sleeper {
     /// It may wait for its one connection alone, if there is only one: see [`Reactor::alone`].
@@ -152,7 +187,8 @@ impl Sleeper for () {
 }
 
 impl Reactor {
-    pub(super) fn new() -> Result<Arc<Self>> {
+    /// `is_guest`: a defect ends the runtime, and not the process.
+    pub(super) fn new(is_guest: bool) -> Result<Arc<Self>> {
         let reactor = Reactor {
             epoll: sys::epoll_create()?,
             wakeup: sys::eventfd()?,
@@ -169,11 +205,44 @@ impl Reactor {
             shared_slab: Mutex::default(),
             timers: Timers::new()?,
             stopping: AtomicBool::new(false),
+            defect: is_guest.then(Defect::default),
         };
         let edge_in = libc::EPOLLIN | libc::EPOLLET;
         sys::epoll_control(&reactor.epoll, libc::EPOLL_CTL_ADD, &reactor.wakeup, edge_in, TOKEN_WAKEUP)?;
         sys::epoll_control(&reactor.epoll, libc::EPOLL_CTL_ADD, reactor.timers.fd(), edge_in, TOKEN_TIMER)?;
         Ok(Arc::new(reactor))
+    }
+
+    /// Whether a panic ends this runtime, and not the process.
+    pub(super) fn is_guest(&self) -> bool {
+        self.defect.is_some()
+    }
+
+    /// Whether a panic has ended this runtime.
+    pub(super) fn is_broken(&self) -> bool {
+        self.defect.as_ref().is_some_and(|defect| defect.is_found.load(SeqCst))
+    }
+
+    /// Has `tell` called once when a panic ends this runtime; at once if that has happened.
+    pub(super) fn when_broken(&self, tell: Box<dyn FnOnce() + Send>) {
+        let Some(defect) = &self.defect else { return };
+        defect.told.lock().push(tell);
+        if self.is_broken() {
+            self.break_off();
+        }
+    }
+
+    fn break_off(&self) {
+        let Some(defect) = &self.defect else { return };
+        defect.is_found.store(true, SeqCst);
+        let told = std::mem::take(&mut *defect.told.lock());
+        told.into_iter().for_each(|tell| tell());
+    }
+
+    /// # Panics
+    /// If a panic has ended this runtime: state that it left half-changed must not answer.
+    pub(super) fn check_sound(&self) {
+        assert!(!self.is_broken(), "azekura: a defect has ended this connection: see the message before");
     }
 
     /// Whether the calling thread drives this reactor.
@@ -184,7 +253,7 @@ impl Reactor {
     /// One round: runs the work that is ready, waits for events unless there is more, handles them.
     /// Returns at least whenever `sleeper` has a reason.
     pub(super) fn turn<S: Sleeper>(self: &Arc<Self>, sleeper: &S) {
-        let _guard = AbortOnPanic;
+        let _guard = Guard::new(self);
         self.run_queue();
         let has_rings = self.rings_count.load(SeqCst) > 0;
         if has_rings {

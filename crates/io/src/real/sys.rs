@@ -8,6 +8,7 @@ use std::ffi::c_int;
 use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Result};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
 
 use crate::Credentials;
 
@@ -152,6 +153,45 @@ pub(super) fn groups() -> Vec<u32> {
         }
     }
     Vec::new()
+}
+
+/// A number in a page of memory that a forked process finds filled with zeros; `None` where the kernel has no such
+/// pages. It stays for as long as the process.
+pub(super) fn page_wiped_on_fork() -> Option<&'static AtomicU64> {
+    const BYTES: usize = 4096;
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping at a place that the kernel chooses touches no memory that is in use.
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, protection, flags, -1, 0) };
+    if page == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the page was mapped above, in this length, and is used by no other code yet.
+    if unsafe { libc::madvise(page, BYTES, libc::MADV_WIPEONFORK) } != 0 {
+        // SAFETY: as above; no reference to it exists.
+        unsafe { libc::munmap(page, BYTES) };
+        return None;
+    }
+    // SAFETY: the page is aligned, filled with zeros, which is a valid number, and never unmapped.
+    Some(unsafe { &*page.cast::<AtomicU64>() })
+}
+
+/// Runs `look` in a forked process; whether it gave true there.
+#[cfg(test)]
+pub(super) fn fork_for_test(look: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child runs `look`, which takes no lock that another thread of the tests may hold, and ends.
+    match unsafe { libc::fork() } {
+        0 => {
+            let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(look)).unwrap_or(false);
+            // SAFETY: _exit(2) ends the process and runs nothing of ours.
+            unsafe { libc::_exit(i32::from(!held)) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: `status` lives until the call returns.
+            let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+            waited == child && status == 0
+        }
+    }
 }
 
 /// Process group of this process.
