@@ -1,0 +1,155 @@
+//! Open directories: pages of the client's listing, given one entry at a time.
+
+use crate::connected::{Connected, check_end};
+use crate::error::{Error, Result};
+use crate::path::parse;
+use aze_io::real::OfProcess;
+use aze_proto::attr::{Attr, FileKind};
+use aze_proto::error::{Code, Failure};
+use aze_proto::ids::Ino;
+use aze_proto::message::Listed;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Entries asked for at once.
+const PAGE_ENTRIES: usize = 1024;
+
+/// One entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// Its name, without `/` and NUL.
+    pub name: Vec<u8>,
+    /// The inode that it names.
+    pub ino: u64,
+    /// The inode's kind.
+    pub kind: FileKind,
+    /// Its attributes as of the listing, if they came along.
+    pub attr: Option<Attr>,
+    /// Where the listing goes on after it: for seekdir(3).
+    pub next: u64,
+}
+
+/// An open directory of this process: opendir(3). In a forked process every call fails with EBADF.
+pub struct Dir(OfProcess<Open>);
+
+struct Open {
+    connected: Arc<Connected>,
+    ino: Ino,
+    parent: Ino,
+    with_attrs: bool,
+    place: Mutex<Place>,
+}
+
+#[derive(Default)]
+struct Place {
+    /// Entries fetched and not yet given.
+    page: VecDeque<Listed>,
+    /// Where the next entry begins: 0 before `.`, 1 before `..`, else the cookie of the last entry given.
+    given: u64,
+    /// Cookie of the last entry fetched.
+    fetched: u64,
+    at_end: bool,
+    /// A part of the directory could not be listed: told when the rest has been given.
+    failure: Option<Failure>,
+}
+
+/// Places before the first entry: `.` and `..`. Cookies of entries are larger.
+const DOTS: u64 = 2;
+
+impl Connected {
+    /// opendir(3). With `with_attrs` entries come with attributes where the server that has the entry has the inode, too.
+    ///
+    /// # Errors
+    /// As in its manual page.
+    pub async fn open_dir(self: &Arc<Connected>, path: &[u8], with_attrs: bool) -> Result<Arc<Dir>> {
+        let path = parse(path)?;
+        let attr = self.client().resolve(self.who(), &path.bytes, true).await?;
+        check_end(&crate::path::Path { wants_dir: true, ..path }, &attr)?;
+        // Rights are told by the first page: an open does not wait for the first read to fail.
+        let mut place = Place::default();
+        place.fetch(self, attr.ino, with_attrs).await?;
+        let parent = if attr.parent == Ino(0) { attr.ino } else { attr.parent };
+        let open = Open { connected: self.clone(), ino: attr.ino, parent, with_attrs, place: Mutex::new(place) };
+        Ok(Arc::new(Dir(OfProcess::new(open))))
+    }
+}
+
+impl Place {
+    async fn fetch(&mut self, connected: &Connected, dir: Ino, with_attrs: bool) -> Result<()> {
+        let (client, who) = (connected.client(), connected.who());
+        let listing = match client.list(who, dir, self.fetched, PAGE_ENTRIES, with_attrs).await {
+            // A directory that has been removed is empty.
+            Err(Failure { code: Code::Stale, .. }) => {
+                self.at_end = true;
+                return Ok(());
+            }
+            listing => listing?,
+        };
+        self.at_end = !listing.more || listing.entries.is_empty();
+        if let Some(last) = listing.entries.last() {
+            self.fetched = last.hash.cookie();
+        }
+        self.failure = self.failure.take().or(listing.failure);
+        self.page = listing.entries.into();
+        Ok(())
+    }
+}
+
+impl Dir {
+    fn open(&self) -> Result<&Open> {
+        self.0.get().ok_or_else(|| Error::of_parent("the directory"))
+    }
+
+    /// readdir(3): the next entry, `.` and `..` among them; `None` at the end. Blocks when the next page has to be fetched.
+    ///
+    /// # Errors
+    /// EIO or ETIMEDOUT, after the rest has been given, if a server with entries does not answer.
+    pub fn read(&self) -> Result<Option<DirEntry>> {
+        let open = self.open()?;
+        let mut place = open.place.lock();
+        if place.given < DOTS {
+            let (name, ino) = if place.given == 0 { (&b"."[..], open.ino) } else { (&b".."[..], open.parent) };
+            place.given += 1;
+            let (name, next) = (name.to_vec(), place.given);
+            return Ok(Some(DirEntry { name, ino: ino.0, kind: FileKind::Directory, attr: None, next }));
+        }
+        while place.page.is_empty() && !place.at_end {
+            open.connected.wait(place.fetch(&open.connected, open.ino, open.with_attrs))?;
+        }
+        match place.page.pop_front() {
+            Some(Listed { hash, name, ino, kind, attr }) => {
+                place.given = hash.cookie();
+                let name = name.as_bytes().to_vec();
+                Ok(Some(DirEntry { name, ino: ino.0, kind, attr, next: place.given }))
+            }
+            None => place.failure.take().map_or(Ok(None), |failure| Err(failure.into())),
+        }
+    }
+
+    /// telldir(3): for [`Dir::seek`].
+    ///
+    /// # Errors
+    /// EBADF in a forked process.
+    pub fn tell(&self) -> Result<u64> {
+        Ok(self.open()?.place.lock().given)
+    }
+
+    /// seekdir(3), and rewinddir(3) with 0: the listing is fetched anew from there.
+    ///
+    /// # Errors
+    /// EBADF in a forked process.
+    pub fn seek(&self, to: u64) -> Result<()> {
+        let fetched = if to <= DOTS { 0 } else { to };
+        *self.open()?.place.lock() = Place { given: to, fetched, ..Place::default() };
+        Ok(())
+    }
+
+    /// The directory's inode number.
+    ///
+    /// # Errors
+    /// EBADF in a forked process.
+    pub fn ino(&self) -> Result<u64> {
+        Ok(self.open()?.ino.0)
+    }
+}
