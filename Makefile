@@ -4,12 +4,13 @@ CARGO ?= cargo
 # mold links several times faster than the default linker, and linking is most of a small change.
 export RUSTFLAGS ?= -C link-arg=-fuse-ld=mold
 
-.PHONY: help demo test test-slurm check build sim-long crash-long loom sanitize posix-long bench-record fresh fuzz clean
+.PHONY: help demo test test-slurm check build libs sim-long crash-long loom sanitize posix-long bench-record fresh fuzz clean
 
 help:
 	@echo 'make demo      build, start a volume, mount it, work on it, measure, take it down'
 	@echo 'make test      every test in its short form (under 30 minutes from nothing on 2 cores)'
 	@echo 'make test-slurm  the job script of README.md in a real Slurm of one node (two minutes; needs root)'
+	@echo 'make libs      the libraries for C: azekura.h and chfs.h, into target/library/azekura'
 	@echo 'make check     formatting and lints'
 	@echo 'make sim-long  50,000 simulated clusters instead of 200, and 5,000 volumes that last of each kind'
 	@echo 'make loom      every order of the steps by which processes that share memory wake each other, give back and note'
@@ -24,6 +25,11 @@ help:
 build:
 	@scripts/setup build
 	AZE_COMMIT="$$(git describe --always --dirty --exclude '*' 2>/dev/null)" $(CARGO) build --locked --release -p aze-cli
+
+libs:
+	@scripts/setup build
+	$(CARGO) build --locked --profile library -p aze-capi -p aze-chfs
+	@scripts/link-libs target/library target/library/azekura
 
 demo: build
 	@scripts/setup demo

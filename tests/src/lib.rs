@@ -2,6 +2,7 @@
 //! are taken down in any case, and waiting for a condition with a deadline. A test that hangs in
 //! a mount is ended by its [`watchdog`].
 
+pub mod clib;
 pub mod disk;
 pub mod ledger;
 pub mod python;

@@ -72,6 +72,31 @@ impl Client {
     }
 }
 
+impl Client {
+    /// As [`Client::list`], of the entries that one server has: the entries of a directory are those that all servers
+    /// have, each on one of them.
+    ///
+    /// # Errors
+    /// As [`Client::list`]; those of a request to this server, if it has any.
+    pub async fn list_on(
+        &self,
+        who: &Identity,
+        dir: Ino,
+        server: ServerIndex,
+        after: u64,
+        limit: usize,
+        attrs: bool,
+    ) -> Result<Listing, Failure> {
+        if !self.core.holders(who, dir).await?.contains(&server) {
+            return Ok(Listing::default());
+        }
+        let limit = limit.clamp(1, LIST_ENTRIES_MAX);
+        let request = Request::List { dir, after, limit: limit as u32, attrs };
+        let ((entries, more), lease) = self.core.list_one(who, server, &request).await?;
+        Ok(Listing { entries, more, failure: None, lease })
+    }
+}
+
 impl Core {
     async fn holders(&self, who: &Identity, dir: Ino) -> Result<Vec<ServerIndex>, Failure> {
         let request = Request::Holders { dir };

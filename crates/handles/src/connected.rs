@@ -129,6 +129,12 @@ impl Connected {
         self.runtime().block_on(operation)
     }
 
+    /// Has a task of the connection panic: for tests of what comes after.
+    #[cfg(debug_assertions)]
+    pub fn plant_panic(&self) {
+        self.runtime().io().spawn(async { panic!("planted in a task") });
+    }
+
     /// Sets the mask of permission bits that files made from now on do not get; gives the one before. At first it is that
     /// of the process at the time of the connection: umask(2) cannot be read without changing it.
     pub fn set_umask(&self, umask: u32) -> u32 {
@@ -169,6 +175,21 @@ impl Connected {
         let path = parse(path)?;
         let new = self.new_file(FileKind::Directory, mode & 0o1777);
         Ok(self.client().create_path(self.who(), &path.bytes, &new).await.map(drop)?)
+    }
+
+    /// Makes a directory with all those above it that are missing; one that is there is fine.
+    ///
+    /// # Errors
+    /// As mkdir(2).
+    pub async fn mkdir_all(&self, path: &[u8], mode: u32) -> Result<()> {
+        let path = parse(path)?;
+        let mode = self.new_file(FileKind::Directory, mode & 0o1777).mode;
+        Ok(self.client().mkdir_all(self.who(), &path.bytes, mode).await.map(drop)?)
+    }
+
+    /// How many servers the volume has.
+    pub fn servers(&self) -> usize {
+        self.client().map().servers.len()
     }
 
     /// rmdir(2).

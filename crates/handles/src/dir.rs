@@ -75,6 +75,47 @@ impl Connected {
     }
 }
 
+impl Connected {
+    /// The entries of a directory that one server has, with attributes, without `.` and `..`: the directory has those of
+    /// all servers, each of which is on one of them. None for a number that no server has.
+    ///
+    /// # Errors
+    /// As opendir(3) and readdir(3).
+    pub async fn entries_on(&self, path: &[u8], server: usize) -> Result<Vec<DirEntry>> {
+        let path = parse(path)?;
+        let (client, who) = (self.client(), self.who());
+        let dir = client.resolve(who, &path.bytes, true).await?;
+        check_end(&crate::path::Path { wants_dir: true, ..path }, &dir)?;
+        let (mut entries, mut after) = (Vec::new(), 0);
+        let Some(server) = client.map().indexes().nth(server) else { return Ok(entries) };
+        loop {
+            let listing = client.list_on(who, dir.ino, server, after, PAGE_ENTRIES, true).await?;
+            let Some(last) = listing.entries.last() else { return Ok(entries) };
+            after = last.hash.cookie();
+            for listed in listing.entries {
+                let attr = match listed.attr {
+                    None => client.getattr(who, listed.ino).await.map(Some),
+                    attr => Ok(attr),
+                };
+                match attr {
+                    // It was removed meanwhile.
+                    Err(Failure { code: Code::Stale | Code::NotFound, .. }) => {}
+                    attr => entries.push(DirEntry {
+                        name: listed.name.as_bytes().to_vec(),
+                        ino: listed.ino.0,
+                        kind: listed.kind,
+                        attr: attr?,
+                        next: listed.hash.cookie(),
+                    }),
+                }
+            }
+            if !listing.more {
+                return Ok(entries);
+            }
+        }
+    }
+}
+
 impl Place {
     async fn fetch(&mut self, connected: &Connected, dir: Ino, with_attrs: bool) -> Result<()> {
         let (client, who) = (connected.client(), connected.who());

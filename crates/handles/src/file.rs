@@ -109,7 +109,8 @@ impl Connected {
             return Err(is_dir());
         }
         let exclusive = flags.exclusive || flags.no_follow;
-        let new = NewFile { exclusive, open: Some(flags.access), ..self.new_file(FileKind::File, mode) };
+        let (open, chunk_bits) = (Some(flags.access), flags.chunk_bits);
+        let new = NewFile { exclusive, open, chunk_bits, ..self.new_file(FileKind::File, mode) };
         match self.client().create_path(self.who(), &path.bytes, &new).await {
             Ok(Created { file: Some(file), created, .. }) => Ok((file, created)),
             Ok(Created { attr, .. }) if attr.kind == FileKind::Directory => Err(is_dir()),
@@ -156,6 +157,11 @@ impl File {
     /// EBADF in a forked process.
     pub fn connected(&self) -> Result<Arc<Connected>> {
         Ok(self.open()?.connected.clone())
+    }
+
+    /// Whether its connection has ended, so that every call fails.
+    pub fn is_lost(&self) -> bool {
+        self.0.get().is_none_or(|open| open.connected.check().is_err())
     }
 
     /// The flags that it was opened with.

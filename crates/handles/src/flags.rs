@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use aze_client::Access;
+use aze_proto::limits::{CHUNK_BITS_MAX, CHUNK_BITS_MIN};
 
 /// Flags that change nothing here: descriptors are no descriptors of the system, all is large files, and nothing is
 /// buffered but contents that come with the open.
@@ -28,6 +29,8 @@ pub struct Flags {
     pub no_follow: bool,
     /// `O_DIRECT`: contents do not come along with the open.
     pub direct: bool,
+    /// Base-2 logarithm of the chunk size in bytes of a file that is made; 0: that of its directory. No bits of open(2).
+    pub chunk_bits: u8,
 }
 
 impl Flags {
@@ -53,6 +56,7 @@ impl Flags {
             directory: has(libc::O_DIRECTORY) && !has(libc::O_TMPFILE),
             no_follow: has(libc::O_NOFOLLOW),
             direct: has(libc::O_DIRECT),
+            chunk_bits: 0,
         };
         let known = libc::O_ACCMODE
             | libc::O_CREAT
@@ -82,13 +86,31 @@ impl Flags {
             directory: false,
             no_follow: false,
             direct: false,
+            chunk_bits: 0,
         }
+    }
+}
+
+/// The chunk size that comes nearest to so many bytes, from above, as [`Flags::chunk_bits`] has it: a power of two from
+/// 64 KiB to 16 MiB. 0 for 0.
+pub fn chunk_bits_of(bytes: u64) -> u8 {
+    match bytes {
+        0 => 0,
+        _ => (bytes.next_power_of_two().ilog2() as u8).clamp(CHUNK_BITS_MIN, CHUNK_BITS_MAX),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn chunk_sizes_are_rounded_up() {
+        let cases = [(0, 0), (1, 16), (65_536, 16), (65_537, 17), (1 << 20, 20), (3 << 20, 22), (1 << 30, 24)];
+        for (bytes, bits) in cases {
+            assert_eq!(chunk_bits_of(bytes), bits, "{bytes}");
+        }
+    }
 
     #[test]
     fn bits_are_those_of_open() {

@@ -25,7 +25,7 @@ pub use connected::{Connected, Times};
 pub use dir::{Dir, DirEntry};
 pub use error::{Error, Result};
 pub use file::{File, Whence};
-pub use flags::Flags;
+pub use flags::{Flags, chunk_bits_of};
 pub use lock::{Lock, LockKind};
 pub use path::{PATH_BYTES_MAX, absolute};
 pub use queue::{Completion, Queue};
@@ -34,3 +34,5 @@ pub use volume::Volume;
 
 pub use aze_client::{Room, Space};
 pub use aze_proto::attr::{Attr, FileKind, SetTime, XattrHow};
+pub use aze_proto::ids::Time;
+pub use aze_proto::limits::NAME_BYTES_MAX;

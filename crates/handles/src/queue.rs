@@ -140,6 +140,14 @@ impl<T: Send + 'static> Queue<T> {
         self.0.get().ok_or_else(|| Error::of_parent("the queue"))
     }
 
+    /// The connection that its operations go through.
+    ///
+    /// # Errors
+    /// EBADF in a forked process.
+    pub fn connected(&self) -> Result<Arc<Connected>> {
+        Ok(self.inner()?.connected.clone())
+    }
+
     /// Begins an operation, and does not wait for it.
     ///
     /// # Errors

@@ -272,6 +272,7 @@ impl Seat<'_> {
             let leader = Leader { parker: &self.parker, until };
             while !self.parker.take_notified() && leader.limit_ms() != Some(0) {
                 self.lead.reactor.turn(&leader);
+                self.lead.reactor.check_sound();
             }
         } else {
             self.parker.park(until);

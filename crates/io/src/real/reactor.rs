@@ -235,6 +235,8 @@ impl Reactor {
     fn break_off(&self) {
         let Some(defect) = &self.defect else { return };
         defect.is_found.store(true, SeqCst);
+        // The thread that leads looks, and passes it on.
+        self.wake();
         let told = std::mem::take(&mut *defect.told.lock());
         told.into_iter().for_each(|tell| tell());
     }
