@@ -13,6 +13,7 @@ use crate::started::{self, Scratch, Started};
 use aze_io::real::files;
 use aze_words::exit::{Exit, Outcome, Trouble};
 use aze_words::size;
+use aze_words::{errln, out, outln};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::fs::File;
@@ -136,9 +137,9 @@ pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
         keep.write("result.txt", &text)?;
     }
     if args.json {
-        println!("{result}");
+        outln!("{result}");
     } else {
-        print!("{text}");
+        out!("{text}");
     }
     Ok(Exit::Done)
 }
@@ -188,7 +189,7 @@ fn columns(args: &Args, program: &'static dyn Program, scratch: &Path) -> Outcom
     }
     for turn in 1..=args.repeat {
         for (index, callers) in args.callers.iter().enumerate() {
-            eprintln!("bench durability: turn {turn} of {}, {callers} at once", args.repeat);
+            errln!("bench durability: turn {turn} of {}, {callers} at once", args.repeat);
             for column in &mut columns {
                 let figure = round(column, *callers, args.time, scratch)?;
                 column.figures[index].push(figure);

@@ -21,6 +21,7 @@ use crate::record::{self, Keep};
 use aze_io::real::until;
 use aze_words::exit::{Exit, Outcome, Trouble};
 use aze_words::size;
+use aze_words::{errln, out, outln};
 use ground::{Ground, Room};
 use layout::{Phase, VALID_STONEWALL_S};
 use link::{Order, Setup, Where};
@@ -146,13 +147,13 @@ pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
         }
     }
     if args.json {
-        println!("{result}");
+        outln!("{result}");
         return Ok(Exit::Done);
     }
     for report in &reports {
-        print!("{}\n{}\n\n", report.summary(), report.circumstances());
+        out!("{}\n{}\n\n", report.summary(), report.circumstances());
     }
-    others.iter().for_each(|other| println!("{}", first.beside(other)));
+    others.iter().for_each(|other| outln!("{}", first.beside(other)));
     Ok(Exit::Done)
 }
 
@@ -311,7 +312,7 @@ impl<'a> Contest<'a> {
             Run { procs: self.procs, room: ground.room(self.program)?, since_ns: 0, counts: Vec::new(), work };
         let mut phases = Vec::new();
         for phase in Phase::ALL {
-            eprintln!("bench io500: {title}, {}: {phase}", place.title);
+            errln!("bench io500: {title}, {}: {phase}", place.title);
             if !phase.is_write() {
                 // What the last phase has left in a kernel must not answer in this one.
                 std::thread::sleep(self.cache_time);
@@ -365,7 +366,7 @@ fn warm(args: &Args, program: &dyn Program, procs: u32, ground: &dyn Ground, ran
     if each == 0 {
         return Ok(0);
     }
-    eprintln!("bench io500: touching {}", size::words(bytes));
+    errln!("bench io500: touching {}", size::words(bytes));
     ranks.all(&Order::Warm(each), "touching memory")?;
     // Space that comes back late would be missing in what follows.
     let is_back = || ground.room(program).is_ok_and(|room| room.bytes >= before / 100 * 95);

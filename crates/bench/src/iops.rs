@@ -8,6 +8,7 @@ use crate::program::{Program, Session};
 use crate::record::{self, Keep};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use aze_words::size;
+use aze_words::{errln, out, outln};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier};
@@ -91,7 +92,7 @@ pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
     let cache_time = if has_mount { kept_time(program) } else { Duration::ZERO };
     for turn in 0..args.repeat {
         for (index, column) in columns.iter_mut().enumerate() {
-            eprintln!("bench iops: turn {} of {}, {}", turn + 1, args.repeat, column.what.title);
+            errln!("bench iops: turn {} of {}, {}", turn + 1, args.repeat, column.what.title);
             let target = if native { index.checked_sub(1) } else { Some(index) };
             let places = places(args, session.as_ref(), target, turn)?;
             column.turns.push(turn_of(args, &places, cache_time)?);
@@ -106,9 +107,9 @@ pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
         keep.write("result.txt", &table)?;
     }
     if args.json {
-        println!("{result}");
+        outln!("{result}");
     } else {
-        print!("{table}");
+        out!("{table}");
     }
     Ok(Exit::Done)
 }

@@ -6,6 +6,8 @@
 //! was measured. The command moved here whole, arguments and tables included: each argument is a parameter of one
 //! measurement. How volumes are found and reached it does not know: it is told by a [`Program`].
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod durability;
 mod io500;
 mod iops;

@@ -9,6 +9,7 @@ use crate::record::{self, Keep};
 use crate::started::{self, Started};
 use aze_proto::limits::BYTES_PER_RECORD;
 use aze_words::exit::{Exit, Outcome};
+use aze_words::{errln, out, outln};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -125,9 +126,9 @@ pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
         keep.write("operations.svg", &picture(&grown))?;
     }
     if args.json {
-        println!("{result}");
+        outln!("{result}");
     } else {
-        print!("{text}");
+        out!("{text}");
     }
     Ok(Exit::Done)
 }
@@ -192,7 +193,7 @@ fn grow(args: &Args, program: &'static dyn Program, layout: Layout) -> Outcome<G
     let mut steps: Vec<Step> = Vec::new();
     for halvings in (0..=DOUBLINGS).rev() {
         let (before, files) = (steps.last().map_or(0, |step| step.files), args.files >> halvings);
-        eprintln!("bench many: {}, {files} files", layout.title());
+        errln!("bench many: {}, {files} files", layout.title());
         for index in ground.places.len() as u64..layout.directories(files) {
             ground.places.push(Native::new(ground.session.clone(), &format!("d{index:07}"))?);
         }

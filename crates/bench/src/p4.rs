@@ -11,6 +11,7 @@ use aze_proto::FileKind;
 use aze_proto::limits::{CHUNK_BITS_MAX, CHUNK_BITS_MIN};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use aze_words::size;
+use aze_words::{errln, out, outln};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -119,9 +120,9 @@ pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
         }
     }
     if args.json {
-        println!("{result}")
+        outln!("{result}")
     } else {
-        print!("{tables}")
+        out!("{tables}")
     }
     Ok(Exit::Done)
 }
@@ -150,7 +151,7 @@ fn over_volume(args: &Args, program: &dyn Program, chunks: &[u8], name: &str, po
 
 fn over_sizes(args: &Args, file: &OneFile<'_>, transport: &str, points: &mut Vec<Point>) -> Outcome<()> {
     let chunk = short(1 << file.chunk_bits);
-    eprintln!("bench p4: {transport}, {chunk} chunks");
+    errln!("bench p4: {transport}, {chunk} chunks");
     let first = points.len();
     let sizes =
         || std::iter::successors(Some(TRANSFER_BYTES_MIN), |size| (*size < TRANSFER_BYTES_MAX).then_some(size * 2));

@@ -4,6 +4,7 @@
 use crate::place::{Native, Place};
 use crate::program::Program;
 use crate::started::{self, Started};
+use aze_words::errln;
 use aze_words::exit::{Outcome, Trouble};
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -55,7 +56,7 @@ pub fn measure(
 ) -> Outcome<Replay> {
     let files = files.div_ceil(CALLERS) * CALLERS;
     let turn = |turn: usize| {
-        eprintln!("bench durability: turn {turn} of {repeat}, start with {files} files");
+        errln!("bench durability: turn {turn} of {repeat}, start with {files} files");
         let name = format!("replay-{turn}-{}", std::process::id());
         let storage = scratch.join(format!("replay-{turn}"));
         let (servers, size) = (servers.to_string(), (BYTES_BESIDES + files * BYTES_PER_FILE).to_string());

@@ -5,6 +5,7 @@ use crate::program::{Program, Session};
 use aze_io::real::until;
 use aze_proto::Ino;
 use aze_proto::predicate::Predicate;
+use aze_words::errln;
 use aze_words::exit::{Exit, Outcome, Trouble};
 use std::fs;
 use std::io::ErrorKind;
@@ -57,7 +58,7 @@ pub fn hear_signals(program: &'static dyn Program, bench: &'static str) -> Outco
             left.volumes.iter().for_each(|name| end(name));
             left.dirs.iter().for_each(|dir| remove(dir));
             left.places.iter().for_each(|place| remove_place(place));
-            eprintln!("aze: bench {bench}: interrupted");
+            errln!("aze: bench {bench}: interrupted");
             std::process::exit(Exit::Again as i32);
         }
     });
@@ -130,7 +131,7 @@ impl Drop for Started {
 
 /// What could not be ended says so itself.
 fn end(name: &str) {
-    let _ = aze(&["down", "--force", "--name", name]).inspect_err(|trouble| eprintln!("aze: bench: {trouble}"));
+    let _ = aze(&["down", "--force", "--name", name]).inspect_err(|trouble| errln!("aze: bench: {trouble}"));
 }
 
 /// Removes a directory in which threads of this process may still make files.
@@ -140,7 +141,7 @@ fn remove(dir: &Path) {
         tried.as_ref().map_or_else(|error| error.kind() == ErrorKind::NotFound, |()| true)
     };
     if !tried.into_iter().any(|tried| gone(&tried)) {
-        eprintln!("aze: bench: {} could not be removed", dir.display());
+        errln!("aze: bench: {} could not be removed", dir.display());
     }
 }
 
@@ -153,7 +154,7 @@ fn remove_place(place: &str) {
             return;
         }
     }
-    let _ = removed.inspect_err(|trouble| eprintln!("aze: bench: {trouble}"));
+    let _ = removed.inspect_err(|trouble| errln!("aze: bench: {trouble}"));
 }
 
 /// A new directory of a volume that is removed with this, and all that is in it.

@@ -4,6 +4,7 @@ use crate::exit::{Exit, Outcome, Trouble};
 use crate::{check_running, kept, show, size};
 use aze_io::real::Runtime;
 use aze_server::Report;
+use aze_words::{errln, outln};
 use std::path::{Path, PathBuf};
 
 /// Look through a volume in use, or the directories of one that does not run.
@@ -95,14 +96,14 @@ fn parts(dir: &Path) -> Outcome<Vec<String>> {
 
 fn print(report: &Report) {
     for problem in &report.problems {
-        println!("{}: {}", problem.kind, problem.text);
+        outln!("{}: {}", problem.kind, problem.text);
     }
-    report.repaired.iter().for_each(|text| println!("repaired: {text}"));
-    report.notes.iter().for_each(|text| println!("note: {text}"));
+    report.repaired.iter().for_each(|text| outln!("repaired: {text}"));
+    report.notes.iter().for_each(|text| outln!("note: {text}"));
     let held = held(report.files, report.directories, report.bytes);
     match report.problems.len() {
-        0 => eprintln!("{held}: all is well"),
-        many => eprintln!("{held}: {} found", show::count(many as u64, "problem")),
+        0 => errln!("{held}: all is well"),
+        many => errln!("{held}: {} found", show::count(many as u64, "problem")),
     }
 }
 
@@ -123,7 +124,7 @@ fn print_json(report: &Report) {
         "problems": problems, "notes": notes, "repaired": repaired,
         "files": files, "directories": directories, "bytes": bytes,
     });
-    println!("{value}");
+    outln!("{value}");
 }
 
 #[cfg(test)]

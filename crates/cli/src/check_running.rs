@@ -6,6 +6,7 @@ use crate::session::Session;
 use crate::show;
 use crate::volume::Volume;
 use aze_client::{CheckOptions, Checked};
+use aze_words::{errln, outln};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -34,16 +35,16 @@ pub fn run(name: Option<&str>, rate: Option<u64>, json: bool) -> Outcome<Exit> {
 fn print(checked: &Checked, took: Duration, lasts: bool) {
     for finding in &checked.findings {
         let text = show::name(format!("{}: {}", finding.kind, finding.text).as_bytes());
-        println!("{}", String::from_utf8_lossy(&text));
+        outln!("{}", String::from_utf8_lossy(&text));
     }
     let kinds: BTreeSet<&str> = checked.findings.iter().map(|finding| finding.kind).collect();
-    kinds.iter().for_each(|kind| println!("what to do ({kind}): {}", advice(kind, lasts)));
-    checked.notes.iter().for_each(|text| println!("note: {text}"));
+    kinds.iter().for_each(|kind| outln!("what to do ({kind}): {}", advice(kind, lasts)));
+    checked.notes.iter().for_each(|text| outln!("note: {text}"));
     let held = held(checked.files, checked.directories, checked.bytes);
     let took = format!("in {:.1} s", took.as_secs_f64());
     match checked.findings.len() {
-        0 => eprintln!("{held}, looked at {took}: all is well"),
-        many => eprintln!("{held}, looked at {took}: {} found", show::count(many as u64, "problem")),
+        0 => errln!("{held}, looked at {took}: all is well"),
+        many => errln!("{held}, looked at {took}: {} found", show::count(many as u64, "problem")),
     }
 }
 
@@ -71,7 +72,7 @@ fn print_json(checked: &Checked, took: Duration) {
         "problems": problems, "notes": notes, "repaired": [],
         "files": files, "directories": directories, "bytes": bytes, "seconds": took.as_secs_f64(),
     });
-    println!("{value}");
+    outln!("{value}");
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use aze_copy::tree::Spot;
 use aze_copy::{Copier, How, Watch};
 use aze_fuse::signals;
 use aze_proto::attr::FileKind;
+use aze_words::{errln, outln};
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -101,7 +102,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     let exit = finish(args, &reporter);
     let signal = reporter.signal.load(Ordering::Relaxed);
     if signal != 0 {
-        eprintln!("aze: cp: ended by a signal: what was not whole is removed, the rest is not copied");
+        errln!("aze: cp: ended by a signal: what was not whole is removed, the rest is not copied");
         drop(sessions);
         // The shell is to see that it was a signal.
         sys::die_of(signal);
@@ -138,7 +139,7 @@ impl Watch for Reporter {
         self.tally.note(Ok(()));
         self.progress.file();
         if self.verbose {
-            println!("{} -> {}", from.shown(), to.shown());
+            outln!("{} -> {}", from.shown(), to.shown());
         }
     }
 
@@ -174,9 +175,9 @@ fn finish(args: &Args, reporter: &Reporter) -> Exit {
     let summary = reporter.progress.finish();
     let failed = reporter.tally.failed();
     if failed > 0 {
-        eprintln!("aze: cp: {failed} failed; copied {summary}");
+        errln!("aze: cp: {failed} failed; copied {summary}");
     } else if !args.quiet {
-        eprintln!("copied {summary}");
+        errln!("copied {summary}");
     }
     reporter.tally.exit()
 }

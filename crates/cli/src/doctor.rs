@@ -11,6 +11,7 @@ use crate::process::Process;
 use crate::up::CAPACITY_BYTES_MIN;
 use crate::{launch, namespace, size, sys, volume};
 use aze_proto::limits::WIRE_VERSION;
+use aze_words::outln;
 use clap::ValueEnum;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -393,12 +394,12 @@ fn wall_ns() -> u64 {
 fn show(results: &[(String, Vec<Finding>)], as_json: bool) {
     if as_json {
         for (node, findings) in results {
-            println!("{}", json!({ "node": node, "findings": findings }));
+            outln!("{}", json!({ "node": node, "findings": findings }));
         }
         return;
     }
     let width = results.iter().map(|(node, _)| node.len()).max().unwrap_or_default().max(4);
-    println!("{:width$}  {}", "node", CHECKS.join("  "));
+    outln!("{:width$}  {}", "node", CHECKS.join("  "));
     for (node, findings) in results {
         let cell = |check: &&str| {
             let word = match findings.iter().find(|finding| finding.check == **check).map(|finding| finding.state) {
@@ -410,17 +411,17 @@ fn show(results: &[(String, Vec<Finding>)], as_json: bool) {
             format!("{word:<len$}", len = check.len())
         };
         let cells: Vec<String> = CHECKS.iter().map(cell).collect();
-        println!("{node:width$}  {}", cells.join("  ").trim_end());
+        outln!("{node:width$}  {}", cells.join("  ").trim_end());
     }
     for (node, findings) in results {
         for Finding { check, found, advice, .. } in findings.iter().filter(|finding| finding.state != State::Good) {
-            println!("{node}: {check}: {found}: {advice}");
+            outln!("{node}: {check}: {found}: {advice}");
         }
     }
     for (node, findings) in results {
         let shown = |finding: &&Finding| matches!(finding.check.as_str(), "memory" | "network");
         for Finding { check, found, .. } in findings.iter().filter(shown).filter(|found| found.state == State::Good) {
-            println!("{node}: {check}: {found}");
+            outln!("{node}: {check}: {found}");
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::process::Process;
 use crate::session::Session;
 use crate::sys;
 use crate::volume::{self, MountRecord, ServerRecord, VARIABLE, Volume};
+use aze_words::errln;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
@@ -69,12 +70,12 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     }
     let names = volume::names();
     if names.is_empty() {
-        eprintln!("nothing to end: no volume runs on this machine");
+        errln!("nothing to end: no volume runs on this machine");
     }
     let mut worst = Exit::Done;
     for name in names {
         worst = worst.max(one(args, Some(&name)).unwrap_or_else(|trouble| {
-            eprintln!("aze: down: {trouble}");
+            errln!("aze: down: {trouble}");
             trouble.exit
         }));
     }
@@ -103,9 +104,9 @@ fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
             let named = name.map(str::to_owned).or_else(|| std::env::var(VARIABLE).ok());
             match named.filter(|name| volume::is_name(name)) {
                 Some(name) if volume::clear_abandoned_start(&name)? => {
-                    eprintln!("volume '{name}' was never complete: cleared away");
+                    errln!("volume '{name}' was never complete: cleared away");
                 }
-                _ => eprintln!("nothing to end: {trouble}"),
+                _ => errln!("nothing to end: {trouble}"),
             }
             return Ok(Exit::Done);
         }
@@ -142,9 +143,9 @@ fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
     if lost.is_empty() {
         delete::remove(&parts)?;
         match lasts {
-            _ if args.delete => eprintln!("volume '{name}' has ended, and what kept it is removed"),
-            true => eprintln!("volume '{name}' has stopped; it is kept in {}", volume.record.settings.storage),
-            false => eprintln!("volume '{name}' has ended"),
+            _ if args.delete => errln!("volume '{name}' has ended, and what kept it is removed"),
+            true => errln!("volume '{name}' has stopped; it is kept in {}", volume.record.settings.storage),
+            false => errln!("volume '{name}' has ended"),
         }
         return Ok(Exit::Done);
     }
@@ -240,7 +241,7 @@ fn shut_down(volume: &Volume) -> Vec<u16> {
             slots.map(|(slot, _)| slot).collect()
         }
         Err(trouble) => {
-            eprintln!("aze: down: {trouble}: ending the servers by signals");
+            errln!("aze: down: {trouble}: ending the servers by signals");
             Vec::new()
         }
     }
@@ -251,7 +252,7 @@ fn end(what: &str, process: Process, deadline: Instant) {
     if process.wait(deadline) {
         return;
     }
-    eprintln!("{what} (pid {}) does not end by itself: ending it", process.pid);
+    errln!("{what} (pid {}) does not end by itself: ending it", process.pid);
     process.signal(libc::SIGTERM);
     if !process.wait(Instant::now() + LAST_MOMENT) {
         process.signal(libc::SIGKILL);
@@ -269,6 +270,6 @@ fn end_remote(volume: &Volume, server: &ServerRecord) -> bool {
     let Some(node) = &server.node else { return false };
     let end = ["down", "--this-node", "--name", &volume.record.name];
     let Some(mut command) = volume.command_on(node, &end) else { return false };
-    eprintln!("{} does not answer: ending it there", who(server.slot, Some(node)));
+    errln!("{} does not answer: ending it there", who(server.slot, Some(node)));
     command.status().is_ok_and(|status| status.success())
 }

@@ -1,10 +1,11 @@
 //! `aze completions` and `aze man`: words for shells and pages for man(1), from the same description as `--help`.
 
 use crate::exit::{Exit, Outcome, Trouble};
+use aze_words::out;
 use clap_complete::Shell;
 use clap_mangen::Man;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Print a script by which a shell completes commands and options.
@@ -36,8 +37,7 @@ pub struct ManArgs {
 pub fn run_completions(args: &CompletionsArgs, mut command: clap::Command) -> Outcome<Exit> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "aze", &mut script);
-    let written = io::stdout().write_all(&script);
-    written.map_err(|error| Trouble::local("write to standard output", &error))?;
+    out!("{}", String::from_utf8_lossy(&script));
     Ok(Exit::Done)
 }
 

@@ -4,6 +4,8 @@
 //! file means it leaves to the client. Results go to standard output, progress and advice to
 //! standard error, and the exit code says how it went (see [`exit`]).
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod bench;
 mod cat;
 mod change;
@@ -52,8 +54,9 @@ mod when;
 // Under the names that the commands use.
 use aze_reach::{process, volume};
 use aze_words::size;
+use aze_words::{errln, out, outln};
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
-use exit::{Exit, Outcome};
+use exit::{Exit, Outcome, Trouble};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -152,13 +155,18 @@ fn main() -> ExitCode {
     // What `aze up` prints is for the shell's eval, which must fail when there is no volume to mean.
     let for_eval = matches!(line.command, Command::Up(_));
     let (name, outcome) = run(line.command);
-    let exit = outcome.unwrap_or_else(|trouble| {
-        eprintln!("{}", exit::failure_line(name, &trouble));
+    let failed = |trouble: Trouble| {
+        errln!("{}", exit::failure_line(name, &trouble));
         trouble.exit
-    });
+    };
+    let exit = outcome.unwrap_or_else(failed);
     if for_eval && exit != Exit::Done {
-        println!("false");
+        outln!("false");
     }
+    let exit = match aze_words::out::finish() {
+        Err(trouble) if exit == Exit::Done => failed(trouble),
+        _ => exit,
+    };
     ExitCode::from(exit as u8)
 }
 
@@ -221,10 +229,10 @@ fn run(asked: Command) -> (&'static str, Outcome<Exit>) {
 fn version(args: &VersionArgs) -> Outcome<Exit> {
     let (version, wire) = (env!("CARGO_PKG_VERSION"), aze_proto::limits::WIRE_VERSION);
     if args.json {
-        println!("{}", serde_json::json!({ "version": version, "wire_version": wire, "commit": COMMIT }));
+        outln!("{}", serde_json::json!({ "version": version, "wire_version": wire, "commit": COMMIT }));
     } else {
         let commit = COMMIT.map_or(String::new(), |commit| format!(", commit {commit}"));
-        println!("aze {version} (wire version {wire}{commit})");
+        outln!("aze {version} (wire version {wire}{commit})");
     }
     Ok(Exit::Done)
 }
@@ -242,7 +250,7 @@ fn help(topic: &[String]) -> Outcome<Exit> {
             found.ok_or_else(missing)?.render_long_help().to_string()
         }
     };
-    print!("{text}");
+    out!("{text}");
     Ok(Exit::Done)
 }
 

@@ -12,6 +12,7 @@ use crate::{mount_nodes, mounts};
 use crate::{sys, trace};
 use aze_fuse::{CACHE_TIME_DEFAULT, CACHE_TIME_MAX, MountOptions, Mounted, THREADS_MAX, signals};
 use aze_io::real::files;
+use aze_words::errln;
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -219,7 +220,7 @@ fn umount(dir: &Path, lazy: bool) -> Outcome<()> {
     // A process with a mount namespace of its own may have a copy, which keeps the mount's process.
     let copies = device.map_or(Vec::new(), |device| mounts::namespaces_with(&device));
     if !copies.is_empty() {
-        eprintln!(
+        errln!(
             "aze: umount: {}: unmounted here; it goes on in the mount namespace of {}, and ends with that",
             dir.display(),
             mounts::named(&copies)

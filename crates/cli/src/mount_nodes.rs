@@ -5,6 +5,7 @@ use crate::hold;
 use crate::tally::Tally;
 use crate::volume::Volume;
 use aze_io::real::until;
+use aze_words::errln;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::OpenOptionsExt;
@@ -142,7 +143,7 @@ fn call_off(mut mounts: Vec<Starting>) {
     let deadline = Instant::now() + CALL_OFF_TIME;
     for mut mount in mounts {
         if !until(deadline, || matches!(mount.child.try_wait(), Ok(Some(_)))) {
-            eprintln!("aze: mount: the launcher for {} does not end: ending it; look there for a mount", mount.node);
+            errln!("aze: mount: the launcher for {} does not end: ending it; look there for a mount", mount.node);
             // An error means that it has ended after all.
             let _ = mount.child.kill();
             let _ = mount.child.wait();

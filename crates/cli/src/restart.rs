@@ -7,6 +7,7 @@ use crate::up;
 use crate::volume::{self, ServerRecord, Volume};
 use aze_io::real::until;
 use aze_proto::ids::MapEpoch;
+use aze_words::errln;
 use std::time::{Duration, Instant};
 
 /// How long a launcher may take to end.
@@ -87,7 +88,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     }
     let record = up::again(record, &volume.dir, &secret, args.timeout)
         .map_err(|trouble| trouble.during(format!("restart volume '{name}', of which no server runs now")))?;
-    eprintln!("volume '{name}': all {} servers run again ({dead} had died)", record.servers.len());
+    errln!("volume '{name}': all {} servers run again ({dead} had died)", record.servers.len());
     Ok(Exit::Done)
 }
 
@@ -110,6 +111,6 @@ fn end_there(volume: &Volume, server: &ServerRecord) {
     let end = ["restart", "--this-node", "--name", &volume.record.name];
     let Some(mut command) = volume.command_on(node, &end) else { return };
     if !command.status().is_ok_and(|status| status.success()) {
-        eprintln!("aze: restart: {} could not be told to end", who(server.slot, Some(node)));
+        errln!("aze: restart: {} could not be told to end", who(server.slot, Some(node)));
     }
 }

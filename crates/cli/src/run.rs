@@ -14,6 +14,7 @@ use crate::session::Session;
 use crate::volume::{MountRecord, VARIABLE, Volume};
 use crate::{sys, trace};
 use aze_fuse::{CACHE_TIME_DEFAULT, MountOptions, THREADS_MAX, Unmounted, signals};
+use aze_words::errln;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -111,7 +112,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     let mut command = Command::new(&args.program[0]);
     command.args(&args.program[1..]).env(VARIABLE, &volume.record.name);
     let error = command.exec();
-    eprintln!("aze: run: start {}: {error}", Path::new(&args.program[0]).display());
+    errln!("aze: run: start {}: {error}", Path::new(&args.program[0]).display());
     let code = if error.kind() == ErrorKind::NotFound { NOT_THERE } else { NOT_EXECUTABLE };
     std::process::exit(code.into());
 }
@@ -200,7 +201,7 @@ fn serve(
     match served {
         Ok(()) => Exit::Done,
         Err(trouble) => {
-            eprintln!("aze: run: {trouble}");
+            errln!("aze: run: {trouble}");
             trouble.exit
         }
     }

@@ -16,6 +16,7 @@ use aze_proto::handshake::Secret;
 use aze_proto::ids::ServerIndex;
 use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use aze_server::{Config, Server, Stage};
+use aze_words::errln;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -157,13 +158,13 @@ fn stop_on_signal(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<()
             match signals::wait() {
                 // A signal that is held comes although it is ignored.
                 Ok(libc::SIGHUP) => {}
-                Ok(signal) if ending.stop_by_signal() => eprintln!("aze: serve: ending by signal {signal}"),
+                Ok(signal) if ending.stop_by_signal() => errln!("aze: serve: ending by signal {signal}"),
                 Ok(signal) => {
-                    eprintln!("aze: serve: ended by signal {signal} before it served");
+                    errln!("aze: serve: ended by signal {signal} before it served");
                     end_unready(&order, &dir);
                 }
                 Err(error) => {
-                    eprintln!("aze: serve: wait for signals: {error}: no signal but SIGKILL ends this server");
+                    errln!("aze: serve: wait for signals: {error}: no signal but SIGKILL ends this server");
                     return;
                 }
             }
@@ -205,7 +206,7 @@ fn serve(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<Exit> {
         .map_err(|failure: Failure| Trouble::new(of_code(failure.code), failure.to_string()))?;
     ending.serves(&server);
     if let Some((medium, remarks)) = server.storage_medium() {
-        remarks.iter().for_each(|remark| eprintln!("azekura: {remark}"));
+        remarks.iter().for_each(|remark| errln!("azekura: {remark}"));
         say(&Said::KeptBy { medium });
     }
     say(&Said::Ready { capacity_bytes: server.capacity_bytes() });
@@ -348,7 +349,7 @@ fn await_record(order: &Order, dir: &Path, ending: Arc<Ending>) -> Receiver<Reco
                 drop(give.send(record));
                 // Nothing more is written to it.
                 if order.is_tied && std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink()).is_ok() {
-                    eprintln!("aze: serve: what this server was tied to has ended: ending");
+                    errln!("aze: serve: what this server was tied to has ended: ending");
                     ending.starter_has_gone();
                 }
             }
@@ -357,7 +358,7 @@ fn await_record(order: &Order, dir: &Path, ending: Arc<Ending>) -> Receiver<Reco
                     |error| error.to_string(),
                     |count| format!("{count} bytes instead of the volume's record"),
                 );
-                eprintln!("aze: serve: the starter of this server has gone away ({why}): ending");
+                errln!("aze: serve: the starter of this server has gone away ({why}): ending");
                 end_unready(&order, &dir);
             }
         }

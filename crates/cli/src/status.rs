@@ -11,6 +11,7 @@ use aze_proto::error::Failure;
 use aze_proto::ids::Time;
 use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use aze_proto::message::ServerStatus;
+use aze_words::errln;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -89,7 +90,7 @@ fn volumes(args: &Args, names: &[String]) -> Outcome<Exit> {
         let list: Vec<Value> = volumes.iter().map(|volume| json!({ "name": volume.record.name, "servers": volume.record.servers.len(), "dir": volume.dir })).collect();
         out.json(&json!({ "volumes": list }))?;
     } else if volumes.is_empty() {
-        eprintln!("no volume of yours runs on this machine: start one with: eval \"$(aze up)\"");
+        errln!("no volume of yours runs on this machine: start one with: eval \"$(aze up)\"");
     } else {
         let mut rows = vec![["volume", "servers", "size", "started", "state"].map(String::from).to_vec()];
         rows.extend(volumes.iter().map(|volume| {

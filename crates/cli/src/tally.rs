@@ -2,6 +2,7 @@
 //! writes results to standard output.
 
 use crate::exit::{self, Exit, Outcome, Trouble};
+use aze_words::errln;
 use indicatif::ProgressBar;
 use std::io::{self, BufWriter, Stdout, Write};
 use std::sync::Mutex;
@@ -66,8 +67,8 @@ impl Tally {
 
     fn tell(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{text}")),
-            None => eprintln!("{text}"),
+            Some(bar) => bar.suspend(|| errln!("{text}")),
+            None => errln!("{text}"),
         }
     }
 

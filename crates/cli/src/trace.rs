@@ -7,6 +7,7 @@ use crate::tally::Out;
 use crate::volume::{self, MountRecord, Volume};
 use crate::{mounts, size};
 use aze_fuse::Tracer;
+use aze_words::errln;
 use serde_json::json;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -69,10 +70,10 @@ pub fn listen(volume: &Volume, tracer: Tracer) {
     if is_logged().is_ok_and(|is_logged| is_logged)
         && let Err(error) = log(&tracer)
     {
-        eprintln!("aze: {VARIABLE}=trace: {error}");
+        errln!("aze: {VARIABLE}=trace: {error}");
     }
     if let Err(trouble) = try_listen(volume, tracer) {
-        eprintln!("aze: this mount cannot be traced: {trouble}");
+        errln!("aze: this mount cannot be traced: {trouble}");
     }
 }
 
@@ -112,7 +113,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     while let Some(line) = lines.next().transpose().map_err(|error| Trouble::local("read the trace", &error))? {
         let fields: Vec<&str> = line.split('\t').collect();
         if let ["lost", count] = fields[..] {
-            eprintln!("aze: trace: {count} requests are missing here: they came faster than they could be told");
+            errln!("aze: trace: {count} requests are missing here: they came faster than they could be told");
             continue;
         }
         let fields: [&str; FIELDS] = fields
@@ -120,7 +121,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
             .map_err(|_| Trouble::new(Exit::Fatal, format!("the mount wrote something else than a trace: {line}")))?;
         show(args, fields)?;
     }
-    eprintln!("aze: trace: the mount has ended");
+    errln!("aze: trace: the mount has ended");
     Ok(Exit::Done)
 }
 

@@ -15,6 +15,7 @@ use aze_proto::handshake::Secret;
 use aze_proto::limits::{
     CHUNK_BITS_DEFAULT, CHUNK_BITS_MAX, CHUNK_BITS_MIN, SHARDS_DEFAULT, SHARDS_MAX, SHARDS_PER_SERVER_MIN,
 };
+use aze_words::{errln, outln};
 use clap::ValueEnum;
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -173,16 +174,16 @@ pub fn run(args: Args) -> Outcome<Exit> {
             let media: BTreeSet<&str> = start.heard.values().filter_map(|heard| heard.medium.as_deref()).collect();
             let media: String = media.iter().map(|medium| format!("; {medium}")).collect();
             match &record.settings.durability {
-                Some(word) => eprintln!(
+                Some(word) => errln!(
                     "volume '{name}': {servers}, {room}, kept in {} (durability {word}{media}); 'aze down' stops it",
                     record.settings.storage
                 ),
                 None => {
                     let memory = start.memory().map_or(String::new(), |memory| format!(" ({memory})"));
-                    eprintln!("volume '{name}': {servers}, {room} in memory{memory}; 'aze down' ends it");
+                    errln!("volume '{name}': {servers}, {room} in memory{memory}; 'aze down' ends it");
                 }
             }
-            println!("export {VARIABLE}='{name}'");
+            outln!("export {VARIABLE}='{name}'");
             Ok(Exit::Done)
         }
         Err(trouble) => {

@@ -7,6 +7,7 @@ use crate::tally::{Out, Tally};
 use crate::{show, size};
 use aze_client::UsageSum;
 use aze_proto::attr::FileKind;
+use aze_words::outln;
 use serde_json::Map;
 use std::ffi::OsString;
 
@@ -101,7 +102,7 @@ pub fn run_du(args: &DuArgs) -> Outcome<Exit> {
 /// Runs `aze df`.
 pub fn run_df(args: &DfArgs) -> Outcome<Exit> {
     if !args.json {
-        println!("{:<24} {:>12} {:>12} {:>12} {:>5} {:>10}", "volume", "size", "used", "free", "use", "files");
+        outln!("{:<24} {:>12} {:>12} {:>12} {:>5} {:>10}", "volume", "size", "used", "free", "use", "files");
     }
     each("df", &args.paths, |session, _, out| {
         let space = session.ask("ask for space", session.client.statfs())?;

@@ -6,6 +6,7 @@ use crate::kept;
 use crate::volume::Volume;
 use aze_io::disk::DiskResult;
 use aze_io::real::Runtime;
+use aze_words::errln;
 use std::fs;
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -58,7 +59,7 @@ pub fn ask(name: &str, parts: &[PathBuf]) -> Outcome<()> {
     if !input.is_terminal() {
         return Err(Trouble::usage("--delete asks for the volume's name at a terminal; without one give --yes, too"));
     }
-    eprintln!("This removes {} for good. Write the volume's name to go on:", words(parts));
+    errln!("This removes {} for good. Write the volume's name to go on:", words(parts));
     let mut line = String::new();
     input.lock().read_line(&mut line).map_err(|error| Trouble::local("read the answer", &error))?;
     if line.trim() != name {

@@ -1,0 +1,84 @@
+//! Standard output and standard error that nobody reads, or that cannot be written: a command does its work to the end and
+//! says so by its exit code.
+
+use aze_tests::{Place, Ran};
+use std::fs::File;
+use std::process::Stdio;
+
+/// The end for writing of a pipe that has no reader.
+fn closed() -> Stdio {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    writer.into()
+}
+
+fn into(place: &Place, args: &[&str], out: Stdio, err: Stdio) -> Ran {
+    place.command(args).stdout(out).stderr(err).output().expect("aze starts").into()
+}
+
+/// `aze help up | true` panicked, and so did each command whose reader had gone.
+#[test]
+fn commands_end_quietly_when_their_reader_has_gone() {
+    let place = Place::new();
+    let up = into(&place, &["up", "--size", "1G", "--servers", "2"], closed(), Stdio::piped()).ok();
+    assert!(!up.err.contains("panicked"), "{}", up.err);
+    place.aze(&["cp", "/etc/os-release", "aze:/file"]).ok();
+    let commands: &[&[&str]] = &[
+        &["--help"],
+        &["--version"],
+        &["help"],
+        &["help", "bench", "iops"],
+        &["help", "exit-codes"],
+        &["version"],
+        &["version", "--json"],
+        &["completions", "bash"],
+        &["status"],
+        &["status", "--json"],
+        &["status", "--watch=100ms", "--count", "2"],
+        &["doctor"],
+        &["ls", "-l", "aze:/"],
+        &["cat", "aze:/file"],
+        &["stat", "aze:/file"],
+        &["find", "aze:/"],
+        &["df"],
+        &["df", "--json"],
+        &["du", "aze:/"],
+        &["checksum", "aze:/file"],
+        &["check"],
+        &["check", "--json"],
+        &["cp", "-v", "aze:/file", "aze:/copy"],
+        &["bench", "iops", "--files", "10", "--bytes", "1M", "--repeat", "1"],
+    ];
+    assert_eq!(commands.len(), 24);
+    for command in commands {
+        let ran = into(&place, command, closed(), Stdio::piped());
+        // A node may lack something, which `doctor` tells by its exit code.
+        let good = ran.code == 0 || command[0] == "doctor" && ran.code == 5;
+        assert!(good && !ran.err.contains("panicked"), "{command:?} ends with {}: {}", ran.code, ran.err);
+    }
+    place.aze(&["stat", "aze:/copy"]).ok();
+}
+
+/// A command that tells of its failure to a reader that has gone keeps its exit code, and one that tells of its work does it.
+#[test]
+fn a_closed_standard_error_does_not_change_what_a_command_does() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    into(&place, &["stat", "aze:/none"], closed(), closed()).code(3);
+    into(&place, &["cp", "-r", "/etc/os-release", "aze:/file"], closed(), closed()).ok();
+    place.aze(&["stat", "aze:/file"]).ok();
+    into(&place, &["down"], closed(), closed()).ok();
+    place.aze(&["stat", "aze:/file"]).code(3);
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let place = Place::new();
+    let full = || File::options().write(true).open("/dev/full").expect("a device").into();
+    for command in [&["help", "up"][..], &["version"], &["completions", "bash"]] {
+        let ran = into(&place, command, full(), Stdio::piped()).code(5);
+        assert!(ran.err.contains("write to standard output: no space left on device"), "{command:?}: {}", ran.err);
+    }
+    // No log is worth the end of a server: what it has to say is dropped.
+    into(&place, &["stat", "/no/such"], Stdio::piped(), full()).code(2);
+}
