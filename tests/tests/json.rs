@@ -75,6 +75,28 @@ fn every_field_is_on_the_page() {
     assert!(error["error"].as_str().is_some_and(|text| text.contains("aze:/none")), "{error}");
 }
 
+/// What a build tells of itself, so that people who ask for help can tell it.
+#[test]
+fn the_version_names_formats_features_and_build() {
+    let place = Place::new();
+    let told = &objects(&place.aze(&["version", "--json"]).ok().out)[0];
+    let mut names: Vec<&str> = told.as_object().expect("an object").keys().map(String::as_str).collect();
+    names.sort_unstable();
+    let known = ["commit", "features", "glibc", "profile", "stored_formats", "target", "version", "wire_version"];
+    assert_eq!(names, known, "{told}");
+    let wire = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/wire.md")).expect("a page");
+    assert!(wire.contains(&format!("of version {};", told["wire_version"])), "{told}");
+    for (format, number) in told["stored_formats"].as_object().expect("formats") {
+        assert!(number.as_u64().is_some_and(|number| number > 0), "{format}: {told}");
+    }
+    let features: Vec<&str> = told["features"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    let all = ["shm", "unix", "tcp", "mount", "run", "storage-dir", "storage-file"];
+    assert_eq!(features, all, "and not the simulation's");
+    let text = place.aze(&["version"]).ok().out;
+    assert!(text.starts_with(&format!("aze {} (wire version {}", env!("CARGO_PKG_VERSION"), told["wire_version"])));
+    assert_eq!(place.aze(&["--version"]).ok().out, format!("aze {}\n", env!("CARGO_PKG_VERSION")));
+}
+
 /// A look tells what each job does, by the name that it has in a batch system.
 #[test]
 fn what_a_job_does_is_seen_while_it_does_it() {

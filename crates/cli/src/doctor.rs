@@ -3,12 +3,12 @@
 //! It runs itself on each node by the launcher, as `aze up` runs servers. Each writes one report as a line of JSON, then
 //! measures the way to other nodes when it is asked to, and ends with its standard input.
 
-use crate::COMMIT;
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::hosts::Hosts;
 use crate::memory::Memory;
 use crate::process::Process;
 use crate::up::CAPACITY_BYTES_MIN;
+use crate::version::COMMIT;
 use crate::{launch, namespace, size, sys, volume};
 use aze_proto::limits::WIRE_VERSION;
 use aze_words::outln;

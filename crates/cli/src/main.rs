@@ -49,6 +49,7 @@ mod trace;
 mod tree_volume;
 mod up;
 mod usage;
+mod version;
 mod when;
 
 // Under the names that the commands use.
@@ -59,9 +60,6 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use exit::{Exit, Outcome, Trouble};
 use std::ffi::OsString;
 use std::process::ExitCode;
-
-/// The commit that this program was built from; `make build` knows it.
-const COMMIT: Option<&str> = option_env!("AZE_COMMIT");
 
 const ABOUT: &str = "A parallel file system on the nodes of your job, started in a second.";
 
@@ -114,20 +112,11 @@ enum Command {
     Serve(serve::Args),
     #[command(hide = true)]
     Hold(hold::Args),
-    /// Show the version.
-    #[command(after_help = "Example:\n  aze version --json")]
-    Version(VersionArgs),
+    Version(version::Args),
     Completions(generate::CompletionsArgs),
     Man(generate::ManArgs),
     /// Show help on a command, or on exit-codes.
     Help(HelpArgs),
-}
-
-#[derive(clap::Args)]
-struct VersionArgs {
-    /// As JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(clap::Args)]
@@ -219,22 +208,11 @@ fn run(asked: Command) -> (&'static str, Outcome<Exit>) {
         Command::Bench(args) => ("bench", bench::run(&args)),
         Command::Serve(args) => ("serve", serve::run(&args)),
         Command::Hold(args) => ("hold", hold::run(&args)),
-        Command::Version(args) => ("version", version(&args)),
+        Command::Version(args) => ("version", version::run(&args)),
         Command::Completions(args) => ("completions", generate::run_completions(&args, command())),
         Command::Man(args) => ("man", generate::run_man(&args, command())),
         Command::Help(args) => ("help", help(&args.topic)),
     }
-}
-
-fn version(args: &VersionArgs) -> Outcome<Exit> {
-    let (version, wire) = (env!("CARGO_PKG_VERSION"), aze_proto::limits::WIRE_VERSION);
-    if args.json {
-        outln!("{}", serde_json::json!({ "version": version, "wire_version": wire, "commit": COMMIT }));
-    } else {
-        let commit = COMMIT.map_or(String::new(), |commit| format!(", commit {commit}"));
-        outln!("aze {version} (wire version {wire}{commit})");
-    }
-    Ok(Exit::Done)
 }
 
 fn help(topic: &[String]) -> Outcome<Exit> {

@@ -31,6 +31,7 @@ mod status;
 mod wait;
 mod work;
 
+pub use aze_store::disk::manifest::{FORMAT, FORMAT_SEVERAL};
 pub use aze_store::disk::segments::SEGMENT_BYTES_DEFAULT;
 pub use membership::members::start;
 pub use membership::state::progress::{Stage, Tell};

@@ -5,6 +5,9 @@
 
 use aze_proto::ShardId;
 
+/// Whether this build can switch protections off: it is one of the simulation's.
+pub const IS_POSSIBLE: bool = cfg!(feature = "sabotage");
+
 /// One protection that can be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
