@@ -85,6 +85,8 @@ pub(super) struct Reactor {
     pub(super) timers: Timers,
     /// Threads that the runtime started itself shall end.
     pub(super) stopping: AtomicBool,
+    /// It was cleared: tasks come to nothing from now on.
+    is_over: AtomicBool,
     /// Present in a program of others, which goes on when a defect has ended this runtime.
     defect: Option<Defect>,
 }
@@ -205,6 +207,7 @@ impl Reactor {
             shared_slab: Mutex::default(),
             timers: Timers::new()?,
             stopping: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
             defect: is_guest.then(Defect::default),
         };
         let edge_in = libc::EPOLLIN | libc::EPOLLET;
@@ -439,7 +442,14 @@ impl Reactor {
 
     /// Queues work, and wakes a sleeping thread for it unless this one will look itself.
     pub(super) fn enqueue(&self, work: Work) {
-        self.queue.lock().push_back(work);
+        let mut queue = self.queue.lock();
+        if self.is_over.load(SeqCst) && !matches!(work, Work::Read(_)) {
+            // No thread would run it, and it would keep this reactor, which keeps it.
+            drop(queue);
+            return drop(work);
+        }
+        queue.push_back(work);
+        drop(queue);
         if !self.is_driven_here() && self.sleepers.load(SeqCst) > 0 {
             self.wake();
         }
@@ -493,6 +503,7 @@ impl Reactor {
 
     /// Closes every source and drops all work and timers; called once no thread drives.
     pub(super) fn clear(self: &Arc<Self>) {
+        self.is_over.store(true, SeqCst);
         let sources: Vec<Source> = self.sources.read().values().cloned().collect();
         for source in sources {
             match source {
@@ -503,14 +514,19 @@ impl Reactor {
                 Source::Dial(dial) => dial.on_event(),
             }
         }
+        // What is dropped may wake others, which are queued then and would keep this reactor for ever.
         loop {
             let work = self.queue.lock().pop_front();
             match work {
                 Some(Work::Read(conn)) => conn.read(),
                 Some(Work::Run(_) | Work::Accept(_)) => {}
-                None => break,
+                None => {
+                    drop(self.timers.clear());
+                    if !self.has_work() {
+                        break;
+                    }
+                }
             }
         }
-        drop(self.timers.clear());
     }
 }
