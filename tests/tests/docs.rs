@@ -1,6 +1,7 @@
 //! What README and docs tell a reader to type is typed here: every block of shell commands marked `sh`
 //! runs as it stands, in a place of its own, and must succeed.
 
+use aze_tests::clib::libraries;
 use aze_tests::{Place, Ran, program};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,7 @@ fn bash(place: &Place, commands: &str) -> Ran {
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
     let mut command = Command::new("bash");
     command.args(["-eu", "-o", "pipefail", "-c", commands]).env("PATH", path).env("AZE_RUN_DIR", place.path("run"));
+    command.env("PKG_CONFIG_PATH", libraries().join("lib/pkgconfig"));
     command.env_remove("AZE_VOLUME").env_remove("XDG_RUNTIME_DIR").current_dir(&place.dir).stdin(Stdio::null());
     command.output().expect("bash runs").into()
 }
