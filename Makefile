@@ -4,13 +4,16 @@ CARGO ?= cargo
 # mold links several times faster than the default linker, and linking is most of a small change.
 export RUSTFLAGS ?= -C link-arg=-fuse-ld=mold
 
-.PHONY: help demo test test-slurm check build libs sim-long crash-long loom sanitize posix-long bench-record fresh fuzz clean
+.PHONY: help demo test test-slurm check build libs sim-long crash-long loom sanitize posix-long bench-record fresh fuzz clean dist test-dist container
 
 help:
 	@echo 'make demo      build, start a volume, mount it, work on it, measure, take it down'
 	@echo 'make test      every test in its short form (under 30 minutes from nothing on 2 cores)'
 	@echo 'make test-slurm  the job script of README.md in a real Slurm of one node (two minutes; needs root)'
 	@echo 'make libs      the libraries for C: azekura.h and chfs.h, into target/library/azekura'
+	@echo 'make dist      tar.gz, .deb and .rpm for machines without Rust, in target/dist'
+	@echo 'make container a container image with it, in target/dist (needs root)'
+	@echo 'make test-dist tries these packages in bare systems of Debian 11 and 13 (needs root; five minutes)'
 	@echo 'make check     formatting and lints'
 	@echo 'make sim-long  50,000 simulated clusters instead of 200, and 5,000 volumes that last of each kind'
 	@echo 'make loom      every order of the steps by which processes that share memory wake each other, give back and note'
@@ -46,6 +49,15 @@ test: check
 
 test-slurm:
 	@scripts/slurm
+
+dist:
+	@scripts/dist
+
+container:
+	@scripts/container
+
+test-dist:
+	@scripts/test-dist
 
 sim-long:
 	$(CARGO) run --locked --release -p aze-sim -- --seeds 50000

@@ -10,6 +10,7 @@ pub mod claims;
 pub mod disk;
 pub mod logical;
 pub mod mapped;
+mod memory_file;
 pub mod published;
 pub mod real;
 mod shared_payload;

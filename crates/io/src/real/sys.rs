@@ -116,9 +116,10 @@ pub(super) fn clock_ns(clock: libc::clockid_t) -> u64 {
 /// its first entropy, at boot.
 pub(super) fn random(mut bytes: &mut [u8]) {
     while !bytes.is_empty() {
+        // By its number, since glibc 2.17 has no function for it.
         // SAFETY: the kernel writes at most `bytes.len()` bytes to the slice.
-        let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-        match check_len(got) {
+        let got = unsafe { libc::syscall(libc::SYS_getrandom, bytes.as_mut_ptr(), bytes.len(), 0) };
+        match check_len(got as isize) {
             Ok(got) => bytes = &mut bytes[got..],
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => panic!("getrandom: {error}; without it no secret is safe"),

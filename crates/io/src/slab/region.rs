@@ -5,10 +5,11 @@
 
 use std::ffi::c_int;
 use std::io::Error;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use super::SlabError;
+use crate::memory_file;
 
 /// A mapped memory file; unmapped when dropped.
 pub(super) struct Region {
@@ -32,13 +33,7 @@ fn too_large(call: &'static str) -> SlabError {
 
 impl Region {
     pub(super) fn new(bytes: usize) -> Result<Self, SlabError> {
-        // SAFETY: the name is a live C string.
-        let fd = unsafe { libc::memfd_create(c"aze-slab".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-        if fd < 0 {
-            return Err(system("memfd_create"));
-        }
-        // SAFETY: the kernel just made `fd` for us, so no other code owns it.
-        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        let file = memory_file::create(c"aze-slab").map_err(|error| SlabError::System("memfd_create", error))?;
         let file_bytes = libc::off_t::try_from(bytes).map_err(|_| too_large("ftruncate"))?;
         // SAFETY: takes no pointer.
         if unsafe { libc::ftruncate(file.as_raw_fd(), file_bytes) } != 0 {

@@ -10,6 +10,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
+use crate::memory_file;
+
 /// The file system that memory files are on (linux/magic.h); huge pages have another, on which
 /// a page that cannot be had kills the process that touches it.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -54,10 +56,8 @@ impl Region {
     }
 
     fn create_sealed(name: &CStr, bytes: usize, seals: c_int) -> Result<(Self, OwnedFd)> {
-        // SAFETY: the name is a live C string.
-        let fd = check(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) })?;
-        // SAFETY: the kernel just made `fd` for us, so no other code owns it.
-        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        let file = memory_file::create(name)?;
+        let fd = file.as_raw_fd();
         let length = libc::off_t::try_from(bytes).map_err(|_| Error::from_raw_os_error(libc::EFBIG))?;
         // SAFETY: takes no pointer.
         check(unsafe { libc::ftruncate(fd, length) })?;

@@ -166,10 +166,8 @@ fn what_cannot_be_ends_the_ring() {
 
 #[test]
 fn memory_that_could_vanish_is_refused() {
-    // SAFETY: the name is a live C string.
-    let fd = unsafe { libc::memfd_create(c"aze-test".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-    // SAFETY: the kernel just made it for us.
-    let file = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) };
+    let file = crate::memory_file::create(c"aze-test").unwrap();
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
     // SAFETY: takes no pointer.
     assert_eq!(unsafe { libc::ftruncate(fd, 4096) }, 0);
     let Err(error) = region::Region::open(&file, 4096) else { panic!("mapped without seals") };
