@@ -43,14 +43,14 @@ static void child(int parents_fd, aze_dir *parents_dir, aze_queue *parents_queue
 	FAILS(aze_pread(parents_fd, data, 1, 0), EBADF);
 	FAILS(aze_close(parents_fd), EBADF);
 	CHECK(aze_stat(volume, "/parent", &st) == 0 && st.st_size == 6);
+	/* A number of the parent's stays bad, also after this process has opened as many. */
+	int fd = aze_open(volume, "/parent", O_RDONLY, 0);
+	CHECK(fd >= 0 && fd != parents_fd && aze_read(fd, data, 16) == 6 && memcmp(data, "parent", 6) == 0);
+	FAILS(aze_pread(parents_fd, data, 1, 0), EBADF);
 	for (long i = 0; i < 2; i++)
 		CHECK(pthread_create(&threads[i], NULL, in_child, (void *)i) == 0);
 	for (int i = 0; i < 2; i++)
 		CHECK(pthread_join(threads[i], NULL) == 0);
-	int fd = aze_open(volume, "/parent", O_RDONLY, 0);
-	/* A number of the parent's stays bad, also after this process has opened as many. */
-	CHECK(fd >= 0 && fd != parents_fd && aze_read(fd, data, 16) == 6 && memcmp(data, "parent", 6) == 0);
-	FAILS(aze_pread(parents_fd, data, 1, 0), EBADF);
 	errno = 0;
 	CHECK(aze_readdir(parents_dir) == NULL && errno == EBADF);
 	FAILS(aze_closedir(parents_dir), EBADF);

@@ -27,14 +27,17 @@ int main(void)
 	int fd = (int)done[0].result;
 	CHECK(aze_queue_open(queue, "/none", O_RDONLY, 0, 2) == 0);
 	CHECK(aze_queue_wait(queue, done, 1, 30000) == 1 && done[0].tag == 2 && done[0].error == ENOENT && done[0].result == -1);
+	/* One outcome alone makes the descriptor readable, until it is picked up. */
+	struct pollfd event = {.fd = aze_queue_fd(queue), .events = POLLIN};
+	CHECK(event.fd >= 0 && poll(&event, 1, 0) == 0 && aze_queue_fsync(queue, fd, 5) == 0);
+	CHECK(poll(&event, 1, 30000) == 1 && aze_queue_poll(queue, done, 1) == 1 && done[0].tag == 5);
+	CHECK(poll(&event, 1, 0) == 0);
 	for (int i = 0; i < OPERATIONS; i++) {
 		memset(data[i], 'A' + i % 26, BYTES);
 		CHECK(aze_queue_pwrite(queue, fd, data[i], BYTES, (off_t)i * BYTES, 100 + i) == 0);
 	}
 	/* By an event loop: the program itself does nothing but wait for the descriptor. */
 	int seen[OPERATIONS] = {0}, count = 0;
-	struct pollfd event = {.fd = aze_queue_fd(queue), .events = POLLIN};
-	CHECK(event.fd >= 0);
 	while (count < OPERATIONS) {
 		CHECK(poll(&event, 1, 30000) == 1);
 		int some = aze_queue_poll(queue, done, 5);
