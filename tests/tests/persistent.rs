@@ -68,7 +68,7 @@ fn a_volume_comes_back_from_its_directories() {
     let text = fs::read_to_string(&manifest).expect("a manifest");
     fs::write(&manifest, text.replace("format 9", "format 8")).expect("a manifest");
     let older = place.aze(&["up", "--servers", "2", "--size", "1G", "--storage", "storage"]);
-    assert!(older.code != 0 && older.err.contains("format 6"), "{}", older.err);
+    assert!(older.code != 0 && older.err.contains("format 8"), "{}", older.err);
 }
 
 #[test]

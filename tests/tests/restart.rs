@@ -229,5 +229,5 @@ fn directories_are_looked_through() {
     let text = fs::read_to_string(&manifest).expect("a manifest");
     fs::write(&manifest, text.replace("format 9", "format 8")).expect("a manifest");
     let older = place.aze(&["check", "storage"]);
-    assert!(older.code == 2 && older.err.contains("format 6"), "{} {}", older.code, older.err);
+    assert!(older.code == 2 && older.err.contains("format 8"), "{} {}", older.code, older.err);
 }
