@@ -3,7 +3,7 @@
 use aze_cabi::{catch, optional_text};
 use aze_handles::{Connected, Error, File, Result, Table, Volume, chunk_bits_of};
 use aze_io::real::PerProcess;
-use parking_lot::Mutex;
+use aze_io::sync::Mutex;
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};

@@ -5,10 +5,10 @@
 //! would wake all of them. Those that get lost with a server or this process end with the session.
 
 use crate::client::Core;
+use aze_io::sync::Mutex;
 use aze_proto::message::Handle;
 use aze_proto::{Identity, Request, ServerIndex};
 use futures_util::future::join_all;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,8 +7,8 @@
 //! forget the answer.
 
 use crate::leases::Lease;
+use aze_io::sync::Mutex;
 use aze_proto::{Attr, Ino, Time};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -6,8 +6,8 @@
 //! is still here when a request goes through is right. (A directory that was removed does not move
 //! the epoch: its number, never given to another, fails by itself.)
 
+use aze_io::sync::Mutex;
 use aze_proto::{Identity, Ino, Name, NamespaceEpoch};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
 /// Components kept. At 100 to 200 bytes each this is some 10 MiB, and more than the directories

@@ -5,9 +5,9 @@
 //! the order in which they came.
 
 use crate::client::Core;
+use aze_io::sync::Mutex;
 use aze_proto::{Code, Failure};
 use futures_channel::oneshot;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

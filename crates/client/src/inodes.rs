@@ -4,8 +4,8 @@
 //! has not yet been reported, so that a stat through one descriptor shows data written through
 //! another.
 
+use aze_io::sync::Mutex;
 use aze_proto::{Attr, Generation, Identity, Ino, Time};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 

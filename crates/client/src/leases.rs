@@ -8,10 +8,10 @@
 
 use crate::client::{Client, Core, unexpected};
 use crate::route::{Knowing, Place, Question};
+use aze_io::sync::Mutex;
 use aze_proto::limits::LEASE_MS;
 use aze_proto::message::Recall;
 use aze_proto::{Code, Failure, Identity, Ino, Reply, Request, ServerIndex};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;

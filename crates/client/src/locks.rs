@@ -4,12 +4,12 @@
 use crate::client::{Client, Core, unexpected};
 use crate::file::File;
 use crate::route::Place;
+use aze_io::sync::Mutex;
 use aze_proto::limits::LOCKS_KEPT_MS;
 use aze_proto::message::{LockOutcome, LockSpace, LockSpec};
 use aze_proto::{Code, Failure, Identity, Ino, Reply, Request};
 use futures_channel::oneshot;
 use futures_util::future::{Either, select};
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::pin;

@@ -6,10 +6,10 @@
 
 use crate::client::Core;
 use crate::file::File;
+use aze_io::sync::Mutex;
 use aze_proto::limits::OPEN_CONTENTS_BYTES_MAX;
 use aze_proto::sum::first_mismatch;
 use aze_proto::{Attr, Failure, Generation, Ino, ShardId, Time};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

@@ -7,9 +7,9 @@
 use crate::client::Core;
 use crate::names::Entry;
 use crate::route::{Knowing, Place};
+use aze_io::sync::Mutex;
 use aze_proto::{Attr, Identity, Ino, Name, ServerIndex, Time};
 use aze_rpc::published::{Known, Named, PublishedIndex};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,6 +1,6 @@
 //! Numbers for open files and directories: the kernel keeps the number, this table its meaning.
 
-use parking_lot::RwLock;
+use aze_io::sync::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -7,9 +7,9 @@
 use crate::abi::Header;
 use aze_io::Io;
 use aze_io::real::own_ids;
+use aze_io::sync::Mutex;
 use aze_proto::attr::Identity;
 use aze_proto::limits::GROUPS_MAX;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
 /// How long groups read from `/proc` are used again, in nanoseconds: long enough to spare a busy

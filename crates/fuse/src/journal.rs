@@ -3,8 +3,8 @@
 //! The caller gets only an error number; this is where the story goes.
 
 use aze_io::Io;
+use aze_io::sync::Mutex;
 use aze_proto::error::{Class, Code, Failure};
-use parking_lot::Mutex;
 use std::fmt;
 use std::io::Write;
 

@@ -17,9 +17,9 @@
 
 use crate::lru::LruCache;
 use aze_client::Lease;
+use aze_io::sync::{Condvar, Mutex};
 use aze_proto::attr::Attr;
 use aze_proto::ids::{Generation, Ino, Time};
-use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Files remembered. When a program opens another file the kernel is asked to forget its attributes, which costs one
@@ -180,7 +180,7 @@ impl KernelCache {
             let known = files.take(attr.ino).unwrap_or_default();
             files.put(attr.ino, known);
             if known.drops > 0 || known.first.is_some() {
-                self.ended.wait(&mut files);
+                files = self.ended.wait(files);
             }
         };
         if known.drops == 0 {

@@ -11,10 +11,10 @@ use crate::abi::{Args, Header, Malformed, Out, lk};
 use crate::door::Door;
 use crate::reply::{Errno, Reply};
 use aze_client::{File, Locked};
+use aze_io::sync::Mutex;
 use aze_proto::error::Code;
 use aze_proto::message::{LockMode, LockSpace, LockSpec};
 use futures_channel::oneshot;
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 

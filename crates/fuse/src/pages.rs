@@ -19,8 +19,8 @@
 
 use crate::device::Device;
 use aze_io::Io;
+use aze_io::sync::{Condvar, Mutex};
 use futures_channel::oneshot;
-use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::{Arc, mpsc};
@@ -202,7 +202,7 @@ impl Shared {
                 return;
             } else {
                 jobs.idle += 1;
-                self.has_job.wait(&mut jobs);
+                jobs = self.has_job.wait(jobs);
                 jobs.idle -= 1;
             }
         }
@@ -220,7 +220,7 @@ impl Shared {
         while transfers.counts.contains_key(&ino)
             && let left @ 1.. = until_ns.saturating_sub(self.io.mono_ns())
         {
-            self.is_quiet.wait_for(&mut transfers, Duration::from_nanos(left));
+            transfers = self.is_quiet.wait_for(transfers, Duration::from_nanos(left));
         }
         // Noted before the kernel drops the pages, so that a read which begins meanwhile removes the note.
         if !transfers.counts.contains_key(&ino) {

@@ -2,9 +2,9 @@
 //! knows them no more; this table has their last attributes, so that programs can still look at them.
 
 use crate::lru::LruCache;
+use aze_io::sync::Mutex;
 use aze_proto::attr::{Attr, Change, FileKind, SetTime};
 use aze_proto::ids::{Ino, Time};
-use parking_lot::Mutex;
 
 /// Directories remembered. One that is used stays.
 const DIRECTORIES_MAX: usize = 1 << 15;

@@ -5,11 +5,11 @@
 //! so that entries of equal cookie that fall into two portions are given once.
 
 use aze_client::{Client, Lease};
+use aze_io::sync::{Mutex, MutexGuard};
 use aze_proto::attr::Identity;
 use aze_proto::error::Failure;
 use aze_proto::ids::Ino;
 use aze_proto::message::Listed;
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 
 /// Entries asked for at once: a few portions of the kernel's, and young enough when the last is used.

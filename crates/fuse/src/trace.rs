@@ -7,7 +7,7 @@
 use crate::abi::{Args, Header, Malformed, op};
 use crate::nodes;
 use aze_io::Io;
-use parking_lot::Mutex;
+use aze_io::sync::Mutex;
 use std::collections::HashMap;
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;

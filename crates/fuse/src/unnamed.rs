@@ -6,8 +6,8 @@
 //! leads there, or has been refused and comes back without looking anything up, is let in: once to ask
 //! for attributes, once to open and once for anything else.
 
+use aze_io::sync::Mutex;
 use aze_proto::ids::Ino;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 

@@ -6,7 +6,7 @@
 //! contents of requests are not known here.
 
 use crate::THREADS_MAX;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use aze_io::sync::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
 use std::io;
 use std::sync::OnceLock;
@@ -221,7 +221,7 @@ impl WorkerPool {
     pub fn wait(&self) -> Option<io::Error> {
         let mut state = self.state.lock();
         while state.workers > 0 {
-            self.left.wait(&mut state);
+            state = self.left.wait(state);
         }
         state.failure.take()
     }
@@ -261,7 +261,7 @@ impl WorkerPool {
         }
         state.spare += 1;
         while state.calls == 0 && !state.has_ended {
-            self.called.wait(&mut state);
+            state = self.called.wait(state);
         }
         state.spare -= 1;
         if state.calls == 0 {

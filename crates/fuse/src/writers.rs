@@ -4,8 +4,8 @@
 //! turns. So an open for writing that is not the first one of its file goes past the cache.
 
 use aze_client::Access;
+use aze_io::sync::Mutex;
 use aze_proto::Ino;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 
 /// Opens for writing, by file.

@@ -7,17 +7,17 @@ use crate::path::{self, Path, parse};
 use crate::queue::Ends;
 use aze_client::{Client, NewFile, Space, mode_under};
 use aze_io::real::Runtime;
+use aze_io::sync::{Condvar, Mutex};
 use aze_proto::attr::{Attr, Change, FileKind, Identity, SetTime, XattrHow};
 use aze_proto::error::Failure;
 use aze_proto::ids::Ino;
 use aze_proto::limits::TARGET_BYTES_MAX;
 use aze_reach::{Session, volume};
-use parking_lot::{Mutex, RwLock};
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the end of a connection waits for what is under way, at each of two steps.
 const END_TIME_MAX: Duration = Duration::from_secs(10);
@@ -26,10 +26,47 @@ const END_TIME_MAX: Duration = Duration::from_secs(10);
 pub struct Connected {
     pub(crate) session: Arc<Session>,
     umask: AtomicU32,
-    /// Shared by callers that wait.
-    calls: RwLock<()>,
+    calls: Calls,
     is_ended: AtomicBool,
     queues: Mutex<Vec<Weak<dyn Ends>>>,
+}
+
+/// How many callers wait for an operation.
+#[derive(Default)]
+struct Calls {
+    count: Mutex<usize>,
+    none: Condvar,
+}
+
+/// One call, until it is dropped.
+struct Call<'a>(&'a Calls);
+
+impl Calls {
+    fn begin(&self) -> Call<'_> {
+        *self.count.lock() += 1;
+        Call(self)
+    }
+
+    /// Waits for `limit` at most; false if there are still some.
+    fn have_ended_within(&self, limit: Duration) -> bool {
+        let begin = Instant::now();
+        let mut count = self.count.lock();
+        while *count > 0 {
+            let Some(left) = limit.checked_sub(begin.elapsed()) else { return false };
+            count = self.none.wait_for(count, left);
+        }
+        true
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        let mut count = self.0.count.lock();
+        *count -= 1;
+        if *count == 0 {
+            self.0.none.notify_all();
+        }
+    }
 }
 
 /// Times to set: access and modification. `None` leaves one as it is.
@@ -47,7 +84,7 @@ impl Connected {
         let connected = Arc::new(Connected {
             session,
             umask: AtomicU32::new(umask_of_process()),
-            calls: RwLock::new(()),
+            calls: Calls::default(),
             is_ended: AtomicBool::new(false),
             queues: Mutex::default(),
         });
@@ -113,7 +150,7 @@ impl Connected {
             let _ = self.runtime().block_on(io.timeout(END_TIME_MAX, idle));
         }
         // Callers that still wait are told no, too, but not all at once: a runtime that was shut down fires no timer.
-        if let Some(_none) = self.calls.try_write_for(END_TIME_MAX) {
+        if self.calls.have_ended_within(END_TIME_MAX) {
             self.runtime().shutdown();
         }
         self.fail_queues(&Error::new(libc::EBADF, "the volume was closed"));
@@ -124,7 +161,7 @@ impl Connected {
     /// # Errors
     /// Those of the operation; EIO if a defect has ended the connection, EBADF if it was closed.
     pub fn wait<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
-        let _call = self.calls.read();
+        let _call = self.calls.begin();
         self.check()?;
         self.runtime().block_on(operation)
     }

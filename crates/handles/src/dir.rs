@@ -4,11 +4,11 @@ use crate::connected::{Connected, check_end};
 use crate::error::{Error, Result};
 use crate::path::parse;
 use aze_io::real::OfProcess;
+use aze_io::sync::Mutex;
 use aze_proto::attr::{Attr, FileKind};
 use aze_proto::error::{Code, Failure};
 use aze_proto::ids::Ino;
 use aze_proto::message::Listed;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -6,10 +6,10 @@ use crate::flags::Flags;
 use crate::path::{self, Path, parse};
 use aze_client::{Created, NewFile, Room};
 use aze_io::real::OfProcess;
+use aze_io::sync::Mutex;
 use aze_proto::attr::{Attr, Change, FileKind, XattrHow};
 use aze_proto::error::{Code, Failure};
 use aze_proto::limits::APPEND_BYTES_MAX;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

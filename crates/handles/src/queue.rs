@@ -6,7 +6,7 @@
 use crate::connected::Connected;
 use crate::error::{Error, Result};
 use aze_io::real::{OfProcess, event};
-use parking_lot::Mutex;
+use aze_io::sync::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::future::{Future, poll_fn};

@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Result};
 use aze_io::real::process_token;
-use parking_lot::RwLock;
+use aze_io::sync::RwLock;
 use std::sync::Arc;
 
 /// Bits of a number that name the place: 1,048,576 files can be open at one time.

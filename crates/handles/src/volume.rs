@@ -3,8 +3,8 @@
 use crate::connected::Connected;
 use crate::error::{Error, Result};
 use aze_io::real::PerProcess;
+use aze_io::sync::Mutex;
 use aze_reach::volume;
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// A volume by its name. Any number of threads may use it, and a forked process, too: there it connects anew at its

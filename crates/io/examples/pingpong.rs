@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 
 use aze_io::real::Runtime;
+use aze_io::sync::Mutex;
 use aze_io::{Acceptor, Addr, Connection, Frame, FrameLimits, Handler, NetError};
-use parking_lot::Mutex;
 
 const LIMITS: FrameLimits = FrameLimits { head_bytes_max: 4096, payload_bytes_max: 16 << 20 };
 const SIZES_BYTES: [(usize, usize); 3] = [(64, 1), (64 << 10, 4), (1 << 20, 40)];

@@ -16,6 +16,7 @@ pub mod real;
 mod shared_payload;
 pub mod sim;
 pub mod slab;
+pub mod sync;
 mod transport;
 
 pub use shared_payload::SharedPayload;

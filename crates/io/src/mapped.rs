@@ -26,8 +26,8 @@ mod room;
 mod tests;
 
 use crate::disk::{DiskError, DiskResult};
+use crate::sync::{Mutex, RwLock};
 use format::{Copied, Layout, Superblock};
-use parking_lot::{Mutex, RwLock};
 use room::{Extent, Room};
 use std::collections::BTreeMap;
 use std::sync::Arc;

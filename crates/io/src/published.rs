@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 /// Records of one bucket: a search looks at all of them.
 pub const WAYS: usize = 4;

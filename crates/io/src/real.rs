@@ -36,7 +36,7 @@ use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 pub use conn::READ_PAUSE_BYTES;
 pub use fork::{OfProcess, PerProcess, process_token};

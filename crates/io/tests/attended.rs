@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use aze_io::NetError;
 use aze_io::real::{READ_PAUSE_BYTES, Runtime};
+use aze_io::sync::Mutex;
 use futures_util::future::join_all;
-use parking_lot::Mutex;
 use support::{Caller, EchoServer, Silent, Wire, echo_server, frame_bytes, taken_of_flood, wait_until};
 
 /// One test at a time, so that the threads are its own.

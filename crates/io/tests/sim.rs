@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use aze_io::sim::{CLOCK_SKEW_NS_MAX, CONNECT_TIMEOUT_NS, DRIVER, Faults, Link, Sim, TRACE_EVENTS_MAX, WALL_BASE_NS};
+use aze_io::sync::Mutex;
 use aze_io::{
     Acceptor, Addr, Connection, Frame, FrameLimits, Handler, Io, LIMITS_BEFORE_HANDSHAKE, Listener, NetError,
     SEND_QUEUE_BYTES_MAX,
 };
 use futures_util::future::join_all;
-use parking_lot::Mutex;
 
 const SECOND: Duration = Duration::from_secs(1);
 const ROOMY: FrameLimits = FrameLimits { head_bytes_max: 1 << 20, payload_bytes_max: 1 << 30 };

@@ -2,8 +2,8 @@
 
 use aze_io::sim::{Faults, Sim, SlowPayloads};
 use aze_io::slab::{BASE_BYTES, ReceiveBuffer, Slab};
+use aze_io::sync::Mutex;
 use aze_io::{Acceptor, Connection, Frame, FrameLimits, Handler, NetError};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -4,8 +4,8 @@
 //! however often its request is sent, so that the first reply counts and all later ones are dropped.
 
 use crate::caller::Answer;
+use aze_io::sync::Mutex;
 use aze_proto::{Code, Failure, ServerIndex};
-use parking_lot::Mutex;
 use std::future::poll_fn;
 use std::task::{Context, Poll, Waker};
 

@@ -5,9 +5,9 @@
 //! so numbers are handed out in a window of that width, and a number that is slow to finish holds
 //! up those that would leave the window, and no other ones.
 
+use aze_io::sync::Mutex;
 use aze_proto::limits::RETRIES_PER_SESSION_AND_SHARD;
 use aze_proto::{Sequence, ShardId};
-use parking_lot::Mutex;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 

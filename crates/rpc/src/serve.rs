@@ -6,6 +6,7 @@ use crate::handshake::{Challenged, Keys, Knock, Turned, open_step, seal_step};
 use crate::{HANDSHAKE_TIME_MAX, LIMITS_AFTER_HANDSHAKE};
 use aze_io::claims::Claims;
 use aze_io::slab::{Payload, ReceiveBuffer};
+use aze_io::sync::Mutex;
 use aze_io::{
     Acceptor, Addr, Connection, Credentials, FRAMES_PAYLOAD_BYTES_MIN, Frame, Handler, Io, Listener, NetError,
     published, slab,
@@ -16,7 +17,6 @@ use aze_proto::limits::{HEAD_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use aze_proto::message::Envelope;
 use aze_proto::wire::{Malformed, Wire};
 use aze_proto::{Code, Failure, Identity, MapEpoch, NamespaceEpoch, Order, Reply, Request, SessionId, Time};
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;

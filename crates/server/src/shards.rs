@@ -13,11 +13,11 @@ use crate::names::state::held::{Opens, Running};
 use crate::names::state::lock_table::FileLocks;
 use crate::names::state::turns::Queue;
 use crate::shards::logged::{Log, LoggedChunks, LoggedShard, Poisoned, Records};
+use aze_io::sync::Mutex;
 use aze_meta::{EntryKey, Shard};
 use aze_proto::{Incarnation, Ino, ServerIndex, ShardId, ShardMap};
 use aze_store::{ChunkShard, Store};
 use futures_channel::oneshot;
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 

@@ -2,6 +2,7 @@
 
 use aze_client::Client;
 use aze_io::sim::Sim;
+use aze_io::sync::Mutex;
 use aze_io::{Addr, Io};
 use aze_proto::handshake::Secret;
 use aze_proto::limits::START_SECONDS_MAX;
@@ -10,7 +11,6 @@ use aze_proto::{Failure, ServerIndex};
 use aze_server::sabotage::Switches;
 use aze_server::{Server, StorageDir};
 use futures_util::future::try_join_all;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

@@ -4,13 +4,13 @@
 mod support;
 
 use aze_client::{Client, NewFile};
+use aze_io::sync::Mutex;
 use aze_proto::message::Durability;
 use aze_proto::{Attr, Change, Code, Failure, FileKind, Ino, XattrHow};
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
 use aze_sim::cluster::Layout;
 use futures_util::future::join_all;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,12 +5,12 @@ mod support;
 
 use aze_client::{Aged, Client, NewFile};
 use aze_io::sim::{Faults, Link, Sim, SimRng};
+use aze_io::sync::Mutex;
 use aze_proto::limits::{LEASE_MS, SESSION_GRACE_MS};
 use aze_proto::{Change, Code, FileKind, Ino, Time};
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
 use aze_sim::cluster::{Layout, client_node, server_node};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

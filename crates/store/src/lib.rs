@@ -21,8 +21,8 @@ pub use spill::{Cold, Dirty, Disk, Placed, Row, Snapshot, Swept, Warmed};
 pub use staged::{Data, Staged};
 
 use aze_io::slab::Slab;
+use aze_io::sync::Mutex;
 use fence::Fences;
-use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 
 /// What the shards of one server share: the memory, and the memory of files that are gone.

@@ -4,12 +4,12 @@
 use aze_io::disk::{Dir, DiskError};
 use aze_io::logical::LogicalClock;
 use aze_io::sim::{DiskFault, Faults, Sim};
+use aze_io::sync::Mutex;
 use aze_store::disk::checkpoint::Writer;
 use aze_store::disk::journal::{Journal, Stage};
 use aze_store::disk::manifest::Manifest;
 use aze_store::disk::recover::{Found, read_all};
 use aze_store::disk::{log_name, remove_older, state_name};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 

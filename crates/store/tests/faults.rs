@@ -2,13 +2,13 @@
 //! that is lost.
 
 use aze_io::slab::Slab;
+use aze_io::sync::Mutex;
 use aze_proto::ids::{Generation, Ino, Sequence, SessionId};
 use aze_proto::limits::BLOCK_BYTES;
 use aze_proto::retry::Verdict;
 use aze_proto::sum::{block_sum, piece_sums};
 use aze_proto::{Code, Failure, Refusal, Reply};
 use aze_store::{ChunkShard, Held, Store, StoreError};
-use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

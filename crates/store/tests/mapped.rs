@@ -4,12 +4,12 @@
 use aze_io::disk::{Dir, DiskResult};
 use aze_io::mapped::{self, Files, Hands, Memory, Work};
 use aze_io::sim::{Faults, Sim, SimRng};
+use aze_io::sync::Mutex;
 use aze_io::{Io, Task};
 use aze_store::disk::checkpoint::Writer;
 use aze_store::disk::journal::{Journal, Stage};
 use aze_store::disk::recover::read_all;
 use aze_store::disk::remove_older;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

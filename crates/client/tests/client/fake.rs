@@ -4,6 +4,7 @@ use aze_client::{Access, Client, Config, File};
 use aze_io::claims::Claims;
 use aze_io::sim::{Faults, Sim};
 use aze_io::slab::{BASE_BYTES, FrameClass, Slab};
+use aze_io::sync::Mutex;
 use aze_io::{Addr, Listener};
 use aze_proto::frame::Header;
 use aze_proto::handshake::Secret;
@@ -13,7 +14,6 @@ use aze_proto::{
     ShardId, ShardMap, Spread, Time,
 };
 use aze_rpc::{Incoming, Proven, ReplyContext, ServeConfig, Service, serve};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 

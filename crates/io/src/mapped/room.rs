@@ -1,6 +1,6 @@
 //! The free blocks.
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::BTreeMap;
 
 /// Blocks that follow each other.

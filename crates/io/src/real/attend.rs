@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
 
 use super::conn::Conn;
 use super::reactor::{AbortOnPanic, Driving, Reactor};
@@ -114,7 +114,7 @@ impl Attendants {
                     return;
                 }
                 state.idle += 1;
-                self.came.wait(&mut state);
+                state = self.came.wait(state);
                 state.idle -= 1;
                 continue;
             };
@@ -125,7 +125,9 @@ impl Attendants {
             let at = state.attended.iter().position(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(&conn)));
             at.map(|at| state.attended.swap_remove(at));
             // Its end may run anything.
-            parking_lot::MutexGuard::unlocked(&mut state, || drop(conn));
+            drop(state);
+            drop(conn);
+            state = self.state.lock();
         }
     }
 

@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 use super::attend::Pace;
 use super::decode::{Decoder, PREFIX_BYTES, prefix};

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
 
 use super::reactor::{Driving, Guard, Reactor, Sleeper};
 use super::sys;
@@ -210,10 +210,10 @@ impl Lead {
             } else if state.taken && quiet {
                 // One caller has led for a while: wait for it, however long it takes.
                 state.background_waits = true;
-                self.background.wait(&mut state);
+                state = self.background.wait(state);
                 state.background_waits = false;
             } else {
-                self.background.wait_for(&mut state, BACKGROUND_GRACE);
+                drop(self.background.wait_for(state, BACKGROUND_GRACE));
             }
         }
     }

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::{Poll, Wake, Waker};
 
+use crate::sync::Mutex;
 use futures_channel::oneshot;
-use parking_lot::Mutex;
 
 use super::attend::ATTENDED_IDLE_MS;
 use super::conn::{self, Side};

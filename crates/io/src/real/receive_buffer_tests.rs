@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use crate::sync::Mutex;
 use futures_channel::mpsc;
 use futures_util::StreamExt;
-use parking_lot::Mutex;
 
 use super::Runtime;
 use super::decode::{Decoder, prefix};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 use super::reactor::{Reactor, Work};
 use crate::Task;

@@ -8,7 +8,7 @@ use std::io::Result;
 use std::os::fd::OwnedFd;
 use std::task::Waker;
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 use super::sys;
 use crate::TimerId;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 use super::rng::SimRng;
 use super::state::{Core, Event, Life, State};

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 use crate::slab::Frame;
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::task::Waker;
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 use super::disk::Disks;
 use super::exec::{Ready, TaskSlot};

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
 
 use super::SlabError;
 use super::region::Region;
@@ -98,7 +98,7 @@ impl Ahead {
         let mut state = self.state.lock();
         while !state.is_stopping && !state.gave_up {
             let Some((from, len)) = self.missing(state.window_bytes) else {
-                self.changed.wait(&mut state);
+                state = self.changed.wait(state);
                 continue;
             };
             drop(state);

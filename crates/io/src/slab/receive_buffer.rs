@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{IoSliceMut, Result};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 use super::{BASE_BYTES, Frame, FrameClass, Slab};
 

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use aze_io::real::{READ_PAUSE_BYTES, Runtime};
+use aze_io::sync::Mutex;
 use aze_io::{Acceptor, Addr, Connection, Frame, FrameLimits, Handler, Listener, NetError, Peer};
 use futures_channel::oneshot;
-use parking_lot::Mutex;
 
 /// What both ends accept.
 pub const LIMITS: FrameLimits = FrameLimits { head_bytes_max: 1 << 16, payload_bytes_max: 16 << 20 };

@@ -5,13 +5,13 @@ use super::open::Unopened;
 use crate::caller::Answer;
 use crate::handshake::{Greeting, Next, open_step, seal_step};
 use crate::{LIMITS_AFTER_HANDSHAKE, Target};
+use aze_io::sync::Mutex;
 use aze_io::{Connection, Frame, Handler, NetError};
 use aze_proto::frame::{self, FrameKey, Kind};
 use aze_proto::handshake::Step;
 use aze_proto::wire::Wire;
 use aze_proto::{Code, Failure, Reply};
 use futures_channel::oneshot;
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 

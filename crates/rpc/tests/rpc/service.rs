@@ -2,6 +2,7 @@
 
 use aze_io::claims::Claims;
 use aze_io::slab::{BASE_BYTES, Payload, ReceiveBuffer, Slab};
+use aze_io::sync::Mutex;
 use aze_io::{Addr, Io, Listener};
 use aze_proto::frame::Header;
 use aze_proto::handshake::Secret;
@@ -11,7 +12,6 @@ use aze_proto::{
     Request, ServerIndex, SessionId, ShardId, Time,
 };
 use aze_rpc::{Answer, Ask, Caller, CallerConfig, Incoming, Proven, ReplyContext, ServeConfig, Service, Target, serve};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

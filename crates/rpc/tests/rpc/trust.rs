@@ -2,6 +2,7 @@
 
 use crate::service::{Counting, SECRET, caller, config, lookup, start, start_with, target, unlink};
 use aze_io::sim::{Faults, Sim};
+use aze_io::sync::Mutex;
 use aze_io::{Acceptor, Connection, Frame, Handler, Io, NetError};
 use aze_proto::frame::{self, Header, Kind};
 use aze_proto::handshake::{Hello, Secret, Step, Transcript, hello_proof};
@@ -10,7 +11,6 @@ use aze_proto::wire::Wire;
 use aze_proto::{Code, SessionId};
 use aze_rpc::Caller;
 use futures_channel::oneshot;
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 const MS: u64 = 1_000_000;

@@ -26,6 +26,7 @@ use crate::work::{Output, Work};
 use aze_io::logical::LogicalClock;
 use aze_io::published::Writer;
 use aze_io::slab::Slab;
+use aze_io::sync::{Mutex, RwLock};
 use aze_io::{Addr, Io, Listener};
 use aze_proto::limits::{RETRY_SECONDS_MAX, START_SECONDS_MAX};
 use aze_proto::place::{ServerInfo, ShardTable};
@@ -36,7 +37,6 @@ use aze_proto::{
 use aze_rpc::{Ask, Caller, CallerConfig, ServeConfig, Service, Target};
 use aze_store::Store;
 use futures_channel::oneshot;
-use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -5,10 +5,10 @@
 use crate::state::Server;
 use aze_io::claims::Claims;
 use aze_io::slab::ReceiveBuffer;
+use aze_io::sync::Mutex;
 use aze_proto::frame::Header;
 use aze_proto::{Failure, MapEpoch, Refusal, Request, ServerIndex};
 use aze_rpc::{Incoming, Proven, ReplyContext, Service};
-use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 
 /// What a request is told that comes before the server can serve it.

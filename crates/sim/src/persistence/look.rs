@@ -7,8 +7,8 @@ use crate::cluster::{CHUNK_BITS, Cluster};
 use crate::plan::{Mix, Plan};
 use crate::work::{Board, ROOT};
 use aze_client::{Access, CheckOptions, Client};
+use aze_io::sync::Mutex;
 use aze_proto::{Code, Failure, FileKind, Ino};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

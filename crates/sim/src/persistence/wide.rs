@@ -8,10 +8,10 @@ use crate::cluster::{CHUNK_BITS, Cluster};
 use crate::work::{Board, ROOT};
 use aze_client::{Access, Client, File, Locked, Room};
 use aze_io::sim::SimRng;
+use aze_io::sync::Mutex;
 use aze_proto::attr::{Change, XattrHow};
 use aze_proto::message::{LockMode, LockSpace, LockSpec};
 use aze_proto::{Attr, Code, Failure, FileKind, Ino, Name, Time};
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

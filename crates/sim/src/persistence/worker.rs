@@ -7,8 +7,8 @@ use crate::cluster::CHUNK_BITS;
 use crate::work::{Board, ROOT};
 use aze_client::{Access, Client, File, NewFile};
 use aze_io::sim::SimRng;
+use aze_io::sync::Mutex;
 use aze_proto::{Code, Failure, FileKind, Ino, Name};
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 const READ_WRITE: Access = Access { read: true, write: true };

@@ -5,8 +5,8 @@ use super::{Board, ROOT, Worker};
 use crate::bytes::data_of;
 use crate::cluster::CHUNK_BITS;
 use aze_client::Access;
+use aze_io::sync::Mutex;
 use aze_proto::{Code, Failure, Ino};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
 /// The file to which everybody appends.

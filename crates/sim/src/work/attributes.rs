@@ -1,8 +1,8 @@
 //! One task counts up in an extended attribute of a file; others read it.
 
 use super::{ROOT, Worker};
+use aze_io::sync::Mutex;
 use aze_proto::{Code, Ino, XattrHow};
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// The file.

@@ -4,8 +4,8 @@ use super::{FileSlot, ROOT, Worker};
 use crate::bytes::{Bytes, Change, WriteId, data_of};
 use crate::cluster::CHUNK_BITS;
 use aze_client::{Access, File, NewFile, Room};
+use aze_io::sync::Mutex;
 use aze_proto::{Code, Failure, FileKind, Ino, Name};
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// The directory of these files.

@@ -3,8 +3,8 @@
 use super::{ROOT, Worker};
 use crate::work::shared::new_file;
 use aze_client::Client;
+use aze_io::sync::Mutex;
 use aze_proto::{Code, Failure, FileKind, Ino, Name};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -4,9 +4,9 @@
 use super::{ROOT, Worker};
 use crate::bytes::data_of;
 use aze_client::{Access, File, Locked};
+use aze_io::sync::Mutex;
 use aze_proto::message::{LockMode, LockSpace, LockSpec};
 use aze_proto::{Failure, Ino};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 

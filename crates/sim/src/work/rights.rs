@@ -2,8 +2,8 @@
 //! loss of rights is acknowledged, no user gets in over a cached path.
 
 use super::{ROOT, Worker};
+use aze_io::sync::Mutex;
 use aze_proto::{Change, Code, Identity, Ino, XattrHow};
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// The directory whose rights change.

@@ -10,8 +10,8 @@ use super::record::Place;
 use super::{log_name, record};
 use aze_io::disk::{Dir, DiskError, DiskFile, DiskResult};
 use aze_io::logical::LogicalClock;
+use aze_io::sync::Mutex;
 use futures_channel::oneshot;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

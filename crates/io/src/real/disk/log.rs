@@ -6,7 +6,7 @@ use super::pool::Pool;
 use super::{failed, read_at};
 use crate::Boxed;
 use crate::disk::{DiskFile, DiskResult};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;

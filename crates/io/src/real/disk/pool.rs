@@ -3,8 +3,8 @@
 
 use crate::Task;
 use crate::disk::{DiskError, DiskResult};
+use crate::sync::{Condvar, Mutex};
 use futures_channel::oneshot;
-use parking_lot::{Condvar, Mutex};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
@@ -59,9 +59,13 @@ impl Queue {
         let mut state = self.state.lock();
         loop {
             match state.jobs.pop_front() {
-                Some(job) => parking_lot::MutexGuard::unlocked(&mut state, job),
+                Some(job) => {
+                    drop(state);
+                    job();
+                    state = self.state.lock();
+                }
                 None if state.has_ended => return,
-                None => self.wakeup.wait(&mut state),
+                None => state = self.wakeup.wait(state),
             }
         }
     }

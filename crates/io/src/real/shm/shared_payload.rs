@@ -12,7 +12,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 use super::{ENDED, RETURNED, Shm, returns};
 use crate::slab::{Frame, Slab};

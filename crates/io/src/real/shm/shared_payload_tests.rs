@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 use super::super::Runtime;
 use super::shared_payload::{SHARE_BYTES_MIN, SHARED_BYTES_MAX, ShmPayload};

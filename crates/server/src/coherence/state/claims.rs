@@ -7,10 +7,10 @@
 
 use aze_io::Io;
 use aze_io::claims::{Claim, Claims};
+use aze_io::sync::{Mutex, RwLock};
 use aze_proto::message::Recall;
 use aze_proto::{Ino, SessionId, ShardId};
 use aze_rpc::Proven;
-use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};

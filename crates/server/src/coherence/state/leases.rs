@@ -14,12 +14,12 @@ pub(crate) use listener::Listener;
 
 use crate::coherence::state::claims::Claimants;
 use aze_io::claims::Claims;
+use aze_io::sync::{Mutex, RwLock};
 use aze_proto::limits::LEASE_MS;
 use aze_proto::message::Recall;
 use aze_proto::{Code, Failure, SessionId, ShardId};
 use aze_rpc::Proven;
 use futures_channel::oneshot;
-use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};

@@ -8,13 +8,13 @@
 use crate::sabotage::{Sabotage, Switches};
 use aze_io::Io;
 use aze_io::published::{Shape, Writer, words_needed};
+use aze_io::sync::Mutex;
 use aze_meta::{Applied, EntryKey, Op};
 use aze_proto::published::{
     DIRECTORIES, ENTRIES, INODES, NOTE_MAP_EPOCH, NOTE_NAMESPACE_EPOCH, NOTE_PERIOD, NOTE_REMOVED, SHAPES,
     counter_bits, entry_key, file_bits, inode_value,
 };
 use aze_proto::{Attr, FileKind, Ino, MapEpoch, NamespaceEpoch, Reply, Time};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -3,10 +3,10 @@
 //! names, or get, lose or move one. Those with which nothing has happened were the whole time as they
 //! were seen.
 
+use aze_io::sync::Mutex;
 use aze_meta::{Op, Role, Shard};
 use aze_proto::check::CHECK_INODES_MAX;
 use aze_proto::{Code, Failure, Ino, SessionId};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,11 +1,11 @@
 //! What a server does at this time: how long requests take, and what each job asks for.
 
 use aze_io::Io;
+use aze_io::sync::Mutex;
 use aze_proto::Request;
 use aze_proto::message::JobActivity;
 use aze_proto::rules::Pace;
 use aze_rpc::Proven;
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

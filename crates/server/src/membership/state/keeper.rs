@@ -1,10 +1,10 @@
 //! What the keeper keeps: the servers that have joined, the token for moving directories, and the last namespace epoch.
 
+use aze_io::sync::{Mutex, MutexGuard};
 use aze_proto::place::ServerInfo;
 use aze_proto::{Failure, NamespaceEpoch, ServerIndex, TxId};
 use futures_channel::oneshot;
 use futures_util::lock::{Mutex as AsyncMutex, MutexGuard as AsyncGuard};
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeSet, VecDeque};
 
 /// How long a token may be kept: longer than any request may take, so that one whose holder died

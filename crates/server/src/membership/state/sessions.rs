@@ -1,9 +1,9 @@
 //! The table of sessions: which have a connection, which have ended, which have locks here, and which changes are waited for.
 
+use aze_io::sync::Mutex;
 use aze_proto::SessionId;
 use aze_proto::limits::SESSION_GRACE_MS;
 use futures_channel::oneshot;
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

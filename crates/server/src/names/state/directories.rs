@@ -7,10 +7,10 @@
 use crate::coherence::state::published::PublishedIndex;
 use crate::names::state::held::Shards;
 use crate::wait::{Attempt, Stop, Wait};
+use aze_io::sync::Mutex;
 use aze_meta::access::{self, Want};
 use aze_proto::{Code, Failure, Identity, Ino, MapEpoch, ShardId, Stub, Time};
 use futures_channel::oneshot;
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -5,9 +5,9 @@
 //! with the directories changed since.
 
 use crate::coherence::state::published::PublishedIndex;
+use aze_io::sync::Mutex;
 use aze_proto::limits::NAMESPACE_CHANGES_KEPT;
 use aze_proto::{Ino, NamespaceEpoch, Refusal};
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,8 +1,8 @@
 //! The transactions that a server coordinates, and those that are over at its side of the new name.
 
 use super::moves::{Move, Moved};
+use aze_io::sync::Mutex;
 use aze_proto::TxId;
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The new names here whose renames are not known to be over at their coordinators.
 
+use aze_io::sync::Mutex;
 use aze_meta::EntryKey;
 use aze_proto::{ServerIndex, TxId};
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Transactions in one message to a coordinator.

@@ -5,11 +5,11 @@ use super::persistence::Storage;
 use super::roots::Roots;
 use aze_io::disk::{Dir, DiskResult};
 use aze_io::slab::BASE_BYTES;
+use aze_io::sync::Mutex;
 use aze_store::Disk;
 use aze_store::disk::manifest::Manifest;
 use aze_store::disk::segments::Segments;
 use futures_channel::oneshot;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

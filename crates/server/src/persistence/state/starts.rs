@@ -7,9 +7,9 @@
 //! directory of server 0 is the older one, the other servers know of a complete start that server 0 does not know.
 
 use aze_io::disk::{Dir, DiskError, DiskResult};
+use aze_io::sync::Mutex;
 use aze_store::disk::recover::Found;
 use aze_store::disk::starts::Starts;
-use parking_lot::Mutex;
 
 /// Advice to the operator about a directory that is older than the others.
 const ADVICE: &str = "put the directory of the last end back; no other has what was written since";

@@ -1,10 +1,10 @@
 //! A session that listens: the leases that it has been given, and the recalls that it has to confirm.
 
 use super::{LEASES_MAX, LEASES_OF_SESSION_MAX, LISTENS_NS, Leases, RECALLS_MAX};
+use aze_io::sync::Mutex;
 use aze_proto::message::Recall;
 use aze_proto::{Reply, SessionId, ShardId};
 use futures_channel::oneshot;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
