@@ -137,7 +137,10 @@ impl<T> Drop for OfProcess<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::{Condvar, Mutex};
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::time::Duration;
 
     /// Runs `look` in a forked process; whether it gave true there. Nothing in it may allocate much or print.
     fn in_child(look: impl FnOnce() -> bool) -> bool {
@@ -199,5 +202,44 @@ mod tests {
         assert!(of.get().is_some());
         drop((per, of));
         assert_eq!(Arc::strong_count(&counted), 1);
+    }
+
+    /// Threads of a child contend among themselves while its memory is full of traces of its parent's threads.
+    #[test]
+    fn a_childs_threads_do_not_meet_those_of_its_parent_in_a_lock() {
+        const THREADS: usize = 8;
+        let contend = |pair: &(Mutex<usize>, Condvar), rounds: usize| {
+            std::thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| {
+                        for _ in 0..rounds {
+                            let mut count = pair.0.lock();
+                            *count += 1;
+                            pair.1.notify_one();
+                            drop(pair.1.wait_for(count, Duration::from_micros(10)));
+                        }
+                    });
+                }
+            });
+        };
+        let (pair, stop) = ((Mutex::new(0), Condvar::new()), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(SeqCst) {
+                    contend(&pair, 10);
+                }
+            });
+            let right = (0..20).filter(|_| {
+                in_child(|| {
+                    sys::end_in(20);
+                    let own = (Mutex::new(0), Condvar::new());
+                    contend(&own, 200);
+                    *own.0.lock() == THREADS * 200
+                })
+            });
+            let right = right.count();
+            stop.store(true, SeqCst);
+            assert_eq!(right, 20, "children that ended well");
+        });
     }
 }

@@ -195,6 +195,13 @@ pub(super) fn fork_for_test(look: impl FnOnce() -> bool) -> bool {
     }
 }
 
+/// Has SIGALRM end this process after so many seconds, should it wait for ever.
+#[cfg(test)]
+pub(super) fn end_in(seconds: u32) {
+    // SAFETY: alarm(2) takes a number.
+    unsafe { libc::alarm(seconds) };
+}
+
 /// Process group of this process.
 pub(super) fn process_group() -> i32 {
     // SAFETY: getpgrp(2) takes nothing and always succeeds.
