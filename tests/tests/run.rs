@@ -7,7 +7,6 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 /// The user and group of the tests in which root is not wanted.
 const NOBODY: u32 = 65534;
@@ -107,6 +106,12 @@ fn agent(place: &Place, volume: &str) -> u32 {
     record.file_stem().and_then(|pid| pid.to_str()?.parse().ok()).expect("the record has the number of the process")
 }
 
+/// Whether a process is in clock_nanosleep(2): proc_pid_syscall(5).
+fn is_asleep(pid: u32) -> bool {
+    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    call.split(' ').next() == Some(&libc::SYS_clock_nanosleep.to_string())
+}
+
 /// A command that came right after `aze run` found the process that served its mount, which ends a moment after the
 /// program, and took the volume for one in use.
 #[test]
@@ -128,8 +133,11 @@ fn a_volume_goes_down_right_after_its_last_program_has_ended() {
     // The end of its input ends the program; nothing but the process that was stopped is left then.
     run.wait().expect("the program ends");
     let mut down = place.command(&["down"]).stderr(Stdio::piped()).spawn().expect("aze starts");
-    std::thread::sleep(Duration::from_millis(300));
-    let early = down.try_wait().expect("a child");
+    let mut early = None;
+    wait_until("it sleeps between two looks, or has ended", || {
+        early = down.try_wait().expect("a child");
+        early.is_some() || is_asleep(down.id())
+    });
     aze_tests::signal(agent, libc::SIGCONT);
     let down = Ran::from(down.wait_with_output().expect("it ends")).ok();
     assert_eq!(early, None, "it waited for the process that serves the mount: {}", down.err);
