@@ -12,7 +12,6 @@ use crate::version::COMMIT;
 use crate::{launch, namespace, size, sys, volume};
 use aze_proto::limits::WIRE_VERSION;
 use aze_words::outln;
-use clap::ValueEnum;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -58,9 +57,6 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     hosts: Hosts,
-    /// Take the nodes from this batch system.
-    #[arg(long, value_enum, value_name = "SYSTEM", conflicts_with_all = ["hosts", "hostfile"])]
-    from: Option<Source>,
     /// Measure the network from each node to every other one, also with more than 16 nodes; else to the next one.
     #[arg(long)]
     all_pairs: bool,
@@ -73,12 +69,6 @@ pub struct Args {
     /// Look at this node, under this name.
     #[arg(long, hide = true, value_name = "NAME")]
     this_node: Option<String>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Source {
-    /// The job's nodes, as scontrol(1) lists them.
-    Slurm,
 }
 
 /// How good one thing is.
@@ -135,10 +125,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     if let Some(name) = &args.this_node {
         return look(name);
     }
-    let names = match args.from {
-        Some(Source::Slurm) => slurm_nodes()?,
-        None => args.hosts.names()?,
-    };
+    let names = args.hosts.names()?;
     let program = args.hosts.program()?;
     let deadline = Instant::now() + args.timeout;
     let nodes: Vec<Option<String>> = match names.is_empty() {
@@ -214,22 +201,6 @@ fn clock(offset_ns: i64) -> Finding {
         _ => (State::Good, ""),
     };
     finding("clock", state, format!("{seconds:+.3} s from here"), advice)
-}
-
-fn slurm_nodes() -> Outcome<Vec<String>> {
-    let list = std::env::var("SLURM_JOB_NODELIST")
-        .map_err(|_| Trouble::usage("--from slurm: this is no job of Slurm: SLURM_JOB_NODELIST is not set"))?;
-    let output = Command::new("scontrol")
-        .args(["show", "hostnames", &list])
-        .output()
-        .map_err(|error| Trouble::local("run scontrol", &error))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let names: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-    if !output.status.success() || names.is_empty() {
-        let why = String::from_utf8_lossy(&output.stderr);
-        return Err(Trouble::new(Exit::Again, format!("--from slurm: scontrol names no node: {}", why.trim())));
-    }
-    Ok(names)
 }
 
 /// This program at work on one node.

@@ -1,5 +1,6 @@
 //! Which nodes a command works on, and how it runs a program on each: the options that such commands share.
 
+use crate::batch::System;
 use crate::exit::{Outcome, Trouble};
 use crate::launch;
 use std::path::PathBuf;
@@ -13,8 +14,11 @@ pub struct Hosts {
     /// File with a node's name at the beginning of each line.
     #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
     pub hostfile: Option<PathBuf>,
-    /// How to run a program on a node; {host} stands for its name. If not given: srun as a step of the Slurm job
-    /// that this runs in, else ssh.
+    /// Take the nodes of the job of this batch system that this runs in, and its way to run a program on them.
+    #[arg(long, value_enum, value_name = "SYSTEM", conflicts_with_all = ["hosts", "hostfile"])]
+    pub from: Option<System>,
+    /// How to run a program on a node; {host} stands for its name. If not given: the way of the batch system in
+    /// --from, srun as a step of the Slurm job that this runs in, else ssh.
     #[arg(long, value_name = "WORDS")]
     pub launcher: Option<String>,
     /// Where the nodes have this program, if not in the same place.
@@ -26,8 +30,11 @@ impl Hosts {
     /// The nodes, each once, in the order in which they were given; none: this machine.
     ///
     /// # Errors
-    /// A file that cannot be read or names no node.
+    /// A file that cannot be read or names no node; those of [`System::nodes`].
     pub fn names(&self) -> Outcome<Vec<String>> {
+        if let Some(system) = self.from {
+            return Ok(distinct(system.nodes()?.iter().map(String::as_str)));
+        }
         let Some(path) = &self.hostfile else { return Ok(distinct(self.hosts.iter().map(|host| host.trim()))) };
         let text = std::fs::read_to_string(path)
             .map_err(|error| Trouble::local(format!("read {}", path.display()), &error))?;
@@ -40,7 +47,11 @@ impl Hosts {
 
     /// The words of the launcher, with `{host}`.
     pub fn launcher(&self) -> &str {
-        self.launcher.as_deref().unwrap_or_else(|| launch::default_launcher())
+        match (&self.launcher, self.from) {
+            (Some(words), _) => words,
+            (None, Some(system)) => system.launcher(),
+            (None, None) => launch::default_launcher(),
+        }
     }
 
     /// This program's path on the nodes.

@@ -5,6 +5,7 @@
 //! starter has sent the volume's record, a server whose starter disappears ends by itself; a server that is tied
 //! does so for ever, and the starter leaves the pipe to `aze hold`.
 
+use crate::batch::{self, System};
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::memory::Memory;
 use crate::process::Process;
@@ -19,17 +20,10 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// How a program is run on a node where nothing else is said, outside of a Slurm job.
-const LAUNCHER_DEFAULT: &str = "ssh -o BatchMode=yes {host}";
-
-/// The same inside of a Slurm job: as a step of it, which its end and its limits reach, beside the job's other
-/// steps and without memory of its own (srun(1), --overlap and --mem).
-const LAUNCHER_SLURM: &str = "srun --overlap --mem=0 --nodes=1 --ntasks=1 --nodelist={host}";
-
 /// How a program is run on a node where nothing else is said.
 pub fn default_launcher() -> &'static str {
     let in_job = std::env::var_os("SLURM_JOB_ID").is_some_and(|id| !id.is_empty());
-    if in_job && crate::sys::is_installed("srun") { LAUNCHER_SLURM } else { LAUNCHER_DEFAULT }
+    if in_job { System::Slurm.launcher() } else { batch::SSH }
 }
 
 /// Lines of a log that are shown when a server could not start.
@@ -248,7 +242,8 @@ pub fn launcher(template: &str, host: &str) -> Outcome<Vec<String>> {
         split(template).ok_or_else(|| Trouble::usage(format!("--launcher '{template}': a quote is not closed")))?;
     if words.is_empty() || !template.contains("{host}") {
         return Err(Trouble::usage(format!(
-            "--launcher '{template}': expected a program with {{host}} among its words, such as '{LAUNCHER_DEFAULT}'"
+            "--launcher '{template}': expected a program with {{host}} among its words, such as '{}'",
+            batch::SSH
         )));
     }
     Ok(words.into_iter().map(|word| word.replace("{host}", host)).collect())

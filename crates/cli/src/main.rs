@@ -6,6 +6,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod batch;
 mod bench;
 mod cat;
 mod change;

@@ -18,7 +18,6 @@ use aze_proto::limits::{
 use aze_words::{errln, outln};
 use clap::ValueEnum;
 use std::collections::{BTreeMap, BTreeSet};
-use std::env;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -39,6 +38,7 @@ Examples:
   eval \"$(aze up)\"                             4 servers on this machine
   eval \"$(aze up --servers 2 --size 8G)\"
   eval \"$(aze up --hosts node1,node2)\"         one server on each, started with ssh
+  eval \"$(aze up --from slurm)\"               one server on each node of the job that this runs in
   eval \"$(aze up --storage /data/v1)\"          kept in a directory: the same command brings it back
   eval \"$(aze up --servers 2 --storage /disk1/v,/disk2/v,/disk3/v,/disk4/v)\"     each server on two disks
   eval \"$(aze up --pid $$)\"                   ends with this shell, whatever ends it
@@ -214,6 +214,7 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
         hosts: Hosts {
             hosts: Vec::new(),
             hostfile: None,
+            from: None,
             launcher: launcher.as_ref().map(|words| words.iter().map(quoted).collect::<Vec<_>>().join(" ")),
             remote_aze: remote_aze.clone(),
         },
@@ -528,9 +529,10 @@ fn shards(servers: u16) -> u32 {
 
 /// The batch job's name, else a short random one.
 fn default_name(random: u64) -> String {
-    let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-    let job = set("SLURM_JOB_ID").or_else(|| set("PBS_JOBID").and_then(|id| id.split('.').next().map(str::to_owned)));
-    job.map(|id| format!("job-{id}"))
+    // PBS puts its server's name behind the number.
+    let number = |(_, id): (_, String)| id.split('.').next().map(|id| format!("job-{id}"));
+    aze_reach::batch_job()
+        .and_then(number)
         .filter(|name| volume::is_name(name))
         .unwrap_or_else(|| format!("vol-{:06x}", random & 0xff_ffff))
 }

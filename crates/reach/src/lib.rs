@@ -11,5 +11,5 @@ pub mod session;
 pub mod volume;
 
 pub use identity::own_identity;
-pub use session::Session;
+pub use session::{Session, batch_job};
 pub use volume::Volume;

@@ -103,14 +103,26 @@ fn transport(record: &Record) -> Outcome<Transport> {
     }
 }
 
+/// The batch job that this process belongs to: the system, and its number as the system's variable tells it.
+pub fn batch_job() -> Option<(&'static str, String)> {
+    let variables = [
+        ("slurm", "SLURM_JOB_ID"),
+        ("pbs", "PBS_JOBID"),
+        ("pjm", "PJM_JOBID"),
+        ("lsf", "LSB_JOBID"),
+        ("flux", "FLUX_JOB_ID"),
+    ];
+    variables.into_iter().find_map(|(system, variable)| Some((system, set(variable)?)))
+}
+
 /// The job to which servers count the requests of this process: the batch job, else the user and the shell's job.
 pub fn job() -> String {
-    let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-    if let Some(id) = set("SLURM_JOB_ID") {
-        return format!("slurm:{id}");
+    match batch_job() {
+        Some((system, id)) => format!("{system}:{id}"),
+        None => format!("{}:{}", set("USER").unwrap_or_else(|| real::user_id().to_string()), real::process_group()),
     }
-    if let Some(id) = set("PBS_JOBID") {
-        return format!("pbs:{id}");
-    }
-    format!("{}:{}", set("USER").unwrap_or_else(|| real::user_id().to_string()), real::process_group())
+}
+
+fn set(variable: &str) -> Option<String> {
+    env::var(variable).ok().filter(|value| !value.is_empty())
 }

@@ -1,0 +1,139 @@
+//! What a batch system says of the job that a command runs in: its nodes, and how a program is run on each.
+//!
+//! Each system is known by the variables and commands that its manual documents; `docs/operations.md` has the table and
+//! says what was tried.
+
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::sys;
+use clap::ValueEnum;
+use std::env;
+use std::path::Path;
+use std::process::Command;
+
+/// How a program is run on a node where nothing else is said and no batch system has a way of its own.
+pub const SSH: &str = "ssh -o BatchMode=yes {host}";
+
+/// As a step of the Slurm job, which its end and its limits reach, beside the job's other steps and without memory of
+/// its own (srun(1), --overlap and --mem).
+pub const SRUN: &str = "srun --overlap --mem=0 --nodes=1 --ntasks=1 --nodelist={host}";
+
+/// A batch system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum System {
+    /// Slurm: `SLURM_JOB_NODELIST`, which scontrol(1) expands, and srun(1).
+    Slurm,
+    /// OpenPBS, PBS Professional, Torque: the file that `PBS_NODEFILE` names, and ssh(1).
+    Pbs,
+    /// Fujitsu's Technical Computing Suite: the file that `PJM_O_NODEINF` names, and pjrsh.
+    Pjm,
+    /// LSF: the file that `LSB_DJOB_HOSTFILE` names, or `LSB_MCPU_HOSTS`, and blaunch.
+    Lsf,
+    /// Flux: flux-hostlist(1), and ssh(1).
+    Flux,
+}
+
+impl System {
+    /// Its word on the command line.
+    fn word(self) -> &'static str {
+        match self {
+            System::Slurm => "slurm",
+            System::Pbs => "pbs",
+            System::Pjm => "pjm",
+            System::Lsf => "lsf",
+            System::Flux => "flux",
+        }
+    }
+
+    /// The job's nodes as the system tells them: a node with several slots may be named more than once.
+    ///
+    /// # Errors
+    /// This is no job of that system, or what it says cannot be read or names no node.
+    pub fn nodes(self) -> Outcome<Vec<String>> {
+        let word = self.word();
+        let names = match self {
+            System::Slurm => {
+                let list = self.variable("SLURM_JOB_NODELIST")?;
+                self.said_by("scontrol", &["show", "hostnames", &list])?
+            }
+            System::Pbs => self.file(&self.variable("PBS_NODEFILE")?)?,
+            System::Pjm => self.file(&self.variable("PJM_O_NODEINF")?)?,
+            System::Lsf => match set("LSB_DJOB_HOSTFILE") {
+                Some(path) => self.file(&path)?,
+                None => hosts_before_counts(&self.variable("LSB_MCPU_HOSTS")?),
+            },
+            System::Flux => {
+                self.variable("FLUX_URI")?;
+                self.said_by("flux", &["hostlist", "--expand", "local"])?
+            }
+        };
+        if names.is_empty() {
+            return Err(Trouble::new(Exit::Again, format!("--from {word}: it names no node")));
+        }
+        Ok(names)
+    }
+
+    /// The words that run a program on one of its nodes, with `{host}`.
+    pub fn launcher(self) -> &'static str {
+        match self {
+            System::Slurm if sys::is_installed("srun") => SRUN,
+            System::Pjm if sys::is_installed("pjrsh") => "pjrsh {host}",
+            System::Lsf if sys::is_installed("blaunch") => "blaunch {host}",
+            _ => SSH,
+        }
+    }
+
+    fn variable(self, name: &str) -> Outcome<String> {
+        set(name)
+            .ok_or_else(|| Trouble::usage(format!("--from {0}: this is no job of {0}: {name} is not set", self.word())))
+    }
+
+    /// The first word of each line.
+    fn file(self, path: &str) -> Outcome<Vec<String>> {
+        let text = std::fs::read_to_string(Path::new(path))
+            .map_err(|error| Trouble::local(format!("--from {}: read {path}", self.word()), &error))?;
+        Ok(text.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
+    }
+
+    fn said_by(self, program: &str, args: &[&str]) -> Outcome<Vec<String>> {
+        let word = self.word();
+        let output = Command::new(program)
+            .args(args)
+            .output()
+            .map_err(|error| Trouble::local(format!("--from {word}: run {program}"), &error))?;
+        if !output.status.success() {
+            let why = String::from_utf8_lossy(&output.stderr);
+            let text = format!("--from {word}: '{program} {}' failed: {}", args.join(" "), why.trim());
+            return Err(Trouble::new(Exit::Again, text));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect())
+    }
+}
+
+/// LSF's "host slots host slots …".
+fn hosts_before_counts(text: &str) -> Vec<String> {
+    text.split_whitespace().step_by(2).map(str::to_owned).collect()
+}
+
+fn set(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_stand_before_their_counts() {
+        assert_eq!(hosts_before_counts("n1 4 n2 16"), ["n1", "n2"]);
+        assert_eq!(hosts_before_counts(""), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_words_are_those_of_the_command_line() {
+        assert_eq!(System::value_variants().len(), 5);
+        for system in System::value_variants() {
+            let value = system.to_possible_value().expect("none is hidden");
+            assert_eq!(value.get_name(), system.word());
+        }
+    }
+}
