@@ -5,6 +5,7 @@
 pub mod clib;
 pub mod disk;
 pub mod ledger;
+pub mod line;
 pub mod python;
 pub mod watchdog;
 

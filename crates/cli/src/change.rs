@@ -1,6 +1,7 @@
 //! `aze mv`, `mkdir`, `rmdir`, `ln` and `touch`: changes of names and attributes in a volume.
 
 use crate::exit::{Exit, Outcome, Trouble};
+use crate::operands::{by_volume, change_each};
 use crate::place::{Place, VolumePath};
 use crate::session::{Session, Sessions};
 use crate::tally::Tally;
@@ -123,8 +124,10 @@ pub fn run_mv(args: &MvArgs) -> Outcome<Exit> {
         return Err(Trouble::new(Exit::Caller, format!("{}: not a directory", target.shown())));
     }
     let tally = Tally::new("mv");
-    for source in sources {
-        let moved = VolumePath::parse(source).and_then(|source| {
+    let moves: Vec<Outcome<Move>> = sources
+        .iter()
+        .map(|source| {
+            let source = VolumePath::parse(source)?;
             if !Arc::ptr_eq(&sessions.of(&source)?, &session) {
                 let (from, to) = (source.shown(), target.shown());
                 return Err(Trouble::new(
@@ -132,35 +135,51 @@ pub fn run_mv(args: &MvArgs) -> Outcome<Exit> {
                     format!("{from} and {to} are in two volumes: copy with 'aze cp -r', then 'aze rm -r'"),
                 ));
             }
-            rename(&session, &source, &target, is_dir, args)
-        });
-        tally.note(moved);
+            Move::new(source, &target, is_dir)
+        })
+        .collect();
+    for same in moves.chunk_by(|one, other| one.is_ok() == other.is_ok()) {
+        let (possible, failed): (Vec<&Move>, Vec<&Trouble>) =
+            (same.iter().flatten().collect(), same.iter().filter_map(|one| one.as_ref().err()).collect());
+        failed.into_iter().for_each(|trouble| tally.fail(trouble));
+        let entries = |one: &&Move| vec![one.from.path.clone(), one.to.path.clone()];
+        change_each(
+            &session,
+            &possible,
+            entries,
+            async |one| one.rename(&session, args).await,
+            |_, moved| {
+                tally.note(moved);
+            },
+        );
     }
     Ok(tally.exit())
 }
 
 /// Runs `aze mkdir`.
 pub fn run_mkdir(args: &MkdirArgs) -> Outcome<Exit> {
-    each("mkdir", &args.paths, |session, path| {
+    each("mkdir", &args.paths, async |session, path| {
         let (client, who) = (&session.client, &session.who);
-        session.ask(format_args!("make directory {}", path.shown()), async {
+        let made = async {
             if args.parents {
                 return client.mkdir_all(who, &path.path, args.mode).await.map(drop);
             }
             let (parent, name) = client.resolve_parent(who, &path.path).await?;
             client.create(who, parent, &name, &new_file(FileKind::Directory, args.mode)).await.map(drop)
-        })
+        };
+        made.await.map_err(|failure| Trouble::volume(format!("make directory {}", path.shown()), &failure))
     })
 }
 
 /// Runs `aze rmdir`.
 pub fn run_rmdir(args: &RmdirArgs) -> Outcome<Exit> {
-    each("rmdir", &args.paths, |session, path| {
+    each("rmdir", &args.paths, async |session, path| {
         let (client, who) = (&session.client, &session.who);
-        session.ask(format_args!("remove directory {}", path.shown()), async {
+        let removed = async {
             let (parent, name) = client.resolve_parent(who, &path.path).await?;
             client.rmdir(who, parent, &name).await
-        })
+        };
+        removed.await.map_err(|failure| Trouble::volume(format!("remove directory {}", path.shown()), &failure))
     })
 }
 
@@ -218,9 +237,10 @@ pub fn run_touch(args: &TouchArgs) -> Outcome<Exit> {
         }
         None => args.date.map_or((SetTime::Now, SetTime::Now), |time| (SetTime::To { time }, SetTime::To { time })),
     };
-    each("touch", &args.paths, |session, path| {
-        let touched = session.runtime.block_on(touch(session, path, times, args.no_create));
-        touched.map_err(|failure| Trouble::volume(format!("touch {}", path.shown()), &failure))
+    each("touch", &args.paths, async |session, path| {
+        touch(session, path, times, args.no_create)
+            .await
+            .map_err(|failure| Trouble::volume(format!("touch {}", path.shown()), &failure))
     })
 }
 
@@ -231,40 +251,51 @@ async fn touch(
     no_create: bool,
 ) -> Result<(), Failure> {
     let (client, who) = (&session.client, &session.who);
-    let ino = match client.resolve(who, &path.path, true).await {
-        Err(failure) if failure.code == Code::NotFound && no_create => return Ok(()),
-        Err(failure) if failure.code == Code::NotFound => {
-            let (parent, name) = client.resolve_parent(who, &path.path).await?;
-            let made = client
-                .create(who, parent, &name, &NewFile { exclusive: false, ..new_file(FileKind::File, 0o644) })
-                .await?;
-            if made.created && mtime == SetTime::Now {
-                return Ok(());
-            }
-            made.attr.ino
-        }
-        attr => attr?.ino,
+    let new = NewFile { exclusive: false, ..new_file(FileKind::File, 0o644) };
+    // One request where the file does not exist: making it tells what is there.
+    let made = if no_create { Err(Code::IsDirectory.into()) } else { client.create_path(who, &path.path, &new).await };
+    let ino = match made {
+        Ok(made) if made.created && mtime == SetTime::Now => return Ok(()),
+        Ok(made) => made.attr.ino,
+        Err(failure) if failure.code == Code::IsDirectory => match client.resolve(who, &path.path, true).await {
+            Err(failure) if failure.code == Code::NotFound && no_create => return Ok(()),
+            attr => attr?.ino,
+        },
+        Err(failure) => return Err(failure),
     };
     let change = Change { atime: Some(atime), mtime: Some(mtime), ..Change::default() };
     client.setattr(who, ino, &change).await.map(drop)
 }
 
-fn rename(session: &Session, source: &VolumePath, target: &VolumePath, is_dir: bool, args: &MvArgs) -> Outcome<()> {
-    let to = match Place::Volume(source.clone()).base_name() {
-        Some(name) if is_dir => target.join(&name),
-        Some(_) => target.clone(),
-        None => return Err(Trouble::usage(format!("{}: has no name that could be changed", source.shown()))),
-    };
-    let (client, who) = (&session.client, &session.who);
-    let what = if args.exchange { ("exchange", "with") } else { ("rename", "to") };
-    session.ask(format_args!("{} {} {} {}", what.0, source.shown(), what.1, to.shown()), async {
-        let (parent, name) = client.resolve_parent(who, &source.path).await?;
-        let (to_parent, to_name) = client.resolve_parent(who, &to.path).await?;
-        if args.exchange {
-            return client.exchange(who, parent, &name, to_parent, &to_name).await;
+/// One thing that gets another name.
+struct Move {
+    from: VolumePath,
+    to: VolumePath,
+}
+
+impl Move {
+    fn new(from: VolumePath, target: &VolumePath, is_dir: bool) -> Outcome<Move> {
+        match Place::Volume(from.clone()).base_name() {
+            Some(name) if is_dir => Ok(Move { to: target.join(&name), from }),
+            Some(_) => Ok(Move { to: target.clone(), from }),
+            None => Err(Trouble::usage(format!("{}: has no name that could be changed", from.shown()))),
         }
-        client.rename(who, parent, &name, to_parent, &to_name, args.no_clobber).await
-    })
+    }
+
+    async fn rename(&self, session: &Session, args: &MvArgs) -> Outcome<()> {
+        let (client, who) = (&session.client, &session.who);
+        let renamed = async {
+            let (parent, name) = client.resolve_parent(who, &self.from.path).await?;
+            let (to_parent, to_name) = client.resolve_parent(who, &self.to.path).await?;
+            if args.exchange {
+                return client.exchange(who, parent, &name, to_parent, &to_name).await;
+            }
+            client.rename(who, parent, &name, to_parent, &to_name, args.no_clobber).await
+        };
+        let what = if args.exchange { ("exchange", "with") } else { ("rename", "to") };
+        let text = || format!("{} {} {} {}", what.0, self.from.shown(), what.1, self.to.shown());
+        renamed.await.map_err(|failure| Trouble::volume(text(), &failure))
+    }
 }
 
 fn is_directory(session: &Session, path: &VolumePath) -> Outcome<bool> {
@@ -279,17 +310,19 @@ fn is_directory(session: &Session, path: &VolumePath) -> Outcome<bool> {
 fn each(
     command: &'static str,
     paths: &[OsString],
-    mut act: impl FnMut(&Session, &VolumePath) -> Outcome<()>,
+    act: impl AsyncFn(&Session, &VolumePath) -> Outcome<()>,
 ) -> Outcome<Exit> {
     let mut sessions = Sessions::default();
     let tally = Tally::new(command);
-    for path in paths {
-        let done = VolumePath::parse(path).and_then(|path| {
-            let session = sessions.of(&path)?;
-            act(&session, &path)
-        });
-        tally.note(done);
-    }
+    let run = |session: &Session, paths: &[VolumePath]| {
+        let entries = |path: &VolumePath| vec![path.path.clone()];
+        let note = |_: &VolumePath, done| {
+            tally.note(done);
+        };
+        change_each(session, paths, entries, async |path| act(session, path).await, note);
+        Ok(())
+    };
+    by_volume(paths, &mut sessions, run, |trouble| tally.fail(&trouble))?;
     Ok(tally.exit())
 }
 

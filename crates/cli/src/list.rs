@@ -1,10 +1,12 @@
 //! `aze ls`: what directories of a volume hold.
 
 use crate::exit::{Exit, Outcome, Trouble};
+use crate::operands::{ask_each, by_volume};
 use crate::place::{VolumePath, join};
 use crate::session::{Session, Sessions};
 use crate::show;
 use crate::tally::{Out, Tally};
+use aze_client::Reached;
 use aze_proto::attr::{Attr, FileKind};
 use aze_proto::error::Code;
 use aze_proto::ids::Ino;
@@ -62,15 +64,41 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         Listing { args, tally: &tally, out: Out::new(), titled: args.recursive || args.paths.len() > 1, first: true };
     let root = [OsString::from("aze:/")];
     let paths = if args.paths.is_empty() { &root[..] } else { &args.paths };
-    for path in paths {
-        let listed = VolumePath::parse(path).and_then(|path| {
-            let session = sessions.of(&path)?;
-            listing.argument(&session, &path)
-        });
-        listing.out.flush()?;
-        tally.note(listed);
-    }
+    let run = |session: &Session, paths: &[VolumePath]| {
+        ask_each(
+            session,
+            paths,
+            async |path| look(args, session, path).await,
+            |path, found| {
+                let listed = found.and_then(|found| listing.argument(session, path, found));
+                listing.out.flush()?;
+                tally.note(listed);
+                Ok(())
+            },
+        )
+    };
+    by_volume(paths, &mut sessions, run, |trouble| tally.fail(&trouble))?;
     Ok(tally.exit())
+}
+
+/// What an operand leads to, and where that leads if it is a link.
+async fn look(args: &Args, session: &Session, path: &VolumePath) -> Outcome<(Reached, Option<Vec<u8>>)> {
+    let follow = !args.long || path.path.ends_with(b"/");
+    let reached = session.client.reach(&session.who, &path.path, follow).await;
+    let reached = reached.map_err(|failure| Trouble::volume(path.shown(), &failure))?;
+    let target = args.target(session, reached.kind, reached.ino).await?;
+    Ok((reached, target))
+}
+
+impl Args {
+    /// Where a link leads, if that is to be shown.
+    async fn target(&self, session: &Session, kind: FileKind, ino: Ino) -> Outcome<Option<Vec<u8>>> {
+        if kind != FileKind::Symlink || !(self.long || self.json) {
+            return Ok(None);
+        }
+        let read = session.client.readlink(&session.who, ino).await;
+        read.map(Some).map_err(|failure| Trouble::volume("read link", &failure))
+    }
 }
 
 struct Listing<'a> {
@@ -83,16 +111,16 @@ struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    fn argument(&mut self, session: &Session, path: &VolumePath) -> Outcome<()> {
-        let reached = session.ask(
-            path.shown(),
-            session.client.reach(&session.who, &path.path, !self.args.long || path.path.ends_with(b"/")),
-        )?;
+    fn argument(
+        &mut self,
+        session: &Session,
+        path: &VolumePath,
+        (reached, target): (Reached, Option<Vec<u8>>),
+    ) -> Outcome<()> {
         if reached.kind == FileKind::Directory && !self.args.directory {
             return self.directory(session, path, reached.ino);
         }
         let attr = reached.attr.map_err(|failure| Trouble::volume(path.shown(), &failure))?;
-        let target = self.target(session, attr.kind, attr.ino)?;
         let name = if self.args.json { path.path.clone() } else { path.written() };
         self.print(&[Item { name, kind: attr.kind, ino: attr.ino, attr: Some(attr), target }], None)
     }
@@ -147,18 +175,16 @@ impl Listing<'_> {
                     None if wants_attr => client.getattr(who, entry.ino).await.map(Some),
                     known => Ok(known),
                 };
-                (entry.name, entry.kind, entry.ino, attr)
+                let target = match &attr {
+                    Ok(_) => self.args.target(session, entry.kind, entry.ino).await,
+                    Err(_) => Ok(None),
+                };
+                (entry.name, entry.kind, entry.ino, attr, target)
             });
             let answers = session.runtime.block_on(stream::iter(asked).buffered(ASKED_AT_ONCE).collect::<Vec<_>>());
-            for (name, kind, ino, answer) in answers {
+            for (name, kind, ino, answer, target) in answers {
                 match answer {
-                    Ok(attr) => items.push(Item {
-                        name: name.as_bytes().to_vec(),
-                        kind,
-                        ino,
-                        attr,
-                        target: self.target(session, kind, ino)?,
-                    }),
+                    Ok(attr) => items.push(Item { name: name.as_bytes().to_vec(), kind, ino, attr, target: target? }),
                     // Gone since it was listed.
                     Err(failure) if matches!(failure.code, Code::NotFound | Code::Stale) => {}
                     Err(failure) => trouble = Some(Trouble::volume(path.join(name.as_bytes()).shown(), &failure)),
@@ -170,13 +196,6 @@ impl Listing<'_> {
         }
         items.sort_by(|a, b| a.name.cmp(&b.name));
         Ok((items, trouble))
-    }
-
-    fn target(&self, session: &Session, kind: FileKind, ino: Ino) -> Outcome<Option<Vec<u8>>> {
-        if kind != FileKind::Symlink || !(self.args.long || self.args.json) {
-            return Ok(None);
-        }
-        session.ask("read link", session.client.readlink(&session.who, ino)).map(Some)
     }
 
     fn print(&mut self, items: &[Item], dir: Option<&VolumePath>) -> Outcome<()> {

@@ -34,6 +34,7 @@ mod mount_nodes;
 mod mounts;
 mod namespace;
 mod network;
+mod operands;
 mod place;
 mod progress;
 mod remove;

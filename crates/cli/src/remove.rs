@@ -1,6 +1,7 @@
 //! `aze rm`: removes files, and directories with all that is in them.
 
 use crate::exit::{Exit, Outcome, Trouble};
+use crate::operands::{by_volume, change_each};
 use crate::place::VolumePath;
 use crate::session::{Session, Sessions};
 use crate::tally::Tally;
@@ -39,19 +40,28 @@ pub struct Args {
 pub fn run(args: &Args) -> Outcome<Exit> {
     let mut sessions = Sessions::default();
     let tally = Tally::new("rm");
-    for path in &args.paths {
-        let removed = VolumePath::parse(path).and_then(|path| {
-            let session = sessions.of(&path)?;
-            remove(args, &session, &path, &tally)
-        });
-        tally.note(removed);
-    }
+    let run = |session: &Session, paths: &[VolumePath]| {
+        let entries = |path: &VolumePath| vec![path.path.clone()];
+        change_each(
+            session,
+            paths,
+            entries,
+            async |path| remove(args, session, path).await,
+            |_, removed| {
+                tally.note(removed.and_then(|doomed| doomed.map_or(Ok(()), |dir| remove_tree(session, dir, &tally))));
+            },
+        );
+        Ok(())
+    };
+    by_volume(&args.paths, &mut sessions, run, |trouble| tally.fail(&trouble))?;
     Ok(tally.exit())
 }
 
 /// Removes a directory with all that is in it; one that does not exist is no error.
 pub fn remove_all(session: &Session, path: &VolumePath, tally: &Tally) -> Outcome<()> {
-    remove(&Args { paths: Vec::new(), recursive: true, force: true }, session, path, tally)
+    let args = Args { paths: Vec::new(), recursive: true, force: true };
+    let doomed = session.runtime.block_on(remove(&args, session, path))?;
+    doomed.map_or(Ok(()), |dir| remove_tree(session, dir, tally))
 }
 
 /// Removes findings: files, many at a time, then directories, the deepest first.
@@ -86,7 +96,8 @@ pub fn remove_found(session: &Session, found: Vec<(VolumePath, FileKind)>, tally
     }
 }
 
-fn remove(args: &Args, session: &Session, path: &VolumePath, tally: &Tally) -> Outcome<()> {
+/// Removes what is no directory, by one request; gives a directory that is to be removed.
+async fn remove(args: &Args, session: &Session, path: &VolumePath) -> Outcome<Option<Doomed>> {
     if path.path.iter().all(|byte| *byte == b'/') {
         return Err(Trouble::usage(format!(
             "{}: the root of a volume stays: name what is in it, or end the volume with 'aze down'",
@@ -94,27 +105,36 @@ fn remove(args: &Args, session: &Session, path: &VolumePath, tally: &Tally) -> O
         )));
     }
     let (client, who) = (&session.client, &session.who);
-    let found = session.runtime.block_on(async {
-        let (parent, name) = client.resolve_parent(who, &path.path).await?;
-        let attr = client.lookup(who, parent, &name).await?;
-        Ok((parent, name, attr))
-    });
-    let (parent, name, attr) = match found {
-        Ok(found) => found,
-        Err(Failure { code: Code::NotFound, .. }) if args.force => return Ok(()),
-        Err(failure) => return Err(Trouble::volume(path.shown(), &failure)),
+    let missing = |failure: Failure| match failure.code {
+        Code::NotFound if args.force => Ok(None),
+        _ => Err(Trouble::volume(path.shown(), &failure)),
     };
-    if attr.kind != FileKind::Directory {
-        return session.ask(format_args!("remove {}", path.shown()), client.unlink(who, parent, &name));
+    let (parent, name) = match client.resolve_parent(who, &path.path).await {
+        Ok(found) => found,
+        Err(failure) => return missing(failure),
+    };
+    let failure = match client.unlink(who, parent, &name).await {
+        Ok(()) => return Ok(None),
+        Err(failure) if failure.code == Code::NotFound => return missing(failure),
+        Err(failure) => failure,
+    };
+    // A user who may not change a directory is refused before the server looks at the name.
+    if matches!(failure.code, Code::IsDirectory | Code::AccessDenied | Code::NotPermitted) {
+        match client.lookup(who, parent, &name).await {
+            Ok(attr) if attr.kind == FileKind::Directory && args.recursive => {
+                return Ok(Some(Doomed { path: path.clone(), ino: attr.ino, parent, name }));
+            }
+            Ok(attr) if attr.kind == FileKind::Directory => {
+                return Err(Trouble::new(
+                    Exit::Caller,
+                    format!("{}: is a directory: use -r, or 'aze rmdir' if it is empty", path.shown()),
+                ));
+            }
+            Err(failure) => return missing(failure),
+            Ok(_) => {}
+        }
     }
-    if !args.recursive {
-        return Err(Trouble::new(
-            Exit::Caller,
-            format!("{}: is a directory: use -r, or 'aze rmdir' if it is empty", path.shown()),
-        ));
-    }
-    let doomed = Doomed { path: path.clone(), ino: attr.ino, parent, name };
-    remove_tree(session, doomed, tally)
+    Err(Trouble::volume(format!("remove {}", path.shown()), &failure))
 }
 
 /// A directory that is to go.

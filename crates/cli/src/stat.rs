@@ -1,6 +1,7 @@
 //! `aze stat`: everything that is known of a file.
 
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::operands::{ask_each, by_volume};
 use crate::place::VolumePath;
 use crate::session::{Session, Sessions};
 use crate::tally::{Out, Tally};
@@ -38,33 +39,43 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     let mut sessions = Sessions::default();
     let mut out = Out::new();
     let tally = Tally::new("stat");
-    for path in &args.paths {
-        let shown = VolumePath::parse(path).and_then(|path| {
-            let session = sessions.of(&path)?;
-            stat(args, &session, &path, &mut out)
-        });
-        out.flush()?;
-        tally.note(shown);
-    }
+    let run = |session: &Session, paths: &[VolumePath]| {
+        let map = session.client.map();
+        ask_each(
+            session,
+            paths,
+            async |path| look(args, session, path).await,
+            |path, found| {
+                let shown = found.and_then(|(attr, target)| match args.json {
+                    true => out.json(&object(path, &attr, target.as_deref(), &map)),
+                    false => print(path, &attr, target.as_deref(), &map, &mut out),
+                });
+                out.flush()?;
+                tally.note(shown);
+                Ok(())
+            },
+        )
+    };
+    by_volume(&args.paths, &mut sessions, run, |trouble| tally.fail(&trouble))?;
     Ok(tally.exit())
 }
 
-fn stat(args: &Args, session: &Session, path: &VolumePath, out: &mut Out) -> Outcome<()> {
+/// The attributes of what a path leads to, and where that leads if it is a link.
+async fn look(args: &Args, session: &Session, path: &VolumePath) -> Outcome<(Attr, Option<Vec<u8>>)> {
     let (client, who) = (&session.client, &session.who);
-    let attr = session.ask(path.shown(), async {
+    let found = async {
         let attr = client.resolve(who, &path.path, args.dereference).await?;
-        // A directory's counts are gathered only on request.
-        client.getattr(who, attr.ino).await
-    })?;
-    let target = match attr.kind {
-        FileKind::Symlink => Some(session.ask(path.shown(), client.readlink(who, attr.ino))?),
-        _ => None,
+        Ok(match attr.kind {
+            // A directory's counts are gathered only on request.
+            FileKind::Directory => (client.getattr(who, attr.ino).await?, None),
+            FileKind::Symlink => {
+                let target = client.readlink(who, attr.ino).await?;
+                (attr, Some(target))
+            }
+            _ => (attr, None),
+        })
     };
-    let map = client.map();
-    if args.json {
-        return out.json(&object(path, &attr, target.as_deref(), &map));
-    }
-    print(path, &attr, target.as_deref(), &map, out)
+    found.await.map_err(|failure| Trouble::volume(path.shown(), &failure))
 }
 
 fn object(path: &VolumePath, attr: &Attr, target: Option<&[u8]>, map: &ShardMap) -> Map<String, Value> {

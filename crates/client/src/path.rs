@@ -39,6 +39,8 @@ struct Walk<'a> {
     links: u32,
     /// Components taken from the cache.
     cached: Vec<(Ino, Name)>,
+    /// Components that a server was asked for.
+    looked_up: Vec<(Ino, Name)>,
     /// A link was taken away after its name had been read: the walk has to be repeated.
     link_gone: bool,
     /// Where a second walk, which belongs to this one, has arrived.
@@ -70,6 +72,7 @@ impl<'a> Walk<'a> {
             above: vec![Ino::ROOT],
             links: 0,
             cached: Vec::new(),
+            looked_up: Vec::new(),
             link_gone: false,
             elsewhere: None,
         })
@@ -110,6 +113,7 @@ impl<'a> Walk<'a> {
             return Ok(());
         }
         let entry = self.core.lookup(self.who, parent, name, self.knowing()).await?;
+        self.looked_up.push((parent, name.clone()));
         match entry.kind {
             FileKind::Directory => {
                 self.core.dirs.insert(self.who, parent, name, entry.ino, self.epoch);
@@ -241,6 +245,28 @@ impl AtEnd for Parent {
     }
 }
 
+/// Which entries an operation on a path depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The directory that the path's last component is in, and that component, which need not exist.
+    pub entry: (Ino, Name),
+    /// Entries that lead there, directories and links, by the directory that each is in.
+    pub through: Vec<(Ino, Name)>,
+}
+
+struct WholeWay;
+
+impl AtEnd for WholeWay {
+    type Done = Way;
+
+    async fn arrived(&mut self, walk: &mut Walk<'_>, at: Arrival) -> Result<Way, Failure> {
+        let entry = named(at)?;
+        let mut through = std::mem::take(&mut walk.cached);
+        through.append(&mut walk.looked_up);
+        Ok(Way { entry, through })
+    }
+}
+
 fn named(at: Arrival) -> Result<(Ino, Name), Failure> {
     match at {
         Arrival::Last(parent, name) => Ok((parent, name)),
@@ -362,6 +388,14 @@ impl Client {
     /// As [`Client::resolve`]; [`Code::Invalid`] if the path ends in no name: `/` or `..`.
     pub async fn resolve_parent(&self, who: &Identity, path: &[u8]) -> Result<(Ino, Name), Failure> {
         self.core.at_end(who, path, Parent).await
+    }
+
+    /// As [`Client::resolve_parent`], with all entries on the way.
+    ///
+    /// # Errors
+    /// As [`Client::resolve_parent`].
+    pub async fn way(&self, who: &Identity, path: &[u8]) -> Result<Way, Failure> {
+        self.core.at_end(who, path, WholeWay).await
     }
 
     /// [`Client::create`] at a path. One request with the directory cached.
