@@ -1,11 +1,15 @@
-//! `aze run`: a program that sees a volume which is not mounted.
+//! `aze run`: a program that sees a volume which is not mounted for others.
 //!
-//! The program gets a mount namespace of its own with the volume in it; without root, in a user namespace of its
+//! There are two doors: a library in the program that intercepts its system calls ([`intercept`]), and a mount of its own, which
+//! is here. The program gets a mount namespace of its own with the volume in it; without root, in a user namespace of its
 //! own. Three processes take part. This one enters the namespaces, mounts, and then becomes the program, so that
 //! signals, the exit code and job control are the program's own. Before that it has forked the one that serves the
 //! mount, the *agent*, from outside of the mount namespace: the kernel takes the mount away when the last process
 //! of the namespace has gone, which ends the agent. (The third is in between for a moment, so that the agent is
 //! no child of the program.)
+
+mod executable;
+mod intercept;
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::namespace;
@@ -15,7 +19,8 @@ use crate::volume::{MountRecord, VARIABLE, Volume};
 use crate::{sys, trace};
 use aze_fuse::{CACHE_TIME_DEFAULT, MountOptions, THREADS_MAX, Unmounted, signals};
 use aze_words::errln;
-use std::ffi::OsString;
+use clap::ValueEnum;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -33,7 +38,18 @@ const NOT_THERE: u8 = 127;
 /// What the agent and the process that mounts tell each other when their step is done.
 const DONE: &[u8] = b"+";
 
-/// Run a program that sees a volume, without root and without mounting it.
+/// How a program sees a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Door {
+    /// By a mount where one can be had, else by the library.
+    Auto,
+    /// A library in the program intercepts its system calls.
+    Intercept,
+    /// A mount that only the program sees.
+    Mount,
+}
+
+/// Run a program that sees a volume, without root and without mounting it for others.
 ///
 /// The program and all that it starts see the volume as a directory; no other process does. Its input, output,
 /// signals and exit code are its own. The volume stays there until the last of these processes has ended.
@@ -42,6 +58,8 @@ const DONE: &[u8] = b"+";
 Examples:
   aze run -- ls -l /aze
   aze run --at ~/vol -- make -j8
+  aze run --door intercept -- python3 job.py    where neither /dev/fuse nor namespaces can be had
+  eval \"$(aze run --print-env)\"                 what this shell starts from now on sees the volume at /aze
   srun aze run -- my-program /aze/input /aze/output")]
 pub struct Args {
     /// Name of the volume; the one that is meant if not given.
@@ -57,8 +75,25 @@ pub struct Args {
     /// records into one file.
     #[arg(long)]
     direct_io: bool,
+    /// How the program sees the volume: by a mount of its own, or by a library in it that intercepts its system calls, which needs
+    /// no right of any kind and a program that is linked dynamically.
+    #[arg(long, value_enum, default_value = "auto")]
+    door: Door,
+    /// Print variables for the shell instead of running a program: what it starts with them sees the volume by the library. That
+    /// ends with the shell.
+    #[arg(long)]
+    print_env: bool,
+    /// With --print-env: end it with this process instead of the one that has started this command.
+    #[arg(long, requires = "print_env")]
+    pid: Option<u32>,
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(
+        required_unless_present = "print_env",
+        conflicts_with = "print_env",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
     program: Vec<OsString>,
 }
 
@@ -66,6 +101,67 @@ pub struct Args {
 pub fn run(args: &Args) -> Outcome<Exit> {
     let volume = Volume::meant(args.name.as_deref())?;
     trace::is_logged()?;
+    match args.door {
+        Door::Mount if args.print_env => Err(Trouble::usage(
+            "--print-env: a mount is seen by one program and what it starts: use 'aze mount' instead",
+        )),
+        Door::Mount => mount(args, volume),
+        Door::Intercept => intercept::run(args, volume, &intercept::prepare(args)?),
+        Door::Auto if args.print_env => intercept::run(args, volume, &intercept::prepare(args)?),
+        Door::Auto => match (intercept::prepare(args), can_mount(args)?) {
+            (_, None) => mount(args, volume),
+            (Ok(ready), Some(_)) => intercept::run(args, volume, &ready),
+            (Err(library), Some(mount)) => {
+                let text = format!("{mount}; and no library intercepts the program's system calls: {library}");
+                Err(Trouble::new(mount.exit, text))
+            }
+        },
+    }
+}
+
+/// Why a program cannot be given a mount; `None` if it can. Tried by a process that ends at once, since the steps cannot be
+/// taken back.
+fn can_mount(args: &Args) -> Outcome<Option<Trouble>> {
+    let at = std::path::absolute(&args.at).map_err(|error| Trouble::local("find the working directory", &error))?;
+    let missing = missing_below_root(&at)?;
+    let attempt = || {
+        let trouble = enter(&at, missing.as_deref()).err()?;
+        Some(format!("{} {}", trouble.exit as u8, trouble.text))
+    };
+    let failed = |error: &io::Error| Trouble::local("try whether the program can have a mount", error);
+    let said = sys::in_another_process(attempt).map_err(|error| failed(&error))?;
+    Ok(said.as_deref().and_then(|said| said.split_once(' ')).map(|(exit, text)| {
+        let is_denied = exit == (Exit::Denied as u8).to_string();
+        Trouble::new(if is_denied { Exit::Denied } else { Exit::Caller }, text)
+    }))
+}
+
+/// Enters the namespaces in which a program sees the mount at `at`, a directory that is there or the root's `missing`; gives the
+/// device to be mounted.
+fn enter(at: &Path, missing: Option<&str>) -> Outcome<Unmounted> {
+    let device = enter_user_and_open()?;
+    enter_mounts(at, missing)?;
+    Ok(device)
+}
+
+fn enter_user_and_open() -> Outcome<Unmounted> {
+    if sys::uid() != 0 {
+        namespace::enter_user().map_err(|error| no_namespace("user", &error))?;
+    }
+    Unmounted::open().map_err(|error| no_device(&error))
+}
+
+fn enter_mounts(at: &Path, missing: Option<&str>) -> Outcome<()> {
+    namespace::enter_mounts().map_err(|error| no_namespace("mount", &error))?;
+    let Some(name) = missing else { return Ok(()) };
+    namespace::add_to_root(name).map_err(|error| {
+        let text = format!("make {} for the program: {error}: name an existing directory with --at", at.display());
+        Trouble::new(Exit::Caller, text)
+    })
+}
+
+/// Runs the program with a mount.
+fn mount(args: &Args, volume: Volume) -> Outcome<Exit> {
     let at = std::path::absolute(&args.at).map_err(|error| Trouble::local("find the working directory", &error))?;
     let missing = missing_below_root(&at)?;
     let here = std::env::current_dir().map_err(|error| Trouble::local("find the working directory", &error))?;
@@ -77,10 +173,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         cache_time: CACHE_TIME_DEFAULT,
         direct_io: args.direct_io,
     };
-    if sys::uid() != 0 {
-        namespace::enter_user().map_err(|error| no_namespace("user", &error))?;
-    }
-    let device = Unmounted::open().map_err(|error| no_device(&error))?;
+    let device = enter_user_and_open()?;
     let (mut ours, theirs) = UnixStream::pair().map_err(|error| Trouble::local("make a pair of sockets", &error))?;
     let program = Process::me();
     match sys::fork_orphan().map_err(|error| Trouble::local("start the process that serves the mount", &error))? {
@@ -92,13 +185,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         }
         sys::Forked::Parent => drop(theirs),
     }
-    namespace::enter_mounts().map_err(|error| no_namespace("mount", &error))?;
-    if let Some(name) = missing {
-        namespace::add_to_root(&name).map_err(|error| {
-            let text = format!("make {} for the program: {error}: name an existing directory with --at", at.display());
-            Trouble::new(Exit::Caller, text)
-        })?;
-    }
+    enter_mounts(&at, missing.as_deref())?;
     device
         .mount(&at, &options)
         .map_err(|error| Trouble::local(format!("mount the volume at {} for the program", at.display()), &error))?;
@@ -109,10 +196,15 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     // The working directory was in the namespace that this process has left.
     std::env::set_current_dir(&here)
         .map_err(|error| Trouble::local(format!("go back to {}", here.display()), &error))?;
-    let mut command = Command::new(&args.program[0]);
-    command.args(&args.program[1..]).env(VARIABLE, &volume.record.name);
-    let error = command.exec();
-    errln!("aze: run: start {}: {error}", Path::new(&args.program[0]).display());
+    become_program(&args.program, &[(VARIABLE, volume.record.name.into())])
+}
+
+/// Becomes a program, with these variables; returns never.
+fn become_program(program: &[OsString], variables: &[(&str, OsString)]) -> ! {
+    let name: &OsStr = &program[0];
+    let variables = variables.iter().map(|(name, value)| (name, value));
+    let error = Command::new(name).args(&program[1..]).envs(variables).exec();
+    errln!("aze: run: start {}: {error}", Path::new(name).display());
     let code = if error.kind() == ErrorKind::NotFound { NOT_THERE } else { NOT_EXECUTABLE };
     std::process::exit(code.into());
 }

@@ -2,7 +2,7 @@
 
 pub use aze_io::real::user_id as uid;
 use std::ffi::{CStr, CString};
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
@@ -67,6 +67,36 @@ pub fn fork_orphan() -> io::Result<Forked> {
             done(unsafe { libc::waitpid(pid, &mut status, 0) })?;
             if status == 0 { Ok(Forked::Parent) } else { Err(io::Error::other("no further process can be started")) }
         }
+    }
+}
+
+/// Has a process of its own do something that cannot be taken back; gives the text that it gave. Blocks until it has ended. Only a
+/// process of one thread may call this.
+///
+/// # Errors
+/// What the system said; the process has ended without a word.
+pub fn in_another_process(act: impl FnOnce() -> Option<String>) -> io::Result<Option<String>> {
+    let (mut reading, mut writing) = io::pipe()?;
+    // SAFETY: the process has one thread, so that no lock is held by a thread that the new process lacks.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        drop(reading);
+        let text = act();
+        let told = text.as_ref().map_or(Ok(()), |text| writing.write_all(text.as_bytes()));
+        // SAFETY: _exit(2) ends the process and runs nothing of ours.
+        unsafe { libc::_exit(i32::from(told.is_err())) };
+    }
+    done(pid)?;
+    drop(writing);
+    let mut text = String::new();
+    let read = reading.read_to_string(&mut text);
+    let mut status = 0;
+    // SAFETY: `status` lives until the call returns.
+    done(unsafe { libc::waitpid(pid, &mut status, 0) })?;
+    read?;
+    match status {
+        0 => Ok(Some(text).filter(|text| !text.is_empty())),
+        _ => Err(io::Error::other(format!("the process that tried it has ended with status {status:#x}"))),
     }
 }
 

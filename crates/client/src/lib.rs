@@ -34,6 +34,7 @@ mod sync;
 mod unnamed;
 mod usage;
 mod volume;
+mod way;
 mod xattr;
 
 pub use check::{CheckOptions, Checked, Finding};
@@ -51,4 +52,5 @@ pub use path::Way;
 pub use space::Room;
 pub use usage::{EachDir, UsageSum};
 pub use volume::Space;
+pub use way::{Trail, Way, WayNote};
 pub use xattr::mode_under;

@@ -9,6 +9,7 @@ use crate::client::{Client, Core};
 use crate::file::{Access, File, How, Named};
 use crate::names::{Created, NewFile, Reached};
 use crate::route::Knowing;
+use crate::way::{Trail, Way};
 use aze_proto::limits::TARGET_BYTES_MAX;
 use aze_proto::name::BadName;
 use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Name, NamespaceEpoch, Refusal, Request};
@@ -45,6 +46,14 @@ struct Walk<'a> {
     link_gone: bool,
     /// Where a second walk, which belongs to this one, has arrived.
     elsewhere: Option<Ino>,
+    /// Where programs see the volume, if links may lead out of it.
+    at: Option<&'a [u8]>,
+    /// The path ends in `/`.
+    ends_in_slash: bool,
+    /// The way so far, if its caller wants to know it.
+    trail: Option<Trail>,
+    /// The path to use instead: a link has led out of the volume.
+    left: Option<Vec<u8>>,
 }
 
 fn components(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
@@ -59,8 +68,9 @@ fn name_of(component: &[u8]) -> Result<Name, Failure> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(core: &'a Core, who: &'a Identity, path: &[u8]) -> Result<Walk<'a>, Failure> {
-        if path.first() != Some(&b'/') {
+    fn new(core: &'a Core, who: &'a Identity, way: Way<'a>) -> Result<Walk<'a>, Failure> {
+        let Way { dir, path, at, note } = way;
+        if dir.is_none() && path.first() != Some(&b'/') {
             return Err(Failure::new(Code::Invalid, "a path has to begin with '/'"));
         }
         let ahead = components(path).collect();
@@ -69,12 +79,16 @@ impl<'a> Walk<'a> {
             who,
             epoch: core.dirs.epoch(),
             ahead,
-            above: vec![Ino::ROOT],
+            above: vec![dir.unwrap_or(Ino::ROOT)],
             links: 0,
             cached: Vec::new(),
             looked_up: Vec::new(),
             link_gone: false,
             elsewhere: None,
+            at,
+            ends_in_slash: path.ends_with(b"/"),
+            trail: note.map(|_| Trail::default()),
+            left: None,
         })
     }
 
@@ -83,20 +97,65 @@ impl<'a> Walk<'a> {
     }
 
     fn here(&self) -> Ino {
-        *self.above.last().expect("the root is above everything")
+        *self.above.last().expect("the beginning is above everything")
+    }
+
+    /// Notes that the walk goes into the directory `dir` of this name.
+    fn descend(&mut self, dir: Ino, name: &Name) {
+        self.above.push(dir);
+        self.trail.iter_mut().for_each(|trail| trail.names.push(name.clone()));
+    }
+
+    /// Goes to the directory above.
+    async fn ascend(&mut self) -> Result<(), Failure> {
+        if self.above.len() > 1 {
+            self.above.pop();
+            self.trail.iter_mut().for_each(|trail| drop(trail.names.pop()));
+            return Ok(());
+        }
+        if self.here() == Ino::ROOT {
+            return match self.at {
+                Some(at) => {
+                    let end = at.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+                    Err(self.leave(&at[..end]))
+                }
+                None => Ok(()),
+            };
+        }
+        // The parent of the directory at which the walk began.
+        let here = self.core.fetch_attr(self.who, self.here(), false).await?;
+        if here.kind != FileKind::Directory {
+            return Err(Code::NotDirectory.into());
+        }
+        self.above = vec![here.parent];
+        self.trail.iter_mut().for_each(|trail| trail.ups += 1);
+        Ok(())
+    }
+
+    /// The walk ends here, since what is left of the path goes on below `target`, outside of the volume.
+    fn leave(&mut self, target: &[u8]) -> Failure {
+        let mut path = target.to_vec();
+        for component in &self.ahead {
+            path.push(b'/');
+            path.extend_from_slice(component);
+        }
+        if path.is_empty() || self.ends_in_slash && !path.ends_with(b"/") {
+            path.push(b'/');
+        }
+        self.left = Some(path);
+        Failure::new(Code::CrossVolume, "the path leads out of the volume")
     }
 
     /// Walks to the last component.
     async fn walk_to_last(&mut self) -> Result<Arrival, Failure> {
         while let Some(component) = self.ahead.pop_front() {
             if component == b".." {
-                if self.above.len() > 1 {
-                    self.above.pop();
-                }
+                self.ascend().await?;
                 continue;
             }
             let name = name_of(&component)?;
             if self.ahead.is_empty() {
+                self.trail.iter_mut().for_each(|trail| trail.last = Some(name.clone()));
                 return Ok(Arrival::Last(self.here(), name));
             }
             self.enter(&name).await?;
@@ -109,7 +168,7 @@ impl<'a> Walk<'a> {
         let parent = self.here();
         if let Some(dir) = self.core.dirs.get(self.who, parent, name, self.epoch) {
             self.cached.push((parent, name.clone()));
-            self.above.push(dir);
+            self.descend(dir, name);
             return Ok(());
         }
         let entry = self.core.lookup(self.who, parent, name, self.knowing()).await?;
@@ -117,7 +176,7 @@ impl<'a> Walk<'a> {
         match entry.kind {
             FileKind::Directory => {
                 self.core.dirs.insert(self.who, parent, name, entry.ino, self.epoch);
-                self.above.push(entry.ino);
+                self.descend(entry.ino, name);
                 Ok(())
             }
             FileKind::Symlink => self.follow(entry.ino).await,
@@ -141,10 +200,19 @@ impl<'a> Walk<'a> {
         if target.is_empty() || target.len() > TARGET_BYTES_MAX {
             return Err(Failure::new(Code::NotFound, "a symbolic link with an impossible target"));
         }
+        self.trail.iter_mut().for_each(|trail| trail.last = None);
+        let mut target = target.as_slice();
         if target.first() == Some(&b'/') {
-            self.above.truncate(1);
+            if let Some(at) = self.at {
+                target = match target.strip_prefix(at) {
+                    Some(below) if below.first().is_none_or(|byte| *byte == b'/') => below,
+                    _ => return Err(self.leave(target)),
+                };
+            }
+            self.above = vec![Ino::ROOT];
+            self.trail.iter_mut().for_each(|trail| *trail = Trail { from_root: true, ..Trail::default() });
         }
-        components(&target).collect::<Vec<_>>().into_iter().rev().for_each(|part| self.ahead.push_front(part));
+        components(target).collect::<Vec<_>>().into_iter().rev().for_each(|part| self.ahead.push_front(part));
         Ok(())
     }
 
@@ -182,14 +250,15 @@ trait AtEnd {
 impl Core {
     /// Walks along a path and does something at its end; all of it again when it turns out that
     /// the way has changed meanwhile.
-    async fn at_end<E: AtEnd>(&self, who: &Identity, path: &[u8], mut end: E) -> Result<E::Done, Failure> {
+    async fn at_end<E: AtEnd>(&self, who: &Identity, way: Way<'_>, mut end: E) -> Result<E::Done, Failure> {
         let until = self.patience();
         loop {
-            let mut walk = Walk::new(self, who, path)?;
+            let mut walk = Walk::new(self, who, way)?;
             let done = match walk.walk_to_last().await {
                 Ok(arrival) => end.arrived(&mut walk, arrival).await,
                 Err(failure) => Err(failure),
             };
+            way.note(walk.trail.take(), walk.left.take());
             let failure = match done {
                 Ok(done) => return Ok(done),
                 Err(failure) => failure,
@@ -199,7 +268,7 @@ impl Core {
                 continue;
             }
             if !is_namespace_stale(&failure) && !walk.is_outdated(&failure).await? {
-                return Err(failure.during(String::from_utf8_lossy(path)));
+                return Err(failure.during(String::from_utf8_lossy(way.path)));
             }
             until.check(self, &failure, &Request::GetAttr { ino: walk.here(), exact: false })?;
         }
@@ -340,7 +409,7 @@ impl AtEnd for Remove {
 
 /// Walks the second path of a rename, too.
 struct Rename<'a> {
-    to: &'a [u8],
+    to: Way<'a>,
     no_replace: bool,
 }
 
@@ -351,6 +420,7 @@ impl AtEnd for Rename<'_> {
         let (parent, name) = named(at)?;
         let mut second = Walk { epoch: walk.epoch, ..Walk::new(walk.core, walk.who, self.to)? };
         let arrived = second.walk_to_last().await.and_then(named);
+        self.to.note(second.trail.take(), second.left.take());
         walk.cached.append(&mut second.cached);
         walk.link_gone = second.link_gone;
         walk.elsewhere = Some(second.here());
@@ -367,17 +437,28 @@ impl Client {
     /// # Errors
     /// [`Code::NotFound`], [`Code::NotDirectory`], [`Code::AccessDenied`], [`Code::LinkLoop`] after
     /// 40 links, [`Code::Invalid`] for a path that does not begin with `/`.
-    pub async fn resolve(&self, who: &Identity, path: &[u8], follow_last: bool) -> Result<Attr, Failure> {
-        let reached = self.reach(who, path, follow_last).await?;
-        reached.attr.map_err(|failure| failure.during(String::from_utf8_lossy(path)))
+    pub async fn resolve<'a>(
+        &self,
+        who: &Identity,
+        path: impl Into<Way<'a>>,
+        follow_last: bool,
+    ) -> Result<Attr, Failure> {
+        let way = path.into();
+        let reached = self.reach(who, way, follow_last).await?;
+        reached.attr.map_err(|failure| failure.during(String::from_utf8_lossy(way.path)))
     }
 
     /// As [`Client::resolve`], also for a directory of which only the entries can be had, since its home does not answer.
     ///
     /// # Errors
     /// As [`Client::resolve`].
-    pub async fn reach(&self, who: &Identity, path: &[u8], follow_last: bool) -> Result<Reached, Failure> {
-        self.core.at_end(who, path, Resolve { follow_last }).await
+    pub async fn reach<'a>(
+        &self,
+        who: &Identity,
+        path: impl Into<Way<'a>>,
+        follow_last: bool,
+    ) -> Result<Reached, Failure> {
+        self.core.at_end(who, path.into(), Resolve { follow_last }).await
     }
 
     /// The directory that the last component of a path is in, and that component. Takes no request
@@ -386,8 +467,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::resolve`]; [`Code::Invalid`] if the path ends in no name: `/` or `..`.
-    pub async fn resolve_parent(&self, who: &Identity, path: &[u8]) -> Result<(Ino, Name), Failure> {
-        self.core.at_end(who, path, Parent).await
+    pub async fn resolve_parent<'a>(&self, who: &Identity, path: impl Into<Way<'a>>) -> Result<(Ino, Name), Failure> {
+        self.core.at_end(who, path.into(), Parent).await
     }
 
     /// As [`Client::resolve_parent`], with all entries on the way.
@@ -402,8 +483,13 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::create`] and [`Client::resolve`].
-    pub async fn create_path(&self, who: &Identity, path: &[u8], new: &NewFile) -> Result<Created, Failure> {
-        self.core.at_end(who, path, Make { core: &self.core, new }).await
+    pub async fn create_path<'a>(
+        &self,
+        who: &Identity,
+        path: impl Into<Way<'a>>,
+        new: &NewFile,
+    ) -> Result<Created, Failure> {
+        self.core.at_end(who, path.into(), Make { core: &self.core, new }).await
     }
 
     /// [`Client::open`] at a path, following links. One request with the directory cached (two
@@ -411,27 +497,32 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::open`] and [`Client::resolve`].
-    pub async fn open_path(&self, who: &Identity, path: &[u8], access: Access) -> Result<Arc<File>, Failure> {
-        self.open_path_how(who, path, access.into()).await
+    pub async fn open_path<'a>(
+        &self,
+        who: &Identity,
+        path: impl Into<Way<'a>>,
+        access: Access,
+    ) -> Result<Arc<File>, Failure> {
+        self.open_path_how(who, path.into(), access.into()).await
     }
 
     /// [`Client::open_path`]; the contents of a small file come along, for [`File::read_as_opened`].
     ///
     /// # Errors
     /// As [`Client::open_path`].
-    pub async fn open_path_with_contents(
+    pub async fn open_path_with_contents<'a>(
         &self,
         who: &Identity,
-        path: &[u8],
+        path: impl Into<Way<'a>>,
         access: Access,
     ) -> Result<Arc<File>, Failure> {
-        self.open_path_how(who, path, How { access, contents: true, to_run: false }).await
+        self.open_path_how(who, path.into(), How { access, contents: true, to_run: false }).await
     }
 
-    async fn open_path_how(&self, who: &Identity, path: &[u8], how: How) -> Result<Arc<File>, Failure> {
+    async fn open_path_how(&self, who: &Identity, way: Way<'_>, how: How) -> Result<Arc<File>, Failure> {
         let until = self.core.patience();
         loop {
-            match self.core.at_end(who, path, Open { core: &self.core, how }).await {
+            match self.core.at_end(who, way, Open { core: &self.core, how }).await {
                 Err(failure) if failure.code == Code::Stale => self.core.look_again(until, failure).await?,
                 opened => return opened,
             }
@@ -442,24 +533,31 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::unlink`] and [`Client::resolve_parent`].
-    pub async fn unlink_path(&self, who: &Identity, path: &[u8]) -> Result<(), Failure> {
-        self.core.at_end(who, path, Remove { is_dir: false }).await
+    pub async fn unlink_path<'a>(&self, who: &Identity, path: impl Into<Way<'a>>) -> Result<(), Failure> {
+        self.core.at_end(who, path.into(), Remove { is_dir: false }).await
     }
 
     /// [`Client::rmdir`] at a path. One request with the directory cached.
     ///
     /// # Errors
     /// As [`Client::rmdir`] and [`Client::resolve_parent`].
-    pub async fn rmdir_path(&self, who: &Identity, path: &[u8]) -> Result<(), Failure> {
-        self.core.at_end(who, path, Remove { is_dir: true }).await
+    pub async fn rmdir_path<'a>(&self, who: &Identity, path: impl Into<Way<'a>>) -> Result<(), Failure> {
+        self.core.at_end(who, path.into(), Remove { is_dir: true }).await
     }
 
     /// [`Client::rename`] from one path to another. One request with the directories cached.
     ///
     /// # Errors
     /// As [`Client::rename`] and [`Client::resolve_parent`].
-    pub async fn rename_path(&self, who: &Identity, from: &[u8], to: &[u8], no_replace: bool) -> Result<(), Failure> {
-        self.core.at_end(who, from, Rename { to, no_replace }).await
+    pub async fn rename_path<'a>(
+        &self,
+        who: &Identity,
+        from: impl Into<Way<'a>>,
+        to: impl Into<Way<'a>>,
+        no_replace: bool,
+    ) -> Result<(), Failure> {
+        let to = to.into();
+        self.core.at_end(who, from.into(), Rename { to, no_replace }).await
     }
 
     /// Makes a directory with all those above it that are missing; gives its attributes. A directory

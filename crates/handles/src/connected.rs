@@ -79,7 +79,11 @@ pub struct Times {
 }
 
 impl Connected {
-    pub(crate) fn to(volume: volume::Volume) -> Result<Arc<Connected>> {
+    /// Connects to a volume that was found.
+    ///
+    /// # Errors
+    /// As [`crate::Volume::open`].
+    pub fn to(volume: volume::Volume) -> Result<Arc<Connected>> {
         let session = Session::open_on(Runtime::library(), volume)?;
         let connected = Arc::new(Connected {
             session,
@@ -96,11 +100,13 @@ impl Connected {
         Ok(connected)
     }
 
-    pub(crate) fn client(&self) -> &Arc<Client> {
+    /// What asks the servers: for doors whose calls are no paths from the root.
+    pub fn client(&self) -> &Arc<Client> {
         &self.session.client
     }
 
-    pub(crate) fn who(&self) -> &Identity {
+    /// On whose behalf it asks.
+    pub fn who(&self) -> &Identity {
         &self.session.who
     }
 
@@ -133,8 +139,22 @@ impl Connected {
         self.live_queues().iter().for_each(|queue| queue.fail_all(error));
     }
 
-    /// Ends the connection: calls under way fail, and so do later ones.
-    pub(crate) fn end(&self) {
+    /// Starts the one thread that does what goes on without a caller: closing files, keeping locks.
+    ///
+    /// # Errors
+    /// What the system said: EAGAIN.
+    pub fn go_on_without_callers(&self) -> Result<()> {
+        let failed = |error: std::io::Error| Error::new(error.raw_os_error().unwrap_or(libc::EIO), error.to_string());
+        self.runtime().background().map_err(failed)
+    }
+
+    /// Begins an operation whose outcome no caller waits for; see [`Connected::go_on_without_callers`].
+    pub fn begin(&self, operation: impl Future<Output = ()> + Send + 'static) {
+        self.runtime().io().spawn(operation);
+    }
+
+    /// Ends the connection: calls under way fail, and so do later ones. Doing so twice is harmless.
+    pub fn end(&self) {
         if self.is_ended.swap(true, Ordering::SeqCst) {
             return;
         }

@@ -76,6 +76,13 @@ impl Connected {
 }
 
 impl Connected {
+    /// A directory, whose rights the caller has checked, in the directory `parent`. Asks no server before the first read.
+    pub fn dir_of(self: &Arc<Connected>, ino: Ino, parent: Ino) -> Dir {
+        let parent = if parent == Ino(0) { ino } else { parent };
+        let (connected, place) = (self.clone(), Mutex::default());
+        Dir(OfProcess::new(Open { connected, ino, parent, with_attrs: false, place }))
+    }
+
     /// The entries of a directory that one server has, with attributes, without `.` and `..`: the directory has those of
     /// all servers, each of which is on one of them. None for a number that no server has.
     ///
@@ -137,6 +144,37 @@ impl Place {
     }
 }
 
+impl Open {
+    /// The next entry, which stays the next one until [`Place::take`]; `None` at the end. Fetches a page where none is left.
+    fn peek(&self, place: &mut Place) -> Result<Option<DirEntry>> {
+        if place.given < DOTS {
+            let (name, ino) = if place.given == 0 { (&b"."[..], self.ino) } else { (&b".."[..], self.parent) };
+            let (name, next) = (name.to_vec(), place.given + 1);
+            return Ok(Some(DirEntry { name, ino: ino.0, kind: FileKind::Directory, attr: None, next }));
+        }
+        while place.page.is_empty() && !place.at_end {
+            self.connected.wait(place.fetch(&self.connected, self.ino, self.with_attrs))?;
+        }
+        match place.page.front() {
+            Some(Listed { hash, name, ino, kind, attr }) => {
+                let name = name.as_bytes().to_vec();
+                Ok(Some(DirEntry { name, ino: ino.0, kind: *kind, attr: attr.clone(), next: hash.cookie() }))
+            }
+            None => place.failure.take().map_or(Ok(None), |failure| Err(failure.into())),
+        }
+    }
+}
+
+impl Place {
+    /// Goes behind the entry that [`Open::peek`] gave.
+    fn take(&mut self, entry: &DirEntry) {
+        if self.given >= DOTS {
+            self.page.pop_front();
+        }
+        self.given = entry.next;
+    }
+}
+
 impl Dir {
     fn open(&self) -> Result<&Open> {
         self.0.get().ok_or_else(|| Error::of_parent("the directory"))
@@ -149,22 +187,30 @@ impl Dir {
     pub fn read(&self) -> Result<Option<DirEntry>> {
         let open = self.open()?;
         let mut place = open.place.lock();
-        if place.given < DOTS {
-            let (name, ino) = if place.given == 0 { (&b"."[..], open.ino) } else { (&b".."[..], open.parent) };
-            place.given += 1;
-            let (name, next) = (name.to_vec(), place.given);
-            return Ok(Some(DirEntry { name, ino: ino.0, kind: FileKind::Directory, attr: None, next }));
-        }
-        while place.page.is_empty() && !place.at_end {
-            open.connected.wait(place.fetch(&open.connected, open.ino, open.with_attrs))?;
-        }
-        match place.page.pop_front() {
-            Some(Listed { hash, name, ino, kind, attr }) => {
-                place.given = hash.cookie();
-                let name = name.as_bytes().to_vec();
-                Ok(Some(DirEntry { name, ino: ino.0, kind, attr, next: place.given }))
+        let entry = open.peek(&mut place)?;
+        entry.iter().for_each(|entry| place.take(entry));
+        Ok(entry)
+    }
+
+    /// Hands the next entries to `takes`, which says whether it has taken one: the first that it has not comes again. Gives how
+    /// many were taken. Blocks as [`Dir::read`].
+    ///
+    /// # Errors
+    /// As [`Dir::read`]; not before the entries that there are were taken.
+    pub fn read_while(&self, mut takes: impl FnMut(&DirEntry) -> bool) -> Result<usize> {
+        let open = self.open()?;
+        let mut place = open.place.lock();
+        let mut taken = 0;
+        loop {
+            if taken > 0 && place.page.is_empty() && place.given >= DOTS {
+                // The next page, or its failure, is for the next call.
+                return Ok(taken);
             }
-            None => place.failure.take().map_or(Ok(None), |failure| Err(failure.into())),
+            match open.peek(&mut place)? {
+                Some(entry) if takes(&entry) => place.take(&entry),
+                _ => return Ok(taken),
+            }
+            taken += 1;
         }
     }
 

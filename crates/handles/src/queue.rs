@@ -129,7 +129,7 @@ impl<T: Send + 'static> Queue<T> {
         connected.check()?;
         let failed = |error: std::io::Error| Error::new(error.raw_os_error().unwrap_or(libc::EIO), error.to_string());
         let event = event().map_err(failed)?;
-        connected.runtime().background().map_err(failed)?;
+        connected.go_on_without_callers()?;
         let state = State { next: 0, pending: BTreeMap::new(), done: VecDeque::new(), waiting: Vec::new() };
         let shared = Arc::new(Shared { state: Mutex::new(state), event });
         connected.know(&shared);

@@ -1,0 +1,373 @@
+//! The agent: one session, and the table of what programs have open through it.
+//!
+//! One thread (`run`) takes channels and hears of the ends of descriptions and processes; each channel has a thread
+//! that does its calls. The agent ends when neither a process nor a description is left.
+
+use crate::channel;
+use crate::description::{Description, Descriptions, Kind};
+use crate::error::{Fault, Result};
+use crate::program::{Program, Programs, with_variable};
+use crate::sys::{self, Epoll};
+use aze_calls::{AGENT_VARIABLE, Welcome};
+use aze_client::Client;
+use aze_handles::Connected;
+use aze_io::sync::Mutex;
+use aze_proto::attr::Identity;
+use aze_proto::error::Failure;
+use aze_proto::message::LockSpace;
+use aze_reach::Volume;
+use aze_words::errln;
+use futures_channel::oneshot;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// Channels at one time: as many calls can be under way. Each takes a thread, and up to 1 MiB of memory for its window. A further
+/// one is refused with EAGAIN.
+pub const CHANNELS_MAX: usize = 4096;
+
+/// Bytes of the stack of a channel's thread. The system gives memory for what is used of it.
+const STACK_BYTES: usize = 1 << 20;
+
+/// Least time between two lines of the log.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Kinds of the numbers that [`Epoll`] reports, in their highest bits.
+mod token {
+    pub const LISTENER: u64 = 0;
+    pub const DESCRIPTION: u64 = 1 << 62;
+    pub const PROGRAM: u64 = 2 << 62;
+    pub const WAIT: u64 = 3 << 62;
+    pub const KIND: u64 = 3 << 62;
+}
+
+/// The agent of one volume for one tree of processes.
+pub struct Agent {
+    connected: Arc<Connected>,
+    /// Where programs see the volume's root.
+    at: Vec<u8>,
+    /// Where it listens.
+    path: PathBuf,
+    /// The user whose processes it serves.
+    uid: u32,
+    welcome: Welcome,
+    epoll: Epoll,
+    /// All that programs have open.
+    pub descriptions: Descriptions,
+    programs: Mutex<Programs>,
+    /// Numbers of descriptions, of owners of locks and of waits: none is given twice.
+    numbers: AtomicU64,
+    channels: AtomicUsize,
+    /// What ends a wait for a lock, by the number of the wait.
+    waits: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
+    log: Mutex<Log>,
+}
+
+#[derive(Default)]
+struct Log {
+    last: Option<Instant>,
+    left_out: u64,
+}
+
+/// An agent that listens already.
+pub struct Listening {
+    agent: Arc<Agent>,
+    listener: OwnedFd,
+}
+
+impl Listening {
+    /// Connects to a volume and listens at `path`, in a directory that its owner alone may enter, for `program` and the
+    /// processes that it starts, which see the volume at the absolute path `at`.
+    ///
+    /// # Errors
+    /// Those of [`Connected::to`]; what the system said.
+    pub fn start(volume: Volume, path: &Path, at: &Path, program: u32) -> aze_handles::Result<Listening> {
+        let failed = |what: &str, error: &io::Error| {
+            let number = error.raw_os_error().unwrap_or(libc::EINVAL);
+            aze_handles::Error::new(number, format!("{what}: {error}"))
+        };
+        let files_max = sys::open_as_many_files_as_allowed();
+        let dev = dev_of(&volume.record.name, volume.record.created_ns);
+        let connected = Connected::to(volume)?;
+        connected.go_on_without_callers()?;
+        let listener = sys::listen(path).map_err(|error| failed(&format!("listen at {}", path.display()), &error))?;
+        let watched = |error: &io::Error| failed("watch the program", error);
+        let flush_at_close = u32::from(connected.client().syncs_at_close());
+        let agent = Arc::new(Agent {
+            uid: aze_io::real::user_id(),
+            welcome: Welcome { result: 0, flush_at_close, dev },
+            at: at.as_os_str().as_bytes().to_vec(),
+            path: path.to_owned(),
+            epoll: Epoll::new().map_err(|error| watched(&error))?,
+            descriptions: Descriptions::default(),
+            programs: Mutex::default(),
+            numbers: AtomicU64::new(1),
+            channels: AtomicUsize::new(0),
+            waits: Mutex::default(),
+            log: Mutex::default(),
+            connected,
+        });
+        agent.epoll.add(&listener, libc::EPOLLIN, token::LISTENER).map_err(|error| watched(&error))?;
+        match agent.program(program) {
+            Err(error) if error.raw_os_error() != Some(libc::ESRCH) => return Err(watched(&error)),
+            _ => {}
+        }
+        agent.say(format_args!("serves process {program}; at most {files_max} files can be open at one time"));
+        Ok(Listening { agent, listener })
+    }
+
+    /// Serves until no process and no open file is left; blocks until then.
+    ///
+    /// # Errors
+    /// What epoll(7) said.
+    pub fn run(self) -> io::Result<()> {
+        let served = self.agent.serve(&self.listener);
+        // A program that comes now is refused by the system.
+        let _ = std::fs::remove_file(&self.agent.path);
+        self.agent.connected.end();
+        served
+    }
+}
+
+/// The number by which stat(2) names a volume's device: one that the system hardly gives to a file system of its own, since it
+/// counts such numbers up from 1.
+fn dev_of(name: &str, created_ns: u64) -> u64 {
+    let mut hash = created_ns ^ 0xcbf2_9ce4_8422_2325;
+    for byte in name.bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    libc::makedev(0, 0x8_0000 | (hash >> 32) as u32 & 0x7_ffff)
+}
+
+impl Agent {
+    fn serve(self: &Arc<Self>, listener: &OwnedFd) -> io::Result<()> {
+        loop {
+            let (mut changed, mut opens_ended) = (false, Vec::new());
+            for number in self.epoll.wait()? {
+                let what = number & !token::KIND;
+                match number & token::KIND {
+                    token::LISTENER => self.take_channel(listener),
+                    token::DESCRIPTION => {
+                        opens_ended.extend(self.descriptions.remove(what));
+                        changed = true;
+                    }
+                    token::PROGRAM => {
+                        self.program_ended(what);
+                        changed = true;
+                    }
+                    _ => drop(self.waits.lock().remove(&what)),
+                }
+            }
+            opens_ended.into_iter().for_each(|description| self.let_go(description));
+            if changed && self.is_done() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether neither a process nor a description is left.
+    fn is_done(self: &Arc<Self>) -> bool {
+        // A process may be forked by one that was looked at before it, and that has ended before it was looked at.
+        for _ in 0..2 {
+            if !self.programs.lock().is_empty() || !self.descriptions.is_empty() {
+                return false;
+            }
+            for pid in with_variable(AGENT_VARIABLE, self.path.as_os_str().as_bytes()) {
+                // One that has ended meanwhile has no descriptor.
+                let _ = self.program(pid);
+            }
+        }
+        self.programs.lock().is_empty() && self.descriptions.is_empty()
+    }
+
+    fn take_channel(self: &Arc<Self>, listener: &OwnedFd) {
+        let channel = match sys::accept(listener) {
+            Ok(channel) => Arc::new(channel),
+            Err(error) => return self.say(format_args!("take a channel: {error}")),
+        };
+        let number = self.channels.fetch_add(1, SeqCst);
+        let taken = Taken(self.clone());
+        let is_one_too_many = number >= CHANNELS_MAX;
+        let serve = move || channel::serve(&taken.0, &channel, is_one_too_many);
+        let thread = std::thread::Builder::new().name("aze-channel".into()).stack_size(STACK_BYTES);
+        if let Err(error) = thread.spawn(serve) {
+            self.say(format_args!("start a thread for a channel: {error}"));
+        }
+    }
+
+    /// What a channel that was taken is told, apart from errors.
+    pub fn welcome(&self) -> Welcome {
+        self.welcome
+    }
+
+    /// The user whose processes may connect.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Where programs see the volume's root.
+    pub fn at(&self) -> &[u8] {
+        &self.at
+    }
+
+    /// What asks the servers.
+    pub fn client(&self) -> &Client {
+        self.connected.client()
+    }
+
+    /// On whose behalf.
+    pub fn who(&self) -> &Identity {
+        self.connected.who()
+    }
+
+    /// The connection to the volume.
+    pub fn connected(&self) -> &Arc<Connected> {
+        &self.connected
+    }
+
+    /// Blocks until an operation is done.
+    pub fn wait<T>(&self, operation: impl Future<Output = std::result::Result<T, Failure>>) -> Result<T> {
+        self.connected.wait(async { Ok(operation.await?) }).map_err(Fault::Failed)
+    }
+
+    /// As [`Agent::wait`]; gives the failure itself to a caller that has an answer to some of them.
+    pub fn wait_for<T>(&self, operation: impl Future<Output = T>) -> Result<T> {
+        self.connected.wait(async { Ok(operation.await) }).map_err(Fault::Failed)
+    }
+
+    /// A number that no description, owner or wait had before.
+    pub fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, SeqCst)
+    }
+
+    /// The process of this number, known from now on until it ends.
+    ///
+    /// # Errors
+    /// ESRCH if it has ended; what the system said.
+    pub fn program(self: &Arc<Self>, pid: u32) -> io::Result<Arc<Program>> {
+        let mut programs = self.programs.lock();
+        if let Some(program) = programs.get(&pid).filter(|program| program.process.is_alive()) {
+            return Ok(program.clone());
+        }
+        // Another process had this number, and its end has not been reported yet.
+        programs.remove(&pid).iter().for_each(|before| self.program_has_ended(before));
+        let program = Arc::new(Program::of(pid, self.number())?);
+        programs.insert(pid, program.clone());
+        // It is known before its end can be reported.
+        match self.epoll.add(&program.descriptor, libc::EPOLLIN, token::PROGRAM | program.owner) {
+            Ok(()) => Ok(program),
+            Err(error) => {
+                programs.remove(&pid);
+                Err(error)
+            }
+        }
+    }
+
+    fn program_ended(self: &Arc<Self>, owner: u64) {
+        let mut programs = self.programs.lock();
+        let pid = programs.values().find(|program| program.owner == owner).map(|program| program.process.pid);
+        let ended = pid.and_then(|pid| programs.remove(&pid));
+        drop(programs);
+        ended.iter().for_each(|program| self.program_has_ended(program));
+    }
+
+    fn program_has_ended(self: &Arc<Self>, program: &Program) {
+        self.epoll.remove(&program.descriptor);
+        for description in program.ends() {
+            self.unlock_later(&description, program.owner);
+        }
+    }
+
+    /// Ends, in the background, what an owner has locked through a description.
+    pub fn unlock_later(self: &Arc<Self>, description: &Arc<Description>, owner: u64) {
+        let Ok(file) = description.open().cloned() else { return };
+        let agent = self.clone();
+        self.connected.begin(async move {
+            if let Err(failure) = file.unlock_owner(LockSpace::Ranges, owner).await {
+                agent.say(format_args!("unlock inode {} of a process that has ended: {failure}", file.ino()));
+            }
+        });
+    }
+
+    /// Makes a description known; its reading end is for the program.
+    pub fn watch(&self, description: Arc<Description>) -> Result<()> {
+        // It is known before its end can be reported.
+        self.descriptions.insert(description.clone());
+        let number = description.number;
+        self.epoll.add(description.writing_end(), 0, token::DESCRIPTION | number).map_err(|error| {
+            self.descriptions.remove(number);
+            error.into()
+        })
+    }
+
+    /// The last copy of a description has gone.
+    fn let_go(self: &Arc<Self>, description: Arc<Description>) {
+        self.epoll.remove(description.writing_end());
+        // Without a close the file is closed in the background, when the last call on it has ended; its locks go, too.
+        if let Kind::File(file) = &description.kind
+            && file.access().write
+            && self.client().syncs_at_close()
+        {
+            let (file, agent) = (file.clone(), self.clone());
+            self.connected.begin(async move {
+                if let Err(failure) = file.close().await {
+                    agent.say(format_args!("close inode {}: {failure}", file.ino()));
+                }
+            });
+        }
+    }
+
+    /// What resolves when a wait is over because its channel has something to say, or has ended; and the number of the wait.
+    ///
+    /// # Errors
+    /// ENOSPC beyond the watches that epoll(7) allows.
+    pub fn begin_wait(&self, channel: &OwnedFd) -> Result<(u64, oneshot::Receiver<()>)> {
+        let (number, (end, ended)) = (self.number(), oneshot::channel());
+        self.waits.lock().insert(number, end);
+        let events = libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLONESHOT;
+        match self.epoll.add(channel, events, token::WAIT | number) {
+            Ok(()) => Ok((number, ended)),
+            Err(error) => {
+                self.waits.lock().remove(&number);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// A wait is over.
+    pub fn end_wait(&self, number: u64, channel: &OwnedFd) {
+        self.epoll.remove(channel);
+        self.waits.lock().remove(&number);
+    }
+
+    /// Writes a line to the log, at most one each second.
+    pub fn say(&self, text: std::fmt::Arguments<'_>) {
+        let left_out = {
+            let mut log = self.log.lock();
+            let now = Instant::now();
+            if log.last.is_some_and(|last| now.duration_since(last) < QUIET) {
+                log.left_out += 1;
+                return;
+            }
+            log.last = Some(now);
+            std::mem::take(&mut log.left_out)
+        };
+        let more = if left_out > 0 { format!(" ({left_out} more since the last line)") } else { String::new() };
+        errln!("{text}{more}");
+    }
+}
+
+/// One of the channels, until it ends.
+struct Taken(Arc<Agent>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.channels.fetch_sub(1, SeqCst);
+    }
+}

@@ -1,0 +1,128 @@
+//! One channel: requests are taken, done and answered, one after the other.
+
+use crate::agent::Agent;
+use crate::call::Call;
+use crate::error::Fault;
+use crate::program::Program;
+use crate::sys::{self, Window};
+use aze_calls::{Hello, LEAVES, MESSAGE_BYTES_MAX, Op, Reply, Request, VERSION, Welcome};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// What an operation gives.
+#[derive(Default)]
+pub struct Answer {
+    /// The system call's result.
+    pub result: i64,
+    /// A description.
+    pub desc: u64,
+    /// What follows the reply's header.
+    pub bytes: Vec<u8>,
+    /// A descriptor for the program.
+    pub passed: Option<OwnedFd>,
+    /// What is to be done if the program has not taken the answer.
+    pub undo: Option<Box<dyn FnOnce()>>,
+}
+
+impl Answer {
+    /// A number alone.
+    pub fn of(result: u64) -> Answer {
+        Answer { result: i64::try_from(result).unwrap_or(i64::MAX), ..Answer::default() }
+    }
+
+    /// 0 and these bytes.
+    pub fn with(bytes: Vec<u8>) -> Answer {
+        Answer { bytes, ..Answer::default() }
+    }
+}
+
+/// The life of a channel; blocks until it ends.
+pub fn serve(agent: &Arc<Agent>, channel: &Arc<OwnedFd>, is_one_too_many: bool) {
+    let begun = begin(agent, channel, is_one_too_many);
+    let (program, mut window) = match begun {
+        Ok(begun) => begun,
+        Err(error) => {
+            agent.say(format_args!("refuse a channel: {error}"));
+            let result = -error.raw_os_error().unwrap_or(libc::EPROTO);
+            let refusal = Welcome { result, ..Welcome::default() };
+            // The other side may have gone.
+            let _ = sys::send(channel, [sys::bytes_of(&refusal), &[]], None);
+            return;
+        }
+    };
+    // A process that was forked may have a copy of the channel, and does not use it.
+    program.hears_of_end(channel);
+    let mut packet = vec![0; MESSAGE_BYTES_MAX];
+    loop {
+        let count = match sys::receive(channel, &mut packet) {
+            Ok(0) | Err(_) => return,
+            Ok(count) => count,
+        };
+        let Some((request, op, bytes)) = parse(&packet[..count]) else {
+            return agent.say(format_args!("process {} sent no request: its channel is closed", program.process.pid));
+        };
+        if op == Op::Cancel {
+            // The wait that it was to end had ended.
+            continue;
+        }
+        let mut call = Call { agent, program: &program, channel, request: &request, bytes, window: &mut window };
+        let mut answer = call.act(op).unwrap_or_else(|fault| answer_to(agent, op, fault));
+        let undo = answer.undo.take();
+        if send(channel, answer).is_err() {
+            undo.into_iter().for_each(|undo| undo());
+            return;
+        }
+    }
+}
+
+fn begin(agent: &Arc<Agent>, channel: &OwnedFd, is_one_too_many: bool) -> io::Result<(Arc<Program>, Window)> {
+    let failed = io::Error::from_raw_os_error;
+    let (pid, uid) = sys::peer(channel)?;
+    if uid != agent.uid() || pid == 0 {
+        return Err(failed(libc::EPERM));
+    }
+    let mut packet = [0; 64];
+    let count = sys::receive(channel, &mut packet)?;
+    let hello =
+        sys::take::<Hello>(&packet[..count]).filter(|(hello, rest)| hello.version == VERSION && rest.is_empty());
+    hello.ok_or_else(|| failed(libc::EPROTO))?;
+    if is_one_too_many {
+        return Err(failed(libc::EAGAIN));
+    }
+    let program = agent.program(pid)?;
+    let (window, descriptor) = Window::new()?;
+    sys::send(channel, [sys::bytes_of(&agent.welcome()), &[]], Some(descriptor.as_fd()))?;
+    Ok((program, window))
+}
+
+fn parse(packet: &[u8]) -> Option<(Request, Op, &[u8])> {
+    let (request, bytes) = sys::take::<Request>(packet)?;
+    let op = Op::of_number(request.op)?;
+    (request.bytes as usize == bytes.len()).then_some((request, op, bytes))
+}
+
+/// The answer to an operation that has failed, or has led out of the volume.
+fn answer_to(agent: &Agent, op: Op, fault: Fault) -> Answer {
+    match fault {
+        Fault::Leaves(path) => Answer { result: LEAVES, ..Answer::with(path) },
+        Fault::SecondLeaves(path) => Answer { result: LEAVES, desc: 1, ..Answer::with(path) },
+        Fault::Failed(error) => {
+            // What a program has caused itself is its own business.
+            if matches!(
+                error.errno,
+                libc::EIO | libc::ETIMEDOUT | libc::EPROTO | libc::EMFILE | libc::ENFILE | libc::ENOMEM
+            ) {
+                agent.say(format_args!("{op:?}: {error}"));
+            }
+            Answer { result: -i64::from(error.errno), ..Answer::default() }
+        }
+    }
+}
+
+fn send(channel: &OwnedFd, answer: Answer) -> io::Result<()> {
+    let Answer { result, desc, bytes, passed, .. } = answer;
+    debug_assert!(bytes.len() + size_of::<Reply>() <= MESSAGE_BYTES_MAX);
+    let reply = Reply { result, desc, bytes: bytes.len() as u32, has_fd: u32::from(passed.is_some()) };
+    sys::send(channel, [sys::bytes_of(&reply), &bytes], passed.as_ref().map(OwnedFd::as_fd))
+}
