@@ -8,7 +8,7 @@
 use crate::exit::{Outcome, Trouble};
 use crate::place::VolumePath;
 use crate::session::{Session, Sessions};
-use aze_client::Way;
+use aze_client::Entries;
 use aze_proto::error::Failure;
 use aze_proto::ids::Ino;
 use aze_proto::name::Name;
@@ -98,10 +98,10 @@ pub fn change_each<O, T>(
 }
 
 /// The ways of all operands' paths.
-async fn ways(session: &Session, operands: &[Vec<Vec<u8>>]) -> Vec<Result<Vec<Way>, Failure>> {
+async fn ways(session: &Session, operands: &[Vec<Vec<u8>>]) -> Vec<Result<Vec<Entries>, Failure>> {
     walk_directories(session, operands.iter().flatten().map(|path| &**path)).await;
     let ways = operands.iter().map(async |paths| {
-        let found = paths.iter().map(|path| session.client.way(&session.who, path));
+        let found = paths.iter().map(|path| session.client.entries_of(&session.who, path));
         join_all(found).await.into_iter().collect()
     });
     join_all(ways).await
@@ -119,18 +119,18 @@ async fn walk_directories(session: &Session, paths: impl Iterator<Item = &'_ [u8
     }
     for level in levels.values() {
         // A path that leads nowhere is told of when it is used.
-        let walks = level.iter().map(async |path| drop(session.client.way(&session.who, path).await));
+        let walks = level.iter().map(async |path| drop(session.client.entries_of(&session.who, path).await));
         stream::iter(walks).buffer_unordered(OPERANDS_AT_ONCE).collect::<Vec<()>>().await;
     }
 }
 
 /// How many of the first operands may be under way together; at least one.
-fn independent(operands: &[Result<Vec<Way>, Failure>]) -> usize {
+fn independent(operands: &[Result<Vec<Entries>, Failure>]) -> usize {
     let mut changed: BTreeSet<&Entry> = BTreeSet::new();
     let mut passed: BTreeSet<&Entry> = BTreeSet::new();
     for (index, ways) in operands.iter().enumerate() {
         let Ok(ways) = ways else { return index.max(1) };
-        let depends = |way: &Way| {
+        let depends = |way: &Entries| {
             changed.contains(&way.entry)
                 || passed.contains(&way.entry)
                 || way.through.iter().any(|entry| changed.contains(entry))
@@ -153,8 +153,8 @@ mod tests {
         (Ino(parent), Name::new(name.as_bytes()).expect("a name"))
     }
 
-    fn way(through: &[(u64, &str)], last: (u64, &str)) -> Way {
-        Way { through: through.iter().map(|(dir, name)| entry(*dir, name)).collect(), entry: entry(last.0, last.1) }
+    fn way(through: &[(u64, &str)], last: (u64, &str)) -> Entries {
+        Entries { through: through.iter().map(|(dir, name)| entry(*dir, name)).collect(), entry: entry(last.0, last.1) }
     }
 
     #[test]

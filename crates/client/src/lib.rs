@@ -48,7 +48,7 @@ pub use list::Listing;
 pub use locks::Locked;
 pub use names::{Created, NewFile, Reached};
 pub use opened::CONTENTS_TIME;
-pub use path::Way;
+pub use path::Entries;
 pub use space::Room;
 pub use usage::{EachDir, UsageSum};
 pub use volume::Space;

@@ -316,23 +316,23 @@ impl AtEnd for Parent {
 
 /// Which entries an operation on a path depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct Entries {
     /// The directory that the path's last component is in, and that component, which need not exist.
     pub entry: (Ino, Name),
     /// Entries that lead there, directories and links, by the directory that each is in.
     pub through: Vec<(Ino, Name)>,
 }
 
-struct WholeWay;
+struct AllEntries;
 
-impl AtEnd for WholeWay {
-    type Done = Way;
+impl AtEnd for AllEntries {
+    type Done = Entries;
 
-    async fn arrived(&mut self, walk: &mut Walk<'_>, at: Arrival) -> Result<Way, Failure> {
+    async fn arrived(&mut self, walk: &mut Walk<'_>, at: Arrival) -> Result<Entries, Failure> {
         let entry = named(at)?;
         let mut through = std::mem::take(&mut walk.cached);
         through.append(&mut walk.looked_up);
-        Ok(Way { entry, through })
+        Ok(Entries { entry, through })
     }
 }
 
@@ -475,8 +475,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::resolve_parent`].
-    pub async fn way(&self, who: &Identity, path: &[u8]) -> Result<Way, Failure> {
-        self.core.at_end(who, path, WholeWay).await
+    pub async fn entries_of(&self, who: &Identity, path: &[u8]) -> Result<Entries, Failure> {
+        self.core.at_end(who, path.into(), AllEntries).await
     }
 
     /// [`Client::create`] at a path. One request with the directory cached.
