@@ -79,6 +79,8 @@ struct Log {
 pub struct Listening {
     agent: Arc<Agent>,
     listener: OwnedFd,
+    program: u32,
+    files_max: u64,
 }
 
 impl Listening {
@@ -118,8 +120,7 @@ impl Listening {
             Err(error) if error.raw_os_error() != Some(libc::ESRCH) => return Err(watched(&error)),
             _ => {}
         }
-        agent.say(format_args!("serves process {program}; at most {files_max} files can be open at one time"));
-        Ok(Listening { agent, listener })
+        Ok(Listening { agent, listener, program, files_max })
     }
 
     /// Serves until no process and no open file is left; blocks until then.
@@ -127,6 +128,8 @@ impl Listening {
     /// # Errors
     /// What epoll(7) said.
     pub fn run(self) -> io::Result<()> {
+        let Listening { program, files_max, .. } = self;
+        self.agent.say(format_args!("serve process {program}; at most {files_max} files can be open at one time"));
         let served = self.agent.serve(&self.listener);
         // A program that comes now is refused by the system.
         let _ = std::fs::remove_file(&self.agent.path);

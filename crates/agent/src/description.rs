@@ -9,6 +9,7 @@ use aze_handles::Dir;
 use aze_io::sync::{Mutex, RwLock};
 use aze_proto::attr::{Attr, FileKind};
 use aze_proto::ids::Ino;
+use aze_proto::name::Name;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -27,6 +28,15 @@ pub enum Kind {
     Place,
 }
 
+/// Where an inode was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamedAt {
+    /// The path in the volume, without links, `.` and `..`.
+    pub path: Vec<u8>,
+    /// The directory that has its name, and the name.
+    pub entry: Option<(Ino, Name)>,
+}
+
 /// One open file description.
 pub struct Description {
     /// Its number, which is also its number as an owner of locks.
@@ -43,8 +53,8 @@ pub struct Description {
     flags: AtomicI32,
     /// Held during reads and writes that move it, so that they come one after the other.
     pub position: Mutex<u64>,
-    /// Its path in the volume when it was opened, and when it was last found to be there.
-    pub path: Mutex<Vec<u8>>,
+    /// Its path in the volume when it was opened, or last found to be elsewhere.
+    pub place: Mutex<NamedAt>,
     /// Attributes of a directory as they were last known: it may be removed while it is open.
     last_attr: Mutex<Attr>,
     /// Inode number of the pipe.
@@ -59,7 +69,7 @@ impl Description {
         kind: Kind,
         attr: &Attr,
         flags: i32,
-        path: Vec<u8>,
+        place: NamedAt,
         (writing_end, pipe): (OwnedFd, u64),
     ) -> Description {
         let dropped = libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_TRUNC | libc::O_CLOEXEC;
@@ -78,7 +88,7 @@ impl Description {
             stays_unnamed,
             flags: AtomicI32::new(flags),
             position: Mutex::new(0),
-            path: Mutex::new(path),
+            place: Mutex::new(place),
             last_attr: Mutex::new(attr.clone()),
             pipe,
             writing_end,

@@ -2,7 +2,7 @@
 
 use crate::call::{Below, Call, Place};
 use crate::channel::Answer;
-use crate::description::{Description, Kind};
+use crate::description::{Description, Kind, NamedAt};
 use crate::error::{Fault, Result, errno, failed, unless_it_left};
 use crate::stat;
 use crate::sys;
@@ -32,7 +32,7 @@ impl Asked {
 struct Found {
     attr: Attr,
     file: Option<Arc<File>>,
-    path: Vec<u8>,
+    place: NamedAt,
 }
 
 /// The path of the end of a walk that has begun in a directory of this path.
@@ -51,9 +51,10 @@ fn path_after(base: &[u8], trail: &Trail) -> Vec<u8> {
     if path.is_empty() { b"/".to_vec() } else { path }
 }
 
-fn path_of_walk(below: &Below<'_>, note: &WayNote) -> Vec<u8> {
-    let base = below.base.as_ref().map_or(b"/".to_vec(), |base| base.path.lock().clone());
-    path_after(&base, &note.trail())
+fn place_after(below: &Below<'_>, note: &WayNote) -> NamedAt {
+    let base = below.base.as_ref().map_or(b"/".to_vec(), |base| base.place.lock().path.clone());
+    let trail = note.trail();
+    NamedAt { path: path_after(&base, &trail), entry: trail.last.map(|name| (trail.dir, name)) }
 }
 
 impl Call<'_> {
@@ -83,7 +84,7 @@ impl Call<'_> {
 
     /// Gives an open its description.
     fn describe(&self, found: Found, asked: Asked) -> Result<Answer> {
-        let Found { attr, file, path } = found;
+        let Found { attr, file, place } = found;
         let kind = match (file, attr.kind) {
             (None, _) => Kind::Place,
             (Some(file), FileKind::Directory) => {
@@ -94,7 +95,7 @@ impl Call<'_> {
         };
         let (reading_end, writing_end, pipe) = sys::pipe()?;
         let number = self.agent.number();
-        let description = Description::new(number, kind, &attr, asked.flags, path, (writing_end, pipe));
+        let description = Description::new(number, kind, &attr, asked.flags, place, (writing_end, pipe));
         self.agent.watch(Arc::new(description))?;
         let bytes = sys::bytes_of(&stat::of(&attr)).to_vec();
         Ok(Answer { desc: number, bytes, passed: Some(reading_end), ..Answer::default() })
@@ -108,15 +109,15 @@ impl Call<'_> {
         if below.wants_dir() && attr.kind != FileKind::Directory {
             return Err(errno(libc::ENOTDIR));
         }
-        Ok(Found { attr, file: None, path: path_of_walk(below, &note) })
+        Ok(Found { attr, file: None, place: place_after(below, &note) })
     }
 
     /// The inode of a description once more, as by way of `/proc/self/fd`.
     fn open_again(&self, description: &Description, asked: Asked) -> Result<Found> {
         let (client, who) = (self.agent.client(), self.agent.who());
-        let path = description.path.lock().clone();
+        let place = description.place.lock().clone();
         if asked.has(libc::O_PATH) {
-            return Ok(Found { attr: self.attr_of(description)?, file: None, path });
+            return Ok(Found { attr: self.attr_of(description)?, file: None, place });
         }
         if asked.has(libc::O_CREAT | libc::O_EXCL) {
             return Err(errno(libc::EEXIST));
@@ -126,7 +127,7 @@ impl Call<'_> {
         }
         let file = self.agent.wait(client.open(who, description.ino, asked.access))?;
         self.cut(&file, asked, false)?;
-        Ok(Found { attr: file.attr(), file: Some(file), path })
+        Ok(Found { attr: file.attr(), file: Some(file), place })
     }
 
     fn open_existing(&self, below: &Below<'_>, asked: Asked) -> Result<Found> {
@@ -141,7 +142,7 @@ impl Call<'_> {
             check_end(below, &attr)?;
             let file = self.agent.wait(client.open(who, attr.ino, access))?;
             self.cut(&file, asked, false)?;
-            return Ok(Found { attr: file.attr(), file: Some(file), path: path_of_walk(below, &note) });
+            return Ok(Found { attr: file.attr(), file: Some(file), place: place_after(below, &note) });
         }
         // Small files that are read once need one request.
         let file = match asked.has(libc::O_DIRECT) || asked.has(libc::O_TRUNC) || !access.read {
@@ -150,7 +151,7 @@ impl Call<'_> {
         };
         check_end(below, &file.attr())?;
         self.cut(&file, asked, false)?;
-        Ok(Found { attr: file.attr(), file: Some(file), path: path_of_walk(below, &note) })
+        Ok(Found { attr: file.attr(), file: Some(file), place: place_after(below, &note) })
     }
 
     fn open_or_make(&self, below: &Below<'_>, asked: Asked) -> Result<Found> {
@@ -167,7 +168,7 @@ impl Call<'_> {
         match made {
             Ok(Created { file: Some(file), created, .. }) => {
                 self.cut(&file, asked, created)?;
-                Ok(Found { attr: file.attr(), file: Some(file), path: path_of_walk(below, &note) })
+                Ok(Found { attr: file.attr(), file: Some(file), place: place_after(below, &note) })
             }
             Ok(Created { attr, .. }) if attr.kind == FileKind::Directory => Err(errno(libc::EISDIR)),
             Ok(_) => Err(failed(libc::ENXIO, "devices, pipes and sockets are opened through a mount only")),
@@ -192,8 +193,8 @@ impl Call<'_> {
         }
         let mode = mode_under(asked.mode, asked.umask);
         let (attr, file) = self.agent.wait(client.create_unnamed(who, dir.ino, mode, asked.access))?;
-        let path = [path_of_walk(below, &note), format!("/#{}", attr.ino).into_bytes()].concat();
-        Ok(Found { attr, file: Some(file), path })
+        let path = [place_after(below, &note).path, format!("/#{}", attr.ino).into_bytes()].concat();
+        Ok(Found { attr, file: Some(file), place: NamedAt { path, entry: None } })
     }
 
     /// `O_TRUNC`.
@@ -354,18 +355,30 @@ impl Call<'_> {
     pub fn path_of(&self) -> Result<Answer> {
         let description = self.description()?;
         let (client, who) = (self.agent.client(), self.agent.who());
-        let path = description.path.lock().clone();
+        let NamedAt { path, entry } = description.place.lock().clone();
         let is_there = self.agent.wait_for(client.resolve(who, &path, false))?;
         if is_there.is_ok_and(|attr| attr.ino == description.ino) {
             return Ok(Answer::with(path));
         }
-        if description.file_kind == FileKind::Directory
-            && let Some(path) = self.agent.wait(self.climb(description.ino))?
-        {
-            description.path.lock().clone_from(&path);
-            return Ok(Answer::with(path));
-        }
-        Ok(Answer::with([&path, &b" (deleted)"[..]].concat()))
+        let found = self.agent.wait(async {
+            if description.file_kind == FileKind::Directory {
+                return self.climb(description.ino).await;
+            }
+            // A directory above it has been renamed, or its name has gone.
+            let Some((dir, name)) = &entry else { return Ok(None) };
+            match client.lookup(who, *dir, name).await {
+                Ok(attr) if attr.ino == description.ino => {}
+                Err(failure) if !matches!(failure.code, Code::NotFound | Code::Stale) => return Err(failure),
+                _ => return Ok(None),
+            }
+            Ok(self.climb(*dir).await?.map(|dir| {
+                let above = if dir == b"/" { &[][..] } else { &dir };
+                [above, b"/", name.as_bytes()].concat()
+            }))
+        })?;
+        let Some(path) = found else { return Ok(Answer::with([&path, &b" (deleted)"[..]].concat())) };
+        description.place.lock().path.clone_from(&path);
+        Ok(Answer::with(path))
     }
 
     /// The path of a directory that has been renamed, or is below one that was: from its parents' entries. `None` if it has
@@ -435,6 +448,7 @@ mod tests {
             ups,
             names: names.iter().map(|part| name(part)).collect(),
             last: last.map(name),
+            dir: Ino::ROOT,
         };
         let cases = [
             ("/", trail(false, 0, &[], None), "/"),

@@ -188,9 +188,11 @@ fn end_mounts(volume: &Volume, force: bool) -> Outcome<()> {
         let _ = aze_fuse::unmount(&dir, true);
     }
     for mount in &private {
-        // Its programs get ENOTCONN from now on.
+        // Its programs get ENOTCONN from now on, and EIO where they have no mount.
         mount.process.signal(libc::SIGKILL);
-        end(&format!("the mount of 'aze run' at {}", mount.dir.display()), mount.process, Instant::now() + LAST_MOMENT);
+        let what = if mount.is_intercepted { "agent" } else { "mount" };
+        let what = format!("the {what} of 'aze run' at {}", mount.dir.display());
+        end(&what, mount.process, Instant::now() + LAST_MOMENT);
     }
     for mount in &mounts {
         match aze_fuse::unmount(&mount.dir, force) {

@@ -290,7 +290,8 @@ fn serve_at(args: &Args, is_removed: bool) -> Outcome<Exit> {
     };
     let mounted = aze_fuse::mount(session.client.clone(), session.runtime.clone(), &args.dir, &options)
         .map_err(|error| Trouble::local(format!("mount at {}", args.dir.display()), &error))?;
-    let record = MountRecord { dir: mounted.dir().to_path_buf(), process: Process::me(), program: None };
+    let record =
+        MountRecord { dir: mounted.dir().to_path_buf(), process: Process::me(), program: None, is_intercepted: false };
     let starter_has_gone = Arc::new(AtomicBool::new(false));
     let served = session.volume.record_mount(&record).and_then(|()| {
         unmount_on_signal(&mounted, is_removed)?;

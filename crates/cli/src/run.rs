@@ -179,7 +179,7 @@ fn mount(args: &Args, volume: Volume) -> Outcome<Exit> {
     match sys::fork_orphan().map_err(|error| Trouble::local("start the process that serves the mount", &error))? {
         sys::Forked::Orphan => {
             drop(ours);
-            let record = MountRecord { dir: at, process: Process::me(), program: Some(program) };
+            let record = MountRecord { dir: at, process: Process::me(), program: Some(program), is_intercepted: false };
             let exit = serve(volume, device, theirs, &record, &options);
             std::process::exit(exit as i32);
         }

@@ -188,7 +188,8 @@ fn print(
     }
     for mount in volume.mounts() {
         let of = mount.program.map(|program| format!(" for 'aze run' of process {}", program.pid)).unwrap_or_default();
-        out.line(format!("mounted at {}{of} (pid {})", mount.dir.display(), mount.process.pid))?;
+        let how = if mount.is_intercepted { "seen" } else { "mounted" };
+        out.line(format!("{how} at {}{of} (pid {})", mount.dir.display(), mount.process.pid))?;
     }
     if args.requests {
         for status in answers.into_iter().flatten().flatten() {

@@ -258,7 +258,8 @@ impl Core {
                 Ok(arrival) => end.arrived(&mut walk, arrival).await,
                 Err(failure) => Err(failure),
             };
-            way.note(walk.trail.take(), walk.left.take());
+            let dir = walk.here();
+            way.note(walk.trail.take().map(|trail| Trail { dir, ..trail }), walk.left.take());
             let failure = match done {
                 Ok(done) => return Ok(done),
                 Err(failure) => failure,
@@ -420,7 +421,7 @@ impl AtEnd for Rename<'_> {
         let (parent, name) = named(at)?;
         let mut second = Walk { epoch: walk.epoch, ..Walk::new(walk.core, walk.who, self.to)? };
         let arrived = second.walk_to_last().await.and_then(named);
-        self.to.note(second.trail.take(), second.left.take());
+        self.to.note(None, second.left.take());
         walk.cached.append(&mut second.cached);
         walk.link_gone = second.link_gone;
         walk.elsewhere = Some(second.here());

@@ -67,4 +67,6 @@ pub struct Trail {
     pub names: Vec<Name>,
     /// And at last to this name, if the path ends in a name.
     pub last: Option<Name>,
+    /// The directory of that name; without one the end of the walk.
+    pub dir: Ino,
 }

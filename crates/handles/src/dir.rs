@@ -200,18 +200,19 @@ impl Dir {
     pub fn read_while(&self, mut takes: impl FnMut(&DirEntry) -> bool) -> Result<usize> {
         let open = self.open()?;
         let mut place = open.place.lock();
+        while place.page.is_empty() && !place.at_end {
+            open.connected.wait(place.fetch(&open.connected, open.ino, open.with_attrs))?;
+        }
         let mut taken = 0;
-        loop {
-            if taken > 0 && place.page.is_empty() && place.given >= DOTS {
-                // The next page, or its failure, is for the next call.
-                return Ok(taken);
-            }
+        while taken == 0 || !place.page.is_empty() {
             match open.peek(&mut place)? {
                 Some(entry) if takes(&entry) => place.take(&entry),
-                _ => return Ok(taken),
+                _ => break,
             }
             taken += 1;
         }
+        // The next page, or its failure, is for the next call.
+        Ok(taken)
     }
 
     /// telldir(3): for [`Dir::seek`].

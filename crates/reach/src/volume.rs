@@ -145,6 +145,9 @@ pub struct MountRecord {
     /// For a mount of `aze run`: the program that sees it. No other process but those that it starts does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<Process>,
+    /// There is no mount: a library in the program asks the process that serves it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_intercepted: bool,
 }
 
 impl Volume {
