@@ -230,6 +230,9 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd, u64)> {
     // SAFETY: `ends` has room for two numbers.
     done(unsafe { libc::pipe2(ends.as_mut_ptr(), aze_calls::PIPE_FLAGS | libc::O_CLOEXEC) })?;
     let [reading, writing] = ends.map(|number| owned(number).expect("a number that pipe2(2) gave"));
+    // By both flags the library knows which pipes may be files of ours: pipe2(2) gives O_DIRECT to the writing end only.
+    // SAFETY: fcntl(2) takes numbers here.
+    done(unsafe { libc::fcntl(reading.as_raw_fd(), libc::F_SETFL, aze_calls::PIPE_FLAGS) })?;
     // SAFETY: fcntl(2) takes numbers here. A pipe that stays larger works as well.
     unsafe { libc::fcntl(writing.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_BYTES) };
     // SAFETY: a structure of numbers.

@@ -68,7 +68,6 @@ pub struct Program {
     pub pid: i32,
     channel: OwnedFd,
     window: *mut u8,
-    pub welcome: Welcome,
     pub umask: u32,
 }
 
@@ -113,13 +112,14 @@ impl Program {
             unsafe { libc::syscall(libc::SYS_close_range, 3, number - 1, 0) };
             // SAFETY: as above.
             unsafe { libc::syscall(libc::SYS_close_range, number + 1, u32::MAX, 0) };
-            let connected = connect(channel.as_raw_fd(), &address);
-            while connected == 0 {
+            if connect(channel.as_raw_fd(), &address) != 0 {
+                // SAFETY: _exit(2) runs nothing of ours.
+                unsafe { libc::_exit(1) };
+            }
+            loop {
                 // SAFETY: pause(2) takes nothing.
                 unsafe { libc::pause() };
             }
-            // SAFETY: _exit(2) runs nothing of ours.
-            unsafe { libc::_exit(1) };
         }
         wait_until("the process has connected", || {
             let (mut address, mut len) = ([0u8; 128], 128);
@@ -160,7 +160,7 @@ impl Program {
         // The memory cannot be taken away from under the agent.
         // SAFETY: ftruncate(2) takes numbers.
         assert_eq!(unsafe { libc::ftruncate(window.as_raw_fd(), 0) }, -1);
-        Program { pid, channel, window: at.cast(), welcome, umask: 0o022 }
+        Program { pid, channel, window: at.cast(), umask: 0o022 }
     }
 
     /// Kills the process.

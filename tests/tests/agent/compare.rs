@@ -344,10 +344,13 @@ impl Files for Kernel {
         let (mut buffer, number) = (vec![0u8; len], self.number(number));
         let at = buffer.as_mut_ptr().cast();
         // SAFETY: the pointer and the length are those of `buffer`.
-        let result = said(match offset {
-            None => unsafe { libc::read(number, at, len) },
-            Some(offset) => unsafe { libc::pread(number, at, len, offset as i64) },
-        } as i64);
+        let result = unsafe {
+            match offset {
+                None => libc::read(number, at, len),
+                Some(offset) => libc::pread(number, at, len, offset as i64),
+            }
+        };
+        let result = said(result as i64);
         buffer.truncate(usize::try_from(result).unwrap_or(0));
         (result, buffer)
     }
@@ -355,10 +358,13 @@ impl Files for Kernel {
     fn write(&mut self, number: u64, data: &[u8], offset: Option<u64>) -> i64 {
         let (number, at) = (self.number(number), data.as_ptr().cast());
         // SAFETY: the pointer and the length are those of `data`.
-        said(match offset {
-            None => unsafe { libc::write(number, at, data.len()) },
-            Some(offset) => unsafe { libc::pwrite(number, at, data.len(), offset as i64) },
-        } as i64)
+        let result = unsafe {
+            match offset {
+                None => libc::write(number, at, data.len()),
+                Some(offset) => libc::pwrite(number, at, data.len(), offset as i64),
+            }
+        };
+        said(result as i64)
     }
 
     fn seek(&mut self, number: u64, offset: i64, whence: i32) -> i64 {
@@ -398,16 +404,18 @@ impl Files for Kernel {
         let at = path.as_ptr();
         let mut target = vec![0u8; 4096];
         // SAFETY: the paths end in NUL; buffers and times live until the calls return.
-        let result = match what {
-            OnPath::Mkdir => i64::from(unsafe { libc::mkdirat(dir, at, a as u32) }),
-            OnPath::Rmdir => unsafe { libc::unlinkat(dir, at, libc::AT_REMOVEDIR) }.into(),
-            OnPath::Unlink => unsafe { libc::unlinkat(dir, at, 0) }.into(),
-            OnPath::Readlink => unsafe { libc::readlinkat(dir, at, target.as_mut_ptr().cast(), 4096) as i64 },
-            OnPath::Truncate => unsafe { libc::truncate(at, a as i64) }.into(),
-            OnPath::Chmod => unsafe { libc::fchmodat(dir, at, a as u32, 0) }.into(),
-            OnPath::Chown => unsafe { libc::fchownat(dir, at, a as u32, b as u32, 0) }.into(),
-            OnPath::Access => unsafe { libc::faccessat(dir, at, a as i32, 0) }.into(),
-            OnPath::Times => unsafe { libc::utimensat(dir, at, times(a, b).as_ptr(), 0) }.into(),
+        let result: i64 = unsafe {
+            match what {
+                OnPath::Mkdir => i64::from(libc::mkdirat(dir, at, a as u32)),
+                OnPath::Rmdir => libc::unlinkat(dir, at, libc::AT_REMOVEDIR).into(),
+                OnPath::Unlink => libc::unlinkat(dir, at, 0).into(),
+                OnPath::Readlink => libc::readlinkat(dir, at, target.as_mut_ptr().cast(), 4096) as i64,
+                OnPath::Truncate => libc::truncate(at, a as i64).into(),
+                OnPath::Chmod => libc::fchmodat(dir, at, a as u32, 0).into(),
+                OnPath::Chown => libc::fchownat(dir, at, a as u32, b as u32, 0).into(),
+                OnPath::Access => libc::faccessat(dir, at, a as i32, 0).into(),
+                OnPath::Times => libc::utimensat(dir, at, times(a, b).as_ptr(), 0).into(),
+            }
         };
         let result = said(result);
         if matches!(what, OnPath::Readlink) && result >= 0 {
@@ -421,42 +429,44 @@ impl Files for Kernel {
         let ((to_dir, to), (dir, from)) = (self.place(dir, second), self.place(dir, first));
         let (from, to) = (from.as_ptr(), to.as_ptr());
         // SAFETY: the paths end in NUL and live until the calls return.
-        said(match what {
-            OnTwo::Rename => unsafe { libc::syscall(libc::SYS_renameat2, dir, from, to_dir, to, flags) },
-            OnTwo::Link => unsafe { libc::linkat(dir, from, to_dir, to, flags as i32) }.into(),
-            OnTwo::Symlink => {
-                let target = CString::new(first).expect("no NUL");
-                unsafe { libc::symlinkat(target.as_ptr(), to_dir, to) }.into()
+        let result: i64 = unsafe {
+            match what {
+                OnTwo::Rename => libc::syscall(libc::SYS_renameat2, dir, from, to_dir, to, flags),
+                OnTwo::Link => libc::linkat(dir, from, to_dir, to, flags as i32).into(),
+                OnTwo::Symlink => {
+                    let target = CString::new(first).expect("no NUL");
+                    libc::symlinkat(target.as_ptr(), to_dir, to).into()
+                }
             }
-        })
+        };
+        said(result)
     }
 
     fn on_open(&mut self, what: OnOpen, number: u64, a: u64, b: u64, c: u64) -> Said {
         let number = self.number(number);
-        // SAFETY: these take numbers; locks live until the calls return.
-        let result = match what {
-            OnOpen::Truncate => i64::from(unsafe { libc::ftruncate(number, a as i64) }),
-            OnOpen::Sync => unsafe { libc::fsync(number) }.into(),
-            OnOpen::Allocate => unsafe { libc::fallocate(number, a as i32, b as i64, c as i64) }.into(),
-            OnOpen::GetFlags => unsafe { libc::fcntl(number, libc::F_GETFL) }.into(),
-            OnOpen::SetFlags => unsafe { libc::fcntl(number, libc::F_SETFL, a as i32) }.into(),
-            OnOpen::Chmod => unsafe { libc::fchmod(number, a as u32) }.into(),
-            OnOpen::Flock => unsafe { libc::flock(number, a as i32) }.into(),
-            OnOpen::Lock | OnOpen::TestLock => {
-                let (_, bytes) = Program::lock_request(0, 0, a as i32, b as i64, c as i64);
-                let mut lock: libc::flock = take(&bytes);
-                let is_test = matches!(what, OnOpen::TestLock);
-                let command = if is_test { libc::F_OFD_GETLK } else { libc::F_OFD_SETLK };
-                let result = said(unsafe { libc::fcntl(number, command, &raw mut lock) }.into());
-                let shown = if is_test && result == 0 { shown_lock(&bytes_of(&lock)) } else { Vec::new() };
-                return (result, shown);
-            }
-            OnOpen::Copy => {
-                let target = self.number(a);
-                unsafe {
-                    libc::copy_file_range(number, std::ptr::null_mut(), target, std::ptr::null_mut(), b as usize, 0)
-                        as i64
-                }
+        if let OnOpen::Lock | OnOpen::TestLock = what {
+            let (_, bytes) = Program::lock_request(0, 0, a as i32, b as i64, c as i64);
+            let mut lock: libc::flock = take(&bytes);
+            let is_test = matches!(what, OnOpen::TestLock);
+            let command = if is_test { libc::F_OFD_GETLK } else { libc::F_OFD_SETLK };
+            // SAFETY: `lock` lives until the call returns.
+            let result = said(unsafe { libc::fcntl(number, command, &raw mut lock) }.into());
+            let shown = if is_test && result == 0 { shown_lock(&bytes_of(&lock)) } else { Vec::new() };
+            return (result, shown);
+        }
+        let (target, nowhere) = (self.number(a), std::ptr::null_mut());
+        // SAFETY: these take numbers, and null pointers where positions are not passed.
+        let result: i64 = unsafe {
+            match what {
+                OnOpen::Truncate => libc::ftruncate(number, a as i64).into(),
+                OnOpen::Sync => libc::fsync(number).into(),
+                OnOpen::Allocate => libc::fallocate(number, a as i32, b as i64, c as i64).into(),
+                OnOpen::GetFlags => libc::fcntl(number, libc::F_GETFL).into(),
+                OnOpen::SetFlags => libc::fcntl(number, libc::F_SETFL, a as i32).into(),
+                OnOpen::Chmod => libc::fchmod(number, a as u32).into(),
+                OnOpen::Flock => libc::flock(number, a as i32).into(),
+                OnOpen::Copy => libc::copy_file_range(number, nowhere, target, nowhere, b as usize, 0) as i64,
+                OnOpen::Lock | OnOpen::TestLock => unreachable!("done above"),
             }
         };
         (said(result), Vec::new())
@@ -468,14 +478,15 @@ impl Files for Kernel {
         let (path, name, len) = (path.as_ptr(), name.as_ptr(), number as usize);
         let mut room = vec![0u8; len];
         // SAFETY: strings end in NUL; pointers and lengths are those of `value` and `room`.
-        let result = said(match what {
-            Xattr::Set => {
-                i64::from(unsafe { libc::setxattr(path, name, value.as_ptr().cast(), value.len(), number as i32) })
+        let result: i64 = unsafe {
+            match what {
+                Xattr::Set => libc::setxattr(path, name, value.as_ptr().cast(), value.len(), number as i32).into(),
+                Xattr::Get => libc::getxattr(path, name, room.as_mut_ptr().cast(), len) as i64,
+                Xattr::List => libc::listxattr(path, room.as_mut_ptr().cast(), len) as i64,
+                Xattr::Remove => libc::removexattr(path, name).into(),
             }
-            Xattr::Get => unsafe { libc::getxattr(path, name, room.as_mut_ptr().cast(), len) as i64 },
-            Xattr::List => unsafe { libc::listxattr(path, room.as_mut_ptr().cast(), len) as i64 },
-            Xattr::Remove => i64::from(unsafe { libc::removexattr(path, name) }),
-        });
+        };
+        let result = said(result);
         let gives = matches!(what, Xattr::Get | Xattr::List);
         room.truncate(if gives { usize::try_from(result).unwrap_or(0) } else { 0 });
         (result, room)
