@@ -1,0 +1,154 @@
+//! Copies between descriptors that the kernel would make.
+
+use crate::channel::Session;
+use crate::descriptors::ask;
+use crate::fds::{self, Fd, argument};
+use crate::host::{self, Args, call, error, raw};
+use aze_calls::{Op, POSITION, Request, WINDOW_BYTES};
+
+/// Largest length of one call, as in the kernel.
+const TRANSFER_BYTES_MAX: u64 = 0x7fff_f000;
+
+/// One end of a copy.
+#[derive(Clone, Copy)]
+enum End {
+    Kernels(i32),
+    Ours(u64),
+}
+
+/// sendfile(2), from or to the volume, through the window.
+pub fn sendfile(args: Args) -> i64 {
+    let (out, from) = match (end(args[0]), end(args[1])) {
+        (Ok(End::Kernels(_)), Ok(End::Kernels(_))) => return raw(libc::SYS_sendfile, args),
+        (Ok(out), Ok(from)) => (out, from),
+        (Err(failed), _) | (_, Err(failed)) => return failed,
+    };
+    let (position, count) = (args[2], args[3].min(TRANSFER_BYTES_MAX));
+    let mut session = match Session::begin() {
+        Ok(session) => session,
+        Err(failed) => return failed,
+    };
+    if let Err(failed) = session.connect() {
+        return failed;
+    }
+    let mut at = if host::is_memory(position) { host::read::<u64>(position) } else { POSITION };
+    if at != POSITION && at > i64::MAX as u64 {
+        return error(libc::EINVAL);
+    }
+    let mut done = 0u64;
+    while done < count {
+        let len = (count - done).min(WINDOW_BYTES as u64);
+        let read = read(&mut session, from, at, len);
+        if read <= 0 {
+            if done == 0 && read < 0 {
+                return read;
+            }
+            break;
+        }
+        let written = write(&mut session, out, read as u64);
+        let moved = written.max(0) as u64;
+        if at != POSITION {
+            at += moved;
+        } else if moved < read as u64 {
+            step_back(&mut session, from, read as u64 - moved);
+        }
+        done += moved;
+        if moved < read as u64 {
+            if done == 0 && written < 0 {
+                return written;
+            }
+            break;
+        }
+    }
+    if at != POSITION {
+        host::write(position, at);
+    }
+    done as i64
+}
+
+fn end(fd: u64) -> Result<End, i64> {
+    match fds::of(argument(fd)) {
+        Fd::Kernels => Ok(End::Kernels(argument(fd))),
+        Fd::Ours(desc) => Ok(End::Ours(desc)),
+        Fd::Failed(failed) => Err(failed),
+    }
+}
+
+/// Reads into the window.
+fn read(session: &mut Session, from: End, at: u64, len: u64) -> i64 {
+    match from {
+        End::Ours(desc) => {
+            let request = Request { op: Op::Read as u32, desc, offset: at, len, ..Request::default() };
+            session.ask(request, &[]).map_or_else(|failed| failed, |reply| reply.result)
+        }
+        End::Kernels(fd) if at == POSITION => call(libc::SYS_read, fd as u64, session.window(), len),
+        End::Kernels(fd) => raw(libc::SYS_pread64, [fd as u64, session.window(), len, at, 0, 0]),
+    }
+}
+
+/// Writes from the window; the bytes written, or the error of the first part.
+fn write(session: &mut Session, out: End, len: u64) -> i64 {
+    let mut done = 0;
+    while done < len {
+        let result = match out {
+            End::Ours(desc) => {
+                let request = Request { op: Op::Write as u32, desc, offset: POSITION, len, ..Request::default() };
+                session.ask(request, &[]).map_or_else(|failed| failed, |reply| reply.result)
+            }
+            End::Kernels(fd) => call(libc::SYS_write, fd as u64, session.window() + done, len - done),
+        };
+        if result <= 0 {
+            return if done > 0 { done as i64 } else { result };
+        }
+        done += result as u64;
+        if matches!(out, End::Ours(_)) {
+            break;
+        }
+    }
+    done as i64
+}
+
+/// What was read and could not be written stays to be read.
+fn step_back(session: &mut Session, from: End, bytes: u64) {
+    let (back, whence) = ((bytes as i64).wrapping_neg() as u64, libc::SEEK_CUR as u64);
+    match from {
+        End::Ours(desc) => {
+            let request = Request { op: Op::Seek as u32, desc, offset: back, a: whence, ..Request::default() };
+            let _ = session.ask(request, &[]);
+        }
+        End::Kernels(fd) => {
+            call(libc::SYS_lseek, fd as u64, back, whence);
+        }
+    }
+}
+
+/// copy_file_range(2): within the volume by the servers; over its border refused, so that programs read and write.
+pub fn copy_file_range(args: Args) -> i64 {
+    let (from, to) = match (end(args[0]), end(args[2])) {
+        (Ok(End::Kernels(_)), Ok(End::Kernels(_))) => return raw(libc::SYS_copy_file_range, args),
+        (Ok(End::Ours(from)), Ok(End::Ours(to))) => (from, to),
+        (Err(failed), _) | (_, Err(failed)) => return failed,
+        _ => return error(libc::EXDEV),
+    };
+    if args[5] != 0 {
+        return error(libc::EINVAL);
+    }
+    let offset = |at: u64| if host::is_memory(at) { host::read::<u64>(at) } else { POSITION };
+    let (source, target) = (offset(args[1]), offset(args[3]));
+    let negative = |offset: u64| offset != POSITION && offset > i64::MAX as u64;
+    if negative(source) || negative(target) {
+        return error(libc::EINVAL);
+    }
+    let len = args[4].min(TRANSFER_BYTES_MAX);
+    let request =
+        Request { op: Op::Copy as u32, desc: from, offset: source, len, a: to, b: target, ..Request::default() };
+    let copied = ask(request);
+    if copied > 0 {
+        for (at, before) in [(args[1], source), (args[3], target)] {
+            if host::is_memory(at) {
+                host::write(at, before + copied as u64);
+            }
+        }
+    }
+    copied
+}
