@@ -2,12 +2,16 @@
 //!
 //! The entry comes here with the registers of a call. A call that is not the volume's is made as it is.
 
-use crate::entry::{DONE, Frame};
+use crate::entry::{BY_THUNK, DONE, Frame};
 use crate::fds::argument;
 use crate::host::{Args, error, raw};
 use crate::table::SYS_FCHMODAT2;
 use crate::{attributes, data, descriptors, exec, locks, mapping, names, open, poll, process, refused, transfer};
 use libc::AT_FDCWD;
+
+/// No result of a call: it is the kernel's, with the arguments that the host has given, and is made where the host makes it. For
+/// calls that may take long, so that they can be cancelled there (pthread_cancel(3)).
+pub const AS_IT_WAS: i64 = i64::MIN;
 
 /// Handles a system call; the result goes to the host. No panic leaves it: see `defects.rs`.
 pub extern "C" fn dispatch(frame: *mut Frame) -> i64 {
@@ -20,7 +24,13 @@ pub extern "C" fn dispatch(frame: *mut Frame) -> i64 {
     if frame.sharing != DONE {
         return number;
     }
-    handle(number, args)
+    match handle(number, args) {
+        AS_IT_WAS => {
+            frame.sharing = BY_THUNK;
+            number
+        }
+        result => result,
+    }
 }
 
 /// The parent goes on after a child on its memory.
@@ -128,7 +138,7 @@ fn handle(number: i64, args: Args) -> i64 {
         | libc::SYS_mount
         | libc::SYS_umount2
         | libc::SYS_name_to_handle_at => refused::by_path(number, args),
-        libc::SYS_bind | libc::SYS_connect => refused::socket(number, args),
+        libc::SYS_bind | libc::SYS_connect => refused::socket(args),
         libc::SYS_execve => exec::execve(AT_FDCWD, args[0], args[1], args[2], 0),
         libc::SYS_execveat => exec::execve(argument(args[0]), args[1], args[2], args[3], args[4]),
         libc::SYS_fork | libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3 => exec::fork(number, args),

@@ -16,7 +16,7 @@ use core::arch::naked_asm;
 pub const DONE: u64 = 0;
 /// The thunk makes the call; the parent comes back when its child on this memory has gone.
 pub const BY_THUNK_SHARED: u64 = 1;
-/// The thunk makes the call, which has a stack for the child.
+/// The call is made as it was: it is the kernel's, or has a stack for its child.
 pub const BY_THUNK: u64 = 2;
 
 /// A number by which the place on the stack is found from which the host can go on.
@@ -60,7 +60,7 @@ pub extern "C" fn enter() {
         "mov r11, qword ptr [rip + {wiped}]",
         "cmp dword ptr [r11 + {vforks}], 0",
         "jne 3f",
-        // The thunk's own `syscall`, on the caller's stack.
+        // The call as it was, on the caller's stack.
         "2:",
         "lea r11, [rcx - {plain}]",
         "jmp r11",

@@ -1,5 +1,6 @@
 //! Waiting for descriptors: one of a file is always ready.
 
+use crate::dispatch::AS_IT_WAS;
 use crate::fds::{self, Fd};
 use crate::host::{self, Args, raw};
 
@@ -21,7 +22,7 @@ type Set = [u64; WORDS];
 pub fn poll(number: i64, mut args: Args) -> i64 {
     let (array, count) = (args[0], args[1]);
     if !host::is_memory(array) {
-        return raw(number, args);
+        return AS_IT_WAS;
     }
     let at = |index: u64| array + index * size_of::<libc::pollfd>() as u64;
     let mut ours = 0u64;
@@ -36,7 +37,7 @@ pub fn poll(number: i64, mut args: Args) -> i64 {
         }
     }
     if ours == 0 {
-        return raw(number, args);
+        return AS_IT_WAS;
     }
     hide(array, count, false);
     let at_once = [0i64; 2];
@@ -75,7 +76,7 @@ fn hide(array: u64, count: u64, again: bool) {
 pub fn select(number: i64, mut args: Args) -> i64 {
     let count = args[0] & 0xffff_ffff;
     if count > SELECT_MAX {
-        return raw(number, args);
+        return AS_IT_WAS;
     }
     let words = (count as usize).div_ceil(64);
     let mut ours: [Set; 3] = [[0; WORDS]; 3];
@@ -91,7 +92,7 @@ pub fn select(number: i64, mut args: Args) -> i64 {
         }
     }
     if !any {
-        return raw(number, args);
+        return AS_IT_WAS;
     }
     for (set, place) in ours.iter().zip(args.iter().skip(1)) {
         for (word, bits) in set.iter().take(words).enumerate().filter(|(_, bits)| **bits != 0) {

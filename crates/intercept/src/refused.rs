@@ -1,5 +1,6 @@
 //! Calls that the volume refuses, each with the errno by which programs do without.
 
+use crate::dispatch::AS_IT_WAS;
 use crate::fds::{self, Fd, argument};
 use crate::host::{self, Args, error, raw};
 use crate::place::{self, PathCall};
@@ -52,13 +53,13 @@ fn is_ours(path: u64) -> bool {
 }
 
 /// bind(2) and connect(2): the volume has no sockets.
-pub fn socket(number: i64, args: Args) -> i64 {
+pub fn socket(args: Args) -> i64 {
     let (address, length) = (args[1], args[2] & 0xffff_ffff);
     if !host::is_memory(address) || length <= FAMILY_BYTES || i32::from(host::read::<u16>(address)) != libc::AF_UNIX {
-        return raw(number, args);
+        return AS_IT_WAS;
     }
     let path = host::string(address + FAMILY_BYTES, (length - FAMILY_BYTES) as usize);
     let absolute = crate::paths::below(crate::settings::AT.get(), path).is_some_and(|rest| !crate::paths::climbs(rest));
     let relative = !path.is_empty() && path.first() != Some(&b'/') && crate::cwd::is_ours();
-    if absolute || relative { error(libc::EADDRNOTAVAIL) } else { raw(number, args) }
+    if absolute || relative { error(libc::EADDRNOTAVAIL) } else { AS_IT_WAS }
 }

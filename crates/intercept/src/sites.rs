@@ -1,18 +1,20 @@
 //! How instructions that make system calls look, and the code that replaces them.
 //!
-//! Pure: bytes in, bytes out. Two forms are known, of glibc 2.31 to 2.41. In the first, the number is loaded right before:
-//! the load of five bytes becomes a jump and the instruction stays, so that a jump to the instruction itself still works. In
-//! the second, the result is compared right after: both instructions become the jump, and the comparison moves. Compilers
-//! emit no jump to that comparison, because its flags mean nothing without the call.
+//! Pure: bytes in, bytes out. Three forms are known, of glibc 2.31 to 2.41. In two of them, the instruction of five bytes right
+//! before is a load of the number, or a move to or from the stack: it becomes a jump to the thunk, which does it instead.
+//! The `syscall` stays where it is. Calls that are the kernel's are made there, so that what libc knows about this
+//! address (unwinding, cancellation) stays true, and a jump to the instruction itself still works. In the third, the result
+//! is compared right after: both instructions become the jump, and the comparison moves. Compilers emit no jump to that
+//! comparison, because its flags mean nothing without the call.
 
 /// Bytes of one thunk: the code outside of the text to which a site jumps.
-pub const THUNK_BYTES: usize = 80;
+pub const THUNK_BYTES: usize = 64;
 
-/// Bytes before a thunk's return at which its plain `syscall` lies.
-pub const PLAIN_BEFORE: usize = 2;
+/// Bytes before a thunk's return at which the call is made as it was.
+pub const PLAIN_BEFORE: usize = 5;
 
 /// Bytes before a thunk's return at which its `syscall` for a child on the parent's memory lies.
-pub const SHARING_BEFORE: usize = 22;
+pub const SHARING_BEFORE: usize = 25;
 
 /// Bytes of a jump to anywhere within 2 GiB.
 const JUMP_BYTES: usize = 5;
@@ -26,8 +28,19 @@ pub struct Site {
     pub replaced: usize,
     /// Where the code goes on.
     pub back: usize,
-    /// The number that the site loads, if it is known.
-    pub number: Option<u32>,
+    /// How it looks.
+    pub form: Form,
+}
+
+/// What the bytes that become a jump did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Before the call, they loaded its number.
+    Number,
+    /// Before the call, they moved a register to the stack, or the number from it.
+    Move,
+    /// They were the call, and a comparison of its result.
+    Compared,
 }
 
 /// What the text says at a `syscall`.
@@ -51,14 +64,23 @@ pub fn look(text: &[u8], at: usize, handles: impl Fn(u32) -> bool) -> Found {
     }
     // With a prefix, the load is of another register, unless the prefix belongs to the instruction before: leave it then.
     let prefixed = at >= 6 && (0x40..0x50).contains(&text[at - 6]);
-    let after = &text[at + 2..];
+    let before = |form| Found::Site(Site { at: at - JUMP_BYTES, replaced: JUMP_BYTES, back: at + 2, form });
     if loaded.is_some() && !prefixed {
-        return Found::Site(Site { at: at - 5, replaced: 5, back: at + 2, number: loaded });
+        return before(Form::Number);
     }
-    match comparison(after) {
-        Some(bytes) => Found::Site(Site { at, replaced: 2 + bytes, back: at + 2 + bytes, number: None }),
+    if moves_before(text, at) {
+        return before(Form::Move);
+    }
+    match comparison(&text[at + 2..]) {
+        Some(bytes) => Found::Site(Site { at, replaced: 2 + bytes, back: at + 2 + bytes, form: Form::Compared }),
         None => Found::Unknown,
     }
+}
+
+/// True if the instruction right before is `mov rax, [rsp + x]` or `mov [rsp + x], r11`, as glibc 2.41 has them.
+fn moves_before(text: &[u8], at: usize) -> bool {
+    let before = at.checked_sub(JUMP_BYTES).and_then(|from| text.get(from..at));
+    matches!(before, Some([0x48, 0x8b, 0x44, 0x24, _] | [0x4c, 0x89, 0x5c, 0x24, _]))
 }
 
 /// The number that `mov eax, imm32` right before loads.
@@ -141,22 +163,23 @@ pub struct Around {
 pub fn thunk(text: &[u8], site: &Site, around: &Around) -> [u8; THUNK_BYTES] {
     let mut bytes = [0x90; THUNK_BYTES];
     let mut code = Code { bytes: &mut bytes, length: 0, address: around.thunk };
-    if let Some(number) = site.number {
-        code.put(&[0xb8]); // mov eax, number
-        code.put(&number.to_le_bytes());
+    if site.form != Form::Compared {
+        code.put(&text[site.at..site.at + site.replaced]);
     }
     // lea rcx, [return]: behind this instruction, the jump, and the two calls.
     let here = around.thunk + code.length as u64;
     let back = here + 7 + 6 + SHARING_BEFORE as u64;
     code.put_to(&[0x48, 0x8d, 0x0d], back);
     code.put_to(&[0xff, 0x25], around.entry); // jmp [entry]
-    code.put(&[0x0f, 0x05, 0x48, 0x85, 0xc0, 0x74, 15]); // syscall; test rax, rax; jz return
+    code.put(&[0x0f, 0x05, 0x48, 0x85, 0xc0, 0x74, 18]); // syscall; test rax, rax; jz return
     code.put_to(&[0x48, 0x8d, 0x0d], back);
     code.put_to(&[0xff, 0x25], around.after); // jmp [after]
-    code.put(&[0x0f, 0x05]); // syscall
-    // The return: the comparison that the jump has replaced, and the jump back.
-    if site.number.is_none() {
+    // The call as it was; then the return: the comparison that the jump has replaced, and the jump back.
+    if site.form == Form::Compared {
+        code.put(&[0x0f, 0x05, 0x0f, 0x1f, 0x00]); // syscall; a nop of three bytes
         code.put(&text[site.at + 2..site.at + site.replaced]);
+    } else {
+        code.put_to(&[0xe9], around.text + (site.at + site.replaced) as u64); // jmp to the site's own
     }
     code.put_to(&[0xe9], around.text + site.back as u64);
     bytes
@@ -184,13 +207,16 @@ mod tests {
 
     #[test]
     fn forms_of_glibc_are_known() {
-        let site = Site { at: 3, replaced: 5, back: 10, number: Some(257) };
+        let site = Site { at: 3, replaced: 5, back: 10, form: Form::Number };
         assert_eq!(found(&[0x31, 0xff, 0x90, 0xb8, 1, 1, 0, 0], &[0xc3, 0x90]), Found::Site(site));
-        let compared = |replaced, back| Found::Site(Site { at: 2, replaced, back, number: None });
+        let compared = |replaced, back| Found::Site(Site { at: 2, replaced, back, form: Form::Compared });
         assert_eq!(found(&[0x31, 0xc0], &[0x48, 0x3d, 0, 0xf0, 0xff, 0xff, 0x77]), compared(8, 10));
         assert_eq!(found(&[0x31, 0xc0], &[0x48, 0x3d, 1, 0xf0, 0xff, 0xff, 0x77]), compared(8, 10));
         assert_eq!(found(&[0x31, 0xc0], &[0x3d, 0, 0xf0, 0xff, 0xff, 0x77]), compared(7, 9));
         assert_eq!(found(&[0x31, 0xc0], &[0x48, 0x83, 0xf8, 0xfc, 0x74]), compared(6, 8));
+        let moved = Found::Site(Site { at: 1, replaced: 5, back: 8, form: Form::Move });
+        assert_eq!(found(&[0x90, 0x48, 0x8b, 0x44, 0x24, 0x10], &[0x5b, 0xc3]), moved);
+        assert_eq!(found(&[0x90, 0x4c, 0x89, 0x5c, 0x24, 0x08], &[0xc3]), moved);
     }
 
     #[test]
@@ -213,27 +239,42 @@ mod tests {
         assert_eq!(next_pair(&[0x0f], 0), None);
     }
 
+    fn number_at(code: &[u8], at: usize) -> i64 {
+        i64::from(i32::from_le_bytes(code[at..at + 4].try_into().expect("four bytes")))
+    }
+
     #[test]
     fn a_thunk_has_its_calls_where_the_entry_looks_for_them() {
         let text = [0x31, 0xc0, 0x0f, 0x05, 0x48, 0x3d, 0, 0xf0, 0xff, 0xff, 0x77];
         let around = Around { thunk: 0x10_0000, text: 0x20_0000, entry: 0xf_f000, after: 0xf_f008 };
-        for number in [None, Some(3)] {
-            let site = Site { at: 2, replaced: 8, back: 10, number };
+        for form in [Form::Compared, Form::Move] {
+            let site = match form {
+                Form::Compared => Site { at: 2, replaced: 8, back: 10, form },
+                _ => Site { at: 0, replaced: 5, back: 10, form },
+            };
             let code = thunk(&text, &site, &around);
-            let start = if number.is_some() { 5 } else { 0 };
-            let distance = i32::from_le_bytes(code[start + 3..start + 7].try_into().expect("four bytes"));
-            let back = start + 7 + distance as usize;
-            assert_eq!(code[back - PLAIN_BEFORE..back], [0x0f, 0x05]);
+            let start = if form == Form::Compared { 0 } else { 5 };
+            assert_eq!(code[..start], text[..start]);
+            let back = start + 7 + number_at(&code, start + 3) as usize;
+            let address = |place: usize| (around.thunk + place as u64).wrapping_add_signed(number_at(&code, place - 4));
             assert_eq!(code[back - SHARING_BEFORE..][..2], [0x0f, 0x05]);
             // The short jump past the way back ends at the return.
             assert_eq!(back - SHARING_BEFORE + 7 + usize::from(code[back - SHARING_BEFORE + 6]), back);
-            let moved = if number.is_some() { 0 } else { 6 };
+            let moved = match form {
+                Form::Compared => {
+                    assert_eq!(code[back - PLAIN_BEFORE..][..2], [0x0f, 0x05]);
+                    assert_eq!(code[back..back + 6], text[4..10]);
+                    6
+                }
+                _ => {
+                    assert_eq!((code[back - PLAIN_BEFORE], address(back)), (0xe9, around.text + 5));
+                    0
+                }
+            };
             let ends = back + moved + JUMP_BYTES;
-            let to = i32::from_le_bytes(code[ends - 4..ends].try_into().expect("four bytes"));
-            assert_eq!(code[ends - JUMP_BYTES], 0xe9);
-            assert_eq!((around.thunk + ends as u64).wrapping_add(to as u64), around.text + 10);
+            assert_eq!((code[ends - JUMP_BYTES], address(ends)), (0xe9, around.text + 10));
         }
-        let site = Site { at: 2, replaced: 8, back: 10, number: None };
+        let site = Site { at: 2, replaced: 8, back: 10, form: Form::Compared };
         assert_eq!(jump(&site, &around)[0], 0xe9);
         let to = i32::from_le_bytes(jump(&site, &around)[1..5].try_into().expect("four bytes"));
         assert_eq!((around.text + 7).wrapping_add(to as i64 as u64), around.thunk);
