@@ -4,7 +4,7 @@
 //! A note is good only as long as the descriptor is not closed: each close makes the note a new number, and an answer is
 //! noted only if the number has stayed.
 
-use crate::channel::Session;
+use crate::channel::{self, Session};
 use crate::host::{self, call, error};
 use crate::process::{may_note, wiped};
 use aze_calls::{Op, PIPE_FLAGS, Request};
@@ -69,6 +69,9 @@ fn of_note(note: u64) -> Fd {
 
 /// Asks the kernel and then the agent; gives a note.
 fn ask(fd: i32) -> Result<u64, i64> {
+    if channel::is_hidden(fd) {
+        return Ok(0);
+    }
     let flags = call(libc::SYS_fcntl, fd as u64, libc::F_GETFL as u64, 0);
     if flags < 0 {
         return Ok(0);

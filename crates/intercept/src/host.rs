@@ -112,3 +112,38 @@ pub fn say(parts: &[&[u8]]) {
         call(libc::SYS_write, 2, part.as_ptr() as u64, part.len() as u64);
     }
 }
+
+/// `/proc/self/fd/N`, with a NUL.
+pub fn descriptor_link(fd: i32) -> [u8; 32] {
+    let mut path = [0u8; 32];
+    let directory = b"/proc/self/fd/";
+    let mut digits = [0u8; 10];
+    let (mut rest, mut count) = (fd as u32, 0);
+    for digit in &mut digits {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        count += 1;
+        if rest == 0 {
+            break;
+        }
+    }
+    let letters = directory.iter().chain(digits.iter().take(count).rev());
+    for (place, letter) in path.iter_mut().zip(letters) {
+        *place = *letter;
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_of_descriptors_have_their_number() {
+        for fd in [0, 7, 10, 65_535, i32::MAX] {
+            let link = descriptor_link(fd);
+            let text = std::ffi::CStr::from_bytes_until_nul(&link).expect("it ends").to_str().expect("text");
+            assert_eq!(text, format!("/proc/self/fd/{fd}"));
+        }
+    }
+}

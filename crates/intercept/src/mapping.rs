@@ -62,21 +62,6 @@ pub fn contents(desc: u64, offset: u64, len: u64) -> Result<i32, i64> {
 
 /// The same file for reading only, or a negative errno.
 fn reopened(fd: i32) -> i32 {
-    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
-    let mut digits = [0u8; 10];
-    let mut rest = fd as u32;
-    let mut count = 0;
-    for digit in &mut digits {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        count += 1;
-        if rest == 0 {
-            break;
-        }
-    }
-    let begin = path.iter().position(|byte| *byte == 0).unwrap_or(0);
-    for (place, digit) in path.iter_mut().skip(begin).zip(digits.iter().take(count).rev()) {
-        *place = *digit;
-    }
+    let path = host::descriptor_link(fd);
     call(libc::SYS_open, path.as_ptr() as u64, (libc::O_RDONLY | libc::O_CLOEXEC) as u64, 0) as i32
 }

@@ -42,12 +42,8 @@ pub fn openat2(args: Args) -> i64 {
     })
 }
 
-/// Opens a place in the volume; the new descriptor. A description (of `/proc/self/fd/N`) is opened anew by its path.
+/// Opens a place in the volume; the new descriptor. A description (of `/proc/self/fd/N`), whose path is empty, is opened anew.
 pub fn open_ours(session: &mut Session, target: Target, flags: u32, mode: u32) -> i64 {
-    let target = match by_name(session, target) {
-        Ok(target) => target,
-        Err(failed) => return failed,
-    };
     let request = Request {
         op: Op::Open as u32,
         desc: target.desc,

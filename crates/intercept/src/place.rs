@@ -163,11 +163,11 @@ pub fn linked(session: &mut Session, directory: i32, path: u64) -> Place {
 fn chase(session: &mut Session, directory: i32, path: &[u8]) -> Option<Target> {
     let (room, spare) = (session.area(FIRST), session.area(SECOND));
     let mut length = paths::join(room, &[path])?;
-    if path.first() != Some(&b'/') && paths::climbs(path) && directory == AT_FDCWD {
-        let here = host::call(libc::SYS_getcwd, spare.as_mut_ptr() as u64, spare.len() as u64, 0);
-        let here = spare.get(..usize::try_from(here).ok()?.checked_sub(1)?)?;
+    if path.first() != Some(&b'/') {
+        // It may lead there by its letters, from a directory above.
+        let here = directory_path(directory, spare)?;
         let whole = session.area(THIRD);
-        let joined = paths::join(whole, &[here, b"/", path])?;
+        let joined = paths::join(whole, &[spare.get(..here)?, b"/", path])?;
         let reduced = paths::reduce(whole.get(..joined)?, room)?;
         if paths::below(AT.get(), room.get(..reduced)?).is_some() {
             return reached(session, reduced);
@@ -193,6 +193,17 @@ fn chase(session: &mut Session, directory: i32, path: &[u8]) -> Option<Target> {
         }
     }
     None
+}
+
+/// The path of a directory of the kernel's, without a NUL; its length.
+fn directory_path(directory: i32, to: &mut [u8]) -> Option<usize> {
+    let (at, room) = (to.as_mut_ptr() as u64, to.len() as u64);
+    if directory == AT_FDCWD {
+        let bytes = host::call(libc::SYS_getcwd, at, room, 0);
+        return usize::try_from(bytes).ok()?.checked_sub(1);
+    }
+    let link = host::descriptor_link(directory);
+    usize::try_from(host::call(libc::SYS_readlink, link.as_ptr() as u64, at, room)).ok()
 }
 
 /// The place of an absolute path in the first room.

@@ -66,6 +66,8 @@ pub fn is_itself(path: u64, flags: u64) -> bool {
 fn fstat(number: i64, args: Args, form: Form) -> i64 {
     let desc = match itself(argument(args[0])) {
         Ok(Some(target)) => target,
+        // Programs look for their descriptors this way.
+        Ok(None) if channel::is_hidden(argument(args[0])) => return error(libc::EBADF),
         Ok(None) => return raw(number, args),
         Err(failed) => return failed,
     };

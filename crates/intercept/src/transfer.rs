@@ -31,10 +31,10 @@ pub fn sendfile(args: Args) -> i64 {
     if let Err(failed) = session.connect() {
         return failed;
     }
-    let mut at = if host::is_memory(position) { host::read::<u64>(position) } else { POSITION };
-    if at != POSITION && at > i64::MAX as u64 {
-        return error(libc::EINVAL);
-    }
+    let mut at = match offset(position) {
+        Ok(at) => at,
+        Err(failed) => return failed,
+    };
     let mut done = 0u64;
     while done < count {
         let len = (count - done).min(WINDOW_BYTES as u64);
@@ -64,6 +64,15 @@ pub fn sendfile(args: Args) -> i64 {
         host::write(position, at);
     }
     done as i64
+}
+
+/// The offset that lies at an address, or the position if there is none.
+fn offset(at: u64) -> Result<u64, i64> {
+    if !host::is_memory(at) {
+        return Ok(POSITION);
+    }
+    let offset = host::read::<u64>(at);
+    if offset > i64::MAX as u64 { Err(error(libc::EINVAL)) } else { Ok(offset) }
 }
 
 fn end(fd: u64) -> Result<End, i64> {
@@ -133,12 +142,10 @@ pub fn copy_file_range(args: Args) -> i64 {
     if args[5] != 0 {
         return error(libc::EINVAL);
     }
-    let offset = |at: u64| if host::is_memory(at) { host::read::<u64>(at) } else { POSITION };
-    let (source, target) = (offset(args[1]), offset(args[3]));
-    let negative = |offset: u64| offset != POSITION && offset > i64::MAX as u64;
-    if negative(source) || negative(target) {
-        return error(libc::EINVAL);
-    }
+    let (source, target) = match (offset(args[1]), offset(args[3])) {
+        (Ok(source), Ok(target)) => (source, target),
+        (Err(failed), _) | (_, Err(failed)) => return failed,
+    };
     let len = args[4].min(TRANSFER_BYTES_MAX);
     let request =
         Request { op: Op::Copy as u32, desc: from, offset: source, len, a: to, b: target, ..Request::default() };
