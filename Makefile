@@ -28,6 +28,7 @@ help:
 build:
 	@scripts/setup build
 	AZE_COMMIT="$$(git describe --always --dirty --exclude '*' 2>/dev/null)" $(CARGO) build --locked --release -p aze-cli
+	$(CARGO) build --locked --release -p aze-intercept
 
 libs:
 	@scripts/setup build

@@ -1,0 +1,239 @@
+//! Programs whose system calls are intercepted: each does through this door as through a mount, and nothing of theirs is left
+//! when they end, however they end.
+
+use aze_tests::{Place, Ran, clib, leave_out, long, program, run, wait_until};
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Rounds of a tree of processes that ends, and of one that is killed.
+const ROUNDS: usize = 20;
+const ROUNDS_LONG: usize = 1000;
+
+/// Scripts of bash, each in an empty directory of the volume, which is also `$D`. Through both doors they say the same.
+const SCRIPTS: &[(&str, &str)] = &[
+    ("cp, cat, cmp", "cp /etc/passwd a; cat a | cmp - /etc/passwd; cmp /etc/passwd < a; cp a b; cmp a b; ls"),
+    ("ls -l, stat", "umask 027; echo text > f; mkdir d; stat -c '%n %s %a %F %h' f d; ls -l | cut -c 1-10"),
+    ("dd, truncate", "dd if=/dev/zero of=d bs=64k count=4 status=none; truncate -s 1000 d; stat -c %s d; md5sum < d"),
+    ("text tools", "sort -r /etc/passwd > s; wc -l < s; awk -F: '{n++} END {print n}' s; grep -c root s; sed -i s/root/toor/ s; \
+      grep -c toor s; head -n 2 s; tail -n 2 s; tail -c 20 s"),
+    ("pipes", "seq 1 3000 | tee t | sort -n | tail -n 1 > last; cat last; gzip -c t | gzip -dc | cmp - t && echo same"),
+    ("exec 3<>", "echo -n abcdefghij > r; exec 3<>r; read -n 3 x <&3; echo -n XYZ >&3; exec 3>&-; cat r; echo \" $x\""),
+    ("appending", "(echo a; sh -c 'echo b'; echo c) >> ap; (echo d; bash -c 'echo e') >> ap; cat ap"),
+    ("here", "cat <<< one > h; { cat; echo two; } < h > i; cat i; while read -r line; do echo \"[$line]\"; done < i"),
+    ("a shared position", "printf '1\\n2\\n3\\n' > n; (read a; sh -c 'read b; echo b=$b'; read c; echo $a $c) < n"),
+    ("directories", "mkdir -p a/b; cd a; /bin/pwd; cd b; /bin/pwd; cd ..; ls; /bin/pwd; cd ../..; ls $D; ls -d /usr/../usr"),
+    ("a way out and in", "ln -s /etc e; head -n 1 e/passwd; ls -d e/../etc; readlink e; cd e; /bin/pwd; cd -; head -n 1 ../../etc/passwd"),
+    ("links", "echo x > f; ln f g; ln -s f s; stat -c %h f; cat s g; readlink s; realpath s; mv f h; cat s; rm s; ls; ls -l /aze/none"),
+    ("renames", "mkdir d; echo 1 > d/f; mv d e; mv e/f .; rmdir e; mv f /tmp/$$.f && mv /tmp/$$.f g; cat g; mv g /etc/passwd/x; ls"),
+    ("descriptors by name", "echo x > f; exec 5< f; readlink /proc/self/fd/5; cat /dev/fd/5; cat /proc/self/fd/5; ls -l /proc/self/fd/5 | \
+      sed 's/.*->//'"),
+    ("scripts and programs", "printf '#!/bin/sh -e\\necho $0 $1\\n' > s; chmod +x s; ./s 1; $D/s 2; cp /bin/echo p; ./p 3; $D/p 4; \
+      echo '#!'$D/s > t; chmod +x t; ./t; chmod -x p; ./p; echo $?; ./none; echo $?"),
+    ("the program's own path", "cp /usr/bin/readlink p; ./p /proc/self/exe; ./p $(./p /proc/self/exe)"),
+    ("no environment", "echo x > f; env -i /bin/cat $D/f; env -i /bin/sh -c '/bin/ls'"),
+    ("times", "touch -d @1000 f; stat -c '%X %Y' f; touch -r f g; stat -c %Y g; touch -m -d @7 g; stat -c '%X %Y' g"),
+    ("permissions", "echo x > f; chmod 640 f; stat -c %a f; chown 1:2 f; stat -c %u:%g f; test -x f; echo $?; mkdir -m 700 d; stat -c %a d"),
+    ("find, du, rm", "mkdir -p a/b c; touch a/1 a/b/2 c/3; find . | sort; find . -name 2 -delete; rm -rf a; find . -type f"),
+    ("tar", "mkdir d; cp /etc/passwd d; ln -s x d/l; touch -d @5 d/t; tar -cf t.tar d; rm -r d; tar -xpf t.tar; ls d; stat -c %Y d/t; tar -tf t.tar"),
+    ("rsync", "mkdir a; cp /etc/passwd /etc/group a; rsync -a a/ b/; diff -r a b && echo same; echo x >> a/passwd; rsync -ai a/ b/ | cut -c 1-4"),
+    ("git", "git init -q . && git config user.email a@b && git config user.name n; echo 1 > f; git add f; git commit -qm one; \
+      git clone -q . c; git -C c log --format=%s; git gc -q; git fsck 2>&1 | grep -v notice; git status --short"),
+    ("perl", "perl -e 'open(F, q(>), q(p)) or die; print F q(x) x 50000; close F; print -s q(p); opendir(D, q(.)); print sort(readdir(D)); \
+      unlink q(p); print -e q(p) ? 1 : 0'"),
+    ("flock", "flock f true; echo $?; flock f flock -n f true; echo $?; flock f -c 'echo in'; exec 9> g; flock 9; flock -n g true; echo $?"),
+    ("python", "python3 -c \"
+import os, select, shutil, fcntl, mmap, tempfile, subprocess
+open('p', 'w').write('x' * 100000); print(os.path.getsize('p'), len(open('p').read()))
+shutil.copyfile('p', 'q'); os.utime('q', (1, 2)); print(os.stat('q').st_mtime); os.setxattr('q', 'user.a', b'v')
+print(os.listxattr('q'), os.getxattr('q', 'user.a')); os.makedirs('a/b'); print(sorted(os.listdir('.')), os.path.realpath('a/../q'))
+d = os.open('.', os.O_RDONLY); f = os.open('q', os.O_RDWR, dir_fd=d); print(os.preadv(f, [bytearray(2), bytearray(3)], 1))
+print(select.select([f], [f], [], 5) == ([f], [f], []), mmap.mmap(f, 0, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE)[:3])
+print(subprocess.run(['pwd', '-P'], cwd='a/b', stdout=subprocess.PIPE, text=True).stdout)
+fcntl.lockf(f, fcntl.LOCK_EX); t = tempfile.NamedTemporaryFile(dir='.'); t.write(b'12'); t.flush(); print(os.path.getsize(t.name))
+os.ftruncate(f, 3); os.lseek(f, 0, 2); os.write(f, b'!'); print(open('q').read(), os.path.samefile('q', 'a/../q'))
+\""),
+    ("threads of python", "python3 -c \"
+import threading
+def f(i):
+    for k in range(10):
+        open(f't{i}', 'w').write('y' * 1000); assert len(open(f't{i}').read()) == 1000
+t = [threading.Thread(target=f, args=(i,)) for i in range(4)]
+[x.start() for x in t]; [x.join() for x in t]; print('done')\""),
+    ("processes of python", "cat > m.py <<'END'
+import multiprocessing as mp, os, sys
+def f(i):
+    open(f'mp{i}', 'w').write(str(i)); return int(open(f'mp{i}').read())
+if __name__ == '__main__':
+    for method in ('fork', 'spawn'):
+        with mp.get_context(method).Pool(3) as pool: print(pool.map(f, range(12)), len(os.listdir('.')) > 12)
+END
+      python3 m.py"),
+    ("make", "for i in 1 2 3 4 5 6 7 8; do echo \"int f$i(void) { return $i; }\" > f$i.c; done
+      echo 'int f1(void), f8(void); int puts(const char *); int main(void) { return puts(f1() + f8() == 9 ? \"nine\" : \"no\") < 0; }' > main.c
+      printf 'O = $(patsubst %%.c,%%.o,$(wildcard *.c))\\np: $(O)\\n\\tcc -o $@ $(O)\\n%%.o: %%.c\\n\\tcc -c -o $@ $<\\n' > Makefile
+      make -s -j8 && ./p; make -q; echo $?; echo 'int x;' >> f3.c; make -s; ls *.o | wc -l"),
+    ("a library of the volume", "echo 'int seven(void) { return 7; }' > l.c; cc -shared -fPIC -o l.so l.c; \
+      python3 -c 'import ctypes, os; print(ctypes.CDLL(os.getcwd() + \"/l.so\").seven())'"),
+    ("an unlinked file", "exec 4> u 5< u; rm u; echo kept >&4; cat <&5; ls; stat -L -c %h /proc/self/fd/5"),
+    ("errors", "cat none; cat .; mkdir a; mkdir a; rmdir /aze; ls a/b; echo x > a; : > f; cd f; ls f/x; rm a; mv a a/b; ln -s l l; cat l; \
+      rmdir none; touch none/x; readlink f; echo $?"),
+];
+
+/// The words before a program, for a door.
+fn through<'a>(door: &'a str, script: &'a str) -> [&'a str; 7] {
+    ["run", "--door", door, "--", "bash", "-c", script]
+}
+
+/// A place with a volume and the library beside the program; `None` if a mount at /aze cannot be had here.
+fn volume(test: &str) -> Option<(Place, String)> {
+    let library = program().with_file_name("libaze_intercept.so");
+    assert!(library.exists(), "{} is not built: run 'cargo build -p aze-intercept' first", library.display());
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
+    if !mounts.lines().any(|line| line.split(' ').nth(4) == Some("/")) {
+        leave_out(test, "/ is no mount point");
+        return None;
+    }
+    let place = Place::new();
+    let name = place.up(&["--servers", "2"]);
+    Some((place, name))
+}
+
+/// What a script says, with its errors and its exit code.
+fn said(place: &Place, door: &str, script: &str) -> String {
+    let whole = format!(
+        "D=/aze/d; export D LC_ALL=C HOME=/nonexistent GIT_CONFIG_NOSYSTEM=1; mkdir $D && cd $D || exit 99; exec 2>&1\n\
+         ( {script}\n ); echo \"= $?\"; cd / && rm -rf $D && ls /aze"
+    );
+    let ran: Ran = place.command(&through(door, &whole)).output().expect("it starts").into();
+    let out = ran.out.replace("bash: line 1:", "bash:");
+    format!("{out}{}", if ran.code == 0 { String::new() } else { format!("({}) {}", ran.code, ran.err) })
+}
+
+#[test]
+fn scripts_say_the_same_through_both_doors() {
+    assert!(SCRIPTS.len() > 30, "{} scripts", SCRIPTS.len());
+    let Some((place, _)) = volume("scripts_say_the_same_through_both_doors") else { return };
+    let mut different = Vec::new();
+    for (name, script) in SCRIPTS {
+        let (mounted, intercepted) = (said(&place, "mount", script), said(&place, "intercept", script));
+        assert!(mounted.contains("= "), "{name}: {mounted}");
+        if mounted != intercepted {
+            different.push(format!("--- {name}, mount:\n{mounted}--- {name}, intercept:\n{intercepted}"));
+        }
+    }
+    assert!(different.is_empty(), "{} of {} differ:\n{}", different.len(), SCRIPTS.len(), different.join("\n"));
+}
+
+/// Compiles `tests/c/doors.c`.
+fn doors(place: &Place) -> PathBuf {
+    let made = place.path("doors");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&made);
+    run(cc.arg(clib::sources().join("doors.c")));
+    made
+}
+
+#[test]
+fn a_program_in_c_finds_the_same_through_both_doors_and_without_a_volume() {
+    let test = "a_program_in_c_finds_the_same_through_both_doors_and_without_a_volume";
+    let Some((place, _)) = volume(test) else { return };
+    let program = doors(&place);
+    let plain = place.path("plain");
+    fs::create_dir(&plain).expect("a directory");
+    assert_eq!(run(Command::new(&program).arg(&plain)).out, "the same\n");
+    let script = format!("mkdir -p /aze/d && {} /aze/d", program.display());
+    for door in ["mount", "intercept"] {
+        assert_eq!(place.aze(&through(door, &script)).ok().out, "the same\n", "{door}");
+    }
+}
+
+/// How many files all servers have as open.
+fn opens(place: &Place) -> u64 {
+    let text = place.aze(&["status", "--json"]).ok().out;
+    let status: serde_json::Value = serde_json::from_str(text.lines().next().expect("a line")).expect("JSON");
+    let servers = status["servers"].as_array().expect("servers");
+    assert_eq!(servers.len(), 2, "{text}");
+    servers.iter().map(|server| server["opens"].as_u64().expect("a number")).sum()
+}
+
+/// A tree of processes with open files, positions that they share, and locks: pipes, a make, processes of python, children
+/// of posix_spawn(3).
+const TREE: &str = "
+    cd /aze/tree && exec 3<> shared 4>> log
+    ( flock 3; seq 1 200 | tee -a log | sort -rn | head -n 1 >&4 ) &
+    make -s -j8 -f Makefile p &
+    python3 m.py &
+    $DOORS /aze/tree/doors > /dev/null &
+    flock other sh -c 'echo held > held; cat fifo' < /dev/null &
+    wait";
+
+#[test]
+fn nothing_is_left_of_processes_that_end_or_are_killed() {
+    let Some((mut place, _)) = volume("nothing_is_left_of_processes_that_end_or_are_killed") else { return };
+    let rounds = if long() { ROUNDS_LONG } else { ROUNDS };
+    place.allow(Duration::from_secs(120 + 20 * rounds as u64));
+    let program = doors(&place);
+    let prepare = "mkdir -p /aze/tree/doors && cd /aze/tree && for i in 1 2 3 4; do echo \"int f$i(void) { return $i; }\" > f$i.c; done
+        printf 'p: f1.o f2.o f3.o f4.o\\n\\tcat $^ > p\\n%%.o: %%.c\\n\\tcc -c -o $@ $<\\n' > Makefile
+        printf 'import multiprocessing as mp\\ndef f(i): return len(open(\"shared\", \"a+\").read())\\n' > m.py
+        printf 'if __name__ == \"__main__\":\\n for m in (\"fork\", \"spawn\"):\\n  with mp.get_context(m).Pool(2) as p: p.map(f, range(4))\\n' >> m.py
+        touch held fifo";
+    place.aze(&through("intercept", prepare)).ok();
+    for round in 0..rounds {
+        let mut command = place.command(&through("intercept", TREE));
+        // A process group of its own, so that every process of the tree can be killed at once.
+        command.env("DOORS", &program).stdout(Stdio::null()).stderr(Stdio::null());
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut tree = command.spawn().expect("it starts");
+        if round % 2 == 0 {
+            assert!(tree.wait().expect("it ends").success(), "round {round}");
+        } else {
+            // At another moment each time: when so much of the log has been written.
+            let log = 50 * (round % 16) as u64;
+            let is_far = || {
+                let stat = place.aze(&["stat", "--json", "aze:/tree/log"]);
+                let stat: Option<serde_json::Value> = serde_json::from_str(stat.out.lines().next().unwrap_or("")).ok();
+                stat.is_some_and(|stat| stat["size"].as_u64().is_some_and(|size| size >= log))
+            };
+            while !is_far() && tree.try_wait().expect("it can be asked").is_none() {
+                std::thread::yield_now();
+            }
+            // SAFETY: kill(2) takes two numbers and touches no memory; the group is the tree's, which was not waited for.
+            unsafe { libc::kill(-(tree.id() as i32), libc::SIGKILL) };
+            tree.wait().expect("it ends");
+        }
+        wait_until("no file is open any more", || opens(&place) == 0);
+        let free = "cd /aze/tree && rm -f log p *.o && flock -n shared true && flock -n other true && python3 -c '
+import fcntl; f = open(\"doors/out\", \"a\"); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)'";
+        place.aze(&through("intercept", free)).ok();
+    }
+}
+
+#[test]
+fn programs_are_left_alone_and_counts_are_shown_when_asked() {
+    let Some((place, _)) = volume("programs_are_left_alone_and_counts_are_shown_when_asked") else { return };
+    let ran = place.aze(&through(
+        "intercept",
+        "echo x > /aze/f; AZE_BYPASS=ls,cat cat /aze/f; AZE_BYPASS=ls sh -c 'cat /aze/f'; cat /aze/f",
+    ));
+    assert_eq!((ran.code, ran.out.as_str()), (0, "x\nx\n"), "{}", ran.err);
+    assert!(ran.err.contains("No such file"), "{}", ran.err);
+    let ran = place.aze(&through("intercept", "AZE_INTERCEPT_VERBOSE=1 cat /aze/f")).ok();
+    let counts =
+        ran.err.lines().find(|line| line.contains("intercept: cat: ")).unwrap_or_else(|| panic!("{}", ran.err));
+    let numbers: Vec<u64> = counts.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
+    assert_eq!(numbers.len(), 4, "{counts}");
+    assert!(numbers[0] >= 2 && numbers[1] > 150, "{counts}");
+}
+
+#[test]
+fn without_its_agent_a_program_gets_errors_at_once() {
+    let Some((place, _)) = volume("without_its_agent_a_program_gets_errors_at_once") else { return };
+    let script = "echo x > /aze/f; exec 5< /aze/f; cat /aze/f
+        export AZE_AGENT=/nonexistent/socket; sh -c 'cat /aze/f; cat <&5; echo lives'";
+    let ran = place.aze(&through("intercept", script));
+    assert_eq!((ran.code, ran.out.as_str()), (0, "x\nlives\n"), "{}", ran.err);
+    assert_eq!(ran.err.matches("Input/output error").count(), 2, "{}", ran.err);
+}
