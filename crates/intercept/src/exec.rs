@@ -194,17 +194,6 @@ fn in_the_volume(
     if stat.mode & libc::S_IFMT != libc::S_IFREG || stat.mode & 0o111 == 0 {
         return Err(error(libc::EACCES));
     }
-    let no_room = error(libc::ENOMEM);
-    let seen = |session: &mut Session, arena: &mut Arena| -> Result<u64, i64> {
-        let named = open::by_name(session, target)?;
-        if named.desc == aze_calls::NO_DESC {
-            return arena.text(&[crate::settings::AT.get(), named.path]).ok_or(no_room);
-        }
-        let request = Request { op: Op::PathOf as u32, desc: named.desc, ..Request::default() };
-        let reply = session.ask(request, &[])?;
-        arena.text(&[crate::settings::AT.get(), session.bytes(&reply), b"/", named.path]).ok_or(no_room)
-    };
-    let path = seen(session, arena)?;
     let opened = open::open_ours(session, target, (libc::O_RDONLY | libc::O_CLOEXEC) as u32, 0);
     if opened < 0 {
         return Err(opened);
@@ -216,13 +205,23 @@ fn in_the_volume(
         host::close(opened as i32);
         result
     };
+    // Where it lies, without links; a script that was named by itself is passed on by that name, as the kernel does it.
+    let no_room = error(libc::ENOMEM);
+    let asked = session.ask(Request { op: Op::PathOf as u32, desc, ..Request::default() }, &[]);
+    let path = match asked {
+        Ok(reply) if reply.result < 0 => return finish(Err(reply.result)),
+        Ok(reply) => arena.text(&[crate::settings::AT.get(), session.bytes(&reply)]),
+        Err(failed) => return finish(Err(failed)),
+    };
+    let Some(path) = path else { return finish(Err(no_room)) };
+    let is_named = program.directory == AT_FDCWD && !target.path.is_empty();
     let request = Request { op: Op::Read as u32, desc, len: HEAD_BYTES as u64, ..Request::default() };
     let head = match session.ask(request, &[]) {
         Ok(reply) if reply.result >= 0 => host::bytes(session.window(), (reply.result as usize).min(HEAD_BYTES)),
         Ok(reply) => return finish(Err(reply.result)),
         Err(failed) => return finish(Err(failed)),
     };
-    if let Some(script) = script(head, path, arena) {
+    if let Some(script) = script(head, if is_named { program.path } else { path }, arena) {
         return finish(Ok(Some(script)));
     }
     match mapping::contents(desc, 0, stat.size) {

@@ -57,7 +57,6 @@ pub fn open_ours(session: &mut Session, target: Target, flags: u32, mode: u32) -
             if flags as i32 & libc::O_CLOEXEC == 0 {
                 fds::keep_over_exec(fd);
             }
-            call(libc::SYS_fcntl, fd as u64, libc::F_SETFL as u64, aze_calls::PIPE_FLAGS as u64); // TEMPORARY
             fds::note(fd, reply.desc, flags as i32 & libc::O_ACCMODE != libc::O_RDONLY);
             i64::from(fd)
         }
