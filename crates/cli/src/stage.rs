@@ -328,7 +328,8 @@ fn newer_than(text: &OsStr, sessions: &mut Sessions) -> Outcome<Time> {
     if let Some(time) = text.to_str().and_then(|text| when::parse(text).ok()) {
         return Ok(time);
     }
-    Ok(Place::parse(text)?.spot(sessions)?.must_stat(true)?.mtime)
+    let found = Place::parse(text)?.spot(sessions)?.must_stat(true);
+    Ok(found.map_err(|trouble| trouble.during("--newer-than takes a time as in 'aze find', or a file"))?.mtime)
 }
 
 fn list(file: &Path) -> Outcome<BTreeSet<Vec<u8>>> {

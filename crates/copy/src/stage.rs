@@ -199,7 +199,8 @@ impl<'a> Stage<'a> {
         }
         for (path, meta) in &self.survey.objects {
             let spot = at(&self.to, path);
-            let Some(there) = spot.stat(path.is_empty())? else { continue };
+            // What cannot be looked at is below something that is in the way, or tells so when it is copied.
+            let Ok(Some(there)) = spot.stat(path.is_empty()) else { continue };
             replaced += 1;
             let (wants_dir, is_dir) = (meta.kind == FileKind::Directory, there.kind == FileKind::Directory);
             if wants_dir != is_dir {

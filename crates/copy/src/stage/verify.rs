@@ -88,7 +88,6 @@ fn check(object: &Object, spot: &Spot, claims: Claims, watch: &dyn Watch) -> Out
     if found.kind != kind {
         return Err(differs(spot, "it is of another kind"));
     }
-    attributes(object, spot, &found, claims)?;
     match &object.what {
         What::Directory => {
             if xattrs_hash(spot.tree.dir_xattrs(&spot.path)?) != object.xattrs {
@@ -116,7 +115,7 @@ fn check(object: &Object, spot: &Spot, claims: Claims, watch: &dyn Watch) -> Out
             }
         }
     }
-    Ok(())
+    attributes(object, spot, &found, claims)
 }
 
 fn attributes(object: &Object, spot: &Spot, found: &Meta, claims: Claims) -> Outcome<()> {
