@@ -269,13 +269,11 @@ fn perform(
     let watch: Arc<dyn Watch> = reporter.clone();
     let staged = stage(&order, &watch);
     let summary = reporter.progress.finish();
-    if let Some(signal) = reporter.signal() {
-        if staged.is_err() {
-            errln!("aze: stage: ended by a signal: the same command goes on from here");
-            drop(sessions);
-            // The shell is to see that it was a signal.
-            sys::die_of(signal);
-        }
+    if let Some(signal) = reporter.signal().filter(|_| staged.is_err()) {
+        errln!("aze: stage: ended by a signal: the same command goes on from here");
+        drop(sessions);
+        // The shell is to see that it was a signal.
+        sys::die_of(signal);
     }
     let report = staged?;
     let receipt = told.map(|(path, key)| (path, key.to_string(), key.id()));

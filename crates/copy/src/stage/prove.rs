@@ -301,7 +301,7 @@ pub fn sums_of(source: &dyn Source, size: u64, is_sparse: bool, watch: &dyn Watc
             let part = &part;
             let parts: Vec<_> = (0..threads).map(|number| scope.spawn(move || part(number))).collect();
             let panicked = |_| Err(Trouble::new(Exit::Fatal, "a thread that verifies has panicked: a defect in aze"));
-            parts.into_iter().map(|part| part.join().unwrap_or_else(panicked)).collect::<Outcome<()>>()
+            parts.into_iter().try_for_each(|part| part.join().unwrap_or_else(panicked))
         })?;
     }
     Ok(sums.into_inner().unwrap_or_else(PoisonError::into_inner))
