@@ -91,6 +91,8 @@ impl Place {
         command
             .args(args)
             .env("AZE_RUN_DIR", self.dir.join("run"))
+            .env("XDG_CONFIG_HOME", self.dir.join("config"))
+            .env("XDG_STATE_HOME", self.dir.join("state"))
             .env_remove("AZE_VOLUME")
             .env_remove("XDG_RUNTIME_DIR");
         command.stdin(Stdio::null()).current_dir(&self.dir);

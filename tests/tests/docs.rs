@@ -31,6 +31,7 @@ fn bash(place: &Place, commands: &str) -> Ran {
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
     let mut command = Command::new("bash");
     command.args(["-eu", "-o", "pipefail", "-c", commands]).env("PATH", path).env("AZE_RUN_DIR", place.path("run"));
+    command.env("XDG_CONFIG_HOME", place.path("config")).env("XDG_STATE_HOME", place.path("state"));
     command.env("PKG_CONFIG_PATH", libraries().join("lib/pkgconfig"));
     command.env_remove("AZE_VOLUME").env_remove("XDG_RUNTIME_DIR").current_dir(&place.dir).stdin(Stdio::null());
     command.output().expect("bash runs").into()

@@ -80,10 +80,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
             format!("{}: not a directory, but several sources are to go there", into.shown()),
         ));
     }
-    let progress = Progress::new(args.quiet);
-    let tally = Tally::with_bar("cp", progress.bar());
-    let reporter = Arc::new(Reporter { verbose: args.verbose, progress, tally, signal: AtomicI32::default() });
-    note_signals(&reporter)?;
+    let reporter = Reporter::start("cp", args.verbose, args.quiet)?;
     let how = How { recursive: args.recursive, preserve: args.preserve, verify: args.verify, jobs: args.jobs.into() };
     let mut copier = Copier::start(how, reporter.clone())?;
     for source in sources {
@@ -100,8 +97,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     }
     copier.finish()?;
     let exit = finish(args, &reporter);
-    let signal = reporter.signal.load(Ordering::Relaxed);
-    if signal != 0 {
+    if let Some(signal) = reporter.signal() {
         errln!("aze: cp: ended by a signal: what was not whole is removed, the rest is not copied");
         drop(sessions);
         // The shell is to see that it was a signal.
@@ -111,15 +107,32 @@ pub fn run(args: &Args) -> Outcome<Exit> {
 }
 
 /// Tells the user how the copy goes.
-struct Reporter {
+pub struct Reporter {
     /// Name each file that is done.
     verbose: bool,
     /// Counts the files and bytes copied.
-    progress: Progress,
+    pub progress: Progress,
     /// Collects the failures.
-    tally: Tally,
+    pub tally: Tally,
     /// The signal that has asked the command to end; 0 for none.
     signal: AtomicI32,
+}
+
+impl Reporter {
+    /// Of the command of this name. From now on the first signal that asks for an end is noted here; the second one ends
+    /// the process at once. To be called when no other thread runs but those that hold signals back.
+    pub fn start(command: &'static str, verbose: bool, quiet: bool) -> Outcome<Arc<Reporter>> {
+        let progress = Progress::new(quiet);
+        let tally = Tally::with_bar(command, progress.bar());
+        let reporter = Arc::new(Reporter { verbose, progress, tally, signal: AtomicI32::default() });
+        note_signals(&reporter)?;
+        Ok(reporter)
+    }
+
+    /// The signal that has asked for an end.
+    pub fn signal(&self) -> Option<i32> {
+        Some(self.signal.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
+    }
 }
 
 impl Watch for Reporter {

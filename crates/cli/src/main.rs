@@ -26,6 +26,7 @@ mod heap;
 mod hold;
 mod hosts;
 mod kept;
+mod key;
 mod launch;
 mod list;
 mod memory;
@@ -37,12 +38,14 @@ mod network;
 mod operands;
 mod place;
 mod progress;
+mod receipt;
 mod remove;
 mod restart;
 mod run;
 mod serve;
 mod session;
 mod show;
+mod stage;
 mod stat;
 mod status;
 mod sys;
@@ -110,6 +113,9 @@ enum Command {
     Du(usage::DuArgs),
     Df(usage::DfArgs),
     Checksum(checksum::Args),
+    Stage(stage::Args),
+    Receipt(receipt::Args),
+    Key(key::Args),
     Bench(aze_bench::Args),
     Serve(serve::Args),
     #[command(hide = true)]
@@ -207,6 +213,9 @@ fn run(asked: Command) -> (&'static str, Outcome<Exit>) {
         Command::Du(args) => ("du", usage::run_du(&args)),
         Command::Df(args) => ("df", usage::run_df(&args)),
         Command::Checksum(args) => ("checksum", checksum::run(&args)),
+        Command::Stage(args) => ("stage", stage::run(&args)),
+        Command::Receipt(args) => ("receipt", receipt::run(&args)),
+        Command::Key(args) => ("key", key::run(&args)),
         Command::Bench(args) => ("bench", bench::run(&args)),
         Command::Serve(args) => ("serve", serve::run(&args)),
         Command::Hold(args) => ("hold", hold::run(&args)),

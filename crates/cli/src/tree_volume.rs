@@ -5,7 +5,7 @@ use crate::place::{Place, VolumePath, join};
 use crate::session::{Session, Sessions};
 use aze_client::{Access, File, NewFile, Reached};
 use aze_copy::LocalTree;
-use aze_copy::tree::{Meta, Named, Names, Sink, Source, Spot, Tree, Xattr, copied_mode, is_kept};
+use aze_copy::tree::{Meta, Named, Names, ReadBack, Sink, Source, Spot, Traits, Tree, Xattr, copied_mode, is_kept};
 use aze_proto::attr::{Attr, Change, FileKind, SetTime, XattrHow};
 use aze_proto::error::{Code, Failure};
 use aze_proto::ids::{Ino, Time};
@@ -104,6 +104,98 @@ impl Tree for VolumeTree {
         let file =
             self.session.ask(what, self.session.client.open_with_contents(&self.session.who, attr.ino, access))?;
         Ok(Box::new(VolumeSource { session: self.session.clone(), file, shown: self.shown(path) }))
+    }
+
+    fn open_fresh(&self, path: &[u8]) -> Outcome<Box<dyn Source>> {
+        let attr = self.resolve("open", path, false)?;
+        let what = format!("open {}", self.shown(path));
+        if attr.kind != FileKind::File {
+            return Err(Trouble::new(Exit::Caller, format!("{what}: it is no regular file any more")));
+        }
+        let access = Access { read: true, write: false };
+        // Without its contents: they would be as old as the open.
+        let file = self.session.ask(what, self.session.client.open(&self.session.who, attr.ino, access))?;
+        Ok(Box::new(VolumeSource { session: self.session.clone(), file, shown: self.shown(path) }))
+    }
+
+    fn create_as(&self, path: &[u8], mode: u32, hidden: &[u8]) -> Outcome<Box<dyn Sink>> {
+        let (client, who, shown) = (&self.session.client, &self.session.who, self.shown(path));
+        self.refuse_dir(path)?;
+        let hidden = hidden_name(hidden)?;
+        let new = new_file(FileKind::File, copied_mode(mode, false), Vec::new(), Some(WRITE));
+        let (parent, name, made) = self.session.ask(format_args!("create {shown}"), async {
+            let (parent, name) = client.resolve_parent(who, path).await?;
+            let made = client.create(who, parent, &hidden, &new).await?;
+            Ok((parent, name, made))
+        })?;
+        let file = made.file.ok_or_else(|| Trouble::volume(format!("create {shown}"), &Code::Exists.into()))?;
+        Ok(Box::new(VolumeSink { session: self.session.clone(), file, parent, temporary: hidden, name, shown }))
+    }
+
+    fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8]) -> Outcome<()> {
+        let (client, who) = (&self.session.client, &self.session.who);
+        self.refuse_dir(path)?;
+        let hidden = hidden_name(hidden)?;
+        let new = new_file(FileKind::Symlink, 0o777, target.to_vec(), None);
+        self.session.ask(format_args!("make link {}", self.shown(path)), async {
+            let (parent, name) = client.resolve_parent(who, path).await?;
+            client.create(who, parent, &hidden, &new).await?;
+            client.rename(who, parent, &hidden, parent, &name, false).await
+        })
+    }
+
+    fn add_name(&self, existing: &[u8], path: &[u8], hidden: &[u8]) -> Outcome<()> {
+        let (client, who) = (&self.session.client, &self.session.who);
+        self.refuse_dir(path)?;
+        let hidden = hidden_name(hidden)?;
+        let ino = self.resolve("link to", existing, false)?.ino;
+        if self.stat(path, false)?.is_some_and(|meta| meta.identity == (0, ino.0)) {
+            return Ok(());
+        }
+        self.session.ask(format_args!("make {}", self.shown(path)), async {
+            let (parent, name) = client.resolve_parent(who, path).await?;
+            client.link(who, ino, parent, &hidden).await?;
+            client.rename(who, parent, &hidden, parent, &name, false).await
+        })
+    }
+
+    fn remove(&self, path: &[u8], kind: FileKind) -> Outcome<()> {
+        let (client, who) = (&self.session.client, &self.session.who);
+        self.session.ask(format_args!("remove {}", self.shown(path)), async {
+            let (parent, name) = client.resolve_parent(who, path).await?;
+            match kind {
+                FileKind::Directory => client.rmdir(who, parent, &name).await,
+                _ => client.unlink(who, parent, &name).await,
+            }
+        })
+    }
+
+    fn sync_dir(&self, path: &[u8]) -> Outcome<()> {
+        let (client, who) = (&self.session.client, &self.session.who);
+        self.session.ask(format_args!("sync directory {}", self.shown(path)), client.sync(who))
+    }
+
+    fn put_in_place(&self, from: &[u8], to: &[u8], exchange: bool) -> Outcome<()> {
+        let (client, who) = (&self.session.client, &self.session.who);
+        self.session.ask(format_args!("publish {}", self.shown(to)), async {
+            let (parent, name) = client.resolve_parent(who, from).await?;
+            let (to_parent, to_name) = client.resolve_parent(who, to).await?;
+            match exchange {
+                true => client.exchange(who, parent, &name, to_parent, &to_name).await,
+                false => client.rename(who, parent, &name, to_parent, &to_name, true).await,
+            }
+        })
+    }
+
+    fn traits(&self, _dir: &[u8], _hidden: &[u8]) -> Outcome<Traits> {
+        let space = self.session.ask("ask for the room of the volume", self.session.client.statfs())?;
+        Ok(Traits {
+            folds_case: false,
+            links: true,
+            name_bytes_max: aze_proto::limits::NAME_BYTES_MAX,
+            room_bytes: space.capacity_bytes.saturating_sub(space.used_bytes),
+            room_files: Some(space.inodes_max.saturating_sub(space.inodes)),
+        })
     }
 
     /// Under a hidden name until it is finished, so that a copy that is broken off leaves nothing that looks whole.
@@ -205,6 +297,17 @@ impl Tree for VolumeTree {
 }
 
 impl VolumeTree {
+    /// A directory is not replaced by something else.
+    fn refuse_dir(&self, path: &[u8]) -> Outcome<()> {
+        match self.stat(path, false)? {
+            Some(meta) if meta.kind == FileKind::Directory => {
+                let text = format!("create {}: a directory is there: move it away", self.shown(path));
+                Err(Trouble::new(Exit::Caller, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn make(&self, path: &[u8], new: NewFile) -> Result<(), Failure> {
         let (client, who) = (&self.session.client, &self.session.who);
         self.session.runtime.block_on(async {
@@ -242,6 +345,17 @@ impl Source for VolumeSource {
             Err(failure) if failure.code == Code::NotFound => Ok(None),
             Err(failure) => Err(Trouble::volume(format!("look for data in {}", self.shown), &failure)),
         }
+    }
+
+    fn meta(&self) -> Outcome<Meta> {
+        let (client, who) = (&self.session.client, &self.session.who);
+        let attr = self.session.ask(format_args!("stat {}", self.shown), client.getattr(who, self.file.ino()))?;
+        Ok(meta_of(&attr))
+    }
+
+    fn mark(&self) -> Outcome<Vec<u64>> {
+        let counted = self.session.ask(format_args!("ask for changes of {}", self.shown), self.file.count_changes())?;
+        Ok(counted.numbers())
     }
 }
 
@@ -309,12 +423,36 @@ impl Sink for VolumeSink {
         named.map_err(|failure| Trouble::volume(format!("finish {}", self.shown), &failure))
     }
 
+    fn settle(&self, meta: &Meta) -> Outcome<()> {
+        let settled = set(&self.session, self.file.ino(), meta, true);
+        settled.map_err(|failure| Trouble::volume(format!("write {}", self.shown), &failure))?;
+        self.session.ask(format_args!("write {}", self.shown), self.file.sync())
+    }
+
+    fn reread_stored(&self) -> Outcome<(Box<dyn Source>, ReadBack)> {
+        Ok((self.reread()?, ReadBack::Servers))
+    }
+
+    fn publish(&self) -> Outcome<Meta> {
+        let (client, who) = (&self.session.client, &self.session.who);
+        let attr = self.session.ask(format_args!("finish {}", self.shown), async {
+            self.file.close().await?;
+            client.rename(who, self.parent, &self.temporary, self.parent, &self.name, false).await?;
+            client.lookup(who, self.parent, &self.name).await
+        })?;
+        Ok(meta_of(&attr))
+    }
+
     fn abandon(&self) {
         // The story of the first failure is told; a second one would not help.
         let _ = self.session.runtime.block_on(self.file.close());
         let _ =
             self.session.runtime.block_on(self.session.client.unlink(&self.session.who, self.parent, &self.temporary));
     }
+}
+
+fn hidden_name(hidden: &[u8]) -> Outcome<Name> {
+    Name::new(hidden).map_err(|_| Trouble::new(Exit::Fatal, "a temporary name that cannot be one: a defect in aze"))
 }
 
 /// The extended attributes of an inode that a copy keeps.
@@ -382,6 +520,8 @@ fn meta_of_unknown(dir: Ino) -> Meta {
         is_sparse: false,
         atime: Time(0),
         mtime: Time(0),
+        ctime: Time(0),
+        links: 1,
         identity: (0, dir.0),
     }
 }
@@ -396,6 +536,8 @@ fn meta_of(attr: &Attr) -> Meta {
         is_sparse: attr.kind == FileKind::File && attr.blocks() < attr.size.div_ceil(512),
         atime: attr.atime,
         mtime: attr.mtime,
+        ctime: attr.ctime,
+        links: attr.links.into(),
         identity: (0, attr.ino.0),
     }
 }

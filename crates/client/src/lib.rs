@@ -8,6 +8,7 @@
 
 mod append;
 mod attrs;
+mod changes;
 mod check;
 mod client;
 mod closes;
@@ -37,6 +38,7 @@ mod volume;
 mod way;
 mod xattr;
 
+pub use changes::ChangeCounts;
 pub use check::{CheckOptions, Checked, Finding};
 pub use client::{Client, Config};
 pub use dir_attrs::Aged;

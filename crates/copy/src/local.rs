@@ -1,10 +1,11 @@
 //! Local files as a [`Tree`].
 
-use crate::tree::{Meta, Named, Names, Sink, Source, Tree, Xattr, copied_mode, is_kept};
-use aze_io::real::files;
+use crate::tree::{Meta, Named, Names, ReadBack, Sink, Source, Traits, Tree, Xattr, beside, copied_mode, is_kept};
+use aze_io::real::files::{self, Taken};
 use aze_proto::attr::FileKind;
 use aze_proto::ids::Time;
 use aze_words::exit::{Exit, Outcome, Trouble};
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions, Permissions};
 use std::io::ErrorKind;
@@ -59,18 +60,93 @@ impl Tree for LocalTree {
         Ok(Box::new(LocalSource { file, shown: self.shown(path) }))
     }
 
+    fn open_fresh(&self, path: &[u8]) -> Outcome<Box<dyn Source>> {
+        // A FIFO that has taken the place of a file must not hold up the copy.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(local(path));
+        let file = file.map_err(|error| Trouble::local(format!("open {}", self.shown(path)), &error))?;
+        if !file.metadata().is_ok_and(|meta| meta.is_file()) {
+            return Err(Trouble::new(
+                Exit::Caller,
+                format!("open {}: it is no regular file any more", self.shown(path)),
+            ));
+        }
+        Ok(Box::new(LocalSource { file, shown: self.shown(path) }))
+    }
+
+    fn create_as(&self, path: &[u8], _mode: u32, hidden: &[u8]) -> Outcome<Box<dyn Sink>> {
+        self.refuse_dir(path)?;
+        LocalSink::create(local(path).to_owned(), local(&beside(path, hidden)).to_owned())
+    }
+
+    fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8]) -> Outcome<()> {
+        self.refuse_dir(path)?;
+        self.by_way_of(path, hidden, |hidden| std::os::unix::fs::symlink(OsStr::from_bytes(target), hidden))
+    }
+
+    fn add_name(&self, existing: &[u8], path: &[u8], hidden: &[u8]) -> Outcome<()> {
+        self.refuse_dir(path)?;
+        let same = |path: &[u8]| fs::symlink_metadata(local(path)).map(|meta| (meta.dev(), meta.ino())).ok();
+        if same(existing).is_some_and(|there| same(path) == Some(there)) {
+            // A rename between two names of one file would do nothing and leave both.
+            return Ok(());
+        }
+        self.by_way_of(path, hidden, |hidden| fs::hard_link(local(existing), hidden))
+    }
+
+    fn remove(&self, path: &[u8], kind: FileKind) -> Outcome<()> {
+        let removed = match kind {
+            FileKind::Directory => fs::remove_dir(local(path)),
+            _ => fs::remove_file(local(path)),
+        };
+        removed.map_err(|error| Trouble::local(format!("remove {}", self.shown(path)), &error))
+    }
+
+    fn sync_dir(&self, path: &[u8]) -> Outcome<()> {
+        let synced = File::open(local(path)).and_then(|dir| dir.sync_all());
+        synced.map_err(|error| Trouble::local(format!("sync directory {}", self.shown(path)), &error))
+    }
+
+    fn put_in_place(&self, from: &[u8], to: &[u8], exchange: bool) -> Outcome<()> {
+        let taken = if exchange { Taken::Exchanges } else { Taken::Fails };
+        files::rename_with(local(from), local(to), taken).map_err(|error| {
+            let what = format!("publish {}", self.shown(to));
+            match error.raw_os_error() {
+                Some(libc::EINVAL | libc::ENOSYS) => {
+                    let way = if exchange { "let two names change places" } else { "rename without replacing" };
+                    let text = format!(
+                        "{what}: its file system cannot {way} in one step: stage to a name that is free, or without --atomic"
+                    );
+                    Trouble::new(Exit::Caller, text)
+                }
+                _ => Trouble::local(what, &error),
+            }
+        })
+    }
+
+    fn traits(&self, dir: &[u8], hidden: &[u8]) -> Outcome<Traits> {
+        let look = || {
+            let (room_bytes, room_files) = files::file_system_room(local(dir))?;
+            let name_bytes_max = files::name_bytes_max(local(dir))?;
+            let probe = [hidden, b"-probe"].concat();
+            let (lower, upper) = (crate::tree::join(dir, &probe), crate::tree::join(dir, &probe.to_ascii_uppercase()));
+            let second = [&lower[..], b"-2"].concat();
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(local(&lower))?;
+            let folds_case = fs::symlink_metadata(local(&upper)).is_ok();
+            let links = fs::hard_link(local(&lower), local(&second)).is_ok();
+            let removed = if links { fs::remove_file(local(&second)) } else { Ok(()) };
+            fs::remove_file(local(&lower)).and(removed)?;
+            Ok(Traits { folds_case, links, name_bytes_max, room_bytes, room_files })
+        };
+        look().map_err(|error| Trouble::local(format!("write to {}", self.shown(dir)), &error))
+    }
+
     /// Only its owner may use it before it is finished.
     fn create(&self, path: &[u8], _mode: u32) -> Outcome<Box<dyn Sink>> {
         // A link stays a link: its target is replaced.
         let target = fs::canonicalize(local(path)).unwrap_or_else(|_| local(path).to_path_buf());
         let temporary = temporary(&target);
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temporary)
-            .map_err(|error| Trouble::local(format!("create {}", self.shown(path)), &error))?;
-        Ok(Box::new(LocalSink { file, temporary, target }))
+        LocalSink::create(target, temporary)
     }
 
     fn make_dir(&self, path: &[u8]) -> Outcome<()> {
@@ -116,6 +192,28 @@ impl Tree for LocalTree {
     }
 }
 
+impl LocalTree {
+    /// A directory is not replaced by something else: that would take all that is in it.
+    fn refuse_dir(&self, path: &[u8]) -> Outcome<()> {
+        match fs::symlink_metadata(local(path)) {
+            Ok(meta) if meta.is_dir() => {
+                let text = format!("create {}: a directory is there: move it away", self.shown(path));
+                Err(Trouble::new(Exit::Caller, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes something under a hidden name, and gives it the right one.
+    fn by_way_of(&self, path: &[u8], hidden: &[u8], make: impl FnOnce(&Path) -> std::io::Result<()>) -> Outcome<()> {
+        let hidden = beside(path, hidden);
+        let made = make(local(&hidden)).and_then(|()| {
+            fs::rename(local(&hidden), local(path)).inspect_err(|_| drop(fs::remove_file(local(&hidden))))
+        });
+        made.map_err(|error| Trouble::local(format!("make {}", self.shown(path)), &error))
+    }
+}
+
 /// A local path's bytes as a path.
 fn local(path: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(path))
@@ -141,7 +239,81 @@ impl Source for LocalSource {
         files::next_data(&self.file, offset)
             .map_err(|error| Trouble::local(format!("look for data in {}", self.shown), &error))
     }
+
+    fn meta(&self) -> Outcome<Meta> {
+        meta_now(&self.file, &self.shown)
+    }
+
+    fn mark(&self) -> Outcome<Vec<u64>> {
+        let meta = self.meta()?;
+        Ok(vec![meta.identity.0, meta.identity.1, meta.size, meta.mtime.0, meta.ctime.0])
+    }
 }
+
+fn meta_now(file: &File, shown: &str) -> Outcome<Meta> {
+    file.metadata().map(|meta| meta_of(&meta)).map_err(|error| Trouble::local(format!("stat {shown}"), &error))
+}
+
+/// Alignment that every device takes for reads past the page cache.
+const DIRECT_BYTES: usize = 4096;
+
+thread_local! {
+    /// Where reads past the page cache go first; kept, since making room takes longer than copying.
+    static BOUNCE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A file that is read past the page cache.
+struct DirectSource(LocalSource);
+
+impl Source for DirectSource {
+    fn xattrs(&self) -> Outcome<Vec<Xattr>> {
+        self.0.xattrs()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
+        let failed = |error: &std::io::Error| Trouble::local(format!("read {} back", self.0.shown), error);
+        let before = (offset % DIRECT_BYTES as u64) as usize;
+        let len = (before + buffer.len()).next_multiple_of(DIRECT_BYTES);
+        BOUNCE.with_borrow_mut(|bounce| {
+            if bounce.len() < len + DIRECT_BYTES {
+                bounce.resize(len + DIRECT_BYTES, 0);
+            }
+            let at = bounce.as_ptr().align_offset(DIRECT_BYTES).min(DIRECT_BYTES);
+            let aligned = &mut bounce[at..at + len];
+            let mut count = 0;
+            loop {
+                match self.0.file.read_at(&mut aligned[count..], offset - before as u64 + count as u64) {
+                    Ok(0) => break,
+                    Ok(more) => count += more,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                    Err(error) => return Err(failed(&error)),
+                }
+                // Where the file ends within a block, no aligned read could go on.
+                if count == len || !count.is_multiple_of(DIRECT_BYTES) {
+                    break;
+                }
+            }
+            let found = count.saturating_sub(before).min(buffer.len());
+            buffer[..found].copy_from_slice(&aligned[before..before + found]);
+            Ok(found)
+        })
+    }
+
+    fn next_data(&self, offset: u64) -> Outcome<Option<u64>> {
+        self.0.next_data(offset)
+    }
+
+    fn meta(&self) -> Outcome<Meta> {
+        self.0.meta()
+    }
+
+    fn mark(&self) -> Outcome<Vec<u64>> {
+        self.0.mark()
+    }
+}
+
+/// File systems in memory, as statfs(2) names them: tmpfs, ramfs.
+const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// Writes under another name in the same directory, and takes the right name when it is whole.
 struct LocalSink {
@@ -150,7 +322,49 @@ struct LocalSink {
     target: PathBuf,
 }
 
+impl LocalSink {
+    fn create(target: PathBuf, temporary: PathBuf) -> Outcome<Box<dyn Sink>> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary);
+        let file = file.map_err(|error| Trouble::local(format!("create {}", target.display()), &error))?;
+        Ok(Box::new(LocalSink { file, temporary, target }))
+    }
+
+    /// The file past the page cache; `None` where the file system cannot read so.
+    fn direct(&self) -> Option<File> {
+        let file = files::open_direct(&self.temporary).ok()?;
+        let mut first = vec![0; 2 * DIRECT_BYTES];
+        let at = first.as_ptr().align_offset(DIRECT_BYTES).min(DIRECT_BYTES);
+        file.read_at(&mut first[at..at + DIRECT_BYTES], 0).is_ok().then_some(file)
+    }
+}
+
 impl Sink for LocalSink {
+    fn settle(&self, meta: &Meta) -> Outcome<()> {
+        let done = set(&self.file, meta, true).and_then(|()| self.file.sync_all());
+        done.map_err(|error| Trouble::local(format!("write {}", self.target.display()), &error))
+    }
+
+    fn reread_stored(&self) -> Outcome<(Box<dyn Source>, ReadBack)> {
+        let shown = self.target.display().to_string();
+        let failed = |error: &std::io::Error| Trouble::local(format!("read {shown} back"), error);
+        let kind = files::file_system_kind(&self.temporary).map_err(|error| failed(&error))?;
+        let in_memory = IN_MEMORY.contains(&kind);
+        if !in_memory && let Some(file) = self.direct() {
+            return Ok((Box::new(DirectSource(LocalSource { file, shown })), ReadBack::Direct));
+        }
+        let file = File::open(&self.temporary).map_err(|error| failed(&error))?;
+        files::drop_cached(&file).map_err(|error| failed(&error))?;
+        let how = if in_memory { ReadBack::Memory } else { ReadBack::Dropped };
+        Ok((Box::new(LocalSource { file, shown }), how))
+    }
+
+    fn publish(&self) -> Outcome<Meta> {
+        let published = fs::rename(&self.temporary, &self.target).and_then(|()| fs::symlink_metadata(&self.target));
+        published
+            .map(|meta| meta_of(&meta))
+            .map_err(|error| Trouble::local(format!("finish {}", self.target.display()), &error))
+    }
+
     fn set_xattr(&self, xattr: &Xattr) -> Outcome<()> {
         let set = files::set_xattr(&self.file, &xattr.0, &xattr.1);
         set.map_err(|error| Trouble::local(self.target.display(), &error))
@@ -255,6 +469,8 @@ fn meta_of(meta: &fs::Metadata) -> Meta {
         is_sparse: meta.is_file() && meta.blocks().saturating_mul(512) < meta.len(),
         atime: time(meta.atime(), meta.atime_nsec()),
         mtime: time(meta.mtime(), meta.mtime_nsec()),
+        ctime: time(meta.ctime(), meta.ctime_nsec()),
+        links: meta.nlink(),
         identity: (meta.dev(), meta.ino()),
     }
 }

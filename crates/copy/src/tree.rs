@@ -26,6 +26,10 @@ pub struct Meta {
     pub atime: Time,
     /// Last change.
     pub mtime: Time,
+    /// Last change of attributes.
+    pub ctime: Time,
+    /// How many names it has.
+    pub links: u64,
     /// What tells it from every other file of its tree.
     pub identity: (u64, u64),
 }
@@ -67,6 +71,52 @@ pub trait Source: Send + Sync {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize>;
     /// Where the next data are, from `offset` on; `None` if there are only holes up to the end.
     fn next_data(&self, offset: u64) -> Outcome<Option<u64>>;
+    /// The attributes that the file has now.
+    fn meta(&self) -> Outcome<Meta>;
+    /// Numbers that change with the file's data. If they are the same before and after reading, all that was read was there
+    /// at one moment. In a volume the servers count, and that is certain; on a local file system it is as good as the
+    /// change times that it keeps.
+    fn mark(&self) -> Outcome<Vec<u64>>;
+}
+
+/// From where bytes were read back, to be compared with those that were to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadBack {
+    /// From the file system past the page cache (O_DIRECT).
+    Direct,
+    /// From the file system, after the kernel was told to forget the pages (POSIX_FADV_DONTNEED). It may keep some all the same.
+    Dropped,
+    /// From a file system in memory, which has no other place than its pages.
+    Memory,
+    /// From the servers of a volume; the client keeps nothing of what it writes.
+    Servers,
+}
+
+impl ReadBack {
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            ReadBack::Direct => "direct",
+            ReadBack::Dropped => "dropped",
+            ReadBack::Memory => "memory",
+            ReadBack::Servers => "servers",
+        }
+    }
+}
+
+/// What a place can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traits {
+    /// Names that differ only by case are one.
+    pub folds_case: bool,
+    /// A file can have several names.
+    pub links: bool,
+    /// The longest name, in bytes.
+    pub name_bytes_max: usize,
+    /// Bytes that still fit in.
+    pub room_bytes: u64,
+    /// Files and directories that still fit in; `None` if the place sets no limit.
+    pub room_files: Option<u64>,
 }
 
 /// A new file. Until [`Sink::finish`] it must not be taken for the whole.
@@ -81,6 +131,14 @@ pub trait Sink: Send + Sync {
     fn set_xattr(&self, xattr: &Xattr) -> Outcome<()>;
     /// Completes it: its mode, and owner and times where `preserve` is set.
     fn finish(&self, meta: &Meta, preserve: bool) -> Outcome<()>;
+    /// Completes it without a name: its mode, and owner and times as far as the place lets them; then all of it is made
+    /// durable.
+    fn settle(&self, meta: &Meta) -> Outcome<()>;
+    /// Opens the bytes to read them from where they are stored, and tells from where that is.
+    fn reread_stored(&self) -> Outcome<(Box<dyn Source>, ReadBack)>;
+    /// Gives a settled file its name, in the place of another file or link if there is one, and tells which attributes the
+    /// name leads to then.
+    fn publish(&self) -> Outcome<Meta>;
     /// Removes the unfinished file.
     fn abandon(&self);
 }
@@ -97,6 +155,24 @@ pub trait Tree: Send + Sync {
     fn open(&self, path: &[u8]) -> Outcome<Box<dyn Source>>;
     /// Makes or replaces a file that is to have these permission bits.
     fn create(&self, path: &[u8], mode: u32) -> Outcome<Box<dyn Sink>>;
+    /// Opens a file to read what it has from now on; a symbolic link is not followed.
+    fn open_fresh(&self, path: &[u8]) -> Outcome<Box<dyn Source>>;
+    /// As [`Tree::create`], with `hidden` as the name in the same directory until it is finished. A symbolic link of the
+    /// name is replaced, not followed.
+    fn create_as(&self, path: &[u8], mode: u32, hidden: &[u8]) -> Outcome<Box<dyn Sink>>;
+    /// As [`Tree::make_link`], by way of the name `hidden` in the same directory.
+    fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8]) -> Outcome<()>;
+    /// Gives the file `existing` the further name `path`, by way of the name `hidden` in the directory of `path`.
+    fn add_name(&self, existing: &[u8], path: &[u8], hidden: &[u8]) -> Outcome<()>;
+    /// Removes a name; a directory must be empty.
+    fn remove(&self, path: &[u8], kind: FileKind) -> Outcome<()>;
+    /// Makes the names in a directory, its own mode and its own times durable.
+    fn sync_dir(&self, path: &[u8]) -> Outcome<()>;
+    /// Gives a directory its final name in one step. The name must be free or, with `exchange`, taken: then the two change
+    /// places.
+    fn put_in_place(&self, from: &[u8], to: &[u8], exchange: bool) -> Outcome<()>;
+    /// What the file system can do that holds a directory; `hidden` is a name that may be made in it for a moment.
+    fn traits(&self, dir: &[u8], hidden: &[u8]) -> Outcome<Traits>;
     /// Makes a directory that its owner may use; one that is there already will do.
     fn make_dir(&self, path: &[u8]) -> Outcome<()>;
     /// Makes a symlink, in the place of another symlink or file if need be.
@@ -148,6 +224,21 @@ impl Spot {
     pub fn join(&self, name: &[u8]) -> Spot {
         Spot { tree: self.tree.clone(), path: join(&self.path, name) }
     }
+}
+
+/// The directory that holds `path`; `.` or `/` if it has no other.
+pub fn parent(path: &[u8]) -> Vec<u8> {
+    let path = path.strip_suffix(b"/").unwrap_or(path);
+    match path.iter().rposition(|byte| *byte == b'/') {
+        None => b".".to_vec(),
+        Some(0) => b"/".to_vec(),
+        Some(at) => path[..at].to_vec(),
+    }
+}
+
+/// The name `hidden` in the directory that holds `path`.
+pub fn beside(path: &[u8], hidden: &[u8]) -> Vec<u8> {
+    join(&parent(path), hidden)
 }
 
 /// `path` and `name` with exactly one slash between them.

@@ -45,7 +45,7 @@ impl Copier {
     /// # Errors
     /// The system has no room for so many.
     pub fn start(how: How, watch: Arc<dyn Watch>) -> Outcome<Copier> {
-        let plan = Arc::new(Plan { preserve: how.preserve, verify: how.verify, watch });
+        let plan = Arc::new(Plan { preserve: how.preserve, verify: how.verify, watch, proof: None });
         let workers = Workers::start(how.jobs, &plan)?;
         Ok(Copier { recursive: how.recursive, plan, workers, dirs: Vec::new(), made: BTreeSet::new() })
     }

@@ -1,6 +1,7 @@
 //! The threads that copy files, and the queue that feeds them.
 
 use crate::Watch;
+use crate::stage::prove::{Began, Proof};
 use crate::tree::{Meta, Sink, Source, Spot, Xattr};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +27,8 @@ pub struct Plan {
     pub verify: bool,
     /// Hears how it goes.
     pub watch: Arc<dyn Watch>,
+    /// Each copy is proven before it gets its name, and noted here.
+    pub proof: Option<Arc<Proof>>,
 }
 
 /// What one worker does at a time.
@@ -90,6 +93,10 @@ fn work(plan: &Plan, jobs: &Mutex<Receiver<Job>>) {
             Ok(Job::Part { transfer, part }) => transfer.copy_part(part, plan, &mut blocks),
             Ok(Job::Link { .. }) if plan.watch.is_over() => {}
             Ok(Job::Link { from, to }) => {
+                if let Some(proof) = &plan.proof {
+                    tell(plan, proof.link(&from, &to), &from, &to);
+                    continue;
+                }
                 let copied = from.tree.read_link(&from.path).and_then(|target| to.tree.make_link(&to.path, &target));
                 tell(plan, copied, &from, &to);
             }
@@ -107,24 +114,29 @@ fn tell(plan: &Plan, copied: Outcome<()>, from: &Spot, to: &Spot) {
 
 /// Memory of one worker.
 #[derive(Default)]
-struct Blocks {
-    one: Vec<u8>,
-    other: Vec<u8>,
+pub struct Blocks {
+    pub one: Vec<u8>,
+    pub other: Vec<u8>,
 }
 
 /// The copy of one file, which several workers may share.
 pub struct Transfer {
-    from: Spot,
-    to: Spot,
+    pub from: Spot,
+    pub to: Spot,
     meta: Meta,
     open: OnceLock<Outcome<Ends>>,
     failed: Mutex<Option<Trouble>>,
     parts_left: AtomicU64,
 }
 
-struct Ends {
-    source: Box<dyn Source>,
-    sink: Box<dyn Sink>,
+/// Both sides of a copy, open.
+pub struct Ends {
+    /// What is read.
+    pub source: Box<dyn Source>,
+    /// What is written.
+    pub sink: Box<dyn Sink>,
+    /// How the source was when the copy began, and what was read since, where that is to be proven.
+    pub began: Option<Began>,
 }
 
 impl Transfer {
@@ -145,7 +157,7 @@ impl Transfer {
     fn copy_part(&self, part: u64, plan: &Plan, blocks: &mut Blocks) {
         let has_failed = || self.failed.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         if !has_failed() && !plan.watch.is_over() {
-            let copied = self.ends().and_then(|ends| self.copy_range(ends, part, plan, blocks));
+            let copied = self.ends(plan).and_then(|ends| self.copy_range(ends, part, plan, blocks));
             if let Err(trouble) = copied {
                 self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(trouble);
             }
@@ -161,19 +173,27 @@ impl Transfer {
             if plan.watch.is_over() && finished.is_err() {
                 return;
             }
-            tell(plan, finished.map_err(|trouble| trouble.during(self.from.shown())), &self.from, &self.to);
+            match finished {
+                Ok(true) => plan.watch.file(&self.from, &self.to),
+                // It has changed meanwhile, and is copied once more.
+                Ok(false) => {}
+                Err(trouble) => plan.watch.failed(&trouble.during(self.from.shown())),
+            }
         }
     }
 
-    fn ends(&self) -> Outcome<&Ends> {
+    fn ends(&self, plan: &Plan) -> Outcome<&Ends> {
         let open = || {
+            if let Some(proof) = &plan.proof {
+                return proof.open(&self.from, &self.to);
+            }
             let source = self.from.tree.open(&self.from.path)?;
             let sink = self.to.tree.create(&self.to.path, self.meta.mode)?;
             if self.meta.is_sparse {
                 // Holes at its end, too, and all that is not written.
                 sink.set_size(self.meta.size).inspect_err(|_| sink.abandon())?;
             }
-            Ok(Ends { source, sink })
+            Ok(Ends { source, sink, began: None })
         };
         self.open.get_or_init(open).as_ref().map_err(Clone::clone)
     }
@@ -182,6 +202,9 @@ impl Transfer {
     fn copy_range(&self, ends: &Ends, part: u64, plan: &Plan, blocks: &mut Blocks) -> Outcome<()> {
         let mut offset = part * PART_BYTES;
         let end = if part + 1 == self.parts() { u64::MAX } else { offset + PART_BYTES };
+        if let Some(began) = &ends.began {
+            return began.copy(ends, offset..end, plan.watch.as_ref(), &mut blocks.one);
+        }
         while offset < end && !plan.watch.is_over() {
             if self.meta.is_sparse {
                 match ends.source.next_data(offset)?.filter(|at| *at < end) {
@@ -214,9 +237,13 @@ impl Transfer {
         Ok(())
     }
 
-    fn finish(&self, plan: &Plan, blocks: &mut Blocks) -> Outcome<()> {
-        let ends = self.ends()?;
+    /// `false` if the file is to be copied once more.
+    fn finish(&self, plan: &Plan, blocks: &mut Blocks) -> Outcome<bool> {
+        let ends = self.ends(plan)?;
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let (Some(proof), None) = (&plan.proof, &failed) {
+            return proof.finish(self, ends, plan).inspect_err(|_| ends.sink.abandon());
+        }
         let compared = match failed {
             Some(trouble) => Err(trouble),
             None if plan.verify => self.compare(ends, plan, blocks),
@@ -224,7 +251,7 @@ impl Transfer {
         };
         let kept = compared.and_then(|()| if plan.preserve { self.keep_xattrs(ends, plan) } else { Ok(()) });
         let finished = kept.and_then(|()| ends.sink.finish(&self.meta, plan.preserve));
-        finished.inspect_err(|_| ends.sink.abandon())
+        finished.inspect_err(|_| ends.sink.abandon()).map(|()| true)
     }
 
     /// Reads both sides again, before the copy gets its name.
@@ -272,7 +299,7 @@ pub fn warn(plan: &Plan, (name, _): &Xattr, set: Outcome<()>) {
 }
 
 /// The first `len` bytes of `memory`, which grows as needed.
-fn room(memory: &mut Vec<u8>, len: usize) -> &mut [u8] {
+pub fn room(memory: &mut Vec<u8>, len: usize) -> &mut [u8] {
     if memory.len() < len {
         memory.resize(len, 0);
     }

@@ -1,7 +1,8 @@
 //! Copies within this machine's file systems.
 
-use aze_copy::tree::{Meta, Names, Sink, Source, Spot, Tree, Xattr};
+use aze_copy::tree::{Meta, Names, Sink, Source, Spot, Traits, Tree, Xattr};
 use aze_copy::{Copier, How, LocalTree, Watch};
+use aze_proto::attr::FileKind;
 use aze_words::exit::{Exit, Outcome, Trouble};
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -150,6 +151,14 @@ impl Source for DamagedFile {
     fn next_data(&self, offset: u64) -> Outcome<Option<u64>> {
         self.0.next_data(offset)
     }
+
+    fn meta(&self) -> Outcome<Meta> {
+        self.0.meta()
+    }
+
+    fn mark(&self) -> Outcome<Vec<u64>> {
+        self.0.mark()
+    }
 }
 
 impl Tree for Damaged {
@@ -171,6 +180,38 @@ impl Tree for Damaged {
 
     fn create(&self, path: &[u8], mode: u32) -> Outcome<Box<dyn Sink>> {
         LocalTree.create(path, mode)
+    }
+
+    fn open_fresh(&self, path: &[u8]) -> Outcome<Box<dyn Source>> {
+        Ok(Box::new(DamagedFile(LocalTree.open_fresh(path)?)))
+    }
+
+    fn create_as(&self, path: &[u8], mode: u32, hidden: &[u8]) -> Outcome<Box<dyn Sink>> {
+        LocalTree.create_as(path, mode, hidden)
+    }
+
+    fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8]) -> Outcome<()> {
+        LocalTree.make_link_as(path, target, hidden)
+    }
+
+    fn add_name(&self, existing: &[u8], path: &[u8], hidden: &[u8]) -> Outcome<()> {
+        LocalTree.add_name(existing, path, hidden)
+    }
+
+    fn remove(&self, path: &[u8], kind: FileKind) -> Outcome<()> {
+        LocalTree.remove(path, kind)
+    }
+
+    fn sync_dir(&self, path: &[u8]) -> Outcome<()> {
+        LocalTree.sync_dir(path)
+    }
+
+    fn put_in_place(&self, from: &[u8], to: &[u8], exchange: bool) -> Outcome<()> {
+        LocalTree.put_in_place(from, to, exchange)
+    }
+
+    fn traits(&self, dir: &[u8], hidden: &[u8]) -> Outcome<Traits> {
+        LocalTree.traits(dir, hidden)
     }
 
     fn make_dir(&self, path: &[u8]) -> Outcome<()> {

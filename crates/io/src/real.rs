@@ -273,7 +273,8 @@ thread_local! {
     static RANDOM: RefCell<(u64, Vec<u8>)> = const { RefCell::new((0, Vec::new())) };
 }
 
-fn fill_random(bytes: &mut [u8]) {
+/// Fills `bytes` from the kernel's generator: good enough for keys.
+pub fn fill_random(bytes: &mut [u8]) {
     if bytes.len() > RANDOM_BUFFER_BYTES / 4 {
         return sys::random(bytes);
     }

@@ -152,6 +152,23 @@ wire_struct! {
 }
 
 wire_struct! {
+    /// Whose changes of data one server is asked to count.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct CountChanges {
+        /// The file.
+        pub ino: Ino,
+        /// The generation of its data.
+        pub generation: Generation,
+        /// The map epoch at which it was made.
+        pub born: MapEpoch,
+        /// Where its layout places chunk 0.
+        pub first: ShardId,
+        /// How many chunks, from chunk 0 on, may have data; at least 1.
+        pub chunks: u64,
+    }
+}
+
+wire_struct! {
     /// A search through a server's entries of many directories.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Scan {

@@ -14,7 +14,7 @@ mod status;
 
 use crate::attr::{Change, Identity, Spread, Stub, XattrHow};
 use crate::check::{ChunkPlace, DataPlace, EntryPlace};
-use crate::fields::{Create, Prepare, PrepareExchange, Punch, Read, Reserve, Scan, Seek, Write};
+use crate::fields::{CountChanges, Create, Prepare, PrepareExchange, Punch, Read, Reserve, Scan, Seek, Write};
 use crate::ids::{Generation, Incarnation, Ino, NamespaceEpoch, ServerIndex, SessionId, ShardId, TxId};
 use crate::name::Name;
 use crate::place::{ServerInfo, ShardMap};
@@ -194,6 +194,8 @@ wire_enum! {
         /// Server. Where in the file the first byte is, from `offset` on, that is stored on this server,
         /// or with `hole` that belongs here and is not. Reply: `SoughtIs`.
         105 = Seek(Seek),
+        /// Server. How often data of the file have changed in the shards of this server. Reply: `ChangesAre`.
+        108 = CountChanges(CountChanges),
         /// Entry shard of a name that is not made: it only says where. Makes a regular file without a
         /// name and opens it; until it has none again, it may be given one by `Link`. Reply: `Entry`.
         106 = CreateUnnamed { parent: Ino, name: Name, mode: u32, open: u64 },

@@ -253,6 +253,7 @@ impl Request {
     Reserve:         Chunk  Anyone  Data    Plain Again Written AtOnce  Mapped   Adds OneGen Bare   Soon  [Done]
     Punch:           Chunk  Anyone  Data    Plain Again Written AtOnce  Mapped   Lean OneGen Bare   Soon  [Done]
     Seek:            Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean OneGen Bare   Soon  [SoughtIs]
+    CountChanges:    Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean OneGen Bare   Soon  [ChangesAre]
     CreateUnnamed:   Entry  Anyone  Names   Paths Again Written AtOnce  Mapped   Adds AnyGen Bare   Soon  [Entry]
     Exchange:        Entry  Anyone  Names   Paths Once  Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Moved Done]
     FenceSession:    Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]

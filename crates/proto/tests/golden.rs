@@ -2,7 +2,7 @@
 //! which needs a new version and a reader for the old one.
 
 use aze_proto::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace, EntrySpot};
-use aze_proto::fields::{Create, PrepareExchange, Punch, Read, Reserve, Scan, Seek, Write};
+use aze_proto::fields::{CountChanges, Create, PrepareExchange, Punch, Read, Reserve, Scan, Seek, Write};
 use aze_proto::frame::{Header, Kind, open, seal};
 use aze_proto::message::{
     Envelope, JobActivity, Listed, LockMode, LockOutcome, LockSpace, LockSpec, Recall, ServerActivity,
@@ -75,6 +75,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         Request::Reserve(Reserve { ino, generation, born, first, chunk: 2, offset: 3, len: 4, zero: true, chunk_bits });
     let punch = Request::Punch(Punch { ino, generation, born, first, chunk: 2, start: 3, end: 4, chunk_bits });
     let seek = Request::Seek(Seek { ino, generation, born, first, offset: 3, hole: true, chunk_bits });
+    let count = Request::CountChanges(CountChanges { ino, generation, born, first, chunks: 4 });
     let read = Request::Read(Read { ino, generation, born, first, chunk: 2, offset: 3, len: 4 });
     let scan = Request::Scan(Scan {
         dirs: vec![Ino(9)],
@@ -168,9 +169,11 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("reserve", reserve.to_bytes()),
         ("punch", punch.to_bytes()),
         ("seek", seek.to_bytes()),
+        ("count changes", count.to_bytes()),
         ("read", read.to_bytes()),
         ("scan", scan.to_bytes()),
         ("sought", Reply::SoughtIs { at: Some(9) }.to_bytes()),
+        ("changes are", Reply::ChangesAre { life: 5, wraps: 6, changes: 7 }.to_bytes()),
         ("exchange", exchange.to_bytes()),
         ("prepare exchange", prepare.to_bytes()),
         ("resolve", Request::TxResolve { txs: vec![TxId(5)] }.to_bytes()),
@@ -237,9 +240,11 @@ const GOLDEN: &[(&str, &str)] = &[
     ("reserve", "67000900000000000000010000000100000006000000020000000000000003000000040000000114"),
     ("punch", "6800090000000000000001000000010000000600000002000000000000000300000000000000040000000000000014"),
     ("seek", "6900090000000000000001000000010000000600000003000000000000000114"),
+    ("count changes", "6c0009000000000000000100000001000000060000000400000000000000"),
     ("read", "1500090000000000000001000000010000000600000002000000000000000300000004000000"),
     ("scan", "1f0001000000090000000000000000000000000000010002000000030000000000000004000000"),
     ("sought", "2000010900000000000000"),
+    ("changes are", "2100050000000000000006000000000000000700000000000000"),
     ("exchange", "6b0001000000000000000100610900000000000000010062"),
     (
         "prepare exchange",
@@ -262,14 +267,14 @@ const GOLDEN: &[(&str, &str)] = &[
     ("open to run", "7f0009000000000000000500000000000000"),
     (
         "head",
-        "415a4b07020000000200000000000000000000000000000008000000000000000000000000000000000000000000\
+        "415a4b08020000000200000000000000000000000000000008000000000000000000000000000000000000000000\
          00000000000000000000000000000000000000000000000000000000000000000000000000000400000003000000\
-         50c93f266f0ede2dabda9f90b1bf9f2d20abae5f626f6479",
+         50c93f26b1bb93b0dd236b6e9be833de9600f803626f6479",
     ),
 ];
 
 #[test]
-fn encodings_are_those_of_version_7() {
+fn encodings_are_those_of_version_8() {
     let samples: Vec<_> = samples().into_iter().map(|(name, bytes)| (name, hex(&bytes))).collect();
     let golden: Vec<_> = GOLDEN.iter().map(|(name, bytes)| (*name, (*bytes).to_string())).collect();
     assert_eq!(samples, golden, "the encoding of version {} has changed", limits::WIRE_VERSION);

@@ -408,6 +408,7 @@ impl Server {
             Request::Reserve(reserve) => self.reserve(work, reserve),
             Request::Punch(punch) => self.punch(work, punch),
             Request::Seek(seek) => self.seek(seek),
+            Request::CountChanges(count) => self.count_changes(count),
             &Request::SetLock { ino, lock, wait } => self.set_lock(work, ino, lock, wait),
             &Request::Unlock { ino, space, owner, start, end } => self.unlock(work, ino, space, owner, start, end),
             &Request::TestLock { ino, lock } => self.test_lock(work, ino, lock),

@@ -50,12 +50,32 @@ impl Held {
     }
 }
 
+/// What a shard knows of a file that has data in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) generation: Generation,
+    /// Changes of its data since the server started, modulo 2^32.
+    changes: u32,
+}
+
+/// How often data have changed since the server started. None of the numbers ever shrinks, while the file is there,
+/// without `wraps` growing: two equal counts mean that nothing has changed in between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChangeCount {
+    /// How often a counter of the shard has begun anew.
+    pub wraps: u64,
+    /// Changes, of one file.
+    pub changes: u64,
+}
+
 /// The data of one shard. The caller brings its own lock: one for each shard.
 pub struct ChunkShard {
     pub(crate) store: Arc<Store>,
     retries: RetryTable<Result<Reply, Failure>>,
     /// Files that have, or had and might get again, data here.
-    pub(crate) generations: BTreeMap<Ino, Generation>,
+    pub(crate) generations: BTreeMap<Ino, Seen>,
+    /// How often a counter in `generations` has begun anew.
+    wraps: u64,
     pub(crate) chunks: BTreeMap<(Ino, u64), Chunk>,
     pub(crate) bytes: u64,
 }
@@ -67,6 +87,7 @@ impl ChunkShard {
             store,
             retries: RetryTable::default(),
             generations: BTreeMap::new(),
+            wraps: 0,
             chunks: BTreeMap::new(),
             bytes: 0,
         }
@@ -155,8 +176,35 @@ impl ChunkShard {
         if is_new {
             self.chunks.insert((ino, chunk), fresh);
         }
-        self.generations.insert(ino, generation);
+        self.seen(ino, generation);
         Ok(())
+    }
+
+    /// The data of a file have changed, or may have, in this generation.
+    pub(crate) fn seen(&mut self, ino: Ino, generation: Generation) {
+        let seen = self.generations.entry(ino).or_insert(Seen { generation, changes: 0 });
+        seen.generation = generation;
+        seen.changes = seen.changes.wrapping_add(1);
+        if seen.changes == 0 {
+            self.wraps += 1;
+        }
+    }
+
+    /// The data of a file may have changed, if it has any here.
+    pub(crate) fn touched(&mut self, ino: Ino) {
+        if let Some(generation) = self.generation_of(ino) {
+            self.seen(ino, generation);
+        }
+    }
+
+    /// How often data of a file have changed here since the server started.
+    ///
+    /// # Errors
+    /// `GenerationStale`, `MissedTruncation` or `Deleted`.
+    pub fn count_changes(&self, ino: Ino, generation: Generation) -> Result<ChangeCount, StoreError> {
+        self.admit(ino, generation)?;
+        let changes = self.generations.get(&ino).map_or(0, |seen| u64::from(seen.changes));
+        Ok(ChangeCount { wraps: self.wraps, changes })
     }
 
     /// Reads as [`ChunkShard::hold`] does, and hands the result to `then`.
@@ -204,13 +252,11 @@ impl ChunkShard {
 
     /// Whether a request of this generation may be served here.
     fn admit(&self, ino: Ino, generation: Generation) -> Result<(), StoreError> {
-        match self.generations.get(&ino) {
+        match self.generation_of(ino) {
             None => self.store.fences.lock().check(ino, generation),
-            Some(have) if generation < *have => Err(StoreError::GenerationStale(*have)),
+            Some(have) if generation < have => Err(StoreError::GenerationStale(have)),
             // Where nothing is stored, nothing can have been left by a truncation that was missed.
-            Some(have) if generation > *have && self.has_chunks(ino) => {
-                Err(StoreError::MissedTruncation { have: *have })
-            }
+            Some(have) if generation > have && self.has_chunks(ino) => Err(StoreError::MissedTruncation { have }),
             Some(_) => Ok(()),
         }
     }
@@ -225,10 +271,10 @@ impl ChunkShard {
     /// are sent one by one, the older comes first. One that has been seen is ignored.
     pub fn truncate(&mut self, ino: Ino, generation: Generation, length: u64, chunk_bits: u8) {
         self.store.fences.lock().truncate(ino, generation);
-        match self.generations.get_mut(&ino) {
-            Some(have) if *have < generation => *have = generation,
-            _ => return,
+        if self.generation_of(ino).is_none_or(|have| have >= generation) {
+            return;
         }
+        self.seen(ino, generation);
         self.trim(ino, length, chunk_bits);
     }
 
@@ -248,12 +294,12 @@ impl ChunkShard {
 
     /// The generations that have been seen here.
     pub fn generations(&self) -> impl Iterator<Item = (Ino, Generation)> {
-        self.generations.iter().map(|(ino, generation)| (*ino, *generation))
+        self.generations.iter().map(|(ino, seen)| (*ino, seen.generation))
     }
 
     /// Sets the generation of a file, as it was before the server started again.
     pub fn set_generation(&mut self, ino: Ino, generation: Generation) {
-        self.generations.insert(ino, generation);
+        self.seen(ino, generation);
     }
 
     /// Writes data that come from a disk. Pieces that do not match their checksums stay known for that.
@@ -287,6 +333,7 @@ impl ChunkShard {
 
     /// Drops what lies beyond the end of a file, in its present generation.
     pub fn trim(&mut self, ino: Ino, length: u64, chunk_bits: u8) {
+        self.touched(ino);
         let last = length >> chunk_bits.min(CHUNK_BITS_MAX);
         let within = (length - (last << chunk_bits.min(CHUNK_BITS_MAX))) as usize;
         self.drop_chunks(ino, if within == 0 { last } else { last + 1 });
@@ -300,7 +347,7 @@ impl ChunkShard {
     /// The generation of a file that has been seen here; `None` if it never had data here, or
     /// has been deleted.
     pub fn generation_of(&self, ino: Ino) -> Option<Generation> {
-        self.generations.get(&ino).copied()
+        self.generations.get(&ino).map(|seen| seen.generation)
     }
 
     /// Whether a chunk is stored here.

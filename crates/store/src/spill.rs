@@ -9,6 +9,7 @@
 use crate::chunk::{Sums, Unit};
 use crate::disk::places::Slot;
 use crate::disk::segments::Segments;
+use crate::shard::Seen;
 use crate::{ChunkShard, Store};
 use aze_io::disk::{DiskError, DiskResult};
 use aze_io::slab::{BASE_BYTES, Frame, FrameClass};
@@ -266,7 +267,7 @@ impl ChunkShard {
                 swept.next = Some((*ino, *number));
                 return swept;
             }
-            let Some(generation) = self.generations.get(ino) else { continue };
+            let Some(Seen { generation, .. }) = self.generations.get(ino) else { continue };
             for (index, unit) in chunk.units.iter_mut().enumerate() {
                 let Some(unit) = unit else { continue };
                 let was_touched = std::mem::take(unit.touched.get_mut());
@@ -295,7 +296,7 @@ impl ChunkShard {
     pub fn snapshot(&self) -> Snapshot {
         let mut all = Snapshot::default();
         for ((ino, number), chunk) in &self.chunks {
-            let Some(generation) = self.generations.get(ino) else { continue };
+            let Some(Seen { generation, .. }) = self.generations.get(ino) else { continue };
             for (index, unit) in chunk.units.iter().enumerate() {
                 let Some(unit) = unit else { continue };
                 match &unit.place {
@@ -363,7 +364,7 @@ impl ChunkShard {
         let end = index * BASE_BYTES + row.len as usize;
         self.bytes += end.saturating_sub(chunk.end) as u64;
         chunk.end = chunk.end.max(end);
-        self.generations.insert(row.ino, row.generation);
+        self.seen(row.ino, row.generation);
         Ok(())
     }
 

@@ -1,11 +1,11 @@
 //! Files of this machine: the system calls on them that the standard library does not wrap, each with its proof.
 
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Room for most extended attributes, and for all that Linux has: xattr(7).
@@ -105,6 +105,55 @@ fn grown(call: impl Fn(&mut [u8]) -> isize) -> io::Result<Vec<u8>> {
 pub fn sync_file_system(file: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: a descriptor is no memory; an invalid one gives EBADF.
     done(unsafe { libc::syncfs(file.as_raw_fd()) })
+}
+
+/// The longest name, in bytes, that the file system that holds `path` can give a file.
+pub fn name_bytes_max(path: &Path) -> io::Result<usize> {
+    Ok(usize::try_from(file_system(path)?.f_namelen).unwrap_or(usize::MAX))
+}
+
+/// Opens a file to read it past the page cache (open(2), O_DIRECT): offsets, lengths and addresses have to be whole blocks of
+/// its device. A symbolic link is not followed.
+///
+/// # Errors
+/// EINVAL where the file system cannot do that.
+pub fn open_direct(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_DIRECT | libc::O_NOFOLLOW).open(path)
+}
+
+/// Has the kernel forget what it keeps of a file's bytes, as far as they are on the device (posix_fadvise(2),
+/// POSIX_FADV_DONTNEED): a later read comes from there.
+pub fn drop_cached(file: &impl AsRawFd) -> io::Result<()> {
+    // SAFETY: posix_fadvise(2) takes numbers.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// What becomes of the new name of [`rename_with`], if it is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// The rename fails with EEXIST.
+    Fails,
+    /// The two names change places; it must be taken.
+    Exchanges,
+}
+
+/// Gives a file or directory another name, as renameat2(2) does it.
+///
+/// # Errors
+/// EINVAL or ENOSYS where the file system or the kernel cannot do that.
+pub fn rename_with(from: &Path, to: &Path, taken: Taken) -> io::Result<()> {
+    let (from, to) = (CString::new(from.as_os_str().as_bytes())?, CString::new(to.as_os_str().as_bytes())?);
+    let flags = match taken {
+        Taken::Fails => libc::RENAME_NOREPLACE,
+        Taken::Exchanges => libc::RENAME_EXCHANGE,
+    };
+    let here = libc::AT_FDCWD;
+    // By its number, since glibc 2.17 has no function for it.
+    // SAFETY: both paths end in NUL and live until the call returns.
+    done(unsafe { libc::syscall(libc::SYS_renameat2, here, from.as_ptr(), here, to.as_ptr(), flags) } as i32)
 }
 
 fn file_system(path: &Path) -> io::Result<libc::statfs> {

@@ -74,6 +74,9 @@ wire_enum! {
         31 = XattrNames { names: Vec<Blob> },
         /// Where it is in the file; nowhere on this server.
         32 = SoughtIs { at: Option<u64> },
+        /// Changes of a file's data on this server, counted since it started; `life` names that start. Two equal answers mean
+        /// that nothing has changed in between. `wraps` says how often a counter of its shards has begun anew.
+        33 = ChangesAre { life: u64, wraps: u64, changes: u64 },
         /// What became of a lock.
         36 = LockIs { outcome: LockOutcome },
         /// What the session has to let go of; it confirms that with `last`.

@@ -1,10 +1,10 @@
-//! Room for a file: reserved, given back, and where data and holes begin. Each request
+//! Room for a file: reserved, given back, and where data and holes begin; and how often its data have changed. Each request
 //! concerns one shard: the client asks all that a range touches.
 
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, Work};
-use aze_proto::fields::{Punch, Reserve, Seek};
+use aze_proto::fields::{CountChanges, Punch, Reserve, Seek};
 use aze_proto::limits::CHUNK_BITS_MAX;
 use aze_proto::place::chunk_shard;
 use aze_proto::{Code, Failure, Ino, Reply, ShardId};
@@ -63,6 +63,26 @@ impl Server {
             nearest = nearest.into_iter().chain(at).min();
         }
         Ok(Reply::SoughtIs { at: nearest }.into())
+    }
+
+    /// Each shard is looked at under its own lock. A shard's number never goes back, so two equal sums mean that each
+    /// of them was the same both times.
+    pub(crate) fn count_changes(&self, count: &CountChanges) -> Attempt<Output> {
+        let CountChanges { ino, generation, born, first, chunks } = *count;
+        self.check_kept(ino, born)?;
+        let shards = self.config.shards;
+        let (mut wraps, mut changes) = (0u64, 0u64);
+        for cell in self.shards.iter() {
+            let ahead = (cell.id.0 + shards - first.0 % shards) % shards;
+            if u64::from(ahead) >= chunks.max(1) {
+                continue;
+            }
+            let counted = cell.data.lock().count_changes(ino, generation);
+            let counted = counted.map_err(|error| self.data_stop(error, cell.id, ino))?;
+            wraps = wraps.wrapping_add(counted.wraps);
+            changes = changes.wrapping_add(counted.changes);
+        }
+        Ok(Reply::ChangesAre { life: self.leases.life(), wraps, changes }.into())
     }
 
     /// The chunk size that was stated. Where the inode is here too, it must be there, and of that size.

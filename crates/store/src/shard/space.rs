@@ -52,7 +52,7 @@ impl ChunkShard {
         self.bytes += (target.end() - before) as u64;
         if target.end() > 0 {
             self.chunks.insert((ino, chunk), target);
-            self.generations.insert(ino, generation);
+            self.seen(ino, generation);
         }
         done.map_err(|trouble| store.explain(ino, chunk, trouble))
     }
@@ -72,6 +72,7 @@ impl ChunkShard {
         if range.is_empty() {
             return Ok(());
         }
+        self.touched(ino);
         let bits = chunk_bits.min(CHUNK_BITS_MAX);
         let store = self.store.clone();
         let (first, last) = (range.start >> bits, (range.end - 1) >> bits);

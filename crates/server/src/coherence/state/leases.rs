@@ -93,6 +93,11 @@ impl Leases {
         Duration::from_nanos(self.settled_ns.load(SeqCst).saturating_sub(now_ns))
     }
 
+    /// Which life of the server this is.
+    pub(crate) fn life(&self) -> u64 {
+        self.life
+    }
+
     /// Whether this is the life that a session was told.
     pub(crate) fn is_life(&self, life: u64) -> bool {
         life == self.life

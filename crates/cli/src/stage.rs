@@ -1,0 +1,416 @@
+//! `aze stage`: copies between volumes and other file systems with proof of what was copied.
+//!
+//! Room `copy` does the work; this file says what is staged to which place, where receipt and state lie, and tells how it
+//! goes.
+
+use crate::copy::Reporter;
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::place::Place;
+use crate::session::Sessions;
+use crate::{key, show, size, sys, when};
+use aze_copy::Watch;
+use aze_copy::stage::state::Known;
+use aze_copy::stage::survey::Filter;
+use aze_copy::stage::{Order, Report, stage};
+use aze_fuse::signals;
+use aze_proto::ids::Time;
+use aze_receipt::line::What;
+use aze_receipt::{Hash, Signed};
+use aze_words::{errln, outln};
+use clap::Subcommand;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Most files and parts of files at work at the same time.
+const JOBS_MAX: u16 = 256;
+
+/// Bytes of a list of paths, at most.
+const LIST_BYTES_MAX: u64 = 1 << 30;
+
+/// Receipts of one day beside one destination, at most.
+const RECEIPTS_MAX: u32 = 10_000;
+
+/// Copy a tree out of a volume, or into one, with proof of what was copied.
+///
+/// Every file is read as it was at one moment, written under a temporary name, made durable, read back from
+/// where it is stored and compared, and only then gets its name. A signed receipt has a line for each object
+/// for which all that succeeded, and for no other. The same command goes on where it was broken off.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  aze stage out aze:/results /project/run7
+  aze stage in /project/input aze:/input")]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Out(OutArgs),
+    In(InArgs),
+    Status(StatusArgs),
+}
+
+#[derive(clap::Args)]
+struct Common {
+    /// Where the receipt goes; it must not exist. [out: azekura-receipt-DATE-N.jsonl beside TO; in: none]
+    #[arg(long, value_name = "FILE")]
+    receipt: Option<PathBuf>,
+    /// Where the state of an unfinished attempt lies. [out: beside TO; in: in ~/.local/state/azekura]
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+    /// Only the paths in this file, one a line, as they are below FROM; - for standard input.
+    #[arg(long, value_name = "FILE")]
+    list: Option<PathBuf>,
+    /// Only files whose contents have changed since then: a file's time of change, or a time as in 'aze find'.
+    #[arg(long, value_name = "FILE|TIME")]
+    newer_than: Option<OsString>,
+    /// Only what fits this shell pattern: its name, or its path below FROM if the pattern has a slash.
+    #[arg(long, value_name = "PATTERN")]
+    include: Vec<OsString>,
+    /// Not what fits this shell pattern, nor what is below it.
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<OsString>,
+    /// Remove from TO what FROM does not have, when all else has succeeded; the receipt names it.
+    #[arg(long, conflicts_with_all = ["list", "newer_than", "include", "exclude"])]
+    delete: bool,
+    /// Make all of it appear in one step, or nothing. What was at TO before is kept beside it, or goes with --delete.
+    #[arg(long)]
+    atomic: bool,
+    /// Files and parts of large files copied at the same time.
+    #[arg(short, long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=i64::from(JOBS_MAX)))]
+    jobs: u16,
+    /// As JSON, without progress.
+    #[arg(long)]
+    json: bool,
+    /// Name each file as it is done.
+    #[arg(short, long, conflicts_with = "json")]
+    verbose: bool,
+    /// No progress and no summary.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Copy a file or the contents of a directory out of a volume, with a receipt.
+///
+/// Exit code 0: all of it is proven; 1: some is not, and the receipt says nothing of that; 5: something was in
+/// the way, and nothing was copied.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  aze stage out aze:/results /project/run7
+  aze stage out aze:/results /project/run7 --newer-than /project/last --exclude '*.tmp'
+  aze stage out aze:/results /project/run7 --atomic --receipt run7.jsonl")]
+struct OutArgs {
+    /// A file or directory of a volume.
+    from: OsString,
+    /// What it becomes: the contents of a directory go into the directory of this name.
+    to: PathBuf,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Copy a file or the contents of a directory into a volume, verified; with a receipt if asked for.
+///
+/// What changes at the source while it is read is copied again, and named at last. Exit codes as of
+/// 'aze stage out'.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  aze stage in /project/input aze:/input
+  find /data -name '*.h5' -printf '%P\\n' | aze stage in /data aze:/data --list -")]
+struct InArgs {
+    /// A local file or directory.
+    from: PathBuf,
+    /// What it becomes in a volume.
+    to: OsString,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Show what an attempt that is at work, or was broken off, has done and what is left; or what a receipt says.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Example:
+  aze stage status /project/.azekura-stage-0123456789abcdef.state")]
+struct StatusArgs {
+    /// A receipt, or the state of an attempt.
+    file: PathBuf,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Outcome<Exit> {
+    match &args.command {
+        Command::Out(args) => run_out(args),
+        Command::In(args) => run_in(args),
+        Command::Status(args) => run_status(args),
+    }
+}
+
+fn run_out(args: &OutArgs) -> Outcome<Exit> {
+    let from = Place::parse(&args.from)?;
+    let Place::Volume(_) = from else {
+        let shown = args.from.to_string_lossy();
+        return Err(Trouble::usage(format!("'{shown}' is a local path: 'aze stage out' reads a volume: write aze:/…")));
+    };
+    if let Place::Volume(_) = Place::parse(args.to.as_os_str())? {
+        return Err(Trouble::usage("'aze stage out' writes to a local path: for volumes there is 'aze cp --verify'"));
+    }
+    let to = absolute(&args.to)?;
+    let receipt = match &args.common.receipt {
+        Some(receipt) => receipt.clone(),
+        None => free_receipt(&to)?,
+    };
+    let beside = |name: String| to.with_file_name(name);
+    perform("out", &args.common, &from, &Place::Local(to.clone()), Some(receipt), |key| {
+        Ok(beside(format!(".azekura-stage-{key}.state")))
+    })
+}
+
+fn run_in(args: &InArgs) -> Outcome<Exit> {
+    let to = Place::parse(&args.to)?;
+    let Place::Volume(_) = to else {
+        let shown = args.to.to_string_lossy();
+        return Err(Trouble::usage(format!(
+            "'{shown}' is a local path: 'aze stage in' writes to a volume: write aze:/…"
+        )));
+    };
+    if let Place::Volume(_) = Place::parse(args.from.as_os_str())? {
+        return Err(Trouble::usage("'aze stage in' reads a local path: for volumes there is 'aze cp --verify'"));
+    }
+    let from = Place::Local(absolute(&args.from)?);
+    perform("in", &args.common, &from, &to, args.common.receipt.clone(), state_of_user)
+}
+
+fn absolute(path: &Path) -> Outcome<PathBuf> {
+    let absolute = std::path::absolute(path);
+    absolute.map_err(|error| Trouble::local(format!("find {}", path.display()), &error))
+}
+
+/// Where the state of an attempt lies that has no directory of the user's at its destination.
+fn state_of_user(key: &str) -> Outcome<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")));
+    let missing =
+        || Trouble::new(Exit::Caller, "keep the state: neither XDG_STATE_HOME nor HOME is set: give --state FILE");
+    let dir = home.ok_or_else(missing)?.join("azekura");
+    std::fs::create_dir_all(&dir).map_err(|error| Trouble::local(format!("make {}", dir.display()), &error))?;
+    Ok(dir.join(format!("stage-{key}.state")))
+}
+
+/// A name for a receipt beside `to` that is free.
+fn free_receipt(to: &Path) -> Outcome<PathBuf> {
+    let date = show::time(Time(now_ns()));
+    let date = date.split(' ').next().unwrap_or(&date);
+    let name = |number| to.with_file_name(format!("azekura-receipt-{date}-{number}.jsonl"));
+    let free = (1..=RECEIPTS_MAX).map(name).find(|path| path.symlink_metadata().is_err());
+    free.ok_or_else(|| {
+        let text =
+            format!("name the receipt: {RECEIPTS_MAX} of {date} are beside {}: give --receipt FILE", to.display());
+        Trouble::new(Exit::Caller, text)
+    })
+}
+
+fn now_ns() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn perform(
+    direction: &'static str,
+    common: &Common,
+    from: &Place,
+    to: &Place,
+    receipt: Option<PathBuf>,
+    state: impl Fn(&str) -> Outcome<PathBuf>,
+) -> Outcome<Exit> {
+    // Before the first thread starts, since each inherits this.
+    signals::hold().map_err(|error| Trouble::local("hold signals", &error))?;
+    let mut sessions = Sessions::default();
+    let (from, mut to) = (from.spot(&mut sessions)?, to.spot(&mut sessions)?);
+    if to.path.len() > 1 && to.path.ends_with(b"/") {
+        to.path.pop();
+    }
+    let source = from.shown();
+    let hash =
+        Hash::of(format!("{direction}\0{}\0{source}\0{}\0{}", from.tree.id(), to.tree.id(), to.shown()).as_bytes());
+    let state = match &common.state {
+        Some(state) => state.clone(),
+        None => state(&hash.to_string()[..16])?,
+    };
+    let filter = filter(common, &mut sessions)?;
+    let receipt = match receipt {
+        Some(path) => Some((absolute(&path)?, key::of_user()?)),
+        None => None,
+    };
+    let told = receipt.as_ref().map(|(path, key)| (path.clone(), key.public()));
+    let order = Order {
+        direction,
+        source,
+        from,
+        to,
+        filter,
+        delete: common.delete,
+        atomic: common.atomic,
+        jobs: common.jobs.into(),
+        state,
+        receipt,
+        program: format!("aze {}", env!("CARGO_PKG_VERSION")),
+    };
+    let reporter = Reporter::start("stage", common.verbose, common.quiet || common.json)?;
+    let watch: Arc<dyn Watch> = reporter.clone();
+    let staged = stage(&order, &watch);
+    let summary = reporter.progress.finish();
+    if let Some(signal) = reporter.signal().filter(|_| staged.is_err()) {
+        errln!("aze: stage: ended by a signal: the same command goes on from here");
+        drop(sessions);
+        // The shell is to see that it was a signal.
+        sys::die_of(signal);
+    }
+    let report = staged?;
+    let receipt = told.map(|(path, key)| (path, key.to_string(), key.id()));
+    tell(common, &report, receipt.as_ref(), &summary);
+    let is_whole = report.missing == 0 && reporter.tally.failed() == 0;
+    Ok(if is_whole { Exit::Done } else { Exit::Some })
+}
+
+fn tell(common: &Common, report: &Report, receipt: Option<&(PathBuf, String, String)>, summary: &str) {
+    let path = receipt.map(|(path, ..)| path.display().to_string());
+    if common.json {
+        let told = serde_json::json!({
+            "proven": report.proven, "resumed": report.resumed, "missing": report.missing, "removed": report.removed,
+            "replaced": report.replaced, "receipt": path, "key_id": receipt.map(|(_, _, id)| id),
+            "bytes": report.end.as_ref().map(|end| end.bytes), "tree": report.end.as_ref().map(|end| end.tree.to_string()),
+        });
+        outln!("{told}");
+        return;
+    }
+    if report.missing > 0 {
+        let (missing, proven) = (report.missing, report.proven);
+        errln!(
+            "aze: stage: {missing} objects could not be staged; {proven} are proven: the same command tries the rest"
+        );
+    }
+    if common.quiet {
+        return;
+    }
+    let resumed = if report.resumed > 0 { format!(", {} of them before", report.resumed) } else { String::new() };
+    errln!("verified {summary}; {} proven{resumed}", show::count(report.proven, "object"));
+    if let Some(replaced) = &report.replaced {
+        errln!("what was there before is {replaced}");
+    }
+    if let Some((path, _, id)) = receipt {
+        errln!("receipt {}, signed by key {id}", path.display());
+    }
+}
+
+fn filter(common: &Common, sessions: &mut Sessions) -> Outcome<Filter> {
+    let patterns = |texts: &[OsString]| texts.iter().map(|text| text.as_bytes().to_vec()).collect();
+    Ok(Filter {
+        include: patterns(&common.include),
+        exclude: patterns(&common.exclude),
+        newer_than: common.newer_than.as_deref().map(|text| newer_than(text, sessions)).transpose()?,
+        list: common.list.as_deref().map(list).transpose()?,
+    })
+}
+
+fn newer_than(text: &OsStr, sessions: &mut Sessions) -> Outcome<Time> {
+    if let Some(time) = text.to_str().and_then(|text| when::parse(text).ok()) {
+        return Ok(time);
+    }
+    let found = Place::parse(text)?.spot(sessions)?.must_stat(true);
+    Ok(found.map_err(|trouble| trouble.during("--newer-than takes a time as in 'aze find', or a file"))?.mtime)
+}
+
+fn list(file: &Path) -> Outcome<BTreeSet<Vec<u8>>> {
+    let failed = |error: std::io::Error| Trouble::local(format!("read the list {}", file.display()), &error);
+    let mut bytes = Vec::new();
+    let read = if file == Path::new("-") {
+        std::io::stdin().lock().take(LIST_BYTES_MAX + 1).read_to_end(&mut bytes)
+    } else {
+        std::fs::File::open(file).map_err(failed)?.take(LIST_BYTES_MAX + 1).read_to_end(&mut bytes)
+    };
+    read.map_err(failed)?;
+    if bytes.len() as u64 > LIST_BYTES_MAX {
+        return Err(Trouble::usage(format!("{}: a list has at most {}", file.display(), size::words(LIST_BYTES_MAX))));
+    }
+    let mut paths = BTreeSet::new();
+    for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let path = line.strip_prefix(b"./").unwrap_or(line);
+        let path = path.strip_suffix(b"/").unwrap_or(path);
+        if path.starts_with(b"/") || path.split(|byte| *byte == b'/').any(|name| name == b"..") {
+            let shown = String::from_utf8_lossy(line);
+            return Err(Trouble::usage(format!("{}: '{shown}' is no path below the source", file.display())));
+        }
+        paths.insert(path.to_vec());
+    }
+    Ok(paths)
+}
+
+fn run_status(args: &StatusArgs) -> Outcome<Exit> {
+    match Known::look(&args.file) {
+        Ok((known, lives)) => {
+            tell_state(args, &known, lives);
+            Ok(Exit::Done)
+        }
+        Err(trouble) if trouble.exit == Exit::Caller => {
+            tell_receipt(args, &Signed::open(&args.file, None)?);
+            Ok(Exit::Done)
+        }
+        Err(trouble) => Err(trouble),
+    }
+}
+
+fn tell_state(args: &StatusArgs, known: &Known, lives: bool) {
+    let sizes = known.done.values().map(|done| match &done.object.what {
+        What::File { size, same_as: None, .. } => *size,
+        _ => 0,
+    });
+    let (objects, bytes): (u64, u64) = (known.done.len() as u64, sizes.sum());
+    let left = known.found.map(|(found, all)| (found.saturating_sub(objects), all.saturating_sub(bytes)));
+    if args.json {
+        let told = serde_json::json!({
+            "order": known.order, "attempts": known.attempts.len(), "at_work": lives, "started": known.started,
+            "proven": objects, "proven_bytes": bytes, "left": left.map(|left| left.0), "left_bytes": left.map(|left| left.1),
+        });
+        outln!("{told}");
+        return;
+    }
+    outln!("{}", known.order);
+    let how = if lives { "is at work" } else { "was broken off: the same command goes on from there" };
+    outln!("attempt {}, begun {}, {how}", known.attempts.len(), known.started);
+    outln!("proven  {}, {}", show::count(objects, "object"), size::words(bytes));
+    match left {
+        Some((objects, bytes)) => outln!("left    {}, {}", show::count(objects, "object"), size::words(bytes)),
+        None => outln!("left    unknown: it still looks at the source"),
+    }
+}
+
+fn tell_receipt(args: &StatusArgs, signed: &Signed) {
+    let (head, end) = (&signed.head, &signed.end);
+    let to = String::from_utf8_lossy(&head.destination);
+    if args.json {
+        let told = serde_json::json!({
+            "direction": head.direction, "source": head.source, "destination": to, "started": head.started,
+            "finished": end.finished, "files": end.files, "directories": end.directories, "links": end.links,
+            "removed": end.removed, "missing": end.missing, "bytes": end.bytes, "tree": end.tree.to_string(),
+            "key": signed.key.to_string(), "key_id": signed.key.id(),
+        });
+        outln!("{told}");
+        return;
+    }
+    outln!("{} {} to {to}", head.direction, head.source);
+    outln!("begun {}, finished {}", head.started, end.finished);
+    let (files, dirs, links) = (end.files, end.directories, end.links);
+    outln!("{files} files, {dirs} directories, {links} symbolic links, {}", size::words(end.bytes));
+    outln!("{} removed; {} not staged", end.removed, end.missing);
+    outln!("signed by key {}; the files are checked by 'aze receipt verify'", signed.key.id());
+}

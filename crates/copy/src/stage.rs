@@ -1,0 +1,599 @@
+//! Staging: a tree is copied with proof, and a signed receipt says what was proven.
+//!
+//! It alone knows the order of the steps: everything in the way is found before the first byte is copied; each file is proven
+//! before it gets its name ([`prove`]) and noted in a journal ([`state`]), from which a later attempt goes on; directories get
+//! their attributes last; every name is looked at once more; then the receipt is signed and gets its name. What a line of a
+//! receipt means is with room `receipt`.
+//!
+//! Bounded: objects in the queue by the queue of the workers, files and parts of files at work by [`How::jobs`], bytes by
+//! these times twice a block of 4 MiB. The list of objects is held in memory, about 1 KiB for each.
+
+pub(crate) mod prove;
+pub mod state;
+pub mod survey;
+pub mod verify;
+
+use crate::Watch;
+use crate::tree::{Spot, Traits, join, parent};
+use crate::workers::{Job, Plan, Transfer, Workers, warn};
+use aze_proto::attr::FileKind;
+use aze_receipt::line::What;
+use aze_receipt::{Draft, End, Head, Key, Line, Object, Removed, when};
+use aze_words::exit::{Exit, Outcome, Trouble};
+use prove::{Proof, hidden_prefix, identity, lock, now, version, xattrs_hash};
+use state::{Done, Journal};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use survey::{Filter, Survey, at};
+
+/// How often a file is copied at most that changes while it is copied.
+pub const ROUNDS_MAX: u32 = 4;
+
+/// What is to be staged.
+pub struct Order {
+    /// `out` or `in`.
+    pub direction: &'static str,
+    /// The source, as it is named in the receipt.
+    pub source: String,
+    /// The file or directory to copy.
+    pub from: Spot,
+    /// What it becomes: a directory's contents go into the directory of this name.
+    pub to: Spot,
+    /// Which objects are meant.
+    pub filter: Filter,
+    /// What is at the destination and not in the source is removed.
+    pub delete: bool,
+    /// The destination gets its name, or all of its new contents, in one step at the end.
+    pub atomic: bool,
+    /// Files and parts of files that are copied at the same time.
+    pub jobs: usize,
+    /// Where the state of unfinished attempts lies.
+    pub state: PathBuf,
+    /// The receipt to write, and who signs it; none without.
+    pub receipt: Option<(PathBuf, Key)>,
+    /// Version of the program, for the receipt.
+    pub program: String,
+}
+
+/// How it went.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// The end of the receipt, if one was written.
+    pub end: Option<End>,
+    /// Objects that are proven.
+    pub proven: u64,
+    /// Those of them that an earlier attempt had copied.
+    pub resumed: u64,
+    /// Objects of the source that are not.
+    pub missing: u64,
+    /// Names removed.
+    pub removed: u64,
+    /// Where the tree is that was at the destination before, if it was replaced and not removed.
+    pub replaced: Option<String>,
+}
+
+/// Stages. What fails for one object is told to the watch, and the others go on; then the state stays, so that the same order
+/// goes on later. The receipt has a line for each object that is proven, and for no other.
+///
+/// # Errors
+/// Nothing was copied, or the end was not reached; the state stays.
+pub fn stage(order: &Order, watch: &Arc<dyn Watch>) -> Outcome<Report> {
+    let survey = Survey::of(&order.from, &order.filter, &|| watch.is_over())?;
+    Stage::prepare(order, watch, survey)?.run()
+}
+
+/// Where a tree is until it is published: the same for all attempts of an order, so that a later one goes on in it.
+fn hidden_tree(to: &Spot, order: &str) -> Spot {
+    let key = aze_receipt::Hash::of(order.as_bytes()).to_string();
+    let hidden = format!(".aze-stage-tree-{}", &key[..16]);
+    Spot { tree: to.tree.clone(), path: crate::tree::beside(&to.path, hidden.as_bytes()) }
+}
+
+/// A stage under way.
+struct Stage<'a> {
+    order: &'a Order,
+    watch: Arc<dyn Watch>,
+    survey: Survey,
+    proof: Arc<Proof>,
+    /// Where the objects are copied to: the destination, or a hidden name beside it.
+    to: Spot,
+    started: String,
+    report: Report,
+    removed: Vec<Removed>,
+}
+
+impl<'a> Stage<'a> {
+    fn prepare(order: &'a Order, watch: &Arc<dyn Watch>, survey: Survey) -> Outcome<Stage<'a>> {
+        let mut number = [0; 8];
+        aze_io::real::fill_random(&mut number);
+        let (attempt, started) = (aze_words::hex::write(&number), when(now()));
+        let is_dir = survey.objects.get(&b""[..]).is_some_and(|meta| meta.kind == FileKind::Directory);
+        if order.atomic && !is_dir {
+            return Err(Trouble::usage("--atomic is for directories: a file always gets its name in one step"));
+        }
+        let words = format!(
+            "{} {} to {}{}",
+            order.direction,
+            order.source,
+            order.to.shown(),
+            if order.atomic { ", atomic" } else { "" }
+        );
+        let mut journal = Journal::open(&order.state, &words, &attempt)?;
+        journal.found(survey.objects.len() as u64, survey.bytes())?;
+        let to = if order.atomic { hidden_tree(&order.to, &words) } else { order.to.clone() };
+        let root_len = to.path.strip_suffix(b"/").map_or(to.path.len(), <[u8]>::len);
+        let proof = Arc::new(Proof::new(attempt, root_len, journal));
+        let (watch, report, removed) = (watch.clone(), Report::default(), Vec::new());
+        let mut stage = Stage { order, watch, survey, proof, to, started, report, removed };
+        if order.atomic {
+            stage.after_publishing()?;
+        }
+        stage.look_ahead()?;
+        Ok(stage)
+    }
+
+    /// An earlier attempt may have been broken off after its tree got its name: then the hidden name is free, or has what
+    /// was there before.
+    fn after_publishing(&mut self) -> Outcome<()> {
+        let Some(root) = lock(&self.proof.journal).known().done.get(&b""[..]).cloned() else { return Ok(()) };
+        let is_root = |found: Option<crate::tree::Meta>| found.is_some_and(|meta| identity(&meta)[..2] == root.to[..2]);
+        let hidden = self.to.stat(false)?;
+        if is_root(hidden.clone()) || !is_root(self.order.to.stat(false)?) {
+            return Ok(());
+        }
+        if hidden.is_some() {
+            self.clear_replaced()?;
+        }
+        self.to = self.order.to.clone();
+        let root_len = self.to.path.strip_suffix(b"/").map_or(self.to.path.len(), <[u8]>::len);
+        self.proof.root_len.store(root_len, std::sync::atomic::Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Refuses what cannot succeed, each thing by its name, before anything is copied.
+    fn look_ahead(&self) -> Outcome<()> {
+        let order = self.order;
+        let mut above = parent(&self.to.path);
+        if self.to.stat(false)?.is_some_and(|meta| meta.kind == FileKind::Directory) {
+            above = self.to.path.clone();
+        }
+        let traits: Traits = self.to.tree.traits(&above, &self.proof.hidden())?;
+        let mut known_bytes = 0;
+        let known = lock(&self.proof.journal);
+        for done in known.known().done.values() {
+            known_bytes += if let What::File { size, same_as: None, .. } = &done.object.what { *size } else { 0 };
+        }
+        let known_files = known.known().done.len() as u64;
+        drop(known);
+        // Of a file with holes nothing says how much it takes.
+        let solid = |meta: &&crate::tree::Meta| meta.kind == FileKind::File && !meta.is_sparse && meta.links == 1;
+        let solid_bytes: u64 = self.survey.objects.values().filter(solid).map(|meta| meta.size).sum();
+        let needed_bytes = solid_bytes.saturating_sub(known_bytes);
+        let needed_files = (self.survey.objects.len() as u64).saturating_sub(known_files);
+        let mut obstacles = Vec::new();
+        if order.atomic
+            && let Some(there) = order.to.stat(false)?
+            && there.kind != FileKind::Directory
+        {
+            obstacles.push(Trouble::new(Exit::Caller, format!("{}: it is there, and no directory", order.to.shown())));
+        }
+        let replaced = self.replaced_files(&mut obstacles)?;
+        let needed_files = needed_files.saturating_sub(replaced);
+        obstacles.extend(self.survey.obstacles(&order.to, &traits, needed_bytes, needed_files));
+        if obstacles.is_empty() {
+            return Ok(());
+        }
+        for obstacle in &obstacles {
+            self.watch.failed(obstacle);
+        }
+        let count = obstacles.len();
+        Err(Trouble::new(Exit::Caller, format!("nothing was copied: {count} obstacles, each named above")))
+    }
+
+    /// How many names of the destination are there already. Those of another kind are in the way.
+    fn replaced_files(&self, obstacles: &mut Vec<Trouble>) -> Outcome<u64> {
+        let mut replaced = 0;
+        if self.to.stat(false)?.is_none() {
+            return Ok(0);
+        }
+        for (path, meta) in &self.survey.objects {
+            let spot = at(&self.to, path);
+            // What cannot be looked at is below something that is in the way, or tells so when it is copied.
+            let Ok(Some(there)) = spot.stat(path.is_empty()) else { continue };
+            replaced += 1;
+            let (wants_dir, is_dir) = (meta.kind == FileKind::Directory, there.kind == FileKind::Directory);
+            if wants_dir != is_dir {
+                let (what, instead) = if is_dir { ("a directory", "none") } else { ("no directory", "one") };
+                let text = format!("{}: {what} is there, and {instead} is to be staged: move it away", spot.shown());
+                obstacles.push(Trouble::new(Exit::Caller, text));
+            }
+        }
+        Ok(replaced)
+    }
+
+    fn run(mut self) -> Outcome<Report> {
+        for trouble in std::mem::take(&mut self.survey.troubles) {
+            self.watch.failed(&trouble);
+            self.report.missing += 1;
+        }
+        self.make_dirs()?;
+        self.sweep()?;
+        self.copy_all()?;
+        self.check_end()?;
+        self.further_names();
+        lock(&self.proof.journal).sync()?;
+        let is_whole = self.report.missing == 0 && self.missing().is_empty();
+        if self.order.delete && is_whole {
+            self.delete_others(&self.to.clone())?;
+        }
+        self.finish_dirs()?;
+        self.check_end()?;
+        self.finish()
+    }
+
+    /// An attempt that was asked to end goes no further.
+    fn check_end(&self) -> Outcome<()> {
+        if self.watch.is_over() {
+            lock(&self.proof.journal).sync()?;
+            return Err(Trouble::new(Exit::Again, "the command was asked to end: the same command goes on from here"));
+        }
+        Ok(())
+    }
+
+    fn dirs(&self) -> impl DoubleEndedIterator<Item = &Vec<u8>> {
+        self.survey.objects.iter().filter(|(_, meta)| meta.kind == FileKind::Directory).map(|(path, _)| path)
+    }
+
+    fn make_dirs(&self) -> Outcome<()> {
+        for path in self.dirs() {
+            let dir = at(&self.to, path);
+            dir.tree.make_dir(&dir.path)?;
+            self.watch.dir();
+        }
+        Ok(())
+    }
+
+    /// Removes what earlier attempts of this order have left under temporary names: the lock says that they live no more.
+    fn sweep(&self) -> Outcome<()> {
+        let attempts = lock(&self.proof.journal).known().attempts.clone();
+        let prefixes: Vec<String> = attempts.iter().map(|attempt| hidden_prefix(attempt)).collect();
+        if prefixes.is_empty() {
+            return Ok(());
+        }
+        let mut dirs: BTreeSet<Vec<u8>> = self.dirs().map(|path| at(&self.to, path).path).collect();
+        dirs.insert(parent(&self.to.path));
+        for dir in dirs {
+            for entry in self.to.tree.list(&dir)?.entries {
+                if prefixes.iter().any(|prefix| entry.name.starts_with(prefix.as_bytes())) {
+                    self.to.tree.remove(&join(&dir, &entry.name), entry.kind)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies files and symbolic links, in rounds: what has changed while it was copied is copied again in the next.
+    fn copy_all(&mut self) -> Outcome<()> {
+        let further = self.survey.further_names();
+        let mut todo = Vec::new();
+        for (path, meta) in &self.survey.objects {
+            if meta.kind == FileKind::Directory || further.contains_key(path) {
+                continue;
+            }
+            let (from, to) = (at(&self.order.from, path), at(&self.to, path));
+            match self.is_still_done(path, &from, &to) {
+                true => {
+                    self.report.resumed += 1;
+                    self.watch.expect(meta.size);
+                    self.watch.copied(meta.size);
+                    self.watch.file(&from, &to);
+                }
+                false => {
+                    lock(&self.proof.journal).forget(path);
+                    todo.push((from, to));
+                }
+            }
+        }
+        for round in 1..=ROUNDS_MAX {
+            self.copy(&todo, round)?;
+            todo = std::mem::take(&mut *lock(&self.proof.again));
+            if todo.is_empty() || self.watch.is_over() {
+                return Ok(());
+            }
+        }
+        for (from, _) in todo {
+            let text =
+                format!("{}: it changed while it was copied, {ROUNDS_MAX} times: nothing is said of it", from.shown());
+            self.watch.failed(&Trouble::new(Exit::Again, text));
+        }
+        Ok(())
+    }
+
+    fn copy(&self, todo: &[(Spot, Spot)], round: u32) -> Outcome<()> {
+        let plan = Plan { preserve: true, verify: false, watch: self.watch.clone(), proof: Some(self.proof.clone()) };
+        let plan = Arc::new(plan);
+        let workers = Workers::start(self.order.jobs, &plan)?;
+        for (from, to) in todo {
+            if self.watch.is_over() {
+                break;
+            }
+            let meta = match from.must_stat(false) {
+                Ok(meta) => meta,
+                Err(trouble) => {
+                    self.watch.failed(&trouble);
+                    continue;
+                }
+            };
+            if meta.kind == FileKind::Symlink {
+                workers.put(Job::Link { from: from.clone(), to: to.clone() })?;
+                continue;
+            }
+            if round == 1 {
+                self.watch.expect(meta.size);
+            }
+            let transfer = Arc::new(Transfer::new(from.clone(), to.clone(), meta));
+            for part in 0..transfer.parts() {
+                workers.put(Job::Part { transfer: transfer.clone(), part })?;
+            }
+        }
+        workers.finish()
+    }
+
+    /// Whether the journal has this object, and neither source nor destination has changed since.
+    fn is_still_done(&self, path: &[u8], from: &Spot, to: &Spot) -> bool {
+        let Some(done) = lock(&self.proof.journal).known().done.get(path).cloned() else { return false };
+        if !matches!(done.object.what, What::File { same_as: None, .. } | What::Link { .. }) {
+            return false;
+        }
+        // What cannot be looked at is copied again, and tells then what is wrong.
+        let there = to.stat(false).ok().flatten().map(|meta| identity(&meta));
+        there == Some(done.to) && self.version_now(from).ok() == Some(done.from)
+    }
+
+    fn version_now(&self, from: &Spot) -> Outcome<state::Version> {
+        let meta = from.must_stat(false)?;
+        if meta.kind == FileKind::Symlink {
+            return Ok(version(&meta, &[]));
+        }
+        let source = from.tree.open_fresh(&from.path)?;
+        let mark = source.mark()?;
+        Ok(version(&source.meta()?, &mark))
+    }
+
+    /// Gives files their further names; then notes all names, since each new one moves the change time of the inode.
+    fn further_names(&self) {
+        let further = self.survey.further_names();
+        let first_of = |path: &Vec<u8>| lock(&self.proof.journal).known().done.get(path).cloned();
+        let mut named = BTreeMap::new();
+        for (path, first) in &further {
+            let Some(done) = first_of(first) else { continue };
+            let (existing, to) = (at(&self.to, first), at(&self.to, path));
+            match to.tree.add_name(&existing.path, &to.path, &self.proof.hidden()) {
+                Ok(()) => {
+                    named.insert(first.clone(), done.clone());
+                    named.insert(path.clone(), done);
+                }
+                Err(trouble) => self.watch.failed(&trouble),
+            }
+        }
+        for (path, first) in named {
+            let to = at(&self.to, &path);
+            match self.proof.name(&first, &to) {
+                Ok(()) if further.contains_key(&path) => self.watch.file(&to, &to),
+                Ok(()) => {}
+                Err(trouble) => self.watch.failed(&trouble),
+            }
+        }
+    }
+
+    /// Removes what the source does not have. Nothing that staging makes for itself is in these directories any more.
+    fn delete_others(&mut self, root: &Spot) -> Outcome<()> {
+        let mut waiting: Vec<Vec<u8>> = self.dirs().cloned().collect();
+        let mut doomed = Vec::new();
+        while let Some(path) = waiting.pop() {
+            let dir = at(root, &path);
+            for entry in dir.tree.list(&dir.path)?.entries {
+                let below = join(&path, &entry.name);
+                if self.survey.names.contains(&below) {
+                    continue;
+                }
+                if entry.kind == FileKind::Directory {
+                    waiting.push(below.clone());
+                }
+                doomed.push((below, entry.kind));
+            }
+        }
+        // A directory goes after all that is in it.
+        doomed.sort_by(|one, other| other.0.cmp(&one.0));
+        for (path, kind) in doomed {
+            self.check_end()?;
+            let spot = at(root, &path);
+            spot.tree.remove(&spot.path, kind)?;
+            self.removed.push(Removed { path, when: when(now()) });
+        }
+        Ok(())
+    }
+
+    /// Directories get their attributes when nothing is put into them any more, deepest first; all of it is made durable.
+    fn finish_dirs(&self) -> Outcome<()> {
+        let plan = Plan { preserve: true, verify: false, watch: self.watch.clone(), proof: None };
+        for path in self.dirs().rev() {
+            let (from, dir) = (at(&self.order.from, path), at(&self.to, path));
+            let finished = from.must_stat(true).and_then(|meta| {
+                for xattr in from.tree.dir_xattrs(&from.path)? {
+                    warn(&plan, &xattr, dir.tree.set_dir_xattr(&dir.path, &xattr));
+                }
+                dir.tree.set_dir(&dir.path, &meta, true)?;
+                dir.tree.sync_dir(&dir.path)?;
+                let found = dir.must_stat(true)?;
+                let xattrs = xattrs_hash(dir.tree.dir_xattrs(&dir.path)?);
+                let object = self.proof.object(&dir.path, &found, xattrs, when(now()), What::Directory);
+                lock(&self.proof.journal).note(Done { object, from: version(&meta, &[]), to: identity(&found) })
+            });
+            if let Err(trouble) = finished {
+                self.watch.failed(&trouble);
+            }
+        }
+        self.to.tree.sync_dir(&parent(&self.to.path))
+    }
+
+    /// Paths of the source that are not proven.
+    fn missing(&self) -> Vec<Vec<u8>> {
+        let journal = lock(&self.proof.journal);
+        let is_missing = |(path, meta): &(&Vec<u8>, &crate::tree::Meta)| {
+            meta.kind != FileKind::Directory && !journal.known().done.contains_key(*path)
+        };
+        self.survey.objects.iter().filter(is_missing).map(|(path, _)| path.clone()).collect()
+    }
+
+    /// The last look at every name, the step that publishes a tree, and the receipt.
+    fn finish(mut self) -> Outcome<Report> {
+        let mut lines = self.last_look()?;
+        self.report.proven = lines.len() as u64;
+        self.report.missing += self.survey.objects.len() as u64 - self.report.proven;
+        if self.order.atomic && self.to.path != self.order.to.path {
+            if self.report.missing > 0 {
+                let missing = self.report.missing;
+                let text = format!("{}: not published, since {missing} objects are missing", self.order.to.shown());
+                return Err(Trouble::new(Exit::Some, text));
+            }
+            self.publish(&mut lines)?;
+        }
+        self.report.removed = self.removed.len() as u64;
+        if let Some((path, key)) = &self.order.receipt {
+            self.report.end = Some(self.write(path, key, lines)?);
+        }
+        let Stage { proof, report, .. } = self;
+        let proof =
+            Arc::into_inner(proof).ok_or_else(|| Trouble::new(Exit::Fatal, "a copy still runs: a defect in aze"))?;
+        if report.missing == 0 {
+            proof.journal.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).remove()?;
+        }
+        Ok(report)
+    }
+
+    /// Lines of all objects whose names still lead to what was proven.
+    fn last_look(&self) -> Outcome<BTreeMap<Vec<u8>, Object>> {
+        let done = lock(&self.proof.journal).known().done.clone();
+        let mut lines = BTreeMap::new();
+        for (path, Done { object, to, .. }) in done {
+            if !self.survey.objects.contains_key(&path) {
+                continue;
+            }
+            let spot = at(&self.to, &path);
+            match spot.stat(path.is_empty())? {
+                Some(meta) if identity(&meta) == to => drop(lines.insert(path, object)),
+                found => {
+                    let how = if found.is_some() { "changed" } else { "removed" };
+                    let text = format!("{}: another process has {how} it since it was verified", spot.shown());
+                    self.watch.failed(&Trouble::new(Exit::Again, text));
+                }
+            }
+        }
+        Ok(lines)
+    }
+
+    /// Gives a whole tree its name.
+    fn publish(&mut self, lines: &mut BTreeMap<Vec<u8>, Object>) -> Outcome<()> {
+        let (from, to) = (self.to.clone(), self.order.to.clone());
+        let is_taken = to.stat(false)?.is_some();
+        to.tree.put_in_place(&from.path, &to.path, is_taken)?;
+        to.tree.sync_dir(&parent(&to.path))?;
+        let published = to.must_stat(false)?;
+        if let Some(root) = lines.get_mut(&b""[..]) {
+            if root.inode != published.identity.1 {
+                let text = format!("{}: another process has replaced it since it was published", to.shown());
+                return Err(Trouble::new(Exit::Again, text));
+            }
+            root.ctime = when(published.ctime.0);
+        }
+        if !is_taken {
+            return Ok(());
+        }
+        self.clear_replaced()
+    }
+
+    /// What was at the destination before is under the hidden name now: it goes with --delete, else it is the user's.
+    fn clear_replaced(&mut self) -> Outcome<()> {
+        let (hidden, to) = (self.to.clone(), &self.order.to);
+        if self.order.delete {
+            return self.remove_replaced(&hidden);
+        }
+        let name = to.path.strip_suffix(b"/").unwrap_or(&to.path);
+        let aside = [name, b".before-", self.proof.attempt.as_bytes()].concat();
+        to.tree.put_in_place(&hidden.path, &aside, false)?;
+        to.tree.sync_dir(&parent(&to.path))?;
+        self.report.replaced = Some(to.tree.shown(&aside));
+        Ok(())
+    }
+
+    /// Removes the tree that has been replaced. What the new one does not have was removed from the destination.
+    fn remove_replaced(&mut self, old: &Spot) -> Outcome<()> {
+        let mut waiting = vec![Vec::new()];
+        let mut doomed = Vec::new();
+        while let Some(path) = waiting.pop() {
+            let dir = at(old, &path);
+            for entry in dir.tree.list(&dir.path)?.entries {
+                let below = join(&path, &entry.name);
+                if entry.kind == FileKind::Directory {
+                    waiting.push(below.clone());
+                }
+                doomed.push((below, entry.kind));
+            }
+            doomed.push((path, FileKind::Directory));
+        }
+        doomed.sort_by(|one, other| other.0.cmp(&one.0));
+        doomed.dedup();
+        for (path, kind) in doomed {
+            let spot = at(old, &path);
+            spot.tree.remove(&spot.path, kind)?;
+            if !self.survey.names.contains(&path) {
+                self.removed.push(Removed { path, when: when(now()) });
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, path: &std::path::Path, key: &Key, lines: BTreeMap<Vec<u8>, Object>) -> Outcome<End> {
+        let public = key.public();
+        let head = Head {
+            direction: self.order.direction.into(),
+            source: self.order.source.clone(),
+            destination: self.order.to.path.clone(),
+            attempt: self.proof.attempt.clone(),
+            started: self.started.clone(),
+            program: self.order.program.clone(),
+            key: public.to_string(),
+            key_id: public.id(),
+        };
+        let hidden = |attempt: &str| path.with_file_name(format!(".aze-receipt-{attempt}"));
+        let attempts = lock(&self.proof.journal).known().attempts.clone();
+        for attempt in &attempts {
+            // Of an attempt that was killed while it wrote.
+            match std::fs::remove_file(hidden(attempt)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Trouble::local(format!("remove {}", hidden(attempt).display()), &error));
+                }
+                _ => {}
+            }
+        }
+        if self.report.resumed > 0
+            && let Ok(signed) = aze_receipt::Signed::open(path, Some(&public))
+            && attempts.contains(&signed.head.attempt)
+            && signed.end.missing == 0
+        {
+            // An earlier attempt was killed after its last step but one.
+            return Ok(signed.end);
+        }
+        let hidden = hidden(&self.proof.attempt);
+        let mut draft = Draft::begin(path, hidden, &head)?;
+        for object in lines.into_values() {
+            draft.add(&Line::Object(Box::new(object)))?;
+        }
+        for removed in &self.removed {
+            draft.add(&Line::Removed(removed.clone()))?;
+        }
+        draft.finish(when(now()), self.report.missing, key)
+    }
+}

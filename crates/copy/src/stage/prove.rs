@@ -1,0 +1,399 @@
+//! What a copy with proof does with one file: what was read was there at one moment, and what was written was read back from
+//! where it is stored, before it gets its name.
+//!
+//! The moment. The mark of the source is taken before the first byte is read and after the last one, and the attributes are
+//! asked for between the last byte and the second mark. Equal marks mean that no byte has changed from the first to the
+//! second, so all bytes were there when the attributes were asked for. If they differ nothing is said of the file: its copy
+//! goes, and it is copied again.
+
+use super::state::{Done, Journal, Version};
+use crate::Watch;
+use crate::tree::{Meta, ReadBack, Sink, Source, Spot, Xattr};
+use crate::workers::{Ends, Plan, Transfer, room, warn};
+use aze_proto::attr::FileKind;
+use aze_receipt::line::{CHUNKS_MAX, What};
+use aze_receipt::{CHUNK_BYTES, Hash, Object, Sums, sums, when};
+use aze_words::exit::{Exit, Outcome, Trouble};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Threads that read one large file back, at most.
+const READ_BACK_THREADS_MAX: u64 = 4;
+
+/// A file of more bytes is read back by several threads.
+const READ_BACK_ALONE_BYTES_MAX: u64 = 64 << 20;
+
+/// Pieces of a chunk that are left out of the copy of a file with holes if they are all zeros.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// What all copies of one attempt share.
+pub struct Proof {
+    /// Number of the attempt; temporary names carry it.
+    pub attempt: String,
+    serial: AtomicU64,
+    /// Length of the destination's path, which paths of the receipt go on from.
+    pub root_len: AtomicUsize,
+    /// What is proven so far, on disk.
+    pub journal: Mutex<Journal>,
+    /// What has changed while it was copied.
+    pub again: Mutex<Vec<(Spot, Spot)>>,
+}
+
+/// How a file was before it was read, and what was read of it.
+pub struct Began {
+    mark: Vec<u64>,
+    meta: Meta,
+    sums: Mutex<Sums>,
+}
+
+/// Locks what only whole values are put into, so that a panic of another thread does no harm.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Nanoseconds since 1970, for people who read a receipt.
+pub fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// How temporary names of an attempt begin.
+pub fn hidden_prefix(attempt: &str) -> String {
+    format!(".aze-stage-{attempt}-")
+}
+
+impl Proof {
+    /// Of an attempt that notes what it has done in `journal`.
+    pub fn new(attempt: String, root_len: usize, journal: Journal) -> Proof {
+        let (serial, root_len) = (AtomicU64::new(0), root_len.into());
+        Proof { attempt, serial, root_len, journal: journal.into(), again: Mutex::default() }
+    }
+
+    /// A temporary name that nothing else has.
+    pub fn hidden(&self) -> Vec<u8> {
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        format!("{}{serial}", hidden_prefix(&self.attempt)).into_bytes()
+    }
+
+    /// A path at the destination as receipts have it.
+    pub fn relative(&self, path: &[u8]) -> Vec<u8> {
+        let rest = path.get(self.root_len.load(Ordering::Relaxed)..).unwrap_or_default();
+        rest.strip_prefix(b"/").unwrap_or(rest).to_vec()
+    }
+
+    /// Opens both sides of a file.
+    pub fn open(&self, from: &Spot, to: &Spot) -> Outcome<Ends> {
+        let source = from.tree.open_fresh(&from.path)?;
+        let mark = source.mark()?;
+        let meta = source.meta()?;
+        let sink = to.tree.create_as(&to.path, meta.mode, &self.hidden())?;
+        if meta.is_sparse {
+            sink.set_size(meta.size).inspect_err(|_| sink.abandon())?;
+        }
+        let began = Some(Began { mark, meta, sums: Mutex::default() });
+        Ok(Ends { source, sink, began })
+    }
+
+    /// Proves a file of which all is written, and gives it its name; `false` if it has changed meanwhile.
+    pub fn finish(&self, transfer: &Transfer, ends: &Ends, plan: &Plan) -> Outcome<bool> {
+        let began = ends.began.as_ref().expect("a copy with proof began with a mark");
+        let kept = ends.source.xattrs()?;
+        let meta = ends.source.meta()?;
+        if version(&meta, &ends.source.mark()?) != version(&began.meta, &began.mark) {
+            ends.sink.abandon();
+            lock(&self.again).push((transfer.from.clone(), transfer.to.clone()));
+            return Ok(false);
+        }
+        for xattr in kept {
+            warn(plan, &xattr, ends.sink.set_xattr(&xattr));
+        }
+        ends.sink.settle(&meta)?;
+        let read = lock(&began.sums).clone();
+        let (stored, how) = self.read_back(ends, &meta, &read, plan, &transfer.to.shown())?;
+        let checked = when(now());
+        let xattrs = xattrs_hash(stored.xattrs()?);
+        let before = stored.meta()?;
+        drop(stored);
+        let named = ends.sink.publish()?;
+        if !is_same(&before, &named) {
+            let text = format!("verify {}: another process has changed it since it was read back", transfer.to.shown());
+            return Err(Trouble::new(Exit::Again, text));
+        }
+        let what = What::File {
+            size: meta.size,
+            hash: read.hash(meta.size),
+            chunks: (read.chunks.len() <= CHUNKS_MAX).then_some(read),
+            read_back: how.word().into(),
+            same_as: None,
+        };
+        let object = self.object(&transfer.to.path, &named, xattrs, checked, what);
+        self.note(Done { object, from: version(&meta, &began.mark), to: identity(&named) })?;
+        Ok(true)
+    }
+
+    /// Reads all of a copy from where it is stored, and compares it with what was read of its source.
+    fn read_back(
+        &self,
+        ends: &Ends,
+        meta: &Meta,
+        read: &Sums,
+        plan: &Plan,
+        shown: &str,
+    ) -> Outcome<(Box<dyn Source>, ReadBack)> {
+        let (stored, how) = ends.sink.reread_stored()?;
+        let before = stored.meta()?;
+        let found = sums_of(stored.as_ref(), meta.size, meta.is_sparse, plan.watch.as_ref())?;
+        let wrong = |why: String| {
+            Trouble::new(Exit::Fatal, format!("verify {shown}: {why}: nothing is said of it: stage it again"))
+        };
+        if before.size != meta.size {
+            return Err(wrong(format!("it has {} bytes instead of {}", before.size, meta.size)));
+        }
+        if let Some(chunk) = found.first_difference(read) {
+            let at = chunk * CHUNK_BYTES;
+            return Err(wrong(format!(
+                "what was read back differs from what was written, in the 4 MiB from byte {at} on"
+            )));
+        }
+        if !is_same(&before, &stored.meta()?) {
+            return Err(wrong("another process has changed it while it was read back".into()));
+        }
+        Ok((stored, how))
+    }
+
+    /// Copies a symbolic link.
+    pub fn link(&self, from: &Spot, to: &Spot) -> Outcome<()> {
+        let meta = from.must_stat(false)?;
+        let target = from.tree.read_link(&from.path)?;
+        to.tree.make_link_as(&to.path, &target, &self.hidden())?;
+        if to.tree.read_link(&to.path)? != target {
+            return Err(Trouble::new(Exit::Fatal, format!("verify {}: it leads elsewhere", to.shown())));
+        }
+        let named = to.must_stat(false)?;
+        let object = self.object(&to.path, &named, Hash::of(b""), when(now()), What::Link { target });
+        self.note(Done { object, from: version(&meta, &[]), to: identity(&named) })
+    }
+
+    /// Notes a further name of a proven file; or its first one again, whose change time the others have moved.
+    pub fn name(&self, first: &Done, to: &Spot) -> Outcome<()> {
+        let named = identity(&to.must_stat(false)?);
+        if !same_inode(&named, &first.to) {
+            let text = format!("verify {}: it is another file than was verified", to.shown());
+            return Err(Trouble::new(Exit::Again, text));
+        }
+        let mut object = first.object.clone();
+        object.path = self.relative(&to.path);
+        object.ctime = when(named[4]);
+        if let What::File { same_as, .. } = &mut object.what
+            && object.path != first.object.path
+        {
+            *same_as = Some(first.object.path.clone());
+            object.checked = when(now());
+        }
+        self.note(Done { object, from: first.from.clone(), to: named })
+    }
+
+    /// What a receipt says of an object.
+    pub fn object(&self, path: &[u8], found: &Meta, xattrs: Hash, checked: String, what: What) -> Object {
+        Object {
+            path: self.relative(path),
+            checked,
+            mode: found.mode,
+            uid: found.uid,
+            gid: found.gid,
+            mtime: when(found.mtime.0),
+            xattrs,
+            inode: found.identity.1,
+            ctime: when(found.ctime.0),
+            what,
+        }
+    }
+
+    fn note(&self, done: Done) -> Outcome<()> {
+        lock(&self.journal).note(done)
+    }
+}
+
+impl Began {
+    /// Copies a range that begins at the beginning of a chunk, and sums it up.
+    pub fn copy(&self, ends: &Ends, range: Range<u64>, watch: &dyn Watch, memory: &mut Vec<u8>) -> Outcome<()> {
+        let mut offset = range.start;
+        while offset < range.end.min(self.meta.size) && !watch.is_over() {
+            if self.meta.is_sparse {
+                match ends.source.next_data(offset)?.filter(|at| *at < range.end.min(self.meta.size)) {
+                    Some(at) => offset = at - at % CHUNK_BYTES,
+                    None => return Ok(()),
+                }
+            }
+            let expected = CHUNK_BYTES.min(self.meta.size - offset) as usize;
+            let block = room(memory, expected);
+            if ends.source.read_at(offset, block)? < expected {
+                // It was cut off: the mark will say so.
+                return Ok(());
+            }
+            if let Some(hash) = Sums::of_chunk(block) {
+                lock(&self.sums).chunks.insert(offset / CHUNK_BYTES, hash);
+            }
+            match self.meta.is_sparse {
+                true => write_data(ends.sink.as_ref(), offset, block)?,
+                false => ends.sink.write_at(offset, block)?,
+            }
+            offset += expected as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Writes the pieces of a chunk that are not all zeros.
+fn write_data(sink: &dyn Sink, offset: u64, block: &[u8]) -> Outcome<()> {
+    let mut from = 0;
+    while from < block.len() {
+        let is_data = |at: usize| !sums::is_zero(&block[at..block.len().min(at + PIECE_BYTES)]);
+        let mut to = from;
+        while to < block.len() && is_data(to) {
+            to += PIECE_BYTES;
+        }
+        let end = to.min(block.len());
+        if end > from {
+            sink.write_at(offset + from as u64, &block[from..end])?;
+        }
+        from = end.max(to) + if end > from { 0 } else { PIECE_BYTES };
+    }
+    Ok(())
+}
+
+/// Sums up a file of so many bytes, and tells how many of them were verified.
+pub fn sums_of(source: &dyn Source, size: u64, is_sparse: bool, watch: &dyn Watch) -> Outcome<Sums> {
+    let chunks = size.div_ceil(CHUNK_BYTES);
+    let threads = if size > READ_BACK_ALONE_BYTES_MAX { READ_BACK_THREADS_MAX } else { 1 };
+    let (sums, share) = (Mutex::new(Sums::default()), chunks.div_ceil(threads));
+    let part = |number: u64| -> Outcome<()> {
+        let (mut memory, mut chunk) = (Vec::new(), number * share);
+        let last = chunks.min(chunk + share);
+        while chunk < last {
+            if watch.is_over() {
+                return Err(Trouble::new(Exit::Again, "the command was asked to end"));
+            }
+            if is_sparse {
+                let next = source.next_data(chunk * CHUNK_BYTES)?.map_or(last, |at| (at / CHUNK_BYTES).min(last));
+                watch.copied((next - chunk).saturating_mul(CHUNK_BYTES).min(size - chunk * CHUNK_BYTES));
+                chunk = next;
+                if chunk == last {
+                    return Ok(());
+                }
+            }
+            let offset = chunk * CHUNK_BYTES;
+            let expected = CHUNK_BYTES.min(size - offset) as usize;
+            let block = room(&mut memory, expected);
+            let count = source.read_at(offset, block)?;
+            lock(&sums).add(chunk, &block[..count]);
+            watch.copied(count as u64);
+            chunk += 1;
+        }
+        Ok(())
+    };
+    if threads == 1 {
+        part(0)?;
+    } else {
+        std::thread::scope(|scope| {
+            let part = &part;
+            let parts: Vec<_> = (0..threads).map(|number| scope.spawn(move || part(number))).collect();
+            let panicked = |_| Err(Trouble::new(Exit::Fatal, "a thread that verifies has panicked: a defect in aze"));
+            parts.into_iter().try_for_each(|part| part.join().unwrap_or_else(panicked))
+        })?;
+    }
+    Ok(sums.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// A hash of extended attributes in any order.
+pub fn xattrs_hash(mut xattrs: Vec<Xattr>) -> Hash {
+    xattrs.sort();
+    let mut bytes = Vec::new();
+    for part in xattrs.iter().flat_map(|(name, value)| [name, value]) {
+        bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(part);
+    }
+    Hash::of(&bytes)
+}
+
+/// What tells a version of a source from every other one.
+pub fn version(meta: &Meta, mark: &[u64]) -> Version {
+    let ids = u64::from(meta.uid) << 32 | u64::from(meta.gid);
+    let own = [meta.identity.0, meta.identity.1, meta.size, meta.mtime.0, meta.ctime.0, meta.mode.into(), ids];
+    own.into_iter().chain(mark.iter().copied()).collect()
+}
+
+/// What shows that a name at the destination leads to the object that was proven: inode, length, time of the last change of
+/// its bytes, and of its attributes.
+pub fn identity(meta: &Meta) -> Version {
+    let size = if meta.kind == FileKind::File { meta.size } else { 0 };
+    vec![meta.identity.0, meta.identity.1, size, meta.mtime.0, meta.ctime.0]
+}
+
+/// A new name moves the change time of an inode; nothing else may.
+fn same_inode(one: &Version, other: &Version) -> bool {
+    one[..4] == other[..4]
+}
+
+fn is_same(one: &Meta, other: &Meta) -> bool {
+    same_inode(&identity(one), &identity(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Notes what is written.
+    struct Noted(Mutex<Vec<(u64, usize)>>);
+
+    impl Sink for Noted {
+        fn write_at(&self, offset: u64, data: &[u8]) -> Outcome<()> {
+            lock(&self.0).push((offset, data.len()));
+            Ok(())
+        }
+
+        fn set_size(&self, _: u64) -> Outcome<()> {
+            unreachable!()
+        }
+
+        fn reread(&self) -> Outcome<Box<dyn Source>> {
+            unreachable!()
+        }
+
+        fn set_xattr(&self, _: &Xattr) -> Outcome<()> {
+            unreachable!()
+        }
+
+        fn finish(&self, _: &Meta, _: bool) -> Outcome<()> {
+            unreachable!()
+        }
+
+        fn settle(&self, _: &Meta) -> Outcome<()> {
+            unreachable!()
+        }
+
+        fn reread_stored(&self) -> Outcome<(Box<dyn Source>, ReadBack)> {
+            unreachable!()
+        }
+
+        fn publish(&self) -> Outcome<Meta> {
+            unreachable!()
+        }
+
+        fn abandon(&self) {}
+    }
+
+    #[test]
+    fn of_a_file_with_holes_the_data_are_written_and_no_more() {
+        let mut block = vec![0; 5 * PIECE_BYTES + 10];
+        block[PIECE_BYTES + 5] = 1;
+        block[3 * PIECE_BYTES - 1] = 1;
+        block[5 * PIECE_BYTES + 9] = 1;
+        let noted = Noted(Mutex::default());
+        write_data(&noted, 100, &block).expect("a sink that takes all");
+        let piece = PIECE_BYTES as u64;
+        assert_eq!(*lock(&noted.0), [(100 + piece, 2 * PIECE_BYTES), (100 + 5 * piece, 10)]);
+    }
+}

@@ -1,0 +1,218 @@
+//! What an attempt has done so far, in a file: the next one goes on from there.
+//!
+//! The file is a journal of JSON lines. It only ever grows, so a process that is killed leaves at most one line that is not
+//! whole, which the next one cuts off. It is locked for as long as its attempt lives (flock(2)); the lock goes with the
+//! process, however that ends. It is no proof of anything: what it says is compared with source and destination again.
+
+use super::prove::now;
+use aze_receipt::{Line, Object, when};
+use aze_words::exit::{Exit, Outcome, Trouble};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The journal is synced after so many objects. A power cut takes what was noted since; it is copied again then.
+const SYNC_OBJECTS: u32 = 256;
+
+/// What the first line says.
+const FORM: &str = "azekura stage 1";
+
+/// Numbers that tell a version of a file from another one.
+pub type Version = Vec<u64>;
+
+/// An object that was proven.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Done {
+    /// What its line in a receipt says.
+    pub object: Object,
+    /// The version of the source that was read.
+    pub from: Version,
+    /// What the destination was then.
+    pub to: Version,
+}
+
+/// The journal of one stage.
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+    unsynced: u32,
+    known: Known,
+}
+
+/// What a journal says.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// What is staged: source, destination and the rest of the arguments.
+    pub order: String,
+    /// The attempts so far, the latest last.
+    pub attempts: Vec<String>,
+    /// When the latest began.
+    pub started: String,
+    /// Objects and bytes of the source, as the latest attempt found them.
+    pub found: Option<(u64, u64)>,
+    /// By path.
+    pub done: BTreeMap<Vec<u8>, Done>,
+}
+
+impl Journal {
+    /// Opens the journal of an order, or begins it, and locks it; a new attempt has this number.
+    ///
+    /// # Errors
+    /// [`Exit::Again`] if another process works on the order; [`Exit::Caller`] if the file is another one's.
+    pub fn open(path: &Path, order: &str, attempt: &str) -> Outcome<Journal> {
+        let failed = |error: &std::io::Error| Trouble::local(format!("keep the state in {}", path.display()), error);
+        let file = loop {
+            let mut options = OpenOptions::new();
+            options.read(true).append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+            let file = options.open(path).map_err(|error| failed(&error))?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    let text = format!(
+                        "{}: another 'aze stage' with these arguments is at work: wait for its end",
+                        path.display()
+                    );
+                    return Err(Trouble::new(Exit::Again, text));
+                }
+                Err(TryLockError::Error(error)) => return Err(failed(&error)),
+            }
+            // The process that had it may have ended well, and removed it, before the lock was had.
+            let inode = |meta: fs::Metadata| (meta.dev(), meta.ino());
+            if fs::symlink_metadata(path).map(inode).ok() == file.metadata().map(inode).ok() {
+                break file;
+            }
+        };
+        let known = Known::read(path, &file)?;
+        if !known.order.is_empty() && known.order != order {
+            let text = format!(
+                "{}: it is the state of another stage ({}): give another file with --state",
+                path.display(),
+                known.order
+            );
+            return Err(Trouble::new(Exit::Caller, text));
+        }
+        let mut journal = Journal { path: path.to_owned(), file, unsynced: 0, known };
+        if journal.known.order.is_empty() {
+            journal.known.order = order.to_owned();
+            journal.put(&json!({ "state": FORM, "order": order }))?;
+        }
+        journal.put(&json!({ "attempt": attempt, "started": when(now()) }))?;
+        journal.sync()?;
+        Ok(journal)
+    }
+
+    /// What it says.
+    pub fn known(&self) -> &Known {
+        &self.known
+    }
+
+    /// Notes how much there is to do.
+    pub fn found(&mut self, objects: u64, bytes: u64) -> Outcome<()> {
+        self.put(&json!({ "objects": objects, "bytes": bytes }))
+    }
+
+    /// Notes an object.
+    pub fn note(&mut self, done: Done) -> Outcome<()> {
+        let line = Line::Object(Box::new(done.object.clone())).write();
+        self.put(&json!({ "done": line, "from": done.from, "to": done.to }))?;
+        self.known.done.insert(done.object.path.clone(), done);
+        self.unsynced += 1;
+        if self.unsynced >= SYNC_OBJECTS { self.sync() } else { Ok(()) }
+    }
+
+    /// Forgets an object that is no longer as it was proven.
+    pub fn forget(&mut self, path: &[u8]) {
+        // Its line stays, and is not believed by the next attempt either: it compares.
+        self.known.done.remove(path);
+    }
+
+    /// Makes durable what was noted.
+    pub fn sync(&mut self) -> Outcome<()> {
+        self.unsynced = 0;
+        self.file.sync_data().map_err(|error| self.failed(&error))
+    }
+
+    /// Removes it: all is done.
+    pub fn remove(self) -> Outcome<()> {
+        fs::remove_file(&self.path).map_err(|error| self.failed(&error))
+    }
+
+    fn put(&mut self, line: &Value) -> Outcome<()> {
+        // With one call, so that no other end of the process leaves half of it.
+        self.file.write_all(format!("{line}\n").as_bytes()).map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &std::io::Error) -> Trouble {
+        Trouble::local(format!("keep the state in {}", self.path.display()), error)
+    }
+}
+
+impl Known {
+    /// Reads a journal without locking it; and whether its attempt is still at work.
+    ///
+    /// # Errors
+    /// It is no journal.
+    pub fn look(path: &Path) -> Outcome<(Known, bool)> {
+        let failed = |error: std::io::Error| Trouble::local(format!("read {}", path.display()), &error);
+        let file = File::open(path).map_err(failed)?;
+        let lives = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+        // An attempt that starts just now is not to be held up.
+        file.unlock().map_err(failed)?;
+        let known = Known::lines(path, &file)?.0;
+        if known.order.is_empty() {
+            let text = format!("{}: it is neither a receipt nor the state of a stage", path.display());
+            return Err(Trouble::new(Exit::Caller, text));
+        }
+        Ok((known, lives))
+    }
+
+    fn read(path: &Path, file: &File) -> Outcome<Known> {
+        let (known, whole) = Known::lines(path, file)?;
+        file.set_len(whole).map_err(|error| Trouble::local(format!("keep the state in {}", path.display()), &error))?;
+        Ok(known)
+    }
+
+    /// The lines that are whole, and how many bytes they have.
+    fn lines(path: &Path, mut file: &File) -> Outcome<(Known, u64)> {
+        let failed = |error: std::io::Error| Trouble::local(format!("read {}", path.display()), &error);
+        file.seek(SeekFrom::Start(0)).map_err(failed)?;
+        let (mut known, mut whole, mut reader) = (Known::default(), 0, BufReader::new(file));
+        let line_max = 2 * aze_receipt::line::LINE_BYTES_MAX as u64;
+        loop {
+            let mut line = Vec::new();
+            let count = reader.by_ref().take(line_max).read_until(b'\n', &mut line).map_err(failed)?;
+            if count == 0 || !line.ends_with(b"\n") {
+                return Ok((known, whole));
+            }
+            let fields = serde_json::from_slice::<Map<String, Value>>(&line).ok();
+            if fields.and_then(|fields| known.take(&fields)).is_none() {
+                let text =
+                    format!("{}: it is not the state of a stage: give another file with --state", path.display());
+                return Err(Trouble::new(Exit::Caller, text));
+            }
+            whole += count as u64;
+        }
+    }
+
+    fn take(&mut self, fields: &Map<String, Value>) -> Option<()> {
+        let text = |field: &str| Some(fields.get(field)?.as_str()?.to_owned());
+        let numbers =
+            |field: &str| fields.get(field)?.as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<_>>>();
+        if fields.contains_key("state") {
+            self.order = text("order").filter(|_| text("state").as_deref() == Some(FORM))?;
+        } else if let Some(attempt) = text("attempt") {
+            self.attempts.push(attempt);
+            (self.started, self.found) = (text("started")?, None);
+        } else if let Some(objects) = fields.get("objects") {
+            self.found = Some((objects.as_u64()?, fields.get("bytes")?.as_u64()?));
+        } else {
+            let Line::Object(object) = Line::read(&text("done")?)? else { return None };
+            let (from, to) = (numbers("from")?, numbers("to").filter(|to| to.len() == 5)?);
+            self.done.insert(object.path.clone(), Done { object: *object, from, to });
+        }
+        (!self.order.is_empty()).then_some(())
+    }
+}

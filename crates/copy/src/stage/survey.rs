@@ -1,0 +1,282 @@
+//! What there is to stage, and what is in the way of it: found before the first byte is copied.
+
+use crate::tree::{Meta, Spot, Traits, join};
+use aze_proto::attr::FileKind;
+use aze_proto::ids::Time;
+use aze_proto::predicate::glob;
+use aze_words::exit::{Exit, Outcome, Trouble};
+use aze_words::size;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The longest path of a receipt, in bytes.
+const PATH_BYTES_MAX: usize = 4096;
+
+/// Which objects of the source are meant.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Shell patterns; without any, all. One with a slash is for the whole path, one without for the last component.
+    pub include: Vec<Vec<u8>>,
+    /// The same, for objects that are left out; of a directory, with all that is in it.
+    pub exclude: Vec<Vec<u8>>,
+    /// Only files whose contents have changed since.
+    pub newer_than: Option<Time>,
+    /// Only these paths, each with all that is in it.
+    pub list: Option<BTreeSet<Vec<u8>>>,
+}
+
+impl Filter {
+    /// Whether it leaves anything out.
+    pub fn is_partial(&self) -> bool {
+        let Filter { include, exclude, newer_than, list } = self;
+        !include.is_empty() || !exclude.is_empty() || newer_than.is_some() || list.is_some()
+    }
+
+    fn excludes(&self, path: &[u8]) -> bool {
+        self.exclude.iter().any(|pattern| fits(pattern, path))
+    }
+
+    fn wants(&self, path: &[u8], meta: &Meta) -> bool {
+        let is_listed = |list: &BTreeSet<Vec<u8>>| {
+            let above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &path[..at]);
+            list.contains(path) || list.contains(&b""[..]) || above.into_iter().any(|dir| list.contains(dir))
+        };
+        let is_dir = meta.kind == FileKind::Directory;
+        self.list.as_ref().is_none_or(is_listed)
+            && (self.include.is_empty() || self.include.iter().any(|pattern| fits(pattern, path)))
+            && self.newer_than.is_none_or(|time| !is_dir && meta.mtime > time)
+    }
+}
+
+fn fits(pattern: &[u8], path: &[u8]) -> bool {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    if pattern.contains(&b'/') {
+        glob(pattern.strip_prefix(b"/").unwrap_or(pattern), path)
+    } else {
+        glob(pattern, name)
+    }
+}
+
+/// The objects of a source.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// By path; empty for the source itself.
+    pub objects: BTreeMap<Vec<u8>, Meta>,
+    /// All names of the source, also those that were left out.
+    pub names: BTreeSet<Vec<u8>>,
+    /// What could not be looked at, or not be staged.
+    pub troubles: Vec<Trouble>,
+}
+
+impl Survey {
+    /// Walks the source.
+    ///
+    /// # Errors
+    /// There is none, or it is neither file nor directory.
+    pub fn of(from: &Spot, filter: &Filter, is_over: &dyn Fn() -> bool) -> Outcome<Survey> {
+        let root = from.must_stat(true)?;
+        let mut survey = Survey::default();
+        let mut waiting = vec![(Vec::new(), root)];
+        while let Some((path, meta)) = waiting.pop() {
+            if is_over() {
+                return Ok(survey);
+            }
+            survey.names.insert(path.clone());
+            if !path.is_empty() && filter.excludes(&path) {
+                continue;
+            }
+            let spot = at(from, &path);
+            match meta.kind {
+                FileKind::Directory => match spot.tree.list(&spot.path) {
+                    Ok(names) => {
+                        survey.troubles.extend(names.trouble);
+                        for entry in names.entries {
+                            let below = join(&path, &entry.name);
+                            match entry.meta.map_or_else(|| at(from, &below).must_stat(false), Ok) {
+                                Ok(meta) => waiting.push((below, meta)),
+                                Err(trouble) => survey.troubles.push(trouble),
+                            }
+                        }
+                    }
+                    Err(trouble) => survey.troubles.push(trouble),
+                },
+                FileKind::File | FileKind::Symlink => {}
+                _ => {
+                    let text = format!("{}: neither file, directory nor symbolic link: not staged", spot.shown());
+                    survey.troubles.push(Trouble::new(Exit::Caller, text));
+                    continue;
+                }
+            }
+            if path.len() > PATH_BYTES_MAX {
+                let text = format!("{}: a path of more than {PATH_BYTES_MAX} bytes", spot.shown());
+                survey.troubles.push(Trouble::new(Exit::Caller, text));
+            } else if path.is_empty() || filter.wants(&path, &meta) {
+                survey.objects.insert(path, meta);
+            }
+        }
+        survey.add_parents(from)?;
+        if let Some(list) = &filter.list {
+            let missing = list.iter().filter(|path| !survey.names.contains(*path)).collect::<Vec<_>>();
+            let text = |path: &[u8]| format!("{}: no such file or directory", at(from, path).shown());
+            survey.troubles.extend(missing.into_iter().map(|path| Trouble::new(Exit::NotFound, text(path))));
+        }
+        Ok(survey)
+    }
+
+    /// Directories above what is meant, which a filter may have left out.
+    fn add_parents(&mut self, from: &Spot) -> Outcome<()> {
+        let mut missing = BTreeSet::new();
+        for path in self.objects.keys() {
+            let above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &path[..at]);
+            missing.extend(above.filter(|dir| !self.objects.contains_key(*dir)).map(<[u8]>::to_vec));
+        }
+        for dir in missing {
+            let meta = at(from, &dir).must_stat(false)?;
+            self.objects.insert(dir, meta);
+        }
+        Ok(())
+    }
+
+    /// Bytes of all files, each inode once.
+    pub fn bytes(&self) -> u64 {
+        let mut seen = BTreeSet::new();
+        let files = self.objects.values().filter(|meta| meta.kind == FileKind::File);
+        files.filter(|meta| meta.links == 1 || seen.insert(meta.identity)).map(|meta| meta.size).sum()
+    }
+
+    /// Of each file with several names among the objects: the path of the first, and the others.
+    pub fn further_names(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let (mut first, mut further) = (BTreeMap::new(), BTreeMap::new());
+        for (path, meta) in self.objects.iter().filter(|(_, meta)| meta.kind == FileKind::File && meta.links > 1) {
+            if let Some(first) = first.get(&meta.identity) {
+                further.insert(path.clone(), Vec::clone(first));
+            } else {
+                first.insert(meta.identity, path.clone());
+            }
+        }
+        further
+    }
+
+    /// What the destination cannot take, each thing named. `needed` bytes and files are not there yet.
+    pub fn obstacles(&self, to: &Spot, traits: &Traits, needed_bytes: u64, needed_files: u64) -> Vec<Trouble> {
+        let mut found = Vec::new();
+        let mut say = |text: String| found.push(Trouble::new(Exit::Caller, text));
+        let name = |path: &[u8]| path.rsplit(|byte| *byte == b'/').next().unwrap_or(path).to_vec();
+        for path in self.objects.keys().filter(|path| name(path).len() > traits.name_bytes_max) {
+            let max = traits.name_bytes_max;
+            say(format!(
+                "{}: a name of {} bytes, but the destination takes {max}",
+                at(to, path).shown(),
+                name(path).len()
+            ));
+        }
+        if traits.folds_case {
+            let mut folded: BTreeMap<String, &Vec<u8>> = BTreeMap::new();
+            for path in self.objects.keys() {
+                if let Some(other) = folded.insert(String::from_utf8_lossy(path).to_lowercase(), path) {
+                    let (one, other) = (at(to, path).shown(), at(to, other).shown());
+                    say(format!(
+                        "{one} and {other}: one name at the destination, which does not tell upper from lower case"
+                    ));
+                }
+            }
+        }
+        if !traits.links {
+            for (path, first) in self.further_names() {
+                let (one, other) = (at(to, &path).shown(), at(to, &first).shown());
+                say(format!(
+                    "{one} and {other}: one file with two names, which the destination cannot have: leave one out with --exclude"
+                ));
+            }
+        }
+        if needed_bytes > traits.room_bytes {
+            let (needed, room) = (size::words(needed_bytes), size::words(traits.room_bytes));
+            say(format!("{}: {needed} are to be staged, but there is room for {room}", to.shown()));
+        }
+        if let Some(room) = traits.room_files.filter(|room| needed_files > *room) {
+            say(format!("{}: {needed_files} objects are to be staged, but there is room for {room}", to.shown()));
+        }
+        found
+    }
+}
+
+/// The place of a relative path.
+pub fn at(root: &Spot, path: &[u8]) -> Spot {
+    if path.is_empty() { root.clone() } else { root.join(path) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LocalTree;
+    use std::sync::Arc;
+
+    fn meta(links: u64, inode: u64, size: u64) -> Meta {
+        Meta {
+            kind: FileKind::File,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            size,
+            is_sparse: false,
+            atime: Time(0),
+            mtime: Time(5),
+            ctime: Time(0),
+            links,
+            identity: (0, inode),
+        }
+    }
+
+    #[test]
+    fn everything_in_the_way_is_named_before() {
+        let mut survey = Survey::default();
+        for (path, links, inode) in
+            [("d/Name", 1, 1), ("d/name", 1, 2), ("one", 2, 3), ("two", 2, 3), ("much-too-long", 1, 4)]
+        {
+            survey.objects.insert(path.into(), meta(links, inode, 100));
+        }
+        let to = Spot { tree: Arc::new(LocalTree), path: b"/to".to_vec() };
+        let all = Traits { folds_case: false, links: true, name_bytes_max: 255, room_bytes: 400, room_files: Some(5) };
+        assert_eq!(survey.bytes(), 400);
+        assert_eq!(survey.obstacles(&to, &all, 400, 5), []);
+        let told = |traits: Traits| -> Vec<String> {
+            survey.obstacles(&to, &traits, 400, 5).into_iter().map(|trouble| trouble.text).collect()
+        };
+        for (traits, words) in [
+            (Traits { folds_case: true, ..all }, ["/to/d/name", "/to/d/Name"]),
+            (Traits { links: false, ..all }, ["/to/two", "/to/one"]),
+            (Traits { name_bytes_max: 12, ..all }, ["/to/much-too-long", "13 bytes"]),
+            (Traits { room_bytes: 399, ..all }, ["/to", "400 B"]),
+            (Traits { room_files: Some(4), ..all }, ["/to", "5 objects"]),
+        ] {
+            let told = told(traits);
+            assert_eq!(told.len(), 1, "{told:?}");
+            assert!(words.iter().all(|word| told[0].contains(word)), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn filters_choose_by_path_name_list_and_time() {
+        let file = meta(1, 1, 1);
+        let filter = |include: &[&str], list: Option<&[&str]>, time: Option<u64>| Filter {
+            include: include.iter().map(|text| text.as_bytes().to_vec()).collect(),
+            exclude: vec![b"*.tmp".to_vec(), b"a/skip".to_vec()],
+            newer_than: time.map(Time),
+            list: list.map(|list| list.iter().map(|text| text.as_bytes().to_vec()).collect()),
+        };
+        for (filter, path, wanted) in [
+            (filter(&[], None, None), "x/y", true),
+            (filter(&["*.h5"], None, None), "x/y.h5", true),
+            (filter(&["*.h5"], None, None), "x/y", false),
+            (filter(&["x/*"], None, None), "x/y", true),
+            (filter(&["z/*"], None, None), "x/y", false),
+            (filter(&[], Some(&["x"]), None), "x/y", true),
+            (filter(&[], Some(&["xx"]), None), "x/y", false),
+            (filter(&[], None, Some(4)), "x/y", true),
+            (filter(&[], None, Some(5)), "x/y", false),
+        ] {
+            assert_eq!(filter.wants(path.as_bytes(), &file), wanted, "{path} by {filter:?}");
+        }
+        let excluded = filter(&[], None, None);
+        assert!(excluded.excludes(b"x/y.tmp") && excluded.excludes(b"a/skip") && !excluded.excludes(b"b/a/skip"));
+    }
+}

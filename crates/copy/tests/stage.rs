@@ -1,0 +1,424 @@
+//! Staging to and from places that fail: each failure is told, no line is wrong, and nothing hidden is left.
+
+use aze_copy::stage::survey::Filter;
+use aze_copy::stage::verify::{Claims, verify};
+use aze_copy::stage::{Order, ROUNDS_MAX, Report, stage};
+use aze_copy::tree::{Meta, Names, ReadBack, Sink, Source, Spot, Traits, Tree, Xattr};
+use aze_copy::{LocalTree, Watch};
+use aze_proto::attr::FileKind;
+use aze_receipt::{Key, Line, Signed};
+use aze_words::exit::{Exit, Outcome, Trouble, of_io};
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// What a place does to one file, the one called `bad`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    None,
+    /// These calls fail with this number.
+    Create(i32),
+    Write(i32),
+    Settle(i32),
+    Publish(i32),
+    Read(i32),
+    /// The bytes that come back are others than were written.
+    ReadsBackOther,
+    /// Another process changes the copy while it is read back.
+    ChangedBehind,
+    /// Another process puts a file of its own in the place of the copy.
+    Replaced,
+    /// Another process changes the file when all files are verified.
+    ChangedLate,
+    /// The source changes while it is read, so many times.
+    SourceChanges(u32),
+}
+
+/// Local files, of which one has a fault.
+struct Faulty {
+    fault: Fault,
+    times: AtomicU32,
+}
+
+struct FaultySource {
+    inner: Box<dyn Source>,
+    path: PathBuf,
+    fault: Fault,
+    times: u32,
+}
+
+struct FaultySink {
+    inner: Box<dyn Sink>,
+    path: PathBuf,
+    hidden: PathBuf,
+    fault: Fault,
+}
+
+fn errno(number: i32) -> Trouble {
+    Trouble::local("a planted fault", &std::io::Error::from_raw_os_error(number))
+}
+
+fn path(bytes: &[u8]) -> &Path {
+    Path::new(std::ffi::OsStr::from_bytes(bytes))
+}
+
+impl Faulty {
+    fn of(&self, at: &[u8]) -> Fault {
+        if at.ends_with(b"bad") { self.fault } else { Fault::None }
+    }
+}
+
+impl Source for FaultySource {
+    fn xattrs(&self) -> Outcome<Vec<Xattr>> {
+        self.inner.xattrs()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
+        let count = self.inner.read_at(offset, buffer)?;
+        match self.fault {
+            Fault::Read(number) => return Err(errno(number)),
+            Fault::ReadsBackOther if count > 0 => buffer[count - 1] ^= 1,
+            // With another length, so that no clock has to go on.
+            Fault::ChangedBehind => {
+                let file = File::options().append(true).open(&self.path).expect("the copy");
+                std::io::Write::write_all(&mut &file, b"!").expect("room");
+            }
+            Fault::SourceChanges(most) if self.times < most => {
+                let file = File::options().write(true).open(&self.path).expect("the source");
+                file.set_len(10 + u64::from(self.times)).expect("another length");
+            }
+            _ => {}
+        }
+        Ok(count)
+    }
+
+    fn next_data(&self, offset: u64) -> Outcome<Option<u64>> {
+        self.inner.next_data(offset)
+    }
+
+    fn meta(&self) -> Outcome<Meta> {
+        self.inner.meta()
+    }
+
+    fn mark(&self) -> Outcome<Vec<u64>> {
+        self.inner.mark()
+    }
+}
+
+impl Sink for FaultySink {
+    fn set_size(&self, bytes: u64) -> Outcome<()> {
+        self.inner.set_size(bytes)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Outcome<()> {
+        if let Fault::Write(number) = self.fault { Err(errno(number)) } else { self.inner.write_at(offset, data) }
+    }
+
+    fn reread(&self) -> Outcome<Box<dyn Source>> {
+        self.inner.reread()
+    }
+
+    fn set_xattr(&self, xattr: &Xattr) -> Outcome<()> {
+        self.inner.set_xattr(xattr)
+    }
+
+    fn finish(&self, meta: &Meta, preserve: bool) -> Outcome<()> {
+        self.inner.finish(meta, preserve)
+    }
+
+    fn settle(&self, meta: &Meta) -> Outcome<()> {
+        if let Fault::Settle(number) = self.fault { Err(errno(number)) } else { self.inner.settle(meta) }
+    }
+
+    fn reread_stored(&self) -> Outcome<(Box<dyn Source>, ReadBack)> {
+        let (inner, how) = self.inner.reread_stored()?;
+        let (path, fault) = (self.hidden.clone(), self.fault);
+        Ok((Box::new(FaultySource { inner, path, fault, times: 0 }), how))
+    }
+
+    fn publish(&self) -> Outcome<Meta> {
+        match self.fault {
+            Fault::Publish(number) => Err(errno(number)),
+            Fault::Replaced => {
+                self.inner.publish()?;
+                fs::remove_file(&self.path).expect("the copy");
+                fs::write(&self.path, "another").expect("room");
+                LocalTree.stat(self.path.as_os_str().as_bytes(), false).map(|meta| meta.expect("it is there"))
+            }
+            _ => self.inner.publish(),
+        }
+    }
+
+    fn abandon(&self) {
+        self.inner.abandon();
+    }
+}
+
+impl Tree for Faulty {
+    fn stat(&self, path: &[u8], follow: bool) -> Outcome<Option<Meta>> {
+        LocalTree.stat(path, follow)
+    }
+
+    fn list(&self, dir: &[u8]) -> Outcome<Names> {
+        LocalTree.list(dir)
+    }
+
+    fn read_link(&self, path: &[u8]) -> Outcome<Vec<u8>> {
+        LocalTree.read_link(path)
+    }
+
+    fn open(&self, path: &[u8]) -> Outcome<Box<dyn Source>> {
+        LocalTree.open(path)
+    }
+
+    fn create(&self, path: &[u8], mode: u32) -> Outcome<Box<dyn Sink>> {
+        LocalTree.create(path, mode)
+    }
+
+    fn make_dir(&self, path: &[u8]) -> Outcome<()> {
+        LocalTree.make_dir(path)
+    }
+
+    fn make_link(&self, path: &[u8], target: &[u8]) -> Outcome<()> {
+        LocalTree.make_link(path, target)
+    }
+
+    fn open_fresh(&self, at: &[u8]) -> Outcome<Box<dyn Source>> {
+        let inner = LocalTree.open_fresh(at)?;
+        let (path, fault) = (path(at).to_owned(), self.of(at));
+        Ok(Box::new(FaultySource { inner, path, fault, times: self.times.fetch_add(1, Ordering::Relaxed) }))
+    }
+
+    fn create_as(&self, at: &[u8], mode: u32, hidden: &[u8]) -> Outcome<Box<dyn Sink>> {
+        if let Fault::Create(number) = self.of(at) {
+            return Err(errno(number));
+        }
+        let inner = LocalTree.create_as(at, mode, hidden)?;
+        let (at, fault) = (path(at).to_owned(), self.of(at));
+        Ok(Box::new(FaultySink { inner, hidden: at.with_file_name(path(hidden)), path: at, fault }))
+    }
+
+    fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8]) -> Outcome<()> {
+        LocalTree.make_link_as(path, target, hidden)
+    }
+
+    fn add_name(&self, existing: &[u8], path: &[u8], hidden: &[u8]) -> Outcome<()> {
+        LocalTree.add_name(existing, path, hidden)
+    }
+
+    fn remove(&self, path: &[u8], kind: FileKind) -> Outcome<()> {
+        LocalTree.remove(path, kind)
+    }
+
+    fn sync_dir(&self, dir: &[u8]) -> Outcome<()> {
+        if self.fault == Fault::ChangedLate && path(dir).join("bad").exists() {
+            fs::write(path(dir).join("bad"), "another length").expect("room");
+        }
+        LocalTree.sync_dir(dir)
+    }
+
+    fn put_in_place(&self, from: &[u8], to: &[u8], exchange: bool) -> Outcome<()> {
+        LocalTree.put_in_place(from, to, exchange)
+    }
+
+    fn traits(&self, dir: &[u8], hidden: &[u8]) -> Outcome<Traits> {
+        LocalTree.traits(dir, hidden)
+    }
+
+    fn dir_xattrs(&self, path: &[u8]) -> Outcome<Vec<Xattr>> {
+        LocalTree.dir_xattrs(path)
+    }
+
+    fn set_dir_xattr(&self, path: &[u8], xattr: &Xattr) -> Outcome<()> {
+        LocalTree.set_dir_xattr(path, xattr)
+    }
+
+    fn set_dir(&self, path: &[u8], meta: &Meta, preserve: bool) -> Outcome<()> {
+        LocalTree.set_dir(path, meta, preserve)
+    }
+
+    fn shown(&self, path: &[u8]) -> String {
+        LocalTree.shown(path)
+    }
+
+    fn id(&self) -> String {
+        LocalTree.id()
+    }
+}
+
+/// Notes failures.
+#[derive(Default)]
+struct Notes(Mutex<Vec<Trouble>>);
+
+impl Watch for Notes {
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    fn expect(&self, _bytes: u64) {}
+
+    fn copied(&self, _bytes: u64) {}
+
+    fn file(&self, _from: &Spot, _to: &Spot) {}
+
+    fn dir(&self) {}
+
+    fn lacks(&self, trouble: &Trouble) {
+        panic!("nothing lacks: {trouble}");
+    }
+
+    fn failed(&self, trouble: &Trouble) {
+        self.0.lock().expect("no panic").push(trouble.clone());
+    }
+}
+
+/// A source with a good file and a bad one, and where it is staged to.
+struct Setting(PathBuf);
+
+impl Setting {
+    fn new(test: &str) -> Setting {
+        let dir = std::env::temp_dir().join(format!("aze-stage-{test}-{}", std::process::id()));
+        fs::create_dir_all(dir.join("from")).expect("a new directory");
+        for name in ["bad", "good"] {
+            fs::write(dir.join("from").join(name), "contents of a file").expect("a file");
+        }
+        Setting(dir)
+    }
+
+    /// Stages with faults on one side; gives what came of it, the failures, and the paths of the receipt.
+    fn stage(&self, at_source: Fault, at_destination: Fault) -> (Outcome<Report>, Vec<Trouble>, Vec<String>) {
+        let spot = |fault, name: &str| Spot {
+            tree: Arc::new(Faulty { fault, times: AtomicU32::new(0) }),
+            path: self.0.join(name).as_os_str().as_bytes().to_vec(),
+        };
+        let receipt = self.0.join("receipt");
+        let _ = fs::remove_file(&receipt);
+        let order = Order {
+            direction: "out",
+            source: "a test".into(),
+            from: spot(at_source, "from"),
+            to: spot(at_destination, "to"),
+            filter: Filter::default(),
+            delete: false,
+            atomic: false,
+            jobs: 2,
+            state: self.0.join("state"),
+            receipt: Some((receipt.clone(), Key::at(&self.0.join("key")).expect("a key").0)),
+            program: "a test".into(),
+        };
+        let notes: Arc<Notes> = Arc::default();
+        let watch: Arc<dyn Watch> = notes.clone();
+        let report = stage(&order, &watch);
+        let failures = notes.0.lock().expect("no panic").clone();
+        let mut paths = Vec::new();
+        if report.is_ok() {
+            let signed = Signed::open(&receipt, None).expect("a receipt");
+            let (claims, doubts) = (Claims { owners_and_times: true, jobs: 2 }, Notes::default());
+            let there = Spot { tree: Arc::new(LocalTree), path: self.0.join("to").as_os_str().as_bytes().to_vec() };
+            let good = verify(&signed, &there, claims, &doubts).expect("lines");
+            assert_eq!(*doubts.0.lock().expect("no panic"), [], "a line is wrong");
+            for line in signed.lines().expect("lines") {
+                let Line::Object(object) = line.expect("a line") else { panic!("no object") };
+                paths.push(String::from_utf8(object.path).expect("text"));
+            }
+            assert_eq!(good, paths.len() as u64);
+        }
+        (report, failures, paths)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.0.join("to")).expect("a directory");
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_place_that_fails_gets_no_line_and_the_next_attempt_goes_on() {
+    let mut cases = Vec::new();
+    for number in [libc::ENOSPC, libc::EDQUOT, libc::EIO, libc::EACCES, libc::ESTALE, libc::EROFS] {
+        let exit = of_io(&std::io::Error::from_raw_os_error(number));
+        for fault in [Fault::Create, Fault::Write, Fault::Settle, Fault::Publish, Fault::Read] {
+            cases.push((fault(number), exit));
+        }
+    }
+    cases.push((Fault::ReadsBackOther, Exit::Fatal));
+    cases.push((Fault::ChangedBehind, Exit::Fatal));
+    cases.push((Fault::Replaced, Exit::Again));
+    cases.push((Fault::ChangedLate, Exit::Again));
+    assert_eq!(cases.len(), 34);
+    for (number, (fault, exit)) in cases.into_iter().enumerate() {
+        let setting = Setting::new(&format!("fault{number}"));
+        let (report, failures, paths) = setting.stage(Fault::None, fault);
+        let report = report.expect("the good file is staged");
+        assert_eq!((report.missing, paths), (1, vec![String::new(), "good".into()]), "{fault:?}");
+        assert_eq!(failures.len(), 1, "{fault:?}: {failures:?}");
+        assert_eq!(failures[0].exit, exit, "{fault:?}: {failures:?}");
+        assert!(failures[0].text.contains("bad") && failures[0].text.len() > 20, "{fault:?}: {failures:?}");
+        let left =
+            if matches!(fault, Fault::Replaced | Fault::ChangedLate) { vec!["bad", "good"] } else { vec!["good"] };
+        assert_eq!(setting.names(), left, "{fault:?}: nothing hidden, and nothing under a final name");
+        let (report, failures, paths) = setting.stage(Fault::None, Fault::None);
+        let report = report.expect("all is staged");
+        assert_eq!((report.missing, report.resumed, failures), (0, 1, vec![]), "{fault:?}");
+        assert_eq!(paths, ["", "bad", "good"]);
+        assert!(!setting.0.join("state").exists());
+    }
+}
+
+#[test]
+fn a_source_that_changes_is_copied_again_and_at_last_named() {
+    let setting = Setting::new("changes");
+    // Each look at the good file counts, too.
+    let (report, failures, paths) = setting.stage(Fault::SourceChanges(3), Fault::None);
+    assert_eq!((report.expect("a report").missing, failures), (0, vec![]));
+    assert_eq!(paths, ["", "bad", "good"]);
+    let setting = Setting::new("changes-always");
+    let (report, failures, paths) = setting.stage(Fault::SourceChanges(u32::MAX), Fault::None);
+    assert_eq!((report.expect("a report").missing, paths), (1, vec![String::new(), "good".into()]));
+    assert_eq!(failures.len(), 1);
+    let told = format!("bad: it changed while it was copied, {ROUNDS_MAX} times");
+    assert!(failures[0].text.contains(&told), "{failures:?}");
+    assert_eq!(setting.names(), ["good"]);
+}
+
+#[test]
+fn what_was_changed_since_an_attempt_is_copied_again_and_nothing_else() {
+    let setting = Setting::new("resume");
+    let (report, ..) = setting.stage(Fault::None, Fault::Write(libc::EIO));
+    assert_eq!(report.expect("a report").missing, 1);
+    // At the destination, without a change of length, and at the source.
+    let at = |name: &str| File::options().write(true).open(setting.0.join(name)).expect("a file");
+    at("to/good").write_all_at(b"X", 3).expect("room");
+    let (report, failures, paths) = setting.stage(Fault::None, Fault::Write(libc::EIO));
+    assert_eq!((report.expect("a report").resumed, failures.len(), paths.len()), (0, 1, 2));
+    assert_eq!(fs::read(setting.0.join("to/good")).expect("a file"), b"contents of a file");
+    at("from/good").write_all_at(b"Y", 3).expect("room");
+    let (report, ..) = setting.stage(Fault::None, Fault::Write(libc::EIO));
+    assert_eq!(report.expect("a report").resumed, 0);
+    assert_eq!(fs::read(setting.0.join("to/good")).expect("a file"), b"conYents of a file");
+    let (report, failures, paths) = setting.stage(Fault::None, Fault::None);
+    assert_eq!((report.expect("a report").resumed, failures.len(), paths.len()), (1, 0, 3));
+    // A state whose last line is not whole, and one of another order.
+    let (report, ..) = setting.stage(Fault::None, Fault::Write(libc::EIO));
+    assert_eq!(report.expect("a report").missing, 1);
+    let state = setting.0.join("state");
+    let bytes = fs::read(&state).expect("a state");
+    fs::write(&state, &bytes[..bytes.len() - 9]).expect("room");
+    let (report, ..) = setting.stage(Fault::None, Fault::None);
+    assert_eq!(report.expect("a report").missing, 0);
+    fs::write(&state, "{\"order\":\"another\",\"state\":\"azekura stage 1\"}\n").expect("room");
+    let refused = setting.stage(Fault::None, Fault::None).0.expect_err("another order's state");
+    assert!(refused.exit == Exit::Caller && refused.text.contains("--state"), "{refused}");
+}

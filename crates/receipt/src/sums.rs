@@ -1,0 +1,129 @@
+//! How the bytes of a file are summed up.
+//!
+//! A file is cut into chunks of 4 MiB. A chunk that is not all zeros has a BLAKE3 hash; one that is has none, whether it is
+//! a hole or stored zeros, so that a file of holes is summed up without being read. The hash of the file is one over its
+//! size and these hashes.
+
+use aze_words::hex;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Length of a chunk: what one thread reads at once.
+pub const CHUNK_BYTES: u64 = 4 << 20;
+
+/// What the hash of a file begins with, so that it is never taken for one of other bytes.
+const FILE_CONTEXT: &[u8] = b"azekura receipt 1 file\0";
+
+/// A BLAKE3 hash.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hash(pub [u8; 32]);
+
+impl Hash {
+    /// Of some bytes.
+    pub fn of(bytes: &[u8]) -> Hash {
+        Hash(*blake3::hash(bytes).as_bytes())
+    }
+
+    /// Of 64 hexadecimal digits.
+    pub fn read(text: &str) -> Option<Hash> {
+        hex::read(text)?.try_into().ok().map(Hash)
+    }
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::write(&self.0))
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The sums of one file's chunks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Of each chunk that is not all zeros, by its number from 0 on.
+    pub chunks: BTreeMap<u64, Hash>,
+}
+
+impl Sums {
+    /// Takes in a chunk: all of it, or what the file has of it at its end.
+    pub fn add(&mut self, chunk: u64, bytes: &[u8]) {
+        if let Some(hash) = Sums::of_chunk(bytes) {
+            self.chunks.insert(chunk, hash);
+        }
+    }
+
+    /// The sum of a chunk; none if it is all zeros.
+    pub fn of_chunk(bytes: &[u8]) -> Option<Hash> {
+        (!is_zero(bytes)).then(|| Hash::of(bytes))
+    }
+
+    /// The hash of a file of so many bytes with these chunks.
+    pub fn hash(&self, size: u64) -> Hash {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(FILE_CONTEXT).update(&size.to_le_bytes());
+        for (chunk, hash) in &self.chunks {
+            hasher.update(&chunk.to_le_bytes()).update(&hash.0);
+        }
+        Hash(*hasher.finalize().as_bytes())
+    }
+
+    /// The first chunk in which two files differ.
+    pub fn first_difference(&self, other: &Sums) -> Option<u64> {
+        let differs = |chunk: &&u64| self.chunks.get(chunk) != other.chunks.get(chunk);
+        self.chunks.keys().chain(other.chunks.keys()).filter(differs).min().copied()
+    }
+}
+
+/// Whether all bytes are zero.
+pub fn is_zero(bytes: &[u8]) -> bool {
+    let (before, words, after) = (bytes.len() % 16, bytes.chunks_exact(16), bytes.chunks_exact(16).remainder());
+    debug_assert_eq!(before, after.len());
+    after.iter().all(|byte| *byte == 0) && words.into_iter().all(|word| word == [0; 16])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_are_left_out_wherever_they_are_and_nothing_else() {
+        let mut sums = Sums::default();
+        sums.add(0, &[0; 100]);
+        assert_eq!(sums, Sums::default());
+        for at in 0..100 {
+            let mut bytes = [0; 100];
+            bytes[at] = 1;
+            assert!(!is_zero(&bytes), "byte {at}");
+        }
+        assert!(is_zero(&[]));
+    }
+
+    #[test]
+    fn the_hash_of_a_file_depends_on_its_size_its_bytes_and_their_places() {
+        let sums = |chunk: u64, bytes: &[u8]| {
+            let mut sums = Sums::default();
+            sums.add(chunk, bytes);
+            sums
+        };
+        let hashes = [
+            sums(0, b"a").hash(1),
+            sums(0, b"a").hash(2),
+            sums(0, b"b").hash(1),
+            sums(1, b"a").hash(1),
+            Sums::default().hash(1),
+            Sums::default().hash(2),
+        ];
+        for (index, one) in hashes.iter().enumerate() {
+            assert!(!hashes[..index].contains(one), "{index}");
+        }
+        assert_eq!(sums(1, b"a").first_difference(&sums(1, b"b")), Some(1));
+        assert_eq!(sums(1, b"a").first_difference(&sums(0, b"a")), Some(0));
+        assert_eq!(sums(1, b"a").first_difference(&sums(1, b"a")), None);
+        assert_eq!(Hash::read(&hashes[0].to_string()), Some(hashes[0]));
+    }
+}

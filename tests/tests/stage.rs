@@ -1,0 +1,514 @@
+//! Staging: what a receipt says is true, whatever happens while it comes about.
+
+use aze_tests::disk::Disk;
+use aze_tests::{Draw, PATIENCE, Place, Ran, leave_out, long, run, signal, wait_until};
+use serde_json::Value;
+use std::fs::{self, File, Permissions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// How often an attempt is killed, short and long.
+const KILLS: u32 = 20;
+const KILLS_LONG: u32 = 1000;
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path in UTF-8")
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("a directory");
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// All lines of a receipt.
+fn lines(receipt: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(receipt).expect("a receipt");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+/// The paths that a receipt has lines for.
+fn paths(receipt: &Path) -> Vec<String> {
+    lines(receipt).iter().filter_map(|line| Some(line.get("path")?.as_str()?.to_owned())).collect()
+}
+
+fn receipts(dir: &Path) -> Vec<PathBuf> {
+    names(dir).iter().filter(|name| name.starts_with("azekura-receipt-")).map(|name| dir.join(name)).collect()
+}
+
+fn out(place: &Place, to: &Path, more: &[&str]) -> Ran {
+    place.aze(&[&["stage", "out", "aze:/in", text(to), "--quiet"], more].concat())
+}
+
+fn verified(place: &Place, receipt: &Path) -> Ran {
+    place.aze(&["receipt", "verify", text(receipt)])
+}
+
+fn ended(mut child: Child) -> std::process::ExitStatus {
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("a child") {
+            return status;
+        }
+        assert!(started.elapsed() < PATIENCE, "an attempt does not end");
+        std::thread::park_timeout(std::time::Duration::from_millis(2));
+    }
+}
+
+/// A tree with one of each kind, and files of several parts and with holes. Gives the number of its objects.
+fn all_kinds(root: &Path) -> usize {
+    fs::create_dir_all(root.join("sub/empty")).expect("directories");
+    fs::write(root.join("a"), "contents").expect("a file");
+    fs::hard_link(root.join("a"), root.join("sub/also a")).expect("a link");
+    fs::hard_link(root.join("a"), root.join("sub/third")).expect("a link");
+    fs::write(root.join("none"), "").expect("a file");
+    fs::write(root.join(std::ffi::OsStr::from_bytes(b"b\xff\nd")), "odd").expect("a file");
+    fs::set_permissions(root.join("none"), Permissions::from_mode(0o6751)).expect("a mode");
+    symlink("../away", root.join("sub/link")).expect("a link");
+    let large: Vec<u8> = (0..70u32 << 20).map(|at| (at % 251) as u8).collect();
+    fs::write(root.join("large"), large).expect("a file");
+    let sparse = File::create(root.join("sub/sparse")).expect("a file");
+    sparse.set_len(300 << 20).expect("a hole");
+    sparse.write_all_at(b"in the middle", (100 << 20) + 77).expect("data");
+    11
+}
+
+#[test]
+fn what_goes_in_and_out_again_is_proven_on_both_ways() {
+    let place = Place::new();
+    place.up(&["--servers", "3"]);
+    let (src, dst) = (place.path("src"), place.path("dst"));
+    let count = all_kinds(&src);
+    fs::create_dir(&dst).expect("a directory");
+    run(Command::new("python3")
+        .args(["-c", "import os, sys; os.setxattr(sys.argv[1], 'user.note', b'kept')"])
+        .arg(src.join("a")));
+    let first = place.path("in.jsonl");
+    place.aze(&["stage", "in", text(&src), "aze:/in", "--receipt", text(&first)]).ok();
+    place.aze(&["receipt", "verify", text(&first), "--root", "aze:/in"]).ok();
+    let told = out(&place, &dst.join("run"), &["--json"]).ok();
+    let told: Value = serde_json::from_str(&told.out).expect("JSON");
+    assert_eq!((&told["proven"], &told["missing"]), (&Value::from(count), &Value::from(0)), "{told}");
+    let [receipt] = &receipts(&dst)[..] else { panic!("{:?}", names(&dst)) };
+    assert_eq!(told["receipt"], text(receipt));
+    verified(&place, receipt).ok();
+    assert_eq!(paths(receipt).len(), count);
+    assert_eq!(names(&dst).len(), 2, "nothing hidden is left: {:?}", names(&dst));
+    let [ins, outs] = [&first, receipt].map(|receipt| lines(receipt));
+    let tree = |lines: &[Value]| lines[lines.len() - 2]["tree"].clone();
+    assert_eq!(tree(&ins), tree(&outs), "both receipts are of one tree");
+    let ways: Vec<&Value> = outs.iter().filter_map(|line| line.get("read_back")).collect();
+    assert_eq!(ways.len(), 7);
+    assert!(ways.iter().all(|way| ["direct", "dropped", "memory"].contains(&way.as_str().expect("a word"))));
+    run(Command::new("diff").args(["-r", "--no-dereference"]).args([&src, &dst.join("run")]));
+    for path in ["a", "none", "large", "sub/sparse", "sub/empty"] {
+        let [one, other] = [&src, &dst.join("run")].map(|root| fs::metadata(root.join(path)).expect("it is there"));
+        assert_eq!(
+            (one.mode(), one.mtime_nsec(), one.nlink()),
+            (other.mode(), other.mtime_nsec(), other.nlink()),
+            "{path}"
+        );
+    }
+    let blocks = fs::metadata(dst.join("run/sub/sparse")).expect("a file").blocks();
+    assert!(blocks < 1 << 10, "a hole stays a hole: {blocks} blocks");
+    // A file alone, and what is refused.
+    out(&place, &dst.join("run"), &["--atomic"]).ok();
+    place.aze(&["stage", "out", "aze:/in/a", text(&dst.join("alone")), "--quiet"]).ok();
+    assert_eq!(fs::read(dst.join("alone")).expect("a file"), b"contents");
+    place.aze(&["stage", "out", "aze:/in/a", text(&dst.join("run"))]).code(5);
+    place.aze(&["stage", "out", text(&src), text(&dst)]).code(2);
+    place.aze(&["stage", "in", text(&src), text(&dst)]).code(2);
+    place.aze(&["stage", "out", "aze:/none", text(&dst)]).code(3);
+    out(&place, &dst.join("run"), &["--receipt", text(receipt)]).code(5);
+}
+
+/// A program writes one mark after the other over all chunks of a file. What is staged was there at one moment, or nothing is
+/// said of it.
+#[test]
+fn a_file_that_is_written_is_staged_as_of_one_moment_or_not_at_all() {
+    const CHUNKS: u64 = 24;
+    let mut place = Place::new();
+    place.up(&["--servers", "3"]);
+    let (mount, dst) = (place.mount(), place.path("dst"));
+    fs::create_dir(mount.join("in")).expect("a directory");
+    fs::create_dir(&dst).expect("a directory");
+    fs::write(mount.join("in/quiet"), "rests").expect("a file");
+    let file = File::create(mount.join("in/busy")).expect("a file");
+    let mark = |number: u64| -> Vec<u8> { number.to_le_bytes().repeat(512) };
+    (0..CHUNKS).for_each(|chunk| file.write_all_at(&mark(0), chunk << 20).expect("room"));
+    file.sync_all().expect("it is there");
+    let (is_over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (mut changed, mut whole) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 1.. {
+                for chunk in 0..CHUNKS {
+                    file.write_all_at(&mark(number), chunk << 20).expect("room");
+                }
+                rounds.store(number, Ordering::Relaxed);
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        for attempt in 0..8 {
+            let (to, receipt) = (dst.join(format!("run{attempt}")), dst.join(format!("receipt{attempt}")));
+            let ran = out(&place, &to, &["--receipt", text(&receipt)]);
+            assert!(paths(&receipt).contains(&"quiet".to_owned()), "{}", ran.err);
+            verified(&place, &receipt).ok();
+            if ran.code == 0 {
+                whole += 1;
+                let copy = fs::read(to.join("busy")).expect("a file");
+                let marks: Vec<u64> = (0..CHUNKS as usize)
+                    .map(|chunk| u64::from_le_bytes(copy[chunk << 20..(chunk << 20) + 8].try_into().expect("eight")))
+                    .collect();
+                let border = marks.iter().position(|mark| *mark != marks[0]).unwrap_or(marks.len());
+                assert!(marks[border..].iter().all(|mark| mark + 1 == marks[0]), "never at one moment: {marks:?}");
+            } else {
+                changed += 1;
+                assert_eq!(ran.code, 1, "{}", ran.err);
+                assert!(ran.err.contains("busy: it changed while it was copied"), "{}", ran.err);
+                assert_eq!((paths(&receipt), names(&to)), (vec![String::new(), "quiet".into()], vec!["quiet".into()]));
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert!(changed > 0 && rounds.load(Ordering::Relaxed) > 0, "{changed} changed, {whole} whole");
+    let last = dst.join("run0");
+    out(&place, &last, &["--receipt", text(&dst.join("last"))]).ok();
+    assert_eq!(paths(&dst.join("last")), ["", "busy", "quiet"]);
+    verified(&place, &dst.join("last")).ok();
+}
+
+/// Starts an attempt; its state lies beside `to`.
+fn start(place: &Place, to: &Path, more: &[&str]) -> Child {
+    let args = [&["stage", "out", "aze:/in", text(to), "--quiet"], more].concat();
+    place.command(&args).stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("aze starts")
+}
+
+fn state_bytes(dir: &Path) -> u64 {
+    let states = names(dir).into_iter().filter(|name| name.starts_with(".azekura-stage-"));
+    states.filter_map(|name| Some(fs::metadata(dir.join(name)).ok()?.len())).sum()
+}
+
+/// Every name below `dir`, hidden ones too.
+fn all_names(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).expect("a directory") {
+        let entry = entry.expect("an entry");
+        found.push(entry.file_name().to_string_lossy().into_owned());
+        if entry.file_type().expect("a kind").is_dir() {
+            found.extend(all_names(&entry.path()));
+        }
+    }
+    found
+}
+
+#[test]
+fn an_attempt_that_is_killed_goes_on_and_no_receipt_is_ever_wrong() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    let (src, dst) = (place.path("src"), place.path("dst"));
+    fs::create_dir_all(src.join("d")).expect("a directory");
+    for number in 0..150u32 {
+        let bytes = number.to_le_bytes().repeat(if number % 30 == 0 { 1 << 20 } else { 50 });
+        fs::write(src.join(if number % 2 == 0 { "d" } else { "" }).join(number.to_string()), bytes).expect("a file");
+    }
+    fs::hard_link(src.join("1"), src.join("d/again")).expect("a link");
+    fs::create_dir(&dst).expect("a directory");
+    place.aze(&["stage", "in", text(&src), "aze:/in", "--quiet"]).ok();
+    let (mut draw, mut killed, mut completed, mut resumed) = (Draw::new(1, 18), 0, 0, 0);
+    let kills = if long() { KILLS_LONG } else { KILLS };
+    let mut last = 0;
+    while killed < kills {
+        let atomic = killed % 2 == 1;
+        let to = dst.join(if atomic { "atomic" } else { "plain" });
+        let more: &[&str] = if atomic { &["--atomic", "--jobs", "2"] } else { &["--jobs", "2"] };
+        let (before, further) = (state_bytes(&dst), draw.below(60_000));
+        let mut child = start(&place, &to, more);
+        let mut status = None;
+        wait_until("the attempt has gone on, or ended", || {
+            status = child.try_wait().expect("a child");
+            status.is_some() || state_bytes(&dst) > before + further
+        });
+        if status.is_none() {
+            signal(child.id(), libc::SIGKILL);
+        }
+        match ended(child) {
+            status if status.signal() == Some(libc::SIGKILL) => killed += 1,
+            status => {
+                assert!(status.success(), "{status}");
+                completed += 1;
+            }
+        }
+        let found = receipts(&dst);
+        if found.len() > last {
+            last = found.len();
+            verified(&place, found.last().expect("one")).ok();
+        }
+        if completed > last as u32 {
+            panic!("{completed} attempts ended well, and there are {last} receipts");
+        }
+        if killed.is_multiple_of(10) {
+            // From the beginning.
+            for name in names(&dst).into_iter().filter(|name| !name.starts_with("azekura-receipt")) {
+                let path = dst.join(name);
+                if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.expect("it goes");
+            }
+            receipts(&dst).iter().for_each(|receipt| fs::remove_file(receipt).expect("it goes"));
+            (last, completed) = (0, 0);
+        }
+    }
+    for (to, more) in [("plain", &[][..]), ("atomic", &["--atomic"])] {
+        let told = out(&place, &dst.join(to), &[more, &["--json"]].concat()).ok();
+        let told: Value = serde_json::from_str(&told.out).expect("JSON");
+        resumed += told["resumed"].as_u64().expect("a number");
+        assert_eq!((&told["proven"], &told["missing"]), (&Value::from(153), &Value::from(0)), "{told}");
+        verified(&place, receipts(&dst).last().expect("one")).ok();
+        run(Command::new("diff").arg("-r").args([&src, &dst.join(to)]));
+    }
+    println!("{killed} kills, {completed} attempts ended before, {resumed} objects not copied again at last");
+    let left: Vec<String> = all_names(&dst).into_iter().filter(|name| name.starts_with('.')).collect();
+    assert_eq!(left, [""; 0], "left over");
+}
+
+#[test]
+fn an_attempt_that_is_asked_to_end_leaves_no_half_file_and_keeps_others_out() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    let (src, dst) = (place.path("src"), place.path("dst"));
+    fs::create_dir_all(&src).expect("a directory");
+    (0..6).for_each(|number| fs::write(src.join(number.to_string()), vec![number; 48 << 20]).expect("a file"));
+    fs::create_dir(&dst).expect("a directory");
+    place.aze(&["stage", "in", text(&src), "aze:/in", "--quiet"]).ok();
+    let to = dst.join("run");
+    let child = start(&place, &to, &["--jobs", "1"]);
+    wait_until("a file is proven", || names(&dst).len() == 2 && !names(&to).iter().all(|name| name.starts_with('.')));
+    let second = out(&place, &to, &[]);
+    let is_alone = second.code == 6 && second.err.contains("another 'aze stage'");
+    let state = dst.join(names(&dst).into_iter().find(|name| name.starts_with('.')).expect("a state"));
+    let status = place.aze(&["stage", "status", text(&state), "--json"]).ok();
+    signal(child.id(), libc::SIGINT);
+    assert_eq!(ended(child).signal(), Some(libc::SIGINT));
+    assert!(is_alone, "{}: {}", second.code, second.err);
+    let status: Value = serde_json::from_str(&status.out).expect("JSON");
+    assert_eq!((&status["at_work"], &status["attempts"]), (&Value::from(true), &Value::from(1)), "{status}");
+    for name in names(&to) {
+        assert!(!name.starts_with('.'), "{name} is left");
+        assert_eq!(fs::metadata(to.join(name)).expect("a file").len(), 48 << 20);
+    }
+    assert_eq!(receipts(&dst), [""; 0].map(PathBuf::from));
+    let status = place.aze(&["stage", "status", text(&state)]).ok();
+    assert!(status.out.contains("was broken off"), "{}", status.out);
+    let told: Value = serde_json::from_str(&out(&place, &to, &["--json"]).ok().out).expect("JSON");
+    assert!(told["resumed"].as_u64() > Some(0) && told["proven"] == 7, "{told}");
+    assert!(place.aze(&["stage", "status", text(&receipts(&dst)[0])]).ok().out.contains("6 files"));
+}
+
+#[test]
+fn what_was_changed_since_is_named_and_what_was_not_signed_refused() {
+    let place = Place::new();
+    place.up(&["--servers", "1"]);
+    let (src, dst) = (place.path("src"), place.path("dst"));
+    fs::create_dir_all(src.join("sub")).expect("directories");
+    fs::write(src.join("a"), "contents").expect("a file");
+    fs::write(src.join("sub/b"), vec![5; 9 << 20]).expect("a file");
+    symlink("a", src.join("l")).expect("a link");
+    fs::create_dir(&dst).expect("a directory");
+    place.aze(&["stage", "in", text(&src), "aze:/in", "--quiet"]).ok();
+    let (to, receipt) = (dst.join("run"), dst.join("receipt"));
+    out(&place, &to, &["--receipt", text(&receipt)]).ok();
+    let key: Value = serde_json::from_str(&place.aze(&["key", "--json"]).ok().out).expect("JSON");
+    let key = key["key"].as_str().expect("a key").to_owned();
+    let ran = verified(&place, &receipt).ok();
+    assert!(ran.out.contains("5 lines are true") && ran.out.contains("origin not checked"), "{}", ran.out);
+    let ran = place.aze(&["receipt", "verify", text(&receipt), "--key", &key]).ok();
+    assert!(ran.out.contains(&format!("signed by key {key} as given")), "{}", ran.out);
+    // A copy elsewhere, by another program and later.
+    run(Command::new("cp").args(["-r", "-P", "--preserve=mode"]).args([&to, &dst.join("copy")]));
+    place.aze(&["receipt", "verify", text(&receipt), "--root", text(&dst.join("copy"))]).ok();
+    let write_at = |path: &str, at: u64, bytes: &[u8]| {
+        let file = File::options().write(true).open(to.join(path)).expect("a file");
+        let times = fs::metadata(to.join(path)).expect("a file").modified().expect("a time");
+        file.write_all_at(bytes, at).expect("room");
+        file.set_modified(times).expect("the time is set back");
+    };
+    let changes: [(&str, &dyn Fn(), &dyn Fn()); 3] = [
+        ("a: its mode is 0600", &|| mode(&to.join("a"), 0o600), &|| mode(&to.join("a"), 0o644)),
+        ("l: it leads elsewhere", &|| link_to(&to.join("l"), "b"), &|| link_to(&to.join("l"), "a")),
+        ("a: it is missing", &|| fs::rename(to.join("a"), to.join("x")).expect("a name"), &|| {
+            fs::rename(to.join("x"), to.join("a")).expect("a name");
+        }),
+    ];
+    for (told, change, back) in &changes {
+        change();
+        let ran = verified(&place, &receipt).code(1);
+        assert!(ran.err.contains(told), "{}", ran.err);
+        back();
+        // A directory's time of change has moved, a link's is its own.
+        place.aze(&["receipt", "verify", text(&receipt), "--root", text(&to)]).ok();
+    }
+    write_at("sub/b", (9 << 20) - 1, b"!");
+    let ran = verified(&place, &receipt).code(1);
+    assert!(ran.err.contains("sub/b: its bytes have changed, first in the 4 MiB from byte 8388608"), "{}", ran.err);
+    // The receipt itself.
+    let good = fs::read(&receipt).expect("a receipt");
+    for at in (0..good.len()).step_by(good.len() / 40) {
+        let mut bad = good.clone();
+        bad[at] ^= 2;
+        fs::write(&receipt, &bad).expect("a file");
+        verified(&place, &receipt).code(5);
+    }
+    fs::write(&receipt, &good[..good.len() - 1]).expect("a file");
+    verified(&place, &receipt).code(5);
+    fs::write(&receipt, &good).expect("a file");
+    fs::rename(place.path("config"), place.path("other")).expect("a name");
+    let other: Value = serde_json::from_str(&place.aze(&["key", "--json"]).ok().out).expect("JSON");
+    place.aze(&["receipt", "verify", text(&receipt), "--key", other["key"].as_str().expect("a key")]).code(5);
+    place.aze(&["receipt", "verify", text(&place.path("no"))]).code(3);
+    mode(&place.path("config/azekura/key"), 0o640);
+    let refused = place.aze(&["key"]).code(4);
+    assert!(refused.err.contains("mode 0640"), "{}", refused.err);
+    out(&place, &dst.join("more"), &[]).code(4);
+}
+
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).expect("a mode");
+}
+
+fn link_to(path: &Path, target: &str) {
+    fs::remove_file(path).expect("it was there");
+    symlink(target, path).expect("a link");
+}
+
+#[test]
+fn what_is_meant_removed_and_published_is_as_asked_for() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    let (src, dst) = (place.path("src"), place.path("dst"));
+    for path in ["keep/a.h5", "keep/b.tmp", "skip/c.h5", "d.h5"] {
+        fs::create_dir_all(src.join(path).parent().expect("a directory")).expect("directories");
+        fs::write(src.join(path), path).expect("a file");
+    }
+    fs::create_dir(&dst).expect("a directory");
+    place.aze(&["stage", "in", text(&src), "aze:/in", "--quiet"]).ok();
+    let staged = |name: &str, more: &[&str]| {
+        let receipt = dst.join(format!("{name}.jsonl"));
+        out(&place, &dst.join(name), &[more, &["--receipt", text(&receipt)]].concat()).ok();
+        verified(&place, &receipt).ok();
+        receipt
+    };
+    assert_eq!(paths(&staged("one", &["--include", "*.h5", "--exclude", "skip"])), ["", "d.h5", "keep", "keep/a.h5"]);
+    fs::write(place.path("list"), "keep/b.tmp\nskip\n").expect("a list");
+    let list = place.path("list");
+    assert_eq!(paths(&staged("two", &["--list", text(&list)])), ["", "keep", "keep/b.tmp", "skip", "skip/c.h5"]);
+    assert_eq!(paths(&staged("three", &["--newer-than", "2500-01-01"])), [""]);
+    assert_eq!(paths(&staged("four", &["--newer-than", "@0"])).len(), 7);
+    out(&place, &dst.join("no"), &["--newer-than", "nothing"]).code(3);
+    out(&place, &dst.join("no"), &["--delete", "--include", "x"]).code(2);
+    // Removed with --delete only, and said so.
+    fs::create_dir_all(dst.join("one/old/deep")).expect("directories");
+    fs::write(dst.join("one/old/deep/file"), "old").expect("a file");
+    staged("one-more", &[]);
+    let kept = dst.join("kept.jsonl");
+    out(&place, &dst.join("one"), &["--receipt", text(&kept)]).ok();
+    assert!(dst.join("one/old/deep/file").exists());
+    let deleted = dst.join("deleted.jsonl");
+    out(&place, &dst.join("one"), &["--delete", "--receipt", text(&deleted)]).ok();
+    let removed: Vec<Value> = lines(&deleted).iter().filter_map(|line| line.get("removed").cloned()).collect();
+    assert_eq!(removed, ["old/deep/file", "old/deep", "old"]);
+    assert!(!dst.join("one/old").exists());
+    verified(&place, &deleted).ok();
+    // In one step: onto a free name, in exchange, and in exchange without the old.
+    staged("tree", &["--atomic"]);
+    fs::write(dst.join("tree/mine"), "mine").expect("a file");
+    out(&place, &dst.join("tree"), &["--atomic", "--receipt", text(&dst.join("2.jsonl"))]).ok();
+    let before: Vec<String> = names(&dst).into_iter().filter(|name| name.starts_with("tree.before-")).collect();
+    assert_eq!(before.len(), 1);
+    assert_eq!(fs::read(dst.join(&before[0]).join("mine")).expect("a file"), b"mine");
+    assert!(!dst.join("tree/mine").exists());
+    fs::write(dst.join("tree/mine"), "mine").expect("a file");
+    out(&place, &dst.join("tree"), &["--atomic", "--delete", "--receipt", text(&dst.join("3.jsonl"))]).ok();
+    assert!(lines(&dst.join("3.jsonl")).iter().any(|line| line.get("removed") == Some(&Value::from("mine"))));
+    verified(&place, &dst.join("3.jsonl")).ok();
+    assert_eq!(all_names(&dst).into_iter().filter(|name| name.starts_with('.')).collect::<Vec<_>>(), [""; 0]);
+}
+
+#[test]
+fn a_destination_that_fails_is_named_and_no_line_is_wrong() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    let (src, dst) = (place.path("src"), place.path("dst"));
+    fs::create_dir_all(src.join("sub")).expect("directories");
+    fs::write(src.join("small"), "fits").expect("a file");
+    // With a hole, so that nothing is known of the room that it takes.
+    let large = File::create(src.join("sub/large")).expect("a file");
+    large.write_all_at(&vec![7; 24 << 20], 0).expect("room");
+    large.set_len(64 << 20).expect("a hole");
+    fs::create_dir(&dst).expect("a directory");
+    place.aze(&["stage", "in", text(&src), "aze:/in", "--quiet"]).ok();
+    // A directory where a file is to be, and the other way round.
+    fs::create_dir_all(dst.join("run/small")).expect("a directory");
+    fs::write(dst.join("run/sub"), "a file").expect("a file");
+    let ran = out(&place, &dst.join("run"), &[]).code(5);
+    for told in ["run/small: a directory is there", "run/sub: no directory is there", "2 obstacles"] {
+        assert!(ran.err.contains(told), "{}", ran.err);
+    }
+    assert_eq!((receipts(&dst).len(), names(&dst.join("run"))), (0, vec!["small".to_owned(), "sub".into()]));
+    match Disk::in_memory(&place, "full", 8 << 20) {
+        Err(why) => leave_out("a_destination_that_fails_is_named_and_no_line_is_wrong", &why),
+        Ok(full) => {
+            // Too small as is seen before, and as turns out.
+            place.aze(&["cp", "--quiet", text(&src.join("sub/large")), "aze:/solid"]).ok();
+            let receipt = place.path("full.jsonl");
+            let more = ["--receipt", text(&receipt)];
+            let ran = out(&place, &full.dir.join("run"), &more).code(1);
+            assert!(ran.err.contains("sub/large") && ran.err.contains("no space left"), "{}", ran.err);
+            assert_eq!(paths(&receipt), ["", "small", "sub"]);
+            assert_eq!(names(&full.dir.join("run/sub")), [""; 0]);
+            verified(&place, &receipt).ok();
+            fs::write(src.join("solid"), vec![3; 24 << 20]).expect("a file");
+            place.aze(&["cp", "--quiet", text(&src.join("solid")), "aze:/in/solid"]).ok();
+            let ran = out(&place, &full.dir.join("more"), &[]).code(5);
+            assert!(ran.err.contains("there is room for"), "{}", ran.err);
+            assert!(!full.dir.join("more").exists());
+            // Read-only.
+            run(Command::new("mount").args(["-o", "remount,ro"]).arg(&full.dir));
+            let ran = out(&place, &full.dir.join("run"), &["--state", text(&place.path("state-ro"))]).code(5);
+            assert!(ran.err.to_lowercase().contains("read-only"), "{}", ran.err);
+            full.unmount();
+        }
+    }
+}
+
+#[test]
+fn a_file_of_a_hundred_gigabytes_of_holes_is_staged_in_seconds() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    let (src, dst) = (place.path("src"), place.path("dst"));
+    fs::create_dir_all(&src).expect("a directory");
+    fs::create_dir_all(&dst).expect("a directory");
+    let sparse = File::create(src.join("sparse")).expect("a file");
+    sparse.set_len(100 << 30).expect("a hole");
+    for at in [0, 1 << 30, (100 << 30) - 5] {
+        sparse.write_all_at(b"data", at).expect("data");
+    }
+    let started = Instant::now();
+    place.aze(&["stage", "in", text(&src), "aze:/in", "--quiet"]).ok();
+    out(&place, &dst.join("run"), &[]).ok();
+    verified(&place, &receipts(&dst)[0]).ok();
+    let took = started.elapsed();
+    assert!(took.as_secs() < 20, "{took:?}");
+    let copy = fs::metadata(dst.join("run/sparse")).expect("a file");
+    assert!(copy.len() == 100 << 30 && copy.blocks() < 1 << 12, "{} blocks", copy.blocks());
+    let mut data = [0; 4];
+    File::open(dst.join("run/sparse")).and_then(|file| file.read_exact_at(&mut data, (100 << 30) - 5)).expect("data");
+    assert_eq!(&data, b"data");
+}
