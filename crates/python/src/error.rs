@@ -1,4 +1,4 @@
-//! Failures as exceptions of Python: OSError, of which Python itself makes the subclass that belongs to the number.
+//! Failures as exceptions of Python: OSError; Python itself makes its subclass that belongs to the number.
 
 use crate::convert::path_bytes;
 use aze_handles::Error;

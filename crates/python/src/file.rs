@@ -2,13 +2,16 @@
 
 use crate::buffer::{Use, first, memory_of, new_bytes};
 use crate::request::{Act, Request};
-use crate::wait::{Failed, wait_for, without_lock};
+use crate::wait::{Failed, wait_for, wait_or_stop, without_lock};
 use aze_cabi::Memory;
 use aze_handles::{Lock, LockKind, Whence};
 use aze_io::sync::Mutex;
+use futures_util::FutureExt;
+use futures_util::future::{AbortHandle, Abortable};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use std::future::pending;
 use std::sync::Arc;
 
 /// An open file of this process, with a position; what `azekura.RawFile` is written with. In a forked process every call
@@ -127,10 +130,23 @@ impl File {
     fn lock(&self, py: Python<'_>, shared: bool, wait: bool) -> PyResult<()> {
         let kind = if shared { LockKind::Shared } else { LockKind::Exclusive };
         self.with(py, |file| {
-            let connected = file.file.connected()?;
-            match wait {
-                true => wait_for(&connected, file.file.lock_unless(Lock::Whole, kind, std::future::pending())),
-                false => wait_for(&connected, file.file.try_lock(Lock::Whole, kind)),
+            let (file, connected) = (&file.file, file.file.connected()?);
+            if !wait {
+                return wait_for(&connected, file.try_lock(Lock::Whole, kind));
+            }
+            let (stop, registration) = AbortHandle::new_pair();
+            let stopped = Abortable::new(pending::<()>(), registration).map(drop);
+            let (locked, signal) =
+                wait_or_stop(&connected, file.lock_unless(Lock::Whole, kind, stopped), || stop.abort());
+            match signal {
+                None => Ok(locked?),
+                Some(signal) => {
+                    // It may have been granted at the last moment.
+                    if locked.is_ok() {
+                        connected.wait(file.unlock(Lock::Whole))?;
+                    }
+                    Err(signal)
+                }
             }
         })
     }

@@ -2,8 +2,8 @@
 //!
 //! The module `_azekura` has what the package `azekura` (folder `python`) is written with: volumes, requests, open files
 //! and queues. A [`request::Request`] says what is to be done and does nothing; it is waited for alone or with others
-//! ([`volume::Volume`]), or queued ([`queue::Queue`]). Modes of open, buffering, text, and whatever else Python does to
-//! files by itself stand in the package, which is written in Python.
+//! ([`volume::Volume`]), or queued ([`queue::Queue`]). Modes of open, buffering, text, and walks stand in the
+//! package, which is written in Python.
 //!
 //! The interpreter's lock is released while a call waits. No thread but that of the caller takes it, since callers may
 //! hold it while they wait for locks of a connection.

@@ -104,8 +104,8 @@ impl Volume {
         finish(py, result, held, &names)
     }
 
-    /// Blocks until all requests are done, of which at most `at_once` are under way at a time; gives a list with each one's
-    /// outcome, or its exception. The thread that calls does all of the work.
+    /// Blocks until all requests are done, at most `at_once` of them at a time; gives a list with each one's outcome, or its
+    /// exception. The thread that calls does all of the work.
     fn wait_all(&self, py: Python<'_>, requests: Vec<PyRef<'_, Request>>, at_once: usize) -> PyResult<Py<PyAny>> {
         if at_once == 0 {
             return Err(PyValueError::new_err("at least one request has to be under way"));

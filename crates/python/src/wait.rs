@@ -11,7 +11,7 @@ use std::time::Duration;
 /// How long a wait goes on before signals are looked after: what an interrupt by the keyboard takes at most.
 const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 
-/// Why a call did not give what it should.
+/// Why a call failed.
 pub enum Failed {
     /// The operation failed.
     Operation(Error),
@@ -55,5 +55,26 @@ pub fn wait_for<T>(
             return Ok(done);
         }
         Python::attach(|py| py.check_signals()).map_err(Failed::Signal)?;
+    }
+}
+
+/// As [`wait_for`], for an operation that must not be dropped on its way: at a signal it is told to stop, and waited for. Gives
+/// its result, and the exception of the signal.
+pub fn wait_or_stop<T>(
+    connected: &Arc<Connected>,
+    operation: impl Future<Output = Result<T>>,
+    stop: impl FnOnce(),
+) -> (Result<T>, Option<Failed>) {
+    let mut operation = pin!(operation);
+    loop {
+        match connected.wait_within(SIGNALS_EVERY, operation.as_mut()) {
+            Ok(Some(done)) => return (Ok(done), None),
+            Ok(None) => {}
+            Err(error) => return (Err(error), None),
+        }
+        if let Err(raised) = Python::attach(|py| py.check_signals()) {
+            stop();
+            return (connected.wait(operation), Some(Failed::Signal(raised)));
+        }
     }
 }
