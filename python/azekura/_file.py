@@ -44,8 +44,9 @@ class RawFile(io.RawIOBase):
     data. A process that was forked since must not use it: its calls fail with EBADF there, and closing does nothing.
     """
 
-    def __init__(self, file: _azekura.File, path: Any, mode: Mode) -> None:
-        self._file = file
+    def __init__(self, file: _azekura.File, path: Any, mode: Mode, volume: _azekura.Volume) -> None:
+        # The connection ends with the last object that has the volume.
+        self._file, self._volume = file, volume
         self._readable, self._writable = mode.readable, mode.writable
         self.name = path
         self.mode = mode.name

@@ -180,7 +180,7 @@ class Volume:
         parsed = Mode(mode)
         check(parsed, buffering, encoding, errors, newline)
         file = self._volume.wait(Request.open(path, parsed.flags, permissions, chunk_size))
-        return wrapped(RawFile(file, path, parsed), parsed, buffering, encoding, errors, newline)
+        return wrapped(RawFile(file, path, parsed, self._volume), parsed, buffering, encoding, errors, newline)
 
     def read_bytes(self, path: Path, start: int = 0, end: int | None = None) -> bytes:
         """The bytes of a file from `start` up to `end`, or up to its end. One request for a file of up to 64 KiB."""

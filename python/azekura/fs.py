@@ -507,7 +507,7 @@ class AzekuraFileSystem(AsyncFileSystem):
         request = functools.partial(Request.open, at, flags, 0o666, 0)
         act = lambda: self._wait(request())  # noqa: E731
         file = act() if parsed.kind == "r" else self._with_parents(at, act)
-        raw = RawFile(file, path, parsed)
+        raw = RawFile(file, path, parsed, self.volume._volume)
         if at != path:
             return _Deferred(raw, size, self, path, at, replace=parsed.kind == "w")
         kind = _Updater if parsed.updating else _Writer if parsed.writable else _Reader

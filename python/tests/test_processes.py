@@ -150,6 +150,13 @@ def test_a_volume_is_pickled_by_its_name(volume):
         pickle.dumps(volume.open("/x", "wb", 0))
 
 
+def test_a_file_keeps_its_volume_open(volume, home):
+    with azekura.Volume(volume.name).open(home + "/f", "w+") as file:
+        file.write("data")
+        file.seek(0)
+        assert file.read() == "data"
+
+
 def test_a_volume_that_is_not_there():
     with pytest.raises(FileNotFoundError):
         azekura.Volume("no-such-volume")

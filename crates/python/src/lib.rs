@@ -1,7 +1,7 @@
 //! The library for Python: it alone knows what Python sees of calls, namely objects, buffers and exceptions.
 //!
 //! The module `_azekura` has what the package `azekura` (folder `python`) is written with: volumes, requests, open files
-//! and queues. A [`request::Request`] says what is to be done and does nothing; it is waited for alone or with others
+//! and queues. A [`request::Request`] names an operation and does nothing; it is waited for alone or with others
 //! ([`volume::Volume`]), or queued ([`queue::Queue`]). Modes of open, buffering, text, and walks stand in the
 //! package, which is written in Python.
 //!

@@ -1,4 +1,4 @@
-//! What is to be done in a volume: paths, numbers and memory, taken from Python's objects before anything happens.
+//! Requests: operations in a volume, with paths, numbers and memory, taken from Python's objects before anything happens.
 
 use crate::buffer::{Held, Use, memory_of, new_bytes};
 use crate::convert::path_bytes;
@@ -11,7 +11,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::sync::Arc;
 
-/// What is read of a file of unknown length before its length is asked for: that much comes with an open.
+/// Bytes that are read of a file before its length is asked for: as many come with an open.
 const PROBE_BYTES: usize = 64 << 10;
 
 /// The largest part of a file that is read into new bytes of exactly this size without asking for the file's length.
@@ -32,7 +32,7 @@ pub enum Given {
 
 type Path = Vec<u8>;
 
-/// What is to be done.
+/// An operation.
 pub enum Act {
     Stat { path: Path, follow: bool },
     Entries { path: Path, with_attrs: bool },
