@@ -4,13 +4,15 @@ CARGO ?= cargo
 # mold links several times faster than the default linker, and linking is most of a small change.
 export RUSTFLAGS ?= -C link-arg=-fuse-ld=mold
 
-.PHONY: help demo test test-slurm check build libs sim-long crash-long loom sanitize posix-long bench-record fresh fuzz clean dist test-dist container
+.PHONY: help demo test test-slurm test-python check build libs wheel sim-long crash-long loom sanitize posix-long bench-record fresh fuzz clean dist test-dist container
 
 help:
 	@echo 'make demo      build, start a volume, mount it, work on it, measure, take it down'
 	@echo 'make test      every test in its short form (under 30 minutes from nothing on 2 cores)'
 	@echo 'make test-slurm  the job script of README.md in a real Slurm of one node (two minutes; needs root)'
 	@echo 'make libs      the libraries for C: azekura.h and chfs.h, into target/library/azekura'
+	@echo 'make test-python  the package for Python, with pandas, pyarrow, zarr, PyTorch and others (five minutes)'
+	@echo 'make wheel     the package for Python, with the program in it, into target/wheels'
 	@echo 'make dist      tar.gz, .deb and .rpm for machines without Rust, in target/dist'
 	@echo 'make container a container image with it, in target/dist (needs root)'
 	@echo 'make test-dist tries these packages in bare systems of Debian 11 and 13 (needs root; five minutes)'
@@ -35,6 +37,11 @@ libs:
 	$(CARGO) build --locked --profile library -p aze-capi -p aze-chfs
 	@scripts/link-libs target/library target/library/azekura
 
+wheel: build
+	@scripts/setup python
+	$(CARGO) build --locked --profile library -p aze-python
+	@scripts/wheel target/wheels target/library/lib_azekura.so target/release/aze
+
 demo: build
 	@scripts/setup demo
 	@scripts/demo
@@ -50,6 +57,9 @@ test: check
 
 test-slurm:
 	@scripts/slurm
+
+test-python:
+	@scripts/test-python
 
 dist:
 	@scripts/dist

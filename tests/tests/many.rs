@@ -1,5 +1,5 @@
-//! `aze bench many` on the real program: every step of both layouts is there, kept and drawn, and its
-//! volumes are gone afterwards. The measured values are not judged.
+//! `aze bench many` and `aze bench train` on the real program: every step of both layouts, and every place, is there and kept, and
+//! their volumes and files are gone afterwards. The measured values are not judged.
 
 use aze_tests::Place;
 use serde_json::Value;
@@ -31,4 +31,37 @@ fn names_are_measured_as_they_become_many() {
     assert_eq!(picture.matches("<polyline").count(), 6, "three operations, both layouts");
     assert_eq!(fs::read_dir(place.path("run")).expect("the run directory").count(), 0, "its volumes have ended");
     place.aze(&["bench", "many", "--files", "63"]).code(2);
+}
+
+#[test]
+fn training_is_measured_beside_directories() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    fs::create_dir(place.path("disk")).expect("a directory");
+    let quick = ["--short", "--files", "200", "--time", "600ms", "--checkpoint-every", "200ms", "--repeat", "2"];
+    let against =
+        ["--checkpoint-bytes", "1M", "--against", "disk", "--against", "/dev/shm", "--record", "result", "--json"];
+    let ran = place.aze(&[&["bench", "train"], &quick[..], &against[..]].concat()).ok();
+    let result: Value = serde_json::from_str(&ran.out).expect("one object");
+    let places = result["places"].as_array().expect("places");
+    assert_eq!(places.len(), 3);
+    assert_eq!(places[2]["place"], "tmpfs");
+    for measured in places {
+        for name in ["samples_per_s", "bytes_per_s", "checkpoint_s_median", "ratio"] {
+            assert!(measured[name].as_f64().is_some_and(|value| value > 0.0), "{name}: {measured}");
+        }
+        // At most after 100, 300 and 500 ms of both turns, and one after the other if they are slow.
+        let checkpoints = measured["checkpoints"].as_u64().expect("a number");
+        assert!((2..=6).contains(&checkpoints), "{measured}");
+        assert_eq!(measured["turns"].as_array().map(Vec::len), Some(2));
+    }
+    assert_eq!(places[0]["ratio"], 1.0);
+    let table = fs::read_to_string(place.path("result/result.txt")).expect("a table");
+    assert!(table.contains("volume / this") && table.lines().count() >= 10, "{table}");
+    assert_eq!(place.aze(&["ls", "aze:/"]).ok().out, "", "its files are gone");
+    assert_eq!(fs::read_dir(place.path("disk")).expect("the directory").count(), 0);
+    for wrong in [["--bytes", "31"], ["--files", "3"], ["--time", "0s"], ["--checkpoint-bytes", "0"], ["--files", "0"]]
+    {
+        place.aze(&[&["bench", "train"], &wrong[..]].concat()).code(2);
+    }
 }

@@ -20,6 +20,7 @@ mod program;
 mod record;
 mod replay;
 mod started;
+mod train;
 
 pub use program::{Program, Session, Volume};
 
@@ -34,7 +35,8 @@ Examples:
   aze bench io500 --short                           the phases of IO500, in under a minute
   aze bench p4                                      bandwidth of one process by transfer size
   aze bench durability --storage /data --target /data   what it costs that files are safe
-  aze bench many                                    what names cost when there are ten million of them";
+  aze bench many                                    what names cost when there are ten million of them
+  aze bench train --against /var/tmp                random reads of many small files, with checkpoints";
 
 /// Measure the volume, and directories to compare it with.
 #[derive(clap::Args)]
@@ -51,6 +53,7 @@ enum Bench {
     P4(p4::Args),
     Durability(durability::Args),
     Many(many::Args),
+    Train(train::Args),
     /// One process of `aze bench io500`, which starts it.
     #[command(hide = true)]
     Io500Rank,
@@ -64,6 +67,7 @@ pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
         Bench::P4(args) => p4::run(args, program),
         Bench::Durability(args) => durability::run(args, program),
         Bench::Many(args) => many::run(args, program),
+        Bench::Train(args) => train::run(args, program),
         Bench::Io500Rank => io500::run_rank(program),
     }
 }

@@ -27,6 +27,9 @@ pub trait Place: Send + Sync {
     fn write(&self, name: &str, block: &[u8], count: usize) -> Outcome<()>;
     /// Reads a file in blocks of the buffer's size from its beginning to its end; gives its length.
     fn read(&self, name: &str, block: &mut [u8]) -> Outcome<u64>;
+    /// Opens a file, reads it whole into the buffer, which is longer, and closes it, as a program does that reads a
+    /// small file once; gives its length.
+    fn load(&self, name: &str, buffer: &mut [u8]) -> Outcome<usize>;
     /// Makes a file that must not exist with these contents, has it synchronised if `sync` says so, and
     /// closes it.
     fn put(&self, name: &str, contents: &[u8], sync: bool) -> Outcome<()>;
@@ -59,7 +62,7 @@ pub struct Described {
 pub struct Directory {
     path: PathBuf,
     /// Removes it, if it does not come to an end by itself.
-    _own: Scratch,
+    _own: Option<Scratch>,
 }
 
 impl Directory {
@@ -67,7 +70,12 @@ impl Directory {
     pub fn new(target: &Path, name: &str) -> Outcome<Directory> {
         let path = target.join(name);
         let own = Scratch::at(&path)?;
-        Ok(Directory { path, _own: own })
+        Ok(Directory { path, _own: Some(own) })
+    }
+
+    /// The same directory for another caller; it stays when this goes.
+    pub fn seen_again(&self) -> Directory {
+        Directory { path: self.path.clone(), _own: None }
     }
 
     fn trouble<T>(&self, what: &str, name: &str, result: std::io::Result<T>) -> Outcome<T> {
@@ -105,6 +113,17 @@ impl Place for Directory {
             match self.trouble("read", name, file.read(block))? {
                 0 => return Ok(total),
                 count => total += count as u64,
+            }
+        }
+    }
+
+    fn load(&self, name: &str, buffer: &mut [u8]) -> Outcome<usize> {
+        let mut file = self.open("read", name, fs::OpenOptions::new().read(true))?;
+        let mut count = 0;
+        loop {
+            match self.trouble("read", name, file.read(&mut buffer[count..]))? {
+                0 => return Ok(count),
+                more => count += more,
             }
         }
     }
@@ -147,6 +166,11 @@ impl Native {
         let created =
             session.ask(format!("make aze:/{name}"), session.client().create(session.who(), Ino::ROOT, &name, &new))?;
         Ok(Native { dir: created.attr.ino, session, name, own })
+    }
+
+    /// The same directory through another session; it stays when this goes.
+    pub fn seen_by(&self, session: Arc<dyn Session>) -> Native {
+        Native { session, dir: self.dir, name: self.name.clone(), own: None }
     }
 
     fn make(&self, name: &str, new: &NewFile) -> Outcome<Option<Arc<File>>> {
@@ -204,6 +228,17 @@ impl Place for Native {
         }
         self.session.ask(format!("close {name}"), file.close())?;
         Ok(total)
+    }
+
+    fn load(&self, name: &str, buffer: &mut [u8]) -> Outcome<usize> {
+        let (client, path) = (self.session.client(), format!("/{}/{name}", self.name));
+        let access = Access { read: true, write: false };
+        let opened = client.open_path_with_contents(self.session.who(), path.as_bytes(), access);
+        let file = self.session.ask(format!("open {name}"), opened)?;
+        // Gives fewer bytes than asked for only at the end of the file.
+        let count = self.session.ask(format!("read {name}"), file.read_as_opened(0, buffer))?;
+        self.session.ask(format!("close {name}"), file.close())?;
+        Ok(count)
     }
 
     fn put(&self, name: &str, contents: &[u8], sync: bool) -> Outcome<()> {

@@ -14,18 +14,23 @@ thread_local! {
 /// Runs the whole body of a function that C calls. A failure sets errno and gives `failed`; a panic sets EIO, and the
 /// program goes on. A success leaves errno as it is.
 pub fn catch<T>(failed: T, body: impl FnOnce() -> Result<T>) -> T {
+    guarded(body).unwrap_or_else(|error| {
+        raise(&error);
+        failed
+    })
+}
+
+/// Runs a body of which no panic may leave the library.
+///
+/// # Errors
+/// Those of the body; EIO for a panic.
+pub fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     // What a panic leaves half-changed is a connection, which refuses every later call then.
-    let error = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(done)) => return done,
-        Ok(Err(error)) => error,
-        Err(payload) => {
-            // A payload may panic when it is dropped; it is a text in nearly all cases.
-            std::mem::forget(payload);
-            Error::new(libc::EIO, "a defect in Azekura: its message is on standard error")
-        }
-    };
-    raise(&error);
-    failed
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
+        // A payload may panic when it is dropped; it is a text in nearly all cases.
+        std::mem::forget(payload);
+        Err(Error::new(libc::EIO, "a defect in Azekura: its message is on standard error"))
+    })
 }
 
 /// Sets errno, and the sentence of [`last_error`].

@@ -8,5 +8,5 @@ mod catch;
 mod structures;
 
 pub use arguments::{Memory, bytes_of, offset, optional_text, text_of};
-pub use catch::{catch, last_error, raise};
+pub use catch::{catch, guarded, last_error, raise};
 pub use structures::{fill_dirent, set_time, stat_of, statvfs_of};

@@ -14,6 +14,7 @@ use aze_proto::ids::Ino;
 use aze_proto::limits::TARGET_BYTES_MAX;
 use aze_reach::{Session, volume};
 use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
@@ -184,6 +185,20 @@ impl Connected {
         let _call = self.calls.begin();
         self.check()?;
         self.runtime().block_on(operation)
+    }
+
+    /// As [`Connected::wait`], but for `limit` at most: gives `None` then, and the operation goes on when it is waited for
+    /// again. For callers that look after signals now and then.
+    ///
+    /// # Errors
+    /// As [`Connected::wait`].
+    pub fn wait_within<F: Future<Output = Result<T>>, T>(
+        &self,
+        limit: Duration,
+        operation: Pin<&mut F>,
+    ) -> Result<Option<T>> {
+        let io = self.runtime().io();
+        self.wait(async { io.timeout(limit, operation).await.transpose() })
     }
 
     /// Has a task of the connection panic: for tests of what comes after.

@@ -9,11 +9,15 @@ use aze_proto::attr::{Attr, FileKind};
 use aze_proto::error::{Code, Failure};
 use aze_proto::ids::Ino;
 use aze_proto::message::Listed;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Entries asked for at once.
 const PAGE_ENTRIES: usize = 1024;
+
+/// Requests for attributes of one listing that are under way at a time.
+const ATTRS_AT_ONCE: usize = 64;
 
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +85,49 @@ impl Connected {
         let parent = if parent == Ino(0) { ino } else { parent };
         let (connected, place) = (self.clone(), Mutex::default());
         Dir(OfProcess::new(Open { connected, ino, parent, with_attrs: false, place }))
+    }
+
+    /// All entries of a directory but `.` and `..`, in memory. With `with_attrs` each has its attributes, asked for one by one
+    /// where they do not come with the entry; an entry that is removed meanwhile is left out.
+    ///
+    /// # Errors
+    /// As opendir(3) and readdir(3): no part of a directory is given without the rest.
+    pub async fn entries(&self, path: &[u8], with_attrs: bool) -> Result<Vec<DirEntry>> {
+        let path = parse(path)?;
+        let dir = self.client().resolve(self.who(), &path.bytes, true).await?;
+        check_end(&crate::path::Path { wants_dir: true, ..path }, &dir)?;
+        let (mut entries, mut place) = (Vec::new(), Place::default());
+        while !place.at_end {
+            place.fetch(self, dir.ino, with_attrs).await?;
+            if let Some(failure) = place.failure.take() {
+                return Err(failure.into());
+            }
+            let page = std::mem::take(&mut place.page);
+            entries.extend(page.into_iter().map(|listed| DirEntry {
+                name: listed.name.as_bytes().to_vec(),
+                ino: listed.ino.0,
+                kind: listed.kind,
+                attr: listed.attr,
+                next: listed.hash.cookie(),
+            }));
+        }
+        if with_attrs { self.with_all_attrs(entries).await } else { Ok(entries) }
+    }
+
+    /// Asks for the attributes that entries lack, of many at a time.
+    async fn with_all_attrs(&self, entries: Vec<DirEntry>) -> Result<Vec<DirEntry>> {
+        let (client, who) = (self.client(), self.who());
+        let asked = entries.into_iter().map(|mut entry| async move {
+            if entry.attr.is_none() || entry.kind == FileKind::Directory {
+                entry.attr = match client.getattr(who, Ino(entry.ino)).await {
+                    Err(Failure { code: Code::Stale | Code::NotFound, .. }) => return Ok::<_, Error>(None),
+                    attr => Some(attr?),
+                };
+            }
+            Ok(Some(entry))
+        });
+        let whole: Vec<Option<DirEntry>> = stream::iter(asked).buffered(ATTRS_AT_ONCE).try_collect().await?;
+        Ok(whole.into_iter().flatten().collect())
     }
 
     /// The entries of a directory that one server has, with attributes, without `.` and `..`: the directory has those of

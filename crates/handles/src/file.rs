@@ -159,6 +159,11 @@ impl File {
         Ok(self.open()?.connected.clone())
     }
 
+    /// Whether it belongs to a process that this one was forked from, so that every call fails.
+    pub fn is_of_parent(&self) -> bool {
+        self.0.get().is_none()
+    }
+
     /// Whether its connection has ended, so that every call fails.
     pub fn is_lost(&self) -> bool {
         self.0.get().is_none_or(|open| open.connected.check().is_err())
@@ -356,16 +361,24 @@ impl File {
         Ok(open.connected.client().set_xattr(open.connected.who(), open.file.ino(), name, value, how).await?)
     }
 
-    /// close(2). Calls after it fail with EBADF; a second one, too.
+    /// close(2). Calls after it fail with EBADF; a second one, too. Blocks.
     ///
     /// # Errors
     /// As in its manual page; the file is closed all the same.
     pub fn close(&self) -> Result<()> {
+        self.connected()?.wait(self.close_and_tell())
+    }
+
+    /// As [`File::close`], without blocking.
+    ///
+    /// # Errors
+    /// As [`File::close`].
+    pub async fn close_and_tell(&self) -> Result<()> {
         let open = self.open()?;
         if open.is_closed.swap(true, Ordering::SeqCst) {
             return Err(Error::new(libc::EBADF, "the file was closed"));
         }
-        open.connected.wait(async { Ok(open.file.close().await?) })
+        Ok(open.file.close().await?)
     }
 
     pub(crate) fn client_file(&self) -> Result<&Arc<aze_client::File>> {

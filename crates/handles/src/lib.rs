@@ -32,7 +32,7 @@ pub use queue::{Completion, Queue};
 pub use table::Table;
 pub use volume::Volume;
 
-pub use aze_client::{Room, Space};
+pub use aze_client::{Access, Room, Space};
 pub use aze_proto::attr::{Attr, FileKind, SetTime, XattrHow};
 pub use aze_proto::ids::Time;
 pub use aze_proto::limits::NAME_BYTES_MAX;
