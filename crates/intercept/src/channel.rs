@@ -11,7 +11,7 @@ use crate::process::{self, begin, is_ready, shared_child};
 use crate::settings;
 use aze_calls::{Hello, MESSAGE_BYTES_MAX, Reply, Request, VERSION, WINDOW_BYTES, Welcome};
 use core::mem::{MaybeUninit, size_of};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 /// Channels that a process keeps. More calls at once make channels for one call each.
 const CHANNELS_MAX: usize = 64;
@@ -56,6 +56,9 @@ static CHANNELS: [Channel; CHANNELS_MAX] =
     [const { Channel { busy: AtomicBool::new(false), fd: AtomicI32::new(-1), memory: AtomicU64::new(0) } };
         CHANNELS_MAX];
 
+/// The lowest descriptor that a channel has had: a cheap look tells most descriptors of the host from those.
+static LOWEST: AtomicI32 = AtomicI32::new(i32::MAX);
+
 /// Number by which stat(2) names the device, and whether close(2) asks for a flush: as the agent has said.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static FLUSH_AT_CLOSE: AtomicBool = AtomicBool::new(false);
@@ -90,7 +93,7 @@ pub fn forget_all() {
 
 /// True for a descriptor of this library's, which the host must not close or replace.
 pub fn is_hidden(fd: i32) -> bool {
-    fd >= 0 && CHANNELS.iter().any(|channel| channel.fd.load(SeqCst) == fd)
+    fd >= LOWEST.load(Relaxed) && CHANNELS.iter().any(|channel| channel.fd.load(SeqCst) == fd)
 }
 
 /// The lowest descriptor of this library's that is at least `from`.
@@ -171,6 +174,7 @@ impl Session {
         }
         self.fd = socket;
         if let Some(channel) = self.kept {
+            LOWEST.fetch_min(socket, SeqCst);
             channel.fd.store(socket, SeqCst);
         }
         Ok(())

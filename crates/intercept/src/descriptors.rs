@@ -18,14 +18,12 @@ pub fn dup(number: i64, args: Args) -> i64 {
     if channel::is_hidden(to) {
         return error(libc::EBADF);
     }
-    if to != argument(args[0]) {
-        // The kernel tells no error of the implied close either.
-        open::before_close(to);
-        fds::forget(to);
-    } else {
+    if to == argument(args[0]) {
         return raw(number, args);
     }
-    copied(args[0], raw(number, args))
+    // The kernel tells no error of the implied close either.
+    open::before_close(to);
+    copied(args[0], fds::forgetting(to, || raw(number, args)))
 }
 
 fn copied(from: u64, result: i64) -> i64 {

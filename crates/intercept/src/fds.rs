@@ -8,7 +8,7 @@ use crate::channel::{self, Session};
 use crate::host::{self, call, error};
 use crate::process::{may_note, wiped};
 use aze_calls::{Op, PIPE_FLAGS, Request};
-use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
 
 /// Descriptors below this number have a note; others are asked about each time.
 pub const CACHED: u32 = 65_536;
@@ -106,13 +106,25 @@ pub fn note(fd: i32, desc: u64, writable: bool) {
     }
 }
 
-/// Notes that nothing is known about a descriptor: before and after each call that closes or replaces it.
+/// Notes that nothing is known about a descriptor.
 pub fn forget(fd: i32) {
     if may_note()
         && let Some(note) = note_of(fd)
     {
-        note.store(NEXT_UNKNOWN.fetch_add(1, SeqCst) << 1, SeqCst);
+        note.store(NEXT_UNKNOWN.fetch_add(1, Relaxed) << 1, Release);
     }
+}
+
+/// Makes a call that closes or replaces a descriptor. Nothing is known about it before, so that a thread to which the kernel
+/// gives the number at once asks about it; and nothing after, whatever a thread has found out in between.
+pub fn forgetting(fd: i32, close: impl FnOnce() -> i64) -> i64 {
+    let note = if may_note() { note_of(fd) } else { None };
+    let Some(note) = note else { return close() };
+    let number = NEXT_UNKNOWN.fetch_add(2, Relaxed) << 1;
+    note.store(number, Release);
+    let result = close();
+    note.store(number + 2, Release);
+    result
 }
 
 /// Forgets a range of descriptors, both ends of it.

@@ -92,9 +92,7 @@ pub fn close(args: Args) -> i64 {
         return error(libc::EBADF);
     }
     let flushed = before_close(fd);
-    fds::forget(fd);
-    let closed = call(libc::SYS_close, args[0], 0, 0);
-    fds::forget(fd);
+    let closed = fds::forgetting(fd, || call(libc::SYS_close, args[0], 0, 0));
     if closed == 0 { flushed } else { closed }
 }
 

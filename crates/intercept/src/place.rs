@@ -15,6 +15,9 @@ use libc::AT_FDCWD;
 /// Symbolic links over the border that a path may have, as in the kernel.
 const LINKS_MAX: u32 = 40;
 
+/// Longest path, with its NUL, that is looked at on the stack.
+const SHORT_BYTES_MAX: usize = 256;
+
 /// Longest path, with its NUL.
 pub const PATH_BYTES_MAX: usize = cwd::PATH_BYTES_MAX;
 
@@ -128,6 +131,9 @@ fn chased(
     result: i64,
     mut act: impl FnMut(&mut Session, Target) -> i64,
 ) -> i64 {
+    if !may_be_linked(directory, path) {
+        return result;
+    }
     let Ok(mut session) = Session::begin() else { return result };
     let mut found = chase(&mut session, directory, host::string(path, PATH_BYTES_MAX));
     for _ in 0..LINKS_MAX {
@@ -147,6 +153,36 @@ fn chased(
         }
     }
     error(libc::ELOOP)
+}
+
+/// A cheap look at a path that the kernel has not found: false if nothing of it can lead into the volume. Programs look for
+/// many files that are not there.
+fn may_be_linked(directory: i32, path: u64) -> bool {
+    let path = host::string(path, PATH_BYTES_MAX);
+    let mut short = [0u8; SHORT_BYTES_MAX];
+    let Some(mut end) = paths::join(&mut short, &[path]) else { return true };
+    if path.first() != Some(&b'/') {
+        // By its letters only if it names the last part of where the volume is seen.
+        let last = AT.get().rsplit(|byte| *byte == b'/').next();
+        if path.split(|byte| *byte == b'/').any(|part| Some(part) == last) {
+            return true;
+        }
+    }
+    loop {
+        let mut letter = 0u8;
+        let args = [directory as u64, short.as_ptr() as u64, &raw mut letter as u64, 1, 0, 0];
+        let link = raw(libc::SYS_readlinkat, args);
+        if link != error(libc::ENOENT) {
+            return link > 0;
+        }
+        end = match short.get(..end).and_then(|path| path.iter().rposition(|byte| *byte == b'/')) {
+            Some(slash) if slash > 0 => slash,
+            _ => return false,
+        };
+        if let Some(byte) = short.get_mut(end) {
+            *byte = 0;
+        }
+    }
 }
 
 /// Where a path of the kernel's leads if the kernel does not find it: into the volume by a link, or where it says.
