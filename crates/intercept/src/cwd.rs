@@ -8,6 +8,7 @@
 use crate::host;
 use crate::process::shared_child;
 use core::cell::UnsafeCell;
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 /// Longest path, in bytes, with a NUL, as PATH_MAX.
@@ -17,7 +18,7 @@ pub const PATH_BYTES_MAX: usize = 4096;
 const PLACES: usize = 8;
 
 /// Where the kernel stands meanwhile; the first of these that it has.
-const EMPTY: [&[u8]; 3] = [b"/proc/tty/ldisc\0", b"/proc/self/fdinfo\0", b"/\0"];
+const EMPTY: [&CStr; 3] = [c"/proc/tty/ldisc", c"/proc/self/fdinfo", c"/"];
 
 struct Place {
     length: AtomicU32,

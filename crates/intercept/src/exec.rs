@@ -228,7 +228,7 @@ fn in_the_volume(
         Ok(copy) => {
             program.copy = Some(copy);
             (program.directory, program.flags) = (copy, AT_EMPTY_PATH as u64);
-            program.path = b"\0".as_ptr() as u64;
+            program.path = c"".as_ptr() as u64;
             program.volume = host::string(path, PATH_BYTES_MAX);
             finish(Ok(None))
         }

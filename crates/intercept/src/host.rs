@@ -41,7 +41,7 @@ pub fn call(number: i64, a: u64, b: u64, c: u64) -> i64 {
 
 /// True for an address that can be memory at all; the kernel answers others with EFAULT.
 pub fn is_memory(address: u64) -> bool {
-    address >= ADDRESS_MIN && address < 1 << 47
+    (ADDRESS_MIN..1 << 47).contains(&address)
 }
 
 /// A negative errno.

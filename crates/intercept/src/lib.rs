@@ -10,7 +10,6 @@
 //! asks for the means of unwinding, which only the standard library has; there it is linked, and not used.
 
 #![cfg_attr(all(not(test), panic = "abort"), no_std)]
-#![allow(clippy::indexing_slicing)]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod attributes;

@@ -82,7 +82,7 @@ pub fn all() -> Result<Counts, i64> {
 }
 
 fn read_maps(buffer: u64) -> Result<&'static [u8], i64> {
-    let path = b"/proc/self/maps\0".as_ptr() as u64;
+    let path = c"/proc/self/maps".as_ptr() as u64;
     let fd = call(libc::SYS_open, path, (libc::O_RDONLY | libc::O_CLOEXEC) as u64, 0);
     if fd < 0 {
         return Err(fd);
