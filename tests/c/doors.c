@@ -176,7 +176,7 @@ static void large(void)
 {
 	char *data = malloc(BIG), *back = malloc(BIG);
 	for (int at = 0; at < BIG; at++)
-		data[at] = at * 7 + at / 4096;
+		data[at] = at * 7 + at / 4096 + (at >> 20) * 31;
 	struct iovec parts[] = {{data, 3}, {data + 3, 0}, {data + 3, BIG - 1000}, {data + BIG - 997, 997}};
 	struct iovec backs[] = {{back, BIG / 2}, {back + BIG / 2, BIG / 2}};
 	int fd = open(out, O_CREAT | O_RDWR | O_TRUNC, 0600);
