@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed, Or
 /// Channels that a process keeps. More calls at once make channels for one call each.
 const CHANNELS_MAX: usize = 64;
 
-/// Highest descriptor that a channel gets, whatever the limit.
+/// Highest descriptor that a channel gets, even with a larger limit.
 const FD_MAX: u64 = 65_000;
 
 /// Room of a channel before its window: the reply, three paths, and what else a call needs to put down.
@@ -66,7 +66,7 @@ static FLUSH_AT_CLOSE: AtomicBool = AtomicBool::new(false);
 /// A call to the agent: a channel, with all signals blocked.
 #[repr(C)]
 pub struct Session {
-    /// [`SESSION_MARK`], and the mask behind it, by which `defects.rs` finds what was blocked before.
+    /// [`SESSION_MARK`], and the mask behind it, by which `defects.rs` finds the signals that were blocked.
     mark: u64,
     /// The signals that were blocked before.
     mask: u64,
@@ -79,7 +79,7 @@ pub struct Session {
     last: Reply,
 }
 
-/// In a forked child: closes what it has inherited.
+/// In a forked child: closes the sockets that it has inherited.
 pub fn forget_all() {
     for channel in &CHANNELS {
         let fd = channel.fd.swap(-1, SeqCst);

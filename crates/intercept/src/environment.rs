@@ -15,7 +15,7 @@ const EXTRA: usize = 32;
 /// Longest variable that is looked through.
 const VARIABLE_BYTES_MAX: usize = 128 << 10;
 
-/// Names that are set here, whatever the caller has.
+/// Names that are set here, and replace those of the caller.
 const NAMES: [&str; 6] = [AGENT_VARIABLE, AT_VARIABLE, BYPASS_VARIABLE, CWD_VARIABLE, EXE_VARIABLE, PRELOAD_VARIABLE];
 
 /// Memory for a call of execve(2), which ends with the program.

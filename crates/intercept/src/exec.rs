@@ -1,6 +1,6 @@
 //! New processes and new programs.
 //!
-//! A new program gets the environment by which it sees the volume, whatever its caller passes. A program that lies in the
+//! A new program gets the environment by which it sees the volume, even if its caller passes another one. A program that lies in the
 //! volume is copied to memory by the agent and run from there; the interpreter of a script gets the script's path, and reads
 //! it by itself.
 
@@ -49,7 +49,7 @@ pub fn by_thunk(number: i64, args: &Args) -> u64 {
     if has(libc::CLONE_VFORK) { BY_THUNK_SHARED } else { BY_THUNK }
 }
 
-/// fork(2) and what is like it: the child has a copy of the memory.
+/// fork(2), and clone(2) with a copy of the memory: the child has a copy of the memory.
 pub fn fork(number: i64, args: Args) -> i64 {
     let result = raw(number, args);
     if result == 0 {
@@ -68,7 +68,7 @@ pub fn unshare(args: Args) -> i64 {
     raw(libc::SYS_unshare, args)
 }
 
-/// What is to be run.
+/// The program of a call.
 struct Program {
     directory: i32,
     path: u64,
@@ -120,7 +120,7 @@ fn run(directory: i32, path: u64, arguments: u64, variables: u64, flags: u64) ->
     raw(libc::SYS_execveat, [directory as u64, path, arguments, variables, flags, 0])
 }
 
-/// Finds out what is to be run in the end.
+/// Finds the program that runs in the end: an interpreter, if there are scripts.
 fn find(mut program: Program, arena: &mut Arena) -> Result<Program, i64> {
     for _ in 0..SCRIPTS_MAX {
         let mut session = Session::begin()?;
@@ -177,7 +177,7 @@ pub struct Script {
     pub path: u64,
 }
 
-/// A program of the volume: a script, or what is copied to memory. The error may be LEAVES.
+/// A program of the volume: a script, or a program that is copied to memory. The error may be LEAVES.
 fn in_the_volume(
     session: &mut Session,
     target: Target,

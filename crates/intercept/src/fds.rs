@@ -116,7 +116,7 @@ pub fn forget(fd: i32) {
 }
 
 /// Makes a call that closes or replaces a descriptor. Nothing is known about it before, so that a thread to which the kernel
-/// gives the number at once asks about it; and nothing after, whatever a thread has found out in between.
+/// gives the number at once asks about it; and nothing after, even if a thread has found something out in between.
 pub fn forgetting(fd: i32, close: impl FnOnce() -> i64) -> i64 {
     let note = if may_note() { note_of(fd) } else { None };
     let Some(note) = note else { return close() };

@@ -120,7 +120,7 @@ fn elsewhere(session: &mut Session, number: i64, mut args: Args, first: &Place, 
     raw(number, args)
 }
 
-/// symlink(2): the target is a text, whatever it says.
+/// symlink(2): the target is a text, which is not looked at.
 fn symlink(number: i64, args: Args, dir: Option<usize>, path: usize) -> i64 {
     if !host::is_memory(args[0]) {
         return raw(number, args);

@@ -101,7 +101,7 @@ pub fn before_close(fd: i32) -> i64 {
     let flushes = channel::flushes_at_close();
     let locks = process::may_have_locks();
     // A channel that is not there yet has not said whether it wants a flush: then nothing was written by this process, and
-    // whoever wrote has been asked.
+    // the process that wrote has asked.
     if !flushes && !locks {
         return 0;
     }

@@ -314,7 +314,7 @@ fn may_be_ours(path: u64) -> bool {
     }
 }
 
-/// Where a path leads. What is made anew lies in `area`.
+/// Where a path leads. A path that is made anew lies in `area`.
 pub fn locate(session: &mut Session, directory: i32, path: &'static [u8], area: Area, follows: bool) -> Place {
     if path.len() >= PATH_BYTES_MAX {
         return Place::Failed(error(libc::ENAMETOOLONG));

@@ -35,7 +35,7 @@ const NAMES: [&[u8]; 9] = [
     b"libdl",
 ];
 
-/// What was found.
+/// The counts of a start.
 #[derive(Clone, Copy, Default)]
 pub struct Counts {
     /// Texts that were rewritten.
@@ -54,7 +54,7 @@ struct Text {
     end: u64,
 }
 
-/// Rewrites what is mapped. `Err` with a negative errno if nothing can be.
+/// Rewrites the texts that are mapped. `Err` with a negative errno if nothing can be.
 pub fn all() -> Result<Counts, i64> {
     let buffer = host::map(MAPS_BYTES_MAX);
     if buffer == 0 {

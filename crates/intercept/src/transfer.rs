@@ -117,7 +117,7 @@ fn write(session: &mut Session, out: End, len: u64) -> i64 {
     done as i64
 }
 
-/// What was read and could not be written stays to be read.
+/// Bytes that were read and could not be written stay to be read.
 fn step_back(session: &mut Session, from: End, bytes: u64) {
     let (back, whence) = ((bytes as i64).wrapping_neg() as u64, libc::SEEK_CUR as u64);
     match from {
