@@ -26,6 +26,8 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("a shared position", "printf '1\\n2\\n3\\n' > n; (read a; sh -c 'read b; echo b=$b'; read c; echo $a $c) < n"),
     ("directories", "mkdir -p a/b; cd a; /bin/pwd; cd b; /bin/pwd; cd ..; ls; /bin/pwd; cd ../..; ls $D; ls -d /usr/../usr"),
     ("a way out and in", "ln -s /etc e; head -n 1 e/passwd; ls -d e/../etc; readlink e; cd e; /bin/pwd; cd -; head -n 1 ../../etc/passwd"),
+    ("a link into the volume", "l=/tmp/aze-link-$$; ln -sfn $D $l; echo x > $l/f; cat $l/f f; mv $l/f $l/g; ln $l/g h; ls $l/ $l/.; \
+      rm $l/g; cd $l; /bin/pwd; mkdir $l/d; cd $l/d; ls ..; rm $l; cat $l/h"),
     ("links", "echo x > f; ln f g; ln -s f s; stat -c %h f; cat s g; readlink s; realpath s; mv f h; cat s; rm s; ls; ls -l /aze/none"),
     ("renames", "mkdir d; echo 1 > d/f; mv d e; mv e/f .; rmdir e; mv f /tmp/$$.f && mv /tmp/$$.f g; cat g; mv g /etc/passwd/x; ls"),
     ("descriptors by name", "echo x > f; exec 5< f; readlink /proc/self/fd/5; cat /dev/fd/5; cat /proc/self/fd/5; ls -l /proc/self/fd/5 | \

@@ -27,7 +27,9 @@ pub const FIRST: Area = Area { at: 24 << 10, bytes: 12 << 10 };
 pub const SECOND: Area = Area { at: 36 << 10, bytes: 12 << 10 };
 /// Room for a path that is being made.
 pub const THIRD: Area = Area { at: 48 << 10, bytes: 16 << 10 };
-const ROOM_BYTES: usize = 64 << 10;
+/// Room for a path that is kept while another one is looked for.
+pub const FOURTH: Area = Area { at: 64 << 10, bytes: 16 << 10 };
+const ROOM_BYTES: usize = 80 << 10;
 const MEMORY_BYTES: usize = ROOM_BYTES + WINDOW_BYTES;
 
 /// Bytes of a control message that brings one descriptor: header of 16, the number, padding.
@@ -145,6 +147,14 @@ impl Session {
             self.blocked = false;
             process::restore_signals(self.mask);
         }
+    }
+
+    /// Makes a call of the kernel's that may take long with the host's signals, and blocks them again.
+    pub fn with_signals(&mut self, make: impl FnOnce() -> i64) -> i64 {
+        process::restore_signals(self.mask);
+        let result = make();
+        process::block_signals();
+        result
     }
 
     /// A part of the room. Every caller uses one part for one thing at a time.

@@ -1,6 +1,6 @@
 //! Making, removing and renaming of names; links; the working directory.
 
-use crate::channel::{FIRST, SECOND, Session, THIRD};
+use crate::channel::{FIRST, FOURTH, SECOND, Session, THIRD};
 use crate::fds::{self, Fd, argument};
 use crate::host::{self, Args, error, raw};
 use crate::place::{self, PATH_BYTES_MAX, PathCall, Place, Target};
@@ -60,24 +60,51 @@ fn two(number: i64, paths: [u64; 4], request: Request, args: Args) -> i64 {
         return raw(number, args);
     }
     let from_kernels = if itself { fds::of(argument(from_dir)) == Fd::Kernels } else { kernels(from_dir, from) };
-    if from_kernels && kernels(to_dir, to) {
-        return raw(number, args);
+    let both_kernels = from_kernels && kernels(to_dir, to);
+    if both_kernels {
+        let result = raw(number, args);
+        let linked = |dir: u64, path: u64| place::may_be_linked(argument(dir), path);
+        if result != error(libc::ENOENT) || itself || !(linked(from_dir, from) || linked(to_dir, to)) {
+            return result;
+        }
     }
     let mut session = match Session::begin() {
         Ok(session) => session,
         Err(failed) => return failed,
     };
     let follows = number == libc::SYS_linkat && request.a != 0;
-    let mut first = if itself {
-        match fds::of(argument(from_dir)) {
-            Fd::Ours(desc) => Place::Ours(Target { desc, path: b"" }),
-            Fd::Kernels => Place::Kernels,
-            Fd::Failed(failed) => Place::Failed(failed),
-        }
+    let (mut first, mut second) = if both_kernels {
+        // The kernel has not found one of them: a link on the way may lead into the volume.
+        (place::linked(&mut session, argument(from_dir), from), Place::Kernels)
     } else {
-        place::locate(&mut session, argument(from_dir), host::string(from, PATH_BYTES_MAX), FIRST, follows)
+        let first = if itself {
+            match fds::of(argument(from_dir)) {
+                Fd::Ours(desc) => Place::Ours(Target { desc, path: b"" }),
+                Fd::Kernels => Place::Kernels,
+                Fd::Failed(failed) => Place::Failed(failed),
+            }
+        } else {
+            place::locate(&mut session, argument(from_dir), host::string(from, PATH_BYTES_MAX), FIRST, follows)
+        };
+        let path = host::string(to, PATH_BYTES_MAX);
+        (first, place::locate(&mut session, argument(to_dir), path, SECOND, false))
     };
-    let mut second = place::locate(&mut session, argument(to_dir), host::string(to, PATH_BYTES_MAX), SECOND, false);
+    // One lies in the volume: the kernel would not find the other one by a link into it, either.
+    if let (Place::Ours(_), Place::Kernels) = (&first, &second) {
+        first = kept(&session, first);
+        second = place::linked(&mut session, argument(to_dir), to);
+    } else if let (Place::Kernels, Place::Ours(_)) = (&first, &second)
+        && !itself
+    {
+        second = kept(&session, second);
+        first = place::linked(&mut session, argument(from_dir), from);
+    }
+    if both_kernels && matches!(first, Place::Kernels) {
+        second = place::linked(&mut session, argument(to_dir), to);
+        if !matches!(second, Place::Ours(_)) {
+            return error(libc::ENOENT);
+        }
+    }
     for _ in 0..LINKS_MAX {
         let (from, to) = match (&first, &second) {
             (Place::Failed(failed), _) | (_, Place::Failed(failed)) => return *failed,
@@ -105,6 +132,16 @@ fn two(number: i64, paths: [u64; 4], request: Request, args: Args) -> i64 {
         }
     }
     error(libc::ELOOP)
+}
+
+/// A place whose path stays while another one is looked for.
+fn kept(session: &Session, place: Place) -> Place {
+    let Place::Ours(target) = place else { return place };
+    let room = session.area(FOURTH);
+    match paths::join(room, &[target.path]) {
+        Some(length) => Place::Ours(Target { path: room.get(..length).unwrap_or(&[]), ..target }),
+        None => Place::Failed(error(libc::ENAMETOOLONG)),
+    }
 }
 
 /// Both paths are the kernel's, though not as the host has written them.

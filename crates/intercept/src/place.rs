@@ -157,7 +157,7 @@ fn chased(
 
 /// A cheap look at a path that the kernel has not found: false if nothing of it can lead into the volume. Programs look for
 /// many files that are not there.
-fn may_be_linked(directory: i32, path: u64) -> bool {
+pub fn may_be_linked(directory: i32, path: u64) -> bool {
     let path = host::string(path, PATH_BYTES_MAX);
     let mut short = [0u8; SHORT_BYTES_MAX];
     let Some(mut end) = paths::join(&mut short, &[path]) else { return true };

@@ -90,8 +90,13 @@ fn read(session: &mut Session, from: End, at: u64, len: u64) -> i64 {
             let request = Request { op: Op::Read as u32, desc, offset: at, len, ..Request::default() };
             session.ask(request, &[]).map_or_else(|failed| failed, |reply| reply.result)
         }
-        End::Kernels(fd) if at == POSITION => call(libc::SYS_read, fd as u64, session.window(), len),
-        End::Kernels(fd) => raw(libc::SYS_pread64, [fd as u64, session.window(), len, at, 0, 0]),
+        End::Kernels(fd) => {
+            let window = session.window();
+            session.with_signals(|| match at {
+                POSITION => call(libc::SYS_read, fd as u64, window, len),
+                _ => raw(libc::SYS_pread64, [fd as u64, window, len, at, 0, 0]),
+            })
+        }
     }
 }
 
@@ -104,7 +109,10 @@ fn write(session: &mut Session, out: End, len: u64) -> i64 {
                 let request = Request { op: Op::Write as u32, desc, offset: POSITION, len, ..Request::default() };
                 session.ask(request, &[]).map_or_else(|failed| failed, |reply| reply.result)
             }
-            End::Kernels(fd) => call(libc::SYS_write, fd as u64, session.window() + done, len - done),
+            End::Kernels(fd) => {
+                let from = session.window() + done;
+                session.with_signals(|| call(libc::SYS_write, fd as u64, from, len - done))
+            }
         };
         if result <= 0 {
             return if done > 0 { done as i64 } else { result };
