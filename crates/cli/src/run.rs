@@ -108,7 +108,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         Door::Mount => mount(args, volume),
         Door::Intercept => intercept::run(args, volume, &intercept::prepare(args)?),
         Door::Auto if args.print_env => intercept::run(args, volume, &intercept::prepare(args)?),
-        Door::Auto => match (intercept::prepare(args), can_mount(args)?) {
+        Door::Auto => match (intercept::prepare(args), can_mount(args, &volume)?) {
             (_, None) => mount(args, volume),
             (Ok(ready), Some(_)) => intercept::run(args, volume, &ready),
             (Err(library), Some(mount)) => {
@@ -119,13 +119,17 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     }
 }
 
-/// Why a program cannot be given a mount; `None` if it can. Tried by a process that ends at once, since the steps cannot be
-/// taken back.
-fn can_mount(args: &Args) -> Outcome<Option<Trouble>> {
+/// Why a program cannot be given a mount; `None` if it can. Tried by a process that ends at once, and its mount with it, since
+/// the steps cannot be taken back.
+fn can_mount(args: &Args, volume: &Volume) -> Outcome<Option<Trouble>> {
     let at = std::path::absolute(&args.at).map_err(|error| Trouble::local("find the working directory", &error))?;
     let missing = missing_below_root(&at)?;
     let attempt = || {
-        let trouble = enter(&at, missing.as_deref()).err()?;
+        let tried = enter_user_and_open().and_then(|device| {
+            enter_mounts(&at, missing.as_deref())?;
+            show(device, &at, &options(args, volume))
+        });
+        let trouble = tried.err()?;
         Some(format!("{} {}", trouble.exit as u8, trouble.text))
     };
     let failed = |error: &io::Error| Trouble::local("try whether the program can have a mount", error);
@@ -136,14 +140,7 @@ fn can_mount(args: &Args) -> Outcome<Option<Trouble>> {
     }))
 }
 
-/// Enters the namespaces in which a program sees the mount at `at`, a directory that is there or the root's `missing`; gives the
-/// device to be mounted.
-fn enter(at: &Path, missing: Option<&str>) -> Outcome<Unmounted> {
-    let device = enter_user_and_open()?;
-    enter_mounts(at, missing)?;
-    Ok(device)
-}
-
+/// Enters a user namespace, except as root, and opens the device of a mount.
 fn enter_user_and_open() -> Outcome<Unmounted> {
     if sys::uid() != 0 {
         namespace::enter_user().map_err(|error| no_namespace("user", &error))?;
@@ -151,6 +148,7 @@ fn enter_user_and_open() -> Outcome<Unmounted> {
     Unmounted::open().map_err(|error| no_device(&error))
 }
 
+/// Enters a mount namespace in which `at` is a directory: one that is there, or the root's `missing`.
 fn enter_mounts(at: &Path, missing: Option<&str>) -> Outcome<()> {
     namespace::enter_mounts().map_err(|error| no_namespace("mount", &error))?;
     let Some(name) = missing else { return Ok(()) };
@@ -160,19 +158,29 @@ fn enter_mounts(at: &Path, missing: Option<&str>) -> Outcome<()> {
     })
 }
 
-/// Runs the program with a mount.
-fn mount(args: &Args, volume: Volume) -> Outcome<Exit> {
-    let at = std::path::absolute(&args.at).map_err(|error| Trouble::local("find the working directory", &error))?;
-    let missing = missing_below_root(&at)?;
-    let here = std::env::current_dir().map_err(|error| Trouble::local("find the working directory", &error))?;
-    let options = MountOptions {
+fn show(device: Unmounted, at: &Path, options: &MountOptions) -> Outcome<()> {
+    let failed =
+        |error: &io::Error| Trouble::local(format!("mount the volume at {} for the program", at.display()), error);
+    device.mount(at, options).map_err(|error| failed(&error))
+}
+
+fn options(args: &Args, volume: &Volume) -> MountOptions {
+    MountOptions {
         volume: volume.record.name.clone(),
         read_only: args.read_only,
         allow_other: sys::uid() == 0,
         threads: THREADS_MAX,
         cache_time: CACHE_TIME_DEFAULT,
         direct_io: args.direct_io,
-    };
+    }
+}
+
+/// Runs the program with a mount.
+fn mount(args: &Args, volume: Volume) -> Outcome<Exit> {
+    let at = std::path::absolute(&args.at).map_err(|error| Trouble::local("find the working directory", &error))?;
+    let missing = missing_below_root(&at)?;
+    let here = std::env::current_dir().map_err(|error| Trouble::local("find the working directory", &error))?;
+    let options = options(args, &volume);
     let device = enter_user_and_open()?;
     let (mut ours, theirs) = UnixStream::pair().map_err(|error| Trouble::local("make a pair of sockets", &error))?;
     let program = Process::me();
@@ -186,9 +194,7 @@ fn mount(args: &Args, volume: Volume) -> Outcome<Exit> {
         sys::Forked::Parent => drop(theirs),
     }
     enter_mounts(&at, missing.as_deref())?;
-    device
-        .mount(&at, &options)
-        .map_err(|error| Trouble::local(format!("mount the volume at {} for the program", at.display()), &error))?;
+    show(device, &at, &options)?;
     if !exchange(&mut ours) {
         // The agent has told why.
         return Ok(Exit::Again);
