@@ -677,14 +677,17 @@ fn waits_for_locks_end() {
     assert_eq!(first.on(Op::Flock, desc, libc::LOCK_UN), 0);
     wait_until("no process has it", || fourth.on(Op::Flock, own, libc::LOCK_EX | libc::LOCK_NB) == 0);
     // Two that wait for each other: one is told.
+    let crossed = Program::lock_request(other, libc::F_SETLKW, libc::F_WRLCK, 10, 1);
     assert_eq!(first.lock(desc, libc::F_SETLK, libc::F_WRLCK, 10, 1).result, 0);
     let blocked = Program::lock_request(desc, libc::F_SETLKW, libc::F_WRLCK, 0, 1);
     first.ask(Op::Lock, blocked.0, &blocked.1);
-    wait_until("the wait is known", || {
-        second.lock(other, libc::F_SETLKW, libc::F_WRLCK, 10, 1).result == -i64::from(libc::EDEADLK)
-    });
-    second.kill();
-    assert_eq!(first.answer().result, 0);
+    second.ask(Op::Lock, crossed.0, &crossed.1);
+    wait_until("one of them is told", || first.has_answer() || second.has_answer());
+    let (told, waiting) = if first.has_answer() { (&first, &second) } else { (&second, &first) };
+    assert_eq!(told.answer().result, -i64::from(libc::EDEADLK));
+    assert!(!waiting.has_answer());
+    told.kill();
+    assert_eq!(waiting.answer().result, 0);
 }
 
 /// Processes that hold, wait and write are killed: in bounded time the servers' tables are empty, and no lock is held.
@@ -912,4 +915,129 @@ fn a_file_without_a_name_is_given_one() {
     assert_eq!(program.read_at(again, 0), b"bytes");
     let stat: Stat = take(&program.call(Op::StatOpen, Request { desc: never, ..Request::default() }, &[]).bytes);
     assert_eq!(stat.nlink, 0);
+}
+
+/// A copy of `aze` beside a library that does nothing, so that these tests are about the command.
+fn command_with_library(place: &Place) -> std::path::PathBuf {
+    let bin = place.path("bin");
+    fs::create_dir(&bin).expect("a directory");
+    let (program, source) = (bin.join("aze"), place.path("nothing.c"));
+    fs::hard_link(aze_tests::program(), &program)
+        .or_else(|_| fs::copy(aze_tests::program(), &program).map(drop))
+        .expect("a copy");
+    fs::write(&source, "int aze_nothing;\n").expect("a source");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-o"]).arg(bin.join("libaze_intercept.so")).arg(&source);
+    aze_tests::run(&mut cc);
+    program
+}
+
+/// Runs that copy of `aze` with a volume's directory.
+fn ran(place: &Place, program: &Path, args: &[&str]) -> aze_tests::Ran {
+    let mut command = Command::new(program);
+    command.args(args).env("AZE_RUN_DIR", place.path("run")).env_remove("AZE_VOLUME").env_remove("XDG_RUNTIME_DIR");
+    command.stdin(Stdio::null()).current_dir(&place.dir).output().expect("aze starts").into()
+}
+
+#[test]
+fn a_program_is_given_the_library_and_an_agent() {
+    let place = Place::new();
+    let volume = place.up(&["--servers", "2"]);
+    let aze = command_with_library(&place);
+    let library = place.path("bin/libaze_intercept.so").canonicalize().expect("it is there");
+    let script =
+        "echo $$ $LD_PRELOAD $AZE_AT $AZE_VOLUME; test -S $AZE_AGENT && stat -c %a $(dirname $AZE_AGENT); exit 5";
+    let begun = ran(&place, &aze, &["run", "--door", "intercept", "--at", "/x/y", "--", "bash", "-c", script]).code(5);
+    let lines: Vec<&str> = begun.out.lines().collect();
+    assert_eq!(lines.len(), 2, "{}", begun.out);
+    let words: Vec<&str> = lines[0].split(' ').skip(1).collect();
+    assert_eq!(words, [library.to_str().expect("a path"), "/x/y", &volume]);
+    assert_eq!(lines[1], "700", "no other user comes to the socket");
+    assert_eq!(begun.err, "", "the agent says nothing here");
+    // Status knows it, 'aze down' refuses while it serves, and takes it away by force.
+    let mut run = Command::new(&aze);
+    run.args(["run", "--door", "intercept", "--", "bash", "-c", "echo; read"]).env("AZE_RUN_DIR", place.path("run"));
+    let mut run = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    std::io::Read::read_exact(run.stdout.as_mut().expect("a pipe"), &mut [0]).expect("the program runs");
+    let status = place.aze(&["status"]).ok().out;
+    assert!(status.contains(&format!("seen at /aze for 'aze run' of process {}", run.id())), "{status}");
+    let busy = place.aze(&["down"]).code(6);
+    assert!(busy.err.contains("aze run"), "{}", busy.err);
+    place.aze(&["down", "--force"]).ok();
+    drop(run.stdin.take());
+    run.wait().expect("it ends");
+}
+
+#[test]
+fn a_shell_is_given_variables() {
+    let place = Place::new();
+    let volume = place.up(&["--servers", "2"]);
+    let aze = command_with_library(&place);
+    let mounts = place.path("run").join(&volume).join("mounts");
+    let script = format!(
+        "eval \"$('{}' run --print-env)\"; echo $AZE_VOLUME $AZE_AT; test -S $AZE_AGENT; echo $?; ls '{}' | wc -l",
+        aze.display(),
+        mounts.display()
+    );
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &script])
+        .env("AZE_RUN_DIR", place.path("run"))
+        .env_remove("AZE_VOLUME")
+        .env_remove("XDG_RUNTIME_DIR");
+    let said = aze_tests::run(&mut bash);
+    assert_eq!(said.out, format!("{volume} /aze\n0\n3\n"), "{}", said.err);
+    // Record, socket and log have gone with the shell.
+    wait_until("the agent has ended", || fs::read_dir(&mounts).expect("a directory").count() == 0);
+    ran(&place, &aze, &["run", "--door", "mount", "--print-env"]).code(2);
+    ran(&place, &aze, &["run", "--print-env", "true"]).code(2);
+    ran(&place, &aze, &["run", "--pid", "1", "--", "true"]).code(2);
+    let gone = ran(&place, &aze, &["run", "--print-env", "--pid", "4194304"]).code(3);
+    assert!(gone.err.contains("4194304"), "{}", gone.err);
+}
+
+#[test]
+fn what_cannot_be_intercepted_is_refused() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    let refused = |program: &Path, args: &[&str], code: i32, why: &str| {
+        let all: Vec<&str> = ["run", "--door", "intercept"].iter().chain(args).copied().collect();
+        let said = ran(&place, program, &all).code(code);
+        assert!(said.err.contains(why), "{why}: {}", said.err);
+    };
+    // Without the library.
+    let alone = place.path("alone");
+    fs::create_dir(&alone).expect("a directory");
+    fs::hard_link(aze_tests::program(), alone.join("aze"))
+        .or_else(|_| fs::copy(aze_tests::program(), alone.join("aze")).map(drop))
+        .expect("a copy");
+    refused(&alone.join("aze"), &["--", "true"], 3, "libaze_intercept.so is not beside");
+    let aze = command_with_library(&place);
+    refused(&aze, &["--", "/lib64/ld-linux-x86-64.so.2"], 5, "statically linked");
+    refused(&aze, &["--", "/aze/bin/x"], 5, "lies in the volume");
+    refused(&aze, &["--read-only", "--", "true"], 5, "--read-only");
+    refused(&aze, &["--at", "/", "--", "true"], 2, "choose a path");
+    ran(&place, &aze, &["run", "--door", "intercept", "--", "no-such-program"]).code(127);
+}
+
+/// Where no mount can be had, `auto` takes the library, and says why neither can be had if there is none.
+#[test]
+fn auto_takes_the_library_where_there_is_no_mount() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    let aze = command_with_library(&place);
+    let without_device = |program: &Path, words: &str| {
+        let script = format!("mount --bind /dev/null /dev/fuse && exec '{}' run {words}", program.display());
+        let mut command = Command::new("unshare");
+        command.args(["-m", "bash", "-c", &script]).env("AZE_RUN_DIR", place.path("run")).env_remove("XDG_RUNTIME_DIR");
+        aze_tests::Ran::from(command.env_remove("AZE_VOLUME").current_dir(&place.dir).output().expect("it starts"))
+    };
+    assert_eq!(without_device(&aze, "-- bash -c 'echo $AZE_AT'").ok().out, "/aze\n");
+    let mount = without_device(&aze, "--door mount -- true");
+    assert!(mount.code > 0 && mount.err.contains("mount"), "{}", mount.err);
+    let neither = without_device(&aze, "-- /lib64/ld-linux-x86-64.so.2");
+    assert!(
+        neither.code > 0 && neither.err.contains("mount") && neither.err.contains("statically linked"),
+        "{}",
+        neither.err
+    );
 }

@@ -84,7 +84,7 @@ pub struct Args {
     #[arg(long)]
     print_env: bool,
     /// With --print-env: end it with this process instead of the one that has started this command.
-    #[arg(long, requires = "print_env")]
+    #[arg(long)]
     pid: Option<u32>,
     /// The program and its arguments.
     #[arg(
@@ -101,6 +101,9 @@ pub struct Args {
 pub fn run(args: &Args) -> Outcome<Exit> {
     let volume = Volume::meant(args.name.as_deref())?;
     trace::is_logged()?;
+    if args.pid.is_some() && !args.print_env {
+        return Err(Trouble::usage("--pid: only with --print-env, since a program is what it runs for"));
+    }
     match args.door {
         Door::Mount if args.print_env => Err(Trouble::usage(
             "--print-env: a mount is seen by one program and what it starts: use 'aze mount' instead",

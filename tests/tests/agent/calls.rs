@@ -3,6 +3,7 @@
 
 use aze_calls::{Hello, NO_DESC, Op, POSITION, Reply, Request, Stat, VERSION, WINDOW_BYTES, Welcome};
 use aze_tests::{Place, wait_until};
+use std::cell::Cell;
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -69,6 +70,7 @@ pub struct Program {
     channel: OwnedFd,
     window: *mut u8,
     pub umask: u32,
+    was_killed: Cell<bool>,
 }
 
 // SAFETY: the window belongs to no thread.
@@ -160,11 +162,12 @@ impl Program {
         // The memory cannot be taken away from under the agent.
         // SAFETY: ftruncate(2) takes numbers.
         assert_eq!(unsafe { libc::ftruncate(window.as_raw_fd(), 0) }, -1);
-        Program { pid, channel, window: at.cast(), umask: 0o022 }
+        Program { pid, channel, window: at.cast(), umask: 0o022, was_killed: Cell::new(false) }
     }
 
     /// Kills the process.
     pub fn kill(&self) {
+        self.was_killed.set(true);
         let mut status = 0;
         // SAFETY: kill(2) takes numbers; the process is a child that is waited for below only.
         assert_eq!(unsafe { libc::kill(self.pid, libc::SIGKILL) }, 0);
@@ -265,8 +268,7 @@ impl Drop for Program {
     fn drop(&mut self) {
         // SAFETY: the mapping is of this length, and nothing refers to it any more.
         unsafe { libc::munmap(self.window.cast(), WINDOW_BYTES) };
-        if self.pid > 0 {
-            // It may have been killed and waited for.
+        if self.pid > 0 && !self.was_killed.get() {
             // SAFETY: both take numbers; a child that was not waited for keeps its number.
             unsafe { libc::kill(self.pid, libc::SIGKILL) };
             // SAFETY: the status is not asked for.
