@@ -804,6 +804,36 @@ fn strangers_and_strange_words_are_refused() {
     drop(place);
 }
 
+/// An agent that may open no more files says so, for files and for channels, and goes on when it may.
+#[test]
+fn an_agent_without_descriptors_refuses_and_lives() {
+    let place = Place::new();
+    let volume = place.up(&["--servers", "2"]);
+    let agent = AgentProcess::start_with(&place, &volume, std::process::id(), Some(100));
+    let program = Program::me(&agent.socket);
+    let mut held = Vec::new();
+    let refused = loop {
+        let request = Request { a: (libc::O_CREAT | libc::O_RDWR) as u64, b: 0o600, ..Request::default() };
+        let answer = program.call(Op::Open, request, format!("/f{}", held.len()).as_bytes());
+        match answer.passed {
+            Some(descriptor) => held.push(descriptor),
+            None => break answer.result,
+        }
+    };
+    assert_eq!(refused, -i64::from(libc::EMFILE));
+    assert!(held.len() > 20 && held.len() < 100, "{} files", held.len());
+    let channels: Vec<Program> = std::iter::from_fn(|| Program::me_if_taken(&agent.socket)).take(100).collect();
+    assert!(channels.len() < 100, "{} channels", channels.len());
+    assert_eq!(program.at(Op::Stat, "/f0", 0), 0, "calls that need none are done");
+    drop((held, channels));
+    wait_until("there are descriptors again", || Program::me_if_taken(&agent.socket).is_some());
+    wait_until("files can be opened again", || {
+        let request = Request { a: libc::O_RDWR as u64, ..Request::default() };
+        program.call(Op::Open, request, b"/f0").passed.is_some()
+    });
+    wait_until("no file is open", || opens(&place) == 0);
+}
+
 /// What mmap(2) and execve(2) get: the bytes, holes as holes, sealed, and not more than a limit.
 #[test]
 fn contents_are_copied_into_memory() {

@@ -19,6 +19,7 @@ use aze_reach::Volume;
 use aze_words::errln;
 use futures_channel::oneshot;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -32,7 +33,7 @@ use std::time::{Duration, Instant};
 /// one is refused with EAGAIN.
 pub const CHANNELS_MAX: usize = 4096;
 
-/// Bytes of the stack of a channel's thread. The system gives memory for what is used of it.
+/// Bytes of the stack of a channel's thread. The system gives memory for the pages in use only.
 const STACK_BYTES: usize = 1 << 20;
 
 /// Least time between two lines of the log.
@@ -67,6 +68,8 @@ pub struct Agent {
     /// What ends a wait for a lock, by the number of the wait.
     waits: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
     log: Mutex<Log>,
+    /// A descriptor that is kept for [`Agent::turn_away`].
+    spare: Mutex<Option<File>>,
 }
 
 #[derive(Default)]
@@ -113,6 +116,7 @@ impl Listening {
             channels: AtomicUsize::new(0),
             waits: Mutex::default(),
             log: Mutex::default(),
+            spare: Mutex::new(File::open("/dev/null").ok()),
             connected,
         });
         agent.epoll.add(&listener, libc::EPOLLIN, token::LISTENER).map_err(|error| watched(&error))?;
@@ -192,7 +196,12 @@ impl Agent {
     fn take_channel(self: &Arc<Self>, listener: &OwnedFd) {
         let channel = match sys::accept(listener) {
             Ok(channel) => Arc::new(channel),
-            Err(error) => return self.say(format_args!("take a channel: {error}")),
+            Err(error) => {
+                if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
+                    self.turn_away(listener);
+                }
+                return self.say(format_args!("take a channel: {error}"));
+            }
         };
         let number = self.channels.fetch_add(1, SeqCst);
         let taken = Taken(self.clone());
@@ -202,6 +211,15 @@ impl Agent {
         if let Err(error) = thread.spawn(serve) {
             self.say(format_args!("start a thread for a channel: {error}"));
         }
+    }
+
+    /// Ends a channel for which there is no descriptor: else it would be reported again and again.
+    fn turn_away(&self, listener: &OwnedFd) {
+        let mut spare = self.spare.lock();
+        *spare = None;
+        // Another thread may have taken the descriptor meanwhile; then it is reported once more.
+        drop(sys::accept(listener));
+        *spare = File::open("/dev/null").ok();
     }
 
     /// What a channel that was taken is told, apart from errors.
@@ -255,7 +273,7 @@ impl Agent {
     /// ESRCH if it has ended; what the system said.
     pub fn program(self: &Arc<Self>, pid: u32) -> io::Result<Arc<Program>> {
         let mut programs = self.programs.lock();
-        if let Some(program) = programs.get(&pid).filter(|program| program.process.is_alive()) {
+        if let Some(program) = programs.get(&pid).filter(|program| !sys::has_ended(&program.descriptor)) {
             return Ok(program.clone());
         }
         // Another process had this number, and its end has not been reported yet.

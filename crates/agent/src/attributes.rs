@@ -2,7 +2,7 @@
 
 use crate::call::{Call, Place};
 use crate::channel::Answer;
-use crate::description::Description;
+use crate::description::{Description, Kind};
 use crate::error::{Result, errno};
 use crate::{stat, sys};
 use aze_proto::attr::{Attr, Change, FileKind, Identity, SetTime, XattrHow};
@@ -54,8 +54,8 @@ impl Call<'_> {
                 description.tell(&attr);
                 Ok(attr)
             }
-            // It was removed: a program that has it open may still ask.
-            Err(Failure { code: Code::Stale, .. }) if description.file_kind != FileKind::File => {
+            // It was removed, and the servers keep files only while they are open: a program that has it may still ask.
+            Err(Failure { code: Code::Stale, .. }) if !matches!(description.kind, Kind::File(_)) => {
                 Ok(description.removed_attr())
             }
             Err(failure) => Err(failure.into()),

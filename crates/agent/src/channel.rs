@@ -21,7 +21,7 @@ pub struct Answer {
     pub bytes: Vec<u8>,
     /// A descriptor for the program.
     pub passed: Option<OwnedFd>,
-    /// What is to be done if the program has not taken the answer.
+    /// Takes the effect back if the program has not taken the answer.
     pub undo: Option<Box<dyn FnOnce()>>,
 }
 

@@ -41,7 +41,7 @@ pub struct NamedAt {
 pub struct Description {
     /// Its number, which is also its number as an owner of locks.
     pub number: u64,
-    /// What it is open for.
+    /// Its purpose.
     pub kind: Kind,
     /// Its inode.
     pub ino: Ino,
@@ -55,7 +55,7 @@ pub struct Description {
     pub position: Mutex<u64>,
     /// Its path in the volume when it was opened, or last found to be elsewhere.
     pub place: Mutex<NamedAt>,
-    /// Attributes of a directory as they were last known: it may be removed while it is open.
+    /// Attributes as they were last known: a directory, or a place, may be removed meanwhile.
     last_attr: Mutex<Attr>,
     /// Inode number of the pipe.
     pipe: u64,
@@ -77,7 +77,7 @@ impl Description {
         let stays_unnamed = flags & unnamed == unnamed;
         let flags = match kind {
             Kind::Place => flags & (libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW),
-            // What it is given as on every machine of 64 bits.
+            // O_LARGEFILE, which the system adds on every machine of 64 bits.
             _ => flags & !dropped | 0o100_000,
         };
         Description {
@@ -120,7 +120,7 @@ impl Description {
         *self.last_attr.lock() = attr.clone();
     }
 
-    /// Attributes of a directory that has been removed.
+    /// Attributes of an inode that has been removed.
     pub fn removed_attr(&self) -> Attr {
         Attr { links: 0, ..self.last_attr.lock().clone() }
     }

@@ -19,7 +19,7 @@ pub enum Fault {
 /// The outcome of an operation.
 pub type Result<T> = std::result::Result<T, Fault>;
 
-/// An error with a number of errno(3) alone: the program knows what it has asked.
+/// An error with a number of errno(3) alone: the program knows its call.
 pub fn errno(number: i32) -> Fault {
     Fault::Failed(Error::new(number, String::new()))
 }

@@ -92,8 +92,8 @@ impl Call<'_> {
         }
         let spec = self.spec(description, asked, mode);
         let answer = self.locked(file, spec, waits)?;
-        if !asked.is_of_description && self.program.has_ended() {
-            // What was locked through this description went before this lock was granted.
+        // Its owner may have unlocked everything, or ended, while this was under way.
+        if !asked.is_of_description && !self.program.asks(description) {
             self.agent.unlock_later(description, self.program.owner);
         }
         Ok(answer)

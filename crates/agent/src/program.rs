@@ -71,11 +71,6 @@ impl Program {
         locked.channels.push(Arc::downgrade(channel));
     }
 
-    /// Whether it has ended.
-    pub fn has_ended(&self) -> bool {
-        self.locked.lock().has_ended
-    }
-
     /// Forgets its locks on an inode; gives the descriptions through which it may have some.
     pub fn unlocks(&self, ino: Ino) -> Vec<Arc<Description>> {
         let through = self.locked.lock().by_ino.remove(&ino).unwrap_or_default();

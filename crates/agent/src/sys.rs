@@ -20,7 +20,7 @@ const BACKLOG: i32 = 128;
 /// what the user's pipes may have together (pipe(7)).
 const PIPE_BYTES: i32 = 4096;
 
-/// Structures of numbers without gaps, of which every combination of bytes is a value.
+/// Structures of numbers without gaps: every combination of bytes is a value.
 pub trait Plain: Copy {}
 
 impl Plain for Hello {}
@@ -154,6 +154,13 @@ pub fn send(channel: &OwnedFd, parts: [&[u8]; 2], passed: Option<BorrowedFd<'_>>
     }
 }
 
+/// Whether a process has ended, by its descriptor (pidfd_open(2)): no further descriptor is needed for it.
+pub fn has_ended(process: &OwnedFd) -> bool {
+    let mut asked = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: `asked` lives until the call returns.
+    unsafe { libc::poll(&raw mut asked, 1, 0) > 0 }
+}
+
 /// Ends a channel, also where another process has a copy of it.
 pub fn shut(channel: &OwnedFd) {
     // SAFETY: shutdown(2) takes numbers. One that has ended already is no matter.
@@ -242,7 +249,7 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd, u64)> {
     Ok((reading, writing, stat.st_ino))
 }
 
-/// An epoll(7) instance; what it reports is told apart by a number.
+/// An epoll(7) instance, which reports each descriptor by a number.
 pub struct Epoll(OwnedFd);
 
 impl Epoll {
@@ -269,7 +276,7 @@ impl Epoll {
         unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), null_mut()) };
     }
 
-    /// The numbers of what is there; blocks until something is.
+    /// The numbers of descriptors with events; blocks until there is one.
     pub fn wait(&self) -> io::Result<Vec<u64>> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         // SAFETY: the pointer and the length are those of `events`.
@@ -303,6 +310,6 @@ pub fn memory_available_bytes() -> u64 {
 
 /// A file system's number of two halves.
 pub fn fsid(dev: u64) -> libc::fsid_t {
-    // SAFETY: `fsid_t` is two numbers of 32 bits, of which every combination of bytes is a value.
+    // SAFETY: `fsid_t` is two numbers of 32 bits: every combination of bytes is a value.
     unsafe { std::mem::transmute::<u64, libc::fsid_t>(dev) }
 }

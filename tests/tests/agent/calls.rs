@@ -8,6 +8,7 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::ptr::null_mut;
@@ -27,12 +28,27 @@ pub struct AgentProcess {
 impl AgentProcess {
     /// Starts one for a process.
     pub fn start(place: &Place, volume: &str, program: u32) -> AgentProcess {
+        AgentProcess::start_with(place, volume, program, None)
+    }
+
+    /// The same, that may have so many files open.
+    pub fn start_with(place: &Place, volume: &str, program: u32, files_max: Option<u64>) -> AgentProcess {
         let socket = place.path(&format!("agent-{program}.sock"));
         let words = format!("{}\n{volume}\n{program}", socket.display());
         let mut command = Command::new(std::env::current_exe().expect("a program knows its file"));
         command.args(["--exact", "an_agent_of_another_test", "--nocapture"]).env(AGENT, words);
         command.env("AZE_RUN_DIR", place.path("run")).env_remove("XDG_RUNTIME_DIR");
         let log = std::fs::File::create(place.path(&format!("agent-{program}.log"))).expect("a log");
+        if let Some(max) = files_max {
+            let limit = libc::rlimit { rlim_cur: max, rlim_max: max };
+            // SAFETY: setrlimit(2) may be called between fork and exec, and reads `limit` only.
+            let act = move || match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            };
+            // SAFETY: `act` makes one system call.
+            unsafe { command.pre_exec(act) };
+        }
         let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("an agent");
         wait_until("the agent listens", || socket.exists());
         AgentProcess { process, socket }
@@ -138,6 +154,17 @@ impl Program {
         Program::begin(channel, 0)
     }
 
+    /// The same, unless the agent refuses it or closes it.
+    pub fn me_if_taken(agent: &Path) -> Option<Program> {
+        let (channel, address) = (new_socket(), socket_address(agent));
+        assert_eq!(connect(channel.as_raw_fd(), &address), 0, "{}", io::Error::last_os_error());
+        let hello = bytes_of(&Hello { version: VERSION, pid: std::process::id() });
+        // SAFETY: the pointer and the length are those of `hello`. The other side may have closed the channel.
+        unsafe { libc::send(channel.as_raw_fd(), hello.as_ptr().cast(), hello.len(), libc::MSG_NOSIGNAL) };
+        let (packet, window) = receive(&channel);
+        (!packet.is_empty() && take::<Welcome>(&packet).result == 0).then(|| Program::mapped(channel, 0, window))
+    }
+
     /// One more channel of this process that is refused; gives the error number.
     pub fn refused(agent: &Path, hello: Hello) -> i32 {
         let (channel, address) = (new_socket(), socket_address(agent));
@@ -154,6 +181,10 @@ impl Program {
         let (packet, window) = receive(&channel);
         let welcome: Welcome = take(&packet);
         assert_eq!(welcome.result, 0);
+        Program::mapped(channel, pid, window)
+    }
+
+    fn mapped(channel: OwnedFd, pid: i32, window: Option<OwnedFd>) -> Program {
         let window = window.expect("a window");
         let (rights, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: a new mapping at an address that the system chooses.
@@ -315,7 +346,8 @@ fn receive(channel: &OwnedFd) -> (Vec<u8>, Option<OwnedFd>) {
     // SAFETY: everything that the message points to lives until the call returns.
     let count = unsafe { libc::recvmsg(channel.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
     // A channel may be broken where its end is meant.
-    bytes.truncate(usize::try_from(count).unwrap_or(0));
+    let Ok(count) = usize::try_from(count) else { return (Vec::new(), None) };
+    bytes.truncate(count);
     // SAFETY: the system has filled the message.
     let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
     let passed = (!header.is_null()).then(|| {
