@@ -6,7 +6,7 @@ use crate::place::{VolumePath, join};
 use crate::session::{Session, Sessions};
 use crate::show;
 use crate::tally::{Out, Tally};
-use aze_client::Reached;
+use aze_client::{Lister, Reached};
 use aze_proto::attr::{Attr, FileKind};
 use aze_proto::error::Code;
 use aze_proto::ids::Ino;
@@ -160,9 +160,10 @@ impl Listing<'_> {
         let wants_attr = self.args.long || self.args.json;
         let mut items = Vec::new();
         let (mut after, mut trouble) = (0, None);
+        let mut lister = Lister::new(dir, wants_attr);
         loop {
             let what = format!("list {}", path.shown());
-            let page = session.ask(&what, client.list(who, dir, after, LIST_ENTRIES_MAX, wants_attr))?;
+            let page = session.ask(&what, lister.page(client, who, after, LIST_ENTRIES_MAX))?;
             trouble = trouble.or(page.failure.map(|failure| Trouble::volume(&what, &failure)));
             let Some(last) = page.entries.last() else { break };
             after = last.hash.cookie();

@@ -5,6 +5,7 @@ use crate::operands::{by_volume, change_each};
 use crate::place::VolumePath;
 use crate::session::{Session, Sessions};
 use crate::tally::Tally;
+use aze_client::Lister;
 use aze_proto::attr::FileKind;
 use aze_proto::error::{Code, Failure};
 use aze_proto::ids::Ino;
@@ -177,9 +178,10 @@ fn empty(session: &Session, dir: &Doomed, tally: &Tally) -> Outcome<Vec<Doomed>>
     let (client, who) = (&session.client, &session.who);
     let mut below = Vec::new();
     let mut after = 0;
+    let mut lister = Lister::new(dir.ino, false);
     loop {
         let what = format!("list {}", dir.path.shown());
-        let page = session.ask(&what, client.list(who, dir.ino, after, LIST_ENTRIES_MAX, false))?;
+        let page = session.ask(&what, lister.page(client, who, after, LIST_ENTRIES_MAX))?;
         if let Some(failure) = page.failure {
             tally.fail(&Trouble::volume(&what, &failure));
         }

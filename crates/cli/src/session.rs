@@ -20,7 +20,7 @@ impl Sessions {
         if let Some(session) = self.open.get(&volume.record.name) {
             return Ok(session.clone());
         }
-        let session = Session::open(volume)?;
+        let session = Session::open_for_command(volume)?;
         self.open.insert(session.volume.record.name.clone(), session.clone());
         Ok(session)
     }

@@ -3,7 +3,7 @@
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::place::{Place, VolumePath, join};
 use crate::session::{Session, Sessions};
-use aze_client::{Access, File, NewFile, Reached};
+use aze_client::{Access, File, Lister, NewFile, Reached};
 use aze_copy::LocalTree;
 use aze_copy::tree::{Meta, Named, Names, ReadBack, Sink, Source, Spot, Traits, Tree, Xattr, copied_mode, is_kept};
 use aze_proto::attr::{Attr, Change, FileKind, SetTime, XattrHow};
@@ -69,11 +69,11 @@ impl Tree for VolumeTree {
         let reached = self.session.ask(format_args!("list {}", self.shown(dir)), client.reach(who, dir, true))?;
         let mut names = Names::default();
         let mut after = 0;
+        let mut lister = Lister::new(reached.ino, true);
         loop {
-            let page = self.session.ask(
-                format_args!("list {}", self.shown(dir)),
-                client.list(who, reached.ino, after, LIST_ENTRIES_MAX, true),
-            )?;
+            let page = self
+                .session
+                .ask(format_args!("list {}", self.shown(dir)), lister.page(client, who, after, LIST_ENTRIES_MAX))?;
             if let Some(failure) = page.failure {
                 names.trouble = Some(Trouble::volume(format_args!("list {}", self.shown(dir)), &failure));
             }

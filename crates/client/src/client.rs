@@ -11,6 +11,7 @@ use crate::opened::Contents;
 use crate::published::Entered;
 use crate::route::Routes;
 use crate::sync::Moves;
+use crate::volume::LastSpace;
 use aze_io::sync::RwLock;
 use aze_io::{Addr, Io, Transport};
 use aze_proto::handshake::Secret;
@@ -84,6 +85,7 @@ pub(crate) struct Core {
     /// Start of the volume since which all names are known to be there, if they are synced.
     pub(crate) names_since: AtomicU32,
     pub(crate) moves: Moves,
+    pub(crate) last_space: LastSpace,
     next_handle: AtomicU64,
 }
 
@@ -115,6 +117,7 @@ impl Core {
             durability,
             names_since,
             moves: Moves::default(),
+            last_space: LastSpace::default(),
             next_handle,
         })
     }

@@ -16,6 +16,14 @@ use std::time::Duration;
 /// client does not knock at every door.
 const NEXT_SEED_AFTER: Duration = Duration::from_millis(200);
 
+/// How long a session goes on with a map of an earlier one before it looks for a newer one: commands that are
+/// done by then save the question.
+const LOOK_FOR_MAP_AFTER: Duration = Duration::from_secs(1);
+
+/// Servers to which a session connects in advance over a long line; of a larger volume it connects to those only that it
+/// asks something, since a command needs few.
+const PREPARED_MAX: usize = 16;
+
 /// Seeds that are asked at most: if so many do not answer, the volume is not there.
 const SEEDS_MAX: usize = 16;
 
@@ -27,10 +35,49 @@ impl Client {
     /// [`Code::Unreachable`] at the deadline; [`Code::Invalid`] without seeds.
     pub async fn connect(io: Io, config: Config) -> Result<Arc<Client>, Failure> {
         let map = first_map(&io, &config).await?;
-        let caller = Caller::new(io.clone(), caller_config(&io, &config));
-        let core = Core::new(io, caller, &config, map);
+        Ok(Client::with_map(io, &config, map))
+    }
+
+    /// Starts a session with a map that an earlier session of this volume has seen: nothing is asked, so that the first
+    /// request is that of the first operation. A server refuses what a newer map would send elsewhere, and this client
+    /// then gets that map; if the session lasts, it looks for a newer one once, for servers that are at other addresses now.
+    pub fn connect_knowing(io: Io, config: Config, map: ShardMap) -> Arc<Client> {
+        let client = Client::with_map(io.clone(), &config, map);
+        client.core.prepare_if_far();
+        let core = Arc::downgrade(&client.core);
+        io.clone().spawn(async move {
+            io.sleep(LOOK_FOR_MAP_AFTER).await;
+            if core.strong_count() == 0 {
+                return;
+            }
+            // Without an answer the known one is as good as any.
+            if let (Ok(map), Some(core)) = (first_map(&io, &config).await, core.upgrade()) {
+                core.adopt_map(map);
+            }
+        });
+        client
+    }
+
+    fn with_map(io: Io, config: &Config, map: ShardMap) -> Arc<Client> {
+        let caller = Caller::new(io.clone(), caller_config(&io, config));
+        let core = Core::new(io, caller, config, map);
         core.watch_neighbours();
-        Ok(Arc::new(Client { core }))
+        Arc::new(Client { core })
+    }
+}
+
+impl Core {
+    /// Over a long line, opens connections to all servers of a small volume together: an operation of several steps goes
+    /// to several servers, one after the other.
+    fn prepare_if_far(self: &Arc<Self>) {
+        let core = Arc::downgrade(self);
+        self.caller.on_far(Box::new(move || {
+            let Some(core) = core.upgrade() else { return };
+            let routes = core.routes.read().clone();
+            if routes.map.servers.len() <= PREPARED_MAX {
+                routes.targets().for_each(|target| core.caller.prepare(target));
+            }
+        }));
     }
 }
 

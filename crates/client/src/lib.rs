@@ -46,7 +46,7 @@ pub use file::{Access, File};
 pub use find::FoundPath;
 pub use flight::FLIGHT_BYTES_MAX;
 pub use leases::{Lease, LetGo};
-pub use list::Listing;
+pub use list::{Lister, Listing};
 pub use locks::Locked;
 pub use names::{Created, NewFile, Reached};
 pub use opened::CONTENTS_TIME;

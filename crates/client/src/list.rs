@@ -8,10 +8,18 @@ use aze_proto::limits::LIST_ENTRIES_MAX;
 use aze_proto::message::Listed;
 use aze_proto::{Failure, Identity, Ino, Reply, Request, ServerIndex};
 use futures_util::future::join_all;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 /// Entries asked of each server beyond its even share, so that a page is seldom cut short by the
 /// server that has the fewest.
 const SHARE_EXTRA: usize = 16;
+
+/// Entries that a listing in progress keeps beyond its page, of all servers together: some 13 MB.
+const AHEAD_ENTRIES_MAX: usize = 65_536;
+
+/// How long they are kept: a listing shows nothing that is older.
+const AHEAD_NS_MAX: u64 = 1_000_000_000;
 
 /// One page of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,10 +42,136 @@ type Page = (Vec<Listed>, bool);
 /// The same with its lease.
 type Leased = Result<(Page, Option<Lease>), Failure>;
 
+/// A listing in progress: page by page, of which each begins where the last one ended. What servers have sent beyond a
+/// page is kept for the next ones, so that a server is asked again only when that is used up.
+pub struct Lister {
+    dir: Ino,
+    attrs: bool,
+    /// Whether servers are asked for more than a page needs.
+    ahead: bool,
+    /// Cookie of the last entry that was given.
+    at: u64,
+    holders: Option<Vec<Holder>>,
+    /// Why the holders could not be asked for.
+    unknown: Option<Failure>,
+}
+
+/// A server with entries of the directory.
+struct Holder {
+    server: ServerIndex,
+    /// Fetched and not given yet.
+    entries: VecDeque<Listed>,
+    /// Cookie of the last entry fetched.
+    after: u64,
+    /// Whether there are further ones.
+    more: bool,
+    lease: Option<Lease>,
+    /// When they were asked for.
+    asked_ns: u64,
+    /// It did not answer when it was asked last.
+    failed: bool,
+}
+
+impl Holder {
+    fn new(server: ServerIndex, after: u64) -> Holder {
+        let (entries, more, failed) = (VecDeque::new(), true, false);
+        Holder { server, entries, after, more, lease: None, asked_ns: 0, failed }
+    }
+
+    /// Forgets what was fetched and not given.
+    fn go_back(&mut self, at: u64) {
+        *self = Holder::new(self.server, at);
+    }
+
+    fn take(&mut self, (entries, more): Page, lease: Option<Lease>, asked_ns: u64) {
+        if let Some(last) = entries.last() {
+            self.after = last.hash.cookie();
+        }
+        self.entries = entries.into();
+        (self.more, self.lease, self.asked_ns, self.failed) = (more, lease, asked_ns, false);
+    }
+}
+
+impl Lister {
+    /// Of a directory, with attributes or without.
+    pub fn new(dir: Ino, attrs: bool) -> Lister {
+        Lister { dir, attrs, ahead: true, at: 0, holders: None, unknown: None }
+    }
+
+    /// The page after a cookie; where that is not the end of the last page the listing begins anew there. See
+    /// [`Client::list`]. Nothing in it is older than a second.
+    ///
+    /// # Errors
+    /// As [`Client::list`].
+    pub async fn page(
+        &mut self,
+        client: &Client,
+        who: &Identity,
+        after: u64,
+        limit: usize,
+    ) -> Result<Listing, Failure> {
+        let core = &client.core;
+        let limit = limit.clamp(1, LIST_ENTRIES_MAX);
+        if after != self.at {
+            (self.at, self.holders) = (after, None);
+        }
+        if self.holders.is_none() {
+            let (servers, unknown) = match core.holders(who, self.dir).await {
+                Ok(holders) => (holders, None),
+                // Any server may have entries: those that have are asked, and the rest is said to be missing.
+                Err(failure) if is_silence(&failure) => (core.routes.read().map.indexes().collect(), Some(failure)),
+                Err(failure) => return Err(failure),
+            };
+            self.holders = Some(servers.into_iter().map(|server| Holder::new(server, after)).collect());
+            self.unknown = unknown;
+        }
+        let holders = self.holders.as_mut().expect("they were asked for");
+        let now_ns = core.io.mono_ns();
+        for holder in holders.iter_mut() {
+            let is_old = !holder.entries.is_empty() && now_ns > holder.asked_ns + AHEAD_NS_MAX;
+            if is_old {
+                // Its reader is slow: what would be sent beyond the next page, would become too old again.
+                self.ahead = false;
+            }
+            if is_old || holder.failed {
+                holder.go_back(after);
+            }
+        }
+        let share = limit.div_ceil(holders.len().max(1)) + SHARE_EXTRA;
+        let count = if self.ahead { share.max(AHEAD_ENTRIES_MAX / holders.len().max(1)) } else { share };
+        let (dir, attrs, count) = (self.dir, self.attrs, count.min(limit) as u32);
+        let asked = holders.iter().enumerate().filter(|(_, holder)| holder.entries.is_empty() && holder.more);
+        let asked = asked.map(async |(index, holder)| {
+            let request = Request::List { dir, after: holder.after, limit: count, attrs };
+            (index, core.list_one(who, holder.server, &request).await)
+        });
+        let mut failure = None;
+        for (index, page) in join_all(asked).await {
+            match page {
+                Ok((page, lease)) => holders[index].take(page, lease, now_ns),
+                Err(why) => {
+                    holders[index].failed = true;
+                    failure.get_or_insert(why);
+                }
+            }
+        }
+        let answered = holders.is_empty() || holders.iter().any(|holder| !holder.failed);
+        if let Some(failure) = failure.take_if(|_| !answered) {
+            return Err(failure);
+        }
+        let mut listing = merge(holders, limit);
+        listing.failure = self.unknown.clone().or(failure);
+        if let Some(last) = listing.entries.last() {
+            self.at = last.hash.cookie();
+        }
+        Ok(listing)
+    }
+}
+
 impl Client {
     /// A page of a directory's entries after a cookie (0: from the first), of about `limit` entries
     /// and no more than [`LIST_ENTRIES_MAX`] if cookies are distinct. Needs read permission. What exists throughout a listing is
-    /// in it exactly once, also if other entries change meanwhile.
+    /// in it exactly once, also if other entries change meanwhile. For several pages a [`Lister`] asks less.
     ///
     /// # Errors
     /// [`Code::NotDirectory`](aze_proto::Code::NotDirectory),
@@ -52,23 +186,7 @@ impl Client {
         limit: usize,
         attrs: bool,
     ) -> Result<Listing, Failure> {
-        let core = &self.core;
-        let (holders, unknown) = match core.holders(who, dir).await {
-            Ok(holders) => (holders, None),
-            // Any server may have entries: those that have are asked, and the rest is said to be missing.
-            Err(failure) if is_silence(&failure) => (core.routes.read().map.indexes().collect(), Some(failure)),
-            Err(failure) => return Err(failure),
-        };
-        let limit = limit.clamp(1, LIST_ENTRIES_MAX);
-        let share = limit.div_ceil(holders.len().max(1)) + SHARE_EXTRA;
-        let request = Request::List { dir, after, limit: share.min(limit) as u32, attrs };
-        let pages = holders.into_iter().map(|server| core.list_one(who, server, &request));
-        let asked: Vec<_> = join_all(pages).await;
-        let leases = asked.iter().filter_map(|page| page.as_ref().ok()).map(|(_, lease)| *lease);
-        let lease = leases.reduce(Lease::both).flatten();
-        let pages = asked.into_iter().map(|page| page.map(|(page, _)| page)).collect();
-        let merged = merge(pages, limit)?;
-        Ok(Listing { lease, failure: unknown.or(merged.failure), ..merged })
+        Lister { ahead: false, ..Lister::new(dir, attrs) }.page(self, who, after, limit).await
     }
 }
 
@@ -115,46 +233,35 @@ impl Core {
     }
 }
 
-/// Merges pages. Where a server has more, its page ends before what follows from the others, so
-/// the merged one ends there.
-fn merge(pages: Vec<Result<Page, Failure>>, limit: usize) -> Result<Listing, Failure> {
+/// The next entries of all holders that have answered, about `limit` of them. Where one has more than it has sent, the
+/// page ends before what follows from the others.
+fn merge(holders: &mut [Holder], limit: usize) -> Listing {
     let mut listing = Listing::default();
-    let mut end = None;
-    let mut answered = pages.is_empty();
-    for page in pages {
-        match page {
-            Ok((mut entries, more)) => {
-                answered = true;
-                if let Some(last) = entries.last().filter(|_| more) {
-                    end = Some(end.map_or(last.hash, |end| last.hash.min(end)));
-                }
-                listing.entries.append(&mut entries);
-            }
-            Err(failure) => drop(listing.failure.get_or_insert(failure)),
+    let answered = || holders.iter().filter(|holder| !holder.failed);
+    let end =
+        answered().filter(|holder| holder.more).filter_map(|holder| holder.entries.back()).map(|last| last.hash).min();
+    let key = |holder: &Holder| holder.entries.front().map(|next| Reverse((next.hash, next.name.clone())));
+    let mut fronts: BinaryHeap<_> = holders
+        .iter()
+        .enumerate()
+        .filter(|(_, holder)| !holder.failed)
+        .filter_map(|(index, holder)| Some((key(holder)?, index)))
+        .collect();
+    let mut leases = BTreeMap::new();
+    while let Some((Reverse((hash, _)), index)) = fronts.pop() {
+        // Entries of one cookie are not split.
+        let is_full = listing.entries.len() >= limit && listing.entries.last().is_none_or(|last| last.hash != hash);
+        if is_full || end.is_some_and(|end| hash > end) {
+            break;
         }
+        let holder = &mut holders[index];
+        listing.entries.extend(holder.entries.pop_front());
+        leases.insert(index, holder.lease);
+        fronts.extend(key(holder).map(|next| (next, index)));
     }
-    if let Some(failure) = listing.failure.take_if(|_| !answered) {
-        return Err(failure);
-    }
-    // Sorted runs, one for each server: this is a merge.
-    listing.entries.sort_by(|a, b| (a.hash, &a.name).cmp(&(b.hash, &b.name)));
-    if let Some(end) = end {
-        listing.more = true;
-        listing.entries.retain(|entry| entry.hash <= end);
-    }
-    listing.cut(limit);
-    Ok(listing)
-}
-
-impl Listing {
-    /// Keeps `limit` entries, and those that share their cookie with the last one.
-    fn cut(&mut self, limit: usize) {
-        let Some(last) = self.entries.get(limit - 1) else { return };
-        let last = last.hash;
-        let keep = self.entries.partition_point(|entry| entry.hash <= last);
-        self.more |= keep < self.entries.len();
-        self.entries.truncate(keep);
-    }
+    listing.more = holders.iter().any(|holder| !holder.failed && (holder.more || !holder.entries.is_empty()));
+    listing.lease = leases.into_values().reduce(Lease::both).flatten();
+    listing
 }
 
 #[cfg(test)]
@@ -177,30 +284,53 @@ mod tests {
         Ok((cookies.iter().map(entry).collect(), more))
     }
 
-    fn merged(pages: Vec<Result<Page, Failure>>, limit: usize) -> (Vec<u64>, bool, bool) {
-        let listing = merge(pages, limit).unwrap();
-        (listing.entries.iter().map(|entry| entry.hash.cookie()).collect(), listing.more, listing.failure.is_some())
+    fn holders(pages: Vec<Result<Page, Failure>>) -> Vec<Holder> {
+        let holder = |page: Result<Page, Failure>| {
+            let mut holder = Holder::new(ServerIndex(0), 0);
+            match page {
+                Ok(page) => holder.take(page, None, 0),
+                Err(_) => holder.failed = true,
+            }
+            holder
+        };
+        pages.into_iter().map(holder).collect()
+    }
+
+    fn given(holders: &mut [Holder], limit: usize) -> (Vec<u64>, bool) {
+        let listing = merge(holders, limit);
+        (listing.entries.iter().map(|entry| entry.hash.cookie()).collect(), listing.more)
+    }
+
+    fn merged(pages: Vec<Result<Page, Failure>>, limit: usize) -> (Vec<u64>, bool) {
+        given(&mut holders(pages), limit)
     }
 
     #[test]
     fn pages_are_merged_up_to_where_all_are_known() {
-        assert_eq!(merged(vec![page(&[10, 40], true), page(&[20, 50, 60], false)], 9), (vec![10, 20, 40], true, false));
-        assert_eq!(merged(vec![page(&[10, 40], true), page(&[20, 30], true)], 9), (vec![10, 20, 30], true, false));
-        assert_eq!(merged(vec![page(&[10, 40], false), page(&[], false)], 9), (vec![10, 40], false, false));
-        assert_eq!(merged(vec![], 9), (vec![], false, false));
+        assert_eq!(merged(vec![page(&[10, 40], true), page(&[20, 50, 60], false)], 9), (vec![10, 20, 40], true));
+        assert_eq!(merged(vec![page(&[10, 40], true), page(&[20, 30], true)], 9), (vec![10, 20, 30], true));
+        assert_eq!(merged(vec![page(&[10, 40], false), page(&[], false)], 9), (vec![10, 40], false));
+        assert_eq!(merged(vec![], 9), (vec![], false));
+    }
+
+    #[test]
+    fn what_is_beyond_a_page_is_given_with_the_next() {
+        let mut three = holders(vec![page(&[10, 40], true), page(&[20, 50, 60], false), page(&[], false)]);
+        assert_eq!(given(&mut three, 9), (vec![10, 20, 40], true));
+        three[0].take(page(&[55, 70], false).unwrap(), None, 0);
+        assert_eq!(given(&mut three, 9), (vec![50, 55, 60, 70], false));
     }
 
     #[test]
     fn a_page_is_cut_but_not_within_a_cookie() {
-        assert_eq!(merged(vec![page(&[10, 20, 30], false)], 2), (vec![10, 20], true, false));
-        assert_eq!(merged(vec![page(&[10, 20, 20, 30], false)], 2), (vec![10, 20, 20], true, false));
-        assert_eq!(merged(vec![page(&[10, 20], false)], 2), (vec![10, 20], false, false));
+        assert_eq!(merged(vec![page(&[10, 20, 30], false)], 2), (vec![10, 20], true));
+        assert_eq!(merged(vec![page(&[10, 20, 20, 30], false)], 2), (vec![10, 20, 20], true));
+        assert_eq!(merged(vec![page(&[10, 20], false)], 2), (vec![10, 20], false));
     }
 
     #[test]
-    fn a_missing_server_is_told_with_the_others_entries() {
+    fn a_missing_server_keeps_no_other_back() {
         let missing = || Err(Failure::from(Code::Unreachable));
-        assert_eq!(merged(vec![page(&[10], false), missing()], 9), (vec![10], false, true));
-        assert_eq!(merge(vec![missing()], 9).unwrap_err().code, Code::Unreachable);
+        assert_eq!(merged(vec![page(&[10], false), missing()], 9), (vec![10], false));
     }
 }

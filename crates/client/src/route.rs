@@ -37,6 +37,11 @@ impl Routes {
         Routes { map: Arc::new(map), servers }
     }
 
+    /// All servers.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = &Target> {
+        self.servers.iter().map(|server| &server.target)
+    }
+
     /// The servers that know the session.
     pub(crate) fn talked_to(&self) -> Vec<ServerIndex> {
         self.servers
@@ -237,7 +242,7 @@ impl Core {
         self.routes.read().map.indexes().count()
     }
 
-    fn adopt_map(&self, map: ShardMap) {
+    pub(crate) fn adopt_map(&self, map: ShardMap) {
         let mut routes = self.routes.write();
         if map.epoch <= routes.map.epoch {
             return;

@@ -5,6 +5,8 @@ use crate::names::done;
 use aze_proto::message::{ServerActivity, ServerStatus};
 use aze_proto::{Failure, Identity, Reply, Request};
 use futures_util::future::join_all;
+use futures_util::lock::Mutex;
+use std::time::Duration;
 
 /// Space of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,7 +21,37 @@ pub struct Space {
     pub inodes_max: u64,
 }
 
+/// The last sum over all servers; locked while it is asked for, so that all who want it then get the same answer.
+#[derive(Default)]
+pub(crate) struct LastSpace(Mutex<Option<Asked>>);
+
+struct Asked {
+    began_ns: u64,
+    ended_ns: u64,
+    answer: Result<Space, Failure>,
+}
+
 impl Client {
+    /// As [`Client::statfs`], from an answer that may be so old, or was waited for together: however many ask, servers
+    /// are asked once in that time.
+    ///
+    /// # Errors
+    /// As [`Client::statfs`].
+    pub async fn statfs_within(&self, age_max: Duration) -> Result<Space, Failure> {
+        let io = &self.core.io;
+        let wanted_ns = io.mono_ns();
+        let mut last = self.core.last_space.0.lock().await;
+        let age_ns_max = age_max.as_nanos() as u64;
+        let will_do = |asked: &&mut Asked| asked.ended_ns >= wanted_ns || io.mono_ns() < asked.began_ns + age_ns_max;
+        if let Some(asked) = last.as_mut().filter(will_do) {
+            return asked.answer.clone();
+        }
+        let began_ns = io.mono_ns();
+        let answer = self.statfs().await;
+        *last = Some(Asked { began_ns, ended_ns: io.mono_ns(), answer: answer.clone() });
+        answer
+    }
+
     /// The space of all servers together.
     ///
     /// # Errors

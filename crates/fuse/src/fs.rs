@@ -17,6 +17,9 @@ use aze_proto::limits::NAME_BYTES_MAX;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How old the answer to statfs(2) may be: every server has to be asked for it.
+const STATFS_AGE_MAX: Duration = Duration::from_secs(1);
+
 /// Bytes of one block in statfs(2).
 const STATFS_BLOCK_BYTES: u64 = 4096;
 
@@ -407,7 +410,7 @@ fn put_listed(out: &mut Out, size: usize, plus: bool, entry: &Entry<'_>) -> bool
 }
 
 fn statfs(door: &Door, header: &Header, out: &mut Out) -> Outcome {
-    let space = door.serve("statfs at", header.node, door.client.statfs())?;
+    let space = door.serve("statfs at", header.node, door.client.statfs_within(STATFS_AGE_MAX))?;
     let blocks = space.capacity_bytes / STATFS_BLOCK_BYTES;
     let free = space.capacity_bytes.saturating_sub(space.used_bytes) / STATFS_BLOCK_BYTES;
     // Where there is no room for data none is left for names either.

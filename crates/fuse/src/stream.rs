@@ -1,10 +1,10 @@
 //! An open directory: pages of the client's listing, handed on in the kernel's portions.
 //!
 //! The kernel's offset of an entry is its cookie; the cookies leave 1 and 2 to `.` and `..`. A page is
-//! kept from one portion to the next, so that a listing costs one request per page and server, and
+//! kept from one portion to the next, so that a listing costs a request for each page and each server, and
 //! so that entries of equal cookie that fall into two portions are given once.
 
-use aze_client::{Client, Lease};
+use aze_client::{Client, Lease, Lister};
 use aze_io::sync::{Mutex, MutexGuard};
 use aze_proto::attr::Identity;
 use aze_proto::error::Failure;
@@ -29,6 +29,8 @@ pub struct Place {
     page: VecDeque<Listed>,
     /// Whether they were fetched with attributes.
     attrs: bool,
+    /// What fetches them, once it has begun.
+    lister: Option<Lister>,
     /// Until when they may be believed.
     pub lease: Option<Lease>,
     /// The kernel's offset of the last entry that it got.
@@ -71,12 +73,16 @@ impl Place {
     ) -> Result<Option<(&Listed, u64)>, Failure> {
         if attrs && !self.attrs && !self.page.is_empty() {
             self.page.clear();
+            self.lister = None;
             self.after = self.given;
             self.at_end = false;
         }
         while self.page.is_empty() && !self.at_end {
-            self.attrs = attrs;
-            let listing = client.list(who, dir, self.after, PAGE_ENTRIES, attrs).await?;
+            if attrs != self.attrs {
+                (self.attrs, self.lister) = (attrs, None);
+            }
+            let lister = self.lister.get_or_insert_with(|| Lister::new(dir, attrs));
+            let listing = lister.page(client, who, self.after, PAGE_ENTRIES).await?;
             self.lease = listing.lease;
             self.at_end = !listing.more || listing.entries.is_empty();
             if let Some(last) = listing.entries.last() {

@@ -3,6 +3,7 @@
 use crate::connected::{Connected, check_end};
 use crate::error::{Error, Result};
 use crate::path::parse;
+use aze_client::Lister;
 use aze_io::real::OfProcess;
 use aze_io::sync::Mutex;
 use aze_proto::attr::{Attr, FileKind};
@@ -54,6 +55,8 @@ struct Place {
     /// Cookie of the last entry fetched.
     fetched: u64,
     at_end: bool,
+    /// What fetches them, once it has begun.
+    lister: Option<Lister>,
     /// A part of the directory could not be listed: told when the rest has been given.
     failure: Option<Failure>,
 }
@@ -173,7 +176,8 @@ impl Connected {
 impl Place {
     async fn fetch(&mut self, connected: &Connected, dir: Ino, with_attrs: bool) -> Result<()> {
         let (client, who) = (connected.client(), connected.who());
-        let listing = match client.list(who, dir, self.fetched, PAGE_ENTRIES, with_attrs).await {
+        let lister = self.lister.get_or_insert_with(|| Lister::new(dir, with_attrs));
+        let listing = match lister.page(client, who, self.fetched, PAGE_ENTRIES).await {
             // A directory that has been removed is empty.
             Err(Failure { code: Code::Stale, .. }) => {
                 self.at_end = true;

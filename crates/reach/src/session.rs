@@ -34,6 +34,21 @@ impl Session {
         Session::open_within(Runtime::client(), volume, deadline, Duration::from_secs(START_SECONDS_MAX))
     }
 
+    /// As [`Session::open`], for a single command: without a request if the map is known from an earlier one, so
+    /// that a server that is not there is noticed by the first operation.
+    pub fn open_for_command(volume: Volume) -> Outcome<Arc<Session>> {
+        let Some(map) = volume.known_map().filter(|_| !volume.is_dead()) else {
+            let session = Session::open(volume)?;
+            session.volume.keep_map(&session.client.map());
+            return Ok(session);
+        };
+        let runtime = Runtime::client();
+        let deadline = Duration::from_millis(DEADLINE_MS_DEFAULT.into());
+        let config = config(&volume, deadline, Duration::from_secs(START_SECONDS_MAX))?;
+        let client = Client::connect_knowing(runtime.io(), config, map);
+        Ok(Arc::new(Session { runtime, client, who: own_identity(), volume }))
+    }
+
     /// As [`Session::open`], on this runtime.
     pub fn open_on(runtime: Arc<Runtime>, volume: Volume) -> Outcome<Arc<Session>> {
         let deadline = Duration::from_millis(DEADLINE_MS_DEFAULT.into());
@@ -60,17 +75,7 @@ impl Session {
                 ),
             ));
         }
-        let config = Config {
-            volume: name.clone(),
-            secret: volume.secret()?,
-            seeds: volume.seeds(),
-            host: volume::host(),
-            job: job(),
-            deadline,
-            start_time_max,
-            transport: transport(&volume.record)?,
-            durability: volume.record.settings.durability(),
-        };
+        let config = config(&volume, deadline, start_time_max)?;
         let client = runtime
             .block_on(Client::connect(runtime.io(), config))
             .map_err(|failure| Trouble::volume(format!("connect to volume '{name}'"), &failure))?;
@@ -85,8 +90,27 @@ impl Session {
     /// Ends the session, so that the servers need not wait whether it comes back. A failure is of no
     /// consequence: they find out by themselves.
     pub fn end(&self) {
+        let map = self.client.map();
+        if self.volume.known_map().is_some_and(|known| known.epoch < map.epoch) {
+            self.volume.keep_map(&map);
+        }
         let _ = self.runtime.block_on(self.client.close());
     }
+}
+
+/// What a client of the volume has to know.
+fn config(volume: &Volume, deadline: Duration, start_time_max: Duration) -> Outcome<Config> {
+    Ok(Config {
+        volume: volume.record.name.clone(),
+        secret: volume.secret()?,
+        seeds: volume.seeds(),
+        host: volume::host(),
+        job: job(),
+        deadline,
+        start_time_max,
+        transport: transport(&volume.record)?,
+        durability: volume.record.settings.durability(),
+    })
 }
 
 /// How data travels within a node: as `AZE_TRANSPORT` says, else as the volume was made.

@@ -1,14 +1,17 @@
 //! Volumes of this user on this node: the directory that says where a volume's servers are.
 //!
 //! `RUN/NAME/` holds `volume.json` (the record), `secret`, `server-N.sock`, `server-N.log`, `launcher-N.log` and
-//! `mounts/`. RUN is `$AZE_RUN_DIR`, else `$XDG_RUNTIME_DIR/aze`, else `/tmp/aze-UID`. Only its
+//! `mounts/`; commands keep the shard map in `map`. RUN is `$AZE_RUN_DIR`, else `$XDG_RUNTIME_DIR/aze`, else `/tmp/aze-UID`. Only its
 //! owner may read a volume's directory; one that others could read or have made is refused.
 
 use crate::mounts;
 use crate::process::Process;
 use aze_io::{Addr, real};
 use aze_proto::handshake::Secret;
+use aze_proto::limits::fingerprint;
 use aze_proto::message::Durability;
+use aze_proto::place::{ServerInfo, ShardMap};
+use aze_proto::wire::Wire;
 use aze_words::exit::{Exit, Outcome, Trouble};
 use aze_words::hex;
 use serde::{Deserialize, Serialize};
@@ -25,6 +28,9 @@ const NAME_BYTES_MAX: usize = 64;
 
 /// File with the process that starts the volume, for as long as there is no record.
 const STARTER: &str = "starter";
+
+/// File with the shard map that a command of this node has seen last.
+const MAP: &str = "map";
 
 /// Names the environment variable that says which volume is meant.
 pub const VARIABLE: &str = "AZE_VOLUME";
@@ -200,6 +206,29 @@ impl Volume {
         let parse =
             |server: &ServerRecord| server.addresses.iter().filter_map(|address| address.parse().ok()).collect();
         self.record.servers.iter().map(|server| (server.host.clone(), parse(server))).collect()
+    }
+
+    /// The shard map that the last command of this node has seen, if it is of the servers in the record. It may be
+    /// older than that of the servers, which notice it.
+    pub fn known_map(&self) -> Option<ShardMap> {
+        let bytes = fs::read(self.dir.join(MAP)).ok()?;
+        let map = ShardMap::from_bytes(bytes.strip_prefix(&*self.map_prefix())?).ok()?;
+        let is_same = |(known, recorded): (&ServerInfo, &ServerRecord)| known.addresses == recorded.addresses;
+        let are_same =
+            map.servers.len() == self.record.servers.len() && map.servers.iter().zip(&self.record.servers).all(is_same);
+        (are_same && map.volume == self.record.name && map.epoch.starts() == self.record.starts).then_some(map)
+    }
+
+    /// Keeps a map for [`Volume::known_map`]. A failure is of no consequence: the next command asks a server.
+    pub fn keep_map(&self, map: &ShardMap) {
+        let mut bytes = self.map_prefix();
+        map.put(&mut bytes);
+        let _ = write_whole(&self.dir.join(MAP), &bytes);
+    }
+
+    /// What a kept map begins with: it is of this build's protocol and of this volume.
+    fn map_prefix(&self) -> Vec<u8> {
+        [fingerprint().to_le_bytes(), self.record.created_ns.to_le_bytes()].concat()
     }
 
     /// Whether all its servers ran on this machine, none does any more, and none is being started.

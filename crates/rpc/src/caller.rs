@@ -4,7 +4,7 @@
 
 use crate::Target;
 use crate::calls::News;
-use crate::link::{Channel, Core, OnEnd};
+use crate::link::{Channel, Core, OnEnd, OnFar};
 use crate::sequences::{Sequences, Ticket};
 use aze_io::logical::LogicalClock;
 use aze_io::{Io, SharedPayload, Transport};
@@ -127,6 +127,16 @@ impl Caller {
     /// cannot be reached any more: once for each life of a server. The first call counts.
     pub fn on_end(&self, tell: Box<OnEnd>) {
         let _ = self.core.on_end.set(tell);
+    }
+
+    /// Has `tell` called when a server turns out to be far away, before anything was asked of it.
+    pub fn on_far(&self, tell: Box<OnFar>) {
+        *self.core.on_far.lock() = Some(tell);
+    }
+
+    /// Opens a connection to a server that may be asked soon. It stays open as any other.
+    pub fn prepare(&self, target: &Target) {
+        self.core.prepare(target);
     }
 
     pub(crate) fn core(&self) -> &Core {
@@ -301,16 +311,16 @@ impl Caller {
         frame::seal(&header, body, ask.payload.len(), channel.key())
     }
 
-    fn count(&self, history: &mut History, channel: &Channel) {
+    fn count(&self, history: &mut History, channel: &Arc<Channel>) {
         self.sent.fetch_add(1, Ordering::Relaxed);
         if history.sent > 0 {
             self.resent.fetch_add(1, Ordering::Relaxed);
         }
         let (conn, heard) = (channel.id(), channel.frames_heard());
         let same = history.conn == conn && history.heard == heard;
-        let starts_min = if history.sent == 0 { channel.starts() } else { history.starts_min.min(channel.starts()) };
-        let unheard = if same { history.unheard + 1 } else { 1 };
-        *history = History { sent: history.sent + 1, starts_min, unheard, conn, heard };
+        history.reaches(channel);
+        history.unheard = if same { history.unheard + 1 } else { 1 };
+        (history.sent, history.conn, history.heard) = (history.sent + 1, conn, heard);
     }
 
     fn give_up(&self, ask: &Ask<'_>, history: &History) -> Failure {
@@ -336,7 +346,7 @@ fn nanos(duration: Duration) -> u64 {
 fn may_have_happened(ask: &Ask<'_>, history: &History, failure: &Failure) -> bool {
     let Some(Refusal::MapStale { epoch }) = &failure.refusal else { return false };
     // Servers of this start refuse the request each time: its map is of an earlier one.
-    let reached_earlier = history.starts_min < epoch.starts();
+    let reached_earlier = history.starts_min() < epoch.starts();
     reached_earlier
         && epoch.starts() > ask.map_epoch.starts()
         && ask.request.is_change()
@@ -353,8 +363,10 @@ impl Drop for Caller {
 #[derive(Default)]
 struct History {
     sent: u32,
-    /// The earliest start of the volume at which servers may have received it ([`Channel::starts`]).
-    starts_min: u32,
+    /// The earliest start of the volume at which servers may have received it ([`Channel::starts`]); `unwelcomed` aside.
+    starts_min: Option<u32>,
+    /// The connection that it was sent over last, if the server's welcome had not come by then.
+    unwelcomed: Option<Arc<Channel>>,
     /// How often it was sent over `conn` without that anything at all has come back.
     unheard: u32,
     conn: u64,
@@ -367,6 +379,24 @@ struct History {
 const UNHEARD_SENDS_MAX: u32 = 3;
 
 impl History {
+    /// It is sent over this connection.
+    fn reaches(&mut self, channel: &Arc<Channel>) {
+        self.starts_min = if self.sent == 0 { None } else { Some(self.starts_min()) };
+        match channel.starts() {
+            Some(starts) => {
+                self.starts_min = Some(self.starts_min.map_or(starts, |min| min.min(starts)));
+                self.unwelcomed = None;
+            }
+            None => self.unwelcomed = Some(channel.clone()),
+        }
+    }
+
+    /// A connection that broke before the server's welcome may have reached servers of any start.
+    fn starts_min(&self) -> u32 {
+        let unwelcomed = self.unwelcomed.as_ref().map(|channel| channel.starts().unwrap_or(0));
+        self.starts_min.into_iter().chain(unwelcomed).min().unwrap_or(0)
+    }
+
     fn is_dead(&self, channel: &Channel) -> bool {
         self.unheard >= UNHEARD_SENDS_MAX && self.conn == channel.id() && self.heard == channel.frames_heard()
     }

@@ -6,9 +6,9 @@
 mod handler;
 mod open;
 
-use crate::Target;
 use crate::caller::CallerConfig;
 use crate::calls::{Call, Calls};
+use crate::{HANDSHAKE_TIME_MAX, Target};
 use aze_io::claims::Claims;
 use aze_io::published::Reader;
 use aze_io::sync::Mutex;
@@ -37,10 +37,18 @@ pub(crate) struct Core {
     pub(crate) reconnects: AtomicU64,
     links: Mutex<Links>,
     pub(crate) on_end: OnceLock<Box<OnEnd>>,
+    pub(crate) on_far: Mutex<Option<Box<OnFar>>>,
 }
 
 /// Is told of a server whose process has ended.
 pub type OnEnd = dyn Fn(&Target) + Send + Sync;
+
+/// Is told, once, that a server is far away.
+pub type OnFar = dyn FnOnce() + Send;
+
+/// A server that takes longer to take a connection, or to answer a greeting, is far away: within a cluster that takes a
+/// tenth of it.
+const FAR_MIN: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
 struct Links {
@@ -74,7 +82,6 @@ enum State {
 pub(crate) struct Channel {
     conn: Arc<dyn Connection>,
     key_out: Option<FrameKey>,
-    starts: u32,
     handler: Arc<LinkHandler>,
     published: Option<Reader>,
     claims: Option<Claims>,
@@ -92,9 +99,9 @@ impl Channel {
     }
 
     /// How often the volume had been started again when the server's process opened the connection: all that is sent
-    /// over it reaches servers of this start or of none.
-    pub(crate) fn starts(&self) -> u32 {
-        self.starts
+    /// over it reaches servers of this start or of none. `None` until the server's welcome has come.
+    pub(crate) fn starts(&self) -> Option<u32> {
+        self.handler.starts.get().copied()
     }
 
     /// Sends a sealed frame; `false` if the connection has ended.
@@ -127,8 +134,9 @@ impl Channel {
 impl Core {
     pub(crate) fn new(io: Io, config: CallerConfig) -> Arc<Core> {
         let (calls, links) = (Calls::default(), Mutex::default());
-        let on_end = OnceLock::new();
-        Arc::new(Core { io, config, calls, seen_time: AtomicU64::new(0), reconnects: AtomicU64::new(0), links, on_end })
+        let (on_end, on_far) = (OnceLock::new(), Mutex::default());
+        let (seen_time, reconnects) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Core { io, config, calls, seen_time, reconnects, links, on_end, on_far })
     }
 
     /// Moves the hybrid clock.
@@ -159,6 +167,25 @@ impl Core {
             self.spawn_sweeper();
         }
         Ok((call, channel))
+    }
+
+    /// Opens a connection that no call needs yet.
+    pub(crate) fn prepare(self: &Arc<Self>, target: &Target) {
+        let mut links = self.links.lock();
+        let Ok((None, true)) = links.channel(target) else { return };
+        let link = links.by_server.get_mut(&target.index).expect("it was entered just now");
+        link.keep_until_ns = self.io.mono_ns() + HANDSHAKE_TIME_MAX.as_nanos() as u64;
+        drop(links);
+        self.spawn_opener(target.index);
+    }
+
+    /// A server took so long to take a connection, or to answer the greeting.
+    fn connected_within(&self, time: Duration) {
+        if time >= FAR_MIN
+            && let Some(tell) = self.on_far.lock().take()
+        {
+            tell();
+        }
     }
 
     /// The connection to a server, if it stands.

@@ -3,10 +3,11 @@
 
 mod support;
 
-use aze_client::{Access, Client};
+use aze_client::{Access, Client, Lister, NewFile};
 use aze_proto::message::Durability;
 use aze_sim::Cluster;
 use aze_sim::cluster::{CHUNK_BITS, Layout};
+use futures_util::future::join_all;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -209,4 +210,104 @@ fn closes_wait_for_others_of_the_same_server() {
         // The full requests, and at the end one to each server with the remaining closes.
         assert!((8..=8 + 4).contains(&(closes() - before)), "{} requests for 512 closes", closes() - before);
     });
+}
+
+/// Lists a directory by pages of so many entries, and gives names and requests.
+async fn listed(cluster: &Cluster, client: &Client, lister: &mut Lister, page: usize) -> (usize, u64) {
+    let list = async {
+        let (mut names, mut after) = (0, 0);
+        loop {
+            let listing = lister.page(client, &ROOT, after, page).await.expect("it can be listed");
+            names += listing.entries.len();
+            match listing.entries.last() {
+                Some(last) if listing.more => after = last.hash.cookie(),
+                _ => return names,
+            }
+        }
+    };
+    let (asked, names) = requests(cluster, list).await;
+    (names, asked.iter().map(|(_, count)| count).sum())
+}
+
+#[test]
+fn a_listing_asks_each_server_only_when_what_it_sent_is_used_up() {
+    const NAMES: usize = 2000;
+    const PAGE: usize = 256;
+    for servers in [4, 16] {
+        with_cluster(servers, move |cluster, client| async move {
+            let dir = client.mkdir_all(&ROOT, b"/dir", 0o755).await.expect("a directory can be made").ino;
+            let unopened = NewFile { open: None, ..opened_file() };
+            for index in 0..NAMES {
+                client.create(&ROOT, dir, &name(&format!("n{index}")), &unopened).await.expect("a new name");
+            }
+            let mut lister = Lister::new(dir, true);
+            let (names, asked) = listed(&cluster, &client, &mut lister, PAGE).await;
+            assert_eq!(names, NAMES);
+            // And one for the servers that have entries.
+            let most = NAMES as u64 / PAGE as u64 + u64::from(servers) + 1;
+            assert!(asked <= most, "{servers} servers: {asked} requests, {most} are enough");
+        });
+    }
+}
+
+#[test]
+fn a_listing_shows_nothing_that_is_older_than_a_second() {
+    with_cluster(4, |cluster, client| async move {
+        let dir = client.mkdir_all(&ROOT, b"/dir", 0o755).await.expect("a directory can be made").ino;
+        for index in 0..100 {
+            create(&client, dir, &format!("n{index}")).await;
+        }
+        let mut lister = Lister::new(dir, false);
+        let first = lister.page(&client, &ROOT, 0, 50).await.expect("it can be listed");
+        assert!(first.more && first.entries.len() >= 50, "{} entries", first.entries.len());
+        let given: Vec<_> = first.entries.iter().map(|entry| entry.name.clone()).collect();
+        for gone in (0..100).map(|index| name(&format!("n{index}"))).filter(|name| !given.contains(name)) {
+            client.unlink(&ROOT, dir, &gone).await.expect("it can be removed");
+        }
+        cluster.client_io(0).sleep(Duration::from_millis(1001)).await;
+        let after = first.entries.last().expect("it has entries").hash.cookie();
+        let rest = lister.page(&client, &ROOT, after, 50).await.expect("it can be listed");
+        assert_eq!((rest.entries.len(), rest.more), (0, false));
+    });
+}
+
+#[test]
+fn space_is_asked_for_once_a_second_however_many_ask() {
+    const SECOND: Duration = Duration::from_secs(1);
+    for servers in [4, 16] {
+        with_cluster(servers, move |cluster, client| async move {
+            for _ in 0..2 {
+                let ask = async {
+                    let together = join_all((0..8).map(|_| client.statfs_within(SECOND))).await;
+                    let later = client.statfs_within(SECOND).await;
+                    assert!(together.into_iter().all(|space| space == later) && later.is_ok(), "all get one answer");
+                };
+                let (asked, ()) = requests(&cluster, ask).await;
+                assert_eq!(asked, [("StatFs".to_string(), u64::from(servers))]);
+                cluster.client_io(0).sleep(SECOND).await;
+            }
+            cluster.kill_server(1, false);
+            assert!(client.statfs_within(SECOND).await.is_err(), "a sum without a server would be wrong");
+        });
+    }
+}
+
+/// A client that wants leases, as a mount does, asks each server for recalls only while it asks about files.
+#[test]
+fn an_idle_client_sends_nothing() {
+    for servers in [4, 16] {
+        with_cluster(servers, move |cluster, client| async move {
+            client.listen(Box::new(|_| Box::pin(async {})));
+            warm(&client).await;
+            for index in 0..64 {
+                let path = format!("/dir/inner/warm{index}").into_bytes();
+                client.resolve(&ROOT, &path, true).await.expect("it is there");
+            }
+            let io = cluster.client_io(0);
+            let listening = requests(&cluster, io.sleep(Duration::from_secs(5))).await.0;
+            assert!(listening.iter().any(|(kind, _)| kind == "Listen"), "it had leases: {listening:?}");
+            let (asked, ()) = requests(&cluster, io.sleep(Duration::from_secs(600))).await;
+            assert_eq!(asked, [], "{servers} servers");
+        });
+    }
 }

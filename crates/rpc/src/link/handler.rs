@@ -3,14 +3,14 @@
 use super::Core;
 use super::open::Unopened;
 use crate::caller::Answer;
-use crate::handshake::{Greeting, Next, open_step, seal_step};
+use crate::handshake::{Greeting, Keys, Next, open_step, seal_step};
 use crate::{LIMITS_AFTER_HANDSHAKE, Target};
 use aze_io::sync::Mutex;
 use aze_io::{Connection, Frame, Handler, NetError};
 use aze_proto::frame::{self, FrameKey, Kind};
 use aze_proto::handshake::Step;
 use aze_proto::wire::Wire;
-use aze_proto::{Code, Failure, Reply};
+use aze_proto::{Code, Failure, MapEpoch, Reply};
 use futures_channel::oneshot;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -19,19 +19,21 @@ use std::sync::{Arc, OnceLock, Weak};
 pub(super) struct LinkHandler {
     pub(super) core: Weak<Core>,
     pub(super) target: Target,
-    /// Present until the handshake is over.
+    /// Present until requests may be sent.
     pub(super) phase: Mutex<Option<Phase>>,
-    /// Set when the handshake has succeeded: the key of incoming frames; none on local sockets,
+    /// Set when requests may be sent: the key of incoming frames; none on local sockets,
     /// whose ends the kernel vouches for.
     pub(super) key_in: OnceLock<Option<FrameKey>>,
+    /// How often the volume had been started again, as the server's welcome says.
+    pub(super) starts: OnceLock<u32>,
     pub(super) ended: AtomicBool,
     pub(super) frames_heard: AtomicU64,
 }
 
 pub(super) struct Phase {
     pub(super) greeting: Greeting,
-    /// Receives the key of outgoing frames, and how often the volume had been started again.
-    pub(super) done: oneshot::Sender<Result<(Option<FrameKey>, u32), Unopened>>,
+    /// Receives the key of outgoing frames.
+    pub(super) done: oneshot::Sender<Result<Option<FrameKey>, Unopened>>,
 }
 
 impl Handler for LinkHandler {
@@ -75,7 +77,12 @@ impl LinkHandler {
                 Ok(Answer { reply: Reply::from_bytes(body)?, header, payload: frame.payload, shared: frame.shared })
             }
             Kind::Failure => Err(Failure::from_bytes(body)?),
-            Kind::Handshake => return Ok(()),
+            Kind::Handshake => {
+                if let Step::Welcome { map_epoch } = Step::from_bytes(body)? {
+                    self.welcomed(map_epoch);
+                }
+                return Ok(());
+            }
             Kind::Request => {
                 return Err(Failure::new(Code::Malformed, "a server sent a request over a client's connection"));
             }
@@ -94,15 +101,19 @@ impl LinkHandler {
         let local = conn.peer().credentials.is_some();
         let outcome = match next_step(greeting, local, frame) {
             Ok(Next::Nothing) => return,
-            // If it cannot be sent the connection has ended, and `on_close` tells.
-            Ok(Next::Send(step)) => return drop(conn.send(&seal_step(&step, None), &[])),
+            Ok(Next::Send(step)) => {
+                // If it cannot be sent the connection has ended, and `on_close` tells.
+                drop(conn.send(&seal_step(&step, None), &[]));
+                if local {
+                    // What the server lends is there with its welcome, which takes no time worth saving.
+                    return;
+                }
+                // The server is proven, and takes requests right behind this proof: nothing waits for its welcome.
+                Ok(self.ready(conn, greeting.keys()))
+            }
             Ok(Next::Done(map_epoch)) => {
-                let keys = greeting.keys().filter(|_| !local);
-                conn.set_limits(LIMITS_AFTER_HANDSHAKE);
-                self.key_in
-                    .set(keys.map(|keys| keys.server))
-                    .expect("the handshake ends once: its phase is taken below");
-                Ok((keys.map(|keys| keys.client), map_epoch.starts()))
+                self.welcomed(map_epoch);
+                Ok(self.ready(conn, greeting.keys().filter(|_| !local)))
             }
             Err(failure) => Err(self.judge(failure)),
         };
@@ -110,6 +121,18 @@ impl LinkHandler {
             // An attempt that was dropped does not receive.
             let _ = done.send(outcome);
         }
+    }
+
+    /// Requests may be sent from now on; gives their key.
+    fn ready(&self, conn: &Arc<dyn Connection>, keys: Option<&Keys>) -> Option<FrameKey> {
+        conn.set_limits(LIMITS_AFTER_HANDSHAKE);
+        self.key_in.set(keys.map(|keys| keys.server)).expect("this happens once: the phase is taken after it");
+        keys.map(|keys| keys.client)
+    }
+
+    fn welcomed(&self, map_epoch: MapEpoch) {
+        // The network may deliver it twice.
+        let _ = self.starts.set(map_epoch.starts());
     }
 
     /// Whether to try again after the handshake has failed.

@@ -97,21 +97,24 @@ impl Core {
             target: target.clone(),
             phase: Mutex::new(Some(Phase { greeting, done })),
             key_in: OnceLock::new(),
+            starts: OnceLock::new(),
             ended: AtomicBool::new(false),
             frames_heard: AtomicU64::new(0),
         });
         let connecting = self.io.timeout(HANDSHAKE_TIME_MAX, self.io.connect(addr, handler.clone()));
         let conn = connecting.await.ok_or_else(late)?.map_err(again)?;
         let spent = Duration::from_nanos(self.io.mono_ns() - began_ns);
+        self.connected_within(spent);
         let answered = match conn.send(&seal_step(&hello, None), &[]) {
             Ok(()) => self.io.timeout(HANDSHAKE_TIME_MAX.saturating_sub(spent), outcome).await,
             Err(error) => Some(Ok(Err(again(error)))),
         };
+        self.connected_within(Duration::from_nanos(self.io.mono_ns() - began_ns));
         match answered {
-            Some(Ok(Ok((key_out, starts)))) => {
+            Some(Ok(Ok(key_out))) => {
                 let published = conn.offered().and_then(|words| Reader::open(words, &published::shapes()));
                 let claims = conn.claims();
-                Ok(Channel { conn, key_out, starts, handler, published, claims })
+                Ok(Channel { conn, key_out, handler, published, claims })
             }
             failed => {
                 conn.close();

@@ -11,6 +11,7 @@ use aze_proto::{SessionId, Time};
 use aze_rpc::Proven;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long a session may be away before its retry records are forgotten. A laptop's lunch break is
@@ -72,6 +73,12 @@ impl Server {
         // Another server is who it is for as long as it runs, however long it was out of reach;
         // it holds nothing open, and a new life of it comes with a new session.
         let leaving = self.sessions.disconnects(who.session).filter(|_| !who.server);
+        // A client of another node may connect in advance to servers that it then does not need. (One of this node may
+        // have read the published index, which takes no request.)
+        let has_asked = who.credentials.is_some() || who.usage.requests.load(Ordering::Relaxed) > 0;
+        if leaving.is_some() && !has_asked && self.sessions.forget_unused(who.session) {
+            return;
+        }
         if let Some(leaving) = leaving {
             let Some(server) = self.me.upgrade() else { return };
             let session = who.session;

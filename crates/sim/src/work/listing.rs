@@ -2,7 +2,7 @@
 
 use super::{ROOT, Worker};
 use crate::work::shared::new_file;
-use aze_client::Client;
+use aze_client::{Client, Lister};
 use aze_io::sync::Mutex;
 use aze_proto::{Code, Failure, FileKind, Ino, Name};
 use std::collections::BTreeMap;
@@ -171,8 +171,9 @@ pub async fn check(worker: &Worker, slot: &Slot, page: usize) {
 pub async fn list_all(client: &Client, dir: Ino, page: usize) -> Result<Vec<Vec<u8>>, Failure> {
     let mut names = Vec::new();
     let mut after = 0;
+    let mut lister = Lister::new(dir, false);
     loop {
-        let listing = client.list(&ROOT, dir, after, page, false).await?;
+        let listing = lister.page(client, &ROOT, after, page).await?;
         if let Some(last) = listing.entries.last() {
             after = last.hash.cookie();
         }

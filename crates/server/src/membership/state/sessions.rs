@@ -68,6 +68,16 @@ impl Sessions {
         (alive.connections == 0).then_some(alive.leavings)
     }
 
+    /// Forgets a session whose only connection has ended: it has asked nothing, and may come as a new one.
+    pub(crate) fn forget_unused(&self, session: SessionId) -> bool {
+        let mut table = self.table.lock();
+        let is_unused = table.alive.get(&session).is_some_and(|alive| alive.connections == 0 && alive.leavings == 1);
+        if is_unused {
+            table.alive.remove(&session);
+        }
+        is_unused
+    }
+
     /// Whether the session has not come back since a leaving.
     pub(crate) fn is_away(&self, session: SessionId, leaving: u64) -> bool {
         let table = self.table.lock();
@@ -180,6 +190,20 @@ mod tests {
         assert!(!sessions.is_away(ONE, first), "the countdown of the first leaving must not end it");
         assert!(sessions.is_away(ONE, second));
         assert_eq!(sessions.disconnects(OTHER), None, "it was never there");
+    }
+
+    #[test]
+    fn a_session_that_came_once_and_asked_nothing_is_forgotten() {
+        let sessions = Sessions::new();
+        sessions.connects(ONE);
+        assert!(!sessions.forget_unused(ONE), "it is connected");
+        sessions.disconnects(ONE);
+        assert!(sessions.forget_unused(ONE) && !sessions.is_alive(ONE) && !sessions.is_ended(ONE));
+        for _ in 0..2 {
+            sessions.connects(ONE);
+            sessions.disconnects(ONE);
+        }
+        assert!(!sessions.forget_unused(ONE) && sessions.is_alive(ONE), "its first connection may have asked");
     }
 
     #[test]
