@@ -119,6 +119,8 @@ const ASK_FOR_THE_DATE: &[(&str, &str)] = &[
     ("cli/src/up.rs", "when a volume was started, for people"),
     ("cli/src/doctor.rs", "how far clocks of nodes are apart, for people"),
     ("cli/src/find.rs", "ages, as find(1) counts them"),
+    ("cli/src/stage.rs", "the name of a receipt"),
+    ("copy/src/stage/prove.rs", "when lines of a receipt were true, for people"),
     ("bench/src/record.rs", "the name of a record"),
     ("bench/src/io500.rs", "the name of a record"),
     ("io/src/lib.rs", "the interface"),

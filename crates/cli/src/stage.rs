@@ -235,6 +235,10 @@ fn perform(
     // Before the first thread starts, since each inherits this.
     signals::hold().map_err(|error| Trouble::local("hold signals", &error))?;
     let mut sessions = Sessions::default();
+    let destination = match to {
+        Place::Local(path) => path.as_os_str().as_bytes().to_vec(),
+        Place::Volume(path) => path.written(),
+    };
     let (from, mut to) = (from.spot(&mut sessions)?, to.spot(&mut sessions)?);
     if to.path.len() > 1 && to.path.ends_with(b"/") {
         to.path.pop();
@@ -257,6 +261,7 @@ fn perform(
         source,
         from,
         to,
+        destination,
         filter,
         delete: common.delete,
         atomic: common.atomic,

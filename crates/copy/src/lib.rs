@@ -6,8 +6,8 @@
 //! know: it works on a [`tree::Tree`], of which it brings one, the files of this machine ([`LocalTree`]). The files of
 //! a volume as a tree are with the rooms that may use the client.
 //!
-//! [`stage`] is a copy with proof: what was read was there at one moment, what was written was read back from where it is
-//! stored, and a signed receipt says so. It goes on where an earlier attempt was broken off.
+//! [`stage`] is a copy with proof: the bytes that were read were there at one moment, the bytes that were written were read
+//! back from their storage, and a signed receipt says so. It goes on where an earlier attempt was broken off.
 //!
 //! One thread walks the sources, makes directories and feeds a bounded queue; other threads copy. Nothing is printed:
 //! a [`Watch`] hears how it goes.

@@ -1,4 +1,4 @@
-//! Staging: a tree is copied with proof, and a signed receipt says what was proven.
+//! Staging: a tree is copied with proof, and a signed receipt names each proven object.
 //!
 //! It alone knows the order of the steps: everything in the way is found before the first byte is copied; each file is proven
 //! before it gets its name ([`prove`]) and noted in a journal ([`state`]), from which a later attempt goes on; directories get
@@ -30,7 +30,7 @@ use survey::{Filter, Survey, at};
 /// How often a file is copied at most that changes while it is copied.
 pub const ROUNDS_MAX: u32 = 4;
 
-/// What is to be staged.
+/// The arguments of a stage.
 pub struct Order {
     /// `out` or `in`.
     pub direction: &'static str,
@@ -38,11 +38,13 @@ pub struct Order {
     pub source: String,
     /// The file or directory to copy.
     pub from: Spot,
-    /// What it becomes: a directory's contents go into the directory of this name.
+    /// The place of the copy: a directory's contents go into the directory of this name.
     pub to: Spot,
+    /// The same as it is named in the receipt: a place that a later check can open.
+    pub destination: Vec<u8>,
     /// Which objects are meant.
     pub filter: Filter,
-    /// What is at the destination and not in the source is removed.
+    /// Names at the destination that the source does not have are removed.
     pub delete: bool,
     /// The destination gets its name, or all of its new contents, in one step at the end.
     pub atomic: bool,
@@ -129,7 +131,9 @@ impl<'a> Stage<'a> {
         if order.atomic {
             stage.after_publishing()?;
         }
-        stage.look_ahead()?;
+        if let Err(trouble) = stage.look_ahead() {
+            return Err(stage.give_up(trouble));
+        }
         Ok(stage)
     }
 
@@ -149,6 +153,17 @@ impl<'a> Stage<'a> {
         let root_len = self.to.path.strip_suffix(b"/").map_or(self.to.path.len(), <[u8]>::len);
         self.proof.root_len.store(root_len, std::sync::atomic::Ordering::Relaxed);
         Ok(())
+    }
+
+    /// A state in which nothing is noted is not kept.
+    fn give_up(self, trouble: Trouble) -> Trouble {
+        let Some(proof) = Arc::into_inner(self.proof) else { return trouble };
+        let journal = proof.journal.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if journal.known().done.is_empty() {
+            // The story of the first failure is told; a second one would not help.
+            let _ = journal.remove();
+        }
+        trouble
     }
 
     /// Refuses what cannot succeed, each thing by its name, before anything is copied.
@@ -273,7 +288,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Copies files and symbolic links, in rounds: what has changed while it was copied is copied again in the next.
+    /// Copies files and symbolic links, in rounds: a file that has changed while it was copied is copied again in the next.
     fn copy_all(&mut self) -> Outcome<()> {
         let further = self.survey.further_names();
         let mut todo = Vec::new();
@@ -346,7 +361,7 @@ impl<'a> Stage<'a> {
         if !matches!(done.object.what, What::File { same_as: None, .. } | What::Link { .. }) {
             return false;
         }
-        // What cannot be looked at is copied again, and tells then what is wrong.
+        // An object that cannot be looked at is copied again, and its error is told then.
         let there = to.stat(false).ok().flatten().map(|meta| identity(&meta));
         there == Some(done.to) && self.version_now(from).ok() == Some(done.from)
     }
@@ -473,7 +488,7 @@ impl<'a> Stage<'a> {
         Ok(report)
     }
 
-    /// Lines of all objects whose names still lead to what was proven.
+    /// Lines of all objects whose names still lead to the proven inodes.
     fn last_look(&self) -> Outcome<BTreeMap<Vec<u8>, Object>> {
         let done = lock(&self.proof.journal).known().done.clone();
         let mut lines = BTreeMap::new();
@@ -514,7 +529,7 @@ impl<'a> Stage<'a> {
         self.clear_replaced()
     }
 
-    /// What was at the destination before is under the hidden name now: it goes with --delete, else it is the user's.
+    /// The tree that was at the destination before is under the hidden name now: it goes with --delete, else it is the user's.
     fn clear_replaced(&mut self) -> Outcome<()> {
         let (hidden, to) = (self.to.clone(), &self.order.to);
         if self.order.delete {
@@ -560,7 +575,7 @@ impl<'a> Stage<'a> {
         let head = Head {
             direction: self.order.direction.into(),
             source: self.order.source.clone(),
-            destination: self.order.to.path.clone(),
+            destination: self.order.destination.clone(),
             attempt: self.proof.attempt.clone(),
             started: self.started.clone(),
             program: self.order.program.clone(),

@@ -88,7 +88,7 @@ pub enum ReadBack {
     Dropped,
     /// From a file system in memory, which has no other place than its pages.
     Memory,
-    /// From the servers of a volume; the client keeps nothing of what it writes.
+    /// From the servers of a volume; the client keeps none of the bytes that it writes.
     Servers,
 }
 
@@ -155,7 +155,7 @@ pub trait Tree: Send + Sync {
     fn open(&self, path: &[u8]) -> Outcome<Box<dyn Source>>;
     /// Makes or replaces a file that is to have these permission bits.
     fn create(&self, path: &[u8], mode: u32) -> Outcome<Box<dyn Sink>>;
-    /// Opens a file to read what it has from now on; a symbolic link is not followed.
+    /// Opens a file to read its bytes from now on; a symbolic link is not followed.
     fn open_fresh(&self, path: &[u8]) -> Outcome<Box<dyn Source>>;
     /// As [`Tree::create`], with `hidden` as the name in the same directory until it is finished. A symbolic link of the
     /// name is replaced, not followed.

@@ -131,11 +131,11 @@ pub struct Transfer {
 
 /// Both sides of a copy, open.
 pub struct Ends {
-    /// What is read.
+    /// The file that is read.
     pub source: Box<dyn Source>,
-    /// What is written.
+    /// The copy that is written.
     pub sink: Box<dyn Sink>,
-    /// How the source was when the copy began, and what was read since, where that is to be proven.
+    /// The source at the beginning of the copy, and the sums of the bytes read since; of a copy with proof only.
     pub began: Option<Began>,
 }
 

@@ -301,6 +301,7 @@ impl Setting {
             source: "a test".into(),
             from: spot(at_source, "from"),
             to: spot(at_destination, "to"),
+            destination: self.0.join("to").as_os_str().as_bytes().to_vec(),
             filter: Filter::default(),
             delete: false,
             atomic: false,

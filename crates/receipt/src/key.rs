@@ -1,4 +1,4 @@
-//! The key with which a user signs receipts: where it lies, who may read it, and what it signs.
+//! The key with which a user signs receipts: its place, its readers, and the messages that it signs.
 
 use aze_words::exit::{Exit, Outcome, Trouble};
 use aze_words::hex;

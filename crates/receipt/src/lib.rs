@@ -2,7 +2,7 @@
 //!
 //! A receipt is a file of JSON lines: a head, a line for each object that was staged, one for each name that was removed, an
 //! end with counts and a hash over the tree, and a signature over all of that. This room alone knows the lines ([`line`]),
-//! how a file's bytes are summed up ([`sums`]), where a user's key lies and what it signs ([`key`]). It does not know how
+//! how a file's bytes are summed up ([`sums`]), where a user's key lies and how it signs ([`key`]). It does not know how
 //! files are copied or where they are: room `copy` does.
 
 pub mod key;

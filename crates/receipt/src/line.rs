@@ -30,7 +30,7 @@ pub enum Line {
     End(End),
 }
 
-/// What was staged, by which program, and who signs it.
+/// Source, destination, program and signer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     /// `out` or `in`.
@@ -68,15 +68,15 @@ pub struct Object {
     pub mtime: String,
     /// Of all extended attributes and access control lists that a copy keeps.
     pub xattrs: Hash,
-    /// Inode number at the destination, for people who look for what has happened to it.
+    /// Inode number at the destination, for people who look for later changes.
     pub inode: u64,
     /// Change time there, likewise.
     pub ctime: String,
-    /// What it is.
+    /// Its kind, with its contents.
     pub what: What,
 }
 
-/// The kind of an object, with what it holds.
+/// The kind of an object, with its contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// A directory.

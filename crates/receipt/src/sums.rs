@@ -81,9 +81,9 @@ impl Sums {
 
 /// Whether all bytes are zero.
 pub fn is_zero(bytes: &[u8]) -> bool {
-    let (before, words, after) = (bytes.len() % 16, bytes.chunks_exact(16), bytes.chunks_exact(16).remainder());
-    debug_assert_eq!(before, after.len());
-    after.iter().all(|byte| *byte == 0) && words.into_iter().all(|word| word == [0; 16])
+    let words = bytes.chunks_exact(16);
+    let is_rest_zero = words.remainder().iter().all(|byte| *byte == 0);
+    is_rest_zero && words.into_iter().all(|word| word == [0; 16])
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What a copy with proof does with one file: what was read was there at one moment, and what was written was read back from
-//! where it is stored, before it gets its name.
+//! The proof of one file: the bytes that were read were there at one moment, and the bytes that were written were read back
+//! from their storage, before the copy gets its name.
 //!
 //! The moment. The mark of the source is taken before the first byte is read and after the last one, and the attributes are
 //! asked for between the last byte and the second mark. Equal marks mean that no byte has changed from the first to the
@@ -35,13 +35,13 @@ pub struct Proof {
     serial: AtomicU64,
     /// Length of the destination's path, which paths of the receipt go on from.
     pub root_len: AtomicUsize,
-    /// What is proven so far, on disk.
+    /// The objects proven so far, on disk.
     pub journal: Mutex<Journal>,
-    /// What has changed while it was copied.
+    /// Files that have changed while they were copied.
     pub again: Mutex<Vec<(Spot, Spot)>>,
 }
 
-/// How a file was before it was read, and what was read of it.
+/// A file's mark and attributes before it was read, and the sums of the bytes read.
 pub struct Began {
     mark: Vec<u64>,
     meta: Meta,
@@ -65,7 +65,7 @@ pub fn hidden_prefix(attempt: &str) -> String {
 }
 
 impl Proof {
-    /// Of an attempt that notes what it has done in `journal`.
+    /// Of an attempt that notes proven objects in `journal`.
     pub fn new(attempt: String, root_len: usize, journal: Journal) -> Proof {
         let (serial, root_len) = (AtomicU64::new(0), root_len.into());
         Proof { attempt, serial, root_len, journal: journal.into(), again: Mutex::default() }
@@ -96,7 +96,7 @@ impl Proof {
         Ok(Ends { source, sink, began })
     }
 
-    /// Proves a file of which all is written, and gives it its name; `false` if it has changed meanwhile.
+    /// Proves a file when all its bytes are written, and gives it its name; `false` if it has changed meanwhile.
     pub fn finish(&self, transfer: &Transfer, ends: &Ends, plan: &Plan) -> Outcome<bool> {
         let began = ends.began.as_ref().expect("a copy with proof began with a mark");
         let kept = ends.source.xattrs()?;
@@ -133,7 +133,7 @@ impl Proof {
         Ok(true)
     }
 
-    /// Reads all of a copy from where it is stored, and compares it with what was read of its source.
+    /// Reads all of a copy from its storage, and compares the sums with those of the source.
     fn read_back(
         &self,
         ends: &Ends,

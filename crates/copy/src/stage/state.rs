@@ -2,7 +2,7 @@
 //!
 //! The file is a journal of JSON lines. It only ever grows, so a process that is killed leaves at most one line that is not
 //! whole, which the next one cuts off. It is locked for as long as its attempt lives (flock(2)); the lock goes with the
-//! process, however that ends. It is no proof of anything: what it says is compared with source and destination again.
+//! process, however that ends. It is no proof of anything: its claims are compared with source and destination again.
 
 use super::prove::now;
 use aze_receipt::{Line, Object, when};
@@ -14,7 +14,7 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The journal is synced after so many objects. A power cut takes what was noted since; it is copied again then.
+/// The journal is synced after so many objects. A power cut takes the notes since; these objects are copied again then.
 const SYNC_OBJECTS: u32 = 256;
 
 /// What the first line says.
@@ -45,7 +45,7 @@ pub struct Journal {
 /// What a journal says.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// What is staged: source, destination and the rest of the arguments.
+    /// Source, destination and the rest of the arguments.
     pub order: String,
     /// The attempts so far, the latest last.
     pub attempts: Vec<String>,
@@ -104,7 +104,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// What it says.
+    /// The claims of its lines.
     pub fn known(&self) -> &Known {
         &self.known
     }
@@ -129,7 +129,7 @@ impl Journal {
         self.known.done.remove(path);
     }
 
-    /// Makes durable what was noted.
+    /// Makes all notes durable.
     pub fn sync(&mut self) -> Outcome<()> {
         self.unsynced = 0;
         self.file.sync_data().map_err(|error| self.failed(&error))

@@ -1,4 +1,4 @@
-//! What there is to stage, and what is in the way of it: found before the first byte is copied.
+//! The objects to stage, and all obstacles to staging them: found before the first byte is copied.
 
 use crate::tree::{Meta, Spot, Traits, join};
 use aze_proto::attr::FileKind;
@@ -122,7 +122,7 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Directories above what is meant, which a filter may have left out.
+    /// Adds the directories above the chosen objects, which a filter may have left out.
     fn add_parents(&mut self, from: &Spot) -> Outcome<()> {
         let mut missing = BTreeSet::new();
         for path in self.objects.keys() {

@@ -24,7 +24,7 @@ pub struct Claims {
     pub jobs: usize,
 }
 
-/// Compares all that a receipt says with what is below `root`; gives the number of lines that are true. Each difference is
+/// Compares all that a receipt says with the objects below `root`; gives the number of lines that are true. Each difference is
 /// told to the watch.
 ///
 /// # Errors
