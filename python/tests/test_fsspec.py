@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import os
 import pickle
+import signal
 
 import pytest
 
@@ -244,6 +245,22 @@ def test_trees_are_put_and_got(fs, home, tmp_path):
     assert fs.cat_file(home + "/copy/large") == contents["large"] and len(fs.find(home + "/copy")) == 101
 
 
+def test_a_copy_of_a_tree_is_whole_or_an_error(fs, home, monkeypatch):
+    fs.pipe({f"{home}/tree/{number}": b"data" for number in range(10)})
+    copy_file = fs._cp_file
+
+    async def lose_one(path1, path2, **more):
+        if path1.endswith("/7"):
+            raise FileNotFoundError(2, "lost", path1)
+        await copy_file(path1, path2, **more)
+
+    monkeypatch.setattr(fs, "_cp_file", lose_one)
+    with pytest.raises(FileNotFoundError, match="lost"):
+        fs.copy(home + "/tree", home + "/copy", recursive=True)
+    fs.copy(home + "/tree", home + "/part", recursive=True, on_error="ignore")
+    assert len(fs.find(home + "/part")) == 9
+
+
 def test_an_event_loop_uses_it(volume, home):
     async def work():
         fs = fsspec.filesystem("aze", volume=volume.name, asynchronous=True)
@@ -274,6 +291,16 @@ def test_other_processes_use_it(fs, home, method):
     assert fs.find(home) == [path]
     with multiprocessing.get_context(method).Pool(2) as pool:
         assert pool.map(work_of_child, [(fs, path)] * 4) == [(b"data", [path], [path])] * 4
+
+
+def test_a_forked_process_has_an_event_loop_of_its_own(fs, home):
+    fs.pipe_file(home + "/f", b"data")
+    assert fs.find(home) == [home + "/f"]
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)  # a loop of the parent's would never answer
+        os._exit(0 if fs.find(home) == [home + "/f"] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_a_mapper(fs, home):

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 import multiprocessing
 import os
 import pickle
@@ -79,6 +80,26 @@ def test_an_interrupt_ends_a_wait(volume, home):
         # The lock was not taken after all.
         held.unlock()
         held.lock(wait=False)
+
+
+def test_an_interrupt_ends_a_wait_for_a_server_that_says_nothing(run_directory):
+    with azekura.up(size="256M", servers=1) as started:
+        record = json.loads((run_directory / started.name / "volume.json").read_text())
+        pids = [server["process"]["pid"] for server in record["servers"]]
+        assert len(pids) == 1
+        before = signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(TimeoutError("alarm")))
+        os.kill(pids[0], signal.SIGSTOP)
+        try:
+            begun = time.monotonic()
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(TimeoutError, match="alarm"):
+                started.write_bytes("/f", b"x" * 10_000_000)
+            # The request itself is tried for 10 s.
+            assert time.monotonic() - begun < 5
+        finally:
+            os.kill(pids[0], signal.SIGCONT)
+            signal.signal(signal.SIGALRM, before)
+        assert started.write_bytes("/g", b"y") == 1
 
 
 def test_a_forked_process_uses_the_volume_but_not_files_of_its_parent(volume, home):

@@ -143,7 +143,8 @@ async fn read(connected: &Arc<Connected>, path: &[u8], start: u64, end: Option<u
         let more = file.read_at(start + count as u64, &mut bytes[count..]).await?;
         bytes.truncate(count + more);
     } else {
-        bytes.truncate(count);
+        // Outcomes of many small files are kept at a time: none may keep the memory of the whole probe.
+        bytes = bytes[..count].to_vec();
     }
     Ok(bytes)
 }
