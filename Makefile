@@ -4,7 +4,7 @@ CARGO ?= cargo
 # mold links several times faster than the default linker, and linking is most of a small change.
 export RUSTFLAGS ?= -C link-arg=-fuse-ld=mold
 
-.PHONY: help demo test test-slurm test-python check build libs wheel sim-long crash-long loom sanitize posix-long bench-record fresh fuzz clean dist test-dist container
+.PHONY: help demo test test-slurm test-python check build libs wheel sim-long crash-long loom sanitize posix-long bench-record fresh fuzz clean dist test-dist test-mpi container
 
 help:
 	@echo 'make demo      build, start a volume, mount it, work on it, measure, take it down'
@@ -16,6 +16,7 @@ help:
 	@echo 'make dist      tar.gz, .deb and .rpm for machines without Rust, in target/dist'
 	@echo 'make container a container image with it, in target/dist (needs root)'
 	@echo 'make test-dist tries these packages in bare systems of Debian 11 and 13 (needs root; five minutes)'
+	@echo 'make test-mpi  MPI-IO, HDF5, PnetCDF and NetCDF-4 on one node and on three namespaces (needs root; two minutes)'
 	@echo 'make check     formatting and lints'
 	@echo 'make sim-long  50,000 simulated clusters instead of 200, and 5,000 volumes that last of each kind'
 	@echo 'make loom      every order of the steps by which processes that share memory wake each other, give back and note'
@@ -71,6 +72,9 @@ container:
 
 test-dist:
 	@scripts/test-dist
+
+test-mpi:
+	@scripts/mpi
 
 sim-long:
 	$(CARGO) run --locked --release -p aze-sim -- --seeds 50000

@@ -75,9 +75,13 @@ pub fn compile(place: &Place, name: &str, library: &str, linked: Linked) -> Path
 /// Runs a program on the place's volume.
 pub fn start(place: &Place, program: &Path) -> Command {
     let mut command = Command::new(program);
-    command.env("AZE_RUN_DIR", place.dir.join("run")).env_remove("AZE_VOLUME").env_remove("XDG_RUNTIME_DIR");
-    command.env_remove("CHFS_SERVER").current_dir(&place.dir);
+    on_volume(place, &mut command);
     command
+}
+
+fn on_volume<'a>(place: &Place, command: &'a mut Command) -> &'a mut Command {
+    command.env("AZE_RUN_DIR", place.dir.join("run")).env_remove("AZE_VOLUME").env_remove("XDG_RUNTIME_DIR");
+    command.env_remove("CHFS_SERVER").current_dir(&place.dir)
 }
 
 /// Compiles `tests/c/NAME.c`, and runs it on the place's volume: it says that all is well.
@@ -85,4 +89,14 @@ pub fn check(place: &Place, name: &str, library: &str, linked: Linked) {
     let program = compile(place, name, library, linked);
     let ran: Ran = start(place, &program).output().expect("the program starts").into();
     assert_eq!((ran.code, ran.out.as_str()), (0, "all is well\n"), "{name}, {linked:?}: {}", ran.err);
+}
+
+/// As `check`, with the shared library, under valgrind: every fault and every lost block is a failure.
+pub fn check_under_valgrind(place: &Place, name: &str, library: &str) {
+    let program = compile(place, name, library, Linked::Shared);
+    let mut command = Command::new("valgrind");
+    command.args(["--quiet", "--leak-check=full", "--error-exitcode=9"]);
+    command.arg(format!("--suppressions={}", root().join("crates/capi/valgrind.supp").display())).arg(&program);
+    let ran: Ran = on_volume(place, &mut command).output().expect("valgrind starts").into();
+    assert_eq!((ran.code, ran.out.as_str()), (0, "all is well\n"), "{name} under valgrind: {}", ran.err);
 }

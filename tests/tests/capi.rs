@@ -1,7 +1,7 @@
 //! The library for C on a real volume: programs in `tests/c`, compiled here, with the shared library and with the archive.
 
 use aze_tests::Place;
-use aze_tests::clib::{Linked, check, libraries};
+use aze_tests::clib::{Linked, check, check_under_valgrind, libraries};
 use aze_tests::run;
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -55,6 +55,15 @@ fn programs_under_sanitizers_find_no_fault() {
         let place = Place::new();
         place.up(&["--servers", "2"]);
         check(&place, name, "azekura", Linked::Watched);
+    }
+}
+
+#[test]
+fn programs_under_valgrind_lose_no_memory() {
+    for name in ["calls", "queues"] {
+        let place = Place::new();
+        place.up(&["--servers", "2"]);
+        check_under_valgrind(&place, name, "azekura");
     }
 }
 

@@ -99,18 +99,24 @@ fn everything_in_the_packing_list_exists() {
     let text = fs::read_to_string(root().join("scripts/dist")).expect("the script");
     let list = text.split("\npacked=(\n").nth(1).and_then(|rest| rest.split("\n)").next()).expect("a list");
     let lines: Vec<Vec<&str>> = list.lines().map(|line| line.trim().trim_matches('\'').split(' ').collect()).collect();
-    assert!(!lines.is_empty());
+    assert!(lines.len() >= 12, "{lines:?}");
     let metadata = run(Command::new("cargo")
         .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
         .current_dir(root()))
     .out;
     for line in lines {
         match line[..] {
-            ["elf", package, "release" | "library", _, place] => {
+            ["elf" | "archive", package, "release" | "library", _, place] => {
                 assert!(metadata.contains(&format!("\"name\":\"{package}\"")), "{package}");
                 assert!(place.starts_with("bin/") || place.starts_with("lib/"), "{place}");
             }
             ["file", source, _] => assert!(root().join(source).is_file(), "{source}"),
+            ["made", made, place] => {
+                let name =
+                    made.strip_prefix("lib/pkgconfig/").and_then(|name| name.strip_suffix(".pc")).expect("a name");
+                let folder = if name == "azekura" { "capi" } else { name };
+                assert!(root().join(format!("crates/{folder}/{name}.pc.in")).is_file() && place == made, "{made}");
+            }
             ["link", _, _] => {}
             _ => panic!("{line:?}"),
         }
