@@ -23,7 +23,7 @@ pub enum Kind {
     /// A regular file.
     File(Arc<File>),
     /// A directory: the open of the servers, and how far it has been read.
-    Directory(Arc<File>, Dir),
+    Directory(Arc<File>, Box<Dir>),
     /// Only a place, and no file that could be read: `O_PATH`.
     Place,
 }

@@ -88,7 +88,7 @@ impl Call<'_> {
         let kind = match (file, attr.kind) {
             (None, _) => Kind::Place,
             (Some(file), FileKind::Directory) => {
-                Kind::Directory(file, self.agent.connected().dir_of(attr.ino, attr.parent))
+                Kind::Directory(file, Box::new(self.agent.connected().dir_of(attr.ino, attr.parent)))
             }
             (Some(file), FileKind::File) => Kind::File(file),
             _ => return Err(failed(libc::ENXIO, "devices, pipes and sockets are opened through a mount only")),
