@@ -341,9 +341,7 @@ fn what_was_changed_since_is_named_and_what_was_not_signed_refused() {
         file.write_all_at(bytes, at).expect("room");
         file.set_modified(times).expect("the time is set back");
     };
-    // What is told, what makes it so, and what takes it back.
-    type Change<'a> = (&'a str, &'a dyn Fn(), &'a dyn Fn());
-    let changes: [Change<'_>; 3] = [
+    let changes: [(&str, Act<'_>, Act<'_>); 3] = [
         ("a: its mode is 0600", &|| mode(&to.join("a"), 0o600), &|| mode(&to.join("a"), 0o644)),
         ("l: it leads elsewhere", &|| link_to(&to.join("l"), "b"), &|| link_to(&to.join("l"), "a")),
         ("a: it is missing", &|| fs::rename(to.join("a"), to.join("x")).expect("a name"), &|| {
@@ -381,6 +379,9 @@ fn what_was_changed_since_is_named_and_what_was_not_signed_refused() {
     assert!(refused.err.contains("mode 0640"), "{}", refused.err);
     out(&place, &dst.join("more"), &[]).code(4);
 }
+
+/// A change of a test, or the way back.
+type Act<'a> = &'a dyn Fn();
 
 fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).expect("a mode");
