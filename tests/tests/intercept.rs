@@ -26,8 +26,8 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("a shared position", "printf '1\\n2\\n3\\n' > n; (read a; sh -c 'read b; echo b=$b'; read c; echo $a $c) < n"),
     ("directories", "mkdir -p a/b; cd a; /bin/pwd; cd b; /bin/pwd; cd ..; ls; /bin/pwd; cd ../..; ls $D; ls -d /usr/../usr"),
     ("a way out and in", "ln -s /etc e; head -n 1 e/passwd; ls -d e/../etc; readlink e; cd e; /bin/pwd; cd -; head -n 1 ../../etc/passwd"),
-    ("a link into the volume", "l=/tmp/aze-link-$$; ln -sfn $D $l; echo x > $l/f; cat $l/f f; mv $l/f $l/g; ln $l/g h; ls $l/ $l/.; \
-      rm $l/g; cd $l; /bin/pwd; mkdir $l/d; cd $l/d; ls ..; rm $l; cat $l/h"),
+    ("a link into the volume", "ln -sfn $D $L; echo x > $L/f; cat $L/f f; mv $L/f $L/g; ln $L/g h; ls $L/ $L/.; \
+      rm $L/g; cd $L; /bin/pwd; mkdir $L/d; cd $L/d; ls ..; cat $L/h; rm $L"),
     ("links", "echo x > f; ln f g; ln -s f s; stat -c %h f; cat s g; readlink s; realpath s; mv f h; cat s; rm s; ls; ls -l /aze/none"),
     ("renames", "mkdir d; echo 1 > d/f; mv d e; mv e/f .; rmdir e; mv f /tmp/$$.f && mv /tmp/$$.f g; cat g; mv g /etc/passwd/x; ls"),
     ("descriptors by name", "echo x > f; exec 5< f; readlink /proc/self/fd/5; cat /dev/fd/5; cat /proc/self/fd/5; ls -l /proc/self/fd/5 | \
@@ -106,7 +106,7 @@ fn volume(test: &str) -> Option<(Place, String)> {
 /// What a script says, with its errors and its exit code.
 fn said(place: &Place, door: &str, script: &str) -> String {
     let whole = format!(
-        "D=/aze/d; export D LC_ALL=C HOME=/nonexistent GIT_CONFIG_NOSYSTEM=1; mkdir $D && cd $D || exit 99; exec 2>&1\n\
+        "D=/aze/d L=$PWD/link; export D L LC_ALL=C HOME=/nonexistent GIT_CONFIG_NOSYSTEM=1; mkdir $D && cd $D || exit 99; exec 2>&1\n\
          ( {script}\n ); echo \"= $?\"; cd / && rm -rf $D && ls /aze"
     );
     let ran: Ran = place.command(&through(door, &whole)).output().expect("it starts").into();
