@@ -167,10 +167,11 @@ const TREE: &str = "
     cd /aze/tree && exec 3<> shared 4>> log
     ( flock 3; seq 1 200 | tee -a log | sort -rn | head -n 1 >&4 ) &
     make -s -j8 -f Makefile p &
-    python3 m.py &
-    $DOORS /aze/tree/doors > /dev/null &
+    python3 m.py && echo done > python.said &
+    $DOORS /aze/tree/doors > doors.said &
     flock other sh -c 'echo held > held; cat fifo' < /dev/null &
-    wait";
+    wait
+    test -s p && grep -qx 200 log && grep -q done python.said && grep -q same doors.said";
 
 #[test]
 fn nothing_is_left_of_processes_that_end_or_are_killed() {
@@ -208,8 +209,10 @@ fn nothing_is_left_of_processes_that_end_or_are_killed() {
             tree.wait().expect("it ends");
         }
         wait_until("no file is open any more", || opens(&place) == 0);
-        let free = "cd /aze/tree && rm -f log p *.o && flock -n shared true && flock -n other true && python3 -c '
-import fcntl; f = open(\"doors/out\", \"a\"); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)'";
+        let free =
+            "cd /aze/tree && rm -f log p *.o *.said && flock -n shared true && flock -n other true && python3 -c '
+import fcntl; f = open(\"doors/out\", \"a\"); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)' && \
+            rm -r doors && mkdir doors";
         place.aze(&through("intercept", free)).ok();
     }
 }
