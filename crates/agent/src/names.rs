@@ -145,7 +145,7 @@ impl Call<'_> {
             return Ok(Found { attr: file.attr(), file: Some(file), place: place_after(below, &note) });
         }
         // Small files that are read once need one request.
-        let file = match asked.has(libc::O_DIRECT) || asked.has(libc::O_TRUNC) || !access.read {
+        let file = match asked.has(libc::O_DIRECT) || asked.has(libc::O_TRUNC) {
             true => self.walk(below, &note, |way| client.open_path(who, way, access))?,
             false => self.walk(below, &note, |way| client.open_path_with_contents(who, way, access))?,
         };

@@ -55,9 +55,10 @@ pub(crate) struct How {
 }
 
 impl How {
-    /// The most contents that are asked for; none for an open that does not read.
+    /// The most contents that are asked for; none for an open that does not read, nor for one that writes, too: processes that
+    /// write a file together read what others have written since their opens.
     fn limit(self) -> Option<u32> {
-        (self.contents && self.access.read).then_some(OPEN_CONTENTS_BYTES_MAX)
+        (self.contents && self.access.read && !self.access.write).then_some(OPEN_CONTENTS_BYTES_MAX)
     }
 }
 
@@ -208,7 +209,8 @@ impl Client {
         self.core.open(who, ino, How { access, contents: false, to_run: true }).await
     }
 
-    /// Opens a file; the contents of a small one come along, for [`File::read_as_opened`]. One request.
+    /// Opens a file; the contents of a small one come along unless the open is for writing, too, for
+    /// [`File::read_as_opened`]. One request.
     ///
     /// # Errors
     /// As [`Client::open`].

@@ -507,7 +507,7 @@ impl Client {
         self.open_path_how(who, path.into(), access.into()).await
     }
 
-    /// [`Client::open_path`]; the contents of a small file come along, for [`File::read_as_opened`].
+    /// [`Client::open_path`]; contents come along as in [`Client::open_with_contents`].
     ///
     /// # Errors
     /// As [`Client::open_path`].

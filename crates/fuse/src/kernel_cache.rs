@@ -13,7 +13,8 @@
 //! - Otherwise this mount drops the pages and answers then. If the file has another length the kernel would discard that
 //!   answer, since it was asked for before the pages were dropped. So this mount answers one thread first, whose kernel
 //!   call then drops the pages because the modification time differs, and lets other threads wait until that thread asks
-//!   again or [`crate::recalls::PICK_UP_TIME`] has passed.
+//!   again or [`crate::recalls::PICK_UP_TIME`] has passed. If the length has changed once more when it asks again, it is
+//!   answered first again.
 
 use crate::lru::LruCache;
 use aze_client::Lease;
@@ -166,12 +167,11 @@ impl KernelCache {
         let mut known = loop {
             let mut known = files.take(attr.ino).unwrap_or_default();
             if known.drops == 0 && known.first.is_none_or(|first| first.thread == thread && thread != 0) {
-                if known.first.take().is_some() {
-                    // The thread asks again, so the kernel has processed the first answer.
-                    known.shown = None;
-                    break Known { drops: 1, ..known };
-                }
-                break known;
+                let Some(first) = known.first.take() else { break known };
+                // The thread asks again, so the kernel has processed the first answer. Where the length is another one by now,
+                // the kernel would discard an answer that was asked for before the pages were dropped, as it would have then.
+                known.shown = None;
+                break Known { drops: u32::from(first.version.size == version.size), ..known };
             }
             files.put(attr.ino, known);
             drop(files);
@@ -348,6 +348,19 @@ mod tests {
             Showing::Believed if dropped.get() => "dropped",
             Showing::Believed => "",
         }
+    }
+
+    /// The kernel discards an answer of another length that was asked for before pages were dropped. So a program saw the
+    /// old length after a truncation by another mount had returned.
+    #[test]
+    fn a_length_that_changes_once_more_is_told_first_again() {
+        let kernel_cache = KernelCache::default();
+        kernel_cache.has_pages(Ino(2));
+        assert_eq!(tell(&kernel_cache, 9, 1, 7, false, false), "first");
+        assert_eq!(tell(&kernel_cache, 5, 2, 7, false, false), "first", "another length: no page is dropped meanwhile");
+        assert_eq!(tell(&kernel_cache, 5, 2, 7, false, false), "dropped", "the same length");
+        assert_eq!(tell(&kernel_cache, 9, 3, 7, false, false), "first");
+        assert_eq!(tell(&kernel_cache, 5, 4, 7, false, true), "", "the recall has dropped the pages");
     }
 
     #[test]

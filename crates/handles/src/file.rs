@@ -96,7 +96,7 @@ impl Connected {
             return Ok(client.open(who, attr.ino, flags.access).await?);
         }
         // Small files that are read once need one request.
-        let opened = match flags.direct || flags.truncate || !flags.access.read {
+        let opened = match flags.direct || flags.truncate {
             true => client.open_path(who, &path.bytes, flags.access).await,
             false => client.open_path_with_contents(who, &path.bytes, flags.access).await,
         };
@@ -178,7 +178,7 @@ impl File {
     }
 
     /// pread(2): fills `buffer` from `offset` on; gives fewer bytes only at the end of the file. Of a file of up to 64 KiB
-    /// that was opened less than a second ago it may give what the open found.
+    /// that was opened for reading only, less than a second ago, it may give what the open found.
     ///
     /// # Errors
     /// As in its manual page.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 
 const READ: Access = Access { read: true, write: false };
+const READ_WRITE: Access = Access { read: true, write: true };
 
 fn counts(cluster: &Cluster) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
@@ -90,6 +91,17 @@ fn the_common_operations_take_one_request_each() {
                 assert_eq!((file.read_as_opened(99, &mut buffer).await), Ok(0));
             };
             assert_eq!(requests(&cluster, read_by_number).await.0, one("OpenWith"), "open by number and read");
+            let both = async {
+                let file = client.open_path_with_contents(&ROOT, &path, READ_WRITE).await.expect("root may open it");
+                file.read_as_opened(0, &mut [0; 64]).await
+            };
+            let (asked, count) = requests(&cluster, both).await;
+            let expected = [("OpenName".to_string(), 1), ("Read".to_string(), 1)];
+            assert_eq!(
+                (&asked[..], count),
+                (&expected[..], Ok(11)),
+                "an open for writing, too, reads what others have written"
+            );
             let (asked, gone) = requests(&cluster, client.unlink_path(&ROOT, &path)).await;
             assert_eq!((asked, gone), (one("Unlink"), Ok(())), "unlink");
         }
@@ -119,7 +131,6 @@ fn a_new_small_file_is_synced_by_its_home_and_all_else_by_all() {
     let layout = Layout { durability: Some(Durability::Close), ..Layout::of(4) };
     with_layout(layout, |cluster, client| async move {
         let dir = client.mkdir_all(&ROOT, b"/dir", 0o755).await.expect("a directory can be made").ino;
-        let read_write = Access { read: true, write: true };
         for index in 0..8 {
             let made = |what: &str| name(&format!("{what}{index}"));
             let small = create(&client, dir, &format!("small{index}")).await;
@@ -127,7 +138,7 @@ fn a_new_small_file_is_synced_by_its_home_and_all_else_by_all() {
             assert_eq!(synced(&cluster, small.sync()).await, 1, "fsync");
             assert_eq!(synced(&cluster, small.close()).await, 1, "close");
 
-            let again = client.open(&ROOT, small.ino(), read_write).await.expect("root may open it");
+            let again = client.open(&ROOT, small.ino(), READ_WRITE).await.expect("root may open it");
             assert_eq!(synced(&cluster, again.close()).await, 4, "its name may be anywhere");
 
             let wide = create(&client, dir, &format!("wide{index}")).await;
