@@ -10,6 +10,9 @@ const ROUND_TRIP: Duration = Duration::from_millis(50);
 /// Volumes of these many servers are looked at.
 const SERVERS: [&str; 2] = ["4", "16"];
 
+/// Runs of one command, of which each may be slowed down by what else the machine does.
+const RUNS_MAX: u32 = 8;
+
 /// A volume and a line to it.
 struct Far {
     place: Place,
@@ -33,15 +36,28 @@ impl Far {
         self.place.aze(&words.split(' ').collect::<Vec<_>>()).ok();
     }
 
-    /// The least of a few runs, each with other words: a busy machine makes some slower.
-    fn takes(&self, words: impl Fn(u32) -> String) -> Took {
+    /// The least of a few runs, each with other words: a busy machine makes some slower, and none faster. Runs go on while
+    /// it is more than `enough`.
+    ///
+    /// What `before` says is done without the delay before each run.
+    fn takes(&self, enough: u32, before: impl Fn(u32) -> String, words: impl Fn(u32) -> String) -> Took {
         let run = |turn| {
-            let words = words(turn);
+            let (before, words) = (before(turn), words(turn));
+            if !before.is_empty() {
+                self.near(&before);
+            }
             let (ran, took) = self.line.aze(&self.place, &words.split(' ').collect::<Vec<_>>());
             ran.ok();
             took
         };
-        (0..2).map(run).min().expect("two runs")
+        let mut least = run(0);
+        for turn in 1..RUNS_MAX {
+            if least.trips <= enough {
+                break;
+            }
+            least = least.min(run(turn));
+        }
+        least
     }
 }
 
@@ -58,21 +74,24 @@ fn several_operands_take_the_time_of_one() {
     for servers in SERVERS {
         let Some(far) = Far::new("several_operands_take_the_time_of_one", servers) else { return };
         far.near("mkdir aze:/d aze:/d/to");
-        let compare = |command: &str, stem: &str, target: &str| {
-            let of = |count| {
-                far.takes(|turn| format!("{command}{}{target}", names(&format!("{stem}{count}-{turn}"), count)))
+        let compare = |command: &str, before: &str, stem: &str, target: &str| {
+            let of = |count, enough| {
+                let names = |turn| names(&format!("{stem}{count}-{turn}"), count);
+                let before = |turn| if before.is_empty() { String::new() } else { format!("{before}{}", names(turn)) };
+                far.takes(enough, before, |turn| format!("{command}{}{target}", names(turn)))
             };
-            let (one, many) = (of(1), of(40));
+            let one = of(1, BESIDE_THE_OPERATION + 1);
+            let many = of(40, one.trips + CONNECTING);
             assert!(
                 many.trips <= one.trips + CONNECTING,
                 "{servers} servers, {command}: {one:?} for one, {many:?} for 40"
             );
         };
-        compare("touch", "file", "");
-        compare("stat", "file", "");
-        compare("mv", "file", " aze:/d/to");
-        compare("rm", "to/file", "");
-        compare("mkdir", "dir", "");
+        compare("touch", "", "file", "");
+        compare("stat", "touch", "known", "");
+        compare("mv", "touch", "moved", " aze:/d/to");
+        compare("rm", "touch", "to/file", "");
+        compare("mkdir", "", "dir", "");
     }
 }
 
@@ -119,26 +138,28 @@ fn a_command_takes_its_operation_and_three_round_trips() {
     for servers in SERVERS {
         let Some(far) = Far::new("a_command_takes_its_operation_and_three_round_trips", servers) else { return };
         far.near("mkdir aze:/d");
-        // What each takes once there are connections: names on the way, the name itself, an inode that is elsewhere.
+        // What comes before, and what each takes once there are connections: names on the way, the name itself, an inode that
+        // is elsewhere.
         let operations = [
-            ("touch aze:/fN", 1),
-            ("stat aze:/fN", 1),
-            ("ls -l aze:/fN", 1),
-            ("mv aze:/fN aze:/d/fN", 3),
-            ("stat aze:/d/fN", 3),
-            ("touch aze:/d/fN", 4),
-            ("rm aze:/d/fN", 2),
-            ("mkdir aze:/dN", 1),
-            ("mkdir -p aze:/dN/a", 4),
-            ("rmdir aze:/dN/a", 2),
-            ("df aze:", 1),
+            ("", "touch aze:/newN", 1),
+            ("touch aze:/fN", "stat aze:/fN", 1),
+            ("touch aze:/fN", "ls -l aze:/fN", 1),
+            ("touch aze:/fN", "mv aze:/fN aze:/d/fN", 3),
+            ("touch aze:/d/fN", "stat aze:/d/fN", 3),
+            ("touch aze:/d/fN", "touch aze:/d/fN", 4),
+            ("touch aze:/d/fN", "rm aze:/d/fN", 2),
+            ("", "mkdir aze:/dN", 1),
+            ("mkdir -p aze:/eN", "mkdir -p aze:/eN/a", 4),
+            ("mkdir -p aze:/eN/b", "rmdir aze:/eN/b", 2),
+            ("", "df aze:", 1),
         ];
-        for (command, trips) in operations {
-            let took = far.takes(|turn| command.replace('N', &turn.to_string()));
+        for (before, command, trips) in operations {
             // The other servers are connected to as soon as the first turns out to be far away, which over this line, whose
             // connections stand at once, is one round trip later than over a real one.
             let late = u32::from(trips > 1);
             let most = trips + BESIDE_THE_OPERATION + late;
+            let with = |words: &str, turn: u32| words.replace('N', &turn.to_string());
+            let took = far.takes(most, |turn| with(before, turn), |turn| with(command, turn));
             assert!(took.trips <= most, "{servers} servers, {command}: {took:?}, expected {most} round trips at most");
         }
     }
