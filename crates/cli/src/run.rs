@@ -299,13 +299,18 @@ fn serve(
         session.end();
         ended
     })();
-    match served {
-        Ok(()) => Exit::Done,
-        Err(trouble) => {
+    told(served)
+}
+
+/// The exit code of an agent, after it has told its trouble.
+fn told(served: Outcome<()>) -> Exit {
+    served.map_or_else(
+        |trouble| {
             errln!("aze: run: {trouble}");
             trouble.exit
-        }
-    }
+        },
+        |()| Exit::Done,
+    )
 }
 
 fn no_namespace(kind: &str, error: &io::Error) -> Trouble {

@@ -20,7 +20,7 @@ use aze_proto::attr::FileKind;
 use aze_receipt::line::What;
 use aze_receipt::{Draft, End, Head, Key, Line, Object, Removed, when};
 use aze_words::exit::{Exit, Outcome, Trouble};
-use prove::{Proof, hidden_prefix, identity, lock, now, version, xattrs_hash};
+use prove::{Proof, hidden_prefix, identity, now, version, xattrs_hash};
 use state::{Done, Journal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -140,7 +140,7 @@ impl<'a> Stage<'a> {
     /// An earlier attempt may have been broken off after its tree got its name: then the hidden name is free, or has what
     /// was there before.
     fn after_publishing(&mut self) -> Outcome<()> {
-        let Some(root) = lock(&self.proof.journal).known().done.get(&b""[..]).cloned() else { return Ok(()) };
+        let Some(root) = self.proof.journal.lock().known().done.get(&b""[..]).cloned() else { return Ok(()) };
         let is_root = |found: Option<crate::tree::Meta>| found.is_some_and(|meta| identity(&meta)[..2] == root.to[..2]);
         let hidden = self.to.stat(false)?;
         if is_root(hidden.clone()) || !is_root(self.order.to.stat(false)?) {
@@ -158,7 +158,7 @@ impl<'a> Stage<'a> {
     /// A state in which nothing is noted is not kept.
     fn give_up(self, trouble: Trouble) -> Trouble {
         let Some(proof) = Arc::into_inner(self.proof) else { return trouble };
-        let journal = proof.journal.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let journal = proof.journal.into_inner();
         if journal.known().done.is_empty() {
             // The story of the first failure is told; a second one would not help.
             let _ = journal.remove();
@@ -175,7 +175,7 @@ impl<'a> Stage<'a> {
         }
         let traits: Traits = self.to.tree.traits(&above, &self.proof.hidden())?;
         let mut known_bytes = 0;
-        let known = lock(&self.proof.journal);
+        let known = self.proof.journal.lock();
         for done in known.known().done.values() {
             known_bytes += if let What::File { size, same_as: None, .. } = &done.object.what { *size } else { 0 };
         }
@@ -237,7 +237,7 @@ impl<'a> Stage<'a> {
         self.copy_all()?;
         self.check_end()?;
         self.further_names();
-        lock(&self.proof.journal).sync()?;
+        self.proof.journal.lock().sync()?;
         let is_whole = self.report.missing == 0 && self.missing().is_empty();
         if self.order.delete && is_whole {
             self.delete_others(&self.to.clone())?;
@@ -250,7 +250,7 @@ impl<'a> Stage<'a> {
     /// An attempt that was asked to end goes no further.
     fn check_end(&self) -> Outcome<()> {
         if self.watch.is_over() {
-            lock(&self.proof.journal).sync()?;
+            self.proof.journal.lock().sync()?;
             return Err(Trouble::new(Exit::Again, "the command was asked to end: the same command goes on from here"));
         }
         Ok(())
@@ -271,7 +271,7 @@ impl<'a> Stage<'a> {
 
     /// Removes what earlier attempts of this order have left under temporary names: the lock says that they live no more.
     fn sweep(&self) -> Outcome<()> {
-        let attempts = lock(&self.proof.journal).known().attempts.clone();
+        let attempts = self.proof.journal.lock().known().attempts.clone();
         let prefixes: Vec<String> = attempts.iter().map(|attempt| hidden_prefix(attempt)).collect();
         if prefixes.is_empty() {
             return Ok(());
@@ -305,14 +305,14 @@ impl<'a> Stage<'a> {
                     self.watch.file(&from, &to);
                 }
                 false => {
-                    lock(&self.proof.journal).forget(path);
+                    self.proof.journal.lock().forget(path);
                     todo.push((from, to));
                 }
             }
         }
         for round in 1..=ROUNDS_MAX {
             self.copy(&todo, round)?;
-            todo = std::mem::take(&mut *lock(&self.proof.again));
+            todo = std::mem::take(&mut *self.proof.again.lock());
             if todo.is_empty() || self.watch.is_over() {
                 return Ok(());
             }
@@ -357,7 +357,7 @@ impl<'a> Stage<'a> {
 
     /// Whether the journal has this object, and neither source nor destination has changed since.
     fn is_still_done(&self, path: &[u8], from: &Spot, to: &Spot) -> bool {
-        let Some(done) = lock(&self.proof.journal).known().done.get(path).cloned() else { return false };
+        let Some(done) = self.proof.journal.lock().known().done.get(path).cloned() else { return false };
         if !matches!(done.object.what, What::File { same_as: None, .. } | What::Link { .. }) {
             return false;
         }
@@ -379,7 +379,7 @@ impl<'a> Stage<'a> {
     /// Gives files their further names; then notes all names, since each new one moves the change time of the inode.
     fn further_names(&self) {
         let further = self.survey.further_names();
-        let first_of = |path: &Vec<u8>| lock(&self.proof.journal).known().done.get(path).cloned();
+        let first_of = |path: &Vec<u8>| self.proof.journal.lock().known().done.get(path).cloned();
         let mut named = BTreeMap::new();
         for (path, first) in &further {
             let Some(done) = first_of(first) else { continue };
@@ -444,7 +444,7 @@ impl<'a> Stage<'a> {
                 let found = dir.must_stat(true)?;
                 let xattrs = xattrs_hash(dir.tree.dir_xattrs(&dir.path)?);
                 let object = self.proof.object(&dir.path, &found, xattrs, when(now()), What::Directory);
-                lock(&self.proof.journal).note(Done { object, from: version(&meta, &[]), to: identity(&found) })
+                self.proof.journal.lock().note(Done { object, from: version(&meta, &[]), to: identity(&found) })
             });
             if let Err(trouble) = finished {
                 self.watch.failed(&trouble);
@@ -455,7 +455,7 @@ impl<'a> Stage<'a> {
 
     /// Paths of the source that are not proven.
     fn missing(&self) -> Vec<Vec<u8>> {
-        let journal = lock(&self.proof.journal);
+        let journal = self.proof.journal.lock();
         let is_missing = |(path, meta): &(&Vec<u8>, &crate::tree::Meta)| {
             meta.kind != FileKind::Directory && !journal.known().done.contains_key(*path)
         };
@@ -483,14 +483,14 @@ impl<'a> Stage<'a> {
         let proof =
             Arc::into_inner(proof).ok_or_else(|| Trouble::new(Exit::Fatal, "a copy still runs: a defect in aze"))?;
         if report.missing == 0 {
-            proof.journal.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).remove()?;
+            proof.journal.into_inner().remove()?;
         }
         Ok(report)
     }
 
     /// Lines of all objects whose names still lead to the proven inodes.
     fn last_look(&self) -> Outcome<BTreeMap<Vec<u8>, Object>> {
-        let done = lock(&self.proof.journal).known().done.clone();
+        let done = self.proof.journal.lock().known().done.clone();
         let mut lines = BTreeMap::new();
         for (path, Done { object, to, .. }) in done {
             if !self.survey.objects.contains_key(&path) {
@@ -583,7 +583,7 @@ impl<'a> Stage<'a> {
             key_id: public.id(),
         };
         let hidden = |attempt: &str| path.with_file_name(format!(".aze-receipt-{attempt}"));
-        let attempts = lock(&self.proof.journal).known().attempts.clone();
+        let attempts = self.proof.journal.lock().known().attempts.clone();
         for attempt in &attempts {
             // Of an attempt that was killed while it wrote.
             match std::fs::remove_file(hidden(attempt)) {

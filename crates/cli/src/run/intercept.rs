@@ -11,7 +11,7 @@ use crate::sys;
 use crate::volume::{MountRecord, VARIABLE, Volume};
 use aze_agent::Listening;
 use aze_fuse::signals;
-use aze_words::{errln, outln};
+use aze_words::outln;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
@@ -184,13 +184,7 @@ fn serve(volume: Volume, mut other: UnixStream, at: &Path, program: Process) -> 
         forget();
         ended
     })();
-    match served {
-        Ok(()) => Exit::Done,
-        Err(trouble) => {
-            errln!("aze: run: {trouble}");
-            trouble.exit
-        }
-    }
+    super::told(served)
 }
 
 #[cfg(test)]

@@ -10,13 +10,13 @@ use super::state::{Done, Journal, Version};
 use crate::Watch;
 use crate::tree::{Meta, ReadBack, Sink, Source, Spot, Xattr};
 use crate::workers::{Ends, Plan, Transfer, room, warn};
+use aze_io::sync::Mutex;
 use aze_proto::attr::FileKind;
 use aze_receipt::line::{CHUNKS_MAX, What};
 use aze_receipt::{CHUNK_BYTES, Hash, Object, Sums, sums, when};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Threads that read one large file back, at most.
@@ -48,11 +48,6 @@ pub struct Began {
     sums: Mutex<Sums>,
 }
 
-/// Locks what only whole values are put into, so that a panic of another thread does no harm.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Nanoseconds since 1970, for people who read a receipt.
 pub fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -68,7 +63,7 @@ impl Proof {
     /// Of an attempt that notes proven objects in `journal`.
     pub fn new(attempt: String, root_len: usize, journal: Journal) -> Proof {
         let (serial, root_len) = (AtomicU64::new(0), root_len.into());
-        Proof { attempt, serial, root_len, journal: journal.into(), again: Mutex::default() }
+        Proof { attempt, serial, root_len, journal: Mutex::new(journal), again: Mutex::default() }
     }
 
     /// A temporary name that nothing else has.
@@ -103,14 +98,14 @@ impl Proof {
         let meta = ends.source.meta()?;
         if version(&meta, &ends.source.mark()?) != version(&began.meta, &began.mark) {
             ends.sink.abandon();
-            lock(&self.again).push((transfer.from.clone(), transfer.to.clone()));
+            self.again.lock().push((transfer.from.clone(), transfer.to.clone()));
             return Ok(false);
         }
         for xattr in kept {
             warn(plan, &xattr, ends.sink.set_xattr(&xattr));
         }
         ends.sink.settle(&meta)?;
-        let read = lock(&began.sums).clone();
+        let read = began.sums.lock().clone();
         let (stored, how) = self.read_back(ends, &meta, &read, plan, &transfer.to.shown())?;
         let checked = when(now());
         let xattrs = xattrs_hash(stored.xattrs()?);
@@ -212,7 +207,7 @@ impl Proof {
     }
 
     fn note(&self, done: Done) -> Outcome<()> {
-        lock(&self.journal).note(done)
+        self.journal.lock().note(done)
     }
 }
 
@@ -234,7 +229,7 @@ impl Began {
                 return Ok(());
             }
             if let Some(hash) = Sums::of_chunk(block) {
-                lock(&self.sums).chunks.insert(offset / CHUNK_BYTES, hash);
+                self.sums.lock().chunks.insert(offset / CHUNK_BYTES, hash);
             }
             match self.meta.is_sparse {
                 true => write_data(ends.sink.as_ref(), offset, block)?,
@@ -288,7 +283,7 @@ pub fn sums_of(source: &dyn Source, size: u64, is_sparse: bool, watch: &dyn Watc
             let expected = CHUNK_BYTES.min(size - offset) as usize;
             let block = room(&mut memory, expected);
             let count = source.read_at(offset, block)?;
-            lock(&sums).add(chunk, &block[..count]);
+            sums.lock().add(chunk, &block[..count]);
             watch.copied(count as u64);
             chunk += 1;
         }
@@ -304,7 +299,7 @@ pub fn sums_of(source: &dyn Source, size: u64, is_sparse: bool, watch: &dyn Watc
             parts.into_iter().try_for_each(|part| part.join().unwrap_or_else(panicked))
         })?;
     }
-    Ok(sums.into_inner().unwrap_or_else(PoisonError::into_inner))
+    Ok(sums.into_inner())
 }
 
 /// A hash of extended attributes in any order.
@@ -350,7 +345,7 @@ mod tests {
 
     impl Sink for Noted {
         fn write_at(&self, offset: u64, data: &[u8]) -> Outcome<()> {
-            lock(&self.0).push((offset, data.len()));
+            self.0.lock().push((offset, data.len()));
             Ok(())
         }
 
@@ -394,6 +389,6 @@ mod tests {
         let noted = Noted(Mutex::default());
         write_data(&noted, 100, &block).expect("a sink that takes all");
         let piece = PIECE_BYTES as u64;
-        assert_eq!(*lock(&noted.0), [(100 + piece, 2 * PIECE_BYTES), (100 + 5 * piece, 10)]);
+        assert_eq!(*noted.0.lock(), [(100 + piece, 2 * PIECE_BYTES), (100 + 5 * piece, 10)]);
     }
 }
