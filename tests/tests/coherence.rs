@@ -4,6 +4,7 @@
 use aze_tests::python::python;
 use aze_tests::{Place, wait_until};
 use std::fs::File;
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -256,6 +257,41 @@ fn readers_of_one_mount_see_every_write_of_another_one() {
         old.len(),
         &old[..old.len().min(5)]
     );
+}
+
+/// The kernel discards attributes if a write of the same mount has ended since it asked for them, and reads no further than
+/// the length that it had.
+#[test]
+fn a_file_that_another_mount_lengthens_is_read_to_its_end_while_programs_of_this_one_write_it() {
+    const APPENDS: u64 = 300;
+    let (mut place, one) = with_file(10);
+    let two = place.mount();
+    let open = |dir: &Path| File::options().read(true).write(true).open(dir.join("f")).expect("the file");
+    let (over, writes) = (AtomicU64::new(0), AtomicU64::new(0));
+    let missed = std::thread::scope(|scope| {
+        let writer = open(&two);
+        let (over, writes) = (&over, &writes);
+        scope.spawn(move || {
+            while over.load(Ordering::SeqCst) == 0 {
+                writer.write_all_at(b"1", 0).expect("the file is written");
+                writes.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let (lengthens, mut reader) = (open(&one), File::open(two.join("f")).expect("the file"));
+        let missed = (0..APPENDS).filter(|number| {
+            let end = 10 + 7 * number;
+            lengthens.write_all_at(b"1234567", end).expect("the file is written");
+            let mut bytes = [0; 7];
+            let is_read = reader.read_exact_at(&mut bytes, end).is_ok() && bytes == *b"1234567";
+            let is_found = reader.seek(SeekFrom::End(0)).expect("an end") == end + 7;
+            !(is_read && is_found)
+        });
+        let missed = missed.count();
+        over.store(1, Ordering::SeqCst);
+        missed
+    });
+    assert!(writes.into_inner() > APPENDS, "a writer that does not write meanwhile shows nothing");
+    assert_eq!(missed, 0, "of {APPENDS} times it was not whole");
 }
 
 /// Threads of a process that have not ended; it may still be there for its parent.

@@ -175,6 +175,21 @@ impl File {
     /// checksums however often it is read.
     pub async fn read_into(&self, offset: u64, buf: &mut [u8]) -> Result<usize, Failure> {
         self.check_open_for(self.access().read, "reading")?;
+        self.read_anyway(offset, buf).await
+    }
+
+    /// The byte at `offset`, whatever the file was opened for; `None` if the file ends before it. For a mount whose kernel
+    /// has to learn a file's length.
+    ///
+    /// # Errors
+    /// [`Code::Corrupt`], as of [`File::read_into`], and those of every request.
+    pub async fn byte_at(&self, offset: u64) -> Result<Option<u8>, Failure> {
+        let mut byte = [0];
+        let count = self.read_anyway(offset, &mut byte).await?;
+        Ok((count > 0).then_some(byte[0]))
+    }
+
+    async fn read_anyway(&self, offset: u64, buf: &mut [u8]) -> Result<usize, Failure> {
         let until = self.core.patience();
         loop {
             match self.read_once(offset, buf).await {

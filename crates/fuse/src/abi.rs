@@ -122,6 +122,7 @@ pub mod lk {
 /// Messages that answer no request; they stand where a reply has its error.
 pub mod notify {
     pub const INVAL_INODE: i32 = 2;
+    pub const STORE: i32 = 4;
 }
 
 /// What stands before every request.

@@ -136,6 +136,18 @@ impl Device {
         // The kernel may not know the inode (any more): then there is nothing to forget.
         self.send(&message)
     }
+
+    /// Puts one byte of a file into the kernel's page of it, so that the kernel takes the file for at least `offset + 1`
+    /// bytes long. Blocks until that page is unlocked; no signal ends that wait.
+    pub fn store(&self, ino: u64, offset: u64, byte: u8) -> Sent {
+        const HEAD_BYTES: usize = OUT_HEADER_BYTES + 24;
+        let mut message = [0; HEAD_BYTES + 1];
+        message[..OUT_HEADER_BYTES].copy_from_slice(&abi::out_header(0, notify::STORE, 25));
+        let fields =
+            [&nodes::node(ino).to_ne_bytes()[..], &offset.to_ne_bytes(), &1u32.to_ne_bytes(), &[0; 4], &[byte]];
+        message[OUT_HEADER_BYTES..].copy_from_slice(&fields.concat());
+        self.send(&message)
+    }
 }
 
 /// Makes an owned descriptor of a number that was received.
@@ -176,6 +188,24 @@ mod tests {
             ];
             assert_eq!(message[..count], expected.concat(), "offset {offset}");
         }
+    }
+
+    #[test]
+    fn the_kernel_is_given_one_byte_of_a_file() {
+        let (device, kernel) = device();
+        assert_eq!(device.store(5, 4097, b'x'), Sent::Taken);
+        let mut message = [0; 64];
+        let count = kernel.recv(&mut message).expect("it was told");
+        let expected = [
+            &(OUT_HEADER_BYTES as u32 + 25).to_ne_bytes()[..],
+            &notify::STORE.to_ne_bytes(),
+            &0u64.to_ne_bytes(),
+            &nodes::node(5).to_ne_bytes(),
+            &4097u64.to_ne_bytes(),
+            &1u64.to_ne_bytes(),
+            b"x",
+        ];
+        assert_eq!(message[..count], expected.concat());
     }
 
     #[test]

@@ -33,6 +33,9 @@ use std::time::Duration;
 /// Among the flags of an open: the kernel is to run the file (`__FMODE_EXEC` in its `fs.h`).
 const FMODE_EXEC: i32 = 0x20;
 
+/// How often a file's attributes are asked for while other clients change it.
+const LENGTHENED_TRIES_MAX: usize = 100;
+
 /// What the kernel is given where nothing may be kept.
 const NOTHING: Duration = Duration::ZERO;
 
@@ -158,9 +161,15 @@ impl Door {
     /// For how long the kernel may use these attributes, and the name that led to them. Blocks until the kernel has
     /// dropped pages that are older than another client's change.
     pub fn validity(&self, request: &Header, aged: &Aged) -> Duration {
+        self.validity_if(request, aged, false)
+    }
+
+    /// As [`Self::validity`]; `is_lengthened` says that the kernel has been given the file's last byte.
+    pub fn validity_if(&self, request: &Header, aged: &Aged, is_lengthened: bool) -> Duration {
         let Aged { attr, lease, .. } = aged;
         if attr.kind == FileKind::File {
             let means = Means {
+                is_lengthened,
                 is_leased: &|lease| self.is_leased(lease, attr.ino),
                 // Another worker must read requests meanwhile: it answers those that this one waits for.
                 waits: &|| self.pool.waits_long(),
@@ -173,6 +182,32 @@ impl Door {
             }
         }
         self.validity_of_shown(aged)
+    }
+
+    /// Lets the kernel know the length of a file which another client may have made longer, for a program that is about to
+    /// read it or to ask where it ends. `aged` are its attributes, or become newer ones. Gives whether the kernel has been
+    /// given the last byte.
+    pub fn lengthen(&self, request: &Header, file: &File, aged: &mut Aged) -> Result<bool, Errno> {
+        for _ in 0..LENGTHENED_TRIES_MAX {
+            let ino = aged.attr.ino;
+            if !self.kernel_cache.is_too_short(&aged.attr, |lease| self.is_leased(lease, ino)) {
+                return Ok(false);
+            }
+            // In this order: a change of another client from now on drops pages.
+            self.kernel_cache.has_pages(ino);
+            let drops = self.pages.drops(ino.0);
+            let offset = aged.attr.size - 1;
+            // The file may have become shorter.
+            if let Some(byte) = self.serve("read of", ino.0, file.byte_at(offset))? {
+                self.pool.waits_long();
+                if self.pages.lengthen_now(ino.0, offset, byte, drops) {
+                    self.kernel_cache.has_length(ino, aged.attr.size);
+                    return Ok(true);
+                }
+            }
+            *aged = self.attr(request, request.node)?;
+        }
+        Ok(false)
     }
 
     /// Drops pages after the time within which the kernel call of a thread that was answered first should have done so.

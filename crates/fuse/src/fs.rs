@@ -108,16 +108,18 @@ fn getattr(door: &Door, header: &Header, mut args: Args<'_>, out: &mut Out) -> O
     let flags = args.u32()?;
     args.skip(4)?;
     let handle = args.u64()?;
-    let aged = door.attr(header, header.node)?;
+    let mut aged = door.attr(header, header.node)?;
+    let mut is_lengthened = false;
     // The kernel names an open file when it asks in order to read from its pages, but not for fstat(2). The volume may
     // have started again while the request was under way.
     if flags & getattr::FH != 0
         && let Some(file) = door.files.get(handle)
     {
         file.check_locks().map_err(|failure| door.noted("read of", header.node, &failure))?;
+        is_lengthened = door.lengthen(header, &file, &mut aged)?;
     }
     tell(out, &aged.attr);
-    let validity = door.validity(header, &aged);
+    let validity = door.validity_if(header, &aged, is_lengthened);
     translate::put_aged(out, &aged.attr, validity);
     Ok(Done::Now)
 }

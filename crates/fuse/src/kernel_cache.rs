@@ -10,11 +10,17 @@
 //!
 //! - If the other client's change recalled a lease of this mount, the pages are gone already.
 //! - If this mount has held a lease since, the change is this mount's own, and the pages contain it.
-//! - Otherwise this mount drops the pages and answers then. If the file has another length the kernel would discard that
+//! - Otherwise this mount drops the pages and answers then. If the file is shorter the kernel would discard that
 //!   answer, since it was asked for before the pages were dropped. So this mount answers one thread first, whose kernel
 //!   call then drops the pages because the modification time differs, and lets other threads wait until that thread asks
 //!   again or [`crate::recalls::PICK_UP_TIME`] has passed. If the length has changed once more when it asks again, it is
 //!   answered first again.
+//!
+//! *When a file has grown.* The kernel discards attributes if it has learned anything of the file since it asked for them:
+//! other attributes, a write of this mount that has ended, that it is to forget some. It reads nothing beyond the length
+//! that it has, and asks once for each read. So before this mount tells the reader of an open file a larger length than the
+//! kernel is known to have, it gives the kernel the last byte ([`crate::pages::Pages::lengthen_now`]), after which the
+//! kernel has that length, whatever it discards.
 
 use crate::lru::LruCache;
 use aze_client::Lease;
@@ -60,6 +66,8 @@ struct Known {
     shown: Option<Version>,
     /// While it lasts no other client can have changed the file since `shown`.
     lease: Option<Lease>,
+    /// The kernel takes the file for at least so many bytes long; `None` if it is not known what it takes it for.
+    length_min: Option<u64>,
     /// Threads that are dropping its pages.
     drops: u32,
     /// The thread that was answered first; its kernel call may still be dropping pages.
@@ -99,6 +107,8 @@ impl Default for KernelCache {
 
 /// What telling attributes may need.
 pub struct Means<'a> {
+    /// The kernel has been given the last byte, so that it has the length even if it discards the answer.
+    pub is_lengthened: bool,
     /// Whether this lease still lasts, so that no other client can have changed the file.
     pub is_leased: &'a dyn Fn(Lease) -> bool,
     /// The calling thread is about to wait for another one.
@@ -129,7 +139,30 @@ impl KernelCache {
             Some(other) if other.ctime > version.ctime => None,
             _ => Some(version),
         };
+        // The first attributes of an inode are never discarded; later ones may be, and may also be those that are kept.
+        known.length_min = Some(known.length_min.map_or(version.size, |length| length.min(version.size)));
         files.put(version.ino, known);
+    }
+
+    /// Whether the kernel may take a file for shorter than these attributes say because another client has lengthened it.
+    pub fn is_too_short(&self, attr: &Attr, is_leased: impl Fn(Lease) -> bool) -> bool {
+        let mut files = self.files.lock();
+        let mut known = files.take(attr.ino).unwrap_or_default();
+        let is_own = known.shown.is_some() && known.lease.is_some_and(is_leased);
+        if is_own {
+            // By programs of this mount: the kernel has noted it before their calls return.
+            known.length_min = known.length_min.max(Some(attr.size));
+        }
+        let is_too_short = known.length_min.is_none_or(|length| length < attr.size);
+        files.put(attr.ino, known);
+        is_too_short && attr.size > 0
+    }
+
+    /// Notes that the kernel takes a file for at least so many bytes long.
+    pub fn has_length(&self, ino: Ino, length: u64) {
+        let mut files = self.files.lock();
+        let known = files.take(ino).unwrap_or_default();
+        files.put(ino, Known { length_min: known.length_min.max(Some(length)), ..known });
     }
 
     /// Notes that a program opens a file with these attributes.
@@ -195,7 +228,7 @@ impl KernelCache {
                 files.put(attr.ino, Known { shown: Some(version), lease, ..known });
                 return Showing::Believed;
             }
-            if known.shown.is_none_or(|shown| shown.size != version.size) {
+            if known.shown.is_none_or(|shown| shown.size != version.size) && !means.is_lengthened {
                 let first = First { thread, version };
                 files.put(attr.ino, Known { shown: None, first: Some(first), ..known });
                 return Showing::First(first);
@@ -277,7 +310,9 @@ impl KernelCache {
         // Without a lease another client may have changed the file as well: the kernel now has the length, but its
         // pages may be of any version.
         let before = Version { mtime: Time(0), ctime: Time(0), ..Version::of(attr) };
-        files.put(attr.ino, Known { shown: Some(if is_own { Version::of(attr) } else { before }), ..known });
+        let shown = Some(if is_own { Version::of(attr) } else { before });
+        let length_min = known.length_min.map(|length| length.min(attr.size));
+        files.put(attr.ino, Known { shown, length_min, ..known });
     }
 }
 
@@ -338,6 +373,7 @@ mod tests {
     ) -> &'static str {
         let dropped = Cell::new(false);
         let means = Means {
+            is_lengthened: false,
             is_leased: &|_| is_leased,
             waits: &|| {},
             are_clean: &|| are_clean,
@@ -393,7 +429,13 @@ mod tests {
         assert!(!kernel_cache.is_shown(&attr(2, 9, 2)));
         assert_eq!(tell(&kernel_cache, 9, 2, 7, false, false), "dropped", "it asks again");
         assert_eq!(tell(&kernel_cache, 9, 2, 8, false, false), "");
-        let means = Means { is_leased: &|_| false, waits: &|| {}, are_clean: &|| false, drop_pages: &|| {} };
+        let means = Means {
+            is_lengthened: false,
+            is_leased: &|_| false,
+            waits: &|| {},
+            are_clean: &|| false,
+            drop_pages: &|| {},
+        };
         let Showing::First(first) = kernel_cache.show(&attr(2, 4, 3), None, 0, &means) else {
             panic!("it is another length")
         };
@@ -408,6 +450,42 @@ mod tests {
     }
 
     #[test]
+    fn a_file_is_too_short_when_another_client_has_lengthened_it() {
+        let kernel_cache = KernelCache::default();
+        let is_too_short = |size, is_leased| kernel_cache.is_too_short(&attr(2, size, 1), |_| is_leased);
+        assert!(
+            is_too_short(5, false) && !is_too_short(0, false),
+            "nothing is known, and nothing is shorter than nothing"
+        );
+        kernel_cache.tell(Version::of(&attr(2, 5, 1)));
+        assert!(!is_too_short(5, false) && !is_too_short(4, false) && is_too_short(6, false));
+        kernel_cache.tell(Version::of(&attr(2, 6, 2)));
+        assert!(is_too_short(6, false), "the kernel may have discarded the second answer");
+        kernel_cache.has_length(Ino(2), 6);
+        assert!(!is_too_short(6, false) && is_too_short(7, false));
+        kernel_cache.changed(&attr(2, 3, 3), |_| false);
+        assert!(is_too_short(4, false), "this mount has made it shorter");
+        tell(&kernel_cache, 3, 4, 7, false, true);
+        assert!(!is_too_short(9, true) && !is_too_short(9, false), "a program of this mount has lengthened it");
+    }
+
+    #[test]
+    fn a_longer_file_is_believed_once_the_kernel_has_its_length() {
+        let kernel_cache = KernelCache::default();
+        kernel_cache.has_pages(Ino(2));
+        let dropped = Cell::new(0);
+        let means = Means {
+            is_lengthened: true,
+            is_leased: &|_| false,
+            waits: &|| {},
+            are_clean: &|| false,
+            drop_pages: &|| dropped.set(dropped.get() + 1),
+        };
+        assert_eq!(kernel_cache.show(&attr(2, 9, 1), None, 7, &means), Showing::Believed);
+        assert_eq!(dropped.get(), 1);
+    }
+
+    #[test]
     fn requests_for_attributes_wait_while_pages_are_dropped() {
         let kernel_cache = KernelCache::default();
         assert!(!kernel_cache.begin_drop(Ino(2)), "there are none");
@@ -419,7 +497,13 @@ mod tests {
                 let waits = || {
                     waits.fetch_add(1, SeqCst);
                 };
-                let means = Means { is_leased: &|_| false, waits: &waits, are_clean: &|| true, drop_pages: &|| {} };
+                let means = Means {
+                    is_lengthened: false,
+                    is_leased: &|_| false,
+                    waits: &waits,
+                    are_clean: &|| true,
+                    drop_pages: &|| {},
+                };
                 assert_eq!(kernel_cache.show(&attr(2, 5, 1), None, 7, &means), Showing::Believed);
                 assert_eq!(is_done.load(SeqCst), 1);
             });

@@ -17,7 +17,7 @@
 //! Such a thread must not run foreign code, whose descriptors it does not have: a thread with the descriptors of the
 //! process calls the callbacks.
 
-use crate::device::Device;
+use crate::device::{Device, Sent};
 use aze_io::Io;
 use aze_io::sync::{Condvar, Mutex};
 use futures_channel::oneshot;
@@ -36,8 +36,20 @@ const QUIET_TIME: Duration = Duration::from_millis(100);
 /// Files that are known to have no pages. When there are more, the set is emptied.
 const WITHOUT_PAGES_MAX: usize = 1 << 16;
 
-/// What a thread calls when pages are gone.
+/// Counts of drops; several inodes share one.
+const DROPS_SLOTS: usize = 1 << 12;
+
+/// What a thread calls when a job is done.
 type Callback = Box<dyn FnOnce() + Send>;
+
+/// What a thread calls when it has lengthened a file, or has not.
+type Lengthened = Box<dyn FnOnce(bool) + Send>;
+
+/// What a thread does with an inode. Either call into the kernel may wait for a page.
+enum Job {
+    Drop(Callback),
+    Lengthen { offset: u64, byte: u8, drops: u64, lengthened: Lengthened },
+}
 
 /// Drops pages, by threads that end when this is dropped.
 pub struct Pages {
@@ -59,7 +71,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Jobs {
-    waiting: VecDeque<(u64, Callback)>,
+    waiting: VecDeque<(u64, Job)>,
     threads: usize,
     idle: usize,
     has_ended: bool,
@@ -74,6 +86,17 @@ struct Transfers {
     without_pages: HashSet<u64>,
     /// Dropped when a write of the inode begins.
     writes: HashMap<u64, Vec<oneshot::Sender<()>>>,
+    /// How often pages were to be dropped.
+    drops: Vec<u64>,
+    /// Inodes that are being lengthened, and by how many threads.
+    lengthening: HashMap<u64, usize>,
+}
+
+impl Transfers {
+    fn drops(&mut self, ino: u64) -> &mut u64 {
+        self.drops.resize(DROPS_SLOTS, 0);
+        &mut self.drops[(ino ^ ino >> 48) as usize % DROPS_SLOTS]
+    }
 }
 
 /// One read or write; dropped when it has been answered.
@@ -147,9 +170,14 @@ impl Pages {
 
     /// Has a thread drop the pages of this inode that the kernel has now; another one calls the callback then.
     pub fn drop_pages(&self, ino: u64, callback: Callback) {
+        *self.shared.transfers.lock().drops(ino) += 1;
+        self.give(ino, Job::Drop(callback));
+    }
+
+    fn give(&self, ino: u64, job: Job) {
         let shared = &self.shared;
         let mut jobs = shared.jobs.lock();
-        jobs.waiting.push_back((ino, callback));
+        jobs.waiting.push_back((ino, job));
         if jobs.idle < jobs.waiting.len() && jobs.threads < THREADS_MAX {
             jobs.threads += 1;
             let (of_thread, device) = (shared.clone(), self.device.clone());
@@ -159,7 +187,7 @@ impl Pages {
                 // Without any thread the caller does the work.
                 let job = if jobs.threads == 0 { jobs.waiting.pop_back() } else { None };
                 drop(jobs);
-                job.into_iter().for_each(|(ino, callback)| shared.drop_pages(&self.device, ino, callback));
+                job.into_iter().for_each(|(ino, job)| shared.work_on(&self.device, ino, job));
                 return;
             }
         }
@@ -172,6 +200,21 @@ impl Pages {
         let callback = move || are_gone.send(()).expect("the caller waits");
         self.drop_pages(ino, Box::new(callback));
         gone.recv().expect("the callback is called");
+    }
+
+    /// How often pages of this inode were to be dropped; for [`Pages::lengthen_now`].
+    pub fn drops(&self, ino: u64) -> u64 {
+        *self.shared.transfers.lock().drops(ino)
+    }
+
+    /// Has a thread tell the kernel that the file has at least `offset + 1` bytes, of which `byte` is the last; returns when
+    /// the kernel knows it. Gives false, and has told nothing, if pages of the inode were to be dropped after `drops` of
+    /// them: then another client may have changed that byte since it was read.
+    pub fn lengthen_now(&self, ino: u64, offset: u64, byte: u8, drops: u64) -> bool {
+        let (tell, told) = mpsc::sync_channel(1);
+        let lengthened = move |is_done| tell.send(is_done).expect("the caller waits");
+        self.give(ino, Job::Lengthen { offset, byte, drops, lengthened: Box::new(lengthened) });
+        told.recv().expect("the callback is called")
     }
 }
 
@@ -194,9 +237,9 @@ impl Shared {
     fn take_jobs(&self, device: &Device) {
         let mut jobs = self.jobs.lock();
         loop {
-            if let Some((ino, callback)) = jobs.waiting.pop_front() {
+            if let Some((ino, job)) = jobs.waiting.pop_front() {
                 drop(jobs);
-                self.drop_pages(device, ino, callback);
+                self.work_on(device, ino, job);
                 jobs = self.jobs.lock();
             } else if jobs.has_ended {
                 return;
@@ -208,10 +251,40 @@ impl Shared {
         }
     }
 
-    fn drop_pages(&self, device: &Device, ino: u64, callback: Callback) {
-        self.wait_until_quiet(ino);
-        device.forget_pages(ino);
+    fn work_on(&self, device: &Device, ino: u64, job: Job) {
+        let callback = match job {
+            Job::Drop(callback) => {
+                self.wait_until_quiet(ino);
+                device.forget_pages(ino);
+                callback
+            }
+            Job::Lengthen { offset, byte, drops, lengthened } => {
+                let is_done = self.lengthen(device, ino, offset, byte, drops);
+                Box::new(move || lengthened(is_done))
+            }
+        };
         self.callbacks.send(callback).expect("the thread receives until the last sender is dropped");
+    }
+
+    fn lengthen(&self, device: &Device, ino: u64, offset: u64, byte: u8, drops: u64) -> bool {
+        {
+            let mut transfers = self.transfers.lock();
+            if *transfers.drops(ino) != drops {
+                return false;
+            }
+            transfers.without_pages.remove(&ino);
+            *transfers.lengthening.entry(ino).or_default() += 1;
+        }
+        let sent = device.store(ino, offset, byte);
+        let mut transfers = self.transfers.lock();
+        let threads = transfers.lengthening.get_mut(&ino).expect("it was counted");
+        *threads -= 1;
+        if *threads == 0 {
+            transfers.lengthening.remove(&ino);
+            drop(transfers);
+            self.is_quiet.notify_all();
+        }
+        sent != Sent::Refused
     }
 
     fn wait_until_quiet(&self, ino: u64) {
@@ -221,6 +294,10 @@ impl Shared {
             && let left @ 1.. = until_ns.saturating_sub(self.io.mono_ns())
         {
             transfers = self.is_quiet.wait_for(transfers, Duration::from_nanos(left));
+        }
+        // The byte that is stored may be older than the change for which the pages are dropped.
+        while transfers.lengthening.contains_key(&ino) {
+            transfers = self.is_quiet.wait(transfers);
         }
         // Noted before the kernel drops the pages, so that a read which begins meanwhile removes the note.
         if !transfers.counts.contains_key(&ino) {
@@ -334,6 +411,25 @@ mod tests {
             .collect();
         assert_eq!(told.len(), 3);
         assert_eq!(told[2], crate::nodes::node(3));
+    }
+
+    #[test]
+    fn a_byte_that_may_be_old_is_not_given_to_the_kernel() {
+        let (device, mut kernel) = device();
+        let pages = Pages::new(io(), device).expect("there is a thread");
+        let drops = pages.drops(1);
+        assert!(pages.lengthen_now(1, 7, b'x', drops));
+        pages.drop_pages_now(1);
+        assert!(pages.are_none(1));
+        assert!(!pages.lengthen_now(1, 8, b'y', drops), "the pages were dropped");
+        let drops = pages.drops(1);
+        assert!(pages.lengthen_now(1, 8, b'z', drops) && !pages.are_none(1));
+        let mut message = [0; 128];
+        let mut told = || {
+            let count = kernel.read(&mut message).expect("it was told");
+            message[count - 1]
+        };
+        assert_eq!([told(), told(), told()], [b'x', 0, b'z']);
     }
 
     #[test]
