@@ -13,9 +13,9 @@ help:
 	@echo 'make libs      the libraries for C: azekura.h and chfs.h, into target/library/azekura'
 	@echo 'make test-python  the package for Python, with pandas, pyarrow, zarr, PyTorch and others (five minutes)'
 	@echo 'make wheel     the package for Python, with the program in it, into target/wheels'
-	@echo 'make dist      tar.gz, .deb and .rpm for machines without Rust, in target/dist'
+	@echo 'make dist      tar.gz, .deb, .rpm and wheel for machines without Rust, in target/dist'
 	@echo 'make container a container image with it, in target/dist (needs root)'
-	@echo 'make test-dist tries these packages in bare systems of Debian 11 and 13 (needs root; five minutes)'
+	@echo 'make test-dist tries these packages in bare systems of Debian 11, 12 and 13 (needs root; ten minutes)'
 	@echo 'make test-mpi  MPI-IO, HDF5, PnetCDF and NetCDF-4 on one node and on three namespaces (needs root; two minutes)'
 	@echo 'make check     formatting and lints'
 	@echo 'make sim-long  50,000 simulated clusters instead of 200, and 5,000 volumes that last of each kind'
@@ -43,7 +43,7 @@ libs:
 wheel: build
 	@scripts/setup python
 	$(CARGO) build --locked --profile library -p aze-python
-	@scripts/wheel target/wheels target/library/lib_azekura.so target/release/aze
+	@scripts/wheel target/wheels target/library/lib_azekura.so target/release/aze target/release/libaze_intercept.so
 
 demo: build
 	@scripts/setup demo

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parent.parent.parent / "docs/python.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [(ROOT / page).read_text() for page in ("README.md", "docs/python.md")]
+BLOCKS = [block for page in PAGES for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)]
 
 
 def test_there_are_examples():
-    assert len(BLOCKS) >= 4
+    assert len(BLOCKS) >= 6
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))

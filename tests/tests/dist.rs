@@ -162,6 +162,9 @@ fn everything_in_the_packing_list_exists() {
                 assert!(metadata.contains(&format!("\"name\":\"{package}\"")), "{package}");
                 assert!(place.starts_with("bin/") || place.starts_with("lib/"), "{place}");
             }
+            ["wheel", package, "library", _] => {
+                assert!(metadata.contains(&format!("\"name\":\"{package}\"")), "{package}")
+            }
             ["file", source, _] => assert!(root().join(source).is_file(), "{source}"),
             ["made", made, place] => {
                 let name =
