@@ -1,21 +1,36 @@
 # Copyright: the Azekura project.
 # SPDX-License-Identifier: (Apache-2.0 OR MIT)
-"""A recipe for Spack (https://spack.io): builds `aze` from a source directory by cargo.
+"""A recipe for Spack (https://spack.io): builds `aze`, the library of `aze run --door intercept`
+and the libraries for C by cargo.
 
-No place to download from is promised yet, so the source is a clone: `spack dev-build azekura@0.1.0` in it, after
-`spack repo create` and a copy of this file to packages/azekura/package.py of that repository.
+No place to download from is promised yet, so the source is an archive of a clone, in the directory
+that Spack is called in, after `spack repo create` and a copy of this file to
+packages/azekura/package.py of that repository:
+
+    git archive --prefix=azekura-0.1.0/ -o azekura-0.1.0.tar.gz HEAD
+    spack install --no-checksum azekura
+
+or the clone itself: `spack dev-build azekura@0.1.0` in it.
 """
 
 import os
 
 from spack.package import *
 
+try:
+    # From Spack 1.0 on, this class comes with the builtin packages.
+    from spack_repo.builtin.build_systems.generic import Package
+except ImportError:
+    pass
+
 
 class Azekura(Package):
-    """A parallel file system that lives on the nodes of a job: started by one command, used like any directory."""
+    """A parallel file system that lives on the nodes of a job: started by one command, used like
+    any directory."""
 
     homepage = "file://README.md"
-    has_code = True
+    url = "file://{0}/azekura-0.1.0.tar.gz".format(os.getcwd())
+    manual_download = True
 
     license("Apache-2.0 OR MIT", checked_by="azekura")
 
@@ -37,9 +52,23 @@ class Azekura(Package):
 
     def install(self, spec, prefix):
         cargo = which("cargo", required=True)
-        cargo("build", "--locked", "--release", "-p", "aze-cli", "--jobs", str(make_jobs))
-        mkdirp(prefix.bin)
+        jobs = ["--jobs", str(make_jobs)]
+        # Each by itself: what both need of a dependency is another build than what one needs.
+        for crates in (["-p", "aze-cli"], ["-p", "aze-intercept"]):
+            cargo("build", "--locked", "--release", *crates, *jobs)
+        cargo(
+            "build", "--locked", "--profile", "library", "-p", "aze-capi", "-p", "aze-chfs", *jobs
+        )
+        mkdirp(prefix.bin, prefix.lib.azekura)
         install(join_path("target", "release", "aze"), prefix.bin)
+        install(join_path("target", "release", "libaze_intercept.so"), prefix.lib.azekura)
+        linked = join_path(self.stage.path, "linked")
+        Executable(join_path("scripts", "link-libs"))(
+            join_path("target", "library"), linked, prefix
+        )
+        for place in ("lib", "include"):
+            install_tree(join_path(linked, place), join_path(prefix, place))
+        install_tree(join_path(linked, "man"), prefix.share.man)
         aze = Executable(prefix.bin.aze)
         aze("man", prefix.share.man.man1)
         completions = {
