@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from . import _azekura
 
@@ -170,7 +170,7 @@ def wrapped(raw: RawFile, mode: Mode, buffering: int, encoding: str | None, erro
         if buffering == 0:
             if not mode.binary:
                 raise ValueError("text needs a buffer")
-            return raw
+            return cast(IO[Any], raw)
         size = BUFFER_BYTES if buffering < 0 else buffering
         buffered: Any
         if mode.updating:
@@ -181,8 +181,8 @@ def wrapped(raw: RawFile, mode: Mode, buffering: int, encoding: str | None, erro
             buffered = io.BufferedReader(raw, size)
         if mode.binary:
             return buffered
-        text = io.TextIOWrapper(buffered, io.text_encoding(encoding), errors, newline, line_buffering)
-        text.mode = mode.name.replace("b", "")  # type: ignore[attr-defined]
+        text: Any = io.TextIOWrapper(buffered, io.text_encoding(encoding), errors, newline, line_buffering)
+        text.mode = mode.name.replace("b", "")
         return text
     except BaseException:
         raw.close()

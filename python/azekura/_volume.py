@@ -271,8 +271,8 @@ class Volume:
 
     def chown(self, path: Path, uid: int, gid: int, *, follow_symlinks: bool = True) -> None:
         """As os.chown(); -1 leaves user or group as it is."""
-        given = (None if number == -1 else number for number in (uid, gid))
-        self._volume.wait(Request.chown(path, *given, follow_symlinks))
+        user, group = (None if number == -1 else number for number in (uid, gid))
+        self._volume.wait(Request.chown(path, user, group, follow_symlinks))
 
     def utime(
         self,

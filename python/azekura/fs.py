@@ -141,7 +141,7 @@ class AzekuraFileSystem(AsyncFileSystem):
         self._opened: Volume | None = None
         self._meant: str | None = None
         # A method of the class cannot know which volume this is.
-        self._strip_protocol = self._own_path  # type: ignore[method-assign,assignment]
+        self._strip_protocol = self._own_path  # type: ignore[method-assign]
 
     @property
     def volume(self) -> Volume:
@@ -160,8 +160,9 @@ class AzekuraFileSystem(AsyncFileSystem):
     @property
     def loop(self) -> Any:
         """The event loop of blocking calls; a forked process has its own."""
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
+        pid = os.getpid()
+        if self._pid != pid:
+            self._pid: int = pid
             self._loop = None if self.asynchronous else get_loop()
         return self._loop
 

@@ -140,7 +140,8 @@ class FileStream(IterableDataset):
 def _read_ahead(volume: Volume, paths: Sequence[str], at_once: int) -> Iterator[bytes]:
     """The bytes of files, in their order, while the next ones are on their way."""
     queue = _azekura.Queue(volume._volume)
-    todo, order, done = iter(paths), collections.deque[int](), {}
+    todo, order = iter(paths), collections.deque[int]()
+    done: dict[int, Any] = {}
     while True:
         while len(order) < at_once and (path := next(todo, None)) is not None:
             order.append(queue.submit(Request.read(path, 0, None)))
