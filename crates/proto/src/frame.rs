@@ -6,6 +6,7 @@
 
 use crate::ids::{JobId, MapEpoch, NamespaceEpoch, Order, Sequence, SessionId, ShardId, Time};
 use crate::limits::WIRE_VERSION;
+use crate::sum::crc32c;
 use crate::wire::{Input, Malformed, Wire};
 
 /// First bytes of every frame.
@@ -110,7 +111,7 @@ pub fn seal(header: &Header, body: &[u8], payload_bytes: usize, key: Option<&Fra
     header.deadline_ms.put(&mut out);
     (body.len() as u32).put(&mut out);
     (payload_bytes as u32).put(&mut out);
-    crc32c::crc32c(body).put(&mut out);
+    crc32c(body).put(&mut out);
     let mac = mac(key, &out, body);
     out.extend_from_slice(&mac);
     debug_assert_eq!(out.len(), HEADER_BYTES);
@@ -157,7 +158,7 @@ pub fn open<'a>(head: &'a [u8], payload_bytes: usize, key: Option<&FrameKey>) ->
     if right_mac.iter().zip(sent_mac).fold(0, |difference, (a, b)| difference | (a ^ b)) != 0 {
         return Err(input.malformed("the keyed hash of a frame does not match"));
     }
-    if crc32c::crc32c(body) != body_sum {
+    if crc32c(body) != body_sum {
         return Err(input.malformed("the checksum of a message does not match"));
     }
     Ok((header, body))

@@ -2,6 +2,8 @@
 //! file data or empty. Each has a checksum in the record's own header, which has one, too; so a
 //! payload that has changed by itself is recognised, and does not hide the records behind it.
 
+use aze_proto::sum::{crc32c, crc32c_append};
+
 /// Bytes before the head.
 pub const HEADER_BYTES: usize = 48;
 
@@ -62,13 +64,13 @@ pub fn put_parts(out: &mut Vec<u8>, at: Place, head: &[u8], payload: &[&[u8]]) {
     out.extend_from_slice(&MAGIC.to_le_bytes());
     out.extend_from_slice(&(head.len() as u32).to_le_bytes());
     out.extend_from_slice(&(payload_bytes as u32).to_le_bytes());
-    let payload_sum = payload.iter().fold(0, |sum, part| crc32c::crc32c_append(sum, part));
-    out.extend_from_slice(&crc32c::crc32c(head).to_le_bytes());
+    let payload_sum = payload.iter().fold(0, |sum, part| crc32c_append(sum, part));
+    out.extend_from_slice(&crc32c(head).to_le_bytes());
     out.extend_from_slice(&payload_sum.to_le_bytes());
     out.extend_from_slice(&position.to_le_bytes());
     out.extend_from_slice(&durable.to_le_bytes());
     out.extend_from_slice(&order.to_le_bytes());
-    let sum = crc32c::crc32c(&out[start..]);
+    let sum = crc32c(&out[start..]);
     out.extend_from_slice(&sum.to_le_bytes());
     out.extend_from_slice(head);
     payload.iter().for_each(|part| out.extend_from_slice(part));
@@ -85,7 +87,7 @@ impl Header {
         let bytes = bytes.get(..HEADER_BYTES)?;
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        if word(0) != MAGIC || word(44) != crc32c::crc32c(&bytes[..44]) {
+        if word(0) != MAGIC || word(44) != crc32c(&bytes[..44]) {
             return None;
         }
         let header = Header {
@@ -108,12 +110,12 @@ impl Header {
 
     /// Whether a head is the one that was written.
     pub fn fits_head(&self, head: &[u8]) -> bool {
-        head.len() == self.head_bytes as usize && crc32c::crc32c(head) == self.head_sum
+        head.len() == self.head_bytes as usize && crc32c(head) == self.head_sum
     }
 
     /// Whether a payload is the one that was written.
     pub fn fits_payload(&self, payload: &[u8]) -> bool {
-        payload.len() == self.payload_bytes as usize && crc32c::crc32c(payload) == self.payload_sum
+        payload.len() == self.payload_bytes as usize && crc32c(payload) == self.payload_sum
     }
 }
 
