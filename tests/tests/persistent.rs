@@ -1,6 +1,7 @@
 //! Volumes kept in directories, on the real program: they come back, also after every server was
 //! killed in the middle of its work. (Power cuts are simulated: `sim/tests/persistent.rs`.)
 
+use aze_tests::python::python;
 use aze_tests::{Place, make_tree, run, wait_until};
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -213,4 +214,70 @@ fn work(place: &Place, round: usize, over: &AtomicBool, commands: &AtomicUsize) 
         }
     }
     there
+}
+
+/// What `docs/releases.md` has users do to take a volume from one version to the next, here with the same program twice.
+#[test]
+fn a_volume_is_taken_over_by_copying_it_out_and_in() {
+    let place = Place::new();
+    let look = r#"
+found = {}
+for top, dirs, files in os.walk(P()):
+    for name in dirs + files:
+        path = os.path.join(top, name)
+        at, link = os.lstat(path), os.path.islink(path)
+        data = os.readlink(path) if link else open(path, 'rb').read() if name in files else None
+        # A link has its owner and times from the copy.
+        kept = None if link else (oct(at.st_mode), at.st_mtime_ns, os.listxattr(path))
+        found[os.path.relpath(path, P())] = (kept, data)
+print(len(found), hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest())
+"#;
+    let look = format!("import hashlib\n{look}");
+    let make = r#"
+os.makedirs(P('.hidden', 'with space'))
+make(P('.hidden', 'with space', 'file'), b'text' * 100)
+os.setxattr(P('.hidden', 'with space', 'file'), 'user.a', b'one')
+os.utime(P('.hidden', 'with space', 'file'), ns=(1, 1577934245123456789))
+os.chmod(P('.hidden', 'with space', 'file'), 0o400)
+make(P('.dot'), b'dot')
+make(P('large'), bytes(range(256)) * 20_000)
+os.link(P('large'), P('other-name'))
+os.symlink('large', P('link'))
+os.truncate(P('.dot'), 5_000_000)
+os.utime(P('.hidden'), ns=(1, 1546300800000000000))
+"#;
+    let source = place.path("source");
+    fs::create_dir(&source).expect("a directory");
+    python(make, &[&source]);
+    let all = |dir: &str, to: &str| {
+        let mut words = vec!["cp".to_owned(), "-rp".to_owned(), "--verify".to_owned()];
+        let entries = fs::read_dir(place.path(dir)).expect("a directory").flatten();
+        words.extend(entries.map(|entry| entry.path().display().to_string()));
+        words.push(to.to_owned());
+        place.aze(&words).ok();
+    };
+    up(&place, &[]);
+    all("source", "aze:/");
+    place.aze(&["check"]).ok();
+    place.aze(&["cp", "-rp", "--verify", "aze:/", "backup"]).ok();
+    place.aze(&["down"]).ok();
+
+    let new = place.path("new").display().to_string();
+    let start = || place.up(&["--name", "v", "--servers", "3", "--storage", &new]);
+    start();
+    all("backup", "aze:/");
+    place.aze(&["down"]).ok();
+    start();
+    place.aze(&["check"]).ok();
+    place.aze(&["cp", "-rp", "aze:/", "back"]).ok();
+    place.aze(&["down"]).ok();
+    let told = python(&look, &[&source]).out;
+    assert!(told.starts_with("7 "), "{told}");
+    assert_eq!(python(&look, &[&place.path("backup")]).out, told, "copied out");
+    assert_eq!(python(&look, &[&place.path("back")]).out, told, "copied in");
+
+    // The old directories go with a volume that runs.
+    up(&place, &[]);
+    place.aze(&["down", "--delete", "--yes"]).ok();
+    assert!(!place.path("storage").exists());
 }
