@@ -1,7 +1,7 @@
 //! Open files, with a position.
 
 use crate::buffer::{Use, first, memory_of, new_bytes};
-use crate::request::{Act, Request};
+use crate::request::{Act, Request, length_of};
 use crate::wait::{Failed, wait_for, wait_or_stop, without_lock};
 use aze_cabi::Memory;
 use aze_handles::{Lock, LockKind, Whence};
@@ -117,7 +117,8 @@ impl File {
         self.with(py, |file| Ok(wait_for(&file.file.connected()?, file.file.stat())?.size))
     }
 
-    fn truncate(&self, py: Python<'_>, length: u64) -> PyResult<()> {
+    fn truncate(&self, py: Python<'_>, length: i64) -> PyResult<()> {
+        let length = length_of(py, length, &[])?;
         self.with(py, |file| wait_for(&file.file.connected()?, file.file.truncate(length)))
     }
 

@@ -2,6 +2,7 @@
 
 use crate::buffer::{Held, Use, memory_of, new_bytes};
 use crate::convert::path_bytes;
+use crate::error::exception;
 use aze_cabi::Memory;
 use aze_handles::{
     Attr, Connected, DirEntry, Error, File, Flags, Result, SetTime, Space, Time, Times, XattrHow, chunk_bits_of,
@@ -188,6 +189,15 @@ fn flags_of(flags: i32, chunk_bytes: u64) -> PyResult<Flags> {
     Ok(Flags { chunk_bits: chunk_bits_of(chunk_bytes), ..flags })
 }
 
+/// A length that a file is to have.
+///
+/// # Errors
+/// OSError with EINVAL if it is negative, as of truncate(2); `names` are the paths of the exception.
+pub fn length_of(py: Python<'_>, length: i64, names: &[Py<PyAny>]) -> PyResult<u64> {
+    let refused = |_| exception(py, Error::new(libc::EINVAL, format!("{length} is no length of a file")), names);
+    u64::try_from(length).map_err(refused)
+}
+
 fn time_of(ns: i128) -> SetTime {
     SetTime::To { time: Time(u64::try_from(ns.max(0)).unwrap_or(u64::MAX)) }
 }
@@ -246,7 +256,8 @@ impl Request {
     }
 
     #[staticmethod]
-    fn truncate(path: Object<'_, '_>, length: u64) -> PyResult<Request> {
+    fn truncate(path: Object<'_, '_>, length: i64) -> PyResult<Request> {
+        let length = length_of(path.py(), length, &[path.clone().unbind()])?;
         Ok(Request::new(Act::Truncate { path: path_bytes(path)?, length }, None, &[path]))
     }
 
