@@ -168,6 +168,23 @@ static void small_files(int rank)
 	meet();
 }
 
+/* What is opened is read as it has come with the open, until something is written through it; also without a name. */
+static void read_and_written(const char *name)
+{
+	char buffer[64];
+	int maker = chfs_create(name, B_RDWR | B_CREAT, 0600);
+	CHECK(maker >= 0 && chfs_pwrite(maker, "abcd", 4, 0) == 4 && chfs_close(maker) == 0);
+	int fd = chfs_open(name, B_RDONLY), other = chfs_open(name, B_RDONLY);
+	CHECK(fd >= 0 && other >= 0 && chfs_pread(fd, buffer, 64, 0) == 4 && memcmp(buffer, "abcd", 4) == 0);
+	CHECK(chfs_pwrite(fd, "AB", 2, 0) == 2 && chfs_pread(fd, buffer, 64, 0) == 4 && memcmp(buffer, "ABcd", 4) == 0);
+	CHECK(chfs_pread(other, buffer, 64, 0) == 4 && memcmp(buffer, "ABcd", 4) == 0);
+	CHECK(chfs_fsync(fd) == 0 && chfs_unlink(name) == 0);
+	CHECK(chfs_seek(other, 4, SEEK_SET) == 4 && chfs_write(other, "e", 1) == 1 && chfs_seek(other, 0, SEEK_END) == 5);
+	CHECK(chfs_pread(fd, buffer, 64, 0) == 5 && memcmp(buffer, "ABcde", 5) == 0);
+	CHECK(chfs_close(fd) == 0 && chfs_close(other) == 0);
+	FAILS(chfs_pwrite(fd, "x", 1, 0), EBADF);
+}
+
 /* The other calls, in a directory of each process. */
 static void the_rest(int rank)
 {
@@ -182,6 +199,8 @@ static void the_rest(int rank)
 	CHECK(chfs_seek(fd, 6, SEEK_SET) == 6 && chfs_read(fd, buffer, sizeof buffer) == 5 && memcmp(buffer, "world", 5) == 0);
 	CHECK(chfs_seek(fd, 0, SEEK_END) == 11 && chfs_seek(fd, -2, SEEK_CUR) == 9);
 	CHECK(chfs_stat(name, &st) == 0 && st.st_blksize == 1 << 19 && chfs_close(fd) == 0);
+	read_and_written(link);
+	FAILS(chfs_open(dir, B_RDONLY), EISDIR);
 	CHECK(chfs_truncate(name, 4) == 0 && chfs_stat(name, &st) == 0 && st.st_size == 4);
 	CHECK(chfs_symlink("f", link) == 0 && chfs_stat(link, &st) == 0 && S_ISLNK(st.st_mode));
 	CHECK(chfs_readlink(link, buffer, sizeof buffer) == 1 && strcmp(buffer, "f") == 0);

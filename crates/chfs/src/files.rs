@@ -39,16 +39,9 @@ pub unsafe extern "C" fn chfs_open(path: *const c_char, _flags: i32) -> c_int {
     catch(-1, || {
         // SAFETY: as the header asks of callers.
         let (connected, path) = (connected()?, unsafe { path_of(path) }?);
-        let both = Flags::read_write();
-        let opened = match connected.wait(connected.open(path, both, 0)) {
-            // A file that may only be read was opened to be read.
-            Err(denied) if denied.errno == libc::EACCES => {
-                let read = Flags { access: Flags::parse(libc::O_RDONLY)?.access, ..both };
-                connected.wait(connected.open(path, read, 0))
-            }
-            opened => opened,
-        };
-        files().insert(opened?)
+        // Most are opened to be read: then a small file comes with the open, in one request.
+        let flags = Flags { writes_later: true, ..Flags::parse(libc::O_RDONLY)? };
+        files().insert(connected.wait(connected.open(path, flags, 0))?)
     })
 }
 

@@ -4,7 +4,7 @@ use crate::connected::{Connected, Times, check_end};
 use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::path::{self, Path, parse};
-use aze_client::{Created, NewFile, Room};
+use aze_client::{Access, Created, NewFile, Room};
 use aze_io::real::OfProcess;
 use aze_io::sync::Mutex;
 use aze_proto::attr::{Attr, Change, FileKind, XattrHow};
@@ -49,6 +49,8 @@ pub struct File(OfProcess<Open>);
 struct Open {
     connected: Arc<Connected>,
     file: Arc<aze_client::File>,
+    /// The same file, opened for writing since ([`Flags::writes_later`]).
+    writer: Mutex<Option<Arc<aze_client::File>>>,
     flags: Flags,
     kind: FileKind,
     /// Held during reads and writes that move it, so that those of two threads come one after the other, as open(2)
@@ -72,6 +74,9 @@ impl Connected {
         if flags.directory && kind != FileKind::Directory {
             return Err(Error::new(libc::ENOTDIR, format!("{}: not a directory", path::shown(&path.bytes))));
         }
+        if flags.writes_later && kind == FileKind::Directory {
+            return Err(Error::new(libc::EISDIR, format!("{}: is a directory", path::shown(&path.bytes))));
+        }
         check_end(&path, &file.attr())?;
         if !matches!(kind, FileKind::File | FileKind::Directory) {
             let text =
@@ -82,7 +87,8 @@ impl Connected {
             self.client().truncate(self.who(), file.ino(), 0, Some(&file)).await?;
         }
         let (connected, is_closed) = (self.clone(), AtomicBool::new(false));
-        let open = Open { connected, file, flags, kind, position: Mutex::new(0), is_closed };
+        let (writer, position) = (Mutex::new(None), Mutex::new(0));
+        let open = Open { connected, file, writer, flags, kind, position, is_closed };
         Ok(Arc::new(File(OfProcess::new(open))))
     }
 
@@ -145,7 +151,7 @@ impl File {
 
     fn for_writing(&self) -> Result<&Open> {
         let open = self.open()?;
-        match open.flags.access.write {
+        match open.flags.access.write || (open.flags.writes_later && open.kind == FileKind::File) {
             false => Err(Error::new(libc::EBADF, "the file was not opened for writing")),
             true => Ok(open),
         }
@@ -184,7 +190,7 @@ impl File {
     /// As in its manual page.
     pub async fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let open = self.for_reading()?;
-        Ok(open.file.read_as_opened(offset, buffer).await?)
+        Ok(open.latest().read_as_opened(offset, buffer).await?)
     }
 
     /// pwrite(2): writes all of `data` at `offset`, also if the file was opened for appending.
@@ -193,7 +199,7 @@ impl File {
     /// As in its manual page; any part may have been written then.
     pub async fn write_at(&self, offset: u64, data: &[u8]) -> Result<usize> {
         let open = self.for_writing()?;
-        open.file.write(offset, data).await?;
+        open.writer().await?.write(offset, data).await?;
         open.synced(data.len()).await
     }
 
@@ -206,7 +212,7 @@ impl File {
         let open = self.for_writing()?;
         let mut end = 0;
         for part in data.chunks(APPEND_BYTES_MAX) {
-            end = open.file.append(part).await? + part.len() as u64;
+            end = open.writer().await?.append(part).await? + part.len() as u64;
         }
         open.synced(data.len()).await?;
         Ok(end)
@@ -258,7 +264,8 @@ impl File {
             Whence::Data | Whence::Hole => {
                 let beyond = || Error::new(libc::ENXIO, "there is nothing beyond the end of the file");
                 let from = u64::try_from(offset).map_err(|_| beyond())?;
-                let found = open.connected.wait(async { Ok(open.file.seek(from, whence == Whence::Hole).await) })?;
+                let found =
+                    open.connected.wait(async { Ok(open.latest().seek(from, whence == Whence::Hole).await) })?;
                 *position = match found {
                     Err(Failure { code: Code::NotFound, .. }) => return Err(beyond()),
                     found => found?,
@@ -286,11 +293,11 @@ impl File {
     /// As in its manual page.
     pub async fn truncate(&self, length: u64) -> Result<()> {
         let open = self.open()?;
-        if !open.flags.access.write || open.kind != FileKind::File {
+        if self.for_writing().is_err() || open.kind != FileKind::File {
             return Err(Error::new(libc::EINVAL, "the file was not opened for writing"));
         }
-        let (client, who) = (open.connected.client(), open.connected.who());
-        Ok(client.truncate(who, open.file.ino(), length, Some(&open.file)).await.map(drop)?)
+        let (client, who, file) = (open.connected.client(), open.connected.who(), open.writer().await?);
+        Ok(client.truncate(who, file.ino(), length, Some(&file)).await.map(drop)?)
     }
 
     /// fsync(2): what was written is as durable as the volume promises it.
@@ -301,7 +308,7 @@ impl File {
         let open = self.open()?;
         match open.kind {
             FileKind::Directory => open.connected.sync().await,
-            _ => Ok(open.file.sync().await?),
+            _ => Ok(open.latest().sync().await?),
         }
     }
 
@@ -311,7 +318,7 @@ impl File {
     /// As in its manual page.
     pub async fn make_room(&self, room: Room, offset: u64, length: u64, keep_size: bool) -> Result<()> {
         let open = self.for_writing()?;
-        Ok(open.file.make_room(room, offset, length, keep_size).await?)
+        Ok(open.writer().await?.make_room(room, offset, length, keep_size).await?)
     }
 
     /// fchmod(2).
@@ -378,7 +385,13 @@ impl File {
         if open.is_closed.swap(true, Ordering::SeqCst) {
             return Err(Error::new(libc::EBADF, "the file was closed"));
         }
-        Ok(open.file.close().await?)
+        let writer = open.writer.lock().take();
+        let written = match writer {
+            Some(writer) => writer.close().await,
+            None => Ok(()),
+        };
+        open.file.close().await?;
+        Ok(written?)
     }
 
     pub(crate) fn client_file(&self) -> Result<&Arc<aze_client::File>> {
@@ -387,10 +400,29 @@ impl File {
 }
 
 impl Open {
+    /// The file as the last call that needed more than reading has opened it.
+    fn latest(&self) -> Arc<aze_client::File> {
+        self.writer.lock().clone().unwrap_or_else(|| self.file.clone())
+    }
+
+    /// The file for a call that writes.
+    async fn writer(&self) -> Result<Arc<aze_client::File>> {
+        if self.flags.access.write {
+            return Ok(self.file.clone());
+        }
+        if let Some(writer) = self.writer.lock().clone() {
+            return Ok(writer);
+        }
+        let access = Access { read: true, write: true };
+        let opened = self.connected.client().open(self.connected.who(), self.file.ino(), access).await?;
+        // Another thread may have been first.
+        Ok(self.writer.lock().get_or_insert(opened).clone())
+    }
+
     /// The end of a write of so many bytes.
     async fn synced(&self, written: usize) -> Result<usize> {
         if self.flags.sync {
-            self.file.sync().await?;
+            self.latest().sync().await?;
         }
         Ok(written)
     }

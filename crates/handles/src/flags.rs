@@ -13,6 +13,9 @@ const WITHOUT_EFFECT: i32 = libc::O_CLOEXEC | libc::O_LARGEFILE | libc::O_NOCTTY
 pub struct Flags {
     /// Reading, writing or both.
     pub access: Access,
+    /// With `access` for reading only: the first call that writes opens it for that, too, by its inode. Until then reads of a
+    /// small file take what has come with the open. No bit of open(2).
+    pub writes_later: bool,
     /// `O_CREAT`.
     pub create: bool,
     /// `O_EXCL`, which counts together with `O_CREAT` only.
@@ -48,6 +51,7 @@ impl Flags {
         };
         let flags = Flags {
             access,
+            writes_later: false,
             create: has(libc::O_CREAT),
             exclusive: has(libc::O_CREAT | libc::O_EXCL),
             truncate: has(libc::O_TRUNC),
@@ -78,6 +82,7 @@ impl Flags {
     pub fn read_write() -> Flags {
         Flags {
             access: Access { read: true, write: true },
+            writes_later: false,
             create: false,
             exclusive: false,
             truncate: false,
