@@ -181,7 +181,7 @@ impl Drop for Place {
         let volumes = fs::read_dir(self.dir.join("run")).into_iter().flatten().flatten();
         for volume in volumes {
             let name = volume.file_name().to_string_lossy().into_owned();
-            self.aze(&["down", "--force", "--name", &name]);
+            self.aze(&["down", "--force", "--discard", "--name", &name]);
         }
         // Files that cannot be removed disturb only the next reader of the folder.
         let _ = fs::remove_dir_all(&self.dir);

@@ -1,6 +1,7 @@
 //! `aze down`: ends a volume and leaves nothing of it behind.
 
 mod delete;
+mod unsaved;
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::launch::who;
@@ -11,6 +12,7 @@ use crate::sys;
 use crate::volume::{self, MountRecord, ServerRecord, VARIABLE, Volume};
 use aze_words::errln;
 use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long servers and mounts get to end by themselves.
@@ -28,11 +30,15 @@ const ASK_TIME: Duration = Duration::from_secs(3);
 /// End a volume; its files are gone, unless they are kept in directories.
 ///
 /// Unmounts it, stops its servers, and removes all traces of it but for those directories.
+/// A volume that was staged in, or started with 'aze up --stage-out', ends only if all that it holds is elsewhere,
+/// too: else exit code 8, and nothing has ended. Exit code 7: a part cannot be looked at, since servers are lost.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   aze down
   aze down --name v1 --force      even while a program uses a mount of it
+  aze down --stage-out            objects that are nowhere else go to the directory of 'aze up --stage-out' first
+  aze down --discard              they are lost
   aze down --name v1 --delete     and remove the directories that keep it, after asking for its name
   aze down --all                  every volume of yours that this node knows, by force
   aze down --all --this-node --user anna    as root, on a node that a job of hers has left")]
@@ -49,6 +55,13 @@ pub struct Args {
     /// With --delete: do not ask for the volume's name.
     #[arg(long, requires = "delete")]
     yes: bool,
+    /// End it also if that loses objects that are nowhere else.
+    #[arg(long)]
+    discard: bool,
+    /// First stage out, with a receipt, all objects that are nowhere else: to DIR, or to the directory of 'aze up
+    /// --stage-out'.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, conflicts_with_all = ["discard", "all", "this_node"])]
+    stage_out: Option<Option<PathBuf>>,
     /// Every volume of yours that this node knows, each as with --force.
     #[arg(long, conflicts_with_all = ["name", "delete"])]
     all: bool,
@@ -117,7 +130,15 @@ fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
     if args.delete && !args.yes {
         delete::ask(name, &parts)?;
     }
+    // 'aze down' on another node has looked before it runs this command here; and an epilog has no user who could decide.
+    let guard = if args.discard || args.this_node { None } else { unsaved::guard(&volume, args.stage_out.as_ref())? };
+    let had_mounts = !volume.mounts().is_empty();
     end_mounts(&volume, args.force || args.all || args.this_node)?;
+    if let Some(guard) = guard.as_ref().filter(|_| had_mounts) {
+        // Programs may have written through them since.
+        guard.check()?;
+    }
+    let account = guard.map(unsaved::Guard::finish).or_else(|| unsaved::account(&volume));
     let here = volume::host();
     let (local, remote): (Vec<&ServerRecord>, Vec<&ServerRecord>) =
         volume.record.servers.iter().partition(|server| server.host == here);
@@ -142,6 +163,9 @@ fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
     volume.remove()?;
     if lost.is_empty() {
         delete::remove(&parts)?;
+        if let Some(account) = account.filter(|_| !lasts || args.delete) {
+            account.remove_ledgers()?;
+        }
         match lasts {
             _ if args.delete => errln!("volume '{name}' has ended, and what kept it is removed"),
             true => errln!("volume '{name}' has stopped; it is kept in {}", volume.record.settings.storage),

@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     if has_ended {
         let program = std::env::current_exe().map_err(|error| failed(&error))?;
         // The pipes stay open in the next program, and are closed by its end.
-        let error = Command::new(program).args(["down", "--force", "--name", &args.name]).exec();
+        let error = Command::new(program).args(["down", "--force", "--discard", "--name", &args.name]).exec();
         return Err(Trouble::local("run 'aze down'", &error));
     }
     Ok(Exit::Done)

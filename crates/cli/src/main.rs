@@ -6,6 +6,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod account;
 mod batch;
 mod bench;
 mod cat;

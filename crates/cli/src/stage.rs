@@ -3,12 +3,15 @@
 //! Room `copy` does the work; this file says what is staged to which place, where receipt and state lie, and tells how it
 //! goes.
 
+use crate::account::{self, Account, Reason};
 use crate::copy::Reporter;
 use crate::exit::{Exit, Outcome, Trouble};
-use crate::place::Place;
+use crate::place::{Place, VolumePath};
 use crate::session::Sessions;
 use crate::{key, show, size, sys, when};
 use aze_copy::Watch;
+use aze_copy::stage::ledger::{Hold, Route};
+use aze_copy::stage::standing::Standing;
 use aze_copy::stage::state::Known;
 use aze_copy::stage::survey::Filter;
 use aze_copy::stage::{Order, Report, stage};
@@ -30,6 +33,9 @@ const JOBS_MAX: u16 = 256;
 
 /// Bytes of a list of paths, at most.
 const LIST_BYTES_MAX: u64 = 1 << 30;
+
+/// Dirty objects that are named.
+const NAMED_MAX: usize = 10;
 
 /// Receipts of one day beside one destination, at most.
 const RECEIPTS_MAX: u32 = 10_000;
@@ -67,6 +73,9 @@ struct Common {
     /// Only the paths in this file, one a line, as they are below FROM; - for standard input.
     #[arg(long, value_name = "FILE")]
     list: Option<PathBuf>,
+    /// With --list: of a directory in the list not what is in it.
+    #[arg(long, requires = "list")]
+    no_recursion: bool,
     /// Only files whose contents have changed since then: a file's time of change, or a time as in 'aze find'.
     #[arg(long, value_name = "FILE|TIME")]
     newer_than: Option<OsString>,
@@ -82,6 +91,10 @@ struct Common {
     /// Make all of it appear in one step, or nothing. What was at TO before is kept beside it, or goes with --delete.
     #[arg(long)]
     atomic: bool,
+    /// Have the volume keep account of what was staged: the same command copies only what has changed since. A volume that
+    /// was staged in, or started with 'aze up --stage-out', does so by itself.
+    #[arg(long)]
+    keep: bool,
     /// Files and parts of large files copied at the same time.
     #[arg(short, long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=i64::from(JOBS_MAX)))]
     jobs: u16,
@@ -133,14 +146,16 @@ struct InArgs {
     common: Common,
 }
 
-/// Show what an attempt that is at work, or was broken off, has done and what is left; or what a receipt says.
+/// Show what an attempt that is at work, or was broken off, has done and what is left; the contents of a receipt; or
+/// the objects that a volume alone holds.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Example:
-  aze stage status /project/.azekura-stage-0123456789abcdef.state")]
+Examples:
+  aze stage status /project/.azekura-stage-0123456789abcdef.state
+  aze stage status aze:/")]
 struct StatusArgs {
-    /// A receipt, or the state of an attempt.
-    file: PathBuf,
+    /// A receipt, the state of an attempt, or a volume.
+    of: PathBuf,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -197,13 +212,7 @@ fn absolute(path: &Path) -> Outcome<PathBuf> {
 
 /// Where the state of an attempt lies that has no directory of the user's at its destination.
 fn state_of_user(key: &str) -> Outcome<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let home = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")));
-    let missing =
-        || Trouble::new(Exit::Caller, "keep the state: neither XDG_STATE_HOME nor HOME is set: give --state FILE");
-    let dir = home.ok_or_else(missing)?.join("azekura");
-    std::fs::create_dir_all(&dir).map_err(|error| Trouble::local(format!("make {}", dir.display()), &error))?;
-    Ok(dir.join(format!("stage-{key}.state")))
+    Ok(account::state_dir()?.join(format!("stage-{key}.state")))
 }
 
 /// A name for a receipt beside `to` that is free.
@@ -235,6 +244,7 @@ fn perform(
     // Before the first thread starts, since each inherits this.
     signals::hold().map_err(|error| Trouble::local("hold signals", &error))?;
     let mut sessions = Sessions::default();
+    let account = account_of(direction, common, from, to, &mut sessions)?;
     let destination = match to {
         Place::Local(path) => path.as_os_str().as_bytes().to_vec(),
         Place::Volume(path) => path.written(),
@@ -246,9 +256,14 @@ fn perform(
     let source = from.shown();
     let hash =
         Hash::of(format!("{direction}\0{}\0{source}\0{}\0{}", from.tree.id(), to.tree.id(), to.shown()).as_bytes());
+    let key = &hash.to_string()[..16];
     let state = match &common.state {
         Some(state) => state.clone(),
-        None => state(&hash.to_string()[..16])?,
+        None => state(key)?,
+    };
+    let ledger = match account {
+        Some((account, route)) => Some((Hold::take(&account.ledgers()?, key)?, route)),
+        None => None,
     };
     let filter = filter(common, &mut sessions)?;
     let receipt = match receipt {
@@ -267,6 +282,7 @@ fn perform(
         atomic: common.atomic,
         jobs: common.jobs.into(),
         state,
+        ledger,
         receipt,
         program: format!("aze {}", env!("CARGO_PKG_VERSION")),
     };
@@ -285,6 +301,45 @@ fn perform(
     tell(common, &report, receipt.as_ref(), &summary);
     let is_whole = report.missing == 0 && reporter.tally.failed() == 0;
     Ok(if is_whole { Exit::Done } else { Exit::Some })
+}
+
+/// The account that the volume keeps, and the route that this stage has in it; `None` if it keeps none.
+fn account_of(
+    direction: &str,
+    common: &Common,
+    from: &Place,
+    to: &Place,
+    sessions: &mut Sessions,
+) -> Outcome<Option<(Account, Route)>> {
+    let (inside, outside) = match (from, to) {
+        (Place::Volume(inside), Place::Local(outside)) | (Place::Local(outside), Place::Volume(inside)) => {
+            (inside, outside)
+        }
+        _ => return Ok(None),
+    };
+    let session = sessions.of(inside)?;
+    let reason = match direction {
+        "in" => Some(Reason::StagedIn),
+        _ if common.keep => Some(Reason::Kept),
+        _ => None,
+    };
+    let account = match reason {
+        None => Account::find(&session)?,
+        Some(reason) => match Account::open(&session, &reason) {
+            Ok(account) => Some(account),
+            // A guest of the volume stages all the same.
+            Err(trouble) if trouble.exit == Exit::Denied && !common.keep => {
+                errln!("aze: stage: warning: {trouble}: 'aze down' will not know what was staged");
+                None
+            }
+            Err(trouble) => return Err(trouble),
+        },
+    };
+    let route = |account| {
+        let (inside, outside) = (account::plain_path(&inside.path), outside.as_os_str().as_bytes().to_vec());
+        (account, Route { direction: direction.into(), inside, outside })
+    };
+    Ok(account.map(route))
 }
 
 fn tell(common: &Common, report: &Report, receipt: Option<&(PathBuf, String, String)>, summary: &str) {
@@ -324,6 +379,7 @@ fn filter(common: &Common, sessions: &mut Sessions) -> Outcome<Filter> {
         exclude: patterns(&common.exclude),
         newer_than: common.newer_than.as_deref().map(|text| newer_than(text, sessions)).transpose()?,
         list: common.list.as_deref().map(list).transpose()?,
+        list_alone: common.no_recursion,
     })
 }
 
@@ -361,17 +417,60 @@ fn list(file: &Path) -> Outcome<BTreeSet<Vec<u8>>> {
 }
 
 fn run_status(args: &StatusArgs) -> Outcome<Exit> {
-    match Known::look(&args.file) {
+    if let Place::Volume(path) = Place::parse(args.of.as_os_str())? {
+        return run_status_of(args, &path);
+    }
+    match Known::look(&args.of) {
         Ok((known, lives)) => {
             tell_state(args, &known, lives);
             Ok(Exit::Done)
         }
         Err(trouble) if trouble.exit == Exit::Caller => {
-            tell_receipt(args, &Signed::open(&args.file, None)?);
+            tell_receipt(args, &Signed::open(&args.of, None)?);
             Ok(Exit::Done)
         }
         Err(trouble) => Err(trouble),
     }
+}
+
+fn run_status_of(args: &StatusArgs, path: &VolumePath) -> Outcome<Exit> {
+    let mut sessions = Sessions::default();
+    let session = sessions.of(path)?;
+    if account::plain_path(&path.path) != b"/" {
+        return Err(Trouble::usage(format!("'{}': all of a volume is looked at: write aze:/", path.shown())));
+    }
+    let name = &session.volume.record.name;
+    let Some(account) = Account::find(&session)? else {
+        let text = format!(
+            "volume '{name}' keeps no account of staging: 'aze up --stage-out', 'aze stage in' and 'aze stage out --keep' \
+             have it keep one"
+        );
+        return Err(Trouble::new(Exit::NotFound, text));
+    };
+    let standing = account.standing(&session, NAMED_MAX, &|| false)?;
+    let Standing { staged, dirty, without_data, named, lost, ended_early } = &standing;
+    if args.json {
+        let named: Vec<_> = named
+            .iter()
+            .map(|(path, why)| serde_json::json!({ "path": account::shown(path), "why": why.word() }))
+            .collect();
+        let told = serde_json::json!({
+            "volume": name, "guarded": account.guards(session.volume.record.settings.lasts()),
+            "stage_out": account.stage_out, "staged": staged.objects, "staged_bytes": staged.bytes,
+            "dirty": dirty.objects, "dirty_bytes": dirty.bytes, "without_data": without_data, "first": named,
+            "lost": lost.iter().map(|trouble| trouble.text.clone()).collect::<Vec<_>>(), "ended_early": ended_early,
+        });
+        outln!("{told}");
+    } else {
+        outln!("staged  {}, {}", show::count(staged.objects, "object"), size::words(staged.bytes));
+        outln!("dirty   {}, {}", show::count(dirty.objects, "object"), size::words(dirty.bytes));
+        named.iter().for_each(|(path, why)| outln!("        {} ({})", account::shown(path), why.word()));
+        lost.iter().for_each(|trouble| outln!("lost    {trouble}"));
+        if account.guards(session.volume.record.settings.lasts()) {
+            outln!("'aze down' refuses while anything is dirty");
+        }
+    }
+    Ok(if lost.is_empty() { Exit::Done } else { Exit::Fatal })
 }
 
 fn tell_state(args: &StatusArgs, known: &Known, lives: bool) {

@@ -32,6 +32,12 @@ impl Place {
     }
 }
 
+/// The files of the volume of a session.
+pub fn of_session(session: &Arc<Session>) -> Arc<dyn Tree> {
+    let path = VolumePath { volume: Some(session.volume.record.name.clone()), path: Vec::new() };
+    Arc::new(VolumeTree::new(session.clone(), &path))
+}
+
 /// A volume's files.
 struct VolumeTree {
     session: Arc<Session>,
@@ -62,6 +68,16 @@ impl Tree for VolumeTree {
             Err(failure) if failure.code == Code::NotFound => Ok(None),
             Err(failure) => Err(Trouble::volume(self.shown(path), &failure)),
         }
+    }
+
+    fn stat_dir(&self, path: &[u8]) -> Outcome<Meta> {
+        let (client, who) = (&self.session.client, &self.session.who);
+        let shown = self.shown(path);
+        let attr = self.session.ask(&shown, async {
+            let reached = client.reach(who, path, true).await?;
+            client.getattr(who, reached.ino).await
+        })?;
+        Ok(meta_of(&attr))
     }
 
     fn list(&self, dir: &[u8]) -> Outcome<Names> {
@@ -289,6 +305,10 @@ impl Tree for VolumeTree {
 
     fn shown(&self, path: &[u8]) -> String {
         format!("{}{}", self.prefix, String::from_utf8_lossy(path))
+    }
+
+    fn is_volume(&self) -> bool {
+        true
     }
 
     fn id(&self) -> String {

@@ -1,5 +1,6 @@
 //! `aze up`: starts a volume.
 
+use crate::account::{Account, Reason};
 use crate::cores::Cores;
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::hosts::Hosts;
@@ -7,6 +8,7 @@ use crate::launch::{self, Order, Said, Starting};
 use crate::memory::Memory;
 use crate::network::Network;
 use crate::process::Process;
+use crate::session::Session;
 use crate::volume::{self, Record, ServerRecord, Settings, VARIABLE};
 use crate::{hold, kept, serve, show, size, sys};
 use aze_io::Transport;
@@ -102,6 +104,10 @@ pub struct Args {
     /// or its connection. If not given, they end then.
     #[arg(long, conflicts_with = "pid")]
     detach: bool,
+    /// Let the volume end only when all of its contents are elsewhere, too: 'aze down' refuses before, and 'aze down
+    /// --stage-out' copies to this directory, which is made then.
+    #[arg(long, value_name = "DIR")]
+    stage_out: Option<PathBuf>,
     /// How long the start may take; begins anew for as long as servers read their storage.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = size::parse_duration)]
     timeout: Duration,
@@ -167,7 +173,7 @@ pub fn run(args: Args) -> Outcome<Exit> {
         heard: BTreeMap::new(),
     };
     let deadline = Instant::now() + args.timeout;
-    match start.all(deadline, io.wall_ns()) {
+    match start.all(deadline, io.wall_ns()).and_then(|record| note_wish(&args, &name).map(|()| record)) {
         Ok(record) => {
             let servers = show::count(record.servers.len() as u64, "server");
             let room = size::words(record.settings.capacity_bytes);
@@ -192,6 +198,16 @@ pub fn run(args: Args) -> Outcome<Exit> {
             Err(trouble)
         }
     }
+}
+
+/// Has the volume keep account of staging, if its user wants to have its contents elsewhere at its end.
+fn note_wish(args: &Args, name: &str) -> Outcome<()> {
+    let Some(dir) = &args.stage_out else { return Ok(()) };
+    let dir = std::path::absolute(dir).map_err(|error| Trouble::local(format!("find {}", dir.display()), &error))?;
+    let session = Session::open(volume::Volume::open(name)?)?;
+    let account = Account::open(&session, &Reason::StageOut(dir));
+    session.end();
+    account.map(drop)
 }
 
 /// Starts all servers of a volume in directories again, where they were and as they were: clients
@@ -229,6 +245,7 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
         cores: parsed(cores.as_deref())?,
         pid: None,
         detach: false,
+        stage_out: None,
         transport: transport.parse().map_err(|error| Trouble::new(Exit::Fatal, format!("volume.json: {error}")))?,
         timeout,
     };

@@ -8,7 +8,9 @@
 //! Bounded: objects in the queue by the queue of the workers, files and parts of files at work by [`How::jobs`], bytes by
 //! these times twice a block of 4 MiB. The list of objects is held in memory, about 1 KiB for each.
 
+pub mod ledger;
 pub(crate) mod prove;
+pub mod standing;
 pub mod state;
 pub mod survey;
 pub mod verify;
@@ -20,6 +22,7 @@ use aze_proto::attr::FileKind;
 use aze_receipt::line::What;
 use aze_receipt::{Draft, End, Head, Key, Line, Object, Removed, when};
 use aze_words::exit::{Exit, Outcome, Trouble};
+use ledger::{Ledger, Route};
 use prove::{Proof, hidden_prefix, identity, now, version, xattrs_hash};
 use state::{Done, Journal};
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,10 +55,23 @@ pub struct Order {
     pub jobs: usize,
     /// Where the state of unfinished attempts lies.
     pub state: PathBuf,
+    /// What finished attempts have proven, and where that is kept; none if the volume keeps no account.
+    pub ledger: Option<(ledger::Hold, Route)>,
     /// The receipt to write, and who signs it; none without.
     pub receipt: Option<(PathBuf, Key)>,
     /// Version of the program, for the receipt.
     pub program: String,
+}
+
+impl Order {
+    /// The entries of attempts before this one. None counts for a tree that is put in the place of another one: it is copied
+    /// as a whole.
+    fn ledger_before(&self) -> Outcome<Ledger> {
+        let Some((hold, route)) = &self.ledger else { return Ok(Ledger::default()) };
+        let before = if self.atomic { None } else { Ledger::read(hold.path())? };
+        let new = || Ledger { route: route.clone(), entries: BTreeMap::new() };
+        Ok(before.filter(|before| before.route == *route).unwrap_or_else(new))
+    }
 }
 
 /// How it went.
@@ -121,8 +137,10 @@ impl<'a> Stage<'a> {
             order.to.shown(),
             if order.atomic { ", atomic" } else { "" }
         );
+        let ledger = order.ledger_before()?;
         let mut journal = Journal::open(&order.state, &words, &attempt)?;
         journal.found(survey.objects.len() as u64, survey.bytes())?;
+        ledger.entries.into_values().for_each(|done| journal.recall(done));
         let to = if order.atomic { hidden_tree(&order.to, &words) } else { order.to.clone() };
         let root_len = to.path.strip_suffix(b"/").map_or(to.path.len(), <[u8]>::len);
         let proof = Arc::new(Proof::new(attempt, root_len, journal));
@@ -159,7 +177,7 @@ impl<'a> Stage<'a> {
     fn give_up(self, trouble: Trouble) -> Trouble {
         let Some(proof) = Arc::into_inner(self.proof) else { return trouble };
         let journal = proof.journal.into_inner();
-        if journal.known().done.is_empty() {
+        if !journal.has_notes() {
             // The story of the first failure is told; a second one would not help.
             let _ = journal.remove();
         }
@@ -435,16 +453,17 @@ impl<'a> Stage<'a> {
         let plan = Plan { preserve: true, verify: false, watch: self.watch.clone(), proof: None };
         for path in self.dirs().rev() {
             let (from, dir) = (at(&self.order.from, path), at(&self.to, path));
-            let finished = from.must_stat(true).and_then(|meta| {
+            let finished = from.tree.stat_dir(&from.path).and_then(|meta| {
                 for xattr in from.tree.dir_xattrs(&from.path)? {
                     warn(&plan, &xattr, dir.tree.set_dir_xattr(&dir.path, &xattr));
                 }
                 dir.tree.set_dir(&dir.path, &meta, true)?;
                 dir.tree.sync_dir(&dir.path)?;
-                let found = dir.must_stat(true)?;
+                let found = dir.tree.stat_dir(&dir.path)?;
                 let xattrs = xattrs_hash(dir.tree.dir_xattrs(&dir.path)?);
                 let object = self.proof.object(&dir.path, &found, xattrs, when(now()), What::Directory);
-                self.proof.journal.lock().note(Done { object, from: version(&meta, &[]), to: identity(&found) })
+                let held = if dir.tree.is_volume() { version(&found, &[]) } else { Vec::new() };
+                self.proof.journal.lock().note(Done { object, from: version(&meta, &[]), to: identity(&found), held })
             });
             if let Err(trouble) = finished {
                 self.watch.failed(&trouble);
@@ -476,9 +495,11 @@ impl<'a> Stage<'a> {
             self.publish(&mut lines)?;
         }
         self.report.removed = self.removed.len() as u64;
+        let proven: BTreeSet<Vec<u8>> = lines.keys().cloned().collect();
         if let Some((path, key)) = &self.order.receipt {
             self.report.end = Some(self.write(path, key, lines)?);
         }
+        self.enter(&proven)?;
         let Stage { proof, report, .. } = self;
         let proof =
             Arc::into_inner(proof).ok_or_else(|| Trouble::new(Exit::Fatal, "a copy still runs: a defect in aze"))?;
@@ -486,6 +507,24 @@ impl<'a> Stage<'a> {
             proof.journal.into_inner().remove()?;
         }
         Ok(report)
+    }
+
+    /// Enters all objects with a line in the receipt in the ledger. Its entries of other objects stay, but for names that
+    /// were removed from the destination.
+    fn enter(&self, proven: &BTreeSet<Vec<u8>>) -> Outcome<()> {
+        let Some((hold, _)) = &self.order.ledger else { return Ok(()) };
+        let mut ledger = self.order.ledger_before()?;
+        for removed in &self.removed {
+            ledger.entries.remove(&removed.path);
+        }
+        let journal = self.proof.journal.lock();
+        for path in proven {
+            if let Some(done) = journal.known().done.get(path) {
+                ledger.entries.insert(path.clone(), done.clone());
+            }
+        }
+        drop(journal);
+        ledger.write(hold.path())
     }
 
     /// Lines of all objects whose names still lead to the proven inodes.
@@ -515,13 +554,21 @@ impl<'a> Stage<'a> {
         let is_taken = to.stat(false)?.is_some();
         to.tree.put_in_place(&from.path, &to.path, is_taken)?;
         to.tree.sync_dir(&parent(&to.path))?;
-        let published = to.must_stat(false)?;
+        let published = to.tree.stat_dir(&to.path)?;
         if let Some(root) = lines.get_mut(&b""[..]) {
             if root.inode != published.identity.1 {
                 let text = format!("{}: another process has replaced it since it was published", to.shown());
                 return Err(Trouble::new(Exit::Again, text));
             }
             root.ctime = when(published.ctime.0);
+            let mut journal = self.proof.journal.lock();
+            if let Some(mut done) = journal.known().done.get(&b""[..]).cloned() {
+                done.to = identity(&published);
+                if to.tree.is_volume() {
+                    done.held = version(&published, &[]);
+                }
+                journal.note(done)?;
+            }
         }
         if !is_taken {
             return Ok(());
@@ -597,6 +644,7 @@ impl<'a> Stage<'a> {
             && let Ok(signed) = aze_receipt::Signed::open(path, Some(&public))
             && attempts.contains(&signed.head.attempt)
             && signed.end.missing == 0
+            && says_the_same(&signed, &lines)?
         {
             // An earlier attempt was killed after its last step but one.
             return Ok(signed.end);
@@ -611,4 +659,18 @@ impl<'a> Stage<'a> {
         }
         draft.finish(when(now()), self.report.missing, key)
     }
+}
+
+/// Whether the lines of a receipt are these, but for the times at which directories got their attributes.
+fn says_the_same(signed: &aze_receipt::Signed, lines: &BTreeMap<Vec<u8>, Object>) -> Outcome<bool> {
+    let timeless = |object: &Object| Object { checked: String::new(), ctime: String::new(), ..object.clone() };
+    let mut ours = lines.values().map(timeless);
+    for line in signed.lines()? {
+        if let Line::Object(object) = line?
+            && ours.next() != Some(timeless(&object))
+        {
+            return Ok(false);
+        }
+    }
+    Ok(ours.next().is_none())
 }

@@ -57,9 +57,15 @@ pub struct Named {
 /// An extended attribute: its name and its value.
 pub type Xattr = (Vec<u8>, Vec<u8>);
 
+/// How the names of the extended attributes begin that `aze` itself keeps at the root of a volume.
+pub const OWN_XATTRS: &str = "user.azekura.";
+
 /// Whether a copy keeps an extended attribute of this name: those that people and programs set, and access
-/// control lists. The rest belongs to the machine that made it.
+/// control lists. The rest belongs to the machine or the volume that made it.
 pub fn is_kept(name: &[u8]) -> bool {
+    if name.starts_with(OWN_XATTRS.as_bytes()) {
+        return false;
+    }
     [&b"user."[..], b"trusted.", b"system.posix_acl_"].iter().any(|prefix| name.starts_with(prefix))
 }
 
@@ -147,6 +153,12 @@ pub trait Sink: Send + Sync {
 pub trait Tree: Send + Sync {
     /// The attributes of a file; `None` if there is none.
     fn stat(&self, path: &[u8], follow: bool) -> Outcome<Option<Meta>>;
+    /// The attributes of a directory, its times exact at a moment during the call. [`Tree::stat`] may give older times where
+    /// several servers have entries of it.
+    fn stat_dir(&self, path: &[u8]) -> Outcome<Meta> {
+        let missing = || Trouble::new(Exit::NotFound, format!("{}: no such file or directory", self.shown(path)));
+        self.stat(path, true)?.ok_or_else(missing)
+    }
     /// What a directory holds.
     fn list(&self, dir: &[u8]) -> Outcome<Names>;
     /// A symlink's target.
@@ -185,6 +197,10 @@ pub trait Tree: Send + Sync {
     fn set_dir(&self, path: &[u8], meta: &Meta, preserve: bool) -> Outcome<()>;
     /// The path as it is shown in messages.
     fn shown(&self, path: &[u8]) -> String;
+    /// Whether it is a volume, whose servers count the changes of data.
+    fn is_volume(&self) -> bool {
+        false
+    }
     /// What tells this tree from others: paths of equal trees may name the same file.
     fn id(&self) -> String;
 }

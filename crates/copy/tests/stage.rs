@@ -1,5 +1,6 @@
 //! Staging to and from places that fail: each failure is told, no line is wrong, and nothing hidden is left.
 
+use aze_copy::stage::ledger::{Hold, Ledger, Route};
 use aze_copy::stage::survey::Filter;
 use aze_copy::stage::verify::{Claims, verify};
 use aze_copy::stage::{Order, ROUNDS_MAX, Report, stage};
@@ -307,6 +308,7 @@ impl Setting {
             atomic: false,
             jobs: 2,
             state: self.0.join("state"),
+            ledger: self.ledger().map(|dir| (Hold::take(&dir, "key").expect("nobody else has it"), route())),
             receipt: Some((receipt.clone(), Key::at(&self.0.join("key")).expect("a key").0)),
             program: "a test".into(),
         };
@@ -328,6 +330,18 @@ impl Setting {
             assert_eq!(good, paths.len() as u64);
         }
         (report, failures, paths)
+    }
+
+    /// Where ledgers are kept, if they are.
+    fn ledger(&self) -> Option<PathBuf> {
+        Some(self.0.join("ledgers")).filter(|dir| dir.exists())
+    }
+
+    /// The paths that the ledger has.
+    fn entries(&self) -> Vec<String> {
+        let ledger = Ledger::read(&self.0.join("ledgers/key.ledger")).expect("a ledger").expect("it is there");
+        assert_eq!(ledger.route, route());
+        ledger.entries.into_keys().map(|path| String::from_utf8(path).expect("text")).collect()
     }
 
     fn names(&self) -> Vec<String> {
@@ -376,6 +390,67 @@ fn a_place_that_fails_gets_no_line_and_the_next_attempt_goes_on() {
         assert_eq!(paths, ["", "bad", "good"]);
         assert!(!setting.0.join("state").exists());
     }
+}
+
+fn route() -> Route {
+    Route { direction: "out".into(), inside: b"/from".to_vec(), outside: b"/to".to_vec() }
+}
+
+#[test]
+fn a_ledger_has_what_a_receipt_has_and_the_next_stage_copies_the_rest() {
+    for (number, fault) in
+        [Fault::Write(libc::EIO), Fault::ReadsBackOther, Fault::Publish(libc::EIO)].into_iter().enumerate()
+    {
+        let setting = Setting::new(&format!("ledger{number}"));
+        fs::create_dir(setting.0.join("ledgers")).expect("a directory");
+        let (report, _, paths) = setting.stage(Fault::None, fault);
+        assert_eq!((report.expect("the good file is staged").missing, paths.len()), (1, 2), "{fault:?}");
+        assert_eq!(setting.entries(), paths, "{fault:?}");
+        let (report, _, paths) = setting.stage(Fault::None, Fault::None);
+        assert_eq!((report.expect("all is staged").resumed, paths.len()), (1, 3), "{fault:?}");
+        assert_eq!(setting.entries(), paths, "{fault:?}");
+        assert!(!setting.0.join("state").exists());
+        // Nothing is left to copy, and nothing can fail.
+        let (report, failures, paths) = setting.stage(Fault::None, fault);
+        assert_eq!((report.expect("all is staged").resumed, failures, paths.len()), (2, vec![], 3), "{fault:?}");
+        // What has changed, on either side, is copied again.
+        for side in ["from", "to"] {
+            let file = File::options().write(true).open(setting.0.join(side).join("good")).expect("a file");
+            file.write_all_at(b"Z", 1).expect("room");
+            let (report, ..) = setting.stage(Fault::None, Fault::None);
+            assert_eq!(report.expect("all is staged").resumed, 1, "{fault:?}: {side}");
+        }
+        assert_eq!(fs::read(setting.0.join("to/good")).expect("a file"), b"cZntents of a file");
+    }
+}
+
+#[test]
+fn a_ledger_that_is_not_whole_is_not_believed() {
+    let setting = Setting::new("cut");
+    fs::create_dir(setting.0.join("ledgers")).expect("a directory");
+    setting.stage(Fault::None, Fault::None).0.expect("all is staged");
+    let path = setting.0.join("ledgers/key.ledger");
+    let good = fs::read(&path).expect("a ledger");
+    assert!(good.len() > 1000);
+    for len in (1..good.len()).step_by(5) {
+        fs::write(&path, &good[..len]).expect("room");
+        assert!(Ledger::read(&path).is_err(), "{len} bytes");
+    }
+    let lines: Vec<&[u8]> = good.split_inclusive(|byte| *byte == b'\n').collect();
+    assert_eq!(lines.len(), 5);
+    for line in 0..lines.len() {
+        let mut fewer = lines.clone();
+        fewer.remove(line);
+        fs::write(&path, fewer.concat()).expect("room");
+        assert!(Ledger::read(&path).is_err(), "without line {line}");
+    }
+    let refused = setting.stage(Fault::None, Fault::None).0.expect_err("it cannot go on from that");
+    assert!(refused.exit == Exit::Fatal && refused.text.contains("damaged"), "{refused}");
+    fs::write(&path, good).expect("room");
+    assert_eq!(setting.stage(Fault::None, Fault::None).0.expect("all is staged").resumed, 2);
+    let held = Hold::take(&setting.0.join("ledgers"), "key").expect("nobody else has it");
+    assert_eq!(Hold::take(&setting.0.join("ledgers"), "key").err().map(|busy| busy.exit), Some(Exit::Again));
+    drop(held);
 }
 
 #[test]

@@ -49,7 +49,7 @@ impl From<Trouble> for Error {
             Exit::Denied => libc::EACCES,
             Exit::Usage | Exit::Caller => libc::EINVAL,
             Exit::Again => libc::EHOSTUNREACH,
-            Exit::Done | Exit::Some | Exit::Fatal => libc::EIO,
+            Exit::Done | Exit::Some | Exit::Fatal | Exit::Unsaved => libc::EIO,
         };
         Error::new(errno, trouble.text)
     }

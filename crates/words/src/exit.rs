@@ -26,6 +26,8 @@ pub enum Exit {
     Again = 6,
     /// Data are lost or damaged, or it is unknown whether a change took effect.
     Fatal = 7,
+    /// Nothing was ended or removed, since objects would have been lost that are nowhere else.
+    Unsaved = 8,
 }
 
 /// The table as `aze help exit-codes` and the end of `aze --help` show it.
@@ -38,7 +40,8 @@ Exit codes:
   4  permission denied, or the volume's secret is missing or wrong
   5  cannot be done as asked: exists, not empty, wrong kind, no space
   6  try again: busy, server unreachable, no answer in time
-  7  fatal: data lost or corrupt, or the outcome of a change is unknown";
+  7  fatal: data lost or corrupt, or the outcome of a change is unknown
+  8  not done: objects that are nowhere else would be lost ('aze down')";
 
 /// Why a command, or a part of it, failed: a class and a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +58,7 @@ pub type Outcome<T> = Result<T, Trouble>;
 impl Exit {
     /// The exit code of a number; unknown ones are the worst.
     pub fn of_number(number: u8) -> Exit {
-        let codes = [Exit::Usage, Exit::NotFound, Exit::Denied, Exit::Caller, Exit::Again];
+        let codes = [Exit::Usage, Exit::NotFound, Exit::Denied, Exit::Caller, Exit::Again, Exit::Unsaved];
         codes.into_iter().find(|exit| *exit as u8 == number).unwrap_or(Exit::Fatal)
     }
 }
@@ -168,8 +171,17 @@ mod tests {
 
     #[test]
     fn the_table_lists_every_exit_code_in_order() {
-        let codes =
-            [Exit::Done, Exit::Some, Exit::Usage, Exit::NotFound, Exit::Denied, Exit::Caller, Exit::Again, Exit::Fatal];
+        let codes = [
+            Exit::Done,
+            Exit::Some,
+            Exit::Usage,
+            Exit::NotFound,
+            Exit::Denied,
+            Exit::Caller,
+            Exit::Again,
+            Exit::Fatal,
+            Exit::Unsaved,
+        ];
         for (number, (exit, line)) in codes.into_iter().zip(TABLE.lines().skip(1)).enumerate() {
             assert_eq!(exit as usize, number);
             assert!(line.starts_with(&format!("  {number}  ")), "{line}");

@@ -106,7 +106,7 @@ impl Proof {
         }
         ends.sink.settle(&meta)?;
         let read = began.sums.lock().clone();
-        let (stored, how) = self.read_back(ends, &meta, &read, plan, &transfer.to.shown())?;
+        let (stored, how, stored_mark) = self.read_back(ends, &meta, &read, plan, &transfer.to.shown())?;
         let checked = when(now());
         let xattrs = xattrs_hash(stored.xattrs()?);
         let before = stored.meta()?;
@@ -124,11 +124,13 @@ impl Proof {
             same_as: None,
         };
         let object = self.object(&transfer.to.path, &named, xattrs, checked, what);
-        self.note(Done { object, from: version(&meta, &began.mark), to: identity(&named) })?;
+        let held = held(how, &named, &stored_mark);
+        self.note(Done { object, from: version(&meta, &began.mark), to: identity(&named), held })?;
         Ok(true)
     }
 
-    /// Reads all of a copy from its storage, and compares the sums with those of the source.
+    /// Reads all of a copy from its storage, and compares the sums with those of the source. The mark is from before the first
+    /// byte: as long as it is the same, the copy has these bytes.
     fn read_back(
         &self,
         ends: &Ends,
@@ -136,8 +138,9 @@ impl Proof {
         read: &Sums,
         plan: &Plan,
         shown: &str,
-    ) -> Outcome<(Box<dyn Source>, ReadBack)> {
+    ) -> Outcome<(Box<dyn Source>, ReadBack, Vec<u64>)> {
         let (stored, how) = ends.sink.reread_stored()?;
+        let mark = if how == ReadBack::Servers { stored.mark()? } else { Vec::new() };
         let before = stored.meta()?;
         let found = sums_of(stored.as_ref(), meta.size, meta.is_sparse, plan.watch.as_ref())?;
         let wrong = |why: String| {
@@ -155,7 +158,7 @@ impl Proof {
         if !is_same(&before, &stored.meta()?) {
             return Err(wrong("another process has changed it while it was read back".into()));
         }
-        Ok((stored, how))
+        Ok((stored, how, mark))
     }
 
     /// Copies a symbolic link.
@@ -168,12 +171,14 @@ impl Proof {
         }
         let named = to.must_stat(false)?;
         let object = self.object(&to.path, &named, Hash::of(b""), when(now()), What::Link { target });
-        self.note(Done { object, from: version(&meta, &[]), to: identity(&named) })
+        let held = if to.tree.is_volume() { version(&named, &[]) } else { Vec::new() };
+        self.note(Done { object, from: version(&meta, &[]), to: identity(&named), held })
     }
 
     /// Notes a further name of a proven file; or its first one again, whose change time the others have moved.
     pub fn name(&self, first: &Done, to: &Spot) -> Outcome<()> {
-        let named = identity(&to.must_stat(false)?);
+        let found = to.must_stat(false)?;
+        let named = identity(&found);
         if !same_inode(&named, &first.to) {
             let text = format!("verify {}: it is another file than was verified", to.shown());
             return Err(Trouble::new(Exit::Again, text));
@@ -187,7 +192,9 @@ impl Proof {
             *same_as = Some(first.object.path.clone());
             object.checked = when(now());
         }
-        self.note(Done { object, from: first.from.clone(), to: named })
+        // The new name has moved the change time, and nothing else.
+        let held = first.held.get(OWN_NUMBERS..).map_or(Vec::new(), |mark| version(&found, mark));
+        self.note(Done { object, from: first.from.clone(), to: named, held })
     }
 
     /// What a receipt says of an object.
@@ -313,10 +320,19 @@ pub fn xattrs_hash(mut xattrs: Vec<Xattr>) -> Hash {
     Hash::of(&bytes)
 }
 
+/// Numbers of a version before those of the mark.
+pub(super) const OWN_NUMBERS: usize = 7;
+
+/// The version of a copy in a volume, whose name led to `named` after it was read back.
+fn held(how: ReadBack, named: &Meta, mark: &[u64]) -> Version {
+    if how == ReadBack::Servers { version(named, mark) } else { Vec::new() }
+}
+
 /// What tells a version of a source from every other one.
 pub fn version(meta: &Meta, mark: &[u64]) -> Version {
     let ids = u64::from(meta.uid) << 32 | u64::from(meta.gid);
-    let own = [meta.identity.0, meta.identity.1, meta.size, meta.mtime.0, meta.ctime.0, meta.mode.into(), ids];
+    let own: [u64; OWN_NUMBERS] =
+        [meta.identity.0, meta.identity.1, meta.size, meta.mtime.0, meta.ctime.0, meta.mode.into(), ids];
     own.into_iter().chain(mark.iter().copied()).collect()
 }
 

@@ -4,8 +4,9 @@
 //! whole, which the next one cuts off. It is locked for as long as its attempt lives (flock(2)); the lock goes with the
 //! process, however that ends. It is no proof of anything: its claims are compared with source and destination again.
 
+use super::ledger::{done_of, fields_of};
 use super::prove::now;
-use aze_receipt::{Line, Object, when};
+use aze_receipt::{Object, when};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -32,6 +33,8 @@ pub struct Done {
     pub from: Version,
     /// What the destination was then.
     pub to: Version,
+    /// The version of the destination, if a volume is the destination; else empty.
+    pub held: Version,
 }
 
 /// The journal of one stage.
@@ -40,6 +43,8 @@ pub struct Journal {
     file: File,
     unsynced: u32,
     known: Known,
+    /// Objects are noted in the file.
+    has_notes: bool,
 }
 
 /// What a journal says.
@@ -94,7 +99,8 @@ impl Journal {
             );
             return Err(Trouble::new(Exit::Caller, text));
         }
-        let mut journal = Journal { path: path.to_owned(), file, unsynced: 0, known };
+        let has_notes = !known.done.is_empty();
+        let mut journal = Journal { path: path.to_owned(), file, unsynced: 0, known, has_notes };
         if journal.known.order.is_empty() {
             journal.known.order = order.to_owned();
             journal.put(&json!({ "state": FORM, "order": order }))?;
@@ -116,11 +122,21 @@ impl Journal {
 
     /// Notes an object.
     pub fn note(&mut self, done: Done) -> Outcome<()> {
-        let line = Line::Object(Box::new(done.object.clone())).write();
-        self.put(&json!({ "done": line, "from": done.from, "to": done.to }))?;
+        self.put(&Value::Object(fields_of(&done)))?;
+        self.has_notes = true;
         self.known.done.insert(done.object.path.clone(), done);
         self.unsynced += 1;
         if self.unsynced >= SYNC_OBJECTS { self.sync() } else { Ok(()) }
+    }
+
+    /// Adds what the ledger has of an object, if no attempt since has noted it.
+    pub fn recall(&mut self, done: Done) {
+        self.known.done.entry(done.object.path.clone()).or_insert(done);
+    }
+
+    /// Whether the file has objects, of this attempt or of an earlier one.
+    pub fn has_notes(&self) -> bool {
+        self.has_notes
     }
 
     /// Forgets an object that is no longer as it was proven.
@@ -199,8 +215,6 @@ impl Known {
 
     fn take(&mut self, fields: &Map<String, Value>) -> Option<()> {
         let text = |field: &str| Some(fields.get(field)?.as_str()?.to_owned());
-        let numbers =
-            |field: &str| fields.get(field)?.as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<_>>>();
         if fields.contains_key("state") {
             self.order = text("order").filter(|_| text("state").as_deref() == Some(FORM))?;
         } else if let Some(attempt) = text("attempt") {
@@ -209,9 +223,8 @@ impl Known {
         } else if let Some(objects) = fields.get("objects") {
             self.found = Some((objects.as_u64()?, fields.get("bytes")?.as_u64()?));
         } else {
-            let Line::Object(object) = Line::read(&text("done")?)? else { return None };
-            let (from, to) = (numbers("from")?, numbers("to").filter(|to| to.len() == 5)?);
-            self.done.insert(object.path.clone(), Done { object: *object, from, to });
+            let done = done_of(fields)?;
+            self.done.insert(done.object.path.clone(), done);
         }
         (!self.order.is_empty()).then_some(())
     }

@@ -22,12 +22,14 @@ pub struct Filter {
     pub newer_than: Option<Time>,
     /// Only these paths, each with all that is in it.
     pub list: Option<BTreeSet<Vec<u8>>>,
+    /// The list names objects alone: a directory without those in it.
+    pub list_alone: bool,
 }
 
 impl Filter {
     /// Whether it leaves anything out.
     pub fn is_partial(&self) -> bool {
-        let Filter { include, exclude, newer_than, list } = self;
+        let Filter { include, exclude, newer_than, list, list_alone: _ } = self;
         !include.is_empty() || !exclude.is_empty() || newer_than.is_some() || list.is_some()
     }
 
@@ -38,7 +40,8 @@ impl Filter {
     fn wants(&self, path: &[u8], meta: &Meta) -> bool {
         let is_listed = |list: &BTreeSet<Vec<u8>>| {
             let above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &path[..at]);
-            list.contains(path) || list.contains(&b""[..]) || above.into_iter().any(|dir| list.contains(dir))
+            let is_below = || list.contains(&b""[..]) || above.into_iter().any(|dir| list.contains(dir));
+            list.contains(path) || !self.list_alone && is_below()
         };
         let is_dir = meta.kind == FileKind::Directory;
         self.list.as_ref().is_none_or(is_listed)
@@ -262,6 +265,7 @@ mod tests {
             exclude: vec![b"*.tmp".to_vec(), b"a/skip".to_vec()],
             newer_than: time.map(Time),
             list: list.map(|list| list.iter().map(|text| text.as_bytes().to_vec()).collect()),
+            list_alone: false,
         };
         for (filter, path, wanted) in [
             (filter(&[], None, None), "x/y", true),
@@ -276,6 +280,8 @@ mod tests {
         ] {
             assert_eq!(filter.wants(path.as_bytes(), &file), wanted, "{path} by {filter:?}");
         }
+        let alone = Filter { list_alone: true, ..filter(&[], Some(&["x", ""]), None) };
+        assert!(alone.wants(b"x", &file) && !alone.wants(b"x/y", &file) && !alone.wants(b"y", &file));
         let excluded = filter(&[], None, None);
         assert!(excluded.excludes(b"x/y.tmp") && excluded.excludes(b"a/skip") && !excluded.excludes(b"b/a/skip"));
     }

@@ -1,0 +1,213 @@
+//! The ledger of a volume and a destination: of each object that a finished attempt has proven, the version in the volume and
+//! the identity at the other side.
+//!
+//! A later attempt copies only what differs from it, and [`super::standing`] finds with it what a volume holds that is nowhere
+//! else. It proves nothing by itself: each entry is compared with the volume, and before an object is released with the
+//! destination, too. It is written whole, under a temporary name, and has its name when it is on the device: a process that is
+//! killed leaves the old one or the new one.
+
+use super::state::{Done, Version};
+use aze_receipt::{Line, Object};
+use aze_words::exit::{Exit, Outcome, Trouble};
+use aze_words::hex;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// What the first line says.
+const FORM: &str = "azekura ledger 1";
+
+/// What the names of ledgers end in.
+const ENDING: &str = ".ledger";
+
+/// Which way, and between which places.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// `out` or `in`.
+    pub direction: String,
+    /// The absolute path of the file or directory in the volume.
+    pub inside: Vec<u8>,
+    /// The absolute path outside the volume.
+    pub outside: Vec<u8>,
+}
+
+impl Route {
+    /// Whether it leads out of the volume.
+    pub fn is_out(&self) -> bool {
+        self.direction == "out"
+    }
+}
+
+/// One ledger.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// Which way, and between which places.
+    pub route: Route,
+    /// By path below these places.
+    pub entries: BTreeMap<Vec<u8>, Done>,
+}
+
+impl Ledger {
+    /// Reads a ledger; `None` if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not whole.
+    pub fn read(path: &Path) -> Outcome<Option<Ledger>> {
+        let failed = |error: std::io::Error| Trouble::local(format!("read the ledger {}", path.display()), &error);
+        let file = match File::open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(failed)?,
+        };
+        let (mut ledger, mut reader, mut end) = (Ledger::default(), BufReader::with_capacity(256 << 10, file), None);
+        let line_max = 2 * aze_receipt::line::LINE_BYTES_MAX as u64;
+        loop {
+            let mut line = Vec::new();
+            if reader.by_ref().take(line_max).read_until(b'\n', &mut line).map_err(failed)? == 0 {
+                break;
+            }
+            let fields = serde_json::from_slice::<Map<String, Value>>(&line).ok();
+            let is_whole = line.ends_with(b"\n") && end.is_none();
+            if !is_whole || fields.and_then(|fields| ledger.take(&fields, &mut end)).is_none() {
+                return Err(damaged(path));
+            }
+        }
+        if end != Some(ledger.entries.len() as u64) {
+            return Err(damaged(path));
+        }
+        Ok(Some(ledger))
+    }
+
+    /// Writes it, in the place of an older one.
+    ///
+    /// # Errors
+    /// Those of writing; the older one is still there then.
+    pub fn write(&self, path: &Path) -> Outcome<()> {
+        let failed = |error: std::io::Error| Trouble::local(format!("keep the ledger {}", path.display()), &error);
+        let temporary = path.with_extension("new");
+        let write = || {
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+            let mut file = BufWriter::with_capacity(256 << 10, options.open(&temporary)?);
+            let Route { direction, inside, outside } = &self.route;
+            let (inside, outside) = (hex::write(inside), hex::write(outside));
+            let head = json!({ "ledger": FORM, "direction": direction, "inside": inside, "outside": outside });
+            writeln!(file, "{head}")?;
+            for done in self.entries.values() {
+                writeln!(file, "{}", Value::Object(fields_of(done)))?;
+            }
+            writeln!(file, "{}", json!({ "end": self.entries.len() }))?;
+            file.flush()?;
+            file.get_ref().sync_all()?;
+            fs::rename(&temporary, path)?;
+            File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+        };
+        write().map_err(failed)
+    }
+
+    fn take(&mut self, fields: &Map<String, Value>, end: &mut Option<u64>) -> Option<()> {
+        let text = |field: &str| fields.get(field)?.as_str();
+        if self.route.direction.is_empty() {
+            let direction = text("direction").filter(|way| ["in", "out"].contains(way))?;
+            let direction = text("ledger").filter(|form| *form == FORM).and(Some(direction.to_owned()))?;
+            self.route =
+                Route { direction, inside: hex::read(text("inside")?)?, outside: hex::read(text("outside")?)? };
+        } else if let Some(count) = fields.get("end") {
+            *end = Some(count.as_u64()?);
+        } else {
+            let done = done_of(fields)?;
+            self.entries.insert(done.object.path.clone(), done);
+        }
+        Some(())
+    }
+}
+
+fn damaged(path: &Path) -> Trouble {
+    let text =
+        format!("the ledger {} is damaged, or of another version of aze: remove it, and stage again", path.display());
+    Trouble::new(Exit::Fatal, text)
+}
+
+/// The fields that a proven object has in ledgers and states.
+pub(super) fn fields_of(done: &Done) -> Map<String, Value> {
+    let line = Line::Object(Box::new(done.object.clone())).write();
+    let mut fields = Map::new();
+    fields.insert("done".into(), line.into());
+    for (field, version) in [("from", &done.from), ("to", &done.to), ("held", &done.held)] {
+        if !version.is_empty() {
+            fields.insert(field.into(), version.clone().into());
+        }
+    }
+    fields
+}
+
+/// The proven object that [`fields_of`] has written.
+pub(super) fn done_of(fields: &Map<String, Value>) -> Option<Done> {
+    let numbers = |field: &str| -> Option<Version> {
+        let Some(value) = fields.get(field) else { return Some(Vec::new()) };
+        value.as_array()?.iter().map(Value::as_u64).collect()
+    };
+    let Line::Object(object) = Line::read(fields.get("done")?.as_str()?)? else { return None };
+    let (from, to, held) = (numbers("from")?, numbers("to").filter(|to| to.len() == 5)?, numbers("held")?);
+    Some(Done { object: Object::clone(&object), from, to, held })
+}
+
+/// The ledgers of a directory, each with the file that it is in.
+///
+/// # Errors
+/// The directory cannot be read. A ledger that cannot be read is in the second list, with the reason.
+pub fn all_in(dir: &Path) -> Outcome<(Vec<Ledger>, Vec<Trouble>)> {
+    let failed = |error: std::io::Error| Trouble::local(format!("read the ledgers in {}", dir.display()), &error);
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok((Vec::new(), Vec::new())),
+        entries => entries.map_err(failed)?,
+    };
+    let mut paths =
+        entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>().map_err(failed)?;
+    paths.retain(|path| path.to_string_lossy().ends_with(ENDING));
+    paths.sort();
+    let (mut ledgers, mut troubles) = (Vec::new(), Vec::new());
+    for path in paths {
+        match Ledger::read(&path) {
+            Ok(ledger) => ledgers.extend(ledger),
+            Err(trouble) => troubles.push(trouble),
+        }
+    }
+    Ok((ledgers, troubles))
+}
+
+/// The right to change a ledger, which one process has at a time.
+pub struct Hold {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Hold {
+    /// Takes the ledger `key` in `dir`, which is made if need be.
+    ///
+    /// # Errors
+    /// [`Exit::Again`] if another process has it.
+    pub fn take(dir: &Path, key: &str) -> Outcome<Hold> {
+        let path = dir.join(format!("{key}{ENDING}"));
+        let failed = |error: &std::io::Error| Trouble::local(format!("keep the ledger {}", path.display()), error);
+        fs::create_dir_all(dir).map_err(|error| failed(&error))?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let lock = options.open(path.with_extension("lock")).map_err(|error| failed(&error))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Hold { path, _lock: lock }),
+            Err(TryLockError::WouldBlock) => {
+                let text = "another 'aze stage' with these arguments is at work: wait for its end";
+                Err(Trouble::new(Exit::Again, text))
+            }
+            Err(TryLockError::Error(error)) => Err(failed(&error)),
+        }
+    }
+
+    /// Where the ledger is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}

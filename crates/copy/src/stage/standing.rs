@@ -1,0 +1,287 @@
+//! Objects that a volume alone holds: all of its objects, compared with the ledgers of staged objects.
+//!
+//! An object is *staged* if an entry of a ledger has its path and its version: inode, length, times, mode, owners, and of a
+//! file the numbers of its data's changes as the servers count them. Nothing else counts as staged: what has no entry, what
+//! was changed since, and what was counted by a server that was started again since are *dirty*. So an error of a ledger, or
+//! a ledger that is lost, makes clean objects dirty and never the other way round. Directories outside of all ledgers are
+//! passed over: they hold names and no data.
+//!
+//! Bounded: threads by `jobs`; the look ends early after [`LOST_MAX`] objects that cannot be looked at, since each may have cost
+//! the time that a server is waited for.
+
+use super::ledger::{Ledger, Route};
+use super::prove::{OWN_NUMBERS, version};
+use super::state::Version;
+use crate::tree::{Meta, Spot, join};
+use aze_io::sync::Mutex;
+use aze_proto::attr::FileKind;
+use aze_words::exit::{Exit, Outcome, Trouble};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The look ends after so many objects that cannot be looked at.
+pub const LOST_MAX: usize = 8;
+
+/// Objects of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// How many.
+    pub objects: u64,
+    /// Bytes of the files among them.
+    pub bytes: u64,
+}
+
+impl Count {
+    fn add(&mut self, bytes: u64) {
+        self.objects += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
+/// Why an object is dirty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Why {
+    /// No ledger knows it.
+    New,
+    /// Its data have changed since it was staged, or may have: a server was started again.
+    Data,
+    /// Its data have not changed, but its times, mode, owners or extended attributes have.
+    Attributes,
+    /// It was staged out, and is not in the volume any more; the destination still has it.
+    Removed,
+}
+
+impl Why {
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Why::New => "new",
+            Why::Data => "changed",
+            Why::Attributes => "attributes changed",
+            Why::Removed => "removed",
+        }
+    }
+}
+
+/// How a volume stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Objects as they were staged.
+    pub staged: Count,
+    /// Objects that are not.
+    pub dirty: Count,
+    /// Those of the dirty ones that have only other attributes, or were removed: no data are in the volume alone.
+    pub without_data: u64,
+    /// The first dirty ones in the order of their paths, as many as were asked for.
+    pub named: BTreeMap<Vec<u8>, Why>,
+    /// What could not be looked at.
+    pub lost: Vec<Trouble>,
+    /// The look ended early: there may be more of everything.
+    pub ended_early: bool,
+}
+
+impl Standing {
+    fn dirty(&mut self, path: Vec<u8>, why: Why, bytes: u64, named_max: usize) {
+        let has_data = matches!(why, Why::New | Why::Data);
+        self.dirty.add(if has_data { bytes } else { 0 });
+        self.without_data += u64::from(!has_data);
+        if self.named.len() < named_max || self.named.last_key_value().is_some_and(|(last, _)| path < *last) {
+            self.named.insert(path, why);
+            while self.named.len() > named_max {
+                self.named.pop_last();
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.lost.len() >= LOST_MAX
+    }
+}
+
+/// Compares all of a volume with its ledgers. `root` is the root of the volume; paths are those from there on. Of the dirty
+/// objects at most `named_max` are named.
+///
+/// # Errors
+/// The command was asked to end.
+pub fn look(
+    root: &Spot,
+    ledgers: &[Ledger],
+    jobs: usize,
+    named_max: usize,
+    is_over: &dyn Fn() -> bool,
+) -> Outcome<Standing> {
+    let mut standing = Standing::default();
+    let (mut waiting, mut seen, mut inodes) = (vec![b"/".to_vec()], BTreeSet::new(), BTreeSet::new());
+    while let Some(dir) = waiting.pop() {
+        if is_over() {
+            return Err(Trouble::new(Exit::Again, "the command was asked to end"));
+        }
+        if standing.is_over() {
+            standing.ended_early = true;
+            return Ok(standing);
+        }
+        let mut children = Vec::new();
+        match root.tree.list(&dir) {
+            Ok(names) => {
+                standing.lost.extend(names.trouble);
+                for entry in names.entries {
+                    let path = join(&dir, &entry.name);
+                    if entry.kind == FileKind::Directory {
+                        waiting.push(path.clone());
+                    }
+                    children.push((path, entry.kind, entry.meta));
+                }
+            }
+            // Another process has removed it.
+            Err(trouble) if trouble.exit == Exit::NotFound => continue,
+            Err(trouble) => standing.lost.push(trouble),
+        }
+        if dir == b"/" {
+            children.push((dir, FileKind::Directory, None));
+        }
+        for (path, bytes, found) in judge(root, ledgers, &children, jobs) {
+            if ledgers.iter().any(|ledger| ledger.route.is_out() && version_of(ledger, &path).is_some()) {
+                seen.insert(path.clone());
+            }
+            match found {
+                Found::Staged(inode) if inodes.insert(inode) => standing.staged.add(bytes),
+                Found::Staged(_) => standing.staged.add(0),
+                Found::Dirty(why, inode) if inodes.insert(inode) => standing.dirty(path, why, bytes, named_max),
+                Found::Dirty(why, _) => standing.dirty(path, why, 0, named_max),
+                Found::Passed => {}
+                Found::Lost(trouble) => standing.lost.push(trouble),
+            }
+        }
+    }
+    removed(ledgers, &seen, named_max, &mut standing);
+    Ok(standing)
+}
+
+/// Adds what was staged out and has no name in the volume any more.
+fn removed(ledgers: &[Ledger], seen: &BTreeSet<Vec<u8>>, named_max: usize, standing: &mut Standing) {
+    let mut gone = BTreeSet::new();
+    for ledger in ledgers.iter().filter(|ledger| ledger.route.is_out()) {
+        gone.extend(
+            ledger.entries.keys().map(|path| below(&ledger.route.inside, path)).filter(|path| !seen.contains(path)),
+        );
+    }
+    gone.into_iter().for_each(|path| standing.dirty(path, Why::Removed, 0, named_max));
+}
+
+/// What was found of one object.
+enum Found {
+    /// As it was staged; with its inode.
+    Staged((u64, u64)),
+    /// Not so; with its inode.
+    Dirty(Why, (u64, u64)),
+    /// It does not count.
+    Passed,
+    Lost(Trouble),
+}
+
+type Child = (Vec<u8>, FileKind, Option<Meta>);
+
+/// Judges the objects of one directory, several at a time.
+fn judge(root: &Spot, ledgers: &[Ledger], children: &[Child], jobs: usize) -> Vec<(Vec<u8>, u64, Found)> {
+    let (next, judged, lost) = (AtomicUsize::new(0), Mutex::new(Vec::new()), AtomicUsize::new(0));
+    let work = || {
+        while let Some((path, kind, meta)) = children.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if lost.load(Ordering::Relaxed) >= LOST_MAX {
+                return;
+            }
+            let (bytes, found) = judge_one(root, ledgers, path, *kind, meta.as_ref());
+            if let Found::Lost(_) = found {
+                lost.fetch_add(1, Ordering::Relaxed);
+            }
+            judged.lock().push((path.clone(), bytes, found));
+        }
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        for _ in 1..jobs.min(children.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    judged.into_inner()
+}
+
+fn judge_one(root: &Spot, ledgers: &[Ledger], path: &[u8], kind: FileKind, meta: Option<&Meta>) -> (u64, Found) {
+    if !matches!(kind, FileKind::File | FileKind::Directory | FileKind::Symlink) {
+        // A FIFO, socket or device holds nothing that could be staged.
+        return (0, Found::Passed);
+    }
+    let known: Vec<&Version> = ledgers.iter().filter_map(|ledger| version_of(ledger, path)).collect();
+    let spot = Spot { tree: root.tree.clone(), path: path.to_vec() };
+    match (kind, meta) {
+        (FileKind::Directory, _) if known.is_empty() => return (0, Found::Passed),
+        (_, Some(meta)) if known.is_empty() => return (meta.size, Found::Dirty(Why::New, meta.identity)),
+        _ => {}
+    }
+    let (meta, now) = match version_now(&spot, kind) {
+        Ok(found) => found,
+        // Another process has removed or replaced it; the next look tells.
+        Err(trouble) if trouble.exit == Exit::NotFound => return (0, Found::Passed),
+        Err(trouble) => return (0, Found::Lost(trouble)),
+    };
+    let bytes = if kind == FileKind::File { meta.size } else { 0 };
+    let differences: Vec<Option<Why>> = known.into_iter().map(|known| difference(known, &now)).collect();
+    let found = match differences.iter().flatten().max() {
+        _ if differences.contains(&None) => Found::Staged(meta.identity),
+        Some(why) => Found::Dirty(*why, meta.identity),
+        None => Found::Dirty(Why::New, meta.identity),
+    };
+    (bytes, found)
+}
+
+/// Attributes and version that an object has now.
+pub(super) fn version_now(spot: &Spot, kind: FileKind) -> Outcome<(Meta, Version)> {
+    if kind != FileKind::File {
+        let meta = if kind == FileKind::Directory { spot.tree.stat_dir(&spot.path)? } else { spot.must_stat(false)? };
+        if meta.kind != kind {
+            let text = format!("{}: its attributes cannot be read", spot.shown());
+            return Err(Trouble::new(Exit::Fatal, text));
+        }
+        let version = version(&meta, &[]);
+        return Ok((meta, version));
+    }
+    let source = spot.tree.open_fresh(&spot.path)?;
+    let mark = source.mark()?;
+    let meta = source.meta()?;
+    let version = version(&meta, &mark);
+    Ok((meta, version))
+}
+
+/// The version that an object of the volume had when it was staged.
+fn version_of<'a>(ledger: &'a Ledger, path: &[u8]) -> Option<&'a Version> {
+    let done = ledger.entries.get(relative(&ledger.route, path)?)?;
+    Some(if ledger.route.is_out() { &done.from } else { &done.held })
+}
+
+/// How a version differs from one that was staged; `None` if it does not.
+fn difference(known: &Version, now: &Version) -> Option<Why> {
+    if known == now {
+        return None;
+    }
+    let same_data = known.len() == now.len()
+        && known.len() > OWN_NUMBERS
+        && known[..3] == now[..3]
+        && known[OWN_NUMBERS..] == now[OWN_NUMBERS..];
+    // Of a directory or symbolic link all is attributes.
+    let same_object = known.len() == OWN_NUMBERS && now.len() == OWN_NUMBERS && known[..2] == now[..2];
+    Some(if same_data || same_object { Why::Attributes } else { Why::Data })
+}
+
+/// The path below a route's place in the volume; `None` if it is elsewhere.
+pub(super) fn relative<'a>(route: &Route, path: &'a [u8]) -> Option<&'a [u8]> {
+    let inside = route.inside.strip_suffix(b"/").unwrap_or(&route.inside);
+    match path.strip_prefix(inside)? {
+        b"" | b"/" => Some(b""),
+        rest => rest.strip_prefix(b"/"),
+    }
+}
+
+/// The path in the volume of a path below `inside`.
+fn below(inside: &[u8], path: &[u8]) -> Vec<u8> {
+    if path.is_empty() { inside.to_vec() } else { join(inside, path) }
+}
