@@ -139,7 +139,7 @@ pub fn count(number: u64, noun: &str) -> String {
 #[cfg(test)]
 pub fn example(size: u64) -> Attr {
     use aze_proto::attr::{FileKind, Spread};
-    use aze_proto::ids::{Generation, Ino, MapEpoch, ShardId};
+    use aze_proto::ids::{Generation, Ino, MapEpoch};
     Attr {
         ino: Ino(9),
         kind: FileKind::File,
@@ -155,7 +155,7 @@ pub fn example(size: u64) -> Attr {
         btime: Time(0),
         generation: Generation(0),
         born: MapEpoch(0),
-        data_shard: ShardId(4094),
+        layout: aze_proto::place::Layout::default(),
         chunk_bits: 20,
         spread: Spread::ANYWHERE,
         parent: Ino(0),

@@ -86,8 +86,8 @@ fn object(path: &VolumePath, attr: &Attr, target: Option<&[u8]>, map: &ShardMap)
         show::put_name(&mut object, "target", target);
     }
     object.insert("generation".into(), attr.generation.0.into());
-    object.insert("home_shard".into(), attr.ino.home().0.into());
-    object.insert("home_server".into(), json!(map.server_of(attr.ino.home()).map(|server| server.0)));
+    object.insert("home_shard".into(), attr.ino.home(map.shards()).0.into());
+    object.insert("home_server".into(), json!(map.home_of(attr.ino).map(|server| server.0)));
     object.insert("chunk_bytes".into(), attr.chunk_bytes().into());
     if attr.kind == FileKind::File {
         let chunks: Vec<Value> =
@@ -119,7 +119,10 @@ fn print(path: &VolumePath, attr: &Attr, target: Option<&[u8]>, map: &ShardMap, 
         line(label, show::time_exact(time).as_bytes())?;
     }
     line("inode", format!("{} (generation {})", attr.ino.0, attr.generation.0).as_bytes())?;
-    line("home", format!("shard {} on {}", attr.ino.home().0, server(map.server_of(attr.ino.home()), map)).as_bytes())?;
+    line(
+        "home",
+        format!("shard {} on {}", attr.ino.home(map.shards()).0, server(map.home_of(attr.ino), map)).as_bytes(),
+    )?;
     if attr.kind == FileKind::File {
         line(
             "chunks",
@@ -143,7 +146,7 @@ fn server(index: Option<ServerIndex>, map: &ShardMap) -> String {
 /// How many chunks each server keeps if the file has no holes.
 fn chunks(attr: &Attr, map: &ShardMap) -> BTreeMap<ServerIndex, u64> {
     let chunks = attr.size.div_ceil(attr.chunk_bytes());
-    let shards = u64::from(map.shards());
+    let shards = attr.layout.step();
     let (rounds, rest) = if chunks > CHUNKS_SHOWN_MAX { (chunks / shards, chunks % shards) } else { (0, chunks) };
     let mut counts = BTreeMap::new();
     let mut add = |index: u64, count: u64| {
@@ -163,7 +166,8 @@ fn chunks(attr: &Attr, map: &ShardMap) -> BTreeMap<ServerIndex, u64> {
 mod tests {
     use super::*;
     use aze_proto::ids::{Incarnation, MapEpoch};
-    use aze_proto::place::{ServerInfo, ShardTable};
+    use aze_proto::place::ServerInfo;
+    use aze_proto::slots::SlotTable;
 
     fn map(servers: u16) -> ShardMap {
         let server = |slot| ServerInfo {
@@ -183,7 +187,7 @@ mod tests {
             owner_gid: 0,
             volume: "v".into(),
             servers: (0..servers).map(server).collect(),
-            table: ShardTable::modular(4096, servers).expect("so many shards are enough"),
+            slots: SlotTable::modular(4096, servers).expect("so many shards are enough"),
         }
     }
 

@@ -64,7 +64,7 @@ impl File {
         let map = self.core.routes.read().map.clone();
         let mut asked = map.data_servers(&attr);
         if asked.is_empty() {
-            asked.extend(map.server_of(attr.data_shard));
+            asked.extend(map.server_of(map.chunk_shard(&attr, 0)));
         }
         let mut servers = Vec::with_capacity(asked.len());
         let requests = asked.into_iter().map(|server| self.ask_count(&attr, server, chunks));
@@ -74,8 +74,8 @@ impl File {
     }
 
     async fn ask_count(&self, attr: &Attr, server: ServerIndex, chunks: u64) -> Result<(ServerIndex, Count), Failure> {
-        let Attr { ino, generation, born, data_shard: first, .. } = *attr;
-        let request = Request::CountChanges(CountChanges { ino, generation, born, first, chunks });
+        let Attr { ino, generation, born, layout, .. } = *attr;
+        let request = Request::CountChanges(CountChanges { ino, generation, born, layout, chunks });
         match self.core.ask_server(&self.who, server, &request).await? {
             Reply::ChangesAre { life, wraps, changes } => Ok((server, Count { life, wraps, changes })),
             other => Err(unexpected(&request, &other)),

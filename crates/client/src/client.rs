@@ -93,11 +93,11 @@ impl Core {
     pub(crate) fn new(io: Io, caller: Arc<Caller>, config: &Config, map: ShardMap) -> Arc<Core> {
         let (deadline, durability) = (config.deadline, config.durability);
         let names_since = AtomicU32::new(map.epoch.starts());
+        let contents = Arc::new(Contents::new(map.shards()));
         let routes = RwLock::new(Arc::new(Routes::new(map)));
         let (dirs, inodes, closes) = (DirCache::default(), Inodes::default(), Closes::default());
         let (dir_attrs, leases) = (DirAttrs::default(), Leases::default());
-        let (flight, contents) = (Flight::default(), Arc::<Contents>::default());
-        let (lock_owners, entered) = (LockOwners::default(), Entered::default());
+        let (flight, lock_owners, entered) = (Flight::default(), LockOwners::default(), Entered::default());
         let next_handle = AtomicU64::new(1);
         Arc::new(Core {
             io,

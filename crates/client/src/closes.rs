@@ -33,7 +33,7 @@ struct Queue {
 impl Core {
     /// Has an open ended soon.
     pub(crate) fn close_later(self: &Arc<Self>, handle: Handle) {
-        let server = self.routes.read().map.server_of(handle.ino.home());
+        let server = self.routes.read().map.home_of(handle.ino);
         // Where a server is missing no table says that the file is open.
         let Some(server) = server else { return };
         let mut queue = self.closes.queue.lock();

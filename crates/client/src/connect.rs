@@ -2,6 +2,7 @@
 
 use crate::client::{Client, Config, Core, unexpected};
 use aze_io::Io;
+use aze_proto::limits::WIRE_VERSIONS;
 use aze_proto::{
     Code, Failure, Identity, Incarnation, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, SessionId, ShardId,
     ShardMap,
@@ -84,7 +85,8 @@ impl Core {
 fn caller_config(io: &Io, config: &Config) -> CallerConfig {
     let Config { volume, secret, host, job, transport, start_time_max, .. } = config.clone();
     let session = SessionId(io.random_u64());
-    CallerConfig { secret, volume, session, server: false, job, host, transport, start_time_max, order: Arc::default() }
+    let (versions, order) = (WIRE_VERSIONS, Arc::default());
+    CallerConfig { secret, volume, versions, session, server: false, job, host, transport, start_time_max, order }
 }
 
 /// Asks the seeds, those on this node first, one after the other but not waiting for any.

@@ -114,7 +114,7 @@ impl File {
             ino: attr.ino,
             generation: attr.generation,
             born: attr.born,
-            first: attr.data_shard,
+            layout: attr.layout,
             chunk: span.chunk,
             offset: span.offset,
             sums: piece_sums(u64::from(span.offset), data),
@@ -259,7 +259,7 @@ impl File {
         let Span { chunk, offset, len, .. } = span;
         let (ino, generation, born) = (attr.ino, attr.generation, attr.born);
         let request =
-            Request::Read(Read { ino, generation, born, first: attr.data_shard, chunk, offset, len: len as u32 });
+            Request::Read(Read { ino, generation, born, layout: attr.layout, chunk, offset, len: len as u32 });
         let _permit = self.core.fly(len).await?;
         // Further looks tell damage on the way from damage in the store.
         for _ in 0..DAMAGED_TRIES_MAX {

@@ -77,7 +77,7 @@ impl Core {
             None if how.to_run => Request::OpenToRun { ino, handle },
             None => Request::Open { ino, handle, read, write },
         };
-        let seen = self.contents.seen(ino.home());
+        let seen = self.contents.seen(ino.home(self.routes.read().map.shards()));
         // Made before the request is sent, so that an open whose caller has given up is closed.
         let unopened = Unopened { core: self, handle: Some(Handle { ino, handle }) };
         let held = self.inodes.get(ino);

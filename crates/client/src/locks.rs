@@ -275,7 +275,7 @@ impl Core {
                     return;
                 }
                 let map = core.routes.read().map.clone();
-                let homes: BTreeSet<_> = files.iter().filter_map(|ino| map.server_of(ino.home())).collect();
+                let homes: BTreeSet<_> = files.iter().filter_map(|ino| map.home_of(*ino)).collect();
                 for home in homes {
                     // A home that does not answer must not delay the requests to other homes.
                     core.spawn(|core| async move {

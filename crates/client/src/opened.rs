@@ -28,6 +28,7 @@ const KEPT_BYTES_MAX: usize = 16 << 20;
 const COUNTERS: usize = 256;
 
 pub(crate) struct Contents {
+    shards: u32,
     /// Changes begun, and again when they ended, by the home shard of the file.
     changes: Vec<AtomicU64>,
     kept: Mutex<Kept>,
@@ -66,13 +67,12 @@ impl Drop for Changing<'_> {
     }
 }
 
-impl Default for Contents {
-    fn default() -> Contents {
-        Contents { changes: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(), kept: Mutex::default() }
-    }
-}
-
 impl Contents {
+    /// None yet, on a volume of `shards` shards.
+    pub(crate) fn new(shards: u32) -> Contents {
+        Contents { shards, changes: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(), kept: Mutex::default() }
+    }
+
     fn counter(&self, shard: ShardId) -> &AtomicU64 {
         &self.changes[shard.0 as usize % COUNTERS]
     }
@@ -84,7 +84,7 @@ impl Contents {
 
     /// Notes a change until the result is dropped.
     pub(crate) fn change(&self, ino: Ino) -> Changing<'_> {
-        let counter = self.counter(ino.home());
+        let counter = self.counter(ino.home(self.shards));
         counter.fetch_add(1, SeqCst);
         Changing(counter)
     }
@@ -130,8 +130,8 @@ impl Contents {
 
     /// The contents, if they may still be shown of a file with these attributes.
     fn valid(&self, opened: &Opened, attr: &Attr, now_ns: u64) -> Option<Arc<Vec<u8>>> {
-        let valid =
-            now_ns < opened.until_ns && version(attr) == opened.version && self.seen(attr.ino.home()) == opened.seen;
+        let seen = self.seen(attr.ino.home(self.shards));
+        let valid = now_ns < opened.until_ns && version(attr) == opened.version && seen == opened.seen;
         valid.then(|| self.kept.lock().files.get(&opened.key).cloned()).flatten()
     }
 }
@@ -183,14 +183,16 @@ mod tests {
     use crate::inodes::tests::attr;
     use aze_proto::sum::piece_sums;
 
+    const SHARDS: u32 = 4096;
+
     fn kept(contents: &Arc<Contents>, size: u64, bytes: &[u8]) -> Option<Opened> {
-        let seen = contents.seen(Ino(9).home());
+        let seen = contents.seen(Ino(9).home(SHARDS));
         contents.keep(&attr(size, 0, 5), &piece_sums(0, bytes), bytes.to_vec(), seen, 100)
     }
 
     #[test]
     fn contents_are_shown_until_something_changes_or_a_second_has_passed() {
-        let contents = Arc::new(Contents::default());
+        let contents = Arc::new(Contents::new(SHARDS));
         let opened = kept(&contents, 7, b"hello").expect("sound");
         let shown = contents.valid(&opened, &attr(7, 0, 5), 101).expect("nothing has changed");
         assert_eq!(shown.as_slice(), b"hello\0\0", "what is not stored is a hole");
@@ -198,7 +200,7 @@ mod tests {
             assert!(contents.valid(&opened, &newer, 101).is_none());
         }
         assert!(contents.valid(&opened, &attr(7, 0, 5), 100 + VALID_NS).is_none());
-        let other = contents.change(Ino::new(ShardId(1), aze_proto::Incarnation(1), 1).expect("a number"));
+        let other = contents.change(Ino::least_of(ShardId(1), SHARDS));
         drop(other);
         assert!(contents.valid(&opened, &attr(7, 0, 5), 101).is_some(), "another shard's file");
         let changing = contents.change(Ino(9));
@@ -210,7 +212,7 @@ mod tests {
 
     #[test]
     fn what_is_damaged_or_too_long_is_not_kept() {
-        let contents = Arc::new(Contents::default());
+        let contents = Arc::new(Contents::new(SHARDS));
         let (sums, damaged) = (piece_sums(0, b"hello"), b"hellO".to_vec());
         assert!(contents.keep(&attr(5, 0, 5), &sums, damaged, 0, 0).is_none());
         assert!(
@@ -223,7 +225,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded_and_the_oldest_goes_first() {
-        let contents = Arc::new(Contents::default());
+        let contents = Arc::new(Contents::new(SHARDS));
         let size = u64::from(OPEN_CONTENTS_BYTES_MAX);
         let all: Vec<_> =
             (0..=KEPT_BYTES_MAX as u64 / size).map(|_| kept(&contents, size, b"").expect("sound")).collect();

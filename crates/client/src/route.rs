@@ -54,7 +54,7 @@ impl Routes {
     pub(crate) fn locate(&self, place: Place<'_>) -> Result<(ShardId, &Server), Failure> {
         let shard = match place {
             Place::Entry(parent, name) => NameHash::of(parent, name).shard(self.map.shards()),
-            Place::Home(ino) => ino.home(),
+            Place::Home(ino) => ino.home(self.map.shards()),
             Place::Shard(shard) => shard,
             Place::Server(_) => ShardId(0),
         };

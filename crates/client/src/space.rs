@@ -91,7 +91,7 @@ impl File {
                     ino,
                     generation,
                     born,
-                    first: attr.data_shard,
+                    layout: attr.layout,
                     chunk,
                     offset,
                     len,
@@ -120,16 +120,7 @@ impl File {
                     &attr,
                     starts,
                     chunk,
-                    Request::Punch(Punch {
-                        ino,
-                        generation,
-                        born,
-                        first: attr.data_shard,
-                        chunk,
-                        start,
-                        end,
-                        chunk_bits,
-                    }),
+                    Request::Punch(Punch { ino, generation, born, layout: attr.layout, chunk, start, end, chunk_bits }),
                 )
             });
             in_window(REQUESTS_MAX, requests, |()| {}).await?;
@@ -186,8 +177,7 @@ impl File {
         let (first, last) = (range.start >> attr.chunk_bits, (range.end - 1) >> attr.chunk_bits);
         // What the range has beyond all data is a hole.
         let last = last.min(attr.spread.chunks().saturating_sub(1)).max(first);
-        let shards = u64::from(self.core.routes.read().map.shards());
-        first..=last.min(first.saturating_add(shards - 1))
+        first..=last.min(first.saturating_add(attr.layout.step() - 1))
     }
 
     async fn ask_seek(
@@ -198,7 +188,7 @@ impl File {
         hole: bool,
     ) -> Result<Option<u64>, Failure> {
         let Attr { ino, generation, born, chunk_bits, .. } = *attr;
-        let request = Request::Seek(Seek { ino, generation, born, first: attr.data_shard, offset, hole, chunk_bits });
+        let request = Request::Seek(Seek { ino, generation, born, layout: attr.layout, offset, hole, chunk_bits });
         match self.core.ask_server(&self.who, server, &request).await? {
             Reply::SoughtIs { at } => Ok(at),
             other => Err(unexpected(&request, &other)),

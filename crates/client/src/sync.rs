@@ -89,7 +89,7 @@ impl File {
     /// The one server that has everything that a sync of this file is about, if there is one for sure.
     fn has_all_of_it(&self) -> Option<ServerIndex> {
         let is_there = self.is_new && self.core.moves.are_synced() && !self.attr().spread.is_wide();
-        is_there.then(|| self.core.routes.read().map.server_of(self.ino().home())).flatten()
+        is_there.then(|| self.core.routes.read().map.home_of(self.ino())).flatten()
     }
 
     /// What closing a file asks: [`File::flush`], or [`File::sync`] on a volume that promises as much.

@@ -82,7 +82,7 @@ mod tests {
             btime: Time(4),
             generation: Generation(0),
             born: MapEpoch(1),
-            data_shard: ShardId(0),
+            layout: aze_proto::place::Layout::default(),
             chunk_bits: 20,
             spread: aze_proto::Spread::default(),
             parent: Ino::ROOT,

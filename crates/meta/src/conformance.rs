@@ -3,7 +3,7 @@
 
 use crate::Rare;
 use crate::tables::{EntryKey, EntryValue, Inode, Lock, PendingTruncation, Role, Tables};
-use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, ServerIndex, ShardId, Time, TxId};
+use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, ServerIndex, Time, TxId};
 use aze_proto::{Attr, FileKind, Name, NameHash, Spread};
 
 /// Changes that the suite makes: enough for tables to grow, split and shrink several times.
@@ -194,7 +194,7 @@ pub(crate) fn inode(number: u64, step: u64) -> Inode {
         btime: time,
         generation: Generation(0),
         born: MapEpoch(1),
-        data_shard: ShardId(0),
+        layout: aze_proto::place::Layout::default(),
         chunk_bits: 20,
         spread: Spread::default(),
         parent: Ino(0),

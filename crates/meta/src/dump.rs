@@ -4,7 +4,7 @@ use crate::links::LinkInDoubt;
 use crate::op::Outcome;
 use crate::shard::{HardState, Shard};
 use crate::tables::{EntryKey, EntryValue, Inode, Lock, PlainTables, Tables};
-use aze_proto::ids::{Sequence, SessionId, TxId};
+use aze_proto::ids::{Life, Sequence, SessionId, TxId};
 use aze_proto::retry::Remembered;
 use aze_proto::{Failure, Reply, wire_struct};
 
@@ -87,6 +87,8 @@ wire_struct! {
     /// A part of a shard: some of its rows, and in each part what inode numbers it may issue.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct ShardPart {
+        /// The life of its slot.
+        pub life: Life,
         /// Counter of the next inode number.
         pub counter_next: u64,
         /// End of the block of numbers reserved.
@@ -109,11 +111,12 @@ wire_struct! {
 impl Shard<PlainTables> {
     /// Everything, in parts of at most `rows_max` rows; at least one part.
     pub fn dump(&self, rows_max: usize) -> Vec<ShardPart> {
-        let HardState { tables, in_doubt, retries, counters: [counter_next, counter_end, tx_next] } = self.hard_state();
+        let HardState { tables, in_doubt, retries, counters, life } = self.hard_state();
+        let [counter_next, counter_end, tx_next] = counters;
         let sessions: Vec<SessionRow> = retries.all().map(SessionRow::from).collect();
         // A new table has to be added here, too.
         let PlainTables { entries, inodes, rare_bytes: _, locks } = tables;
-        let empty = || ShardPart { counter_next, counter_end, tx_next, ..ShardPart::default() };
+        let empty = || ShardPart { life, counter_next, counter_end, tx_next, ..ShardPart::default() };
         let rows = entries.len() + inodes.len() + locks.len() + in_doubt.len() + sessions.len();
         let mut parts: Vec<ShardPart> = (0..rows.div_ceil(rows_max).max(1)).map(|_| empty()).collect();
         let mut places = (0..rows).map(|row| row / rows_max);
@@ -138,8 +141,8 @@ impl Shard<PlainTables> {
 
     /// Adds the rows of a part.
     pub fn absorb(&mut self, part: ShardPart) {
-        let ShardPart { counter_next, counter_end, tx_next, entries, inodes, locks, in_doubt, sessions } = part;
-        self.set_counters([counter_next, counter_end, tx_next]);
+        let ShardPart { life, counter_next, counter_end, tx_next, entries, inodes, locks, in_doubt, sessions } = part;
+        self.set_counters(life, [counter_next, counter_end, tx_next]);
         for EntryRow { key, value } in entries {
             self.tables.insert_entry(&key, value);
         }

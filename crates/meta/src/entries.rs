@@ -9,6 +9,7 @@ use crate::xattr::Xattr;
 use aze_proto::ids::{Generation, Ino, MapEpoch, Time, TxId};
 use aze_proto::limits::{CHUNK_BITS_MAX, CHUNK_BITS_MIN, TARGET_BYTES_MAX};
 use aze_proto::message::Victim;
+use aze_proto::place::Layout;
 use aze_proto::{Attr, Code, Failure, FileKind, Reply, Spread};
 
 /// Permission, set-id and sticky bits.
@@ -39,7 +40,7 @@ impl<T: Tables> Shard<T> {
             target: Default::default(),
             born,
             chunk_bits,
-            data_shard: None,
+            layout: Layout::new(Ino::ROOT.prefix(), self.shards),
         };
         new.check()?;
         let inode = new.inode(Ino::ROOT, Ino::ROOT, time);
@@ -62,7 +63,7 @@ impl<T: Tables> Shard<T> {
             return self.find(found, new.kind, exclusive);
         }
         new.check()?;
-        let ino = self.issue()?;
+        let ino = self.issue(key.hash.prefix())?;
         let mut inode = new.inode(ino, key.parent, time);
         for xattr in xattrs {
             inode.put_xattr(&xattr.name.0, Some(xattr.value.clone()));
@@ -299,7 +300,7 @@ impl NewFile {
             btime: time,
             generation: Generation(0),
             born: self.born,
-            data_shard: self.data_shard.unwrap_or(ino.home()),
+            layout: self.layout,
             chunk_bits: self.chunk_bits,
             spread: Spread::default(),
             parent: if directory { parent } else { Ino(0) },

@@ -3,12 +3,13 @@
 
 use crate::tables::{EntryKey, Lock};
 use crate::xattr::Xattr;
-use aze_proto::ids::{Generation, Ino, MapEpoch, Sequence, SessionId, ShardId, Time, TxId};
+use aze_proto::ids::{Generation, Ino, Life, MapEpoch, Sequence, SessionId, ShardId, Time, TxId};
+use aze_proto::place::Layout;
 use aze_proto::wire::Blob;
 use aze_proto::{Attr, Failure, FileKind, Reply, Spread, XattrHow, wire_enum, wire_struct};
 
 /// Version of the encoding of [`Op`] and [`Stamp`].
-pub const OP_VERSION: u8 = 3;
+pub const OP_VERSION: u8 = 5;
 
 /// Truncations of one file that may wait for data servers at once. One more is answered with
 /// `Code::Busy`: the server must first get the earlier ones acknowledged.
@@ -37,8 +38,8 @@ wire_struct! {
         pub born: MapEpoch,
         /// Base-2 logarithm of the chunk size in bytes.
         pub chunk_bits: u8,
-        /// Where chunk 0 of its data goes; beside the inode if not given.
-        pub data_shard: Option<ShardId>,
+        /// Where its chunks go.
+        pub layout: Layout,
     }
 }
 
@@ -187,6 +188,9 @@ wire_enum! {
         31 = ExpireOutcomes,
         /// As `Report`, for data appended at `offset`: it decides the append. Reply: `Appended`.
         32 = Appended { ino: Ino, generation: Generation, offset: u64, end: u64 },
+        /// The shard was made empty again, and its slot has begun this life: no number of an earlier one is issued. Only
+        /// for a life later than the shard's (`Invalid`). Reply: `Done`.
+        33 = BeginLife { life: Life },
         /// The names of a file have been counted, at a time when none could be made or removed. Reply: `Done`.
         40 = SetLinks { ino: Ino, links: u32 },
     }
@@ -213,6 +217,7 @@ impl Op {
             | Op::Delete { .. }
             | Op::Record { .. }
             | Op::ReserveInos { .. }
+            | Op::BeginLife { .. }
             | Op::LinkBegin { .. }
             | Op::LinkEnd { .. }
             | Op::LinkDrop { .. }

@@ -1,7 +1,8 @@
-//! Inodes by their numbers, packed. A shard counts its numbers up, so neighbours are made one after
-//! the other; an ordered map of single inodes would be half empty then, since its nodes split in
+//! Inodes of one shard by the order in which their numbers were issued, packed. A shard counts up, so neighbours are made
+//! one after the other; an ordered map of single inodes would be half empty then, since its nodes split in
 //! the middle and only the last one ever grows. Here 64 consecutive numbers share a page, which
-//! holds those that exist side by side and a bit for each.
+//! holds those that exist side by side and a bit for each. The prefix of a number plays no part: a shard issues each life
+//! and counter once.
 
 use crate::tables::Inode;
 use aze_proto::ids::Ino;
@@ -27,7 +28,8 @@ struct Page {
 }
 
 fn place(ino: Ino) -> (u64, u64) {
-    (ino.0 >> PAGE_BITS, 1 << (ino.0 % u64::from(u64::BITS)))
+    let issue = ino.issue();
+    (issue >> PAGE_BITS, 1 << (issue % u64::from(u64::BITS)))
 }
 
 impl Page {
@@ -39,19 +41,24 @@ impl Page {
     fn at(&self, bit: u64) -> Option<usize> {
         (self.mask & bit != 0).then(|| self.before(bit))
     }
+
+    /// The same of an inode, which has a prefix, too.
+    fn of(&self, bit: u64, ino: Ino) -> Option<usize> {
+        self.at(bit).filter(|at| self.inodes[*at].attr.ino == ino)
+    }
 }
 
 impl InodePages {
     pub(crate) fn get(&self, ino: Ino) -> Option<&Inode> {
         let (page, bit) = place(ino);
         let page = self.pages.get(&page)?;
-        Some(&page.inodes[page.at(bit)?])
+        Some(&page.inodes[page.of(bit, ino)?])
     }
 
     pub(crate) fn get_mut(&mut self, ino: Ino) -> Option<&mut Inode> {
         let (page, bit) = place(ino);
         let page = self.pages.get_mut(&page)?;
-        let at = page.at(bit)?;
+        let at = page.of(bit, ino)?;
         Some(&mut page.inodes[at])
     }
 
@@ -71,7 +78,7 @@ impl InodePages {
     pub(crate) fn remove(&mut self, ino: Ino) -> Option<Inode> {
         let (number, bit) = place(ino);
         let page = self.pages.get_mut(&number)?;
-        let inode = page.inodes.remove(page.at(bit)?);
+        let inode = page.inodes.remove(page.of(bit, ino)?);
         page.mask &= !bit;
         self.count -= 1;
         if page.mask == 0 {
@@ -89,7 +96,7 @@ impl InodePages {
 
     pub(crate) fn iter_from(&self, from: Ino) -> impl Iterator<Item = &Inode> {
         let rest = self.pages.range(place(from).0..).flat_map(|(_, page)| &page.inodes);
-        rest.skip_while(move |inode| inode.attr.ino < from)
+        rest.skip_while(move |inode| inode.attr.ino.issue() < from.issue())
     }
 
     pub(crate) fn len(&self) -> usize {

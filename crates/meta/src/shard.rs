@@ -5,7 +5,7 @@ use crate::links::{LinkInDoubt, LostLink};
 use crate::op::{INO_BLOCK, Op, Outcome, Stamp};
 use crate::tables::{EntryKey, EntryValue, Inode, Lock, PlainTables, Tables};
 use crate::xattr::XattrSet;
-use aze_proto::ids::{Incarnation, Ino, MapEpoch, Sequence, SessionId, ShardId, Time, TxId};
+use aze_proto::ids::{Ino, Life, MapEpoch, Prefix, Sequence, SessionId, ShardId, Time, TxId};
 use aze_proto::message::Victim;
 use aze_proto::retry::{Remembered, RetryTable, Verdict};
 use aze_proto::wire::Wire;
@@ -72,6 +72,7 @@ pub(crate) struct HardState<'a, T> {
     pub(crate) in_doubt: &'a BTreeMap<TxId, LinkInDoubt>,
     pub(crate) retries: &'a RetryTable<Result<Reply, Failure>>,
     pub(crate) counters: [u64; 3],
+    pub(crate) life: Life,
 }
 
 /// A part of the namespace; the unit of order.
@@ -79,8 +80,9 @@ pub(crate) struct HardState<'a, T> {
 pub struct Shard<T: Tables = PlainTables> {
     pub(crate) id: ShardId,
     pub(crate) tables: T,
-    incarnation: Incarnation,
-    shards: u32,
+    /// Of its slot: part of the numbers that it issues.
+    life: Life,
+    pub(crate) shards: u32,
     retries: RetryTable<Result<Reply, Failure>>,
     /// The counter of the next inode number, and the end of the block reserved.
     counter_next: u64,
@@ -92,21 +94,21 @@ pub struct Shard<T: Tables = PlainTables> {
 }
 
 impl Shard<PlainTables> {
-    /// An empty shard on the heap of a volume of `shards` shards, on a server of this incarnation.
-    pub fn new(id: ShardId, incarnation: Incarnation, shards: u32) -> Self {
-        Shard::with_tables(id, incarnation, shards, PlainTables::default())
+    /// An empty shard on the heap, of a volume of `shards` shards, in its first life.
+    pub fn new(id: ShardId, shards: u32) -> Self {
+        Shard::with_tables(id, shards, PlainTables::default())
     }
 }
 
 impl<T: Tables> Shard<T> {
     /// An empty shard on the tables given.
-    pub fn with_tables(id: ShardId, incarnation: Incarnation, shards: u32, tables: T) -> Self {
+    pub fn with_tables(id: ShardId, shards: u32, tables: T) -> Self {
         assert!(shards.is_power_of_two() && id.0 < shards, "shard {id} of {shards}");
         let counter_end = COUNTER_MIN + INO_BLOCK;
         Shard {
             id,
             tables,
-            incarnation,
+            life: Life(0),
             shards,
             retries: RetryTable::default(),
             counter_next: COUNTER_MIN,
@@ -184,6 +186,7 @@ impl<T: Tables> Shard<T> {
             Op::Record { outcome: Outcome::Success { reply } } => Ok((reply.clone(), Effects::default())),
             Op::Record { outcome: Outcome::Failed { failure } } => Err(failure.clone()),
             Op::ReserveInos { count } => self.reserve(*count),
+            Op::BeginLife { life } => self.begin_life(*life),
             Op::LinkBegin { ino, tx, shard } => self.link_begin(*ino, *tx, *shard, time),
             Op::LinkEnd { ino, tx, kept } => self.link_end(*ino, *tx, *kept, time),
             Op::LinkInsert { key, ino, kind, tx } => {
@@ -222,16 +225,16 @@ impl<T: Tables> Shard<T> {
     /// Tables, the counters of inode numbers and the outcomes remembered: all that a checkpoint has to keep.
     pub(crate) fn hard_state(&self) -> HardState<'_, T> {
         // New state has to be added to `dump`, too.
-        let Shard { id: _, tables, incarnation: _, shards: _, retries, counter_next, counter_end, in_doubt, tx_next } =
-            self;
-        HardState { tables, in_doubt, retries, counters: [*counter_next, *counter_end, *tx_next] }
+        let Shard { id: _, tables, life, shards: _, retries, counter_next, counter_end, in_doubt, tx_next } = self;
+        HardState { tables, in_doubt, retries, counters: [*counter_next, *counter_end, *tx_next], life: *life }
     }
 
     pub(crate) fn put_back(&mut self, known: Remembered<Result<Reply, Failure>>) {
         self.retries.restore(known);
     }
 
-    pub(crate) fn set_counters(&mut self, [counter_next, counter_end, tx_next]: [u64; 3]) {
+    pub(crate) fn set_counters(&mut self, life: Life, [counter_next, counter_end, tx_next]: [u64; 3]) {
+        self.life = life;
         (self.counter_next, self.counter_end, self.tx_next) = (counter_next, counter_end, tx_next);
     }
 
@@ -242,13 +245,26 @@ impl<T: Tables> Shard<T> {
         Ok((Reply::Done, Effects::default()))
     }
 
-    /// The next inode number.
-    pub(crate) fn issue(&mut self) -> Result<Ino, Failure> {
-        let ino = Ino::new(self.id, self.incarnation, self.counter_next).ok_or_else(|| {
-            Failure::new(
-                Code::NoSpace,
-                format!("shard {} has issued all inode numbers of incarnation {}", self.id, self.incarnation),
-            )
+    /// Numbers of an earlier life were issued by a server that has lost the shard: how many is not known.
+    fn begin_life(&mut self, life: Life) -> Step {
+        if life <= self.life || life > Life::MAX {
+            let detail = format!("shard {} is in its life {}, and cannot begin life {life}", self.id, self.life);
+            return Err(Failure::new(Code::Invalid, detail));
+        }
+        self.set_counters(life, [COUNTER_MIN, COUNTER_MIN + INO_BLOCK, 0]);
+        Ok((Reply::Done, Effects::default()))
+    }
+
+    /// The next inode number, for a name at this place.
+    pub(crate) fn issue(&mut self, prefix: Prefix) -> Result<Ino, Failure> {
+        let ino = Ino::new(prefix, self.life, self.counter_next).ok_or_else(|| {
+            let detail = format!(
+                "shard {} has issued all 2^{} inode numbers of its life {}: no file can be made in it any more",
+                self.id,
+                Ino::COUNTER_BITS,
+                self.life
+            );
+            Failure::new(Code::NoSpace, detail)
         })?;
         if self.counter_next == self.counter_end {
             self.counter_end += INO_BLOCK;
@@ -261,12 +277,17 @@ impl<T: Tables> Shard<T> {
     pub(crate) fn new_tx(&mut self) -> TxId {
         self.tx_next += 1;
         let counter = self.tx_next % (1 << Ino::COUNTER_BITS);
-        TxId(Ino::new(self.id, self.incarnation, counter).map_or(counter, |ino| ino.0))
+        TxId(Ino::new(Prefix::first_of(self.id, self.shards), self.life, counter).map_or(counter, |ino| ino.0))
     }
 
     /// Inode numbers left in the block reserved, see [`Op::ReserveInos`].
     pub fn inos_left(&self) -> u64 {
         self.counter_end - self.counter_next
+    }
+
+    /// The life of its slot.
+    pub fn life(&self) -> Life {
+        self.life
     }
 
     /// The shard's number.
@@ -276,7 +297,7 @@ impl<T: Tables> Shard<T> {
 
     /// Whether this shard is the home of an inode number.
     pub fn is_home(&self, ino: Ino) -> bool {
-        ino.home() == self.id
+        ino.home(self.shards) == self.id
     }
 
     /// What a name leads to. The caller has made sure that no transaction holds it.
@@ -299,12 +320,12 @@ impl<T: Tables> Shard<T> {
         self.tables.inode(ino)
     }
 
-    /// All inodes that live here, in the order of their numbers.
+    /// All inodes that live here, in the order in which their numbers were issued ([`Ino::issue`]).
     pub fn all_inodes(&self) -> impl Iterator<Item = &Inode> {
         self.tables.inodes()
     }
 
-    /// Those from a number on.
+    /// Those whose numbers were issued from this one on.
     pub fn inodes_from(&self, from: Ino) -> impl Iterator<Item = &Inode> {
         self.tables.inodes_from(from)
     }
@@ -375,7 +396,7 @@ impl<T: Tables> Shard<T> {
     /// without an operation. It visits every row.
     pub fn digest(&self) -> u64 {
         let mut bytes = Vec::new();
-        let counters = [self.counter_next, self.counter_end, self.tx_next];
+        let counters = [u64::from(self.life.0), self.counter_next, self.counter_end, self.tx_next];
         let mut digest = fnv(FNV_BASIS, &counters.map(u64::to_le_bytes).concat());
         for (key, value) in self.tables.entries() {
             digest = absorb(digest, &mut bytes, key, &value);

@@ -146,15 +146,15 @@ pub trait Tables {
 
     /// An inode.
     fn inode(&self, ino: Ino) -> Option<&Inode>;
-    /// Sets an inode under its own number; gives the one replaced.
+    /// Sets an inode under its own number; gives the one replaced. No two have the same [`Ino::issue`].
     fn insert_inode(&mut self, inode: Inode) -> Option<Inode>;
     /// Changes an inode in place; `None` if there is none. `change` must not change its number.
     fn update_inode<R>(&mut self, ino: Ino, change: impl FnOnce(&mut Inode) -> R) -> Option<R>;
     /// Removes an inode.
     fn remove_inode(&mut self, ino: Ino) -> Option<Inode>;
-    /// All inodes in the order of their numbers.
+    /// All inodes in the order in which their numbers were issued ([`Ino::issue`]).
     fn inodes(&self) -> impl Iterator<Item = &Inode>;
-    /// The inodes from a number on, in the order of their numbers.
+    /// The inodes whose numbers were issued from this one on, in that order.
     fn inodes_from(&self, from: Ino) -> impl Iterator<Item = &Inode>;
     /// Number of inodes.
     fn inode_count(&self) -> u64;

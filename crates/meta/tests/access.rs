@@ -5,7 +5,7 @@ use aze_meta::access::{
     sticky_forbids,
 };
 use aze_meta::{AttrSet, Inode};
-use aze_proto::ids::{Generation, Ino, MapEpoch, ShardId, Time};
+use aze_proto::ids::{Generation, Ino, MapEpoch, Time};
 use aze_proto::{Attr, Change, Code, FileKind, Identity, SetTime, Spread, Stub};
 
 const NOW: Time = Time(1000);
@@ -35,7 +35,7 @@ fn file(mode: u32) -> Attr {
         btime: Time(1),
         generation: Generation(0),
         born: MapEpoch(1),
-        data_shard: ShardId(0),
+        layout: aze_proto::place::Layout::default(),
         chunk_bits: 20,
         spread: Spread::default(),
         parent: Ino(0),

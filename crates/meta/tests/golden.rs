@@ -4,7 +4,10 @@
 use aze_meta::op::OP_VERSION;
 use aze_meta::{AttrSet, EntryKey, Lock, NewFile, Op, Outcome, Role, Stamp, Xattr};
 use aze_proto::Spread;
-use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, Sequence, ServerIndex, SessionId, ShardId, Time, TxId};
+use aze_proto::ids::{
+    Generation, Incarnation, Ino, Life, MapEpoch, Prefix, Sequence, ServerIndex, SessionId, ShardId, Time, TxId,
+};
+use aze_proto::place::Layout;
 use aze_proto::wire::{Blob, Wire};
 use aze_proto::{Code, Failure, FileKind, Name, Reply, XattrHow};
 
@@ -19,7 +22,7 @@ fn samples() -> Vec<Op> {
         target: Blob(b"to".to_vec()),
         born: MapEpoch(4),
         chunk_bits: 20,
-        data_shard: Some(ShardId(9)),
+        layout: Layout { first: Prefix(9), shard_bits: 12 },
     };
     let lock = Lock {
         tx: TxId(5),
@@ -81,11 +84,12 @@ fn samples() -> Vec<Op> {
         Op::Wrote { ino, generation: Generation(2), end: 9, spread: Spread::sparse(true) },
         Op::EndSession { session: SessionId(4) },
         Op::ExpireOutcomes,
+        Op::BeginLife { life: Life(3) },
         Op::Appended { ino, generation: Generation(2), offset: 9, end: 10 },
     ]
 }
 
-const GOLDEN: &str = include_str!("golden_ops_4.txt");
+const GOLDEN: &str = include_str!("golden_ops_5.txt");
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -93,7 +97,7 @@ fn hex(bytes: &[u8]) -> String {
 
 #[test]
 fn operations_are_encoded_as_ever() {
-    assert_eq!(OP_VERSION, 3, "a new version brings a new file of samples");
+    assert_eq!(OP_VERSION, 5, "a new version brings a new file of samples");
     let written: String = samples().iter().map(|op| format!("{} {}\n", op.name(), hex(&op.to_bytes()))).collect();
     assert_eq!(written, GOLDEN);
 }

@@ -7,8 +7,12 @@ use aze_meta::{
     Applied, AttrSet, Effects, EntryKey, LinkInDoubt, Lock, LostLink, NewFile, Op, Outcome, Role, Shard, ShardPart,
     Stamp, Xattr,
 };
-use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, Sequence, ServerIndex, SessionId, ShardId, Time, TxId};
+use aze_proto::NameHash;
+use aze_proto::ids::{
+    Generation, Incarnation, Ino, Life, MapEpoch, Prefix, Sequence, ServerIndex, SessionId, ShardId, Time, TxId,
+};
 use aze_proto::message::Victim;
+use aze_proto::place::Layout;
 use aze_proto::retry::Verdict;
 use aze_proto::wire::{Blob, Wire};
 use aze_proto::{Attr, Code, Failure, FileKind, Name, Refusal, Reply, Spread, XattrHow};
@@ -97,6 +101,7 @@ impl Model {
                 self.reserved_end += count;
                 done(Effects::default())
             }
+            Op::BeginLife { .. } => done(Effects::default()),
             Op::LinkBegin { ino, tx, .. } => {
                 let node = self.node(*ino).ok_or(Code::NotFound)?;
                 if node.announced.contains(tx) {
@@ -263,7 +268,7 @@ impl Model {
             btime: time,
             generation: Generation(0),
             born: new.born,
-            data_shard: ShardId(0),
+            layout: new.layout,
             chunk_bits: new.chunk_bits,
             spread: Spread::default(),
             parent: if is_dir(new.kind) { parent } else { Ino(0) },
@@ -292,7 +297,7 @@ impl Model {
             target: Blob::default(),
             born,
             chunk_bits,
-            data_shard: None,
+            layout: LAYOUT,
         };
         let attr = self.make(Ino::ROOT, Ino::ROOT, &new, time);
         Ok((Reply::Attributes { attr: attr.clone() }, Effects { attr: Some(attr), ..Effects::default() }))
@@ -338,7 +343,7 @@ impl Model {
                 return Err(Code::NotEmpty.into());
             }
             self.nodes.retain(|node| node.attr.ino != ino);
-        } else if ino.home() != ShardId(0) {
+        } else if ino.home(SHARDS) != ShardId(0) {
             // Named as inode numbers are, by a counter of the shard.
             self.lost += 1;
             let tx = TxId(local(self.lost).0);
@@ -530,12 +535,27 @@ fn delta(key: &EntryKey, entries: i64, subdirs: i64) -> Option<aze_meta::DirDelt
     Some(aze_meta::DirDelta { dir: key.parent, entries, subdirs })
 }
 
+/// Of the volume; the shard is the first of them.
+const SHARDS: u32 = 8;
+
+/// Of every file, and of the root directory.
+const LAYOUT: Layout = Layout { first: Prefix(0), shard_bits: 3 };
+
+/// The life in which all numbers are issued.
+const LIFE: Life = Life(3);
+
 fn local(counter: u64) -> Ino {
-    Ino::new(ShardId(0), Incarnation(3), counter).expect("a small counter")
+    Ino::new(Prefix(0), LIFE, counter).expect("a small counter")
 }
 
 fn foreign(counter: u64) -> Ino {
-    Ino::new(ShardId(7), Incarnation(3), counter).expect("a small counter")
+    Ino::new(Prefix::first_of(ShardId(7), SHARDS), LIFE, counter).expect("a small counter")
+}
+
+/// A key whose place is the first of all: so inode numbers can be told beforehand.
+fn key(parent: Ino, name: Name) -> EntryKey {
+    let hash = NameHash::of(parent, &name).get() & ((1 << (NameHash::BITS - Prefix::BITS)) - 1);
+    EntryKey { parent, hash: NameHash::from_bytes(&hash.to_bytes()).expect("a hash"), name }
 }
 
 fn parents() -> Vec<Ino> {
@@ -557,7 +577,7 @@ fn kinds() -> impl Strategy<Value = FileKind> {
 
 fn keys() -> impl Strategy<Value = EntryKey> {
     (prop::sample::select(parents()), 0..3u8)
-        .prop_map(|(parent, name)| EntryKey::new(parent, Name::new(&[b'a' + name]).expect("a name")))
+        .prop_map(|(parent, name)| key(parent, Name::new(&[b'a' + name]).expect("a name")))
 }
 
 fn txs() -> impl Strategy<Value = Option<TxId>> {
@@ -592,7 +612,7 @@ fn name_ops() -> impl Strategy<Value = Op> {
         target: Blob(b"over/there".to_vec()),
         born: MapEpoch(1),
         chunk_bits: CHUNK_BITS,
-        data_shard: None,
+        layout: LAYOUT,
     });
     let roles = [
         Role::Source,
@@ -611,7 +631,7 @@ fn name_ops() -> impl Strategy<Value = Op> {
             .prop_map(|(key, ino, kind, replace, under)| Op::Insert { key, ino, kind, replace, under, attr: None }),
         2 => (keys(), kinds(), xattrs()).prop_map(|(key, kind, xattr)| {
             let (target, born) = (Blob(b"t".to_vec()), MapEpoch(1));
-            let new = NewFile { kind, mode: 0o600, uid: 1, gid: 1, rdev: 5, target, born, chunk_bits: CHUNK_BITS, data_shard: None };
+            let new = NewFile { kind, mode: 0o600, uid: 1, gid: 1, rdev: 5, target, born, chunk_bits: CHUNK_BITS, layout: LAYOUT };
             Op::CreateWith { key, new, exclusive: true, xattrs: vec![xattr] }
         }),
         2 => (keys(), inos(), kinds(), links()).prop_map(|(key, ino, kind, tx)| Op::LinkInsert { key, ino, kind, tx }),
@@ -674,7 +694,7 @@ fn assert_recorded(shard: &mut Shard, stamp: &Stamp, reply: &Result<Reply, Failu
 /// a directory, number 3.
 fn beginning() -> Vec<(Op, Time)> {
     let make = |name: &[u8], kind| {
-        let key = EntryKey::new(Ino::ROOT, Name::new(name).expect("a name"));
+        let key = key(Ino::ROOT, Name::new(name).expect("a name"));
         let (target, born) = (Blob::default(), MapEpoch(1));
         let new = NewFile {
             kind,
@@ -685,17 +705,22 @@ fn beginning() -> Vec<(Op, Time)> {
             target,
             born,
             chunk_bits: CHUNK_BITS,
-            data_shard: None,
+            layout: LAYOUT,
         };
         (Op::Create { key, new, exclusive: true }, Time(10))
     };
     let root = Op::MakeRoot { uid: 0, gid: 0, mode: 0o755, born: MapEpoch(1), chunk_bits: CHUNK_BITS };
-    vec![(root, Time(10)), make(b"a", FileKind::File), make(b"b", FileKind::Directory)]
+    vec![
+        (Op::BeginLife { life: LIFE }, Time(9)),
+        (root, Time(10)),
+        make(b"a", FileKind::File),
+        make(b"b", FileKind::Directory),
+    ]
 }
 
 fn run(ops: &[(Op, Time)]) {
     let mut model = Model::new();
-    let mut shard = Shard::new(ShardId(0), Incarnation(3), 1);
+    let mut shard = Shard::new(ShardId(0), SHARDS);
     let mut replayed = shard.clone();
     for (number, (op, time)) in beginning().iter().chain(ops).enumerate() {
         let sequence = Sequence(number as u64 + 1);
@@ -717,7 +742,7 @@ fn run(ops: &[(Op, Time)]) {
         assert_eq!(replayed.digest(), shard.digest());
     }
     for rows_max in [1, 3, 1000] {
-        let mut restored = Shard::new(ShardId(0), Incarnation(3), 1);
+        let mut restored = Shard::new(ShardId(0), SHARDS);
         for part in shard.dump(rows_max) {
             restored.absorb(ShardPart::from_bytes(&part.to_bytes()).expect("a part survives its encoding"));
         }

@@ -3,15 +3,18 @@
 use aze_meta::op::{INO_BLOCK, TRUNCATIONS_PENDING_MAX};
 use aze_meta::{Applied, Effects, EntryKey, Lock, NewFile, Op, Outcome, Role, Shard, Stamp};
 use aze_proto::Spread;
-use aze_proto::ids::{Generation, Incarnation, Ino, MapEpoch, Sequence, ServerIndex, SessionId, ShardId, Time, TxId};
+use aze_proto::ids::{
+    Generation, Incarnation, Ino, Life, MapEpoch, Prefix, Sequence, ServerIndex, SessionId, ShardId, Time, TxId,
+};
 use aze_proto::limits::{FILE_BYTES_MAX, LINKS_MAX, RETRIES_PER_SESSION_AND_SHARD, TARGET_BYTES_MAX};
 use aze_proto::message::Victim;
+use aze_proto::place::Layout;
 use aze_proto::retry::Verdict;
 use aze_proto::wire::{Blob, Wire};
 use aze_proto::{Attr, Code, Failure, FileKind, Name, NameHash, Refusal, Reply};
 
 fn shard() -> Shard {
-    Shard::new(ShardId(0), Incarnation(0), 1)
+    Shard::new(ShardId(0), 1)
 }
 
 fn key(name: &str) -> EntryKey {
@@ -28,7 +31,7 @@ fn new(kind: FileKind) -> NewFile {
         target: Blob(b"t".to_vec()),
         born: MapEpoch(1),
         chunk_bits: 20,
-        data_shard: None,
+        layout: Layout::default(),
     }
 }
 
@@ -61,10 +64,63 @@ fn an_inode_number_is_issued_once() {
     assert_eq!(shard.inos_left(), 0);
     assert_eq!(create(&mut shard, "c", FileKind::File).ino.counter(), second.counter() + 1);
     assert_eq!(shard.inos_left(), INO_BLOCK - 1);
-    let mut reborn = Shard::new(ShardId(0), Incarnation(1), 1);
+    let mut reborn = Shard::new(ShardId(0), 1);
+    apply(&mut reborn, Op::BeginLife { life: Life(1) });
     let other = create(&mut reborn, "a", FileKind::File).ino;
-    assert_eq!((other.home(), other.counter()), (first.home(), first.counter()));
+    assert_eq!((other.prefix(), other.counter()), (first.prefix(), first.counter()));
     assert_ne!(other, first);
+}
+
+/// An inode has the place of its name, so that both stay together when shards are cut in two.
+#[test]
+fn an_inode_number_begins_with_the_place_of_its_name() {
+    let mut shard = shard();
+    for number in 0..100 {
+        let name = format!("f{number}");
+        let ino = create(&mut shard, &name, FileKind::File).ino;
+        let hash = NameHash::of(Ino::ROOT, &Name::new(name.as_bytes()).expect("a name"));
+        assert_eq!((ino.prefix(), ino.counter()), (hash.prefix(), 2 + number));
+        assert_eq!(ino.home(4096), hash.shard(4096));
+        assert_eq!(shard.inode(ino).map(|inode| inode.attr.ino), Some(ino));
+        let other = Ino::new(Prefix(ino.prefix().0 ^ 1), ino.life(), ino.counter()).expect("a number");
+        assert_eq!(shard.inode(other), None, "it has another place");
+    }
+    let issued: Vec<u64> = shard.all_inodes().map(|inode| inode.attr.ino.issue()).collect();
+    assert_eq!(issued, (2..102).collect::<Vec<_>>(), "in the order in which they were issued");
+}
+
+/// What a shard of an earlier life has issued is not known any more: no number of it is issued again.
+#[test]
+fn a_life_begins_once_and_in_order() {
+    let mut shard = shard();
+    let first = create(&mut shard, "a", FileKind::File).ino;
+    for life in [0, 64, 200] {
+        assert_eq!(code(apply(&mut shard, Op::BeginLife { life: Life(life) })), Code::Invalid, "life {life}");
+    }
+    assert_eq!(apply(&mut shard, Op::BeginLife { life: Life(2) }).reply, Ok(Reply::Done));
+    assert_eq!(code(apply(&mut shard, Op::BeginLife { life: Life(2) })), Code::Invalid);
+    let second = create(&mut shard, "b", FileKind::File).ino;
+    assert_eq!((first.life(), second.life(), second.counter()), (Life(0), Life(2), 2));
+    let mut restored = Shard::new(ShardId(0), 1);
+    shard.dump(1000).into_iter().for_each(|part| restored.absorb(part));
+    assert_eq!((restored.life(), restored.digest()), (Life(2), shard.digest()));
+}
+
+/// The last number of a life is issued, and then an error that says so; never a number twice.
+#[test]
+fn a_shard_that_has_issued_all_its_numbers_says_so() {
+    let mut shard = shard();
+    apply(&mut shard, Op::ReserveInos { count: (1 << Ino::COUNTER_BITS) - 2 - INO_BLOCK - 1 });
+    apply(&mut shard, Op::ReserveInos { count: 1 });
+    let last = create(&mut shard, "a", FileKind::File).ino;
+    assert_eq!(last.counter(), (1 << Ino::COUNTER_BITS) - 1);
+    for name in ["b", "c"] {
+        let key = EntryKey::new(Ino::ROOT, Name::new(name.as_bytes()).expect("a name"));
+        let failure =
+            apply(&mut shard, Op::Create { key, new: new(FileKind::File), exclusive: true }).reply.unwrap_err();
+        assert_eq!(failure.code, Code::NoSpace);
+        assert!(failure.detail.contains("all 2^36 inode numbers of its life 0"), "{failure}");
+    }
 }
 
 #[test]
@@ -81,7 +137,7 @@ fn inode_numbers_run_out_with_an_error() {
 
 #[test]
 fn only_shard_0_has_the_root() {
-    let mut shard = Shard::new(ShardId(1), Incarnation(0), 2);
+    let mut shard = Shard::new(ShardId(1), 2);
     assert_eq!(shard.make_root(0, 0, 0o755, MapEpoch(1), 20, Time(1)).expect_err("not here").code, Code::Invalid);
 }
 
@@ -323,7 +379,7 @@ fn a_write_and_its_outcome_are_one_operation() {
 fn an_operation_of_another_shard_is_poison() {
     let key = key("a");
     let other = ShardId(1 - key.hash.shard(2).0);
-    let mut shard = Shard::new(other, Incarnation(0), 2);
+    let mut shard = Shard::new(other, 2);
     let before = shard.digest();
     let stamp = Stamp { time: Time(1), session: SessionId(4), sequence: Sequence(1), floor: Sequence(1) };
     let applied = shard.apply(&Op::Create { key, new: new(FileKind::File), exclusive: true }, &stamp);

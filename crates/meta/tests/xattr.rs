@@ -3,7 +3,7 @@
 use aze_meta::access::{Want, may, may_in};
 use aze_meta::xattr::{check_set, get, list};
 use aze_meta::{EntryKey, Inode, NewFile, Op, Shard, Stamp, acl};
-use aze_proto::ids::{Incarnation, Ino, MapEpoch, ShardId, Time};
+use aze_proto::ids::{Ino, MapEpoch, ShardId, Time};
 use aze_proto::limits::{XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX};
 use aze_proto::wire::Blob;
 use aze_proto::{Code, FileKind, Identity, Name, Stub, XattrHow};
@@ -21,10 +21,20 @@ fn root() -> Identity {
 
 /// A shard with one file of user 10, group 20.
 fn made(kind: FileKind, mode: u32) -> (Shard, Ino) {
-    let mut shard = Shard::new(ShardId(0), Incarnation(0), 1);
+    let mut shard = Shard::new(ShardId(0), 1);
     let key = EntryKey::new(Ino::ROOT, Name::new(b"a").expect("a name"));
     let (target, born) = (Blob(b"t".to_vec()), MapEpoch(1));
-    let new = NewFile { kind, mode, uid: OWNER, gid: GROUP, rdev: 0, target, born, chunk_bits: 20, data_shard: None };
+    let new = NewFile {
+        kind,
+        mode,
+        uid: OWNER,
+        gid: GROUP,
+        rdev: 0,
+        target,
+        born,
+        chunk_bits: 20,
+        layout: aze_proto::place::Layout::default(),
+    };
     let attr = shard.apply(&Op::Create { key, new, exclusive: true }, &Stamp::at(Time(1))).effects.attr;
     let ino = attr.expect("made").ino;
     (shard, ino)

@@ -1,6 +1,7 @@
 //! Attributes of a file or directory, and the identity that asks.
 
-use crate::ids::{Generation, Ino, MapEpoch, ShardId, Time};
+use crate::ids::{Generation, Ino, MapEpoch, Time};
+use crate::place::Layout;
 use crate::wire::{Blob, Input, Malformed, Wire};
 use crate::{wire_enum, wire_struct};
 
@@ -179,8 +180,8 @@ wire_struct! {
         pub generation: Generation,
         /// Map epoch at which it was made: a server that started empty later has lost its part.
         pub born: MapEpoch,
-        /// Where chunk 0 of its data lives; its inode's home unless placed elsewhere.
-        pub data_shard: ShardId,
+        /// Where its chunks are: chunk 0 beside its inode unless placed elsewhere.
+        pub layout: Layout,
         /// Base-2 logarithm of its chunk size in bytes (for a directory: of its new files).
         pub chunk_bits: u8,
         /// Where its data may be.
@@ -198,7 +199,7 @@ impl Attr {
 
     /// How many bytes from its beginning lie beside its inode: a chunk, or none where its layout places them elsewhere.
     pub fn home_bytes(&self) -> u64 {
-        if self.data_shard == self.ino.home() { self.chunk_bytes() } else { 0 }
+        if self.layout.is_beside(self.ino) { self.chunk_bytes() } else { 0 }
     }
 
     /// Where data end at the latest, in bytes: there are holes only from there on.
@@ -360,7 +361,7 @@ pub(crate) mod tests {
             assert_eq!((attr.spread.chunks(), attr.data_end()), (known, known << 20), "{chunks} chunks");
         }
         assert_eq!(attr.reach_for(9 << 20, || 16), Some(Spread::ANYWHERE));
-        attr.data_shard = ShardId(attr.ino.home().0 + 1);
+        attr.layout.first.0 += 1;
         attr.spread = Spread::default();
         assert_eq!(attr.reach_for(1, || 16), Some(Spread::reaching(1)), "chunk 0 is elsewhere");
     }
@@ -381,7 +382,7 @@ pub(crate) mod tests {
             btime: Time(1),
             generation: Generation(0),
             born: MapEpoch(1),
-            data_shard: Ino::ROOT.home(),
+            layout: Layout::new(Ino::ROOT.prefix(), 4096),
             chunk_bits: 20,
             spread: Spread::default(),
             parent: Ino(0),

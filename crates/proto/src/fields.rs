@@ -1,8 +1,9 @@
 //! The fields of those requests that have many, which a handler gets as one value. On the wire they stand in this order.
 
 use crate::attr::{FileKind, Identity};
-use crate::ids::{Generation, Incarnation, Ino, MapEpoch, ServerIndex, ShardId, TxId};
+use crate::ids::{Generation, Incarnation, Ino, MapEpoch, ServerIndex, TxId};
 use crate::name::Name;
+use crate::place::Layout;
 use crate::predicate::Predicate;
 use crate::wire::Blob;
 use crate::wire_struct;
@@ -43,8 +44,8 @@ wire_struct! {
         pub generation: Generation,
         /// The map epoch at which it was made.
         pub born: MapEpoch,
-        /// Where its layout places chunk 0.
-        pub first: ShardId,
+        /// Where its chunks are.
+        pub layout: Layout,
         /// Index of the chunk.
         pub chunk: u64,
         /// First byte within the chunk.
@@ -57,7 +58,7 @@ wire_struct! {
 impl Write {
     /// Whether the chunk lies beside the file's inode, so that the write changes both.
     pub fn is_beside_inode(&self) -> bool {
-        self.chunk == 0 && self.first == self.ino.home()
+        self.chunk == 0 && self.layout.is_beside(self.ino)
     }
 }
 
@@ -71,8 +72,8 @@ wire_struct! {
         pub generation: Generation,
         /// The map epoch at which it was made.
         pub born: MapEpoch,
-        /// Where its layout places chunk 0.
-        pub first: ShardId,
+        /// Where its chunks are.
+        pub layout: Layout,
         /// Index of the chunk.
         pub chunk: u64,
         /// First byte within the chunk.
@@ -92,8 +93,8 @@ wire_struct! {
         pub generation: Generation,
         /// The map epoch at which it was made.
         pub born: MapEpoch,
-        /// Where its layout places chunk 0.
-        pub first: ShardId,
+        /// Where its chunks are.
+        pub layout: Layout,
         /// Index of the chunk.
         pub chunk: u64,
         /// First byte within the chunk.
@@ -117,8 +118,8 @@ wire_struct! {
         pub generation: Generation,
         /// The map epoch at which it was made.
         pub born: MapEpoch,
-        /// Where its layout places chunk 0.
-        pub first: ShardId,
+        /// Where its chunks are.
+        pub layout: Layout,
         /// Index of a chunk of the shard that is meant.
         pub chunk: u64,
         /// First byte within the file.
@@ -140,8 +141,8 @@ wire_struct! {
         pub generation: Generation,
         /// The map epoch at which it was made.
         pub born: MapEpoch,
-        /// Where its layout places chunk 0.
-        pub first: ShardId,
+        /// Where its chunks are.
+        pub layout: Layout,
         /// From which byte of the file on.
         pub offset: u64,
         /// A hole is sought, not data.
@@ -161,8 +162,8 @@ wire_struct! {
         pub generation: Generation,
         /// The map epoch at which it was made.
         pub born: MapEpoch,
-        /// Where its layout places chunk 0.
-        pub first: ShardId,
+        /// Where its chunks are.
+        pub layout: Layout,
         /// How many chunks, from chunk 0 on, may have data; at least 1.
         pub chunks: u64,
     }

@@ -5,7 +5,7 @@
 //! who rewrites payloads only an encrypted transport helps.
 
 use crate::ids::{JobId, MapEpoch, NamespaceEpoch, Order, Sequence, SessionId, ShardId, Time};
-use crate::limits::WIRE_VERSION;
+use crate::limits::{HANDSHAKE_VERSION, WIRE_VERSION, WIRE_VERSIONS};
 use crate::sum::crc32c;
 use crate::wire::{Input, Malformed, Wire};
 
@@ -32,6 +32,8 @@ pub enum Kind {
 /// `namespace_epoch`, `time`, `order` and `deadline_ms` are the server's; the rest is zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
+    /// Of its encoding: [`HANDSHAKE_VERSION`] until both ends have agreed on another one.
+    pub version: u8,
     /// What the frame is for.
     pub kind: Kind,
     /// Pairs reply and request on one connection.
@@ -60,9 +62,10 @@ pub struct Header {
 }
 
 impl Header {
-    /// A header with everything else zero.
+    /// A header with everything else zero, of the newest version, or of the handshake's if it is a step of that.
     pub fn new(kind: Kind, call: u64) -> Header {
         Header {
+            version: if kind == Kind::Handshake { HANDSHAKE_VERSION } else { WIRE_VERSION },
             kind,
             call,
             session: SessionId(0),
@@ -96,7 +99,7 @@ fn mac(key: Option<&FrameKey>, header: &[u8], body: &[u8]) -> [u8; MAC_BYTES] {
 pub fn seal(header: &Header, body: &[u8], payload_bytes: usize, key: Option<&FrameKey>) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER_BYTES + body.len());
     out.extend_from_slice(&MAGIC);
-    WIRE_VERSION.put(&mut out);
+    header.version.put(&mut out);
     u32::from(kind_number(header.kind)).put(&mut out);
     header.call.put(&mut out);
     header.session.put(&mut out);
@@ -122,18 +125,20 @@ pub fn seal(header: &Header, body: &[u8], payload_bytes: usize, key: Option<&Fra
 /// Checks and decodes a head; gives the header and the body.
 ///
 /// # Errors
-/// Wrong magic or version, lengths that do not fit, a checksum or keyed hash that does not match.
+/// Wrong magic, a version that this build does not speak, lengths that do not fit, a checksum or keyed hash that does not match.
 /// The payload's own checksums are in the body: the caller that decodes it compares them.
 pub fn open<'a>(head: &'a [u8], payload_bytes: usize, key: Option<&FrameKey>) -> Result<(Header, &'a [u8]), Malformed> {
     let mut input = Input::new(head);
     if input.array("the frame's magic")? != MAGIC {
         return Err(Malformed { what: "the magic number of a frame", at: 0 });
     }
-    if u8::take(&mut input)? != WIRE_VERSION {
+    let version = u8::take(&mut input)?;
+    if version != HANDSHAKE_VERSION && !WIRE_VERSIONS.contain(version) {
         return Err(Malformed { what: "the version of a frame", at: 3 });
     }
     let kind = kind_of(u32::take(&mut input)?).ok_or(Malformed { what: "the kind of a frame", at: 4 })?;
     let header = Header {
+        version,
         kind,
         call: Wire::take(&mut input)?,
         session: Wire::take(&mut input)?,

@@ -11,9 +11,51 @@ wire_id! {
     pub struct ServerIndex(u16)
 }
 wire_id! {
-    /// How many times a server of this place has started empty; part of every inode number
-    /// that it issues, so that a number never names two files.
+    /// How many times a server of this place has started empty.
     pub struct Incarnation(u16)
+}
+wire_id! {
+    /// A slot: the shards that one primary and its backups keep together. Fixed in number when the volume is made.
+    pub struct SlotIndex(u32)
+}
+wire_id! {
+    /// Counts the changes of a slot's servers, from 1.
+    pub struct Configuration(u32)
+}
+wire_id! {
+    /// How many times a slot has been made empty again, because no server had its contents any more: part of every
+    /// inode number issued in it, so that a number never names two files. At most [`Life::MAX`].
+    pub struct Life(u8)
+}
+impl Life {
+    /// The last life of a slot: six bits of an inode number name it.
+    pub const MAX: Life = Life((1 << Ino::LIFE_BITS) - 1);
+
+    /// The life after this one; `None` after the last.
+    pub fn next(self) -> Option<Life> {
+        (self < Life::MAX).then_some(Life(self.0 + 1))
+    }
+}
+wire_id! {
+    /// The high bits of a name's hash: a place among all names, inodes and chunks of a volume. The high bits of a prefix
+    /// are the shard, so that twice as many shards cut each of them in two.
+    pub struct Prefix(u32)
+}
+impl Prefix {
+    /// Bits of a prefix: 65,536 servers with 64 shards each can be told apart.
+    pub const BITS: u32 = 22;
+
+    /// The first prefix of a shard among `shards` (a power of two).
+    pub fn first_of(shard: ShardId, shards: u32) -> Prefix {
+        Prefix(shard.0 << (Prefix::BITS - shards.trailing_zeros()))
+    }
+
+    /// Its shard among `shards` (a power of two).
+    #[inline]
+    pub fn shard(self, shards: u32) -> ShardId {
+        debug_assert!(shards.is_power_of_two());
+        ShardId(self.0 >> (Prefix::BITS - shards.trailing_zeros()))
+    }
 }
 wire_id! {
     /// Version of the shard map.
@@ -70,8 +112,8 @@ wire_id! {
 wire_id! {
     /// An inode number: identity of a file for the volume's whole life, never issued twice.
     ///
-    /// From the high bits: home shard (16), incarnation of its server (12), counter (36).
-    /// The root directory is number 1: shard 0, incarnation 0, counter 1.
+    /// From the high bits: a prefix (22), which is that of the hash of the name under which it was made; the life of its
+    /// slot (6); a counter of its shard (36). The root directory is number 1: prefix 0, life 0, counter 1.
     pub struct Ino(u64)
 }
 
@@ -85,36 +127,52 @@ impl JobId {
 impl Ino {
     /// The root directory.
     pub const ROOT: Ino = Ino(1);
-    /// Bits of the counter: 68 billion files for each shard and incarnation.
+    /// Bits of the counter: 68 billion files for each shard and life.
     pub const COUNTER_BITS: u32 = 36;
-    /// Bits of the incarnation: 4,096 empty restarts of one server.
-    pub const INCARNATION_BITS: u32 = 12;
+    /// Bits of the life: 64 lives of one slot.
+    pub const LIFE_BITS: u32 = 6;
 
     /// Builds a number; `None` where a part is too large.
-    pub fn new(home: ShardId, incarnation: Incarnation, counter: u64) -> Option<Ino> {
-        let fits = home.0 < crate::limits::SHARDS_MAX
-            && u32::from(incarnation.0) < 1 << Self::INCARNATION_BITS
-            && counter > 0
-            && counter < 1 << Self::COUNTER_BITS;
+    pub fn new(prefix: Prefix, life: Life, counter: u64) -> Option<Ino> {
+        let fits =
+            prefix.0 >> Prefix::BITS == 0 && life <= Life::MAX && counter > 0 && counter < 1 << Ino::COUNTER_BITS;
         fits.then(|| {
-            let home = u64::from(home.0) << (Self::INCARNATION_BITS + Self::COUNTER_BITS);
-            Ino(home | u64::from(incarnation.0) << Self::COUNTER_BITS | counter)
+            let prefix = u64::from(prefix.0) << (Ino::LIFE_BITS + Ino::COUNTER_BITS);
+            Ino(prefix | u64::from(life.0) << Ino::COUNTER_BITS | counter)
         })
     }
 
-    /// The shard that keeps the inode.
-    pub fn home(self) -> ShardId {
-        ShardId((self.0 >> (Self::INCARNATION_BITS + Self::COUNTER_BITS)) as u32)
+    /// The least number of a shard among `shards`: no number of this shard is less, and none of a shard before is greater.
+    pub fn least_of(shard: ShardId, shards: u32) -> Ino {
+        Ino(u64::from(Prefix::first_of(shard, shards).0) << (Ino::LIFE_BITS + Ino::COUNTER_BITS))
     }
 
-    /// The incarnation under which it was issued.
-    pub fn incarnation(self) -> Incarnation {
-        Incarnation((self.0 >> Self::COUNTER_BITS) as u16 & ((1 << Self::INCARNATION_BITS) - 1))
+    /// The place of the name under which it was made.
+    #[inline]
+    pub fn prefix(self) -> Prefix {
+        Prefix((self.0 >> (Ino::LIFE_BITS + Ino::COUNTER_BITS)) as u32)
     }
 
-    /// The counter within shard and incarnation.
+    /// The shard, among `shards`, that keeps the inode.
+    #[inline]
+    pub fn home(self, shards: u32) -> ShardId {
+        self.prefix().shard(shards)
+    }
+
+    /// The life of its slot in which it was issued.
+    pub fn life(self) -> Life {
+        Life((self.0 >> Ino::COUNTER_BITS) as u8 & Life::MAX.0)
+    }
+
+    /// The counter within shard and life.
     pub fn counter(self) -> u64 {
-        self.0 & ((1 << Self::COUNTER_BITS) - 1)
+        self.0 & ((1 << Ino::COUNTER_BITS) - 1)
+    }
+
+    /// Life and counter as one number: a shard issues each only once, and in their order.
+    #[inline]
+    pub fn issue(self) -> u64 {
+        self.0 & ((1 << (Ino::LIFE_BITS + Ino::COUNTER_BITS)) - 1)
     }
 }
 
@@ -124,16 +182,32 @@ mod tests {
 
     #[test]
     fn an_inode_number_keeps_its_parts() {
-        let ino = Ino::new(ShardId(65_535), Incarnation(4_095), (1 << 36) - 1).unwrap();
-        assert_eq!(
-            (ino.home(), ino.incarnation(), ino.counter()),
-            (ShardId(65_535), Incarnation(4_095), (1 << 36) - 1)
-        );
-        assert_eq!(ino.0, u64::MAX);
-        assert_eq!(Ino::new(ShardId(0), Incarnation(0), 1), Some(Ino::ROOT));
-        assert_eq!(Ino::new(ShardId(65_536), Incarnation(0), 1), None);
-        assert_eq!(Ino::new(ShardId(0), Incarnation(4_096), 1), None);
-        assert_eq!(Ino::new(ShardId(0), Incarnation(0), 1 << 36), None);
-        assert_eq!(Ino::new(ShardId(0), Incarnation(0), 0), None);
+        let last = (1 << Prefix::BITS) - 1;
+        let ino = Ino::new(Prefix(last), Life(63), (1 << 36) - 1).unwrap();
+        assert_eq!((ino.prefix(), ino.life(), ino.counter()), (Prefix(last), Life(63), (1 << 36) - 1));
+        assert_eq!((ino.0, ino.issue()), (u64::MAX, (1 << 42) - 1));
+        assert_eq!(Ino::new(Prefix(0), Life(0), 1), Some(Ino::ROOT));
+        assert_eq!(Ino::new(Prefix(1 << 22), Life(0), 1), None);
+        assert_eq!(Ino::new(Prefix(0), Life(64), 1), None);
+        assert_eq!(Ino::new(Prefix(0), Life(0), 1 << 36), None);
+        assert_eq!(Ino::new(Prefix(0), Life(0), 0), None);
+        assert_eq!((Life(62).next(), Life(63).next()), (Some(Life(63)), None));
+    }
+
+    /// Twice as many shards: each is cut in two, and no number changes.
+    #[test]
+    fn shards_double_without_new_numbers() {
+        for prefix in [0, 1, 0x155_555, 0x2a_aaaa, (1 << 22) - 1] {
+            let ino = Ino::new(Prefix(prefix), Life(5), 7).unwrap();
+            assert_eq!(ino.home(1), ShardId(0));
+            for bits in 0..Prefix::BITS {
+                let (before, after) = (ino.home(1 << bits), ino.home(2 << bits));
+                assert_eq!(before.0, after.0 / 2, "prefix {prefix:#x}, {bits} bits");
+                let (least, next) = (Ino::least_of(after, 2 << bits), Ino::least_of(ShardId(after.0 + 1), 2 << bits));
+                assert!(least <= ino && (ino < next || next < least), "prefix {prefix:#x}, {bits} bits");
+                assert_eq!(Prefix::first_of(after, 2 << bits).shard(2 << bits), after);
+            }
+            assert_eq!(ino.home(1 << Prefix::BITS), ShardId(prefix));
+        }
     }
 }

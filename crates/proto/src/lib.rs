@@ -21,14 +21,15 @@ pub mod predicate;
 pub mod published;
 pub mod retry;
 pub mod rules;
+pub mod slots;
 pub mod sum;
 pub mod wire;
 
 pub use attr::{Attr, Change, FileKind, Identity, SetTime, Spread, Stub, XattrHow};
 pub use error::{Code, Failure, Refusal};
 pub use ids::{
-    Generation, Incarnation, Ino, JobId, MapEpoch, NamespaceEpoch, Order, Sequence, ServerIndex, SessionId, ShardId,
-    Time, TxId,
+    Configuration, Generation, Incarnation, Ino, JobId, Life, MapEpoch, NamespaceEpoch, Order, Prefix, Sequence,
+    ServerIndex, SessionId, ShardId, SlotIndex, Time, TxId,
 };
 pub use message::{Reply, Request};
 pub use name::{Name, NameHash};

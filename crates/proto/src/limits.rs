@@ -3,8 +3,18 @@
 //! [`fingerprint`] is compared at the handshake, so that two builds that disagree refuse
 //! each other instead of misreading each other.
 
-/// Version of frames and messages. A change of any encoding raises it and adds a golden sample.
-pub const WIRE_VERSION: u8 = 8;
+use crate::handshake::Versions;
+
+/// Newest version of frames and messages that this build speaks. A change of any encoding raises it and adds a golden
+/// sample.
+pub const WIRE_VERSION: u8 = 9;
+
+/// All versions that this build speaks. The oldest is raised only when no build needs it any more.
+pub const WIRE_VERSIONS: Versions = Versions { oldest: 9, newest: WIRE_VERSION };
+
+/// Version of the steps of the handshake, which is that of no message: it stays, so that builds that have no other
+/// version in common can tell each other so.
+pub const HANDSHAKE_VERSION: u8 = 0;
 
 /// Bytes that one checksum covers. Small enough that a 4 KiB read stays a 4 KiB read, large
 /// enough that checksums are a thousandth of the data.
@@ -14,11 +24,16 @@ pub const BLOCK_BYTES: usize = 4096;
 /// shards balances load, few enough that one server can visit all of its own in microseconds.
 pub const SHARDS_DEFAULT: u32 = 4096;
 
-/// Most shards a volume can have: sixteen bits of an inode number name the shard.
+/// Most shards a volume can have. An inode number has room for 2^22 ([`Prefix::BITS`](crate::ids::Prefix::BITS)); each
+/// server has a place in memory for every shard of the volume, so that there are fewer until a server needs them.
 pub const SHARDS_MAX: u32 = 1 << 16;
 
 /// Fewest shards for each server, so that load can be balanced at all.
 pub const SHARDS_PER_SERVER_MIN: u32 = 64;
+
+/// Slots for each server of a new volume of several servers: one that joins a volume of eight takes one slot from each,
+/// and an eighth of a server's part is moved or lost at a time. A one-server volume has one slot.
+pub const SLOTS_PER_SERVER: u32 = 8;
 
 /// Base-2 logarithm of the chunk size unless the user chose: 1 MiB, one full FUSE request.
 pub const CHUNK_BITS_DEFAULT: u8 = 20;
@@ -109,10 +124,11 @@ pub fn records_max(memory_bytes: u64) -> u64 {
     (memory_bytes / BYTES_PER_RECORD).max(RECORDS_MIN)
 }
 
-/// A number that changes when a constant above that both ends must share changes.
-pub fn fingerprint() -> u64 {
+/// A number that changes when a constant above changes that both ends must share where they speak `version`. A constant
+/// changes with the version only; this finds builds in which it has changed without.
+pub fn fingerprint(version: u8) -> u64 {
     let shared = [
-        u64::from(WIRE_VERSION),
+        u64::from(version),
         BLOCK_BYTES as u64,
         u64::from(SHARDS_MAX),
         u64::from(CHUNK_BITS_MAX),

@@ -1,6 +1,6 @@
 //! Names of directory entries and the hash that orders and places them.
 
-use crate::ids::{Ino, ShardId};
+use crate::ids::{Ino, Prefix, ShardId};
 use crate::limits::NAME_BYTES_MAX;
 use crate::wire::{Input, Malformed, Wire};
 use std::cmp::Ordering;
@@ -128,6 +128,12 @@ impl NameHash {
     /// The hash of `name` in directory `parent`: XXH3 with the parent as seed.
     pub fn of(parent: Ino, name: &Name) -> NameHash {
         NameHash(xxhash_rust::xxh3::xxh3_64_with_seed(name.as_bytes(), parent.0) >> (64 - Self::BITS))
+    }
+
+    /// Its high bits: the place of the entry, and of the inode that is made with it.
+    #[inline]
+    pub fn prefix(self) -> Prefix {
+        Prefix((self.0 >> (Self::BITS - Prefix::BITS)) as u32)
     }
 
     /// The shard of an entry in a volume of `shards` shards (a power of two).

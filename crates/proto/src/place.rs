@@ -1,12 +1,13 @@
-//! Placement: which shard holds what, and which server holds a shard. Arithmetic only.
+//! Placement: which shard holds what, and which server serves a shard. Arithmetic only.
 //!
 //! Source of the modular rule: CHFS (Tatebe et al.), where striping chunk i of a file to
 //! (hash + i) mod N gave 1.6 times the bandwidth of consistent hashing. Here the modulus is the
-//! fixed number of virtual shards S, so that servers may come and go without moving every chunk.
+//! number of virtual shards that the volume had when the file was made, so that servers may come and go without moving
+//! every chunk.
 
 use crate::attr::Attr;
-use crate::ids::{Incarnation, MapEpoch, ServerIndex, ShardId};
-use crate::limits::{SHARDS_MAX, SHARDS_PER_SERVER_MIN};
+use crate::ids::{Incarnation, Ino, MapEpoch, Prefix, ServerIndex, ShardId};
+use crate::slots::SlotTable;
 use crate::wire::{Input, Malformed, Wire};
 use crate::wire_struct;
 use std::collections::BTreeSet;
@@ -33,7 +34,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Which server holds which shard; versioned, changed only by the keeper.
+    /// Which server serves which shard; versioned, changed only by the keeper.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct ShardMap {
         /// Version of this map.
@@ -50,72 +51,102 @@ wire_struct! {
         pub volume: String,
         /// The servers.
         pub servers: Vec<ServerInfo>,
-        /// Shard number to server; its length is the number of shards, a power of two.
-        pub table: ShardTable,
+        /// The slots of the shards, and their servers.
+        pub slots: SlotTable,
     }
 }
 
-/// Shard number → server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShardTable(Vec<ServerIndex>);
+/// Where the chunks of a file are: beginning at the prefix of its first one, each is one shard further, among as many
+/// shards as there were when the file was made. When each shard has been cut in two since, a chunk is in the half that
+/// its prefix says, as names and inodes are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// The prefix of chunk 0: the inode's, where chunk 0 lies beside it.
+    pub first: Prefix,
+    /// Base-2 logarithm of the number of shards when the file was made.
+    pub shard_bits: u8,
+}
 
-impl ShardTable {
-    /// The first assignment: shard s on server s mod N.
-    ///
-    /// # Errors
-    /// When `shards` is no power of two up to [`SHARDS_MAX`], or there are fewer than
-    /// [`SHARDS_PER_SERVER_MIN`] for each server.
-    pub fn modular(shards: u32, servers: u16) -> Result<ShardTable, String> {
-        if !shards.is_power_of_two() || shards > SHARDS_MAX {
-            return Err(format!("the number of shards must be a power of two up to {SHARDS_MAX}, not {shards}"));
+impl Layout {
+    /// With chunk 0 at `first`, on a volume of `shards` shards (a power of two).
+    pub fn new(first: Prefix, shards: u32) -> Layout {
+        Layout { first, shard_bits: shards.trailing_zeros() as u8 }
+    }
+
+    /// Whether chunk 0 lies beside the inode.
+    #[inline]
+    pub fn is_beside(self, ino: Ino) -> bool {
+        self.first == ino.prefix()
+    }
+
+    /// The place of chunk `index`.
+    #[inline]
+    pub fn place(self, index: u64) -> Prefix {
+        // Only the low bits of the index count: the shards are gone through again and again.
+        let steps = (index & (self.step() - 1)) as u32;
+        Prefix((self.first.0 + (steps << self.low_bits())) & ((1 << Prefix::BITS) - 1))
+    }
+
+    /// After how many chunks it is the same shard's turn again.
+    #[inline]
+    pub fn step(self) -> u64 {
+        1 << self.shard_bits
+    }
+
+    /// How many chunks after chunk `from` the first one comes that is in a shard, among `shards`; `None` if the shard has
+    /// none of the file.
+    pub fn ahead(self, from: u64, shard: ShardId, shards: u32) -> Option<u64> {
+        let mut wanted = Prefix::first_of(shard, shards).0;
+        let low = (1 << self.low_bits()) - 1;
+        let own = (1 << (Prefix::BITS - shards.trailing_zeros())) - 1;
+        // Of the shards into which one was cut, only that one which the low bits of the prefix say.
+        if wanted & low != self.first.0 & low & !own {
+            return None;
         }
-        if servers == 0 || u32::from(servers) * SHARDS_PER_SERVER_MIN > shards {
-            return Err(format!(
-                "{servers} servers on {shards} shards: at least 1 server and {SHARDS_PER_SERVER_MIN} shards for each server are needed"
-            ));
-        }
-        Ok(ShardTable((0..shards).map(|shard| ServerIndex((shard % u32::from(servers)) as u16)).collect()))
+        wanted >>= self.low_bits();
+        let now = self.place(from).0 >> self.low_bits();
+        Some(u64::from(wanted.wrapping_sub(now)) & (self.step() - 1))
     }
 
-    /// How many shards there are.
-    pub fn len(&self) -> u32 {
-        self.0.len() as u32
-    }
-
-    /// Whether there are none (never, in a decoded table).
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The server of a shard; `None` if the volume has no such shard.
-    pub fn get(&self, shard: ShardId) -> Option<ServerIndex> {
-        self.0.get(shard.0 as usize).copied()
+    /// Bits of a prefix below those of the shard.
+    fn low_bits(self) -> u32 {
+        Prefix::BITS - u32::from(self.shard_bits)
     }
 }
 
-impl Wire for ShardTable {
+impl Wire for Layout {
     fn put(&self, out: &mut Vec<u8>) {
-        self.0.put(out);
+        self.first.put(out);
+        self.shard_bits.put(out);
     }
 
     fn take(input: &mut Input<'_>) -> Result<Self, Malformed> {
-        let table: Vec<ServerIndex> = Vec::take(input)?;
-        if !table.len().is_power_of_two() || table.len() > SHARDS_MAX as usize {
-            return Err(input.malformed("a shard table whose length is no power of two"));
+        let layout = Layout { first: Wire::take(input)?, shard_bits: Wire::take(input)? };
+        if layout.first.0 >> Prefix::BITS != 0 || u32::from(layout.shard_bits) > Prefix::BITS {
+            return Err(input.malformed("a layout that cannot be"));
         }
-        Ok(ShardTable(table))
+        Ok(layout)
     }
 }
 
 impl ShardMap {
     /// How many shards the volume has.
+    #[inline]
     pub fn shards(&self) -> u32 {
-        self.table.len()
+        self.slots.shards()
     }
 
-    /// The server of a shard. A shard beyond the table gives `None`.
+    /// The server that serves a shard. A shard beyond the last gives `None`.
+    #[inline]
     pub fn server_of(&self, shard: ShardId) -> Option<ServerIndex> {
-        self.table.get(shard).filter(|server| usize::from(server.0) < self.servers.len())
+        let primary = self.slots.keeps(shard)?.primary;
+        (usize::from(primary.0) < self.servers.len()).then_some(primary)
+    }
+
+    /// The server that serves the home of an inode.
+    #[inline]
+    pub fn home_of(&self, ino: Ino) -> Option<ServerIndex> {
+        self.server_of(ino.home(self.shards()))
     }
 
     /// Whether the process of a server is known to have ended.
@@ -133,26 +164,22 @@ impl ShardMap {
         (0..self.servers.len() as u16).map(ServerIndex)
     }
 
-    /// The shard of chunk `index` of a file: (shard of chunk 0 + index) mod S.
+    /// The shard of chunk `index` of a file.
+    #[inline]
     pub fn chunk_shard(&self, attr: &Attr, index: u64) -> ShardId {
-        chunk_shard(attr.data_shard, index, self.shards())
+        attr.layout.place(index).shard(self.shards())
     }
 
     /// The servers that may have data of a file which are elsewhere than beside its inode, each once.
     pub fn data_servers(&self, attr: &Attr) -> Vec<ServerIndex> {
         let chunks = attr.spread.chunks();
-        if chunks >= u64::from(self.shards()) {
+        if chunks >= attr.layout.step() {
             return self.indexes().collect();
         }
         let places: BTreeSet<ServerIndex> =
             (0..chunks).filter_map(|chunk| self.server_of(self.chunk_shard(attr, chunk))).collect();
         places.into_iter().collect()
     }
-}
-
-/// The shard of chunk `index` of a file whose chunk 0 lives on `first`, among `shards`.
-pub fn chunk_shard(first: ShardId, index: u64, shards: u32) -> ShardId {
-    ShardId(((u64::from(first.0) + index % u64::from(shards)) % u64::from(shards)) as u32)
 }
 
 /// A part of a byte range that lies in one chunk.
@@ -192,20 +219,51 @@ mod tests {
     use crate::attr::tests::file;
 
     #[test]
-    fn modular_spreads_evenly_and_in_order() {
-        let table = ShardTable::modular(4096, 3).unwrap();
-        assert_eq!(table.get(ShardId(0)), Some(ServerIndex(0)));
-        assert_eq!(table.get(ShardId(4)), Some(ServerIndex(1)));
-        assert_eq!(table.get(ShardId(4096)), None);
-        assert!(ShardTable::modular(4095, 3).is_err());
-        assert!(ShardTable::modular(4096, 65).is_err());
-        assert!(ShardTable::modular(4096, 0).is_err());
+    fn chunks_wrap_around_the_shards() {
+        let layout = |shard: u32| Layout::new(Prefix::first_of(ShardId(shard), 4096), 4096);
+        assert_eq!(layout(4095).place(1).shard(4096), ShardId(0));
+        assert_eq!(layout(3).place(u64::MAX >> 20).shard(4096).0, (3 + ((u64::MAX >> 20) % 4096) as u32) % 4096);
+    }
+
+    /// Each shard has been cut in two, and in two again: chunks stay where they were, in one of the parts.
+    #[test]
+    fn a_layout_keeps_the_shards_it_was_made_with() {
+        for first in [0, 0x3f_ffff, 0x15_5555, 0x2a_aaaa] {
+            let layout = Layout::new(Prefix(first), 8);
+            for chunk in 0..20 {
+                let place = layout.place(chunk);
+                assert_eq!(place.shard(8).0, (Prefix(first).shard(8).0 + chunk as u32) % 8);
+                assert_eq!((place.shard(16).0 / 2, place.shard(32).0 / 4), (place.shard(8).0, place.shard(8).0));
+            }
+            assert_eq!(layout.place(0), Prefix(first), "beside the inode for ever");
+        }
     }
 
     #[test]
-    fn chunks_wrap_around_the_shards() {
-        assert_eq!(chunk_shard(ShardId(4095), 1, 4096), ShardId(0));
-        assert_eq!(chunk_shard(ShardId(3), u64::MAX >> 20, 4096).0, (3 + ((u64::MAX >> 20) % 4096) as u32) % 4096);
+    fn a_shard_knows_its_next_chunk() {
+        for (first, shards) in [(0, 8), (0x3f_ffff, 8), (0x15_5555, 16), (0x2a_aaaa, 64), (0x2b_0001, 1 << 22)] {
+            let layout = Layout::new(Prefix(first), 8);
+            for from in [0, 1, 7, 8, 1 << 40] {
+                let mut found = 0;
+                for shard in
+                    (0..shards).map(ShardId).filter(|shard| shards <= 64 || layout.place(shard.0.into()).0 == shard.0)
+                {
+                    let ahead = (0..8).find(|ahead| layout.place(from + ahead).shard(shards) == shard);
+                    assert_eq!(layout.ahead(from, shard, shards), ahead, "{first:#x} {from} {shard} of {shards}");
+                    found += u32::from(ahead.is_some());
+                }
+                assert!(found == 8 || shards > 64, "{found} shards have chunks");
+            }
+        }
+    }
+
+    #[test]
+    fn a_layout_that_cannot_be_is_refused() {
+        let right = Layout { first: Prefix((1 << 22) - 1), shard_bits: 22 };
+        assert_eq!(Layout::from_bytes(&right.to_bytes()), Ok(right));
+        for wrong in [Layout { first: Prefix(1 << 22), shard_bits: 1 }, Layout { first: Prefix(0), shard_bits: 23 }] {
+            assert!(Layout::from_bytes(&wrong.to_bytes()).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]
@@ -227,10 +285,11 @@ mod tests {
             owner_gid: 0,
             volume: String::new(),
             servers: vec![server; 8],
-            table: ShardTable::modular(4096, 8).unwrap(),
+            slots: SlotTable::modular(4096, 8).unwrap(),
         };
         let of = |first: u32, chunks: u64| {
-            let attr = Attr { data_shard: ShardId(first), spread: Spread::reaching(chunks), ..file() };
+            let layout = Layout::new(Prefix::first_of(ShardId(first), 4096), 4096);
+            let attr = Attr { layout, spread: Spread::reaching(chunks), ..file() };
             map.data_servers(&attr).iter().map(|server| server.0).collect::<Vec<_>>()
         };
         assert_eq!(of(3, 0), [], "all are beside the inode");

@@ -8,9 +8,10 @@
 //! say may have been written by another process: impossible values are no record.
 
 use crate::attr::{Attr, FileKind, Spread};
-use crate::ids::{Generation, Ino, MapEpoch, ShardId, Time};
+use crate::ids::{Generation, Ino, MapEpoch, Prefix, Time};
 use crate::limits::{CHUNK_BITS_MAX, CHUNK_BITS_MIN};
 use crate::name::Name;
+use crate::place::Layout;
 
 /// Words of key and value of the records of each table, in the order of the constants below.
 pub const SHAPES: [(usize, usize); 3] = [(ENTRY_KEY_WORDS, 1), (1, INODE_VALUE_WORDS), (1, DIRECTORY_VALUE_WORDS)];
@@ -94,15 +95,18 @@ fn parts(word: u64) -> (u32, u32) {
 
 /// Where the bits of a file's spread stand, above its chunk bits.
 const SPREAD_BIT: u32 = 8;
+/// Where those of the number of shards stand with which the file was made.
+const SHARDS_BIT: u32 = 16;
 
 /// The value of an inode's record; `None` for an inode that has none: all but regular files.
 pub fn inode_value(attr: &Attr) -> Option<[u64; INODE_VALUE_WORDS]> {
     let Attr { ino: _, kind, mode, links, uid, gid, rdev, size, atime, mtime, ctime, btime, generation, .. } = attr;
-    let Attr { born, data_shard, chunk_bits, spread, parent, .. } = attr;
+    let Attr { born, layout, chunk_bits, spread, parent, .. } = attr;
     if *kind != FileKind::File || *rdev != 0 || *parent != Ino(0) {
         return None;
     }
-    let layout = u32::from(*chunk_bits) | u32::from(spread.bits()) << SPREAD_BIT;
+    let bits =
+        u32::from(*chunk_bits) | u32::from(spread.bits()) << SPREAD_BIT | u32::from(layout.shard_bits) << SHARDS_BIT;
     Some([
         pair(*mode, *links),
         pair(*uid, *gid),
@@ -112,7 +116,7 @@ pub fn inode_value(attr: &Attr) -> Option<[u64; INODE_VALUE_WORDS]> {
         ctime.0,
         btime.0,
         pair(generation.0, born.0),
-        pair(data_shard.0, layout),
+        pair(layout.first.0, bits),
         0,
     ])
 }
@@ -121,12 +125,16 @@ pub fn inode_value(attr: &Attr) -> Option<[u64; INODE_VALUE_WORDS]> {
 pub fn inode_attr(ino: Ino, value: &[u64; INODE_VALUE_WORDS]) -> Option<Attr> {
     let [modes, owners, size, atime, mtime, ctime, btime, ages, place, _] = *value;
     let ((mode, links), (uid, gid)) = (parts(modes), parts(owners));
-    let ((generation, born), (data_shard, layout)) = (parts(ages), parts(place));
-    let chunk_bits = (layout & 0xff) as u8;
+    let ((generation, born), (first, bits)) = (parts(ages), parts(place));
+    let chunk_bits = (bits & 0xff) as u8;
     if mode & !0o7777 != 0 || !(CHUNK_BITS_MIN..=CHUNK_BITS_MAX).contains(&chunk_bits) {
         return None;
     }
-    let spread = u8::try_from(layout >> SPREAD_BIT).ok().and_then(Spread::from_bits)?;
+    let spread = Spread::from_bits((bits >> SPREAD_BIT & 0xff) as u8)?;
+    let shard_bits = u8::try_from(bits >> SHARDS_BIT).ok()?;
+    if first >> Prefix::BITS != 0 || u32::from(shard_bits) > Prefix::BITS {
+        return None;
+    }
     Some(Attr {
         ino,
         kind: FileKind::File,
@@ -142,7 +150,7 @@ pub fn inode_attr(ino: Ino, value: &[u64; INODE_VALUE_WORDS]) -> Option<Attr> {
         btime: Time(btime),
         generation: Generation(generation),
         born: MapEpoch(born),
-        data_shard: ShardId(data_shard),
+        layout: Layout { first: Prefix(first), shard_bits },
         chunk_bits,
         spread,
         parent: Ino(0),
@@ -169,7 +177,7 @@ mod tests {
             btime: Time(u64::MAX),
             generation: Generation(7),
             born: MapEpoch(8),
-            data_shard: ShardId(4095),
+            layout: Layout { first: Prefix((1 << 22) - 1), shard_bits: 22 },
             chunk_bits: 20,
             spread: Spread::ANYWHERE,
             parent: Ino(0),
@@ -195,15 +203,15 @@ mod tests {
     /// Programs look for holes where a file takes fewer blocks than its length, and `tar` reads nothing of 0 blocks.
     #[test]
     fn files_that_may_have_holes_take_fewer_blocks() {
-        let data_shard = attr().ino.home();
-        let with = |size, spread| Attr { size, spread, chunk_bits: 16, data_shard, ..attr() }.blocks();
+        let layout = Layout::new(attr().ino.prefix(), 4096);
+        let with = |size, spread| Attr { size, spread, chunk_bits: 16, layout, ..attr() }.blocks();
         let both = Spread::ANYWHERE.and(Spread::sparse(true));
         for (size, dense, sparse) in [(0, 0, 0), (1, 1, 1), (512, 1, 1), (513, 2, 1), (1 << 20, 2048, 2047)] {
             assert_eq!((with(size, Spread::ANYWHERE), with(size, both)), (dense, sparse), "{size}");
         }
         assert_eq!(with(1 << 40, Spread::default()), 128, "there are data in chunk 0 only");
-        let apart = ShardId(data_shard.0 + 1);
-        let apart = Attr { size: 1 << 40, spread: Spread::default(), data_shard: apart, ..attr() };
+        let apart = Layout { first: Prefix(layout.first.0 + 1), ..layout };
+        let apart = Attr { size: 1 << 40, spread: Spread::default(), layout: apart, ..attr() };
         assert_eq!(apart.blocks(), 0, "nothing is beside the inode");
         assert_eq!(Attr { kind: FileKind::Directory, size: 5, ..attr() }.blocks(), 0);
     }
@@ -211,7 +219,14 @@ mod tests {
     #[test]
     fn words_that_cannot_be_are_no_attributes() {
         let value = inode_value(&attr()).expect("a regular file has a record");
-        for (at, wrong) in [(0, 0o10_000), (8, 25 << 32), (8, 15 << 32), (8, (1 << 15 | 20) << 32)] {
+        for (at, wrong) in [
+            (0, 0o10_000),
+            (8, 25 << 32),
+            (8, 15 << 32),
+            (8, (1 << 15 | 20) << 32),
+            (8, 1 << 22),
+            (8, (23 << 16 | 20) << 32),
+        ] {
             let mut spoilt = value;
             spoilt[at] = wrong;
             assert_eq!(inode_attr(Ino(9), &spoilt), None, "word {at} is {wrong:#x}");

@@ -1,14 +1,16 @@
-//! Golden samples: the encoding of version 4, byte for byte. A change here is a change of format,
+//! Golden samples: the encoding of version 9, byte for byte. A change here is a change of format,
 //! which needs a new version and a reader for the old one.
 
 use aze_proto::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace, EntrySpot};
 use aze_proto::fields::{CountChanges, Create, PrepareExchange, Punch, Read, Reserve, Scan, Seek, Write};
 use aze_proto::frame::{Header, Kind, open, seal};
+use aze_proto::handshake::{Hello, Step, Versions};
 use aze_proto::message::{
     Envelope, JobActivity, Listed, LockMode, LockOutcome, LockSpace, LockSpec, Recall, ServerActivity,
 };
-use aze_proto::place::ServerInfo;
+use aze_proto::place::{Layout, ServerInfo, ShardMap};
 use aze_proto::predicate::Predicate;
+use aze_proto::slots::SlotTable;
 use aze_proto::wire::{Blob, Wire};
 use aze_proto::*;
 
@@ -18,7 +20,7 @@ fn hex(bytes: &[u8]) -> String {
 
 fn attr() -> Attr {
     Attr {
-        ino: Ino::new(ShardId(3), Incarnation(1), 9).expect("the parts fit"),
+        ino: Ino::new(Prefix(3), Life(1), 9).expect("the parts fit"),
         kind: FileKind::File,
         mode: 0o644,
         links: 1,
@@ -32,7 +34,7 @@ fn attr() -> Attr {
         btime: Time(4),
         generation: Generation(7),
         born: MapEpoch(1),
-        data_shard: ShardId(3),
+        layout: Layout { first: Prefix(3), shard_bits: 12 },
         chunk_bits: 20,
         spread: Spread::default(),
         parent: Ino(0),
@@ -58,7 +60,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ino: Ino(9),
         generation: Generation(1),
         born: MapEpoch(1),
-        first: ShardId(6),
+        layout: Layout { first: Prefix(6), shard_bits: 12 },
         chunk: 2,
         offset: 4096,
         sums: vec![0xdead_beef],
@@ -68,15 +70,25 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let spec = LockSpec { space: LockSpace::Ranges, owner: 5, pid: 6, start: 7, end: 8, mode: LockMode::Exclusive };
     let lock = Request::SetLock { ino: Ino(9), lock: spec, wait: Some(3) };
     let held = Reply::LockIs { outcome: LockOutcome::Held { by: spec } };
-    let (ino, generation, born, first, chunk_bits) = (Ino(9), Generation(1), MapEpoch(1), ShardId(6), 20);
+    let (ino, generation, born, chunk_bits) = (Ino(9), Generation(1), MapEpoch(1), 20);
+    let layout = Layout { first: Prefix(6), shard_bits: 12 };
     let unnamed =
         Request::CreateUnnamed { parent: Ino(1), name: Name::new(b"a").expect("a name"), mode: 0o600, open: 5 };
-    let reserve =
-        Request::Reserve(Reserve { ino, generation, born, first, chunk: 2, offset: 3, len: 4, zero: true, chunk_bits });
-    let punch = Request::Punch(Punch { ino, generation, born, first, chunk: 2, start: 3, end: 4, chunk_bits });
-    let seek = Request::Seek(Seek { ino, generation, born, first, offset: 3, hole: true, chunk_bits });
-    let count = Request::CountChanges(CountChanges { ino, generation, born, first, chunks: 4 });
-    let read = Request::Read(Read { ino, generation, born, first, chunk: 2, offset: 3, len: 4 });
+    let reserve = Request::Reserve(Reserve {
+        ino,
+        generation,
+        born,
+        layout,
+        chunk: 2,
+        offset: 3,
+        len: 4,
+        zero: true,
+        chunk_bits,
+    });
+    let punch = Request::Punch(Punch { ino, generation, born, layout, chunk: 2, start: 3, end: 4, chunk_bits });
+    let seek = Request::Seek(Seek { ino, generation, born, layout, offset: 3, hole: true, chunk_bits });
+    let count = Request::CountChanges(CountChanges { ino, generation, born, layout, chunks: 4 });
+    let read = Request::Read(Read { ino, generation, born, layout, chunk: 2, offset: 3, len: 4 });
     let scan = Request::Scan(Scan {
         dirs: vec![Ino(9)],
         predicate: Predicate::default(),
@@ -132,7 +144,30 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ended: true,
     };
     let ended = Request::ServerEnded { server: ServerIndex(6), starts: 7, incarnation: Incarnation(8) };
+    let map = ShardMap {
+        epoch: MapEpoch(1),
+        keeper: ServerIndex(0),
+        chunk_bits: 20,
+        owner_uid: 1000,
+        owner_gid: 100,
+        volume: "v".into(),
+        servers: Vec::new(),
+        slots: SlotTable::modular(64, 1).expect("one slot of 64 shards"),
+    };
+    let hello = Hello {
+        versions: Versions { oldest: 9, newest: 10 },
+        session: SessionId(5),
+        nonce: [3; 32],
+        volume: "v".into(),
+        server: false,
+        job: "j".into(),
+        more: Blob(b"later".to_vec()),
+    };
+    let challenge = Step::Challenge { nonce: [4; 32], version: 9, fingerprint: 7, proof: [5; 32] };
     vec![
+        ("hello", Step::Hello { hello, proof: [6; 32] }.to_bytes()),
+        ("challenge", challenge.to_bytes()),
+        ("map", Reply::Map { map }.to_bytes()),
         ("join", Request::Join { slot: ServerIndex(1), info }.to_bytes()),
         ("server ended", ended.to_bytes()),
         ("envelope", Envelope { identity, request: create }.to_bytes()),
@@ -195,6 +230,17 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 const GOLDEN: &[(&str, &str)] = &[
+    (
+        "hello",
+        "0100090a0500000000000000030303030303030303030303030303030303030303030303030303030303030301000000\
+         7600010000006a050000006c617465720606060606060606060606060606060606060606060606060606060606060606",
+    ),
+    (
+        "challenge",
+        "020004040404040404040404040404040404040404040404040404040404040404040907000000000000000505050505\
+         050505050505050505050505050505050505050505050505050505",
+    ),
+    ("map", "0c0001000000000014e80300006400000001000000760000000040000000010000000001000000000000000000"),
     ("join", "2800010001000000070000007463703a683a31010000006802000300000004000000050000000000000001"),
     ("server ended", "27000600070000000800"),
     (
@@ -202,34 +248,34 @@ const GOLDEN: &[(&str, &str)] = &[
         "e80300006400000001000000040000000200010000000000000001006108a40100000000000000000000010105000000\
          0000000000",
     ),
-    ("write", "1400090000000000000001000000010000000600000002000000000000000010000001000000efbeadde"),
+    ("write", "140009000000000000000100000001000000060000000c02000000000000000010000001000000efbeadde"),
     (
         "attributes",
-        "0300090000001000030008a401000001000000e803000064000000000000000500000000000000010000000000000002\
-         000000000000000300000000000000040000000000000007000000010000000300000014000000000000000000",
+        "030009000000100c000008a401000001000000e803000064000000000000000500000000000000010000000000000002\
+         00000000000000030000000000000004000000000000000700000001000000030000000c14000000000000000000",
     ),
     ("listing", "080001000000c8e9cd5b26b4bd340100610900000000000000040000"),
     ("refusal", "17000000000001010004000000"),
     ("starting", "170000000000010500"),
     (
         "activity is",
-        "36000500000006000000000000000700000000000000080000000000000010000000020000000000000000000000\
-         090000000000000001000000010000006a0100000000000000020000000000000003000000000000000400000000\
-         000000",
+        "360005000000060000000000000007000000000000000800000000000000100000000200000000000000000000000900\
+         00000000000001000000010000006a0100000000000000020000000000000003000000000000000400000000000000",
     ),
     ("append", "6e000900000000000000020000000100000002000000"),
     (
         "appended",
-        "2300090000001000030008a401000001000000e8030000640000000000000005000000000000000100000000000000\
-         020000000000000003000000000000000400000000000000070000000100000003000000140000000000000000000700000000000000",
+        "230009000000100c000008a401000001000000e803000064000000000000000500000000000000010000000000000002\
+         00000000000000030000000000000004000000000000000700000001000000030000000c140000000000000000000700\
+         000000000000",
     ),
     ("open with contents", "7d00090000000000000005000000000000000000000100"),
     ("open name with contents", "7e00010000000000000001006105000000000000000100000100"),
     (
         "opened with contents",
-        "2d00090000001000030008a401000001000000e8030000640000000000000005000000000000000100000000000000\
-         02000000000000000300000000000000040000000000000007000000010000000300000014000000000000000000010000\
-         00efbeadde",
+        "2d0009000000100c000008a401000001000000e803000064000000000000000500000000000000010000000000000002\
+         00000000000000030000000000000004000000000000000700000001000000030000000c140000000000000000000100\
+         0000efbeadde",
     ),
     ("link", "40000900000000000000050000000000000003000000"),
     ("set xattr", "6600090000000000000006000000757365722e61000100"),
@@ -237,18 +283,19 @@ const GOLDEN: &[(&str, &str)] = &[
     ("lock", "6f0009000000000000000100050000000000000006000000070000000000000008000000000000000200010300000000000000"),
     ("lock is held", "240002000100050000000000000006000000070000000000000008000000000000000200"),
     ("create unnamed", "6a000100000000000000010061800100000500000000000000"),
-    ("reserve", "67000900000000000000010000000100000006000000020000000000000003000000040000000114"),
-    ("punch", "6800090000000000000001000000010000000600000002000000000000000300000000000000040000000000000014"),
-    ("seek", "6900090000000000000001000000010000000600000003000000000000000114"),
-    ("count changes", "6c0009000000000000000100000001000000060000000400000000000000"),
-    ("read", "1500090000000000000001000000010000000600000002000000000000000300000004000000"),
+    ("reserve", "670009000000000000000100000001000000060000000c020000000000000003000000040000000114"),
+    ("punch", "680009000000000000000100000001000000060000000c02000000000000000300000000000000040000000000000014"),
+    ("seek", "690009000000000000000100000001000000060000000c03000000000000000114"),
+    ("count changes", "6c0009000000000000000100000001000000060000000c0400000000000000"),
+    ("read", "150009000000000000000100000001000000060000000c02000000000000000300000004000000"),
     ("scan", "1f0001000000090000000000000000000000000000010002000000030000000000000004000000"),
     ("sought", "2000010900000000000000"),
     ("changes are", "2100050000000000000006000000000000000700000000000000"),
     ("exchange", "6b0001000000000000000100610900000000000000010062"),
     (
         "prepare exchange",
-        "34000500000000000000060007000900000000000000010062090000000000000004e8030000640000000100000004000000",
+        "34000500000000000000060007000900000000000000010062090000000000000004e803000064000000010000000400\
+         0000",
     ),
     ("resolve", "3500010000000500000000000000"),
     ("listen", "750005000000000000000600000000000000"),
@@ -267,14 +314,14 @@ const GOLDEN: &[(&str, &str)] = &[
     ("open to run", "7f0009000000000000000500000000000000"),
     (
         "head",
-        "415a4b08020000000200000000000000000000000000000008000000000000000000000000000000000000000000\
-         00000000000000000000000000000000000000000000000000000000000000000000000000000400000003000000\
-         50c93f26b1bb93b0dd236b6e9be833de9600f803626f6479",
+        "415a4b090200000002000000000000000000000000000000080000000000000000000000000000000000000000000000\
+         000000000000000000000000000000000000000000000000000000000000000000000000040000000300000050c93f26\
+         0e88ffa49d341585420f13f738257acf626f6479",
     ),
 ];
 
 #[test]
-fn encodings_are_those_of_version_8() {
+fn encodings_are_those_of_version_9() {
     let samples: Vec<_> = samples().into_iter().map(|(name, bytes)| (name, hex(&bytes))).collect();
     let golden: Vec<_> = GOLDEN.iter().map(|(name, bytes)| (*name, (*bytes).to_string())).collect();
     assert_eq!(samples, golden, "the encoding of version {} has changed", limits::WIRE_VERSION);

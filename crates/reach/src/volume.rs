@@ -8,7 +8,7 @@ use crate::mounts;
 use crate::process::Process;
 use aze_io::{Addr, real};
 use aze_proto::handshake::Secret;
-use aze_proto::limits::fingerprint;
+use aze_proto::limits::{WIRE_VERSION, fingerprint};
 use aze_proto::message::Durability;
 use aze_proto::place::{ServerInfo, ShardMap};
 use aze_proto::wire::Wire;
@@ -228,7 +228,7 @@ impl Volume {
 
     /// What a kept map begins with: it is of this build's protocol and of this volume.
     fn map_prefix(&self) -> Vec<u8> {
-        [fingerprint().to_le_bytes(), self.record.created_ns.to_le_bytes()].concat()
+        [fingerprint(WIRE_VERSION).to_le_bytes(), self.record.created_ns.to_le_bytes()].concat()
     }
 
     /// Whether all its servers ran on this machine, none does any more, and none is being started.

@@ -9,7 +9,7 @@ use crate::sequences::{Sequences, Ticket};
 use aze_io::logical::LogicalClock;
 use aze_io::{Io, SharedPayload, Transport};
 use aze_proto::frame::{self, HEADER_BYTES, Header, Kind};
-use aze_proto::handshake::Secret;
+use aze_proto::handshake::{Secret, Versions};
 use aze_proto::limits::{HEAD_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use aze_proto::wire::Wire;
 use aze_proto::{
@@ -34,6 +34,8 @@ pub struct CallerConfig {
     pub secret: Secret,
     /// The volume's name.
     pub volume: String,
+    /// The versions of frames and messages that it speaks.
+    pub versions: Versions,
     /// This process, from its start to its end: random.
     pub session: SessionId,
     /// This process is a server of the volume.
@@ -295,6 +297,7 @@ impl Caller {
     ) -> Vec<u8> {
         let (sequence, floor) = ticket.map_or((Sequence(0), Sequence(0)), Ticket::number_and_floor);
         let header = Header {
+            version: channel.version(),
             kind: Kind::Request,
             call,
             session: self.session(),

@@ -14,7 +14,7 @@ use aze_io::published::Reader;
 use aze_io::sync::Mutex;
 use aze_io::{Connection, Io, Process};
 use aze_proto::frame::FrameKey;
-use aze_proto::limits::SESSION_GRACE_MS;
+use aze_proto::limits::{SESSION_GRACE_MS, WIRE_VERSION};
 use aze_proto::{Code, Failure, ServerIndex, Time};
 use handler::LinkHandler;
 use open::keep_opening;
@@ -91,6 +91,12 @@ impl Channel {
     /// See [`Connection::id`].
     pub(crate) fn id(&self) -> u64 {
         self.conn.id()
+    }
+
+    /// The version of its frames.
+    pub(crate) fn version(&self) -> u8 {
+        // A channel is made when the handshake is over.
+        self.handler.open.get().map_or(WIRE_VERSION, |open| open.version)
     }
 
     /// Key of outgoing frames.

@@ -2,7 +2,7 @@
 //!
 //! It alone checks frames, before any other part looks at the requests in them.
 
-use crate::handshake::{Challenged, Keys, Knock, Turned, open_step, seal_step};
+use crate::handshake::{Challenged, Keys, Knock, Turned, open_step, seal_refusal, seal_step};
 use crate::{HANDSHAKE_TIME_MAX, LIMITS_AFTER_HANDSHAKE};
 use aze_io::claims::Claims;
 use aze_io::slab::{Payload, ReceiveBuffer};
@@ -12,7 +12,7 @@ use aze_io::{
     published, slab,
 };
 use aze_proto::frame::{self, FrameKey, Header, Kind};
-use aze_proto::handshake::{Secret, Step};
+use aze_proto::handshake::{Secret, Step, Versions};
 use aze_proto::limits::{HEAD_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use aze_proto::message::Envelope;
 use aze_proto::wire::{Malformed, Wire};
@@ -117,6 +117,7 @@ pub struct ReplyContext {
 /// Answers one request. Dropping it leaves the request unanswered: its sender asks again.
 pub struct Responder {
     conn: Arc<dyn Connection>,
+    version: u8,
     key: Option<FrameKey>,
     call: u64,
 }
@@ -165,7 +166,7 @@ impl Responder {
         send: impl FnOnce(&[u8]) -> Result<(), NetError>,
     ) {
         let ReplyContext { map_epoch, namespace_epoch, time, order, lease_ms } = context;
-        let plain = Header::new(kind, self.call);
+        let plain = Header { version: self.version, ..Header::new(kind, self.call) };
         let header = Header { map_epoch, namespace_epoch, time, order, deadline_ms: lease_ms, ..plain };
         let head = frame::seal(&header, body, payload_bytes, self.key.as_ref());
         // An error means that the connection has ended, which its handler is told.
@@ -180,6 +181,8 @@ pub struct ServeConfig {
     pub secret: Secret,
     /// The volume's name.
     pub volume: String,
+    /// The versions of frames and messages that it speaks.
+    pub versions: Versions,
     /// User id of this process: over local sockets only this user and root are let in.
     pub uid: u32,
     /// What clients of this node may read without a request.
@@ -250,6 +253,8 @@ struct Visit {
 
 struct Open {
     who: Arc<Proven>,
+    /// Of all frames but those of the handshake.
+    version: u8,
     /// Key of incoming frames; absent on local sockets, whose ends the kernel vouches for.
     key_in: Option<FrameKey>,
     key_out: Option<FrameKey>,
@@ -320,7 +325,7 @@ impl Visit {
             Err(NoRequest::Malformed(malformed)) => return ignore_late_step(&frame.head, payload.len(), malformed),
             Err(NoRequest::Senseless(why)) => return Err(why),
         };
-        let responder = Responder { conn: conn.clone(), key: open.key_out, call: header.call };
+        let responder = Responder { conn: conn.clone(), version: open.version, key: open.key_out, call: header.call };
         let incoming = Incoming { header, identity, request, payload, who: open.who.clone(), responder };
         self.door.service.clone().request(incoming);
         Ok(())
@@ -357,10 +362,11 @@ impl Visit {
     }
 
     fn greeted(&self, conn: &Arc<dyn Connection>, step: Step) -> Result<Option<Challenged>, String> {
-        let ServeConfig { secret, volume, uid, .. } = &self.door.config;
+        let ServeConfig { secret, volume, versions, uid, .. } = &self.door.config;
         let mut nonce = [0; 32];
         self.door.io.fill_random(&mut nonce);
-        match (Knock { secret, volume, uid: *uid, credentials: conn.peer().credentials }).take(step, nonce) {
+        let (versions, credentials) = (*versions, conn.peer().credentials);
+        match (Knock { secret, volume, versions, uid: *uid, credentials }).take(step, nonce) {
             Ok((challenged, challenge)) => {
                 // An error means that the connection has ended, which `on_close` is told.
                 let _ = conn.send(&seal_step(&challenge, None), &[]);
@@ -370,8 +376,7 @@ impl Visit {
             Err(Turned::Down(failure, key)) => {
                 self.door.service.peer_refused(&conn.peer().name, &failure.detail);
                 // The client closes, or else the clock: closing now could overtake the message.
-                let head = frame::seal(&Header::new(Kind::Failure, 0), &failure.to_bytes(), 0, Some(&key));
-                let _ = conn.send(&head, &[]);
+                let _ = conn.send(&seal_refusal(&failure, &key), &[]);
                 Ok(None)
             }
         }
@@ -379,11 +384,11 @@ impl Visit {
 
     fn admit(&self, conn: &Arc<dyn Connection>, who: Arc<Proven>, keys: Keys) {
         let local = who.credentials.is_some();
-        let Keys { client, server } = keys;
+        let Keys { version, client, server } = keys;
         let (key_in, key_out) = if local { (None, None) } else { (Some(client), Some(server)) };
         conn.set_limits(LIMITS_AFTER_HANDSHAKE);
         self.door.service.session_opened(&who, conn.claims());
-        if self.open.set(Open { who, key_in, key_out }).is_err() {
+        if self.open.set(Open { who, version, key_in, key_out }).is_err() {
             unreachable!("frames of one connection come one at a time, and after the first admission none is a step");
         }
         let welcome = Step::Welcome { map_epoch: self.door.service.map_epoch() };
@@ -405,7 +410,8 @@ impl Open {
         let senseless = |why: &str| NoRequest::Senseless(why.into());
         let (header, body) = frame::open(head, payload_bytes, self.key_in.as_ref()).map_err(NoRequest::Malformed)?;
         match header.kind {
-            Kind::Request => {}
+            Kind::Request if header.version == self.version => {}
+            Kind::Request => return Err(senseless("a request of another version than the handshake's")),
             Kind::Handshake => return Err(NoRequest::Step),
             Kind::Reply | Kind::Failure => return Err(senseless("a client sent a reply")),
         }

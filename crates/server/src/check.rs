@@ -41,6 +41,7 @@ const DAMAGED_MAX: usize = 256;
 
 /// Which inodes are meant.
 struct Wanted<'a> {
+    shards: u32,
     homes: Range<u32>,
     /// Those alone, in their order; all, if there are none.
     only: &'a BTreeSet<Ino>,
@@ -48,7 +49,7 @@ struct Wanted<'a> {
 
 impl Wanted<'_> {
     fn has(&self, ino: Ino) -> bool {
-        if self.only.is_empty() { self.homes.contains(&ino.home().0) } else { self.only.contains(&ino) }
+        if self.only.is_empty() { self.homes.contains(&ino.home(self.shards).0) } else { self.only.contains(&ino) }
     }
 }
 
@@ -86,7 +87,7 @@ impl Server {
         if !only.is_empty() {
             let untold: BTreeSet<Ino> = self.untold().into_iter().collect();
             let found = only.iter().filter_map(|ino| {
-                let names = self.shards.get(ino.home())?.names.lock();
+                let names = self.shards.home(*ino)?.names.lock();
                 let inode = names.shard.inode(*ino).map(|inode| checked(inode, names.opens.has(*ino)));
                 inode.or_else(|| untold.contains(ino).then(|| going(*ino)))
             });
@@ -94,10 +95,11 @@ impl Server {
         }
         let mut inodes = Vec::new();
         let mut rows = 0;
-        let here = self.shards.iter().filter(|cell| cell.id >= from.home() && cell.id.0 < end_home);
+        let from_home = self.home(from);
+        let here = self.shards.iter().filter(|cell| cell.id >= from_home && cell.id.0 < end_home);
         for cell in here {
-            let first = Ino(u64::from(cell.id.0) << (Ino::INCARNATION_BITS + Ino::COUNTER_BITS));
-            let mut next = Some(first.max(from));
+            let first = Ino::least_of(cell.id, self.config.shards);
+            let mut next = Some(if cell.id == from_home { from } else { first });
             rows += 1;
             while let Some(from) = next {
                 if rows >= STEP_ROWS {
@@ -119,7 +121,7 @@ impl Server {
 
     pub(crate) fn check_entries(&self, from: &EntryPlace, homes: Range<u32>, only: &[Ino]) -> Attempt<Output> {
         let only = few(only)?;
-        let wanted = Wanted { homes, only: &only };
+        let wanted = Wanted { shards: self.config.shards, homes, only: &only };
         let (mut entries, mut under_way) = (Vec::new(), Vec::new());
         let (mut rows, mut bytes) = (0, 0);
         if *from == EntryPlace::default() {
@@ -265,7 +267,7 @@ impl Server {
         let mut by_home: BTreeMap<ServerIndex, Vec<Ino>> = BTreeMap::new();
         let map = self.map();
         for ino in files.keys() {
-            if let Some(home) = map.server_of(ino.home()) {
+            if let Some(home) = map.home_of(*ino) {
                 by_home.entry(home).or_default().push(*ino);
             }
         }

@@ -272,7 +272,7 @@ impl Server {
             }
             Wait::Unresolved(key) => self.resolve_name(&key).await,
             Wait::Owner(ino) => {
-                let reply = self.ask_shard(ino.home(), Request::GetAttr { ino, exact: false }).await?;
+                let reply = self.ask_shard(self.home(ino), Request::GetAttr { ino, exact: false }).await?;
                 if let Reply::Attributes { attr } = reply {
                     work.owners.insert(ino, attr.uid);
                 }

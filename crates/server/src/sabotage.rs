@@ -3,7 +3,8 @@
 //! They exist only with the feature `sabotage`, which nothing but the simulation enables; without
 //! it [`Sabotage::is`] is a constant `false`.
 
-use aze_proto::ShardId;
+use aze_proto::Prefix;
+use aze_proto::place::Layout;
 
 /// Whether this build can switch protections off: it is one of the simulation's.
 pub const IS_POSSIBLE: bool = cfg!(feature = "sabotage");
@@ -55,6 +56,8 @@ pub enum Sabotage {
     ForgetOutcomes,
     /// At a start inode numbers are given out again that were given out in lost records.
     ReuseInos,
+    /// The slots of a server that comes back empty go on with the life before.
+    KeepLife,
     /// At a start link counts stay as they were found.
     SkipLinkCount,
     /// At a start data stay that no file has.
@@ -94,16 +97,18 @@ impl Switches {
         Switches { removed: None, apart: true }
     }
 
-    /// Where chunk 0 of a file goes whose inode is in this one of so many shards: beside it.
+    /// Where the chunks of a file go whose inode is at this place, on a volume of so many shards: from beside it on.
     #[cfg(not(feature = "sabotage"))]
-    pub(crate) fn data_shard(&self, _home: ShardId, _shards: u32) -> Option<ShardId> {
-        None
+    pub(crate) fn layout(&self, place: Prefix, shards: u32) -> Layout {
+        Layout::new(place, shards)
     }
 
-    /// Where chunk 0 of a file goes whose inode is in this one of so many shards, if not beside it.
+    /// Where the chunks of a file go whose inode is at this place, on a volume of so many shards: from beside it on, or
+    /// from the next shard on.
     #[cfg(feature = "sabotage")]
-    pub(crate) fn data_shard(&self, home: ShardId, shards: u32) -> Option<ShardId> {
-        self.apart.then_some(ShardId((home.0 + 1) % shards))
+    pub(crate) fn layout(&self, place: Prefix, shards: u32) -> Layout {
+        let beside = Layout::new(place, shards);
+        if self.apart { Layout { first: beside.place(1), ..beside } } else { beside }
     }
 
     /// Whether a protection is removed.

@@ -12,10 +12,11 @@ use crate::coherence::state::watch::Watches;
 use crate::names::state::held::{Opens, Running};
 use crate::names::state::lock_table::FileLocks;
 use crate::names::state::turns::Queue;
+use crate::sabotage::{Sabotage, Switches};
 use crate::shards::logged::{Log, LoggedChunks, LoggedShard, Poisoned, Records};
 use aze_io::sync::Mutex;
-use aze_meta::{EntryKey, Shard};
-use aze_proto::{Incarnation, Ino, ServerIndex, ShardId, ShardMap};
+use aze_meta::{EntryKey, Op, Shard, Stamp};
+use aze_proto::{Incarnation, Ino, Life, ServerIndex, ShardId, ShardMap};
 use aze_store::{ChunkShard, Store};
 use futures_channel::oneshot;
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,14 +99,15 @@ impl ShardSet {
         store: &Arc<Store>,
         published: &PublishedIndex,
         leases: &Arc<Leases>,
+        switches: Switches,
     ) {
-        let incarnation = map.server(me).map_or(Incarnation(0), |info| info.incarnation);
         self.cells.get_or_init(|| {
             (0..map.shards())
                 .map(ShardId)
                 .map(|id| {
-                    (map.server_of(id) == Some(me)).then(|| {
-                        let cell = ShardCell::new(id, incarnation, map.shards(), store);
+                    map.slots.keeps(id).filter(|slot| slot.primary == me).map(|slot| {
+                        let life = if switches.is(Sabotage::KeepLife) { Life(0) } else { slot.life };
+                        let cell = ShardCell::new(id, life, map.shards(), store);
                         {
                             let mut names = cell.names.lock();
                             names.shard.published = published.clone();
@@ -138,14 +140,25 @@ impl ShardSet {
         self.cells.get()?.get(shard.0 as usize)?.as_ref()
     }
 
+    /// The shard that keeps an inode, if it is here.
+    pub(crate) fn home(&self, ino: Ino) -> Option<&ShardCell> {
+        let cells = self.cells.get()?;
+        cells[ino.home(cells.len() as u32).0 as usize].as_ref()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ShardCell> {
         self.cells.get().into_iter().flatten().flatten()
     }
 }
 
 impl ShardCell {
-    fn new(id: ShardId, incarnation: Incarnation, shards: u32, store: &Arc<Store>) -> ShardCell {
-        ShardCell::restored(Shard::new(id, incarnation, shards), ChunkShard::new(store.clone()))
+    fn new(id: ShardId, life: Life, shards: u32, store: &Arc<Store>) -> ShardCell {
+        let cell = ShardCell::restored(Shard::new(id, shards), ChunkShard::new(store.clone()));
+        if life > Life(0) {
+            let begun = cell.names.lock().shard.apply(&Op::BeginLife { life }, &Stamp::default());
+            begun.reply.expect("a new shard is in its first life");
+        }
+        cell
     }
 
     /// A shard with its earlier contents.

@@ -18,7 +18,7 @@ use aze_io::logical::LogicalClock;
 use aze_io::sync::{Mutex, RwLock};
 use aze_io::{Addr, Io, Listener, Transport};
 use aze_proto::handshake::Secret;
-use aze_proto::{Incarnation, Ino, MapEpoch, NamespaceEpoch, Order, ServerIndex, SessionId, ShardMap};
+use aze_proto::{Incarnation, Ino, MapEpoch, NamespaceEpoch, Order, ServerIndex, SessionId, ShardId, ShardMap};
 use aze_rpc::{Caller, ReplyContext};
 use aze_store::Store;
 use futures_channel::oneshot;
@@ -152,6 +152,11 @@ impl Server {
     /// The addresses that the server listens on.
     pub fn addresses(&self) -> Vec<Addr> {
         self.listeners.lock().iter().map(|listener| listener.addr().clone()).collect()
+    }
+
+    /// The shard that keeps an inode.
+    pub(crate) fn home(&self, ino: Ino) -> ShardId {
+        ino.home(self.config.shards)
     }
 
     /// The map as this server knows it.

@@ -64,7 +64,7 @@ fn an_append_that_fails_leaves_nothing_behind() {
         // Every other chunk is on the server that will be silent.
         let mut file = create(&client, Ino::ROOT, "log").await;
         for index in 0.. {
-            if client.map().server_of(file.ino().home()).is_some_and(|server| server.0 == 0) {
+            if client.map().home_of(file.ino()).is_some_and(|server| server.0 == 0) {
                 break;
             }
             file = create(&client, Ino::ROOT, &format!("log{index}")).await;

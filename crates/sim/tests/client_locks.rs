@@ -110,7 +110,7 @@ fn a_wait_survives_a_broken_connection() {
         let waiting = theirs.clone();
         let wait = cluster.on_client(1, async move { waiting.lock_unless(&whole(2), pending()).await });
         cluster.sim.sleep(Duration::from_secs(2)).await;
-        let home = one.map().server_of(mine.ino().home()).expect("it has a home").0;
+        let home = one.map().home_of(mine.ino()).expect("it has a home").0;
         let node = format!("s{home}");
         cluster.sim.set_link("c1", &node, aze_io::sim::Link::Down);
         cluster.sim.set_link(&node, "c1", aze_io::sim::Link::Down);
@@ -148,7 +148,7 @@ fn a_client_that_lost_its_locks_writes_nothing_any_more() {
         assert_eq!(theirs.try_lock(&whole(1)).await, Ok(Locked::Granted));
         theirs.write(200_000, b"as long as it has the lock").await.expect("all servers know the session");
         // It is out of reach of the home alone, and believes to have the lock.
-        let node = format!("s{}", one.map().server_of(mine.ino().home()).expect("it has a home").0);
+        let node = format!("s{}", one.map().home_of(mine.ino()).expect("it has a home").0);
         cluster.sim.set_link("c1", &node, aze_io::sim::Link::Down);
         cluster.sim.set_link(&node, "c1", aze_io::sim::Link::Down);
         assert_eq!(mine.lock_unless(&whole(2), pending()).await, Ok(Locked::Granted));

@@ -81,7 +81,7 @@ fn a_removal_whose_answer_was_lost_is_finished() {
             let ino = mkdir(&client, Ino::ROOT, &old).await.expect("a quiet cluster makes directories");
             client.rename(&ROOT, Ino::ROOT, &old, Ino::ROOT, &new, false).await.expect("and renames them");
             let entry = aze_proto::NameHash::of(Ino::ROOT, &new).shard(client.map().shards());
-            if server_of(entry) == Some(ServerIndex(1)) && server_of(ino.home()) == Some(ServerIndex(2)) {
+            if server_of(entry) == Some(ServerIndex(1)) && client.map().home_of(ino) == Some(ServerIndex(2)) {
                 apart.push(new);
             }
         }
@@ -142,8 +142,9 @@ fn a_directory_with_entries_that_were_lost_is_not_taken_for_empty() {
             for inner in names("inner") {
                 mkdir(&client, ino, &inner).await.expect("a quiet cluster makes directories in it");
             }
-            let entry = aze_proto::NameHash::of(Ino::ROOT, &dir).shard(client.map().shards());
-            if [entry, ino.home()].iter().all(|shard| client.map().server_of(*shard) == Some(ServerIndex(0))) {
+            let shards = client.map().shards();
+            let entry = aze_proto::NameHash::of(Ino::ROOT, &dir).shard(shards);
+            if [entry, ino.home(shards)].iter().all(|shard| client.map().server_of(*shard) == Some(ServerIndex(0))) {
                 kept.push((dir, ino));
             }
         }

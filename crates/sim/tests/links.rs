@@ -20,7 +20,7 @@ async fn file_at(client: &Arc<Client>, home: u16) -> Ino {
         let file = create(client, Ino::ROOT, &format!("file{home} {index}")).await;
         let ino = file.ino();
         file.close().await.expect("a file that is open can be closed");
-        if client.map().server_of(ino.home()) == Some(ServerIndex(home)) {
+        if client.map().home_of(ino) == Some(ServerIndex(home)) {
             return ino;
         }
     }

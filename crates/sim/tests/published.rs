@@ -211,7 +211,7 @@ fn a_server_that_is_gone_is_no_longer_read() {
         let mut on_dead = Vec::new();
         for number in 0..16 {
             let file = create(&client, Ino::ROOT, &format!("f{number}")).await;
-            if client.map().server_of(file.ino().home()) == Some(aze_proto::ServerIndex(1)) {
+            if client.map().home_of(file.ino()) == Some(aze_proto::ServerIndex(1)) {
                 on_dead.push(format!("/f{number}"));
             }
             file.close().await.expect("closed");

@@ -23,6 +23,7 @@ async fn ask(cluster: &Cluster, to: ServerIndex, identity: &Identity, request: &
     let config = CallerConfig {
         secret: SECRET,
         volume: VOLUME.into(),
+        versions: aze_proto::limits::WIRE_VERSIONS,
         session: aze_proto::SessionId(io.random_u64()),
         server: false,
         job: "stranger".into(),

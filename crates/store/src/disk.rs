@@ -19,6 +19,7 @@ pub mod places;
 pub mod record;
 pub mod recover;
 pub mod segments;
+pub mod slots;
 pub mod starts;
 mod text;
 

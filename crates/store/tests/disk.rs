@@ -5,10 +5,13 @@ use aze_io::disk::{Dir, DiskError};
 use aze_io::logical::LogicalClock;
 use aze_io::sim::{DiskFault, Faults, Sim};
 use aze_io::sync::Mutex;
+use aze_proto::SlotIndex;
 use aze_store::disk::checkpoint::Writer;
 use aze_store::disk::journal::{Journal, Stage};
 use aze_store::disk::manifest::Manifest;
-use aze_store::disk::recover::{Found, read_all};
+use aze_store::disk::record::HEADER_BYTES;
+use aze_store::disk::recover::{Found, Record, read_all};
+use aze_store::disk::slots::SlotLogs;
 use aze_store::disk::{log_name, remove_older, state_name};
 use std::sync::Arc;
 use std::time::Duration;
@@ -176,6 +179,60 @@ fn records_are_in_the_order_of_their_logical_time() {
     });
 }
 
+/// Slots share a journal, and each has a log of its own, which goes on over checkpoints and starts. One whose records do not
+/// follow each other is damaged.
+#[test]
+fn logs_of_slots_go_on_over_checkpoints_and_starts() {
+    let sim = Sim::new(6, Faults::default());
+    sim.block_on(async {
+        let dir = open(&sim).await;
+        let clock = Arc::new(LogicalClock::default());
+        let journal = Journal::begin(dir.clone(), true, 1, 0, clock.clone()).await.unwrap();
+        let add = |journal: &Arc<Journal>, slots: &[u32]| {
+            for slot in slots {
+                journal.append_parts(Some(SlotIndex(*slot)), &head_of(0), &[]);
+            }
+        };
+        let serials = |slots: &SlotLogs| [0, 1, 2].map(|slot| slots.get(SlotIndex(slot)).serial);
+        add(&journal, &[0, 2, 2]);
+        journal.append(&head_of(0), &[]);
+        journal.reach(journal.end(), Stage::Durable).await.unwrap();
+        assert_eq!(serials(&read_all(&*dir, |_| Ok(())).await.unwrap().slots), [1, 0, 2]);
+        // A checkpoint, and records after it.
+        let (number, position) = journal.rotate().await.unwrap();
+        add(&journal, &[2, 0]);
+        let writer = Writer::begin(dir.clone(), number, position, clock.now()).await.unwrap();
+        let mut writer = writer.with_slots(journal.slots_before());
+        writer.add_of(Some(SlotIndex(1)), &head_of(0), &[]).await.unwrap();
+        writer.finish().await.unwrap();
+        journal.reach(journal.end(), Stage::Durable).await.unwrap();
+        remove_older(&*dir, number).await.unwrap();
+        let mut of = Vec::new();
+        let each = |record: &Record<'_>| {
+            of.push((record.in_checkpoint, record.slot.map(|slot| slot.0)));
+            Ok(())
+        };
+        let found = read_all(&*dir, each).await.unwrap();
+        assert_eq!(of, [(true, Some(1)), (false, Some(2)), (false, Some(0))]);
+        assert_eq!(serials(&found.slots), [2, 0, 3]);
+        // A start that does not know how far the logs had come.
+        let again = Journal::begin(dir.clone(), true, found.next, found.position, clock).await.unwrap();
+        add(&again, &[2]);
+        again.reach(again.end(), Stage::Durable).await.unwrap();
+        let why = read_all(&*dir, |_| Ok(())).await.unwrap_err().to_string();
+        assert!(why.contains("record 1 of slot 2 where record 4 is due"), "{why}");
+        // One that does.
+        dir.remove(&log_name(found.next)).await.unwrap();
+        let clock = LogicalClock::default();
+        clock.witness(found.order);
+        let again = Journal::begin(dir.clone(), true, found.next, found.position, Arc::new(clock)).await.unwrap();
+        again.resume(found.slots);
+        add(&again, &[2, 1]);
+        again.reach(again.end(), Stage::Durable).await.unwrap();
+        assert_eq!(serials(&read_all(&*dir, |_| Ok(())).await.unwrap().slots), [2, 1, 4]);
+    });
+}
+
 async fn durable_journal(sim: &Sim, records: u64) -> Vec<u64> {
     let journal = Journal::begin(open(sim).await, true, 1, 0, Default::default()).await.unwrap();
     let mut begins = Vec::new();
@@ -192,12 +249,12 @@ fn damage_before_something_durable_is_refused_and_rotten_data_are_told() {
     sim.block_on(async {
         let begins = durable_journal(&sim, 8).await;
         // In the data of record 3.
-        let bit = (begins[3] + 48 + 8 + 5) * 8;
+        let bit = (begins[3] + HEADER_BYTES as u64 + 8 + 5) * 8;
         assert!(sim.flip_disk_bit(NODE, DIR, &log_name(1), bit));
         let (all, found) = numbers(&sim).await.unwrap();
         assert_eq!((all.len(), found.rotten), (8, 1));
         // In its head.
-        assert!(sim.flip_disk_bit(NODE, DIR, &log_name(1), (begins[3] + 49) * 8));
+        assert!(sim.flip_disk_bit(NODE, DIR, &log_name(1), (begins[3] + HEADER_BYTES as u64 + 1) * 8));
         let why = numbers(&sim).await.unwrap_err().to_string();
         assert!(why.contains("damaged at byte"), "{why}");
     });
@@ -282,6 +339,7 @@ fn a_manifest_survives() {
             server: 1,
             servers: 3,
             shards: 256,
+            slots: 32,
             chunk_bits: 16,
             owner_uid: 5,
             directory: 0,
@@ -339,14 +397,18 @@ fn checkpoints_and_journals_end_like_this() {
         assert_eq!(hex(&contents(&*dir, &state_name(1)).await), CHECKPOINT);
         let journal = Journal::begin(dir.clone(), true, 1, 0x1122, Default::default()).await.unwrap();
         journal.finish().await.unwrap();
-        assert_eq!(hex(&contents(&*dir, &log_name(1)).await[..48]), JOURNAL);
+        assert_eq!(hex(&contents(&*dir, &log_name(1)).await[..HEADER_BYTES]), JOURNAL);
     });
 }
 
 const CHECKPOINT: &str = concat!(
-    "415a52320300000008000000225dc1af33fb08e7",
-    "000000000000000000000000000000000000000000000000c0d2a626",
-    "656e642211000000000000",
+    "415a5233030000000c000000225dc1afb3e731b1",
+    "000000000000000000000000000000000000000000000000",
+    "ffffffff0000000000000000000000000620833e",
+    "656e64221100000000000000000000",
 );
-const JOURNAL: &str =
-    concat!("415a523200000000000000000000000000000000", "22110000000000002211000000000000010000000000000030566e47",);
+const JOURNAL: &str = concat!(
+    "415a523300000000000000000000000000000000",
+    "221100000000000022110000000000000100000000000000",
+    "ffffffff0000000000000000000000003ef8663a",
+);

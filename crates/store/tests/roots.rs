@@ -21,6 +21,7 @@ const MANIFEST: Manifest = Manifest {
     server: 0,
     servers: 1,
     shards: 256,
+    slots: 32,
     chunk_bits: 16,
     owner_uid: 0,
     directory: 0,

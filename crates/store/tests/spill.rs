@@ -18,6 +18,7 @@ const MANIFEST: Manifest = Manifest {
     server: 0,
     servers: 1,
     shards: 256,
+    slots: 32,
     chunk_bits: CHUNK_BITS,
     owner_uid: 0,
     directory: 0,

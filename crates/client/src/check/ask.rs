@@ -2,7 +2,7 @@
 
 use super::Check;
 use aze_proto::check::{CHECK_INODES_MAX, CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace};
-use aze_proto::{Failure, Ino, Reply, Request, ServerIndex};
+use aze_proto::{Failure, Ino, Reply, Request, ServerIndex, ShardId};
 use futures_util::future::try_join_all;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,7 +30,9 @@ impl Check<'_> {
         directories: bool,
     ) -> Result<Vec<CheckedInode>, Failure> {
         let mut all = Vec::new();
-        let mut from = Ino(u64::from(homes.start) << (Ino::INCARNATION_BITS + Ino::COUNTER_BITS));
+        let shards = self.map.shards();
+        let place = |ino: Ino| (ino.home(shards), ino.issue());
+        let mut from = Ino::least_of(ShardId(homes.start), shards);
         loop {
             let request = Request::CheckInodes { from, end_home: homes.end, directories, only: Vec::new() };
             match self.ask(server, request).await? {
@@ -38,7 +40,7 @@ impl Check<'_> {
                     all.extend(inodes);
                     match next {
                         None => return Ok(all),
-                        Some(next) if next > from => from = next,
+                        Some(next) if place(next) > place(from) => from = next,
                         Some(_) => return Err(self.strange(server, "CheckInodes")),
                     }
                 }
@@ -51,7 +53,7 @@ impl Check<'_> {
     pub(super) async fn those(&self, inos: &[Ino]) -> Result<Vec<CheckedInode>, Failure> {
         let mut by_home: BTreeMap<ServerIndex, Vec<Ino>> = BTreeMap::new();
         for ino in inos {
-            if let Some(home) = self.map.server_of(ino.home()) {
+            if let Some(home) = self.map.home_of(*ino) {
                 by_home.entry(home).or_default().push(*ino);
             }
         }

@@ -49,7 +49,7 @@ impl Check<'_> {
 
     /// How people know an inode.
     fn who(&self, ino: Ino, path: Option<String>) -> String {
-        let home = self.map.server_of(ino.home()).map_or_else(String::new, |home| format!(" of server {home}"));
+        let home = self.map.home_of(ino).map_or_else(String::new, |home| format!(" of server {home}"));
         match path {
             Some(path) => format!("{path} (inode {ino}{home})"),
             None => format!("inode {ino}{home}"),
@@ -58,8 +58,8 @@ impl Check<'_> {
 
     /// Why an inode may be missing that was on a server which has lost all it had.
     fn lost(&self, ino: Ino) -> &'static str {
-        let home = self.map.server_of(ino.home()).and_then(|home| self.map.server(home));
-        let is_lost = home.is_some_and(|info| ino.incarnation() < info.incarnation);
+        let slot = self.map.slots.keeps(ino.home(self.map.shards()));
+        let is_lost = slot.is_some_and(|slot| ino.life() < slot.life);
         if is_lost { "; that server has restarted empty" } else { "" }
     }
 

@@ -8,10 +8,11 @@ use aze_io::sync::Mutex;
 use aze_io::{Addr, Listener};
 use aze_proto::frame::Header;
 use aze_proto::handshake::Secret;
-use aze_proto::place::{ServerInfo, ShardTable};
+use aze_proto::place::ServerInfo;
+use aze_proto::slots::SlotTable;
 use aze_proto::{
     Attr, Failure, FileKind, Generation, Identity, Incarnation, Ino, MapEpoch, Name, Reply, Request, ServerIndex,
-    ShardId, ShardMap, Spread, Time,
+    ShardMap, Spread, Time,
 };
 use aze_rpc::{Incoming, Proven, ReplyContext, ServeConfig, Service, serve};
 use std::sync::Arc;
@@ -92,7 +93,13 @@ impl Fake {
     pub fn new(script: impl FnMut(&Header, &Request, &[u8]) -> Said + Send + 'static) -> Fake {
         let sim = Sim::new(1, Faults::default());
         let service = Scripted::new(map(1, ADDRESS), None, script);
-        let config = ServeConfig { secret: Secret([1; 32]), volume: "v".into(), uid: 0, published: None };
+        let config = ServeConfig {
+            secret: Secret([1; 32]),
+            volume: "v".into(),
+            versions: aze_proto::limits::WIRE_VERSIONS,
+            uid: 0,
+            published: None,
+        };
         let listener = serve(&sim.node("s0"), &Addr::Tcp("s0".into(), 7), &config, service.clone()).unwrap();
         Fake { sim, service, _listener: listener }
     }
@@ -157,7 +164,7 @@ pub fn attr(size: u64, generation: u32) -> Attr {
         btime: Time(0),
         generation: Generation(generation),
         born: MapEpoch(1),
-        data_shard: ShardId(0),
+        layout: aze_proto::place::Layout::default(),
         chunk_bits: CHUNK_BITS,
         spread: Spread::default(),
         parent: Ino(0),
@@ -205,6 +212,6 @@ pub fn map(epoch: u32, address: &str) -> ShardMap {
         owner_gid: 0,
         volume: "v".into(),
         servers: vec![info],
-        table: ShardTable::modular(64, 1).unwrap(),
+        slots: SlotTable::modular(64, 1).unwrap(),
     }
 }

@@ -33,7 +33,13 @@ fn shared_data_that_are_not_what_was_said_are_asked_for_again() {
     let service = Scripted::new(map(1, &format!("unix:{path}")), Some(slab.clone()), script);
     let server = Runtime::server(1);
     server.io().share_slab(&slab);
-    let serving = ServeConfig { secret: Secret([1; 32]), volume: "v".into(), uid, published: None };
+    let serving = ServeConfig {
+        secret: Secret([1; 32]),
+        volume: "v".into(),
+        versions: aze_proto::limits::WIRE_VERSIONS,
+        uid,
+        published: None,
+    };
     let _listener = serve(&server.io(), &Addr::Unix(path.clone()), &serving, service.clone()).unwrap();
     let runtime = Runtime::client();
     runtime.block_on(async {

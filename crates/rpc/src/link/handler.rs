@@ -21,13 +21,21 @@ pub(super) struct LinkHandler {
     pub(super) target: Target,
     /// Present until requests may be sent.
     pub(super) phase: Mutex<Option<Phase>>,
-    /// Set when requests may be sent: the key of incoming frames; none on local sockets,
-    /// whose ends the kernel vouches for.
-    pub(super) key_in: OnceLock<Option<FrameKey>>,
+    /// Set when requests may be sent.
+    pub(super) open: OnceLock<Open>,
     /// How often the volume had been started again, as the server's welcome says.
     pub(super) starts: OnceLock<u32>,
     pub(super) ended: AtomicBool,
     pub(super) frames_heard: AtomicU64,
+}
+
+/// What the handshake has come to.
+#[derive(Clone, Copy)]
+pub(super) struct Open {
+    /// Of all frames but those of the handshake.
+    pub(super) version: u8,
+    /// The key of incoming frames; none on local sockets, whose ends the kernel vouches for.
+    key_in: Option<FrameKey>,
 }
 
 pub(super) struct Phase {
@@ -39,11 +47,11 @@ pub(super) struct Phase {
 impl Handler for LinkHandler {
     fn on_frame(&self, conn: &Arc<dyn Connection>, frame: Frame) {
         self.frames_heard.fetch_add(1, Ordering::Relaxed);
-        let Some(key) = self.key_in.get() else {
+        let Some(open) = self.open.get() else {
             return self.take_step(conn, &frame);
         };
         // A malformed reply ends the connection: its calls are sent again over a new one.
-        if self.take_reply(key.as_ref(), frame).is_err() {
+        if self.take_reply(open, frame).is_err() {
             conn.close();
         }
     }
@@ -62,8 +70,8 @@ impl Handler for LinkHandler {
 }
 
 impl LinkHandler {
-    fn take_reply(&self, key: Option<&FrameKey>, frame: Frame) -> Result<(), Failure> {
-        let (header, body) = match frame::open(&frame.head, frame.payload_bytes(), key) {
+    fn take_reply(&self, open: &Open, frame: Frame) -> Result<(), Failure> {
+        let (header, body) = match frame::open(&frame.head, frame.payload_bytes(), open.key_in.as_ref()) {
             Ok(opened) => opened,
             // A step of the handshake that the network delivers late or twice is no harm.
             Err(malformed) => {
@@ -73,6 +81,9 @@ impl LinkHandler {
         let call = header.call;
         let (time, order) = (header.time, header.order);
         let answer = match header.kind {
+            Kind::Reply | Kind::Failure if header.version != open.version => {
+                return Err(Failure::new(Code::Malformed, "a reply of another version than the handshake's"));
+            }
             Kind::Reply => {
                 Ok(Answer { reply: Reply::from_bytes(body)?, header, payload: frame.payload, shared: frame.shared })
             }
@@ -109,11 +120,11 @@ impl LinkHandler {
                     return;
                 }
                 // The server is proven, and takes requests right behind this proof: nothing waits for its welcome.
-                Ok(self.ready(conn, greeting.keys()))
+                Ok(self.ready(conn, greeting.keys(), local))
             }
             Ok(Next::Done(map_epoch)) => {
                 self.welcomed(map_epoch);
-                Ok(self.ready(conn, greeting.keys().filter(|_| !local)))
+                Ok(self.ready(conn, greeting.keys(), local))
             }
             Err(failure) => Err(self.judge(failure)),
         };
@@ -124,10 +135,12 @@ impl LinkHandler {
     }
 
     /// Requests may be sent from now on; gives their key.
-    fn ready(&self, conn: &Arc<dyn Connection>, keys: Option<&Keys>) -> Option<FrameKey> {
+    fn ready(&self, conn: &Arc<dyn Connection>, keys: Option<&Keys>, local: bool) -> Option<FrameKey> {
         conn.set_limits(LIMITS_AFTER_HANDSHAKE);
-        self.key_in.set(keys.map(|keys| keys.server)).expect("this happens once: the phase is taken after it");
-        keys.map(|keys| keys.client)
+        let keys = keys.expect("both ends are proven");
+        let open = Open { version: keys.version, key_in: (!local).then_some(keys.server) };
+        assert!(self.open.set(open).is_ok(), "this happens once: the phase is taken after it");
+        (!local).then_some(keys.client)
     }
 
     fn welcomed(&self, map_epoch: MapEpoch) {

@@ -8,6 +8,8 @@ use crate::{HANDSHAKE_TIME_MAX, Target, published};
 use aze_io::published::Reader;
 use aze_io::sync::Mutex;
 use aze_io::{Addr, Io, NetError, Transport};
+use aze_proto::handshake::Hello;
+use aze_proto::wire::Blob;
 use aze_proto::{Code, Failure, ServerIndex};
 use futures_channel::oneshot;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -87,16 +89,17 @@ impl Core {
         let again = |error: NetError| Unopened::Again(error.to_string());
         let late = || Unopened::Again(format!("no connection within {} s", HANDSHAKE_TIME_MAX.as_secs()));
         let began_ns = self.io.mono_ns();
-        let CallerConfig { secret, volume, session, server, job, .. } = &self.config;
+        let &CallerConfig { ref secret, ref volume, versions, session, server, ref job, .. } = &self.config;
         let mut nonce = [0; 32];
         self.io.fill_random(&mut nonce);
-        let (greeting, hello) = Greeting::new(secret, *session, volume, *server, job, nonce);
+        let (volume, job, more) = (volume.clone(), job.clone(), Blob::default());
+        let (greeting, hello) = Greeting::new(secret, Hello { versions, session, nonce, volume, server, job, more });
         let (done, outcome) = oneshot::channel();
         let handler = Arc::new(LinkHandler {
             core: Arc::downgrade(self),
             target: target.clone(),
             phase: Mutex::new(Some(Phase { greeting, done })),
-            key_in: OnceLock::new(),
+            open: OnceLock::new(),
             starts: OnceLock::new(),
             ended: AtomicBool::new(false),
             frames_heard: AtomicU64::new(0),

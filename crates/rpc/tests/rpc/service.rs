@@ -6,6 +6,7 @@ use aze_io::sync::Mutex;
 use aze_io::{Addr, Io, Listener};
 use aze_proto::frame::Header;
 use aze_proto::handshake::Secret;
+use aze_proto::limits::WIRE_VERSIONS;
 use aze_proto::retry::{RetryTable, Verdict};
 use aze_proto::{
     Code, Failure, FileKind, Identity, Incarnation, Ino, MapEpoch, Name, NamespaceEpoch, Order, Refusal, Reply,
@@ -148,7 +149,12 @@ pub fn start_with(
     volume: &str,
 ) -> Result<Box<dyn Listener>, aze_io::NetError> {
     // Over local sockets a server lets in only its own user and root: here the user of the test.
-    serve(io, addr, &ServeConfig { secret, volume: volume.into(), uid: own_uid(), published: None }, service.clone())
+    serve(
+        io,
+        addr,
+        &ServeConfig { secret, volume: volume.into(), versions: WIRE_VERSIONS, uid: own_uid(), published: None },
+        service.clone(),
+    )
 }
 
 fn own_uid() -> u32 {
@@ -160,6 +166,7 @@ pub fn config(secret: Secret, session: u64) -> CallerConfig {
     CallerConfig {
         secret,
         volume,
+        versions: WIRE_VERSIONS,
         session: SessionId(session),
         server: false,
         job,

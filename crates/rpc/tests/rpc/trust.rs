@@ -5,8 +5,8 @@ use aze_io::sim::{Faults, Sim};
 use aze_io::sync::Mutex;
 use aze_io::{Acceptor, Connection, Frame, Handler, Io, NetError};
 use aze_proto::frame::{self, Header, Kind};
-use aze_proto::handshake::{Hello, Secret, Step, Transcript, hello_proof};
-use aze_proto::limits::fingerprint;
+use aze_proto::handshake::{Hello, Secret, Step, Transcript, Versions, hello_proof};
+use aze_proto::limits::{HANDSHAKE_VERSION, WIRE_VERSION, WIRE_VERSIONS, fingerprint};
 use aze_proto::wire::Wire;
 use aze_proto::{Code, SessionId};
 use aze_rpc::Caller;
@@ -48,14 +48,15 @@ fn step_frame(step: &Step) -> Vec<u8> {
     frame::seal(&Header::new(Kind::Handshake, 0), &step.to_bytes(), 0, None)
 }
 
-fn hello(secret: &Secret, fingerprint: u64) -> (Hello, Vec<u8>) {
+fn hello(secret: &Secret, versions: Versions) -> (Hello, Vec<u8>) {
     let hello = Hello {
-        fingerprint,
+        versions,
         session: SessionId(1),
         nonce: [3; 32],
         volume: "v".into(),
         server: false,
         job: "job".into(),
+        more: Default::default(),
     };
     let proof = hello_proof(secret, &hello);
     (hello.clone(), step_frame(&Step::Hello { hello, proof }))
@@ -64,13 +65,13 @@ fn hello(secret: &Secret, fingerprint: u64) -> (Hello, Vec<u8>) {
 /// A connection that has gone through the handshake by hand, with its keys.
 async fn admitted(io: &Io) -> (Arc<dyn Connection>, Arc<Listening>, oneshot::Receiver<()>, Transcript) {
     let (conn, listening, ended) = dial(io).await;
-    let (hello, head) = hello(&SECRET, fingerprint());
+    let (hello, head) = hello(&SECRET, WIRE_VERSIONS);
     conn.send(&head, &[]).unwrap();
     io.sleep(std::time::Duration::from_millis(10)).await;
     let challenge = listening.frames.lock().pop().unwrap();
     let (_, body) = frame::open(&challenge.head, 0, None).unwrap();
     let Step::Challenge { nonce, .. } = Step::from_bytes(body).unwrap() else { panic!("a challenge") };
-    let transcript = Transcript::new(&SECRET, &hello, &nonce);
+    let transcript = Transcript::new(&SECRET, &hello, &nonce, WIRE_VERSION);
     conn.send(&step_frame(&Step::Proof { proof: transcript.client_proof() }), &[]).unwrap();
     io.sleep(std::time::Duration::from_millis(10)).await;
     let welcome = listening.frames.lock().pop().unwrap();
@@ -85,7 +86,7 @@ fn a_client_without_the_secret_is_not_answered() {
     let _listener = start(&sim.node("s0"), &"tcp:s0:7".parse().unwrap(), &service);
     sim.block_on(async {
         let (conn, listening, ended) = dial(&sim.node("c")).await;
-        conn.send(&hello(&Secret([9; 32]), fingerprint()).1, &[]).unwrap();
+        conn.send(&hello(&Secret([9; 32]), WIRE_VERSIONS).1, &[]).unwrap();
         ended.await.unwrap();
         assert!(listening.frames.lock().is_empty());
     });
@@ -110,15 +111,40 @@ fn another_volume_or_build_is_named() {
 
     sim.block_on(async {
         let (conn, listening, ended) = dial(&sim.node("c")).await;
-        let (hello, head) = hello(&SECRET, fingerprint() + 1);
+        let (hello, head) = hello(&SECRET, Versions { oldest: 10, newest: 12 });
         conn.send(&head, &[]).unwrap();
         ended.await.unwrap();
         let answer = listening.frames.lock().pop().unwrap();
-        let key = Transcript::new(&SECRET, &hello, &[0; 32]).server_key();
+        let key = Transcript::new(&SECRET, &hello, &[0; 32], HANDSHAKE_VERSION).server_key();
         let (header, body) = frame::open(&answer.head, 0, Some(&key)).unwrap();
         assert_eq!(header.kind, Kind::Failure);
         assert_eq!(aze_proto::Failure::from_bytes(body).unwrap().code, Code::Version);
     });
+}
+
+/// Builds that speak older versions, newer ones, or both.
+#[test]
+fn peers_of_other_versions_agree_on_one_or_are_told() {
+    let sim = sim(9);
+    let service = Counting::new(&sim.node("s0"), 0);
+    let _listener = start(&sim.node("s0"), &"tcp:s0:7".parse().unwrap(), &service);
+    let ask = |session: u64, oldest: u8, newest: u8| {
+        let versions = Versions { oldest, newest };
+        let caller = Caller::new(sim.node("c"), aze_rpc::CallerConfig { versions, ..config(SECRET, session) });
+        sim.block_on(unlink(&caller, &target(0, "s0", &["tcp:s0:7"]), 1, "a", 3))
+    };
+    let (oldest, newest) = (WIRE_VERSIONS.oldest, WIRE_VERSIONS.newest);
+    for (session, lower, upper) in [(1, 1, newest), (2, newest, newest + 3), (3, 1, newest + 3)] {
+        let answer = ask(session, lower, upper).unwrap();
+        assert_eq!(answer.header.version, newest, "{lower} to {upper}");
+    }
+    for (session, lower, upper) in [(4, 1, oldest - 1), (5, newest + 1, newest + 3)] {
+        let failure = ask(session, lower, upper).unwrap_err();
+        assert_eq!(failure.code, Code::Version);
+        let (theirs, ours) =
+            (format!("the client speaks wire version {lower} to {upper}"), format!("the server {WIRE_VERSIONS}"));
+        assert!(failure.detail.contains(&theirs) && failure.detail.contains(&ours), "{failure}");
+    }
 }
 
 /// Answers every greeting with the same frames.
@@ -152,7 +178,8 @@ fn ask_impostor(seed: u64, frames: Vec<Vec<u8>>) -> (aze_proto::Failure, u64) {
 
 #[test]
 fn a_server_without_the_secret_is_refused_at_once() {
-    let (failure, now_ns) = ask_impostor(3, vec![step_frame(&Step::Challenge { nonce: [1; 32], proof: [2; 32] })]);
+    let challenge = Step::Challenge { nonce: [1; 32], version: WIRE_VERSION, fingerprint: 0, proof: [2; 32] };
+    let (failure, now_ns) = ask_impostor(3, vec![step_frame(&challenge)]);
     assert_eq!(failure.code, Code::NotAuthentic);
     assert!(failure.detail.contains("check that the volume") && failure.detail.contains("tcp:s0:7"), "{failure}");
     assert!(now_ns < 100 * MS);
@@ -178,7 +205,7 @@ fn who_does_not_finish_the_handshake_is_cut_off() {
     sim.block_on(async {
         let (silent, _, silent_ended) = dial(&sim.node("c")).await;
         let (half, _, half_ended) = dial(&sim.node("c")).await;
-        half.send(&hello(&SECRET, fingerprint()).1, &[]).unwrap();
+        half.send(&hello(&SECRET, WIRE_VERSIONS).1, &[]).unwrap();
         silent_ended.await.unwrap();
         half_ended.await.unwrap();
         drop((silent, half));
@@ -247,8 +274,10 @@ impl Handler for NoisyVisit {
         let step = frame::open(&frame.head, 0, None).ok().and_then(|(_, body)| Step::from_bytes(body).ok());
         match (step, &*transcript) {
             (Some(Step::Hello { hello, .. }), _) => {
-                let next = Transcript::new(&SECRET, &hello, &[1; 32]);
-                let _ = conn.send(&step_frame(&Step::Challenge { nonce: [1; 32], proof: next.server_proof() }), &[]);
+                let next = Transcript::new(&SECRET, &hello, &[1; 32], WIRE_VERSION);
+                let (fingerprint, proof) = (fingerprint(WIRE_VERSION), next.server_proof());
+                let challenge = Step::Challenge { nonce: [1; 32], version: WIRE_VERSION, fingerprint, proof };
+                let _ = conn.send(&step_frame(&challenge), &[]);
                 *transcript = Some(next);
             }
             (Some(Step::Proof { .. }), Some(keys)) => {
@@ -306,7 +335,7 @@ fn nobody_gets_frames_who_has_not_shown_the_secret() {
         for greets in [false, true] {
             let (conn, _listening, ended) = dial(&sim.node("c")).await;
             if greets {
-                conn.send(&hello(&SECRET, fingerprint()).1, &[]).unwrap();
+                conn.send(&hello(&SECRET, WIRE_VERSIONS).1, &[]).unwrap();
             }
             conn.send(&lookup_head(None, 1, payload.len()), &[&payload]).unwrap();
             ended.await.unwrap();

@@ -10,7 +10,7 @@ use aze_meta::op::TRUNCATIONS_PENDING_MAX;
 use aze_meta::{AttrSet, Op, Stamp};
 use aze_proto::fields::Write;
 use aze_proto::limits::{APPEND_BYTES_MAX, DAMAGED_TRIES_MAX, FILE_BYTES_MAX};
-use aze_proto::place::{Span, chunk_shard, spans};
+use aze_proto::place::{Span, spans};
 use aze_proto::sum::{first_mismatch, piece_sums};
 use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Reply, Request, ShardId};
 use aze_store::StoreError;
@@ -38,7 +38,7 @@ impl Server {
         }
         // Declared before the lock: giving it back takes that.
         let turn = work.turn.take();
-        let mut names = self.cell(ino.home())?.names.lock();
+        let mut names = self.cell(self.home(ino))?.names.lock();
         let attr = &names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr;
         if attr.kind != FileKind::File {
             return Err(Failure::new(Code::Invalid, format!("inode {ino} is no regular file")).into());
@@ -93,7 +93,7 @@ impl Server {
 
     /// The file as it is, after its home was told that data may go beyond chunk 0.
     fn place_append(&self, append: &Append) -> Result<Attr, Failure> {
-        let cell = self.shards.get(append.ino.home()).ok_or_else(|| Failure::from(Code::Internal))?;
+        let cell = self.shards.home(append.ino).ok_or_else(|| Failure::from(Code::Internal))?;
         let mut names = cell.names.lock();
         let inode = names.shard.inode(append.ino).ok_or_else(|| self.gone(append.ino))?;
         let attr = inode.attr.clone();
@@ -126,7 +126,7 @@ impl Server {
         sums: &[u32],
     ) -> Result<(), Failure> {
         let (ino, generation, data) = (attr.ino, attr.generation, part(append, span));
-        let shard = chunk_shard(attr.data_shard, span.chunk, self.config.shards);
+        let shard = attr.layout.place(span.chunk).shard(self.config.shards);
         let Some(cell) = self.shards.get(shard) else {
             return self.store_elsewhere(append, attr, shard, span, sums).await;
         };
@@ -166,7 +166,7 @@ impl Server {
             ino,
             generation,
             born,
-            first: attr.data_shard,
+            layout: attr.layout,
             chunk: span.chunk,
             offset: span.offset,
             sums: sums.to_vec(),
@@ -191,7 +191,7 @@ impl Server {
     /// All of it is stored: from now on it counts.
     fn count_append(&self, append: &Append, attr: &Attr) -> Result<Reply, Failure> {
         let Append { ino, identity, stamp, payload, .. } = append;
-        let cell = self.shards.get(ino.home()).ok_or_else(|| Failure::from(Code::Internal))?;
+        let cell = self.shards.home(*ino).ok_or_else(|| Failure::from(Code::Internal))?;
         let mut names = cell.names.lock();
         let now = &names.shard.inode(*ino).ok_or_else(|| self.gone(*ino))?.attr;
         if payload.is_empty() {
@@ -211,12 +211,12 @@ impl Server {
     /// Cuts off the stored bytes of an append that failed, as a truncation to where the file ends: a
     /// new generation, so that its writes still in flight are refused.
     fn take_back(self: &Arc<Self>, attr: &Attr, pieces: usize) {
-        let first = chunk_shard(attr.data_shard, attr.size >> attr.chunk_bits, self.config.shards);
+        let first = attr.layout.place(attr.size >> attr.chunk_bits).shard(self.config.shards);
         if pieces == 0 || pieces == 1 && self.shards.get(first).is_some() {
             // The store writes all of a piece or nothing.
             return;
         }
-        let Some(cell) = self.shards.get(attr.ino.home()) else { return };
+        let Some(cell) = self.shards.home(attr.ino) else { return };
         let mut data = cell.data.lock();
         let mut names = cell.names.lock();
         let Some(size) = names.shard.inode(attr.ino).map(|inode| inode.attr.size) else { return };

@@ -10,23 +10,22 @@ use aze_io::slab::ReceiveBuffer;
 use aze_meta::{Op, Stamp};
 use aze_proto::fields::{Read, Write};
 use aze_proto::frame::Header;
-use aze_proto::place::chunk_shard;
+use aze_proto::place::Layout;
 use aze_proto::{Code, Failure, Ino, MapEpoch, Reply, Request, ShardId, Spread};
 use aze_store::StoreError;
 use std::sync::Arc;
 
 impl Server {
-    /// The chunk's shard, which must be the header's, if nothing of the file was lost here. `first` is the shard of its
-    /// first chunk.
+    /// The chunk's shard, which must be the header's, if nothing of the file was lost here.
     pub(crate) fn chunk_cell(
         &self,
         work: &Work,
         ino: Ino,
-        first: ShardId,
+        layout: Layout,
         chunk: u64,
         born: MapEpoch,
     ) -> Attempt<&ShardCell> {
-        let shard = chunk_shard(first, chunk, self.config.shards);
+        let shard = layout.place(chunk).shard(self.config.shards);
         if shard != work.header.shard {
             let detail = format!("chunk {chunk} of inode {ino} is not on shard {}", work.header.shard);
             return Err(Failure::new(Code::Malformed, detail).into());
@@ -70,8 +69,8 @@ impl Server {
     }
 
     pub(crate) fn write(self: &Arc<Self>, work: &mut Work, write: &Write) -> Attempt<Output> {
-        let &Write { ino, generation, born, first, chunk, offset, ref sums } = write;
-        let cell = self.chunk_cell(work, ino, first, chunk, born)?;
+        let &Write { ino, generation, born, layout, chunk, offset, ref sums } = write;
+        let cell = self.chunk_cell(work, ino, layout, chunk, born)?;
         // What costs time comes before the lock: checking, and copying what needs no merging.
         let payload = std::mem::take(&mut work.payload);
         let payload_bytes = payload.len() as u64;
@@ -115,11 +114,11 @@ impl Server {
     }
 
     pub(crate) fn read(self: &Arc<Self>, work: &mut Work, read: &Read) -> Attempt<Output> {
-        let Read { ino, generation, born, first, chunk, offset, len } = *read;
-        let cell = self.chunk_cell(work, ino, first, chunk, born)?;
+        let Read { ino, generation, born, layout, chunk, offset, len } = *read;
+        let cell = self.chunk_cell(work, ino, layout, chunk, born)?;
         let data = cell.data.lock();
         let mut size = None;
-        if chunk == 0 && first == ino.home() {
+        if chunk == 0 && layout.is_beside(ino) {
             let names = cell.names.lock();
             let attr = &names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr;
             if attr.generation > generation {

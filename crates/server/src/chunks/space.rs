@@ -6,17 +6,17 @@ use crate::wait::Attempt;
 use crate::work::{Output, Work};
 use aze_proto::fields::{CountChanges, Punch, Reserve, Seek};
 use aze_proto::limits::CHUNK_BITS_MAX;
-use aze_proto::place::chunk_shard;
-use aze_proto::{Code, Failure, Ino, Reply, ShardId};
+use aze_proto::place::Layout;
+use aze_proto::{Code, Failure, Ino, Reply};
 use aze_store::SeekFrom;
 use std::sync::Arc;
 
 impl Server {
     pub(crate) fn reserve(self: &Arc<Self>, work: &mut Work, reserve: &Reserve) -> Attempt<Output> {
-        let Reserve { ino, generation, born, first, chunk, offset, len, zero, chunk_bits } = *reserve;
-        let cell = self.chunk_cell(work, ino, first, chunk, born)?;
+        let Reserve { ino, generation, born, layout, chunk, offset, len, zero, chunk_bits } = *reserve;
+        let cell = self.chunk_cell(work, ino, layout, chunk, born)?;
         let mut data = cell.data.lock();
-        let chunk_bits = self.check_home(ino, first, chunk, chunk_bits)?;
+        let chunk_bits = self.check_home(ino, layout, chunk, chunk_bits)?;
         let beyond = offset.checked_add(len).is_none_or(|end| u64::from(end) > 1 << chunk_bits);
         if beyond {
             return Err(Failure::new(Code::Malformed, "a reservation beyond the end of its chunk").into());
@@ -29,10 +29,10 @@ impl Server {
     }
 
     pub(crate) fn punch(self: &Arc<Self>, work: &mut Work, punch: &Punch) -> Attempt<Output> {
-        let Punch { ino, generation, born, first, chunk, start, end, chunk_bits } = *punch;
-        let cell = self.chunk_cell(work, ino, first, chunk, born)?;
+        let Punch { ino, generation, born, layout, chunk, start, end, chunk_bits } = *punch;
+        let cell = self.chunk_cell(work, ino, layout, chunk, born)?;
         let mut data = cell.data.lock();
-        let chunk_bits = self.check_home(ino, first, chunk, chunk_bits)?;
+        let chunk_bits = self.check_home(ino, layout, chunk, chunk_bits)?;
         let done = data.punch(&work.stamp, ino, generation, start..end, chunk_bits);
         done.map_err(|error| self.data_stop(error, cell.id, ino))?;
         work.recorded = true;
@@ -40,18 +40,16 @@ impl Server {
     }
 
     pub(crate) fn seek(&self, seek: &Seek) -> Attempt<Output> {
-        let Seek { ino, generation, born, first, offset, hole, chunk_bits } = *seek;
+        let Seek { ino, generation, born, layout, offset, hole, chunk_bits } = *seek;
         self.check_kept(ino, born)?;
         if chunk_bits > CHUNK_BITS_MAX {
             return Err(Failure::new(Code::Malformed, "a chunk size that cannot be").into());
         }
-        let (shards, begins) = (self.config.shards, offset >> chunk_bits);
-        let step = u64::from(shards);
-        let begin = u64::from(chunk_shard(first, begins, shards).0);
+        let (begins, step) = (offset >> chunk_bits, layout.step());
         let mut nearest: Option<u64> = None;
         for cell in self.shards.iter() {
             // The first chunk that belongs to this shard.
-            let ahead = (u64::from(cell.id.0) + step - begin) % step;
+            let Some(ahead) = layout.ahead(begins, cell.id, self.config.shards) else { continue };
             let chunk = begins.saturating_add(ahead);
             let within = if ahead == 0 { (offset - (begins << chunk_bits)) as u32 } else { 0 };
             if ahead > 0 && nearest.is_some_and(|at| at >> chunk_bits < chunk) {
@@ -68,13 +66,11 @@ impl Server {
     /// Each shard is looked at under its own lock. A shard's number never goes back, so two equal sums mean that each
     /// of them was the same both times.
     pub(crate) fn count_changes(&self, count: &CountChanges) -> Attempt<Output> {
-        let CountChanges { ino, generation, born, first, chunks } = *count;
+        let CountChanges { ino, generation, born, layout, chunks } = *count;
         self.check_kept(ino, born)?;
-        let shards = self.config.shards;
         let (mut wraps, mut changes) = (0u64, 0u64);
         for cell in self.shards.iter() {
-            let ahead = (cell.id.0 + shards - first.0 % shards) % shards;
-            if u64::from(ahead) >= chunks.max(1) {
+            if layout.ahead(0, cell.id, self.config.shards).is_none_or(|ahead| ahead >= chunks.max(1)) {
                 continue;
             }
             let counted = cell.data.lock().count_changes(ino, generation);
@@ -86,10 +82,10 @@ impl Server {
     }
 
     /// The chunk size that was stated. Where the inode is here too, it must be there, and of that size.
-    fn check_home(&self, ino: Ino, first: ShardId, chunk: u64, chunk_bits: u8) -> Attempt<u8> {
+    fn check_home(&self, ino: Ino, layout: Layout, chunk: u64, chunk_bits: u8) -> Attempt<u8> {
         let mut fits = chunk_bits <= CHUNK_BITS_MAX;
-        if chunk == 0 && first == ino.home() {
-            let names = self.cell(ino.home())?.names.lock();
+        if chunk == 0 && layout.is_beside(ino) {
+            let names = self.cell(self.home(ino))?.names.lock();
             fits &= names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.chunk_bits == chunk_bits;
         }
         if fits {

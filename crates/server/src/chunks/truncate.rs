@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 impl Server {
     pub(crate) fn truncate(self: &Arc<Self>, work: &mut Work, ino: Ino, size: u64, opened: bool) -> Attempt<Output> {
-        let cell = self.cell(ino.home())?;
+        let cell = self.cell(self.home(ino))?;
         // Declared before the locks: giving it back takes them.
         let turn = work.turn.take();
         let mut data = cell.data.lock();
@@ -87,7 +87,7 @@ impl Server {
         match silent {
             Some(failure) => Err(failure),
             None => {
-                if let Some(cell) = self.shards.get(attr.ino.home()).filter(|_| has_all) {
+                if let Some(cell) = self.shards.home(attr.ino).filter(|_| has_all) {
                     self.truncate_done(&mut cell.names.lock(), attr.ino, attr.generation);
                 }
                 Ok(())
@@ -127,7 +127,7 @@ impl Server {
 
     /// At the home: the truncations that a server at generation `have` may have missed.
     pub(crate) fn truncate_query(&self, ino: Ino, have: Generation) -> Attempt<Output> {
-        let names = self.cell(ino.home())?.names.lock();
+        let names = self.cell(self.home(ino))?.names.lock();
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
         let length = inode.truncated_since(have);
         Ok(Reply::TruncateIs { generation: inode.attr.generation, length, chunk_bits: inode.attr.chunk_bits }.into())
@@ -136,7 +136,7 @@ impl Server {
     /// Before data are served in a generation newer than known here: ask the home for the truncations.
     pub(crate) async fn catch_up_with_truncations(self: &Arc<Self>, shard: ShardId, ino: Ino) -> Result<(), Failure> {
         let have = self.shards.get(shard).and_then(|cell| cell.data.lock().generation_of(ino)).unwrap_or(Generation(0));
-        match self.ask_shard(ino.home(), Request::TruncateQuery { ino, have }).await? {
+        match self.ask_shard(self.home(ino), Request::TruncateQuery { ino, have }).await? {
             Reply::TruncateIs { generation, length, chunk_bits } => {
                 if let Some(cell) = self.shards.get(shard) {
                     cell.data.lock().truncate(ino, generation, length, chunk_bits);

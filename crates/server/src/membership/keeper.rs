@@ -5,7 +5,8 @@ use crate::membership::state::keeper::Taken;
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, then};
-use aze_proto::place::{ServerInfo, ShardTable};
+use aze_proto::place::ServerInfo;
+use aze_proto::slots::SlotTable;
 use aze_proto::{
     Code, Failure, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, ShardMap, TxId,
 };
@@ -60,7 +61,7 @@ impl Server {
             // Nothing was lost since the volume was made.
             (info.incarnation, info.since) = (Incarnation(0), MapEpoch::first_of(0));
         }
-        let table = ShardTable::modular(self.config.shards, self.config.servers)
+        let slots = SlotTable::modular(self.config.shards, self.config.servers)
             .map_err(|why| Failure::new(Code::Invalid, why))?;
         Ok(ShardMap {
             epoch,
@@ -70,7 +71,7 @@ impl Server {
             owner_gid: self.config.owner_gid,
             volume: self.config.volume.clone(),
             servers,
-            table,
+            slots,
         })
     }
 
@@ -87,11 +88,13 @@ impl Server {
         let mut map = (*self.map()).clone();
         let before = &map.servers[usize::from(slot.0)];
         let incarnation = Incarnation(before.incarnation.0 + 1);
-        if u32::from(incarnation.0) >= 1 << Ino::INCARNATION_BITS {
-            return Err(
-                Failure::new(Code::Limit, format!("server {slot} has restarted too often for this volume")).into()
+        map.slots.begin_lives(slot).map_err(|why| {
+            let detail = format!(
+                "server {slot} cannot come back empty to this volume once more: {why}; copy out what the other servers \
+                 have, and start a new volume"
             );
-        }
+            Failure::new(Code::Limit, detail)
+        })?;
         map.epoch = MapEpoch(map.epoch.0 + 1);
         map.servers[usize::from(slot.0)] = ServerInfo { incarnation, since: map.epoch, ..info };
         self.spread_map(&map, slot);

@@ -28,8 +28,9 @@ use aze_io::published::Writer;
 use aze_io::slab::Slab;
 use aze_io::sync::{Mutex, RwLock};
 use aze_io::{Addr, Io, Listener};
-use aze_proto::limits::{RETRY_SECONDS_MAX, START_SECONDS_MAX};
-use aze_proto::place::{ServerInfo, ShardTable};
+use aze_proto::limits::{RETRY_SECONDS_MAX, START_SECONDS_MAX, WIRE_VERSIONS};
+use aze_proto::place::ServerInfo;
+use aze_proto::slots::{SlotTable, slots_of};
 use aze_proto::{
     Code, Failure, Identity, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, SessionId,
     ShardId, ShardMap, Time,
@@ -59,7 +60,7 @@ const ROOT_MODE: u32 = 0o755;
 /// # Errors
 /// Addresses that cannot be listened on, memory that cannot be had, a keeper that does not answer.
 pub async fn start(io: Io, config: Config, tell: Tell) -> Result<Arc<Server>, Failure> {
-    ShardTable::modular(config.shards, config.servers).map_err(|why| Failure::new(Code::Invalid, why))?;
+    SlotTable::modular(config.shards, config.servers).map_err(|why| Failure::new(Code::Invalid, why))?;
     // A journal's data once fitted, in another order.
     let set_aside = if config.storage.is_some() { Slab::with_excess } else { Slab::new };
     let slab = set_aside(config.capacity_bytes).map_err(|why| {
@@ -134,6 +135,7 @@ fn new_server(
     let caller = CallerConfig {
         secret: config.secret.clone(),
         volume: config.volume.clone(),
+        versions: WIRE_VERSIONS,
         session: SessionId(io.random_u64()),
         server: true,
         job: format!("server {}", config.slot),
@@ -190,7 +192,7 @@ fn empty_map(config: &Config) -> ShardMap {
         owner_gid: config.owner_gid,
         volume: config.volume.clone(),
         servers: Vec::new(),
-        table: ShardTable::modular(config.shards, 1).expect("the number of shards was checked at the start"),
+        slots: SlotTable::modular(config.shards, 1).expect("the number of shards was checked at the start"),
     }
 }
 
@@ -201,8 +203,13 @@ fn listen(
     published: Option<Arc<Writer>>,
     service: Arc<dyn Service>,
 ) -> Result<Vec<Box<dyn Listener>>, Failure> {
-    let serving =
-        ServeConfig { secret: config.secret.clone(), volume: config.volume.clone(), uid: config.owner_uid, published };
+    let serving = ServeConfig {
+        secret: config.secret.clone(),
+        volume: config.volume.clone(),
+        versions: WIRE_VERSIONS,
+        uid: config.owner_uid,
+        published,
+    };
     let listen_at = |addr: &Addr| {
         aze_rpc::serve(io, addr, &serving, service.clone())
             .map_err(|why| Failure::new(Code::Unreachable, format!("listening on {addr}: {why}")))
@@ -274,7 +281,7 @@ impl Server {
         self.clock.begin_after(image.time);
         self.transactions.remember_committed(&image.finished);
         let journal = self.persistence.as_ref().map(|persistence| persistence.journal.clone());
-        self.shards.take(image.into_cells(), &Log(journal));
+        self.shards.take(image.into_cells(), &Log { journal, slots: slots_of(self.config.servers) });
         leftovers
     }
 
@@ -284,7 +291,8 @@ impl Server {
         if map.epoch <= current.epoch {
             return;
         }
-        self.shards.make(&map, self.slot(), &self.store, &self.published, &self.leases);
+        let switches = self.config.switches;
+        self.shards.make(&map, self.slot(), &self.store, &self.published, &self.leases, switches);
         self.published.set_map_epoch(map.epoch);
         for (index, (before, now)) in current.servers.iter().zip(&map.servers).enumerate() {
             if before.pid != now.pid || before.addresses != now.addresses {
@@ -303,7 +311,7 @@ impl Server {
 
     /// The root directory is made once, by the first life of the server of shard 0.
     fn make_root(&self, map: &ShardMap) {
-        let Some(cell) = self.shards.get(Ino::ROOT.home()) else { return };
+        let Some(cell) = self.shards.home(Ino::ROOT) else { return };
         let mut names = cell.names.lock();
         if self.is_first_life() && names.shard.inode(Ino::ROOT).is_none() {
             let time = self.clock.next(&self.io, Time(0));

@@ -80,8 +80,8 @@ impl Server {
         let owned = access::new_file(&work.identity, &stub, kind, inherited.mode);
         let (uid, gid, mode) = (owned.uid, owned.gid, owned.mode);
         let (target, born) = (target.clone(), self.map_epoch_now());
-        let data_shard = self.config.switches.data_shard(cell.id, self.config.shards);
-        let new = NewFile { kind, mode, uid, gid, rdev, target, born, chunk_bits, data_shard };
+        let layout = self.config.switches.layout(key.hash.prefix(), self.config.shards);
+        let new = NewFile { kind, mode, uid, gid, rdev, target, born, chunk_bits, layout };
         let exclusive = exclusive || kind != FileKind::File;
         let op = match inherited.xattrs {
             xattrs if xattrs.is_empty() => Op::Create { key, new, exclusive },

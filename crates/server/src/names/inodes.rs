@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 impl Server {
     pub(crate) fn getattr(self: &Arc<Self>, work: &mut Work, ino: Ino, exact: bool) -> Attempt<Output> {
-        let mut names = self.cell(ino.home())?.names.lock();
+        let mut names = self.cell(self.home(ino))?.names.lock();
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
         let (attr, mtime_set) = (inode.attr.clone(), inode.rare.get().mtime_set);
         names.shard.published.put_inode(&attr);
@@ -68,7 +68,7 @@ impl Server {
     }
 
     pub(crate) fn setattr(self: &Arc<Self>, work: &mut Work, ino: Ino, change: &Change) -> Attempt<Output> {
-        let mut names = self.cell(ino.home())?.names.lock();
+        let mut names = self.cell(self.home(ino))?.names.lock();
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
         let set = access::check_setattr(&work.identity, inode, change, work.stamp.time)?;
         if inode.attr.kind != FileKind::Directory {
@@ -155,7 +155,7 @@ impl Server {
         rights: bool,
         stamp: Stamp,
     ) -> Result<(Option<Stub>, Vec<ServerIndex>, bool), Failure> {
-        let cell = self.shards.get(ino.home()).ok_or_else(|| Failure::from(Code::Internal))?;
+        let cell = self.shards.home(ino).ok_or_else(|| Failure::from(Code::Internal))?;
         let mut names = cell.names.lock();
         let before = names.shard.inode(ino).map(|inode| inode.attr.clone());
         let stamp = self.own_stamp(&stamp);
@@ -171,14 +171,14 @@ impl Server {
 
     /// The attributes at an inode's home, and when the modification time of a directory was last set.
     fn attr_here(&self, ino: Ino) -> Result<(Attr, Time), Failure> {
-        let cell = self.shards.get(ino.home()).ok_or_else(|| Failure::from(Code::Internal))?;
+        let cell = self.shards.home(ino).ok_or_else(|| Failure::from(Code::Internal))?;
         let names = cell.names.lock();
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
         Ok((inode.attr.clone(), inode.rare.get().mtime_set))
     }
 
     pub(crate) fn open(self: &Arc<Self>, work: &Work, ino: Ino, handle: u64, want: Want) -> Attempt<Output> {
-        let mut names = self.cell(ino.home())?.names.lock();
+        let mut names = self.cell(self.home(ino))?.names.lock();
         let attr = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();
         if attr.kind == FileKind::Directory && want.write {
             return Err(Code::IsDirectory.into());
@@ -226,7 +226,7 @@ impl Server {
 
     pub(crate) fn close_handles(self: &Arc<Self>, session: SessionId, handles: &[Handle]) -> Reply {
         for Handle { ino, handle } in handles {
-            let Some(cell) = self.shards.get(ino.home()) else { continue };
+            let Some(cell) = self.shards.home(*ino) else { continue };
             let mut names = cell.names.lock();
             if !names.opens.remove(*ino, session, *handle) && !names.opens.has(*ino) {
                 continue;
@@ -251,7 +251,7 @@ impl Server {
         end: u64,
         spread: aze_proto::Spread,
     ) -> Attempt<Output> {
-        let mut names = self.cell(ino.home())?.names.lock();
+        let mut names = self.cell(self.home(ino))?.names.lock();
         if names.shard.inode(ino).is_none() {
             return Err(self.gone(ino).into());
         }
@@ -272,7 +272,7 @@ impl Server {
     }
 
     pub(crate) fn readlink(&self, ino: Ino) -> Attempt<Output> {
-        let names = self.cell(ino.home())?.names.lock();
+        let names = self.cell(self.home(ino))?.names.lock();
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
         if inode.attr.kind != FileKind::Symlink {
             return Err(Failure::new(Code::Invalid, "not a symbolic link").into());
@@ -281,7 +281,7 @@ impl Server {
     }
 
     pub(crate) fn holders(self: &Arc<Self>, work: &mut Work, dir: Ino) -> Attempt<Output> {
-        let names = self.cell(dir.home())?.names.lock();
+        let names = self.cell(self.home(dir))?.names.lock();
         let inode = names.shard.inode(dir).ok_or_else(|| self.gone(dir))?;
         let attr = inode.attr.clone();
         if attr.kind != FileKind::Directory {
@@ -302,7 +302,7 @@ impl Server {
         holder: ServerIndex,
         incarnation: Incarnation,
     ) -> Attempt<Output> {
-        let cell = self.cell(dir.home())?;
+        let cell = self.cell(self.home(dir))?;
         let mut names = cell.names.lock();
         let attr = names.shard.inode(dir).ok_or_else(|| match self.gone(dir) {
             Failure { code: Code::Stale, detail, .. } => Failure::new(Code::NotFound, detail),
@@ -319,7 +319,7 @@ impl Server {
             return then(async move {
                 // Whichever way it was decided, and also if the sender is gone: look again.
                 let _ = decided.await;
-                server.ask_shard(dir.home(), Request::StubGet { dir, holder, incarnation }).await
+                server.ask_shard(server.home(dir), Request::StubGet { dir, holder, incarnation }).await
             });
         }
         holders.servers.insert(holder, incarnation);
@@ -334,7 +334,7 @@ impl Server {
             Fetch::Wait(there) => return self.await_until(there, deadline_ns, "a directory's home to answer").await,
         };
         let incarnation = self.incarnation();
-        let asked = self.ask_shard(dir.home(), Request::StubGet { dir, holder: self.slot(), incarnation }).await;
+        let asked = self.ask_shard(self.home(dir), Request::StubGet { dir, holder: self.slot(), incarnation }).await;
         match asked {
             Ok(Reply::StubGranted { stub }) => {
                 self.directories.fetched(stub, fetch);

@@ -45,7 +45,7 @@ impl Server {
     async fn link_announced(self: &Arc<Self>, mut link: NewLink) -> Result<Reply, Failure> {
         let NewLink { shard, ino, tx, .. } = link;
         self.transactions.begin(tx);
-        let attr = match self.ask_shard(ino.home(), Request::LinkBegin { ino, tx, shard }).await {
+        let attr = match self.ask_shard(self.home(ino), Request::LinkBegin { ino, tx, shard }).await {
             Ok(Reply::Attributes { attr }) => attr,
             Ok(_) => {
                 self.end_link(&link, false);
@@ -106,7 +106,7 @@ impl Server {
         let (shard, ino, tx) = (*shard, *ino, *tx);
         self.io.spawn(async move {
             // A home that refuses for good, or is empty, has nothing to resolve.
-            drop(server.until_answered(ino.home(), Request::LinkEnd { ino, tx, kept }).await);
+            drop(server.until_answered(server.home(ino), Request::LinkEnd { ino, tx, kept }).await);
             server.link_resolved(shard, tx);
             server.transactions.end(tx);
         });
@@ -121,7 +121,7 @@ impl Server {
 
     /// At the inode's home: a name is about to be made elsewhere.
     pub(crate) fn link_begin(self: &Arc<Self>, work: &mut Work, ino: Ino, tx: TxId, shard: ShardId) -> Attempt<Output> {
-        let mut names = self.cell(ino.home())?.names.lock();
+        let mut names = self.cell(self.home(ino))?.names.lock();
         match names.shard.inode(ino) {
             None => return Err(self.gone(ino).into()),
             Some(inode) if inode.attr.kind == FileKind::Directory => {
@@ -142,7 +142,7 @@ impl Server {
     }
 
     pub(crate) fn link_end(self: &Arc<Self>, work: &mut Work, ino: Ino, tx: TxId, kept: bool) -> Attempt<Output> {
-        let mut names = self.cell(ino.home())?.names.lock();
+        let mut names = self.cell(self.home(ino))?.names.lock();
         work.recorded = true;
         let applied = names.shard.apply(&Op::LinkEnd { ino, tx, kept }, &work.stamp);
         if kept {
@@ -161,7 +161,7 @@ impl Server {
         self.io.spawn(async move {
             loop {
                 server.io.sleep(DECISION_PATIENCE).await;
-                let pending = server.shards.get(ino.home()).is_some_and(|cell| {
+                let pending = server.shards.home(ino).is_some_and(|cell| {
                     let names = cell.names.lock();
                     names.shard.inode(ino).is_some_and(|inode| inode.rare.get().links.iter().any(|link| link.tx == tx))
                 });
@@ -172,7 +172,7 @@ impl Server {
                     server.ask_shard(shard, Request::LinkOutcome { tx }).await
                 {
                     // It is this server's own table: that cannot fail for long.
-                    let _ = server.ask_shard(ino.home(), Request::LinkEnd { ino, tx, kept }).await;
+                    let _ = server.ask_shard(server.home(ino), Request::LinkEnd { ino, tx, kept }).await;
                 }
             }
         });
@@ -192,11 +192,11 @@ impl Server {
             return self.link_resolved(shard, lost.tx);
         }
         let request = Request::LinkDrop { ino: lost.ino, tx: lost.tx };
-        match self.ask_shard(lost.ino.home(), request.clone()).await {
+        match self.ask_shard(self.home(lost.ino), request.clone()).await {
             Err(failure) if failure.is_silence() => {
                 let server = self.clone();
                 self.io.spawn(async move {
-                    let answer = server.until_answered(lost.ino.home(), request).await;
+                    let answer = server.until_answered(server.home(lost.ino), request).await;
                     server.link_dropped(shard, lost, answer);
                 });
             }
@@ -209,12 +209,12 @@ impl Server {
     fn link_dropped(self: &Arc<Self>, shard: ShardId, lost: LostLink, answer: Result<Reply, Failure>) {
         self.link_resolved(shard, lost.tx);
         if matches!(answer, Ok(Reply::Attributes { attr }) if attr.links > 0) {
-            self.persist_shard(lost.ino.home(), Request::LinkForget { ino: lost.ino, tx: lost.tx });
+            self.persist_shard(self.home(lost.ino), Request::LinkForget { ino: lost.ino, tx: lost.tx });
         }
     }
 
     pub(crate) fn link_drop(self: &Arc<Self>, work: &mut Work, ino: Ino, tx: TxId) -> Attempt<Output> {
-        let mut names = self.cell(ino.home())?.names.lock();
+        let mut names = self.cell(self.home(ino))?.names.lock();
         work.recorded = true;
         let applied = names.shard.apply(&Op::LinkDrop { ino, tx }, &work.stamp);
         drop(names);
@@ -225,18 +225,18 @@ impl Server {
     }
 
     pub(crate) fn link_forget(&self, ino: Ino, tx: TxId) -> Attempt<Output> {
-        let mut names = self.cell(ino.home())?.names.lock();
+        let mut names = self.cell(self.home(ino))?.names.lock();
         Ok(names.shard.apply(&Op::LinkForget { ino, tx }, &self.own_stamp(&Default::default())).reply?.into())
     }
 
     pub(crate) fn set_parent(self: &Arc<Self>, work: &mut Work, ino: Ino, parent: Ino) -> Attempt<Output> {
-        let mut names = self.cell(ino.home())?.names.lock();
+        let mut names = self.cell(self.home(ino))?.names.lock();
         work.recorded = true;
         Ok(names.shard.apply(&Op::SetParent { ino, parent }, &work.stamp).reply?.into())
     }
 
     pub(crate) fn parent_of(&self, ino: Ino) -> Attempt<Output> {
-        let names = self.cell(ino.home())?.names.lock();
+        let names = self.cell(self.home(ino))?.names.lock();
         let parent = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.parent;
         Ok(Reply::ParentIs { parent }.into())
     }

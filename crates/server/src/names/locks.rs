@@ -33,7 +33,7 @@ impl Server {
         lock: LockSpec,
         wait: Option<u64>,
     ) -> Attempt<Output> {
-        let mut names = self.cell(ino.home())?.names.lock();
+        let mut names = self.cell(self.home(ino))?.names.lock();
         self.check_lockable(&names, ino, &lock)?;
         let locks = names.locks.entry(ino).or_default();
         let outcome = locks.set(Lock { session: work.session, spec: lock }, wait);
@@ -58,7 +58,7 @@ impl Server {
         start: u64,
         end: u64,
     ) -> Attempt<Output> {
-        let mut names = self.cell(ino.home())?.names.lock();
+        let mut names = self.cell(self.home(ino))?.names.lock();
         if let Some(locks) = names.locks.get_mut(&ino) {
             locks.unlock(work.session, space, owner, start, end);
             drop_if_empty(&mut names, ino);
@@ -69,7 +69,7 @@ impl Server {
     }
 
     pub(crate) fn test_lock(&self, work: &Work, ino: Ino, lock: LockSpec) -> Attempt<Output> {
-        let names = self.cell(ino.home())?.names.lock();
+        let names = self.cell(self.home(ino))?.names.lock();
         self.check_lockable(&names, ino, &lock)?;
         let lock = Lock { session: work.session, spec: lock };
         let held = names.locks.get(&ino).and_then(|locks| locks.in_the_way(&lock));
@@ -78,7 +78,7 @@ impl Server {
     }
 
     pub(crate) fn await_lock(self: &Arc<Self>, work: &Work, ino: Ino, wait: u64) -> Attempt<Output> {
-        let mut names = self.cell(ino.home())?.names.lock();
+        let mut names = self.cell(self.home(ino))?.names.lock();
         if names.shard.inode(ino).is_none() {
             return Err(self.gone(ino).into());
         }
@@ -100,7 +100,7 @@ impl Server {
     }
 
     pub(crate) fn cancel_lock(&self, work: &mut Work, ino: Ino, wait: u64) -> Attempt<Output> {
-        let mut names = self.cell(ino.home())?.names.lock();
+        let mut names = self.cell(self.home(ino))?.names.lock();
         let cancelled = names.locks.get_mut(&ino).is_some_and(|locks| locks.cancel(work.session, wait));
         drop_if_empty(&mut names, ino);
         let outcome = if cancelled { LockOutcome::Cancelled } else { LockOutcome::Granted };

@@ -19,7 +19,7 @@ impl Server {
         write: bool,
         contents: u32,
     ) -> Attempt<Output> {
-        let cell = self.cell(ino.home())?;
+        let cell = self.cell(self.home(ino))?;
         let data = cell.data.lock();
         let mut names = cell.names.lock();
         let attr = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.attr.clone();

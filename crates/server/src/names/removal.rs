@@ -82,7 +82,7 @@ impl Server {
 
     /// Deletes an inode that no name and no open leads to any more, then its data.
     pub(crate) fn delete_if_orphan(self: &Arc<Self>, ino: Ino) {
-        let Some(cell) = self.shards.get(ino.home()) else { return };
+        let Some(cell) = self.shards.home(ino) else { return };
         let mut data = cell.data.lock();
         let mut names = cell.names.lock();
         if names.opens.has(ino) {
@@ -101,7 +101,7 @@ impl Server {
         drop(data);
         if attr.spread.is_wide() && !self.config.switches.is(Sabotage::SkipDataDelete) {
             for server in self.data_servers(&attr) {
-                self.persist(server, ino.home(), Request::DeleteData { ino });
+                self.persist(server, self.home(ino), Request::DeleteData { ino });
             }
         }
     }
@@ -145,7 +145,7 @@ impl Server {
     /// Has a directory closed by its home. One that is dead already was closed by an earlier request
     /// whose answer was lost.
     pub(crate) async fn close_at_home(self: &Arc<Self>, dir: Ino) -> Result<Reply, Failure> {
-        match self.ask_shard(dir.home(), Request::CloseDir { dir }).await {
+        match self.ask_shard(self.home(dir), Request::CloseDir { dir }).await {
             Err(failure) if failure.code == Code::Stale => Ok(Reply::Done),
             answer => answer,
         }
@@ -222,7 +222,7 @@ impl Server {
         if dir == Ino::ROOT {
             return Err(Failure::new(Code::Busy, "the root directory cannot be removed").into());
         }
-        let cell = self.cell(dir.home())?;
+        let cell = self.cell(self.home(dir))?;
         let mut names = cell.names.lock();
         if names.shard.inode(dir).is_none() {
             return Err(self.gone(dir).into());
@@ -235,7 +235,7 @@ impl Server {
             return then(async move {
                 // Whichever way it was decided, and also if the sender is gone: look again.
                 let _ = decided.await;
-                server.ask_shard(dir.home(), Request::CloseDir { dir }).await
+                server.ask_shard(server.home(dir), Request::CloseDir { dir }).await
             });
         }
         holders.closing = true;
@@ -279,7 +279,7 @@ impl Server {
     }
 
     fn decide_closing(&self, dir: Ino, answers: Vec<(ServerIndex, Result<Reply, Failure>)>) -> Result<Reply, Failure> {
-        let cell = self.shards.get(dir.home()).ok_or_else(|| Failure::from(Code::Internal))?;
+        let cell = self.shards.home(dir).ok_or_else(|| Failure::from(Code::Internal))?;
         let mut names = cell.names.lock();
         let born = names.shard.inode(dir).ok_or_else(|| self.gone(dir))?.attr.born;
         for (holder, answer) in answers {
@@ -296,7 +296,7 @@ impl Server {
     }
 
     fn closing_decided(&self, dir: Ino) {
-        let Some(cell) = self.shards.get(dir.home()) else { return };
+        let Some(cell) = self.shards.home(dir) else { return };
         let mut names = cell.names.lock();
         let gone = names.shard.inode(dir).is_none();
         let Some(holders) = names.holders.get_mut(&dir) else { return };
@@ -313,7 +313,8 @@ impl Server {
 
     /// Why an inode is not here: deleted, or lost with an earlier life of this server.
     pub(crate) fn gone(&self, ino: Ino) -> Failure {
-        if ino.incarnation() < self.incarnation() {
+        let map = self.map.read();
+        if map.slots.keeps(self.home(ino)).is_some_and(|slot| ino.life() < slot.life) {
             Failure::new(Code::Lost, format!("inode {ino} was on {}, which has restarted empty", self.who()))
         } else {
             Failure::new(Code::Stale, format!("inode {ino}"))

@@ -136,7 +136,7 @@ impl Server {
     /// A directory that gets another parent is changed itself: rename(2) wants the right to write it.
     pub(crate) async fn check_may_move(self: &Arc<Self>, plan: &Move, dir: Ino) -> Result<(), Failure> {
         let may_write = Request::MayWrite { ino: dir, identity: plan.identity.clone() };
-        match self.ask_shard(dir.home(), may_write).await {
+        match self.ask_shard(self.home(dir), may_write).await {
             Ok(_) => Ok(()),
             // One that has just been removed still has its name for a moment: look again.
             Err(failure) if failure.code == Code::Stale => Err(Code::Busy.into()),
@@ -154,7 +154,7 @@ impl Server {
             if dir == Ino::ROOT {
                 return Ok(());
             }
-            match self.ask_shard(dir.home(), Request::ParentOf { ino: dir }).await? {
+            match self.ask_shard(self.home(dir), Request::ParentOf { ino: dir }).await? {
                 Reply::ParentIs { parent } => dir = parent,
                 _ => return Err(Failure::new(Code::Malformed, "ParentOf was answered with something else")),
             }

@@ -16,7 +16,7 @@ impl Server {
 
     /// Waits for the turn at a file whose home is here.
     pub(crate) async fn take_turn(self: &Arc<Self>, ino: Ino, deadline_ns: u64) -> Result<Turn, Failure> {
-        let cell = self.shards.get(ino.home()).ok_or_else(|| Failure::from(Code::Internal))?;
+        let cell = self.shards.home(ino).ok_or_else(|| Failure::from(Code::Internal))?;
         let given = {
             let mut names = cell.names.lock();
             if let Some(turn) = self.try_turn(&mut names, ino) {

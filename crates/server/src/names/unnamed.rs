@@ -30,8 +30,8 @@ impl Server {
         let owned = access::new_file(&work.identity, &stub, kind, inherited.mode);
         let (born, chunk_bits) = (self.map_epoch_now(), stub.chunk_bits);
         let (uid, gid, mode) = (owned.uid, owned.gid, owned.mode);
-        let data_shard = self.config.switches.data_shard(cell.id, self.config.shards);
-        let new = NewFile { kind, mode, uid, gid, rdev: 0, target: Default::default(), born, chunk_bits, data_shard };
+        let layout = self.config.switches.layout(key.hash.prefix(), self.config.shards);
+        let new = NewFile { kind, mode, uid, gid, rdev: 0, target: Default::default(), born, chunk_bits, layout };
         let made = Op::CreateWith { key: key.clone(), new, exclusive: true, xattrs: inherited.xattrs };
         let stamp = self.own_stamp(&work.stamp);
         let Reply::Entry { ino, .. } = names.shard.apply(&made, &stamp).reply? else {

@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 impl Server {
     pub(crate) fn get_xattr(&self, work: &Work, ino: Ino, name: &Blob) -> Attempt<Output> {
-        let names = self.cell(ino.home())?.names.lock();
+        let names = self.cell(self.home(ino))?.names.lock();
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
         Ok(Reply::Xattr { value: xattr::get(&work.identity, inode, &name.0)? }.into())
     }
 
     pub(crate) fn list_xattr(&self, work: &Work, ino: Ino) -> Attempt<Output> {
-        let names = self.cell(ino.home())?.names.lock();
+        let names = self.cell(self.home(ino))?.names.lock();
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
         Ok(Reply::XattrNames { names: xattr::list(&work.identity, inode) }.into())
     }
@@ -32,7 +32,7 @@ impl Server {
         value: Option<&Blob>,
         how: XattrHow,
     ) -> Attempt<Output> {
-        let mut names = self.cell(ino.home())?.names.lock();
+        let mut names = self.cell(self.home(ino))?.names.lock();
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
         let set = xattr::check_set(&work.identity, inode, &name.0, value)?;
         if value.is_some() {
@@ -62,7 +62,7 @@ impl Server {
 
     /// At an inode's home, for another server: whether a user may write it.
     pub(crate) fn may_write(&self, ino: Ino, identity: &Identity) -> Attempt<Output> {
-        let names = self.cell(ino.home())?.names.lock();
+        let names = self.cell(self.home(ino))?.names.lock();
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
         if access::may(identity, inode, Want::WRITE) {
             return Ok(Reply::Done.into());

@@ -453,8 +453,8 @@ async fn mend(parts: &mut [Part], names: &Names, strays: &BTreeSet<Ino>, report:
         }
         if done.len() > before {
             let failed = |error| disk_failure(&part.path, &error);
-            let Found { next, position, order, .. } = part.found;
-            part.image.write_down(&part.dir, next, position, order).await.map_err(failed)?;
+            let Found { next, position, .. } = part.found;
+            part.image.write_down(&part.dir, &part.found).await.map_err(failed)?;
             Journal::begin(part.dir.clone(), true, next, position, Default::default()).await.map_err(failed)?;
             remove_older(&*part.dir, next).await.map_err(failed)?;
         }

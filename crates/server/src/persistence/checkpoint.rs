@@ -7,6 +7,7 @@ use super::state::record::Changed;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use aze_io::disk::{DiskError, DiskResult};
+use aze_proto::slots::slots_of;
 use aze_store::disk::checkpoint::Writer;
 use aze_store::disk::journal::Stage;
 use std::sync::Arc;
@@ -52,7 +53,10 @@ impl Server {
     async fn checkpoint(&self, persistence: &Persistence) -> DiskResult<u64> {
         let (number, position) = persistence.journal.rotate().await?;
         let begun = self.store.begin_checkpoint();
-        let mut writer = Writer::begin(persistence.dir.clone(), number, position, self.order.now()).await?;
+        let writer = Writer::begin(persistence.dir.clone(), number, position, self.order.now()).await?;
+        // One checkpoint is made at a time, so the journal's current file is still that of its number.
+        let mut writer = writer.with_slots(persistence.journal.slots_before());
+        let slots = slots_of(self.config.servers);
         let mut left = Vec::new();
         let switches = &self.config.switches;
         let early = switches.is(Sabotage::ListRenamesFirst).then(|| self.transactions.committed());
@@ -60,12 +64,12 @@ impl Server {
             let snapshot = {
                 let data = cell.data.lock();
                 let names = cell.names.lock();
-                Snapshot::of(&names.shard, &data, persistence.journal.end())
+                Snapshot::of(&names.shard, &data, persistence.journal.end(), slots)
             };
             let settle = |dirty, place| cell.data.lock().settle(dirty, place, true);
             left.extend(snapshot.add_to(&mut writer, &self.store, settle).await?);
         }
-        add_left(&mut writer, left).await?;
+        add_left(&mut writer, slots, left).await?;
         // After the shards: a transaction committed before a shard was looked at is in its tables, and only
         // this list says so to the other side, since the journal before that look is not read again.
         let changed = self.directories.changes();

@@ -137,7 +137,7 @@ impl Server {
     async fn ask_home(self: &Arc<Self>, ino: Ino, request: Request) -> Result<Reply, Failure> {
         let deadline_ns = self.io.mono_ns() + RESOLVE_TIME_MAX.as_nanos() as u64;
         loop {
-            match self.ask_shard(ino.home(), request.clone()).await {
+            match self.ask_shard(self.home(ino), request.clone()).await {
                 Err(failure)
                     if matches!(failure.code, Code::Unreachable | Code::TimedOut | Code::Busy)
                         && self.io.mono_ns() < deadline_ns =>
@@ -363,7 +363,7 @@ impl Server {
         let map = self.map();
         for cell in self.shards.iter() {
             for (ino, _) in cell.data.lock().stored() {
-                if let Some(home) = map.server_of(ino.home()) {
+                if let Some(home) = map.home_of(ino) {
                     by_home.entry(home).or_default().insert(ino);
                 }
             }
@@ -416,14 +416,14 @@ impl Server {
             }
             let names = cell.names.lock();
             let entries = names.shard.all_entries().map(|(_, entry)| entry.ino);
-            inos.extend(entries.filter(|ino| map.server_of(ino.home()) == Some(home)));
+            inos.extend(entries.filter(|ino| map.home_of(*ino) == Some(home)));
         }
         Ok(Reply::LinksAre { inos, next: None })
     }
 
     pub(crate) fn files_now(&self, inos: &[Ino]) -> Reply {
         let now = |ino: &Ino| {
-            let names = self.shards.get(ino.home())?.names.lock();
+            let names = self.shards.home(*ino)?.names.lock();
             let attr = &names.shard.inode(*ino)?.attr;
             Some(FileNow { ino: *ino, size: attr.size, generation: attr.generation, chunk_bits: attr.chunk_bits })
         };

@@ -3,6 +3,7 @@
 use super::state::persistence::storage_failed;
 use crate::state::{Config, Server};
 use aze_proto::message::Durability;
+use aze_proto::slots::slots_of;
 use aze_proto::{Code, Failure, Reply};
 use aze_store::disk::manifest::Manifest;
 use aze_store::disk::starts::Starts;
@@ -16,6 +17,7 @@ impl Server {
             server: config.slot.0,
             servers: config.servers,
             shards: config.shards,
+            slots: slots_of(config.servers),
             chunk_bits: config.chunk_bits,
             owner_uid: config.owner_uid,
             directory: 0,

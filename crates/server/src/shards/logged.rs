@@ -8,6 +8,7 @@ use crate::persistence::state::record::Step;
 use aze_meta::{Applied, Effects, EntryKey, Op, Outcome, Shard, Stamp};
 use aze_proto::limits::BYTES_PER_RECORD;
 use aze_proto::retry::Verdict;
+use aze_proto::slots::slot_of;
 use aze_proto::wire::Wire;
 use aze_proto::{Attr, Code, Failure, Generation, Ino, MapEpoch, Reply, Sequence, SessionId, ShardId, Time};
 use aze_store::disk::journal::Journal;
@@ -18,12 +19,18 @@ use std::sync::{Arc, OnceLock};
 
 /// Where changes are written down; nowhere in a volume in memory.
 #[derive(Clone, Default)]
-pub(crate) struct Log(pub(crate) Option<Arc<Journal>>);
+pub(crate) struct Log {
+    pub(crate) journal: Option<Arc<Journal>>,
+    /// Number of slots of the volume.
+    pub(crate) slots: u32,
+}
 
 impl Log {
     fn add(&self, step: impl FnOnce() -> Step, payload: &[&[u8]]) {
-        if let Some(journal) = &self.0 {
-            journal.append_parts(&step().to_bytes(), payload);
+        if let Some(journal) = &self.journal {
+            let step = step();
+            let slot = step.shard().map(|shard| slot_of(shard, self.slots));
+            journal.append_parts(slot, &step.to_bytes(), payload);
         }
     }
 }
@@ -250,7 +257,7 @@ impl LoggedChunks {
     ) -> Result<(), StoreError> {
         self.chunks.put(ino, generation, chunk, staged)?;
         self.remember(stamp, Ok(Reply::Written { attr: None }));
-        if self.log.0.is_some() && !staged.is_empty() {
+        if self.log.journal.is_some() && !staged.is_empty() {
             let (shard, stamp, offset, sums) = (self.id, *stamp, staged.offset(), staged.sums().to_vec());
             self.log.add(|| Step::Data { shard, stamp, ino, generation, chunk, offset, sums }, &staged.data());
         } else {

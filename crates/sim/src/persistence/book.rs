@@ -1,7 +1,7 @@
 //! What each file must hold and where it must be, as the tasks that work know it.
 
 use crate::bytes::data_of;
-use aze_proto::{Code, Failure, Ino};
+use aze_proto::{Code, Failure, Ino, ShardId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A file as a task knows it.
@@ -26,14 +26,15 @@ pub(super) struct Known {
 #[derive(Default)]
 pub(super) struct Book {
     pub(super) files: BTreeMap<Ino, Known>,
-    /// Every inode number that a client was ever told.
-    given: BTreeSet<Ino>,
+    /// Every inode number that a client was ever told, by shard and what tells numbers of one shard apart: the place of the
+    /// name in a number must not be what keeps two of them different.
+    given: BTreeSet<(ShardId, u64)>,
 }
 
 impl Book {
     /// A client is told the number of the inode that it has made.
-    pub(super) fn give(&mut self, ino: Ino) -> Result<(), Failure> {
-        match self.given.insert(ino) {
+    pub(super) fn give(&mut self, ino: Ino, shards: u32) -> Result<(), Failure> {
+        match self.given.insert((ino.home(shards), ino.issue())) {
             true => Ok(()),
             false => Err(Failure::new(Code::Internal, format!("inode number {ino} is given out for the second time"))),
         }

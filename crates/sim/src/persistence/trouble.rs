@@ -152,8 +152,8 @@ impl Trouble {
 
 /// Names at a server that are in another shard than what they lead to, since they are not the first ones.
 fn renamed(cluster: &Cluster, server: &Server) -> BTreeSet<Name> {
-    let is_elsewhere =
-        |name: &Name, ino: Ino| NameHash::of(Ino::ROOT, name).shard(cluster.layout().shards) != ino.home();
+    let shards = cluster.layout().shards;
+    let is_elsewhere = |name: &Name, ino: Ino| NameHash::of(Ino::ROOT, name).shard(shards) != ino.home(shards);
     let entries = server.entries_of(Ino::ROOT).into_iter();
     entries.filter(|(name, ino, _)| is_elsewhere(name, *ino)).map(|(name, ..)| name).collect()
 }

@@ -91,7 +91,7 @@ impl Worker {
         let (parent, name) = (*self.rng.pick(&self.dirs), self.fresh());
         let new = crate::work::shared::new_file(FileKind::Directory, true);
         let made = self.client.create(&ROOT, parent, &name, &new).await?;
-        self.book.lock().give(made.attr.ino)?;
+        self.book.lock().give(made.attr.ino, self.client.map().shards())?;
         self.tell(|| format!("mkdir {name} in {parent} -> {}", made.attr.ino));
         self.dirs.push(made.attr.ino);
         Ok(())
@@ -125,7 +125,7 @@ impl Worker {
         };
         {
             let mut book = self.book.lock();
-            book.give(ino)?;
+            book.give(ino, self.client.map().shards())?;
             book.files.insert(ino, known);
         }
         self.acknowledged(ino);
@@ -269,7 +269,7 @@ impl Worker {
         let moved = self.client.create(&ROOT, Ino::ROOT, &first, &new).await?.attr.ino;
         let into = self.client.create(&ROOT, *self.rng.pick(&self.dirs), &second, &new).await?.attr.ino;
         for made in [moved, into] {
-            self.book.lock().give(made)?;
+            self.book.lock().give(made, self.client.map().shards())?;
         }
         self.dirs.push(moved);
         self.client.rename(&ROOT, Ino::ROOT, &first, into, &third, false).await?;

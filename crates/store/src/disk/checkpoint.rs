@@ -1,9 +1,13 @@
 //! A checkpoint: everything that a server holds, as records in a file. It is written under another
 //! name and gets its own when it is complete and durable; the last record says so once more, and where
-//! the journal goes on.
+//! the journal goes on, with the logs of slots as they were there.
 
-use super::{record, state_name};
+use super::record::{self, Entry};
+use super::slots::SlotLogs;
+use super::state_name;
 use aze_io::disk::{Dir, DiskFile, DiskResult};
+use aze_proto::SlotIndex;
+use aze_proto::wire::Wire;
 use std::sync::Arc;
 
 /// How the names of checkpoints that are being written end.
@@ -24,6 +28,7 @@ pub struct Writer {
     buffer: Vec<u8>,
     bytes: u64,
     order: u64,
+    slots: SlotLogs,
 }
 
 impl Writer {
@@ -33,15 +38,30 @@ impl Writer {
     /// What the disk says.
     pub async fn begin(dir: Arc<dyn Dir>, number: u64, position: u64, order: u64) -> DiskResult<Writer> {
         let file = dir.create(&(state_name(number) + UNFINISHED)).await?;
-        Ok(Writer { dir, number, position, file, buffer: Vec::new(), bytes: 0, order })
+        let slots = SlotLogs::default();
+        Ok(Writer { dir, number, position, file, buffer: Vec::new(), bytes: 0, order, slots })
     }
 
-    /// Adds a record.
+    /// With the logs of slots as they were where the journal of its number begins.
+    pub fn with_slots(self, slots: SlotLogs) -> Writer {
+        Writer { slots, ..self }
+    }
+
+    /// Adds a record of no slot.
     ///
     /// # Errors
     /// What the disk says.
     pub async fn add(&mut self, head: &[u8], payload: &[u8]) -> DiskResult<()> {
-        let at = record::Place { position: self.bytes, durable: 0, order: self.order };
+        self.add_of(None, head, payload).await
+    }
+
+    /// Adds a record of a slot.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub async fn add_of(&mut self, slot: Option<SlotIndex>, head: &[u8], payload: &[u8]) -> DiskResult<()> {
+        let of = slot.map(|slot| Entry { slot, configuration: self.slots.get(slot).configuration, serial: 0 });
+        let at = record::Place { position: self.bytes, durable: 0, order: self.order, of };
         record::put(&mut self.buffer, at, head, payload);
         self.bytes += record::size(head, payload.len());
         if self.buffer.len() >= GATHER_BYTES {
@@ -56,7 +76,9 @@ impl Writer {
     /// # Errors
     /// The disk's error; then nothing has changed.
     pub async fn finish(mut self) -> DiskResult<u64> {
-        self.add(END, &self.position.to_le_bytes()).await?;
+        let mut end = self.position.to_le_bytes().to_vec();
+        self.slots.put(&mut end);
+        self.add(END, &end).await?;
         self.file.append(std::mem::take(&mut self.buffer)).await?;
         self.file.sync().await?;
         let name = state_name(self.number);

@@ -7,10 +7,12 @@
 //! the server cannot know its contents after a failed write or sync.
 
 use super::record::Place;
+use super::slots::SlotLogs;
 use super::{log_name, record};
 use aze_io::disk::{Dir, DiskError, DiskFile, DiskResult};
 use aze_io::logical::LogicalClock;
 use aze_io::sync::Mutex;
+use aze_proto::SlotIndex;
 use futures_channel::oneshot;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -64,6 +66,9 @@ struct State {
     waiters: Vec<Waiter>,
     failed: Option<String>,
     clock: Arc<LogicalClock>,
+    /// How far the logs of slots have come, and had come where the current file begins.
+    slots: SlotLogs,
+    slots_before: SlotLogs,
 }
 
 struct Waiter {
@@ -105,21 +110,34 @@ impl Journal {
             waiters: Vec::new(),
             failed: None,
             clock,
+            slots: SlotLogs::default(),
+            slots_before: SlotLogs::default(),
         };
         Ok(Arc::new(Journal { dir, state: Mutex::new(state) }))
     }
 
-    /// Adds a record; returns where it begins. [`Self::reach`] waits until it is written or synced; the last few
-    /// records stay in memory until a thread waits for them.
-    pub fn append(self: &Arc<Self>, head: &[u8], payload: &[u8]) -> u64 {
-        self.append_parts(head, &[payload])
+    /// Goes on with the logs of slots, before the first record.
+    pub fn resume(&self, slots: SlotLogs) {
+        let mut state = self.state.lock();
+        (state.slots_before, state.slots) = (slots.clone(), slots);
     }
 
-    /// As [`Self::append`], with a payload in several parts.
-    pub fn append_parts(self: &Arc<Self>, head: &[u8], payload: &[&[u8]]) -> u64 {
+    /// How far the logs of slots had come where the current file begins.
+    pub fn slots_before(&self) -> SlotLogs {
+        self.state.lock().slots_before.clone()
+    }
+
+    /// Adds a record of no slot; returns where it begins. [`Self::reach`] waits until it is written or synced; the last few
+    /// records stay in memory until a thread waits for them.
+    pub fn append(self: &Arc<Self>, head: &[u8], payload: &[u8]) -> u64 {
+        self.append_parts(None, head, &[payload])
+    }
+
+    /// As [`Self::append`], of a slot, with a payload in several parts.
+    pub fn append_parts(self: &Arc<Self>, slot: Option<SlotIndex>, head: &[u8], payload: &[&[u8]]) -> u64 {
         let mut state = self.state.lock();
         let durable = state.durable;
-        let position = state.add(durable, head, payload);
+        let position = state.add(durable, slot, head, payload);
         let is_much = state.syncs && state.end - durable > UNSYNCED_BYTES_MAX;
         if is_much {
             state.want_durable(durable + 1);
@@ -202,7 +220,7 @@ impl Journal {
         self.sync_last().await?;
         let marked = {
             let mut state = self.state.lock();
-            state.add(end, END, &[]);
+            state.add(end, None, END, &[]);
             state.end
         };
         self.reach(marked, Stage::Durable).await?;
@@ -229,7 +247,7 @@ impl Journal {
         self.dir.sync().await?;
         let mut state = self.state.lock();
         state.files.push_back((file, Vec::new()));
-        (state.number, state.began) = (number, state.end);
+        (state.number, state.began, state.slots_before) = (number, state.end, state.slots.clone());
         self.start(&mut state);
         Ok((number, state.end))
     }
@@ -342,9 +360,10 @@ impl State {
     }
 
     /// Adds a record that says how far the journal is durable.
-    fn add(&mut self, durable: u64, head: &[u8], payload: &[&[u8]]) -> u64 {
+    fn add(&mut self, durable: u64, slot: Option<SlotIndex>, head: &[u8], payload: &[&[u8]]) -> u64 {
         let position = self.end;
-        let at = Place { position, durable, order: self.clock.tick() };
+        let of = slot.map(|slot| self.slots.next(slot));
+        let at = Place { position, durable, order: self.clock.tick(), of };
         self.end += record::size(head, payload.iter().map(|part| part.len()).sum());
         if self.failed.is_none()
             && let Some((_, buffer)) = self.files.back_mut()

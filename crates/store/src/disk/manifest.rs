@@ -7,11 +7,11 @@ use aze_io::disk::{Dir, DiskResult};
 pub const NAME: &str = "volume";
 
 /// The format of everything in the directory. A server refuses any other.
-pub const FORMAT: u32 = 9;
+pub const FORMAT: u32 = 11;
 
 /// The format where a server has several directories, which differs in this file only: so a program that
 /// does not know of that refuses it.
-pub const FORMAT_SEVERAL: u32 = 10;
+pub const FORMAT_SEVERAL: u32 = 12;
 
 /// First line of the file.
 const TITLE: &str = "Azekura: one server's part of a volume";
@@ -25,8 +25,10 @@ pub struct Manifest {
     pub server: u16,
     /// Of how many.
     pub servers: u16,
-    /// Number of shards.
+    /// Number of shards when the volume was made.
     pub shards: u32,
+    /// Number of slots: shard s is in slot s mod this.
+    pub slots: u32,
     /// Base-2 logarithm of the chunk size.
     pub chunk_bits: u8,
     /// The owner.
@@ -45,13 +47,13 @@ impl Manifest {
 
     /// The text of the file.
     pub fn text(&self) -> String {
-        let Manifest { volume, server, servers, shards, chunk_bits, owner_uid, directory, directories } = self;
+        let Manifest { volume, server, servers, shards, slots, chunk_bits, owner_uid, directory, directories } = self;
         let several = match directories {
             1 => String::new(),
             _ => format!("directory {directory}\ndirectories {directories}\n"),
         };
         format!(
-            "{TITLE}\nformat {}\nvolume {volume:016x}\nserver {server}\nservers {servers}\nshards {shards}\n\
+            "{TITLE}\nformat {}\nvolume {volume:016x}\nserver {server}\nservers {servers}\nshards {shards}\nslots {slots}\n\
              chunk-bits {chunk_bits}\nowner {owner_uid}\n{several}",
             self.format()
         )
@@ -77,6 +79,7 @@ impl Manifest {
             server: fields.number("server")?,
             servers: fields.number("servers")?,
             shards: fields.number("shards")?,
+            slots: fields.number("slots")?,
             chunk_bits: fields.number("chunk-bits")?,
             owner_uid: fields.number("owner")?,
             directory: if is_several { fields.number("directory")? } else { 0 },
@@ -114,6 +117,7 @@ mod tests {
         server: 2,
         servers: 4,
         shards: 4096,
+        slots: 32,
         chunk_bits: 20,
         owner_uid: 1000,
         directory: 0,
@@ -122,12 +126,12 @@ mod tests {
 
     #[test]
     fn the_file_looks_like_this() {
-        let text = "Azekura: one server's part of a volume\nformat 9\nvolume 000000000000feed\nserver 2\n\
-                    servers 4\nshards 4096\nchunk-bits 20\nowner 1000\n";
+        let text = "Azekura: one server's part of a volume\nformat 11\nvolume 000000000000feed\nserver 2\n\
+                    servers 4\nshards 4096\nslots 32\nchunk-bits 20\nowner 1000\n";
         assert_eq!(MANIFEST.text(), text);
         assert_eq!(Manifest::parse(text), Ok(MANIFEST));
         let several = Manifest { directory: 1, directories: 3, ..MANIFEST };
-        let text = text.replace("format 9", "format 10") + "directory 1\ndirectories 3\n";
+        let text = text.replace("format 11", "format 12") + "directory 1\ndirectories 3\n";
         assert_eq!(several.text(), text);
         assert_eq!(Manifest::parse(&text), Ok(several));
         for wrong in ["directory 3", "directory x", "directories 1"] {
@@ -141,8 +145,8 @@ mod tests {
 
     #[test]
     fn another_format_is_refused() {
-        let why = Manifest::parse(&MANIFEST.text().replace("format 9", "format 8")).unwrap_err();
-        assert!(why.contains("format 8") && why.contains("formats 9 and 10 only"), "{why}");
+        let why = Manifest::parse(&MANIFEST.text().replace("format 11", "format 10")).unwrap_err();
+        assert!(why.contains("format 10") && why.contains("formats 11 and 12 only"), "{why}");
         for text in ["", "something else\n", &MANIFEST.text().replace("shards 4096", "shards many")] {
             assert!(Manifest::parse(text).is_err(), "{text}");
         }

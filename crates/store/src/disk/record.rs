@@ -3,12 +3,16 @@
 //! payload that has changed by itself is recognised, and does not hide the records behind it.
 
 use aze_proto::sum::{crc32c, crc32c_append};
+use aze_proto::{Configuration, SlotIndex};
 
 /// Bytes before the head.
-pub const HEADER_BYTES: usize = 48;
+pub const HEADER_BYTES: usize = 64;
 
-/// First bytes of every record: `AZR2`.
-const MAGIC: u32 = u32::from_le_bytes(*b"AZR2");
+/// First bytes of every record: `AZR3`.
+const MAGIC: u32 = u32::from_le_bytes(*b"AZR3");
+
+/// In the place of a slot's number: the record belongs to none.
+const NO_SLOT: u32 = u32::MAX;
 
 /// Longest head; a longer one can only be damage. A shard's tables go into several records.
 pub const HEAD_BYTES_MAX: usize = 64 << 20;
@@ -31,6 +35,19 @@ pub struct Header {
     pub durable: u64,
     /// The logical time of the record: greater in each one of a journal than in the one before.
     pub order: u64,
+    /// The slot whose log it belongs to; `None` for what the server as a whole knows.
+    pub of: Option<Entry>,
+}
+
+/// Where a record stands in the log of a slot: the slots of a server share its journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The slot.
+    pub slot: SlotIndex,
+    /// The configuration of the slot in which it was made.
+    pub configuration: Configuration,
+    /// Counts the records of the slot's journal from 1, whichever server has it; 0 in checkpoints.
+    pub serial: u64,
 }
 
 /// Where a record stands: as in [`Header`].
@@ -42,6 +59,8 @@ pub struct Place {
     pub durable: u64,
     /// Its logical time.
     pub order: u64,
+    /// Where in the log of a slot, if it is of one.
+    pub of: Option<Entry>,
 }
 
 /// Adds a record to `out`.
@@ -57,7 +76,8 @@ pub fn put(out: &mut Vec<u8>, at: Place, head: &[u8], payload: &[u8]) {
 /// # Panics
 /// As [`put`].
 pub fn put_parts(out: &mut Vec<u8>, at: Place, head: &[u8], payload: &[&[u8]]) {
-    let Place { position, durable, order } = at;
+    let Place { position, durable, order, of } = at;
+    let (slot, configuration, serial) = of.map_or((NO_SLOT, 0, 0), |of| (of.slot.0, of.configuration.0, of.serial));
     let payload_bytes: usize = payload.iter().map(|part| part.len()).sum();
     assert!(head.len() <= HEAD_BYTES_MAX && payload_bytes <= PAYLOAD_BYTES_MAX, "a record is too long");
     let start = out.len();
@@ -70,6 +90,9 @@ pub fn put_parts(out: &mut Vec<u8>, at: Place, head: &[u8], payload: &[&[u8]]) {
     out.extend_from_slice(&position.to_le_bytes());
     out.extend_from_slice(&durable.to_le_bytes());
     out.extend_from_slice(&order.to_le_bytes());
+    out.extend_from_slice(&slot.to_le_bytes());
+    out.extend_from_slice(&configuration.to_le_bytes());
+    out.extend_from_slice(&serial.to_le_bytes());
     let sum = crc32c(&out[start..]);
     out.extend_from_slice(&sum.to_le_bytes());
     out.extend_from_slice(head);
@@ -87,7 +110,7 @@ impl Header {
         let bytes = bytes.get(..HEADER_BYTES)?;
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        if word(0) != MAGIC || word(44) != crc32c(&bytes[..44]) {
+        if word(0) != MAGIC || word(60) != crc32c(&bytes[..60]) {
             return None;
         }
         let header = Header {
@@ -98,6 +121,11 @@ impl Header {
             position: long(20),
             durable: long(28),
             order: long(36),
+            of: (word(44) != NO_SLOT).then(|| Entry {
+                slot: SlotIndex(word(44)),
+                configuration: Configuration(word(48)),
+                serial: long(52),
+            }),
         };
         let fits = header.head_bytes as usize <= HEAD_BYTES_MAX && header.payload_bytes as usize <= PAYLOAD_BYTES_MAX;
         fits.then_some(header)
@@ -127,25 +155,28 @@ mod tests {
     #[test]
     fn a_record_looks_like_this() {
         let mut bytes = Vec::new();
-        put(&mut bytes, Place { position: 0x1122, durable: 0x33, order: 0x44 }, b"head", b"payload");
+        let of = Entry { slot: SlotIndex(0x55), configuration: Configuration(0x66), serial: 0x77 };
+        let at = Place { position: 0x1122, durable: 0x33, order: 0x44, of: Some(of) };
+        put(&mut bytes, at, b"head", b"payload");
         let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(text, GOLDEN);
         let header = Header::take(&bytes).expect("it is a record");
         assert!(header.fits_head(b"head") && header.fits_payload(b"payload"));
-        assert_eq!((header.position, header.durable, header.order), (0x1122, 0x33, 0x44));
+        assert_eq!((header.position, header.durable, header.order, header.of), (0x1122, 0x33, 0x44, Some(of)));
         assert_eq!(header.record_bytes(), bytes.len() as u64);
     }
 
     const GOLDEN: &str = concat!(
-        "415a52320400000007000000e8977cea7069e3f4",
-        "221100000000000033000000000000004400000000000000ba981ace",
+        "415a52330400000007000000e8977cea7069e3f4",
+        "221100000000000033000000000000004400000000000000",
+        "550000006600000077000000000000000fa82d22",
         "686561647061796c6f6164",
     );
 
     #[test]
     fn every_flipped_bit_is_found() {
         let mut bytes = Vec::new();
-        put(&mut bytes, Place { position: 7, durable: 3, order: 5 }, b"some head", b"some payload");
+        put(&mut bytes, Place { position: 7, durable: 3, order: 5, of: None }, b"some head", b"some payload");
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
             let sound = Header::take(&bytes).is_some_and(|header| {

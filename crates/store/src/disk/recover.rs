@@ -1,9 +1,12 @@
 //! Reading it all again.
 
 use super::record::{HEADER_BYTES, Header};
+use super::slots::SlotLogs;
 use super::{checkpoint, journal, log_name, number_of, state_name};
 use aze_io::Boxed;
 use aze_io::disk::{Dir, DiskError, DiskFile, DiskResult};
+use aze_proto::SlotIndex;
+use aze_proto::wire::Wire;
 use std::sync::Arc;
 
 /// Bytes that are read at once; a longer record is read by itself.
@@ -15,6 +18,8 @@ pub struct Record<'a> {
     pub in_checkpoint: bool,
     /// Where it begins in the journal.
     pub position: u64,
+    /// The slot that it belongs to.
+    pub slot: Option<SlotIndex>,
     /// What happened.
     pub head: &'a [u8],
     /// Its data.
@@ -36,6 +41,8 @@ pub struct Found {
     pub order: u64,
     /// Records read.
     pub records: u64,
+    /// How far the logs of slots have come.
+    pub slots: SlotLogs,
     /// Bytes of a torn end that are left out.
     pub torn_bytes: u64,
     /// Records whose data have changed on the disk.
@@ -107,7 +114,7 @@ pub async fn read_for(dir: &dyn Dir, each: &mut impl Taker) -> DiskResult<Found>
                 found.take(&name, raw, true, each).await?;
             }
         }
-        expected = goes_on.ok_or_else(|| damaged(&name, reader.at, "the checkpoint ends here"))?;
+        (expected, found.slots) = goes_on.ok_or_else(|| damaged(&name, reader.at, "the checkpoint ends here"))?;
     }
     for (index, number) in logs.iter().enumerate() {
         let name = log_name(*number);
@@ -123,6 +130,9 @@ pub async fn read_for(dir: &dyn Dir, each: &mut impl Taker) -> DiskResult<Found>
             if raw.header.order <= last_order {
                 let why = format!("a record of the logical time {} after one of {last_order}", raw.header.order);
                 return Err(damaged(&name, reader.at, &why));
+            }
+            if let Some(entry) = raw.header.of {
+                found.slots.pass(entry).map_err(|why| damaged(&name, reader.at, &why))?;
             }
             (expected, last_order) = (expected + raw.header.record_bytes(), raw.header.order);
             found.order = found.order.max(last_order);
@@ -140,10 +150,10 @@ pub async fn read_for(dir: &dyn Dir, each: &mut impl Taker) -> DiskResult<Found>
     Ok(found)
 }
 
-/// Where the journal goes on, if this is the last record of a checkpoint.
-fn goes_on_at(raw: &Raw) -> Option<u64> {
-    let position = raw.payload.as_slice().try_into().ok().filter(|_| raw.is_sound && raw.head == checkpoint::END)?;
-    Some(u64::from_le_bytes(position))
+/// Where the journal goes on, and how far the logs of slots had come there, if this is the last record of a checkpoint.
+fn goes_on_at(raw: &Raw) -> Option<(u64, SlotLogs)> {
+    let (position, slots) = raw.payload.split_first_chunk().filter(|_| raw.is_sound && raw.head == checkpoint::END)?;
+    Some((u64::from_le_bytes(*position), SlotLogs::from_bytes(slots).ok()?))
 }
 
 async fn is_empty(dir: &dyn Dir, logs: &[u64]) -> DiskResult<bool> {
@@ -162,7 +172,9 @@ impl Found {
         self.order = self.order.max(raw.header.order);
         self.rotten += u64::from(!raw.is_sound);
         let position = raw.header.position;
-        let record = Record { in_checkpoint, position, head: &raw.head, payload: &raw.payload, is_sound: raw.is_sound };
+        let slot = raw.header.of.map(|entry| entry.slot);
+        let record =
+            Record { in_checkpoint, position, slot, head: &raw.head, payload: &raw.payload, is_sound: raw.is_sound };
         while !each.take(&record).map_err(|why| damaged(name, position, &why))? {
             each.prepare().await?;
         }

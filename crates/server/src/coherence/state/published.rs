@@ -215,6 +215,7 @@ impl PublishedIndex {
             Op::MakeRoot { .. }
             | Op::Record { .. }
             | Op::ReserveInos { .. }
+            | Op::BeginLife { .. }
             | Op::LinkResolved { .. }
             | Op::EndSession { .. }
             | Op::ExpireOutcomes => {}

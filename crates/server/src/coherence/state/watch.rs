@@ -124,6 +124,7 @@ fn concerned(shard: &Shard, op: &Op) -> [Option<Ino>; 4] {
         | Op::Unlock { .. }
         | Op::Record { .. }
         | Op::ReserveInos { .. }
+        | Op::BeginLife { .. }
         | Op::LinkForget { .. }
         | Op::LinkResolved { .. }
         | Op::SetXattr { .. }
@@ -155,10 +156,19 @@ mod tests {
 
     /// A shard that has all names of the volume, with one file.
     fn shard() -> (Shard, Ino) {
-        let mut shard = Shard::new(ShardId(0), Incarnation(0), 1);
+        let mut shard = Shard::new(ShardId(0), 1);
         let (kind, target, born) = (FileKind::File, Default::default(), MapEpoch(1));
-        let new =
-            NewFile { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, target, born, chunk_bits: 20, data_shard: None };
+        let new = NewFile {
+            kind,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target,
+            born,
+            chunk_bits: 20,
+            layout: aze_proto::place::Layout::default(),
+        };
         let op = Op::Create { key: key("a"), new, exclusive: true };
         let made = shard.apply(&op, &Stamp::at(Time(1))).effects.attr.expect("it was made").ino;
         (shard, made)
@@ -187,7 +197,7 @@ mod tests {
         assert_eq!(noted(&Op::Lock { key: key("b"), lock: lock.clone() }), [Ino(99)]);
         let back = Role::ExchangeSource { ino: Ino(99), kind, parent: Ino::ROOT };
         let exchange = Lock { role: back, ino: file, ..lock };
-        assert_eq!(noted(&Op::Lock { key: key("a"), lock: exchange }), [file, Ino(99)]);
+        assert_eq!(noted(&Op::Lock { key: key("a"), lock: exchange }), [Ino(99), file]);
         for op in [
             Op::LinkBegin { ino: file, tx, shard: ShardId(0) },
             Op::LinkEnd { ino: file, tx, kept: true },

@@ -45,8 +45,8 @@ impl Server {
     /// once. To be called while the name is locked, so that no later move is overtaken.
     pub(super) async fn tell_parent(self: &Arc<Self>, dir: Ino, parent: Ino) {
         let moved = Request::SetParent { ino: dir, parent };
-        if self.ask_shard(dir.home(), moved.clone()).await.is_err() {
-            self.persist_shard(dir.home(), moved);
+        if self.ask_shard(self.home(dir), moved.clone()).await.is_err() {
+            self.persist_shard(self.home(dir), moved);
         }
     }
 

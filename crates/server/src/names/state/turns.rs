@@ -38,7 +38,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         while self.held {
             self.held = false;
-            let Some(cell) = self.shards.get(self.ino.home()) else { return };
+            let Some(cell) = self.shards.home(self.ino) else { return };
             let mut names = cell.names.lock();
             let next = names.turns.get_mut(&self.ino).and_then(VecDeque::pop_front);
             if next.is_none() {

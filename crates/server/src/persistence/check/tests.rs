@@ -5,7 +5,9 @@ use crate::persistence::state::record::Step;
 use aze_io::sim::{Faults, Sim};
 use aze_meta::Shard;
 use aze_meta::op::NewFile;
-use aze_proto::ids::{Generation, Incarnation, MapEpoch, ShardId, Time};
+use aze_proto::ids::{Generation, MapEpoch, ShardId, SlotIndex, Time};
+use aze_proto::place::Layout;
+use aze_proto::slots::{slot_of, slots_of};
 use aze_proto::sum::piece_sums;
 use aze_proto::wire::Wire;
 use aze_proto::{Name, Reply};
@@ -39,18 +41,25 @@ fn key(parent: Ino, text: &str) -> EntryKey {
     EntryKey { parent, hash: NameHash::of(parent, &name(text)), name: name(text) }
 }
 
+/// The file, which has two names: a path to it goes by either.
+const FILE: &str = "/dir/file";
+
+fn says(text: &str, word: &str) -> bool {
+    text.contains(word) || word == FILE && text.contains("/other")
+}
+
 impl Small {
     fn new() -> Small {
         let sim = Sim::new(1, Faults::default());
         let io = sim.node("s0");
-        let shards = (0..SHARDS).map(|id| Shard::new(ShardId(id), Incarnation(0), SHARDS)).collect();
+        let shards = (0..SHARDS).map(|id| Shard::new(ShardId(id), SHARDS)).collect();
         let mut small = Small { sim, io, steps: Vec::new(), shards, dir: Ino(0), file: Ino(0) };
         let make_root = Op::MakeRoot { uid: 0, gid: 0, mode: 0o755, born: MapEpoch(1), chunk_bits: 20 };
-        small.apply(Ino::ROOT.home(), make_root);
+        small.apply(Ino::ROOT.home(SHARDS), make_root);
         small.dir = small.create(Ino::ROOT, "dir", FileKind::Directory);
         small.file = small.create(small.dir, "file", FileKind::File);
         let file = small.file;
-        small.apply(file.home(), Op::SetLinks { ino: file, links: 2 });
+        small.apply(file.home(SHARDS), Op::SetLinks { ino: file, links: 2 });
         small.name(Ino::ROOT, "other", file);
         small.data(file, 0);
         small
@@ -66,7 +75,17 @@ impl Small {
     fn create(&mut self, parent: Ino, text: &str, kind: FileKind) -> Ino {
         let key = key(parent, text);
         let (target, born, chunk_bits) = (Default::default(), MapEpoch(1), 20);
-        let new = NewFile { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, target, born, chunk_bits, data_shard: None };
+        let new = NewFile {
+            kind,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target,
+            born,
+            chunk_bits,
+            layout: Layout::new(key.hash.prefix(), SHARDS),
+        };
         let op = Op::Create { key: key.clone(), new, exclusive: true };
         let shard = key.hash.shard(SHARDS);
         self.apply(shard, op);
@@ -80,7 +99,7 @@ impl Small {
     }
 
     fn data(&mut self, ino: Ino, chunk: u64) {
-        let (shard, bytes) = (ino.home(), vec![7; 5000]);
+        let (shard, bytes) = (ino.home(SHARDS), vec![7; 5000]);
         let (generation, sums) = (Generation(0), piece_sums(0, &bytes));
         let stamp = Stamp::default();
         self.steps.push((Step::Data { shard, stamp, ino, generation, chunk, offset: 0, sums }, bytes));
@@ -102,6 +121,7 @@ impl Small {
                 server,
                 servers,
                 shards,
+                slots: slots_of(servers),
                 chunk_bits: 20,
                 owner_uid: 0,
                 directory: 0,
@@ -112,7 +132,8 @@ impl Small {
             Writer::begin(dir.clone(), 1, 0, 0).await.expect("a checkpoint").finish().await.expect("its end");
             let journal = Journal::begin(dir, true, 1, 0, Default::default()).await.expect("a journal");
             for (step, bytes) in steps {
-                journal.append(&step.to_bytes(), &bytes);
+                let slot = step.shard().map(|shard| slot_of(shard, slots_of(servers)));
+                journal.append_parts(slot, &step.to_bytes(), &[&bytes]);
             }
             journal.finish().await.expect("the journal is written");
         });
@@ -135,7 +156,7 @@ impl Small {
         let problems = self.problems();
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert_eq!(problems[0].0, kind, "{problems:?}");
-        words.iter().for_each(|word| assert!(problems[0].1.contains(word), "{word} in {problems:?}"));
+        words.iter().for_each(|word| assert!(says(&problems[0].1, word), "{word} in {problems:?}"));
     }
 
     /// As a server's start: what the journal has goes to a checkpoint, and its data to segments.
@@ -148,8 +169,9 @@ impl Small {
             let store = Store::new(Slab::new(MARGIN_BYTES).expect("memory"));
             store.use_disk(Disk::new(segments.expect("segments"), SEGMENT_BYTES));
             let mut image = Image::empty(ServerIndex(0), 1, manifest.shards, &store).expect("an image");
-            let Found { next, position, .. } = read_for(&*dir, &mut image).await.expect("it can be read");
-            image.write_down(&dir, next, position, 0).await.expect("it can be written");
+            let found = Found { order: 0, ..read_for(&*dir, &mut image).await.expect("it can be read") };
+            image.write_down(&dir, &found).await.expect("it can be written");
+            let Found { next, position, .. } = found;
             Journal::begin(dir.clone(), true, next, position, Default::default()).await.expect("a journal");
             remove_older(&*dir, next).await.expect("what is old can go");
         });
@@ -186,8 +208,8 @@ fn a_file_without_a_name_is_found() {
 fn a_wrong_link_count_is_found_and_repaired() {
     let mut small = Small::new();
     let file = small.file;
-    small.apply(file.home(), Op::SetLinks { ino: file, links: 5 });
-    small.only("link count", &["/dir/file", "is 5", "are 2"]);
+    small.apply(file.home(SHARDS), Op::SetLinks { ino: file, links: 5 });
+    small.only("link count", &[FILE, "is 5", "are 2"]);
     let report = small.check(true).expect("it can be repaired");
     assert_eq!((report.problems.len(), report.repaired.len()), (0, 1), "{report:?}");
     assert_eq!(small.check(false).expect("it can be checked").problems, []);
@@ -218,7 +240,7 @@ fn data_that_have_changed_are_found_with_their_path() {
     assert_eq!(report.notes, Vec::<String>::new());
     assert_eq!(report.problems.len(), 1, "{report:?}");
     assert_eq!(report.problems[0].kind, "checksum");
-    assert!(report.problems[0].text.contains("/dir/file"), "{report:?}");
+    assert!(says(&report.problems[0].text, FILE), "{report:?}");
     assert!(small.sim.flip_disk_bit("s0", DIR, &log, (end - 5010) * 8), "and its head");
     let report = small.check(false).expect("it can be said what is wrong");
     assert_eq!(report.problems.len(), 1, "{report:?}");
@@ -230,7 +252,7 @@ fn data_that_have_changed_are_found_with_their_path() {
 fn what_is_repaired_leaves_the_data_in_segments() {
     let mut small = Small::new();
     let (file, stray) = (small.file, Ino(small.file.0 + 999));
-    small.apply(file.home(), Op::SetLinks { ino: file, links: 5 });
+    small.apply(file.home(SHARDS), Op::SetLinks { ino: file, links: 5 });
     small.data(stray, 0);
     small.put(0, 1);
     small.begin_again();
@@ -244,10 +266,40 @@ fn what_is_repaired_leaves_the_data_in_segments() {
         assert!(small.sim.flip_disk_bit("s0", DIR, segment, bit), "{:?}", small.sim.disk_files("s0", DIR));
         let problems = small.check(false).expect("it can be checked").problems;
         assert!(small.sim.flip_disk_bit("s0", DIR, segment, bit));
-        problems.iter().any(|problem| problem.kind == "checksum" && problem.text.contains("/dir/file"))
+        problems.iter().any(|problem| problem.kind == "checksum" && says(&problem.text, FILE))
     };
     let told = (0..SEGMENT_BYTES / PLACE_BYTES).filter(|place| is_told((place * PLACE_BYTES + 100) * 8));
     assert_eq!(told.count(), 1);
+}
+
+/// Records of a slot are told apart from those of others without knowing what they say.
+#[test]
+fn a_record_among_those_of_another_slot_is_damage() {
+    let small = Small::new();
+    let (servers, shard) = (2, ShardId(0));
+    let io = small.io.clone();
+    for (slot, expected) in [(Some(SlotIndex(0)), None), (Some(SlotIndex(2)), Some("slot 2")), (None, Some("no slot"))]
+    {
+        let io = io.clone();
+        let read = small.block(async move {
+            let dir = io.open_dir(DIR).await.expect("a directory");
+            let journal = Journal::begin(dir.clone(), true, 1, 0, Default::default()).await.expect("a journal");
+            journal.append_parts(slot, &Step::Drop { shard, ino: Ino(9) }.to_bytes(), &[]);
+            journal.reach(journal.end(), aze_store::disk::journal::Stage::Durable).await.expect("it can be written");
+            let store = Store::new(Slab::new(MARGIN_BYTES).expect("memory"));
+            let mut image = Image::empty(ServerIndex(0), servers, SHARDS * 2, &store).expect("an image");
+            let read = read_for(&*dir, &mut image).await;
+            dir.remove(&disk::log_name(1)).await.expect("it can be removed");
+            read.map(drop).map_err(|error| error.to_string())
+        });
+        match expected {
+            None => assert_eq!(read, Ok(())),
+            Some(told) => {
+                let why = read.expect_err("shard 0 is in slot 0");
+                assert!(why.contains(&format!("a record of slot 0 among those of {told}")), "{why}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -8,12 +8,12 @@ use aze_io::Boxed;
 use aze_io::disk::{Dir, DiskError, DiskResult};
 use aze_meta::op::INO_BLOCK;
 use aze_meta::{EntryKey, Lock, Op, Role, SessionRow, Shard, Stamp};
-use aze_proto::ids::{Incarnation, Ino, ServerIndex, ShardId, Time, TxId};
-use aze_proto::place::ShardTable;
+use aze_proto::ids::{Ino, ServerIndex, ShardId, SlotIndex, Time, TxId};
+use aze_proto::slots::{SlotTable, slot_of};
 use aze_proto::wire::Wire;
 use aze_proto::{Failure, Reply};
 use aze_store::disk::checkpoint::Writer;
-use aze_store::disk::recover::{Record, Taker};
+use aze_store::disk::recover::{Found, Record, Taker};
 use aze_store::{ChunkShard, Cold, Dirty, Placed, Row, Store, StoreError, Warmed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,6 +43,8 @@ impl Part {
 
 /// Everything that a server had.
 pub(crate) struct Image {
+    /// Number of slots of the volume.
+    slots: u32,
     parts: Vec<Option<Part>>,
     pub(crate) finished: Vec<TxId>,
     pub(crate) changed: BTreeMap<Ino, Time>,
@@ -69,14 +71,15 @@ enum Need {
 impl Image {
     /// A server without anything, of those that a volume has.
     pub(crate) fn empty(slot: ServerIndex, servers: u16, shards: u32, store: &Arc<Store>) -> Result<Image, String> {
-        let table = ShardTable::modular(shards, servers)?;
-        let part = |id: ShardId| Part {
-            names: Shard::new(id, Incarnation(0), shards),
-            data: ChunkShard::new(store.clone()),
-            position: 0,
-        };
-        let parts = (0..shards).map(ShardId).map(|id| (table.get(id) == Some(slot)).then(|| part(id))).collect();
+        let slots = SlotTable::modular(shards, servers)?;
+        let part =
+            |id: ShardId| Part { names: Shard::new(id, shards), data: ChunkShard::new(store.clone()), position: 0 };
+        let parts = (0..shards)
+            .map(ShardId)
+            .map(|id| (slots.keeps(id).is_some_and(|keeps| keeps.primary == slot)).then(|| part(id)))
+            .collect();
         Ok(Image {
+            slots: slots.len(),
             parts,
             finished: Vec::new(),
             changed: BTreeMap::new(),
@@ -104,29 +107,22 @@ impl Image {
     /// Does again what a record says.
     fn take_step(&mut self, record: &Record<'_>) -> Result<(), String> {
         let step = Step::from_bytes(record.head).map_err(|why| why.to_string())?;
-        let (shard, is_names) = match &step {
-            Step::Server { time, finished, changed } => {
-                self.time = self.time.max(*time);
+        let slot = step.shard().map(|shard| slot_of(shard, self.slots));
+        if record.slot != slot {
+            let told = |slot: Option<SlotIndex>| slot.map_or("no slot".into(), |slot| format!("slot {slot}"));
+            return Err(format!("a record of {} among those of {}", told(slot), told(record.slot)));
+        }
+        let Some(shard) = step.shard() else {
+            if let Step::Server { time, finished, changed } = step {
+                self.time = self.time.max(time);
                 self.finished.extend(finished);
                 for Changed { dir, time } in changed {
-                    self.note_change(*dir, *time);
+                    self.note_change(dir, time);
                 }
-                return Ok(());
             }
-            Step::Names { shard, .. } => (*shard, true),
-            Step::Data { shard, .. }
-            | Step::Outcome { shard, .. }
-            | Step::EndSession { shard, .. }
-            | Step::ExpireOutcomes { shard }
-            | Step::Outcomes { shard, .. }
-            | Step::TruncateData { shard, .. }
-            | Step::Drop { shard, .. }
-            | Step::Trim { shard, .. }
-            | Step::Punch { shard, .. }
-            | Step::Tables { shard, .. }
-            | Step::Units { shard, .. }
-            | Step::Generations { shard, .. } => (*shard, false),
+            return Ok(());
         };
+        let is_names = matches!(step, Step::Names { .. });
         let part = self.parts.get_mut(shard.0 as usize).and_then(Option::as_mut);
         let part = part.ok_or_else(|| format!("a record of shard {shard}, which is not this server's"))?;
         let is_known = record.position < part.position && !self.switches.is(Sabotage::ReplayAll);
@@ -245,21 +241,18 @@ impl Image {
         }
     }
 
-    /// Writes everything down as a checkpoint, at the logical time `order`.
-    pub(crate) async fn write_down(
-        &mut self,
-        dir: &Arc<dyn Dir>,
-        number: u64,
-        position: u64,
-        order: u64,
-    ) -> DiskResult<u64> {
-        let mut writer = Writer::begin(dir.clone(), number, position, order).await?;
+    /// Writes everything down as a checkpoint, after what was found.
+    pub(crate) async fn write_down(&mut self, dir: &Arc<dyn Dir>, found: &Found) -> DiskResult<u64> {
+        let &Found { next, position, order, .. } = found;
+        let writer = Writer::begin(dir.clone(), next, position, order).await?;
+        let mut writer = writer.with_slots(found.slots.clone());
+        let slots = self.slots;
         let changed = self.changed.iter().map(|(dir, time)| Changed { dir: *dir, time: *time });
         add_server(&mut writer, self.time, &self.finished, changed).await?;
         let begun = self.store.begin_checkpoint();
         let mut left = Vec::new();
         for part in self.parts.iter_mut().flatten() {
-            let shard = Snapshot::of(&part.names, &part.data, position);
+            let shard = Snapshot::of(&part.names, &part.data, position, slots);
             left.extend(
                 shard
                     .add_to(&mut writer, &self.store, |dirty, place| {
@@ -268,7 +261,7 @@ impl Image {
                     .await?,
             );
         }
-        add_left(&mut writer, left).await?;
+        add_left(&mut writer, slots, left).await?;
         if let Some(disk) = self.store.disk() {
             disk.segments().sync().await?;
         }
@@ -304,12 +297,13 @@ pub(in crate::persistence) async fn add_server(
 pub(in crate::persistence) struct Snapshot {
     steps: Vec<Step>,
     shard: ShardId,
+    slot: SlotIndex,
     data: aze_store::Snapshot,
 }
 
 impl Snapshot {
-    /// To be called under the shard's locks, with the journal's end.
-    pub(in crate::persistence) fn of(names: &Shard, data: &ChunkShard, position: u64) -> Snapshot {
+    /// To be called under the shard's locks, with the journal's end and the number of slots.
+    pub(in crate::persistence) fn of(names: &Shard, data: &ChunkShard, position: u64, slots: u32) -> Snapshot {
         let shard = names.id();
         let mut steps: Vec<Step> =
             names.dump(ROWS_MAX).into_iter().map(|part| Step::Tables { shard, position, part }).collect();
@@ -317,7 +311,7 @@ impl Snapshot {
         steps.extend(seen.chunks(ROWS_MAX).map(|seen| Step::Generations { shard, seen: seen.to_vec() }));
         let sessions: Vec<SessionRow> = data.outcomes().all().map(SessionRow::from).collect();
         steps.extend(sessions.chunks(ROWS_MAX).map(|rows| Step::Outcomes { shard, sessions: rows.to_vec() }));
-        Snapshot { steps, shard, data: data.snapshot() }
+        Snapshot { steps, shard, slot: slot_of(shard, slots), data: data.snapshot() }
     }
 
     /// Writes data to segments and the rest to the checkpoint. Units that got a place are given to
@@ -328,9 +322,9 @@ impl Snapshot {
         store: &Store,
         mut settle: impl FnMut(Dirty, Placed) + Send,
     ) -> DiskResult<Vec<(ShardId, Dirty)>> {
-        let shard = self.shard;
+        let (shard, slot) = (self.shard, Some(self.slot));
         for step in self.steps {
-            writer.add(&step.to_bytes(), &[]).await?;
+            writer.add_of(slot, &step.to_bytes(), &[]).await?;
         }
         let mut rows = self.data.rows;
         let mut left = Vec::new();
@@ -346,7 +340,7 @@ impl Snapshot {
         let mut rows = rows.into_iter().map(Unit::from).peekable();
         while rows.peek().is_some() {
             let units: Vec<Unit> = rows.by_ref().take(ROWS_MAX).collect();
-            writer.add(&Step::Units { shard, units }.to_bytes(), &[]).await?;
+            writer.add_of(slot, &Step::Units { shard, units }.to_bytes(), &[]).await?;
         }
         Ok(left)
     }
@@ -354,12 +348,16 @@ impl Snapshot {
 
 /// Adds units that have no place, with their data: after everything that has one, so that no place is
 /// given out at the next start before all that are used are known.
-pub(in crate::persistence) async fn add_left(writer: &mut Writer, left: Vec<(ShardId, Dirty)>) -> DiskResult<()> {
+pub(in crate::persistence) async fn add_left(
+    writer: &mut Writer,
+    slots: u32,
+    left: Vec<(ShardId, Dirty)>,
+) -> DiskResult<()> {
     for (shard, dirty) in left {
         let Row { ino, generation, chunk, sums, .. } = dirty.row();
         let (offset, data) = dirty.data();
         let step = Step::Data { shard, stamp: Stamp::default(), ino, generation, chunk, offset, sums };
-        writer.add(&step.to_bytes(), data).await?;
+        writer.add_of(Some(slot_of(shard, slots)), &step.to_bytes(), data).await?;
     }
     Ok(())
 }

@@ -131,12 +131,13 @@ impl Persistence {
         let mut checkpoint_bytes = 0;
         if manifest.is_some() {
             image.begin_new_life();
-            checkpoint_bytes = image.write_down(&dir, found.next, found.position, found.order).await.map_err(failed)?;
+            checkpoint_bytes = image.write_down(&dir, &found).await.map_err(failed)?;
         }
         let syncs = storage.durability != Durability::None;
         order.witness(found.order);
         let journal = Journal::begin(dir.clone(), syncs, found.next, found.position, order.clone());
         let journal = journal.await.map_err(failed)?;
+        journal.resume(found.slots);
         aze_store::disk::remove_older(&*dir, found.next).await.map_err(failed)?;
         disk.begin_limit();
         Ok(Persistence {

@@ -107,6 +107,28 @@ wire_enum! {
     }
 }
 
+impl Step {
+    /// The shard that it concerns; `None`: the server as a whole.
+    pub(crate) fn shard(&self) -> Option<ShardId> {
+        match self {
+            Step::Server { .. } => None,
+            Step::Names { shard, .. }
+            | Step::Data { shard, .. }
+            | Step::Outcome { shard, .. }
+            | Step::EndSession { shard, .. }
+            | Step::ExpireOutcomes { shard }
+            | Step::Outcomes { shard, .. }
+            | Step::TruncateData { shard, .. }
+            | Step::Drop { shard, .. }
+            | Step::Trim { shard, .. }
+            | Step::Punch { shard, .. }
+            | Step::Tables { shard, .. }
+            | Step::Units { shard, .. }
+            | Step::Generations { shard, .. } => Some(*shard),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -134,13 +134,14 @@ async fn begin_empty(root: &OpenRoot) -> Result<(), Failure> {
 
 /// What a manifest says, but for the volume.
 fn told(manifest: &Manifest) -> String {
-    let Manifest { server, servers, shards, chunk_bits, owner_uid, directory, directories, volume: _ } = manifest;
+    let Manifest { server, servers, shards, slots, chunk_bits, owner_uid, directory, directories, volume: _ } =
+        manifest;
     let part = match directories {
         1 => String::new(),
         _ => format!("directory {directory} of the {directories} of "),
     };
     format!(
-        "{part}server {server} of {servers}, {shards} shards, chunks of {} KiB, owner {owner_uid}",
+        "{part}server {server} of {servers}, {shards} shards in {slots} slots, chunks of {} KiB, owner {owner_uid}",
         (1u64 << (chunk_bits % 64)) >> 10
     )
 }

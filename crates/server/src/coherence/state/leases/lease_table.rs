@@ -135,6 +135,7 @@ pub(crate) fn recall_changed(lease_table: &mut LeaseTable, shard: ShardId, op: &
         | Op::Delete { .. }
         | Op::Record { .. }
         | Op::ReserveInos { .. }
+        | Op::BeginLife { .. }
         | Op::LinkForget { .. }
         | Op::LinkResolved { .. }
         | Op::EndSession { .. }

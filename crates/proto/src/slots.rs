@@ -1,0 +1,209 @@
+//! Slots: which servers keep which shards. Arithmetic says in which slot a shard is, a table which servers keep the slot.
+//!
+//! Source: configurations as in PacificA (Lin et al., MSR-TR-2008-25): a number that grows with each change of a slot's
+//! servers, a primary that serves, backups that follow it.
+
+use crate::ids::{Configuration, Life, ServerIndex, ShardId, SlotIndex};
+use crate::limits::{SHARDS_MAX, SHARDS_PER_SERVER_MIN, SLOTS_PER_SERVER};
+use crate::wire::{Input, Malformed, Wire};
+use crate::wire_struct;
+
+wire_struct! {
+    /// The servers of one slot.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Slot {
+        /// How many times it has been made empty again.
+        pub life: Life,
+        /// Counts the changes of its servers.
+        pub configuration: Configuration,
+        /// The server that serves it.
+        pub primary: ServerIndex,
+        /// The servers that have a copy of what the primary acknowledges. There are none yet.
+        pub backups: Vec<ServerIndex>,
+    }
+}
+
+/// Slot → servers, and the number of shards, by which a shard's slot is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotTable {
+    shards: u32,
+    slots: Vec<Slot>,
+}
+
+/// In how many slots the shards of a new volume of so many servers are: one of a single server, which has no other to
+/// which it could move; else several for each server, so that servers that come later get their parts from all.
+pub fn slots_of(servers: u16) -> u32 {
+    if servers == 1 { 1 } else { u32::from(servers) * SLOTS_PER_SERVER }
+}
+
+/// The slot of a shard among `slots`: neighbouring shards, which have neighbouring chunks of a file, are in different
+/// slots.
+#[inline]
+pub fn slot_of(shard: ShardId, slots: u32) -> SlotIndex {
+    SlotIndex(shard.0 % slots)
+}
+
+impl SlotTable {
+    /// The first assignment: slot k on server k mod N.
+    ///
+    /// # Errors
+    /// When `shards` is no power of two up to [`SHARDS_MAX`], or there are fewer than
+    /// [`SHARDS_PER_SERVER_MIN`] for each server.
+    pub fn modular(shards: u32, servers: u16) -> Result<SlotTable, String> {
+        if !shards.is_power_of_two() || shards > SHARDS_MAX {
+            return Err(format!("the number of shards must be a power of two up to {SHARDS_MAX}, not {shards}"));
+        }
+        if servers == 0 || u32::from(servers) * SHARDS_PER_SERVER_MIN > shards {
+            return Err(format!(
+                "{servers} servers on {shards} shards: at least 1 server and {SHARDS_PER_SERVER_MIN} shards for each server are needed"
+            ));
+        }
+        let slot = |index: u32| Slot {
+            life: Life(0),
+            configuration: Configuration(1),
+            primary: ServerIndex((index % u32::from(servers)) as u16),
+            backups: Vec::new(),
+        };
+        Ok(SlotTable { shards, slots: (0..slots_of(servers)).map(slot).collect() })
+    }
+
+    /// How many shards there are.
+    #[inline]
+    pub fn shards(&self) -> u32 {
+        self.shards
+    }
+
+    /// How many slots there are.
+    pub fn len(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Whether there are none (never).
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// The slot of a shard.
+    #[inline]
+    pub fn slot_of(&self, shard: ShardId) -> SlotIndex {
+        slot_of(shard, self.len())
+    }
+
+    /// A slot by its number.
+    pub fn get(&self, slot: SlotIndex) -> Option<&Slot> {
+        self.slots.get(slot.0 as usize)
+    }
+
+    /// The servers of a shard; `None` if the volume has no such shard.
+    #[inline]
+    pub fn keeps(&self, shard: ShardId) -> Option<&Slot> {
+        self.get(self.slot_of(shard)).filter(|_| shard.0 < self.shards)
+    }
+
+    /// All slots, with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (SlotIndex, &Slot)> {
+        (0..).map(SlotIndex).zip(&self.slots)
+    }
+
+    /// The slots that a server serves.
+    pub fn served_by(&self, server: ServerIndex) -> impl Iterator<Item = (SlotIndex, &Slot)> {
+        self.iter().filter(move |(_, slot)| slot.primary == server)
+    }
+
+    /// The contents of all slots that a server serves are lost: each begins another life, empty.
+    ///
+    /// # Errors
+    /// When a slot has had its last life; then none is changed.
+    pub fn begin_lives(&mut self, server: ServerIndex) -> Result<(), String> {
+        if let Some((slot, _)) = self.served_by(server).find(|(_, slot)| slot.life.next().is_none()) {
+            return Err(format!(
+                "slot {slot} has been made empty {} times, and inode numbers of another life would not differ from \
+                 earlier ones",
+                Life::MAX
+            ));
+        }
+        for slot in self.slots.iter_mut().filter(|slot| slot.primary == server) {
+            slot.life = Life(slot.life.0 + 1);
+            slot.configuration = Configuration(slot.configuration.0 + 1);
+        }
+        Ok(())
+    }
+}
+
+impl Wire for SlotTable {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.shards.put(out);
+        self.slots.put(out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, Malformed> {
+        let (shards, slots) = (u32::take(input)?, Vec::<Slot>::take(input)?);
+        if !shards.is_power_of_two() || shards > SHARDS_MAX {
+            return Err(input.malformed("a number of shards that is no power of two"));
+        }
+        if slots.is_empty() || slots.len() > shards as usize {
+            return Err(input.malformed("a number of slots beyond that of the shards"));
+        }
+        if slots.iter().any(|slot| slot.life > Life::MAX || slot.backups.contains(&slot.primary)) {
+            return Err(input.malformed("a slot that cannot be"));
+        }
+        Ok(SlotTable { shards, slots })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modular_spreads_evenly_and_in_order() {
+        let table = SlotTable::modular(4096, 3).unwrap();
+        assert_eq!((table.shards(), table.len()), (4096, 24));
+        let of = |shard: u32| table.keeps(ShardId(shard)).map(|slot| slot.primary.0);
+        assert_eq!((of(0), of(4), of(4095), of(4096)), (Some(0), Some(1), Some(0), None));
+        assert_eq!(table.slot_of(ShardId(25)), SlotIndex(1));
+        assert!((0..4096).all(|shard| of(shard) == Some((shard % 3) as u16)), "as many slots as a multiple of servers");
+        for server in 0..3 {
+            assert_eq!(table.served_by(ServerIndex(server)).count(), 8);
+        }
+        assert_eq!(SlotTable::modular(64, 1).unwrap().len(), 1);
+        assert!(SlotTable::modular(4095, 3).is_err());
+        assert!(SlotTable::modular(4096, 65).is_err());
+        assert!(SlotTable::modular(4096, 0).is_err());
+        assert!(slots_of(1024) <= SHARDS_MAX);
+    }
+
+    #[test]
+    fn slots_begin_64_lives_and_no_more() {
+        let mut table = SlotTable::modular(256, 2).unwrap();
+        for life in 1..64 {
+            table.begin_lives(ServerIndex(1)).unwrap();
+            let (mine, other) = (table.get(SlotIndex(1)).unwrap(), table.get(SlotIndex(0)).unwrap());
+            assert_eq!((mine.life, mine.configuration), (Life(life), Configuration(u32::from(life) + 1)));
+            assert_eq!((other.life, other.configuration), (Life(0), Configuration(1)));
+        }
+        let before = table.clone();
+        let why = table.begin_lives(ServerIndex(1)).unwrap_err();
+        assert!(why.contains("slot 1 has been made empty 63 times"), "{why}");
+        assert_eq!(table, before);
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_is_refused() {
+        let right = SlotTable::modular(256, 2).unwrap();
+        assert_eq!(SlotTable::from_bytes(&right.to_bytes()), Ok(right.clone()));
+        let with = |change: fn(&mut SlotTable)| {
+            let mut table = right.clone();
+            change(&mut table);
+            SlotTable::from_bytes(&table.to_bytes())
+        };
+        let wrong = [
+            with(|table| table.shards = 255),
+            with(|table| table.shards = 8),
+            with(|table| table.slots.clear()),
+            with(|table| table.slots[3].life = Life(64)),
+            with(|table| table.slots[3].backups = vec![ServerIndex(1)]),
+        ];
+        wrong.iter().for_each(|result| assert!(result.is_err(), "{result:?}"));
+    }
+}

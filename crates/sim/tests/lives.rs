@@ -1,0 +1,116 @@
+//! Slots of a volume in memory whose server dies are begun again, empty: each time with another life, so that no inode
+//! number names two files.
+
+mod support;
+
+use aze_client::{Client, NewFile};
+use aze_io::sim::{Faults, Sim};
+use aze_proto::{Code, FileKind, Ino, Life, NameHash, ServerIndex, SlotIndex};
+use aze_server::sabotage::{Sabotage, Switches};
+use aze_sim::Cluster;
+use aze_sim::cluster::Layout;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use support::{ROOT, create, name, opened_file};
+
+/// Files made in each life.
+const FILES: usize = 40;
+
+/// Makes files in a new directory, since older ones have lost entries; gives the numbers of those that have their home at
+/// server 1.
+async fn numbers_of_server_1(client: &Arc<Client>, life: usize) -> Vec<Ino> {
+    let new = NewFile { kind: FileKind::Directory, open: None, ..opened_file() };
+    let mut dirs = (0..).map(|number| name(&format!("dir{life}-{number}")));
+    let dir = loop {
+        let name = dirs.next().expect("numbers have no end");
+        let at = NameHash::of(Ino::ROOT, &name).shard(client.map().shards());
+        if client.map().server_of(at) == Some(ServerIndex(0)) {
+            break client.create(&ROOT, Ino::ROOT, &name, &new).await.expect("server 0 stays").attr.ino;
+        }
+    };
+    let mut inos = Vec::new();
+    for number in 0..FILES {
+        inos.push(create(client, dir, &format!("f{number}")).await.ino());
+    }
+    inos.retain(|ino| client.map().home_of(*ino) == Some(ServerIndex(1)));
+    inos
+}
+
+/// Lets a server die and come back empty so many times; gives the numbers that it issued, life by life.
+fn issued(switches: Switches, lives: usize) -> Vec<Vec<Ino>> {
+    let sim = Sim::new(1, Faults::default());
+    let cluster = Cluster::new(sim.clone(), Layout { switches, ..Layout::of(2) });
+    let issued = sim.block_on(async {
+        cluster.start().await.expect("a quiet cluster starts");
+        let client = cluster.connect(0).await.expect("a client of a quiet cluster connects");
+        let mut issued = vec![numbers_of_server_1(&client, 0).await];
+        for life in 1..lives {
+            cluster.kill_server(1, false);
+            cluster.start_server(1).await.expect("a server that died can start again");
+            issued.push(numbers_of_server_1(&client, life).await);
+        }
+        issued
+    });
+    cluster.end();
+    issued
+}
+
+/// How many numbers a shard has issued twice, but for the place of the name, which may differ.
+fn twice(issued: &[Vec<Ino>]) -> usize {
+    let shards = Layout::of(2).shards;
+    let all: Vec<_> = issued.iter().flatten().map(|ino| (ino.home(shards), ino.issue())).collect();
+    all.len() - all.iter().collect::<BTreeSet<_>>().len()
+}
+
+#[test]
+fn no_life_issues_the_numbers_of_another() {
+    let issued = issued(Switches::default(), 4);
+    assert_eq!(issued.len(), 4);
+    for (life, inos) in issued.iter().enumerate() {
+        assert!(inos.len() >= FILES / 4, "{} files at server 1 in life {life}", inos.len());
+        assert!(inos.iter().all(|ino| ino.life() == Life(life as u8)), "{inos:?}");
+    }
+    assert_eq!(twice(&issued), 0);
+}
+
+#[test]
+fn a_life_that_is_not_begun_is_noticed() {
+    assert!(twice(&issued(Switches::without(Sabotage::KeepLife), 2)) > 0, "counters begin anew");
+}
+
+/// The 64th life is the last: the server is told so, and the rest of the volume goes on.
+#[test]
+fn a_server_comes_back_empty_63_times() {
+    let sim = Sim::new(1, Faults::default());
+    let cluster = Cluster::new(sim.clone(), Layout::of(2));
+    sim.block_on(async {
+        cluster.start().await.expect("a quiet cluster starts");
+        for life in 1..64 {
+            cluster.kill_server(1, false);
+            cluster.start_server(1).await.expect("a server that died can start again");
+            let map = cluster.server(0).expect("it runs").map();
+            let lives: Vec<Life> = map.slots.iter().map(|(_, slot)| slot.life).collect();
+            assert_eq!(lives.len(), 16);
+            for (index, life_of) in lives.into_iter().enumerate() {
+                let is_its = map.slots.get(SlotIndex(index as u32)).is_some_and(|slot| slot.primary == ServerIndex(1));
+                assert_eq!(life_of, Life(if is_its { life } else { 0 }));
+            }
+        }
+        cluster.kill_server(1, false);
+        let failure = cluster.start_server(1).await.expect_err("its slots have had 64 lives");
+        assert_eq!(failure.code, Code::Limit);
+        assert!(failure.detail.contains("slot 1 has been made empty 63 times"), "{failure}");
+        let client = cluster.connect(1).await.expect("server 0 is there");
+        let made = (0..FILES).map(|number| (client.clone(), name(&format!("g{number}"))));
+        let mut kept = 0;
+        for (client, name) in made {
+            let home = NameHash::of(Ino::ROOT, &name).shard(client.map().shards());
+            if client.map().server_of(home) == Some(ServerIndex(0)) {
+                client.create(&ROOT, Ino::ROOT, &name, &opened_file()).await.expect("server 0 serves");
+                kept += 1;
+            }
+        }
+        assert!(kept > 0, "some names are at server 0");
+    });
+    cluster.end();
+}
