@@ -4,7 +4,7 @@ CARGO ?= cargo
 # mold links several times faster than the default linker, and linking is most of a small change.
 export RUSTFLAGS ?= -C link-arg=-fuse-ld=mold
 
-.PHONY: help demo test test-slurm test-python check build libs wheel sim-long crash-long loom sanitize posix-long bench-record fresh fuzz clean dist test-dist test-mpi container
+.PHONY: help demo test test-slurm test-python check build libs wheel sim-long crash-long loom sanitize posix-long bench-record fresh fuzz clean dist test-dist test-mpi test-doors container
 
 help:
 	@echo 'make demo      build, start a volume, mount it, work on it, measure, take it down'
@@ -17,6 +17,7 @@ help:
 	@echo 'make container a container image with it, in target/dist (needs root)'
 	@echo 'make test-dist tries these packages in bare systems of Debian 11, 12 and 13 (needs root; ten minutes)'
 	@echo 'make test-mpi  MPI-IO, HDF5, PnetCDF and NetCDF-4 on one node and on three namespaces (needs root; two minutes)'
+	@echo 'make test-doors  programs of others without a mount: java, node, Python and its own tests, MPI (five minutes)'
 	@echo 'make check     formatting and lints'
 	@echo 'make sim-long  50,000 simulated clusters instead of 200, and 5,000 volumes that last of each kind'
 	@echo 'make loom      every order of the steps by which processes that share memory wake each other, give back and note'
@@ -75,6 +76,10 @@ test-dist:
 
 test-mpi:
 	@scripts/mpi
+
+test-doors:
+	@scripts/setup doors
+	@BOUND=$${BOUND:-300} scripts/test --test doors
 
 sim-long:
 	$(CARGO) run --locked --release -p aze-sim -- --seeds 50000

@@ -21,6 +21,7 @@
 #define TURNS 25
 #define ROUNDS 4
 #define BIG (5 << 20)
+#define PAGE 4096
 
 extern char **environ;
 static const char *place;
@@ -196,6 +197,46 @@ static void large(void)
 	free(back);
 }
 
+/* Shared mappings: what is stored is read, and what is written is seen, also by other processes, and after they have been killed. */
+static void mapped(void)
+{
+	char path[400], back[8];
+	int status;
+	snprintf(path, sizeof path, "%s/mapped", place);
+	int fd = open(path, O_CREAT | O_RDWR | O_TRUNC, 0600);
+	CHECK(ftruncate(fd, 3 * PAGE) == 0 && pwrite(fd, "before", 6, PAGE) == 6);
+	char *seen = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, PAGE);
+	CHECK(seen != MAP_FAILED && memcmp(seen, "before", 6) == 0);
+	memcpy(seen, "stored", 6);
+	CHECK(pread(fd, back, 6, PAGE) == 6 && memcmp(back, "stored", 6) == 0);
+	CHECK(pwrite(fd, "W", 1, PAGE + 2) == 1 && memcmp(seen, "stWred", 6) == 0);
+	pid_t child = fork();
+	if (child == 0) {
+		seen[PAGE] = 'c';
+		raise(SIGKILL);
+	}
+	CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+	CHECK(seen[PAGE] == 'c' && pread(fd, back, 1, 2 * PAGE) == 1 && back[0] == 'c');
+	/* By another open, for reading only at first. */
+	int other = open(path, O_RDWR);
+	char *again = mmap(NULL, 3 * PAGE, PROT_READ, MAP_SHARED, other, 0);
+	CHECK(again != MAP_FAILED && memcmp(again + PAGE, "stWred", 6) == 0);
+	seen[1] = 'T';
+	CHECK(again[PAGE + 1] == 'T' && msync(seen, PAGE, MS_SYNC) == 0 && mprotect(again, 3 * PAGE, PROT_READ | PROT_WRITE) == 0);
+	again[0] = 'a';
+	CHECK(pread(fd, back, 1, 0) == 1 && back[0] == 'a');
+	/* A shorter file loses what lay behind its end, and a longer one has zeros there. */
+	CHECK(ftruncate(fd, PAGE) == 0 && ftruncate(fd, 4 * PAGE) == 0 && seen[0] == 0 && seen[PAGE] == 0);
+	again = mremap(again, 3 * PAGE, 4 * PAGE, MREMAP_MAYMOVE);
+	CHECK(again != MAP_FAILED && pwrite(fd, "end", 3, 4 * PAGE - 3) == 3 && memcmp(again + 4 * PAGE - 3, "end", 3) == 0);
+	CHECK(close(fd) == 0 && close(other) == 0);
+	seen[7] = '7';
+	CHECK(munmap(seen, 2 * PAGE) == 0 && munmap(again, 4 * PAGE) == 0);
+	CHECK((fd = open(path, O_RDONLY)) >= 0 && pread(fd, back, 1, PAGE + 7) == 1 && back[0] == '7');
+	CHECK(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED && errno == EACCES);
+	CHECK(close(fd) == 0 && unlink(path) == 0);
+}
+
 static void ready(void)
 {
 	int ends[2], fd = open(in, O_RDONLY);
@@ -272,6 +313,7 @@ int main(int count, char **words)
 	for (int me = 0; me < THREADS; me++)
 		CHECK(pthread_join(threads[me], NULL) == 0);
 	large();
+	mapped();
 	ready();
 	waited();
 	moved();

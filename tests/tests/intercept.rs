@@ -1,16 +1,18 @@
 //! Programs whose system calls are intercepted: each does through this door as through a mount, and nothing of theirs is left
 //! when they end, however they end.
 
-use aze_tests::{Place, Ran, clib, leave_out, long, program, run, wait_until};
+#[path = "intercept/gate.rs"]
+mod gate;
+
+use aze_tests::{Place, Ran, leave_out, program, run, wait_until};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Rounds of a tree of processes that ends, and of one that is killed.
+/// Trees of processes that end, are stopped, or are killed; `make test-doors` has more of them.
 const ROUNDS: usize = 20;
-const ROUNDS_LONG: usize = 1000;
 
 /// Scripts of bash, each in an empty directory of the volume, which is also `$D`. Through both doors they say the same.
 const SCRIPTS: &[(&str, &str)] = &[
@@ -129,20 +131,11 @@ fn scripts_say_the_same_through_both_doors() {
     assert!(different.is_empty(), "{} of {} differ:\n{}", different.len(), SCRIPTS.len(), different.join("\n"));
 }
 
-/// Compiles `tests/c/doors.c`.
-fn doors(place: &Place) -> PathBuf {
-    let made = place.path("doors");
-    let mut cc = Command::new("cc");
-    cc.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&made);
-    run(cc.arg(clib::sources().join("doors.c")));
-    made
-}
-
 #[test]
 fn a_program_in_c_finds_the_same_through_both_doors_and_without_a_volume() {
     let test = "a_program_in_c_finds_the_same_through_both_doors_and_without_a_volume";
     let Some((place, _)) = volume(test) else { return };
-    let program = doors(&place);
+    let program = gate::compiled(&place);
     let plain = place.path("plain");
     fs::create_dir(&plain).expect("a directory");
     assert_eq!(run(Command::new(&program).arg(&plain)).out, "the same\n");
@@ -152,68 +145,38 @@ fn a_program_in_c_finds_the_same_through_both_doors_and_without_a_volume() {
     }
 }
 
-/// How many files all servers have as open.
-fn opens(place: &Place) -> u64 {
-    let text = place.aze(&["status", "--json"]).ok().out;
-    let status: serde_json::Value = serde_json::from_str(text.lines().next().expect("a line")).expect("JSON");
-    let servers = status["servers"].as_array().expect("servers");
-    assert_eq!(servers.len(), 2, "{text}");
-    servers.iter().map(|server| server["opens"].as_u64().expect("a number")).sum()
+#[test]
+fn nothing_is_left_of_processes_that_end_are_stopped_or_killed() {
+    let Some((mut place, _)) = volume("nothing_is_left_of_processes_that_end_are_stopped_or_killed") else { return };
+    gate::pass(&mut place, ROUNDS, &[]);
 }
 
-/// A tree of processes with open files, positions that they share, and locks: pipes, a make, processes of python, children
-/// of posix_spawn(3).
-const TREE: &str = "
-    cd /aze/tree && exec 3<> shared 4>> log
-    ( flock 3; seq 1 200 | tee -a log | sort -rn | head -n 1 >&4 ) &
-    make -s -j8 -f Makefile p &
-    python3 m.py && echo done > python.said &
-    $DOORS /aze/tree/doors > doors.said &
-    flock other sh -c 'echo held > held; cat fifo' < /dev/null &
-    wait
-    test -s p && grep -qx 200 log && grep -q done python.said && grep -q same doors.said";
-
+/// What a program stores in a shared mapping is in the file for every client as soon as the program has ended, and soon after
+/// it was killed.
 #[test]
-fn nothing_is_left_of_processes_that_end_or_are_killed() {
-    let Some((mut place, _)) = volume("nothing_is_left_of_processes_that_end_or_are_killed") else { return };
-    let rounds = if long() { ROUNDS_LONG } else { ROUNDS };
-    place.allow(Duration::from_secs(120 + 20 * rounds as u64));
-    let program = doors(&place);
-    let prepare = "mkdir -p /aze/tree/doors && cd /aze/tree && for i in 1 2 3 4; do echo \"int f$i(void) { return $i; }\" > f$i.c; done
-        printf 'p: f1.o f2.o f3.o f4.o\\n\\tcat $^ > p\\n%%.o: %%.c\\n\\tcc -c -o $@ $<\\n' > Makefile
-        printf 'import multiprocessing as mp\\ndef f(i): return len(open(\"shared\", \"a+\").read())\\n' > m.py
-        printf 'if __name__ == \"__main__\":\\n for m in (\"fork\", \"spawn\"):\\n  with mp.get_context(m).Pool(2) as p: p.map(f, range(4))\\n' >> m.py
-        touch held fifo";
-    place.aze(&through("intercept", prepare)).ok();
-    for round in 0..rounds {
-        let mut command = place.command(&through("intercept", TREE));
-        // A process group of its own, so that every process of the tree can be killed at once.
-        command.env("DOORS", &program).stdout(Stdio::null()).stderr(Stdio::null());
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let mut tree = command.spawn().expect("it starts");
-        if round % 2 == 0 {
-            assert!(tree.wait().expect("it ends").success(), "round {round}");
-        } else {
-            // At another moment each time: when so much of the log has been written.
-            let log = 50 * (round % 16) as u64;
-            let is_far = || {
-                let stat = place.aze(&["stat", "--json", "aze:/tree/log"]);
-                let stat: Option<serde_json::Value> = serde_json::from_str(stat.out.lines().next().unwrap_or("")).ok();
-                stat.is_some_and(|stat| stat["size"].as_u64().is_some_and(|size| size >= log))
-            };
-            while !is_far() && tree.try_wait().expect("it can be asked").is_none() {
-                std::thread::yield_now();
-            }
-            // SAFETY: kill(2) takes two numbers and touches no memory; the group is the tree's, which was not waited for.
-            unsafe { libc::kill(-(tree.id() as i32), libc::SIGKILL) };
-            tree.wait().expect("it ends");
+fn what_is_stored_in_a_mapping_comes_to_the_file() {
+    let Some((place, _)) = volume("what_is_stored_in_a_mapping_comes_to_the_file") else { return };
+    let stores = |end: &str| {
+        format!(
+            "head -c 10000 /dev/zero | tr '\\0' a > /aze/f; python3 -c '
+import mmap, os, signal
+m = mmap.mmap(os.open(\"/aze/f\", os.O_RDWR), 0); m[5000] = 98; m[9999] = 99
+{end}'; exit 0"
+        )
+    };
+    let ends = ["pass", "os._exit(0)", "os.execv(\"/bin/true\", [\"true\"])", "os.kill(os.getpid(), signal.SIGKILL)"];
+    for end in ends {
+        place.aze(&through("intercept", &stores(end))).ok();
+        let is_there = || {
+            let out = place.aze(&["cat", "aze:/f"]).ok().out;
+            assert_eq!(out.len(), 10_000);
+            (&out[5000..5001], &out[9999..], out.matches('a').count()) == ("b", "c", 9998)
+        };
+        if !end.contains("SIGKILL") {
+            assert!(is_there(), "{end}");
         }
-        wait_until("no file is open any more", || opens(&place) == 0);
-        let free =
-            "cd /aze/tree && rm -f log p *.o *.said && flock -n shared true && flock -n other true && python3 -c '
-import fcntl; f = open(\"doors/out\", \"a\"); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)' && \
-            rm -r doors && mkdir doors";
-        place.aze(&through("intercept", free)).ok();
+        wait_until("what was stored is in the file", is_there);
+        wait_until("no file is open", || gate::opens(&place) == 0);
     }
 }
 

@@ -6,6 +6,8 @@
 use crate::channel;
 use crate::description::{Description, Descriptions, Kind};
 use crate::error::{Fault, Result};
+use crate::mapped::Mapped;
+use crate::panics::{self, Held};
 use crate::program::{Program, Programs, with_variable};
 use crate::sys::{self, Epoll};
 use aze_calls::{AGENT_VARIABLE, Welcome};
@@ -61,6 +63,8 @@ pub struct Agent {
     epoll: Epoll,
     /// All that programs have open.
     pub descriptions: Descriptions,
+    /// Files that programs have mapped to be shared and written.
+    pub mapped: Mapped,
     programs: Mutex<Programs>,
     /// Numbers of descriptions, of owners of locks and of waits: none is given twice.
     numbers: AtomicU64,
@@ -111,6 +115,7 @@ impl Listening {
             path: path.to_owned(),
             epoll: Epoll::new().map_err(|error| watched(&error))?,
             descriptions: Descriptions::default(),
+            mapped: Mapped::default(),
             programs: Mutex::default(),
             numbers: AtomicU64::new(1),
             channels: AtomicUsize::new(0),
@@ -137,6 +142,7 @@ impl Listening {
         let served = self.agent.serve(&self.listener);
         // A program that comes now is refused by the system.
         let _ = std::fs::remove_file(&self.agent.path);
+        self.agent.settle();
         self.agent.connected.end();
         served
     }
@@ -182,7 +188,7 @@ impl Agent {
     fn is_done(self: &Arc<Self>) -> bool {
         // A process may be forked by one that was looked at before it, and that has ended before it was looked at.
         for _ in 0..2 {
-            if !self.programs.lock().is_empty() || !self.descriptions.is_empty() {
+            if !self.programs.lock().is_empty() || !self.are_all_closed() {
                 return false;
             }
             for pid in with_variable(AGENT_VARIABLE, self.path.as_os_str().as_bytes()) {
@@ -190,7 +196,12 @@ impl Agent {
                 let _ = self.program(pid);
             }
         }
-        self.programs.lock().is_empty() && self.descriptions.is_empty()
+        self.programs.lock().is_empty() && self.are_all_closed()
+    }
+
+    /// Whether no description is left. After a panic one may be held by its call for ever: only processes count then.
+    fn are_all_closed(&self) -> bool {
+        panics::has_been() || self.descriptions.is_empty()
     }
 
     fn take_channel(self: &Arc<Self>, listener: &OwnedFd) {
@@ -254,11 +265,13 @@ impl Agent {
 
     /// Blocks until an operation is done.
     pub fn wait<T>(&self, operation: impl Future<Output = std::result::Result<T, Failure>>) -> Result<T> {
+        let _held = Held::begin();
         self.connected.wait(async { Ok(operation.await?) }).map_err(Fault::Failed)
     }
 
     /// As [`Agent::wait`]; gives the failure itself to a caller that has an answer to some of them.
     pub fn wait_for<T>(&self, operation: impl Future<Output = T>) -> Result<T> {
+        let _held = Held::begin();
         self.connected.wait(async { Ok(operation.await) }).map_err(Fault::Failed)
     }
 
@@ -302,6 +315,19 @@ impl Agent {
         self.epoll.remove(&program.descriptor);
         for description in program.ends() {
             self.unlock_later(&description, program.owner);
+        }
+        if self.mapped.is_used() {
+            let agent = self.clone();
+            // This thread does not wait for servers.
+            let settling = std::thread::Builder::new().name("aze-mapped".into()).spawn(move || agent.settle());
+            settling.map_or_else(|error| self.say(format_args!("start a thread for mappings: {error}")), drop);
+        }
+    }
+
+    /// Writes what processes have stored in shared mappings. Blocks.
+    fn settle(&self) {
+        if let Err(fault) = self.mapped.settle(self) {
+            self.say(format_args!("write what was stored in a mapping: {fault:?}"));
         }
     }
 

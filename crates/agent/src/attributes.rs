@@ -4,6 +4,7 @@ use crate::call::{Call, Place};
 use crate::channel::Answer;
 use crate::description::{Description, Kind};
 use crate::error::{Result, errno};
+use crate::mapped::Changed;
 use crate::{stat, sys};
 use aze_proto::attr::{Attr, Change, FileKind, Identity, SetTime, XattrHow};
 use aze_proto::error::{Code, Failure};
@@ -67,8 +68,10 @@ impl Call<'_> {
         let len = i64::try_from(self.request.len).map_err(|_| errno(libc::EINVAL))? as u64;
         let below = self.below(self.request.desc, self.bytes)?;
         let attr = self.resolve(&below, true)?;
-        self.agent.wait(self.agent.client().truncate(self.agent.who(), attr.ino, len, None))?;
-        Ok(Answer::default())
+        self.agent.mapped.changing(self.agent, attr.ino, || {
+            self.agent.wait(self.agent.client().truncate(self.agent.who(), attr.ino, len, None))?;
+            Ok((Answer::default(), Changed::Len(len)))
+        })
     }
 
     /// chmod(2).

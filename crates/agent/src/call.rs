@@ -129,10 +129,14 @@ impl Call<'_> {
             Op::Contents => self.contents(),
             Op::SyncAll => self.sync_all(),
             Op::Copy => self.copy(),
+            Op::Map => self.map(),
+            Op::Settle => self.settle(),
         }
     }
 
     fn identify(&self) -> Result<Answer> {
+        #[cfg(debug_assertions)]
+        assert!(self.request.a != aze_calls::PLANTED, "planted");
         let desc = self.agent.descriptions.of_pipe(self.request.a).ok_or(errno(libc::ENOENT))?;
         Ok(Answer { desc, ..Answer::default() })
     }

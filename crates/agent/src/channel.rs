@@ -3,6 +3,7 @@
 use crate::agent::Agent;
 use crate::call::Call;
 use crate::error::Fault;
+use crate::panics;
 use crate::program::Program;
 use crate::sys::{self, Window};
 use aze_calls::{Hello, LEAVES, MESSAGE_BYTES_MAX, Op, Reply, Request, VERSION, Welcome};
@@ -67,7 +68,8 @@ pub fn serve(agent: &Arc<Agent>, channel: &Arc<OwnedFd>, is_one_too_many: bool) 
             continue;
         }
         let mut call = Call { agent, program: &program, channel, request: &request, bytes, window: &mut window };
-        let mut answer = call.act(op).unwrap_or_else(|fault| answer_to(agent, op, fault));
+        let acted = panics::calling(channel, || call.act(op));
+        let mut answer = acted.unwrap_or_else(|fault| answer_to(agent, op, fault));
         let undo = answer.undo.take();
         if send(channel, answer).is_err() {
             undo.into_iter().for_each(|undo| undo());

@@ -4,17 +4,17 @@ use crate::call::Call;
 use crate::channel::Answer;
 use crate::description::{Description, Kind};
 use crate::error::{Result, errno, failed};
+use crate::mapped::{self, Changed};
+use crate::panics::Held;
 use crate::sys;
 use aze_calls::{POSITION, WINDOW_BYTES};
 use aze_client::{File, Room};
 use aze_io::sync::MutexGuard;
 use aze_proto::error::{Code, Failure};
+use aze_proto::ids::Ino;
 use aze_proto::limits::FILE_BYTES_MAX;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-
-/// Bytes of one copy of contents into memory, and no more than half of the memory that is available: beyond, ENOMEM.
-pub const CONTENTS_BYTES_MAX: u64 = 1 << 30;
 
 /// Bytes that one copy_file_range(2) copies at most, so that it ends in time: programs go on with the rest.
 const COPY_BYTES_MAX: u64 = 32 << 20;
@@ -29,6 +29,7 @@ impl Call<'_> {
         let len = self.window_len()?;
         let file = description.for_reading()?;
         let agent = self.agent;
+        self.stored_is_written(description.ino);
         let mut from = From::of(&description, self.request.offset)?;
         let count = agent.wait(file.read_as_opened(from.at, self.window.bytes(len)))?;
         from.moved(count);
@@ -47,8 +48,10 @@ impl Call<'_> {
         let mut to = From::of(&description, self.request.offset)?;
         if flags & libc::O_APPEND != 0 {
             if len > 0 {
-                let begin = agent.wait(file.append(data))?;
-                to.at = begin;
+                to.at = agent.mapped.changing(agent, description.ino, || {
+                    let begin = agent.wait(file.append(data))?;
+                    Ok((begin, Changed::Bytes(begin..begin + len as u64)))
+                })?;
             }
         } else {
             let room =
@@ -56,7 +59,10 @@ impl Call<'_> {
             if len as u64 > room {
                 return Err(errno(libc::EFBIG));
             }
-            agent.wait(file.write(to.at, data))?;
+            agent.mapped.changing(agent, description.ino, || {
+                agent.wait(file.write(to.at, data))?;
+                Ok(((), Changed::Bytes(to.at..to.at + len as u64)))
+            })?;
         }
         if flags & libc::O_DSYNC != 0 {
             agent.wait(file.sync())?;
@@ -89,13 +95,17 @@ impl Call<'_> {
     }
 
     fn seek_in(&self, description: &Description, file: &Arc<File>, offset: i64, whence: i32) -> Result<Answer> {
+        let _held = Held::begin();
         let mut position = description.position.lock();
+        #[cfg(debug_assertions)]
+        assert!(whence != aze_calls::PLANTED as i32, "planted, with a position locked");
         let base = match whence {
             libc::SEEK_SET => 0,
             libc::SEEK_CUR => *position,
             libc::SEEK_END => self.attr_of(description)?.size,
             libc::SEEK_DATA | libc::SEEK_HOLE => {
                 let from = u64::try_from(offset).map_err(|_| errno(libc::ENXIO))?;
+                self.stored_is_written(description.ino);
                 let found = self.agent.wait_for(file.seek(from, whence == libc::SEEK_HOLE))?;
                 *position = match found {
                     Err(Failure { code: Code::NotFound, .. }) => return Err(errno(libc::ENXIO)),
@@ -146,8 +156,10 @@ impl Call<'_> {
             _ => description.for_writing().map_err(|_| errno(libc::EINVAL))?,
         };
         let (client, who) = (self.agent.client(), self.agent.who());
-        self.agent.wait(client.truncate(who, file.ino(), len, Some(file)))?;
-        Ok(Answer::default())
+        self.agent.mapped.changing(self.agent, file.ino(), || {
+            self.agent.wait(client.truncate(who, file.ino(), len, Some(file)))?;
+            Ok((Answer::default(), Changed::Len(len)))
+        })
     }
 
     /// fsync(2).
@@ -156,7 +168,12 @@ impl Call<'_> {
         match &description.kind {
             Kind::Place => return Err(errno(libc::EBADF)),
             Kind::Directory(..) => self.agent.wait(self.agent.client().sync(self.agent.who()))?,
-            Kind::File(file) => self.agent.wait(file.sync())?,
+            Kind::File(file) => {
+                if let Some(copies) = self.agent.mapped.of(description.ino) {
+                    copies.write_back(self.agent, 0..u64::MAX)?;
+                }
+                self.agent.wait(file.sync())?;
+            }
         }
         Ok(Answer::default())
     }
@@ -171,6 +188,7 @@ impl Call<'_> {
 
     /// sync(2) and syncfs(2).
     pub fn sync_all(&self) -> Result<Answer> {
+        self.agent.mapped.settle(self.agent)?;
         self.agent.wait(self.agent.client().sync(self.agent.who()))?;
         Ok(Answer::default())
     }
@@ -192,7 +210,47 @@ impl Call<'_> {
             // Modes that move the bytes behind the range, as on a mount.
             _ => return Err(errno(libc::EOPNOTSUPP)),
         };
-        self.agent.wait(file.make_room(room, offset, len, keep_size))?;
+        self.agent.mapped.changing(self.agent, description.ino, || {
+            self.agent.wait(file.make_room(room, offset, len, keep_size))?;
+            let end = offset.saturating_add(len);
+            let end = if keep_size { end.min(self.attr_of(&description)?.size) } else { end };
+            Ok((Answer::default(), Changed::Bytes(offset.min(end)..end)))
+        })
+    }
+
+    /// What programs have stored in a shared mapping of a file is written, so that a call finds it. What cannot be written now
+    /// is written later, and told by msync(2) and fsync(2).
+    pub fn stored_is_written(&self, ino: Ino) {
+        let Some(copies) = self.agent.mapped.of(ino) else { return };
+        if let Err(fault) = copies.write_back(self.agent, 0..u64::MAX) {
+            self.agent.say(format_args!("write what was stored in a mapping of inode {ino}: {fault:?}"));
+        }
+    }
+
+    /// mmap(2), shared and open for reading and writing.
+    pub fn map(&self) -> Result<Answer> {
+        let description = self.description()?;
+        let file = match &description.kind {
+            Kind::File(file) if file.access().read && file.access().write => file,
+            Kind::File(_) => return Err(errno(libc::EACCES)),
+            Kind::Directory(..) => return Err(errno(libc::ENODEV)),
+            Kind::Place => return Err(errno(libc::EBADF)),
+        };
+        let seen = self.agent.mapped.begin(self.agent, file, || Ok(self.attr_of(&description)?.size))?;
+        Ok(Answer { passed: Some(seen), desc: file.ino().0, ..Answer::default() })
+    }
+
+    /// msync(2), and the end of mappings.
+    pub fn settle(&self) -> Result<Answer> {
+        let (offset, ino) = (self.request.offset, Ino(self.request.b));
+        if self.request.b == 0 {
+            self.agent.mapped.settle(self.agent)?;
+        } else if let Some(copies) = self.agent.mapped.of(ino) {
+            copies.write_back(self.agent, offset..offset.saturating_add(self.request.len))?;
+            if self.request.a & 1 != 0 {
+                copies.sync(self.agent)?;
+            }
+        }
         Ok(Answer::default())
     }
 
@@ -203,29 +261,10 @@ impl Call<'_> {
         let (offset, len) = (self.request.offset, self.request.len);
         let size = self.attr_of(&description)?.size;
         let end = offset.saturating_add(len).min(size);
-        let limit = CONTENTS_BYTES_MAX.min(sys::memory_available_bytes() / 2);
-        if end.saturating_sub(offset) > limit {
-            let text = format!("{} bytes to map: at most {limit} are copied into memory", end - offset);
-            return Err(failed(libc::ENOMEM, text));
-        }
+        self.stored_is_written(description.ino);
         let memory = sys::executable_memory_file()?;
         memory.set_len(end.saturating_sub(offset))?;
-        let mut buffer = vec![0; WINDOW_BYTES];
-        let mut at = offset;
-        while at < end {
-            // Holes stay holes.
-            at = match self.agent.wait_for(file.seek(at, false))? {
-                Err(Failure { code: Code::NotFound, .. }) => break,
-                found => found?,
-            };
-            let part = usize::try_from(end.saturating_sub(at)).unwrap_or(WINDOW_BYTES).min(WINDOW_BYTES);
-            let count = self.agent.wait(file.read_into(at, &mut buffer[..part]))?;
-            if count == 0 {
-                break;
-            }
-            memory.write_all_at(&buffer[..count], at - offset)?;
-            at += count as u64;
-        }
+        mapped::copy_data(self.agent, file, offset..end, |at, bytes| memory.write_all_at(bytes, at - offset))?;
         sys::seal(&memory, libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)?;
         Ok(Answer { passed: Some(memory.into()), ..Answer::default() })
     }
@@ -253,26 +292,30 @@ impl Call<'_> {
             reading = From::of(&from, self.request.offset)?;
         }
         let (from_at, to_at) = (reading.at, writing.at);
+        self.stored_is_written(from.ino);
         if from.ino == to.ino && from_at < to_at.saturating_add(len) && to_at < from_at.saturating_add(len) {
             return Err(errno(libc::EINVAL));
         }
         let mut buffer = vec![0; usize::try_from(len).unwrap_or(WINDOW_BYTES).min(WINDOW_BYTES)];
-        let mut done = 0;
-        while done < len {
-            let part = usize::try_from(len - done).unwrap_or(WINDOW_BYTES).min(buffer.len());
-            let copied = self.agent.wait(async {
-                let count = source.read_into(from_at + done, &mut buffer[..part]).await?;
-                target.write(to_at + done, &buffer[..count]).await?;
-                Ok(count)
-            });
-            match copied {
-                Ok(0) => break,
-                Ok(count) => done += count as u64,
-                // The part that was copied is told first.
-                Err(_) if done > 0 => break,
-                Err(fault) => return Err(fault),
+        let done = self.agent.mapped.changing(self.agent, to.ino, || {
+            let mut done = 0;
+            while done < len {
+                let part = usize::try_from(len - done).unwrap_or(WINDOW_BYTES).min(buffer.len());
+                let copied = self.agent.wait(async {
+                    let count = source.read_into(from_at + done, &mut buffer[..part]).await?;
+                    target.write(to_at + done, &buffer[..count]).await?;
+                    Ok(count)
+                });
+                match copied {
+                    Ok(0) => break,
+                    Ok(count) => done += count as u64,
+                    // The part that was copied is told first.
+                    Err(_) if done > 0 => break,
+                    Err(fault) => return Err(fault),
+                }
             }
-        }
+            Ok((done, Changed::Bytes(to_at..to_at + done)))
+        })?;
         reading.moved(done as usize);
         writing.moved(done as usize);
         Ok(Answer::of(done))
@@ -282,21 +325,22 @@ impl Call<'_> {
 /// Where a call reads or writes: a place of its own, or the description's, which moves on with it.
 struct From<'a> {
     at: u64,
-    position: Option<MutexGuard<'a, u64>>,
+    position: Option<(MutexGuard<'a, u64>, Held)>,
 }
 
 impl<'a> From<'a> {
     fn of(description: &'a Description, offset: u64) -> Result<From<'a>> {
         if offset == POSITION {
+            let held = Held::begin();
             let position = description.position.lock();
-            return Ok(From { at: *position, position: Some(position) });
+            return Ok(From { at: *position, position: Some((position, held)) });
         }
         i64::try_from(offset).map_err(|_| errno(libc::EINVAL))?;
         Ok(From { at: offset, position: None })
     }
 
     fn moved(&mut self, bytes: usize) {
-        if let Some(position) = &mut self.position {
+        if let Some((position, _)) = &mut self.position {
             **position = self.at + bytes as u64;
         }
     }

@@ -13,11 +13,14 @@ mod description;
 mod error;
 mod files;
 mod locks;
+mod mapped;
 mod names;
+mod panics;
 mod program;
 mod stat;
 mod sys;
 
 pub use agent::{CHANNELS_MAX, Listening};
-pub use files::CONTENTS_BYTES_MAX;
+pub use mapped::CONTENTS_BYTES_MAX;
+pub use panics::end_call_after_panic;
 pub use sys::SOCKET_PATH_BYTES_MAX;

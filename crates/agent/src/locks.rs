@@ -101,6 +101,7 @@ impl Call<'_> {
 
     /// Unlocks. The lock's next holder is to see the bytes that were written, and their time.
     fn unlocked(&self, file: &File, spec: LockSpec) -> Result<Answer> {
+        self.stored_is_written(file.ino());
         self.agent.wait(async {
             let flushed = file.flush().await;
             match spec.space {
@@ -174,6 +175,7 @@ impl Call<'_> {
     pub fn unlock(&self) -> Result<Answer> {
         let ino = self.description()?.ino;
         let owner = self.program.owner;
+        self.stored_is_written(ino);
         let mut result = Ok(Answer::default());
         for description in self.program.unlocks(ino) {
             if let Kind::File(file) = &description.kind {

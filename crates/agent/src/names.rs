@@ -4,6 +4,7 @@ use crate::call::{Below, Call, Place};
 use crate::channel::Answer;
 use crate::description::{Description, Kind, NamedAt};
 use crate::error::{Fault, Result, errno, failed, unless_it_left};
+use crate::mapped::Changed;
 use crate::stat;
 use crate::sys;
 use aze_client::{Access, Created, File, NewFile, Trail, Way, WayNote, mode_under};
@@ -204,7 +205,10 @@ impl Call<'_> {
         }
         let (client, who) = (self.agent.client(), self.agent.who());
         let through = asked.access.write.then_some(&**file);
-        self.agent.wait(client.truncate(who, file.ino(), 0, through)).map(drop)
+        self.agent.mapped.changing(self.agent, file.ino(), || {
+            self.agent.wait(client.truncate(who, file.ino(), 0, through))?;
+            Ok(((), Changed::Len(0)))
+        })
     }
 
     /// mkdir(2).

@@ -5,6 +5,7 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::mem::{size_of, zeroed};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -225,6 +226,32 @@ pub fn executable_memory_file() -> io::Result<File> {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => memory_file(c"aze", 0),
         made => made,
     }
+}
+
+/// A file in memory for data, which can be sealed.
+pub fn data_memory_file() -> io::Result<File> {
+    memory_file(c"aze-mapped", 0)
+}
+
+/// The parts of a range of a file in memory that take memory: the others are zeros.
+pub fn data_parts(file: &File, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+    let (mut parts, mut at) = (Vec::new(), range.start);
+    let seek = |at: u64, whence| {
+        let at = i64::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: lseek(2) takes numbers.
+        match u64::try_from(unsafe { libc::lseek(file.as_raw_fd(), at, whence) }) {
+            Ok(found) => Ok(Some(found)),
+            // ENXIO: nothing comes behind.
+            Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO) => Ok(None),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    };
+    while at < range.end {
+        let Some(begin) = seek(at, libc::SEEK_DATA)?.filter(|begin| *begin < range.end) else { break };
+        at = seek(begin, libc::SEEK_HOLE)?.unwrap_or(range.end).min(range.end);
+        parts.push(begin..at);
+    }
+    Ok(parts)
 }
 
 /// Forbids changes of a file in memory for good.

@@ -19,7 +19,7 @@
 #![no_std]
 
 /// Version of what is declared here; the agent refuses another one.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Environment: path of the agent's socket.
 pub const AGENT_VARIABLE: &str = "AZE_AGENT";
 /// Environment: where programs see the volume, for instance `/aze`; absolute, no trailing slash.
@@ -39,6 +39,10 @@ pub const WINDOW_BYTES: usize = 1 << 20;
 pub const NO_DESC: u64 = 0;
 /// [`Request::offset`] for "at the description's position, and move it".
 pub const POSITION: u64 = u64::MAX;
+
+/// Tests plant panics by it in an agent with debug assertions: `a` of [`Op::Identify`], and of [`Op::Seek`] in a file.
+#[cfg(debug_assertions)]
+pub const PLANTED: u64 = 0x706c_616e;
 
 /// First packet of a channel.
 #[repr(C)]
@@ -225,6 +229,13 @@ pub enum Op {
     /// desc, offset, len, `a`: other description, `b`: its offset: copy_file_range(2) within the volume; offsets may be
     /// [`POSITION`]. Result: bytes.
     Copy,
+    /// desc, open for reading and writing. Reply: a memfd with the whole file, for a shared mapping, the same for all processes
+    /// of the agent; `desc`: the number by which [`Op::Settle`] knows the file. If a mapping of it is refused with EPERM, it had
+    /// just been given up: ask again.
+    Map,
+    /// Bytes that programs have stored in shared mappings are written: offset, len of the file `b` (0: of all files); `a` bit 0: and made durable.
+    /// Afterwards memfds that no process maps any more are given up.
+    Settle,
 }
 
 /// See [`Op`]; no errno has this number.
@@ -236,7 +247,7 @@ pub const PIPE_FLAGS: i32 = 0o40000 | 0o4000; // O_DIRECT | O_NONBLOCK
 
 impl Op {
     /// Every operation, in the order of their numbers.
-    pub const ALL: [Op; 39] = [
+    pub const ALL: [Op; 41] = [
         Op::Identify,
         Op::Open,
         Op::Read,
@@ -276,6 +287,8 @@ impl Op {
         Op::Contents,
         Op::SyncAll,
         Op::Copy,
+        Op::Map,
+        Op::Settle,
     ];
 
     /// The operation of a number.
@@ -330,11 +343,11 @@ mod tests {
 
     #[test]
     fn operations_keep_their_numbers() {
-        assert_eq!(Op::ALL.len() as u32, Op::Copy as u32);
+        assert_eq!(Op::ALL.len() as u32, Op::Settle as u32);
         for (at, op) in Op::ALL.iter().enumerate() {
             assert_eq!((*op as u32, Op::of_number(*op as u32)), (at as u32 + 1, Some(*op)));
         }
         assert_eq!((Op::Identify as u32, Op::Lock as u32, Op::Copy as u32), (1, 28, 39));
-        assert_eq!((Op::of_number(0), Op::of_number(40)), (None, None));
+        assert_eq!((Op::of_number(0), Op::of_number(42)), (None, None));
     }
 }

@@ -180,6 +180,8 @@ fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
+        // In the agent of an intercepted program it may be the end of one call only.
+        aze_agent::end_call_after_panic();
         std::process::abort();
     }));
 }

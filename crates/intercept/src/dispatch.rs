@@ -131,6 +131,13 @@ fn handle(number: i64, args: Args) -> i64 {
         libc::SYS_select | libc::SYS_pselect6 => poll::select(number, args),
         libc::SYS_epoll_ctl => refused::epoll_ctl(args),
         libc::SYS_mmap => mapping::mmap(args),
+        libc::SYS_munmap => mapping::munmap(args),
+        libc::SYS_mremap => mapping::mremap(args),
+        libc::SYS_msync => mapping::msync(args),
+        libc::SYS_exit_group => {
+            mapping::settle();
+            raw(number, args)
+        }
         libc::SYS_io_uring_setup => error(libc::ENOSYS),
         libc::SYS_inotify_add_watch
         | libc::SYS_chroot

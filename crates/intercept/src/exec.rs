@@ -82,6 +82,7 @@ struct Program {
 
 /// execve(2) and execveat(2). Returns only if it failed.
 pub fn execve(directory: i32, path: u64, arguments: u64, variables: u64, flags: u64) -> i64 {
+    mapping::settle();
     let itself = stat::is_itself(path, flags);
     if !host::is_memory(path) && !itself {
         return run(directory, path, arguments, variables, flags);

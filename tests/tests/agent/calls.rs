@@ -61,6 +61,20 @@ impl AgentProcess {
     }
 }
 
+impl AgentProcess {
+    /// What it has written to its log.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.socket.with_extension("log")).expect("a log")
+    }
+
+    /// Waits until it has ended by a defect.
+    pub fn has_aborted(mut self) {
+        wait_until("the agent has ended", || self.process.try_wait().expect("it is a child").is_some());
+        let status = self.process.wait().expect("it is a child");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGABRT), "{status}");
+    }
+}
+
 impl Drop for AgentProcess {
     fn drop(&mut self) {
         // It may have ended.
@@ -72,6 +86,13 @@ impl Drop for AgentProcess {
 /// The life of an agent, if this process is to be one.
 pub fn be_an_agent() {
     let Ok(words) = std::env::var(AGENT) else { return };
+    // As the command does.
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        aze_agent::end_call_after_panic();
+        std::process::abort();
+    }));
     let words: Vec<&str> = words.lines().collect();
     let [socket, volume, program] = words.as_slice() else { panic!("three words, not {words:?}") };
     let volume = aze_reach::Volume::open(volume).expect("the volume");
@@ -238,6 +259,12 @@ impl Program {
     /// Sends bytes that may be no request; true if the agent closes the channel.
     pub fn is_closed_after(&self, bytes: &[u8]) -> bool {
         send(&self.channel, bytes);
+        receive(&self.channel).0.is_empty()
+    }
+
+    /// Sends a request; true if the channel ends instead of an answer.
+    pub fn is_lost_after(&self, op: Op, request: Request) -> bool {
+        self.ask(op, request, &[]);
         receive(&self.channel).0.is_empty()
     }
 
