@@ -228,6 +228,84 @@ fn what_was_staged_is_compared_again_after_a_restart() {
     place.aze(&["down"]).ok();
 }
 
+/// `aze stage out` in rounds copies all changes, makes no receipt where there are none, and ends by a signal.
+#[test]
+fn changes_are_staged_out_while_programs_run() {
+    let mut place = Place::new();
+    place.up(&["--servers", "2"]);
+    let (mount, dst) = (place.mount(), place.path("dst"));
+    fs::create_dir(&dst).expect("a directory");
+    fs::create_dir(mount.join("out")).expect("a directory");
+    fs::write(mount.join("out/first"), "first").expect("a file");
+    let out = dst.join("run");
+    place.aze(&["stage", "out", "aze:/out", text(&out), "--every", "0s"]).code(2);
+    place.aze(&["stage", "out", "aze:/out", text(&out), "--every", "1s", "--atomic"]).code(2);
+    let told = place.path("told");
+    let spawn =
+        |command: &mut Command| command.stdout(File::create(&told).expect("a file")).spawn().expect("aze starts");
+    let mut child =
+        spawn(&mut place.command(&["stage", "out", "aze:/out", text(&out), "--every", "100ms", "--delete", "--json"]));
+    let has = |name: &str, contents: &str| fs::read(out.join(name)).is_ok_and(|bytes| bytes == contents.as_bytes());
+    // A round is over when it has told of its receipt.
+    let rounds = || fs::read_to_string(&told).expect("text").lines().count();
+    wait_until("the first file is staged", || has("first", "first") && rounds() == 1);
+    fs::write(mount.join("out/second"), "second").expect("a file");
+    wait_until("the second file is staged", || has("second", "second"));
+    fs::write(mount.join("out/first"), "other").expect("a file");
+    fs::remove_file(mount.join("out/second")).expect("it goes");
+    wait_until("all is as in the volume", || has("first", "other") && !out.join("second").exists());
+    wait_until("nothing is dirty", || status(&place)["staged"] == 2 && status(&place)["dirty"] == 0);
+    let files = || fs::read_dir(&dst).expect("a directory").flatten().filter(|entry| entry.path().is_file()).count();
+    wait_until("the last round has told of its receipt", || rounds() == files());
+    let before = rounds();
+    assert!((2..=6).contains(&before), "{before} rounds for five changes");
+    // While nothing changes, looks go on, and none makes a receipt.
+    let asked = || -> u64 {
+        let status: Value = serde_json::from_str(&place.aze(&["status", "--json"]).ok().out).expect("JSON");
+        let servers = status["servers"].as_array().expect("servers").clone();
+        servers.iter().filter_map(|server| server["requests"]["CountChanges"].as_u64()).sum()
+    };
+    let counted = asked();
+    wait_until("it has looked again", || asked() > counted + 4);
+    assert_eq!(rounds(), before);
+    signal(child.id(), libc::SIGTERM);
+    assert_eq!(child.wait().expect("a child").code(), Some(0));
+    let receipts: Vec<PathBuf> = fs::read_dir(&dst)
+        .expect("a directory")
+        .map(|entry| entry.expect("one").path())
+        .filter(|path| path.is_file())
+        .collect();
+    assert_eq!(receipts.len(), before, "{receipts:?}");
+    let good = receipts.iter().filter(|receipt| place.aze(&["receipt", "verify", text(receipt)]).code == 0).count();
+    assert!(good >= 1, "the last receipt is true");
+    place.aze(&["down", "--force"]).ok();
+}
+
+#[test]
+fn a_last_round_is_over_before_the_end_of_the_job() {
+    let mut place = Place::new();
+    place.up(&["--servers", "2"]);
+    let (mount, out) = (place.mount(), place.path("out"));
+    fs::write(mount.join("first"), "first").expect("a file");
+    let words = ["stage", "out", "aze:/", text(&out), "--before-end=2s", "--quiet"];
+    let told = place.aze(&words).code(2);
+    assert!(told.err.contains("--until"), "{}", told.err);
+    let end = std::time::SystemTime::now() + Duration::from_secs(9);
+    let seconds = end.duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs().to_string();
+    let mut child = place.command(&words).env("SLURM_JOB_END_TIME", seconds).spawn().expect("aze starts");
+    wait_until("the first round is over", || out.join("first").exists() && status(&place)["dirty"] == 0);
+    fs::write(mount.join("last"), "last").expect("a file");
+    assert!(child.try_wait().expect("a child").is_none(), "it waits for the end");
+    assert!(child.wait().expect("a child").success());
+    assert!(std::time::SystemTime::now() < end, "it was late");
+    assert_eq!(fs::read(out.join("last")).expect("a file"), b"last");
+    // What cannot be in time is said, and begun at once.
+    fs::write(mount.join("more"), "more").expect("a file");
+    let told = place.aze(&["stage", "out", "aze:/", text(&out), "--before-end", "--until", "@1", "--quiet"]).ok();
+    assert!(told.err.contains("may not be staged in the 0 s"), "{}", told.err);
+    assert_eq!(status(&place)["dirty"], 0);
+}
+
 /// Random changes and stages. Whenever a volume is said to have nothing of its own, the destination has the same tree.
 #[test]
 fn a_volume_without_anything_dirty_is_as_its_copy() {

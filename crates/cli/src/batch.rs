@@ -4,11 +4,13 @@
 //! says what was tried.
 
 use crate::exit::{Exit, Outcome, Trouble};
-use crate::sys;
+use crate::{sys, when};
+use aze_proto::ids::Time;
 use clap::ValueEnum;
 use std::env;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 /// How a program is run on a node where nothing else is said and no batch system has a way of its own.
 pub const SSH: &str = "ssh -o BatchMode=yes {host}";
@@ -107,6 +109,41 @@ impl System {
         }
         Ok(String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect())
     }
+}
+
+/// The end of a job.
+pub enum JobEnd {
+    /// On this date.
+    At(Time),
+    /// After this time.
+    In(Duration),
+}
+
+/// When the job that this process is in ends, as its system tells; `None` without such a job, and where the system documents
+/// no way to ask.
+///
+/// # Errors
+/// What the system says cannot be understood.
+pub fn job_end() -> Outcome<Option<JobEnd>> {
+    let bad =
+        |said: &str| Trouble::new(Exit::Caller, format!("the end of the job: '{said}' is no time: give --until TIME"));
+    // sbatch(1): the UNIX timestamp for a job's projected end time.
+    if let Some(said) = set("SLURM_JOB_END_TIME") {
+        return when::parse(&format!("@{said}")).map(|end| Some(JobEnd::At(end))).map_err(|_| bad(&said));
+    }
+    let first = |words: Vec<String>| words.into_iter().next().unwrap_or_default();
+    if let Some(id) = set("SLURM_JOB_ID") {
+        // squeue(1), %e: the time at which the job is expected to end.
+        let said = first(System::Slurm.said_by("squeue", &["--noheader", "--jobs", &id, "--format", "%e"])?);
+        return when::parse(&said).map(|end| Some(JobEnd::At(end))).map_err(|_| bad(&said));
+    }
+    if set("FLUX_JOB_ID").is_some() {
+        // flux-job(1), timeleft: the number of whole seconds left.
+        let said = first(System::Flux.said_by("flux", &["job", "timeleft"])?);
+        let left: u64 = said.parse().map_err(|_| bad(&said))?;
+        return Ok(Some(JobEnd::In(Duration::from_secs(left))));
+    }
+    Ok(None)
 }
 
 /// LSF's "host slots host slots …".

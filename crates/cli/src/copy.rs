@@ -11,11 +11,13 @@ use crate::tally::Tally;
 use aze_copy::tree::Spot;
 use aze_copy::{Copier, How, Watch};
 use aze_fuse::signals;
+use aze_io::sync::{Condvar, Mutex};
 use aze_proto::attr::FileKind;
 use aze_words::{errln, outln};
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
 
 /// Most worker threads.
 const JOBS_MAX: u16 = 256;
@@ -116,6 +118,8 @@ pub struct Reporter {
     pub tally: Tally,
     /// The signal that has asked the command to end; 0 for none.
     signal: AtomicI32,
+    /// Where threads wait that a signal is to wake.
+    wake: (Mutex<()>, Condvar),
 }
 
 impl Reporter {
@@ -124,9 +128,23 @@ impl Reporter {
     pub fn start(command: &'static str, verbose: bool, quiet: bool) -> Outcome<Arc<Reporter>> {
         let progress = Progress::new(quiet);
         let tally = Tally::with_bar(command, progress.bar());
-        let reporter = Arc::new(Reporter { verbose, progress, tally, signal: AtomicI32::default() });
+        let reporter =
+            Arc::new(Reporter { verbose, progress, tally, signal: AtomicI32::default(), wake: Default::default() });
         note_signals(&reporter)?;
         Ok(reporter)
+    }
+
+    /// Waits for so long, or until a signal asks for an end.
+    pub fn wait(&self, time: Duration) {
+        let deadline = Instant::now() + time;
+        let mut guard = self.wake.0.lock();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.signal().is_some() {
+                return;
+            }
+            guard = self.wake.1.wait_for(guard, left);
+        }
     }
 
     /// The signal that has asked for an end.
@@ -174,7 +192,9 @@ fn note_signals(reporter: &Arc<Reporter>) -> Outcome<()> {
     let reporter = reporter.clone();
     let wait = move || {
         if let Ok(signal) = signals::wait() {
+            let _guard = reporter.wake.0.lock();
             reporter.signal.store(signal, Ordering::Relaxed);
+            reporter.wake.1.notify_all();
         }
         if let Ok(signal) = signals::wait() {
             sys::die_of(signal);

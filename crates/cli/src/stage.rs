@@ -3,6 +3,8 @@
 //! Room `copy` does the work; this file says what is staged to which place, where receipt and state lie, and tells how it
 //! goes.
 
+mod rounds;
+
 use crate::account::{self, Account, Reason};
 use crate::copy::Reporter;
 use crate::exit::{Exit, Outcome, Trouble};
@@ -27,6 +29,9 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Files and parts of files at work at the same time, if nothing is said.
+const JOBS_DEFAULT: u16 = 16;
 
 /// Most files and parts of files at work at the same time.
 const JOBS_MAX: u16 = 256;
@@ -96,8 +101,9 @@ struct Common {
     #[arg(long)]
     keep: bool,
     /// Files and parts of large files copied at the same time.
-    #[arg(short, long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=i64::from(JOBS_MAX)))]
-    jobs: u16,
+    /// [16; with --every or --before-end 4]
+    #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..=i64::from(JOBS_MAX)))]
+    jobs: Option<u16>,
     /// As JSON, without progress.
     #[arg(long)]
     json: bool,
@@ -118,12 +124,16 @@ struct Common {
 Examples:
   aze stage out aze:/results /project/run7
   aze stage out aze:/results /project/run7 --newer-than /project/last --exclude '*.tmp'
-  aze stage out aze:/results /project/run7 --atomic --receipt run7.jsonl")]
+  aze stage out aze:/results /project/run7 --atomic --receipt run7.jsonl
+  aze stage out aze:/results /project/run7 --every 10m &     until a signal: kill $!
+  aze stage out aze:/results /project/run7 --before-end &    and once more before the job's end")]
 struct OutArgs {
     /// A file or directory of a volume.
     from: OsString,
     /// What it becomes: the contents of a directory go into the directory of this name.
     to: PathBuf,
+    #[command(flatten)]
+    rounds: rounds::Args,
     #[command(flatten)]
     common: Common,
 }
@@ -185,7 +195,8 @@ fn run_out(args: &OutArgs) -> Outcome<Exit> {
         None => free_receipt(&to)?,
     };
     let beside = |name: String| to.with_file_name(name);
-    perform("out", &args.common, &from, &Place::Local(to.clone()), Some(receipt), |key| {
+    let rounds = Some(&args.rounds).filter(|rounds| rounds.are_asked_for());
+    perform("out", &args.common, rounds, &from, &Place::Local(to.clone()), Some(receipt), |key| {
         Ok(beside(format!(".azekura-stage-{key}.state")))
     })
 }
@@ -202,7 +213,7 @@ fn run_in(args: &InArgs) -> Outcome<Exit> {
         return Err(Trouble::usage("'aze stage in' reads a local path: for volumes there is 'aze cp --verify'"));
     }
     let from = Place::Local(absolute(&args.from)?);
-    perform("in", &args.common, &from, &to, args.common.receipt.clone(), state_of_user)
+    perform("in", &args.common, None, &from, &to, args.common.receipt.clone(), state_of_user)
 }
 
 fn absolute(path: &Path) -> Outcome<PathBuf> {
@@ -236,6 +247,7 @@ fn now_ns() -> u64 {
 fn perform(
     direction: &'static str,
     common: &Common,
+    rounds: Option<&rounds::Args>,
     from: &Place,
     to: &Place,
     receipt: Option<PathBuf>,
@@ -244,7 +256,8 @@ fn perform(
     // Before the first thread starts, since each inherits this.
     signals::hold().map_err(|error| Trouble::local("hold signals", &error))?;
     let mut sessions = Sessions::default();
-    let account = account_of(direction, common, from, to, &mut sessions)?;
+    let keep = common.keep || rounds.is_some();
+    let account = account_of(direction, keep, from, to, &mut sessions)?;
     let destination = match to {
         Place::Local(path) => path.as_os_str().as_bytes().to_vec(),
         Place::Volume(path) => path.written(),
@@ -262,7 +275,7 @@ fn perform(
         None => state(key)?,
     };
     let ledger = match account {
-        Some((account, route)) => Some((Hold::take(&account.ledgers()?, key)?, route)),
+        Some((account, route)) => Some((Hold::take(&account.ledgers()?, &key_of(&route))?, route)),
         None => None,
     };
     let filter = filter(common, &mut sessions)?;
@@ -270,7 +283,7 @@ fn perform(
         Some(path) => Some((absolute(&path)?, key::of_user()?)),
         None => None,
     };
-    let told = receipt.as_ref().map(|(path, key)| (path.clone(), key.public()));
+    let jobs = common.jobs.unwrap_or(if rounds.is_some() { rounds::JOBS_DEFAULT } else { JOBS_DEFAULT });
     let order = Order {
         direction,
         source,
@@ -280,33 +293,52 @@ fn perform(
         filter,
         delete: common.delete,
         atomic: common.atomic,
-        jobs: common.jobs.into(),
+        jobs: jobs.into(),
         state,
         ledger,
         receipt,
         program: format!("aze {}", env!("CARGO_PKG_VERSION")),
     };
-    let reporter = Reporter::start("stage", common.verbose, common.quiet || common.json)?;
+    let reporter = Reporter::start("stage", common.verbose, common.quiet || common.json || rounds.is_some())?;
+    if let Some(rounds) = rounds {
+        return rounds.run(common, order, &reporter);
+    }
+    one_round(common, &order, &reporter)
+}
+
+/// Stages, and tells how it went.
+fn one_round(common: &Common, order: &Order, reporter: &Arc<Reporter>) -> Outcome<Exit> {
+    let failed_before = reporter.tally.failed();
     let watch: Arc<dyn Watch> = reporter.clone();
-    let staged = stage(&order, &watch);
+    let staged = stage(order, &watch);
     let summary = reporter.progress.finish();
     if let Some(signal) = reporter.signal().filter(|_| staged.is_err()) {
         errln!("aze: stage: ended by a signal: the same command goes on from here");
-        drop(sessions);
         // The shell is to see that it was a signal.
         sys::die_of(signal);
     }
     let report = staged?;
-    let receipt = told.map(|(path, key)| (path, key.to_string(), key.id()));
-    tell(common, &report, receipt.as_ref(), &summary);
-    let is_whole = report.missing == 0 && reporter.tally.failed() == 0;
+    tell(common, &report, signer(order).as_ref(), &summary);
+    let is_whole = report.missing == 0 && reporter.tally.failed() == failed_before;
     Ok(if is_whole { Exit::Done } else { Exit::Some })
+}
+
+/// Where the receipt goes, the key that signs it, and the key's id.
+fn signer(order: &Order) -> Option<(PathBuf, String, String)> {
+    let (path, key) = order.receipt.as_ref()?;
+    Some((path.clone(), key.public().to_string(), key.public().id()))
+}
+
+/// The name of the ledger of a route, however its places were written.
+fn key_of(route: &Route) -> String {
+    let Route { direction, inside, outside } = route;
+    Hash::of(&[direction.as_bytes(), inside, outside].join(&0)).to_string()[..16].to_owned()
 }
 
 /// The account that the volume keeps, and the route that this stage has in it; `None` if it keeps none.
 fn account_of(
     direction: &str,
-    common: &Common,
+    keep: bool,
     from: &Place,
     to: &Place,
     sessions: &mut Sessions,
@@ -320,7 +352,7 @@ fn account_of(
     let session = sessions.of(inside)?;
     let reason = match direction {
         "in" => Some(Reason::StagedIn),
-        _ if common.keep => Some(Reason::Kept),
+        _ if keep => Some(Reason::Kept),
         _ => None,
     };
     let account = match reason {
@@ -328,7 +360,7 @@ fn account_of(
         Some(reason) => match Account::open(&session, &reason) {
             Ok(account) => Some(account),
             // A guest of the volume stages all the same.
-            Err(trouble) if trouble.exit == Exit::Denied && !common.keep => {
+            Err(trouble) if trouble.exit == Exit::Denied && !keep => {
                 errln!("aze: stage: warning: {trouble}: 'aze down' will not know what was staged");
                 None
             }
@@ -448,7 +480,7 @@ fn run_status_of(args: &StatusArgs, path: &VolumePath) -> Outcome<Exit> {
         return Err(Trouble::new(Exit::NotFound, text));
     };
     let standing = account.standing(&session, NAMED_MAX, &|| false)?;
-    let Standing { staged, dirty, without_data, named, lost, ended_early } = &standing;
+    let Standing { staged, dirty, without_data, named, lost, ended_early, removed } = &standing;
     if args.json {
         let named: Vec<_> = named
             .iter()
@@ -457,7 +489,7 @@ fn run_status_of(args: &StatusArgs, path: &VolumePath) -> Outcome<Exit> {
         let told = serde_json::json!({
             "volume": name, "guarded": account.guards(session.volume.record.settings.lasts()),
             "stage_out": account.stage_out, "staged": staged.objects, "staged_bytes": staged.bytes,
-            "dirty": dirty.objects, "dirty_bytes": dirty.bytes, "without_data": without_data, "first": named,
+            "dirty": dirty.objects, "dirty_bytes": dirty.bytes, "without_data": without_data, "removed": removed, "first": named,
             "lost": lost.iter().map(|trouble| trouble.text.clone()).collect::<Vec<_>>(), "ended_early": ended_early,
         });
         outln!("{told}");

@@ -1,6 +1,7 @@
 //! Staging to and from places that fail: each failure is told, no line is wrong, and nothing hidden is left.
 
 use aze_copy::stage::ledger::{Hold, Ledger, Route};
+use aze_copy::stage::standing::{LOST_MAX, Standing, Why, look};
 use aze_copy::stage::survey::Filter;
 use aze_copy::stage::verify::{Claims, verify};
 use aze_copy::stage::{Order, ROUNDS_MAX, Report, stage};
@@ -9,9 +10,9 @@ use aze_copy::{LocalTree, Watch};
 use aze_proto::attr::FileKind;
 use aze_receipt::{Key, Line, Signed};
 use aze_words::exit::{Exit, Outcome, Trouble, of_io};
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -36,6 +37,10 @@ enum Fault {
     ChangedLate,
     /// The source changes while it is read, so many times.
     SourceChanges(u32),
+    /// A server that counts changes was started again, or has counted one that no time shows.
+    CountsOther,
+    /// It cannot be opened.
+    Open(i32),
 }
 
 /// Local files, of which one has a fault.
@@ -105,7 +110,11 @@ impl Source for FaultySource {
     }
 
     fn mark(&self) -> Outcome<Vec<u64>> {
-        self.inner.mark()
+        let mut mark = self.inner.mark()?;
+        if self.fault == Fault::CountsOther {
+            mark[0] += 1;
+        }
+        Ok(mark)
     }
 }
 
@@ -188,6 +197,9 @@ impl Tree for Faulty {
     }
 
     fn open_fresh(&self, at: &[u8]) -> Outcome<Box<dyn Source>> {
+        if let Fault::Open(number) = self.of(at) {
+            return Err(errno(number));
+        }
         let inner = LocalTree.open_fresh(at)?;
         let (path, fault) = (path(at).to_owned(), self.of(at));
         Ok(Box::new(FaultySource { inner, path, fault, times: self.times.fetch_add(1, Ordering::Relaxed) }))
@@ -308,7 +320,7 @@ impl Setting {
             atomic: false,
             jobs: 2,
             state: self.0.join("state"),
-            ledger: self.ledger().map(|dir| (Hold::take(&dir, "key").expect("nobody else has it"), route())),
+            ledger: self.ledger().map(|dir| (Hold::take(&dir, "key").expect("nobody else has it"), self.route())),
             receipt: Some((receipt.clone(), Key::at(&self.0.join("key")).expect("a key").0)),
             program: "a test".into(),
         };
@@ -337,10 +349,23 @@ impl Setting {
         Some(self.0.join("ledgers")).filter(|dir| dir.exists())
     }
 
+    fn route(&self) -> Route {
+        let path = |name: &str| self.0.join(name).into_os_string().into_encoded_bytes();
+        Route { direction: "out".into(), inside: path("from"), outside: path("to") }
+    }
+
+    /// How the source stands to the ledger, at a place with a fault.
+    fn standing(&self, fault: Fault) -> Standing {
+        let ledger = Ledger::read(&self.0.join("ledgers/key.ledger")).expect("a ledger");
+        let tree = Arc::new(Faulty { fault, times: AtomicU32::new(0) });
+        let start = Spot { tree, path: self.route().inside };
+        look(&start, &Vec::from_iter(ledger), 2, 10, &|| false).expect("a look")
+    }
+
     /// The paths that the ledger has.
     fn entries(&self) -> Vec<String> {
         let ledger = Ledger::read(&self.0.join("ledgers/key.ledger")).expect("a ledger").expect("it is there");
-        assert_eq!(ledger.route, route());
+        assert_eq!(ledger.route, self.route());
         ledger.entries.into_keys().map(|path| String::from_utf8(path).expect("text")).collect()
     }
 
@@ -392,10 +417,6 @@ fn a_place_that_fails_gets_no_line_and_the_next_attempt_goes_on() {
     }
 }
 
-fn route() -> Route {
-    Route { direction: "out".into(), inside: b"/from".to_vec(), outside: b"/to".to_vec() }
-}
-
 #[test]
 fn a_ledger_has_what_a_receipt_has_and_the_next_stage_copies_the_rest() {
     for (number, fault) in
@@ -422,6 +443,42 @@ fn a_ledger_has_what_a_receipt_has_and_the_next_stage_copies_the_rest() {
         }
         assert_eq!(fs::read(setting.0.join("to/good")).expect("a file"), b"cZntents of a file");
     }
+}
+
+#[test]
+fn all_that_no_ledger_has_as_it_is_counts_as_dirty() {
+    let setting = Setting::new("standing");
+    fs::create_dir(setting.0.join("ledgers")).expect("a directory");
+    let dirty = |fault| {
+        let standing = setting.standing(fault);
+        assert_eq!(standing.dirty.objects, standing.named.len() as u64);
+        assert!(standing.lost.is_empty() && !standing.ended_early);
+        let name = |at: &[u8]| path(at).strip_prefix(setting.0.join("from")).expect("below").display().to_string();
+        standing.named.into_iter().map(|(path, why)| (name(&path), why)).collect::<Vec<_>>()
+    };
+    let of = |all: &[(&str, Why)]| all.iter().map(|(path, why)| ((*path).to_owned(), *why)).collect::<Vec<_>>();
+    assert_eq!(dirty(Fault::None), of(&[("bad", Why::New), ("good", Why::New)]));
+    setting.stage(Fault::None, Fault::None).0.expect("all is staged");
+    assert_eq!(dirty(Fault::None), []);
+    assert_eq!(setting.standing(Fault::None).staged.objects, 3);
+    // Neither length nor times have changed.
+    assert_eq!(dirty(Fault::CountsOther), of(&[("bad", Why::Data)]));
+    let from = setting.0.join("from");
+    fs::set_permissions(from.join("good"), Permissions::from_mode(0o600)).expect("a mode");
+    fs::remove_file(from.join("bad")).expect("it goes");
+    fs::write(from.join("later"), "later").expect("room");
+    let all = [("", Why::Attributes), ("bad", Why::Removed), ("good", Why::Data), ("later", Why::New)];
+    assert_eq!(dirty(Fault::None), of(&all), "a mark of local files has the change time");
+    fs::rename(from.join("later"), from.join("bad")).expect("another name");
+    let standing = setting.standing(Fault::Open(libc::EIO));
+    assert_eq!((standing.lost.len(), standing.lost[0].exit, standing.ended_early), (1, Exit::Fatal, false));
+    // The look ends before each object of a dead server has taken its time.
+    for number in 0..2 * LOST_MAX {
+        fs::write(from.join(format!("{number}bad")), "x").expect("room");
+    }
+    setting.stage(Fault::None, Fault::None).0.expect("all is staged");
+    let standing = setting.standing(Fault::Open(libc::EIO));
+    assert!((LOST_MAX..LOST_MAX + 2).contains(&standing.lost.len()) && standing.ended_early, "{standing:?}");
 }
 
 #[test]

@@ -72,6 +72,8 @@ pub struct Standing {
     pub dirty: Count,
     /// Those of the dirty ones that have only other attributes, or were removed: no data are in the volume alone.
     pub without_data: u64,
+    /// Those of the dirty ones that were removed.
+    pub removed: u64,
     /// The first dirty ones in the order of their paths, as many as were asked for.
     pub named: BTreeMap<Vec<u8>, Why>,
     /// What could not be looked at.
@@ -85,6 +87,7 @@ impl Standing {
         let has_data = matches!(why, Why::New | Why::Data);
         self.dirty.add(if has_data { bytes } else { 0 });
         self.without_data += u64::from(!has_data);
+        self.removed += u64::from(why == Why::Removed);
         if self.named.len() < named_max || self.named.last_key_value().is_some_and(|(last, _)| path < *last) {
             self.named.insert(path, why);
             while self.named.len() > named_max {
@@ -98,48 +101,23 @@ impl Standing {
     }
 }
 
-/// Compares all of a volume with its ledgers. `root` is the root of the volume; paths are those from there on. Of the dirty
+/// Compares a file or directory of a volume, with all that is in it, with ledgers. `start` has its absolute path. Of the dirty
 /// objects at most `named_max` are named.
 ///
 /// # Errors
 /// The command was asked to end.
 pub fn look(
-    root: &Spot,
+    start: &Spot,
     ledgers: &[Ledger],
     jobs: usize,
     named_max: usize,
     is_over: &dyn Fn() -> bool,
 ) -> Outcome<Standing> {
     let mut standing = Standing::default();
-    let (mut waiting, mut seen, mut inodes) = (vec![b"/".to_vec()], BTreeSet::new(), BTreeSet::new());
-    while let Some(dir) = waiting.pop() {
-        if is_over() {
-            return Err(Trouble::new(Exit::Again, "the command was asked to end"));
-        }
-        if standing.is_over() {
-            standing.ended_early = true;
-            return Ok(standing);
-        }
-        let mut children = Vec::new();
-        match root.tree.list(&dir) {
-            Ok(names) => {
-                standing.lost.extend(names.trouble);
-                for entry in names.entries {
-                    let path = join(&dir, &entry.name);
-                    if entry.kind == FileKind::Directory {
-                        waiting.push(path.clone());
-                    }
-                    children.push((path, entry.kind, entry.meta));
-                }
-            }
-            // Another process has removed it.
-            Err(trouble) if trouble.exit == Exit::NotFound => continue,
-            Err(trouble) => standing.lost.push(trouble),
-        }
-        if dir == b"/" {
-            children.push((dir, FileKind::Directory, None));
-        }
-        for (path, bytes, found) in judge(root, ledgers, &children, jobs) {
+    let (mut waiting, mut seen, mut inodes) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+    let mut children = first(start, &mut waiting)?;
+    loop {
+        for (path, bytes, found) in judge(start, ledgers, &children, jobs) {
             if ledgers.iter().any(|ledger| ledger.route.is_out() && version_of(ledger, &path).is_some()) {
                 seen.insert(path.clone());
             }
@@ -152,9 +130,42 @@ pub fn look(
                 Found::Lost(trouble) => standing.lost.push(trouble),
             }
         }
+        if is_over() {
+            return Err(Trouble::new(Exit::Again, "the command was asked to end"));
+        }
+        if standing.is_over() {
+            standing.ended_early = true;
+            return Ok(standing);
+        }
+        let Some(dir) = waiting.pop() else { break };
+        children.clear();
+        match start.tree.list(&dir) {
+            Ok(names) => {
+                standing.lost.extend(names.trouble);
+                for entry in names.entries {
+                    let path = join(&dir, &entry.name);
+                    if entry.kind == FileKind::Directory {
+                        waiting.push(path.clone());
+                    }
+                    children.push((path, entry.kind, entry.meta));
+                }
+            }
+            // Another process has removed it.
+            Err(trouble) if trouble.exit == Exit::NotFound => {}
+            Err(trouble) => standing.lost.push(trouble),
+        }
     }
     removed(ledgers, &seen, named_max, &mut standing);
     Ok(standing)
+}
+
+/// The object at which a look starts; none if it is not there.
+fn first(start: &Spot, waiting: &mut Vec<Vec<u8>>) -> Outcome<Vec<Child>> {
+    let Some(meta) = start.stat(true)? else { return Ok(Vec::new()) };
+    if meta.kind == FileKind::Directory {
+        waiting.push(start.path.clone());
+    }
+    Ok(vec![(start.path.clone(), meta.kind, None)])
 }
 
 /// Adds what was staged out and has no name in the volume any more.
@@ -182,14 +193,14 @@ enum Found {
 type Child = (Vec<u8>, FileKind, Option<Meta>);
 
 /// Judges the objects of one directory, several at a time.
-fn judge(root: &Spot, ledgers: &[Ledger], children: &[Child], jobs: usize) -> Vec<(Vec<u8>, u64, Found)> {
+fn judge(start: &Spot, ledgers: &[Ledger], children: &[Child], jobs: usize) -> Vec<(Vec<u8>, u64, Found)> {
     let (next, judged, lost) = (AtomicUsize::new(0), Mutex::new(Vec::new()), AtomicUsize::new(0));
     let work = || {
         while let Some((path, kind, meta)) = children.get(next.fetch_add(1, Ordering::Relaxed)) {
             if lost.load(Ordering::Relaxed) >= LOST_MAX {
                 return;
             }
-            let (bytes, found) = judge_one(root, ledgers, path, *kind, meta.as_ref());
+            let (bytes, found) = judge_one(start, ledgers, path, *kind, meta.as_ref());
             if let Found::Lost(_) = found {
                 lost.fetch_add(1, Ordering::Relaxed);
             }
@@ -206,13 +217,13 @@ fn judge(root: &Spot, ledgers: &[Ledger], children: &[Child], jobs: usize) -> Ve
     judged.into_inner()
 }
 
-fn judge_one(root: &Spot, ledgers: &[Ledger], path: &[u8], kind: FileKind, meta: Option<&Meta>) -> (u64, Found) {
+fn judge_one(start: &Spot, ledgers: &[Ledger], path: &[u8], kind: FileKind, meta: Option<&Meta>) -> (u64, Found) {
     if !matches!(kind, FileKind::File | FileKind::Directory | FileKind::Symlink) {
         // A FIFO, socket or device holds nothing that could be staged.
         return (0, Found::Passed);
     }
     let known: Vec<&Version> = ledgers.iter().filter_map(|ledger| version_of(ledger, path)).collect();
-    let spot = Spot { tree: root.tree.clone(), path: path.to_vec() };
+    let spot = Spot { tree: start.tree.clone(), path: path.to_vec() };
     match (kind, meta) {
         (FileKind::Directory, _) if known.is_empty() => return (0, Found::Passed),
         (_, Some(meta)) if known.is_empty() => return (meta.size, Found::Dirty(Why::New, meta.identity)),

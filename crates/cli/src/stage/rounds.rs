@@ -1,0 +1,195 @@
+//! `aze stage out` again and again while programs run: every so often, and once more before the end of the job.
+//!
+//! Each round copies all objects that have changed since the last one, with a receipt of its own, and none is made where
+//! nothing has changed. A round never holds up programs: it reads, and a file that they write meanwhile is left to the next
+//! round. One round is at work at a time; one that takes longer than the period delays the next.
+
+use super::{Common, free_receipt, tell};
+use crate::batch::{self, JobEnd};
+use crate::copy::Reporter;
+use crate::exit::{Exit, Outcome, Trouble};
+use crate::{size, sys, when};
+use aze_copy::Watch;
+use aze_copy::stage::ledger::Ledger;
+use aze_copy::stage::standing::{Standing, look};
+use aze_copy::stage::{Order, stage};
+use aze_copy::tree::Spot;
+use aze_proto::ids::Time;
+use aze_words::errln;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Files and parts of files at work at the same time, so that programs notice little.
+pub const JOBS_DEFAULT: u16 = 4;
+
+/// How often the dirty bytes are compared with the time that is left.
+const CHECK: Duration = Duration::from_secs(60);
+
+/// Units per second until a round has shown how many there are: a slow file system.
+const PACE_DEFAULT: f64 = (20 << 20) as f64;
+
+/// An object costs as much time as so many bytes.
+const OBJECT_UNITS: u64 = 256 << 10;
+
+/// The last round may take so many times longer than the pace of the others tells.
+const CAUTION: f64 = 1.5;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Stage again and again, so often, until SIGTERM or SIGINT; a receipt for each round that found changes.
+    #[arg(long, value_name = "TIME", value_parser = period,
+          conflicts_with_all = ["atomic", "receipt", "list", "newer_than", "include", "exclude"])]
+    every: Option<Duration>,
+    /// Stage now, and once more before the end of the job: as early as the speed so far demands, and TIME earlier. The
+    /// end is that of the Slurm or Flux job that this runs in, or of --until.
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "60s",
+          value_parser = size::parse_duration,
+          conflicts_with_all = ["atomic", "receipt", "list", "newer_than", "include", "exclude"])]
+    before_end: Option<Duration>,
+    /// With --before-end: the end of the job, as a time of 'aze find'.
+    #[arg(long, value_name = "TIME", requires = "before_end", value_parser = when::parse)]
+    until: Option<Time>,
+}
+
+fn period(text: &str) -> Result<Duration, String> {
+    let period = size::parse_duration(text)?;
+    if period.is_zero() { Err("a period is longer than 0".into()) } else { Ok(period) }
+}
+
+/// The end that the last round has to be in time for.
+#[derive(Clone, Copy)]
+struct End {
+    at: Instant,
+    margin: Duration,
+}
+
+impl Args {
+    /// Whether there is to be more than one round.
+    pub fn are_asked_for(&self) -> bool {
+        self.every.is_some() || self.before_end.is_some()
+    }
+
+    /// Stages in rounds until a signal or the end. The exit code is that of the last round.
+    pub(super) fn run(&self, common: &Common, mut order: Order, reporter: &Arc<Reporter>) -> Outcome<Exit> {
+        let end = self.end()?;
+        let (mut next, mut pace, mut exit) = (Some(Instant::now()), PACE_DEFAULT, Exit::Done);
+        let (mut rounds, mut has_warned) = (0_u64, false);
+        while reporter.signal().is_none() {
+            let now = Instant::now();
+            let standing = match dirty(&order, reporter) {
+                Err(_) if reporter.signal().is_some() => break,
+                standing => standing?,
+            };
+            let needed = time_needed(&standing, pace);
+            let left = end.map(|end| end.at.saturating_duration_since(now));
+            if let Some(left) = left.filter(|left| *left < needed && !has_warned) {
+                has_warned = true;
+                let (bytes, left) = (size::words(standing.dirty.bytes), left.as_secs());
+                errln!("aze: stage: warning: {bytes} may not be staged in the {left} s that are left");
+            }
+            let is_last = end.is_some_and(|end| now + needed + end.margin >= end.at);
+            if is_last || next.is_some_and(|next| now >= next) {
+                let left_alone = if order.delete { 0 } else { standing.removed };
+                if standing.dirty.objects > left_alone || !standing.lost.is_empty() {
+                    rounds += 1;
+                    exit = round(common, &mut order, reporter)?;
+                    if standing.dirty.objects > 0 {
+                        pace = units(&standing) / now.elapsed().as_secs_f64().max(0.001);
+                    }
+                }
+                next = self.every.map(|every| now + every);
+            }
+            if is_last {
+                return Ok(exit);
+            }
+            let latest = end.map(|end| end.at.checked_sub(needed + end.margin).unwrap_or(now).min(now + CHECK));
+            let due = [next, latest].into_iter().flatten().min().unwrap_or(now + CHECK);
+            reporter.wait(due.saturating_duration_since(Instant::now()));
+        }
+        errln!("aze: stage: ended by a signal after {rounds} rounds with changes");
+        Ok(exit)
+    }
+
+    fn end(&self) -> Outcome<Option<End>> {
+        let Some(margin) = self.before_end else { return Ok(None) };
+        let end = match self.until {
+            Some(end) => Some(JobEnd::At(end)),
+            None => batch::job_end().map_err(|trouble| trouble.during("--before-end"))?,
+        };
+        let missing = || {
+            let text =
+                "--before-end: the end of the job is not known: Slurm and Flux tell it; elsewhere give --until TIME";
+            Trouble::usage(text)
+        };
+        let left = match end.ok_or_else(missing)? {
+            JobEnd::At(end) => Duration::from_nanos(end.0.saturating_sub(super::now_ns())),
+            JobEnd::In(left) => left,
+        };
+        Ok(Some(End { at: Instant::now() + left, margin }))
+    }
+}
+
+/// How the source stands to its ledger.
+fn dirty(order: &Order, reporter: &Arc<Reporter>) -> Outcome<Standing> {
+    let (hold, route) = order.ledger.as_ref().expect("a stage in rounds has a ledger");
+    let ledger = Ledger::read(hold.path())?.filter(|ledger| ledger.route == *route);
+    let start = Spot { tree: order.from.tree.clone(), path: route.inside.clone() };
+    look(&start, &Vec::from_iter(ledger), order.jobs, 0, &|| reporter.is_over())
+}
+
+/// One round, with a receipt.
+fn round(common: &Common, order: &mut Order, reporter: &Arc<Reporter>) -> Outcome<Exit> {
+    let to = PathBuf::from(OsStr::from_bytes(&order.destination));
+    if let Some((path, _)) = &mut order.receipt {
+        *path = free_receipt(Path::new(&to))?;
+    }
+    let (started, failed_before) = (Instant::now(), reporter.tally.failed());
+    let watch: Arc<dyn Watch> = reporter.clone();
+    let report = match stage(order, &watch) {
+        Ok(report) => report,
+        Err(trouble) => {
+            if let Some(signal) = reporter.signal() {
+                errln!("aze: stage: ended by a signal: the same command goes on from here");
+                sys::die_of(signal);
+            }
+            // A destination may be full for a while.
+            reporter.tally.fail(&trouble);
+            return Ok(trouble.exit);
+        }
+    };
+    let bytes = report.end.as_ref().map_or(0, |end| end.bytes);
+    let summary = format!("{} in {:.1} s", size::words(bytes), started.elapsed().as_secs_f64());
+    tell(common, &report, super::signer(order).as_ref(), &summary);
+    let is_whole = report.missing == 0 && reporter.tally.failed() == failed_before;
+    Ok(if is_whole { Exit::Done } else { Exit::Some })
+}
+
+fn units(standing: &Standing) -> f64 {
+    (standing.dirty.bytes as f64) + (standing.dirty.objects * OBJECT_UNITS) as f64
+}
+
+/// How long a round of all dirty objects may take.
+fn time_needed(standing: &Standing, pace: f64) -> Duration {
+    Duration::try_from_secs_f64(units(standing) / pace * CAUTION).unwrap_or(Duration::MAX / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aze_copy::stage::standing::Count;
+
+    #[test]
+    fn the_time_for_a_round_follows_from_the_pace_of_the_others() {
+        let of = |objects, bytes| Standing { dirty: Count { objects, bytes }, ..Standing::default() };
+        let pace = (100 << 20) as f64;
+        assert_eq!(time_needed(&of(0, 0), pace), Duration::ZERO);
+        let large = time_needed(&of(1, 1000 << 20), pace);
+        assert!(large > Duration::from_secs(15) && large < Duration::from_secs(16), "{large:?}");
+        let many = time_needed(&of(4000, 0), pace);
+        assert!(many > Duration::from_secs(14) && many < Duration::from_secs(16), "{many:?}");
+        assert!(time_needed(&of(1, u64::MAX), 0.0) > Duration::from_secs(1 << 40));
+    }
+}
