@@ -1,6 +1,6 @@
 //! What `--json` prints, held against the page that says so.
 
-use aze_tests::{Place, Ran};
+use aze_tests::{Place, Ran, wait_until};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -119,4 +119,33 @@ fn what_a_job_does_is_seen_while_it_does_it() {
     assert_eq!(servers.len(), 2);
     let sum: f64 = servers.iter().filter_map(|server| server["requests_per_s"].as_f64()).sum();
     assert!(sum > 1.0 && servers.iter().all(|server| server["memory_bytes"].as_u64().is_some_and(|bytes| bytes > 0)));
+}
+
+/// What most requests are for is named within seconds, and no longer when it is over.
+#[test]
+fn a_directory_that_takes_most_of_the_changes_is_named() {
+    let place = Place::new();
+    place.up(&["--servers", "2"]);
+    place.aze(&["mkdir", "-p", "aze:/a/busy"]).ok();
+    fs::write(place.path("file"), b"x").expect("a file");
+    fs::create_dir(place.path("many")).expect("a directory");
+    for number in 0..200 {
+        fs::write(place.path(&format!("many/{number}")), b"x").expect("a file");
+    }
+    let hot = || {
+        let told = objects(&place.aze(&["status", "--json"]).ok().out);
+        told[0]["hot"].as_array().expect("a list").clone()
+    };
+    assert_eq!(hot(), Vec::<serde_json::Value>::new());
+    let mut round = 0;
+    wait_until("the directory is named", || {
+        round += 1;
+        place.aze(&["cp", "-r", "many", &format!("aze:/a/busy/{round}")]).ok();
+        hot().iter().any(|what| {
+            what["kind"] == "directory"
+                && what["path"].as_str().is_some_and(|path| path.starts_with("/a/busy/"))
+                && what["per_s"].as_f64().is_some_and(|rate| rate >= 100.0)
+        })
+    });
+    wait_until("it is over", || hot().is_empty());
 }

@@ -1,5 +1,6 @@
 //! `aze status`: how a volume's servers are.
 
+mod hot;
 mod watch;
 
 use crate::exit::{Exit, Outcome, Trouble};
@@ -12,6 +13,7 @@ use aze_proto::ids::Time;
 use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use aze_proto::message::ServerStatus;
 use aze_words::errln;
+use futures_util::future::join;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -54,11 +56,17 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         return watch::run(volume, period, args.count, args.json);
     }
     let mut out = Out::new();
-    let answers = if volume.is_dead() { None } else { Some(ask(&volume)?) };
+    let (answers, hot) = if volume.is_dead() { Default::default() } else { Some(ask(&volume)?).unzip() };
+    let hot = hot.unwrap_or_default();
     if args.json {
-        out.json(&object(&volume, answers.as_deref()))?;
+        let mut object = object(&volume, answers.as_deref());
+        object["hot"] = hot.into_iter().map(|(_, object)| object).collect();
+        out.json(&object)?;
     } else {
         print(args, &volume, answers.as_deref(), &mut out)?;
+        for (line, _) in hot {
+            out.line(line)?;
+        }
     }
     out.flush()?;
     let Some(answers) = answers else {
@@ -75,11 +83,24 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     }
 }
 
-fn ask(volume: &Volume) -> Outcome<Vec<Result<ServerStatus, Failure>>> {
+/// How the servers are, and what stands out among their requests: a line, and an object.
+type Asked = (Vec<Result<ServerStatus, Failure>>, Vec<(String, Value)>);
+
+fn ask(volume: &Volume) -> Outcome<Asked> {
     let session = Session::open_if_there(volume.clone(), Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
-    let answers = session.runtime.block_on(session.client.status());
+    let client = &session.client;
+    let asked = session.runtime.block_on(async {
+        let (answers, activities) = join(client.status(), client.activity()).await;
+        let activities =
+            activities.iter().enumerate().filter_map(|(server, answer)| Some((server, answer.as_ref().ok()?)));
+        let mut hot = Vec::new();
+        for found in hot::find(&activities.collect::<Vec<_>>()) {
+            hot.push(found.told(client).await);
+        }
+        (answers, hot)
+    });
     session.end();
-    Ok(answers)
+    Ok(asked)
 }
 
 /// All volumes, without asking their servers.

@@ -25,7 +25,7 @@ pub use files::{Durability, FileNow, Handle, Recall};
 pub use lock::{LockMode, LockOutcome, LockSpace, LockSpec};
 pub use names::{Found, Listed, ScanPlace, SubDir, Usage, Victim};
 pub use reply::Reply;
-pub use status::{Counter, JobActivity, ServerActivity, ServerStatus};
+pub use status::{Counter, HotCount, JobActivity, RecentActivity, ServerActivity, ServerStatus};
 
 wire_struct! {
     /// The body of a request frame.

@@ -6,7 +6,8 @@ use aze_proto::fields::{CountChanges, Create, PrepareExchange, Punch, Read, Rese
 use aze_proto::frame::{Header, Kind, open, seal};
 use aze_proto::handshake::{Hello, Step, Versions};
 use aze_proto::message::{
-    Envelope, JobActivity, Listed, LockMode, LockOutcome, LockSpace, LockSpec, Recall, ServerActivity,
+    Envelope, HotCount, JobActivity, Listed, LockMode, LockOutcome, LockSpace, LockSpec, Recall, RecentActivity,
+    ServerActivity,
 };
 use aze_proto::place::{Layout, ServerInfo, ShardMap};
 use aze_proto::predicate::Predicate;
@@ -125,6 +126,9 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let next = Some(DataPlace { shard: ShardId(3), ino, chunk: 2, unit: 1 });
     let data_checked = Reply::DataChecked { bytes: 5, damaged: vec![damaged], strays: vec![at], next };
     let job = JobActivity { job: "j".into(), connections: 1, requests: 2, read_bytes: 3, written_bytes: 4 };
+    let hot = HotCount { ino, name: Blob(b"a".to_vec()), count: 10 };
+    let (directories, files) = (vec![hot.clone()], vec![hot]);
+    let recent = RecentActivity { window_ms: 11, changes: 12, directories, opens: 13, files, took: vec![14] };
     let activity = ServerActivity {
         pid: 5,
         memory_bytes: 6,
@@ -133,6 +137,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         timed_one_in: 16,
         took: vec![0, 9],
         jobs: vec![job],
+        recent,
     };
     let info = ServerInfo {
         addresses: vec!["tcp:h:1".into()],
@@ -259,8 +264,11 @@ const GOLDEN: &[(&str, &str)] = &[
     ("starting", "170000000000010500"),
     (
         "activity is",
-        "360005000000060000000000000007000000000000000800000000000000100000000200000000000000000000000900\
-         00000000000001000000010000006a0100000000000000020000000000000003000000000000000400000000000000",
+        "36000500000006000000000000000700000000000000080000000000000010000000020000000000000000000000\
+         090000000000000001000000010000006a0100000000000000020000000000000003000000000000000400000000\
+         0000000b000000000000000c0000000000000001000000090000000000000001000000610a00000000000000\
+         0d0000000000000001000000090000000000000001000000610a0000000000000001000000\
+         0e00000000000000",
     ),
     ("append", "6e000900000000000000020000000100000002000000"),
     (

@@ -1,6 +1,7 @@
 //! What messages say of servers: how they are, and what jobs have asked of them.
 
-use crate::ids::{Incarnation, MapEpoch, NamespaceEpoch, ServerIndex};
+use crate::ids::{Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex};
+use crate::wire::Blob;
 use crate::wire_struct;
 
 wire_struct! {
@@ -56,6 +57,38 @@ wire_struct! {
 }
 
 wire_struct! {
+    /// How often something was asked for of late, among the requests that were counted.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct HotCount {
+        /// The file, or the directory.
+        pub ino: Ino,
+        /// If the requests named it: the file's name, in the directory `ino`.
+        pub name: Blob,
+        /// Requests; may be too high by the number of all requests over the number of counters.
+        pub count: u64,
+    }
+}
+
+wire_struct! {
+    /// What a server was asked for in its last seconds; one request in [`ServerActivity::timed_one_in`] is counted.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct RecentActivity {
+        /// The time meant, in milliseconds until now.
+        pub window_ms: u64,
+        /// Names made and removed.
+        pub changes: u64,
+        /// The directories with the most of them.
+        pub directories: Vec<HotCount>,
+        /// Files opened.
+        pub opens: u64,
+        /// Those opened the most.
+        pub files: Vec<HotCount>,
+        /// As [`ServerActivity::took`].
+        pub took: Vec<u64>,
+    }
+}
+
+wire_struct! {
     /// What one job has asked of a server.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct JobActivity {
@@ -90,5 +123,7 @@ wire_struct! {
         pub took: Vec<u64>,
         /// By job; those without a connection come last.
         pub jobs: Vec<JobActivity>,
+        /// What it was asked for of late.
+        pub recent: RecentActivity,
     }
 }

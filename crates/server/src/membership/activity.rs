@@ -15,6 +15,7 @@ impl Server {
             timed_one_in: TIMED_ONE_IN as u32,
             took: self.activity.took(),
             jobs: self.activity.jobs(),
+            recent: self.activity.recent(self.io.mono_ns()),
         }
     }
 }

@@ -3,4 +3,5 @@
 pub(crate) mod activity;
 pub(crate) mod keeper;
 pub(crate) mod progress;
+pub(crate) mod recent;
 pub(crate) mod sessions;

@@ -1,9 +1,10 @@
 //! What a server does at this time: how long requests take, and what each job asks for.
 
+use crate::membership::state::recent::Recent;
 use aze_io::Io;
 use aze_io::sync::Mutex;
 use aze_proto::Request;
-use aze_proto::message::JobActivity;
+use aze_proto::message::{JobActivity, RecentActivity};
 use aze_proto::rules::Pace;
 use aze_rpc::Proven;
 use std::collections::{BTreeMap, VecDeque};
@@ -24,6 +25,7 @@ pub(crate) struct Activity {
     /// Requests that took less than 2^n nanoseconds, and not less than half of that.
     took: [AtomicU64; POWERS],
     jobs: Mutex<Jobs>,
+    recent: Recent,
 }
 
 #[derive(Default)]
@@ -73,7 +75,11 @@ impl Timed {
     /// happen are not.
     pub(crate) fn of(io: &Io, activity: &Arc<Activity>, earlier: u64, request: &Request) -> Option<Arc<Timed>> {
         let is_timed = earlier.is_multiple_of(TIMED_ONE_IN) && request.rules().pace == Pace::Soon;
-        is_timed.then(|| Arc::new(Timed { io: io.clone(), activity: activity.clone(), began_ns: io.mono_ns() }))
+        is_timed.then(|| {
+            let began_ns = io.mono_ns();
+            activity.recent.count(request, began_ns, || activity.took());
+            Arc::new(Timed { io: io.clone(), activity: activity.clone(), began_ns })
+        })
     }
 }
 
@@ -87,7 +93,7 @@ impl Drop for Timed {
 
 impl Activity {
     pub(crate) fn new() -> Activity {
-        Activity { took: std::array::from_fn(|_| AtomicU64::new(0)), jobs: Mutex::default() }
+        Activity { took: std::array::from_fn(|_| AtomicU64::new(0)), jobs: Mutex::default(), recent: Recent::default() }
     }
 
     /// A connection of a client stands.
@@ -132,6 +138,11 @@ impl Activity {
     /// How many of the timed requests took less than each power of two of nanoseconds, and not less than half of it.
     pub(crate) fn took(&self) -> Vec<u64> {
         self.took.iter().map(|count| count.load(Ordering::Relaxed)).collect()
+    }
+
+    /// What was asked for of late.
+    pub(crate) fn recent(&self, now_ns: u64) -> RecentActivity {
+        self.recent.told(now_ns, &self.took())
     }
 
     /// What each job has asked for so far.
