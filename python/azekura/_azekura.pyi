@@ -1,10 +1,13 @@
 """The compiled part. Programs use the package `azekura` instead."""
 
-from typing import Any, Final, Iterable
+from typing import Any, Final, Iterable, final
+
+__all__ = ["File", "Queue", "Request", "Volume", "version"]
 
 version: Final[str]
 
 # A request gives what its comment says.
+@final
 class Request:
     # (inode, mode, links, user, group, device, size, bytes of a block, blocks; times of access, data, attributes and
     # making in nanoseconds)
@@ -64,6 +67,7 @@ class Request:
     @staticmethod
     def sync() -> Request: ...
 
+@final
 class Volume:
     def __new__(cls, name: str | None = None) -> Volume: ...
     @property
@@ -74,6 +78,7 @@ class Volume:
     def wait(self, request: Request) -> Any: ...
     def wait_all(self, requests: Iterable[Request], at_once: int) -> list[Any]: ...
 
+@final
 class File:
     def readinto(self, buffer: Any) -> int: ...
     def read(self, count: int) -> bytes: ...
@@ -92,6 +97,7 @@ class File:
     def sync_request(self) -> Request: ...
     def close_request(self) -> Request: ...
 
+@final
 class Queue:
     def __new__(cls, volume: Volume) -> Queue: ...
     def submit(self, request: Request) -> int: ...
