@@ -185,7 +185,7 @@ fn touch(attr: &mut Attr, time: Time) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aze_proto::{FileKind, Generation, MapEpoch, ShardId};
+    use aze_proto::{FileKind, Generation, MapEpoch};
 
     const DIR: Ino = Ino(7);
     const SECOND: Duration = Duration::from_secs(1);

@@ -190,7 +190,7 @@ impl Inode {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use aze_proto::{FileKind, MapEpoch, ShardId};
+    use aze_proto::{FileKind, MapEpoch};
 
     /// Attributes of a file of this size and generation.
     pub(crate) fn attr(size: u64, generation: u32, ctime: u64) -> Attr {

@@ -320,7 +320,7 @@ impl KernelCache {
 mod tests {
     use super::*;
     use aze_proto::attr::FileKind;
-    use aze_proto::ids::{MapEpoch, ShardId};
+    use aze_proto::ids::MapEpoch;
     use std::cell::Cell;
 
     fn attr(ino: u64, size: u64, ctime: u64) -> Attr {

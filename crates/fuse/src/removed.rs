@@ -64,7 +64,7 @@ impl Removed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aze_proto::ids::{Generation, MapEpoch, ShardId};
+    use aze_proto::ids::{Generation, MapEpoch};
 
     fn attr(ino: u64, kind: FileKind) -> Attr {
         Attr {

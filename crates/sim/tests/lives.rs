@@ -4,14 +4,13 @@
 mod support;
 
 use aze_client::{Client, NewFile};
-use aze_io::sim::{Faults, Sim};
+use aze_io::sync::Mutex;
 use aze_proto::{Code, FileKind, Ino, Life, NameHash, ServerIndex, SlotIndex};
 use aze_server::sabotage::{Sabotage, Switches};
-use aze_sim::Cluster;
 use aze_sim::cluster::Layout;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use support::{ROOT, create, name, opened_file};
+use support::{ROOT, create, name, opened_file, with_cluster, with_layout};
 
 /// Files made in each life.
 const FILES: usize = 40;
@@ -38,21 +37,19 @@ async fn numbers_of_server_1(client: &Arc<Client>, life: usize) -> Vec<Ino> {
 
 /// Lets a server die and come back empty so many times; gives the numbers that it issued, life by life.
 fn issued(switches: Switches, lives: usize) -> Vec<Vec<Ino>> {
-    let sim = Sim::new(1, Faults::default());
-    let cluster = Cluster::new(sim.clone(), Layout { switches, ..Layout::of(2) });
-    let issued = sim.block_on(async {
-        cluster.start().await.expect("a quiet cluster starts");
-        let client = cluster.connect(0).await.expect("a client of a quiet cluster connects");
-        let mut issued = vec![numbers_of_server_1(&client, 0).await];
-        for life in 1..lives {
-            cluster.kill_server(1, false);
-            cluster.start_server(1).await.expect("a server that died can start again");
-            issued.push(numbers_of_server_1(&client, life).await);
+    let issued = Arc::new(Mutex::new(Vec::new()));
+    let told = issued.clone();
+    with_layout(Layout { switches, ..Layout::of(2) }, |cluster, client| async move {
+        for life in 0..lives {
+            if life > 0 {
+                cluster.kill_server(1, false);
+                cluster.start_server(1).await.expect("a server that died can start again");
+            }
+            let numbers = numbers_of_server_1(&client, life).await;
+            told.lock().push(numbers);
         }
-        issued
     });
-    cluster.end();
-    issued
+    std::mem::take(&mut *issued.lock())
 }
 
 /// How many numbers a shard has issued twice, but for the place of the name, which may differ.
@@ -81,10 +78,7 @@ fn a_life_that_is_not_begun_is_noticed() {
 /// The 64th life is the last: the server is told so, and the rest of the volume goes on.
 #[test]
 fn a_server_comes_back_empty_63_times() {
-    let sim = Sim::new(1, Faults::default());
-    let cluster = Cluster::new(sim.clone(), Layout::of(2));
-    sim.block_on(async {
-        cluster.start().await.expect("a quiet cluster starts");
+    with_cluster(2, |cluster, _| async move {
         for life in 1..64 {
             cluster.kill_server(1, false);
             cluster.start_server(1).await.expect("a server that died can start again");
@@ -112,5 +106,4 @@ fn a_server_comes_back_empty_63_times() {
         }
         assert!(kept > 0, "some names are at server 0");
     });
-    cluster.end();
 }
