@@ -237,6 +237,15 @@ static void mapped(void)
 	CHECK(close(fd) == 0 && unlink(path) == 0);
 }
 
+/* What pjdfstest has found to differ. */
+static void refused(void)
+{
+	FAILS(syscall(SYS_rename, in, NULL), EFAULT);
+	FAILS(syscall(SYS_rename, NULL, in), EFAULT);
+	FAILS(syscall(SYS_link, NULL, in), EFAULT);
+	FAILS(open(place, O_RDONLY | O_TRUNC), EISDIR);
+}
+
 static void ready(void)
 {
 	int ends[2], fd = open(in, O_RDONLY);
@@ -314,6 +323,7 @@ int main(int count, char **words)
 		CHECK(pthread_join(threads[me], NULL) == 0);
 	large();
 	mapped();
+	refused();
 	ready();
 	waited();
 	moved();

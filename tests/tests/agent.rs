@@ -100,6 +100,7 @@ fn names(files: &mut dyn Files, script: &mut Script) {
         (21, "/d/f/.", O_RDONLY),
         (22, "/d/../d/e/..", O_RDONLY),
         (23, "", O_RDONLY | O_DIRECTORY),
+        (24, "/d", O_RDONLY | O_TRUNC),
     ];
     for (number_, path, flags) in opens {
         let path = if path.is_empty() { "/" } else { path };

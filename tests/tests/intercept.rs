@@ -4,7 +4,7 @@
 #[path = "intercept/gate.rs"]
 mod gate;
 
-use aze_tests::{Place, Ran, leave_out, program, run, wait_until};
+use aze_tests::{Place, Ran, clib, leave_out, program, run, wait_until};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -195,6 +195,26 @@ fn programs_are_left_alone_and_counts_are_shown_when_asked() {
     let numbers: Vec<u64> = counts.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
     assert_eq!(numbers.len(), 4, "{counts}");
     assert!(numbers[0] >= 2 && numbers[1] > 150, "{counts}");
+}
+
+/// Libraries that patch libc leave its text in several mappings: an instruction lay across two of them and was not seen, so
+/// that a process of MPI did not find the volume by opendir(3) after UCX had patched the page behind.
+#[test]
+fn calls_are_seen_when_the_text_of_libc_is_in_many_mappings() {
+    let Some((place, _)) = volume("calls_are_seen_when_the_text_of_libc_is_in_many_mappings") else { return };
+    let library = place.path("split.so");
+    let mut cc = Command::new("cc");
+    run(cc.args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"]).arg(&library).arg(clib::sources().join("split.c")));
+    let split = format!("LD_PRELOAD=$LD_PRELOAD:{}", library.display());
+    let script = format!(
+        "mkdir /aze/d; echo x > /aze/d/f; {split} grep -c 'r-xp.*libc.so.6' /proc/self/maps; {split} ls /aze/d; {split} cat /aze/d/f
+         export AZE_INTERCEPT_VERBOSE=1; cat /aze/d/f; {split} cat /aze/d/f"
+    );
+    let ran = place.aze(&through("intercept", &script)).ok();
+    assert!(ran.out.ends_with("\nf\nx\nx\nx\n"), "{}{}", ran.out, ran.err);
+    let counts: Vec<&str> = ran.err.lines().filter_map(|line| line.strip_prefix("aze: intercept: cat: ")).collect();
+    assert_eq!(counts.len(), 2, "{}", ran.err);
+    assert_eq!(counts[0], counts[1], "as many sites as without it");
 }
 
 #[test]

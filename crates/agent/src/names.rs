@@ -200,8 +200,13 @@ impl Call<'_> {
 
     /// `O_TRUNC`.
     fn cut(&self, file: &Arc<File>, asked: Asked, is_new: bool) -> Result<()> {
-        if is_new || !asked.has(libc::O_TRUNC) || file.attr().kind != FileKind::File {
+        if is_new || !asked.has(libc::O_TRUNC) {
             return Ok(());
+        }
+        match file.attr().kind {
+            FileKind::File => {}
+            FileKind::Directory => return Err(errno(libc::EISDIR)),
+            _ => return Ok(()),
         }
         let (client, who) = (self.agent.client(), self.agent.who());
         let through = asked.access.write.then_some(&**file);

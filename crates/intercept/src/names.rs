@@ -57,7 +57,8 @@ fn two(number: i64, paths: [u64; 4], request: Request, args: Args) -> i64 {
     let itself = number == libc::SYS_linkat && stat::is_itself(from, args[4]);
     let kernels = |dir: u64, path: u64| place::is_kernels(argument(dir), path);
     if !host::is_memory(to) || (!itself && !host::is_memory(from)) {
-        return raw(number, args);
+        // The kernel looks at both before it looks for one that it does not know.
+        return error(libc::EFAULT);
     }
     let from_kernels = if itself { fds::of(argument(from_dir)) == Fd::Kernels } else { kernels(from_dir, from) };
     let both_kernels = from_kernels && kernels(to_dir, to);

@@ -64,8 +64,12 @@ pub fn all() -> Result<Counts, i64> {
     let mut counts = Counts::default();
     let mut failed = error(libc::ENOENT);
     let own = entry::enter as *const () as u64;
-    for line in maps.split(|byte| *byte == b'\n') {
-        let Some((text, path)) = executable(line) else { continue };
+    let mut lines = maps.split(|byte| *byte == b'\n').filter_map(executable).peekable();
+    while let Some((mut text, path)) = lines.next() {
+        // Libraries that patch libc, too, leave its text in several mappings; an instruction may lie across two of them.
+        while let Some((more, _)) = lines.next_if(|(next, of)| next.start == text.end && *of == path) {
+            text.end = more.end;
+        }
         if (text.start..text.end).contains(&own) {
             settings::LIBRARY.set(path);
         }
