@@ -18,16 +18,18 @@ pub mod verify;
 use crate::Watch;
 use crate::tree::{Spot, Traits, join, parent};
 use crate::workers::{Job, Plan, Transfer, Workers, warn};
+use aze_io::sync::Mutex;
 use aze_proto::attr::FileKind;
 use aze_receipt::line::What;
 use aze_receipt::{Draft, End, Head, Key, Line, Object, Removed, when};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use ledger::{Ledger, Route};
-use prove::{Proof, hidden_prefix, identity, now, version, xattrs_hash};
+use prove::{OWN_NUMBERS, Proof, hidden_prefix, identity, now, version, xattrs_hash};
 use state::{Done, Journal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use survey::{Filter, Survey, at};
 
 /// How often a file is copied at most that changes while it is copied.
@@ -309,25 +311,23 @@ impl<'a> Stage<'a> {
     /// Copies files and symbolic links, in rounds: a file that has changed while it was copied is copied again in the next.
     fn copy_all(&mut self) -> Outcome<()> {
         let further = self.survey.further_names();
+        let mut doubtful = Vec::new();
         let mut todo = Vec::new();
         for (path, meta) in &self.survey.objects {
             if meta.kind == FileKind::Directory || further.contains_key(path) {
                 continue;
             }
             let (from, to) = (at(&self.order.from, path), at(&self.to, path));
-            match self.is_still_done(path, &from, &to) {
-                true => {
-                    self.report.resumed += 1;
-                    self.watch.expect(meta.size);
-                    self.watch.copied(meta.size);
-                    self.watch.file(&from, &to);
-                }
-                false => {
+            match self.done_before(path, &from, &to) {
+                Before::Done => self.report.resumed += self.tell_resumed(meta, &from, &to),
+                Before::Uncounted(done) => doubtful.push((from, to, meta.clone(), done)),
+                Before::Other => {
                     self.proof.journal.lock().forget(path);
                     todo.push((from, to));
                 }
             }
         }
+        todo.extend(self.compare_all(&doubtful));
         for round in 1..=ROUNDS_MAX {
             self.copy(&todo, round)?;
             todo = std::mem::take(&mut *self.proof.again.lock());
@@ -373,15 +373,54 @@ impl<'a> Stage<'a> {
         workers.finish()
     }
 
+    /// Compares files with their copies, several at a time; gives those that are to be copied.
+    fn compare_all(&mut self, doubtful: &[Doubtful]) -> Vec<(Spot, Spot)> {
+        let next = AtomicUsize::new(0);
+        let (same, other) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+        let this = &*self;
+        let work = || {
+            while let Some((from, to, meta, done)) = doubtful.get(next.fetch_add(1, Ordering::Relaxed)) {
+                match this.proof.compare(from, done, this.watch.as_ref()) {
+                    Ok(true) => drop(same.fetch_add(this.tell_resumed(meta, from, to), Ordering::Relaxed)),
+                    // An error is told by the copy.
+                    Ok(false) | Err(_) => {
+                        this.proof.journal.lock().forget(&done.object.path);
+                        other.lock().push((from.clone(), to.clone()));
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| (0..this.order.jobs.min(doubtful.len())).for_each(|_| drop(scope.spawn(work))));
+        self.report.resumed += same.into_inner();
+        other.into_inner()
+    }
+
+    /// Tells of an object that need not be copied. Gives 1.
+    fn tell_resumed(&self, meta: &crate::tree::Meta, from: &Spot, to: &Spot) -> u64 {
+        self.watch.expect(meta.size);
+        self.watch.copied(meta.size);
+        self.watch.file(from, to);
+        1
+    }
+
     /// Whether the journal has this object, and neither source nor destination has changed since.
-    fn is_still_done(&self, path: &[u8], from: &Spot, to: &Spot) -> bool {
-        let Some(done) = self.proof.journal.lock().known().done.get(path).cloned() else { return false };
+    fn done_before(&self, path: &[u8], from: &Spot, to: &Spot) -> Before {
+        let Some(done) = self.proof.journal.lock().known().done.get(path).cloned() else { return Before::Other };
         if !matches!(done.object.what, What::File { same_as: None, .. } | What::Link { .. }) {
-            return false;
+            return Before::Other;
         }
         // An object that cannot be looked at is copied again, and its error is told then.
         let there = to.stat(false).ok().flatten().map(|meta| identity(&meta));
-        there == Some(done.to) && self.version_now(from).ok() == Some(done.from)
+        let Some(now) = self.version_now(from).ok().filter(|_| there.as_ref() == Some(&done.to)) else {
+            return Before::Other;
+        };
+        match now == done.from {
+            true => Before::Done,
+            false if from.tree.is_volume() && now.get(..OWN_NUMBERS) == done.from.get(..OWN_NUMBERS) => {
+                Before::Uncounted(Box::new(done))
+            }
+            false => Before::Other,
+        }
     }
 
     fn version_now(&self, from: &Spot) -> Outcome<state::Version> {
@@ -659,6 +698,19 @@ impl<'a> Stage<'a> {
         }
         draft.finish(when(now()), self.report.missing, key)
     }
+}
+
+/// Source, destination, attributes, and what the ledger has of a file.
+type Doubtful = (Spot, Spot, crate::tree::Meta, Box<Done>);
+
+/// What an earlier attempt has left of an object.
+enum Before {
+    /// A proof that is still good.
+    Done,
+    /// Its counts of changes are others, and nothing else is: servers may have been started again, and count from 0.
+    Uncounted(Box<Done>),
+    /// Nothing that is of use.
+    Other,
 }
 
 /// Whether the lines of a receipt are these, but for the times at which directories got their attributes.

@@ -8,11 +8,12 @@ use aze_copy::stage::{Order, ROUNDS_MAX, Report, stage};
 use aze_copy::tree::{Meta, Names, ReadBack, Sink, Source, Spot, Traits, Tree, Xattr};
 use aze_copy::{LocalTree, Watch};
 use aze_proto::attr::FileKind;
+use aze_receipt::line::What;
 use aze_receipt::{Key, Line, Signed};
 use aze_words::exit::{Exit, Outcome, Trouble, of_io};
 use std::fs::{self, File, Permissions};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -257,6 +258,10 @@ impl Tree for Faulty {
         LocalTree.shown(path)
     }
 
+    fn is_volume(&self) -> bool {
+        self.fault == Fault::CountsOther
+    }
+
     fn id(&self) -> String {
         LocalTree.id()
     }
@@ -479,6 +484,27 @@ fn all_that_no_ledger_has_as_it_is_counts_as_dirty() {
     setting.stage(Fault::None, Fault::None).0.expect("all is staged");
     let standing = setting.standing(Fault::Open(libc::EIO));
     assert!((LOST_MAX..LOST_MAX + 2).contains(&standing.lost.len()) && standing.ended_early, "{standing:?}");
+}
+
+#[test]
+fn a_file_that_is_counted_anew_is_compared_and_copied_only_if_it_differs() {
+    let setting = Setting::new("compared");
+    fs::create_dir(setting.0.join("ledgers")).expect("a directory");
+    setting.stage(Fault::None, Fault::None).0.expect("all is staged");
+    let inode = || fs::metadata(setting.0.join("to/bad")).expect("a file").ino();
+    let before = inode();
+    assert_eq!(setting.stage(Fault::CountsOther, Fault::None).0.expect("all is staged").resumed, 2);
+    assert_eq!((inode(), setting.standing(Fault::CountsOther).dirty.objects), (before, 0));
+    // The same attributes, but other bytes than those that the ledger tells of.
+    let path = setting.0.join("ledgers/key.ledger");
+    let mut ledger = Ledger::read(&path).expect("a ledger").expect("it is there");
+    let entry = ledger.entries.get_mut(&b"bad"[..]).expect("an entry");
+    let What::File { hash, chunks, .. } = &mut entry.object.what else { panic!("no file") };
+    (*hash, *chunks) = (aze_receipt::Hash::of(b"other bytes"), None);
+    entry.from[7] += 1;
+    ledger.write(&path).expect("room");
+    assert_eq!(setting.stage(Fault::CountsOther, Fault::None).0.expect("all is staged").resumed, 1);
+    assert_ne!(inode(), before, "it is copied");
 }
 
 #[test]

@@ -161,6 +161,26 @@ impl Proof {
         Ok((stored, how, mark))
     }
 
+    /// Compares a file of a volume with the sums of its proven copy, whose place was not changed since; `false` if it has other
+    /// bytes, or has changed meanwhile.
+    pub fn compare(&self, from: &Spot, done: &Done, watch: &dyn Watch) -> Outcome<bool> {
+        let What::File { size, hash, .. } = &done.object.what else { return Ok(false) };
+        let source = from.tree.open_fresh(&from.path)?;
+        let mark = source.mark()?;
+        let meta = source.meta()?;
+        if meta.size != *size {
+            return Ok(false);
+        }
+        let found = sums_of(source.as_ref(), *size, meta.is_sparse, watch)?;
+        let now = version(&source.meta()?, &source.mark()?);
+        if found.hash(*size) != *hash || now != version(&meta, &mark) || now[..OWN_NUMBERS] != done.from[..OWN_NUMBERS]
+        {
+            return Ok(false);
+        }
+        self.note(Done { from: now, ..done.clone() })?;
+        Ok(true)
+    }
+
     /// Copies a symbolic link.
     pub fn link(&self, from: &Spot, to: &Spot) -> Outcome<()> {
         let meta = from.must_stat(false)?;
