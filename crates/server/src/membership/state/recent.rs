@@ -7,7 +7,7 @@ use aze_io::sync::Mutex;
 use aze_proto::message::{HotCount, RecentActivity};
 use aze_proto::wire::Blob;
 use aze_proto::{Ino, Name, Request};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// How long a window lasts: what is told is between one and two of them old.
 const WINDOW_NS: u64 = 4_000_000_000;
@@ -26,7 +26,7 @@ type Subject = (Ino, Option<Name>);
 #[derive(Default)]
 struct Frequent {
     all: u64,
-    counts: HashMap<Subject, u64>,
+    counts: BTreeMap<Subject, u64>,
 }
 
 impl Frequent {
