@@ -49,6 +49,9 @@ for file in files:
         fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB); fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)' &&
     rm -r doors ranks && mkdir doors ranks"#;
 
+/// How long a tree may take on a machine that is busy.
+const TREE_TIME_MAX: Duration = Duration::from_secs(200);
+
 /// What is done to a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
@@ -213,6 +216,11 @@ impl Tree {
     }
 
     fn go_on(&mut self, place: &Place) {
+        // All get it: one that waits for its child of vfork(2) does not look stopped, and stops when that has gone on.
+        for pid in self.processes(place) {
+            // SAFETY: kill(2) takes two numbers and touches no memory. One that has ended meanwhile is no matter.
+            unsafe { libc::kill(pid as i32, libc::SIGCONT) };
+        }
         self.signal_until(place, libc::SIGCONT, |pid| state(pid) != 'T');
     }
 
@@ -229,15 +237,23 @@ impl Tree {
 
     fn witness_says(&self, line: &str, place: &Place) {
         let said = self.said.recv_timeout(PATIENCE);
-        let processes = || -> Vec<String> {
-            let shown = |pid: u32| format!("{pid} {} {}", state(pid), read(pid, "cmdline").replace('\0', " "));
-            self.processes(place).into_iter().map(shown).collect()
-        };
-        assert_eq!(said.as_deref(), Ok(line), "what a process beside those of the tree says: {:#?}", processes());
+        assert_eq!(said.as_deref(), Ok(line), "what a process beside those of the tree says: {:#?}", self.shown(place));
+    }
+
+    /// The processes with their states.
+    fn shown(&self, place: &Place) -> Vec<String> {
+        let shown = |pid: u32| format!("{pid} {} {}", state(pid), read(pid, "cmdline").replace('\0', " "));
+        self.processes(place).into_iter().map(shown).collect()
     }
 
     /// The end of all processes, and of what they had in the servers.
     fn ends(&mut self, place: &Place, what: &str, fate: Fate) {
+        let begun = Instant::now();
+        while !self.has_ended() {
+            let shown = || self.shown(place);
+            assert!(begun.elapsed() < TREE_TIME_MAX, "{what} has not ended: {:#?}", shown());
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
         let status = self.child.wait().expect("it ends");
         // The end of the witness's input is its own.
         drop(self.child.stdin.take());
