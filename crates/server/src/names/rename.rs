@@ -10,6 +10,7 @@
 mod decided;
 mod target;
 
+use crate::names::removal::CLOSE_PAUSE;
 use crate::names::state::moves::{How, Move, Moved};
 use crate::state::Server;
 use crate::wait::Attempt;
@@ -238,10 +239,18 @@ impl Server {
     /// that paths through the moved directory change.
     async fn ready_to_decide(self: &Arc<Self>, entry: &EntryValue, victim: Option<Victim>) -> Result<(), Failure> {
         self.tell_of_move(entry).await?;
-        if let Some(victim) = victim.filter(|victim| victim.kind == FileKind::Directory) {
-            self.close_at_home(victim.ino).await?;
+        let Some(victim) = victim.filter(|victim| victim.kind == FileKind::Directory) else { return Ok(()) };
+        loop {
+            match self.close_at_home(victim.ino).await {
+                // It may have been removed: until that is known the rename can be neither done nor given up.
+                Err(failure)
+                    if matches!(failure.code, Code::UnknownOutcome | Code::TimedOut) && !self.is_stopping() =>
+                {
+                    self.io.sleep(CLOSE_PAUSE).await;
+                }
+                closed => return closed.map(drop),
+            }
         }
-        Ok(())
     }
 
     /// Tells every server that paths through a directory change.

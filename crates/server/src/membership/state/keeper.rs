@@ -65,6 +65,13 @@ impl Keeper {
         }
     }
 
+    /// The keeper has come back: these servers have joined before, and a transaction that it knows nothing of may have
+    /// the token.
+    pub(crate) fn goes_on(&self, servers: &[ServerInfo], now_ns: u64) {
+        self.joined.lock().slots = servers.iter().cloned().map(Some).collect();
+        self.token.lock().holder = Some((TxId(0), now_ns));
+    }
+
     /// The servers that have joined. While this is held no other change of the map begins.
     pub(crate) fn joined(&self) -> MutexGuard<'_, Joined> {
         self.joined.lock()
@@ -234,6 +241,9 @@ mod tests {
             pid,
             capacity_bytes: 1,
             ended: false,
+            life: 0,
+            began: MapEpoch(0),
+            session: aze_proto::SessionId(0),
         };
         let mut joined = keeper.joined();
         let waiting = joined.wait();
