@@ -153,7 +153,8 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     };
     let ended = Request::ServerEnded { server: ServerIndex(6), began: MapEpoch(7), incarnation: Incarnation(8) };
     let stub = HeldStub { dir: Ino(1), rights: 2, round: 3 };
-    let known = Reply::KnownIs { stubs: vec![stub], fenced: vec![SessionId(4)], next: Some(Ino(5)) };
+    let known =
+        Reply::KnownIs { stubs: vec![stub], fenced: vec![SessionId(4)], tokens: vec![TxId(6)], next: Some(Ino(5)) };
     let map = ShardMap {
         epoch: MapEpoch(1),
         keeper: ServerIndex(0),

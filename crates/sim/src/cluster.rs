@@ -100,6 +100,8 @@ pub struct Cluster {
     layout: Layout,
     servers: Mutex<Vec<Option<Arc<Server>>>>,
     lives: Mutex<Vec<u32>>,
+    /// The life of each server that has ended, until the next one serves.
+    ended: Mutex<Vec<Option<u32>>>,
     /// How often the node of each server has lost power.
     power_cuts: Mutex<Vec<u32>>,
     starts: AtomicU32,
@@ -124,8 +126,8 @@ impl Cluster {
     pub fn new(sim: Sim, layout: Layout) -> Arc<Cluster> {
         let count = usize::from(layout.servers);
         let (servers, lives) = (Mutex::new(vec![None; count]), Mutex::new(vec![0; count]));
-        let power_cuts = Mutex::new(vec![0; count]);
-        Arc::new(Cluster { sim, layout, servers, lives, power_cuts, starts: AtomicU32::new(0) })
+        let (power_cuts, ended) = (Mutex::new(vec![0; count]), Mutex::new(vec![None; count]));
+        Arc::new(Cluster { sim, layout, servers, lives, ended, power_cuts, starts: AtomicU32::new(0) })
     }
 
     /// How it is laid out.
@@ -187,14 +189,13 @@ impl Cluster {
     /// # Errors
     /// What [`aze_server::start`] says.
     pub async fn bring_back(self: &Arc<Self>, index: u16) -> Result<(), Failure> {
-        let lives = self.lives.lock().clone();
-        let servers = self.servers.lock().clone();
+        let (lives, ended) = (self.lives.lock().clone(), self.ended.lock().clone());
         let other = |slot: u16| aze_server::OtherServer {
             slot: ServerIndex(slot),
             host: server_node(slot),
             addresses: vec![addr(slot)],
-            pid: pid(slot, lives[usize::from(slot)]),
-            has_ended: servers[usize::from(slot)].is_none(),
+            pid: pid(slot, ended[usize::from(slot)].unwrap_or(lives[usize::from(slot)])),
+            has_ended: ended[usize::from(slot)].is_some(),
         };
         let others = (0..self.layout.servers).filter(|slot| *slot != index).map(other).collect();
         self.start_as(index, Some(aze_server::Comeback { others })).await
@@ -219,6 +220,7 @@ impl Cluster {
         let current = self.lives.lock()[usize::from(index)] == life;
         if current {
             self.servers.lock()[usize::from(index)] = Some(server);
+            self.ended.lock()[usize::from(index)] = None;
         }
         Ok(())
     }
@@ -234,6 +236,8 @@ impl Cluster {
     /// Ends a server as a crash does; `silent` as a power cut does.
     pub fn kill_server(&self, index: u16, silent: bool) {
         let node = server_node(index);
+        let life = self.lives.lock()[usize::from(index)];
+        self.ended.lock()[usize::from(index)].get_or_insert(life);
         if silent {
             self.power_cuts.lock()[usize::from(index)] += 1;
             self.sim.kill_silently(&node)

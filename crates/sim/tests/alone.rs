@@ -6,8 +6,9 @@ mod support;
 
 use aze_client::{Access, CheckOptions, Client, Locked, NewFile};
 use aze_io::sync::Mutex;
-use aze_proto::fields::Prepare;
+use aze_proto::fields::{Create, Prepare};
 use aze_proto::message::{Durability, LockMode, LockSpace, LockSpec, Reply, Request};
+use aze_proto::wire::Blob;
 use aze_proto::{
     Change, Code, Failure, FileKind, Incarnation, Ino, Name, NameHash, NamespaceEpoch, ServerIndex, SessionId, ShardId,
     TxId,
@@ -333,21 +334,20 @@ fn every_operation_survives_the_death_of_a_server_at_every_moment() {
 }
 
 /// Without a protection something is found, with it nothing.
-fn is_noticed(removed: Sabotage, what: What) {
+fn is_noticed(removed: Sabotage, whats: &[What]) {
+    let is_found = |what: &What| {
+        let found = std::panic::catch_unwind(|| findings(*what, Switches::without(removed)));
+        // A server that loses a protection may also break one of its own assertions.
+        found.is_err() || found.is_ok_and(|found| !found.is_empty())
+    };
+    let what =
+        *whats.iter().find(|what| is_found(what)).unwrap_or_else(|| panic!("{whats:?} do not notice {removed:?}"));
     assert_eq!(findings(what, Switches::default()), Vec::<String>::new(), "{what:?} with all protections");
-    let found = std::panic::catch_unwind(|| findings(what, Switches::without(removed)));
-    // A server that loses a protection may also break one of its own assertions.
-    assert!(found.is_err() || found.is_ok_and(|found| !found.is_empty()), "{what:?} does not notice {removed:?}");
 }
 
 #[test]
 fn a_server_that_does_not_learn_who_has_its_directories_is_noticed() {
-    is_noticed(Sabotage::ForgetHolders, What::Create);
-}
-
-#[test]
-fn a_server_that_forgets_outcomes_is_noticed() {
-    is_noticed(Sabotage::ForgetOutcomes, What::Append);
+    is_noticed(Sabotage::ForgetHolders, &[What::Create]);
 }
 
 /// Sends what a server may have sent, in a session that is given.
@@ -485,6 +485,33 @@ async fn lost_lock(cluster: Arc<Cluster>, one: Arc<Client>) -> Vec<String> {
 #[test]
 fn a_server_that_returns_under_its_old_life_is_noticed() {
     with_and_without(Sabotage::KeepOldLife, lost_lock);
+}
+
+/// A request whose answer was lost is sent again after the server has come back.
+async fn retried(cluster: Arc<Cluster>, _: Arc<Client>) -> Vec<String> {
+    let new = name("new");
+    let map = cluster.server(0).expect("it runs").map();
+    let shard = NameHash::of(Ino::ROOT, &new).shard(map.shards());
+    let home = map.server_of(shard).expect("a server");
+    let create = || {
+        let (kind, target) = (FileKind::File, Blob(Vec::new()));
+        let (mode, rdev, exclusive, open, chunk_bits) = (0o644, 0, true, None, 0);
+        let (parent, name) = (Ino::ROOT, new.clone());
+        let create = Create { parent, name, kind, mode, rdev, target, exclusive, open, chunk_bits };
+        // The first change of its session each time: the same request to the server.
+        as_server(&cluster, SessionId(4712), home, shard, Request::Create(create))
+    };
+    let first = create().await;
+    assert!(first.is_ok(), "{first:?}");
+    cluster.kill_server(home.0, false);
+    cluster.bring_back(home.0).await.expect("it comes back");
+    let second = create().await;
+    if first == second { Vec::new() } else { vec![format!("{first:?}, and then {second:?}")] }
+}
+
+#[test]
+fn a_server_that_forgets_outcomes_is_noticed() {
+    with_and_without(Sabotage::ForgetOutcomes, retried);
 }
 
 /// A machine that was booted since has lost what was not synced.

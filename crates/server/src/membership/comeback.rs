@@ -171,7 +171,7 @@ impl Server {
     ) -> Result<Arc<ShardMap>, Failure> {
         let give_up_ns = self.io.mono_ns() + COMEBACK_TIME_MAX.as_nanos() as u64;
         let keeper = Target::of(&volume.map, volume.map.keeper).ok_or_else(|| Failure::from(Code::Internal))?;
-        for slot in volume.ended {
+        for slot in volume.ended.into_iter().filter(|slot| *slot != volume.map.keeper) {
             let Some(ServerInfo { began, incarnation, .. }) = volume.map.server(slot).cloned() else { continue };
             let word = Request::ServerEnded { server: slot, began, incarnation };
             outside.ask(&keeper, &word, ANSWER_TIME_MAX).await?;
@@ -203,7 +203,7 @@ impl Server {
             }
         }
         map.epoch = MapEpoch(map.epoch.0 + 1);
-        map.servers[usize::from(self.slot().0)] = ServerInfo { began: map.epoch, ..info };
+        self.begin_in(&mut map, self.slot(), info);
         self.install_map(Arc::new(map));
         self.confirmed_by_all(self.slot()).await?;
         Ok(self.map())
@@ -231,8 +231,7 @@ impl Server {
             // A copy of a request that was answered, or is about to be.
             return Ok(());
         }
-        let goes_on = self.config.switches.is(Sabotage::KeepOldLife);
-        if info.life <= known.life && !goes_on {
+        if info.life <= known.life {
             let detail = format!(
                 "server {slot} comes back as life {}, and its last life was number {}: this directory is an older copy, or another process uses one",
                 info.life, known.life
@@ -240,10 +239,16 @@ impl Server {
             return Err(Failure::new(Code::Lost, detail));
         }
         map.epoch = MapEpoch(map.epoch.0 + 1);
-        let began = if goes_on { known.began } else { map.epoch };
-        map.servers[usize::from(slot.0)] = ServerInfo { began, ..info };
+        self.begin_in(&mut map, slot, info);
         self.install_map(Arc::new(map));
         Ok(())
+    }
+
+    /// A life of a server begins with this map.
+    fn begin_in(&self, map: &mut ShardMap, slot: ServerIndex, info: ServerInfo) {
+        let known = &mut map.servers[usize::from(slot.0)];
+        let goes_on = self.config.switches.is(Sabotage::KeepOldLife);
+        *known = ServerInfo { began: if goes_on { known.began } else { map.epoch }, ..info };
     }
 
     /// Waits until every server that has not ended has the newest map, and serves no request of earlier lives; all but

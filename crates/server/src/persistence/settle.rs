@@ -25,6 +25,10 @@ use std::time::Duration;
 /// Pause before what could not be brought to an end is tried again.
 const SETTLE_PAUSE: Duration = Duration::from_secs(1);
 
+/// When data without a file are looked for once more: a write that waited for this server may be of a file that was
+/// deleted while it was away, which only the earlier life remembered. Longer than a client waits.
+const STRAYS_PAUSE: Duration = Duration::from_secs(15);
+
 impl Server {
     /// Before the first request of another server: what of directories is here, and which names are in doubt.
     pub(crate) fn remember_doubts(&self, image: &mut Image, leftovers: &Leftovers) {
@@ -62,7 +66,10 @@ impl Server {
         self.hold_own_directories();
         let others: Vec<ServerIndex> = self.map().indexes().filter(|other| *other != self.slot()).collect();
         let learnt = join_all(others.iter().map(|other| self.learn_from(*other))).await;
-        learnt.into_iter().collect::<Result<(), Failure>>()?;
+        let tokens: Vec<Vec<TxId>> = learnt.into_iter().collect::<Result<_, Failure>>()?;
+        if self.map().keeper == self.slot() {
+            self.keeper.knows_tokens(&tokens.concat(), self.io.mono_ns());
+        }
         self.take_up();
         persistence.is_resolved.store(true, Ordering::SeqCst);
         persistence.is_done.store(true, Ordering::SeqCst);
@@ -101,18 +108,18 @@ impl Server {
     }
 
     /// Learns which stubs of this server's directories another server has, and which sessions it refuses. One that has
-    /// ended may have any of them.
-    async fn learn_from(self: &Arc<Self>, other: ServerIndex) -> Result<(), Failure> {
+    /// ended may have any of them. Gives its transactions that have the token.
+    async fn learn_from(self: &Arc<Self>, other: ServerIndex) -> Result<Vec<TxId>, Failure> {
         let deadline_ns = self.io.mono_ns() + RESOLVE_TIME_MAX.as_nanos() as u64;
-        let mut from = Ino(0);
+        let (mut from, mut with_token) = (Ino(0), Vec::new());
         loop {
             if self.map().has_ended(other) {
                 self.suppose_holder(other);
-                return Ok(());
+                return Ok(Vec::new());
             }
             let known = Request::Known { of: self.slot(), from };
-            let (stubs, fenced, next) = match self.ask(other, ShardId(0), known).await {
-                Ok(Reply::KnownIs { stubs, fenced, next }) => (stubs, fenced, next),
+            let (stubs, fenced, tokens, next) = match self.ask(other, ShardId(0), known).await {
+                Ok(Reply::KnownIs { stubs, fenced, tokens, next }) => (stubs, fenced, tokens, next),
                 Ok(_) => return Err(Failure::new(Code::Malformed, "Known was answered with something else")),
                 Err(failure) if failure.is_silence() || failure.code == Code::Busy => {
                     if self.io.mono_ns() >= deadline_ns {
@@ -125,6 +132,7 @@ impl Server {
                 }
                 Err(failure) => return Err(failure),
             };
+            with_token = tokens;
             fenced.into_iter().for_each(|session| {
                 self.sessions.fence(session);
                 self.sessions.end(session);
@@ -134,7 +142,7 @@ impl Server {
             }
             match next {
                 Some(next) => from = next,
-                None => return Ok(()),
+                None => return Ok(with_token),
             }
         }
     }
@@ -180,7 +188,8 @@ impl Server {
         }
         let stubs = held.into_iter().map(|(dir, (rights, round))| HeldStub { dir, rights, round }).collect();
         let fenced = if from == Ino(0) { self.sessions.fenced() } else { Vec::new() };
-        Ok(Reply::KnownIs { stubs, fenced, next }.into())
+        let tokens = self.transactions.with_token();
+        Ok(Reply::KnownIs { stubs, fenced, tokens, next }.into())
     }
 
     /// Begins to bring to an end what is in doubt in the shards here.
@@ -219,9 +228,13 @@ impl Server {
                 self.io.spawn(async move { drop(server.truncate_data(&attr, length).await) });
             }
         }
-        for other in self.map().indexes() {
-            self.drop_strays_of(other);
-        }
+        let server = self.clone();
+        self.io.spawn(async move {
+            for pause in [Duration::ZERO, STRAYS_PAUSE] {
+                server.io.sleep(pause).await;
+                server.map().indexes().for_each(|other| server.drop_strays_of(other));
+            }
+        });
     }
 
     /// Brings a rename, exchange or removal to its end that an earlier life of this server coordinated.

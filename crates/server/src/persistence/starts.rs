@@ -2,7 +2,6 @@
 
 use super::state::persistence::{Persistence, disk_failure};
 use super::state::starts::{compare, may_come_back};
-use crate::sabotage::Sabotage;
 use crate::state::Server;
 use aze_proto::{Code, Failure};
 use aze_store::disk::starts::Starts;
@@ -51,9 +50,7 @@ impl Server {
         }
         let boot = self.config.boot;
         may_come_back(&persistence.starts.now(), start, life, boot).map_err(|why| refused(Code::Lost, why))?;
-        let goes_on = self.config.switches.is(Sabotage::KeepOldLife);
-        self.write_starts(persistence, |own| Starts { ended: None, life: own.life + u32::from(!goes_on), boot, ..own })
-            .await?;
+        self.write_starts(persistence, |own| Starts { ended: None, life: own.life + 1, boot, ..own }).await?;
         persistence.is_counted.store(true, Ordering::SeqCst);
         Ok(persistence.starts.now().life)
     }

@@ -56,6 +56,8 @@ impl Progress {
             Code::UnknownOutcome | Code::TimedOut | Code::Unreachable => Ok(()),
             // What had not been synced is gone: files, directories, names.
             Code::NotFound | Code::Stale if self.power_cut => Ok(()),
+            // The token of a directory move whose coordinator has died is given out again after 20 s.
+            Code::Busy if self.alone && (80..=84).contains(&step) => Ok(()),
             // A file without a name goes with its server's table of opens.
             Code::Stale => Ok(()),
             _ => Err("nothing explains this"),

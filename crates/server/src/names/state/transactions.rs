@@ -4,7 +4,7 @@ use super::moves::{Move, Moved};
 use aze_io::sync::Mutex;
 use aze_meta::{EntryKey, Lock};
 use aze_proto::{ShardId, TxId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Finished transactions of other coordinators that are remembered, so that a late copy of a message
@@ -22,6 +22,8 @@ pub(crate) struct Transactions {
     finished: Mutex<Finished>,
     /// Those that an earlier life of this server coordinated, and that are not known to be over: the names that they hold.
     in_doubt: Mutex<BTreeMap<TxId, InDoubt>>,
+    /// Those that have the token for moving directories: one, and those that have not given it back yet.
+    tokens: Mutex<BTreeSet<TxId>>,
 }
 
 /// The old name of a rename, or the name of a directory that is removed, as an earlier life left it.
@@ -40,8 +42,23 @@ struct Finished {
 
 impl Transactions {
     pub(crate) fn new() -> Transactions {
-        let (active, in_doubt) = (Mutex::new(BTreeMap::new()), Mutex::default());
-        Transactions { active, finished: Mutex::new(Finished::default()), in_doubt }
+        let (active, finished) = (Mutex::default(), Mutex::default());
+        Transactions { active, finished, in_doubt: Mutex::default(), tokens: Mutex::default() }
+    }
+
+    /// A transaction has got the token.
+    pub(crate) fn takes_token(&self, tx: TxId) {
+        self.tokens.lock().insert(tx);
+    }
+
+    /// It has given it back, or has not got it.
+    pub(crate) fn drops_token(&self, tx: TxId) {
+        self.tokens.lock().remove(&tx);
+    }
+
+    /// Those that have it.
+    pub(crate) fn with_token(&self) -> Vec<TxId> {
+        self.tokens.lock().iter().copied().collect()
     }
 
     /// An earlier life has left this undecided.
