@@ -23,7 +23,7 @@ const FILES: usize = 60;
 
 fn up(place: &Place, servers: usize) {
     let (storage, servers) = (place.path("storage").display().to_string(), servers.to_string());
-    place.up(&["--name", "back", "--servers", &servers, "--size", "600M", "--storage", &storage]);
+    place.up(&["--name", "back", "--servers", &servers, "--storage", &storage]);
 }
 
 fn pids(place: &Place) -> Vec<u32> {
