@@ -19,7 +19,7 @@ const ROUNDS_LONG: usize = 200;
 const STEPS: usize = 25;
 
 /// Files of a directory that are spread over all servers.
-const FILES: usize = 60;
+const FILES: usize = 30;
 
 fn up(place: &Place, servers: usize) {
     let (storage, servers) = (place.path("storage").display().to_string(), servers.to_string());

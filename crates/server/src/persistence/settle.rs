@@ -111,7 +111,7 @@ impl Server {
     /// ended may have any of them. Gives its transactions that have the token.
     async fn learn_from(self: &Arc<Self>, other: ServerIndex) -> Result<Vec<TxId>, Failure> {
         let deadline_ns = self.io.mono_ns() + RESOLVE_TIME_MAX.as_nanos() as u64;
-        let (mut from, mut with_token) = (Ino(0), Vec::new());
+        let mut from = Ino(0);
         loop {
             if self.map().has_ended(other) {
                 self.suppose_holder(other);
@@ -132,7 +132,6 @@ impl Server {
                 }
                 Err(failure) => return Err(failure),
             };
-            with_token = tokens;
             fenced.into_iter().for_each(|session| {
                 self.sessions.fence(session);
                 self.sessions.end(session);
@@ -142,7 +141,7 @@ impl Server {
             }
             match next {
                 Some(next) => from = next,
-                None => return Ok(with_token),
+                None => return Ok(tokens),
             }
         }
     }
