@@ -72,6 +72,9 @@ pub struct Order {
     /// How often the volume was started again under its mounts.
     #[serde(default)]
     pub starts: u32,
+    /// It comes back alone, to these other servers of the volume.
+    #[serde(default)]
+    pub others: Option<Vec<Other>>,
     /// Bytes that it may keep there; what fits if not given.
     #[serde(default)]
     pub storage_bytes: Option<u64>,
@@ -80,6 +83,21 @@ pub struct Order {
     /// The server ends when its standard input does.
     #[serde(default)]
     pub is_tied: bool,
+}
+
+/// Another server, for one that comes back alone.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Other {
+    /// Its place.
+    pub slot: u16,
+    /// Its node's own name.
+    pub host: String,
+    /// Where it listens.
+    pub addresses: Vec<String>,
+    /// Its process.
+    pub pid: u32,
+    /// The starter has seen that this has ended.
+    pub has_ended: bool,
 }
 
 /// What a server says.

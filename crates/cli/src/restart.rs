@@ -1,4 +1,4 @@
-//! `aze restart`: restarts a volume in directories after server failures; mounts survive.
+//! `aze restart`: brings servers of a volume in directories back that have died, or restarts all of it; mounts survive.
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::launch::who;
@@ -8,7 +8,11 @@ use crate::volume::{self, ServerRecord, Volume};
 use aze_io::real::until;
 use aze_proto::ids::MapEpoch;
 use aze_words::errln;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
+
+/// The server that keeps the map.
+const KEEPER: u16 = 0;
 
 /// How long a launcher may take to end.
 const LAST_MOMENT: Duration = Duration::from_secs(5);
@@ -19,27 +23,31 @@ const GONE_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long it may take until a server that has just been killed is seen to be dead.
 const DYING_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Restart a volume in directories after server failures; mounts survive.
+/// Bring servers of a volume in directories back that have died, or restart all of it; mounts survive.
 ///
-/// Ends the servers that are left and starts all of them on the directories that they had, at the
-/// addresses that they had. Mounts stay: their operations wait for servers that are starting, and for dead ones for
-/// 10 s.
+/// Starts the servers that have died on the directories that they had, at the addresses that they had. The others go
+/// on, and operations wait for those that are starting, and for dead ones for 10 s. With --force, or if no server runs,
+/// ends those that are left and starts all of them.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  aze restart
-  aze restart --name v1 --force      although all its servers run, since a disk was full")]
+  aze restart                        those servers that have died, while the others go on
+  aze restart --server 2             that one; it is ended first if it still runs
+  aze restart --name v1 --force      all of them, although they run, since a disk was full")]
 pub struct Args {
     /// Name of the volume; the one that is meant if not given.
     #[arg(long)]
     name: Option<String>,
-    /// Also if all servers run.
+    /// Bring this server back, and no other.
+    #[arg(long, value_name = "N", conflicts_with = "force")]
+    server: Option<u16>,
+    /// End the servers that run, and start all of them.
     #[arg(short, long)]
     force: bool,
     /// How long the start may take; begins anew for as long as servers read their storage.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = size::parse_duration)]
     timeout: Duration,
-    /// End the servers of this node only: what 'aze restart' runs on other nodes.
+    /// End the servers of this node only, or the one that --server names: what 'aze restart' runs on other nodes.
     #[arg(long, hide = true)]
     this_node: bool,
 }
@@ -56,40 +64,86 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         ));
     }
     let here = volume::host();
-    let (local, remote): (Vec<&ServerRecord>, Vec<&ServerRecord>) =
-        record.servers.iter().partition(|server| server.host == here);
+    let local = |servers: &[&ServerRecord]| -> Vec<&ServerRecord> {
+        record
+            .servers
+            .iter()
+            .filter(|server| server.host == here && servers.iter().any(|one| one.slot == server.slot))
+            .collect()
+    };
+    let all: Vec<&ServerRecord> = record.servers.iter().collect();
+    let named: Vec<&ServerRecord> =
+        all.iter().copied().filter(|server| args.server.is_none_or(|slot| slot == server.slot)).collect();
+    if let (Some(slot), true) = (args.server, named.is_empty()) {
+        let text = format!("volume '{name}' has no server {slot}: it has {}", all.len());
+        return Err(Trouble::new(Exit::Caller, text));
+    }
     if args.this_node {
-        return end_here(&local).map(|()| Exit::Done);
+        return end_here(&local(&named)).map(|()| Exit::Done);
     }
     let is_alive = |server: &&ServerRecord| match server.host == here {
         true => server.process.is_alive(),
         // A launcher ends with its server.
         false => server.launcher.is_some_and(|launcher| launcher.is_alive()),
     };
-    let count_dead = || record.servers.iter().filter(|server| !is_alive(server)).count();
-    if !args.force {
+    let dead =
+        || -> BTreeSet<u16> { all.iter().filter(|server| !is_alive(server)).map(|server| server.slot).collect() };
+    if !args.force && args.server.is_none() {
         // A process that was killed has to give its memory back before it is gone.
-        until(Instant::now() + DYING_TIME_MAX, || count_dead() > 0);
+        until(Instant::now() + DYING_TIME_MAX, || !dead().is_empty());
     }
-    let dead = count_dead();
-    if dead == 0 && !args.force {
+    let secret = volume.secret()?;
+    let ended = dead();
+    if ended.is_empty() && !args.force && args.server.is_none() {
         return Err(Trouble::new(Exit::Caller, format!("all servers of volume '{name}' run: --force restarts them")));
     }
+    let back: BTreeSet<u16> = args.server.map_or_else(|| ended.clone(), |slot| BTreeSet::from([slot]));
+    let gone: BTreeSet<u16> = ended.union(&back).copied().collect();
+    if args.server.is_some() && gone.len() == all.len() {
+        let text = format!("volume '{name}': no other server runs: 'aze restart' without --server starts all of them");
+        return Err(Trouble::new(Exit::Caller, text));
+    }
+    if args.server.is_some() && gone.contains(&KEEPER) && !back.contains(&KEEPER) {
+        let text = format!("volume '{name}': server {KEEPER}, which keeps the map, has died, too: bring it back first");
+        return Err(Trouble::new(Exit::Caller, text));
+    }
+    if !args.force && gone.len() < all.len() {
+        let come: Vec<&ServerRecord> = all.iter().copied().filter(|server| back.contains(&server.slot)).collect();
+        end(&volume, &come, &local(&come))?;
+        let numbers: Vec<String> = back.iter().map(u16::to_string).collect();
+        let which = match numbers.len() {
+            1 => format!("server {}", numbers[0]),
+            _ => format!("servers {}", numbers.join(", ")),
+        };
+        let why = format!("bring {which} of volume '{name}' back, whose other servers go on");
+        up::back(record, &volume.dir, &secret, (&back, &gone), args.timeout).map_err(|trouble| trouble.during(why))?;
+        let left: Vec<String> = ended.difference(&back).map(u16::to_string).collect();
+        let left = if left.is_empty() { String::new() } else { format!("; away: {}", left.join(", ")) };
+        errln!("volume '{name}': {which} {} back{left}", if numbers.len() == 1 { "is" } else { "are" });
+        return Ok(Exit::Done);
+    }
+    let dead = ended.len();
     if record.starts + 1 >= 1 << (u32::BITS - MapEpoch::CHANGE_BITS) {
         let text = format!("volume '{name}' was restarted too often: 'aze down', then 'aze up'");
         return Err(Trouble::new(Exit::Caller, text));
     }
-    let secret = volume.secret()?;
-    end_here(&local)?;
-    remote.iter().for_each(|server| end_there(&volume, server));
-    for launcher in record.servers.iter().filter_map(|server| server.launcher) {
-        launcher.signal(libc::SIGTERM);
-        launcher.wait(Instant::now() + LAST_MOMENT);
-    }
+    end(&volume, &all, &local(&all))?;
     let record = up::again(record, &volume.dir, &secret, args.timeout)
         .map_err(|trouble| trouble.during(format!("restart volume '{name}', of which no server runs now")))?;
     errln!("volume '{name}': all {} servers run again ({dead} had died)", record.servers.len());
     Ok(Exit::Done)
+}
+
+/// Ends servers, of which some are of this node, and their launchers.
+fn end(volume: &Volume, servers: &[&ServerRecord], local: &[&ServerRecord]) -> Outcome<()> {
+    end_here(local)?;
+    let is_local = |server: &ServerRecord| local.iter().any(|here| here.slot == server.slot);
+    servers.iter().filter(|server| !is_local(server)).for_each(|server| end_there(volume, server));
+    for launcher in servers.iter().filter_map(|server| server.launcher) {
+        launcher.signal(libc::SIGTERM);
+        launcher.wait(Instant::now() + LAST_MOMENT);
+    }
+    Ok(())
 }
 
 /// Ends servers of this node at once: everything that they have acknowledged is in their directories,
@@ -108,7 +162,8 @@ fn end_here(servers: &[&ServerRecord]) -> Outcome<()> {
 /// Has the server of another node ended there; one that goes on keeps its directory from the new one.
 fn end_there(volume: &Volume, server: &ServerRecord) {
     let Some(node) = &server.node else { return };
-    let end = ["restart", "--this-node", "--name", &volume.record.name];
+    let slot = server.slot.to_string();
+    let end = ["restart", "--this-node", "--name", &volume.record.name, "--server", &slot];
     let Some(mut command) = volume.command_on(node, &end) else { return };
     if !command.status().is_ok_and(|status| status.success()) {
         errln!("aze: restart: {} could not be told to end", who(server.slot, Some(node)));

@@ -2,7 +2,7 @@
 
 use crate::cores::Cores;
 use crate::exit::{Exit, Outcome, Trouble, of_code};
-use crate::launch::{Order, Said};
+use crate::launch::{Order, Other, Said};
 use crate::memory::Memory;
 use crate::network::Network;
 use crate::process::Process;
@@ -15,7 +15,7 @@ use aze_proto::error::Failure;
 use aze_proto::handshake::Secret;
 use aze_proto::ids::ServerIndex;
 use aze_proto::limits::DEADLINE_MS_DEFAULT;
-use aze_server::{Config, Server, Stage};
+use aze_server::{Comeback, Config, OtherServer, Server, Stage};
 use aze_words::errln;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, Write};
@@ -79,7 +79,10 @@ pub fn run(_args: &Args) -> Outcome<Exit> {
         say(&Said::Failed { exit: trouble.exit as u8, text: trouble.text.clone() });
     }
     // What a start of a volume that was there before has not brought back is left for the next one.
-    if order.keeps_directory && (served.is_ok() || order.starts == 0) && ending.is_of_volume(order.is_tied) {
+    if order.keeps_directory
+        && (served.is_ok() || order.starts == 0 && order.others.is_none())
+        && ending.is_of_volume(order.is_tied)
+    {
         tidy(&order.volume, order.slot, &dir);
     }
     served
@@ -232,7 +235,7 @@ fn serve(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<Exit> {
 fn capacity(order: &Order, memory: &Memory) -> Outcome<u64> {
     let servers = u64::from(order.servers_on_node.max(1));
     let Some(bytes) = order.capacity_bytes else { return Ok(memory.usable() / 2 / servers) };
-    if order.starts == 0 && bytes > memory.usable() / servers {
+    if order.starts == 0 && order.others.is_none() && bytes > memory.usable() / servers {
         let text = format!(
             "--size: {} for {} of this node is more than its memory ({memory}): ask for less, or take more nodes",
             size::words(bytes.saturating_mul(servers)),
@@ -284,8 +287,28 @@ fn config(order: &Order, dir: &Path, memory: &Memory) -> Outcome<Config> {
         storage: storage(order)?,
         memory_bytes: crate::memory::of_this_process,
         starts: order.starts,
+        comeback: order.others.as_deref().map(comeback),
+        boot: boot(),
         switches: aze_server::sabotage::Switches::default(),
     })
+}
+
+fn comeback(others: &[Other]) -> Comeback {
+    let other = |other: &Other| OtherServer {
+        slot: ServerIndex(other.slot),
+        host: other.host.clone(),
+        addresses: other.addresses.iter().filter_map(|address| address.parse().ok()).collect(),
+        pid: other.pid,
+        has_ended: other.has_ended,
+    };
+    Comeback { others: others.iter().map(other).collect() }
+}
+
+/// A number of the running system (random(4), "boot_id"); 0 if it has none.
+fn boot() -> u64 {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).unwrap_or(0)
 }
 
 fn storage(order: &Order) -> Outcome<Option<aze_server::Storage>> {
@@ -368,7 +391,7 @@ fn await_record(order: &Order, dir: &Path, ending: Arc<Ending>) -> Receiver<Reco
 
 /// Ends this process before it serves. A start of a volume that was there before leaves its directory for the next one.
 fn end_unready(order: &Order, dir: &Path) -> ! {
-    if order.keeps_directory && order.starts == 0 {
+    if order.keeps_directory && order.starts == 0 && order.others.is_none() {
         tidy(&order.volume, order.slot, dir);
     }
     std::process::exit(Exit::Again as i32)

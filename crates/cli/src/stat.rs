@@ -165,7 +165,7 @@ fn chunks(attr: &Attr, map: &ShardMap) -> BTreeMap<ServerIndex, u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aze_proto::ids::{Incarnation, MapEpoch};
+    use aze_proto::ids::{Incarnation, MapEpoch, SessionId};
     use aze_proto::place::ServerInfo;
     use aze_proto::slots::SlotTable;
 
@@ -178,6 +178,9 @@ mod tests {
             pid: 1,
             capacity_bytes: 0,
             ended: false,
+            life: 0,
+            began: MapEpoch(0),
+            session: SessionId(0),
         };
         ShardMap {
             epoch: MapEpoch(1),

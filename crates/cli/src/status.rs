@@ -201,8 +201,15 @@ fn print(
         });
     }
     out.table(&[true, false, true, false, true, true, true, true, true, true, true], &rows)?;
-    for failure in answers.into_iter().flatten().filter_map(|answer| answer.as_ref().err()) {
+    for (slot, failure) in
+        answers.into_iter().flatten().enumerate().filter_map(|(slot, answer)| Some((slot, answer.as_ref().err()?)))
+    {
         out.line(format!("  {failure}"))?;
+        if record.settings.lasts() {
+            out.line(format!(
+                "  server {slot} is away, and its part with it: bring it back with 'aze restart --server {slot}'"
+            ))?;
+        }
     }
     for status in answers.into_iter().flatten().flatten().filter(|status| !status.failure.is_empty()) {
         out.line(format!("  {}", status.failure))?;

@@ -4,7 +4,7 @@ use crate::account::{Account, Reason};
 use crate::cores::Cores;
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::hosts::Hosts;
-use crate::launch::{self, Order, Said, Starting};
+use crate::launch::{self, Order, Other, Said, Starting};
 use crate::memory::Memory;
 use crate::network::Network;
 use crate::process::Process;
@@ -167,6 +167,7 @@ pub fn run(args: Args) -> Outcome<Exit> {
         process,
         ports: Vec::new(),
         starts: 0,
+        others: Vec::new(),
         said,
         hear,
         servers: Vec::new(),
@@ -213,18 +214,43 @@ fn note_wish(args: &Args, name: &str) -> Outcome<()> {
 /// Starts all servers of a volume in directories again, where they were and as they were: clients
 /// that know it go on. The number of this start is used up also if it fails: clients may have been served.
 pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) -> Outcome<Record> {
-    let Settings { storage, durability, transport, chunk_bytes, launcher, remote_aze, network, cores, .. } =
-        &record.settings;
+    let args = args_of(record, timeout)?;
     let mut servers: Vec<&ServerRecord> = record.servers.iter().collect();
     servers.sort_by_key(|server| server.slot);
     let nodes: Vec<Option<String>> = servers.iter().map(|server| server.node.clone()).collect();
-    let quoted = |word: &String| format!("'{}'", word.replace('\'', "'\\''"));
-    let promise = match durability.as_deref() {
-        Some("close") => Promise::Close,
-        Some("fsync") => Promise::Fsync,
-        _ => Promise::None,
+    let begun = Record { starts: record.starts + 1, ..record.clone() };
+    volume::write_record(dir, &begun)?;
+    volume::note_starter(dir)?;
+    let (said, hear) = channel();
+    let mut start = Start {
+        args: &args,
+        name: &record.name,
+        dir,
+        secret,
+        nodes: &nodes,
+        storage: Some(kept_as(record)),
+        is_tied: record.settings.is_tied,
+        process: record.settings.process.filter(Process::is_alive),
+        ports: servers.iter().map(|server| port(server)).collect(),
+        starts: begun.starts,
+        others: Vec::new(),
+        said,
+        hear,
+        servers: Vec::new(),
+        heard: BTreeMap::new(),
     };
-    let args = Args {
+    let result = start.all(Instant::now() + timeout, record.created_ns);
+    if result.is_err() {
+        start.servers.into_iter().for_each(Starting::call_off);
+    }
+    result
+}
+
+/// How a volume was started, as its record says.
+fn args_of(record: &Record, timeout: Duration) -> Outcome<Args> {
+    let Settings { transport, chunk_bytes, launcher, remote_aze, network, cores, .. } = &record.settings;
+    let quoted = |word: &String| format!("'{}'", word.replace('\'', "'\\''"));
+    Ok(Args {
         name: Some(record.name.clone()),
         servers: None,
         hosts: Hosts {
@@ -248,10 +274,33 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
         stage_out: None,
         transport: transport.parse().map_err(|error| Trouble::new(Exit::Fatal, format!("volume.json: {error}")))?,
         timeout,
+    })
+}
+
+/// Where a volume is kept, and its promise, as its record says.
+fn kept_as(record: &Record) -> (Vec<PathBuf>, Promise) {
+    let Settings { storage, durability, .. } = &record.settings;
+    let promise = match durability.as_deref() {
+        Some("close") => Promise::Close,
+        Some("fsync") => Promise::Fsync,
+        _ => Promise::None,
     };
-    let begun = Record { starts: record.starts + 1, ..record.clone() };
-    volume::write_record(dir, &begun)?;
-    volume::note_starter(dir)?;
+    (storage.split(',').map(PathBuf::from).collect(), promise)
+}
+
+/// Starts servers of a volume in directories again that have ended, where they were and as they were, while the others
+/// go on. `slots` are those to start, `ended` all that have ended.
+pub fn back(
+    record: &Record,
+    dir: &Path,
+    secret: &Secret,
+    (slots, ended): (&BTreeSet<u16>, &BTreeSet<u16>),
+    timeout: Duration,
+) -> Outcome<Record> {
+    let args = args_of(record, timeout)?;
+    let mut servers: Vec<&ServerRecord> = record.servers.iter().collect();
+    servers.sort_by_key(|server| server.slot);
+    let nodes: Vec<Option<String>> = servers.iter().map(|server| server.node.clone()).collect();
     let (said, hear) = channel();
     let mut start = Start {
         args: &args,
@@ -259,17 +308,27 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
         dir,
         secret,
         nodes: &nodes,
-        storage: Some((storage.split(',').map(PathBuf::from).collect(), promise)),
+        storage: Some(kept_as(record)),
         is_tied: record.settings.is_tied,
-        process: record.settings.process.filter(Process::is_alive),
+        process: None,
         ports: servers.iter().map(|server| port(server)).collect(),
-        starts: begun.starts,
+        starts: record.starts,
+        others: servers
+            .iter()
+            .map(|server| Other {
+                slot: server.slot,
+                host: server.host.clone(),
+                addresses: server.addresses.clone(),
+                pid: server.process.pid,
+                has_ended: ended.contains(&server.slot),
+            })
+            .collect(),
         said,
         hear,
         servers: Vec::new(),
         heard: BTreeMap::new(),
     };
-    let result = start.all(Instant::now() + timeout, record.created_ns);
+    let result = start.some(Instant::now() + timeout, record, slots);
     if result.is_err() {
         start.servers.into_iter().for_each(Starting::call_off);
     }
@@ -305,6 +364,8 @@ struct Start<'a> {
     ports: Vec<u16>,
     /// How often it was started again.
     starts: u32,
+    /// All servers, if some of them come back while the others go on.
+    others: Vec<Other>,
     said: Sender<(u16, Said)>,
     hear: Receiver<(u16, Said)>,
     servers: Vec<Starting>,
@@ -355,6 +416,28 @@ impl Start<'_> {
         Ok(record)
     }
 
+    /// Some servers of a volume whose others go on.
+    fn some(&mut self, mut deadline: Instant, record: &Record, slots: &BTreeSet<u16>) -> Outcome<Record> {
+        for slot in slots {
+            self.server(*slot, Vec::new())?;
+        }
+        self.wait(&mut deadline, "come back", |heard| heard.is_ready)?;
+        let mut record = record.clone();
+        for heard in self.heard.values().filter_map(|heard| heard.record.clone()) {
+            record.servers.iter_mut().filter(|known| known.slot == heard.slot).for_each(|known| *known = heard.clone());
+        }
+        for server in &mut self.servers {
+            server.keep(&record);
+        }
+        self.wait(&mut deadline, "take over", |heard| heard.has_kept)?;
+        volume::write_record(self.dir, &record)?;
+        let inputs = self.servers.iter_mut().filter_map(Starting::take_input).collect();
+        if self.is_tied {
+            hold::start(self.name, inputs, None)?;
+        }
+        Ok(record)
+    }
+
     fn server(&mut self, slot: u16, keeper: Vec<String>) -> Outcome<()> {
         let servers = self.nodes.len() as u16;
         let node = &self.nodes[usize::from(slot)];
@@ -380,6 +463,8 @@ impl Start<'_> {
                 (given.iter().map(|given| given.display().to_string()).collect(), promise.word().into())
             }),
             starts: self.starts,
+            others: (!self.others.is_empty())
+                .then(|| self.others.iter().filter(|other| other.slot != slot).cloned().collect()),
             storage_bytes: self.args.storage_size.map(|size| size / u64::from(servers)),
             keeps_directory: node.is_some() || self.is_tied,
             is_tied: self.is_tied,
@@ -398,7 +483,7 @@ impl Start<'_> {
     /// whole time anew.
     fn wait(&mut self, deadline: &mut Instant, what: &str, is_done: impl Fn(&Heard) -> bool) -> Outcome<()> {
         while let Some((slot, _)) = self.heard.iter().find(|(_, heard)| !is_done(heard)) {
-            let late = &self.servers[usize::from(*slot)];
+            let late = self.starting(*slot);
             let left = deadline.saturating_duration_since(Instant::now());
             let (slot, said) = match self.hear.recv_timeout(left) {
                 Ok(word) => word,
@@ -415,8 +500,13 @@ impl Start<'_> {
         Ok(())
     }
 
+    fn starting(&self, slot: u16) -> &Starting {
+        self.servers.iter().find(|starting| starting.slot == slot).expect("each server that is waited for was started")
+    }
+
     fn hear_one(&mut self, slot: u16, said: Said) -> Outcome<()> {
-        let starting = &self.servers[usize::from(slot)];
+        let starting =
+            self.servers.iter().find(|starting| starting.slot == slot).expect("only servers that were started speak");
         let heard = self.heard.entry(slot).or_default();
         match said {
             Said::Listening { host, process, addresses, memory } => {

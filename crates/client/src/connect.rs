@@ -104,7 +104,7 @@ async fn first_map(io: &Io, config: &Config) -> Result<ShardMap, Failure> {
     let mut asked: FuturesUnordered<_> = (0u16..)
         .zip(seeds.into_iter().take(SEEDS_MAX))
         .map(|(turn, (host, addresses))| {
-            let (index, life) = (ServerIndex(turn), (0, Incarnation(0)));
+            let (index, life) = (ServerIndex(turn), (MapEpoch(0), Incarnation(0)));
             let target = Target { index, host: host.clone(), addresses: addresses.clone(), life };
             let caller = &caller;
             async move {

@@ -54,20 +54,20 @@ impl File {
         }
     }
 
-    /// The attributes of the file since the volume was started last, and which start that was: data on
-    /// other servers than its home must not outlive a file that has gone with the last start.
+    /// The attributes of the file since the volume was started last, and the life of its home's server: data on other
+    /// servers must not outlive a file that has gone with the last start, nor locks that have gone with that life.
     pub(crate) async fn of_this_start(&self) -> Result<(u32, Attr), Failure> {
-        let starts = self.core.starts();
+        let life = self.core.life_of(self.ino());
         let attr = match self.inode.attr_of_this_start() {
             Some(attr) => attr,
             None => self.refresh().await?,
         };
-        Ok((starts, attr))
+        Ok((life, attr))
     }
 
     async fn write_once(&self, offset: u64, data: &[u8], end: u64) -> Result<(), Failure> {
         self.check_locks()?;
-        let (starts, mut attr) = self.of_this_start().await?;
+        let (life, mut attr) = self.of_this_start().await?;
         let beyond_first = end > attr.home_bytes();
         if let Some(reach) = attr.reach_for(end, || self.core.server_count()) {
             // Before any data are elsewhere than beside the inode the home has to know how far they may reach.
@@ -89,27 +89,27 @@ impl File {
         };
         let spread = Spread::sparse(offset > attr.size);
         let reporting = OptionFuture::from(report_end.map(|end| self.report(&attr, end, spread)));
-        let (written, reported) = join(self.write_spans(&attr, starts, offset, data), reporting).await;
+        let (written, reported) = join(self.write_spans(&attr, life, offset, data), reporting).await;
         written?;
         reported.transpose()?;
         self.inode.wrote(&attr, end);
         Ok(())
     }
 
-    async fn write_spans(&self, attr: &Attr, starts: u32, offset: u64, data: &[u8]) -> Result<(), Failure> {
+    async fn write_spans(&self, attr: &Attr, life: u32, offset: u64, data: &[u8]) -> Result<(), Failure> {
         let part = |span: Span| &data[span.start..span.start + span.len];
         let mut cut = spans(offset, data.len(), attr.chunk_bits);
         match (cut.next(), cut.next()) {
-            (Some(only), None) => self.write_chunk(attr, starts, only, part(only)).await,
+            (Some(only), None) => self.write_chunk(attr, life, only, part(only)).await,
             _ => {
                 let all = spans(offset, data.len(), attr.chunk_bits);
-                let writes = all.map(|span| self.write_chunk(attr, starts, span, part(span)));
+                let writes = all.map(|span| self.write_chunk(attr, life, span, part(span)));
                 in_window(window(attr), writes, |()| {}).await
             }
         }
     }
 
-    async fn write_chunk(&self, attr: &Attr, starts: u32, span: Span, data: &[u8]) -> Result<(), Failure> {
+    async fn write_chunk(&self, attr: &Attr, life: u32, span: Span, data: &[u8]) -> Result<(), Failure> {
         let request = Request::Write(Write {
             ino: attr.ino,
             generation: attr.generation,
@@ -120,7 +120,7 @@ impl File {
             sums: piece_sums(u64::from(span.offset), data),
         });
         let _permit = self.core.fly(data.len()).await?;
-        match until_sound(|| self.ask_chunk(attr, Some(starts), span.chunk, &request, data)).await?.reply {
+        match until_sound(|| self.ask_chunk(attr, Some(life), span.chunk, &request, data)).await?.reply {
             Reply::Written { attr } => {
                 if let Some(attr) = attr {
                     self.inode.learn(&attr);
@@ -134,14 +134,14 @@ impl File {
     async fn ask_chunk(
         &self,
         attr: &Attr,
-        starts: Option<u32>,
+        life: Option<u32>,
         chunk: u64,
         request: &Request,
         payload: &[u8],
     ) -> Result<Answer, Failure> {
         let shard = self.core.routes.read().map.chunk_shard(attr, chunk);
-        let question =
-            Question { who: &self.who, place: Place::Shard(shard), knowing: Knowing::Latest, request, payload, starts };
+        let (place, knowing, life) = (Place::Shard(shard), Knowing::Latest, life.map(|life| (attr.ino, life)));
+        let question = Question { who: &self.who, place, knowing, request, payload, life };
         self.core.ask_question(question).await
     }
 

@@ -87,7 +87,7 @@ impl Core {
             knowing: Knowing::Latest,
             request: &request,
             payload: &[],
-            starts: None,
+            life: None,
         };
         let (mut reply, contents) = self.take_contents(self.ask_question(question).await, seen);
         if let Ok(Reply::OpenedWith { attr, .. }) = reply {
@@ -151,7 +151,7 @@ impl Core {
         let shards = self.routes.read().map.shards();
         let seen = self.contents.seen(NameHash::of(parent, name).shard(shards));
         let question =
-            Question { who, place: Place::Entry(parent, name), knowing, request: &request, payload: &[], starts: None };
+            Question { who, place: Place::Entry(parent, name), knowing, request: &request, payload: &[], life: None };
         let (reply, contents) = self.take_contents(self.ask_question(question).await, seen);
         let entry = match reply? {
             Reply::OpenedWith { attr, .. } => {

@@ -206,7 +206,7 @@ impl Core {
         request: &Request,
     ) -> Result<(Reply, Option<Lease>), Failure> {
         let asked = self.leases.ask(self.io.mono_ns());
-        let question = Question { who, place, knowing, request, payload: &[], starts: None };
+        let question = Question { who, place, knowing, request, payload: &[], life: None };
         let answer = self.ask_question(question).await?;
         Ok((answer.reply, Leases::lease(asked, answer.header.deadline_ms)))
     }

@@ -33,7 +33,7 @@ pub enum Locked {
 /// Owners that have, or may have, locks on files of this client.
 #[derive(Default)]
 pub(crate) struct LockOwners {
-    /// With the number of the volume's start in which they took the first of them.
+    /// With the life of the file's home in which they took the first of them.
     known: Mutex<BTreeMap<(Ino, LockSpace, u64), u32>>,
     /// A task says to their homes that this client lives.
     kept: Mutex<bool>,
@@ -49,14 +49,14 @@ struct Undoing {
 }
 
 impl LockOwners {
-    fn note(&self, ino: Ino, space: LockSpace, owner: u64, starts: u32) {
-        self.known.lock().entry((ino, space, owner)).or_insert(starts);
+    fn note(&self, ino: Ino, space: LockSpace, owner: u64, life: u32) {
+        self.known.lock().entry((ino, space, owner)).or_insert(life);
     }
 
-    fn has_older(&self, ino: Ino, starts: u32) -> bool {
+    fn has_older(&self, ino: Ino, life: u32) -> bool {
         let known = self.known.lock();
         let mut of_ino = known.range((ino, LockSpace::Ranges, 0)..).take_while(|((other, ..), _)| *other == ino);
-        of_ino.any(|(_, taken_in)| *taken_in < starts)
+        of_ino.any(|(_, taken_in)| *taken_in < life)
     }
 
     fn is_known(&self, ino: Ino, space: LockSpace, owner: u64) -> bool {
@@ -207,9 +207,10 @@ impl File {
 
     /// Notes that an owner may have locks that must go with this open at the latest.
     fn note_owner(&self, lock: &LockSpec) {
-        self.core.lock_owners.note(self.ino(), lock.space, lock.owner, self.core.starts());
+        let life = self.core.life_of(self.ino());
+        self.core.lock_owners.note(self.ino(), lock.space, lock.owner, life);
         self.core.keep_locks();
-        let _ = self.locked_in.compare_exchange(0, self.core.starts() + 1, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = self.locked_in.compare_exchange(0, life + 1, Ordering::SeqCst, Ordering::SeqCst);
         self.lockers.lock().insert((lock.space, lock.owner));
     }
 
@@ -222,17 +223,17 @@ impl File {
     }
 
     /// A program that has locked relies on it: its reads and writes through this open fail once the locks have gone
-    /// with a start of the volume.
+    /// with a life of its home's server.
     ///
     /// # Errors
     /// [`Code::Lost`] if they have.
     pub fn check_locks(&self) -> Result<(), Failure> {
         let locked_in = self.locked_in.load(Ordering::Relaxed);
-        if locked_in == 0 || locked_in > self.core.starts() {
+        if locked_in == 0 || locked_in > self.core.life_of(self.ino()) {
             return Ok(());
         }
         let detail = format!(
-            "inode {}: the volume was started again, and the locks taken before are lost: close it",
+            "inode {}: its server was started again, and the locks taken before are lost: close it",
             self.ino()
         );
         Err(Failure::new(Code::Lost, detail))
@@ -252,9 +253,9 @@ impl File {
 }
 
 impl Client {
-    /// Whether an open of this client may rely on locks of this file that ended with an earlier start of the volume.
+    /// Whether an open of this client may rely on locks of this file that ended with an earlier life of its home's server.
     pub fn may_have_lost_locks(&self, ino: Ino) -> bool {
-        self.core.lock_owners.has_older(ino, self.core.starts())
+        self.core.lock_owners.has_older(ino, self.core.life_of(ino))
     }
 }
 

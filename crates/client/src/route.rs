@@ -102,8 +102,9 @@ pub(crate) struct Question<'a> {
     pub(crate) knowing: Knowing,
     pub(crate) request: &'a Request,
     pub(crate) payload: &'a [u8],
-    /// The start of the volume from which its knowledge of a file is: in another one it is not sent. `None`: any.
-    pub(crate) starts: Option<u32>,
+    /// A file, and the life of its home's server from which what is known of it is: in another one the request is not
+    /// sent. `None`: in any.
+    pub(crate) life: Option<(Ino, u32)>,
 }
 
 impl Core {
@@ -120,7 +121,7 @@ impl Core {
         knowing: Knowing,
         request: &Request,
     ) -> Result<Reply, Failure> {
-        let question = Question { who, place, knowing, request, payload: &[], starts: None };
+        let question = Question { who, place, knowing, request, payload: &[], life: None };
         Ok(self.ask_question(question).await?.reply)
     }
 
@@ -141,8 +142,8 @@ impl Core {
         let _changing = question.request.changes_contents_of().map(|ino| self.contents.change(ino));
         loop {
             let routes = self.routes.read().clone();
-            if question.starts.is_some_and(|starts| starts != routes.map.epoch.starts()) {
-                // The file may have gone, which only its home knows.
+            if question.life.is_some_and(|(ino, life)| life != life_in(&routes.map, ino)) {
+                // The file may have gone, which only its home knows, or locks of it.
                 return Err(Failure::refused(Refusal::GenerationStale { generation: Generation(0) }));
             }
             let (shard, server) = routes.locate(question.place)?;
@@ -220,16 +221,21 @@ impl Core {
         let this = Arc::downgrade(self);
         self.caller.on_end(Box::new(move |target| {
             let Some(core) = this.upgrade() else { return };
-            let (server, (starts, incarnation)) = (target.index, target.life);
+            let (server, (began, incarnation)) = (target.index, target.life);
             let keeper = core.routes.read().map.keeper;
             if keeper != server {
-                let request = Request::ServerEnded { server, starts, incarnation };
+                let request = Request::ServerEnded { server, began, incarnation };
                 core.spawn(move |core| async move {
                     // Another process of this machine may tell it as well.
                     drop(core.ask_server(&Identity::default(), keeper, &request).await);
                 });
             }
         }));
+    }
+
+    /// The life of the server of an inode's home, as far as is known here: grows with each.
+    pub(crate) fn life_of(&self, ino: Ino) -> u32 {
+        life_in(&self.routes.read().map, ino)
     }
 
     /// How often the volume has been started again, as far as is known here.
@@ -277,6 +283,11 @@ impl Core {
     fn deadline_ns(&self) -> u64 {
         u64::try_from(self.deadline.as_nanos()).unwrap_or(u64::MAX)
     }
+}
+
+/// When the life of the server of an inode's home began.
+fn life_in(map: &ShardMap, ino: Ino) -> u32 {
+    map.home_of(ino).and_then(|server| map.server(server)).map_or(0, |info| info.began.0)
 }
 
 /// How long an operation goes on asking. It begins anew whenever a server says that it is starting.

@@ -75,7 +75,7 @@ impl File {
     }
 
     async fn reserve_once(&self, range: Range<u64>, zero: bool, keep_size: bool) -> Result<(), Failure> {
-        let (starts, mut attr) = self.of_this_start().await?;
+        let (life, mut attr) = self.of_this_start().await?;
         if let Some(reach) = attr.reach_for(range.end, || self.core.server_count()) {
             attr = self.report(&attr, 0, reach).await?;
         }
@@ -85,7 +85,7 @@ impl File {
             let (chunk, offset, len) = (span.chunk, span.offset, span.len as u32);
             self.ask_room(
                 &attr,
-                starts,
+                life,
                 chunk,
                 Request::Reserve(Reserve {
                     ino,
@@ -107,7 +107,7 @@ impl File {
     }
 
     async fn punch_once(&self, range: Range<u64>) -> Result<(), Failure> {
-        let starts = self.core.starts();
+        let life = self.core.life_of(self.ino());
         let mut attr = self.refresh().await?;
         let (start, end) = (range.start, range.end.min(attr.size));
         if start < end {
@@ -118,7 +118,7 @@ impl File {
                 let Attr { ino, generation, born, chunk_bits, .. } = attr;
                 self.ask_room(
                     &attr,
-                    starts,
+                    life,
                     chunk,
                     Request::Punch(Punch { ino, generation, born, layout: attr.layout, chunk, start, end, chunk_bits }),
                 )
@@ -195,11 +195,11 @@ impl File {
         }
     }
 
-    async fn ask_room(&self, attr: &Attr, starts: u32, chunk: u64, request: Request) -> Result<(), Failure> {
+    async fn ask_room(&self, attr: &Attr, life: u32, chunk: u64, request: Request) -> Result<(), Failure> {
         let shard = self.core.routes.read().map.chunk_shard(attr, chunk);
         let (place, knowing) = (Place::Shard(shard), Knowing::Latest);
-        let (request, starts) = (&request, Some(starts));
-        let question = Question { who: &self.who, place, knowing, request, payload: &[], starts };
+        let (request, life) = (&request, Some((attr.ino, life)));
+        let question = Question { who: &self.who, place, knowing, request, payload: &[], life };
         match self.core.ask_question(question).await?.reply {
             Reply::Done => Ok(()),
             other => Err(unexpected(request, &other)),

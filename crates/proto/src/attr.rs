@@ -262,6 +262,14 @@ wire_struct! {
     }
 }
 
+impl Stub {
+    /// A checksum of everything but the version, never 0: whether two servers know the same of a directory.
+    pub fn rights(&self) -> u64 {
+        let plain = Stub { version: 0, ..self.clone() };
+        xxhash_rust::xxh3::xxh3_64(&plain.to_bytes()).max(1)
+    }
+}
+
 wire_struct! {
     /// Who asks: checked against what the connection has proven.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -107,7 +107,7 @@ wire_enum! {
         },
         /// Server to client: the connection stands.
         4 = Welcome {
-            /// The server's shard map.
+            /// The map epoch at which the server's life began; 0 while it starts.
             map_epoch: MapEpoch
         },
     }

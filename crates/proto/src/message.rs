@@ -15,13 +15,13 @@ mod status;
 use crate::attr::{Change, Identity, Spread, Stub, XattrHow};
 use crate::check::{ChunkPlace, DataPlace, EntryPlace};
 use crate::fields::{CountChanges, Create, Prepare, PrepareExchange, Punch, Read, Reserve, Scan, Seek, Write};
-use crate::ids::{Generation, Incarnation, Ino, NamespaceEpoch, ServerIndex, SessionId, ShardId, TxId};
+use crate::ids::{Generation, Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, ShardId, TxId};
 use crate::name::Name;
 use crate::place::{ServerInfo, ShardMap};
 use crate::wire::Blob;
 use crate::{wire_enum, wire_struct};
 
-pub use files::{Durability, FileNow, Handle, Recall};
+pub use files::{Durability, FileNow, Handle, HeldStub, Recall};
 pub use lock::{LockMode, LockOutcome, LockSpace, LockSpec};
 pub use names::{Found, Listed, ScanPlace, SubDir, Usage, Victim};
 pub use reply::Reply;
@@ -110,9 +110,9 @@ wire_enum! {
         /// Server. The session ends, and its opens and locks with it. Reply: `Done`.
         36 = EndSession,
 
-        /// Keeper, from a process on the same machine: the process of this server has ended. `starts` and
+        /// Keeper, from a process on the same machine: the process of this server has ended. `began` and
         /// `incarnation` say which life of it is meant. Reply: `Done`.
-        39 = ServerEnded { server: ServerIndex, starts: u32, incarnation: Incarnation },
+        39 = ServerEnded { server: ServerIndex, began: MapEpoch, incarnation: Incarnation },
 
         /// Keeper, from a server that starts. Answered when the volume is complete. Reply: `Map`.
         40 = Join { slot: ServerIndex, info: ServerInfo },
@@ -243,16 +243,19 @@ wire_enum! {
         /// read.
         127 = OpenToRun { ino: Ino, handle: u64 },
 
-        /// Keeper, from a server with persistent storage: which volume is this? Reply: `PersistentIs`.
+        /// Server, from one with persistent storage: which volume is this? Reply: `PersistentIs`.
         85 = PersistentId,
         /// Server, from a coordinator that has started again: has the rename been committed here? If
-        /// not, it never will be. Reply: `TxIs`.
+        /// not, it is given up, and never will be. Reply: `TxIs`.
         86 = TxDone { tx: TxId },
         /// Server, from another one that has started again: what entries here lead to inodes whose home
         /// is there, shard by shard. Reply: `LinksAre`.
         87 = LinksTo { home: ServerIndex, from: u32 },
         /// Server, from another one that has data of them: which of these files are there. Reply: `FilesAre`.
         88 = FilesNow { inos: Vec<Ino> },
+        /// Server, from server `of`, which has come back alone: stubs here of directories whose home it is, from
+        /// inode number `from` on, and the sessions that are refused here. Reply: `KnownIs`.
+        97 = Known { of: ServerIndex, from: Ino },
         /// Server, from another one that has started again: are all changes in doubt resolved there?
         /// Reply: `Done`.
         96 = IsDone,

@@ -6,7 +6,7 @@
 //! every chunk.
 
 use crate::attr::Attr;
-use crate::ids::{Incarnation, Ino, MapEpoch, Prefix, ServerIndex, ShardId};
+use crate::ids::{Incarnation, Ino, MapEpoch, Prefix, ServerIndex, SessionId, ShardId};
 use crate::slots::SlotTable;
 use crate::wire::{Input, Malformed, Wire};
 use crate::wire_struct;
@@ -30,6 +30,12 @@ wire_struct! {
         pub capacity_bytes: u64,
         /// Its process has ended, and it has not come back.
         pub ended: bool,
+        /// How often it has come back alone, from its directory, in this start of the volume.
+        pub life: u32,
+        /// Map epoch at which this life of it began.
+        pub began: MapEpoch,
+        /// The session of its process: what an earlier one has sent is refused.
+        pub session: SessionId,
     }
 }
 
@@ -276,6 +282,9 @@ mod tests {
             pid: 1,
             capacity_bytes: 0,
             ended: false,
+            life: 0,
+            began: MapEpoch(0),
+            session: SessionId(0),
         };
         let map = ShardMap {
             epoch: MapEpoch(1),

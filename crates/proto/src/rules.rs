@@ -233,7 +233,7 @@ impl Request {
     ParentOf:        Home   Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [ParentIs]
     CloseDir:        Home   Servers Names   Plain Again Durable Synced  Mapped   Lean AnyGen Bare   Soon  [Done]
     RaiseEpoch:      Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [EpochIs]
-    EpochPush:       Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [EpochIs]
+    EpochPush:       Server Servers Nothing Plain Again Written AtOnce  Unmapped  Lean AnyGen Bare   Soon  [EpochIs]
     TakeToken:       Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     DropToken:       Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     TruncateData:    Server Servers Nothing Plain Again Durable Synced  Mapped   Lean AnyGen Bare   Soon  [Done]
@@ -270,10 +270,11 @@ impl Request {
     OpenNameWith:    Entry  Anyone  Holds   Paths Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
         [OpenedWith Entry Attributes]
     OpenToRun:       Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Attributes]
-    PersistentId:    Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [PersistentIs]
+    PersistentId:    Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [PersistentIs]
     TxDone:          Server Servers Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [TxIs]
     LinksTo:         Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [LinksAre]
     FilesNow:        Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [FilesAre]
+    Known:           Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [KnownIs]
     IsDone:          Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     Sync:            Server Anyone  Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [Synced]
     CheckInodes:     Server Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon

@@ -6,8 +6,8 @@ use aze_proto::fields::{CountChanges, Create, PrepareExchange, Punch, Read, Rese
 use aze_proto::frame::{Header, Kind, open, seal};
 use aze_proto::handshake::{Hello, Step, Versions};
 use aze_proto::message::{
-    Envelope, HotCount, JobActivity, Listed, LockMode, LockOutcome, LockSpace, LockSpec, Recall, RecentActivity,
-    ServerActivity,
+    Envelope, HeldStub, HotCount, JobActivity, Listed, LockMode, LockOutcome, LockSpace, LockSpec, Recall,
+    RecentActivity, ServerActivity,
 };
 use aze_proto::place::{Layout, ServerInfo, ShardMap};
 use aze_proto::predicate::Predicate;
@@ -147,8 +147,14 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         pid: 4,
         capacity_bytes: 5,
         ended: true,
+        life: 6,
+        began: MapEpoch(7),
+        session: SessionId(8),
     };
-    let ended = Request::ServerEnded { server: ServerIndex(6), starts: 7, incarnation: Incarnation(8) };
+    let ended = Request::ServerEnded { server: ServerIndex(6), began: MapEpoch(7), incarnation: Incarnation(8) };
+    let stub = HeldStub { dir: Ino(1), rights: 2, round: 3 };
+    let known =
+        Reply::KnownIs { stubs: vec![stub], fenced: vec![SessionId(4)], tokens: vec![TxId(6)], next: Some(Ino(5)) };
     let map = ShardMap {
         epoch: MapEpoch(1),
         keeper: ServerIndex(0),
@@ -175,6 +181,8 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("map", Reply::Map { map }.to_bytes()),
         ("join", Request::Join { slot: ServerIndex(1), info }.to_bytes()),
         ("server ended", ended.to_bytes()),
+        ("known", Request::Known { of: ServerIndex(1), from: Ino(2) }.to_bytes()),
+        ("known is", known.to_bytes()),
         ("envelope", Envelope { identity, request: create }.to_bytes()),
         ("write", write.to_bytes()),
         ("attributes", Reply::Attributes { attr: attr() }.to_bytes()),

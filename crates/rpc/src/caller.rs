@@ -216,7 +216,9 @@ impl Caller {
                 News::Answer(Err(failure)) if self.is_starting(&failure) || self.has_no_map(&ask, &failure) => {
                     // This time it has not happened, and it keeps its number: whether it was sent to a
                     // server that is no more must not be forgotten.
-                    history.sent = if history.sent == 1 { 0 } else { history.sent };
+                    if history.sent == 1 {
+                        (history.sent, history.channels) = (0, Vec::new());
+                    }
                     if failure.refusal == Some(Refusal::Starting) {
                         self.start_seen_ns.fetch_max(self.core.io.mono_ns(), Ordering::Relaxed);
                     }
@@ -344,14 +346,13 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Whether a change that was sent before may have been done by the volume's servers before they were
-/// started again, and cannot simply be done once more: their record of it has gone with them.
+/// Whether a change that was sent before may have been done by an earlier life of its server, and cannot simply be done
+/// once more: it took several steps, so that it may have been done without a record of its outcome.
 fn may_have_happened(ask: &Ask<'_>, history: &History, failure: &Failure) -> bool {
     let Some(Refusal::MapStale { epoch }) = &failure.refusal else { return false };
-    // Servers of this start refuse the request each time: its map is of an earlier one.
-    let reached_earlier = history.starts_min() < epoch.starts();
-    reached_earlier
-        && epoch.starts() > ask.map_epoch.starts()
+    // A server refuses the request each time: its map is from before this life.
+    *epoch > ask.map_epoch
+        && history.reached_several_lives()
         && ask.request.is_change()
         && !ask.request.may_be_repeated()
 }
@@ -366,10 +367,8 @@ impl Drop for Caller {
 #[derive(Default)]
 struct History {
     sent: u32,
-    /// The earliest start of the volume at which servers may have received it ([`Channel::starts`]); `unwelcomed` aside.
-    starts_min: Option<u32>,
-    /// The connection that it was sent over last, if the server's welcome had not come by then.
-    unwelcomed: Option<Arc<Channel>>,
+    /// The connections that it was sent over, each once.
+    channels: Vec<Arc<Channel>>,
     /// How often it was sent over `conn` without that anything at all has come back.
     unheard: u32,
     conn: u64,
@@ -384,20 +383,17 @@ const UNHEARD_SENDS_MAX: u32 = 3;
 impl History {
     /// It is sent over this connection.
     fn reaches(&mut self, channel: &Arc<Channel>) {
-        self.starts_min = if self.sent == 0 { None } else { Some(self.starts_min()) };
-        match channel.starts() {
-            Some(starts) => {
-                self.starts_min = Some(self.starts_min.map_or(starts, |min| min.min(starts)));
-                self.unwelcomed = None;
-            }
-            None => self.unwelcomed = Some(channel.clone()),
+        if self.channels.last().is_none_or(|last| last.id() != channel.id()) {
+            self.channels.push(channel.clone());
         }
     }
 
-    /// A connection that broke before the server's welcome may have reached servers of any start.
-    fn starts_min(&self) -> u32 {
-        let unwelcomed = self.unwelcomed.as_ref().map(|channel| channel.starts().unwrap_or(0));
-        self.starts_min.into_iter().chain(unwelcomed).min().unwrap_or(0)
+    /// Whether different lives of the server may have received it. One connection leads to one life; a connection that
+    /// broke before the server's welcome, and one to a server that was starting, may lead to any.
+    fn reached_several_lives(&self) -> bool {
+        let life = |channel: &Arc<Channel>| channel.began().filter(|began| *began > MapEpoch(0));
+        let Some((first, rest)) = self.channels.split_first() else { return false };
+        rest.iter().any(|other| life(first).is_none() || life(other) != life(first))
     }
 
     fn is_dead(&self, channel: &Channel) -> bool {

@@ -19,7 +19,7 @@ pub use serve::{Incoming, Proven, ReplyContext, Responder, ServeConfig, Service,
 
 use aze_io::{Addr, FrameLimits};
 use aze_proto::limits::{HEAD_BYTES_MAX, PAYLOAD_BYTES_MAX};
-use aze_proto::{Incarnation, ServerIndex, ShardMap};
+use aze_proto::{Incarnation, MapEpoch, ServerIndex, ShardMap};
 use std::fmt;
 use std::time::Duration;
 
@@ -41,9 +41,9 @@ pub struct Target {
     pub host: String,
     /// Where it listens, best first.
     pub addresses: Vec<Addr>,
-    /// Which life of it is meant: how often the volume has been started again, and it has started empty. Zero where
+    /// Which life of it is meant: the map epoch at which that began, and how often it has started empty. Zero where
     /// that is not known yet.
-    pub life: (u32, Incarnation),
+    pub life: (MapEpoch, Incarnation),
 }
 
 impl Target {
@@ -51,7 +51,7 @@ impl Target {
     pub fn of(map: &ShardMap, index: ServerIndex) -> Option<Target> {
         let info = map.server(index)?;
         let addresses = info.addresses.iter().filter_map(|text| text.parse().ok()).collect();
-        Some(Target { index, host: info.host.clone(), addresses, life: (map.epoch.starts(), info.incarnation) })
+        Some(Target { index, host: info.host.clone(), addresses, life: (info.began, info.incarnation) })
     }
 }
 

@@ -15,7 +15,7 @@ use aze_io::sync::Mutex;
 use aze_io::{Connection, Io, Process};
 use aze_proto::frame::FrameKey;
 use aze_proto::limits::{SESSION_GRACE_MS, WIRE_VERSION};
-use aze_proto::{Code, Failure, ServerIndex, Time};
+use aze_proto::{Code, Failure, MapEpoch, ServerIndex, Time};
 use handler::LinkHandler;
 use open::keep_opening;
 use std::collections::BTreeMap;
@@ -104,10 +104,10 @@ impl Channel {
         self.key_out.as_ref()
     }
 
-    /// How often the volume had been started again when the server's process opened the connection: all that is sent
-    /// over it reaches servers of this start or of none. `None` until the server's welcome has come.
-    pub(crate) fn starts(&self) -> Option<u32> {
-        self.handler.starts.get().copied()
+    /// When the life of the server began to which the connection leads: 0 if it was starting, `None` until its welcome
+    /// has come.
+    pub(crate) fn began(&self) -> Option<MapEpoch> {
+        self.handler.began.get().copied()
     }
 
     /// Sends a sealed frame; `false` if the connection has ended.

@@ -46,8 +46,8 @@ pub trait Service: Send + Sync + 'static {
     /// A connection of a session has ended; its last request has been handed over before.
     fn session_closed(&self, who: &Arc<Proven>);
 
-    /// The server's shard map, told at the handshake.
-    fn map_epoch(&self) -> MapEpoch;
+    /// The map epoch at which the server's life began, told at the handshake; 0 until it is in the map.
+    fn began(&self) -> MapEpoch;
 
     /// A connection was closed because of a frame that came over it: for counters and logs.
     fn peer_refused(&self, peer: &str, why: &str) {
@@ -391,7 +391,7 @@ impl Visit {
         if self.open.set(Open { who, version, key_in, key_out }).is_err() {
             unreachable!("frames of one connection come one at a time, and after the first admission none is a step");
         }
-        let welcome = Step::Welcome { map_epoch: self.door.service.map_epoch() };
+        let welcome = Step::Welcome { map_epoch: self.door.service.began() };
         let _ = conn.send(&seal_step(&welcome, key_out.as_ref()), &[]);
     }
 }

@@ -92,8 +92,8 @@ impl Service for Server {
         self.activity.ends(who);
     }
 
-    fn map_epoch(&self) -> MapEpoch {
-        self.map_epoch_now()
+    fn began(&self) -> MapEpoch {
+        self.map().server(self.slot()).map_or(MapEpoch(0), |info| info.began)
     }
 
     fn peer_refused(&self, _peer: &str, _why: &str) {
@@ -414,7 +414,7 @@ impl Server {
             &Request::TestLock { ino, lock } => self.test_lock(work, ino, lock),
             &Request::AwaitLock { ino, wait } => self.await_lock(work, ino, wait),
             &Request::CancelLock { ino, wait } => self.cancel_lock(work, ino, wait),
-            Request::ServerEnded { server, starts, incarnation } => self.server_ended(*server, *starts, *incarnation),
+            Request::ServerEnded { server, began, incarnation } => self.server_ended(*server, *began, *incarnation),
             Request::KeepLocks => {
                 self.sessions.heard(work.session, self.io.mono_ns());
                 Ok(Reply::Done.into())
@@ -445,7 +445,7 @@ impl Server {
 
             // From servers only.
             Request::Join { slot, info } => self.join(*slot, info),
-            Request::MapPush { map } => Ok(self.map_pushed(map).into()),
+            Request::MapPush { map } => self.map_pushed(map),
             Request::StubGet { dir, holder, incarnation } => self.stub_get(*dir, *holder, *incarnation),
             Request::StubClose { dir, round } => {
                 Ok(Reply::StubClosed { empty: self.directories.close(*dir, *round) }.into())
@@ -471,7 +471,7 @@ impl Server {
             Request::Commit { tx, to_parent, to_name } => self.commit(*tx, *to_parent, to_name, &work.stamp),
             Request::Abort { tx, to_parent, to_name } => self.abort(*tx, *to_parent, to_name),
             Request::TxOutcome { tx } => Ok(Reply::TxIs { committed: self.transactions.outcome(*tx) }.into()),
-            Request::TxResolve { txs } => Ok(self.tx_resolve(txs).into()),
+            Request::TxResolve { txs } => self.tx_resolve(txs),
             &Request::LinkBegin { ino, tx, shard } => self.link_begin(work, ino, tx, shard),
             &Request::LinkEnd { ino, tx, kept } => self.link_end(work, ino, tx, kept),
             &Request::LinkDrop { ino, tx } => self.link_drop(work, ino, tx),
@@ -497,7 +497,8 @@ impl Server {
             Request::DeleteData { ino } => Ok(self.delete_data_here(*ino).into()),
             Request::TruncateQuery { ino, have } => self.truncate_query(*ino, *have),
             Request::PersistentId => Ok(self.persistent_is()?.into()),
-            Request::TxDone { tx } => Ok(self.tx_done(*tx).into()),
+            Request::TxDone { tx } => self.tx_done(*tx),
+            Request::Known { of, from } => self.known_of(*of, *from),
             Request::IsDone => Ok(self.is_done()?.into()),
             Request::LinksTo { home, from } => Ok(self.links_to(*home, *from)?.into()),
             Request::FilesNow { inos } => Ok(self.files_now(inos).into()),

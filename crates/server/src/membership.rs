@@ -4,6 +4,7 @@
 //! namespace epoch, how another server is asked, when a session begins and ends, and what each job asks for.
 
 mod activity;
+mod comeback;
 mod keeper;
 pub(crate) mod members;
 mod peers;

@@ -19,6 +19,7 @@ mod gate;
 pub(crate) mod opening;
 pub(crate) mod resolve;
 mod room;
+mod settle;
 mod starts;
 pub(crate) mod state;
 mod storage;

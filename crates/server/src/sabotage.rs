@@ -72,6 +72,14 @@ pub enum Sabotage {
     SkipClaims,
     /// A server that starts again does not wait for what its earlier life has said.
     SkipComebackWait,
+    /// Requests of the earlier life of a server that came back alone are served.
+    SkipLifeFence,
+    /// A rename that a server which came back alone was told to have failed is committed all the same.
+    CommitAfterAbort,
+    /// A server that comes back alone does not learn which servers have entries of its directories.
+    ForgetHolders,
+    /// A server comes back alone as if its process had never ended.
+    KeepOldLife,
 }
 
 /// The protections that are off in one server; none, in every build but the simulation's.

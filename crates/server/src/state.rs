@@ -70,8 +70,34 @@ pub struct Config {
     pub storage: Option<Storage>,
     /// How often the volume was started again under its mounts.
     pub starts: u32,
+    /// The server comes back alone to a volume whose other servers go on; `None`: all servers start.
+    pub comeback: Option<Comeback>,
+    /// A number of the system that this process runs on, which is another one after each boot; 0 if that is not known.
+    pub boot: u64,
     /// Protections removed, in the simulation only.
     pub switches: Switches,
+}
+
+/// What a server that comes back alone is told of the others by its starter.
+#[derive(Clone, Debug, Default)]
+pub struct Comeback {
+    /// The other servers.
+    pub others: Vec<OtherServer>,
+}
+
+/// Another server, as a starter knows it.
+#[derive(Clone, Debug)]
+pub struct OtherServer {
+    /// Its place.
+    pub slot: ServerIndex,
+    /// The name of its node.
+    pub host: String,
+    /// Where it listens.
+    pub addresses: Vec<Addr>,
+    /// Its process.
+    pub pid: u32,
+    /// The starter has seen that this process has ended.
+    pub has_ended: bool,
 }
 
 /// One server.
@@ -105,6 +131,8 @@ pub struct Server {
 
     // Membership.
     pub(crate) map: RwLock<Arc<ShardMap>>,
+    /// Sessions of earlier lives of other servers, whose requests are refused.
+    pub(crate) retired: Mutex<Vec<SessionId>>,
     /// The newest map that another server's answer was given under.
     pub(crate) map_epoch_heard: AtomicU32,
     pub(crate) keeper: Keeper,

@@ -89,6 +89,10 @@ impl Layout {
     }
 }
 
+fn pid(index: u16, life: u32) -> u32 {
+    1000 * (u32::from(index) + 1) + life
+}
+
 /// A cluster in a simulated world.
 pub struct Cluster {
     /// The world.
@@ -96,6 +100,10 @@ pub struct Cluster {
     layout: Layout,
     servers: Mutex<Vec<Option<Arc<Server>>>>,
     lives: Mutex<Vec<u32>>,
+    /// The life of each server that has ended, until the next one serves.
+    ended: Mutex<Vec<Option<u32>>>,
+    /// How often the node of each server has lost power.
+    power_cuts: Mutex<Vec<u32>>,
     starts: AtomicU32,
 }
 
@@ -118,7 +126,8 @@ impl Cluster {
     pub fn new(sim: Sim, layout: Layout) -> Arc<Cluster> {
         let count = usize::from(layout.servers);
         let (servers, lives) = (Mutex::new(vec![None; count]), Mutex::new(vec![0; count]));
-        Arc::new(Cluster { sim, layout, servers, lives, starts: AtomicU32::new(0) })
+        let (power_cuts, ended) = (Mutex::new(vec![0; count]), Mutex::new(vec![None; count]));
+        Arc::new(Cluster { sim, layout, servers, lives, ended, power_cuts, starts: AtomicU32::new(0) })
     }
 
     /// How it is laid out.
@@ -136,7 +145,7 @@ impl Cluster {
             listen: vec![addr(index)],
             host: server_node(index),
             // A new life is another process.
-            pid: 1000 * (u32::from(index) + 1) + life,
+            pid: pid(index, life),
             capacity_bytes: self.layout.memory_bytes,
             fault_ahead_bytes: 0,
             published_bytes: self.layout.published_bytes,
@@ -156,6 +165,8 @@ impl Cluster {
             }),
             memory_bytes: || 0,
             starts: self.starts.load(Ordering::Relaxed),
+            comeback: None,
+            boot: 1 + u64::from(self.power_cuts.lock()[usize::from(index)]),
             switches: self.layout.switches,
         }
     }
@@ -170,13 +181,34 @@ impl Cluster {
     /// # Errors
     /// What [`aze_server::start`] says.
     pub async fn start_server(self: &Arc<Self>, index: u16) -> Result<(), Failure> {
+        self.start_as(index, None).await
+    }
+
+    /// Starts a server whose process has ended on its node, to servers that go on, and waits until it serves clients.
+    ///
+    /// # Errors
+    /// What [`aze_server::start`] says.
+    pub async fn bring_back(self: &Arc<Self>, index: u16) -> Result<(), Failure> {
+        let (lives, ended) = (self.lives.lock().clone(), self.ended.lock().clone());
+        let other = |slot: u16| aze_server::OtherServer {
+            slot: ServerIndex(slot),
+            host: server_node(slot),
+            addresses: vec![addr(slot)],
+            pid: pid(slot, ended[usize::from(slot)].unwrap_or(lives[usize::from(slot)])),
+            has_ended: ended[usize::from(slot)].is_some(),
+        };
+        let others = (0..self.layout.servers).filter(|slot| *slot != index).map(other).collect();
+        self.start_as(index, Some(aze_server::Comeback { others })).await
+    }
+
+    async fn start_as(self: &Arc<Self>, index: u16, comeback: Option<aze_server::Comeback>) -> Result<(), Failure> {
         let life = {
             let mut lives = self.lives.lock();
             lives[usize::from(index)] += 1;
             lives[usize::from(index)]
         };
         let io = self.sim.node(&server_node(index));
-        let config = self.config(index, life);
+        let config = aze_server::Config { comeback, ..self.config(index, life) };
         let (done, started) = futures_channel::oneshot::channel();
         io.clone().spawn(async move {
             let result = aze_server::start(io, config, Arc::new(|_| {})).await;
@@ -188,6 +220,7 @@ impl Cluster {
         let current = self.lives.lock()[usize::from(index)] == life;
         if current {
             self.servers.lock()[usize::from(index)] = Some(server);
+            self.ended.lock()[usize::from(index)] = None;
         }
         Ok(())
     }
@@ -203,7 +236,10 @@ impl Cluster {
     /// Ends a server as a crash does; `silent` as a power cut does.
     pub fn kill_server(&self, index: u16, silent: bool) {
         let node = server_node(index);
+        let life = self.lives.lock()[usize::from(index)];
+        self.ended.lock()[usize::from(index)].get_or_insert(life);
         if silent {
+            self.power_cuts.lock()[usize::from(index)] += 1;
             self.sim.kill_silently(&node)
         } else {
             self.sim.kill(&node)

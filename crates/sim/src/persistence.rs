@@ -6,6 +6,7 @@
 //! `kill -9` all acknowledged changes are promised.
 
 mod again;
+mod alone;
 mod book;
 mod look;
 mod trouble;
@@ -52,7 +53,8 @@ const TIME_MAX: Duration = Duration::from_secs(600);
 pub type PlanOf = fn(u64) -> PersistentPlan;
 
 /// What can be made of a seed.
-pub const KINDS: [(&str, PlanOf); 5] = [
+pub const KINDS: [(&str, PlanOf); 6] = [
+    ("alone", PersistentPlan::alone),
     ("ending", PersistentPlan::of),
     ("staying", PersistentPlan::staying),
     ("failing", PersistentPlan::failing),
@@ -78,6 +80,8 @@ pub struct PersistentPlan {
     /// Clients stay: one server dies, by a power cut or alone, and the volume is started again
     /// under them.
     pub clients_stay: bool,
+    /// Clients and the other servers stay: servers that die come back alone.
+    pub alone: bool,
     /// Each time they do so at the second try only.
     pub starts_fail: bool,
     /// Whether some renames are exchanges.
@@ -97,7 +101,8 @@ impl PersistentPlan {
         let (servers, tasks) = (rng.between(1, 4) as u16, rng.between(1, 3) as usize);
         let exchanges = SimRng::new(seed, "exchanges").chance(500_000);
         let directories = *SimRng::new(seed, "directories").pick(&[1, 1, 2, 3]);
-        let (clients_stay, starts_fail, trouble, switches) = (false, false, None, Switches::default());
+        let (clients_stay, alone, starts_fail) = (false, false, false);
+        let (trouble, switches) = (None, Switches::default());
         PersistentPlan {
             seed,
             servers,
@@ -106,6 +111,7 @@ impl PersistentPlan {
             durability,
             power_cut,
             clients_stay,
+            alone,
             starts_fail,
             exchanges,
             trouble,
@@ -116,6 +122,12 @@ impl PersistentPlan {
     /// The plan of a seed for a volume that is started again under its clients.
     pub fn staying(seed: u64) -> PersistentPlan {
         PersistentPlan { clients_stay: true, ..PersistentPlan::of(seed) }
+    }
+
+    /// The plan of a seed for servers that die and come back while the others go on.
+    pub fn alone(seed: u64) -> PersistentPlan {
+        let plan = PersistentPlan::of(seed);
+        PersistentPlan { alone: true, power_cut: false, servers: plan.servers.max(2), ..plan }
     }
 
     /// The plan of a seed for a volume whose first start fails, each time, under its clients.
@@ -177,6 +189,9 @@ pub fn run_counting(plan: &PersistentPlan, verbose: bool) -> (Vec<String>, u64) 
 }
 
 async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: &Arc<Board>, back: &AtomicU64) {
+    if plan.alone {
+        return alone::lives(cluster, plan, board).await;
+    }
     if plan.clients_stay {
         return again::lives(cluster, plan, board).await;
     }

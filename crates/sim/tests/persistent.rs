@@ -33,6 +33,12 @@ fn a_volume_that_is_started_again_under_its_clients_keeps_its_promise() {
     all_pass(PersistentPlan::staying);
 }
 
+/// Servers die and come back while the others, and the clients, go on.
+#[test]
+fn a_server_comes_back_alone_under_its_clients() {
+    all_pass(PersistentPlan::alone);
+}
+
 /// A start fails when some clients may have been served already.
 #[test]
 fn a_start_that_fails_changes_no_promise() {

@@ -5,7 +5,7 @@ mod support;
 
 use aze_proto::message::{Reply, Request};
 use aze_proto::{
-    Code, Failure, Generation, Identity, Incarnation, Ino, NamespaceEpoch, ServerIndex, ShardId, TxId, rules,
+    Code, Failure, Generation, Identity, Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, ShardId, TxId, rules,
 };
 use aze_rpc::{Ask, Caller, CallerConfig, Target};
 use aze_sim::Cluster;
@@ -114,7 +114,7 @@ fn requests_of_the_owner_are_refused_to_others() {
 #[test]
 fn only_the_keeper_answers_what_is_meant_for_it() {
     with_cluster(2, |cluster, _client| async move {
-        let request = Request::ServerEnded { server: ServerIndex(1), starts: 9, incarnation: Incarnation(9) };
+        let request = Request::ServerEnded { server: ServerIndex(1), began: MapEpoch(9), incarnation: Incarnation(9) };
         assert_eq!(request.rules().to, rules::To::Keeper);
         let failure = ask(&cluster, ServerIndex(1), &ROOT, &request).await.expect_err("server 0 keeps the map");
         assert_eq!(failure.code, Code::Invalid, "{failure}");

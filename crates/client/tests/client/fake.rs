@@ -12,7 +12,7 @@ use aze_proto::place::ServerInfo;
 use aze_proto::slots::SlotTable;
 use aze_proto::{
     Attr, Failure, FileKind, Generation, Identity, Incarnation, Ino, MapEpoch, Name, Reply, Request, ServerIndex,
-    ShardMap, Spread, Time,
+    SessionId, ShardMap, Spread, Time,
 };
 use aze_rpc::{Incoming, Proven, ReplyContext, ServeConfig, Service, serve};
 use std::sync::Arc;
@@ -84,7 +84,7 @@ impl Service for Scripted {
 
     fn session_closed(&self, _who: &Arc<Proven>) {}
 
-    fn map_epoch(&self) -> MapEpoch {
+    fn began(&self) -> MapEpoch {
         self.map.lock().epoch
     }
 }
@@ -203,6 +203,9 @@ pub fn map(epoch: u32, address: &str) -> ShardMap {
         pid: 1,
         capacity_bytes: 0,
         ended: false,
+        life: 0,
+        began: MapEpoch(0),
+        session: SessionId(0),
     };
     ShardMap {
         epoch: MapEpoch(epoch),

@@ -32,6 +32,19 @@ wire_struct! {
 }
 
 wire_struct! {
+    /// A server's stub of a directory.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct HeldStub {
+        /// The directory.
+        pub dir: Ino,
+        /// Checksum of the rights that it states ([`Stub::rights`](crate::Stub::rights)); 0 while it is being fetched.
+        pub rights: u64,
+        /// The round of the closing that it waits for; 0 if it is not being closed.
+        pub round: u64,
+    }
+}
+
+wire_struct! {
     /// A lease that ends.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Recall {

@@ -1,12 +1,12 @@
 //! Every reply, declared once.
 
 use super::{
-    Durability, FileNow, Found, Listed, LockOutcome, Recall, ScanPlace, ServerActivity, ServerStatus, SubDir, Usage,
-    Victim,
+    Durability, FileNow, Found, HeldStub, Listed, LockOutcome, Recall, ScanPlace, ServerActivity, ServerStatus, SubDir,
+    Usage, Victim,
 };
 use crate::attr::{Attr, FileKind, Stub};
 use crate::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace};
-use crate::ids::{Generation, Ino, NamespaceEpoch, ServerIndex, Time};
+use crate::ids::{Generation, Ino, NamespaceEpoch, ServerIndex, SessionId, Time, TxId};
 use crate::place::ShardMap;
 use crate::wire::Blob;
 use crate::wire_enum;
@@ -89,6 +89,9 @@ wire_enum! {
         50 = PersistentIs { volume: u64, is_new: bool, start: u64, complete: u64 },
         /// The inodes that entries lead to, one for each entry; with `next` there is more, from that shard on.
         51 = LinksAre { inos: Vec<Ino>, next: Option<u32> },
+        /// Stubs of directories, in the order of their inode numbers, refused sessions, and the transactions here that
+        /// have the token for moving directories; with `next` there are more stubs, from that number on.
+        57 = KnownIs { stubs: Vec<HeldStub>, fenced: Vec<SessionId>, tokens: Vec<TxId>, next: Option<Ino> },
         /// Those of the files asked about that are there.
         52 = FilesAre { files: Vec<FileNow> },
         /// Earlier changes are as durable as this volume makes them; `durability` says how durable that is.

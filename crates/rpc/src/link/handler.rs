@@ -23,8 +23,8 @@ pub(super) struct LinkHandler {
     pub(super) phase: Mutex<Option<Phase>>,
     /// Set when requests may be sent.
     pub(super) open: OnceLock<Open>,
-    /// How often the volume had been started again, as the server's welcome says.
-    pub(super) starts: OnceLock<u32>,
+    /// When the server's life began, as its welcome says; 0: it is starting.
+    pub(super) began: OnceLock<MapEpoch>,
     pub(super) ended: AtomicBool,
     pub(super) frames_heard: AtomicU64,
 }
@@ -145,7 +145,7 @@ impl LinkHandler {
 
     fn welcomed(&self, map_epoch: MapEpoch) {
         // The network may deliver it twice.
-        let _ = self.starts.set(map_epoch.starts());
+        let _ = self.began.set(map_epoch);
     }
 
     /// Whether to try again after the handshake has failed.

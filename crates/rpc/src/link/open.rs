@@ -100,7 +100,7 @@ impl Core {
             target: target.clone(),
             phase: Mutex::new(Some(Phase { greeting, done })),
             open: OnceLock::new(),
-            starts: OnceLock::new(),
+            began: OnceLock::new(),
             ended: AtomicBool::new(false),
             frames_heard: AtomicU64::new(0),
         });

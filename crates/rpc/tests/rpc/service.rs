@@ -128,7 +128,7 @@ impl Service for Counting {
         self.seen.lock().closed += 1;
     }
 
-    fn map_epoch(&self) -> MapEpoch {
+    fn began(&self) -> MapEpoch {
         MapEpoch(3)
     }
 
@@ -183,7 +183,7 @@ pub fn caller(io: &Io, session: u64) -> Arc<Caller> {
 
 pub fn target(index: u16, host: &str, addresses: &[&str]) -> Target {
     let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-    Target { index: ServerIndex(index), host: host.into(), addresses, life: (0, Incarnation(0)) }
+    Target { index: ServerIndex(index), host: host.into(), addresses, life: (MapEpoch(0), Incarnation(0)) }
 }
 
 pub fn name(text: &str) -> Name {

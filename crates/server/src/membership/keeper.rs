@@ -33,6 +33,9 @@ impl Server {
         let same = before.is_some_and(|before| before.pid == info.pid && before.addresses == info.addresses);
         if known.epoch > MapEpoch(0) {
             drop(joined);
+            if info.life > 0 {
+                return self.admit_life(slot, info.clone());
+            }
             return if same {
                 Ok(Reply::Map { map: (*known).clone() }.into())
             } else {
@@ -60,6 +63,7 @@ impl Server {
         for info in &mut servers {
             // Nothing was lost since the volume was made.
             (info.incarnation, info.since) = (Incarnation(0), MapEpoch::first_of(0));
+            (info.life, info.began) = (0, epoch);
         }
         let slots = SlotTable::modular(self.config.shards, self.config.servers)
             .map_err(|why| Failure::new(Code::Invalid, why))?;
@@ -79,7 +83,7 @@ impl Server {
     fn readmit(self: &Arc<Self>, slot: ServerIndex, info: ServerInfo) -> Attempt<Output> {
         if self.persistence.is_some() {
             let detail = format!(
-                "server {slot} cannot come back alone to a volume that is kept in directories: start all of it again with 'aze restart'"
+                "server {slot} was started as if the volume were, which is in use: bring it back with 'aze restart --server {slot}'"
             );
             return Err(Failure::new(Code::Invalid, detail).into());
         }
@@ -96,7 +100,7 @@ impl Server {
             Failure::new(Code::Limit, detail)
         })?;
         map.epoch = MapEpoch(map.epoch.0 + 1);
-        map.servers[usize::from(slot.0)] = ServerInfo { incarnation, since: map.epoch, ..info };
+        map.servers[usize::from(slot.0)] = ServerInfo { incarnation, since: map.epoch, began: map.epoch, ..info };
         self.spread_map(&map, slot);
         Ok(Reply::Map { map }.into())
     }
@@ -106,16 +110,15 @@ impl Server {
     pub(crate) fn server_ended(
         self: &Arc<Self>,
         server: ServerIndex,
-        starts: u32,
+        began: MapEpoch,
         incarnation: Incarnation,
     ) -> Attempt<Output> {
         // One change of the map at a time.
         let _joined = self.keeper.joined();
         let mut map = (*self.map()).clone();
         let epoch = MapEpoch(map.epoch.0 + 1);
-        let is_current = map.epoch.starts() == starts && epoch.starts() == starts;
-        let info = map.servers.get_mut(usize::from(server.0));
-        if let Some(info) = info.filter(|info| is_current && info.incarnation == incarnation && !info.ended) {
+        let is_meant = |info: &&mut ServerInfo| info.began == began && info.incarnation == incarnation && !info.ended;
+        if let Some(info) = map.servers.get_mut(usize::from(server.0)).filter(is_meant) {
             info.ended = true;
             map.epoch = epoch;
             self.spread_map(&map, server);

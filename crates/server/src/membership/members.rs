@@ -22,7 +22,7 @@ use crate::shards::ShardSet;
 use crate::shards::logged::Log;
 use crate::state::{Config, Server};
 use crate::wait::Attempt;
-use crate::work::{Output, Work};
+use crate::work::{Output, Work, then};
 use aze_io::logical::LogicalClock;
 use aze_io::published::Writer;
 use aze_io::slab::Slab;
@@ -46,7 +46,7 @@ use std::time::Duration;
 const JOIN_TIME_MAX: Duration = Duration::from_secs(START_SECONDS_MAX);
 
 /// Pause before this server asks server 0 again, which is still reading its storage.
-const JOIN_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const JOIN_PAUSE: Duration = Duration::from_millis(50);
 
 /// How often records of requests that no client repeats any more are dropped. Only a server that has
 /// had requests since is woken for it.
@@ -85,6 +85,7 @@ pub async fn start(io: Io, config: Config, tell: Tell) -> Result<Arc<Server>, Fa
             let mut image = Image::empty(config.slot, config.servers, config.shards, &store)
                 .map_err(|why| Failure::new(Code::Invalid, why))?
                 .with(config.switches)
+                .alone(config.comeback.is_some())
                 .telling(tell.clone());
             let expected = Server::manifest(&config, io.random_u64());
             let persistence = Persistence::open(&io, storage, expected, &mut image, &store, &order).await?;
@@ -105,7 +106,10 @@ pub async fn start(io: Io, config: Config, tell: Tell) -> Result<Arc<Server>, Fa
             tell(Stage::Listening(&server.addresses()));
         }
     }
-    let map = server.join_volume().await?;
+    let map = match &server.config.comeback {
+        Some(comeback) => server.come_back(comeback).await?,
+        None => server.join_volume().await?,
+    };
     // Earlier answers of a server in memory concern lost inodes, which no request can change.
     if server.persistence.as_ref().is_some_and(|persistence| !persistence.is_new)
         && !server.config.switches.is(Sabotage::SkipComebackWait)
@@ -113,10 +117,14 @@ pub async fn start(io: Io, config: Config, tell: Tell) -> Result<Arc<Server>, Fa
         server.leases.inherit(server.io.mono_ns());
     }
     server.install_map(map);
-    if let Some(leftovers) = leftovers {
-        server.found_volume().await?;
-        server.resolve(leftovers).await?;
-        server.open_together().await?;
+    match leftovers {
+        Some(leftovers) if server.config.comeback.is_some() => server.settle(leftovers).await?,
+        Some(leftovers) => {
+            server.found_volume().await?;
+            server.resolve(leftovers).await?;
+            server.open_together().await?;
+        }
+        None => {}
     }
     server.watch_neighbours();
     server.forget_sessions_that_stay_away();
@@ -132,19 +140,7 @@ fn new_server(
     order: Arc<LogicalClock>,
     me: Weak<Server>,
 ) -> Server {
-    let caller = CallerConfig {
-        secret: config.secret.clone(),
-        volume: config.volume.clone(),
-        versions: WIRE_VERSIONS,
-        session: SessionId(io.random_u64()),
-        server: true,
-        job: format!("server {}", config.slot),
-        host: config.host.clone(),
-        transport: config.transport,
-        // Servers that wait for each other's start do so where they ask.
-        start_time_max: Duration::ZERO,
-        order: order.clone(),
-    };
+    let caller = caller_config(&io, &config, &order);
     let published_bytes = if config.storage.is_some() { 0 } else { config.published_bytes };
     let published = PublishedIndex::new(&io, published_bytes, &config.switches);
     let claims = (published_bytes > 0).then(|| Claimants::new(io.clone(), published.clone(), &config.switches));
@@ -173,12 +169,30 @@ fn new_server(
         counters: Counters::new(),
         activity: Arc::new(Activity::new()),
         started_ns: io.mono_ns(),
+        retired: Mutex::default(),
         map_epoch_heard: AtomicU32::new(0),
         listeners: Mutex::new(Vec::new()),
         stop: Mutex::new(Some(stop)),
         stopped: Mutex::new(Some(stopped)),
         io,
         config,
+    }
+}
+
+/// What this server is to those that it asks.
+pub(super) fn caller_config(io: &Io, config: &Config, order: &Arc<LogicalClock>) -> CallerConfig {
+    CallerConfig {
+        secret: config.secret.clone(),
+        volume: config.volume.clone(),
+        versions: WIRE_VERSIONS,
+        session: SessionId(io.random_u64()),
+        server: true,
+        job: format!("server {}", config.slot),
+        host: config.host.clone(),
+        transport: config.transport,
+        // One that comes back alone is waited for as long as for any answer.
+        start_time_max: config.deadline,
+        order: order.clone(),
     }
 }
 
@@ -222,7 +236,7 @@ fn addresses(listeners: &[Box<dyn Listener>]) -> Vec<Addr> {
 }
 
 impl Server {
-    fn info(&self) -> ServerInfo {
+    pub(super) fn info(&self) -> ServerInfo {
         ServerInfo {
             addresses: self.addresses().iter().map(ToString::to_string).collect(),
             host: self.config.host.clone(),
@@ -231,6 +245,9 @@ impl Server {
             pid: self.config.pid,
             capacity_bytes: self.store.capacity_bytes(),
             ended: false,
+            life: 0,
+            began: MapEpoch(0),
+            session: self.session(),
         }
     }
 
@@ -247,7 +264,7 @@ impl Server {
             index: ServerIndex(0),
             host: self.config.host.clone(),
             addresses: self.config.keeper.clone(),
-            life: (0, Incarnation(0)),
+            life: (MapEpoch(0), Incarnation(0)),
         };
         let ask = Ask {
             to: &to,
@@ -278,6 +295,9 @@ impl Server {
     /// Puts the server's earlier state in its places; returns changes that are to be resolved later.
     fn take_image(&self, mut image: Image) -> Leftovers {
         let leftovers = Leftovers::of(&mut image);
+        if self.config.comeback.is_some() {
+            self.remember_doubts(&mut image, &leftovers);
+        }
         self.clock.begin_after(image.time);
         self.transactions.remember_committed(&image.finished);
         let journal = self.persistence.as_ref().map(|persistence| persistence.journal.clone());
@@ -294,14 +314,21 @@ impl Server {
         let switches = self.config.switches;
         self.shards.make(&map, self.slot(), &self.store, &self.published, &self.leases, switches);
         self.published.set_map_epoch(map.epoch);
-        for (index, (before, now)) in current.servers.iter().zip(&map.servers).enumerate() {
-            if before.pid != now.pid || before.addresses != now.addresses {
-                self.peers.disconnect(ServerIndex(index as u16));
+        let (mut retired, mut returned) = (Vec::new(), Vec::new());
+        for (index, (before, now)) in map.indexes().zip(current.servers.iter().zip(&map.servers)) {
+            if before.session != now.session {
+                self.peers.disconnect(index);
+                if now.life > 0 && index != self.slot() {
+                    retired.push(before.session);
+                    returned.push(index);
+                }
             }
         }
         *current = map.clone();
         drop(current);
         self.make_root(&map);
+        retired.into_iter().for_each(|session| self.retire(session));
+        returned.into_iter().for_each(|server| self.has_come_back(server));
     }
 
     /// Whether this server has never restarted empty.
@@ -320,9 +347,17 @@ impl Server {
         }
     }
 
-    pub(crate) fn map_pushed(self: &Arc<Self>, map: &ShardMap) -> Reply {
+    /// Answered when no change that an earlier life of a server has asked for is under way here.
+    pub(crate) fn map_pushed(self: &Arc<Self>, map: &ShardMap) -> Attempt<Output> {
         self.install_map(Arc::new(map.clone()));
-        Reply::Done
+        if self.retired.lock().is_empty() {
+            return Ok(Reply::Done.into());
+        }
+        let server = self.clone();
+        then(async move {
+            server.until_retired().await;
+            Ok(Reply::Done)
+        })
     }
 
     /// Fetches a map that is as new as every answer of other servers.

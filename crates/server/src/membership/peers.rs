@@ -129,7 +129,7 @@ impl Server {
         self.peers.on_end(Box::new(move |target| {
             let Some(server) = this.upgrade() else { return };
             let (ended, life) = (target.index, target.life);
-            let request = Request::ServerEnded { server: ended, starts: life.0, incarnation: life.1 };
+            let request = Request::ServerEnded { server: ended, began: life.0, incarnation: life.1 };
             let keeper = server.map().keeper;
             if keeper != ended {
                 server.persist(keeper, ShardId(0), request);
@@ -199,7 +199,8 @@ impl Server {
         let before = incarnation();
         loop {
             let answer = self.ask(server, shard, request.clone()).await;
-            let silent = answer.as_ref().is_err_and(Failure::is_silence);
+            // One that is starting is busy.
+            let silent = answer.as_ref().is_err_and(|failure| failure.is_silence() || failure.code == Code::Busy);
             if !silent || incarnation() != before || self.is_stopping() {
                 return answer;
             }

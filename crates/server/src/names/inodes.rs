@@ -352,6 +352,13 @@ impl Server {
     }
 }
 
+impl Server {
+    /// The stub of a directory whose home is here.
+    pub(crate) fn stub_now(&self, dir: Ino) -> Option<Stub> {
+        stub_of(&self.shards.home(dir)?.names.lock(), dir)
+    }
+}
+
 /// The servers that hold a directory's stub, in their order.
 fn holders_of(names: &Names, dir: Ino) -> Vec<ServerIndex> {
     names.holders.get(&dir).map(|holders| holders.servers.keys().copied().collect()).unwrap_or_default()

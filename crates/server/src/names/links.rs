@@ -156,7 +156,7 @@ impl Server {
     }
 
     /// Asks what became of a link whose end is not told: its coordinator may have died.
-    fn watch_link(self: &Arc<Self>, ino: Ino, tx: TxId, shard: ShardId) {
+    pub(crate) fn watch_link(self: &Arc<Self>, ino: Ino, tx: TxId, shard: ShardId) {
         let server = self.clone();
         self.io.spawn(async move {
             loop {

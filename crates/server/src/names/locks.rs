@@ -142,19 +142,26 @@ impl Server {
 
     /// Refuses a session from now on; answers when none of its changes is under way here.
     pub(crate) fn fence_session(self: &Arc<Self>, session: SessionId) -> Attempt<Output> {
+        self.sessions.fence(session);
         self.end_session(session);
         let server = self.clone();
         then(async move {
-            loop {
-                let changed = server.sessions.next_finished();
-                let mut cells = server.shards.iter();
-                if !cells.any(|cell| cell.names.lock().running.has(session)) {
-                    return Ok(Reply::Done);
-                }
-                // Its end is a sign as well.
-                let _ = changed.await;
-            }
+            server.until_quiet(&[session]).await;
+            Ok(Reply::Done)
         })
+    }
+
+    /// Waits until no change of sessions that are refused is under way here.
+    pub(crate) async fn until_quiet(&self, sessions: &[SessionId]) {
+        loop {
+            let changed = self.sessions.next_finished();
+            let is_busy = |session: &SessionId| self.shards.iter().any(|cell| cell.names.lock().running.has(*session));
+            if !sessions.iter().any(is_busy) {
+                return;
+            }
+            // Its end is a sign as well.
+            let _ = changed.await;
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Pause before a directory's home is asked again whether it has closed it.
-const CLOSE_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const CLOSE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The removal of a directory, in progress at its entry's shard.
 struct Removal {

@@ -10,6 +10,7 @@
 mod decided;
 mod target;
 
+use crate::names::removal::CLOSE_PAUSE;
 use crate::names::state::moves::{How, Move, Moved};
 use crate::state::Server;
 use crate::wait::Attempt;
@@ -99,6 +100,7 @@ impl Server {
             if self.ask(keeper, ShardId(0), drop_token.clone()).await.is_err() {
                 self.persist(keeper, ShardId(0), drop_token);
             }
+            self.transactions.drops_token(plan.tx);
         }
         result
     }
@@ -115,7 +117,7 @@ impl Server {
         if *token == Token::Wanted || moves_dir && *token == Token::None {
             // Given back also if the answer does not come: it may be taken all the same.
             *token = Token::Held;
-            self.ask(self.map().keeper, ShardId(0), Request::TakeToken { tx: plan.tx }).await?;
+            self.get_token(plan.tx).await?;
         }
         if moves_dir {
             self.refuse_cycle(entry.ino, plan.to_parent).await?;
@@ -131,6 +133,24 @@ impl Server {
             self.transactions.end(attempt.tx);
         }
         result
+    }
+
+    /// Gets the token from the keeper. One that the keeper gave in an earlier life may be given to another by now, unless
+    /// the keeper heard of it from here when it came back.
+    async fn get_token(self: &Arc<Self>, tx: TxId) -> Result<(), Failure> {
+        loop {
+            let life = || {
+                let map = self.map();
+                (map.keeper, map.server(map.keeper).map(|info| info.began))
+            };
+            let before = life();
+            self.ask(before.0, ShardId(0), Request::TakeToken { tx }).await?;
+            self.transactions.takes_token(tx);
+            if life() == before {
+                return Ok(());
+            }
+            self.transactions.drops_token(tx);
+        }
     }
 
     /// A directory that gets another parent is changed itself: rename(2) wants the right to write it.
@@ -238,10 +258,18 @@ impl Server {
     /// that paths through the moved directory change.
     async fn ready_to_decide(self: &Arc<Self>, entry: &EntryValue, victim: Option<Victim>) -> Result<(), Failure> {
         self.tell_of_move(entry).await?;
-        if let Some(victim) = victim.filter(|victim| victim.kind == FileKind::Directory) {
-            self.close_at_home(victim.ino).await?;
+        let Some(victim) = victim.filter(|victim| victim.kind == FileKind::Directory) else { return Ok(()) };
+        loop {
+            match self.close_at_home(victim.ino).await {
+                // It may have been removed: until that is known the rename can be neither done nor given up.
+                Err(failure)
+                    if matches!(failure.code, Code::UnknownOutcome | Code::TimedOut) && !self.is_stopping() =>
+                {
+                    self.io.sleep(CLOSE_PAUSE).await;
+                }
+                closed => return closed.map(drop),
+            }
         }
-        Ok(())
     }
 
     /// Tells every server that paths through a directory change.

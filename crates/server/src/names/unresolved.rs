@@ -7,6 +7,7 @@
 
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
+use crate::work::{Output, then};
 use aze_meta::EntryKey;
 use aze_proto::{Failure, Reply, Request, ServerIndex, ShardId, TxId};
 use futures_util::future::join_all;
@@ -63,12 +64,22 @@ impl Server {
     }
 
     /// At a coordinator: these were committed. Those that it does not know are over.
-    pub(crate) fn tx_resolve(&self, txs: &[TxId]) -> Reply {
+    pub(crate) fn tx_resolve(self: &Arc<Self>, txs: &[TxId]) -> Attempt<Output> {
+        let mut in_doubt = Vec::new();
         for tx in txs {
             if let Some((plan, moved)) = self.transactions.decided(*tx) {
                 self.resolve_source(&plan, &moved);
+            } else if self.transactions.in_doubt(*tx).is_some() {
+                in_doubt.push(*tx);
             }
         }
-        Reply::Done
+        if in_doubt.is_empty() {
+            return Ok(Reply::Done.into());
+        }
+        let server = self.clone();
+        then(async move {
+            server.settle_committed(in_doubt).await?;
+            Ok(Reply::Done)
+        })
     }
 }

@@ -79,8 +79,8 @@ impl Service for Opening {
         }
     }
 
-    fn map_epoch(&self) -> MapEpoch {
-        self.server.get().map_or(MapEpoch(0), |server| server.map_epoch())
+    fn began(&self) -> MapEpoch {
+        self.server.get().map_or(MapEpoch(0), |server| server.began())
     }
 
     fn peer_refused(&self, peer: &str, why: &str) {

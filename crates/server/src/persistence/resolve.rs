@@ -21,16 +21,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long the servers may take to find each other and to resolve everything.
-const RESOLVE_TIME_MAX: Duration = Duration::from_secs(100);
+pub(super) const RESOLVE_TIME_MAX: Duration = Duration::from_secs(100);
 
 /// Pause before a server that is not ready yet is asked again.
-const AGAIN_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const AGAIN_PAUSE: Duration = Duration::from_millis(50);
 
 /// Questions to other servers under way at once.
 const AT_ONCE: usize = 64;
 
 /// Rows in one answer to another server.
-const ROWS_MAX: usize = 16_384;
+pub(super) const ROWS_MAX: usize = 16_384;
 
 /// What this server has of one directory.
 #[derive(Default)]
@@ -50,6 +50,11 @@ impl Leftovers {
     pub(crate) fn of(image: &mut Image) -> Leftovers {
         Leftovers { changed: std::mem::take(&mut image.changed), doubtful: std::mem::take(&mut image.doubtful) }
     }
+
+    /// When entries here of each directory last came or went.
+    pub(super) fn changed(&self) -> &BTreeMap<Ino, Time> {
+        &self.changed
+    }
 }
 
 impl Server {
@@ -57,7 +62,7 @@ impl Server {
     pub(crate) async fn found_volume(self: &Arc<Self>) -> Result<(), Failure> {
         let Some(persistence) = &self.persistence else { return Ok(()) };
         let dir = &persistence.storage.place();
-        let mut volume = persistence.volume;
+        let mut volume = persistence.volume();
         let mut counted = None;
         if self.slot() != ServerIndex(0) {
             let keeper = self.ask_until_ready(ServerIndex(0), Request::PersistentId).await?;
@@ -66,7 +71,10 @@ impl Server {
             };
             counted = Some((start, complete));
             match (persistence.is_new, is_new) {
-                (true, true) => volume = kept,
+                (true, true) => {
+                    volume = kept;
+                    persistence.volume.store(kept, Ordering::SeqCst);
+                }
                 (false, false) if kept == volume => {}
                 (true, false) => {
                     let detail = format!(
@@ -258,7 +266,7 @@ impl Server {
     }
 
     /// Removes a name, and leaves its inode alone.
-    fn remove_entry(&self, shard: ShardId, key: &EntryKey, ino: Ino, under: Option<TxId>) {
+    pub(super) fn remove_entry(&self, shard: ShardId, key: &EntryKey, ino: Ino, under: Option<TxId>) {
         let Some(cell) = self.shards.get(shard) else { return };
         let mut names = cell.names.lock();
         let Some(entry) = names.shard.entry(key).filter(|entry| entry.ino == ino) else { return };
@@ -395,11 +403,6 @@ impl Server {
                 (Some(_), Some(_)) => {}
             }
         }
-    }
-
-    /// At the server of a rename's new name: whether it was committed. If not, it never will be.
-    pub(crate) fn tx_done(&self, tx: TxId) -> Reply {
-        Reply::TxIs { committed: Some(self.transactions.is_committed(tx)) }
     }
 
     pub(crate) fn links_to(&self, home: ServerIndex, from: u32) -> Attempt<Reply> {

@@ -1,7 +1,7 @@
 //! How a server notes that a start of the volume begins, is complete, and has ended well (`state/starts.rs`).
 
 use super::state::persistence::{Persistence, disk_failure};
-use super::state::starts::compare;
+use super::state::starts::{compare, may_come_back};
 use crate::state::Server;
 use aze_proto::{Code, Failure};
 use aze_store::disk::starts::Starts;
@@ -27,9 +27,32 @@ impl Server {
                 start
             }
         };
-        self.write_starts(persistence, |own| Starts { begun, ended: None, ..own }).await?;
+        let boot = self.config.boot;
+        self.write_starts(persistence, |own| Starts { begun, ended: None, life: 0, boot, ..own }).await?;
         persistence.is_counted.store(true, Ordering::SeqCst);
         Ok(())
+    }
+
+    /// Begins another life of this server, which comes back alone: gives its number. `start` and `life` are what the
+    /// other servers know of the volume's start and of this server's last life.
+    pub(crate) async fn begin_life(&self, volume: u64, start: u64, life: u32) -> Result<u32, Failure> {
+        let in_memory =
+            || Failure::new(Code::Invalid, format!("{} keeps nothing on disk: it cannot come back", self.who()));
+        let persistence = self.persistence.as_ref().ok_or_else(in_memory)?;
+        let place = persistence.storage.place();
+        let refused = |code, why: String| Failure::new(code, format!("storage {place}: {why}"));
+        if persistence.is_new {
+            let why = "it is empty, and the volume is in use: give the directory that the server had".into();
+            return Err(refused(Code::Lost, why));
+        }
+        if persistence.volume() != volume {
+            return Err(refused(Code::Invalid, "it holds a part of another volume than the other servers have".into()));
+        }
+        let boot = self.config.boot;
+        may_come_back(&persistence.starts.now(), start, life, boot).map_err(|why| refused(Code::Lost, why))?;
+        self.write_starts(persistence, |own| Starts { ended: None, life: own.life + 1, boot, ..own }).await?;
+        persistence.is_counted.store(true, Ordering::SeqCst);
+        Ok(persistence.starts.now().life)
     }
 
     /// Notes that every server has begun this start.

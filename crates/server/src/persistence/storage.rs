@@ -33,7 +33,7 @@ impl Server {
             return Err(Failure::new(Code::Busy, format!("{} is still starting", self.who())));
         }
         let Starts { begun, complete, .. } = persistence.starts.now();
-        Ok(Reply::PersistentIs { volume: persistence.volume, is_new: persistence.is_new, start: begun, complete })
+        Ok(Reply::PersistentIs { volume: persistence.volume(), is_new: persistence.is_new, start: begun, complete })
     }
 
     pub(crate) fn synced(&self) -> Reply {

@@ -12,7 +12,7 @@ const USAGE: &str = "usage: aze-sim --seed N [--trace] [--persistent KIND] [--wi
 KIND, of persistent volumes, is one of";
 
 /// What these seeds can notice the absence of; others have tests of their own.
-const PROTECTIONS: [Sabotage; 24] = [
+const PROTECTIONS: [Sabotage; 28] = [
     Sabotage::SkipDuplicateCheck,
     Sabotage::SkipNamespaceEpochCheck,
     Sabotage::SkipDirectoryClose,
@@ -37,6 +37,10 @@ const PROTECTIONS: [Sabotage; 24] = [
     Sabotage::SkipLinkCount,
     Sabotage::ForgetOutcomes,
     Sabotage::KeepStrays,
+    Sabotage::SkipLifeFence,
+    Sabotage::CommitAfterAbort,
+    Sabotage::ForgetHolders,
+    Sabotage::KeepOldLife,
 ];
 
 #[derive(Default)]

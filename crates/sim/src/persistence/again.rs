@@ -19,10 +19,12 @@ use std::time::Duration;
 /// How far a life has got: whether the servers run, and whether the work is over.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// Even while they run, odd while they do not.
-    phase: AtomicU32,
-    is_over: AtomicBool,
-    power_cut: bool,
+    /// Even while they run, odd while they do not, or not all of them.
+    pub(super) phase: AtomicU32,
+    pub(super) is_over: AtomicBool,
+    pub(super) power_cut: bool,
+    /// Servers come back alone: nothing is lost with them.
+    pub(super) alone: bool,
 }
 
 impl Progress {
@@ -42,7 +44,7 @@ impl Progress {
         match failure.code {
             Code::NoSpace => Ok(()),
             _ if !has_restarted => Err("no server has died yet"),
-            Code::Lost if syncs => Ok(()),
+            Code::Lost if syncs && !self.alone => Ok(()),
             Code::UnknownOutcome | Code::TimedOut | Code::Unreachable if began == self.phase() => {
                 // A connection to a server that lost power looks alive to a client that has not used it since.
                 if began.is_multiple_of(2) && !self.power_cut {
@@ -54,6 +56,8 @@ impl Progress {
             Code::UnknownOutcome | Code::TimedOut | Code::Unreachable => Ok(()),
             // What had not been synced is gone: files, directories, names.
             Code::NotFound | Code::Stale if self.power_cut => Ok(()),
+            // The token of a directory move whose coordinator has died is given out again after 20 s.
+            Code::Busy if self.alone && (80..=84).contains(&step) => Ok(()),
             // A file without a name goes with its server's table of opens.
             Code::Stale => Ok(()),
             _ => Err("nothing explains this"),

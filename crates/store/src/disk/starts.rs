@@ -22,13 +22,19 @@ pub struct Starts {
     pub complete: u64,
     /// Where the journal ended at the last clean end; none since the start that followed.
     pub ended: Option<u64>,
+    /// How often this server has come back alone since the last start.
+    pub life: u32,
+    /// The system, from its boot to its end, on which the server ran last: what was written to a file under it is there
+    /// for as long as it runs. 0: it is not known.
+    pub boot: u64,
 }
 
 impl Starts {
     /// The text of the file.
     pub fn text(&self) -> String {
         let ended = self.ended.map_or("open".into(), |position| format!("ended {position}"));
-        with_sum(format!("{TITLE}\nbegun {}\ncomplete {}\njournal {ended}\n", self.begun, self.complete))
+        let Starts { begun, complete, life, boot, .. } = self;
+        with_sum(format!("{TITLE}\nbegun {begun}\ncomplete {complete}\njournal {ended}\nlife {life}\nboot {boot}\n"))
     }
 
     /// Reads the text of the file.
@@ -50,7 +56,7 @@ impl Starts {
                 _ => return Err(format!("'journal {other}': expected 'open' or 'ended …' with a number")),
             },
         };
-        Ok(Starts { begun, complete, ended })
+        Ok(Starts { begun, complete, ended, life: fields.number("life")?, boot: fields.number("boot")? })
     }
 
     /// Reads the file of a directory.
@@ -84,8 +90,8 @@ mod tests {
 
     #[test]
     fn the_file_looks_like_this() {
-        let starts = Starts { begun: 7, complete: 6, ended: None };
-        let text = "Azekura: the starts of one server's part\nbegun 7\ncomplete 6\njournal open\n";
+        let starts = Starts { begun: 7, complete: 6, ended: None, life: 3, boot: 91 };
+        let text = "Azekura: the starts of one server's part\nbegun 7\ncomplete 6\njournal open\nlife 3\nboot 91\n";
         let summed = with_sum(text.into());
         assert!(summed.starts_with(text) && summed[text.len()..].starts_with("sum "), "{summed}");
         assert_eq!((starts.text(), Starts::parse(&summed)), (summed.clone(), Ok(starts)));

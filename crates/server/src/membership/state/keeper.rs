@@ -15,6 +15,9 @@ const TOKEN_NS_MAX: u64 = 20_000_000_000;
 /// not take it for a server that is gone.
 const TOKENS_FINISHED_KEPT: usize = 1024;
 
+/// In place of a transaction that the keeper does not know.
+const UNKNOWN: TxId = TxId(0);
+
 pub(crate) struct Keeper {
     joined: Mutex<Joined>,
     token: Mutex<Token>,
@@ -62,6 +65,24 @@ impl Keeper {
             token: Mutex::new(Token::default()),
             raising: AsyncMutex::new(epoch),
             refused: Mutex::default(),
+        }
+    }
+
+    /// The keeper has come back: these servers have joined before, and who has the token it is yet to hear.
+    pub(crate) fn goes_on(&self, servers: &[ServerInfo], now_ns: u64) {
+        self.joined.lock().slots = servers.iter().cloned().map(Some).collect();
+        self.token.lock().holder = Some((UNKNOWN, now_ns));
+    }
+
+    /// The keeper has heard of all transactions that have the token: of one at most, and others that are giving it back.
+    pub(crate) fn knows_tokens(&self, holders: &[TxId], now_ns: u64) {
+        let mut token = self.token.lock();
+        match holders.iter().find(|holder| !token.finished.contains(holder)) {
+            Some(holder) => token.holder = Some((*holder, now_ns)),
+            None => {
+                drop(token);
+                self.drop_token(UNKNOWN);
+            }
         }
     }
 
@@ -234,6 +255,9 @@ mod tests {
             pid,
             capacity_bytes: 1,
             ended: false,
+            life: 0,
+            began: MapEpoch(0),
+            session: aze_proto::SessionId(0),
         };
         let mut joined = keeper.joined();
         let waiting = joined.wait();

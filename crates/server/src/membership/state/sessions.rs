@@ -11,12 +11,17 @@ use std::time::Duration;
 /// Ended sessions that are remembered in order to refuse their late requests.
 const ENDED_KEPT: usize = 65_536;
 
+/// Ended sessions of which a server is told that comes back alone.
+const FENCED_KEPT: usize = 16_384;
+
 #[derive(Default)]
 struct Table {
     /// Connections of each session; with none, a task counts down its grace.
     alive: BTreeMap<SessionId, Alive>,
     ended: BTreeSet<SessionId>,
     ended_order: VecDeque<SessionId>,
+    /// Those of them that no server may serve any more, the last ones.
+    fenced: VecDeque<SessionId>,
     /// Those that have locks here, and when they were last known to live.
     heard_ns: BTreeMap<SessionId, u64>,
     /// Ended ones whose locks here are about to go.
@@ -148,6 +153,22 @@ impl Sessions {
     /// Sessions with a connection. One that has left stays in the table until it is forgotten.
     pub(crate) fn connected(&self) -> u64 {
         self.table.lock().alive.values().filter(|alive| alive.connections > 0).count() as u64
+    }
+
+    /// No server serves this session, which ends.
+    pub(crate) fn fence(&self, session: SessionId) {
+        let mut table = self.table.lock();
+        if !table.fenced.contains(&session) {
+            table.fenced.push_back(session);
+        }
+        if table.fenced.len() > FENCED_KEPT {
+            table.fenced.pop_front();
+        }
+    }
+
+    /// Sessions that no server serves.
+    pub(crate) fn fenced(&self) -> Vec<SessionId> {
+        self.table.lock().fenced.iter().copied().collect()
     }
 
     /// Refuses the session from now on.

@@ -61,7 +61,10 @@ impl Server {
         let cell = self.cell(hash.shard(self.config.shards))?;
         let key = EntryKey { parent: to_parent, hash, name: to_name.clone() };
         let mut names = cell.names.lock();
-        let Some(lock) = names.shard.lock_of(&key).filter(|lock| lock.tx == tx).cloned() else {
+        // Its coordinator has come back, and was told that it is given up.
+        let is_given_up = self.transactions.finished(tx) == Some(false);
+        let held = names.shard.lock_of(&key).filter(|lock| lock.tx == tx && !is_given_up);
+        let Some(lock) = held.cloned() else {
             return match self.transactions.finished(tx) {
                 Some(true) => Ok(Reply::Done.into()),
                 _ => Err(Failure::new(Code::Lost, format!("rename {tx}: {} does not know it", self.who())).into()),
@@ -99,7 +102,7 @@ impl Server {
     }
 
     /// At the new name's shard: nothing happens after all.
-    pub(crate) fn abort(&self, tx: TxId, to_parent: Ino, to_name: &Name) -> Attempt<Output> {
+    pub(crate) fn abort(self: &Arc<Self>, tx: TxId, to_parent: Ino, to_name: &Name) -> Attempt<Output> {
         let hash = NameHash::of(to_parent, to_name);
         let cell = self.cell(hash.shard(self.config.shards))?;
         let key = EntryKey { parent: to_parent, hash, name: to_name.clone() };
@@ -111,7 +114,15 @@ impl Server {
             }
             self.unlock_entry(&mut names, &key, tx, &Stamp::default());
         }
-        Ok(Reply::Done.into())
+        if names.shard.entry(&key).is_none_or(|entry| entry.kind != FileKind::Directory) {
+            return Ok(Reply::Done.into());
+        }
+        drop(names);
+        let (server, shard) = (self.clone(), cell.id);
+        then(async move {
+            server.drop_dead_directory(shard, key).await?;
+            Ok(Reply::Done)
+        })
     }
 
     fn directory_at(&self, shard: ShardId, key: &EntryKey) -> Option<Ino> {
@@ -163,7 +174,7 @@ impl Server {
                     None => continue,
                 };
                 if let Ok(Output::Then(rest)) = resolved {
-                    // Only a link count elsewhere is left to lower, which sees to itself.
+                    // Only a link count elsewhere is left to lower, which sees to itself, or a name to be looked at.
                     let _ = rest.await;
                 }
             }

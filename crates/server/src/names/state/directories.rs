@@ -19,10 +19,21 @@ const PARTS: u64 = 64;
 
 pub(crate) struct Directories {
     parts: Vec<Mutex<BTreeMap<Ino, Directory>>>,
+    /// What an earlier life of this server has left of directories whose stubs are not here yet.
+    left: Mutex<BTreeMap<Ino, Left>>,
     /// Fetches begun.
     fetches: AtomicU64,
     /// Where clients read in which directories they may look names up.
     published: PublishedIndex,
+}
+
+/// This server's part of a directory, as an earlier life has left it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Left {
+    pub(crate) entries: u64,
+    pub(crate) subdirs: u64,
+    pub(crate) changed: Time,
+    pub(crate) shards: BTreeSet<ShardId>,
 }
 
 struct Directory {
@@ -64,14 +75,14 @@ pub(crate) enum Fetch {
 }
 
 impl Directory {
-    fn fetching(fetch: u64) -> Directory {
+    fn fetching(fetch: u64, left: Left) -> Directory {
         Directory {
             state: State::Fetching { fetch, newer: None },
             published_state: 0,
-            entries: 0,
-            subdirs: 0,
-            changed: Time(0),
-            shards: Shards::default(),
+            entries: left.entries,
+            subdirs: left.subdirs,
+            changed: left.changed,
+            shards: left.shards.into_iter().collect(),
             round_over: 0,
             waiters: Vec::new(),
         }
@@ -88,7 +99,32 @@ impl Directory {
 impl Directories {
     pub(crate) fn new(published: PublishedIndex) -> Directories {
         let parts = (0..PARTS).map(|_| Mutex::new(BTreeMap::new())).collect();
-        Directories { parts, fetches: AtomicU64::new(0), published }
+        Directories { parts, left: Mutex::default(), fetches: AtomicU64::new(0), published }
+    }
+
+    /// What an earlier life has left, for a server that comes back alone: it gets the stubs when it needs them.
+    pub(crate) fn take_left(&self, left: BTreeMap<Ino, Left>) {
+        *self.left.lock() = left;
+    }
+
+    /// The directories that `is_wanted` of which something is here: rights and round of a closing, in the order of
+    /// their numbers from `from` on.
+    pub(crate) fn held(&self, from: Ino, is_wanted: impl Fn(Ino) -> bool) -> BTreeMap<Ino, (u64, u64)> {
+        let mut all = BTreeMap::new();
+        for part in &self.parts {
+            let part = part.lock();
+            for (dir, directory) in part.iter().filter(|(dir, _)| **dir >= from && is_wanted(**dir)) {
+                let told = match &directory.state {
+                    State::Fetching { .. } => (0, 0),
+                    State::Held(stub) => (stub.rights(), 0),
+                    State::Closing { stub, round } => (stub.rights(), *round),
+                };
+                all.insert(*dir, told);
+            }
+        }
+        let left = self.left.lock();
+        all.extend(left.range(from..).filter(|(dir, _)| is_wanted(**dir)).map(|(dir, _)| (*dir, (0, 0))));
+        all
     }
 
     fn part(&self, dir: Ino) -> &Mutex<BTreeMap<Ino, Directory>> {
@@ -128,6 +164,10 @@ impl Directories {
             directory.subdirs += u64::from(is_dir);
             directory.changed = directory.changed.max(time);
             directory.shards.insert(shard);
+        } else if let Some(left) = self.left.lock().get_mut(&dir) {
+            left.subdirs += u64::from(is_dir);
+            left.changed = left.changed.max(time);
+            left.shards.insert(shard);
         }
     }
 
@@ -135,6 +175,8 @@ impl Directories {
     pub(crate) fn not_added(&self, dir: Ino) {
         if let Some(directory) = self.part(dir).lock().get_mut(&dir) {
             directory.entries -= 1;
+        } else if let Some(left) = self.left.lock().get_mut(&dir) {
+            left.entries -= 1;
         }
     }
 
@@ -147,6 +189,13 @@ impl Directories {
             if !more {
                 directory.shards.remove(shard);
             }
+        } else if let Some(left) = self.left.lock().get_mut(&dir) {
+            left.entries -= 1;
+            left.subdirs -= u64::from(is_dir);
+            left.changed = left.changed.max(time);
+            if !more {
+                left.shards.remove(&shard);
+            }
         }
     }
 
@@ -155,12 +204,16 @@ impl Directories {
         if let Some(directory) = self.part(dir).lock().get_mut(&dir) {
             directory.subdirs = directory.subdirs + u64::from(is_dir) - u64::from(was_dir);
             directory.changed = directory.changed.max(time);
+        } else if let Some(left) = self.left.lock().get_mut(&dir) {
+            left.subdirs = left.subdirs + u64::from(is_dir) - u64::from(was_dir);
+            left.changed = left.changed.max(time);
         }
     }
 
-    /// Whether the stub is here, or on its way.
+    /// Whether the stub is here, or on its way, or was when an earlier life of the server ended.
     pub(crate) fn is_known(&self, dir: Ino) -> bool {
-        self.part(dir).lock().contains_key(&dir)
+        let part = self.part(dir).lock();
+        part.contains_key(&dir) || self.left.lock().contains_key(&dir)
     }
 
     /// The shards from `from` on that may hold entries of the directory, in their order.
@@ -170,10 +223,13 @@ impl Directories {
 
     /// This server's part of the counts: entries, subdirectories, time of the last change.
     pub(crate) fn fragment(&self, dir: Ino) -> (u64, u64, Time) {
-        self.part(dir)
-            .lock()
-            .get(&dir)
-            .map_or((0, 0, Time(0)), |directory| (directory.entries, directory.subdirs, directory.changed))
+        let part = self.part(dir).lock();
+        match part.get(&dir) {
+            Some(directory) => (directory.entries, directory.subdirs, directory.changed),
+            None => {
+                self.left.lock().get(&dir).map_or((0, 0, Time(0)), |left| (left.entries, left.subdirs, left.changed))
+            }
+        }
     }
 
     /// Marks the stub as being fetched, unless another caller is fetching it.
@@ -182,7 +238,8 @@ impl Directories {
         match part.get_mut(&dir) {
             None => {
                 let fetch = self.fetches.fetch_add(1, Ordering::Relaxed);
-                part.insert(dir, Directory::fetching(fetch));
+                let left = self.left.lock().remove(&dir).unwrap_or_default();
+                part.insert(dir, Directory::fetching(fetch, left));
                 Fetch::Mine(fetch)
             }
             Some(directory) => Fetch::Wait(wait_in(directory)),
@@ -209,7 +266,17 @@ impl Directories {
         if matches!(part.get(&dir), Some(Directory { state: State::Fetching { fetch: current, .. }, .. }) if *current == fetch)
             && let Some(mut directory) = part.remove(&dir)
         {
+            self.keep_left(dir, &directory);
             directory.wake();
+        }
+    }
+
+    /// The stub of a directory that goes could not be had: what is here of the directory stays.
+    fn keep_left(&self, dir: Ino, directory: &Directory) {
+        let Directory { entries, subdirs, changed, .. } = *directory;
+        if entries > 0 || changed > Time(0) {
+            let shards = directory.shards.at_least(ShardId(0)).into_iter().collect();
+            self.left.lock().insert(dir, Left { entries, subdirs, changed, shards });
         }
     }
 
@@ -228,6 +295,7 @@ impl Directories {
         for part in &self.parts {
             all.extend(part.lock().iter().map(|(dir, directory)| (*dir, directory.changed)));
         }
+        all.extend(self.left.lock().iter().map(|(dir, left)| (*dir, left.changed)));
         all
     }
 
@@ -241,8 +309,11 @@ impl Directories {
     /// Closes the directory if it has no entries here; gives whether that is so.
     pub(crate) fn close(&self, dir: Ino, round: u64) -> bool {
         let mut part = self.part(dir).lock();
-        let Some(directory) = part.get_mut(&dir) else { return true };
+        let Some(directory) = part.get_mut(&dir) else {
+            return self.left.lock().get(&dir).is_none_or(|left| left.entries == 0);
+        };
         match &directory.state {
+            State::Fetching { .. } if directory.entries > 0 => false,
             // A caller that fetches it has to ask again, and is told that it is closing. It is on no published index.
             State::Fetching { .. } => {
                 if let Some(mut directory) = part.remove(&dir) {
@@ -276,6 +347,7 @@ impl Directories {
     /// The directory is gone.
     pub(crate) fn forget(&self, dir: Ino) {
         let mut part = self.part(dir).lock();
+        self.left.lock().remove(&dir);
         if let Some(mut directory) = part.remove(&dir) {
             self.published.clear_directory(dir, &mut directory.published_state);
             directory.wake();

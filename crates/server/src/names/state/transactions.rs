@@ -2,8 +2,9 @@
 
 use super::moves::{Move, Moved};
 use aze_io::sync::Mutex;
-use aze_proto::TxId;
-use std::collections::{BTreeMap, VecDeque};
+use aze_meta::{EntryKey, Lock};
+use aze_proto::{ShardId, TxId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Finished transactions of other coordinators that are remembered, so that a late copy of a message
@@ -19,6 +20,18 @@ pub(crate) struct Transactions {
     active: Mutex<BTreeMap<TxId, Option<Decided>>>,
     /// Those that are over at the side of the new name, and whether they were committed.
     finished: Mutex<Finished>,
+    /// Those that an earlier life of this server coordinated, and that are not known to be over: the names that they hold.
+    in_doubt: Mutex<BTreeMap<TxId, InDoubt>>,
+    /// Those that have the token for moving directories: one, and those that have not given it back yet.
+    tokens: Mutex<BTreeSet<TxId>>,
+}
+
+/// The old name of a rename, or the name of a directory that is removed, as an earlier life left it.
+#[derive(Clone)]
+pub(crate) struct InDoubt {
+    pub(crate) shard: ShardId,
+    pub(crate) key: EntryKey,
+    pub(crate) lock: Lock,
 }
 
 #[derive(Default)]
@@ -29,7 +42,57 @@ struct Finished {
 
 impl Transactions {
     pub(crate) fn new() -> Transactions {
-        Transactions { active: Mutex::new(BTreeMap::new()), finished: Mutex::new(Finished::default()) }
+        let (active, finished) = (Mutex::default(), Mutex::default());
+        Transactions { active, finished, in_doubt: Mutex::default(), tokens: Mutex::default() }
+    }
+
+    /// A transaction has got the token.
+    pub(crate) fn takes_token(&self, tx: TxId) {
+        self.tokens.lock().insert(tx);
+    }
+
+    /// It has given it back, or has not got it.
+    pub(crate) fn drops_token(&self, tx: TxId) {
+        self.tokens.lock().remove(&tx);
+    }
+
+    /// Those that have it.
+    pub(crate) fn with_token(&self) -> Vec<TxId> {
+        self.tokens.lock().iter().copied().collect()
+    }
+
+    /// An earlier life has left this undecided.
+    pub(crate) fn left_in_doubt(&self, tx: TxId, left: InDoubt) {
+        self.begin(tx);
+        self.in_doubt.lock().insert(tx, left);
+    }
+
+    /// What an earlier life has left undecided.
+    pub(crate) fn all_in_doubt(&self) -> Vec<TxId> {
+        self.in_doubt.lock().keys().copied().collect()
+    }
+
+    /// One of these.
+    pub(crate) fn in_doubt(&self, tx: TxId) -> Option<InDoubt> {
+        self.in_doubt.lock().get(&tx).cloned()
+    }
+
+    /// It is over.
+    pub(crate) fn settled(&self, tx: TxId) {
+        self.in_doubt.lock().remove(&tx);
+        self.end(tx);
+    }
+
+    /// At the side of the new name: the transaction was not committed, and will not be. `false`: it was.
+    pub(crate) fn give_up(&self, tx: TxId) -> bool {
+        let mut finished = self.finished.lock();
+        match finished.committed.get(&tx) {
+            Some(committed) => !committed,
+            None => {
+                finished.note(tx, false);
+                true
+            }
+        }
     }
 
     /// What became of a transaction: `None` while it is undecided. One that is not known was given
@@ -60,15 +123,7 @@ impl Transactions {
     }
 
     pub(crate) fn finish(&self, tx: TxId, committed: bool) {
-        let mut finished = self.finished.lock();
-        if finished.committed.insert(tx, committed).is_none() {
-            finished.order.push_back(tx);
-        }
-        if finished.order.len() > FINISHED_KEPT
-            && let Some(oldest) = finished.order.pop_front()
-        {
-            finished.committed.remove(&oldest);
-        }
+        self.finished.lock().note(tx, committed);
     }
 
     /// Those that were committed here, as far as they are remembered.
@@ -93,5 +148,18 @@ impl Transactions {
 
     pub(crate) fn finished(&self, tx: TxId) -> Option<bool> {
         self.finished.lock().committed.get(&tx).copied()
+    }
+}
+
+impl Finished {
+    fn note(&mut self, tx: TxId, committed: bool) {
+        if self.committed.insert(tx, committed).is_none() {
+            self.order.push_back(tx);
+        }
+        if self.order.len() > FINISHED_KEPT
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.committed.remove(&oldest);
+        }
     }
 }

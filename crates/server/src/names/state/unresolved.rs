@@ -26,6 +26,11 @@ impl Unresolved {
         self.0.lock().made.get(key).copied()
     }
 
+    /// The new name that a transaction has made.
+    pub(crate) fn name_of(&self, tx: TxId) -> Option<EntryKey> {
+        self.0.lock().made.iter().find(|(_, (made_by, _))| *made_by == tx).map(|(key, _)| key.clone())
+    }
+
     /// Gives whether the caller has to start the task that tells.
     pub(crate) fn add(&self, key: EntryKey, tx: TxId, coordinator: ServerIndex) -> bool {
         let mut names = self.0.lock();

@@ -128,7 +128,7 @@ impl Small {
                 directories: 1,
             };
             manifest.write(&*dir).await.expect("a manifest");
-            Starts { begun: 1, complete: 1, ended: None }.write(&*dir).await.expect("the starts");
+            Starts { begun: 1, complete: 1, ..Starts::default() }.write(&*dir).await.expect("the starts");
             Writer::begin(dir.clone(), 1, 0, 0).await.expect("a checkpoint").finish().await.expect("its end");
             let journal = Journal::begin(dir, true, 1, 0, Default::default()).await.expect("a journal");
             for (step, bytes) in steps {

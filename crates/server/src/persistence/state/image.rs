@@ -57,6 +57,8 @@ pub(crate) struct Image {
     /// Memory was looked for before this record.
     has_made_room: bool,
     switches: Switches,
+    /// The server comes back alone.
+    is_alone: bool,
     records: u64,
     tell: Option<Tell>,
 }
@@ -89,6 +91,7 @@ impl Image {
             needs: None,
             has_made_room: false,
             switches: Switches::default(),
+            is_alone: false,
             records: 0,
             tell: None,
         })
@@ -97,6 +100,11 @@ impl Image {
     /// Without the protections that are switched off.
     pub(crate) fn with(self, switches: Switches) -> Image {
         Image { switches, ..self }
+    }
+
+    /// For a server that comes back alone, if `is_alone`: the others go on with what is under way between them.
+    pub(crate) fn alone(self, is_alone: bool) -> Image {
+        Image { is_alone, ..self }
     }
 
     /// Has `tell` told how much is read.
@@ -220,14 +228,17 @@ impl Image {
     }
 
     /// The server starts again. No number that was issued in a part of the journal that is lost is
-    /// issued again. New names that renames had locked are unlocked: their coordinator is gone.
+    /// issued again. If all servers start, new names that renames had locked are unlocked: their coordinator is gone.
     pub(crate) fn begin_new_life(&mut self) {
         for part in self.parts.iter_mut().flatten() {
-            part.names.forget_links();
             // Twice: a lost record may have begun a block of its own.
             for _ in 0..if self.switches.is(Sabotage::ReuseInos) { 0 } else { 2 } {
                 let _ = part.names.apply(&Op::ReserveInos { count: INO_BLOCK }, &Stamp::at(self.time)).reply;
             }
+            if self.is_alone {
+                continue;
+            }
+            part.names.forget_links();
             let is_new = |lock: &Lock| matches!(lock.role, Role::Destination | Role::ExchangeDestination);
             let locks = part.names.locks().filter(|(_, lock)| is_new(lock));
             let locked: Vec<(EntryKey, TxId)> = locks.map(|(key, lock)| (key.clone(), lock.tx)).collect();

@@ -13,7 +13,7 @@ use aze_store::disk::journal::Journal;
 use aze_store::disk::manifest::Manifest;
 use aze_store::disk::starts::Starts;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Where a server keeps its part of a volume, and its durability.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub(crate) struct Persistence {
     pub(in crate::persistence) path: String,
     pub(crate) journal: Arc<Journal>,
     /// The volume's number.
-    pub(crate) volume: u64,
+    pub(in crate::persistence) volume: AtomicU64,
     /// Whether the directory was empty at the start.
     pub(crate) is_new: bool,
     /// Entries here are final: other servers may count them.
@@ -95,6 +95,11 @@ pub(crate) fn disk_failure(dir: &str, error: &DiskError) -> Failure {
 }
 
 impl Persistence {
+    /// The volume's number.
+    pub(in crate::persistence) fn volume(&self) -> u64 {
+        self.volume.load(Ordering::SeqCst)
+    }
+
     /// Opens the directories, reads their records, writes them down as one checkpoint and begins a new
     /// journal after it.
     pub(crate) async fn open(
@@ -146,7 +151,7 @@ impl Persistence {
             dirs: roots.all.iter().map(|root| root.dir.clone()).collect(),
             path: first.path.clone(),
             journal,
-            volume: manifest.map_or(expected.volume, |found| found.volume),
+            volume: AtomicU64::new(manifest.map_or(expected.volume, |found| found.volume)),
             is_new: manifest.is_none(),
             is_resolved: AtomicBool::new(false),
             is_done: AtomicBool::new(false),

@@ -53,6 +53,29 @@ pub(in crate::persistence) fn compare(own: &Starts, start: u64, complete: u64) -
     Ok(())
 }
 
+/// Whether a server can come back alone, to servers that began start number `start` and know `life` as the number of its
+/// last life. The error says why not, and what to do.
+pub(in crate::persistence) fn may_come_back(own: &Starts, start: u64, life: u32, boot: u64) -> Result<(), String> {
+    let begun = own.begun;
+    if begun < start || own.life < life {
+        let (number, last) = if begun < start { (begun, start) } else { (own.life.into(), life.into()) };
+        let what = if begun < start { "start" } else { "life" };
+        return Err(format!(
+            "it is older than what the other servers know of it: its last {what} is number {number}, and they know of number {last}: {ADVICE}"
+        ));
+    }
+    // Nothing is resolved at the first start, which is not noted as complete.
+    if begun > start || own.complete < begun && begun > 1 {
+        return Err(format!(
+            "its last start, number {begun}, is not the one that the other servers take part in, number {start}: restart the whole volume: aze restart --force"
+        ));
+    }
+    if own.ended.is_none() && (own.boot == 0 || own.boot != boot) {
+        return Err("its machine was started again since: what the server had acknowledged and not synced may be lost, and the other servers build on it: restart the whole volume, which tells programs: aze restart --force".into());
+    }
+    Ok(())
+}
+
 /// The starts of a volume, and the file in which one server keeps them.
 pub(in crate::persistence) struct Kept {
     now: Mutex<Starts>,
@@ -89,7 +112,7 @@ mod tests {
 
     #[test]
     fn an_older_directory_is_told_on_either_side() {
-        let own = Starts { begun: 5, complete: 5, ended: None };
+        let own = Starts { begun: 5, complete: 5, ..Starts::default() };
         assert_eq!(compare(&own, 6, 5), Ok(()));
         // The last start failed after server 0 had counted it, before or after this server had begun it.
         assert_eq!(compare(&own, 7, 5), Ok(()));
@@ -103,8 +126,24 @@ mod tests {
     }
 
     #[test]
+    fn a_server_comes_back_alone_only_with_all_that_it_had_acknowledged() {
+        let own = Starts { begun: 5, complete: 5, ended: None, life: 2, boot: 7 };
+        assert_eq!(may_come_back(&own, 5, 2, 7), Ok(()));
+        assert_eq!(may_come_back(&own, 5, 1, 7), Ok(()), "an attempt to come back has failed");
+        assert_eq!(may_come_back(&Starts { begun: 1, complete: 0, ..own }, 1, 2, 7), Ok(()), "the first start");
+        let refused = |own: &Starts, start, life, boot| may_come_back(own, start, life, boot).unwrap_err();
+        assert!(refused(&own, 6, 0, 7).starts_with("it is older"));
+        assert!(refused(&own, 5, 3, 7).contains("its last life is number 2, and they know of number 3"));
+        assert!(refused(&own, 4, 2, 7).contains("not the one"));
+        assert!(refused(&Starts { complete: 4, ..own }, 5, 2, 7).contains("not the one"));
+        assert!(refused(&own, 5, 2, 8).contains("its machine was started again"));
+        assert!(refused(&Starts { boot: 0, ..own }, 5, 2, 0).contains("its machine was started again"));
+        assert_eq!(may_come_back(&Starts { ended: Some(3), ..own }, 5, 2, 8), Ok(()), "it had ended well");
+    }
+
+    #[test]
     fn a_journal_that_was_closed_may_not_end_earlier() {
-        let ended = Starts { begun: 1, complete: 1, ended: Some(100) };
+        let ended = Starts { begun: 1, complete: 1, ended: Some(100), ..Starts::default() };
         let found = |position| Found { has_any: true, position, ..Found::default() };
         assert!(reaches_its_end(&ended, &found(100)).is_ok());
         assert!(reaches_its_end(&Starts { ended: None, ..ended }, &found(0)).is_ok());

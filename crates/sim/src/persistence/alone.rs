@@ -1,0 +1,99 @@
+//! Servers die under the work of clients, one at a time or two, and come back alone while the others go on. Operations
+//! may fail while they are away, in bounded time; later ones must not, and nothing acknowledged is missing.
+
+use super::again::Progress;
+use super::book::Book;
+use super::look::look;
+use super::worker::Worker;
+use super::{LIVES, PersistentPlan};
+use crate::cluster::Cluster;
+use crate::work::{Board, ROOT};
+use aze_io::sync::Mutex;
+use aze_proto::Ino;
+use aze_proto::message::Durability;
+use futures_util::future::join_all;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// After this time nothing is under way in the background.
+const REST: Duration = Duration::from_secs(30);
+
+/// As `super::lives`, with one client and the same servers for all of it.
+pub(super) async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: &Arc<Board>) {
+    let book = Arc::new(Mutex::new(Book::default()));
+    if let Err(failure) = cluster.start().await {
+        return board.violation(format!("the volume does not start: {failure}"));
+    }
+    let client = match cluster.connect(0).await {
+        Ok(client) => client,
+        Err(failure) => return board.violation(format!("no client connects: {failure}")),
+    };
+    for life in 0..LIVES {
+        let rng = &mut cluster.sim.rng(&format!("life {life}"));
+        let progress = Arc::new(Progress { alone: true, ..Progress::default() });
+        let ends: Vec<_> = (0..plan.tasks)
+            .map(|task| {
+                let worker = Worker {
+                    life,
+                    task,
+                    rng: cluster.sim.rng(&format!("task {task} of life {life}")),
+                    client: client.clone(),
+                    book: book.clone(),
+                    board: board.clone(),
+                    acknowledged_lasts: true,
+                    closes_sync: plan.durability == Durability::Close,
+                    exchanges: plan.exchanges,
+                    trouble: plan.trouble.clone(),
+                    dirs: vec![Ino::ROOT],
+                    next: 0,
+                    concerned: Vec::new(),
+                    again: Some(progress.clone()),
+                };
+                cluster.on_client(0, worker.work())
+            })
+            .collect();
+        let pause = |us: u64| cluster.sim.sleep(Duration::from_micros(us));
+        pause(rng.between(2_000, 400_000)).await;
+        let mut dead = vec![rng.below(u64::from(plan.servers)) as u16];
+        if plan.servers > 2 && rng.chance(250_000) {
+            dead.push((dead[0] + 1) % plan.servers);
+        }
+        board.note(cluster, format!("servers {dead:?} die"));
+        progress.phase.fetch_add(1, Ordering::Relaxed);
+        for server in &dead {
+            cluster.kill_server(*server, false);
+            pause(rng.between(0, 3_000)).await;
+        }
+        pause(rng.between(0, 6_000_000)).await;
+        // The keeper first, if it is one of them and they do not come back together.
+        dead.sort_unstable();
+        let back = match rng.chance(500_000) {
+            true => join_all(dead.iter().map(|server| cluster.bring_back(*server))).await,
+            false => {
+                let mut all = Vec::new();
+                for server in &dead {
+                    all.push(cluster.bring_back(*server).await);
+                    pause(rng.between(0, 2_000_000)).await;
+                }
+                all
+            }
+        };
+        if let Some(failure) = back.into_iter().find_map(Result::err) {
+            return board.violation(format!("life {life}: {dead:?} do not come back: {failure}"));
+        }
+        board.note(cluster, format!("servers {dead:?} are back"));
+        progress.phase.fetch_add(1, Ordering::Relaxed);
+        pause(rng.between(2_000, 400_000)).await;
+        progress.is_over.store(true, Ordering::Relaxed);
+        join_all(ends).await;
+        cluster.sim.sleep(REST).await;
+        if let Err(failure) = client.sync(&ROOT).await {
+            return board.violation(format!("life {life}: sync: {failure}"));
+        }
+        look(cluster, plan, board, &client, &book, life).await;
+        if !board.violations().is_empty() {
+            return;
+        }
+    }
+}
