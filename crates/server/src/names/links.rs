@@ -107,6 +107,10 @@ impl Server {
         self.io.spawn(async move {
             // A home that refuses for good, or is empty, has nothing to resolve.
             drop(server.until_answered(server.home(ino), Request::LinkEnd { ino, tx, kept }).await);
+            // A server that ends was not answered: its next life must still know what the home will ask.
+            if server.is_stopping() {
+                return;
+            }
             server.link_resolved(shard, tx);
             server.transactions.end(tx);
         });
@@ -207,6 +211,10 @@ impl Server {
     /// The home has taken the name off. This side forgets first: otherwise, started again in
     /// between, it would ask once more when the home does not remember any more.
     fn link_dropped(self: &Arc<Self>, shard: ShardId, lost: LostLink, answer: Result<Reply, Failure>) {
+        // A server that ends was not answered: its next life asks once more.
+        if answer.is_err() && self.is_stopping() {
+            return;
+        }
         self.link_resolved(shard, lost.tx);
         if matches!(answer, Ok(Reply::Attributes { attr }) if attr.links > 0) {
             self.persist_shard(self.home(lost.ino), Request::LinkForget { ino: lost.ino, tx: lost.tx });

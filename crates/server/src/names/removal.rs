@@ -173,6 +173,10 @@ impl Server {
 
     fn finish_rmdir(&self, removal: &Removal, closed: Result<Reply, Failure>) -> Result<Reply, Failure> {
         let Removal { shard, key, dir, tx, stamp } = removal;
+        // A server that ends does not know how it was answered: its next life finds the name locked, and asks.
+        if closed.is_err() && self.is_stopping() {
+            return closed;
+        }
         let cell = self.shards.get(*shard).ok_or_else(|| Failure::from(Code::Internal))?;
         let mut names = cell.names.lock();
         let removed = closed.and_then(|_| self.remove_closed(cell, &mut names, key, *dir, *tx, stamp));
