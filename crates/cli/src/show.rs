@@ -139,7 +139,8 @@ pub fn count(number: u64, noun: &str) -> String {
 #[cfg(test)]
 pub fn example(size: u64) -> Attr {
     use aze_proto::attr::{FileKind, Spread};
-    use aze_proto::ids::{Generation, Ino, MapEpoch};
+    use aze_proto::ids::{Generation, Ino, MapEpoch, Prefix, ShardId};
+    use aze_proto::place::Layout;
     Attr {
         ino: Ino(9),
         kind: FileKind::File,
@@ -155,7 +156,7 @@ pub fn example(size: u64) -> Attr {
         btime: Time(0),
         generation: Generation(0),
         born: MapEpoch(0),
-        layout: aze_proto::place::Layout::default(),
+        layout: Layout::new(Prefix::first_of(ShardId(4094), 4096), 4096),
         chunk_bits: 20,
         spread: Spread::ANYWHERE,
         parent: Ino(0),
