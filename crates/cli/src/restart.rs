@@ -25,14 +25,14 @@ const DYING_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Bring servers of a volume in directories back that have died, or restart all of it; mounts survive.
 ///
-/// Starts the server that has died on the directory that it had, at the address that it had. The others go on, and
-/// operations wait for one that is starting, and for a dead one for 10 s. With --force, or if several have died, ends those
-/// that are left and starts all of them; --server brings several back one after the other.
+/// Ends the servers that are left and starts all of them on the directories that they had, at the addresses that they had.
+/// With --server, starts that one only, and the others go on. Operations wait for servers that are starting, and for dead
+/// ones for 10 s.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  aze restart                        the server that has died, while the others go on
-  aze restart --server 2             that one; it is ended first if it still runs
+  aze restart                        all of them, if one has died
+  aze restart --server 2             that one, while the others go on; it is ended first if it still runs
   aze restart --name v1 --force      all of them, although they run, since a disk was full")]
 pub struct Args {
     /// Name of the volume; the one that is meant if not given.
@@ -107,8 +107,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         let text = format!("volume '{name}': server {KEEPER}, which keeps the map, has died, too: bring it back first");
         return Err(Trouble::new(Exit::Caller, text));
     }
-    // Several that come back at the same time may wait for each other: all are started.
-    if !args.force && back.len() == 1 && gone.len() < all.len() {
+    if args.server.is_some() && gone.len() < all.len() {
         let come: Vec<&ServerRecord> = all.iter().copied().filter(|server| back.contains(&server.slot)).collect();
         end(&volume, &come, &local(&come))?;
         let numbers: Vec<String> = back.iter().map(u16::to_string).collect();
