@@ -2,6 +2,7 @@
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::launch::who;
+use crate::session::Session;
 use crate::size;
 use crate::up;
 use crate::volume::{self, ServerRecord, Volume};
@@ -20,19 +21,22 @@ const LAST_MOMENT: Duration = Duration::from_secs(5);
 /// How long a server that was ended by force may take to be gone: it has to give its memory back.
 const GONE_TIME_MAX: Duration = Duration::from_secs(30);
 
+/// How long a server may take to answer.
+const ANSWER_TIME_MAX: Duration = Duration::from_millis(500);
+
 /// How long it may take until a server that has just been killed is seen to be dead.
 const DYING_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Bring servers of a volume in directories back that have died, or restart all of it; mounts survive.
 ///
-/// Ends the servers that are left and starts all of them on the directories that they had, at the addresses that they had.
-/// With --server, starts that one only, and the others go on. Operations wait for servers that are starting, and for dead
-/// ones for 10 s.
+/// Starts the servers that have died on the directories that they had, at the addresses that they had. The others go
+/// on, and operations wait for those that are starting, and for dead ones for 10 s. With --force, or if no server runs,
+/// ends those that are left and starts all of them.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  aze restart                        all of them, if one has died
-  aze restart --server 2             that one, while the others go on; it is ended first if it still runs
+  aze restart                        those servers that have died, while the others go on
+  aze restart --server 2             that one; it is ended first if it still runs
   aze restart --name v1 --force      all of them, although they run, since a disk was full")]
 pub struct Args {
     /// Name of the volume; the one that is meant if not given.
@@ -88,9 +92,16 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     };
     let dead =
         || -> BTreeSet<u16> { all.iter().filter(|server| !is_alive(server)).map(|server| server.slot).collect() };
-    if !args.force && args.server.is_none() {
-        // A process that was killed has to give its memory back before it is gone.
-        until(Instant::now() + DYING_TIME_MAX, || !dead().is_empty());
+    if !args.force {
+        // A process that was killed has to give its memory back before it is gone, and until then it looks alive. Several may
+        // have been killed at the same moment: one that answers was not.
+        let is_settled = || {
+            let dead = dead();
+            !dead.is_empty() && (dead.len() == all.len() || dead.union(&answering(&volume)).count() == all.len())
+        };
+        if args.server.is_none() || !dead().is_empty() {
+            until(Instant::now() + DYING_TIME_MAX, is_settled);
+        }
     }
     let secret = volume.secret()?;
     let ended = dead();
@@ -107,7 +118,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         let text = format!("volume '{name}': server {KEEPER}, which keeps the map, has died, too: bring it back first");
         return Err(Trouble::new(Exit::Caller, text));
     }
-    if args.server.is_some() && gone.len() < all.len() {
+    if !args.force && gone.len() < all.len() {
         let come: Vec<&ServerRecord> = all.iter().copied().filter(|server| back.contains(&server.slot)).collect();
         end(&volume, &come, &local(&come))?;
         let numbers: Vec<String> = back.iter().map(u16::to_string).collect();
@@ -132,6 +143,14 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         .map_err(|trouble| trouble.during(format!("restart volume '{name}', of which no server runs now")))?;
     errln!("volume '{name}': all {} servers run again ({dead} had died)", record.servers.len());
     Ok(Exit::Done)
+}
+
+/// The servers that answer at this moment.
+fn answering(volume: &Volume) -> BTreeSet<u16> {
+    let Ok(session) = Session::open_if_there(volume.clone(), ANSWER_TIME_MAX) else { return BTreeSet::new() };
+    let answers = session.runtime.block_on(session.client.status());
+    session.end();
+    (0..).zip(answers).filter_map(|(slot, answer)| answer.is_ok().then_some(slot)).collect()
 }
 
 /// Ends servers, of which some are of this node, and their launchers.
