@@ -71,7 +71,9 @@ pub fn serve(agent: &Arc<Agent>, channel: &Arc<OwnedFd>, is_one_too_many: bool) 
         let acted = panics::calling(channel, || call.act(op));
         let mut answer = acted.unwrap_or_else(|fault| answer_to(agent, op, fault));
         let undo = answer.undo.take();
-        if send(channel, answer).is_err() {
+        // Of a process that has ended the channel may live on, in a child that it has forked: the send would succeed.
+        let has_gone = undo.is_some() && sys::has_ended(&program.descriptor);
+        if has_gone || send(channel, answer).is_err() {
             undo.into_iter().for_each(|undo| undo());
             return;
         }
