@@ -441,7 +441,7 @@ fn check_end(below: &Below<'_>, attr: &Attr) -> Result<()> {
 /// A file to be made by a program with this umask.
 fn new_file(kind: FileKind, mode: u32, umask: u32) -> NewFile {
     let mode = mode_under(mode, umask & 0o777);
-    NewFile { kind, mode, rdev: 0, target: Vec::new(), exclusive: true, open: None, chunk_bits: 0 }
+    NewFile { kind, mode, rdev: 0, target: Vec::new(), exclusive: true, open: None, chunk_bits: 0, private: false }
 }
 
 #[cfg(test)]

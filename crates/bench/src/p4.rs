@@ -193,7 +193,16 @@ impl OneFile<'_> {
         let path = format!("/bench-p4-{}-{chunk_bits}", std::process::id());
         let open = Some(Access { read: true, write: true });
         let kind = FileKind::File;
-        let new = NewFile { kind, mode: 0o600, rdev: 0, target: Vec::new(), exclusive: true, open, chunk_bits };
+        let new = NewFile {
+            kind,
+            mode: 0o600,
+            rdev: 0,
+            target: Vec::new(),
+            exclusive: true,
+            open,
+            chunk_bits,
+            private: false,
+        };
         let made = session.client().create_path(session.who(), path.as_bytes(), &new);
         let file = session.ask(format!("create aze:{path}"), made)?.file;
         let Some(file) = file else {

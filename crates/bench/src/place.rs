@@ -265,7 +265,16 @@ fn name_of(text: &str) -> Name {
 }
 
 fn empty_file(open: Option<Access>) -> NewFile {
-    NewFile { kind: FileKind::File, mode: 0o644, rdev: 0, target: Vec::new(), exclusive: true, open, chunk_bits: 0 }
+    NewFile {
+        kind: FileKind::File,
+        mode: 0o644,
+        rdev: 0,
+        target: Vec::new(),
+        exclusive: true,
+        open,
+        chunk_bits: 0,
+        private: false,
+    }
 }
 
 const CLOSE_OF_VOLUME: &str = "all bytes are with the servers, and the next open on any node sees them";

@@ -53,6 +53,10 @@ pub struct MkdirArgs {
     /// Permission bits in octal.
     #[arg(short, long, default_value = "755", value_parser = parse_mode)]
     mode: u32,
+    /// Keep what will be made in it, at any depth, on one server: names, attributes and data. For directories that one
+    /// process uses: it asks this server only, and no other is asked on its behalf
+    #[arg(long)]
+    private: bool,
 }
 
 /// Remove empty directories.
@@ -161,14 +165,35 @@ pub fn run_mkdir(args: &MkdirArgs) -> Outcome<Exit> {
     each("mkdir", &args.paths, async |session, path| {
         let (client, who) = (&session.client, &session.who);
         let made = async {
-            if args.parents {
+            if args.parents && !args.private {
                 return client.mkdir_all(who, &path.path, args.mode).await.map(drop);
             }
+            if args.parents {
+                client.mkdir_all(who, above(&path.path), args.mode).await?;
+            }
             let (parent, name) = client.resolve_parent(who, &path.path).await?;
-            client.create(who, parent, &name, &new_file(FileKind::Directory, args.mode)).await.map(drop)
+            let new = NewFile { private: args.private, ..new_file(FileKind::Directory, args.mode) };
+            match client.create(who, parent, &name, &new).await {
+                Err(failure) if args.parents && failure.code == Code::Exists => {
+                    let attr = client.resolve(who, &path.path, true).await?;
+                    let what = match (attr.kind, attr.ino.is_private_directory()) {
+                        (FileKind::Directory, true) => return Ok(()),
+                        (FileKind::Directory, false) => "it is a directory, and not a private one",
+                        _ => "it is no directory",
+                    };
+                    Err(failure.during(what))
+                }
+                made => made.map(drop),
+            }
         };
         made.await.map_err(|failure| Trouble::volume(format!("make directory {}", path.shown()), &failure))
     })
+}
+
+/// A path without its last component.
+fn above(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    path[..end].iter().rposition(|byte| *byte == b'/').map_or(b"/", |slash| &path[..slash])
 }
 
 /// Runs `aze rmdir`.
@@ -327,7 +352,7 @@ fn each(
 }
 
 fn new_file(kind: FileKind, mode: u32) -> NewFile {
-    NewFile { kind, mode, rdev: 0, target: Vec::new(), exclusive: true, open: None, chunk_bits: 0 }
+    NewFile { kind, mode, rdev: 0, target: Vec::new(), exclusive: true, open: None, chunk_bits: 0, private: false }
 }
 
 /// Permission bits in octal. The error names the expected form.

@@ -89,6 +89,9 @@ fn object(path: &VolumePath, attr: &Attr, target: Option<&[u8]>, map: &ShardMap)
     object.insert("home_shard".into(), attr.ino.home(map.shards()).0.into());
     object.insert("home_server".into(), json!(map.home_of(attr.ino).map(|server| server.0)));
     object.insert("chunk_bytes".into(), attr.chunk_bytes().into());
+    if attr.kind == FileKind::Directory {
+        object.insert("private".into(), attr.ino.is_private_directory().into());
+    }
     if attr.kind == FileKind::File {
         let chunks: Vec<Value> =
             chunks(attr, map).iter().map(|(server, count)| json!({ "server": server.0, "chunks": count })).collect();
@@ -103,7 +106,8 @@ fn print(path: &VolumePath, attr: &Attr, target: Option<&[u8]>, map: &ShardMap, 
     if let Some(target) = target {
         line("leads to", &show::name(target))?;
     }
-    line("kind", show::kind(attr).as_bytes())?;
+    let is_private = attr.ino.is_private_directory();
+    line("kind", format!("{}{}", if is_private { "private " } else { "" }, show::kind(attr)).as_bytes())?;
     let unit =
         if attr.kind == FileKind::Directory { "entries".into() } else { format!("bytes ({})", size::words(attr.size)) };
     line("size", format!("{} {unit}", attr.size).as_bytes())?;

@@ -498,7 +498,7 @@ fn set_xattr(session: &Session, ino: Ino, (name, value): &Xattr, shown: &str) ->
 }
 
 fn new_file(kind: FileKind, mode: u32, target: Vec<u8>, open: Option<Access>) -> NewFile {
-    NewFile { kind, mode, rdev: 0, target, exclusive: true, open, chunk_bits: 0 }
+    NewFile { kind, mode, rdev: 0, target, exclusive: true, open, chunk_bits: 0, private: false }
 }
 
 fn set(session: &Session, ino: Ino, meta: &Meta, preserve: bool) -> Result<(), Failure> {

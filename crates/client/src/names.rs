@@ -35,6 +35,8 @@ pub struct NewFile {
     pub open: Option<Access>,
     /// Base-2 logarithm of the chunk size in bytes; 0 takes the directory's.
     pub chunk_bits: u8,
+    /// Keep what is made in it on its own server: names, inodes and data; for kind `Directory` only.
+    pub private: bool,
 }
 
 /// What [`Client::create`] has made or found.
@@ -212,6 +214,7 @@ impl Core {
             exclusive: new.exclusive || new.kind != FileKind::File,
             open: handle,
             chunk_bits: new.chunk_bits,
+            private: new.private,
         });
         let until = self.patience();
         loop {

@@ -583,7 +583,16 @@ impl Client {
             }
         }
         let kind = FileKind::Directory;
-        let new = NewFile { kind, mode, rdev: 0, target: Vec::new(), exclusive: true, open: None, chunk_bits: 0 };
+        let new = NewFile {
+            kind,
+            mode,
+            rdev: 0,
+            target: Vec::new(),
+            exclusive: true,
+            open: None,
+            chunk_bits: 0,
+            private: false,
+        };
         for count in there + 1..=parts.len() {
             if parts[count - 1] == b".." {
                 continue;

@@ -569,6 +569,7 @@ pub fn new_file(kind: FileKind, mode: u32, umask: u32) -> NewFile {
         exclusive: true,
         open: None,
         chunk_bits: 0,
+        private: false,
     }
 }
 

@@ -215,7 +215,7 @@ impl Connected {
 
     pub(crate) fn new_file(&self, kind: FileKind, mode: u32) -> NewFile {
         let mode = mode_under(mode & 0o7777, self.umask.load(Ordering::SeqCst));
-        NewFile { kind, mode, rdev: 0, target: Vec::new(), exclusive: true, open: None, chunk_bits: 0 }
+        NewFile { kind, mode, rdev: 0, target: Vec::new(), exclusive: true, open: None, chunk_bits: 0, private: false }
     }
 
     /// The inode that a path leads to.

@@ -41,6 +41,7 @@ impl<T: Tables> Shard<T> {
             born,
             chunk_bits,
             layout: Layout::new(Ino::ROOT.prefix(), self.shards),
+            private: false,
         };
         new.check()?;
         let inode = new.inode(Ino::ROOT, Ino::ROOT, time);
@@ -64,6 +65,7 @@ impl<T: Tables> Shard<T> {
         }
         new.check()?;
         let ino = self.issue(key.hash.prefix())?;
+        let ino = if new.private { ino.of_private_directory() } else { ino };
         let mut inode = new.inode(ino, key.parent, time);
         for xattr in xattrs {
             inode.put_xattr(&xattr.name.0, Some(xattr.value.clone()));
@@ -266,6 +268,9 @@ impl NewFile {
                 Code::Invalid,
                 format!("chunks of 2^{} bytes: the exponent must be {limits}", self.chunk_bits),
             ));
+        }
+        if self.private && self.kind != FileKind::Directory {
+            return Err(Failure::new(Code::Invalid, "a private directory is a directory"));
         }
         if self.kind != FileKind::Symlink {
             return Ok(());

@@ -40,6 +40,8 @@ wire_struct! {
         pub chunk_bits: u8,
         /// Where its chunks go.
         pub layout: Layout,
+        /// A private directory; for kind `Directory` only.
+        pub private: bool,
     }
 }
 

@@ -23,6 +23,7 @@ fn samples() -> Vec<Op> {
         born: MapEpoch(4),
         chunk_bits: 20,
         layout: Layout { first: Prefix(9), shard_bits: 12 },
+        private: false,
     };
     let lock = Lock {
         tx: TxId(5),

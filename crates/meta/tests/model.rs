@@ -298,6 +298,7 @@ impl Model {
             born,
             chunk_bits,
             layout: LAYOUT,
+            private: false,
         };
         let attr = self.make(Ino::ROOT, Ino::ROOT, &new, time);
         Ok((Reply::Attributes { attr: attr.clone() }, Effects { attr: Some(attr), ..Effects::default() }))
@@ -325,6 +326,7 @@ impl Model {
             self.reserved_end += INO_BLOCK;
         }
         let ino = local(self.issued);
+        let ino = if new.private { ino.of_private_directory() } else { ino };
         let attr = Some(self.make(ino, key.parent, new, time));
         self.node(ino).expect("just made").xattrs = xattrs.to_vec();
         self.names.push((key.clone(), ino, new.kind));
@@ -613,6 +615,7 @@ fn name_ops() -> impl Strategy<Value = Op> {
         born: MapEpoch(1),
         chunk_bits: CHUNK_BITS,
         layout: LAYOUT,
+        private: kind == FileKind::Directory && mode % 2 == 1,
     });
     let roles = [
         Role::Source,
@@ -631,7 +634,7 @@ fn name_ops() -> impl Strategy<Value = Op> {
             .prop_map(|(key, ino, kind, replace, under)| Op::Insert { key, ino, kind, replace, under, attr: None }),
         2 => (keys(), kinds(), xattrs()).prop_map(|(key, kind, xattr)| {
             let (target, born) = (Blob(b"t".to_vec()), MapEpoch(1));
-            let new = NewFile { kind, mode: 0o600, uid: 1, gid: 1, rdev: 5, target, born, chunk_bits: CHUNK_BITS, layout: LAYOUT };
+            let new = NewFile { kind, mode: 0o600, uid: 1, gid: 1, rdev: 5, target, born, chunk_bits: CHUNK_BITS, layout: LAYOUT, private: false };
             Op::CreateWith { key, new, exclusive: true, xattrs: vec![xattr] }
         }),
         2 => (keys(), inos(), kinds(), links()).prop_map(|(key, ino, kind, tx)| Op::LinkInsert { key, ino, kind, tx }),
@@ -706,6 +709,7 @@ fn beginning() -> Vec<(Op, Time)> {
             born,
             chunk_bits: CHUNK_BITS,
             layout: LAYOUT,
+            private: false,
         };
         (Op::Create { key, new, exclusive: true }, Time(10))
     };

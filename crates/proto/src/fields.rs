@@ -31,6 +31,8 @@ wire_struct! {
         pub open: Option<u64>,
         /// Base-2 logarithm of the chunk size; 0 takes the directory's.
         pub chunk_bits: u8,
+        /// A directory that keeps what is made in it beside itself; for kind `Directory` only.
+        pub private: bool,
     }
 }
 

@@ -113,7 +113,8 @@ wire_id! {
     /// An inode number: identity of a file for the volume's whole life, never issued twice.
     ///
     /// From the high bits: a prefix (22), which is that of the hash of the name under which it was made; the life of its
-    /// slot (6); a counter of its shard (36). The root directory is number 1: prefix 0, life 0, counter 1.
+    /// slot (6); whether it is a private directory (1); a counter of its shard (35). The root directory is number 1:
+    /// prefix 0, life 0, counter 1.
     pub struct Ino(u64)
 }
 
@@ -127,8 +128,12 @@ impl JobId {
 impl Ino {
     /// The root directory.
     pub const ROOT: Ino = Ino(1);
-    /// Bits of the counter: 68 billion files for each shard and life.
-    pub const COUNTER_BITS: u32 = 36;
+    /// Bits of the counter: 34 billion files for each shard and life.
+    pub const COUNTER_BITS: u32 = 35;
+    /// The bit of a private directory, above the counter.
+    const PRIVATE: u64 = 1 << Ino::COUNTER_BITS;
+    /// Where the life begins.
+    const LIFE_BIT: u32 = Ino::COUNTER_BITS + 1;
     /// Bits of the life: 64 lives of one slot.
     pub const LIFE_BITS: u32 = 6;
 
@@ -137,20 +142,31 @@ impl Ino {
         let fits =
             prefix.0 >> Prefix::BITS == 0 && life <= Life::MAX && counter > 0 && counter < 1 << Ino::COUNTER_BITS;
         fits.then(|| {
-            let prefix = u64::from(prefix.0) << (Ino::LIFE_BITS + Ino::COUNTER_BITS);
-            Ino(prefix | u64::from(life.0) << Ino::COUNTER_BITS | counter)
+            let prefix = u64::from(prefix.0) << (Ino::LIFE_BITS + Ino::LIFE_BIT);
+            Ino(prefix | u64::from(life.0) << Ino::LIFE_BIT | counter)
         })
+    }
+
+    /// The number as that of a private directory, whose names and their inodes all have its own prefix.
+    pub fn of_private_directory(self) -> Ino {
+        Ino(self.0 | Ino::PRIVATE)
+    }
+
+    /// Whether it is a private directory.
+    #[inline]
+    pub fn is_private_directory(self) -> bool {
+        self.0 & Ino::PRIVATE != 0
     }
 
     /// The least number of a shard among `shards`: no number of this shard is less, and none of a shard before is greater.
     pub fn least_of(shard: ShardId, shards: u32) -> Ino {
-        Ino(u64::from(Prefix::first_of(shard, shards).0) << (Ino::LIFE_BITS + Ino::COUNTER_BITS))
+        Ino(u64::from(Prefix::first_of(shard, shards).0) << (Ino::LIFE_BITS + Ino::LIFE_BIT))
     }
 
     /// The place of the name under which it was made.
     #[inline]
     pub fn prefix(self) -> Prefix {
-        Prefix((self.0 >> (Ino::LIFE_BITS + Ino::COUNTER_BITS)) as u32)
+        Prefix((self.0 >> (Ino::LIFE_BITS + Ino::LIFE_BIT)) as u32)
     }
 
     /// The shard, among `shards`, that keeps the inode.
@@ -161,7 +177,7 @@ impl Ino {
 
     /// The life of its slot in which it was issued.
     pub fn life(self) -> Life {
-        Life((self.0 >> Ino::COUNTER_BITS) as u8 & Life::MAX.0)
+        Life((self.0 >> Ino::LIFE_BIT) as u8 & Life::MAX.0)
     }
 
     /// The counter within shard and life.
@@ -169,10 +185,11 @@ impl Ino {
         self.0 & ((1 << Ino::COUNTER_BITS) - 1)
     }
 
-    /// Life and counter as one number: a shard issues each only once, and in their order.
+    /// Life, counter and the bit between them as one number: a shard issues each only once, those of private directories
+    /// and all others each in their order.
     #[inline]
     pub fn issue(self) -> u64 {
-        self.0 & ((1 << (Ino::LIFE_BITS + Ino::COUNTER_BITS)) - 1)
+        self.0 & ((1 << (Ino::LIFE_BITS + Ino::LIFE_BIT)) - 1)
     }
 }
 
@@ -183,13 +200,16 @@ mod tests {
     #[test]
     fn an_inode_number_keeps_its_parts() {
         let last = (1 << Prefix::BITS) - 1;
-        let ino = Ino::new(Prefix(last), Life(63), (1 << 36) - 1).unwrap();
-        assert_eq!((ino.prefix(), ino.life(), ino.counter()), (Prefix(last), Life(63), (1 << 36) - 1));
-        assert_eq!((ino.0, ino.issue()), (u64::MAX, (1 << 42) - 1));
+        let ino = Ino::new(Prefix(last), Life(63), (1 << 35) - 1).unwrap();
+        assert_eq!((ino.prefix(), ino.life(), ino.counter()), (Prefix(last), Life(63), (1 << 35) - 1));
+        let private = ino.of_private_directory();
+        assert_eq!((private.0, private.issue()), (u64::MAX, (1 << 42) - 1));
+        assert_eq!((private.prefix(), private.life(), private.counter()), (ino.prefix(), ino.life(), ino.counter()));
+        assert_eq!((ino.is_private_directory(), private.is_private_directory()), (false, true));
         assert_eq!(Ino::new(Prefix(0), Life(0), 1), Some(Ino::ROOT));
         assert_eq!(Ino::new(Prefix(1 << 22), Life(0), 1), None);
         assert_eq!(Ino::new(Prefix(0), Life(64), 1), None);
-        assert_eq!(Ino::new(Prefix(0), Life(0), 1 << 36), None);
+        assert_eq!(Ino::new(Prefix(0), Life(0), 1 << 35), None);
         assert_eq!(Ino::new(Prefix(0), Life(0), 0), None);
         assert_eq!((Life(62).next(), Life(63).next()), (Some(Life(63)), None));
     }

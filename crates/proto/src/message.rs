@@ -157,7 +157,7 @@ wire_enum! {
         58 = EpochPush { epoch: NamespaceEpoch, dir: Ino },
         /// Keeper: the one token for moving directories between parents. Reply: `Done`.
         59 = TakeToken { tx: TxId },
-        /// Keeper. Reply: `Done`.
+        /// Keeper: the transaction needs the token no longer; 0 means those of earlier lives of the sender. Reply: `Done`.
         60 = DropToken { tx: TxId },
         /// Server: drop a file's bytes from `length` on and refuse generations below. Reply: `Done`.
         61 = TruncateData { ino: Ino, generation: Generation, length: u64, chunk_bits: u8 },
@@ -313,6 +313,7 @@ mod tests {
             exclusive: true,
             open: Some(4),
             chunk_bits: 0,
+            private: false,
         });
         let envelope = Envelope { identity: Identity { uid: 1, gid: 2, groups: vec![3, 4] }, request };
         assert_eq!(Envelope::from_bytes(&envelope.to_bytes()), Ok(envelope));

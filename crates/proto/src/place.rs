@@ -63,13 +63,13 @@ wire_struct! {
 }
 
 /// Where the chunks of a file are: beginning at the prefix of its first one, each is one shard further, among as many
-/// shards as there were when the file was made. When each shard has been cut in two since, a chunk is in the half that
-/// its prefix says, as names and inodes are.
+/// shards as there were when the file was made; all in one shard if the file was made in a private directory. When each
+/// shard has been cut in two since, a chunk is in the half that its prefix says, as names and inodes are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// The prefix of chunk 0: the inode's, where chunk 0 lies beside it.
     pub first: Prefix,
-    /// Base-2 logarithm of the number of shards when the file was made.
+    /// Base-2 logarithm of the number of shards among which they are: all that there were when the file was made, or one.
     pub shard_bits: u8,
 }
 
@@ -77,6 +77,11 @@ impl Layout {
     /// With chunk 0 at `first`, on a volume of `shards` shards (a power of two).
     pub fn new(first: Prefix, shards: u32) -> Layout {
         Layout { first, shard_bits: shards.trailing_zeros() as u8 }
+    }
+
+    /// With all chunks beside one another at `first`.
+    pub fn in_one_shard(first: Prefix) -> Layout {
+        Layout { first, shard_bits: 0 }
     }
 
     /// Whether chunk 0 lies beside the inode.
@@ -178,8 +183,8 @@ impl ShardMap {
 
     /// The servers that may have data of a file which are elsewhere than beside its inode, each once.
     pub fn data_servers(&self, attr: &Attr) -> Vec<ServerIndex> {
-        let chunks = attr.spread.chunks();
-        if chunks >= attr.layout.step() {
+        let chunks = attr.spread.chunks().min(attr.layout.step());
+        if chunks >= u64::from(self.shards()) {
             return self.indexes().collect();
         }
         let places: BTreeSet<ServerIndex> =

@@ -55,6 +55,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         exclusive: true,
         open: Some(5),
         chunk_bits: 0,
+        private: false,
     });
     let xattr = Blob(b"user.a".to_vec());
     let write = Request::Write(Write {
@@ -269,7 +270,7 @@ const GOLDEN: &[(&str, &str)] = &[
     (
         "envelope",
         "e80300006400000001000000040000000200010000000000000001006108a40100000000000000000000010105000000\
-         0000000000",
+         000000000000",
     ),
     ("write", "140009000000000000000100000001000000060000000c02000000000000000010000001000000efbeadde"),
     (

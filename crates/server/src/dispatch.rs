@@ -486,11 +486,8 @@ impl Server {
                 self.namespace.push(*epoch, *dir);
                 Ok(Reply::EpochIs { epoch: self.namespace_epoch() }.into())
             }
-            Request::TakeToken { tx } => self.take_token(*tx),
-            Request::DropToken { tx } => {
-                self.keeper.drop_token(*tx);
-                Ok(Reply::Done.into())
-            }
+            Request::TakeToken { tx } => self.take_token(*tx, work.session),
+            Request::DropToken { tx } => Ok(self.drop_token(*tx, work.session).into()),
             Request::TruncateData { ino, generation, length, chunk_bits } => {
                 self.truncate_here(*ino, *generation, *length, *chunk_bits)
             }

@@ -37,8 +37,16 @@ async fn change(client: &Client, number: u64, attr: &Attr) -> Result<(), Failure
         _ => {
             // Where the name is lost it may be had again.
             let kind = FileKind::File;
-            let new =
-                NewFile { kind, mode: 0o644, rdev: 0, target: Vec::new(), exclusive: true, open: None, chunk_bits: 0 };
+            let new = NewFile {
+                kind,
+                mode: 0o644,
+                rdev: 0,
+                target: Vec::new(),
+                exclusive: true,
+                open: None,
+                chunk_bits: 0,
+                private: false,
+            };
             match client.create(&ROOT, Ino::ROOT, &here, &new).await {
                 Err(failure) if failure.code == Code::Exists => client.unlink(&ROOT, Ino::ROOT, &here).await,
                 made => made.map(drop),

@@ -32,7 +32,16 @@ fn file_name(number: u64) -> aze_proto::Name {
 
 fn plain_file() -> NewFile {
     let kind = FileKind::File;
-    NewFile { kind, mode: 0o644, rdev: 0, target: Vec::new(), exclusive: false, open: None, chunk_bits: 0 }
+    NewFile {
+        kind,
+        mode: 0o644,
+        rdev: 0,
+        target: Vec::new(),
+        exclusive: false,
+        open: None,
+        chunk_bits: 0,
+        private: false,
+    }
 }
 
 /// Makes a client believe answers that it has leases for, and let go of recalled ones, slowly.

@@ -19,7 +19,7 @@ fn clients_get_in_are_told_and_can_end_the_volume() {
         let client = cluster.connect(0).await.expect("nothing is wrong yet");
         let (name, open) = (Name::new(b"f").expect("a name"), Some(Access { read: true, write: true }));
         let (kind, target) = (FileKind::File, Vec::new());
-        let new = NewFile { kind, mode: 0o644, rdev: 0, target, exclusive: true, open, chunk_bits: 0 };
+        let new = NewFile { kind, mode: 0o644, rdev: 0, target, exclusive: true, open, chunk_bits: 0, private: false };
         let made = client.create(&ROOT, Ino::ROOT, &name, &new).await.expect("nothing is wrong yet");
         let others: Vec<Name> = (0..16).map(|number: u8| Name::new(&[b'a' + number, b'2']).expect("a name")).collect();
         let file = made.file.expect("an open was asked for");

@@ -76,6 +76,7 @@ async fn make(client: &Arc<Client>, name: &str) -> Result<Arc<File>, Failure> {
                 exclusive: true,
                 open: Some(Access { read: true, write: true }),
                 chunk_bits: 0,
+                private: false,
             };
             let made = client.create(&ROOT, Ino::ROOT, &name, &new).await?;
             Ok(made.file.expect("an open was asked for"))

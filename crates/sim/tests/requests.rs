@@ -5,6 +5,7 @@ mod support;
 
 use aze_client::{Access, Client, Lister, NewFile};
 use aze_proto::message::Durability;
+use aze_proto::{FileKind, Ino};
 use aze_sim::Cluster;
 use aze_sim::cluster::{CHUNK_BITS, Layout};
 use futures_util::future::join_all;
@@ -321,4 +322,97 @@ fn an_idle_client_sends_nothing() {
             assert_eq!(asked, [], "{servers} servers");
         });
     }
+}
+
+/// Requests that each server has dispatched.
+fn by_server(cluster: &Cluster) -> Vec<u64> {
+    let servers = cluster.servers();
+    servers.iter().map(|server| server.status().requests.iter().map(|counter| counter.count).sum()).collect()
+}
+
+/// Names, inodes and data of all depths: the server that keeps the directory is asked, and asks no other one.
+#[test]
+fn what_is_below_a_private_directory_concerns_one_server() {
+    for servers in [4, 16] {
+        with_cluster(servers, |cluster, client| async move {
+            let folder = |private| NewFile { kind: FileKind::Directory, open: None, private, ..opened_file() };
+            let made = client.create(&ROOT, Ino::ROOT, &name("own"), &folder(true)).await.expect("a new name");
+            let (top, home) = (made.attr.ino, client.map().home_of(made.attr.ino).expect("a server"));
+            let before = by_server(&cluster);
+            let mut dirs = vec![top];
+            for depth in 0..3 {
+                for index in 0..4 {
+                    let (above, name) = (dirs[depth], name(&format!("d{index}")));
+                    let made = client.create(&ROOT, above, &name, &folder(false)).await.expect("a new name");
+                    dirs.push(made.attr.ino);
+                }
+            }
+            for dir in &dirs {
+                let file = create(&client, *dir, "file").await;
+                file.write(0, &vec![7; 5 << CHUNK_BITS]).await.expect("it can be written");
+                let mut read = vec![0; 5 << CHUNK_BITS];
+                assert_eq!(file.read_into(0, &mut read).await, Ok(read.len()));
+                client.truncate(&ROOT, file.ino(), 3 << CHUNK_BITS, None).await.expect("it can be cut");
+                file.sync().await.expect("it can be synced");
+                file.close().await.expect("it can be closed");
+                client.link(&ROOT, file.ino(), *dir, &name("second")).await.expect("a new name");
+                client.rename(&ROOT, *dir, &name("file"), *dir, &name("third"), false).await.expect("it is there");
+                assert_eq!(client.lookup(&ROOT, *dir, &name("third")).await.map(|attr| attr.ino), Ok(file.ino()));
+                let listing = client.list(&ROOT, *dir, 0, 100, true).await.expect("it can be listed");
+                assert!(listing.entries.len() == if dirs[..3].contains(dir) { 6 } else { 2 } && !listing.more);
+                for gone in ["second", "third"] {
+                    client.unlink(&ROOT, *dir, &name(gone)).await.expect("it is there");
+                }
+            }
+            let spare = client.create(&ROOT, dirs[2], &name("spare"), &folder(false)).await.expect("a new name");
+            assert!(spare.attr.ino.is_private_directory());
+            client.rmdir(&ROOT, dirs[2], &name("spare")).await.expect("it is empty");
+            // What is removed in the background is over, too.
+            cluster.client_io(0).sleep(Duration::from_secs(5)).await;
+            let after = by_server(&cluster);
+            assert_eq!(after.len(), usize::from(servers));
+            for (index, (before, after)) in before.iter().zip(&after).enumerate() {
+                let more = after - before;
+                assert_eq!(more > 0, index == usize::from(home.0), "server {index} of {servers}: {more} requests");
+            }
+        });
+    }
+}
+
+/// What is moved into a private directory stays where it is, and so does what is moved out of it.
+#[test]
+fn moves_into_and_out_of_a_private_directory_keep_all_that_is_there() {
+    with_cluster(4, |cluster, client| async move {
+        let folder = |private| NewFile { kind: FileKind::Directory, open: None, private, ..opened_file() };
+        let make = async |above, text: &str, private| {
+            client.create(&ROOT, above, &name(text), &folder(private)).await.expect("a new name").attr.ino
+        };
+        let (own, plain) = (make(Ino::ROOT, "own", true).await, make(Ino::ROOT, "plain", false).await);
+        for (from, to, private) in [(own, plain, true), (plain, own, false)] {
+            let inner = make(from, "inner", false).await;
+            assert_eq!(inner.is_private_directory(), private);
+            for (dir, text) in [(inner, "deep"), (from, "file")] {
+                let file = create(&client, dir, text).await;
+                file.write(0, &vec![9; 3 << CHUNK_BITS]).await.expect("it can be written");
+                file.close().await.expect("it can be closed");
+            }
+            for text in ["inner", "file"] {
+                client.rename(&ROOT, from, &name(text), to, &name(text), false).await.expect("it is there");
+            }
+            let listing = client.list(&ROOT, to, 0, 100, false).await.expect("it can be listed");
+            assert_eq!(listing.entries.len(), 2);
+            for (dir, text) in [(inner, "deep"), (to, "file")] {
+                let ino = client.lookup(&ROOT, dir, &name(text)).await.expect("it is there").ino;
+                let file = client.open(&ROOT, ino, READ).await.expect("it can be opened");
+                assert_eq!(file.read(0, 4 << CHUNK_BITS).await, Ok(vec![9; 3 << CHUNK_BITS]));
+                file.close().await.expect("it can be closed");
+                client.unlink(&ROOT, dir, &name(text)).await.expect("it is there");
+            }
+            let later = make(inner, "later", false).await;
+            assert_eq!(later.is_private_directory(), private, "a directory stays what it was when it was made");
+            client.rmdir(&ROOT, inner, &name("later")).await.expect("it is empty");
+            client.rmdir(&ROOT, to, &name("inner")).await.expect("it is empty");
+        }
+        let _ = cluster;
+    });
 }

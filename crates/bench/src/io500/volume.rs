@@ -61,7 +61,7 @@ impl OnVolume {
         let path = self.at(path);
         let mode = if kind == FileKind::Directory { 0o755 } else { 0o644 };
         let open = (kind == FileKind::File).then_some(Access { read: false, write: true });
-        let new = NewFile { kind, mode, rdev: 0, target: Vec::new(), exclusive, open, chunk_bits: 0 };
+        let new = NewFile { kind, mode, rdev: 0, target: Vec::new(), exclusive, open, chunk_bits: 0, private: false };
         let made = self.session.client().create_path(self.session.who(), path.as_bytes(), &new);
         Ok(self.session.ask(format_args!("create aze:{path}"), made)?.file)
     }

@@ -139,6 +139,7 @@ async fn everything(client: &Arc<Client>) -> Vec<Code> {
         exclusive: false,
         open: Some(crate::fake::BOTH),
         chunk_bits: 0,
+        private: false,
     };
     let results = [
         client.lookup(&who, dir, &f).await.map(drop),

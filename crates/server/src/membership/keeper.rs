@@ -1,14 +1,14 @@
 //! The keeper's part: the first server decides on the shard map, raises the namespace epoch and
 //! hands out the token for moving directories.
 
-use crate::membership::state::keeper::Taken;
+use crate::membership::state::keeper::{Living, Taken};
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, then};
 use aze_proto::place::ServerInfo;
 use aze_proto::slots::SlotTable;
 use aze_proto::{
-    Code, Failure, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, ShardMap, TxId,
+    Code, Failure, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, SessionId, ShardMap, TxId,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -167,19 +167,44 @@ impl Server {
         })
     }
 
-    pub(crate) fn take_token(self: &Arc<Self>, tx: TxId) -> Attempt<Output> {
-        let mine = match self.keeper.take_token(tx, self.io.mono_ns()) {
+    pub(crate) fn take_token(self: &Arc<Self>, tx: TxId, sender: SessionId) -> Attempt<Output> {
+        let over = || Failure::new(Code::Replayed, "the transaction is over");
+        let by = self.server_in_life(sender);
+        let mine = match self.keeper.take_token(tx, by, self.io.mono_ns()) {
             Taken::Now => return Ok(Reply::Done.into()),
             Taken::After(mine) => mine,
-            Taken::Over => return Err(Failure::new(Code::Replayed, "the transaction is over").into()),
+            Taken::Over => return Err(over().into()),
         };
         let server = self.clone();
         then(async move {
-            let patience = server.config.deadline;
-            match server.io.timeout(patience, mine).await {
-                Some(Ok(())) => server.ask(server.slot(), aze_proto::ShardId(0), Request::TakeToken { tx }).await,
-                _ => Err(Failure::new(Code::Busy, "another directory is being moved; try again")),
+            let mut mine = mine;
+            let until = server.io.mono_ns() + server.config.deadline.as_nanos() as u64;
+            loop {
+                let patience = Duration::from_nanos(until.saturating_sub(server.io.mono_ns()));
+                let Some(Ok(())) = server.io.timeout(patience, mine).await else {
+                    return Err(Failure::new(Code::Busy, "another directory is being moved; try again"));
+                };
+                match server.keeper.take_token(tx, by, server.io.mono_ns()) {
+                    Taken::Now => return Ok(Reply::Done),
+                    Taken::After(again) => mine = again,
+                    Taken::Over => return Err(over()),
+                }
             }
         })
+    }
+
+    /// A transaction has no use for the token any more. [`TxId`] 0: none of an earlier life of the sender has.
+    pub(crate) fn drop_token(&self, tx: TxId, sender: SessionId) -> Reply {
+        match self.server_in_life(sender).filter(|_| tx == TxId(0)) {
+            Some(now) => self.keeper.drop_token_of_earlier_life(now),
+            None => self.keeper.drop_token(tx),
+        }
+        Reply::Done
+    }
+
+    fn server_in_life(&self, session: SessionId) -> Option<Living> {
+        let map = self.map();
+        let server = map.indexes().find(|index| map.server(*index).is_some_and(|info| info.session == session))?;
+        Some(Living { server, session })
     }
 }

@@ -9,6 +9,7 @@ use crate::work::{Output, Work};
 use aze_meta::access::{self, Want};
 use aze_meta::{EntryKey, NewFile, Op, acl};
 use aze_proto::fields::Create;
+use aze_proto::place::Layout;
 use aze_proto::{Code, Failure, FileKind, Ino, MapEpoch, Name, NameHash, Reply, ShardId};
 use std::sync::Arc;
 
@@ -58,8 +59,17 @@ impl Server {
         Ok(reply.into())
     }
 
+    /// Where the chunks of a file go that is made under this name.
+    pub(crate) fn layout_of_new(&self, key: &EntryKey) -> Layout {
+        let place = key.hash.prefix();
+        if key.parent.is_private_directory() {
+            return Layout::in_one_shard(place);
+        }
+        self.config.switches.layout(place, self.config.shards)
+    }
+
     pub(crate) fn create(self: &Arc<Self>, work: &mut Work, create: &Create) -> Attempt<Output> {
-        let &Create { parent, ref name, kind, mode, rdev, ref target, exclusive, open, chunk_bits } = create;
+        let &Create { parent, ref name, kind, mode, rdev, ref target, exclusive, open, chunk_bits, private } = create;
         if !access::may_make(&work.identity, kind) {
             return Err(Failure::new(Code::NotPermitted, "only root may make device files").into());
         }
@@ -80,8 +90,9 @@ impl Server {
         let owned = access::new_file(&work.identity, &stub, kind, inherited.mode);
         let (uid, gid, mode) = (owned.uid, owned.gid, owned.mode);
         let (target, born) = (target.clone(), self.map_epoch_now());
-        let layout = self.config.switches.layout(key.hash.prefix(), self.config.shards);
-        let new = NewFile { kind, mode, uid, gid, rdev, target, born, chunk_bits, layout };
+        let layout = self.layout_of_new(&key);
+        let private = private || kind == FileKind::Directory && parent.is_private_directory();
+        let new = NewFile { kind, mode, uid, gid, rdev, target, born, chunk_bits, layout, private };
         let exclusive = exclusive || kind != FileKind::File;
         let op = match inherited.xattrs {
             xattrs if xattrs.is_empty() => Op::Create { key, new, exclusive },

@@ -30,8 +30,9 @@ impl Server {
         let owned = access::new_file(&work.identity, &stub, kind, inherited.mode);
         let (born, chunk_bits) = (self.map_epoch_now(), stub.chunk_bits);
         let (uid, gid, mode) = (owned.uid, owned.gid, owned.mode);
-        let layout = self.config.switches.layout(key.hash.prefix(), self.config.shards);
-        let new = NewFile { kind, mode, uid, gid, rdev: 0, target: Default::default(), born, chunk_bits, layout };
+        let (layout, private) = (self.layout_of_new(&key), false);
+        let new =
+            NewFile { kind, mode, uid, gid, rdev: 0, target: Default::default(), born, chunk_bits, layout, private };
         let made = Op::CreateWith { key: key.clone(), new, exclusive: true, xattrs: inherited.xattrs };
         let stamp = self.own_stamp(&work.stamp);
         let Reply::Entry { ino, .. } = names.shard.apply(&made, &stamp).reply? else {

@@ -193,10 +193,13 @@ impl Server {
 
     /// Begins to bring to an end what is in doubt in the shards here.
     fn take_up(self: &Arc<Self>) {
-        for tx in self.transactions.all_in_doubt() {
-            let server = self.clone();
-            self.io.spawn(async move { server.settle_source(tx).await });
-        }
+        let server = self.clone();
+        self.io.spawn(async move {
+            let all = server.transactions.all_in_doubt();
+            join_all(all.into_iter().map(|tx| server.settle_source(tx))).await;
+            // No move of a directory is under way here: other ones need not wait until the keeper takes the token away.
+            server.ask_in_the_end(server.map().keeper, Request::DropToken { tx: TxId(0) }).await;
+        });
         for cell in self.shards.iter() {
             let names = cell.names.lock();
             for (key, lock) in names.shard.locks() {

@@ -87,9 +87,15 @@ impl Worker {
         self.trouble.as_ref().map_or(CHUNKS_MAX << CHUNK_BITS, Trouble::file_bytes_max)
     }
 
+    /// Every other one is private, and all below it.
+    fn new_dir(&self) -> NewFile {
+        let private = self.dirs.len() % 2 == 1;
+        NewFile { private, ..crate::work::shared::new_file(FileKind::Directory, true) }
+    }
+
     async fn make_dir(&mut self) -> Result<(), Failure> {
         let (parent, name) = (*self.rng.pick(&self.dirs), self.fresh());
-        let new = crate::work::shared::new_file(FileKind::Directory, true);
+        let new = self.new_dir();
         let made = self.client.create(&ROOT, parent, &name, &new).await?;
         self.book.lock().give(made.attr.ino, self.client.map().shards())?;
         self.tell(|| format!("mkdir {name} in {parent} -> {}", made.attr.ino));
@@ -107,6 +113,7 @@ impl Worker {
             exclusive: true,
             open: Some(READ_WRITE),
             chunk_bits: 0,
+            private: false,
         };
         let made = self.client.create(&ROOT, parent, &name, &new).await?;
         let (ino, file) = (made.attr.ino, made.file.expect("an open was asked for"));
@@ -264,7 +271,7 @@ impl Worker {
 
     /// Moves a directory of this task into another one that is not below it: a fresh one in the root.
     async fn move_dir(&mut self) -> Result<(), Failure> {
-        let new = crate::work::shared::new_file(FileKind::Directory, true);
+        let new = self.new_dir();
         let (first, second, third) = (self.fresh(), self.fresh(), self.fresh());
         let moved = self.client.create(&ROOT, Ino::ROOT, &first, &new).await?.attr.ino;
         let into = self.client.create(&ROOT, *self.rng.pick(&self.dirs), &second, &new).await?.attr.ino;

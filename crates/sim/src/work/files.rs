@@ -58,6 +58,7 @@ async fn create(worker: &mut Worker, path: &[u8]) -> Option<Arc<File>> {
         exclusive: true,
         open: Some(READ_WRITE),
         chunk_bits: if worker.board.large_chunks() { LARGE_CHUNK_BITS } else { 0 },
+        private: false,
     };
     let name: Name = name;
     if worker.rng.chance(250_000) {

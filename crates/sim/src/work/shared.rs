@@ -15,7 +15,7 @@ const INODES_MAX: usize = 8;
 /// A new file of a kind.
 pub fn new_file(kind: FileKind, exclusive: bool) -> NewFile {
     let target = if kind == FileKind::Symlink { b"nowhere".to_vec() } else { Vec::new() };
-    NewFile { kind, mode: 0o755, rdev: 0, target, exclusive, open: None, chunk_bits: 0 }
+    NewFile { kind, mode: 0o755, rdev: 0, target, exclusive, open: None, chunk_bits: 0, private: false }
 }
 
 impl Board {
@@ -101,7 +101,10 @@ async fn ask(worker: &Worker, op: &Op) -> Result<Ret, Failure> {
             Ok(Ret::Entry { id: attr.ino.0, kind: attr.kind, created: false })
         }
         Op::Create { dir, name: index, kind, exclusive } => {
-            let made = client.create(who, Ino(*dir), &name(*index), &new_file(*kind, *exclusive)).await?;
+            // Half of the directories are private, and all below them.
+            let private = *kind == FileKind::Directory && *index % 2 == 1;
+            let new = NewFile { private, ..new_file(*kind, *exclusive) };
+            let made = client.create(who, Ino(*dir), &name(*index), &new).await?;
             Ok(Ret::Entry { id: made.attr.ino.0, kind: made.attr.kind, created: made.created })
         }
         Op::Unlink { dir, name: index } => client.unlink(who, Ino(*dir), &name(*index)).await.map(|()| Ret::Done),

@@ -35,7 +35,16 @@ pub fn name(text: &str) -> Name {
 /// A regular file that is opened for reading and writing.
 pub fn opened_file() -> NewFile {
     let open = Some(Access { read: true, write: true });
-    NewFile { kind: FileKind::File, mode: 0o644, rdev: 0, target: Vec::new(), exclusive: true, open, chunk_bits: 0 }
+    NewFile {
+        kind: FileKind::File,
+        mode: 0o644,
+        rdev: 0,
+        target: Vec::new(),
+        exclusive: true,
+        open,
+        chunk_bits: 0,
+        private: false,
+    }
 }
 
 /// Makes and opens a file.

@@ -168,6 +168,7 @@ mod tests {
             born,
             chunk_bits: 20,
             layout: aze_proto::place::Layout::default(),
+            private: false,
         };
         let op = Op::Create { key: key("a"), new, exclusive: true };
         let made = shard.apply(&op, &Stamp::at(Time(1))).effects.attr.expect("it was made").ino;

@@ -2,7 +2,7 @@
 
 use aze_io::sync::{Mutex, MutexGuard};
 use aze_proto::place::ServerInfo;
-use aze_proto::{Failure, NamespaceEpoch, ServerIndex, TxId};
+use aze_proto::{Failure, NamespaceEpoch, ServerIndex, SessionId, TxId};
 use futures_channel::oneshot;
 use futures_util::lock::{Mutex as AsyncMutex, MutexGuard as AsyncGuard};
 use std::collections::{BTreeSet, VecDeque};
@@ -50,9 +50,24 @@ pub(crate) enum Taken {
     Over,
 }
 
+/// A server in one of its lives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Living {
+    pub(crate) server: ServerIndex,
+    pub(crate) session: SessionId,
+}
+
+/// Who has the token.
+struct Holder {
+    tx: TxId,
+    since_ns: u64,
+    /// The server that asked, if it is known.
+    by: Option<Living>,
+}
+
 #[derive(Default)]
 struct Token {
-    holder: Option<(TxId, u64)>,
+    holder: Option<Holder>,
     queue: VecDeque<(TxId, oneshot::Sender<()>)>,
     finished: BTreeSet<TxId>,
     finished_order: VecDeque<TxId>,
@@ -71,14 +86,14 @@ impl Keeper {
     /// The keeper has come back: these servers have joined before, and who has the token it is yet to hear.
     pub(crate) fn goes_on(&self, servers: &[ServerInfo], now_ns: u64) {
         self.joined.lock().slots = servers.iter().cloned().map(Some).collect();
-        self.token.lock().holder = Some((UNKNOWN, now_ns));
+        self.token.lock().holder = Some(Holder { tx: UNKNOWN, since_ns: now_ns, by: None });
     }
 
     /// The keeper has heard of all transactions that have the token: of one at most, and others that are giving it back.
     pub(crate) fn knows_tokens(&self, holders: &[TxId], now_ns: u64) {
         let mut token = self.token.lock();
         match holders.iter().find(|holder| !token.finished.contains(holder)) {
-            Some(holder) => token.holder = Some((*holder, now_ns)),
+            Some(tx) => token.holder = Some(Holder { tx: *tx, since_ns: now_ns, by: None }),
             None => {
                 drop(token);
                 self.drop_token(UNKNOWN);
@@ -113,16 +128,15 @@ impl Keeper {
         *refused = Refused { count: refused.count + 1, last: Some(failure.clone()) };
     }
 
-    /// Gives the token to a transaction, or puts it into the queue.
-    pub(crate) fn take_token(&self, tx: TxId, now_ns: u64) -> Taken {
+    /// Gives the token to a transaction of a server, or puts it into the queue.
+    pub(crate) fn take_token(&self, tx: TxId, by: Option<Living>, now_ns: u64) -> Taken {
         let mut token = self.token.lock();
         if token.finished.contains(&tx) {
             return Taken::Over;
         }
-        let free =
-            token.holder.is_none_or(|(holder, since)| holder == tx || now_ns.saturating_sub(since) > TOKEN_NS_MAX);
-        if free {
-            token.holder = Some((tx, now_ns));
+        let is_over = |holder: &Holder| now_ns.saturating_sub(holder.since_ns) > TOKEN_NS_MAX;
+        if token.holder.as_ref().is_none_or(|holder| holder.tx == tx || is_over(holder)) {
+            token.holder = Some(Holder { tx, since_ns: now_ns, by });
             return Taken::Now;
         }
         let (sender, mine) = oneshot::channel();
@@ -141,10 +155,20 @@ impl Keeper {
         {
             token.finished.remove(&oldest);
         }
-        if token.holder.is_some_and(|(holder, _)| holder == tx) {
+        if token.holder.as_ref().is_some_and(|holder| holder.tx == tx) {
             token.holder = None;
             token.wake_first();
         }
+    }
+
+    /// A server that has come back has brought to an end what an earlier life of its began: the token is free if that had
+    /// it.
+    pub(crate) fn drop_token_of_earlier_life(&self, now: Living) {
+        let token = self.token.lock();
+        let is_it = |holder: &&Holder| holder.by.is_some_and(|by| by.server == now.server && by.session != now.session);
+        let Some(tx) = token.holder.as_ref().filter(is_it).map(|holder| holder.tx) else { return };
+        drop(token);
+        self.drop_token(tx);
     }
 }
 
@@ -203,35 +227,52 @@ mod tests {
     #[test]
     fn one_transaction_has_the_token_and_the_others_get_it_in_turn() {
         let keeper = keeper();
-        assert!(matches!(keeper.take_token(TxId(1), 0), Taken::Now));
-        assert!(matches!(keeper.take_token(TxId(1), 1), Taken::Now), "a repetition");
-        let Taken::After(second) = keeper.take_token(TxId(2), 2) else { panic!("the token is taken") };
-        let Taken::After(third) = keeper.take_token(TxId(3), 3) else { panic!("the token is taken") };
+        assert!(matches!(keeper.take_token(TxId(1), None, 0), Taken::Now));
+        assert!(matches!(keeper.take_token(TxId(1), None, 1), Taken::Now), "a repetition");
+        let Taken::After(second) = keeper.take_token(TxId(2), None, 2) else { panic!("the token is taken") };
+        let Taken::After(third) = keeper.take_token(TxId(3), None, 3) else { panic!("the token is taken") };
         // The second gives up: the third is next.
         drop(second);
         keeper.drop_token(TxId(1));
         assert_eq!(third.now_or_never(), Some(Ok(())));
-        assert!(matches!(keeper.take_token(TxId(3), 4), Taken::Now));
+        assert!(matches!(keeper.take_token(TxId(3), None, 4), Taken::Now));
     }
 
     #[test]
     fn a_late_copy_of_a_transaction_that_is_over_gets_no_token() {
         let keeper = keeper();
-        assert!(matches!(keeper.take_token(TxId(1), 0), Taken::Now));
+        assert!(matches!(keeper.take_token(TxId(1), None, 0), Taken::Now));
         keeper.drop_token(TxId(1));
-        assert!(matches!(keeper.take_token(TxId(1), 1), Taken::Over));
+        assert!(matches!(keeper.take_token(TxId(1), None, 1), Taken::Over));
         (0..TOKENS_FINISHED_KEPT as u64).for_each(|number| keeper.drop_token(TxId(100 + number)));
-        assert!(matches!(keeper.take_token(TxId(1), 2), Taken::Now), "so many are remembered, and no more");
+        assert!(matches!(keeper.take_token(TxId(1), None, 2), Taken::Now), "so many are remembered, and no more");
     }
 
     #[test]
     fn a_token_whose_holder_died_comes_back() {
         let keeper = keeper();
-        assert!(matches!(keeper.take_token(TxId(1), 5), Taken::Now));
-        assert!(matches!(keeper.take_token(TxId(2), 5 + TOKEN_NS_MAX), Taken::After(_)));
-        assert!(matches!(keeper.take_token(TxId(3), 6 + TOKEN_NS_MAX), Taken::Now));
+        assert!(matches!(keeper.take_token(TxId(1), None, 5), Taken::Now));
+        assert!(matches!(keeper.take_token(TxId(2), None, 5 + TOKEN_NS_MAX), Taken::After(_)));
+        assert!(matches!(keeper.take_token(TxId(3), None, 6 + TOKEN_NS_MAX), Taken::Now));
         keeper.drop_token(TxId(1));
-        assert!(matches!(keeper.take_token(TxId(4), 7 + TOKEN_NS_MAX), Taken::After(_)), "it is not the first one's");
+        assert!(
+            matches!(keeper.take_token(TxId(4), None, 7 + TOKEN_NS_MAX), Taken::After(_)),
+            "it is not the first one's"
+        );
+    }
+
+    #[test]
+    fn a_server_that_comes_back_frees_the_token_of_its_earlier_life_only() {
+        let keeper = keeper();
+        let of = |server, session| Living { server: ServerIndex(server), session: SessionId(session) };
+        assert!(matches!(keeper.take_token(TxId(1), Some(of(1, 10)), 0), Taken::Now));
+        let Taken::After(second) = keeper.take_token(TxId(2), Some(of(0, 5)), 0) else { panic!("the token is taken") };
+        keeper.drop_token_of_earlier_life(of(1, 10));
+        keeper.drop_token_of_earlier_life(of(0, 11));
+        assert!(matches!(keeper.take_token(TxId(3), None, 0), Taken::After(_)), "it belongs to a life that goes on");
+        keeper.drop_token_of_earlier_life(of(1, 11));
+        assert_eq!(second.now_or_never(), Some(Ok(())));
+        assert!(matches!(keeper.take_token(TxId(1), Some(of(1, 10)), 0), Taken::Over));
     }
 
     #[test]

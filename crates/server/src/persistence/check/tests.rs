@@ -85,6 +85,7 @@ impl Small {
             born,
             chunk_bits,
             layout: Layout::new(key.hash.prefix(), SHARDS),
+            private: false,
         };
         let op = Op::Create { key: key.clone(), new, exclusive: true };
         let shard = key.hash.shard(SHARDS);
