@@ -4,7 +4,7 @@
 #[path = "intercept/gate.rs"]
 mod gate;
 
-use aze_tests::{Place, Ran, clib, leave_out, program, run, wait_until};
+use aze_tests::{PATIENCE, Place, Ran, clib, leave_out, program, run, wait_until};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -30,6 +30,8 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("a way out and in", "ln -s /etc e; head -n 1 e/passwd; ls -d e/../etc; readlink e; cd e; /bin/pwd; cd -; head -n 1 ../../etc/passwd"),
     ("a link into the volume", "ln -sfn $D $L; echo x > $L/f; cat $L/f f; mv $L/f $L/g; ln $L/g h; ls $L/ $L/.; \
       rm $L/g; cd $L; /bin/pwd; mkdir $L/d; cd $L/d; ls ..; cat $L/h; rm $L"),
+    ("links by a directory that is one", "mkdir $L; ln -s $L $L.l; ln -s $D/f $L/x; ln -s $D $L/d; echo x > f; cat $L.l/x $L.l/d/f; \
+      cat $L.l/none $L.l/d/none $L.l/none/f; rm -r $L $L.l"),
     ("links", "echo x > f; ln f g; ln -s f s; stat -c %h f; cat s g; readlink s; realpath s; mv f h; cat s; rm s; ls; ls -l /aze/none"),
     ("renames", "mkdir d; echo 1 > d/f; mv d e; mv e/f .; rmdir e; mv f /tmp/$$.f && mv /tmp/$$.f g; cat g; mv g /etc/passwd/x; ls"),
     ("descriptors by name", "echo x > f; exec 5< f; readlink /proc/self/fd/5; cat /dev/fd/5; cat /proc/self/fd/5; ls -l /proc/self/fd/5 | \
@@ -149,6 +151,24 @@ fn a_program_in_c_finds_the_same_through_both_doors_and_without_a_volume() {
 fn nothing_is_left_of_processes_that_end_are_stopped_or_killed() {
     let Some((mut place, _)) = volume("nothing_is_left_of_processes_that_end_are_stopped_or_killed") else { return };
     gate::pass(&mut place, ROUNDS, &[]);
+}
+
+/// If `aze run` was killed before its agent had told it where to find the agent, the agent's socket stayed.
+#[test]
+fn a_program_that_is_killed_at_its_start_leaves_nothing() {
+    let Some((place, _)) = volume("a_program_that_is_killed_at_its_start_leaves_nothing") else { return };
+    for round in 0..5 {
+        let mut program =
+            place.command(&["run", "--door", "intercept", "--", "sleep", "60"]).spawn().expect("it starts");
+        let started = Instant::now();
+        // The agent records itself first, and connects to the servers before it makes its socket.
+        while gate::agents(&place).is_empty() {
+            assert!(started.elapsed() < PATIENCE, "round {round}: an agent has a record");
+        }
+        program.kill().expect("it can be killed");
+        program.wait().expect("it ends");
+        wait_until("no file of an agent is left", || gate::agents(&place).is_empty());
+    }
 }
 
 /// What a program stores in a shared mapping is in the file for every client as soon as the program has ended, and soon after

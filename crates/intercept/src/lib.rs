@@ -69,6 +69,9 @@ extern "C" fn start(count: i32, arguments: *const *const u8, environment: *const
             return;
         }
     };
+    if counts.are_mostly_unknown() {
+        host::say(&[b"aze: this program sees little or nothing of the volume: most system calls of its libc have a form that is not known\n"]);
+    }
     if let Some(here) = settings::working_directory(environment) {
         names::begin_in(here);
     }

@@ -10,6 +10,7 @@ use crate::paths;
 use crate::settings::AT;
 use crate::{cwd, process};
 use aze_calls::{LEAVES, NO_DESC, Op, Request};
+use core::mem::MaybeUninit;
 use libc::AT_FDCWD;
 
 /// Symbolic links over the border that a path may have, as in the kernel.
@@ -156,24 +157,31 @@ fn chased(
 }
 
 /// A cheap look at a path that the kernel has not found: false if nothing of it can lead into the volume. Programs look for
-/// many files that are not there.
+/// many files that are not there. Two calls if the directory is there: one says that the name is no link, which only the kernel
+/// can know, since any process may have made one; the other that the directory exists, so that the name alone is missing.
 pub fn may_be_linked(directory: i32, path: u64) -> bool {
-    let path = host::string(path, PATH_BYTES_MAX);
-    let mut short = [0u8; SHORT_BYTES_MAX];
-    let Some(mut end) = paths::join(&mut short, &[path]) else { return true };
-    if path.first() != Some(&b'/') {
+    let mut short = MaybeUninit::<[u8; SHORT_BYTES_MAX]>::uninit();
+    let at = short.as_mut_ptr() as u64;
+    let Some(length) = copied(path, at) else { return true };
+    // SAFETY: `copied` has written so many bytes, and a NUL, from the beginning on.
+    let short = unsafe { core::slice::from_raw_parts_mut(at as *mut u8, length + 1) };
+    if short.first() != Some(&b'/') {
         // By its letters only if it names the last part of where the volume is seen.
         let last = AT.get().rsplit(|byte| *byte == b'/').next();
-        if path.split(|byte| *byte == b'/').any(|part| Some(part) == last) {
+        if short.split(|byte| matches!(byte, b'/' | 0)).any(|part| Some(part) == last) {
             return true;
         }
     }
+    let mut end = length;
     loop {
         let mut letter = 0u8;
-        let args = [directory as u64, short.as_ptr() as u64, &raw mut letter as u64, 1, 0, 0];
-        let link = raw(libc::SYS_readlinkat, args);
+        let link = raw(libc::SYS_readlinkat, [directory as u64, at, &raw mut letter as u64, 1, 0, 0]);
+        if link > 0 {
+            // A link to a directory that is there (as /lib is on many systems) leads nowhere else.
+            return end == length || !exists(directory, at);
+        }
         if link != error(libc::ENOENT) {
-            return link > 0;
+            return false;
         }
         end = match short.get(..end).and_then(|path| path.iter().rposition(|byte| *byte == b'/')) {
             Some(slash) if slash > 0 => slash,
@@ -185,10 +193,26 @@ pub fn may_be_linked(directory: i32, path: u64) -> bool {
     }
 }
 
+/// Copies a path of the host's, with its NUL, to a place of [`SHORT_BYTES_MAX`]; its length, or `None` if it is longer.
+fn copied(path: u64, to: u64) -> Option<usize> {
+    for at in 0..SHORT_BYTES_MAX as u64 {
+        let byte: u8 = host::read(path + at);
+        host::write(to + at, byte);
+        if byte == 0 {
+            return Some(at as usize);
+        }
+    }
+    None
+}
+
+/// True if the kernel finds a path, by links, too.
+fn exists(directory: i32, path: u64) -> bool {
+    raw(libc::SYS_faccessat, [directory as u64, path, libc::F_OK as u64, 0, 0, 0]) != error(libc::ENOENT)
+}
+
 /// Where a path of the kernel's leads if the kernel does not find it: into the volume by a link, or where it says.
 pub fn linked(session: &mut Session, directory: i32, path: u64) -> Place {
-    let found = raw(libc::SYS_faccessat, [directory as u64, path, libc::F_OK as u64, 0, 0, 0]);
-    if found != error(libc::ENOENT) {
+    if exists(directory, path) {
         return Place::Kernels;
     }
     chase(session, directory, host::string(path, PATH_BYTES_MAX)).map_or(Place::Kernels, Place::Ours)

@@ -134,10 +134,11 @@ pub fn opens(place: &Place) -> u64 {
     servers.iter().map(|server| server["opens"].as_u64().expect("a number")).sum()
 }
 
-/// Directories of agents and mounts of this place's volume that have not been taken away.
-fn agents(place: &Place) -> usize {
+/// The files of agents and mounts of this place's volume that have not been taken away.
+pub fn agents(place: &Place) -> Vec<PathBuf> {
     let volumes = fs::read_dir(place.path("run")).expect("a directory").flatten();
-    volumes.filter_map(|volume| fs::read_dir(volume.path().join("mounts")).ok()).map(Iterator::count).sum()
+    let files = volumes.filter_map(|volume| fs::read_dir(volume.path().join("mounts")).ok());
+    files.flat_map(|files| files.flatten().map(|file| file.path()).collect::<Vec<_>>()).collect()
 }
 
 struct Tree {
@@ -262,7 +263,16 @@ impl Tree {
             assert!(status.success(), "{what}: {status}: {}", errors());
         }
         wait_until(&format!("no file is open after {what}"), || opens(place) == 0);
-        wait_until(&format!("the agent has gone after {what}"), || agents(place) == 0);
+        let waiting = Instant::now();
+        loop {
+            let left = agents(place);
+            if left.is_empty() {
+                break;
+            }
+            let shown = || self.shown(place);
+            assert!(waiting.elapsed() < PATIENCE, "{left:?} is left after {what}: {:#?}", shown());
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
         assert!(!errors().contains("defect of libaze_intercept"), "{what}: {}", errors());
     }
 }

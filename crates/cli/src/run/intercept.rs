@@ -155,7 +155,8 @@ fn serve(volume: Volume, mut other: UnixStream, at: &Path, program: Process) -> 
         let record_path = volume.mount_record_path(me);
         let (socket, log_path) = (record_path.with_extension("sock"), record_path.with_extension("log"));
         let forget = || {
-            for path in [&record_path, &log_path] {
+            // The socket, too, if it has not come to serve: the program was killed before it was told of it.
+            for path in [&record_path, &log_path, &socket] {
                 // The directory may have been removed with the volume.
                 let _ = std::fs::remove_file(path);
             }
