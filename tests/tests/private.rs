@@ -42,6 +42,6 @@ fn all_below_a_private_directory_is_on_one_server() {
     // One that exists will do if it is private, and else is named.
     place.aze(&["mkdir", "-p", "--private", "aze:/runs/own"]).ok();
     let there = place.aze(&["mkdir", "-p", "--private", "aze:/runs/spread"]);
-    assert!(there.code == 1 && there.err.contains("not a private one"), "{} {}", there.code, there.err);
+    assert!(there.code == 5 && there.err.contains("not a private one"), "{} {}", there.code, there.err);
     place.aze(&["rm", "-r", "aze:/runs"]).ok();
 }
