@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const ROUNDS: &str = r#"
-import ctypes
+import ctypes, struct
 one, two = sys.argv[1:]
 mounts = [one, two]
 libc = ctypes.CDLL(None, use_errno=True)
@@ -56,6 +56,35 @@ os.unlink(f'{here}/f')
 assert os.stat(f'{there}/g').st_nlink == 1, number
 assert name(os.stat, f'{there}/f') == 'ENOENT', number
 os.unlink(f'{there}/g')
+"#,
+    );
+}
+
+/// A mount answers itself that a file has no extended attributes, until another one gives it some.
+#[test]
+fn extended_attributes_that_another_mount_has_changed_show_at_once() {
+    on_two_mounts(
+        r#"
+make(f'{here}/f', b'x')
+acl = lambda perm: struct.pack('<I', 2) + b''.join(
+    struct.pack('<HHI', tag, bits, who)
+    for tag, bits, who in [(1, 6, 2**32 - 1), (2, perm, 1001), (4, 0, 2**32 - 1), (16, 7, 2**32 - 1), (32, 0, 2**32 - 1)])
+ACCESS = 'system.posix_acl_access'
+for round in range(3):
+    for side in mounts:
+        assert size(f'{side}/f') == 1 and os.listxattr(f'{side}/f') == [], (number, round)
+        assert name(os.getxattr, f'{side}/f', 'user.a') == name(os.getxattr, f'{side}/f', ACCESS) == 'ENODATA', number
+    os.setxattr(f'{here}/f', 'user.a', b'%d' % round)
+    for side in [there, here]:
+        assert os.listxattr(f'{side}/f') == ['user.a'] and os.getxattr(f'{side}/f', 'user.a') == b'%d' % round, number
+    os.removexattr(f'{there}/f', 'user.a')
+    for side in [here, there]:
+        assert os.listxattr(f'{side}/f') == [] and name(os.getxattr, f'{side}/f', 'user.a') == 'ENODATA', number
+    os.setxattr(f'{there}/f', ACCESS, acl(round))
+    for side in [here, there]:
+        assert os.getxattr(f'{side}/f', ACCESS) == acl(round), number
+    os.removexattr(f'{here}/f', ACCESS)
+os.unlink(f'{there}/f')
 "#,
     );
 }

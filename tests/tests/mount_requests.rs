@@ -1,11 +1,13 @@
 //! How often a mount asks a server of its own node: every request costs a program two wake-ups.
 
 use aze_tests::Place;
+use aze_tests::python::python;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const FILES: u64 = 300;
 
@@ -18,8 +20,15 @@ struct Mounted {
 
 impl Mounted {
     fn new() -> Mounted {
+        Mounted::of(|_| Vec::new())
+    }
+
+    /// With further settings of the volume.
+    fn of(settings: impl FnOnce(&Place) -> Vec<String>) -> Mounted {
         let mut place = Place::new();
-        let volume = place.up(&["--servers", "1"]);
+        let settings = settings(&place);
+        let args = ["--servers", "1"].into_iter().chain(settings.iter().map(String::as_str));
+        let volume = place.up(&args.collect::<Vec<_>>());
         let dir = place.mount().join("d");
         fs::create_dir(&dir).expect("a directory");
         for number in 0..4 {
@@ -69,6 +78,48 @@ fn an_operation_on_a_mount_takes_one_request_at_most() {
     });
     mounted.takes("unlink", FILES, |path| fs::remove_file(path).expect("removed"));
     mounted.takes("mkdir", FILES, |path| fs::create_dir(path).expect("a directory"));
+}
+
+/// Programs ask for several extended attributes of each file, and nearly no file has any: also where the mount reads
+/// nothing of the server's memory (a volume in directories).
+#[test]
+fn a_listing_asks_for_no_extended_attributes_of_files_that_have_none() {
+    const LISTED: usize = 100;
+    const LOOK: &str = r#"
+has = sys.argv[2].endswith('with')
+entries = list(os.scandir(sys.argv[1]))
+assert len(entries) == 100, len(entries)
+for entry in entries:
+    entry.stat()
+    for attribute in ['security.selinux', 'system.posix_acl_access', 'system.posix_acl_default', 'trusted.none']:
+        assert name(os.getxattr, entry.path, attribute) == 'ENODATA', (entry.name, attribute)
+    assert os.listxattr(entry.path) == (['user.a'] if has and entry.name == 'f7' else []), entry.name
+"#;
+    let stored = |place: &Place| vec!["--storage".to_string(), place.path("storage").display().to_string()];
+    for mounted in [Mounted::new(), Mounted::of(stored)] {
+        for number in 0..LISTED {
+            fs::write(mounted.dir.join(format!("f{number}")), "x").expect("a file");
+        }
+        let asked = || {
+            let asked = mounted.asked();
+            asked.get("GetXattr").unwrap_or(&0) + asked.get("ListXattr").unwrap_or(&0)
+        };
+        let list = |what: &str| {
+            // Not the directory, which has no lease: it is asked for.
+            let ran = aze_tests::run(Command::new("sh").arg("-c").arg("ls -l f*").current_dir(&mounted.dir)).ok();
+            assert_eq!(ran.out.lines().filter(|line| line.contains(" f")).count(), LISTED, "{}", ran.out);
+            python(LOOK, &[&mounted.dir, Path::new(what)]);
+        };
+        let before = asked();
+        list("without");
+        assert_eq!(asked() - before, 0, "requests for attributes of files that have none");
+        python("os.setxattr(sys.argv[1] + '/f7', 'user.a', b'b')", &[&mounted.dir]);
+        let before = asked();
+        list("with");
+        // ls asks for as many as it likes.
+        let more = asked() - before;
+        assert!((5..=12).contains(&more), "{more} requests for the attributes of one file that has one");
+    }
 }
 
 /// Records that begin within a page, as of an array that many processes write: the kernel's cache splits each in two.

@@ -159,6 +159,7 @@ pub fn example(size: u64) -> Attr {
         layout: Layout::new(Prefix::first_of(ShardId(4094), 4096), 4096),
         chunk_bits: 20,
         spread: Spread::ANYWHERE,
+        has_xattrs: false,
         parent: Ino(0),
     }
 }

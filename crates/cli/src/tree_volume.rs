@@ -571,7 +571,7 @@ mod tests {
     #[test]
     fn only_files_that_may_have_holes_are_looked_through_for_them() {
         let file = show::example(1 << 20);
-        let spread = Spread { sparse: true, ..Spread::ANYWHERE };
+        let spread = Spread::ANYWHERE.with_sparse(true);
         let is_sparse = |attr: Attr| meta_of(&attr).is_sparse;
         assert!(!is_sparse(file.clone()));
         assert!(is_sparse(Attr { spread, ..file.clone() }));

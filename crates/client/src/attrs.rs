@@ -40,7 +40,9 @@ impl Core {
         }
         let request = Request::GetAttr { ino, exact };
         let (reply, lease) = self.ask_leased(who, Place::Home(ino), Knowing::Latest, &request).await?;
-        Ok((self.attributes(&request, reply)?, lease))
+        let attr = self.attributes(&request, reply)?;
+        self.attributed.learn(&attr, lease);
+        Ok((attr, lease))
     }
 
     /// Asks the home, also with unreported changes of this client; `exact` gathers a directory's counts.

@@ -12,6 +12,7 @@ use crate::published::Entered;
 use crate::route::Routes;
 use crate::sync::Moves;
 use crate::volume::LastSpace;
+use crate::xattr::Attributed;
 use aze_io::sync::RwLock;
 use aze_io::{Addr, Io, Transport};
 use aze_proto::handshake::Secret;
@@ -76,6 +77,7 @@ pub(crate) struct Core {
     pub(crate) inodes: Inodes,
     pub(crate) closes: Closes,
     pub(crate) leases: Leases,
+    pub(crate) attributed: Attributed,
     pub(crate) lock_owners: LockOwners,
     pub(crate) flight: Flight,
     pub(crate) entered: Entered,
@@ -110,6 +112,7 @@ impl Core {
             inodes,
             closes,
             leases,
+            attributed: Attributed::default(),
             lock_owners,
             flight,
             entered,

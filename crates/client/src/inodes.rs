@@ -137,11 +137,11 @@ impl Inode {
         }
         let size = if attr.generation == known.generation { known.size.max(attr.size) } else { attr.size };
         // Data never reach less far than they did.
-        let reach = known.spread.reach.max(attr.spread.reach);
+        let reach = known.spread.reach().max(attr.spread.reach());
         if attr.generation > known.generation || attr.ctime >= known.ctime {
             *known = attr.clone();
         }
-        (known.size, known.spread.reach) = (size, reach);
+        (known.size, known.spread) = (size, known.spread.with_reach(reach));
     }
 
     /// A write up to `end`, in the generation of `attr`, has been acknowledged.
@@ -212,6 +212,7 @@ pub(crate) mod tests {
             layout: aze_proto::place::Layout::default(),
             chunk_bits: 20,
             spread: aze_proto::Spread::default(),
+            has_xattrs: false,
             parent: Ino(0),
         }
     }

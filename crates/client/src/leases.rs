@@ -45,6 +45,11 @@ impl Lease {
         let (one, other) = (one?, other?);
         Some(Lease { until_ns: one.until_ns.min(other.until_ns), seen: one.seen.min(other.seen) })
     }
+
+    /// When it ends at the latest, by this node's clock.
+    pub(crate) fn until_ns(self) -> u64 {
+        self.until_ns
+    }
 }
 
 pub(crate) struct Leases {
@@ -96,7 +101,7 @@ impl Leases {
         }
     }
 
-    fn left(&self, lease: Lease, ino: Ino, now_ns: u64) -> Duration {
+    pub(crate) fn left(&self, lease: Lease, ino: Ino, now_ns: u64) -> Duration {
         let is_void = self.counter(ino).load(SeqCst) > lease.seen;
         if is_void { Duration::ZERO } else { Duration::from_nanos(lease.until_ns.saturating_sub(now_ns)) }
     }

@@ -227,7 +227,12 @@ impl Core {
     async fn list_one(&self, who: &Identity, server: ServerIndex, request: &Request) -> Leased {
         let (reply, lease) = self.ask_leased(who, Place::Server(server), Knowing::Latest, request).await?;
         match reply {
-            Reply::Listing { entries, more } if !(more && entries.is_empty()) => Ok(((entries, more), lease)),
+            Reply::Listing { entries, more } if !(more && entries.is_empty()) => {
+                for attr in entries.iter().filter_map(|entry| entry.attr.as_ref()) {
+                    self.attributed.learn(attr, lease);
+                }
+                Ok(((entries, more), lease))
+            }
             other => Err(unexpected(request, &other)),
         }
     }

@@ -126,7 +126,11 @@ impl Core {
             self.entered.let_in(who, parent, directory);
         }
         let (reply, lease) = reply?;
-        Ok((self.entry(&request, reply)?, lease))
+        let entry = self.entry(&request, reply)?;
+        if let Some(attr) = &entry.attr {
+            self.attributed.learn(attr, lease);
+        }
+        Ok((entry, lease))
     }
 
     /// Looks a name up, with the attributes of its inode.
@@ -224,6 +228,9 @@ impl Core {
             let entry = self.entry(&request, reply?)?;
             // What else there was comes with what its home says.
             let lease = lease.filter(|_| entry.created);
+            if let Some(attr) = &entry.attr {
+                self.attributed.learn(attr, lease);
+            }
             match self.made(who, &entry, access.zip(handle), lease).await {
                 Err(failure) if failure.code == Code::Stale && !entry.created => {
                     self.look_again(until, failure).await?

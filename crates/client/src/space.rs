@@ -111,7 +111,7 @@ impl File {
         let mut attr = self.refresh().await?;
         let (start, end) = (range.start, range.end.min(attr.size));
         if start < end {
-            if !attr.spread.sparse {
+            if !attr.spread.is_sparse() {
                 attr = self.report(&attr, 0, Spread::sparse(true)).await?;
             }
             let requests = self.shards_of(&attr, start..end).map(|chunk| {

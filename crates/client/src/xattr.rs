@@ -1,14 +1,143 @@
 //! Extended attributes, access control lists among them, asked of an inode's home.
+//!
+//! Most files have none, and programs ask for several of each all the same (`ls -l`, `cp -a`). A file's attributes say
+//! whether it has any: where a client may believe them, it answers itself that there are none. Directories are asked
+//! for, since servers give no lease of them.
 
-use crate::client::{Client, unexpected};
+use crate::client::{Client, Core, unexpected};
+use crate::leases::Lease;
 use crate::route::Place;
+use aze_io::sync::Mutex;
+use aze_proto::limits::LEASE_MS;
 use aze_proto::wire::Blob;
-use aze_proto::{Code, Failure, Identity, Ino, Reply, Request, XattrHow};
+use aze_proto::xattr::{XattrSpace, absent};
+use aze_proto::{Attr, Code, Failure, FileKind, Identity, Ino, Reply, Request, XattrHow};
+use std::collections::BTreeMap;
+
+/// Files of which a client remembers whether they have extended attributes; one more, and all are forgotten, which costs
+/// a request each.
+const FILES_MAX: usize = 1 << 15;
+
+/// Inodes share counters of this client's own changes; two that share one cost a request now and then.
+const COUNTERS: usize = 256;
+
+/// How long an answer that is on its way may be believed at most.
+const LEASE_NS: u64 = LEASE_MS as u64 * 1_000_000;
 
 /// Permission bits under a umask, for a new file: in a directory with a default access control list
 /// the umask does not count, so the request names it.
 pub fn mode_under(mode: u32, umask: u32) -> u32 {
     (mode & !umask & 0o7777) | (mode & umask & 0o777) << 16
+}
+
+/// Which files have extended attributes, by answers with a lease.
+///
+/// Others' changes end the lease. Servers do not tell a client of its own changes, so that these are noted here: what
+/// was asked for before one has ended is not believed after it.
+#[derive(Default)]
+pub(crate) struct Attributed {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    files: BTreeMap<Ino, Known>,
+    own: BTreeMap<usize, Own>,
+}
+
+/// What an answer has told of a file.
+#[derive(Clone, Copy)]
+struct Known {
+    kind: FileKind,
+    has_xattrs: bool,
+    lease: Lease,
+}
+
+/// Own changes of the inodes that share a counter.
+#[derive(Clone, Copy, Default)]
+struct Own {
+    /// Those that are under way.
+    open: u32,
+    /// A lease that ends later was asked for after the last of them had ended.
+    lease_end_ns: u64,
+}
+
+impl Attributed {
+    /// A server's answer, with its lease if there is one.
+    pub(crate) fn learn(&self, attr: &Attr, lease: Option<Lease>) {
+        let Some(lease) = lease.filter(|_| attr.kind != FileKind::Directory) else { return };
+        let mut state = self.state.lock();
+        let own = state.own.get(&counter(attr.ino)).copied().unwrap_or_default();
+        if own.open > 0 || lease.until_ns() <= own.lease_end_ns {
+            state.files.remove(&attr.ino);
+            return;
+        }
+        if state.files.len() >= FILES_MAX {
+            state.files.clear();
+        }
+        state.files.insert(attr.ino, Known { kind: attr.kind, has_xattrs: attr.has_xattrs, lease });
+    }
+
+    fn get(&self, ino: Ino) -> Option<Known> {
+        self.state.lock().files.get(&ino).copied()
+    }
+}
+
+fn counter(ino: Ino) -> usize {
+    (ino.0 ^ ino.0 >> 48) as usize % COUNTERS
+}
+
+/// A change of an inode's extended attributes by this client, also one whose caller has given up.
+struct Changing<'a> {
+    core: &'a Core,
+    ino: Ino,
+}
+
+impl<'a> Changing<'a> {
+    fn begin(core: &'a Core, ino: Ino) -> Changing<'a> {
+        let mut state = core.attributed.state.lock();
+        state.files.remove(&ino);
+        state.own.entry(counter(ino)).or_default().open += 1;
+        drop(state);
+        Changing { core, ino }
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let lease_end_ns = self.core.io.mono_ns() + LEASE_NS;
+        let mut state = self.core.attributed.state.lock();
+        let own = state.own.entry(counter(self.ino)).or_default();
+        (own.open, own.lease_end_ns) = (own.open - 1, lease_end_ns);
+    }
+}
+
+impl Core {
+    /// The kind of an inode that has no extended attributes, as far as its attributes are known; those that were once
+    /// are asked for again, so that one request answers all questions about the file.
+    async fn kind_without(&self, who: &Identity, ino: Ino) -> Result<Option<FileKind>, Failure> {
+        let (kind, has_xattrs) = if let Some(attr) = self.look_at(ino) {
+            (attr.kind, attr.has_xattrs)
+        } else if let Some(Known { kind, has_xattrs, lease }) = self.attributed.get(ino) {
+            match self.leases.left(lease, ino, self.io.mono_ns()).is_zero() {
+                true => (kind, self.fetch_attr(who, ino, false).await?.has_xattrs),
+                false => (kind, has_xattrs),
+            }
+        } else {
+            return Ok(None);
+        };
+        Ok((!has_xattrs).then_some(kind))
+    }
+}
+
+/// Whether `who` is told of an inode that has no extended attributes at all that it has not this one: its home decides
+/// who may read it, and what a symbolic link's rights are.
+fn may_tell(who: &Identity, kind: FileKind, name: &[u8]) -> Result<bool, Failure> {
+    Ok(match XattrSpace::of(name)? {
+        XattrSpace::User => who.is_root(),
+        XattrSpace::Acl { .. } => kind != FileKind::Symlink,
+        XattrSpace::Trusted | XattrSpace::Security => true,
+    })
 }
 
 impl Client {
@@ -19,6 +148,11 @@ impl Client {
     /// [`Code::NoAttribute`], [`Code::AccessDenied`], [`Code::Unsupported`] (another namespace than
     /// `user`, `trusted`, `security`), [`Code::OutOfRange`] (a name longer than 255 bytes).
     pub async fn get_xattr(&self, who: &Identity, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Failure> {
+        if let Some(kind) = self.core.kind_without(who, ino).await?
+            && may_tell(who, kind, name)?
+        {
+            return Err(absent(name));
+        }
         let request = Request::GetXattr { ino, name: Blob(name.to_vec()) };
         match self.core.ask(who, Place::Home(ino), &request).await? {
             Reply::Xattr { value } => Ok(value.0),
@@ -31,6 +165,9 @@ impl Client {
     /// # Errors
     /// [`Code::Stale`] if there is no such inode any more.
     pub async fn list_xattr(&self, who: &Identity, ino: Ino) -> Result<Vec<Vec<u8>>, Failure> {
+        if self.core.kind_without(who, ino).await?.is_some() {
+            return Ok(Vec::new());
+        }
         let request = Request::ListXattr { ino };
         match self.core.ask(who, Place::Home(ino), &request).await? {
             Reply::XattrNames { names } => Ok(names.into_iter().map(|name| name.0).collect()),
@@ -81,7 +218,9 @@ impl Client {
             }
         }
         let request = Request::SetXattr { ino, name: Blob(name.to_vec()), value, how };
+        let changing = Changing::begin(&self.core, ino);
         let reply = self.core.ask(who, Place::Home(ino), &request).await;
+        drop(changing);
         self.core.dir_attrs.forget(ino);
         match reply? {
             Reply::Done => Ok(()),

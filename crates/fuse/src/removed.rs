@@ -85,6 +85,7 @@ mod tests {
             layout: aze_proto::place::Layout::default(),
             chunk_bits: 20,
             spread: aze_proto::Spread::default(),
+            has_xattrs: false,
             parent: Ino::ROOT,
         }
     }

@@ -4,12 +4,8 @@
 use crate::access::Want;
 use crate::xattr::Xattr;
 use aze_proto::wire::Blob;
+pub use aze_proto::xattr::{ACL_ACCESS as ACCESS, ACL_DEFAULT as DEFAULT};
 use aze_proto::{Code, Failure, FileKind, Identity};
-
-/// The attribute that decides who may do what.
-pub const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The attribute of a directory that new files in it inherit.
-pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
 const HEAD_BYTES: usize = 4;

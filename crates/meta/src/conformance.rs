@@ -197,6 +197,7 @@ pub(crate) fn inode(number: u64, step: u64) -> Inode {
         layout: aze_proto::place::Layout::default(),
         chunk_bits: 20,
         spread: Spread::default(),
+        has_xattrs: false,
         parent: Ino(0),
     };
     Inode { attr, rare: Rare::of_target(vec![b'x'; (step % 50) as usize]) }

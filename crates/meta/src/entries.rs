@@ -308,6 +308,7 @@ impl NewFile {
             layout: self.layout,
             chunk_bits: self.chunk_bits,
             spread: Spread::default(),
+            has_xattrs: false,
             parent: if directory { parent } else { Ino(0) },
         };
         Inode { attr, rare: Rare::of_target(target) }

@@ -68,7 +68,7 @@ impl<T: Tables> Shard<T> {
             let attr = &mut inode.attr;
             attr.generation = generation;
             // An empty file has no holes any more.
-            attr.spread.sparse = size > 0 && (attr.spread.sparse || size > attr.size);
+            attr.spread = attr.spread.with_sparse(size > 0 && (attr.spread.is_sparse() || size > attr.size));
             attr.size = size;
             attr.mtime = attr.mtime.max(time);
             changed(attr, time);

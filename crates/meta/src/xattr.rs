@@ -2,13 +2,14 @@
 //! of an inode's own. What the two names of access control lists mean is in `acl`.
 
 use crate::access::{Want, may};
-use crate::acl::{self, Acl};
+use crate::acl::Acl;
 use crate::inodes;
 use crate::shard::{Shard, Step};
 use crate::tables::{Inode, Tables};
 use aze_proto::ids::{Ino, Time};
-use aze_proto::limits::{XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX};
+use aze_proto::limits::{XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX};
 use aze_proto::wire::Blob;
+use aze_proto::xattr::{XattrSpace, absent};
 use aze_proto::{Attr, Code, Failure, FileKind, Identity, XattrHow, wire_struct};
 
 wire_struct! {
@@ -33,39 +34,6 @@ pub struct XattrSet {
     pub if_any: bool,
 }
 
-enum Space {
-    User,
-    Trusted,
-    Security,
-    /// An access control list; whether it is the default one.
-    Acl {
-        default: bool,
-    },
-}
-
-fn space(name: &[u8]) -> Result<Space, Failure> {
-    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
-        let detail = format!("a name of {} bytes: 1 to {XATTR_NAME_BYTES_MAX} are possible", name.len());
-        return Err(Failure::new(Code::OutOfRange, detail));
-    }
-    let inner = |prefix: &[u8]| name.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty());
-    match name {
-        acl::ACCESS => Ok(Space::Acl { default: false }),
-        acl::DEFAULT => Ok(Space::Acl { default: true }),
-        _ if inner(b"user.") => Ok(Space::User),
-        _ if inner(b"trusted.") => Ok(Space::Trusted),
-        _ if inner(b"security.") => Ok(Space::Security),
-        _ => {
-            let detail = format!("extended attribute '{}': its namespace is not kept here", name.escape_ascii());
-            Err(Failure::new(Code::Unsupported, detail))
-        }
-    }
-}
-
-fn absent(name: &[u8]) -> Failure {
-    Failure::new(Code::NoAttribute, format!("'{}'", name.escape_ascii()))
-}
-
 fn denied(identity: &Identity, what: &str) -> Failure {
     Failure::new(Code::AccessDenied, format!("user {} may not {what}", identity.uid))
 }
@@ -76,11 +44,11 @@ fn denied(identity: &Identity, what: &str) -> Failure {
 /// `NoAttribute`, `AccessDenied`, `OutOfRange` (the name's length), `Unsupported` (its namespace).
 pub fn get(identity: &Identity, inode: &Inode, name: &[u8]) -> Result<Blob, Failure> {
     let attr = &inode.attr;
-    match space(name)? {
-        Space::User if !matches!(attr.kind, FileKind::File | FileKind::Directory) => return Err(absent(name)),
-        Space::User if !may(identity, inode, Want::READ) => return Err(denied(identity, "read")),
-        Space::Trusted if !identity.is_root() => return Err(absent(name)),
-        Space::Acl { .. } if attr.kind == FileKind::Symlink => {
+    match XattrSpace::of(name)? {
+        XattrSpace::User if !matches!(attr.kind, FileKind::File | FileKind::Directory) => return Err(absent(name)),
+        XattrSpace::User if !may(identity, inode, Want::READ) => return Err(denied(identity, "read")),
+        XattrSpace::Trusted if !identity.is_root() => return Err(absent(name)),
+        XattrSpace::Acl { .. } if attr.kind == FileKind::Symlink => {
             return Err(Failure::new(Code::Unsupported, "a symbolic link has no rights of its own"));
         }
         _ => {}
@@ -101,7 +69,7 @@ pub fn list(identity: &Identity, inode: &Inode) -> Vec<Blob> {
 /// `Limit` (a value that is too long), `Unsupported`.
 pub fn check_set(identity: &Identity, inode: &Inode, name: &[u8], value: Option<&Blob>) -> Result<XattrSet, Failure> {
     let attr = &inode.attr;
-    let space = space(name)?;
+    let space = XattrSpace::of(name)?;
     if let Some(value) = value.filter(|value| value.0.len() > XATTR_VALUE_BYTES_MAX) {
         let detail = format!("a value of {} bytes: at most {XATTR_VALUE_BYTES_MAX} are possible", value.0.len());
         return Err(Failure::new(Code::Limit, detail));
@@ -109,17 +77,17 @@ pub fn check_set(identity: &Identity, inode: &Inode, name: &[u8], value: Option<
     let owner = identity.is_root() || identity.uid == attr.uid;
     let refused = |what: &str| Err(Failure::new(Code::NotPermitted, format!("user {} may not {what}", identity.uid)));
     match space {
-        Space::User if !matches!(attr.kind, FileKind::File | FileKind::Directory) => {
+        XattrSpace::User if !matches!(attr.kind, FileKind::File | FileKind::Directory) => {
             return refused("give user attributes to what is neither file nor directory");
         }
-        Space::User if attr.kind == FileKind::Directory && attr.mode & 0o1000 != 0 && !owner => {
+        XattrSpace::User if attr.kind == FileKind::Directory && attr.mode & 0o1000 != 0 && !owner => {
             return refused("change attributes of a sticky directory of another user");
         }
-        Space::User if !may(identity, inode, Want::WRITE) => return Err(denied(identity, "write")),
-        Space::Trusted | Space::Security if !identity.is_root() => {
+        XattrSpace::User if !may(identity, inode, Want::WRITE) => return Err(denied(identity, "write")),
+        XattrSpace::Trusted | XattrSpace::Security if !identity.is_root() => {
             return refused("change trusted and security attributes: only root may");
         }
-        Space::Acl { default } => return check_set_acl(identity, attr, default, owner, value),
+        XattrSpace::Acl { default } => return check_set_acl(identity, attr, default, owner, value),
         _ => {}
     }
     Ok(XattrSet { value: value.cloned(), mode: None, if_any: false })
@@ -173,6 +141,7 @@ impl Inode {
                 parts.xattrs.insert(place, Xattr { name: Blob(name.to_vec()), value });
             }
         });
+        self.attr.has_xattrs = !self.rare.get().xattrs.is_empty();
     }
 
     fn check_room(&self, name: &[u8], value: &Blob) -> Result<(), Failure> {

@@ -38,6 +38,7 @@ fn file(mode: u32) -> Attr {
         layout: aze_proto::place::Layout::default(),
         chunk_bits: 20,
         spread: Spread::default(),
+        has_xattrs: false,
         parent: Ino(0),
     }
 }

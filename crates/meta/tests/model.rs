@@ -151,6 +151,7 @@ impl Model {
                     node.xattrs.retain(|xattr| xattr.name != *name);
                     let new = value.iter().map(|value| Xattr { name: name.clone(), value: value.clone() });
                     node.xattrs.extend(new);
+                    node.attr.has_xattrs = !node.xattrs.is_empty();
                     node.attr.mode = mode.unwrap_or(node.attr.mode);
                 })
             }
@@ -201,8 +202,9 @@ impl Model {
                 }
                 self.touch(*ino, time, |node| {
                     node.attr.size = node.attr.size.max(*end);
-                    node.attr.spread.reach = node.attr.spread.reach.max(spread.reach);
-                    node.attr.spread.sparse |= spread.sparse;
+                    let known = node.attr.spread;
+                    let is_sparse = known.is_sparse() || spread.is_sparse();
+                    node.attr.spread = Spread::new(known.reach().max(spread.reach()), is_sparse);
                     node.attr.mtime = node.attr.mtime.max(time);
                 })
             }
@@ -211,7 +213,8 @@ impl Model {
                 self.touch(*ino, time, |node| {
                     node.attr.generation.0 += 1;
                     let grows = *size > node.attr.size;
-                    node.attr.spread.sparse = (node.attr.spread.sparse || grows) && *size != 0;
+                    let is_sparse = (node.attr.spread.is_sparse() || grows) && *size != 0;
+                    node.attr.spread = Spread::new(node.attr.spread.reach(), is_sparse);
                     node.attr.size = *size;
                     node.attr.mtime = node.attr.mtime.max(time);
                     node.truncations.push((node.attr.generation, *size));
@@ -271,6 +274,7 @@ impl Model {
             layout: new.layout,
             chunk_bits: new.chunk_bits,
             spread: Spread::default(),
+            has_xattrs: false,
             parent: if is_dir(new.kind) { parent } else { Ino(0) },
         };
         self.nodes.push(Node {
@@ -327,8 +331,10 @@ impl Model {
         }
         let ino = local(self.issued);
         let ino = if new.private { ino.of_private_directory() } else { ino };
-        let attr = Some(self.make(ino, key.parent, new, time));
-        self.node(ino).expect("just made").xattrs = xattrs.to_vec();
+        self.make(ino, key.parent, new, time);
+        let node = self.node(ino).expect("just made");
+        (node.xattrs, node.attr.has_xattrs) = (xattrs.to_vec(), !xattrs.is_empty());
+        let attr = Some(node.attr.clone());
         self.names.push((key.clone(), ino, new.kind));
         let delta = delta(key, 1, i64::from(is_dir(new.kind)));
         Ok((
@@ -669,7 +675,7 @@ fn inode_ops() -> impl Strategy<Value = Op> {
         1 => prop_oneof![links(), (1..4u64).prop_map(|lost| TxId(local(lost).0))].prop_map(|tx| Op::LinkResolved { tx }),
         2 => (inos(), set).prop_map(|(ino, set)| Op::SetAttr { ino, set }),
         3 => (inos(), generations(), 0..100u64, (0..=Spread::REACH_MAX, any::<bool>())).prop_map(
-            |(ino, generation, end, (reach, sparse))| Op::Report { ino, generation, end, spread: Spread { reach, sparse } }
+            |(ino, generation, end, (reach, sparse))| Op::Report { ino, generation, end, spread: Spread::new(reach, sparse) }
         ),
         3 => (inos(), 0..100u64).prop_map(|(ino, size)| Op::Truncate { ino, size }),
         1 => (inos(), generations()).prop_map(|(ino, generation)| Op::TruncateDone { ino, generation }),

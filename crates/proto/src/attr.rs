@@ -80,58 +80,85 @@ impl Wire for FileKind {
     }
 }
 
-/// Where the data of a file may be; one byte on the wire.
+/// Where the data of a file may be: one byte, also on the wire.
+///
+/// Its reach is how far data may be that are elsewhere than beside the inode: 0 if there are none, else one more than the
+/// base-2 logarithm of the number of chunks, from chunk 0 on. It is sparse where holes may exist: a write began beyond
+/// the end, a truncation moved the end on, or a hole was punched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spread {
-    /// How far data may reach that are elsewhere than beside the inode: 0 if there are none, else one more than the base-2
-    /// logarithm of the number of chunks, from chunk 0 on.
-    pub reach: u8,
-    /// Holes may exist: a write began beyond the end, a truncation moved the end on, or a hole was punched.
-    pub sparse: bool,
-}
+pub struct Spread(u8);
 
 impl Spread {
     /// The largest reach: more chunks than any file has.
     pub const REACH_MAX: u8 = 63;
 
     /// Data in any chunk.
-    pub const ANYWHERE: Spread = Spread { reach: Spread::REACH_MAX, sparse: false };
+    pub const ANYWHERE: Spread = Spread(Spread::REACH_MAX << 1);
+
+    /// The bit of the byte that says that holes may exist.
+    const SPARSE: u8 = 1;
+
+    /// Of this reach, at most the largest, and sparse if so.
+    pub fn new(reach: u8, is_sparse: bool) -> Spread {
+        Spread(reach.min(Spread::REACH_MAX) << 1 | u8::from(is_sparse))
+    }
 
     /// A hole, if so.
-    pub fn sparse(sparse: bool) -> Spread {
-        Spread { reach: 0, sparse }
+    pub fn sparse(is_sparse: bool) -> Spread {
+        Spread::new(0, is_sparse)
     }
 
     /// Data in so many chunks, from chunk 0 on, and in as many more as the next power of two has.
     pub fn reaching(chunks: u64) -> Spread {
         let reach = chunks.checked_next_power_of_two().map_or(Spread::REACH_MAX, |power| power.ilog2() as u8 + 1);
-        Spread { reach: if chunks == 0 { 0 } else { reach.min(Spread::REACH_MAX) }, sparse: false }
+        Spread::new(if chunks == 0 { 0 } else { reach }, false)
+    }
+
+    /// How far data may reach that are elsewhere than beside the inode.
+    pub fn reach(self) -> u8 {
+        self.0 >> 1
+    }
+
+    /// Whether holes may exist.
+    pub fn is_sparse(self) -> bool {
+        self.0 & Spread::SPARSE != 0
+    }
+
+    /// The same with another reach.
+    #[must_use]
+    pub fn with_reach(self, reach: u8) -> Spread {
+        Spread::new(reach, self.is_sparse())
+    }
+
+    /// The same with holes, or without.
+    #[must_use]
+    pub fn with_sparse(self, is_sparse: bool) -> Spread {
+        Spread::new(self.reach(), is_sparse)
     }
 
     /// How many chunks, from chunk 0 on, may be elsewhere than beside the inode.
     pub fn chunks(self) -> u64 {
-        if self.is_wide() { 1 << (self.reach - 1) } else { 0 }
+        if self.is_wide() { 1 << (self.reach() - 1) } else { 0 }
     }
 
     /// Whether data may be elsewhere than beside the inode.
     pub fn is_wide(self) -> bool {
-        self.reach > 0
+        self.reach() > 0
     }
 
     /// What either says.
     pub fn and(self, other: Spread) -> Spread {
-        Spread { reach: self.reach.max(other.reach), sparse: self.sparse | other.sparse }
+        Spread::new(self.reach().max(other.reach()), self.is_sparse() | other.is_sparse())
     }
 
     /// The bits of the byte.
     pub fn bits(self) -> u8 {
-        u8::from(self.sparse) | self.reach << 1
+        self.0
     }
 
     /// What the bits say; `None` if there are others.
     pub fn from_bits(bits: u8) -> Option<Spread> {
-        let reach = bits >> 1;
-        (reach <= Spread::REACH_MAX).then_some(Spread { reach, sparse: bits & 1 != 0 })
+        (bits >> 1 <= Spread::REACH_MAX).then_some(Spread(bits))
     }
 }
 
@@ -186,6 +213,9 @@ wire_struct! {
         pub chunk_bits: u8,
         /// Where its data may be.
         pub spread: Spread,
+        /// Whether it has extended attributes, access control lists among them: where it has none, a client that may
+        /// believe its attributes need not ask for them.
+        pub has_xattrs: bool,
         /// For a directory the directory that holds it; else 0.
         pub parent: Ino,
     }
@@ -227,7 +257,7 @@ impl Attr {
             return 0;
         }
         let all = self.size.min(self.data_end()).div_ceil(512);
-        if self.spread.sparse && all > 1 { all - 1 } else { all }
+        if self.spread.is_sparse() && all > 1 { all - 1 } else { all }
     }
 
     /// `st_mode`: type and permission bits.
@@ -393,6 +423,7 @@ pub(crate) mod tests {
             layout: Layout::new(Ino::ROOT.prefix(), 4096),
             chunk_bits: 20,
             spread: Spread::default(),
+            has_xattrs: false,
             parent: Ino(0),
         }
     }

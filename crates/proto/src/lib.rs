@@ -24,6 +24,7 @@ pub mod rules;
 pub mod slots;
 pub mod sum;
 pub mod wire;
+pub mod xattr;
 
 pub use attr::{Attr, Change, FileKind, Identity, SetTime, Spread, Stub, XattrHow};
 pub use error::{Code, Failure, Refusal};

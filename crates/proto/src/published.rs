@@ -97,16 +97,20 @@ fn parts(word: u64) -> (u32, u32) {
 const SPREAD_BIT: u32 = 8;
 /// Where those of the number of shards stand with which the file was made.
 const SHARDS_BIT: u32 = 16;
+/// Where the bit stands that says that the file has extended attributes.
+const XATTRS_BIT: u32 = 24;
 
 /// The value of an inode's record; `None` for an inode that has none: all but regular files.
 pub fn inode_value(attr: &Attr) -> Option<[u64; INODE_VALUE_WORDS]> {
     let Attr { ino: _, kind, mode, links, uid, gid, rdev, size, atime, mtime, ctime, btime, generation, .. } = attr;
-    let Attr { born, layout, chunk_bits, spread, parent, .. } = attr;
+    let Attr { born, layout, chunk_bits, spread, has_xattrs, parent, .. } = attr;
     if *kind != FileKind::File || *rdev != 0 || *parent != Ino(0) {
         return None;
     }
-    let bits =
-        u32::from(*chunk_bits) | u32::from(spread.bits()) << SPREAD_BIT | u32::from(layout.shard_bits) << SHARDS_BIT;
+    let bits = u32::from(*chunk_bits)
+        | u32::from(spread.bits()) << SPREAD_BIT
+        | u32::from(layout.shard_bits) << SHARDS_BIT
+        | u32::from(*has_xattrs) << XATTRS_BIT;
     Some([
         pair(*mode, *links),
         pair(*uid, *gid),
@@ -131,7 +135,12 @@ pub fn inode_attr(ino: Ino, value: &[u64; INODE_VALUE_WORDS]) -> Option<Attr> {
         return None;
     }
     let spread = Spread::from_bits((bits >> SPREAD_BIT & 0xff) as u8)?;
-    let shard_bits = u8::try_from(bits >> SHARDS_BIT).ok()?;
+    let shard_bits = (bits >> SHARDS_BIT & 0xff) as u8;
+    let has_xattrs = match bits >> XATTRS_BIT {
+        0 => false,
+        1 => true,
+        _ => return None,
+    };
     if first >> Prefix::BITS != 0 || u32::from(shard_bits) > Prefix::BITS {
         return None;
     }
@@ -153,6 +162,7 @@ pub fn inode_attr(ino: Ino, value: &[u64; INODE_VALUE_WORDS]) -> Option<Attr> {
         layout: Layout { first: Prefix(first), shard_bits },
         chunk_bits,
         spread,
+        has_xattrs,
         parent: Ino(0),
     })
 }
@@ -180,6 +190,7 @@ mod tests {
             layout: Layout { first: Prefix((1 << 22) - 1), shard_bits: 22 },
             chunk_bits: 20,
             spread: Spread::ANYWHERE,
+            has_xattrs: true,
             parent: Ino(0),
         }
     }

@@ -2,10 +2,14 @@
 
 mod support;
 
-use aze_client::{Access, NewFile, mode_under};
+use aze_client::{Access, Client, NewFile, mode_under};
+use aze_io::sync::Mutex;
 use aze_proto::{Change, Code, FileKind, Identity, Ino, SetTime, Time, XattrHow};
+use aze_server::sabotage::{Sabotage, Switches};
+use aze_sim::Cluster;
 use aze_sim::cluster::Layout;
 use aze_sim::work::shared::new_file;
+use std::time::Duration;
 use support::{ROOT, create, name, with_cluster, with_layout};
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
@@ -54,6 +58,82 @@ fn an_attribute_is_seen_by_other_clients_at_once() {
             assert_eq!(client.get_xattr(&ROOT, ino, b"user.a").await, Ok(vec![7; 65_536]));
         }
     });
+}
+
+/// Requests for extended attributes that the servers have been asked by now.
+fn asked(cluster: &Cluster) -> u64 {
+    let counters = cluster.servers().into_iter().flat_map(|server| server.status().requests);
+    counters
+        .filter(|counter| counter.name.ends_with("etXattr") || counter.name == "ListXattr")
+        .map(|counter| counter.count)
+        .sum()
+}
+
+/// Lets a client be given leases.
+fn believe(client: &Client) {
+    client.listen(Box::new(|_recalls| Box::pin(async {})));
+}
+
+/// Two clients that believe answers; one of them changes the attributes of a file, both look at them. Gives what one of
+/// them has seen that is not so, and how many looks took no request.
+fn looks_at_attributes(layout: Layout) -> (Vec<String>, u64) {
+    let (wrong, unasked) = (Mutex::new(Vec::new()), Mutex::new(0));
+    with_layout(layout, async |cluster, client| {
+        let other = cluster.connect(1).await.expect("a quiet cluster connects");
+        believe(&client);
+        believe(&other);
+        for index in 0..12 {
+            let ino = create(&client, Ino::ROOT, &format!("f{index}")).await.ino();
+            let closed = Change { mode: Some(0o600), ..Change::default() };
+            client.setattr(&ROOT, ino, &closed).await.expect("root may");
+            for round in 0..4u8 {
+                let (has_one, name) = (round % 2 == 1, self::name(&format!("f{index}")));
+                let value = if has_one { Ok(vec![round]) } else { Err(Code::NoAttribute) };
+                for (who, looker) in [("the other", &other), ("the one", &client)] {
+                    for text in [&b"user.a"[..], ACCESS, DEFAULT, b"security.selinux"] {
+                        let before = asked(&cluster);
+                        let listed = looker.list_xattr(&ROOT, ino).await.expect("it is there");
+                        let got = looker.get_xattr(&ROOT, ino, text).await.map_err(|failure| failure.code);
+                        *unasked.lock() += u64::from(asked(&cluster) == before);
+                        let expected = if text == b"user.a" { value.clone() } else { Err(Code::NoAttribute) };
+                        if got != expected || listed.len() != usize::from(has_one) {
+                            let text = text.escape_ascii();
+                            wrong.lock().push(format!("f{index}, {round}: {who} sees {listed:?}, {text}: {got:?}"));
+                        }
+                        looker.lookup_within(&ROOT, Ino::ROOT, &name, Duration::ZERO).await.expect("it is there");
+                    }
+                    let code = async |who: &Identity, name: &[u8]| {
+                        looker.get_xattr(who, ino, name).await.map_err(|failure| failure.code)
+                    };
+                    assert_eq!(code(&user(), b"user.a").await, Err(Code::AccessDenied), "he may not read the file");
+                    assert_eq!(code(&ROOT, b"strange.a").await, Err(Code::Unsupported));
+                }
+                let changed = match has_one {
+                    false => client.set_xattr(&ROOT, ino, b"user.a", &[round + 1], XattrHow::Any).await,
+                    true => client.remove_xattr(&ROOT, ino, b"user.a").await,
+                };
+                changed.expect("root may");
+            }
+        }
+    });
+    (wrong.into_inner(), unasked.into_inner())
+}
+
+#[test]
+fn a_file_without_attributes_is_not_asked_for_them() {
+    for published_bytes in [0, 1 << 20] {
+        let (wrong, unasked) = looks_at_attributes(Layout { published_bytes, ..Layout::of(3) });
+        assert_eq!(wrong, Vec::<String>::new(), "published: {published_bytes}");
+        // 12 files, two rounds of four without attributes, two clients, four names, of which the first is asked for after a
+        // change; and the first answer of each server comes without a lease.
+        assert!((130..=192).contains(&unasked), "published: {published_bytes}: {unasked} looks took no request");
+    }
+}
+
+#[test]
+fn attributes_that_are_believed_after_a_change_are_noticed() {
+    let layout = Layout { switches: Switches::without(Sabotage::SkipRecallWait), ..Layout::of(3) };
+    assert_ne!(looks_at_attributes(layout).0, Vec::<String>::new());
 }
 
 /// Memory for data does not hold attributes, which would go on for ever otherwise.

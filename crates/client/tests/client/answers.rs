@@ -99,7 +99,7 @@ fn the_first_data_beyond_chunk_0_are_announced_and_only_they() {
         file.write(CHUNK as u64, &[2; 10]).await.unwrap();
         assert_eq!(fake.names(), ["Write"], "what does not extend the file is reported later");
         file.close().await.unwrap();
-        assert!(matches!(fake.asked()[..], [(_, Request::Report { spread: Spread { reach: 0, .. }, end: 0, .. })]));
+        assert!(matches!(fake.asked()[..], [(_, Request::Report { spread, end: 0, .. })] if !spread.is_wide()));
     });
 }
 

@@ -167,6 +167,7 @@ pub fn attr(size: u64, generation: u32) -> Attr {
         layout: aze_proto::place::Layout::default(),
         chunk_bits: CHUNK_BITS,
         spread: Spread::default(),
+        has_xattrs: false,
         parent: Ino(0),
     }
 }

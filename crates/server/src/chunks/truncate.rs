@@ -56,7 +56,7 @@ impl Server {
     pub(crate) fn data_servers(&self, attr: &Attr) -> Vec<ServerIndex> {
         let mut attr = attr.clone();
         if self.config.switches.is(Sabotage::ShortReach) {
-            attr.spread.reach = attr.spread.reach.min(2).saturating_sub(1);
+            attr.spread = attr.spread.with_reach(attr.spread.reach().min(2).saturating_sub(1));
         }
         self.map().data_servers(&attr)
     }
