@@ -32,6 +32,8 @@ pub struct Account {
     pub stage_out: Option<PathBuf>,
     /// Something was staged in.
     pub is_staged_in: bool,
+    /// Files were released, or were about to be: their copies are nowhere else.
+    pub has_released: bool,
 }
 
 /// A reason to keep an account.
@@ -56,6 +58,7 @@ impl Account {
             number: number.ok_or_else(damaged)?,
             stage_out: get(session, "stage-out")?.map(|dir| PathBuf::from(std::ffi::OsString::from_vec(dir))),
             is_staged_in: get(session, "staged-in")?.is_some(),
+            has_released: get(session, "released")?.is_some(),
         }))
     }
 
@@ -76,6 +79,14 @@ impl Account {
         let _ = std::fs::write(session.volume.dir.join(MARK), "");
         let missing = || Trouble::new(Exit::Again, "the account of the volume was removed just now: try again");
         Account::find(session)?.ok_or_else(missing)
+    }
+
+    /// Notes in the volume that files are about to be released: who does not see the ledgers must not remove their copies.
+    ///
+    /// # Errors
+    /// Those of the volume: this user may not change its root, for one.
+    pub fn note_release(&self, session: &Session) -> Outcome<()> {
+        add(session, "released", b"1".to_vec())
     }
 
     /// Where its ledgers are.
@@ -179,6 +190,7 @@ mod tests {
             number: String::new(),
             stage_out: stage_out.map(PathBuf::from),
             is_staged_in,
+            has_released: false,
         };
         assert!(!of(None, false).guards(false) && !of(None, true).guards(true));
         assert!(of(None, true).guards(false) && of(Some("/d"), false).guards(true));

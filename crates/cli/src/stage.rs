@@ -3,7 +3,8 @@
 //! Room `copy` does the work; this file says what is staged to which place, where receipt and state lie, and tells how it
 //! goes.
 
-mod rounds;
+mod release;
+pub(crate) mod rounds;
 
 use crate::account::{self, Account, Reason};
 use crate::copy::Reporter;
@@ -12,7 +13,7 @@ use crate::place::{Place, VolumePath};
 use crate::session::Sessions;
 use crate::{key, show, size, sys, when};
 use aze_copy::Watch;
-use aze_copy::stage::ledger::{Hold, Route};
+use aze_copy::stage::ledger::{self, Hold, Route};
 use aze_copy::stage::standing::Standing;
 use aze_copy::stage::state::Known;
 use aze_copy::stage::survey::Filter;
@@ -64,6 +65,7 @@ pub struct Args {
 enum Command {
     Out(OutArgs),
     In(InArgs),
+    Release(release::Args),
     Status(StatusArgs),
 }
 
@@ -125,6 +127,7 @@ Examples:
   aze stage out aze:/results /project/run7
   aze stage out aze:/results /project/run7 --newer-than /project/last --exclude '*.tmp'
   aze stage out aze:/results /project/run7 --atomic --receipt run7.jsonl
+  aze stage out aze:/results /project/run7 --when closed
   aze stage out aze:/results /project/run7 --every 10m &     until a signal: kill $!
   aze stage out aze:/results /project/run7 --before-end &    and once more before the job's end")]
 struct OutArgs {
@@ -132,10 +135,21 @@ struct OutArgs {
     from: OsString,
     /// What it becomes: the contents of a directory go into the directory of this name.
     to: PathBuf,
+    /// Leave out files that a program has open for writing, and say how many; with --every they are left to later rounds,
+    /// and with --before-end the last round takes them all the same.
+    #[arg(long, value_name = "WHEN", conflicts_with = "atomic")]
+    when: Option<When>,
     #[command(flatten)]
     rounds: rounds::Args,
     #[command(flatten)]
     common: Common,
+}
+
+/// When a file is staged.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum When {
+    /// When no program has it open for writing.
+    Closed,
 }
 
 /// Copy a file or the contents of a directory into a volume, verified; with a receipt if asked for.
@@ -176,6 +190,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     match &args.command {
         Command::Out(args) => run_out(args),
         Command::In(args) => run_in(args),
+        Command::Release(args) => release::run(args),
         Command::Status(args) => run_status(args),
     }
 }
@@ -196,9 +211,15 @@ fn run_out(args: &OutArgs) -> Outcome<Exit> {
     };
     let beside = |name: String| to.with_file_name(name);
     let rounds = Some(&args.rounds).filter(|rounds| rounds.are_asked_for());
-    perform("out", &args.common, rounds, &from, &Place::Local(to.clone()), Some(receipt), |key| {
-        Ok(beside(format!(".azekura-stage-{key}.state")))
-    })
+    perform(
+        ("out", args.when.is_some()),
+        &args.common,
+        rounds,
+        &from,
+        &Place::Local(to.clone()),
+        Some(receipt),
+        |key| Ok(beside(format!(".azekura-stage-{key}.state"))),
+    )
 }
 
 fn run_in(args: &InArgs) -> Outcome<Exit> {
@@ -213,7 +234,7 @@ fn run_in(args: &InArgs) -> Outcome<Exit> {
         return Err(Trouble::usage("'aze stage in' reads a local path: for volumes there is 'aze cp --verify'"));
     }
     let from = Place::Local(absolute(&args.from)?);
-    perform("in", &args.common, None, &from, &to, args.common.receipt.clone(), state_of_user)
+    perform(("in", false), &args.common, None, &from, &to, args.common.receipt.clone(), state_of_user)
 }
 
 fn absolute(path: &Path) -> Outcome<PathBuf> {
@@ -245,7 +266,7 @@ fn now_ns() -> u64 {
 }
 
 fn perform(
-    direction: &'static str,
+    (direction, closed_only): (&'static str, bool),
     common: &Common,
     rounds: Option<&rounds::Args>,
     from: &Place,
@@ -274,6 +295,19 @@ fn perform(
         Some(state) => state.clone(),
         None => state(key)?,
     };
+    if let Some((account, _)) = &account
+        && account.has_released
+        && (common.delete || common.atomic)
+        && ledger::files_in(&account.ledgers()?)?.is_empty()
+    {
+        let dir = account.ledgers()?;
+        let text = format!(
+            "files were released from this volume, and no ledger in {} says which: --delete and --atomic could remove the only \
+             copies: run it where the ledgers are, or without",
+            dir.display()
+        );
+        return Err(Trouble::new(Exit::Caller, text));
+    }
     let ledger = match account {
         Some((account, route)) => Some((Hold::take(&account.ledgers()?, &key_of(&route))?, route)),
         None => None,
@@ -293,6 +327,7 @@ fn perform(
         filter,
         delete: common.delete,
         atomic: common.atomic,
+        closed_only,
         jobs: jobs.into(),
         state,
         ledger,
@@ -379,14 +414,17 @@ fn tell(common: &Common, report: &Report, receipt: Option<&(PathBuf, String, Str
     if common.json {
         let told = serde_json::json!({
             "proven": report.proven, "resumed": report.resumed, "missing": report.missing, "removed": report.removed,
-            "replaced": report.replaced, "receipt": path, "key_id": receipt.map(|(_, _, id)| id),
+            "open": report.open, "replaced": report.replaced, "receipt": path, "key_id": receipt.map(|(_, _, id)| id),
             "bytes": report.end.as_ref().map(|end| end.bytes), "tree": report.end.as_ref().map(|end| end.tree.to_string()),
         });
         outln!("{told}");
         return;
     }
-    if report.missing > 0 {
-        let (missing, proven) = (report.missing, report.proven);
+    if report.open > 0 {
+        errln!("aze: stage: {} open for writing, and left out", show::count(report.open, "file"));
+    }
+    if report.missing > report.open {
+        let (missing, proven) = (report.missing - report.open, report.proven);
         errln!(
             "aze: stage: {missing} objects could not be staged; {proven} are proven: the same command tries the rest"
         );
@@ -480,7 +518,7 @@ fn run_status_of(args: &StatusArgs, path: &VolumePath) -> Outcome<Exit> {
         return Err(Trouble::new(Exit::NotFound, text));
     };
     let standing = account.standing(&session, NAMED_MAX, &|| false)?;
-    let Standing { staged, dirty, without_data, named, lost, ended_early, removed } = &standing;
+    let Standing { staged, dirty, without_data, named, lost, ended_early, removed, released } = &standing;
     if args.json {
         let named: Vec<_> = named
             .iter()
@@ -490,11 +528,19 @@ fn run_status_of(args: &StatusArgs, path: &VolumePath) -> Outcome<Exit> {
             "volume": name, "guarded": account.guards(session.volume.record.settings.lasts()),
             "stage_out": account.stage_out, "staged": staged.objects, "staged_bytes": staged.bytes,
             "dirty": dirty.objects, "dirty_bytes": dirty.bytes, "without_data": without_data, "removed": removed, "first": named,
+            "released": released.objects, "released_bytes": released.bytes,
             "lost": lost.iter().map(|trouble| trouble.text.clone()).collect::<Vec<_>>(), "ended_early": ended_early,
         });
         outln!("{told}");
     } else {
         outln!("staged  {}, {}", show::count(staged.objects, "object"), size::words(staged.bytes));
+        if released.objects > 0 {
+            outln!(
+                "gone    {}, {}, released from the volume",
+                show::count(released.objects, "file"),
+                size::words(released.bytes)
+            );
+        }
         outln!("dirty   {}, {}", show::count(dirty.objects, "object"), size::words(dirty.bytes));
         named.iter().for_each(|(path, why)| outln!("        {} ({})", account::shown(path), why.word()));
         lost.iter().for_each(|trouble| outln!("lost    {trouble}"));

@@ -174,6 +174,7 @@ fn status_object(status: &ServerStatus) -> Value {
         "chunks": status.chunks,
         "sessions": status.sessions,
         "opens": status.opens,
+        "opens_for_writing": status.writers,
         "requests": requests,
     })
 }

@@ -7,8 +7,8 @@ use aze_client::{Access, File, Lister, NewFile, Reached};
 use aze_copy::LocalTree;
 use aze_copy::tree::{Meta, Named, Names, ReadBack, Sink, Source, Spot, Traits, Tree, Xattr, copied_mode, is_kept};
 use aze_proto::attr::{Attr, Change, FileKind, SetTime, XattrHow};
-use aze_proto::error::{Code, Failure};
-use aze_proto::ids::{Ino, Time};
+use aze_proto::error::{Class, Code, Failure};
+use aze_proto::ids::{Generation, Ino, Time};
 use aze_proto::limits::LIST_ENTRIES_MAX;
 use aze_proto::message::Listed;
 use aze_proto::name::Name;
@@ -376,6 +376,32 @@ impl Source for VolumeSource {
     fn mark(&self) -> Outcome<Vec<u64>> {
         let counted = self.session.ask(format_args!("ask for changes of {}", self.shown), self.file.count_changes())?;
         Ok(counted.numbers())
+    }
+
+    fn writers(&self) -> Outcome<Option<u32>> {
+        let count = self.session.ask(format_args!("ask for opens of {}", self.shown), self.file.count_opens())?;
+        Ok(Some(count.writers))
+    }
+
+    fn release(&self, path: &[u8], meta: &Meta, mark: &[u64], any_life: bool) -> Outcome<()> {
+        let (client, who) = (&self.session.client, &self.session.who);
+        let generation = mark.first().and_then(|number| u32::try_from(*number).ok());
+        let generation =
+            generation.ok_or_else(|| Trouble::new(Exit::Fatal, "a mark without a generation: a defect in aze"))?;
+        let released = self.session.runtime.block_on(async {
+            let (parent, name) = client.resolve_parent(who, path).await?;
+            self.file.release(parent, &name, (Generation(generation), meta.ctime), any_life).await
+        });
+        released.map_err(|failure| {
+            let trouble = Trouble::volume(format_args!("release {}", self.shown), &failure);
+            match failure.code {
+                Code::Busy => Trouble::new(Exit::Some, trouble.text),
+                Code::Stale => Trouble::new(Exit::NotFound, trouble.text),
+                code if code.class() == Class::Caller => trouble,
+                // It may have gone, or go yet.
+                _ => Trouble::new(Exit::Fatal, trouble.text),
+            }
+        })
     }
 }
 

@@ -31,7 +31,7 @@ pub struct File {
     pub(crate) inode: Arc<Inode>,
     pub(crate) who: Identity,
     access: Access,
-    handle: Handle,
+    pub(crate) handle: Handle,
     closed: AtomicBool,
     /// Start of the volume since which everything written here is known to be there, if it is synced.
     pub(crate) since: AtomicU32,

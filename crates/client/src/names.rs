@@ -217,6 +217,7 @@ impl Core {
             target: Blob(new.target.clone()),
             exclusive: new.exclusive || new.kind != FileKind::File,
             open: handle,
+            write: access.is_some_and(|access| access.write),
             chunk_bits: new.chunk_bits,
             private: new.private,
         });

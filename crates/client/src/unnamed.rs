@@ -23,7 +23,7 @@ impl Client {
         let name = Name::new(format!(".unnamed-{:016x}", self.core.io.random_u64()).as_bytes())
             .map_err(|_| Failure::from(Code::Internal))?;
         let handle = self.core.new_handle();
-        let request = Request::CreateUnnamed { parent, name: name.clone(), mode, open: handle };
+        let request = Request::CreateUnnamed { parent, name: name.clone(), mode, open: handle, write: access.write };
         let reply = self.core.ask(who, Place::Entry(parent, &name), &request).await;
         let attr = reply.and_then(|reply| self.core.entry(&request, reply)).and_then(|entry| {
             entry.attr.ok_or_else(|| Failure::new(Code::Malformed, "a new file came without attributes"))

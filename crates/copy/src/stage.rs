@@ -10,6 +10,7 @@
 
 pub mod ledger;
 pub(crate) mod prove;
+pub mod release;
 pub mod standing;
 pub mod state;
 pub mod survey;
@@ -23,13 +24,14 @@ use aze_proto::attr::FileKind;
 use aze_receipt::line::What;
 use aze_receipt::{Draft, End, Head, Key, Line, Object, Removed, when};
 use aze_words::exit::{Exit, Outcome, Trouble};
-use ledger::{Ledger, Route};
+use ledger::{Ledger, Pace, Route};
 use prove::{OWN_NUMBERS, Proof, hidden_prefix, identity, now, version, xattrs_hash};
 use state::{Done, Journal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
 use survey::{Filter, Survey, at};
 
 /// How often a file is copied at most that changes while it is copied.
@@ -53,6 +55,8 @@ pub struct Order {
     pub delete: bool,
     /// The destination gets its name, or all of its new contents, in one step at the end.
     pub atomic: bool,
+    /// Files that a program has open for writing are left out.
+    pub closed_only: bool,
     /// Files and parts of files that are copied at the same time.
     pub jobs: usize,
     /// Where the state of unfinished attempts lies.
@@ -71,9 +75,27 @@ impl Order {
     fn ledger_before(&self) -> Outcome<Ledger> {
         let Some((hold, route)) = &self.ledger else { return Ok(Ledger::default()) };
         let before = if self.atomic { None } else { Ledger::read(hold.path())? };
-        let new = || Ledger { route: route.clone(), entries: BTreeMap::new() };
+        let new = || Ledger { route: route.clone(), ..Ledger::default() };
         Ok(before.filter(|before| before.route == *route).unwrap_or_else(new))
     }
+
+    /// Paths below the destination whose files the volume has given up: no other ledger's stage takes them away either.
+    fn released(&self) -> Outcome<BTreeSet<Vec<u8>>> {
+        let Some((hold, _)) = &self.ledger else { return Ok(BTreeSet::new()) };
+        let (ledgers, troubles) = ledger::all_in(&parent_dir(hold.path()))?;
+        if let Some(trouble) = troubles.into_iter().next() {
+            return Err(trouble);
+        }
+        let outside = |ledger: &Ledger| ledger.released_outside().collect::<Vec<_>>();
+        let all = ledgers.iter().filter(|ledger| ledger.route.is_out()).flat_map(outside);
+        let to = self.to.path.strip_suffix(b"/").unwrap_or(&self.to.path);
+        let below = |path: Vec<u8>| Some(path.strip_prefix(to)?.strip_prefix(b"/")?.to_vec());
+        Ok(all.filter_map(below).collect())
+    }
+}
+
+fn parent_dir(path: &std::path::Path) -> PathBuf {
+    path.parent().unwrap_or(std::path::Path::new(".")).to_owned()
 }
 
 /// How it went.
@@ -87,6 +109,8 @@ pub struct Report {
     pub resumed: u64,
     /// Objects of the source that are not.
     pub missing: u64,
+    /// Those of them that were left out, since a program had them open for writing.
+    pub open: u64,
     /// Names removed.
     pub removed: u64,
     /// Where the tree is that was at the destination before, if it was replaced and not removed.
@@ -119,15 +143,20 @@ struct Stage<'a> {
     /// Where the objects are copied to: the destination, or a hidden name beside it.
     to: Spot,
     started: String,
+    began: Instant,
     report: Report,
     removed: Vec<Removed>,
+    /// Files at the destination that are nowhere else, and the directories that lead to them.
+    kept: BTreeSet<Vec<u8>>,
+    /// Files that were left out, since they are open for writing.
+    open: Mutex<BTreeSet<Vec<u8>>>,
 }
 
 impl<'a> Stage<'a> {
     fn prepare(order: &'a Order, watch: &Arc<dyn Watch>, survey: Survey) -> Outcome<Stage<'a>> {
         let mut number = [0; 8];
         aze_io::real::fill_random(&mut number);
-        let (attempt, started) = (aze_words::hex::write(&number), when(now()));
+        let (attempt, started, began) = (aze_words::hex::write(&number), when(now()), Instant::now());
         let is_dir = survey.objects.get(&b""[..]).is_some_and(|meta| meta.kind == FileKind::Directory);
         if order.atomic && !is_dir {
             return Err(Trouble::usage("--atomic is for directories: a file always gets its name in one step"));
@@ -139,6 +168,23 @@ impl<'a> Stage<'a> {
             order.to.shown(),
             if order.atomic { ", atomic" } else { "" }
         );
+        let mut kept = BTreeSet::new();
+        if order.direction == "out" && (order.delete || order.atomic) {
+            let released = order.released()?;
+            if order.atomic && !released.is_empty() {
+                let text = format!(
+                    "{}: {} files there were released from the volume: --atomic would put a tree without them in their place",
+                    order.to.shown(),
+                    released.len()
+                );
+                return Err(Trouble::new(Exit::Caller, text));
+            }
+            for path in released {
+                let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
+                kept.extend(ends.map(|end| path[..end].to_vec()).collect::<Vec<_>>());
+                kept.insert(path);
+            }
+        }
         let ledger = order.ledger_before()?;
         let mut journal = Journal::open(&order.state, &words, &attempt)?;
         journal.found(survey.objects.len() as u64, survey.bytes())?;
@@ -146,8 +192,8 @@ impl<'a> Stage<'a> {
         let to = if order.atomic { hidden_tree(&order.to, &words) } else { order.to.clone() };
         let root_len = to.path.strip_suffix(b"/").map_or(to.path.len(), <[u8]>::len);
         let proof = Arc::new(Proof::new(attempt, root_len, journal));
-        let (watch, report, removed) = (watch.clone(), Report::default(), Vec::new());
-        let mut stage = Stage { order, watch, survey, proof, to, started, report, removed };
+        let (watch, report, removed, open) = (watch.clone(), Report::default(), Vec::new(), Mutex::default());
+        let mut stage = Stage { order, watch, survey, proof, to, started, began, report, removed, kept, open };
         if order.atomic {
             stage.after_publishing()?;
         }
@@ -358,6 +404,10 @@ impl<'a> Stage<'a> {
                     continue;
                 }
             };
+            if self.order.closed_only && meta.kind == FileKind::File && self.is_open_for_writing(from) {
+                self.open.lock().insert(from.path.clone());
+                continue;
+            }
             if meta.kind == FileKind::Symlink {
                 workers.put(Job::Link { from: from.clone(), to: to.clone() })?;
                 continue;
@@ -371,6 +421,12 @@ impl<'a> Stage<'a> {
             }
         }
         workers.finish()
+    }
+
+    /// The copy tells of an error.
+    fn is_open_for_writing(&self, from: &Spot) -> bool {
+        let writers = from.tree.open_fresh(&from.path).and_then(|source| source.writers());
+        writers.is_ok_and(|writers| writers.is_some_and(|count| count > 0))
     }
 
     /// Compares files with their copies, several at a time; gives those that are to be copied.
@@ -470,6 +526,12 @@ impl<'a> Stage<'a> {
                 if self.survey.names.contains(&below) {
                     continue;
                 }
+                if self.kept.contains(&below) {
+                    if entry.kind == FileKind::Directory {
+                        waiting.push(below);
+                    }
+                    continue;
+                }
                 if entry.kind == FileKind::Directory {
                     waiting.push(below.clone());
                 }
@@ -525,6 +587,7 @@ impl<'a> Stage<'a> {
         let mut lines = self.last_look()?;
         self.report.proven = lines.len() as u64;
         self.report.missing += self.survey.objects.len() as u64 - self.report.proven;
+        self.report.open = self.open.lock().len() as u64;
         if self.order.atomic && self.to.path != self.order.to.path {
             if self.report.missing > 0 {
                 let missing = self.report.missing;
@@ -551,19 +614,31 @@ impl<'a> Stage<'a> {
     /// Enters all objects with a line in the receipt in the ledger. Its entries of other objects stay, but for names that
     /// were removed from the destination.
     fn enter(&self, proven: &BTreeSet<Vec<u8>>) -> Outcome<()> {
-        let Some((hold, _)) = &self.order.ledger else { return Ok(()) };
-        let mut ledger = self.order.ledger_before()?;
-        for removed in &self.removed {
-            ledger.entries.remove(&removed.path);
-        }
-        let journal = self.proof.journal.lock();
-        for path in proven {
-            if let Some(done) = journal.known().done.get(path) {
-                ledger.entries.insert(path.clone(), done.clone());
+        let Some((hold, route)) = &self.order.ledger else { return Ok(()) };
+        Ledger::update(hold.path(), |ledger| {
+            if self.order.atomic || ledger.route != *route {
+                *ledger = Ledger { route: route.clone(), pace: ledger.pace, ..Ledger::default() };
             }
-        }
-        drop(journal);
-        ledger.write(hold.path())
+            for removed in &self.removed {
+                ledger.entries.remove(&removed.path);
+                ledger.released.remove(&removed.path);
+            }
+            let journal = self.proof.journal.lock();
+            for path in proven {
+                let Some(done) = journal.known().done.get(path) else { continue };
+                let before = ledger.entries.insert(path.clone(), done.clone());
+                // Another version is not the one that the volume may have given up meanwhile.
+                if before.is_none_or(|before| before.from != done.from) {
+                    ledger.released.remove(path);
+                }
+            }
+            let copied = (self.proof.copied.0.load(Ordering::Relaxed), self.proof.copied.1.load(Ordering::Relaxed));
+            if let (objects @ 1.., bytes) = copied {
+                let time_ns = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                ledger.pace = Some(Pace { objects, bytes, time_ns });
+            }
+            Ok(())
+        })
     }
 
     /// Lines of all objects whose names still lead to the proven inodes.

@@ -83,6 +83,20 @@ pub trait Source: Send + Sync {
     /// at one moment. In a volume the servers count, and that is certain; on a local file system it is as good as the
     /// change times that it keeps.
     fn mark(&self) -> Outcome<Vec<u64>>;
+    /// How often the file is open for writing; `None` where that is not known. In a volume the file's server knows it, unless
+    /// it was started again since the file was made: then opens from before are missing.
+    fn writers(&self) -> Outcome<Option<u32>> {
+        Ok(None)
+    }
+    /// Has a volume give up this file, whose only name is `path`, in one step: if its change time is that of `meta`, its mark
+    /// was `mark` after it was opened here, and no client has had it open for writing since.
+    ///
+    /// # Errors
+    /// The file stays then, unless the error is that the outcome is unknown.
+    fn release(&self, path: &[u8], _meta: &Meta, _mark: &[u64], _any_life: bool) -> Outcome<()> {
+        let text = format!("release {}: it is in no volume", String::from_utf8_lossy(path));
+        Err(Trouble::new(Exit::Fatal, text))
+    }
 }
 
 /// From where bytes were read back, to be compared with those that were to be written.

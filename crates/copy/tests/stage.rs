@@ -322,6 +322,7 @@ impl Setting {
             destination: self.0.join("to").as_os_str().as_bytes().to_vec(),
             filter: Filter::default(),
             delete: false,
+            closed_only: false,
             atomic: false,
             jobs: 2,
             state: self.0.join("state"),
@@ -520,7 +521,7 @@ fn a_ledger_that_is_not_whole_is_not_believed() {
         assert!(Ledger::read(&path).is_err(), "{len} bytes");
     }
     let lines: Vec<&[u8]> = good.split_inclusive(|byte| *byte == b'\n').collect();
-    assert_eq!(lines.len(), 5);
+    assert_eq!(lines.len(), 6);
     for line in 0..lines.len() {
         let mut fewer = lines.clone();
         fewer.remove(line);

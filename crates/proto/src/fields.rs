@@ -29,6 +29,8 @@ wire_struct! {
         pub exclusive: bool,
         /// Registers an open under this handle number of the session.
         pub open: Option<u64>,
+        /// That open is for writing, too.
+        pub write: bool,
         /// Base-2 logarithm of the chunk size; 0 takes the directory's.
         pub chunk_bits: u8,
         /// A directory that keeps what is made in it beside itself; for kind `Directory` only.

@@ -15,7 +15,7 @@ mod status;
 use crate::attr::{Change, Identity, Spread, Stub, XattrHow};
 use crate::check::{ChunkPlace, DataPlace, EntryPlace};
 use crate::fields::{CountChanges, Create, Prepare, PrepareExchange, Punch, Read, Reserve, Scan, Seek, Write};
-use crate::ids::{Generation, Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, ShardId, TxId};
+use crate::ids::{Generation, Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, ShardId, Time, TxId};
 use crate::name::Name;
 use crate::place::{ServerInfo, ShardMap};
 use crate::wire::Blob;
@@ -197,8 +197,9 @@ wire_enum! {
         /// Server. How often data of the file have changed in the shards of this server. Reply: `ChangesAre`.
         108 = CountChanges(CountChanges),
         /// Entry shard of a name that is not made: it only says where. Makes a regular file without a
-        /// name and opens it; until it has none again, it may be given one by `Link`. Reply: `Entry`.
-        106 = CreateUnnamed { parent: Ino, name: Name, mode: u32, open: u64 },
+        /// name and opens it, with `write` for writing, too; until it has none again, it may be given one by `Link`.
+        /// Reply: `Entry`.
+        106 = CreateUnnamed { parent: Ino, name: Name, mode: u32, open: u64, write: bool },
         /// Entry shard of the first name. Two names that are both there change places
         /// (`RENAME_EXCHANGE`). Reply: `Done`.
         107 = Exchange { parent: Ino, name: Name, to_parent: Ino, to_name: Name },
@@ -233,6 +234,16 @@ wire_enum! {
         /// for a moment the session is given leases. It has let go of everything up to `confirmed`, a
         /// number of that life of the server. Reply: `Recalled`.
         117 = Listen { life: u64, confirmed: u64 },
+        /// Home. How often a file is open. Reply: `OpensAre`.
+        118 = CountOpens { ino: Ino },
+        /// Home. Freezes a file that the session has open under `handle`, if nobody has had it open for writing since then and it
+        /// has this generation and change time, and one name: until that open ends, whatever would change the file waits.
+        /// `any_life` takes it although the home was started again since the file was made, so that it does not know
+        /// opens from before. Reply: `Frozen`.
+        119 = Freeze { ino: Ino, handle: u64, generation: Generation, ctime: Time, any_life: bool },
+        /// Entry shard. As `Unlink`, of a file that the session has frozen; refused if the name leads elsewhere, or the
+        /// file's home was started again after the epoch `began` that it gave with `Frozen`. Reply: `DoneAt`.
+        120 = UnlinkFrozen { parent: Ino, name: Name, ino: Ino, began: MapEpoch },
         /// Home. `Open` for reading that also asks for the whole contents of a file of at most
         /// `contents` bytes. Reply: `OpenedWith`, or as `Open`'s where they do not come along: a
         /// request that is sent again gets them no second time.
@@ -312,6 +323,7 @@ mod tests {
             target: Blob(b"../y".to_vec()),
             exclusive: true,
             open: Some(4),
+            write: true,
             chunk_bits: 0,
             private: false,
         });

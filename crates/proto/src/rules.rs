@@ -265,6 +265,9 @@ impl Request {
     CancelLock:      Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [LockIs]
     KeepLocks:       Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     Listen:          Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Waits [Recalled]
+    CountOpens:      Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [OpensAre]
+    Freeze:          Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Frozen]
+    UnlinkFrozen:    Entry  Anyone  Names   Paths Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [DoneAt Done]
     OpenWith:        Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
         [OpenedWith Attributes]
     OpenNameWith:    Entry  Anyone  Holds   Paths Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon

@@ -55,6 +55,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         target: Blob::default(),
         exclusive: true,
         open: Some(5),
+        write: true,
         chunk_bits: 0,
         private: false,
     });
@@ -75,8 +76,20 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let held = Reply::LockIs { outcome: LockOutcome::Held { by: spec } };
     let (ino, generation, born, chunk_bits) = (Ino(9), Generation(1), MapEpoch(1), 20);
     let layout = Layout { first: Prefix(6), shard_bits: 12 };
-    let unnamed =
-        Request::CreateUnnamed { parent: Ino(1), name: Name::new(b"a").expect("a name"), mode: 0o600, open: 5 };
+    let unnamed = Request::CreateUnnamed {
+        parent: Ino(1),
+        name: Name::new(b"a").expect("a name"),
+        mode: 0o600,
+        open: 5,
+        write: true,
+    };
+    let freeze = Request::Freeze { ino: Ino(9), handle: 5, generation: Generation(6), ctime: Time(7), any_life: true };
+    let unlink = Request::UnlinkFrozen {
+        parent: Ino(1),
+        name: Name::new(b"a").expect("a name"),
+        ino: Ino(9),
+        began: MapEpoch(8),
+    };
     let reserve = Request::Reserve(Reserve {
         ino,
         generation,
@@ -239,6 +252,11 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("data checked", data_checked.to_bytes()),
         ("moved", Reply::Moved { inos: vec![Ino(9)] }.to_bytes()),
         ("persistent is", Reply::PersistentIs { volume: 5, is_new: true, start: 7, complete: 6 }.to_bytes()),
+        ("count opens", Request::CountOpens { ino: Ino(9) }.to_bytes()),
+        ("opens are", Reply::OpensAre { opens: 5, writers: 6, knows_all: true }.to_bytes()),
+        ("freeze", freeze.to_bytes()),
+        ("frozen", Reply::Frozen { began: MapEpoch(8) }.to_bytes()),
+        ("unlink frozen", unlink.to_bytes()),
         ("open to run", Request::OpenToRun { ino: Ino(9), handle: 5 }.to_bytes()),
         ("head", seal(&Header { sequence: Sequence(8), ..Header::new(Kind::Request, 2) }, b"body", 3, Some(&[9; 32]))),
     ]
@@ -271,7 +289,7 @@ const GOLDEN: &[(&str, &str)] = &[
     (
         "envelope",
         "e80300006400000001000000040000000200010000000000000001006108a40100000000000000000000010105000000\
-         000000000000",
+         00000000010000",
     ),
     ("write", "140009000000000000000100000001000000060000000c02000000000000000010000001000000efbeadde"),
     (
@@ -310,7 +328,7 @@ const GOLDEN: &[(&str, &str)] = &[
     ("xattr names", "1f000100000006000000757365722e61"),
     ("lock", "6f0009000000000000000100050000000000000006000000070000000000000008000000000000000200010300000000000000"),
     ("lock is held", "240002000100050000000000000006000000070000000000000008000000000000000200"),
-    ("create unnamed", "6a000100000000000000010061800100000500000000000000"),
+    ("create unnamed", "6a00010000000000000001006180010000050000000000000001"),
     ("reserve", "670009000000000000000100000001000000060000000c020000000000000003000000040000000114"),
     ("punch", "680009000000000000000100000001000000060000000c02000000000000000300000000000000040000000000000014"),
     ("seek", "690009000000000000000100000001000000060000000c03000000000000000114"),
@@ -339,6 +357,19 @@ const GOLDEN: &[(&str, &str)] = &[
     ),
     ("moved", "2800010000000900000000000000"),
     ("persistent is", "320005000000000000000107000000000000000600000000000000"),
+    ("count opens", "76000900000000000000"),
+    ("opens are", "2900050000000600000001"),
+    (
+        "freeze",
+        "770009000000000000000500000000000000060000000700000000000000\
+     01",
+    ),
+    ("frozen", "2a0008000000"),
+    (
+        "unlink frozen",
+        "7800010000000000000001006109000000000000000800\
+     0000",
+    ),
     ("open to run", "7f0009000000000000000500000000000000"),
     (
         "head",

@@ -2,11 +2,12 @@
 //! must wait, and remembered so that a second copy has no second effect.
 
 use crate::membership::state::activity::{Activity, Timed};
+use crate::names::release::Frozen;
 use crate::names::state::moves::How;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
-use crate::work::{Contents, Output, READERS_PAUSE, Work};
+use crate::work::{Contents, FROZEN_PAUSE, Output, READERS_PAUSE, Work};
 use aze_io::claims::Claims;
 use aze_io::slab::ReceiveBuffer;
 use aze_meta::Stamp;
@@ -298,6 +299,15 @@ impl Server {
                 self.io.sleep(READERS_PAUSE).await;
                 Ok(())
             }
+            Wait::Frozen(ino) => {
+                if self.io.mono_ns() >= work.deadline_ns {
+                    let detail =
+                        format!("{}: inode {ino} is being released by 'aze stage release'; try again", self.who());
+                    return Err(Failure::new(Code::TimedOut, detail));
+                }
+                self.io.sleep(FROZEN_PAUSE).await;
+                Ok(())
+            }
             Wait::Cold(shard, ino, chunk, units) => {
                 self.bring_back(shard, (ino, chunk), &units, work.deadline_ns).await
             }
@@ -367,7 +377,7 @@ impl Server {
         match request {
             Request::Lookup { parent, name } => self.lookup(work, *parent, name),
             Request::Create(create) => self.create(work, create),
-            Request::Unlink { parent, name } => self.unlink(work, *parent, name),
+            Request::Unlink { parent, name } => self.unlink(work, *parent, name, None),
             Request::Rmdir { parent, name } => self.rmdir(work, *parent, name),
             Request::Link { parent, name, ino } => self.link(work, *parent, name, *ino),
             Request::Rename { parent, name, to_parent, to_name, no_replace } => {
@@ -402,8 +412,15 @@ impl Server {
             Request::SetXattr { ino, name, value, how } => self.set_xattr(work, *ino, name, value.as_ref(), *how),
             Request::Write(write) => self.write(work, write),
             Request::Append { ino, sums } => self.append(work, *ino, sums),
-            Request::CreateUnnamed { parent, name, mode, open } => {
-                self.create_unnamed(work, *parent, name, *mode, *open)
+            &Request::CreateUnnamed { parent, ref name, mode, open, write } => {
+                self.create_unnamed(work, parent, name, mode, open, write)
+            }
+            &Request::CountOpens { ino } => self.count_opens(ino),
+            &Request::Freeze { ino, handle, generation, ctime, any_life } => {
+                self.freeze(work, ino, handle, Frozen { generation, ctime, any_life })
+            }
+            &Request::UnlinkFrozen { parent, ref name, ino, began } => {
+                self.unlink_frozen(work, parent, name, ino, began)
             }
             Request::Reserve(reserve) => self.reserve(work, reserve),
             Request::Punch(punch) => self.punch(work, punch),

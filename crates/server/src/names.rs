@@ -14,6 +14,7 @@ mod links;
 mod listing;
 mod locks;
 pub(crate) mod opens;
+pub(crate) mod release;
 mod removal;
 mod rename;
 pub(crate) mod state;

@@ -80,6 +80,12 @@ pub enum Sabotage {
     ForgetHolders,
     /// A server comes back alone as if its process had never ended.
     KeepOldLife,
+    /// A file that is being released is opened for writing and changed all the same.
+    SkipFreeze,
+    /// The server does not note which opens are for writing.
+    ForgetWriters,
+    /// The name of a frozen file goes although its home has started again and forgotten that.
+    SkipFreezeLife,
 }
 
 /// The protections that are off in one server; none, in every build but the simulation's.

@@ -92,13 +92,14 @@ impl Server {
 
     /// How this server is; also what the program shows of it.
     pub fn status(&self) -> ServerStatus {
-        let (mut inodes, mut entries, mut chunks, mut opens) = (0, 0, 0, 0);
+        let (mut inodes, mut entries, mut chunks, mut opens, mut writers) = (0, 0, 0, 0, 0);
         for cell in self.shards.iter() {
             chunks += cell.data.lock().chunks();
             let names = cell.names.lock();
             inodes += names.shard.inodes();
             entries += names.shard.entries();
             opens += names.opens.len() as u64;
+            writers += names.opens.all_writers() as u64;
         }
         self.store.settle();
         ServerStatus {
@@ -117,6 +118,7 @@ impl Server {
             chunks,
             sessions: self.sessions.connected(),
             opens,
+            writers,
             requests: self.counters.counts(self.units_brought_back()),
             failure: self.failure().map_or(String::new(), |failure| failure.detail),
         }

@@ -26,6 +26,8 @@ pub(crate) enum Wait {
     Cold(ShardId, Ino, u64, Range<usize>),
     /// Memory is full: some of it must go to the disk, or else it fails as told.
     Room(Failure),
+    /// A session has frozen the file.
+    Frozen(Ino),
     /// An append to the file is under way.
     Turn(Ino),
 }

@@ -20,6 +20,9 @@ use std::time::Duration;
 /// it takes to send one chunk.
 pub(crate) const READERS_PAUSE: Duration = Duration::from_millis(1);
 
+/// Pause before a change of a frozen file is tried again: its name goes within a round trip or two.
+pub(crate) const FROZEN_PAUSE: Duration = Duration::from_millis(2);
+
 /// What the handler of a request in progress needs besides the request's own fields. These it gets as arguments: they
 /// are no part of the work, so that it can change the work while it looks at them.
 pub(crate) struct Work {

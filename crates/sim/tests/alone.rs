@@ -496,9 +496,10 @@ async fn retried(cluster: Arc<Cluster>, _: Arc<Client>) -> Vec<String> {
     let home = map.server_of(shard).expect("a server");
     let create = || {
         let (kind, target) = (FileKind::File, Blob(Vec::new()));
-        let (mode, rdev, exclusive, open, chunk_bits) = (0o644, 0, true, None, 0);
+        let (mode, rdev, exclusive, open, write, chunk_bits) = (0o644, 0, true, None, false, 0);
         let (parent, name) = (Ino::ROOT, new.clone());
-        let create = Create { parent, name, kind, mode, rdev, target, exclusive, open, chunk_bits, private: false };
+        let create =
+            Create { parent, name, kind, mode, rdev, target, exclusive, open, write, chunk_bits, private: false };
         // The first change of its session each time: the same request to the server.
         as_server(&cluster, SessionId(4712), home, shard, Request::Create(create))
     };

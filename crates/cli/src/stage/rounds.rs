@@ -10,7 +10,7 @@ use crate::copy::Reporter;
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::{size, sys, when};
 use aze_copy::Watch;
-use aze_copy::stage::ledger::Ledger;
+use aze_copy::stage::ledger::{self, Ledger};
 use aze_copy::stage::standing::{Standing, look};
 use aze_copy::stage::{Order, stage};
 use aze_copy::tree::Spot;
@@ -28,11 +28,8 @@ pub const JOBS_DEFAULT: u16 = 4;
 /// How often the dirty bytes are compared with the time that is left.
 const CHECK: Duration = Duration::from_secs(60);
 
-/// Units per second until a round has shown how many there are: a slow file system.
+/// Units of work per second until a round has shown how many there are: a slow file system.
 const PACE_DEFAULT: f64 = (20 << 20) as f64;
-
-/// An object costs as much time as so many bytes.
-const OBJECT_UNITS: u64 = 256 << 10;
 
 /// The last round may take so many times longer than the pace of the others tells.
 const CAUTION: f64 = 1.5;
@@ -76,7 +73,7 @@ impl Args {
     pub(super) fn run(&self, common: &Common, mut order: Order, reporter: &Arc<Reporter>) -> Outcome<Exit> {
         let end = self.end()?;
         let (mut next, mut pace, mut exit) = (Some(Instant::now()), PACE_DEFAULT, Exit::Done);
-        let (mut rounds, mut has_warned) = (0_u64, false);
+        let (mut rounds, mut has_warned, closed_only) = (0_u64, false, order.closed_only);
         while reporter.signal().is_none() {
             let now = Instant::now();
             let standing = match dirty(&order, reporter) {
@@ -95,6 +92,7 @@ impl Args {
                 let left_alone = if order.delete { 0 } else { standing.removed };
                 if standing.dirty.objects > left_alone || !standing.lost.is_empty() {
                     rounds += 1;
+                    order.closed_only = closed_only && !is_last;
                     exit = round(common, &mut order, reporter)?;
                     if standing.dirty.objects > 0 {
                         pace = units(&standing) / now.elapsed().as_secs_f64().max(0.001);
@@ -168,11 +166,11 @@ fn round(common: &Common, order: &mut Order, reporter: &Arc<Reporter>) -> Outcom
 }
 
 fn units(standing: &Standing) -> f64 {
-    (standing.dirty.bytes as f64) + (standing.dirty.objects * OBJECT_UNITS) as f64
+    ledger::units(standing.dirty.objects, standing.dirty.bytes)
 }
 
-/// How long a round of all dirty objects may take.
-fn time_needed(standing: &Standing, pace: f64) -> Duration {
+/// How long a round of all dirty objects may take, at a pace in units of work per second.
+pub fn time_needed(standing: &Standing, pace: f64) -> Duration {
     Duration::try_from_secs_f64(units(standing) / pace * CAUTION).unwrap_or(Duration::MAX / 4)
 }
 

@@ -7,11 +7,12 @@
 //! killed leaves the old one or the new one.
 
 use super::state::{Done, Version};
+use crate::tree::join;
 use aze_receipt::{Line, Object};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use aze_words::hex;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -42,12 +43,42 @@ impl Route {
 }
 
 /// One ledger.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Ledger {
     /// Which way, and between which places.
     pub route: Route,
     /// By path below these places.
     pub entries: BTreeMap<Vec<u8>, Done>,
+    /// Those of them that the volume has given up, or was about to: they are at the other side alone.
+    pub released: BTreeSet<Vec<u8>>,
+    /// How fast the last attempt was that has copied something.
+    pub pace: Option<Pace>,
+}
+
+/// How much an attempt has copied, and in which time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// How many objects.
+    pub objects: u64,
+    /// Bytes of the files among them.
+    pub bytes: u64,
+    /// From the first look at the source to the receipt.
+    pub time_ns: u64,
+}
+
+/// An object costs as much time as so many bytes.
+const OBJECT_UNITS: u64 = 256 << 10;
+
+/// How much work so many objects and bytes are, counted in bytes.
+pub fn units(objects: u64, bytes: u64) -> f64 {
+    bytes as f64 + objects as f64 * OBJECT_UNITS as f64
+}
+
+impl Pace {
+    /// Units of work per second.
+    pub fn units_per_s(&self) -> f64 {
+        units(self.objects, self.bytes) / (self.time_ns as f64 / 1e9).max(0.001)
+    }
 }
 
 impl Ledger {
@@ -74,10 +105,26 @@ impl Ledger {
                 return Err(damaged(path));
             }
         }
-        if end != Some(ledger.entries.len() as u64) {
+        if end != Some(ledger.records()) {
             return Err(damaged(path));
         }
         Ok(Some(ledger))
+    }
+
+    /// Changes the ledger in a file, or begins it: one process after the other, since a stage and a release may be at work at
+    /// the same time. Waits for the other one, which holds the lock for as long as it writes.
+    ///
+    /// # Errors
+    /// Those of reading and writing; the older one is still there then.
+    pub fn update(path: &Path, change: impl FnOnce(&mut Ledger) -> Outcome<()>) -> Outcome<()> {
+        let failed = |error: std::io::Error| Trouble::local(format!("lock the ledger {}", path.display()), &error);
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let lock = options.open(path.with_extension("change")).map_err(failed)?;
+        lock.lock().map_err(failed)?;
+        let mut ledger = Ledger::read(path)?.unwrap_or_default();
+        change(&mut ledger)?;
+        ledger.write(path)
     }
 
     /// Writes it, in the place of an older one.
@@ -98,13 +145,32 @@ impl Ledger {
             for done in self.entries.values() {
                 writeln!(file, "{}", Value::Object(fields_of(done)))?;
             }
-            writeln!(file, "{}", json!({ "end": self.entries.len() }))?;
+            for path in &self.released {
+                writeln!(file, "{}", json!({ "released": hex::write(path) }))?;
+            }
+            if let Some(Pace { objects, bytes, time_ns }) = self.pace {
+                writeln!(file, "{}", json!({ "pace": [objects, bytes, time_ns] }))?;
+            }
+            writeln!(file, "{}", json!({ "end": self.records() }))?;
             file.flush()?;
             file.get_ref().sync_all()?;
             fs::rename(&temporary, path)?;
             File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
         };
         write().map_err(failed)
+    }
+
+    /// Lines between the first and the last.
+    fn records(&self) -> u64 {
+        (self.entries.len() + self.released.len() + usize::from(self.pace.is_some())) as u64
+    }
+
+    /// Absolute paths of released files at the other side.
+    pub fn released_outside(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.released.iter().map(|path| match path.is_empty() {
+            true => self.route.outside.clone(),
+            false => join(&self.route.outside, path),
+        })
     }
 
     fn take(&mut self, fields: &Map<String, Value>, end: &mut Option<u64>) -> Option<()> {
@@ -116,6 +182,13 @@ impl Ledger {
                 Route { direction, inside: hex::read(text("inside")?)?, outside: hex::read(text("outside")?)? };
         } else if let Some(count) = fields.get("end") {
             *end = Some(count.as_u64()?);
+        } else if text("released").is_some() {
+            let path = hex::read(text("released")?)?;
+            self.released.insert(self.entries.contains_key(&path).then_some(path)?);
+        } else if let Some(pace) = fields.get("pace") {
+            let numbers: Option<Vec<u64>> = pace.as_array()?.iter().map(Value::as_u64).collect();
+            let [objects, bytes, time_ns] = numbers?[..] else { return None };
+            self.pace = Some(Pace { objects, bytes, time_ns });
         } else {
             let done = done_of(fields)?;
             self.entries.insert(done.object.path.clone(), done);
@@ -159,17 +232,8 @@ pub(super) fn done_of(fields: &Map<String, Value>) -> Option<Done> {
 /// # Errors
 /// The directory cannot be read. A ledger that cannot be read is in the second list, with the reason.
 pub fn all_in(dir: &Path) -> Outcome<(Vec<Ledger>, Vec<Trouble>)> {
-    let failed = |error: std::io::Error| Trouble::local(format!("read the ledgers in {}", dir.display()), &error);
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok((Vec::new(), Vec::new())),
-        entries => entries.map_err(failed)?,
-    };
-    let mut paths =
-        entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>().map_err(failed)?;
-    paths.retain(|path| path.to_string_lossy().ends_with(ENDING));
-    paths.sort();
     let (mut ledgers, mut troubles) = (Vec::new(), Vec::new());
-    for path in paths {
+    for path in files_in(dir)? {
         match Ledger::read(&path) {
             Ok(ledger) => ledgers.extend(ledger),
             Err(trouble) => troubles.push(trouble),
@@ -178,7 +242,24 @@ pub fn all_in(dir: &Path) -> Outcome<(Vec<Ledger>, Vec<Trouble>)> {
     Ok((ledgers, troubles))
 }
 
-/// The right to change a ledger, which one process has at a time.
+/// The files of a directory that are ledgers.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn files_in(dir: &Path) -> Outcome<Vec<PathBuf>> {
+    let failed = |error: std::io::Error| Trouble::local(format!("read the ledgers in {}", dir.display()), &error);
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut paths =
+        entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>().map_err(failed)?;
+    paths.retain(|path| path.to_string_lossy().ends_with(ENDING));
+    paths.sort();
+    Ok(paths)
+}
+
+/// The right to stage between the two places of a ledger, which one process has at a time.
 pub struct Hold {
     path: PathBuf,
     _lock: File,

@@ -39,6 +39,8 @@ pub struct Proof {
     pub journal: Mutex<Journal>,
     /// Files that have changed while they were copied.
     pub again: Mutex<Vec<(Spot, Spot)>>,
+    /// Objects copied, and bytes of the files among them.
+    pub copied: (AtomicU64, AtomicU64),
 }
 
 /// A file's mark and attributes before it was read, and the sums of the bytes read.
@@ -63,7 +65,8 @@ impl Proof {
     /// Of an attempt that notes proven objects in `journal`.
     pub fn new(attempt: String, root_len: usize, journal: Journal) -> Proof {
         let (serial, root_len) = (AtomicU64::new(0), root_len.into());
-        Proof { attempt, serial, root_len, journal: Mutex::new(journal), again: Mutex::default() }
+        let (journal, again, copied) = (Mutex::new(journal), Mutex::default(), Default::default());
+        Proof { attempt, serial, root_len, journal, again, copied }
     }
 
     /// A temporary name that nothing else has.
@@ -126,6 +129,8 @@ impl Proof {
         let object = self.object(&transfer.to.path, &named, xattrs, checked, what);
         let held = held(how, &named, &stored_mark);
         self.note(Done { object, from: version(&meta, &began.mark), to: identity(&named), held })?;
+        self.copied.0.fetch_add(1, Ordering::Relaxed);
+        self.copied.1.fetch_add(meta.size, Ordering::Relaxed);
         Ok(true)
     }
 
@@ -192,6 +197,7 @@ impl Proof {
         let named = to.must_stat(false)?;
         let object = self.object(&to.path, &named, Hash::of(b""), when(now()), What::Link { target });
         let held = if to.tree.is_volume() { version(&named, &[]) } else { Vec::new() };
+        self.copied.0.fetch_add(1, Ordering::Relaxed);
         self.note(Done { object, from: version(&meta, &[]), to: identity(&named), held })
     }
 

@@ -15,6 +15,7 @@ use super::state::Version;
 use crate::tree::{Meta, Spot, join};
 use aze_io::sync::Mutex;
 use aze_proto::attr::FileKind;
+use aze_receipt::line::What;
 use aze_words::exit::{Exit, Outcome, Trouble};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -74,6 +75,8 @@ pub struct Standing {
     pub without_data: u64,
     /// Those of the dirty ones that were removed.
     pub removed: u64,
+    /// Objects that the volume has given up, since they were staged out.
+    pub released: Count,
     /// The first dirty ones in the order of their paths, as many as were asked for.
     pub named: BTreeMap<Vec<u8>, Why>,
     /// What could not be looked at.
@@ -170,12 +173,27 @@ fn first(start: &Spot, waiting: &mut Vec<Vec<u8>>) -> Outcome<Vec<Child>> {
 
 /// Adds what was staged out and has no name in the volume any more.
 fn removed(ledgers: &[Ledger], seen: &BTreeSet<Vec<u8>>, named_max: usize, standing: &mut Standing) {
-    let mut gone = BTreeSet::new();
+    let (mut gone, mut released) = (BTreeSet::new(), BTreeMap::new());
     for ledger in ledgers.iter().filter(|ledger| ledger.route.is_out()) {
-        gone.extend(
-            ledger.entries.keys().map(|path| below(&ledger.route.inside, path)).filter(|path| !seen.contains(path)),
-        );
+        for (path, done) in &ledger.entries {
+            let inside = below(&ledger.route.inside, path);
+            if seen.contains(&inside) {
+                continue;
+            }
+            match (ledger.released.contains(path), &done.object.what) {
+                (true, What::File { size, .. }) => drop(released.insert(inside, *size)),
+                _ => drop(gone.insert(inside)),
+            }
+        }
     }
+    released.values().for_each(|size| standing.released.add(*size));
+    // Another ledger may have a copy that is older, of a file that went with its release; and a directory stays at the
+    // destination as long as a released file is in it.
+    let is_kept = |path: &Vec<u8>| {
+        let mut same = released.range(path.clone()..).take_while(|(other, _)| other.starts_with(path));
+        same.any(|(other, _)| other.get(path.len()).is_none_or(|byte| *byte == b'/'))
+    };
+    gone.retain(|path| !is_kept(path));
     gone.into_iter().for_each(|path| standing.dirty(path, Why::Removed, 0, named_max));
 }
 

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::attr::{Attr, FileKind, Stub};
 use crate::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace};
-use crate::ids::{Generation, Ino, NamespaceEpoch, ServerIndex, SessionId, Time, TxId};
+use crate::ids::{Generation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, Time, TxId};
 use crate::place::ShardMap;
 use crate::wire::Blob;
 use crate::wire_enum;
@@ -77,6 +77,12 @@ wire_enum! {
         /// Changes of a file's data on this server, counted since it started; `life` names that start. Two equal answers mean
         /// that nothing has changed in between. `wraps` says how often a counter of its shards has begun anew.
         33 = ChangesAre { life: u64, wraps: u64, changes: u64 },
+        /// How often a file is open, and how many of these opens are for writing, those of sessions that are away included.
+        /// `knows_all` is false if the home was started again since the file was made: opens from before are not
+        /// counted then.
+        41 = OpensAre { opens: u32, writers: u32, knows_all: bool },
+        /// The file is frozen; its home's life began at this epoch.
+        42 = Frozen { began: MapEpoch },
         /// What became of a lock.
         36 = LockIs { outcome: LockOutcome },
         /// What the session has to let go of; it confirms that with `last`.

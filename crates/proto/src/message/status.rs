@@ -49,6 +49,8 @@ wire_struct! {
         pub sessions: u64,
         /// Opens registered.
         pub opens: u64,
+        /// Those of them that are for writing, and those for writing of sessions that are away.
+        pub writers: u64,
         /// Requests by name, counted where they are dispatched.
         pub requests: Vec<Counter>,
         /// Why it serves nothing more; empty if it serves.

@@ -21,6 +21,7 @@ impl Server {
         if turn.is_none() && names.turns.contains_key(&ino) {
             return Err(Stop::Wait(Wait::Turn(ino)));
         }
+        self.unfrozen(&names, ino)?;
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
         access::check_truncate(&work.identity, inode, opened)?;
         let before = inode.attr.clone();

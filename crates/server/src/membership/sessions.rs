@@ -3,7 +3,7 @@
 //! A session holds its opens while it has a connection to this server and `SESSION_GRACE_MS` after the
 //! last one closed; then files that only it kept are deleted. It may come back and go on, since its
 //! requests are still told apart; only one that was away for `FORGET_TIME` is forgotten and refused,
-//! or that had locks for which others may wait.
+//! or that had locks, or had frozen a file, for which others may wait.
 
 use crate::state::Server;
 use aze_proto::limits::SESSION_GRACE_MS;
@@ -90,7 +90,7 @@ impl Server {
                     return server.end_session(session);
                 }
                 if is_away() {
-                    server.drop_opens(session);
+                    server.drop_opens(session, false);
                     server.io.sleep(FORGET_TIME).await;
                 }
                 if is_away() {
@@ -104,15 +104,15 @@ impl Server {
     pub(crate) fn end_session(self: &Arc<Self>, session: SessionId) {
         self.sessions.end(session);
         self.shards.watches.forget(session);
-        self.drop_opens(session);
+        self.drop_opens(session, true);
         self.free_locks(session);
         self.forget_outcomes(session);
     }
 
-    fn drop_opens(self: &Arc<Self>, session: SessionId) {
+    fn drop_opens(self: &Arc<Self>, session: SessionId, is_over: bool) {
         self.leases.forget(session);
         for cell in self.shards.iter() {
-            let closed = cell.names.lock().opens.remove_session(session);
+            let closed = cell.names.lock().opens.remove_session(session, is_over);
             for ino in closed {
                 self.delete_if_orphan(ino);
             }

@@ -69,7 +69,8 @@ impl Server {
     }
 
     pub(crate) fn create(self: &Arc<Self>, work: &mut Work, create: &Create) -> Attempt<Output> {
-        let &Create { parent, ref name, kind, mode, rdev, ref target, exclusive, open, chunk_bits, private } = create;
+        let &Create { parent, ref name, kind, mode, rdev, ref target, exclusive, open, write, chunk_bits, private } =
+            create;
         if !access::may_make(&work.identity, kind) {
             return Err(Failure::new(Code::NotPermitted, "only root may make device files").into());
         }
@@ -103,7 +104,7 @@ impl Server {
         match &applied.reply {
             Ok(Reply::Entry { ino, created: true, .. }) => {
                 if let Some(handle) = open {
-                    names.opens.insert(*ino, work.session, handle);
+                    names.opens.insert(*ino, work.session, handle, write);
                 }
                 self.directories.added(parent, cell.id, kind == FileKind::Directory, work.stamp.time);
             }

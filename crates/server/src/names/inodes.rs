@@ -2,6 +2,7 @@
 
 use crate::names::locks::forget_locks;
 use crate::names::state::directories::Fetch;
+use crate::sabotage::Sabotage;
 use crate::shards::Names;
 use crate::state::Server;
 use crate::wait::Attempt;
@@ -69,6 +70,7 @@ impl Server {
 
     pub(crate) fn setattr(self: &Arc<Self>, work: &mut Work, ino: Ino, change: &Change) -> Attempt<Output> {
         let mut names = self.cell(self.home(ino))?.names.lock();
+        self.unfrozen(&names, ino)?;
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
         let set = access::check_setattr(&work.identity, inode, change, work.stamp.time)?;
         if inode.attr.kind != FileKind::Directory {
@@ -220,7 +222,11 @@ impl Server {
             let detail = format!("inode {} of user {}, as user {}", attr.ino, attr.uid, work.identity.uid);
             return Err(Failure::new(Code::AccessDenied, detail).into());
         }
-        names.opens.insert(attr.ino, work.session, handle);
+        if want.write {
+            self.unfrozen(names, attr.ino)?;
+        }
+        let writes = want.write && !self.config.switches.is(Sabotage::ForgetWriters);
+        names.opens.insert(attr.ino, work.session, handle, writes);
         Ok(())
     }
 

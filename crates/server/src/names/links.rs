@@ -126,6 +126,7 @@ impl Server {
     /// At the inode's home: a name is about to be made elsewhere.
     pub(crate) fn link_begin(self: &Arc<Self>, work: &mut Work, ino: Ino, tx: TxId, shard: ShardId) -> Attempt<Output> {
         let mut names = self.cell(self.home(ino))?.names.lock();
+        self.unfrozen(&names, ino)?;
         match names.shard.inode(ino) {
             None => return Err(self.gone(ino).into()),
             Some(inode) if inode.attr.kind == FileKind::Directory => {

@@ -107,15 +107,20 @@ impl Server {
         Ok(Reply::LockIs { outcome }.into())
     }
 
-    /// Whether a session has or waits for locks of files with their home here.
+    /// Whether a session has or waits for locks of files with their home here, or has frozen one.
     pub(crate) fn has_locks(&self, session: SessionId) -> bool {
-        self.shards.iter().any(|cell| cell.names.lock().locks.values().any(|locks| locks.is_known(session)))
+        self.shards.iter().any(|cell| {
+            let names = cell.names.lock();
+            names.opens.has_frozen(session) || names.locks.values().any(|locks| locks.is_known(session))
+        })
     }
 
     /// Drops the locks of a session here, now that every server refuses its requests.
     fn drop_locks(&self, session: SessionId) {
         for cell in self.shards.iter() {
-            cell.names.lock().locks.retain(|_, locks| {
+            let mut names = cell.names.lock();
+            names.opens.thaw(session);
+            names.locks.retain(|_, locks| {
                 locks.forget(session);
                 !locks.is_empty()
             });

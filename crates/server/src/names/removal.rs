@@ -47,13 +47,23 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) fn unlink(self: &Arc<Self>, work: &mut Work, parent: Ino, name: &Name) -> Attempt<Output> {
+    /// Takes a name away; with `only` if it leads to that inode.
+    pub(crate) fn unlink(
+        self: &Arc<Self>,
+        work: &mut Work,
+        parent: Ino,
+        name: &Name,
+        only: Option<Ino>,
+    ) -> Attempt<Output> {
         let (cell, key) = self.entry_place(work, parent, name)?;
         let mut names = cell.names.lock();
         self.unlocked(cell, &names, &key)?;
         self.resolved(&key)?;
         let stub = self.directories.enter(parent, &work.identity, Want::CHANGE_NAMES, self.whole_since())?;
         let entry = names.shard.entry(&key).ok_or(Code::NotFound)?;
+        if only.is_some_and(|only| only != entry.ino) {
+            return Err(Failure::new(Code::Stale, "the name leads to another file now").into());
+        }
         if entry.kind == FileKind::Directory {
             return Err(Code::IsDirectory.into());
         }
@@ -96,6 +106,7 @@ impl Server {
         // The inode is there and has no names: deleting it cannot fail.
         let _ = names.shard.apply(&Op::Delete { ino }, &stamp).reply;
         names.unnamed.remove(&ino);
+        names.opens.forget(ino);
         drop(names);
         data.delete(ino);
         drop(data);

@@ -17,6 +17,7 @@ impl Server {
         name: &Name,
         mode: u32,
         open: u64,
+        write: bool,
     ) -> Attempt<Output> {
         let (cell, key) = self.entry_place(work, parent, name)?;
         let mut names = cell.names.lock();
@@ -38,7 +39,7 @@ impl Server {
         let Reply::Entry { ino, .. } = names.shard.apply(&made, &stamp).reply? else {
             return Err(Failure::new(Code::Internal, "CreateWith gave no entry").into());
         };
-        names.opens.insert(ino, work.session, open);
+        names.opens.insert(ino, work.session, open, write);
         names.unnamed.insert(ino);
         names.shard.apply(&Op::Remove { key, only: None, moved: false, under: None }, &stamp).reply?;
         let attr = names.shard.inode(ino).map(|inode| inode.attr.clone());

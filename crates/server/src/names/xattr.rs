@@ -33,6 +33,7 @@ impl Server {
         how: XattrHow,
     ) -> Attempt<Output> {
         let mut names = self.cell(self.home(ino))?.names.lock();
+        self.unfrozen(&names, ino)?;
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
         let set = xattr::check_set(&work.identity, inode, &name.0, value)?;
         if value.is_some() {

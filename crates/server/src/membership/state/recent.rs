@@ -90,9 +90,10 @@ impl Recent {
     pub(crate) fn count(&self, request: &Request, now_ns: u64, took: impl FnOnce() -> Vec<u64>) {
         let (is_open, subject) = match request {
             Request::Create(create) => (false, (create.parent, None)),
-            Request::Unlink { parent, .. } | Request::Rmdir { parent, .. } | Request::Link { parent, .. } => {
-                (false, (*parent, None))
-            }
+            Request::Unlink { parent, .. }
+            | Request::UnlinkFrozen { parent, .. }
+            | Request::Rmdir { parent, .. }
+            | Request::Link { parent, .. } => (false, (*parent, None)),
             Request::Open { ino, .. } | Request::OpenWith { ino, .. } | Request::OpenToRun { ino, .. } => {
                 (true, (*ino, None))
             }

@@ -1,11 +1,11 @@
 //! Small sets that nearly every request goes through: which changes of a shard are being worked on,
-//! who has which of its files open, and which shards have entries of a directory.
+//! who has which of its files open and for what, and which shards have entries of a directory.
 //!
 //! It alone knows how they lie in memory: so that a request that enters something and takes it
 //! away again asks for no memory.
 
 use aze_proto::{Ino, Sequence, SessionId, ShardId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Changes kept in a list, which is faster while they are few.
 const FEW: usize = 8;
@@ -51,25 +51,55 @@ impl Running {
 
 /// Opens of the files of a shard, each with its session and its handle there.
 #[derive(Default)]
-pub(crate) struct Opens(BTreeSet<(Ino, SessionId, u64)>);
+pub(crate) struct Opens {
+    all: BTreeMap<(Ino, SessionId, u64), Kind>,
+    /// Opens for writing of sessions that are away: they keep no file that has no name, and their sessions may come back and
+    /// go on writing.
+    away: BTreeSet<(Ino, SessionId, u64)>,
+    /// Files that may not change, each with the open that has frozen it.
+    frozen: BTreeMap<Ino, (SessionId, u64)>,
+}
+
+/// What is known of an open.
+#[derive(Clone, Copy)]
+struct Kind {
+    writes: bool,
+    /// Nobody has had the file open for writing since.
+    is_quiet: bool,
+}
 
 impl Opens {
-    pub(crate) fn insert(&mut self, ino: Ino, session: SessionId, handle: u64) {
-        self.0.insert((ino, session, handle));
+    pub(crate) fn insert(&mut self, ino: Ino, session: SessionId, handle: u64, writes: bool) {
+        if writes {
+            self.all.range_mut(of(ino)).for_each(|(_, open)| open.is_quiet = false);
+        }
+        let is_quiet = !writes && self.writers(ino) == 0;
+        self.all.insert((ino, session, handle), Kind { writes, is_quiet });
     }
 
     /// Takes an open away; `false` if there is no such one.
     pub(crate) fn remove(&mut self, ino: Ino, session: SessionId, handle: u64) -> bool {
-        self.0.remove(&(ino, session, handle))
+        self.away.remove(&(ino, session, handle));
+        if self.frozen.get(&ino) == Some(&(session, handle)) {
+            self.frozen.remove(&ino);
+        }
+        self.all.remove(&(ino, session, handle)).is_some()
     }
 
-    /// Takes away all that a session has open; gives the files that are now open in no session.
-    pub(crate) fn remove_session(&mut self, session: SessionId) -> Vec<Ino> {
-        let mut inos = Vec::new();
-        self.0.retain(|(ino, holder, _)| {
-            let goes = *holder == session;
-            if goes && inos.last() != Some(ino) {
-                inos.push(*ino);
+    /// Takes away all that a session has open; gives the files that are now open in no session. Unless the session `is_over`,
+    /// those that it may still write stay known. What it has frozen stays frozen, see [`Self::thaw`].
+    pub(crate) fn remove_session(&mut self, session: SessionId, is_over: bool) -> Vec<Ino> {
+        let (mut inos, away) = (Vec::new(), &mut self.away);
+        if is_over {
+            away.retain(|(_, holder, _)| *holder != session);
+        }
+        self.all.retain(|&(ino, holder, handle), open| {
+            let goes = holder == session;
+            if goes && inos.last() != Some(&ino) {
+                inos.push(ino);
+            }
+            if goes && open.writes && !is_over {
+                away.insert((ino, holder, handle));
             }
             !goes
         });
@@ -79,23 +109,72 @@ impl Opens {
 
     /// Whether a session has the file open.
     pub(crate) fn has(&self, ino: Ino) -> bool {
-        let least = SessionId::default();
-        self.0.range((ino, least, 0)..).next().is_some_and(|(of, ..)| *of == ino)
+        self.all.range(of(ino)).next().is_some()
     }
 
     /// Whether a session has the file open.
     pub(crate) fn has_of(&self, ino: Ino, session: SessionId) -> bool {
-        self.0.range((ino, session, 0)..=(ino, session, u64::MAX)).next().is_some()
+        self.all.range((ino, session, 0)..=(ino, session, u64::MAX)).next().is_some()
+    }
+
+    /// How often the file is open for writing, or is so in a session that is away.
+    pub(crate) fn writers(&self, ino: Ino) -> usize {
+        self.all.range(of(ino)).filter(|(_, open)| open.writes).count() + self.away.range(of(ino)).count()
+    }
+
+    /// How often the file is open.
+    pub(crate) fn count(&self, ino: Ino) -> usize {
+        self.all.range(of(ino)).count()
+    }
+
+    /// Freezes a file for an open of it; `false` if it was open for writing since, or another open has it.
+    pub(crate) fn freeze(&mut self, ino: Ino, session: SessionId, handle: u64) -> bool {
+        let is_quiet = self.all.get(&(ino, session, handle)).is_some_and(|open| open.is_quiet);
+        is_quiet && self.writers(ino) == 0 && *self.frozen.entry(ino).or_insert((session, handle)) == (session, handle)
+    }
+
+    /// Whether the file may not change now.
+    pub(crate) fn is_frozen(&self, ino: Ino) -> bool {
+        self.frozen.contains_key(&ino)
+    }
+
+    /// Whether a session has frozen a file.
+    pub(crate) fn has_frozen(&self, session: SessionId) -> bool {
+        self.frozen.values().any(|(holder, _)| *holder == session)
+    }
+
+    /// Lets files change again that a session has frozen which no server serves any more.
+    pub(crate) fn thaw(&mut self, session: SessionId) {
+        self.frozen.retain(|_, (holder, _)| *holder != session);
+    }
+
+    /// A file is deleted.
+    pub(crate) fn forget(&mut self, ino: Ino) {
+        self.frozen.remove(&ino);
+        let away: Vec<_> = self.away.range(of(ino)).copied().collect();
+        for open in away {
+            self.away.remove(&open);
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.all.len()
+    }
+
+    /// Opens for writing, those of sessions that are away included.
+    pub(crate) fn all_writers(&self) -> usize {
+        self.all.values().filter(|open| open.writes).count() + self.away.len()
     }
 
     /// The files that are open, each as often as it is.
     pub(crate) fn inos(&self) -> impl Iterator<Item = Ino> {
-        self.0.iter().map(|(ino, ..)| *ino)
+        self.all.keys().map(|(ino, ..)| *ino)
     }
+}
+
+/// All opens of a file.
+fn of(ino: Ino) -> std::ops::RangeInclusive<(Ino, SessionId, u64)> {
+    (ino, SessionId(u64::MIN), 0)..=(ino, SessionId(u64::MAX), u64::MAX)
 }
 
 /// Shards that are kept in a list; more are bits, which are found without a search.
@@ -201,15 +280,62 @@ mod tests {
     fn a_file_is_open_until_its_last_open_goes() {
         let mut opens = Opens::default();
         for (ino, session, handle) in [(5, ME, 1), (5, ME, 2), (5, OTHER, 1), (6, ME, 3), (9, OTHER, 4)] {
-            opens.insert(Ino(ino), session, handle);
+            opens.insert(Ino(ino), session, handle, false);
         }
         assert!(opens.has(Ino(5)) && opens.has(Ino(9)) && !opens.has(Ino(4)) && !opens.has(Ino(7)));
         assert!(opens.remove(Ino(5), ME, 1) && !opens.remove(Ino(5), ME, 1));
         assert!(opens.has_of(Ino(5), ME) && opens.has_of(Ino(5), OTHER) && !opens.has_of(Ino(6), OTHER));
-        assert_eq!(opens.remove_session(ME), [Ino(6)], "another session has 5 open");
+        assert_eq!(opens.remove_session(ME, false), [Ino(6)], "another session has 5 open");
         assert!(opens.has(Ino(5)) && !opens.has_of(Ino(5), ME) && !opens.has(Ino(6)));
         assert_eq!(opens.inos().collect::<Vec<_>>(), [Ino(5), Ino(9)]);
         assert_eq!(opens.len(), 2);
+    }
+
+    #[test]
+    fn a_file_is_frozen_if_nobody_has_had_it_open_for_writing_since() {
+        let (ino, mut opens) = (Ino(5), Opens::default());
+        opens.insert(ino, OTHER, 1, true);
+        opens.insert(Ino(4), OTHER, 5, true);
+        opens.insert(ino, ME, 1, false);
+        assert_eq!((opens.writers(ino), opens.count(ino), opens.all_writers()), (1, 2, 2));
+        assert!(opens.remove(ino, OTHER, 1) && opens.writers(ino) == 0);
+        assert!(!opens.freeze(ino, ME, 1), "a writer was there when it was opened");
+        opens.insert(ino, ME, 2, false);
+        opens.insert(ino, OTHER, 2, true);
+        assert!(opens.remove(ino, OTHER, 2) && !opens.freeze(ino, ME, 2), "a writer came and went");
+        opens.insert(ino, ME, 3, false);
+        opens.insert(ino, OTHER, 3, false);
+        assert!(
+            opens.freeze(ino, ME, 3) && opens.freeze(ino, ME, 3) && opens.is_frozen(ino) && !opens.is_frozen(Ino(4))
+        );
+        assert!(!opens.freeze(ino, OTHER, 3), "one open at a time");
+        assert!(opens.has_frozen(ME) && !opens.has_frozen(OTHER));
+        // The session's end does not let it change: its requests may still be on their way to other servers.
+        assert_eq!(opens.remove_session(ME, true), []);
+        assert!(opens.is_frozen(ino));
+        opens.thaw(ME);
+        assert!(opens.freeze(ino, OTHER, 3) && opens.remove(ino, OTHER, 3) && !opens.is_frozen(ino));
+    }
+
+    #[test]
+    fn a_session_that_is_away_may_still_write() {
+        let (ino, mut opens) = (Ino(5), Opens::default());
+        opens.insert(ino, OTHER, 1, true);
+        opens.insert(ino, OTHER, 2, false);
+        assert_eq!(opens.remove_session(OTHER, false), [ino]);
+        assert!(!opens.has(ino) && opens.writers(ino) == 1 && opens.all_writers() == 1);
+        opens.insert(ino, ME, 1, false);
+        assert!(!opens.freeze(ino, ME, 1));
+        // It comes back and closes it.
+        assert!(!opens.remove(ino, OTHER, 1) && opens.writers(ino) == 0);
+        opens.insert(ino, OTHER, 3, true);
+        opens.remove_session(OTHER, false);
+        opens.remove_session(OTHER, true);
+        assert_eq!(opens.writers(ino), 0);
+        opens.insert(ino, OTHER, 4, true);
+        opens.remove_session(OTHER, false);
+        opens.forget(ino);
+        assert_eq!(opens.writers(ino), 0);
     }
 
     #[test]
