@@ -84,8 +84,6 @@ pub enum Sabotage {
     SkipFreeze,
     /// The server does not note which opens are for writing.
     ForgetWriters,
-    /// The name of a frozen file goes although its home has started again and forgotten that.
-    SkipFreezeLife,
 }
 
 /// The protections that are off in one server; none, in every build but the simulation's.

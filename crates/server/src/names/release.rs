@@ -77,7 +77,7 @@ impl Server {
     ) -> Attempt<Output> {
         let map = self.map();
         let home = map.home_of(ino).and_then(|home| map.server(home));
-        if home.is_none_or(|home| home.began != began) && !self.config.switches.is(Sabotage::SkipFreezeLife) {
+        if home.is_none_or(|home| home.began != began) {
             let why = "its server was started again meanwhile, and does not know any more that nothing may change it";
             return Err(Failure::new(Code::Busy, format!("inode {ino}: {why}")).into());
         }
