@@ -65,10 +65,17 @@ struct Holder {
     by: Option<Living>,
 }
 
+/// Who waits for it.
+struct Waiting {
+    tx: TxId,
+    by: Option<Living>,
+    sender: oneshot::Sender<()>,
+}
+
 #[derive(Default)]
 struct Token {
     holder: Option<Holder>,
-    queue: VecDeque<(TxId, oneshot::Sender<()>)>,
+    queue: VecDeque<Waiting>,
     finished: BTreeSet<TxId>,
     finished_order: VecDeque<TxId>,
 }
@@ -140,13 +147,13 @@ impl Keeper {
             return Taken::Now;
         }
         let (sender, mine) = oneshot::channel();
-        token.queue.push_back((tx, sender));
+        token.queue.push_back(Waiting { tx, by, sender });
         Taken::After(mine)
     }
 
     pub(crate) fn drop_token(&self, tx: TxId) {
         let mut token = self.token.lock();
-        token.queue.retain(|(waiting, _)| *waiting != tx);
+        token.queue.retain(|waiting| waiting.tx != tx);
         if token.finished.insert(tx) {
             token.finished_order.push_back(tx);
         }
@@ -161,14 +168,17 @@ impl Keeper {
         }
     }
 
-    /// A server that has come back has brought to an end what an earlier life of its began: the token is free if that had
-    /// it.
+    /// A server that has come back has brought to an end what an earlier life of its began: that needs the token no longer,
+    /// and does not wait for it.
     pub(crate) fn drop_token_of_earlier_life(&self, now: Living) {
+        let is_earlier = |by: Option<Living>| by.is_some_and(|by| by.server == now.server && by.session != now.session);
         let token = self.token.lock();
-        let is_it = |holder: &&Holder| holder.by.is_some_and(|by| by.server == now.server && by.session != now.session);
-        let Some(tx) = token.holder.as_ref().filter(is_it).map(|holder| holder.tx) else { return };
+        let waiting = token.queue.iter().filter(|waiting| is_earlier(waiting.by)).map(|waiting| waiting.tx);
+        let holder = token.holder.iter().filter(|holder| is_earlier(holder.by)).map(|holder| holder.tx);
+        // Those that wait first: none of them is to get it.
+        let over: Vec<TxId> = waiting.chain(holder).collect();
         drop(token);
-        self.drop_token(tx);
+        over.into_iter().for_each(|tx| self.drop_token(tx));
     }
 }
 
@@ -206,8 +216,8 @@ impl Joined {
 
 impl Token {
     fn wake_first(&mut self) {
-        while let Some((_, waiter)) = self.queue.pop_front() {
-            if waiter.send(()).is_ok() {
+        while let Some(waiting) = self.queue.pop_front() {
+            if waiting.sender.send(()).is_ok() {
                 return;
             }
         }
@@ -267,12 +277,16 @@ mod tests {
         let of = |server, session| Living { server: ServerIndex(server), session: SessionId(session) };
         assert!(matches!(keeper.take_token(TxId(1), Some(of(1, 10)), 0), Taken::Now));
         let Taken::After(second) = keeper.take_token(TxId(2), Some(of(0, 5)), 0) else { panic!("the token is taken") };
+        let Taken::After(third) = keeper.take_token(TxId(4), Some(of(1, 10)), 0) else { panic!("the token is taken") };
         keeper.drop_token_of_earlier_life(of(1, 10));
-        keeper.drop_token_of_earlier_life(of(0, 11));
+        keeper.drop_token_of_earlier_life(of(2, 11));
         assert!(matches!(keeper.take_token(TxId(3), None, 0), Taken::After(_)), "it belongs to a life that goes on");
         keeper.drop_token_of_earlier_life(of(1, 11));
         assert_eq!(second.now_or_never(), Some(Ok(())));
-        assert!(matches!(keeper.take_token(TxId(1), Some(of(1, 10)), 0), Taken::Over));
+        assert!(third.now_or_never().is_some_and(|got| got.is_err()), "its server has died");
+        for over in [1, 4] {
+            assert!(matches!(keeper.take_token(TxId(over), Some(of(1, 10)), 0), Taken::Over));
+        }
     }
 
     #[test]
