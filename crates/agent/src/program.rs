@@ -11,9 +11,11 @@ use aze_proto::ids::Ino;
 use aze_reach::process::Process;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// One process.
 pub struct Program {
@@ -93,15 +95,65 @@ impl Program {
 /// with other rights than their user's.
 pub fn with_variable(name: &str, value: &[u8]) -> Vec<u32> {
     let wanted = [name.as_bytes(), b"=", value].concat();
-    let is_it = |pid: &u32| {
-        let text = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        text.split(|byte| *byte == 0).any(|variable| variable == wanted)
-    };
+    let is_it = |pid: &u32| environment(*pid).split(|byte| *byte == 0).any(|variable| variable == wanted);
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let me = std::process::id();
     pids.filter(|pid| *pid != me && is_it(pid)).collect()
 }
 
+/// The environment of a process; empty if it has none, has ended, or this user may not look. Waits for a process that becomes
+/// another program just now, which has none for a moment: the kernel tells nobody of the end of execve(2).
+fn environment(pid: u32) -> Vec<u8> {
+    let mut pause = Duration::from_micros(100);
+    loop {
+        match environment_now(pid) {
+            Ok(text) if text.is_empty() && !Process::has_no_environment(pid) => {}
+            text => return text.unwrap_or_default(),
+        }
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(Duration::from_millis(100));
+    }
+}
+
+/// The environment that a process has at one moment; empty if it had another program before all was read.
+fn environment_now(pid: u32) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    // The open file belongs to the memory of the program, of which nothing can be read any more when another program has
+    // taken its place.
+    let mut file = fs::File::open(format!("/proc/{pid}/environ"))?;
+    file.read_to_end(&mut text)?;
+    if file.read_at(&mut [0], 0)? == 0 {
+        text.clear();
+    }
+    Ok(text)
+}
+
 /// Processes by their numbers.
 pub type Programs = BTreeMap<u32, Arc<Program>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// A process that becomes another program again and again was overlooked in 1 of 100 looks: `/proc` shows no environment
+    /// until execve(2) has made it.
+    #[test]
+    fn a_process_that_becomes_another_program_keeps_its_variable() {
+        let again = r#"i=$((${I:-0} + 1)); [ $i -gt 1000 ] && read _; I=$i exec /bin/sh -c "$AGAIN""#;
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", again]).env_clear().env("AGAIN", again).env("AGENT", "7").stdin(std::process::Stdio::piped());
+        let mut shell = shell.spawn().expect("a shell");
+        let (mut looks, mut missed) = (0, 0);
+        let has_done_all = || environment(shell.id()).split(|byte| *byte == 0).any(|variable| variable == b"I=1000");
+        while !has_done_all() {
+            looks += 1;
+            let text = environment(shell.id());
+            missed += usize::from(!text.split(|byte| *byte == 0).any(|variable| variable == b"AGENT=7"));
+        }
+        shell.kill().and_then(|()| shell.wait()).expect("it can be killed");
+        assert!(looks > 100, "{looks}");
+        assert_eq!(missed, 0, "of {looks} looks");
+    }
+}

@@ -47,6 +47,14 @@ impl Process {
         }
     }
 
+    /// Whether the process of this number has no environment. One that becomes another program has: execve(2) takes the memory
+    /// of the one program away some time before it makes the environment of the other, and `/proc/PID/environ` is empty in
+    /// between. Says nothing of processes of other users.
+    pub fn has_no_environment(pid: u32) -> bool {
+        // Zombies and threads of the kernel have no memory. execve(2) says last where the code begins.
+        stat(pid).is_none_or(|stat| stat.memory == 0 || stat.code > 0 && stat.environment.0 == stat.environment.1)
+    }
+
     /// Whether nothing is left of it. One that was killed looks dead as soon as its first thread is; the others
     /// may still give memory back, and keep its files open and locked until then.
     fn is_gone(&self) -> bool {
@@ -77,6 +85,12 @@ struct Stat {
     parent: u32,
     threads: u64,
     started: u64,
+    /// Bytes of virtual memory.
+    memory: u64,
+    /// Where its code begins in memory; 0 until its program is there.
+    code: u64,
+    /// Where its environment begins and ends in memory; 0 until it is there, and if this user may not know.
+    environment: (u64, u64),
 }
 
 /// Reads what stands behind the command's name, which may itself hold spaces and parentheses.
@@ -84,11 +98,14 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
     let is_dead = matches!(fields.next()?, "Z" | "X");
-    // Fields 4, 20 and 22 of proc_pid_stat(5); the state is field 3.
+    // Fields 4, 20, 22, 23, 26, 50 and 51 of proc_pid_stat(5); the state is field 3.
     let parent = fields.next()?.parse().ok()?;
     let threads = fields.nth(15)?.parse().ok()?;
     let started = fields.nth(1)?.parse().ok()?;
-    Some(Stat { is_dead, parent, threads, started })
+    let memory = fields.next()?.parse().ok()?;
+    let code = fields.nth(2)?.parse().ok()?;
+    let environment = (fields.nth(23)?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some(Stat { is_dead, parent, threads, started, memory, code, environment })
 }
 
 #[cfg(test)]
@@ -115,8 +132,10 @@ mod tests {
 
     #[test]
     fn names_of_commands_do_not_confuse() {
-        let rest = "1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 100";
-        let stat = |is_dead| Some(Stat { is_dead, parent: 1, threads: 1, started: 4711 });
+        let rest = format!("1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 100 {} 98 99 0", "9 ".repeat(26));
+        let stat = |is_dead| {
+            Some(Stat { is_dead, parent: 1, threads: 1, started: 4711, memory: 100, code: 9, environment: (98, 99) })
+        };
         assert_eq!(parse_stat(&format!("7 (a) b (c) S {rest}")), stat(false));
         assert_eq!(parse_stat(&format!("7 (x) Z {rest}")), stat(true));
         assert_eq!(parse_stat("7 (x"), None);
@@ -134,7 +153,7 @@ mod tests {
         assert!(!process.is_alive());
         child.wait().expect("it has ended");
         assert!(process.is_gone());
-        let rest = "1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 2 0 4711 100";
+        let rest = format!("1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 2 0 4711 100 {} 98 99 0", "9 ".repeat(26));
         assert_eq!(parse_stat(&format!("7 (x) Z {rest}")).map(|stat| stat.threads), Some(2));
     }
 }
