@@ -40,6 +40,13 @@ const SCRIPTS: &[(&str, &str)] = &[
       echo '#!'$D/s > t; chmod +x t; ./t; chmod -x p; ./p; echo $?; ./none; echo $?"),
     ("the program's own path", "cp /usr/bin/readlink p; ./p /proc/self/exe; ./p $(./p /proc/self/exe)"),
     ("no environment", "echo x > f; env -i /bin/cat $D/f; env -i /bin/sh -c '/bin/ls'"),
+    ("named pipes", "mkfifo -m 640 p; stat -c '%F %a' p; mkfifo p; seq 1000 > p & wc -l < p; wait; exec 3<>p; echo two >&3; read x <&3; \
+      echo $x; exec 3>&-; mv p q; cat q & cat <<< three > q; wait; (umask 077; mkfifo r; stat -c %a r); python3 -c 'import os; os.open(\"q\", \
+      os.O_WRONLY | os.O_NONBLOCK)' 2>&1 | tail -n 1; python3 -c 'import os; os.open(\"q\", os.O_RDWR | os.O_CREAT | os.O_EXCL)' 2>&1 | \
+      tail -n 1; test -p q && echo pipe; mkfifo none/x; mkfifo s/; rm q r; ls"),
+    ("mknod", "mknod d c 1 3; stat -c '%F %a %t:%T' d; mknod b b 7 1; stat -c '%F %t:%T' b; mknod d p; mknod e p; stat -c %F e; \
+      python3 -c 'import os, stat; os.mknod(\"f\", 0o600); os.mknod(\"s\", 0o600 | stat.S_IFSOCK); print(os.stat(\"f\").st_mode, \
+      os.stat(\"s\").st_mode)'; ls -l | cut -c 1-10"),
     ("times", "touch -d @1000 f; stat -c '%X %Y' f; touch -r f g; stat -c %Y g; touch -m -d @7 g; stat -c '%X %Y' g"),
     ("permissions", "echo x > f; chmod 640 f; stat -c %a f; chown 1:2 f; stat -c %u:%g f; test -x f; echo $?; mkdir -m 700 d; stat -c %a d"),
     ("find, du, rm", "mkdir -p a/b c; touch a/1 a/b/2 c/3; find . | sort; find . -name 2 -delete; rm -rf a; find . -type f"),

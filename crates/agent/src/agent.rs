@@ -16,16 +16,18 @@ use aze_handles::Connected;
 use aze_io::sync::Mutex;
 use aze_proto::attr::Identity;
 use aze_proto::error::Failure;
+use aze_proto::ids::Ino;
 use aze_proto::message::LockSpace;
 use aze_reach::Volume;
 use aze_words::errln;
 use futures_channel::oneshot;
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -57,6 +59,8 @@ pub struct Agent {
     at: Vec<u8>,
     /// Where it listens.
     path: PathBuf,
+    /// Where the system's named pipes are that stand for those of the volume.
+    pipes: PathBuf,
     /// The user whose processes it serves.
     uid: u32,
     welcome: Welcome,
@@ -103,6 +107,7 @@ impl Listening {
         };
         let files_max = sys::open_as_many_files_as_allowed();
         let dev = dev_of(&volume.record.name, volume.record.created_ns);
+        let pipes = volume.pipes_dir();
         let connected = Connected::to(volume)?;
         connected.go_on_without_callers()?;
         let listener = sys::listen(path).map_err(|error| failed(&format!("listen at {}", path.display()), &error))?;
@@ -113,6 +118,7 @@ impl Listening {
             welcome: Welcome { result: 0, flush_at_close, dev },
             at: at.as_os_str().as_bytes().to_vec(),
             path: path.to_owned(),
+            pipes,
             epoll: Epoll::new().map_err(|error| watched(&error))?,
             descriptions: Descriptions::default(),
             mapped: Mapped::default(),
@@ -246,6 +252,23 @@ impl Agent {
     /// Where programs see the volume's root.
     pub fn at(&self) -> &[u8] {
         &self.at
+    }
+
+    /// The path of the system's named pipe that stands for one of the volume (fifo(7)), which is made if it is not there: programs
+    /// without a mount on this machine meet in it. It stays until the volume ends, as other programs may know it.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn pipe_of(&self, ino: Ino) -> Result<Vec<u8>> {
+        match DirBuilder::new().mode(0o700).create(&self.pipes) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),
+            _ => {}
+        }
+        let path = self.pipes.join(ino.0.to_string());
+        match sys::make_named_pipe(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error.into()),
+            _ => Ok(path.into_os_string().into_vec()),
+        }
     }
 
     /// What asks the servers.

@@ -131,6 +131,7 @@ impl Call<'_> {
             Op::Copy => self.copy(),
             Op::Map => self.map(),
             Op::Settle => self.settle(),
+            Op::Mknod => self.mknod(),
         }
     }
 

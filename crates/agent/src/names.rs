@@ -92,7 +92,8 @@ impl Call<'_> {
                 Kind::Directory(file, Box::new(self.agent.connected().dir_of(attr.ino, attr.parent)))
             }
             (Some(file), FileKind::File) => Kind::File(file),
-            _ => return Err(failed(libc::ENXIO, "devices, pipes and sockets are opened through a mount only")),
+            (Some(_), FileKind::Fifo) => return Err(Fault::Leaves(self.agent.pipe_of(attr.ino)?)),
+            _ => return Err(failed(libc::ENXIO, "devices and sockets are opened through a mount only")),
         };
         let (reading_end, writing_end, pipe) = sys::pipe()?;
         let number = self.agent.number();
@@ -172,7 +173,10 @@ impl Call<'_> {
                 Ok(Found { attr: file.attr(), file: Some(file), place: place_after(below, &note) })
             }
             Ok(Created { attr, .. }) if attr.kind == FileKind::Directory => Err(errno(libc::EISDIR)),
-            Ok(_) => Err(failed(libc::ENXIO, "devices, pipes and sockets are opened through a mount only")),
+            Ok(Created { attr, .. }) => {
+                let file = self.agent.wait(client.open(who, attr.ino, asked.access))?;
+                Ok(Found { attr, file: Some(file), place: place_after(below, &note) })
+            }
             Err(Fault::Failed(error))
                 if error.errno == libc::EEXIST && asked.has(libc::O_NOFOLLOW) && !asked.has(libc::O_EXCL) =>
             {
@@ -225,6 +229,28 @@ impl Call<'_> {
             return Err(errno(libc::EEXIST));
         }
         let new = new_file(FileKind::Directory, self.request.a as u32 & 0o1777, self.request.umask);
+        self.make(&below, &new)
+    }
+
+    /// mknod(2).
+    pub fn mknod(&self) -> Result<Answer> {
+        let below = self.below(self.request.desc, self.bytes)?;
+        let mode = self.request.a as u32;
+        let kind = match FileKind::from_mode(mode) {
+            _ if mode & libc::S_IFMT == 0 => FileKind::File,
+            Some(FileKind::Directory) => return Err(errno(libc::EPERM)),
+            None | Some(FileKind::Symlink) => return Err(errno(libc::EINVAL)),
+            // The right to make devices (CAP_MKNOD) is root's.
+            Some(FileKind::BlockDevice | FileKind::CharDevice) if self.agent.uid() != 0 => {
+                return Err(errno(libc::EPERM));
+            }
+            Some(kind) => kind,
+        };
+        if below.is_root() || below.wants_dir() || below.ends_in_dots() {
+            let there = self.resolve(&below, true);
+            return Err(errno(if there.is_ok() { libc::EEXIST } else { libc::ENOENT }));
+        }
+        let new = NewFile { rdev: self.request.b as u32, ..new_file(kind, mode & 0o7777, self.request.umask) };
         self.make(&below, &new)
     }
 

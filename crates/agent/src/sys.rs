@@ -1,7 +1,7 @@
 //! The system calls of the agent that the standard library does not wrap, each with its proof.
 
 use aze_calls::{Hello, Reply, Request, Stat, WINDOW_BYTES, Welcome};
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -87,6 +87,13 @@ pub fn listen(path: &Path) -> io::Result<OwnedFd> {
     // SAFETY: listen(2) takes numbers.
     done(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) })?;
     Ok(socket)
+}
+
+/// Makes a named pipe for this user alone (mkfifo(3)).
+pub fn make_named_pipe(path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: `path` ends with a NUL and lives until the call returns.
+    done(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }).map(drop)
 }
 
 /// Takes the next channel; blocks until there is one.

@@ -19,7 +19,7 @@
 #![no_std]
 
 /// Version of what is declared here; the agent refuses another one.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Environment: path of the agent's socket.
 pub const AGENT_VARIABLE: &str = "AZE_AGENT";
 /// Environment: where programs see the volume, for instance `/aze`; absolute, no trailing slash.
@@ -144,8 +144,8 @@ pub struct Stat {
 /// relative to that directory (empty: the description itself, as AT_EMPTY_PATH). Follow: `a` bit 0 = do not follow a
 /// symbolic link at the end (AT_SYMLINK_NOFOLLOW).
 ///
-/// Every operation on a path may be answered with [`LEAVES`]: a symbolic link on the way leads out of the volume;
-/// the reply's bytes are the absolute path to use instead, and the library makes the system call with that.
+/// Every operation on a path may be answered with [`LEAVES`]: a symbolic link on the way leads out of the volume, or a
+/// named pipe is opened; the reply's bytes are the absolute path to use instead, and the library makes the system call with that.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -236,6 +236,8 @@ pub enum Op {
     /// Bytes that programs have stored in shared mappings are written: offset, len of the file `b` (0: of all files); `a` bit 0: and made durable.
     /// Afterwards memfds that no process maps any more are given up.
     Settle,
+    /// path, `a`: kind and mode, `b`: number of a device (mknod(2)).
+    Mknod,
 }
 
 /// See [`Op`]; no errno has this number.
@@ -247,7 +249,7 @@ pub const PIPE_FLAGS: i32 = 0o40000 | 0o4000; // O_DIRECT | O_NONBLOCK
 
 impl Op {
     /// Every operation, in the order of their numbers.
-    pub const ALL: [Op; 41] = [
+    pub const ALL: [Op; 42] = [
         Op::Identify,
         Op::Open,
         Op::Read,
@@ -289,6 +291,7 @@ impl Op {
         Op::Copy,
         Op::Map,
         Op::Settle,
+        Op::Mknod,
     ];
 
     /// The operation of a number.
@@ -343,11 +346,11 @@ mod tests {
 
     #[test]
     fn operations_keep_their_numbers() {
-        assert_eq!(Op::ALL.len() as u32, Op::Settle as u32);
+        assert_eq!(Op::ALL.len() as u32, Op::Mknod as u32);
         for (at, op) in Op::ALL.iter().enumerate() {
             assert_eq!((*op as u32, Op::of_number(*op as u32)), (at as u32 + 1, Some(*op)));
         }
         assert_eq!((Op::Identify as u32, Op::Lock as u32, Op::Copy as u32), (1, 28, 39));
-        assert_eq!((Op::of_number(0), Op::of_number(42)), (None, None));
+        assert_eq!((Op::of_number(0), Op::of_number(43)), (None, None));
     }
 }

@@ -249,7 +249,8 @@ impl Door {
     /// Whether a thread that has come to an inode is sent to look again: it may have come by a name that
     /// leads there no longer.
     fn is_sent_back(&self, request: &Header, attr: &Attr, want: Want) -> bool {
-        attr.kind != FileKind::Directory
+        // Pipes, sockets and devices are opened by the kernel alone: who asks for their attributes may have them open.
+        matches!(attr.kind, FileKind::File | FileKind::Symlink)
             && (attr.links == 0 || self.recalls.has_moved(attr.ino))
             && self.unnamed.refuses(request.pid, attr.ino, want)
     }

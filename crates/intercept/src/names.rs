@@ -45,8 +45,8 @@ pub fn handle(number: i64, args: Args) -> i64 {
         libc::SYS_symlinkat => symlink(number, args, Some(1), 2),
         libc::SYS_readlink => readlink(number, args, None, 0, args[1], args[2]),
         libc::SYS_readlinkat => readlink(number, args, Some(0), 1, args[2], args[3]),
-        libc::SYS_mknod => mknod(number, args, None, 0, args[1]),
-        _ => mknod(number, args, Some(0), 1, args[2]),
+        libc::SYS_mknod => one(None, 0, Request { a: args[1], b: args[2], ..op(Op::Mknod) }),
+        _ => one(Some(0), 1, Request { a: args[2], b: args[3], ..op(Op::Mknod) }),
     }
 }
 
@@ -232,24 +232,6 @@ fn give(text: &[u8], to: u64, room: u64) -> i64 {
     }
     host::copy(to, text.as_ptr() as u64, bytes);
     bytes as i64
-}
-
-/// mknod(2): an empty file is opened anew and closed; the volume has no other kinds for it.
-fn mknod(number: i64, args: Args, dir: Option<usize>, path: usize, mode: u64) -> i64 {
-    let call = PathCall { number, args, dir, path, follows: false };
-    place::run(&call, |session, target| {
-        if !matches!(mode as u32 & libc::S_IFMT, 0 | libc::S_IFREG) {
-            return error(libc::EPERM);
-        }
-        let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC;
-        let opened = open::open_ours(session, target, flags as u32, mode as u32 & 0o7777);
-        if opened >= 0 {
-            fds::forget(opened as i32);
-            host::close(opened as i32);
-            return 0;
-        }
-        opened
-    })
 }
 
 /// chdir(2), fchdir(2), getcwd(2).

@@ -287,6 +287,11 @@ impl Volume {
         self.dir.join("mounts").join(format!("{}.json", process.pid))
     }
 
+    /// The directory for named pipes by which programs of this machine that have no mount meet.
+    pub fn pipes_dir(&self) -> PathBuf {
+        self.dir.join("pipes")
+    }
+
     /// Notes a mount.
     pub fn record_mount(&self, mount: &MountRecord) -> Outcome<()> {
         make_dir(&self.dir.join("mounts"))?;
