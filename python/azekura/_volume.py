@@ -314,9 +314,9 @@ class Volume:
 
     # Names
 
-    def mkdir(self, path: Path, mode: int = 0o777) -> None:
-        """As os.mkdir()."""
-        self._volume.wait(Request.mkdir(path, mode, False))
+    def mkdir(self, path: Path, mode: int = 0o777, *, private: bool = False) -> None:
+        """As os.mkdir(). All that is made below a private directory is on one server, and no other one is asked for it."""
+        self._volume.wait(Request.mkdir_private(path, mode) if private else Request.mkdir(path, mode, False))
 
     def makedirs(self, path: Path, mode: int = 0o777, exist_ok: bool = False) -> None:
         """As os.makedirs(), in one request; `mode` is for all directories that are made."""

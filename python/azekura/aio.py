@@ -141,9 +141,9 @@ class AsyncVolume:
         """As os.listdir()."""
         return [name for name, *_ in await self._ask(Request.entries(path, False))]
 
-    async def mkdir(self, path: Path, mode: int = 0o777) -> None:
-        """As os.mkdir()."""
-        await self._ask(Request.mkdir(path, mode, False))
+    async def mkdir(self, path: Path, mode: int = 0o777, *, private: bool = False) -> None:
+        """As os.mkdir(). All that is made below a private directory is on one server, and no other one is asked for it."""
+        await self._ask(Request.mkdir_private(path, mode) if private else Request.mkdir(path, mode, False))
 
     async def rmdir(self, path: Path) -> None:
         """As os.rmdir()."""

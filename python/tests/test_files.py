@@ -1,7 +1,9 @@
 """Files: each test runs on the volume and, by the builtin functions, on a local directory, and must be true of both."""
 
 import io
+import json
 import os
+import subprocess
 import types
 
 import pytest
@@ -303,3 +305,15 @@ def test_every_public_name_says_what_it_does(volume):
     named = [(kind, name) for kind in kinds for name, value in vars(kind).items() if not name.startswith("_") and callable(value)]
     assert len(named) > 70
     assert [f"{kind.__name__}.{name}" for kind, name in named if not getattr(kind, name).__doc__] == []
+
+
+def test_a_private_directory_has_all_below_it_on_one_server(volume, home):
+    volume.mkdir(home + "/own", private=True)
+    volume.makedirs(home + "/own/deep/er")
+    with pytest.raises(FileExistsError):
+        volume.mkdir(home + "/own", private=True)
+    paths = [home + path for path in ("/own", "/own/deep", "/own/deep/er")]
+    told = subprocess.run([azekura.program(), "stat", "--json", *(f"aze://{volume.name}{path}" for path in paths)], check=True, stdout=-1).stdout
+    objects = [json.loads(line) for line in told.splitlines()]
+    assert [object["private"] for object in objects] == [True] * 3
+    assert len({object["home_server"] for object in objects}) == 1

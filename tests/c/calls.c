@@ -99,6 +99,10 @@ static void names(void)
 	FAILS(aze_mkdir(volume, "/d", 0777), EEXIST);
 	FAILS(aze_mkdir(volume, "/no/d", 0777), ENOENT);
 	CHECK(aze_mkdir(volume, "/d/e/", 0700) == 0 && aze_stat(volume, "/d", &st) == 0 && st.st_nlink == 3);
+	CHECK(aze_mkdir_private(volume, "/own", 0777) == 0 && aze_stat(volume, "/own", &st) == 0 && S_ISDIR(st.st_mode));
+	CHECK((st.st_mode & 0777) == 0755 && aze_mkdir(volume, "/own/d", 0700) == 0);
+	FAILS(aze_mkdir_private(volume, "/own", 0777), EEXIST);
+	FAILS(aze_mkdir_private(volume, "/no/d", 0777), ENOENT);
 	FAILS(aze_rmdir(volume, "/d"), ENOTEMPTY);
 	FAILS(aze_rmdir(volume, "/d/e/."), EINVAL);
 	FAILS(aze_rmdir(volume, "/f"), ENOTDIR);

@@ -12,6 +12,9 @@ fn every_call_does_what_its_system_call_does() {
         let place = Place::new();
         place.up(&["--servers", "3"]);
         check(&place, "calls", "azekura", linked);
+        let shown = place.aze(&["stat", "--json", "aze:/own", "aze:/own/d", "aze:/d"]).ok().out;
+        let private: Vec<bool> = shown.lines().map(|line| line.contains("\"private\":true")).collect();
+        assert_eq!(private, [true, true, false], "{shown}");
     }
 }
 

@@ -119,7 +119,7 @@ const ASK_FOR_THE_DATE: &[(&str, &str)] = &[
     ("cli/src/up.rs", "when a volume was started, for people"),
     ("cli/src/doctor.rs", "how far clocks of nodes are apart, for people"),
     ("cli/src/find.rs", "ages, as find(1) counts them"),
-    ("cli/src/stage.rs", "the name of a receipt"),
+    ("cli/src/when.rs", "the name of a receipt; how long a job has left whose end its batch system tells as a date"),
     ("copy/src/stage/prove.rs", "when lines of a receipt were true, for people"),
     ("bench/src/record.rs", "the name of a record"),
     ("bench/src/io500.rs", "the name of a record"),

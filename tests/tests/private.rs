@@ -1,9 +1,10 @@
 //! `aze mkdir --private`: what is made below is on one server, for commands and through a mount.
 
-use aze_tests::Place;
+use aze_tests::{Place, wait_until};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
+use std::process::Stdio;
 
 #[test]
 fn all_below_a_private_directory_is_on_one_server() {
@@ -44,4 +45,30 @@ fn all_below_a_private_directory_is_on_one_server() {
     let there = place.aze(&["mkdir", "-p", "--private", "aze:/runs/spread"]);
     assert!(there.code == 5 && there.err.contains("not a private one"), "{} {}", there.code, there.err);
     place.aze(&["rm", "-r", "aze:/runs"]).ok();
+}
+
+/// `aze bench iops --private` measures both kinds of directories in one run.
+#[test]
+fn private_directories_are_measured_beside_ordinary_ones() {
+    let place = Place::new();
+    place.up(&["--servers", "3"]);
+    let words = ["--private", "--threads", "1", "--files", "20000", "--bytes", "1M", "--repeat", "1", "--json"];
+    let mut command = place.command(&[&["bench", "iops"][..], &words].concat());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("aze starts");
+    let dir = format!("aze:/bench-{}-0-0", child.id());
+    // The one after the other has this name.
+    for kind in ["\"private\":false", "\"private\":true"] {
+        wait_until(kind, || place.aze(&["stat", "--json", &dir]).out.contains(kind));
+    }
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success());
+    let told: Value = serde_json::from_slice(&output.stdout).expect("an object");
+    let titles: Vec<&str> =
+        told["places"].as_array().expect("places").iter().filter_map(|at| at["place"].as_str()).collect();
+    assert_eq!(titles, ["aze, no mount", "aze, private"]);
+    let ratios = told["private_ratios"].as_object().expect("ratios");
+    assert_eq!(ratios.len(), 5, "{told}");
+    for (phase, ratio) in ratios {
+        assert!(ratio.as_f64().is_some_and(|ratio| ratio > 0.0), "{phase}: {ratio}");
+    }
 }

@@ -191,6 +191,8 @@ fn lost_servers_are_told_and_not_waited_for() {
         .map(|server| server["pid"].as_u64().expect("a number") as u32)
         .collect();
     assert_eq!(pids.len(), 3);
+    let looked = &told["staging"];
+    assert_eq!((&looked["staged"], &looked["dirty"], &looked["why"]), (&41.into(), &0.into(), &Value::Null), "{told}");
     for victim in [pids[2], pids[0]] {
         signal(victim, libc::SIGKILL);
         wait_until("the server is dead", || !Path::new(&format!("/proc/{victim}/exe")).exists());
@@ -203,6 +205,10 @@ fn lost_servers_are_told_and_not_waited_for() {
             told.err
         );
         println!("a lost server: refused after {:?}", started.elapsed());
+        let started = Instant::now();
+        let told = place.aze(&["status"]).code(1);
+        assert!(started.elapsed() < LOST_TIME_MAX, "{:?}", started.elapsed());
+        assert!(told.out.contains("dirty: not looked at, since a server does not answer"), "{}", told.out);
     }
     place.aze(&["down", "--force", "--discard"]).ok();
 }
@@ -262,8 +268,11 @@ fn changes_are_staged_out_while_programs_run() {
     let before = rounds();
     assert!((2..=6).contains(&before), "{before} rounds for five changes");
     // While nothing changes, looks go on, and none makes a receipt.
+    let elsewhere = place.path("elsewhere");
     let asked = || -> u64 {
-        let status: Value = serde_json::from_str(&place.aze(&["status", "--json"]).ok().out).expect("JSON");
+        // Without the ledgers, so that this command counts no changes itself.
+        let ran = place.command(&["status", "--json"]).env("XDG_STATE_HOME", &elsewhere).output().expect("aze starts");
+        let status: Value = serde_json::from_str(&Ran::from(ran).ok().out).expect("JSON");
         let servers = status["servers"].as_array().expect("servers").clone();
         servers.iter().filter_map(|server| server["requests"]["CountChanges"].as_u64()).sum()
     };
@@ -306,6 +315,69 @@ fn a_last_round_is_over_before_the_end_of_the_job() {
     let told = place.aze(&["stage", "out", "aze:/", text(&out), "--before-end", "--until", "@1", "--quiet"]).ok();
     assert!(told.err.contains("may not be staged in the 0 s"), "{}", told.err);
     assert_eq!(status(&place)["dirty"], 0);
+}
+
+/// `aze status` of a volume that keeps account: dirty bytes, stages at work, and whether it still fits into the job.
+#[test]
+fn status_tells_what_is_dirty_and_whether_it_still_fits_into_the_job() {
+    let mut place = Place::new();
+    place.up(&["--servers", "2"]);
+    let (mount, out) = (place.mount(), place.path("out"));
+    let of = |variables: &[(&str, &str)], more: &[&str]| -> Ran {
+        let mut command = place.command(&[&["status"], more].concat());
+        Ran::from(command.envs(variables.iter().copied()).output().expect("aze starts")).ok()
+    };
+    let object = |variables: &[(&str, &str)]| -> Value {
+        let told: Value = serde_json::from_str(&of(variables, &["--json"]).out).expect("JSON");
+        told["staging"].clone()
+    };
+    assert_eq!(object(&[]), Value::Null, "it keeps no account");
+    fs::create_dir(mount.join("run")).expect("a directory");
+    fs::write(mount.join("run/first"), vec![1; 3 << 20]).expect("a file");
+    // A stage that waits for its next round is at work.
+    let words = ["stage", "out", "aze:/run", text(&out), "--every", "1h", "--quiet"];
+    let mut child = place.command(&words).spawn().expect("aze starts");
+    wait_until("the first round is over", || object(&[])["dirty"] == 0);
+    let told = object(&[]);
+    assert_eq!((&told["staged"], &told["staged_bytes"], &told["fits"]), (&2.into(), &(3 << 20).into(), &Value::Null));
+    let works = told["at_work"].as_array().expect("a list");
+    assert_eq!(works.len(), 1, "{told}");
+    let expected = (&Value::from("aze:/run"), &Value::from(text(&out)), &Value::from(child.id()));
+    assert_eq!((&works[0]["from"], &works[0]["to"], &works[0]["pid"]), expected, "{told}");
+    let line = format!("staging out aze:/run to {} (pid {} on ", out.display(), child.id());
+    assert!(of(&[], &[]).out.contains(&line), "{}", of(&[], &[]).out);
+    signal(child.id(), libc::SIGTERM);
+    child.wait().expect("a child");
+    assert_eq!(object(&[])["at_work"], Value::Array(vec![]));
+    // The job has a million seconds left, and then none.
+    fs::write(mount.join("run/second"), vec![2; 2 << 20]).expect("a file");
+    let end = std::time::SystemTime::now() + Duration::from_secs(1_000_000);
+    let end = end.duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs().to_string();
+    let (late, soon) = ([("SLURM_JOB_END_TIME", end.as_str())], [("SLURM_JOB_END_TIME", "1")]);
+    let told = object(&late);
+    assert_eq!(
+        (&told["dirty"], &told["dirty_bytes"], &told["fits"]),
+        (&2.into(), &(2 << 20).into(), &true.into()),
+        "{told}"
+    );
+    let ran = of(&late, &[]);
+    assert!(
+        ran.out.contains("dirty: 2 objects, 2.00 MiB") && ran.out.contains("the job ends in 11d 13h"),
+        "{}",
+        ran.out
+    );
+    assert_eq!(ran.err, "", "there is time enough");
+    let told = object(&soon);
+    assert_eq!((&told["job_left_s"], &told["fits"]), (&0.0.into(), &false.into()), "{told}");
+    assert!(told["needed_s"].as_f64().is_some_and(|needed| needed > 0.0), "{told}");
+    let ran = of(&soon, &[]);
+    let warned = ran.err.lines().filter(|line| line.contains("no longer fit into what is left")).count();
+    assert!(warned == 1 && ran.err.contains("2.00 MiB"), "{}", ran.err);
+    let warned = of(&soon, &["--json"]).err;
+    let warned: Value = serde_json::from_str(&warned).expect("an object on standard error");
+    assert!(warned["warning"].is_string(), "{warned}");
+    place.aze(&["stage", "out", "aze:/run", text(&out), "--quiet"]).ok();
+    assert_eq!(object(&soon)["fits"], true, "nothing is dirty");
 }
 
 /// Random changes and stages. Whenever a volume is said to have nothing of its own, the destination has the same tree.

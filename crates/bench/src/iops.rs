@@ -28,6 +28,9 @@ pub struct Args {
     /// Measure the volume without a mount [default: only this, if no --target is given]
     #[arg(long)]
     native: bool,
+    /// Measure the volume also with a private directory for each caller ('aze mkdir --private'), and show the ratios
+    #[arg(long)]
+    private: bool,
     /// Measure this directory too; may be given several times
     #[arg(long, value_name = "DIR")]
     target: Vec<PathBuf>,
@@ -51,6 +54,9 @@ pub struct Args {
     json: bool,
 }
 
+/// The head of the column of private directories.
+const PRIVATE_TITLE: &str = "aze, private";
+
 /// The phases, in their order.
 const PHASES: [&str; 5] = ["create", "stat", "write", "read", "remove"];
 
@@ -63,8 +69,18 @@ struct Figure {
     median: Duration,
 }
 
+/// Where the directories of the callers are made.
+#[derive(Clone, Copy, PartialEq)]
+enum At {
+    /// In the volume; private ones or ordinary ones.
+    Volume { private: bool },
+    /// In this one of `--target`.
+    Target(usize),
+}
+
 struct Column {
     what: Described,
+    at: At,
     /// One row a turn, one figure a phase.
     turns: Vec<[Figure; 5]>,
 }
@@ -78,23 +94,25 @@ pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
     }
     crate::started::hear_signals(program, "iops")?;
     let keep = args.record.as_deref().map(Keep::new).transpose()?;
-    let native = args.native || args.target.is_empty();
+    let native = args.native || args.private || args.target.is_empty();
     let session = if native { Some(program.open(&program.volume(args.name.as_deref())?.name)?) } else { None };
     let mut columns: Vec<Column> = Vec::new();
     if native {
         let durability = session.as_ref().and_then(|session| session.volume().durability);
-        columns.push(Column { what: describe_native(durability.as_deref()), turns: Vec::new() });
+        let what = describe_native(durability.as_deref());
+        let private = args.private.then(|| Described { title: PRIVATE_TITLE.into(), ..what.clone() });
+        columns.push(Column { what, at: At::Volume { private: false }, turns: Vec::new() });
+        columns.extend(private.map(|what| Column { what, at: At::Volume { private: true }, turns: Vec::new() }));
     }
-    for target in &args.target {
-        columns.push(Column { what: describe(target)?, turns: Vec::new() });
+    for (index, target) in args.target.iter().enumerate() {
+        columns.push(Column { what: describe(target)?, at: At::Target(index), turns: Vec::new() });
     }
     let has_mount = columns.iter().any(|column| column.what.is_mount);
     let cache_time = if has_mount { kept_time(program) } else { Duration::ZERO };
     for turn in 0..args.repeat {
-        for (index, column) in columns.iter_mut().enumerate() {
+        for column in &mut columns {
             errln!("bench iops: turn {} of {}, {}", turn + 1, args.repeat, column.what.title);
-            let target = if native { index.checked_sub(1) } else { Some(index) };
-            let places = places(args, session.as_ref(), target, turn)?;
+            let places = places(args, session.as_ref(), column.at, turn)?;
             column.turns.push(turn_of(args, &places, cache_time)?);
         }
     }
@@ -115,19 +133,14 @@ pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
 }
 
 /// A directory for every caller.
-fn places(
-    args: &Args,
-    session: Option<&Arc<dyn Session>>,
-    target: Option<usize>,
-    turn: usize,
-) -> Outcome<Vec<Box<dyn Place>>> {
+fn places(args: &Args, session: Option<&Arc<dyn Session>>, at: At, turn: usize) -> Outcome<Vec<Box<dyn Place>>> {
     (0..args.threads)
         .map(|caller| {
             let name = format!("bench-{}-{turn}-{caller}", std::process::id());
-            Ok(match (target, session) {
-                (Some(index), _) => Box::new(Directory::new(&args.target[index], &name)?) as Box<dyn Place>,
-                (None, Some(session)) => Box::new(Native::removed(session.clone(), &name)?),
-                (None, None) => return Err(Trouble::usage("bench iops: nothing to measure")),
+            Ok(match (at, session) {
+                (At::Target(index), _) => Box::new(Directory::new(&args.target[index], &name)?) as Box<dyn Place>,
+                (At::Volume { private }, Some(session)) => Box::new(Native::removed(session.clone(), &name, private)?),
+                (At::Volume { .. }, None) => return Err(Trouble::usage("bench iops: nothing to measure")),
             })
         })
         .collect()
@@ -210,6 +223,12 @@ fn median(column: &Column, phase: usize) -> Figure {
     crate::median::median(&figures, |figure| figure.per_second)
 }
 
+/// How many times as fast the private directories are as the ordinary ones, in a phase; `None` without `--private`.
+fn private_ratio(columns: &[Column], phase: usize) -> Option<f64> {
+    let of = |private| columns.iter().find(|column| column.at == At::Volume { private });
+    Some(median(of(true)?, phase).per_second / median(of(false)?, phase).per_second)
+}
+
 fn is_bandwidth(phase: &str) -> bool {
     matches!(phase, "write" | "read")
 }
@@ -229,6 +248,9 @@ fn table(args: &Args, columns: &[Column]) -> String {
     for column in columns {
         put(format!("{:>26}", column.what.title));
     }
+    if private_ratio(columns, 0).is_some() {
+        put(format!("{:>20}", "private/ordinary"));
+    }
     put("\n".into());
     for (index, phase) in PHASES.iter().enumerate() {
         let unit = if is_bandwidth(phase) { "1 MiB, MB/s" } else { "1/s" };
@@ -241,6 +263,9 @@ fn table(args: &Args, columns: &[Column]) -> String {
                 format!("{:.0} ({:.1} us)", figure.per_second, figure.median.as_secs_f64() * 1e6)
             };
             put(format!("{cell:>26}"));
+        }
+        if let Some(ratio) = private_ratio(columns, index) {
+            put(format!("{ratio:>20.2}"));
         }
         put("\n".into());
     }
@@ -278,5 +303,10 @@ fn json(args: &Args, program: &dyn Program, columns: &[Column]) -> Value {
     run["bytes_per_caller"] = args.bytes.into();
     run["turns"] = args.repeat.into();
     run["places"] = places.into();
+    if columns.iter().any(|column| column.at == At::Volume { private: true }) {
+        let ratio =
+            |(index, phase): (usize, &&str)| Some(((*phase).to_string(), private_ratio(columns, index)?.into()));
+        run["private_ratios"] = Value::Object(PHASES.iter().enumerate().filter_map(ratio).collect());
+    }
     run
 }

@@ -32,6 +32,7 @@ Examples:
   aze bench iops                                    the volume, without a mount
   aze bench iops --native --target /mnt/v --target /dev/shm --target /var/tmp
   aze bench iops --threads 4 --files 20000 --json
+  aze bench iops --private                          private directories beside ordinary ones
   aze bench io500 --short                           the phases of IO500, in under a minute
   aze bench p4                                      bandwidth of one process by transfer size
   aze bench durability --storage /data --target /data   what it costs that files are safe

@@ -43,6 +43,7 @@ pub fn kept_time(program: &dyn Program) -> Duration {
 }
 
 /// The properties of a place, known before the measurement.
+#[derive(Clone)]
 pub struct Described {
     /// For the head of its column.
     pub title: String,
@@ -151,18 +152,18 @@ pub struct Native {
 impl Native {
     /// Makes a directory of its own in the root of a volume that goes with the measurement.
     pub fn new(session: Arc<dyn Session>, name: &str) -> Outcome<Native> {
-        Native::make_dir(session, name, None)
+        Native::make_dir(session, name, false, None)
     }
 
-    /// Makes a directory of its own in the volume's root, which goes with this.
-    pub fn removed(session: Arc<dyn Session>, name: &str) -> Outcome<Native> {
+    /// Makes a directory of its own in the volume's root, which goes with this; a private one, if that is said.
+    pub fn removed(session: Arc<dyn Session>, name: &str, private: bool) -> Outcome<Native> {
         let own = VolumeScratch::new(format!("aze://{}/{name}", session.volume().name));
-        Native::make_dir(session, name, Some(own))
+        Native::make_dir(session, name, private, Some(own))
     }
 
-    fn make_dir(session: Arc<dyn Session>, name: &str, own: Option<VolumeScratch>) -> Outcome<Native> {
+    fn make_dir(session: Arc<dyn Session>, name: &str, private: bool, own: Option<VolumeScratch>) -> Outcome<Native> {
         let name = name_of(name);
-        let new = NewFile { kind: FileKind::Directory, mode: 0o755, ..empty_file(None) };
+        let new = NewFile { kind: FileKind::Directory, mode: 0o755, private, ..empty_file(None) };
         let created =
             session.ask(format!("make aze:/{name}"), session.client().create(session.who(), Ino::ROOT, &name, &new))?;
         Ok(Native { dir: created.attr.ino, session, name, own })

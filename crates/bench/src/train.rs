@@ -228,7 +228,7 @@ fn own_name() -> String {
 fn in_volume(sessions: &[Arc<dyn Session>]) -> Outcome<Ground> {
     let (writer, workers) = sessions.split_last().expect("there is one for the writer");
     let what = describe_native(writer.volume().durability.as_deref());
-    let writer = Native::removed(writer.clone(), &own_name())?;
+    let writer = Native::removed(writer.clone(), &own_name(), false)?;
     let workers = workers.iter().map(|session| Box::new(writer.seen_by(session.clone())) as Box<dyn Place>).collect();
     Ok(Ground { what, workers, writer: Box::new(writer), turns: Vec::new() })
 }

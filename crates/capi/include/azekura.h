@@ -68,6 +68,9 @@ int aze_sync(const aze_volume *volume);
 int aze_stat(const aze_volume *volume, const char *path, struct stat *stat);
 int aze_lstat(const aze_volume *volume, const char *path, struct stat *stat);
 int aze_mkdir(const aze_volume *volume, const char *path, mode_t mode);
+/* All that is made below such a directory is on one server, and no other one is asked for it: for a process whose files no
+   other process looks at. */
+int aze_mkdir_private(const aze_volume *volume, const char *path, mode_t mode);
 int aze_rmdir(const aze_volume *volume, const char *path);
 int aze_unlink(const aze_volume *volume, const char *path);
 int aze_rename(const aze_volume *volume, const char *from, const char *to);

@@ -49,6 +49,7 @@ macro_rules! by_path {
 
 by_path! {
     fn aze_mkdir(mode: libc::mode_t) = |connected, path| connected.mkdir(path, mode);
+    fn aze_mkdir_private(mode: libc::mode_t) = |connected, path| connected.mkdir_private(path, mode);
     fn aze_rmdir() = |connected, path| connected.rmdir(path);
     fn aze_unlink() = |connected, path| connected.unlink(path);
     fn aze_truncate(length: libc::off_t) = |connected, path| async { connected.truncate(path, offset(length)?).await };

@@ -5,7 +5,7 @@
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::session::Session;
-use aze_copy::stage::ledger;
+use aze_copy::stage::ledger::{self, Ledger};
 use aze_copy::stage::standing::{Standing, look};
 use aze_copy::tree::{OWN_XATTRS, Spot};
 use aze_proto::attr::XattrHow;
@@ -16,6 +16,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// File in a volume's directory on this node: the volume keeps an account.
 const MARK: &str = "account";
@@ -104,12 +105,16 @@ impl Account {
     /// # Errors
     /// The ledgers cannot be read, or the command was asked to end.
     pub fn standing(&self, session: &Arc<Session>, named_max: usize, is_over: &dyn Fn() -> bool) -> Outcome<Standing> {
+        standing_to(&self.read_ledgers()?, session, named_max, None, is_over)
+    }
+
+    /// Its ledgers.
+    ///
+    /// # Errors
+    /// One of them cannot be read.
+    pub fn read_ledgers(&self) -> Outcome<Vec<Ledger>> {
         let (ledgers, troubles) = ledger::all_in(&self.ledgers()?)?;
-        if let Some(trouble) = troubles.into_iter().next() {
-            return Err(trouble);
-        }
-        let tree = crate::tree_volume::of_session(session);
-        look(&Spot { tree, path: b"/".to_vec() }, &ledgers, JOBS, named_max, is_over)
+        troubles.into_iter().next().map_or(Ok(ledgers), Err)
     }
 
     /// Removes its ledgers, when the volume is gone.
@@ -122,6 +127,21 @@ impl Account {
             _ => Ok(()),
         }
     }
+}
+
+/// Compares all of a volume with ledgers; until the moment `until`, if there is one.
+///
+/// # Errors
+/// The command was asked to end.
+pub fn standing_to(
+    ledgers: &[Ledger],
+    session: &Arc<Session>,
+    named_max: usize,
+    until: Option<Instant>,
+    is_over: &dyn Fn() -> bool,
+) -> Outcome<Standing> {
+    let tree = crate::tree_volume::of_session(session);
+    look(&Spot { tree, path: b"/".to_vec() }, ledgers, JOBS, named_max, until, is_over)
 }
 
 /// Whether a command of this node has seen that the volume of this directory keeps an account.

@@ -4,16 +4,21 @@
 //! says what was tried.
 
 use crate::exit::{Exit, Outcome, Trouble};
+use crate::process::Process;
 use crate::{sys, when};
 use aze_proto::ids::Time;
 use clap::ValueEnum;
 use std::env;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// How a program is run on a node where nothing else is said and no batch system has a way of its own.
 pub const SSH: &str = "ssh -o BatchMode=yes {host}";
+
+/// How long a command of a batch system may take to say what it is asked.
+const ASK_TIME_MAX: Duration = Duration::from_secs(15);
 
 /// As a step of the Slurm job, which its end and its limits reach, beside the job's other steps and without memory of
 /// its own (srun(1), --overlap and --mem).
@@ -98,10 +103,22 @@ impl System {
 
     fn said_by(self, program: &str, args: &[&str]) -> Outcome<Vec<String>> {
         let word = self.word();
-        let output = Command::new(program)
-            .args(args)
-            .output()
-            .map_err(|error| Trouble::local(format!("--from {word}: run {program}"), &error))?;
+        let failed = |error: &std::io::Error| Trouble::local(format!("--from {word}: run {program}"), error);
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().map_err(|error| failed(&error))?;
+        let process = Process::of(child.id());
+        let (say, hear) = channel();
+        // It ends when the child has ended, which is killed if it takes too long.
+        std::thread::spawn(move || say.send(child.wait_with_output()));
+        let Ok(output) = hear.recv_timeout(ASK_TIME_MAX) else {
+            process.iter().for_each(|process| process.signal(libc::SIGKILL));
+            let (words, time) = (args.join(" "), ASK_TIME_MAX.as_secs());
+            let text =
+                format!("--from {word}: '{program} {words}' has not answered in {time} s: is its controller up?");
+            return Err(Trouble::new(Exit::Again, text));
+        };
+        let output = output.map_err(|error| failed(&error))?;
         if !output.status.success() {
             let why = String::from_utf8_lossy(&output.stderr);
             let text = format!("--from {word}: '{program} {}' failed: {}", args.join(" "), why.trim());
@@ -117,6 +134,16 @@ pub enum JobEnd {
     At(Time),
     /// After this time.
     In(Duration),
+}
+
+impl JobEnd {
+    /// The time from now until then; zero if it is over.
+    pub fn left(&self) -> Duration {
+        match self {
+            JobEnd::At(end) => Duration::from_nanos(end.0.saturating_sub(when::now().0)),
+            JobEnd::In(left) => *left,
+        }
+    }
 }
 
 /// When the job that this process is in ends, as its system tells; `None` without such a job, and where the system documents

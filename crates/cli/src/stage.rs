@@ -11,16 +11,15 @@ use crate::copy::Reporter;
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::place::{Place, VolumePath};
 use crate::session::Sessions;
-use crate::{key, show, size, sys, when};
+use crate::{key, show, size, sys, volume, when};
 use aze_copy::Watch;
-use aze_copy::stage::ledger::{self, Hold, Route};
+use aze_copy::stage::ledger::{self, Hold, Route, Work};
 use aze_copy::stage::standing::Standing;
 use aze_copy::stage::state::Known;
 use aze_copy::stage::survey::Filter;
 use aze_copy::stage::{Order, Report, stage};
 use aze_fuse::signals;
 use aze_proto::ids::Time;
-use aze_receipt::line::What;
 use aze_receipt::{Hash, Signed};
 use aze_words::{errln, outln};
 use clap::Subcommand;
@@ -249,7 +248,7 @@ fn state_of_user(key: &str) -> Outcome<PathBuf> {
 
 /// A name for a receipt beside `to` that is free.
 fn free_receipt(to: &Path) -> Outcome<PathBuf> {
-    let date = show::time(Time(now_ns()));
+    let date = show::time(when::now());
     let date = date.split(' ').next().unwrap_or(&date);
     let name = |number| to.with_file_name(format!("azekura-receipt-{date}-{number}.jsonl"));
     let free = (1..=RECEIPTS_MAX).map(name).find(|path| path.symlink_metadata().is_err());
@@ -258,11 +257,6 @@ fn free_receipt(to: &Path) -> Outcome<PathBuf> {
             format!("name the receipt: {RECEIPTS_MAX} of {date} are beside {}: give --receipt FILE", to.display());
         Trouble::new(Exit::Caller, text)
     })
-}
-
-fn now_ns() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn perform(
@@ -309,7 +303,11 @@ fn perform(
         return Err(Trouble::new(Exit::Caller, text));
     }
     let ledger = match account {
-        Some((account, route)) => Some((Hold::take(&account.ledgers()?, &key_of(&route))?, route)),
+        Some((account, route)) => {
+            let (host, pid) = (volume::host(), std::process::id());
+            let work = Work { route: route.clone(), state: state.clone(), host, pid };
+            Some((Hold::take(&account.ledgers()?, &key_of(&route), &work)?, route))
+        }
         None => None,
     };
     let filter = filter(common, &mut sessions)?;
@@ -552,12 +550,7 @@ fn run_status_of(args: &StatusArgs, path: &VolumePath) -> Outcome<Exit> {
 }
 
 fn tell_state(args: &StatusArgs, known: &Known, lives: bool) {
-    let sizes = known.done.values().map(|done| match &done.object.what {
-        What::File { size, same_as: None, .. } => *size,
-        _ => 0,
-    });
-    let (objects, bytes): (u64, u64) = (known.done.len() as u64, sizes.sum());
-    let left = known.found.map(|(found, all)| (found.saturating_sub(objects), all.saturating_sub(bytes)));
+    let ((objects, bytes), left) = (known.proven(), known.left());
     if args.json {
         let told = serde_json::json!({
             "order": known.order, "attempts": known.attempts.len(), "at_work": lives, "started": known.started,

@@ -1,9 +1,10 @@
 //! `aze status`: how a volume's servers are.
 
 mod hot;
+mod staging;
 mod watch;
 
-use crate::exit::{Exit, Outcome, Trouble};
+use crate::exit::{self, Exit, Outcome, Trouble};
 use crate::session::Session;
 use crate::tally::Out;
 use crate::volume::{self, VARIABLE, Volume};
@@ -15,6 +16,7 @@ use aze_proto::message::ServerStatus;
 use aze_words::errln;
 use futures_util::future::join;
 use serde_json::{Value, json};
+use staging::Staging;
 use std::time::Duration;
 
 /// Show how the servers of a volume are, or which volumes there are.
@@ -56,19 +58,27 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         return watch::run(volume, period, args.count, args.json);
     }
     let mut out = Out::new();
-    let (answers, hot) = if volume.is_dead() { Default::default() } else { Some(ask(&volume)?).unzip() };
-    let hot = hot.unwrap_or_default();
+    let asked = if volume.is_dead() { None } else { Some(ask(&volume)?) };
+    let (answers, hot, staging) =
+        asked.map_or_else(Default::default, |(answers, hot, staging)| (Some(answers), hot, staging));
     if args.json {
         let mut object = object(&volume, answers.as_deref());
         object["hot"] = hot.into_iter().map(|(_, object)| object).collect();
+        object["staging"] = staging.as_ref().map(Staging::object).into();
         out.json(&object)?;
     } else {
         print(args, &volume, answers.as_deref(), &mut out)?;
         for (line, _) in hot {
             out.line(line)?;
         }
+        for line in staging.iter().flat_map(Staging::lines) {
+            out.line(line)?;
+        }
     }
     out.flush()?;
+    for warning in staging.iter().flat_map(Staging::warnings) {
+        errln!("{}", exit::warning_line("status", &warning));
+    }
     let Some(answers) = answers else {
         let name = &volume.record.name;
         return Err(Trouble::new(
@@ -83,8 +93,8 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     }
 }
 
-/// How the servers are, and what stands out among their requests: a line, and an object.
-type Asked = (Vec<Result<ServerStatus, Failure>>, Vec<(String, Value)>);
+/// How the servers are; what stands out among their requests, a line and an object; and how staging goes.
+type Asked = (Vec<Result<ServerStatus, Failure>>, Vec<(String, Value)>, Option<Staging>);
 
 fn ask(volume: &Volume) -> Outcome<Asked> {
     let session = Session::open_if_there(volume.clone(), Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
@@ -99,8 +109,10 @@ fn ask(volume: &Volume) -> Outcome<Asked> {
         }
         (answers, hot)
     });
+    let (answers, hot) = asked;
+    let staging = Staging::look(&session, answers.iter().all(Result::is_ok));
     session.end();
-    Ok(asked)
+    Ok((answers, hot, staging))
 }
 
 /// All volumes, without asking their servers.

@@ -2,6 +2,7 @@
 
 use crate::sys;
 use aze_proto::ids::Time;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Reads `2026-11-21`, `2026-11-21 13:05`, `2026-11-21T13:05:09.5`, a trailing `Z` for UTC instead of
 /// local time, or `@SECONDS` since 1970. The error names the expected form.
@@ -16,6 +17,12 @@ pub fn parse(text: &str) -> Result<Time, String> {
     }
     let (text, utc) = text.strip_suffix('Z').map_or((text, false), |text| (text, true));
     with_fraction(text, bad, |text| calendar(text, utc))
+}
+
+/// Now, by this machine's clock.
+pub fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Splits off a fraction of a second, and lets `whole` read the rest.

@@ -1,6 +1,6 @@
 //! Staging to and from places that fail: each failure is told, no line is wrong, and nothing hidden is left.
 
-use aze_copy::stage::ledger::{Hold, Ledger, Route};
+use aze_copy::stage::ledger::{Hold, Ledger, Route, Work, at_work};
 use aze_copy::stage::standing::{LOST_MAX, Standing, Why, look};
 use aze_copy::stage::survey::Filter;
 use aze_copy::stage::verify::{Claims, verify};
@@ -15,8 +15,9 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 /// What a place does to one file, the one called `bad`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -326,7 +327,7 @@ impl Setting {
             atomic: false,
             jobs: 2,
             state: self.0.join("state"),
-            ledger: self.ledger().map(|dir| (Hold::take(&dir, "key").expect("nobody else has it"), self.route())),
+            ledger: self.ledger().map(|dir| (self.hold(&dir).expect("nobody else has it"), self.route())),
             receipt: Some((receipt.clone(), Key::at(&self.0.join("key")).expect("a key").0)),
             program: "a test".into(),
         };
@@ -355,6 +356,14 @@ impl Setting {
         Some(self.0.join("ledgers")).filter(|dir| dir.exists())
     }
 
+    fn work(&self) -> Work {
+        Work { route: self.route(), state: self.0.join("state"), host: "here".into(), pid: 7 }
+    }
+
+    fn hold(&self, dir: &Path) -> Outcome<Hold> {
+        Hold::take(dir, "key", &self.work())
+    }
+
     fn route(&self) -> Route {
         let path = |name: &str| self.0.join(name).into_os_string().into_encoded_bytes();
         Route { direction: "out".into(), inside: path("from"), outside: path("to") }
@@ -365,7 +374,7 @@ impl Setting {
         let ledger = Ledger::read(&self.0.join("ledgers/key.ledger")).expect("a ledger");
         let tree = Arc::new(Faulty { fault, times: AtomicU32::new(0) });
         let start = Spot { tree, path: self.route().inside };
-        look(&start, &Vec::from_iter(ledger), 2, 10, &|| false).expect("a look")
+        look(&start, &Vec::from_iter(ledger), 2, 10, None, &|| false).expect("a look")
     }
 
     /// The paths that the ledger has.
@@ -532,9 +541,42 @@ fn a_ledger_that_is_not_whole_is_not_believed() {
     assert!(refused.exit == Exit::Fatal && refused.text.contains("damaged"), "{refused}");
     fs::write(&path, good).expect("room");
     assert_eq!(setting.stage(Fault::None, Fault::None).0.expect("all is staged").resumed, 2);
-    let held = Hold::take(&setting.0.join("ledgers"), "key").expect("nobody else has it");
-    assert_eq!(Hold::take(&setting.0.join("ledgers"), "key").err().map(|busy| busy.exit), Some(Exit::Again));
+    let dir = setting.0.join("ledgers");
+    assert_eq!(at_work(&dir).expect("a directory"), []);
+    let held = setting.hold(&dir).expect("nobody else has it");
+    assert_eq!(setting.hold(&dir).err().map(|busy| busy.exit), Some(Exit::Again));
+    assert_eq!(at_work(&dir).expect("a directory"), [setting.work()]);
     drop(held);
+    assert_eq!(at_work(&dir).expect("a directory"), []);
+}
+
+#[test]
+fn looking_who_is_at_work_holds_up_no_stage() {
+    let setting = Setting::new("looked-at");
+    let dir = setting.0.join("ledgers");
+    drop(setting.hold(&dir).expect("nobody else has it"));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                at_work(&dir).expect("a directory");
+            }
+        });
+        let taken: Vec<bool> = (0..2000).map(|_| setting.hold(&dir).is_ok()).collect();
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!((taken.len(), taken.iter().filter(|taken| !**taken).count()), (2000, 0));
+    });
+}
+
+#[test]
+fn a_look_ends_at_its_moment_and_says_so() {
+    let setting = Setting::new("late");
+    let start = Spot { tree: Arc::new(LocalTree), path: setting.route().inside };
+    let ledger = Ledger { route: setting.route(), ..Ledger::default() };
+    let late = look(&start, std::slice::from_ref(&ledger), 2, 10, Some(Instant::now()), &|| false).expect("a look");
+    assert_eq!((late.ended_early, late.dirty.objects), (true, 0));
+    let whole = look(&start, &[ledger], 2, 10, None, &|| false).expect("a look");
+    assert_eq!((whole.ended_early, whole.dirty.objects), (false, 2));
 }
 
 #[test]

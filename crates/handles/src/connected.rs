@@ -249,6 +249,16 @@ impl Connected {
         Ok(self.client().create_path(self.who(), &path.bytes, &new).await.map(drop)?)
     }
 
+    /// As [`Connected::mkdir`]; a private directory: all that is made below it is on one server.
+    ///
+    /// # Errors
+    /// As mkdir(2).
+    pub async fn mkdir_private(&self, path: &[u8], mode: u32) -> Result<()> {
+        let path = parse(path)?;
+        let new = NewFile { private: true, ..self.new_file(FileKind::Directory, mode & 0o1777) };
+        Ok(self.client().create_path(self.who(), &path.bytes, &new).await.map(drop)?)
+    }
+
     /// Makes a directory with all those above it that are missing; one that is there is fine.
     ///
     /// # Errors

@@ -38,6 +38,7 @@ pub enum Act {
     Stat { path: Path, follow: bool },
     Entries { path: Path, with_attrs: bool },
     Mkdir { path: Path, mode: u32, all: bool },
+    MkdirPrivate { path: Path, mode: u32 },
     Rmdir { path: Path },
     Unlink { path: Path },
     Rename { from: Path, to: Path, flags: u32 },
@@ -73,6 +74,7 @@ impl Act {
             Act::Stat { path, follow } => connected.stat(&path, follow).await.map(Given::Attr),
             Act::Entries { path, with_attrs } => connected.entries(&path, with_attrs).await.map(Given::Entries),
             Act::Mkdir { path, mode, all: false } => connected.mkdir(&path, mode).await.map(nothing),
+            Act::MkdirPrivate { path, mode } => connected.mkdir_private(&path, mode).await.map(nothing),
             Act::Mkdir { path, mode, all: true } => connected.mkdir_all(&path, mode).await.map(nothing),
             Act::Rmdir { path } => connected.rmdir(&path).await.map(nothing),
             Act::Unlink { path } => connected.unlink(&path).await.map(nothing),
@@ -219,6 +221,11 @@ impl Request {
     #[staticmethod]
     fn mkdir(path: Object<'_, '_>, mode: u32, all: bool) -> PyResult<Request> {
         Ok(Request::new(Act::Mkdir { path: path_bytes(path)?, mode, all }, None, &[path]))
+    }
+
+    #[staticmethod]
+    fn mkdir_private(path: Object<'_, '_>, mode: u32) -> PyResult<Request> {
+        Ok(Request::new(Act::MkdirPrivate { path: path_bytes(path)?, mode }, None, &[path]))
     }
 
     #[staticmethod]

@@ -122,11 +122,7 @@ impl Args {
                 "--before-end: the end of the job is not known: Slurm and Flux tell it; elsewhere give --until TIME";
             Trouble::usage(text)
         };
-        let left = match end.ok_or_else(missing)? {
-            JobEnd::At(end) => Duration::from_nanos(end.0.saturating_sub(super::now_ns())),
-            JobEnd::In(left) => left,
-        };
-        Ok(Some(End { at: Instant::now() + left, margin }))
+        Ok(Some(End { at: Instant::now() + end.ok_or_else(missing)?.left(), margin }))
     }
 }
 
@@ -135,7 +131,7 @@ fn dirty(order: &Order, reporter: &Arc<Reporter>) -> Outcome<Standing> {
     let (hold, route) = order.ledger.as_ref().expect("a stage in rounds has a ledger");
     let ledger = Ledger::read(hold.path())?.filter(|ledger| ledger.route == *route);
     let start = Spot { tree: order.from.tree.clone(), path: route.inside.clone() };
-    look(&start, &Vec::from_iter(ledger), order.jobs, 0, &|| reporter.is_over())
+    look(&start, &Vec::from_iter(ledger), order.jobs, 0, None, &|| reporter.is_over())
 }
 
 /// One round, with a receipt.

@@ -6,15 +6,17 @@
 //! destination, too. It is written whole, under a temporary name, and has its name when it is on the device: a process that is
 //! killed leaves the old one or the new one.
 
-use super::state::{Done, Version};
+use super::state::{Done, Version, lock_alone};
 use crate::tree::join;
 use aze_receipt::{Line, Object};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use aze_words::hex;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +25,12 @@ const FORM: &str = "azekura ledger 1";
 
 /// What the names of ledgers end in.
 const ENDING: &str = ".ledger";
+
+/// What the names of the files end in by which stages hold ledgers.
+const LOCK_ENDING: &str = ".lock";
+
+/// Bytes of the note in such a file, at most: two paths, each in hexadecimal, and a little more.
+const NOTE_BYTES_MAX: u64 = 64 << 10;
 
 /// Which way, and between which places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -247,6 +255,10 @@ pub fn all_in(dir: &Path) -> Outcome<(Vec<Ledger>, Vec<Trouble>)> {
 /// # Errors
 /// The directory cannot be read.
 pub fn files_in(dir: &Path) -> Outcome<Vec<PathBuf>> {
+    ending_in(dir, ENDING)
+}
+
+fn ending_in(dir: &Path, ending: &str) -> Outcome<Vec<PathBuf>> {
     let failed = |error: std::io::Error| Trouble::local(format!("read the ledgers in {}", dir.display()), &error);
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -254,9 +266,65 @@ pub fn files_in(dir: &Path) -> Outcome<Vec<PathBuf>> {
     };
     let mut paths =
         entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>().map_err(failed)?;
-    paths.retain(|path| path.to_string_lossy().ends_with(ENDING));
+    paths.retain(|path| path.to_string_lossy().ends_with(ending));
     paths.sort();
     Ok(paths)
+}
+
+/// A stage that is at work, or waits for its next round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Which way, and between which places.
+    pub route: Route,
+    /// Where the state of its attempt lies as long as it copies.
+    pub state: PathBuf,
+    /// The node that it runs on.
+    pub host: String,
+    /// Its process there.
+    pub pid: u32,
+}
+
+impl Work {
+    fn write(&self) -> String {
+        let Route { direction, inside, outside } = &self.route;
+        let (inside, outside) = (hex::write(inside), hex::write(outside));
+        let state = hex::write(self.state.as_os_str().as_bytes());
+        let (host, pid) = (&self.host, self.pid);
+        json!({ "direction": direction, "inside": inside, "outside": outside, "state": state, "host": host, "pid": pid })
+            .to_string()
+    }
+
+    fn read(line: &str) -> Option<Work> {
+        let fields: Map<String, Value> = serde_json::from_str(line).ok()?;
+        let text = |field: &str| fields.get(field)?.as_str();
+        let direction = text("direction")?.to_owned();
+        let route = Route { direction, inside: hex::read(text("inside")?)?, outside: hex::read(text("outside")?)? };
+        let state = PathBuf::from(OsString::from_vec(hex::read(text("state")?)?));
+        let pid = u32::try_from(fields.get("pid")?.as_u64()?).ok()?;
+        Some(Work { route, state, host: text("host")?.to_owned(), pid })
+    }
+}
+
+/// The stages that hold a ledger of a directory now. Blocks no longer than the file system does.
+///
+/// # Errors
+/// The directory, or the note of a stage in it, cannot be read.
+pub fn at_work(dir: &Path) -> Outcome<Vec<Work>> {
+    let mut works = Vec::new();
+    for path in ending_in(dir, LOCK_ENDING)? {
+        let failed = |error: std::io::Error| Trouble::local(format!("read {}", path.display()), &error);
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            file => file.map_err(failed)?,
+        };
+        if let Err(TryLockError::WouldBlock) = file.try_lock_shared() {
+            let mut note = String::new();
+            file.take(NOTE_BYTES_MAX).read_to_string(&mut note).map_err(failed)?;
+            // One that begins at this moment has not written its note yet.
+            works.extend(Work::read(&note));
+        }
+    }
+    Ok(works)
 }
 
 /// The right to stage between the two places of a ledger, which one process has at a time.
@@ -266,19 +334,23 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Takes the ledger `key` in `dir`, which is made if need be.
+    /// Takes the ledger `key` in `dir`, which is made if need be, and notes there who has it, for [`at_work`].
     ///
     /// # Errors
     /// [`Exit::Again`] if another process has it.
-    pub fn take(dir: &Path, key: &str) -> Outcome<Hold> {
+    pub fn take(dir: &Path, key: &str, work: &Work) -> Outcome<Hold> {
         let path = dir.join(format!("{key}{ENDING}"));
         let failed = |error: &std::io::Error| Trouble::local(format!("keep the ledger {}", path.display()), error);
         fs::create_dir_all(dir).map_err(|error| failed(&error))?;
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        let lock = options.open(path.with_extension("lock")).map_err(|error| failed(&error))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Hold { path, _lock: lock }),
+        let mut lock = options.open(path.with_extension(&LOCK_ENDING[1..])).map_err(|error| failed(&error))?;
+        match lock_alone(&lock) {
+            Ok(()) => {
+                let written = lock.set_len(0).and_then(|()| writeln!(lock, "{}", work.write()));
+                written.map_err(|error| failed(&error))?;
+                Ok(Hold { path, _lock: lock })
+            }
             Err(TryLockError::WouldBlock) => {
                 let text = "another 'aze stage' with these arguments is at work: wait for its end";
                 Err(Trouble::new(Exit::Again, text))

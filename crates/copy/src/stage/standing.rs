@@ -7,7 +7,7 @@
 //! passed over: they hold names and no data.
 //!
 //! Bounded: threads by `jobs`; the look ends early after [`LOST_MAX`] objects that cannot be looked at, since each may have cost
-//! the time that a server is waited for.
+//! the time that a server is waited for; and at the moment that its caller sets.
 
 use super::ledger::{Ledger, Route};
 use super::prove::{OWN_NUMBERS, version};
@@ -19,6 +19,7 @@ use aze_receipt::line::What;
 use aze_words::exit::{Exit, Outcome, Trouble};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 /// The look ends after so many objects that cannot be looked at.
 pub const LOST_MAX: usize = 8;
@@ -105,7 +106,7 @@ impl Standing {
 }
 
 /// Compares a file or directory of a volume, with all that is in it, with ledgers. `start` has its absolute path. Of the dirty
-/// objects at most `named_max` are named.
+/// objects at most `named_max` are named. At the moment `until` the look ends early, as soon as requests under way are answered.
 ///
 /// # Errors
 /// The command was asked to end.
@@ -114,13 +115,15 @@ pub fn look(
     ledgers: &[Ledger],
     jobs: usize,
     named_max: usize,
+    until: Option<Instant>,
     is_over: &dyn Fn() -> bool,
 ) -> Outcome<Standing> {
+    let is_late = || until.is_some_and(|until| Instant::now() >= until);
     let mut standing = Standing::default();
     let (mut waiting, mut seen, mut inodes) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     let mut children = first(start, &mut waiting)?;
     loop {
-        for (path, bytes, found) in judge(start, ledgers, &children, jobs) {
+        for (path, bytes, found) in judge(start, ledgers, &children, jobs, &is_late) {
             if ledgers.iter().any(|ledger| ledger.route.is_out() && version_of(ledger, &path).is_some()) {
                 seen.insert(path.clone());
             }
@@ -136,7 +139,7 @@ pub fn look(
         if is_over() {
             return Err(Trouble::new(Exit::Again, "the command was asked to end"));
         }
-        if standing.is_over() {
+        if standing.is_over() || is_late() {
             standing.ended_early = true;
             return Ok(standing);
         }
@@ -210,12 +213,18 @@ enum Found {
 
 type Child = (Vec<u8>, FileKind, Option<Meta>);
 
-/// Judges the objects of one directory, several at a time.
-fn judge(start: &Spot, ledgers: &[Ledger], children: &[Child], jobs: usize) -> Vec<(Vec<u8>, u64, Found)> {
+/// Judges the objects of one directory, several at a time, until it is late.
+fn judge(
+    start: &Spot,
+    ledgers: &[Ledger],
+    children: &[Child],
+    jobs: usize,
+    is_late: &(dyn Fn() -> bool + Sync),
+) -> Vec<(Vec<u8>, u64, Found)> {
     let (next, judged, lost) = (AtomicUsize::new(0), Mutex::new(Vec::new()), AtomicUsize::new(0));
     let work = || {
         while let Some((path, kind, meta)) = children.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if lost.load(Ordering::Relaxed) >= LOST_MAX {
+            if lost.load(Ordering::Relaxed) >= LOST_MAX || is_late() {
                 return;
             }
             let (bytes, found) = judge_one(start, ledgers, path, *kind, meta.as_ref());

@@ -6,6 +6,7 @@
 
 use super::ledger::{done_of, fields_of};
 use super::prove::now;
+use aze_receipt::line::What;
 use aze_receipt::{Object, when};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use serde_json::{Map, Value, json};
@@ -73,7 +74,7 @@ impl Journal {
             let mut options = OpenOptions::new();
             options.read(true).append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
             let file = options.open(path).map_err(|error| failed(&error))?;
-            match file.try_lock() {
+            match lock_alone(&file) {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
                     let text = format!(
@@ -166,6 +167,22 @@ impl Journal {
     }
 }
 
+/// Times that a lock is tried for which only a process that looks who is at work stands in the way, which lets go at once.
+const LOCK_TRIES: u32 = 10_000;
+
+/// Takes a lock alone, or says that another process has it so. One that holds it shared only looks, as [`Known::look`] does.
+pub(super) fn lock_alone(file: &File) -> Result<(), TryLockError> {
+    for _ in 1..LOCK_TRIES {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => file.try_lock_shared()?,
+            tried => return tried,
+        }
+        file.unlock().map_err(TryLockError::Error)?;
+        std::thread::yield_now();
+    }
+    file.try_lock()
+}
+
 impl Known {
     /// Reads a journal without locking it; and whether its attempt is still at work.
     ///
@@ -183,6 +200,22 @@ impl Known {
             return Err(Trouble::new(Exit::Caller, text));
         }
         Ok((known, lives))
+    }
+
+    /// Objects that are proven, and the bytes of the files among them.
+    pub fn proven(&self) -> (u64, u64) {
+        let sizes = self.done.values().map(|done| match &done.object.what {
+            What::File { size, same_as: None, .. } => *size,
+            _ => 0,
+        });
+        (self.done.len() as u64, sizes.sum())
+    }
+
+    /// Objects and bytes that are left, at most: some may be as an earlier stage has proven them. `None` as long as the
+    /// attempt looks at its source.
+    pub fn left(&self) -> Option<(u64, u64)> {
+        let ((proven, proven_bytes), (found, bytes)) = (self.proven(), self.found?);
+        Some((found.saturating_sub(proven), bytes.saturating_sub(proven_bytes)))
     }
 
     fn read(path: &Path, file: &File) -> Outcome<Known> {
