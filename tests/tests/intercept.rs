@@ -84,6 +84,16 @@ if __name__ == '__main__':
         with mp.get_context(method).Pool(3) as pool: print(pool.map(f, range(12)), len(os.listdir('.')) > 12)
 END
       python3 m.py"),
+    ("sqlite with a write-ahead log", "python3 -c \"
+import os, sqlite3
+db = sqlite3.connect('w.db'); print(db.execute('pragma journal_mode=wal').fetchone(), db.execute('create table t(i)').fetchall())
+def child():
+    own = sqlite3.connect('w.db', timeout=60)
+    for i in range(20):
+        with own: own.execute('insert into t values(?)', (i,))
+    os._exit(0)
+for pid in [os.fork() or child() for _ in range(3)]: print(os.waitpid(pid, 0)[1])
+print(db.execute('select count(*), sum(i) from t').fetchone(), db.execute('pragma integrity_check').fetchone())\""),
     ("make", "for i in 1 2 3 4 5 6 7 8; do echo \"int f$i(void) { return $i; }\" > f$i.c; done
       echo 'int f1(void), f8(void); int puts(const char *); int main(void) { return puts(f1() + f8() == 9 ? \"nine\" : \"no\") < 0; }' > main.c
       printf 'O = $(patsubst %%.c,%%.o,$(wildcard *.c))\\np: $(O)\\n\\tcc -o $@ $(O)\\n%%.o: %%.c\\n\\tcc -c -o $@ $<\\n' > Makefile
