@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SERVERS: usize = 3;
 
@@ -162,6 +162,55 @@ fn servers_that_are_killed_at_one_moment_are_started_together() {
         assert!(back.err.contains("all 3 servers run again (3 had died)"), "round {round}: {}", back.err);
         assert_eq!(fs::read(mount.join(&name)).expect("the file"), vec![7; 4 << 20], "round {round}");
     }
+}
+
+/// The server that keeps the map dies while another one comes back, and that waits for a third: the comeback ends at once
+/// and says what to do. It took 100 s. Where the third one dies the comeback goes on.
+#[test]
+fn a_death_during_a_comeback_does_not_hold_it_up() {
+    const ENOUGH: Duration = Duration::from_secs(20);
+    let mut place = Place::new();
+    place.allow(Duration::from_secs(300));
+    up(&place, SERVERS);
+    let mount = place.mount();
+    for name in names(0) {
+        fs::write(mount.join(&name), &name).expect("a file");
+    }
+    for dies in [2, 0] {
+        end(&place, 1, libc::SIGKILL);
+        let (standing, dying) = (pids(&place)[2], pids(&place)[dies]);
+        let joins = || joins(&place);
+        let before = joins();
+        aze_tests::signal(standing, libc::SIGSTOP);
+        let (ran, took) = std::thread::scope(|scope| {
+            let restart = scope.spawn(|| {
+                let ran = place.aze(&["restart", "--server", "1", "--timeout", "100s"]);
+                (ran, Instant::now())
+            });
+            wait_until("server 1 asks to be put into the map", || joins() > before);
+            let killed = Instant::now();
+            aze_tests::signal(dying, libc::SIGKILL);
+            let (ran, ended) = restart.join().expect("no panic");
+            (ran, ended - killed)
+        });
+        aze_tests::signal(standing, libc::SIGCONT);
+        assert!(took < ENOUGH, "server {dies} dies: {took:?}: {}", ran.err);
+        match dies {
+            0 => assert!(ran.code != 0 && ran.err.contains("server 0, which keeps the map, has died"), "{}", ran.err),
+            _ => assert_eq!(ran.code, 0, "{}", ran.err),
+        }
+        place.aze(&["restart"]).ok();
+        for name in names(0) {
+            assert_eq!(fs::read(mount.join(&name)).expect("a file"), name.as_bytes(), "{name}");
+        }
+    }
+}
+
+/// How often server 0 has been asked to put a server into the map.
+fn joins(place: &Place) -> u64 {
+    let status = place.aze(&["status", "--json", "--name", "back"]);
+    let status: serde_json::Value = serde_json::from_str(&status.out).expect("JSON");
+    status["servers"][0]["requests"]["Join"].as_u64().unwrap_or(0)
 }
 
 /// A process that is only stopped has its directory; aze restart ends it. An older copy of the directory is refused.

@@ -10,13 +10,17 @@ use crate::sabotage::Sabotage;
 use crate::state::{Comeback, OtherServer, Server};
 use crate::wait::Attempt;
 use crate::work::{Output, then};
+use aze_io::sync::Mutex;
 use aze_proto::place::ServerInfo;
 use aze_proto::{
     Code, Failure, Identity, Incarnation, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, SessionId, ShardId,
     ShardMap,
 };
 use aze_rpc::{Answer, Ask, Caller, CallerConfig, Target};
-use futures_util::future::join_all;
+use futures_channel::oneshot;
+use futures_util::future::{Either, join_all, select};
+use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,10 +42,61 @@ struct Volume {
 
 /// Asks servers before this one is in the map, over connections of its own: a later one to the same server knows which
 /// life of it is meant.
-struct Outside(Arc<Caller>);
+struct Outside {
+    caller: Arc<Caller>,
+    ends: Arc<Mutex<Ends>>,
+}
+
+/// Servers whose processes the system has seen to end since this one began to come back, and who waits for such ends.
+#[derive(Default)]
+struct Ends {
+    seen: BTreeSet<ServerIndex>,
+    waiters: Vec<(ServerIndex, oneshot::Sender<()>)>,
+}
 
 impl Outside {
+    fn new(caller: Arc<Caller>) -> Outside {
+        let ends = Arc::new(Mutex::new(Ends::default()));
+        let noted = ends.clone();
+        caller.on_end(Box::new(move |target| {
+            let mut ends = noted.lock();
+            ends.seen.insert(target.index);
+            // A waiter that is dropped has its sender removed here, too.
+            ends.waiters.retain(|(server, _)| *server != target.index);
+        }));
+        Outside { caller, ends }
+    }
+
+    fn has_ended(&self, server: ServerIndex) -> bool {
+        self.ends.lock().seen.contains(&server)
+    }
+
+    /// Resolves when the process of a server is seen to have ended.
+    async fn end_of(&self, server: ServerIndex) {
+        let ended = {
+            let mut ends = self.ends.lock();
+            if ends.seen.contains(&server) {
+                return;
+            }
+            ends.waiters.retain(|(_, waiter)| !waiter.is_canceled());
+            let (sender, ended) = oneshot::channel();
+            ends.waiters.push((server, sender));
+            ended
+        };
+        // The end drops the sender.
+        let _ = ended.await;
+    }
+
+    /// Asks, and gives up at once if the server's process ends.
     async fn ask(&self, to: &Target, request: &Request, deadline: Duration) -> Result<Answer, Failure> {
+        let asked = pin!(self.ask_while_it_runs(to, request, deadline));
+        match select(asked, pin!(self.end_of(to.index))).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(_) => Err(Failure::new(Code::Unreachable, format!("{to}: its process has ended"))),
+        }
+    }
+
+    async fn ask_while_it_runs(&self, to: &Target, request: &Request, deadline: Duration) -> Result<Answer, Failure> {
         let ask = Ask {
             to,
             shard: ShardId(0),
@@ -52,7 +107,7 @@ impl Outside {
             payload: &[],
             deadline,
         };
-        self.0.ask(ask).await
+        self.caller.ask(ask).await
     }
 }
 
@@ -62,7 +117,7 @@ impl Server {
         let during = |failure: Failure| failure.during("coming back to the volume");
         let caller = caller_config(&self.io, &self.config, &self.order);
         let caller = CallerConfig { start_time_max: Duration::ZERO, ..caller };
-        let outside = &Outside(Caller::new(self.io.clone(), caller));
+        let outside = &Outside::new(Caller::new(self.io.clone(), caller));
         let volume = self.ask_for_volume(outside, comeback).await.map_err(during)?;
         let asked = outside.ask(&volume.told_by, &Request::PersistentId, ANSWER_TIME_MAX).await.map_err(during)?;
         let Reply::PersistentIs { volume: number, start, .. } = asked.reply else {
@@ -87,12 +142,13 @@ impl Server {
     /// have not ended.
     async fn ask_for_volume(&self, outside: &Outside, comeback: &Comeback) -> Result<Volume, Failure> {
         let give_up_ns = self.io.mono_ns() + COMEBACK_TIME_MAX.as_nanos() as u64;
-        let asked = comeback.others.iter().filter(|other| !other.has_ended).collect::<Vec<_>>();
-        if asked.is_empty() {
-            let text = "none of the other servers runs: start all of them: aze restart --force";
-            return Err(Failure::new(Code::Unreachable, text));
-        }
         loop {
+            let has_ended = |other: &OtherServer| other.has_ended || outside.has_ended(other.slot);
+            let asked = comeback.others.iter().filter(|other| !has_ended(other)).collect::<Vec<_>>();
+            if asked.is_empty() {
+                let text = "none of the other servers runs: start all of them: aze restart --force";
+                return Err(Failure::new(Code::Unreachable, text));
+            }
             let answers = join_all(asked.iter().map(|other| async move {
                 let to = Target {
                     index: other.slot,
@@ -104,7 +160,7 @@ impl Server {
                 (*other, to, answer)
             }))
             .await;
-            match self.newest_of(comeback, answers) {
+            match self.newest_of(comeback, answers, has_ended) {
                 Err(failure) if failure.is_silence() && self.io.mono_ns() < give_up_ns => {
                     self.io.sleep(JOIN_PAUSE).await;
                 }
@@ -117,6 +173,7 @@ impl Server {
         &self,
         comeback: &Comeback,
         answers: Vec<(&OtherServer, Target, Result<Answer, Failure>)>,
+        has_ended: impl Fn(&OtherServer) -> bool,
     ) -> Result<Volume, Failure> {
         let mut newest: Option<(ShardMap, Target)> = None;
         let (mut namespace, mut starting, mut silent) = (NamespaceEpoch(0), Vec::new(), Vec::new());
@@ -149,7 +206,7 @@ impl Server {
             return Err(Failure::new(Code::Unreachable, format!("no other server has a map of the volume{why}")));
         };
         let is_same = |other: &&OtherServer| map.server(other.slot).is_some_and(|info| info.pid == other.pid);
-        let seen = comeback.others.iter().filter(|other| other.has_ended).filter(is_same).map(|other| other.slot);
+        let seen = comeback.others.iter().filter(|other| has_ended(other)).filter(is_same).map(|other| other.slot);
         let ended: Vec<ServerIndex> = seen.chain(starting).collect();
         if map.keeper == self.slot()
             && let Some((slot, failure)) =
@@ -179,6 +236,12 @@ impl Server {
         let join = Request::Join { slot: self.slot(), info };
         let answer = loop {
             match outside.ask(&keeper, &join, COMEBACK_TIME_MAX).await {
+                Err(failure) if outside.has_ended(keeper.index) => {
+                    let slot = keeper.index;
+                    return Err(failure.during(format!(
+                        "server {slot}, which keeps the map, has died meanwhile: bring it back together with this one (aze restart)"
+                    )));
+                }
                 Err(failure) if failure.code == Code::Busy && self.io.mono_ns() < give_up_ns => {
                     self.io.sleep(JOIN_PAUSE).await;
                 }

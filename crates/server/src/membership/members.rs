@@ -106,6 +106,7 @@ pub async fn start(io: Io, config: Config, tell: Tell) -> Result<Arc<Server>, Fa
             tell(Stage::Listening(&server.addresses()));
         }
     }
+    server.tell_of_ends();
     let map = match &server.config.comeback {
         Some(comeback) => server.come_back(comeback).await?,
         None => server.join_volume().await?,

@@ -122,9 +122,8 @@ impl Server {
         servers.iter().copied().filter(|server| !map.has_ended(*server)).collect()
     }
 
-    /// Has the keeper told of servers of this machine whose processes have ended, and connects to those that live, since
-    /// only who was connected to a process can be certain of its end.
-    pub(crate) fn watch_neighbours(self: &Arc<Self>) {
+    /// Has the keeper told of servers of this machine whose processes have ended.
+    pub(crate) fn tell_of_ends(self: &Arc<Self>) {
         let this = Arc::downgrade(self);
         self.peers.on_end(Box::new(move |target| {
             let Some(server) = this.upgrade() else { return };
@@ -135,6 +134,11 @@ impl Server {
                 server.persist(keeper, ShardId(0), request);
             }
         }));
+    }
+
+    /// Connects to the servers of this machine that live, since only who was connected to a process can be certain of its
+    /// end.
+    pub(crate) fn watch_neighbours(self: &Arc<Self>) {
         let map = self.map();
         let is_near = |index: &ServerIndex| map.server(*index).is_some_and(|info| info.host == self.config.host);
         for near in map.indexes().filter(|index| *index != self.slot()).filter(is_near) {
