@@ -26,6 +26,7 @@ pub fn volume(nodes: &[Option<&str>]) -> Volume {
         network: None,
         cores: None,
         is_tied: false,
+        backing: None,
         process: None,
     };
     let servers = nodes.iter().enumerate().map(server).collect();

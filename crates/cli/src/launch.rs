@@ -9,7 +9,7 @@ use crate::batch::{self, System};
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::memory::Memory;
 use crate::process::Process;
-use crate::volume::Record;
+use crate::volume::{Backing, Record};
 use aze_io::real::until;
 use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
@@ -78,6 +78,9 @@ pub struct Order {
     /// Bytes that it may keep there; what fits if not given.
     #[serde(default)]
     pub storage_bytes: Option<u64>,
+    /// The directory over which the volume lies.
+    #[serde(default)]
+    pub backing: Option<Backing>,
     /// The node is to have a directory of the volume that the server keeps.
     pub keeps_directory: bool,
     /// The server ends when its standard input does.

@@ -6,11 +6,12 @@ use crate::launch::{Order, Other, Said};
 use crate::memory::Memory;
 use crate::network::Network;
 use crate::process::Process;
-use crate::volume::{self, Record, Volume};
+use crate::volume::{self, Backing, Record, Volume};
 use crate::{kept, show, size, sys};
 use aze_fuse::signals;
 use aze_io::real::Runtime;
 use aze_io::{Addr, Transport};
+use aze_proto::BackingIdentity;
 use aze_proto::error::Failure;
 use aze_proto::handshake::Secret;
 use aze_proto::ids::ServerIndex;
@@ -180,7 +181,7 @@ fn stop_on_signal(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<()
 fn serve(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<Exit> {
     log_to(&dir.join(format!("server-{}.log", order.slot)))?;
     let memory = Memory::now()?;
-    let config = config(order, dir, &memory)?;
+    let mut config = config(order, dir, &memory)?;
     let host = config.host.clone();
     let wrong = |error| Trouble::usage(format!("the order: {error}"));
     let cores = match &order.cores {
@@ -189,6 +190,7 @@ fn serve(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<Exit> {
     };
     stop_on_signal(order, dir, ending)?;
     let runtime = Runtime::server((cores / usize::from(order.servers_on_node.max(1))).max(1));
+    config.backing = runtime.block_on(backing(order))?;
     let last_said = Mutex::new(Instant::now());
     let tell = move |stage: Stage<'_>| match stage {
         Stage::Listening(addresses) => {
@@ -284,6 +286,7 @@ fn config(order: &Order, dir: &Path, memory: &Memory) -> Outcome<Config> {
         owner_gid: owner.gid,
         transport,
         deadline: PEER_TIME_MAX,
+        backing: None,
         storage: storage(order)?,
         memory_bytes: crate::memory::of_this_process,
         starts: order.starts,
@@ -291,6 +294,25 @@ fn config(order: &Order, dir: &Path, memory: &Memory) -> Outcome<Config> {
         boot: boot(),
         switches: aze_server::sabotage::Switches::default(),
     })
+}
+
+/// The directory over which the volume lies, which must be the one that the starter meant.
+async fn backing(order: &Order) -> Outcome<Option<aze_server::Over>> {
+    let Some(Backing { path, inode }) = &order.backing else { return Ok(None) };
+    let shown = path.display().to_string();
+    let failed = |why: String| Trouble::new(Exit::Caller, format!("--backing {shown}, on {}: {why}", volume::host()));
+    let tree = aze_io::real::open_backing(&shown).await.map_err(|error| failed(error.to_string()))?;
+    let found = tree.look(Vec::new()).await.map_err(|error| failed(error.to_string()))?.identity;
+    if found.inode != *inode {
+        return Err(failed("another directory has this path here than where the volume was started".into()));
+    }
+    let root = BackingIdentity {
+        inode: found.inode,
+        size: found.size,
+        mtime_ns: found.mtime_ns.cast_unsigned(),
+        ctime_ns: found.ctime_ns.cast_unsigned(),
+    };
+    Ok(Some(aze_server::Over { tree, root, report: |line| errln!("azekura: {line}") }))
 }
 
 fn comeback(others: &[Other]) -> Comeback {

@@ -18,6 +18,7 @@ use aze_copy::stage::standing::Standing;
 use aze_copy::stage::state::Known;
 use aze_copy::stage::survey::Filter;
 use aze_copy::stage::{Order, Report, stage};
+use aze_copy::tree::Spot;
 use aze_fuse::signals;
 use aze_proto::ids::Time;
 use aze_receipt::{Hash, Signed};
@@ -126,14 +127,17 @@ Examples:
   aze stage out aze:/results /project/run7
   aze stage out aze:/results /project/run7 --newer-than /project/last --exclude '*.tmp'
   aze stage out aze:/results /project/run7 --atomic --receipt run7.jsonl
+  aze stage out                    what has changed, back to the directory of 'aze up --backing'
   aze stage out aze:/results /project/run7 --when closed
   aze stage out aze:/results /project/run7 --every 10m &     until a signal: kill $!
   aze stage out aze:/results /project/run7 --before-end &    and once more before the job's end")]
 struct OutArgs {
     /// A file or directory of a volume.
+    #[arg(default_value = "aze:/")]
     from: OsString,
-    /// What it becomes: the contents of a directory go into the directory of this name.
-    to: PathBuf,
+    /// What it becomes: the contents of a directory go into the directory of this name. If not given, its place in the
+    /// directory of 'aze up --backing': what has changed is written back.
+    to: Option<PathBuf>,
     /// Leave out files that a program has open for writing, and say how many; with --every they are left to later rounds,
     /// and with --before-end the last round takes them all the same.
     #[arg(long, value_name = "WHEN", conflicts_with = "atomic")]
@@ -196,14 +200,18 @@ pub fn run(args: &Args) -> Outcome<Exit> {
 
 fn run_out(args: &OutArgs) -> Outcome<Exit> {
     let from = Place::parse(&args.from)?;
-    let Place::Volume(_) = from else {
+    let Place::Volume(inside) = &from else {
         let shown = args.from.to_string_lossy();
         return Err(Trouble::usage(format!("'{shown}' is a local path: 'aze stage out' reads a volume: write aze:/…")));
     };
-    if let Place::Volume(_) = Place::parse(args.to.as_os_str())? {
+    let to = match &args.to {
+        Some(to) => to.clone(),
+        None => place_in_backing(inside)?,
+    };
+    if let Place::Volume(_) = Place::parse(to.as_os_str())? {
         return Err(Trouble::usage("'aze stage out' writes to a local path: for volumes there is 'aze cp --verify'"));
     }
-    let to = absolute(&args.to)?;
+    let to = absolute(&to)?;
     let receipt = match &args.common.receipt {
         Some(receipt) => receipt.clone(),
         None => free_receipt(&to)?,
@@ -211,7 +219,7 @@ fn run_out(args: &OutArgs) -> Outcome<Exit> {
     let beside = |name: String| to.with_file_name(name);
     let rounds = Some(&args.rounds).filter(|rounds| rounds.are_asked_for());
     perform(
-        ("out", args.when.is_some()),
+        ("out", args.when.is_some(), args.to.is_none()),
         &args.common,
         rounds,
         &from,
@@ -233,7 +241,21 @@ fn run_in(args: &InArgs) -> Outcome<Exit> {
         return Err(Trouble::usage("'aze stage in' reads a local path: for volumes there is 'aze cp --verify'"));
     }
     let from = Place::Local(absolute(&args.from)?);
-    perform(("in", false), &args.common, None, &from, &to, args.common.receipt.clone(), state_of_user)
+    perform(("in", false, false), &args.common, None, &from, &to, args.common.receipt.clone(), state_of_user)
+}
+
+/// Where a path of a volume is in the directory over which the volume lies.
+fn place_in_backing(inside: &VolumePath) -> Outcome<PathBuf> {
+    let session = Sessions::default().of(inside)?;
+    let record = &session.volume.record;
+    let missing = || {
+        let text = format!("name where to: volume '{}' was started without --backing DIR", record.name);
+        Trouble::usage(text)
+    };
+    let root = record.settings.backing.as_ref().ok_or_else(missing)?;
+    let path = account::plain_path(&inside.path);
+    let below = path.strip_prefix(b"/").unwrap_or(&path);
+    Ok(if below.is_empty() { root.path.clone() } else { root.path.join(OsStr::from_bytes(below)) })
 }
 
 fn absolute(path: &Path) -> Outcome<PathBuf> {
@@ -260,7 +282,7 @@ fn free_receipt(to: &Path) -> Outcome<PathBuf> {
 }
 
 fn perform(
-    (direction, closed_only): (&'static str, bool),
+    (direction, closed_only, keep): (&'static str, bool, bool),
     common: &Common,
     rounds: Option<&rounds::Args>,
     from: &Place,
@@ -271,7 +293,7 @@ fn perform(
     // Before the first thread starts, since each inherits this.
     signals::hold().map_err(|error| Trouble::local("hold signals", &error))?;
     let mut sessions = Sessions::default();
-    let keep = common.keep || rounds.is_some();
+    let keep = keep || common.keep || rounds.is_some();
     let account = account_of(direction, keep, from, to, &mut sessions)?;
     let destination = match to {
         Place::Local(path) => path.as_os_str().as_bytes().to_vec(),
@@ -310,7 +332,11 @@ fn perform(
         }
         None => None,
     };
-    let filter = filter(common, &mut sessions)?;
+    let mut filter = filter(common, &mut sessions)?;
+    if direction == "out" && from.tree.has_origins() {
+        refuse_in_backing(common, &from, &destination)?;
+        filter.destination = Some(destination.strip_suffix(b"/").unwrap_or(&destination).to_vec());
+    }
     let receipt = match receipt {
         Some(path) => Some((absolute(&path)?, key::of_user()?)),
         None => None,
@@ -337,6 +363,24 @@ fn perform(
         return rounds.run(common, order, &reporter);
     }
     one_round(common, &order, &reporter)
+}
+
+/// Refuses what would take names away from the directory over which the volume lies: which of them were removed in the
+/// volume, and which it never had, is not known.
+fn refuse_in_backing(common: &Common, from: &Spot, destination: &[u8]) -> Outcome<()> {
+    let root = from.tree.stat(b"/", true)?.map(|meta| from.tree.origin(&meta)).transpose()?.flatten();
+    let is_in = |one: &[u8], other: &[u8]| Path::new(OsStr::from_bytes(one)).starts_with(OsStr::from_bytes(other));
+    match root {
+        Some(root)
+            if (common.delete || common.atomic)
+                && (is_in(destination, &root.outside) || is_in(&root.outside, destination)) =>
+        {
+            let text = "--delete and --atomic are not for the directory over which the volume lies: names that were removed in \
+                        the volume stay there; remove them there";
+            Err(Trouble::new(Exit::Caller, text))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Stages, and tells how it went.
@@ -443,6 +487,7 @@ fn tell(common: &Common, report: &Report, receipt: Option<&(PathBuf, String, Str
 fn filter(common: &Common, sessions: &mut Sessions) -> Outcome<Filter> {
     let patterns = |texts: &[OsString]| texts.iter().map(|text| text.as_bytes().to_vec()).collect();
     Ok(Filter {
+        destination: None,
         include: patterns(&common.include),
         exclude: patterns(&common.exclude),
         newer_than: common.newer_than.as_deref().map(|text| newer_than(text, sessions)).transpose()?,

@@ -5,7 +5,9 @@ use crate::place::{Place, VolumePath, join};
 use crate::session::{Session, Sessions};
 use aze_client::{Access, File, Lister, NewFile, Reached};
 use aze_copy::LocalTree;
-use aze_copy::tree::{Meta, Named, Names, ReadBack, Sink, Source, Spot, Traits, Tree, Xattr, copied_mode, is_kept};
+use aze_copy::tree::{
+    Meta, Named, Names, Origin, ReadBack, Sink, Source, Spot, Traits, Tree, Xattr, copied_mode, is_kept,
+};
 use aze_proto::attr::{Attr, Change, FileKind, SetTime, XattrHow};
 use aze_proto::error::{Class, Code, Failure};
 use aze_proto::ids::{Generation, Ino, Time};
@@ -309,6 +311,32 @@ impl Tree for VolumeTree {
 
     fn is_volume(&self) -> bool {
         true
+    }
+
+    fn has_origins(&self) -> bool {
+        self.session.volume.record.settings.backing.is_some()
+    }
+
+    fn origin(&self, meta: &Meta) -> Outcome<Option<Origin>> {
+        let ino = Ino(meta.identity.1);
+        let Some(root) = &self.session.volume.record.settings.backing else { return Ok(None) };
+        if !ino.is_backed() && ino != Ino::ROOT {
+            return Ok(None);
+        }
+        let (client, who) = (&self.session.client, &self.session.who);
+        let what = format_args!("ask where inode {ino} of the volume came from");
+        let Some(backing) = self.session.ask(what, client.backing_of(who, ino))? else { return Ok(None) };
+        let path = backing.path.0.as_slice();
+        let outside = root.path.as_os_str().as_bytes();
+        let identity = backing.identity;
+        Ok(Some(Origin {
+            inside: [b"/", path].concat(),
+            outside: if path.is_empty() { outside.to_vec() } else { aze_copy::tree::join(outside, path) },
+            identity: [identity.inode, identity.size, identity.mtime_ns, identity.ctime_ns],
+            is_clean: backing.is_clean(),
+            data_changed: backing.data_changed,
+            is_behind: meta.kind == FileKind::Directory && !backing.is_imported,
+        }))
     }
 
     fn id(&self) -> String {

@@ -9,7 +9,7 @@ use crate::memory::Memory;
 use crate::network::Network;
 use crate::process::Process;
 use crate::session::Session;
-use crate::volume::{self, Record, ServerRecord, Settings, VARIABLE};
+use crate::volume::{self, Backing, Record, ServerRecord, Settings, VARIABLE};
 use crate::{hold, kept, serve, show, size, sys};
 use aze_io::Transport;
 use aze_io::real::Runtime;
@@ -20,6 +20,7 @@ use aze_proto::limits::{
 use aze_words::{errln, outln};
 use clap::ValueEnum;
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -43,6 +44,7 @@ Examples:
   eval \"$(aze up --from slurm)\"               one server on each node of the job that this runs in
   eval \"$(aze up --storage /data/v1)\"          kept in a directory: the same command brings it back
   eval \"$(aze up --servers 2 --storage /disk1/v,/disk2/v,/disk3/v,/disk4/v)\"     each server on two disks
+  eval \"$(aze up --backing /project/run7)\"     shows what is in that directory, and reads it when it is used
   eval \"$(aze up --pid $$)\"                   ends with this shell, whatever ends it
   eval \"$(aze up --storage /dev/dax0.0)\"       kept in persistent memory
   eval \"$(aze up --hostfile hosts --launcher 'srun -N1 -n1 --overlap -w {host}')\"
@@ -108,6 +110,10 @@ pub struct Args {
     /// --stage-out' copies to this directory, which is made then.
     #[arg(long, value_name = "DIR")]
     stage_out: Option<PathBuf>,
+    /// Show the names of this directory in the volume at once, and read its files when they are used. Changes stay in the
+    /// volume until 'aze stage out' writes them back. All servers must see the directory under this path.
+    #[arg(long, value_name = "DIR")]
+    backing: Option<PathBuf>,
     /// How long the start may take; begins anew for as long as servers read their storage.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = size::parse_duration)]
     timeout: Duration,
@@ -151,6 +157,7 @@ pub fn run(args: Args) -> Outcome<Exit> {
     }
     let nodes = nodes(&args)?;
     let storage = storage(&args, &nodes)?;
+    let backing = backing(&args)?;
     let process = if args.detach { None } else { hold::process(args.pid)? };
     let mut secret = Secret([0; 32]);
     io.fill_random(&mut secret.0);
@@ -163,6 +170,7 @@ pub fn run(args: Args) -> Outcome<Exit> {
         secret: &secret,
         nodes: &nodes,
         storage,
+        backing,
         is_tied: process.is_some() || !args.detach && nodes.iter().any(Option::is_some),
         process,
         ports: Vec::new(),
@@ -203,8 +211,14 @@ pub fn run(args: Args) -> Outcome<Exit> {
 
 /// Has the volume keep account of staging, if its user wants to have its contents elsewhere at its end.
 fn note_wish(args: &Args, name: &str) -> Outcome<()> {
-    let Some(dir) = &args.stage_out else { return Ok(()) };
-    let dir = std::path::absolute(dir).map_err(|error| Trouble::local(format!("find {}", dir.display()), &error))?;
+    let lies_over = backing(args)?.filter(|_| args.storage == ["mem"]).map(|backing| backing.path);
+    let dir = match (&args.stage_out, lies_over) {
+        (None, None) => return Ok(()),
+        (None, Some(dir)) => dir,
+        (Some(dir), _) => {
+            std::path::absolute(dir).map_err(|error| Trouble::local(format!("find {}", dir.display()), &error))?
+        }
+    };
     let session = Session::open(volume::Volume::open(name)?)?;
     let account = Account::open(&session, &Reason::StageOut(dir));
     session.end();
@@ -229,6 +243,7 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
         secret,
         nodes: &nodes,
         storage: Some(kept_as(record)),
+        backing: record.settings.backing.clone(),
         is_tied: record.settings.is_tied,
         process: record.settings.process.filter(Process::is_alive),
         ports: servers.iter().map(|server| port(server)).collect(),
@@ -272,6 +287,7 @@ fn args_of(record: &Record, timeout: Duration) -> Outcome<Args> {
         pid: None,
         detach: false,
         stage_out: None,
+        backing: record.settings.backing.as_ref().map(|backing| backing.path.clone()),
         transport: transport.parse().map_err(|error| Trouble::new(Exit::Fatal, format!("volume.json: {error}")))?,
         timeout,
     })
@@ -309,6 +325,7 @@ pub fn back(
         secret,
         nodes: &nodes,
         storage: Some(kept_as(record)),
+        backing: record.settings.backing.clone(),
         is_tied: record.settings.is_tied,
         process: None,
         ports: servers.iter().map(|server| port(server)).collect(),
@@ -356,6 +373,8 @@ struct Start<'a> {
     nodes: &'a [Option<String>],
     /// Directories or files, and promise, of a persistent volume.
     storage: Option<(Vec<PathBuf>, Promise)>,
+    /// The directory over which the volume lies.
+    backing: Option<Backing>,
     /// Servers end when their input does.
     is_tied: bool,
     /// The process that the volume ends with.
@@ -466,6 +485,7 @@ impl Start<'_> {
             others: (!self.others.is_empty())
                 .then(|| self.others.iter().filter(|other| other.slot != slot).cloned().collect()),
             storage_bytes: self.args.storage_size.map(|size| size / u64::from(servers)),
+            backing: self.backing.clone(),
             keeps_directory: node.is_some() || self.is_tied,
             is_tied: self.is_tied,
         };
@@ -565,10 +585,26 @@ impl Start<'_> {
                 network: self.args.network.as_ref().map(ToString::to_string),
                 cores: self.args.cores.as_ref().map(ToString::to_string),
                 is_tied: self.is_tied,
+                backing: self.backing.clone(),
                 process: self.process,
             },
         })
     }
+}
+
+/// The directory over which the volume is to lie.
+fn backing(args: &Args) -> Outcome<Option<Backing>> {
+    let Some(given) = &args.backing else { return Ok(None) };
+    let failed = |error: &std::io::Error| Trouble::local(format!("--backing {}", given.display()), error);
+    let path = std::fs::canonicalize(given).map_err(|error| failed(&error))?;
+    let about = path.metadata().map_err(|error| failed(&error))?;
+    if !about.is_dir() {
+        return Err(Trouble::usage(format!("--backing {}: it is no directory", given.display())));
+    }
+    if path.to_str().is_none() {
+        return Err(Trouble::usage(format!("--backing {}: its path is no text (UTF-8)", given.display())));
+    }
+    Ok(Some(Backing { path, inode: about.ino() }))
 }
 
 /// Where a persistent volume is kept; `None`: in memory.

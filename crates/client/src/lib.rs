@@ -8,6 +8,7 @@
 
 mod append;
 mod attrs;
+mod backing;
 mod changes;
 mod check;
 mod client;

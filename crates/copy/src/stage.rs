@@ -342,7 +342,8 @@ impl<'a> Stage<'a> {
         if prefixes.is_empty() {
             return Ok(());
         }
-        let mut dirs: BTreeSet<Vec<u8>> = self.dirs().map(|path| at(&self.to, path).path).collect();
+        let mut dirs: BTreeSet<Vec<u8>> =
+            self.survey.touched_dirs().iter().map(|path| at(&self.to, path).path).collect();
         dirs.insert(parent(&self.to.path));
         for dir in dirs {
             for entry in self.to.tree.list(&dir)?.entries {
@@ -367,6 +368,16 @@ impl<'a> Stage<'a> {
             match self.done_before(path, &from, &to) {
                 Before::Done => self.report.resumed += self.tell_resumed(meta, &from, &to),
                 Before::Uncounted(done) => doubtful.push((from, to, meta.clone(), done)),
+                Before::Other if self.is_in_conflict(path, &to) => {
+                    let text = format!(
+                        "{}: it has changed since the volume has taken it from there, and so has {}: stage it to another place, \
+                         or remove one of them",
+                        to.shown(),
+                        from.shown()
+                    );
+                    self.watch.failed(&Trouble::new(Exit::Caller, text));
+                    self.proof.journal.lock().forget(path);
+                }
                 Before::Other => {
                     self.proof.journal.lock().forget(path);
                     todo.push((from, to));
@@ -421,6 +432,19 @@ impl<'a> Stage<'a> {
             }
         }
         workers.finish()
+    }
+
+    /// Whether the place from which an object came has another one now, which this route has not put there.
+    fn is_in_conflict(&self, path: &[u8], to: &Spot) -> bool {
+        let Some(origin) = self.survey.origins.get(path) else { return false };
+        // What cannot be looked at fails when it is copied.
+        let Some(there) = to.stat(false).ok().flatten() else { return false };
+        let known = self.proof.journal.lock().known().done.get(path).map(|done| done.to.clone());
+        let time = |ns: u64| u64::try_from(ns.cast_signed()).unwrap_or(0);
+        let [inode, size, mtime_ns, ctime_ns] = origin.identity;
+        let is_as_it_was = (there.identity.1, there.size, there.mtime.0, there.ctime.0)
+            == (inode, size, time(mtime_ns), time(ctime_ns));
+        !is_as_it_was && known.as_ref() != Some(&identity(&there))
     }
 
     /// The copy tells of an error.
@@ -569,6 +593,10 @@ impl<'a> Stage<'a> {
             if let Err(trouble) = finished {
                 self.watch.failed(&trouble);
             }
+        }
+        for path in self.survey.touched_dirs().intersection(&self.survey.clean_dirs) {
+            let dir = at(&self.to, path);
+            dir.tree.sync_dir(&dir.path)?;
         }
         self.to.tree.sync_dir(&parent(&self.to.path))
     }

@@ -54,6 +54,23 @@ pub struct Named {
     pub meta: Option<Meta>,
 }
 
+/// Where an object came from, of a volume that lies over a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The path in the volume that it had when it came.
+    pub inside: Vec<u8>,
+    /// The absolute path of the object from which it came.
+    pub outside: Vec<u8>,
+    /// What that was then: inode, length, modification and change time in nanoseconds.
+    pub identity: [u64; 4],
+    /// The volume has no data and no attributes of it that were not there then.
+    pub is_clean: bool,
+    /// Its data may have been changed in the volume.
+    pub data_changed: bool,
+    /// A directory of which the volume has not taken any name yet.
+    pub is_behind: bool,
+}
+
 /// An extended attribute: its name and its value.
 pub type Xattr = (Vec<u8>, Vec<u8>);
 
@@ -214,6 +231,14 @@ pub trait Tree: Send + Sync {
     /// Whether it is a volume, whose servers count the changes of data.
     fn is_volume(&self) -> bool {
         false
+    }
+    /// Whether objects may have come from a directory over which the tree lies.
+    fn has_origins(&self) -> bool {
+        false
+    }
+    /// Where an object came from with these attributes; `None` if it was made here.
+    fn origin(&self, _meta: &Meta) -> Outcome<Option<Origin>> {
+        Ok(None)
     }
     /// What tells this tree from others: paths of equal trees may name the same file.
     fn id(&self) -> String;

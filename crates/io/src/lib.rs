@@ -6,6 +6,7 @@
 //! one seed, against a simulated one ([`sim`]). What the bytes that it moves
 //! mean it deliberately does not know: that is `proto`'s secret.
 
+pub mod backing;
 pub mod claims;
 pub mod disk;
 pub mod logical;

@@ -6,6 +6,7 @@
 //! workers share one epoll instance, and the worker that reads a request answers it.
 
 mod attend;
+mod backing;
 mod conn;
 mod decode;
 mod disk;
@@ -38,6 +39,7 @@ use std::time::Duration;
 
 use crate::sync::Mutex;
 
+pub use backing::open_backing;
 pub use conn::READ_PAUSE_BYTES;
 pub use fork::{OfProcess, PerProcess, process_token};
 pub use own::{own_ids, process_group, send_signal, user_id};

@@ -13,7 +13,7 @@ use aze_proto::place::Layout;
 use aze_proto::{Attr, Code, Failure, FileKind, Reply, Spread};
 
 /// Permission, set-id and sticky bits.
-const MODE_BITS: u32 = 0o7777;
+pub(crate) const MODE_BITS: u32 = 0o7777;
 
 /// Whether an operation may touch an entry.
 enum LockCheck {
@@ -254,7 +254,7 @@ fn check_kinds(old: FileKind, new: FileKind) -> Result<(), Failure> {
 }
 
 /// How the counts of a directory change when an entry of kind `old` gives way to one of kind `new`.
-fn delta(dir: Ino, old: Option<FileKind>, new: Option<FileKind>) -> DirDelta {
+pub(crate) fn delta(dir: Ino, old: Option<FileKind>, new: Option<FileKind>) -> DirDelta {
     let entries = i64::from(new.is_some()) - i64::from(old.is_some());
     let subdirs = i64::from(new == Some(FileKind::Directory)) - i64::from(old == Some(FileKind::Directory));
     DirDelta { dir, entries, subdirs }

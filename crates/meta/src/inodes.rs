@@ -19,6 +19,9 @@ impl<T: Tables> Shard<T> {
             if inode.attr.kind == FileKind::Directory && set.mtime.is_some() {
                 inode.rare.change(|parts| parts.mtime_set = time);
             }
+            if *set != (AttrSet { atime: set.atime, ..AttrSet::default() }) {
+                inode.change_backing(|backing| backing.attributes_changed = true);
+            }
             let attr = &mut inode.attr;
             attr.mode = set.mode.map_or(attr.mode, |mode| mode & 0o7777);
             attr.uid = set.uid.unwrap_or(attr.uid);
@@ -40,6 +43,7 @@ impl<T: Tables> Shard<T> {
         }
         check_size(end)?;
         self.change(ino, |inode| {
+            inode.change_backing(|backing| backing.data_changed = true);
             let attr = &mut inode.attr;
             attr.size = attr.size.max(end);
             attr.spread = attr.spread.and(spread);
@@ -64,6 +68,10 @@ impl<T: Tables> Shard<T> {
             inode.rare.change(|parts| {
                 parts.truncations.truncate(kept);
                 parts.truncations.push(PendingTruncation { generation, length: size });
+            });
+            inode.change_backing(|backing| {
+                backing.data_changed = true;
+                backing.length = backing.length.min(size);
             });
             let attr = &mut inode.attr;
             attr.generation = generation;

@@ -9,6 +9,7 @@
 
 pub mod access;
 pub mod acl;
+mod backing;
 pub mod conformance;
 pub mod dump;
 mod entries;

@@ -6,10 +6,10 @@ use crate::xattr::Xattr;
 use aze_proto::ids::{Generation, Ino, Life, MapEpoch, Sequence, SessionId, ShardId, Time, TxId};
 use aze_proto::place::Layout;
 use aze_proto::wire::Blob;
-use aze_proto::{Attr, Failure, FileKind, Reply, Spread, XattrHow, wire_enum, wire_struct};
+use aze_proto::{Attr, Backing, Failure, FileKind, Imported, Reply, Spread, XattrHow, wire_enum, wire_struct};
 
 /// Version of the encoding of [`Op`] and [`Stamp`].
-pub const OP_VERSION: u8 = 5;
+pub const OP_VERSION: u8 = 6;
 
 /// Truncations of one file that may wait for data servers at once. One more is answered with
 /// `Code::Busy`: the server must first get the earlier ones acknowledged.
@@ -193,6 +193,15 @@ wire_enum! {
         /// The shard was made empty again, and its slot has begun this life: no number of an earlier one is issued. Only
         /// for a life later than the shard's (`Invalid`). Reply: `Done`.
         33 = BeginLife { life: Life },
+        /// Makes a name that was found in the volume's backing, with its inode; a name that is there is left as it is.
+        /// Reply: `Entry`.
+        34 = Import { key: EntryKey, file: Imported, born: MapEpoch, chunk_bits: u8, layout: Layout, spread: Spread },
+        /// All names of a directory that lies over one of the backing have been imported. Reply: `Attributes`.
+        35 = ImportedAll { dir: Ino },
+        /// An inode lies over this one of the backing: of the root directory, when the volume is made. Reply: `Attributes`.
+        36 = LieOver { ino: Ino, backing: Backing },
+        /// The data of a file that came from the backing are about to be changed. Reply: `Attributes`.
+        37 = WillChange { ino: Ino },
         /// The names of a file have been counted, at a time when none could be made or removed. Reply: `Done`.
         40 = SetLinks { ino: Ino, links: u32 },
     }
@@ -209,7 +218,8 @@ impl Op {
             | Op::LinkInsert { key, .. }
             | Op::Lock { key, .. }
             | Op::Unlock { key, .. }
-            | Op::Exchange { key, .. } => Some(key),
+            | Op::Exchange { key, .. }
+            | Op::Import { key, .. } => Some(key),
             Op::MakeRoot { .. }
             | Op::SetAttr { .. }
             | Op::Report { .. }
@@ -230,6 +240,9 @@ impl Op {
             | Op::Appended { .. }
             | Op::EndSession { .. }
             | Op::ExpireOutcomes
+            | Op::ImportedAll { .. }
+            | Op::LieOver { .. }
+            | Op::WillChange { .. }
             | Op::SetLinks { .. } => None,
         }
     }

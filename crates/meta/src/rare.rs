@@ -4,7 +4,7 @@ use crate::tables::PendingTruncation;
 use crate::xattr::Xattr;
 use aze_proto::ids::{ShardId, Time, TxId};
 use aze_proto::wire::{Input, Malformed, Wire};
-use aze_proto::wire_struct;
+use aze_proto::{Backing, wire_struct};
 
 wire_struct! {
     /// A name that is counted and may yet turn out not to have been made.
@@ -37,6 +37,8 @@ wire_struct! {
         /// When the modification time of a directory was last set: changes of its entries before that, which the servers
         /// of the entries remember, do not count any more. 0 if it never was.
         pub mtime_set: Time,
+        /// Where in the volume's backing it came from.
+        pub backing: Option<Backing>,
     }
 }
 
@@ -47,6 +49,7 @@ static NOTHING: Parts = Parts {
     dropped: Vec::new(),
     xattrs: Vec::new(),
     mtime_set: Time(0),
+    backing: None,
 };
 
 /// What few inodes have; nearly always nothing.

@@ -1,6 +1,7 @@
 //! One shard: its tables, the inode numbers it may issue, the outcomes it remembers, and the
 //! step that changes them. What single operations do is in `entries` (names) and `inodes`.
 
+use crate::backing::Place;
 use crate::links::{LinkInDoubt, LostLink};
 use crate::op::{INO_BLOCK, Op, Outcome, Stamp};
 use crate::tables::{EntryKey, EntryValue, Inode, Lock, PlainTables, Tables};
@@ -199,6 +200,13 @@ impl<T: Tables> Shard<T> {
                 let set = XattrSet { value: value.clone(), mode: *mode, if_any: *if_any };
                 self.set_xattr(*ino, name, &set, *how, time)
             }
+            Op::Import { key, file, born, chunk_bits, layout, spread } => {
+                let place = Place { born: *born, chunk_bits: *chunk_bits, layout: *layout, spread: *spread };
+                self.import(key, file, &place, time)
+            }
+            Op::ImportedAll { dir } => self.imported_all(*dir),
+            Op::LieOver { ino, backing } => self.lie_over(*ino, backing),
+            Op::WillChange { ino } => self.will_change(*ino),
             Op::SetLinks { ino, links } => self.set_links(*ino, *links),
             Op::Wrote { ino, generation, end, spread } => {
                 let (_, effects) = self.report(*ino, *generation, *end, *spread, time)?;

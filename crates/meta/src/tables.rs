@@ -6,7 +6,7 @@
 use crate::Rare;
 use crate::pages::InodePages;
 use aze_proto::ids::{Generation, Incarnation, Ino, ServerIndex, TxId};
-use aze_proto::{Attr, FileKind, Name, NameHash, wire_enum, wire_struct};
+use aze_proto::{Attr, Backing, FileKind, Name, NameHash, wire_enum, wire_struct};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -69,11 +69,29 @@ impl Inode {
         Inode { attr, rare: Rare::default() }
     }
 
-    /// Bytes of its extended attributes, and of a symlink's target.
+    /// Where it came from, if it came from the volume's backing.
+    pub fn backing(&self) -> Option<&Backing> {
+        self.rare.get().backing.as_ref()
+    }
+
+    /// Whether it is a directory whose names are still in the backing.
+    pub fn is_behind(&self) -> bool {
+        self.attr.kind == FileKind::Directory && self.backing().is_some_and(|backing| !backing.is_imported)
+    }
+
+    /// Changes what is noted of where it came from, if it came from the backing.
+    pub(crate) fn change_backing(&mut self, change: impl FnOnce(&mut Backing)) {
+        if self.backing().is_some() {
+            self.rare.change(|parts| parts.backing.as_mut().map(change));
+        }
+    }
+
+    /// Bytes of its extended attributes, of a symlink's target, and of its path in the backing.
     pub fn rare_bytes(&self) -> u64 {
         let parts = self.rare.get();
         let xattrs = parts.xattrs.iter().map(|xattr| xattr.name.0.len() + xattr.value.0.len());
-        (parts.target.len() + xattrs.sum::<usize>()) as u64
+        let backing = parts.backing.as_ref().map_or(0, |backing| backing.path.0.len() + size_of::<Backing>());
+        (parts.target.len() + xattrs.sum::<usize>() + backing) as u64
     }
 
     /// The length beyond which a data server that has seen generation `have` must drop what it

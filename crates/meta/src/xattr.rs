@@ -9,19 +9,12 @@ use crate::tables::{Inode, Tables};
 use aze_proto::ids::{Ino, Time};
 use aze_proto::limits::{XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX};
 use aze_proto::wire::Blob;
+pub use aze_proto::xattr::Xattr;
 use aze_proto::xattr::{XattrSpace, absent};
-use aze_proto::{Attr, Code, Failure, FileKind, Identity, XattrHow, wire_struct};
+use aze_proto::{Attr, Code, Failure, FileKind, Identity, XattrHow};
 
-wire_struct! {
-    /// One extended attribute.
-    #[derive(Clone, Debug, Default, PartialEq, Eq)]
-    pub struct Xattr {
-        /// With its namespace, as in `user.comment`.
-        pub name: Blob,
-        /// Any bytes.
-        pub value: Blob,
-    }
-}
+/// How the names of attributes begin in which a volume keeps notes of its own.
+const NOTES: &[u8] = b"user.azekura.";
 
 /// A change of an extended attribute that may be made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -144,7 +137,7 @@ impl Inode {
         self.attr.has_xattrs = !self.rare.get().xattrs.is_empty();
     }
 
-    fn check_room(&self, name: &[u8], value: &Blob) -> Result<(), Failure> {
+    pub(crate) fn check_room(&self, name: &[u8], value: &Blob) -> Result<(), Failure> {
         let others = || self.rare.get().xattrs.iter().filter(|xattr| xattr.name.0 != name);
         // In a list each name ends with a NUL.
         let names: usize = others().map(|xattr| xattr.name.0.len() + 1).sum::<usize>() + name.len() + 1;
@@ -171,6 +164,10 @@ impl<T: Tables> Shard<T> {
             _ => {}
         }
         self.change(ino, |inode| {
+            // What the volume notes of itself is no attribute of the backing.
+            if !name.0.starts_with(NOTES) {
+                inode.change_backing(|backing| backing.attributes_changed = true);
+            }
             inode.put_xattr(&name.0, set.value.clone());
             inode.attr.mode = set.mode.map_or(inode.attr.mode, |mode| mode & 0o7777);
             inodes::changed(&mut inode.attr, time);

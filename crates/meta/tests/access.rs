@@ -58,6 +58,7 @@ fn stub(mode: u32) -> Stub {
         chunk_bits: 20,
         acl: None,
         default_acl: None,
+        is_behind: false,
         version: 1,
     }
 }

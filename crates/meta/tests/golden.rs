@@ -3,12 +3,12 @@
 
 use aze_meta::op::OP_VERSION;
 use aze_meta::{AttrSet, EntryKey, Lock, NewFile, Op, Outcome, Role, Stamp, Xattr};
-use aze_proto::Spread;
 use aze_proto::ids::{
     Generation, Incarnation, Ino, Life, MapEpoch, Prefix, Sequence, ServerIndex, SessionId, ShardId, Time, TxId,
 };
 use aze_proto::place::Layout;
 use aze_proto::wire::{Blob, Wire};
+use aze_proto::{Backing, BackingIdentity, Imported, Spread};
 use aze_proto::{Code, Failure, FileKind, Name, Reply, XattrHow};
 
 fn samples() -> Vec<Op> {
@@ -87,10 +87,44 @@ fn samples() -> Vec<Op> {
         Op::ExpireOutcomes,
         Op::BeginLife { life: Life(3) },
         Op::Appended { ino, generation: Generation(2), offset: 9, end: 10 },
+        Op::Import {
+            key: EntryKey::new(Ino(2), Name::new(b"name").expect("a name")),
+            file: imported(),
+            born: MapEpoch(4),
+            chunk_bits: 20,
+            layout: Layout { first: Prefix(9), shard_bits: 12 },
+            spread: Spread::ANYWHERE,
+        },
+        Op::ImportedAll { dir: ino },
+        Op::LieOver { ino, backing: imported().backing },
+        Op::WillChange { ino },
     ]
 }
 
-const GOLDEN: &str = include_str!("golden_ops_5.txt");
+fn imported() -> Imported {
+    Imported {
+        name: Name::new(b"name").expect("a name"),
+        kind: FileKind::File,
+        mode: 0o640,
+        uid: 1,
+        gid: 2,
+        rdev: 0,
+        atime: Time(3),
+        mtime: Time(4),
+        target: Blob::default(),
+        xattrs: vec![Xattr { name: Blob(b"user.a".to_vec()), value: Blob(b"b".to_vec()) }],
+        backing: Backing {
+            path: Blob(b"d/name".to_vec()),
+            identity: BackingIdentity { inode: 5, size: 6, mtime_ns: 7, ctime_ns: 8 },
+            length: 6,
+            is_imported: true,
+            data_changed: false,
+            attributes_changed: true,
+        },
+    }
+}
+
+const GOLDEN: &str = include_str!("golden_ops_6.txt");
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -98,7 +132,7 @@ fn hex(bytes: &[u8]) -> String {
 
 #[test]
 fn operations_are_encoded_as_ever() {
-    assert_eq!(OP_VERSION, 5, "a new version brings a new file of samples");
+    assert_eq!(OP_VERSION, 6, "a new version brings a new file of samples");
     let written: String = samples().iter().map(|op| format!("{} {}\n", op.name(), hex(&op.to_bytes()))).collect();
     assert_eq!(written, GOLDEN);
 }

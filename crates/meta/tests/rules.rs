@@ -120,7 +120,7 @@ fn a_shard_that_has_issued_all_its_numbers_says_so() {
         let failure =
             apply(&mut shard, Op::Create { key, new: new(FileKind::File), exclusive: true }).reply.unwrap_err();
         assert_eq!(failure.code, Code::NoSpace);
-        assert!(failure.detail.contains("all 2^35 inode numbers of its life 0"), "{failure}");
+        assert!(failure.detail.contains("all 2^34 inode numbers of its life 0"), "{failure}");
     }
 }
 

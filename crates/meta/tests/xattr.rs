@@ -199,6 +199,7 @@ fn a_list_decides_as_in_acl_5() {
             chunk_bits: 20,
             acl: list,
             default_acl: None,
+            is_behind: false,
             version,
         };
         assert_eq!(may_in(&who, &stub, want), allowed || who.is_root(), "in a directory: {who:?} {want:?}");

@@ -287,15 +287,17 @@ wire_struct! {
         pub acl: Option<Blob>,
         /// The one that new files in it inherit, if it has one.
         pub default_acl: Option<Blob>,
+        /// Its names are still in the volume's backing: before anything else is done with them they are imported.
+        pub is_behind: bool,
         /// Raised by every change of the fields above; an older stub never replaces a newer one.
         pub version: u64,
     }
 }
 
 impl Stub {
-    /// A checksum of everything but the version, never 0: whether two servers know the same of a directory.
+    /// A checksum of the rights, never 0: whether two servers know the same of a directory.
     pub fn rights(&self) -> u64 {
-        let plain = Stub { version: 0, ..self.clone() };
+        let plain = Stub { version: 0, is_behind: false, ..self.clone() };
         xxhash_rust::xxh3::xxh3_64(&plain.to_bytes()).max(1)
     }
 }

@@ -88,6 +88,8 @@ codes! {
     31 Limit Caller 7 "a named limit was exceeded",
     32 NoAttribute Caller 61 "no such extended attribute",
     33 OutOfRange Caller 34 "out of range",
+    34 Backing Fatal 5 "the backing file system gave an error",
+    35 Changed Fatal 116 "it has changed in the backing file system since the volume looked",
 }
 
 impl Wire for Code {

@@ -113,8 +113,8 @@ wire_id! {
     /// An inode number: identity of a file for the volume's whole life, never issued twice.
     ///
     /// From the high bits: a prefix (22), which is that of the hash of the name under which it was made; the life of its
-    /// slot (6); whether it is a private directory (1); a counter of its shard (35). The root directory is number 1:
-    /// prefix 0, life 0, counter 1.
+    /// slot (6); whether it is a private directory (1); whether its data came from a backing (1); a counter of its shard (34).
+    /// The root directory is number 1: prefix 0, life 0, counter 1.
     pub struct Ino(u64)
 }
 
@@ -128,12 +128,14 @@ impl JobId {
 impl Ino {
     /// The root directory.
     pub const ROOT: Ino = Ino(1);
-    /// Bits of the counter: 34 billion files for each shard and life.
-    pub const COUNTER_BITS: u32 = 35;
-    /// The bit of a private directory, above the counter.
-    const PRIVATE: u64 = 1 << Ino::COUNTER_BITS;
+    /// Bits of the counter: 17 billion files for each shard and life.
+    pub const COUNTER_BITS: u32 = 34;
+    /// The bit of what was imported from the volume's backing, above the counter.
+    const BACKED: u64 = 1 << Ino::COUNTER_BITS;
+    /// The bit of a private directory, above that.
+    const PRIVATE: u64 = 1 << (Ino::COUNTER_BITS + 1);
     /// Where the life begins.
-    const LIFE_BIT: u32 = Ino::COUNTER_BITS + 1;
+    const LIFE_BIT: u32 = Ino::COUNTER_BITS + 2;
     /// Bits of the life: 64 lives of one slot.
     pub const LIFE_BITS: u32 = 6;
 
@@ -156,6 +158,17 @@ impl Ino {
     #[inline]
     pub fn is_private_directory(self) -> bool {
         self.0 & Ino::PRIVATE != 0
+    }
+
+    /// The number as that of an inode that was imported from the volume's backing.
+    pub fn of_backing(self) -> Ino {
+        Ino(self.0 | Ino::BACKED)
+    }
+
+    /// Whether it was imported from the volume's backing, so that its data may still be there only.
+    #[inline]
+    pub fn is_backed(self) -> bool {
+        self.0 & Ino::BACKED != 0
     }
 
     /// The least number of a shard among `shards`: no number of this shard is less, and none of a shard before is greater.
@@ -185,8 +198,8 @@ impl Ino {
         self.0 & ((1 << Ino::COUNTER_BITS) - 1)
     }
 
-    /// Life, counter and the bit between them as one number: a shard issues each only once, those of private directories
-    /// and all others each in their order.
+    /// Life, counter and the bits between them as one number: a shard issues each only once, those of private directories,
+    /// those from a backing and all others each in their order.
     #[inline]
     pub fn issue(self) -> u64 {
         self.0 & ((1 << (Ino::LIFE_BITS + Ino::LIFE_BIT)) - 1)
@@ -200,16 +213,18 @@ mod tests {
     #[test]
     fn an_inode_number_keeps_its_parts() {
         let last = (1 << Prefix::BITS) - 1;
-        let ino = Ino::new(Prefix(last), Life(63), (1 << 35) - 1).unwrap();
-        assert_eq!((ino.prefix(), ino.life(), ino.counter()), (Prefix(last), Life(63), (1 << 35) - 1));
+        let ino = Ino::new(Prefix(last), Life(63), (1 << 34) - 1).unwrap();
+        assert_eq!((ino.prefix(), ino.life(), ino.counter()), (Prefix(last), Life(63), (1 << 34) - 1));
         let private = ino.of_private_directory();
-        assert_eq!((private.0, private.issue()), (u64::MAX, (1 << 42) - 1));
+        assert_eq!((private.of_backing().0, private.of_backing().issue()), (u64::MAX, (1 << 42) - 1));
+        assert_eq!((ino.is_backed(), ino.of_backing().is_backed(), private.is_backed()), (false, true, false));
+        assert_eq!(ino.of_backing().counter(), ino.counter());
         assert_eq!((private.prefix(), private.life(), private.counter()), (ino.prefix(), ino.life(), ino.counter()));
         assert_eq!((ino.is_private_directory(), private.is_private_directory()), (false, true));
         assert_eq!(Ino::new(Prefix(0), Life(0), 1), Some(Ino::ROOT));
         assert_eq!(Ino::new(Prefix(1 << 22), Life(0), 1), None);
         assert_eq!(Ino::new(Prefix(0), Life(64), 1), None);
-        assert_eq!(Ino::new(Prefix(0), Life(0), 1 << 35), None);
+        assert_eq!(Ino::new(Prefix(0), Life(0), 1 << 34), None);
         assert_eq!(Ino::new(Prefix(0), Life(0), 0), None);
         assert_eq!((Life(62).next(), Life(63).next()), (Some(Life(63)), None));
     }

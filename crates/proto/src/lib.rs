@@ -7,6 +7,7 @@
 //! `server`) it deliberately does not know.
 
 pub mod attr;
+pub mod backing;
 pub mod check;
 pub mod error;
 pub mod fields;
@@ -27,6 +28,7 @@ pub mod wire;
 pub mod xattr;
 
 pub use attr::{Attr, Change, FileKind, Identity, SetTime, Spread, Stub, XattrHow};
+pub use backing::{Backing, BackingIdentity, Imported};
 pub use error::{Code, Failure, Refusal};
 pub use ids::{
     Configuration, Generation, Incarnation, Ino, JobId, Life, MapEpoch, NamespaceEpoch, Order, Prefix, Sequence,

@@ -7,10 +7,10 @@ use crate::handshake::Versions;
 
 /// Newest version of frames and messages that this build speaks. A change of any encoding raises it and adds a golden
 /// sample.
-pub const WIRE_VERSION: u8 = 9;
+pub const WIRE_VERSION: u8 = 10;
 
 /// All versions that this build speaks. The oldest is raised only when no build needs it any more.
-pub const WIRE_VERSIONS: Versions = Versions { oldest: 9, newest: WIRE_VERSION };
+pub const WIRE_VERSIONS: Versions = Versions { oldest: 10, newest: WIRE_VERSION };
 
 /// Version of the steps of the handshake, which is that of no message: it stays, so that builds that have no other
 /// version in common can tell each other so.
@@ -110,6 +110,13 @@ pub const LIST_ENTRIES_MAX: usize = 4096;
 /// packet in a hundred of those that its own checksums let pass does so four times in a row once in a
 /// hundred million; damage in a store is there every time.
 pub const DAMAGED_TRIES_MAX: u32 = 4;
+
+/// Names in one page of an import from a backing. The largest such page, with its paths and attributes, has to fit into
+/// a frame's head: see [`IMPORT_BYTES_MAX`].
+pub const IMPORT_NAMES_MAX: usize = 256;
+
+/// Bytes of one message of an import, and at least one name: with the largest name it stays below [`HEAD_BYTES_MAX`].
+pub const IMPORT_BYTES_MAX: usize = 256 << 10;
 
 /// How many bytes of a server's memory there are for each entry or inode that it may keep beside the data. Both of an
 /// empty file take about 200 bytes of memory, so that names can take two fifths of the memory given for data, beside

@@ -13,6 +13,7 @@ mod reply;
 mod status;
 
 use crate::attr::{Change, Identity, Spread, Stub, XattrHow};
+use crate::backing::Imported;
 use crate::check::{ChunkPlace, DataPlace, EntryPlace};
 use crate::fields::{CountChanges, Create, Prepare, PrepareExchange, Punch, Read, Reserve, Scan, Seek, Write};
 use crate::ids::{Generation, Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, ShardId, Time, TxId};
@@ -286,6 +287,17 @@ wire_enum! {
         /// without any: which have. A watch with the same or an older number is not begun again. Reply: `Done`,
         /// or `WatchTold`.
         153 = CheckWatch { number: u64, begin: Option<Vec<Ino>> },
+
+        /// Home. Where an inode came from, and whether it was changed since. Reply: `BackingIs`.
+        160 = BackingOf { ino: Ino },
+        /// Home of a file that came from a backing: its data are about to be changed. Answered when that is noted. Reply:
+        /// `BackingIs`.
+        161 = WillChange { ino: Ino },
+        /// Home of a directory. Answered when all its names have been imported from the backing. Reply: `Done`.
+        162 = ImportDir { dir: Ino },
+        /// Server, from the home of a directory that is being imported: makes those of the names that are not there. Reply:
+        /// `Done`.
+        163 = Import { dir: Ino, names: Vec<Imported> },
     }
 }
 

@@ -287,6 +287,10 @@ impl Request {
     CheckData:       Server Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [DataChecked]
     CheckWatch:      Server Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
         [Done WatchTold]
+    BackingOf:       Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [BackingIs]
+    WillChange:      Home   Servers Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [BackingIs]
+    ImportDir:       Home   Servers Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
+    Import:          Server Servers Nothing Plain Again Durable AtOnce  Mapped   Adds AnyGen Bare   Soon  [Done]
         }
     }
 

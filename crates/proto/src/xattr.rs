@@ -2,11 +2,24 @@
 
 use crate::error::{Code, Failure};
 use crate::limits::XATTR_NAME_BYTES_MAX;
+use crate::wire::Blob;
+use crate::wire_struct;
 
 /// The access control list that decides who may do what.
 pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 /// The access control list of a directory that new files in it inherit.
 pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+
+wire_struct! {
+    /// One extended attribute.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Xattr {
+        /// With its namespace, as in `user.comment`.
+        pub name: Blob,
+        /// Any bytes.
+        pub value: Blob,
+    }
+}
 
 /// A namespace of extended attributes that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Golden samples: the encoding of version 9, byte for byte. A change here is a change of format,
+//! Golden samples: the encoding of version 10, byte for byte. A change here is a change of format,
 //! which needs a new version and a reader for the old one.
 
 use aze_proto::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace, EntrySpot};
@@ -40,6 +40,29 @@ fn attr() -> Attr {
         spread: Spread::default(),
         has_xattrs: true,
         parent: Ino(0),
+    }
+}
+
+fn imported() -> Imported {
+    Imported {
+        name: Name::new(b"a").expect("a name"),
+        kind: FileKind::File,
+        mode: 0o640,
+        uid: 1,
+        gid: 2,
+        rdev: 0,
+        atime: Time(3),
+        mtime: Time(4),
+        target: Blob::default(),
+        xattrs: vec![xattr::Xattr { name: Blob(b"user.a".to_vec()), value: Blob(b"b".to_vec()) }],
+        backing: Backing {
+            path: Blob(b"d/a".to_vec()),
+            identity: BackingIdentity { inode: 5, size: 6, mtime_ns: 7, ctime_ns: 8 },
+            length: 6,
+            is_imported: true,
+            data_changed: false,
+            attributes_changed: true,
+        },
     }
 }
 
@@ -258,6 +281,15 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("frozen", Reply::Frozen { began: MapEpoch(8) }.to_bytes()),
         ("unlink frozen", unlink.to_bytes()),
         ("open to run", Request::OpenToRun { ino: Ino(9), handle: 5 }.to_bytes()),
+        ("backing of", Request::BackingOf { ino: Ino(9) }.to_bytes()),
+        ("will change", Request::WillChange { ino: Ino(9) }.to_bytes()),
+        ("import dir", Request::ImportDir { dir: Ino(9) }.to_bytes()),
+        ("import", Request::Import { dir: Ino(9), names: vec![imported()] }.to_bytes()),
+        (
+            "backing is",
+            Reply::BackingIs { backing: Some(imported().backing), generation: Generation(7), chunk_bits: 20 }
+                .to_bytes(),
+        ),
         ("head", seal(&Header { sequence: Sequence(8), ..Header::new(Kind::Request, 2) }, b"body", 3, Some(&[9; 32]))),
     ]
 }
@@ -371,6 +403,20 @@ const GOLDEN: &[(&str, &str)] = &[
      0000",
     ),
     ("open to run", "7f0009000000000000000500000000000000"),
+    ("backing of", "a0000900000000000000"),
+    ("will change", "a1000900000000000000"),
+    ("import dir", "a2000900000000000000"),
+    (
+        "import",
+        "a30009000000000000000100000001006108a001000001000000020000000000000003000000000000000400000000\
+         000000000000000100000006000000757365722e61010000006203000000642f610500000000000000060000000000\
+         0000070000000000000008000000000000000600000000000000010001",
+    ),
+    (
+        "backing is",
+        "4f000103000000642f6105000000000000000600000000000000070000000000000008000000000000000600000000\
+         0000000100010700000014",
+    ),
     (
         "head",
         "415a4b090200000002000000000000000000000000000000080000000000000000000000000000000000000000000000\
@@ -380,7 +426,7 @@ const GOLDEN: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn encodings_are_those_of_version_9() {
+fn encodings_are_those_of_version_10() {
     let samples: Vec<_> = samples().into_iter().map(|(name, bytes)| (name, hex(&bytes))).collect();
     let golden: Vec<_> = GOLDEN.iter().map(|(name, bytes)| (*name, (*bytes).to_string())).collect();
     assert_eq!(samples, golden, "the encoding of version {} has changed", limits::WIRE_VERSION);

@@ -106,9 +106,21 @@ pub struct Settings {
     /// Whether its servers end when the processes that started them end.
     #[serde(default)]
     pub is_tied: bool,
+    /// The directory over which it lies, if it lies over one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backing: Option<Backing>,
     /// The process, on the machine where the volume was started, that the volume ends with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
+}
+
+/// The directory over which a volume lies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backing {
+    /// Its absolute path, on every node.
+    pub path: PathBuf,
+    /// The number of its inode: on another node another directory may have this path.
+    pub inode: u64,
 }
 
 impl Settings {

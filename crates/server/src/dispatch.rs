@@ -312,6 +312,8 @@ impl Server {
                 self.bring_back(shard, (ino, chunk), &units, work.deadline_ns).await
             }
             Wait::Room(full) => self.await_room(work.deadline_ns, full).await,
+            Wait::Import(dir) => self.fetch_names(dir, work.deadline_ns).await,
+            Wait::Backing(lack) => self.fetch_backed(lack, work.deadline_ns).await,
             Wait::Turn(ino) => {
                 work.turn = Some(self.take_turn(ino, work.deadline_ns).await?);
                 Ok(())
@@ -454,6 +456,7 @@ impl Server {
             }
             &Request::CheckData { from, only } => self.check_data(from, only),
             Request::CheckWatch { number, begin } => self.check_watch(work, *number, begin.as_deref()),
+            &Request::BackingOf { ino } => self.backing_of(ino),
             Request::EndSession => {
                 self.leases.left(work.session);
                 self.end_session(work.session);
@@ -516,6 +519,9 @@ impl Server {
             Request::IsDone => Ok(self.is_done()?.into()),
             Request::LinksTo { home, from } => Ok(self.links_to(*home, *from)?.into()),
             Request::FilesNow { inos } => Ok(self.files_now(inos).into()),
+            &Request::WillChange { ino } => self.will_change(ino),
+            &Request::ImportDir { dir } => self.import_dir(work, dir),
+            Request::Import { dir, names } => self.import(*dir, names),
             Request::FenceSession { session } => self.fence_session(*session),
         }
     }

@@ -1,5 +1,6 @@
 //! The state of one server, put together from the state of its parts, and its configuration.
 
+use crate::chunks::state::backed::{BackedFiles, Flights};
 use crate::clock::HybridClock;
 use crate::coherence::state::leases::Leases;
 use crate::coherence::state::published::PublishedIndex;
@@ -14,11 +15,14 @@ use crate::names::state::unresolved::Unresolved;
 use crate::persistence::state::persistence::{Persistence, Storage};
 use crate::sabotage::Switches;
 use crate::shards::ShardSet;
+use aze_io::backing::Backing;
 use aze_io::logical::LogicalClock;
 use aze_io::sync::{Mutex, RwLock};
 use aze_io::{Addr, Io, Listener, Transport};
 use aze_proto::handshake::Secret;
-use aze_proto::{Incarnation, Ino, MapEpoch, NamespaceEpoch, Order, ServerIndex, SessionId, ShardId, ShardMap};
+use aze_proto::{
+    BackingIdentity, Incarnation, Ino, MapEpoch, NamespaceEpoch, Order, ServerIndex, SessionId, ShardId, ShardMap,
+};
 use aze_rpc::{Caller, ReplyContext};
 use aze_store::Store;
 use futures_channel::oneshot;
@@ -66,6 +70,8 @@ pub struct Config {
     pub transport: Transport,
     /// Time within which another server must answer.
     pub deadline: Duration,
+    /// The directory over which the volume lies, if it lies over one.
+    pub backing: Option<Over>,
     /// Where it keeps its part so that it lasts; `None`: in memory only.
     pub storage: Option<Storage>,
     /// How often the volume was started again under its mounts.
@@ -76,6 +82,17 @@ pub struct Config {
     pub boot: u64,
     /// Protections removed, in the simulation only.
     pub switches: Switches,
+}
+
+/// The directory over which a volume lies.
+#[derive(Clone)]
+pub struct Over {
+    /// The directory.
+    pub tree: Arc<dyn Backing>,
+    /// What its root was when the server started.
+    pub root: BackingIdentity,
+    /// Takes a line for the log.
+    pub report: fn(&str),
 }
 
 /// What a server that comes back alone is told of the others by its starter.
@@ -113,6 +130,7 @@ pub struct Server {
     // The shards, where names and chunks are.
     pub(crate) shards: Arc<ShardSet>,
     pub(crate) store: Arc<Store>,
+    pub(crate) backed: BackedFiles,
 
     // Persistence.
     pub(crate) persistence: Option<Persistence>,
@@ -121,6 +139,8 @@ pub struct Server {
     pub(crate) directories: Directories,
     pub(crate) namespace: Namespace,
     pub(crate) transactions: Transactions,
+    /// Directories that are being imported from the backing.
+    pub(crate) imports: Flights<Ino>,
     pub(crate) unresolved: Unresolved,
     /// Inodes of whose move or end another server is yet to be told, once for each such server.
     pub(crate) untold: Mutex<Vec<Ino>>,

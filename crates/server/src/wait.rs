@@ -1,6 +1,7 @@
 //! Waiting without a thread: an attempt that cannot go on ends with a `Wait`, the task that
 //! carries the request waits for that and attempts again.
 
+use crate::chunks::state::backed::Lack;
 use aze_meta::EntryKey;
 use aze_proto::{Failure, Ino, ShardId};
 use std::ops::Range;
@@ -28,6 +29,10 @@ pub(crate) enum Wait {
     Room(Failure),
     /// A session has frozen the file.
     Frozen(Ino),
+    /// The names of a directory are still in the volume's backing.
+    Import(Ino),
+    /// Data of a file are, or what its home knows of them is not here.
+    Backing(Lack),
     /// An append to the file is under way.
     Turn(Ino),
 }

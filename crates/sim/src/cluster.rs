@@ -137,6 +137,7 @@ impl Cluster {
 
     fn config(&self, index: u16, life: u32) -> aze_server::Config {
         aze_server::Config {
+            backing: None,
             volume: VOLUME.into(),
             secret: SECRET,
             slot: ServerIndex(index),

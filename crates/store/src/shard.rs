@@ -197,6 +197,21 @@ impl ChunkShard {
         }
     }
 
+    /// The count of changes of a file's data, for [`ChunkShard::set_changes`].
+    pub fn changes_of(&self, ino: Ino) -> ChangeCount {
+        let changes = self.generations.get(&ino).map_or(0, |seen| u64::from(seen.changes));
+        ChangeCount { wraps: self.wraps, changes }
+    }
+
+    /// Takes back the count of what has just been done under the same lock and has changed no byte of the file.
+    pub fn set_changes(&mut self, ino: Ino, before: ChangeCount) {
+        self.wraps = before.wraps;
+        if let Some(seen) = self.generations.get_mut(&ino) {
+            // It came from there.
+            seen.changes = u32::try_from(before.changes).unwrap_or(seen.changes);
+        }
+    }
+
     /// How often data of a file have changed here since the server started.
     ///
     /// # Errors

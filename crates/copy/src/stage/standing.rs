@@ -12,7 +12,7 @@
 use super::ledger::{Ledger, Route};
 use super::prove::{OWN_NUMBERS, version};
 use super::state::Version;
-use crate::tree::{Meta, Spot, join};
+use crate::tree::{Meta, Origin, Spot, join};
 use aze_io::sync::Mutex;
 use aze_proto::attr::FileKind;
 use aze_receipt::line::What;
@@ -145,6 +145,14 @@ pub fn look(
         }
         let Some(dir) = waiting.pop() else { break };
         children.clear();
+        match is_untouched(start, &dir) {
+            Ok(false) => {}
+            Ok(true) => continue,
+            Err(trouble) => {
+                standing.lost.push(trouble);
+                continue;
+            }
+        }
         match start.tree.list(&dir) {
             Ok(names) => {
                 standing.lost.extend(names.trouble);
@@ -163,6 +171,15 @@ pub fn look(
     }
     removed(ledgers, &seen, named_max, &mut standing);
     Ok(standing)
+}
+
+/// Whether a directory is where it came from, and the volume has not taken any name of it yet: then all in it is clean.
+fn is_untouched(start: &Spot, dir: &[u8]) -> Outcome<bool> {
+    if !start.tree.has_origins() {
+        return Ok(false);
+    }
+    let Some(meta) = start.tree.stat(dir, false)? else { return Ok(false) };
+    Ok(start.tree.origin(&meta)?.is_some_and(|origin| origin.is_behind && origin.inside == dir))
 }
 
 /// The object at which a look starts; none if it is not there.
@@ -249,6 +266,24 @@ fn judge_one(start: &Spot, ledgers: &[Ledger], path: &[u8], kind: FileKind, meta
         // A FIFO, socket or device holds nothing that could be staged.
         return (0, Found::Passed);
     }
+    match origin(start, path, meta) {
+        Ok(None) => {}
+        Ok(Some((meta, origin))) => {
+            let bytes = if kind == FileKind::File { meta.size } else { 0 };
+            let has_ledger = ledgers.iter().any(|ledger| version_of(ledger, path).is_some());
+            // The root of a volume has attributes of its own.
+            match origin.inside == path {
+                true if origin.is_clean || path == b"/" => return (bytes, Found::Staged(meta.identity)),
+                _ if has_ledger => {}
+                false if kind == FileKind::Directory => return (0, Found::Passed),
+                false => return (bytes, Found::Dirty(Why::New, meta.identity)),
+                true if origin.data_changed => return (bytes, Found::Dirty(Why::Data, meta.identity)),
+                true => return (bytes, Found::Dirty(Why::Attributes, meta.identity)),
+            }
+        }
+        Err(trouble) if trouble.exit == Exit::NotFound => return (0, Found::Passed),
+        Err(trouble) => return (0, Found::Lost(trouble)),
+    }
     let known: Vec<&Version> = ledgers.iter().filter_map(|ledger| version_of(ledger, path)).collect();
     let spot = Spot { tree: start.tree.clone(), path: path.to_vec() };
     match (kind, meta) {
@@ -270,6 +305,18 @@ fn judge_one(start: &Spot, ledgers: &[Ledger], path: &[u8], kind: FileKind, meta
         None => Found::Dirty(Why::New, meta.identity),
     };
     (bytes, found)
+}
+
+/// The attributes of an object and where it came from, if it came from the directory over which the volume lies.
+fn origin(start: &Spot, path: &[u8], meta: Option<&Meta>) -> Outcome<Option<(Meta, Origin)>> {
+    if !start.tree.has_origins() {
+        return Ok(None);
+    }
+    let meta = match meta {
+        Some(meta) => meta.clone(),
+        None => Spot { tree: start.tree.clone(), path: path.to_vec() }.must_stat(false)?,
+    };
+    Ok(start.tree.origin(&meta)?.map(|origin| (meta, origin)))
 }
 
 /// Attributes and version that an object has now.

@@ -1,6 +1,6 @@
 //! The objects to stage, and all obstacles to staging them: found before the first byte is copied.
 
-use crate::tree::{Meta, Spot, Traits, join};
+use crate::tree::{Meta, Origin, Spot, Traits, join};
 use aze_proto::attr::FileKind;
 use aze_proto::ids::Time;
 use aze_proto::predicate::glob;
@@ -24,12 +24,15 @@ pub struct Filter {
     pub list: Option<BTreeSet<Vec<u8>>>,
     /// The list names objects alone: a directory without those in it.
     pub list_alone: bool,
+    /// The absolute path of the destination: objects that came from where they would be copied to, and have not changed, are
+    /// left out.
+    pub destination: Option<Vec<u8>>,
 }
 
 impl Filter {
     /// Whether it leaves anything out.
     pub fn is_partial(&self) -> bool {
-        let Filter { include, exclude, newer_than, list, list_alone: _ } = self;
+        let Filter { include, exclude, newer_than, list, list_alone: _, destination: _ } = self;
         !include.is_empty() || !exclude.is_empty() || newer_than.is_some() || list.is_some()
     }
 
@@ -66,6 +69,10 @@ pub struct Survey {
     pub objects: BTreeMap<Vec<u8>, Meta>,
     /// All names of the source, also those that were left out.
     pub names: BTreeSet<Vec<u8>>,
+    /// Directories that are left out, since they came from their place at the destination and have not changed.
+    pub clean_dirs: BTreeSet<Vec<u8>>,
+    /// Where objects came from that came from their place at the destination, and have changed.
+    pub origins: BTreeMap<Vec<u8>, Origin>,
     /// What could not be looked at, or not be staged.
     pub troubles: Vec<Trouble>,
 }
@@ -88,6 +95,17 @@ impl Survey {
                 continue;
             }
             let spot = at(from, &path);
+            let origin = match survey.origin(from, &path, &meta, filter) {
+                Ok(origin) => origin,
+                Err(trouble) => {
+                    survey.troubles.push(trouble);
+                    continue;
+                }
+            };
+            if origin.as_ref().is_some_and(|origin| origin.is_behind) && filter.list.is_none() {
+                survey.clean_dirs.insert(path);
+                continue;
+            }
             match meta.kind {
                 FileKind::Directory => match spot.tree.list(&spot.path) {
                     Ok(names) => {
@@ -109,6 +127,17 @@ impl Survey {
                     continue;
                 }
             }
+            match origin {
+                // The root of a volume has attributes of its own.
+                Some(origin) if origin.is_clean || origin.inside == b"/" => {
+                    if meta.kind == FileKind::Directory {
+                        survey.clean_dirs.insert(path);
+                    }
+                    continue;
+                }
+                Some(origin) => drop(survey.origins.insert(path.clone(), origin)),
+                None => {}
+            }
             if path.len() > PATH_BYTES_MAX {
                 let text = format!("{}: a path of more than {PATH_BYTES_MAX} bytes", spot.shown());
                 survey.troubles.push(Trouble::new(Exit::Caller, text));
@@ -125,12 +154,35 @@ impl Survey {
         Ok(survey)
     }
 
+    /// Where an object came from, if that is where it would be copied to.
+    fn origin(&self, from: &Spot, path: &[u8], meta: &Meta, filter: &Filter) -> Outcome<Option<Origin>> {
+        let Some(to) = &filter.destination else { return Ok(None) };
+        let place = if path.is_empty() { to.clone() } else { join(to, path) };
+        Ok(from.tree.origin(meta)?.filter(|origin| origin.outside == place))
+    }
+
+    /// Directories of the destination in which something is to be changed: those that are staged, and those above objects.
+    pub fn touched_dirs(&self) -> BTreeSet<Vec<u8>> {
+        let mut touched = BTreeSet::new();
+        for (path, meta) in &self.objects {
+            if meta.kind == FileKind::Directory {
+                touched.insert(path.clone());
+            }
+            let above = path.iter().rposition(|byte| *byte == b'/').map_or(&b""[..], |end| &path[..end]);
+            if self.clean_dirs.contains(above) {
+                touched.insert(above.to_vec());
+            }
+        }
+        touched
+    }
+
     /// Adds the directories above the chosen objects, which a filter may have left out.
     fn add_parents(&mut self, from: &Spot) -> Outcome<()> {
         let mut missing = BTreeSet::new();
         for path in self.objects.keys() {
             let above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &path[..at]);
-            missing.extend(above.filter(|dir| !self.objects.contains_key(*dir)).map(<[u8]>::to_vec));
+            let is_missing = |dir: &&[u8]| !self.objects.contains_key(*dir) && !self.clean_dirs.contains(*dir);
+            missing.extend(above.filter(is_missing).map(<[u8]>::to_vec));
         }
         for dir in missing {
             let meta = at(from, &dir).must_stat(false)?;
@@ -261,6 +313,7 @@ mod tests {
     fn filters_choose_by_path_name_list_and_time() {
         let file = meta(1, 1, 1);
         let filter = |include: &[&str], list: Option<&[&str]>, time: Option<u64>| Filter {
+            destination: None,
             include: include.iter().map(|text| text.as_bytes().to_vec()).collect(),
             exclude: vec![b"*.tmp".to_vec(), b"a/skip".to_vec()],
             newer_than: time.map(Time),

@@ -7,7 +7,7 @@ mod pool;
 
 use crate::disk::{Dir, DiskError, DiskFile, DiskResult, FixedFile};
 use crate::{Boxed, Task};
-use pool::Pool;
+pub(super) use pool::Pool;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};

@@ -65,6 +65,34 @@ pub fn xattr_names(file: &impl AsRawFd) -> io::Result<Vec<Vec<u8>>> {
     Ok(names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
 }
 
+/// Names and values of the extended attributes of what is under a path; none where its file system has none. A symbolic link is
+/// not followed. One that goes meanwhile is left out.
+pub fn path_xattrs(path: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let at = CString::new(path.as_os_str().as_bytes())?;
+    let names = grown(|room| {
+        // SAFETY: `at` ends in NUL; the pointer and length are those of `room`. Both live until the call returns.
+        unsafe { libc::llistxattr(at.as_ptr(), room.as_mut_ptr().cast(), room.len()) }
+    });
+    let names = match names {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTSUP) => return Ok(Vec::new()),
+        names => names?,
+    };
+    let mut all = Vec::new();
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let text = CString::new(name)?;
+        let value = grown(|room| {
+            // SAFETY: `at` and `text` end in NUL; the pointer and length are those of `room`. All live until the call returns.
+            unsafe { libc::lgetxattr(at.as_ptr(), text.as_ptr(), room.as_mut_ptr().cast(), room.len()) }
+        });
+        match value {
+            Ok(value) => all.push((name.to_vec(), value)),
+            Err(error) if error.raw_os_error() == Some(libc::ENODATA) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(all)
+}
+
 /// The value of an open file's extended attribute.
 pub fn xattr(file: &impl AsRawFd, name: &[u8]) -> io::Result<Vec<u8>> {
     let name = CString::new(name)?;

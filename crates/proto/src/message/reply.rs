@@ -5,6 +5,7 @@ use super::{
     Usage, Victim,
 };
 use crate::attr::{Attr, FileKind, Stub};
+use crate::backing::Backing;
 use crate::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace};
 use crate::ids::{Generation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, Time, TxId};
 use crate::place::ShardMap;
@@ -110,5 +111,7 @@ wire_enum! {
         77 = DataChecked { bytes: u64, damaged: Vec<DamagedData>, strays: Vec<ChunkPlace>, next: Option<DataPlace> },
         /// Those of the inodes watched with which something has happened.
         78 = WatchTold { changed: Vec<Ino> },
+        /// Where an inode came from, if it came from a backing, its generation, and the base-2 logarithm of its chunk size.
+        79 = BackingIs { backing: Option<Backing>, generation: Generation, chunk_bits: u8 },
     }
 }

@@ -2,6 +2,7 @@
 //! stores them on the servers of their chunks, and only then raises the size; so no reader ever sees a
 //! part of an append, and an append that did not finish has no effect.
 
+use crate::chunks::state::backed::Lack;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
 use crate::work::{Output, READERS_PAUSE, Work, then};
@@ -131,7 +132,21 @@ impl Server {
             return self.store_elsewhere(append, attr, shard, span, sums).await;
         };
         loop {
-            let written = cell.data.lock().write(ino, generation, span.chunk, span.offset, data, sums);
+            let lack = Lack { shard, ino, generation, chunk: Some(span.chunk), changes: true };
+            let tried = {
+                let mut chunks = cell.data.lock();
+                let filled = self.filled(&chunks, lack);
+                filled.map(|()| chunks.write(ino, generation, span.chunk, span.offset, data, sums))
+            };
+            let written = match tried {
+                Ok(written) => written,
+                Err(Stop::Wait(Wait::Backing(lack))) => {
+                    self.fetch_backed(lack, append.deadline_ns).await?;
+                    continue;
+                }
+                Err(Stop::Wait(wait)) => return Err(Failure::new(Code::Internal, format!("{wait:?}"))),
+                Err(Stop::Fail(failure)) => return Err(failure),
+            };
             match written {
                 Err(StoreError::MissedTruncation { .. }) => self.catch_up_with_truncations(shard, ino).await?,
                 Err(StoreError::BeingRead) if self.io.mono_ns() < append.deadline_ns => {

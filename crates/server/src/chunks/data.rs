@@ -1,6 +1,7 @@
 //! File data: reads and writes of one chunk, each under its shard's data lock. Chunk 0 lives with
 //! the inode, so that a small write moves size and times in the same request.
 
+use crate::chunks::state::backed::Lack;
 use crate::sabotage::Sabotage;
 use crate::shards::ShardCell;
 use crate::state::Server;
@@ -77,6 +78,11 @@ impl Server {
         let staged = self.store.stage(ino, chunk, offset, payload, sums);
         let mut staged = staged.map_err(|error| self.data_stop(error, cell.id, ino))?;
         let mut data = cell.data.lock();
+        let lack = Lack { shard: cell.id, ino, generation, chunk: Some(chunk), changes: true };
+        if let Err(stop) = self.filled(&data, lack) {
+            work.payload = staged.into_payload();
+            return Err(stop);
+        }
         let at_home = write.is_beside_inode();
         if at_home {
             let names = cell.names.lock();
@@ -117,6 +123,7 @@ impl Server {
         let Read { ino, generation, born, layout, chunk, offset, len } = *read;
         let cell = self.chunk_cell(work, ino, layout, chunk, born)?;
         let data = cell.data.lock();
+        self.filled(&data, Lack { shard: cell.id, ino, generation, chunk: Some(chunk), changes: false })?;
         let mut size = None;
         if chunk == 0 && layout.is_beside(ino) {
             let names = cell.names.lock();

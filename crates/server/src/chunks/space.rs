@@ -1,13 +1,14 @@
 //! Room for a file: reserved, given back, and where data and holes begin; and how often its data have changed. Each request
 //! concerns one shard: the client asks all that a range touches.
 
+use crate::chunks::state::backed::Lack;
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, Work};
 use aze_proto::fields::{CountChanges, Punch, Reserve, Seek};
 use aze_proto::limits::CHUNK_BITS_MAX;
 use aze_proto::place::Layout;
-use aze_proto::{Code, Failure, Ino, Reply};
+use aze_proto::{Code, Failure, Generation, Ino, Reply, ShardId};
 use aze_store::SeekFrom;
 use std::sync::Arc;
 
@@ -16,6 +17,10 @@ impl Server {
         let Reserve { ino, generation, born, layout, chunk, offset, len, zero, chunk_bits } = *reserve;
         let cell = self.chunk_cell(work, ino, layout, chunk, born)?;
         let mut data = cell.data.lock();
+        self.filled(&data, Lack { shard: cell.id, ino, generation, chunk: Some(chunk), changes: true })?;
+        if zero {
+            self.check_punchable(cell.id, ino, generation)?;
+        }
         let chunk_bits = self.check_home(ino, layout, chunk, chunk_bits)?;
         let beyond = offset.checked_add(len).is_none_or(|end| u64::from(end) > 1 << chunk_bits);
         if beyond {
@@ -31,6 +36,7 @@ impl Server {
     pub(crate) fn punch(self: &Arc<Self>, work: &mut Work, punch: &Punch) -> Attempt<Output> {
         let Punch { ino, generation, born, layout, chunk, start, end, chunk_bits } = *punch;
         let cell = self.chunk_cell(work, ino, layout, chunk, born)?;
+        self.check_punchable(cell.id, ino, generation)?;
         let mut data = cell.data.lock();
         let chunk_bits = self.check_home(ino, layout, chunk, chunk_bits)?;
         let done = data.punch(&work.stamp, ino, generation, start..end, chunk_bits);
@@ -45,6 +51,12 @@ impl Server {
         if chunk_bits > CHUNK_BITS_MAX {
             return Err(Failure::new(Code::Malformed, "a chunk size that cannot be").into());
         }
+        // What is still in the backing counts as data: a hole there is found only by reading it.
+        let backed = self.length_in_backing(ino, generation)?;
+        if offset < backed && !hole {
+            return Ok(Reply::SoughtIs { at: Some(offset) }.into());
+        }
+        let offset = offset.max(backed);
         let (begins, step) = (offset >> chunk_bits, layout.step());
         let mut nearest: Option<u64> = None;
         for cell in self.shards.iter() {
@@ -79,6 +91,29 @@ impl Server {
             changes = changes.wrapping_add(counted.changes);
         }
         Ok(Reply::ChangesAre { life: self.leases.life(), wraps, changes }.into())
+    }
+
+    /// How many bytes of a file, from its beginning on, were the backing's unless they were written since.
+    fn length_in_backing(&self, ino: Ino, generation: Generation) -> Attempt<u64> {
+        if !ino.is_backed() {
+            return Ok(0);
+        }
+        let lack = Lack { shard: self.home(ino), ino, generation, chunk: None, changes: false };
+        Ok(self.known_backing(lack)?.backing.length)
+    }
+
+    /// A hole in a file that came from the backing would look like a chunk that was not read yet.
+    fn check_punchable(&self, shard: ShardId, ino: Ino, generation: Generation) -> Attempt<()> {
+        if !ino.is_backed() {
+            return Ok(());
+        }
+        let lack = Lack { shard, ino, generation, chunk: None, changes: true };
+        if self.known_backing(lack)?.backing.length == 0 {
+            return Ok(());
+        }
+        let detail =
+            "holes cannot be punched into a file that came from the volume's backing: write zeros, or copy the file";
+        Err(Failure::new(Code::Unsupported, detail).into())
     }
 
     /// The chunk size that was stated. Where the inode is here too, it must be there, and of that size.

@@ -1,5 +1,6 @@
 //! Becoming a member: start, join, keep the map, stop.
 
+use crate::chunks::state::backed::{BackedFiles, Flights};
 use crate::clock::HybridClock;
 use crate::coherence::state::claims::Claimants;
 use crate::coherence::state::leases::Leases;
@@ -28,12 +29,13 @@ use aze_io::published::Writer;
 use aze_io::slab::Slab;
 use aze_io::sync::{Mutex, RwLock};
 use aze_io::{Addr, Io, Listener};
+use aze_meta::{Op, Stamp};
 use aze_proto::limits::{RETRY_SECONDS_MAX, START_SECONDS_MAX, WIRE_VERSIONS};
 use aze_proto::place::ServerInfo;
 use aze_proto::slots::{SlotTable, slots_of};
 use aze_proto::{
-    Code, Failure, Identity, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, SessionId,
-    ShardId, ShardMap, Time,
+    Backing, Code, Failure, Identity, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex,
+    SessionId, ShardId, ShardMap, Time,
 };
 use aze_rpc::{Ask, Caller, CallerConfig, ServeConfig, Service, Target};
 use aze_store::Store;
@@ -156,6 +158,8 @@ fn new_server(
         map: RwLock::new(Arc::new(empty_map(&config))),
         shards: Arc::new(ShardSet::new()),
         store,
+        backed: BackedFiles::default(),
+        imports: Flights::default(),
         persistence,
         directories: Directories::new(published.clone()),
         namespace,
@@ -345,6 +349,11 @@ impl Server {
             let time = self.clock.next(&self.io, Time(0));
             let made = names.shard.make_root(map.owner_uid, map.owner_gid, ROOT_MODE, map.epoch, map.chunk_bits, time);
             made.expect("a new volume has no root yet");
+            if let Some(over) = &self.config.backing {
+                let backing = Backing { identity: over.root, ..Backing::default() };
+                let lies = names.shard.apply(&Op::LieOver { ino: Ino::ROOT, backing }, &Stamp::at(time));
+                lies.reply.expect("the root was just made");
+            }
         }
     }
 

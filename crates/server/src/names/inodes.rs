@@ -21,7 +21,12 @@ impl Server {
     pub(crate) fn getattr(self: &Arc<Self>, work: &mut Work, ino: Ino, exact: bool) -> Attempt<Output> {
         let mut names = self.cell(self.home(ino))?.names.lock();
         let inode = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?;
-        let (attr, mtime_set) = (inode.attr.clone(), inode.rare.get().mtime_set);
+        let (mut attr, mtime_set) = (inode.attr.clone(), inode.rare.get().mtime_set);
+        if inode.is_behind() {
+            // How many subdirectories it has is not known. Programs that count on it take 1 for that: find(1), fts(3).
+            attr.links = 1;
+            return Ok(Reply::Attributes { attr }.into());
+        }
         names.shard.published.put_inode(&attr);
         work.leased = self.lease(work, &mut names, ino, attr.kind);
         if !exact || attr.kind != FileKind::Directory {
@@ -298,6 +303,7 @@ impl Server {
                 Failure::new(Code::AccessDenied, format!("directory {dir}, as user {}", work.identity.uid)).into()
             );
         }
+        self.imported(&names, dir)?;
         Ok(Reply::Holders { servers: holders_of(&names, dir), attr }.into())
     }
 
@@ -383,6 +389,7 @@ fn stub_of(names: &Names, dir: Ino) -> Option<Stub> {
         chunk_bits: attr.chunk_bits,
         acl: inode.xattr(acl::ACCESS).cloned(),
         default_acl: inode.xattr(acl::DEFAULT).cloned(),
+        is_behind: inode.is_behind(),
         version,
     })
 }

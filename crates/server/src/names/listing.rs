@@ -108,7 +108,9 @@ impl Server {
         for index in after_dir..dirs.len() as u32 {
             let dir = dirs[index as usize];
             let start = if index == after_dir { after } else { 0 };
-            if self.has_no_part_in(dir) {
+            // One that came from the backing may not have been imported yet: its stub tells.
+            let may_be_behind = dir.is_backed() || dir == Ino::ROOT && self.config.backing.is_some();
+            if !may_be_behind && self.has_no_part_in(dir) {
                 continue;
             }
             // A directory that is gone since it was named has no entries; one that is closed to

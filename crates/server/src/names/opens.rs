@@ -73,6 +73,10 @@ fn with_contents(data: &ChunkShard, attr: &Attr, limit: u32, plain: Reply) -> Ou
     if attr.kind != FileKind::File || attr.size > limit {
         return plain.into();
     }
+    if attr.ino.is_backed() && !data.has(attr.ino, 0) {
+        // They may still be in the backing: a read gets them.
+        return plain.into();
+    }
     match data.hold(attr.ino, attr.generation, 0, 0, attr.size as u32) {
         Ok(held) => Output::Contents(Box::new(Contents { attr: attr.clone(), held, plain })),
         // A read reports the failure.

@@ -242,6 +242,7 @@ impl Server {
         if names.shard.inode(dir).is_none() {
             return Err(self.gone(dir).into());
         }
+        self.imported(&names, dir)?;
         let holders = names.holders.entry(dir).or_default();
         if holders.closing {
             let (sender, decided) = oneshot::channel();

@@ -267,6 +267,21 @@ impl LoggedChunks {
         Ok(())
     }
 
+    /// Puts bytes of the backing into a chunk that is not there, which is no change of the file.
+    pub(crate) fn fill(
+        &mut self,
+        ino: Ino,
+        generation: Generation,
+        chunk: u64,
+        data: &[u8],
+        sums: &[u32],
+    ) -> Result<(), StoreError> {
+        let changes = self.chunks.changes_of(ino);
+        self.write(ino, generation, chunk, 0, data, sums)?;
+        self.chunks.set_changes(ino, changes);
+        Ok(())
+    }
+
     /// As [`ChunkShard::write`]: a part of a request that another operation decides.
     pub(crate) fn write(
         &mut self,

@@ -23,7 +23,7 @@ thread_local! {
     static OWN: Cell<u64> = const { Cell::new(0) };
 }
 
-pub(super) struct Pool {
+pub(in crate::real) struct Pool {
     number: u64,
     queue: Arc<Queue>,
 }
@@ -72,7 +72,7 @@ impl Queue {
 }
 
 impl Pool {
-    pub(super) fn start(name: &str, threads: usize) -> io::Result<Arc<Pool>> {
+    pub(in crate::real) fn start(name: &str, threads: usize) -> io::Result<Arc<Pool>> {
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         let pool = Arc::new(Pool { number, queue: Arc::default() });
         for thread in 0..threads {
@@ -87,7 +87,7 @@ impl Pool {
     }
 
     /// Runs `job` on one of the threads; on this one if it is one of them.
-    pub(super) async fn run<T: Send + 'static>(
+    pub(in crate::real) async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> DiskResult<T> + Send + 'static,
     ) -> DiskResult<T> {

@@ -212,7 +212,12 @@ impl PublishedIndex {
             | Op::LinkDrop { ino, .. }
             | Op::LinkForget { ino, .. }
             | Op::SetLinks { ino, .. } => self.clear_inode(*ino),
+            // An imported name was unknown to every client; what is noted of a backing is no attribute.
+            Op::Import { key, .. } => self.clear_entry(key),
             Op::MakeRoot { .. }
+            | Op::ImportedAll { .. }
+            | Op::LieOver { .. }
+            | Op::WillChange { .. }
             | Op::Record { .. }
             | Op::ReserveInos { .. }
             | Op::BeginLife { .. }

@@ -112,6 +112,10 @@ fn concerned(shard: &Shard, op: &Op) -> [Option<Ino>; 4] {
         | Op::SetLinks { ino, .. } => Some(*ino),
         Op::Lock { lock, .. } => Some(lock.ino),
         Op::MakeRoot { .. }
+        | Op::Import { .. }
+        | Op::ImportedAll { .. }
+        | Op::LieOver { .. }
+        | Op::WillChange { .. }
         | Op::Create { .. }
         | Op::CreateWith { .. }
         | Op::Remove { .. }

@@ -140,6 +140,30 @@ impl Directories {
         checked(dir, directory, identity, want, since)
     }
 
+    /// Counts an entry that is about to be inserted because it was found in the backing.
+    ///
+    /// # Errors
+    /// `Invalid` if the directory has been imported: a name that is not there was removed.
+    pub(crate) fn enter_to_import(&self, dir: Ino, since: MapEpoch) -> Attempt<Stub> {
+        let mut part = self.part(dir).lock();
+        let directory = part.get_mut(&dir).ok_or(Stop::Wait(Wait::Stub(dir)))?;
+        let stub = held(dir, directory, since)?.clone();
+        if !stub.is_behind {
+            return Err(Failure::new(Code::Invalid, format!("directory {dir} has been imported")).into());
+        }
+        directory.entries += 1;
+        Ok(stub)
+    }
+
+    /// The directory's home says that all its names are imported.
+    pub(crate) fn imported(&self, dir: Ino) {
+        if let Some(directory) = self.part(dir).lock().get_mut(&dir)
+            && let State::Held(stub) | State::Closing { stub, .. } = &mut directory.state
+        {
+            stub.is_behind = false;
+        }
+    }
+
     /// As [`Self::enter`] to search; from now on clients may do so by themselves.
     pub(crate) fn enter_to_look(&self, dir: Ino, identity: &Identity, since: MapEpoch) -> Attempt<()> {
         let mut part = self.part(dir).lock();
@@ -361,7 +385,11 @@ impl Directories {
         self.published.clear_directory(stub.ino, &mut directory.published_state);
         match &mut directory.state {
             State::Fetching { newer, .. } => *newer = Some(stub),
-            State::Held(held) | State::Closing { stub: held, .. } if held.version < stub.version => *held = stub,
+            State::Held(held) | State::Closing { stub: held, .. } if held.version < stub.version => {
+                // What has been imported stays so, also if the news are older than that.
+                let is_behind = held.is_behind && stub.is_behind;
+                *held = Stub { is_behind, ..stub };
+            }
             State::Held(_) | State::Closing { .. } => {}
         }
     }
@@ -388,6 +416,18 @@ fn check<'a>(
     want: Want,
     since: MapEpoch,
 ) -> Attempt<&'a Stub> {
+    let stub = held(dir, directory, since)?;
+    if !access::may_in(identity, stub, want) {
+        return Err(Failure::new(Code::AccessDenied, format!("directory {dir}, as user {}", identity.uid)).into());
+    }
+    if stub.is_behind {
+        return Err(Stop::Wait(Wait::Import(dir)));
+    }
+    Ok(stub)
+}
+
+/// The stub of a directory that is alive and whole here.
+fn held(dir: Ino, directory: &Directory, since: MapEpoch) -> Attempt<&Stub> {
     let stub = match &directory.state {
         State::Fetching { .. } => return Err(Stop::Wait(Wait::Stub(dir))),
         State::Closing { .. } => return Err(Stop::Wait(Wait::Closing(dir))),
@@ -399,9 +439,6 @@ fn check<'a>(
             format!("directory {dir}: its entries on this server were lost when it restarted empty"),
         )
         .into());
-    }
-    if !access::may_in(identity, stub, want) {
-        return Err(Failure::new(Code::AccessDenied, format!("directory {dir}, as user {}", identity.uid)).into());
     }
     Ok(stub)
 }
@@ -422,6 +459,7 @@ mod tests {
             chunk_bits: 16,
             acl: None,
             default_acl: None,
+            is_behind: false,
             version: 1,
         }
     }

@@ -122,6 +122,10 @@ pub(crate) fn recall_changed(lease_table: &mut LeaseTable, shard: ShardId, op: &
         | Op::SetXattr { ino, .. }
         | Op::SetLinks { ino, .. } => *ino,
         Op::MakeRoot { .. }
+        | Op::Import { .. }
+        | Op::ImportedAll { .. }
+        | Op::LieOver { .. }
+        | Op::WillChange { .. }
         | Op::Create { .. }
         | Op::CreateWith { .. }
         | Op::Remove { .. }

@@ -1,0 +1,79 @@
+//! What a volume remembers of the directory that it lies over: of each inode that came from there where it was, and what
+//! it was then.
+
+use crate::ids::Time;
+use crate::wire::Blob;
+use crate::xattr::Xattr;
+use crate::{FileKind, Name, wire_struct};
+
+wire_struct! {
+    /// What tells a file of the backing apart from any other, and from itself before or after a change.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct BackingIdentity {
+        /// Its number in its file system.
+        pub inode: u64,
+        /// Its length in bytes.
+        pub size: u64,
+        /// When its data were last changed, in nanoseconds since 1970, two's complement.
+        pub mtime_ns: u64,
+        /// When anything of it was last changed, in the same way.
+        pub ctime_ns: u64,
+    }
+}
+
+wire_struct! {
+    /// Where an inode came from, kept at its home.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Backing {
+        /// Its path below the backing's root when it was imported; empty for the root itself.
+        pub path: Blob,
+        /// What was found there.
+        pub identity: BackingIdentity,
+        /// Bytes of a file from its beginning on that are the backing's unless they were written in the volume: the
+        /// least of the backing's length and all lengths to which the file was truncated.
+        pub length: u64,
+        /// All names of a directory have been imported.
+        pub is_imported: bool,
+        /// The file's data may have been changed in the volume.
+        pub data_changed: bool,
+        /// Attributes have been changed in the volume.
+        pub attributes_changed: bool,
+    }
+}
+
+impl Backing {
+    /// Whether the volume has nothing of the inode's own data and attributes that its backing has not. Its names, and what
+    /// is in a directory, are another question.
+    pub fn is_clean(&self) -> bool {
+        !self.data_changed && !self.attributes_changed
+    }
+}
+
+wire_struct! {
+    /// A name of a directory of the backing, with all that the volume takes over of it.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Imported {
+        /// The name.
+        pub name: Name,
+        /// Kind of file.
+        pub kind: FileKind,
+        /// Permission bits with set-id and sticky (12 bits).
+        pub mode: u32,
+        /// Owner.
+        pub uid: u32,
+        /// Owning group.
+        pub gid: u32,
+        /// Device number of a device file, else 0.
+        pub rdev: u32,
+        /// When it was last read.
+        pub atime: Time,
+        /// When its data were last changed.
+        pub mtime: Time,
+        /// A symbolic link's target.
+        pub target: Blob,
+        /// Extended attributes and access control lists.
+        pub xattrs: Vec<Xattr>,
+        /// Where it came from.
+        pub backing: Backing,
+    }
+}

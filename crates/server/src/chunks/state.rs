@@ -1,0 +1,3 @@
+//! What a server knows of files that came from the volume's backing, beside what the shards have.
+
+pub(crate) mod backed;

@@ -1,0 +1,126 @@
+//! Files whose data are, or were, in the volume's backing: what their homes have said of them, and which reads are under
+//! way. All of it can be asked for again.
+
+use aze_io::sync::Mutex;
+use aze_proto::{Backing, Failure, Generation, Ino, ShardId};
+use futures_channel::oneshot;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Files of which a server remembers what their homes have said, about 300 bytes each; when there are more it begins
+/// anew, and asks again.
+const KNOWN_MAX: usize = 1 << 16;
+
+/// Files of which a server reports once that they have changed underneath; when there are more it begins anew.
+const REPORTED_MAX: usize = 1 << 12;
+
+/// What a request lacks of a file that came from the backing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lack {
+    pub(crate) shard: ShardId,
+    pub(crate) ino: Ino,
+    /// The generation that the asker knows.
+    pub(crate) generation: Generation,
+    /// The chunk that has to be here; `None`: only what the home says.
+    pub(crate) chunk: Option<u64>,
+    /// The request changes data.
+    pub(crate) changes: bool,
+}
+
+/// What a file's home has said.
+#[derive(Debug)]
+pub(crate) struct Known {
+    /// The generation in which that was so.
+    pub(crate) generation: Generation,
+    /// Where it came from, and how much of that counts.
+    pub(crate) backing: Backing,
+    /// Base-2 logarithm of its chunk size.
+    pub(crate) chunk_bits: u8,
+    /// The home knows that its data change.
+    pub(crate) may_change: bool,
+}
+
+impl Known {
+    /// Whether a chunk has bytes of the backing, unless they were written in the volume.
+    pub(crate) fn has_part_in(&self, chunk: u64) -> bool {
+        self.start_of(chunk).is_some_and(|start| start < self.backing.length)
+    }
+
+    /// Where in the file a chunk begins.
+    pub(crate) fn start_of(&self, chunk: u64) -> Option<u64> {
+        chunk.checked_mul(1 << self.chunk_bits)
+    }
+}
+
+/// How work ended that several requests wait for.
+pub(crate) type Ended = Result<(), Failure>;
+
+/// Work that is done once for all who ask for it meanwhile.
+pub(crate) struct Flights<K>(Mutex<BTreeMap<K, Vec<oneshot::Sender<Ended>>>>);
+
+impl<K: Ord> Default for Flights<K> {
+    fn default() -> Self {
+        Flights(Mutex::default())
+    }
+}
+
+impl<K: Ord> Flights<K> {
+    /// Waits for the work; gives whether the caller has to begin it.
+    pub(crate) fn join(&self, key: K) -> (bool, oneshot::Receiver<Ended>) {
+        let (sender, receiver) = oneshot::channel();
+        let mut flights = self.0.lock();
+        let waiters = flights.entry(key).or_default();
+        let is_first = waiters.is_empty();
+        waiters.push(sender);
+        (is_first, receiver)
+    }
+
+    /// It has ended: all who wait are told.
+    pub(crate) fn end(&self, key: &K, ended: &Ended) {
+        let waiters = self.0.lock().remove(key);
+        for waiter in waiters.into_iter().flatten() {
+            // A waiter that has given up is no concern.
+            let _ = waiter.send(ended.clone());
+        }
+    }
+}
+
+/// All that is known.
+#[derive(Default)]
+pub(crate) struct BackedFiles {
+    known: Mutex<BTreeMap<Ino, Arc<Known>>>,
+    /// Chunks that are being read from the backing.
+    pub(crate) reads: Flights<(Ino, u64)>,
+    reported: Mutex<BTreeSet<Ino>>,
+}
+
+impl BackedFiles {
+    pub(crate) fn known(&self, ino: Ino) -> Option<Arc<Known>> {
+        self.known.lock().get(&ino).cloned()
+    }
+
+    /// A home has answered; an answer that says less than an earlier one came late.
+    pub(crate) fn learn(&self, ino: Ino, news: Known) {
+        let mut known = self.known.lock();
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        let state = |known: &Known| (known.generation, known.may_change);
+        if known.get(&ino).is_none_or(|old| state(old) <= state(&news)) {
+            known.insert(ino, Arc::new(news));
+        }
+    }
+
+    pub(crate) fn forget(&self, ino: Ino) {
+        self.known.lock().remove(&ino);
+    }
+
+    /// Whether a change of this file is to be reported: the first time.
+    pub(crate) fn is_news(&self, ino: Ino) -> bool {
+        let mut reported = self.reported.lock();
+        if reported.len() >= REPORTED_MAX {
+            reported.clear();
+        }
+        reported.insert(ino)
+    }
+}

@@ -1,0 +1,411 @@
+//! Volumes over a directory of another file system: the names are there at once, data when somebody reads, and what is
+//! changed stays in the volume until it is staged out.
+
+use aze_tests::{Place, make_tree, run, signal, wait_until};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, UNIX_EPOCH};
+
+/// Names in the large directory.
+const MANY: usize = 100_000;
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path in UTF-8")
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Starts a volume over the directory `backing` of the place and mounts it.
+fn over(place: &mut Place, more: &[&str]) -> (PathBuf, PathBuf) {
+    let backing = place.path("backing");
+    let name = format!("over-{}", std::process::id());
+    place.up(&[&["--servers", "2", "--name", &name, "--backing", text(&backing)], more].concat());
+    let mount = place.mount();
+    (backing, mount)
+}
+
+/// Puts the time of the last change of a file's data far into the past: a change of it shows.
+fn made_long_ago(path: &Path) {
+    let file = OpenOptions::new().write(true).open(path).expect("a file");
+    file.set_modified(UNIX_EPOCH + Duration::from_secs(1_000_000_000)).expect("a time");
+}
+
+/// Asserts that two trees have equal names, kinds, modes, times of files, and contents.
+fn assert_same(one: &Path, other: &Path) {
+    let names_here = names(one);
+    assert_eq!(names_here, names(other), "{}", one.display());
+    for name in names_here {
+        let (one, other) = (one.join(&name), other.join(&name));
+        let (is, should) = (one.symlink_metadata().expect("a file"), other.symlink_metadata().expect("a file"));
+        assert_eq!((is.mode(), is.uid(), is.gid()), (should.mode(), should.uid(), should.gid()), "{}", one.display());
+        if is.is_dir() {
+            assert_same(&one, &other);
+            continue;
+        }
+        assert_eq!((is.size(), is.mtime(), is.mtime_nsec()), (should.size(), should.mtime(), should.mtime_nsec()));
+        if is.is_symlink() {
+            assert_eq!(fs::read_link(&one).expect("a link"), fs::read_link(&other).expect("a link"));
+        } else {
+            assert!(fs::read(&one).expect("contents") == fs::read(&other).expect("contents"), "{}", one.display());
+        }
+    }
+}
+
+#[test]
+fn a_volume_shows_what_its_backing_has() {
+    let mut place = Place::new();
+    let backing = place.path("backing");
+    make_tree(&backing, 150);
+    let sparse = File::create(backing.join("sparse")).expect("a file");
+    sparse.set_len(40 << 20).expect("a hole");
+    sparse.write_all_at(b"in the middle", (20 << 20) + 77).expect("data");
+    fs::set_permissions(backing.join("sparse"), Permissions::from_mode(0o600)).expect("a mode");
+    let set = "import os, sys; os.setxattr(sys.argv[1], 'user.note', b'kept')";
+    run(Command::new("python3").args(["-c", set]).arg(backing.join("sparse")));
+    symlink("nowhere", backing.join("dangling")).expect("a link");
+    let (backing, mount) = over(&mut place, &[]);
+
+    // A directory that was not looked into says that the number of its subdirectories is not known.
+    let dir =
+        names(&backing).into_iter().find(|name| name.starts_with('d') && name != "dangling").expect("a directory");
+    assert_eq!(mount.join(&dir).metadata().expect("a directory").nlink(), 1);
+    assert_same(&mount, &backing);
+    // The kernel may keep attributes of directories for a second.
+    wait_until("the subdirectories are counted", || mount.join(&dir).metadata().expect("a directory").nlink() > 2);
+    let get = "import os, sys; print(os.getxattr(sys.argv[1], 'user.note').decode(), end='')";
+    let note = run(Command::new("python3").args(["-c", get]).arg(mount.join("sparse")));
+    assert_eq!(note.out, "kept");
+    // Each way of asking sees all of it.
+    let found = place.aze(&["find", "aze:/", "-type", "f"]).ok().out.lines().count();
+    let expected = run(Command::new("find").arg(&backing).args(["-type", "f"])).out.lines().count();
+    assert_eq!((found, expected > 100), (expected, true));
+    place.aze(&["check"]).ok();
+    // Nothing was changed: nothing keeps the volume from ending.
+    let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
+    assert!(told.contains("dirty   0 objects"), "{told}");
+}
+
+#[test]
+fn a_search_looks_into_directories_that_nobody_has_used() {
+    let mut place = Place::new();
+    fs::create_dir_all(place.path("backing/a/b/c")).expect("directories");
+    fs::write(place.path("backing/a/b/c/deep"), "x").expect("a file");
+    over(&mut place, &[]);
+    let found = place.aze(&["find", "aze:/", "-name", "deep"]).ok().out;
+    assert_eq!(found.trim(), "aze:/a/b/c/deep");
+}
+
+#[test]
+fn a_large_directory_is_imported_once_for_all_who_ask() {
+    let mut place = Place::new();
+    let large = place.path("backing/large");
+    fs::create_dir_all(&large).expect("a directory");
+    for number in 0..MANY {
+        File::create(large.join(format!("name-{number}"))).expect("a file");
+    }
+    let (_, first) = over(&mut place, &[]);
+    let second = place.mount();
+    let counts: Vec<usize> = std::thread::scope(|scope| {
+        let count = |mount: &Path| {
+            let dir = mount.join("large");
+            scope.spawn(move || fs::read_dir(dir).expect("a directory").count())
+        };
+        let all = [count(&first), count(&second), count(&first), count(&second)];
+        all.into_iter().map(|thread| thread.join().expect("a count")).collect()
+    });
+    assert_eq!(counts, [MANY; 4]);
+    assert!(second.join("large/name-77777").exists());
+}
+
+#[test]
+fn what_has_changed_underneath_is_an_error_and_no_mixture() {
+    let mut place = Place::new();
+    fs::create_dir(place.path("backing")).expect("a directory");
+    let bytes = vec![b'o'; 3 << 20];
+    for name in ["changed", "replaced", "removed", "shorter"] {
+        fs::write(place.path("backing").join(name), &bytes).expect("a file");
+        made_long_ago(&place.path("backing").join(name));
+    }
+    let (backing, mount) = over(&mut place, &[]);
+    let mut begun = [0; 1000];
+    for name in ["changed", "replaced", "removed", "shorter"] {
+        File::open(mount.join(name)).expect("a file").read_exact_at(&mut begun, 0).expect("the first chunk");
+        assert!(begun.iter().all(|byte| *byte == b'o'));
+    }
+    let changed = OpenOptions::new().write(true).open(backing.join("changed")).expect("a file");
+    changed.write_all_at(&vec![b'n'; 3 << 20], 0).expect("other contents");
+    fs::write(backing.join("new"), vec![b'n'; 3 << 20]).expect("a file");
+    fs::rename(backing.join("new"), backing.join("replaced")).expect("a rename");
+    fs::remove_file(backing.join("removed")).expect("a removal");
+    OpenOptions::new().write(true).open(backing.join("shorter")).expect("a file").set_len(5).expect("a length");
+    for name in ["changed", "replaced", "removed", "shorter"] {
+        let error = fs::read(mount.join(name)).expect_err("it is another file now");
+        assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{name}");
+        // What was read before is still there.
+        File::open(mount.join(name)).expect("a file").read_exact_at(&mut begun, 500).expect("the first chunk");
+        assert!(begun.iter().all(|byte| *byte == b'o'));
+    }
+    // The log of a server names each.
+    let run_dir = place.path("run");
+    let volume = run_dir.join(&names(&run_dir)[0]);
+    let logs: String = ["server-0.log", "server-1.log"]
+        .iter()
+        .map(|log| fs::read_to_string(volume.join(log)).expect("a log"))
+        .collect();
+    for name in ["changed", "replaced", "removed", "shorter"] {
+        assert!(logs.contains(text(&backing.join(name))), "{name}: {logs}");
+    }
+}
+
+#[test]
+fn changes_stay_in_the_volume() {
+    let mut place = Place::new();
+    let backing = place.path("backing");
+    fs::create_dir_all(backing.join("dir/sub")).expect("directories");
+    let old: Vec<u8> = (0..5_000_000u32).map(|at| (at % 251) as u8).collect();
+    for name in ["partly", "cut", "grown", "appended", "removed", "renamed", "linked", "dir/file", "dir/sub/deep"] {
+        fs::write(backing.join(name), &old).expect("a file");
+    }
+    let untouched =
+        run(Command::new("sh").arg("-c").arg("find . -printf '%p %y %s %T@\\n' | sort").current_dir(&backing));
+    let (backing, mount) = over(&mut place, &[]);
+
+    let write = |name: &str| OpenOptions::new().write(true).open(mount.join(name)).expect("a file");
+    // A part of a chunk that nobody has read.
+    write("partly").write_all_at(b"new", 3_000_000).expect("a write");
+    let mut partly = old.clone();
+    partly[3_000_000..3_000_003].copy_from_slice(b"new");
+    // Cut within a chunk that nobody has read, and lengthened: zeros, and not the backing's bytes.
+    write("cut").set_len(2_500_000).expect("a length");
+    write("cut").set_len(4_000_000).expect("a length");
+    let mut cut = old.clone();
+    cut[2_500_000..].fill(0);
+    cut.truncate(4_000_000);
+    write("grown").write_all_at(b"end", 6_000_000).expect("a write");
+    let mut grown = old.clone();
+    grown.resize(6_000_000, 0);
+    grown.extend(b"end");
+    OpenOptions::new()
+        .append(true)
+        .open(mount.join("appended"))
+        .expect("a file")
+        .write_all(b"more")
+        .expect("an append");
+    let appended = [&old[..], b"more"].concat();
+    fs::remove_file(mount.join("removed")).expect("a removal");
+    fs::rename(mount.join("renamed"), mount.join("other")).expect("a rename");
+    fs::hard_link(mount.join("linked"), mount.join("also")).expect("a link");
+    // A directory that nobody has looked into finds what was below its old name.
+    fs::rename(mount.join("dir"), mount.join("moved")).expect("a rename");
+    fs::rename(mount.join("moved/sub"), mount.join("sub")).expect("a rename");
+
+    let check = |mount: &Path| {
+        assert_eq!(
+            names(mount),
+            ["also", "appended", "cut", "grown", "linked", "moved", "other", "partly", "sub"],
+            "a removed name stays removed"
+        );
+        for (name, should) in [
+            ("partly", &partly),
+            ("cut", &cut),
+            ("grown", &grown),
+            ("appended", &appended),
+            ("other", &old),
+            ("also", &old),
+            ("moved/file", &old),
+            ("sub/deep", &old),
+        ] {
+            assert!(fs::read(mount.join(name)).expect("contents") == *should, "{name}");
+        }
+    };
+    check(&mount);
+    let second = place.mount();
+    check(&second);
+    place.aze(&["check"]).ok();
+    assert!(mount.join("removed").symlink_metadata().is_err());
+    let now = run(Command::new("sh").arg("-c").arg("find . -printf '%p %y %s %T@\\n' | sort").current_dir(&backing));
+    assert_eq!(now.out, untouched.out, "the backing is only read");
+}
+
+#[test]
+fn holes_are_not_punched_into_imported_files() {
+    let mut place = Place::new();
+    fs::create_dir(place.path("backing")).expect("a directory");
+    fs::write(place.path("backing/file"), vec![1; 200_000]).expect("a file");
+    let (_, mount) = over(&mut place, &[]);
+    let file = OpenOptions::new().write(true).open(mount.join("file")).expect("a file");
+    let allocate = |mode, offset, len| {
+        // SAFETY: fallocate(2) takes numbers.
+        match unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len) } {
+            0 => None,
+            _ => std::io::Error::last_os_error().raw_os_error(),
+        }
+    };
+    for mode in [libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_ZERO_RANGE] {
+        assert_eq!(allocate(mode, 0, 65536), Some(libc::EOPNOTSUPP));
+    }
+    // Data that are looked for are found, also those that nobody has read.
+    let reader = File::open(mount.join("file")).expect("a file");
+    // SAFETY: lseek(2) takes numbers.
+    let found = unsafe { libc::lseek(reader.as_raw_fd(), 1000, libc::SEEK_DATA) };
+    assert_eq!(found, 1000);
+    assert_eq!(allocate(0, 190_000, 100_000), None);
+    let mut should = vec![1; 200_000];
+    should.resize(290_000, 0);
+    assert!(fs::read(mount.join("file")).expect("contents") == should);
+}
+
+#[test]
+fn what_has_changed_is_staged_out_to_the_backing() {
+    let mut place = Place::new();
+    let backing = place.path("backing");
+    fs::create_dir_all(backing.join("kept/below")).expect("directories");
+    fs::create_dir(backing.join("unused")).expect("a directory");
+    for name in ["changed", "same", "mode", "kept/inner", "kept/below/x", "unused/y", "conflict"] {
+        fs::write(backing.join(name), name).expect("a file");
+        made_long_ago(&backing.join(name));
+    }
+    let inode_of = |name: &str| backing.join(name).symlink_metadata().expect("a file").ino();
+    let before: Vec<u64> = ["same", "kept/below/x", "unused/y"].iter().map(|name| inode_of(name)).collect();
+    let (backing, mount) = over(&mut place, &[]);
+
+    place.aze(&["stage", "status", "aze:/"]).ok();
+    OpenOptions::new().append(true).open(mount.join("changed")).expect("a file").write_all(b" much").expect("a write");
+    fs::set_permissions(mount.join("mode"), Permissions::from_mode(0o600)).expect("a mode");
+    fs::write(mount.join("kept/new"), "new").expect("a file");
+    fs::create_dir(mount.join("made")).expect("a directory");
+    fs::write(mount.join("made/file"), "made").expect("a file");
+    fs::read(mount.join("same")).expect("contents");
+
+    let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
+    for line in ["dirty   4 objects", "aze:/changed (changed)", "aze:/mode (attributes changed)", "aze:/kept/new (new)"]
+    {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+    let refused = place.aze(&["down"]).code(8);
+    assert!(refused.err.contains("aze:/changed"), "{}", refused.err);
+
+    let receipt = place.path("receipt.jsonl");
+    place.aze(&["stage", "out", "--quiet", "--receipt", text(&receipt)]).ok();
+    assert_eq!(fs::read_to_string(backing.join("changed")).expect("contents"), "changed much");
+    assert_eq!(backing.join("mode").metadata().expect("a file").mode() & 0o7777, 0o600);
+    assert_eq!(fs::read_to_string(backing.join("kept/new")).expect("contents"), "new");
+    assert_eq!(fs::read_to_string(backing.join("made/file")).expect("contents"), "made");
+    let after: Vec<u64> = ["same", "kept/below/x", "unused/y"].iter().map(|name| inode_of(name)).collect();
+    assert_eq!(after, before, "what has not changed was not copied");
+    place.aze(&["receipt", "verify", text(&receipt)]).ok();
+    let lines = fs::read_to_string(&receipt).expect("a receipt");
+    assert!(lines.contains("\"changed\"") && !lines.contains("unused") && !lines.contains("\"same\""), "{lines}");
+    let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
+    assert!(told.contains("dirty   0 objects"), "{told}");
+
+    // A file that both sides have changed is left alone, and named.
+    fs::write(mount.join("conflict"), "of the volume").expect("a file");
+    fs::write(backing.join("conflict"), "of somebody else").expect("a file");
+    let conflict = place.aze(&["stage", "out", "--receipt", text(&place.path("second.jsonl"))]).code(1);
+    assert!(conflict.err.contains("conflict: it has changed since"), "{}", conflict.err);
+    assert_eq!(fs::read_to_string(backing.join("conflict")).expect("contents"), "of somebody else");
+    fs::remove_file(mount.join("conflict")).expect("a removal");
+
+    // Which names were removed is not known: nothing is removed from the backing.
+    fs::remove_file(mount.join("same")).expect("a removal");
+    let refused = place.aze(&["stage", "out", "--delete"]).code(5);
+    assert!(refused.err.contains("remove them there"), "{}", refused.err);
+    assert!(backing.join("same").exists());
+    place.aze(&["umount", text(&mount)]).ok();
+    place.aze(&["down"]).ok();
+}
+
+#[test]
+fn the_end_of_a_volume_stages_out_to_its_backing() {
+    let mut place = Place::new();
+    fs::create_dir(place.path("backing")).expect("a directory");
+    fs::write(place.path("backing/old"), "old").expect("a file");
+    let (backing, mount) = over(&mut place, &[]);
+    fs::write(mount.join("result"), "of the run").expect("a file");
+    place.aze(&["umount", text(&mount)]).ok();
+    place.aze(&["down"]).code(8);
+    place.aze(&["down", "--stage-out"]).ok();
+    assert_eq!(fs::read_to_string(backing.join("result")).expect("contents"), "of the run");
+}
+
+#[test]
+fn what_was_imported_and_changed_survives_a_restart() {
+    let mut place = Place::new();
+    let backing = place.path("backing");
+    fs::create_dir_all(backing.join("used")).expect("directories");
+    fs::create_dir_all(backing.join("unused")).expect("directories");
+    let old: Vec<u8> = (0..3_000_000u32).map(|at| (at % 249) as u8).collect();
+    for name in ["used/partly", "used/cut", "used/removed", "used/read", "unused/later"] {
+        fs::write(backing.join(name), &old).expect("a file");
+        made_long_ago(&backing.join(name));
+    }
+    let zeros = File::create(backing.join("used/zeros")).expect("a file");
+    zeros.set_len(3_000_000).expect("a hole");
+    made_long_ago(&backing.join("used/zeros"));
+    let storage = place.path("storage");
+    let (backing, mount) = over(&mut place, &["--storage", text(&storage)]);
+    fs::read(mount.join("used/read")).expect("contents");
+    fs::read(mount.join("used/zeros")).expect("contents");
+    let write = |name: &str| OpenOptions::new().write(true).open(mount.join(name)).expect("a file");
+    write("used/partly").write_all_at(b"new", 1_500_000).expect("a write");
+    write("used/cut").set_len(10).expect("a length");
+    write("used/cut").set_len(2_000_000).expect("a length");
+    fs::remove_file(mount.join("used/removed")).expect("a removal");
+    File::open(&mount).expect("the mount").sync_all().expect("a sync");
+
+    for pid in servers(&place) {
+        signal(pid, libc::SIGKILL);
+    }
+    place.aze(&["restart", "--force"]).ok();
+    wait_until("the mount serves again", || fs::read_dir(mount.join("used")).is_ok());
+    assert_eq!(names(&mount.join("used")), ["cut", "partly", "read", "zeros"], "a removed name stays removed");
+    let mut partly = old.clone();
+    partly[1_500_000..1_500_003].copy_from_slice(b"new");
+    assert!(fs::read(mount.join("used/partly")).expect("contents") == partly);
+    let mut cut = old[..10].to_vec();
+    cut.resize(2_000_000, 0);
+    assert!(fs::read(mount.join("used/cut")).expect("contents") == cut);
+    assert!(fs::read(mount.join("unused/later")).expect("contents") == old);
+    // What was read is in the volume, whatever happens to the backing.
+    fs::remove_file(backing.join("used/read")).expect("a removal");
+    fs::write(backing.join("used/zeros"), "no zeros").expect("a file");
+    assert!(fs::read(mount.join("used/read")).expect("contents") == old);
+    assert!(fs::read(mount.join("used/zeros")).expect("contents") == vec![0; 3_000_000]);
+    // What was changed before the restart is still known as changed.
+    let told = place.aze(&["stage", "out", "--quiet", "--keep", "--receipt", text(&place.path("r.jsonl"))]);
+    let lines = fs::read_to_string(place.path("r.jsonl")).unwrap_or_else(|_| panic!("{}", told.err));
+    assert!(lines.contains("used/partly") && lines.contains("used/cut") && !lines.contains("later"), "{lines}");
+    assert!(fs::read(backing.join("used/partly")).expect("contents") == partly);
+    place.aze(&["check"]).ok();
+}
+
+/// The processes of the servers of the only volume of a place.
+fn servers(place: &Place) -> Vec<u32> {
+    let status = place.aze(&["status", "--json"]).ok().out;
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    let servers = status["servers"].as_array().expect("servers").iter();
+    let pids: Vec<u32> = servers.map(|server| server["pid"].as_u64().expect("a process") as u32).collect();
+    assert_eq!(pids.len(), 2, "{status}");
+    pids
+}
+
+#[test]
+fn a_backing_that_is_none_is_refused() {
+    let place = Place::new();
+    let missing = place.aze(&["up", "--backing", "missing"]);
+    assert!(missing.code == 3 && missing.err.contains("--backing missing"), "{} {}", missing.code, missing.err);
+    fs::write(place.path("file"), "").expect("a file");
+    let file = place.aze(&["up", "--backing", "file"]).code(2);
+    assert!(file.err.contains("it is no directory"), "{}", file.err);
+}
