@@ -9,7 +9,7 @@ export RUSTFLAGS ?= -C link-arg=-fuse-ld=mold
 help:
 	@echo 'make demo      build, start a volume, mount it, work on it, measure, take it down'
 	@echo 'make test      every test in its short form (under 30 minutes from nothing on 2 cores)'
-	@echo 'make test-slurm  the job script of README.md in a real Slurm of one node (two minutes; needs root)'
+	@echo 'make test-slurm  job scripts, prolog and epilog in a real Slurm on this machine (three minutes; needs root)'
 	@echo 'make libs      the libraries for C: azekura.h and chfs.h, into target/library/azekura'
 	@echo 'make test-python  the package for Python, with pandas, pyarrow, zarr, PyTorch and others (five minutes)'
 	@echo 'make wheel     the package for Python, with the program in it, into target/wheels'

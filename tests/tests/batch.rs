@@ -105,3 +105,17 @@ fn what_is_no_job_of_that_system_is_told() {
     assert!(ran.err.contains(&format!("--from pbs: read {}", gone.display())), "{}", ran.err);
     place.aze(&["up", "--from", "slurm", "--hosts", "a"]).code(2);
 }
+
+#[test]
+fn a_slurm_job_without_a_time_limit_has_no_end() {
+    let place = Place::new();
+    place.up(&["--servers", "1"]);
+    let words = ["stage", "out", "aze:/", "out", "--before-end"];
+    for (said, expected) in [("NONE", "the end of the job is not known"), ("soon", "'soon' is no time")] {
+        let bin = programs(&place, &[("squeue", &format!("echo {said}"))]);
+        let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("a PATH"));
+        let told: Ran =
+            place.command(&words).env("PATH", &path).env("SLURM_JOB_ID", "7").output().expect("aze starts").into();
+        assert!(told.code != 0 && told.err.contains(expected), "{} {}", told.code, told.err);
+    }
+}

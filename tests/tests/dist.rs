@@ -2,6 +2,7 @@
 
 use aze_tests::{Place, Ran, program, run, set_mode};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -166,6 +167,11 @@ fn everything_in_the_packing_list_exists() {
                 assert!(metadata.contains(&format!("\"name\":\"{package}\"")), "{package}")
             }
             ["file", source, _] => assert!(root().join(source).is_file(), "{source}"),
+            ["script", source, _] => {
+                let mode = fs::metadata(root().join(source)).expect("a script").permissions().mode();
+                assert!(mode & 0o111 == 0o111, "{source} cannot be run");
+                run(Command::new("bash").arg("-n").arg(root().join(source)));
+            }
             ["made", made, place] => {
                 let name =
                     made.strip_prefix("lib/pkgconfig/").and_then(|name| name.strip_suffix(".pc")).expect("a name");

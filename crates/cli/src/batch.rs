@@ -162,6 +162,10 @@ pub fn job_end() -> Outcome<Option<JobEnd>> {
     if let Some(id) = set("SLURM_JOB_ID") {
         // squeue(1), %e: the time at which the job is expected to end.
         let said = first(System::Slurm.said_by("squeue", &["--noheader", "--jobs", &id, "--format", "%e"])?);
+        // Of a job without a time limit.
+        if ["NONE", "N/A"].contains(&said.as_str()) {
+            return Ok(None);
+        }
         return when::parse(&said).map(|end| Some(JobEnd::At(end))).map_err(|_| bad(&said));
     }
     if set("FLUX_JOB_ID").is_some() {

@@ -259,8 +259,7 @@ pub fn who(slot: u16, node: Option<&str>) -> String {
 
 /// Splits a launcher's template into words as a shell does, and puts `host` for `{host}`.
 pub fn launcher(template: &str, host: &str) -> Outcome<Vec<String>> {
-    let words =
-        split(template).ok_or_else(|| Trouble::usage(format!("--launcher '{template}': a quote is not closed")))?;
+    let words = split(template, None).map_err(|why| Trouble::usage(format!("--launcher '{template}': {why}")))?;
     if words.is_empty() || !template.contains("{host}") {
         return Err(Trouble::usage(format!(
             "--launcher '{template}': expected a program with {{host}} among its words, such as '{}'",
@@ -277,17 +276,26 @@ fn send(input: &mut ChildStdin, value: &impl Serialize) -> std::io::Result<()> {
     input.flush()
 }
 
-/// Words separated by blanks, with single and double quotes and backslashes; `None` if a quote is open.
-fn split(text: &str) -> Option<Vec<String>> {
+/// Words separated by blanks, with single and double quotes and backslashes. With `variables`, `$NAME` and `${NAME}` outside of
+/// single quotes are replaced, and what comes of them is not split.
+///
+/// # Errors
+/// The reason: a quote is open, or a variable has no value or no name.
+pub fn split(text: &str, variables: Option<crate::job::Lookup<'_>>) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;
-    let mut chars = text.chars();
+    let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
         match (quote, c) {
             (Some(open), c) if c == open => quote = None,
             (Some('\''), c) => word.get_or_insert_default().push(c),
-            (_, '\\') => word.get_or_insert_default().push(chars.next()?),
+            (_, '\\') => word.get_or_insert_default().push(chars.next().ok_or(OPEN)?),
+            (_, '$') if variables.is_some() => {
+                let name = variable_name(&mut chars)?;
+                let value = variables.map_or(Ok(String::new()), |lookup| lookup(&name))?;
+                word.get_or_insert_default().push_str(&value);
+            }
             (None, '\'' | '"') => {
                 quote = Some(c);
                 word.get_or_insert_default();
@@ -297,8 +305,24 @@ fn split(text: &str) -> Option<Vec<String>> {
         }
     }
     words.extend(word);
-    quote.is_none().then_some(words)
+    if quote.is_none() { Ok(words) } else { Err(OPEN.into()) }
 }
+
+/// The name behind a dollar, in braces or without.
+fn variable_name(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Result<String, String> {
+    let in_braces = chars.next_if_eq(&'{').is_some();
+    let mut name = String::new();
+    while let Some(c) = chars.next_if(|c| c.is_ascii_alphanumeric() || *c == '_') {
+        name.push(c);
+    }
+    if name.is_empty() || in_braces && chars.next_if_eq(&'}').is_none() {
+        return Err("behind '$' stands no NAME or {NAME}: a '$' that is meant stands in single quotes".into());
+    }
+    Ok(name)
+}
+
+/// Why words cannot be split.
+const OPEN: &str = "a quote is not closed";
 
 #[cfg(test)]
 mod tests {
@@ -306,12 +330,20 @@ mod tests {
 
     #[test]
     fn templates_are_split_like_in_a_shell() {
-        let words = |text: &str| split(text).map(|words| words.join("|"));
+        let words = |text: &str| split(text, None).ok().map(|words| words.join("|"));
         assert_eq!(words("ssh -o  BatchMode=yes {host}").as_deref(), Some("ssh|-o|BatchMode=yes|{host}"));
         assert_eq!(words(r#"a 'b c' "d 'e'" f\ g ''"#).as_deref(), Some("a|b c|d 'e'|f g|"));
         assert_eq!(words("a 'b"), None);
         assert_eq!(words("a \\"), None);
         assert_eq!(words("").as_deref(), Some(""));
+        assert_eq!(words("$a ${b").as_deref(), Some("$a|${b"));
+        let lookup = |name: &str| if name == "A" { Ok("x y".to_owned()) } else { Err(format!("{name} is not set")) };
+        let words = |text: &str| split(text, Some(&lookup)).map(|words| words.join("|"));
+        assert_eq!(words(r#"$A-1 "${A}" '$A' \$A"#), Ok("x y-1|x y|$A|$A".to_owned()));
+        assert_eq!(words("$B"), Err("B is not set".into()));
+        for text in ["$", "a$ b", "${A", "${}"] {
+            assert!(words(text).is_err_and(|why| why.contains("no NAME")), "{text}");
+        }
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod generate;
 mod heap;
 mod hold;
 mod hosts;
+mod job;
 mod kept;
 mod key;
 mod launch;
@@ -99,6 +100,7 @@ enum Command {
     Mount(mount::Args),
     Umount(mount::UmountArgs),
     Run(run::Args),
+    Job(job::Args),
     Trace(trace::Args),
     Ls(list::Args),
     Stat(stat::Args),
@@ -200,6 +202,7 @@ fn run(asked: Command) -> (&'static str, Outcome<Exit>) {
         Command::Status(args) => ("status", status::run(&args)),
         Command::Mount(args) => ("mount", mount::run(&args)),
         Command::Run(args) => ("run", run::run(&args)),
+        Command::Job(args) => ("job", job::run(&args)),
         Command::Trace(args) => ("trace", trace::run(&args)),
         Command::Umount(args) => ("umount", mount::run_umount(&args)),
         Command::Ls(args) => ("ls", list::run(&args)),

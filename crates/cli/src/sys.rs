@@ -5,6 +5,10 @@ use std::ffi::{CStr, CString};
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
 
 /// Number of the user of this name, from wherever the system keeps its users.
 pub fn uid_of(user: &str) -> Option<u32> {
@@ -126,6 +130,54 @@ pub fn die_of(signal: i32) -> ! {
     unsafe { libc::raise(signal) };
     // Only a signal that does not end processes comes here.
     std::process::exit(128 + signal)
+}
+
+/// A set of these signals.
+fn signal_set(signals: &[i32]) -> libc::sigset_t {
+    // SAFETY: a signal set is a plain array of bits, for which zero is a valid value.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is a value of ours.
+    unsafe { libc::sigemptyset(&mut set) };
+    for signal in signals {
+        // SAFETY: `set` was initialised above; a number that is no signal is refused.
+        unsafe { libc::sigaddset(&mut set, *signal) };
+    }
+    set
+}
+
+/// Keeps these signals for [`next_signal`]. To be called before the process starts its first thread, since every thread
+/// inherits the mask; so do programs, unless they are started by [`with_signals`].
+pub fn hold_signals(signals: &[i32]) -> io::Result<()> {
+    // SAFETY: the set is initialised; the old mask is not asked for.
+    let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signal_set(signals), std::ptr::null_mut()) };
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+}
+
+/// Blocks until one of the held signals comes; gives its number.
+pub fn next_signal(signals: &[i32]) -> io::Result<i32> {
+    let mut number = 0;
+    // SAFETY: both arguments point to values that live until the call returns.
+    let error = unsafe { libc::sigwait(&signal_set(signals), &mut number) };
+    if error == 0 { Ok(number) } else { Err(io::Error::from_raw_os_error(error)) }
+}
+
+/// Has a program get all signals, though this process holds some.
+pub fn with_signals(command: &mut Command) -> &mut Command {
+    let none = signal_set(&[]);
+    let unmask = move || {
+        // SAFETY: the set is initialised; the old mask is not asked for.
+        let error = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &none, std::ptr::null_mut()) };
+        if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+    };
+    // SAFETY: between fork and exec it makes one system call, and allocates nothing.
+    unsafe { command.pre_exec(unmask) }
+}
+
+/// Whether this process may do so with a file (access(2)): `libc::R_OK` and the like, together.
+pub fn may(path: &Path, how: i32) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: `path` ends in NUL.
+    done(unsafe { libc::access(path.as_ptr(), how) })
 }
 
 /// Lets programs that this process starts from now on have this descriptor, under the same number.

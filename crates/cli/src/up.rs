@@ -670,14 +670,16 @@ fn shards(servers: u16) -> u32 {
     (u32::from(servers) * SHARDS_PER_SERVER_MIN).next_power_of_two().max(SHARDS_DEFAULT)
 }
 
-/// The batch job's name, else a short random one.
-fn default_name(random: u64) -> String {
+/// The name of the batch job's volume; `None` outside of a job.
+pub fn job_name() -> Option<String> {
     // PBS puts its server's name behind the number.
     let number = |(_, id): (_, String)| id.split('.').next().map(|id| format!("job-{id}"));
-    aze_reach::batch_job()
-        .and_then(number)
-        .filter(|name| volume::is_name(name))
-        .unwrap_or_else(|| format!("vol-{:06x}", random & 0xff_ffff))
+    aze_reach::batch_job().and_then(number).filter(|name| volume::is_name(name))
+}
+
+/// The batch job's name, else a short random one.
+fn default_name(random: u64) -> String {
+    job_name().unwrap_or_else(|| format!("vol-{:06x}", random & 0xff_ffff))
 }
 
 /// Base-2 logarithm of a chunk size. The error names the expected form.
