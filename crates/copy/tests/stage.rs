@@ -43,6 +43,30 @@ enum Fault {
     CountsOther,
     /// It cannot be opened.
     Open(i32),
+    /// Of all files, some calls of some of them fail, as this number draws it; or another process changes the copy.
+    AtRandom(u64),
+}
+
+impl Fault {
+    /// Of calls that may fail at random, the fault of this one on a file: the same whenever it is asked in an attempt.
+    fn drawn(self, path: &Path, call: &str) -> Fault {
+        let Fault::AtRandom(seed) = self else { return self };
+        let hash = aze_receipt::Hash::of(format!("{seed} {call} {:?}", path.file_name()).as_bytes()).to_string();
+        let draw = u64::from_str_radix(&hash[..8], 16).expect("a number") as usize;
+        let numbers = [libc::ENOSPC, libc::EDQUOT, libc::EIO, libc::EACCES, libc::ESTALE, libc::EROFS];
+        let number = numbers[draw / 8 % numbers.len()];
+        match (draw % 8, call) {
+            (0, "create") => Fault::Create(number),
+            (0, "write") => Fault::Write(number),
+            (0, "settle") => Fault::Settle(number),
+            (0, "publish") => Fault::Publish(number),
+            (0, "read") => Fault::Read(number),
+            (1, "read") => Fault::ReadsBackOther,
+            (2, "read") => Fault::ChangedBehind,
+            (1, "publish") => Fault::Replaced,
+            _ => Fault::None,
+        }
+    }
 }
 
 /// Local files, of which one has a fault.
@@ -75,7 +99,7 @@ fn path(bytes: &[u8]) -> &Path {
 
 impl Faulty {
     fn of(&self, at: &[u8]) -> Fault {
-        if at.ends_with(b"bad") { self.fault } else { Fault::None }
+        if at.ends_with(b"bad") || matches!(self.fault, Fault::AtRandom(_)) { self.fault } else { Fault::None }
     }
 }
 
@@ -86,7 +110,7 @@ impl Source for FaultySource {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
         let count = self.inner.read_at(offset, buffer)?;
-        match self.fault {
+        match self.fault.drawn(&self.path, "read") {
             Fault::Read(number) => return Err(errno(number)),
             Fault::ReadsBackOther if count > 0 => buffer[count - 1] ^= 1,
             // With another length, so that no clock has to go on.
@@ -126,7 +150,11 @@ impl Sink for FaultySink {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Outcome<()> {
-        if let Fault::Write(number) = self.fault { Err(errno(number)) } else { self.inner.write_at(offset, data) }
+        if let Fault::Write(number) = self.fault.drawn(&self.path, "write") {
+            Err(errno(number))
+        } else {
+            self.inner.write_at(offset, data)
+        }
     }
 
     fn reread(&self) -> Outcome<Box<dyn Source>> {
@@ -142,17 +170,22 @@ impl Sink for FaultySink {
     }
 
     fn settle(&self, meta: &Meta) -> Outcome<()> {
-        if let Fault::Settle(number) = self.fault { Err(errno(number)) } else { self.inner.settle(meta) }
+        if let Fault::Settle(number) = self.fault.drawn(&self.path, "settle") {
+            Err(errno(number))
+        } else {
+            self.inner.settle(meta)
+        }
     }
 
     fn reread_stored(&self) -> Outcome<(Box<dyn Source>, ReadBack)> {
         let (inner, how) = self.inner.reread_stored()?;
-        let (path, fault) = (self.hidden.clone(), self.fault);
+        // Drawn by the name that it shall have: the hidden one is another in each attempt.
+        let (path, fault) = (self.hidden.clone(), self.fault.drawn(&self.path, "read"));
         Ok((Box::new(FaultySource { inner, path, fault, times: 0 }), how))
     }
 
     fn publish(&self) -> Outcome<Meta> {
-        match self.fault {
+        match self.fault.drawn(&self.path, "publish") {
             Fault::Publish(number) => Err(errno(number)),
             Fault::Replaced => {
                 self.inner.publish()?;
@@ -208,7 +241,7 @@ impl Tree for Faulty {
     }
 
     fn create_as(&self, at: &[u8], mode: u32, hidden: &[u8]) -> Outcome<Box<dyn Sink>> {
-        if let Fault::Create(number) = self.of(at) {
+        if let Fault::Create(number) = self.of(at).drawn(path(at), "create") {
             return Err(errno(number));
         }
         let inner = LocalTree.create_as(at, mode, hidden)?;
@@ -430,6 +463,47 @@ fn a_place_that_fails_gets_no_line_and_the_next_attempt_goes_on() {
         assert_eq!(paths, ["", "bad", "good"]);
         assert!(!setting.0.join("state").exists());
     }
+}
+
+/// Files change between attempts at a destination that fails at random. Every line of every receipt is true when it is written
+/// (`Setting::stage` looks), and whatever is not named as dirty has an equal copy.
+#[test]
+fn nothing_that_changes_is_lost_at_a_destination_that_fails_at_random() {
+    const SEEDS: u64 = 16;
+    let (mut failed, mut proven) = (0, 0);
+    for seed in 0..SEEDS {
+        let setting = Setting::new(&format!("random{seed}"));
+        fs::create_dir(setting.0.join("ledgers")).expect("a directory");
+        for round in 0..4 {
+            for file in 0..6 {
+                // By length: two changes may have one time.
+                if (seed + round * 5 + file * 3) % 4 != 0 {
+                    let path = setting.0.join(format!("from/file{file}"));
+                    let mut file = File::options().append(true).create(true).open(path).expect("a file");
+                    std::io::Write::write_all(&mut file, format!("{round} ").as_bytes()).expect("room");
+                }
+            }
+            let (report, failures, paths) = setting.stage(Fault::None, Fault::AtRandom(seed * 100 + round));
+            let report = report.unwrap_or_else(|trouble| panic!("seed {seed}, round {round}: {trouble}"));
+            assert_eq!(report.missing, failures.len() as u64, "seed {seed}, round {round}: {failures:?}");
+            (failed, proven) = (failed + failures.len(), proven + paths.len());
+            let standing = setting.standing(Fault::None);
+            assert!(standing.lost.is_empty() && standing.dirty.objects == standing.named.len() as u64);
+            for entry in fs::read_dir(setting.0.join("from")).expect("a directory").flatten() {
+                let (path, name) = (entry.path(), entry.file_name());
+                if !standing.named.contains_key(path.as_os_str().as_bytes()) {
+                    let copy = fs::read(setting.0.join("to").join(&name)).unwrap_or_default();
+                    let is_equal = fs::read(&path).expect("a file") == copy;
+                    assert!(is_equal, "seed {seed}, round {round}: {name:?} is not dirty, and its copy differs");
+                }
+            }
+        }
+        let (report, failures, paths) = setting.stage(Fault::None, Fault::None);
+        assert_eq!((report.expect("all is staged").missing, failures, paths.len()), (0, vec![], 9), "seed {seed}");
+        assert_eq!(setting.standing(Fault::None).dirty.objects, 0, "seed {seed}");
+    }
+    println!("{failed} objects failed, {proven} lines were true");
+    assert!(failed > 100 && proven > 200, "{failed} {proven}");
 }
 
 #[test]
