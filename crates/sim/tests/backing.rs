@@ -80,7 +80,7 @@ async fn read(client: &Client, file: usize, chunk: u64, model: &Shared) -> Resul
     let bytes = bytes?;
     let mut model = model.lock();
     model.reads += 1;
-    let (marks, rest): (Vec<(usize, u8)>, Vec<(usize, u8)>) =
+    let (marks, rest): (Vec<_>, Vec<_>) =
         bytes.iter().copied().enumerate().partition(|(at, _)| (100..100 + MARK_BYTES).contains(at));
     let version = *model.files[file].version.get_or_insert(rest.first().map_or(0, |(_, byte)| *byte));
     let is_version = |byte: u8| byte == version && (1..MARK_MIN).contains(&version);
