@@ -275,6 +275,7 @@ fn what_has_changed_is_staged_out_to_the_backing() {
         fs::write(backing.join(name), name).expect("a file");
         made_long_ago(&backing.join(name));
     }
+    run(Command::new("mkfifo").arg(backing.join("pipe")));
     let inode_of = |name: &str| backing.join(name).symlink_metadata().expect("a file").ino();
     let before: Vec<u64> = ["same", "kept/below/x", "unused/y"].iter().map(|name| inode_of(name)).collect();
     let (backing, mount) = over(&mut place, &[]);

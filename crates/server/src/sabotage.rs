@@ -84,6 +84,12 @@ pub enum Sabotage {
     SkipFreeze,
     /// The server does not note which opens are for writing.
     ForgetWriters,
+    /// A chunk is read from whatever file the backing has under the path now.
+    AnyBackingFile,
+    /// A directory is imported by everybody who asks for it, also when it has been imported.
+    ImportAgain,
+    /// A write to a part of a chunk does not have the rest of it read from the backing.
+    WriteWithoutRest,
 }
 
 /// The protections that are off in one server; none, in every build but the simulation's.

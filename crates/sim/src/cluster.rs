@@ -1,5 +1,6 @@
 //! Servers and clients on simulated nodes, and how they are killed and started again.
 
+use crate::backing::SimBacking;
 use aze_client::Client;
 use aze_io::sim::Sim;
 use aze_io::sync::Mutex;
@@ -7,7 +8,7 @@ use aze_io::{Addr, Io};
 use aze_proto::handshake::Secret;
 use aze_proto::limits::START_SECONDS_MAX;
 use aze_proto::message::Durability;
-use aze_proto::{Failure, ServerIndex};
+use aze_proto::{BackingIdentity, Failure, ServerIndex};
 use aze_server::sabotage::Switches;
 use aze_server::{Server, StorageDir};
 use futures_util::future::try_join_all;
@@ -66,6 +67,8 @@ pub struct Layout {
     pub published_bytes: u64,
     /// Memory of one server for file data, in bytes.
     pub memory_bytes: u64,
+    /// The directory over which the volume lies.
+    pub backing: Option<SimBacking>,
     /// Protections that are removed from every server.
     pub switches: Switches,
 }
@@ -84,9 +87,22 @@ impl Layout {
             checkpoint_bytes: 256 << 10,
             published_bytes: 0,
             memory_bytes: CAPACITY_BYTES,
+            backing: None,
             switches,
         }
     }
+}
+
+/// The backing as a server is told of it.
+fn over(backing: &SimBacking) -> aze_server::Over {
+    let root = backing.root();
+    let root = BackingIdentity {
+        inode: root.inode,
+        size: root.size,
+        mtime_ns: root.mtime_ns.cast_unsigned(),
+        ctime_ns: root.ctime_ns.cast_unsigned(),
+    };
+    aze_server::Over { tree: Arc::new(backing.clone()), root, report: |_| {} }
 }
 
 fn pid(index: u16, life: u32) -> u32 {
@@ -137,7 +153,7 @@ impl Cluster {
 
     fn config(&self, index: u16, life: u32) -> aze_server::Config {
         aze_server::Config {
-            backing: None,
+            backing: self.layout.backing.as_ref().map(over),
             volume: VOLUME.into(),
             secret: SECRET,
             slot: ServerIndex(index),

@@ -8,6 +8,7 @@
 //! the end the plain contents of the tables.
 
 pub mod audit;
+pub mod backing;
 pub mod bytes;
 pub mod cluster;
 pub mod faults;

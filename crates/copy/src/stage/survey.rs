@@ -106,6 +106,9 @@ impl Survey {
                 survey.clean_dirs.insert(path);
                 continue;
             }
+            if meta.kind != FileKind::Directory && origin.as_ref().is_some_and(|origin| origin.is_clean) {
+                continue;
+            }
             match meta.kind {
                 FileKind::Directory => match spot.tree.list(&spot.path) {
                     Ok(names) => {
@@ -130,9 +133,7 @@ impl Survey {
             match origin {
                 // The root of a volume has attributes of its own.
                 Some(origin) if origin.is_clean || origin.inside == b"/" => {
-                    if meta.kind == FileKind::Directory {
-                        survey.clean_dirs.insert(path);
-                    }
+                    survey.clean_dirs.insert(path);
                     continue;
                 }
                 Some(origin) => drop(survey.origins.insert(path.clone(), origin)),

@@ -3,6 +3,7 @@
 //! it was read needs no note.
 
 use crate::chunks::state::backed::{Known, Lack};
+use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
 use crate::work::{Output, READERS_PAUSE};
@@ -50,6 +51,9 @@ impl Server {
         }
         let known = self.known_backing(lack)?;
         if has || chunk.is_none_or(|chunk| !known.has_part_in(chunk)) {
+            return Ok(());
+        }
+        if changes && self.config.switches.is(Sabotage::WriteWithoutRest) {
             return Ok(());
         }
         Err(Stop::Wait(Wait::Backing(lack)))
@@ -133,7 +137,12 @@ impl Server {
         let (Some(cell), Some(start)) = (self.shards.get(shard), known.start_of(chunk)) else { return Ok(()) };
         let left = known.backing.length.saturating_sub(start);
         let len = left.min(1 << known.chunk_bits) as usize;
-        let identity = identity_of(&known.backing.identity);
+        let mut identity = identity_of(&known.backing.identity);
+        if self.config.switches.is(Sabotage::AnyBackingFile)
+            && let Ok(found) = over.tree.look(known.backing.path.0.clone()).await
+        {
+            identity = found.identity;
+        }
         let read = over.tree.read(known.backing.path.0.clone(), identity, start, len).await;
         let mut bytes = read.map_err(|error| self.told(ino, error))?;
         if bytes.len() != len {

@@ -2,6 +2,7 @@
 //! is done with them. What keeps other requests out meanwhile is the stub, see [`Stub::is_behind`](aze_proto::Stub).
 
 use crate::chunks::backing::{backing_failure, identity_of};
+use crate::sabotage::Sabotage;
 use crate::shards::Names;
 use crate::state::{Over, Server};
 use crate::wait::{Attempt, Stop, Wait};
@@ -55,7 +56,7 @@ impl Server {
         }
         drop(names);
         let (is_first, ended) = self.imports.join(dir);
-        if is_first {
+        if is_first || self.config.switches.is(Sabotage::ImportAgain) {
             let server = self.clone();
             self.io.spawn(async move {
                 let ended = server.import_all(dir).await;
@@ -145,7 +146,11 @@ impl Server {
                 continue;
             }
             self.check_room()?;
-            let stub = self.directories.enter_to_import(dir, self.whole_since())?;
+            let stub = self.directories.enter_to_import(
+                dir,
+                self.whole_since(),
+                self.config.switches.is(Sabotage::ImportAgain),
+            )?;
             let (layout, born) = (self.layout_of_new(&key), self.map_epoch_now());
             let spread = self.spread_of(file, stub.chunk_bits, layout, &key);
             let op = Op::Import { key, file: file.clone(), born, chunk_bits: stub.chunk_bits, layout, spread };

@@ -140,15 +140,15 @@ impl Directories {
         checked(dir, directory, identity, want, since)
     }
 
-    /// Counts an entry that is about to be inserted because it was found in the backing.
+    /// Counts an entry that is about to be inserted because it was found in the backing; `also_again` is for the simulation.
     ///
     /// # Errors
     /// `Invalid` if the directory has been imported: a name that is not there was removed.
-    pub(crate) fn enter_to_import(&self, dir: Ino, since: MapEpoch) -> Attempt<Stub> {
+    pub(crate) fn enter_to_import(&self, dir: Ino, since: MapEpoch, also_again: bool) -> Attempt<Stub> {
         let mut part = self.part(dir).lock();
         let directory = part.get_mut(&dir).ok_or(Stop::Wait(Wait::Stub(dir)))?;
         let stub = held(dir, directory, since)?.clone();
-        if !stub.is_behind {
+        if !stub.is_behind && !also_again {
             return Err(Failure::new(Code::Invalid, format!("directory {dir} has been imported")).into());
         }
         directory.entries += 1;
