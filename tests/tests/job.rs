@@ -87,6 +87,27 @@ fn a_script_has_its_input_before_it_begins_and_its_results_are_staged_out() {
     assert!(job.is_over());
 }
 
+/// Without a line that stages out: the volume itself says where results belong. They were dropped if that was its backing.
+#[test]
+fn results_go_to_the_directory_over_which_the_volume_lies() {
+    let job = Job::new("#!/bin/sh", "", "");
+    let dir = job.place.dir.display();
+    let text = format!(
+        "#!/bin/sh\n#AZE up --servers 2 --size 256M --backing \"{dir}/in\"\nset -eu\naze cp aze:/sub/file aze:/sub/new\n"
+    );
+    fs::write(&job.script, &text).expect("a script");
+    let ran = job.run(&[], &[]).ok();
+    assert_eq!(fs::read_to_string(job.place.path("in/sub/new")).expect("a result"), "input", "{}", ran.err);
+    assert!(job.is_over());
+    // What cannot be written there is told by the exit code.
+    let changed = format!("{text}aze touch aze:/sub/file\necho other >\"{dir}/in/sub/file\"\n");
+    fs::write(&job.script, changed).expect("a script");
+    let ran = job.run(&[], &[]);
+    assert!(ran.code != 0 && ran.err.contains("sub/file"), "{}: {}", ran.code, ran.err);
+    assert_eq!(fs::read_to_string(job.place.path("in/sub/file")).expect("a file"), "other\n");
+    assert!(job.is_over());
+}
+
 #[test]
 fn nothing_runs_before_all_lines_and_the_input_are_good() {
     let job = Job::new("#!/bin/sh", "--no-such-option", "touch \"$HERE/began\"");

@@ -43,7 +43,8 @@ const SIGNALS: [i32; 5] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGU
 ///
 /// $NAME and ${NAME} are variables of the environment. All lines are checked before anything starts. The script is run by the
 /// program of its first line, bash if that is aze, and finds the volume in AZE_VOLUME. SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2
-/// go to it; whatever ends it, results are staged out, and then the volume ends.
+/// go to it; whatever ends it, results are staged out, and then the volume ends; with --stage-out or --backing what else is new
+/// is staged out there before that.
 ///
 /// The exit code is that of the script; if that is 0, of the first stage that was not done. If the volume or the input cannot be
 /// had, the script does not run.
@@ -107,11 +108,11 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         return Ok(Exit::Done);
     }
     let code = begun.map(|()| job.work(&volume, &args.script, &args.args));
-    job.down(&volume);
+    let staged = job.down(&volume);
     let code = code?;
     aze_words::out::finish()?;
-    // The script's own.
-    std::process::exit(code)
+    // The script's own, if it is not 0.
+    std::process::exit(if code == 0 { staged } else { code })
 }
 
 fn script(args: &Args) -> Outcome<String> {
@@ -230,17 +231,13 @@ impl<'a> Job<'a> {
 
     /// Starts the volume; gives its name. Unless it `goes_on`, it ends with this process.
     fn up(&self, goes_on: bool) -> Outcome<String> {
-        let given = |names: &[&str]| {
-            let is_one = |word: &String| names.iter().any(|name| word == name || word.starts_with(&format!("{name}=")));
-            self.lines.up.iter().any(is_one)
-        };
         let mut words: Vec<String> = vec!["up".into()];
         words.extend(self.lines.up.iter().cloned());
-        let has_nodes = goes_on || given(&["--from", "--hosts", "--hostfile"]);
+        let has_nodes = goes_on || self.is_given(&["--from", "--hosts", "--hostfile"]);
         if let (false, Some((system, _))) = (has_nodes, aze_reach::batch_job()) {
             words.extend(["--from".into(), system.into()]);
         }
-        match given(&["--pid", "--detach"]) {
+        match self.is_given(&["--pid", "--detach"]) {
             true => {}
             false if goes_on => words.push("--detach".into()),
             false => words.extend(["--pid".into(), std::process::id().to_string()]),
@@ -302,10 +299,7 @@ impl<'a> Job<'a> {
         match ran {
             Ok(0) => staged,
             Ok(code) => code,
-            Err(trouble) => {
-                errln!("aze: job: {trouble}");
-                trouble.exit as i32
-            }
+            Err(trouble) => told(trouble),
         }
     }
 
@@ -335,12 +329,8 @@ impl<'a> Job<'a> {
     fn stage_out(&self, volume: &str, until: Option<Instant>) -> i32 {
         let mut first = 0;
         for (_, words) in &self.lines.stage_out {
-            let code = self.step(volume, &["stage", "out"], &lines::without_rounds(words).0, until).unwrap_or_else(
-                |trouble| {
-                    errln!("aze: job: {trouble}");
-                    trouble.exit as i32
-                },
-            );
+            let code =
+                self.step(volume, &["stage", "out"], &lines::without_rounds(words).0, until).unwrap_or_else(told);
             if first == 0 {
                 first = code;
             }
@@ -369,24 +359,35 @@ impl<'a> Job<'a> {
             // A volume that keeps no account says so.
             self.step(&volume, &["stage", "status"], &["aze:/".into()], None)?;
         }
-        self.down(&volume);
+        let staged = self.down(&volume);
+        let code = if code == 0 { staged } else { code };
         if code == 0 { Ok(Exit::Done) } else { Err(failed(code, "stage out: see above")) }
     }
 
-    /// Ends the volume. What no line has staged out goes with it, unless the volume itself says where results belong.
-    fn down(&self, volume: &str) {
-        let down = |more: &[&str]| {
-            let words = [&["down", "--force", "--name", volume], more].concat();
-            self.step(volume, &words, &[], None)
-        };
-        let has_place = self.lines.up.iter().any(|word| word == "--stage-out" || word.starts_with("--stage-out="));
-        let ended = if has_place { down(&["--stage-out"]) } else { Ok(1) };
-        if ended != Ok(0)
-            && let Err(trouble) = down(&["--discard"])
-        {
-            errln!("aze: job: {trouble}");
+    /// Ends the volume. If it says itself where results belong, what is dirty is staged out there first; gives the exit code of that.
+    /// All else that no line has staged out goes with the volume.
+    fn down(&self, volume: &str) -> i32 {
+        let down =
+            |how: &str| self.step(volume, &["down", "--force", "--name", volume, how], &[], None).unwrap_or_else(told);
+        let staged = if self.is_given(&["--stage-out", "--backing"]) { Some(down("--stage-out")) } else { None };
+        if staged == Some(0) {
+            return 0;
         }
+        down("--discard");
+        staged.unwrap_or(0)
     }
+
+    /// Whether the script's line `up` has one of these options.
+    fn is_given(&self, names: &[&str]) -> bool {
+        let is_one = |word: &String| names.iter().any(|name| word == name || word.starts_with(&format!("{name}=")));
+        self.lines.up.iter().any(is_one)
+    }
+}
+
+/// Tells of a step that could not be made; the exit code.
+fn told(trouble: Trouble) -> i32 {
+    errln!("aze: job: {trouble}");
+    trouble.exit as i32
 }
 
 /// A step that has failed with this exit code, which is ours then.
