@@ -271,7 +271,7 @@ fn what_has_changed_is_staged_out_to_the_backing() {
     let backing = place.path("backing");
     fs::create_dir_all(backing.join("kept/below")).expect("directories");
     fs::create_dir(backing.join("unused")).expect("a directory");
-    for name in ["changed", "same", "mode", "kept/inner", "kept/below/x", "unused/y", "conflict"] {
+    for name in ["changed", "inside", "same", "mode", "kept/inner", "kept/below/x", "unused/y", "conflict"] {
         fs::write(backing.join(name), name).expect("a file");
         made_long_ago(&backing.join(name));
     }
@@ -282,6 +282,10 @@ fn what_has_changed_is_staged_out_to_the_backing() {
 
     place.aze(&["stage", "status", "aze:/"]).ok();
     OpenOptions::new().append(true).open(mount.join("changed")).expect("a file").write_all(b" much").expect("a write");
+    // Its length stays.
+    let inside = OpenOptions::new().write(true).open(mount.join("inside")).expect("a file");
+    inside.write_all_at(b"I", 0).expect("a write");
+    drop(inside);
     fs::set_permissions(mount.join("mode"), Permissions::from_mode(0o600)).expect("a mode");
     fs::write(mount.join("kept/new"), "new").expect("a file");
     fs::create_dir(mount.join("made")).expect("a directory");
@@ -289,8 +293,13 @@ fn what_has_changed_is_staged_out_to_the_backing() {
     fs::read(mount.join("same")).expect("contents");
 
     let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
-    for line in ["dirty   4 objects", "aze:/changed (changed)", "aze:/mode (attributes changed)", "aze:/kept/new (new)"]
-    {
+    for line in [
+        "dirty   5 objects",
+        "aze:/changed (changed)",
+        "aze:/inside (changed)",
+        "aze:/mode (attributes changed)",
+        "aze:/kept/new (new)",
+    ] {
         assert!(told.contains(line), "{line}: {told}");
     }
     let refused = place.aze(&["down"]).code(8);
@@ -299,6 +308,7 @@ fn what_has_changed_is_staged_out_to_the_backing() {
     let receipt = place.path("receipt.jsonl");
     place.aze(&["stage", "out", "--quiet", "--receipt", text(&receipt)]).ok();
     assert_eq!(fs::read_to_string(backing.join("changed")).expect("contents"), "changed much");
+    assert_eq!(fs::read_to_string(backing.join("inside")).expect("contents"), "Inside");
     assert_eq!(backing.join("mode").metadata().expect("a file").mode() & 0o7777, 0o600);
     assert_eq!(fs::read_to_string(backing.join("kept/new")).expect("contents"), "new");
     assert_eq!(fs::read_to_string(backing.join("made/file")).expect("contents"), "made");
