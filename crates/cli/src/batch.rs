@@ -17,7 +17,7 @@ use std::time::Duration;
 /// How a program is run on a node where nothing else is said and no batch system has a way of its own.
 pub const SSH: &str = "ssh -o BatchMode=yes {host}";
 
-/// How long a command of a batch system may take to say what it is asked.
+/// Time for an answer of a command of a batch system.
 const ASK_TIME_MAX: Duration = Duration::from_secs(15);
 
 /// As a step of the Slurm job, which its end and its limits reach, beside the job's other steps and without memory of

@@ -43,8 +43,8 @@ const SIGNALS: [i32; 5] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGU
 ///
 /// $NAME and ${NAME} are variables of the environment. All lines are checked before anything starts. The script is run by the
 /// program of its first line, bash if that is aze, and finds the volume in AZE_VOLUME. SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2
-/// go to it; whatever ends it, results are staged out, and then the volume ends; with --stage-out or --backing what else is new
-/// is staged out there before that.
+/// go to it; whatever ends it, results are staged out, and then the volume ends; with --stage-out or --backing, other new data are
+/// staged out to that place first.
 ///
 /// The exit code is that of the script; if that is 0, of the first stage that was not done. If the volume or the input cannot be
 /// had, the script does not run.
