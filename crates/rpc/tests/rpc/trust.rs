@@ -111,7 +111,7 @@ fn another_volume_or_build_is_named() {
 
     sim.block_on(async {
         let (conn, listening, ended) = dial(&sim.node("c")).await;
-        let (hello, head) = hello(&SECRET, Versions { oldest: 10, newest: 12 });
+        let (hello, head) = hello(&SECRET, Versions { oldest: WIRE_VERSION + 1, newest: WIRE_VERSION + 3 });
         conn.send(&head, &[]).unwrap();
         ended.await.unwrap();
         let answer = listening.frames.lock().pop().unwrap();

@@ -85,6 +85,10 @@ impl Manifest {
             directory: if is_several { fields.number("directory")? } else { 0 },
             directories: if is_several { fields.number("directories")? } else { 1 },
         };
+        // A letter of the volume's number in the other case is damage, too.
+        if manifest.text() != text {
+            return Err("it is not as this program writes it".into());
+        }
         if is_several && (manifest.directories < 2 || manifest.directory >= manifest.directories) {
             return Err(format!("there is no directory {} of {}", manifest.directory, manifest.directories));
         }
@@ -130,6 +134,7 @@ mod tests {
                     servers 4\nshards 4096\nslots 32\nchunk-bits 20\nowner 1000\n";
         assert_eq!(MANIFEST.text(), text);
         assert_eq!(Manifest::parse(text), Ok(MANIFEST));
+        assert!(Manifest::parse(&text.replace("feed", "fEed")).is_err());
         let several = Manifest { directory: 1, directories: 3, ..MANIFEST };
         let text = text.replace("format 13", "format 14") + "directory 1\ndirectories 3\n";
         assert_eq!(several.text(), text);
