@@ -234,6 +234,35 @@ fn programs_are_left_alone_and_counts_are_shown_when_asked() {
     assert!(numbers[0] >= 2 && numbers[1] > 150, "{counts}");
 }
 
+/// A static program does not see the volume, and ran on without a word: a compiler that npm(1) had installed in the volume did
+/// not find its own files beside it.
+#[test]
+fn a_program_whose_calls_cannot_be_seen_is_named() {
+    let Some((place, _)) = volume("a_program_whose_calls_cannot_be_seen_is_named") else { return };
+    let (source, program) = (place.path("hello.c"), place.path("hello"));
+    std::fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"hello\"); }\n").expect("a source");
+    run(Command::new("cc").arg("-static").arg("-o").arg(&program).arg(&source));
+    let outside = program.display();
+    // The last four do not need the volume, or are known to do without.
+    let script = format!(
+        "cp {outside} /aze/hello; /aze/hello; {outside} /aze/x; cd /aze; {outside}; env -i {outside}
+         {outside}-not-there; ls /aze/hello; AZE_BYPASS=hello /aze/hello; cd /; {outside} /azenot"
+    );
+    let ran = place.aze(&through("intercept", &script)).ok();
+    assert_eq!(ran.out.matches("hello\n").count(), 6 + 1, "{}{}", ran.out, ran.err);
+    let expected = |path: &str| {
+        format!("aze: {path} is statically linked: it does not see the volume as 'aze run --door mount' would show it")
+    };
+    let said: Vec<&str> = ran.err.lines().filter(|line| line.contains("statically linked")).collect();
+    let outside = outside.to_string();
+    assert_eq!(
+        said,
+        [expected("/aze/hello"), expected(&outside), expected(&outside), expected(&outside)],
+        "{}",
+        ran.err
+    );
+}
+
 /// Libraries that patch libc leave its text in several mappings: an instruction lay across two of them and was not seen, so
 /// that a process of MPI did not find the volume by opendir(3) after UCX had patched the page behind.
 #[test]

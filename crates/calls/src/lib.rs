@@ -18,6 +18,8 @@
 
 #![no_std]
 
+pub mod executable;
+
 /// Version of what is declared here; the agent refuses another one.
 pub const VERSION: u32 = 3;
 /// Environment: path of the agent's socket.

@@ -10,8 +10,8 @@ use crate::environment::{self, Arena};
 use crate::fds;
 use crate::host::{self, Args, call, error, raw};
 use crate::place::{self, PATH_BYTES_MAX, Place, Target};
-use crate::{cwd, mapping, open, paths, process, stat};
-use aze_calls::{LEAVES, Op, Request};
+use crate::{cwd, mapping, open, paths, process, settings, stat};
+use aze_calls::{LEAVES, Op, Request, executable};
 use libc::{AT_EMPTY_PATH, AT_FDCWD};
 
 /// Scripts whose interpreters are scripts, as in the kernel.
@@ -89,6 +89,7 @@ pub fn execve(directory: i32, path: u64, arguments: u64, variables: u64, flags: 
     }
     let kernels = if itself { fds::of(directory) == fds::Fd::Kernels } else { place::is_kernels(directory, path) };
     if kernels && !cwd::is_ours() && environment::is_complete(variables) {
+        warn_if_hidden(&Program { directory, path, arguments, flags, volume: b"", copy: None }, variables);
         let failed = run(directory, path, arguments, variables, flags);
         if failed != error(libc::ENOENT) {
             return failed;
@@ -100,7 +101,10 @@ pub fn execve(directory: i32, path: u64, arguments: u64, variables: u64, flags: 
         Ok(program) => {
             let variables = environment::complete(variables, program.volume, &mut arena);
             let failed = match variables {
-                Some(variables) => run(program.directory, program.path, program.arguments, variables, program.flags),
+                Some(variables) => {
+                    warn_if_hidden(&program, variables);
+                    run(program.directory, program.path, program.arguments, variables, program.flags)
+                }
                 None => error(libc::E2BIG),
             };
             if let Some(copy) = program.copy {
@@ -112,6 +116,57 @@ pub fn execve(directory: i32, path: u64, arguments: u64, variables: u64, flags: 
     };
     arena.give_back();
     failed
+}
+
+/// Says so if this library cannot see the program's system calls though the program seems to need the volume: it lies there, begins
+/// in a directory there, or has an argument that is a path there. It would find another file or none, and nobody would know why.
+fn warn_if_hidden(program: &Program, variables: u64) {
+    let name = match program.copy {
+        Some(_) => program.volume,
+        None if program.flags != 0 || !host::is_memory(program.path) => return,
+        None if cwd::is_ours() || names_the_volume(program.arguments) => host::string(program.path, PATH_BYTES_MAX),
+        None => return,
+    };
+    if settings::is_left_alone(name, variables) {
+        return;
+    }
+    let fd = program.copy.unwrap_or_else(|| {
+        let flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
+        raw(libc::SYS_openat, [program.directory as u64, program.path, flags, 0, 0, 0]) as i32
+    });
+    if fd < 0 {
+        return;
+    }
+    let hidden = executable::hidden(|offset, to| {
+        let args = [fd as u64, to.as_mut_ptr() as u64, to.len() as u64, offset, 0, 0];
+        raw(libc::SYS_pread64, args) == to.len() as i64
+    });
+    if program.copy.is_none() {
+        host::close(fd);
+    }
+    if let Some(hidden) = hidden {
+        let text = b": it does not see the volume as 'aze run --door mount' would show it\n";
+        host::say(&[b"aze: ", name, b" ", hidden.words().as_bytes(), text]);
+    }
+}
+
+/// True if an argument behind the first is a path in the volume.
+fn names_the_volume(arguments: u64) -> bool {
+    if !host::is_memory(arguments) {
+        return false;
+    }
+    let mut at = arguments;
+    loop {
+        let argument = host::read::<u64>(at);
+        if argument == 0 {
+            return false;
+        }
+        let place = settings::AT.get();
+        if at != arguments && paths::below(place, host::string(argument, place.len() + 1)).is_some() {
+            return true;
+        }
+        at += 8;
+    }
 }
 
 fn run(directory: i32, path: u64, arguments: u64, variables: u64, flags: u64) -> i64 {
@@ -211,7 +266,7 @@ fn in_the_volume(
     let asked = session.ask(Request { op: Op::PathOf as u32, desc, ..Request::default() }, &[]);
     let path = match asked {
         Ok(reply) if reply.result < 0 => return finish(Err(reply.result)),
-        Ok(reply) => arena.text(&[crate::settings::AT.get(), session.bytes(&reply)]),
+        Ok(reply) => arena.text(&[settings::AT.get(), session.bytes(&reply)]),
         Err(failed) => return finish(Err(failed)),
     };
     let Some(path) = path else { return finish(Err(no_room)) };
@@ -261,6 +316,6 @@ fn script_outside(program: &Program, arena: &mut Arena) -> Option<Script> {
     host::close(fd as i32);
     let head = head.get(..usize::try_from(bytes).ok()?)?;
     let (interpreter, _) = paths::interpreter(head)?;
-    paths::below(crate::settings::AT.get(), interpreter)?;
+    paths::below(settings::AT.get(), interpreter)?;
     script(head, program.path, arena)
 }

@@ -106,11 +106,16 @@ pub fn pid() -> u32 {
     call(libc::SYS_getpid, 0, 0, 0) as u32
 }
 
-/// Writes to standard error, for the few messages of a start.
+/// Parts of a message.
+const PARTS_MAX: usize = 8;
+
+/// Writes a message of up to [`PARTS_MAX`] parts to standard error, in one piece: other processes write there, too.
 pub fn say(parts: &[&[u8]]) {
-    for part in parts {
-        call(libc::SYS_write, 2, part.as_ptr() as u64, part.len() as u64);
+    let mut vectors = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; PARTS_MAX];
+    for (vector, part) in vectors.iter_mut().zip(parts) {
+        *vector = libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() };
     }
+    call(libc::SYS_writev, 2, vectors.as_ptr() as u64, parts.len().min(PARTS_MAX) as u64);
 }
 
 /// `/proc/self/fd/N`, with a NUL.

@@ -115,6 +115,11 @@ pub fn read(environment: u64, program: &[u8]) -> Mode {
     Mode::On { verbose: variable(environment, VERBOSE_VARIABLE).is_some_and(|value| !value.is_empty()) }
 }
 
+/// True if a program that starts with this environment is to be left alone.
+pub fn is_left_alone(program: &[u8], environment: u64) -> bool {
+    is_listed(variable(environment, BYPASS_VARIABLE).unwrap_or(b""), program)
+}
+
 /// The working directory that the process before execve(2) had in the volume.
 pub fn working_directory(environment: u64) -> Option<&'static [u8]> {
     variable(environment, CWD_VARIABLE).filter(|path| path.first() == Some(&b'/'))

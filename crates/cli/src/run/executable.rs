@@ -1,5 +1,6 @@
 //! The file of a program: whether a library can be loaded into it (ELF, execve(2), ld.so(8)).
 
+use aze_calls::executable;
 use std::env;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -14,12 +15,6 @@ const SCRIPTS_MAX: usize = 5;
 /// Bytes of a script's first line that count (execve(2)).
 const LINE_BYTES_MAX: usize = 256;
 
-/// Program headers of an ELF file that are looked at; the system takes no more than fit into a page.
-const HEADERS_MAX: usize = 73;
-
-/// Kind of the program header that names the loader.
-const PT_INTERP: u32 = 3;
-
 /// Where the shell finds a program: `None` if nowhere.
 pub fn find(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
@@ -31,7 +26,7 @@ pub fn find(program: &OsStr) -> Option<PathBuf> {
     env::split_paths(&path).map(|dir| dir.join(program)).find(is_executable)
 }
 
-/// Why no library can be loaded into a program; `None` if one can, and for a file that is not there or cannot be read: the
+/// Why a program's system calls cannot be intercepted; `None` if they can, and for a file that is not there or cannot be read: the
 /// system says what is wrong with it.
 pub fn hindrance(program: &Path) -> Option<String> {
     let mut program = program.to_owned();
@@ -45,8 +40,10 @@ pub fn hindrance(program: &Path) -> Option<String> {
         file.by_ref().take(LINE_BYTES_MAX as u64).read_to_end(&mut head).ok()?;
         match interpreter(&head) {
             Some(interpreter) => program = interpreter,
-            None if is_static(&file, &head) => return Some(format!("{shown} is statically linked")),
-            None => return None,
+            None => {
+                let hidden = executable::hidden(|offset, to| file.read_exact_at(to, offset).is_ok());
+                return hidden.map(|hidden| format!("{shown} {}", hidden.words()));
+            }
         }
     }
     None
@@ -57,21 +54,6 @@ fn interpreter(head: &[u8]) -> Option<PathBuf> {
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let mut words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
     words.next().map(|word| PathBuf::from(std::ffi::OsString::from_vec(word.to_vec())))
-}
-
-/// Whether this is a program of 64 bits that needs no loader.
-fn is_static(file: &File, head: &[u8]) -> bool {
-    let u16_at = |bytes: &[u8], at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-    let is_elf = head.starts_with(b"\x7fELF\x02\x01");
-    let headers = || {
-        let offset = u64::from_le_bytes(head.get(32..40)?.try_into().ok()?);
-        let (size, count) = (usize::from(u16_at(head, 54)?), usize::from(u16_at(head, 56)?));
-        let mut bytes = vec![0; size * count.min(HEADERS_MAX)];
-        file.read_exact_at(&mut bytes, offset).ok()?;
-        let kind = |header: &[u8]| Some(u32::from_le_bytes(header.get(..4)?.try_into().ok()?));
-        Some(bytes.chunks_exact(size.max(1)).any(|header| kind(header) == Some(PT_INTERP)))
-    };
-    is_elf && headers() == Some(false)
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ pub fn prepare(args: &Args) -> Outcome<Ready> {
             ));
         }
         if let Some(hindrance) = executable::hindrance(&program) {
-            return refused(format!("{hindrance}: no library can be loaded into it, so that it needs the mount"));
+            return refused(format!("{hindrance}: its system calls cannot be intercepted, so that it needs the mount"));
         }
     }
     Ok(Ready { library, at })
