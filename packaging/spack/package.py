@@ -4,13 +4,20 @@
 and the libraries for C by cargo.
 
 No place to download from is promised yet, so the source is an archive of a clone, in the directory
-that Spack is called in, after `spack repo create` and a copy of this file to
-packages/azekura/package.py of that repository:
+that Spack is called in. Once, in the clone, for Spack 1.0 and newer:
+
+    spack repo create ~/ours ours
+    spack repo add ~/ours/spack_repo/ours
+    mkdir ~/ours/spack_repo/ours/packages/azekura
+    cp packaging/spack/package.py ~/ours/spack_repo/ours/packages/azekura/
+
+then, as often as needed:
 
     git archive --prefix=azekura-0.1.0/ -o azekura-0.1.0.tar.gz HEAD
     spack install --no-checksum azekura
 
-or the clone itself: `spack dev-build azekura@0.1.0` in it.
+or the clone itself: `spack dev-build azekura@0.1.0` in it. Spack 0.23 makes the repository without the
+folder spack_repo/ours.
 """
 
 import os
@@ -69,6 +76,9 @@ class Azekura(Package):
         for place in ("lib", "include"):
             install_tree(join_path(linked, place), join_path(prefix, place))
         install_tree(join_path(linked, "man"), prefix.share.man)
+        # As the other packages have them: hooks of Slurm, and what valgrind must know of the libraries.
+        install_tree(join_path("packaging", "slurm"), prefix.share.azekura.slurm)
+        install(join_path("crates", "capi", "valgrind.supp"), prefix.share.azekura)
         aze = Executable(prefix.bin.aze)
         aze("man", prefix.share.man.man1)
         completions = {

@@ -51,6 +51,24 @@ fn a_file_that_needs_a_newer_glibc_is_named_with_its_symbols() {
     assert!(none.err.contains("no ELF file"), "{}", none.err);
 }
 
+#[test]
+fn a_file_that_names_a_folder_of_this_machine_is_named() {
+    let place = Place::new();
+    let root = fs::canonicalize(root()).expect("the clone").to_str().expect("a name in UTF-8").to_owned();
+    let file = place.path("program");
+    // Below it, and alone at the end of a string.
+    for bad in [format!("{root}/crates/io"), format!("text\0{root}\0text"), "/some/home/.cargo/registry\0".into()] {
+        fs::write(&file, &bad).expect("a file");
+        let seen = ran(script("no-paths").arg(&file).env("CARGO_HOME", "/some/home/.cargo")).code(1);
+        let named = seen.err.contains("program names folders of this machine: /");
+        assert!(named, "{bad:?}: {}", seen.err);
+    }
+    // Where packages say that it was, and a folder whose name only begins so.
+    fs::write(&file, format!("/azekura/crates/io\0/cargo/registry\0{root}-other/crates\0")).expect("a file");
+    let good = run(script("no-paths").arg(&file).arg(&file).env("CARGO_HOME", "/cargo")).out;
+    assert_eq!(good, "no-paths: 2 files name no folder of this machine\n");
+}
+
 /// An image of a small tree, which is there after the first time.
 fn image(place: &Place) -> PathBuf {
     let (dir, image) = (place.path("root"), place.path("image.tar"));

@@ -3,6 +3,7 @@
 
 use aze_tests::python::python;
 use aze_tests::{Place, make_tree, run, wait_until};
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
@@ -18,6 +19,56 @@ fn up(place: &Place, more: &[&str]) -> String {
     let mut args = vec!["--name", "v", "--servers", "2", "--storage", &storage];
     args.extend(more);
     place.up(&args)
+}
+
+/// All files below the storage, with their contents.
+fn stored(place: &Place) -> BTreeMap<String, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for dir in fs::read_dir(place.path("storage")).expect("the volume's directory").flatten() {
+        for file in fs::read_dir(dir.path()).expect("a server's directory").flatten() {
+            files.insert(file.path().display().to_string(), fs::read(file.path()).expect("a file"));
+        }
+    }
+    files
+}
+
+/// Of more servers than it was made with, and of a version that is not known: nothing is changed in it, and nothing is beside.
+#[test]
+fn a_volume_that_is_refused_is_left_as_it_was() {
+    let place = Place::new();
+    up(&place, &[]);
+    place.aze(&["mkdir", "aze:/kept"]).ok();
+    place.aze(&["down"]).ok();
+    let storage = place.path("storage").display().to_string();
+    let refused = |servers: &str, why: &str| {
+        let before = stored(&place);
+        assert!(before.len() >= 8, "{:?}", before.keys());
+        let refused = place.aze(&["up", "--name", "v", "--servers", servers, "--storage", &storage]);
+        assert!(refused.code != 0 && refused.err.contains(why) && !refused.err.contains("lost"), "{}", refused.err);
+        let after = stored(&place);
+        assert_eq!(after.keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>());
+        assert!(after == before, "the contents of a file have changed");
+    };
+    refused("4", "start the volume as it was made");
+    place.aze(&["check", &storage]).ok();
+    let replace = |from: &str, to: &str| {
+        for server in ["server-0", "server-1"] {
+            let file = place.path("storage").join(server).join("volume");
+            let text = fs::read_to_string(&file).expect("the file of a server");
+            assert!(text.contains(from), "{text}");
+            fs::write(&file, text.replace(from, to)).expect("the same file");
+        }
+    };
+    replace("format 13", "format 11");
+    for servers in ["2", "4"] {
+        refused(
+            servers,
+            "it is in format 11, and this program knows formats 13 and 14 only: use the version that wrote it",
+        );
+    }
+    replace("format 11", "format 13");
+    up(&place, &[]);
+    assert!(place.aze(&["ls", "aze:/"]).ok().out.contains("kept"));
 }
 
 fn kill_all(place: &Place) {

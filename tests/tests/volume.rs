@@ -123,6 +123,32 @@ fn files_go_in_and_out_equal_by_every_way() {
     run(Command::new("diff").args(["-r", "--no-dereference"]).arg(&tree).arg(place.path("back")));
 }
 
+/// The time of a directory is that of the last change of a name in it, whichever servers have the names.
+#[test]
+fn a_copy_that_keeps_times_keeps_those_of_directories() {
+    let place = Place::new();
+    place.up(&["--servers", "3"]);
+    place.aze(&["mkdir", "-p", "aze:/d/below"]).ok();
+    let names: Vec<String> = (0..9).map(|index| format!("aze:/d/f{index}")).collect();
+    place.aze(&[&["touch"], &*names.iter().map(String::as_str).collect::<Vec<_>>()].concat()).ok();
+    place.aze(&["touch", "aze:/d/below/file"]).ok();
+    place.aze(&["cp", "-r", "-p", "aze:/d", "back"]).ok();
+    place.aze(&["cp", "-r", "-p", "back", "aze:/again"]).ok();
+    place.aze(&["cp", "-r", "-p", "aze:/again", "back-again"]).ok();
+    for (dir, name) in [("aze:/d", ""), ("aze:/d/below", "/below")] {
+        let told = place.aze(&["stat", "--json", dir]).ok().out;
+        let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+        let time = |back: &str| {
+            let mut date = Command::new("date");
+            run(date.args(["-u", "+%Y-%m-%dT%H:%M:%S.%NZ", "-r"]).arg(place.path(&format!("{back}{name}"))))
+                .out
+                .trim()
+                .to_owned()
+        };
+        assert_eq!([time("back"), time("back-again")], [told["mtime"].as_str().expect("a time"); 2], "{dir}: {told}");
+    }
+}
+
 #[test]
 fn checksums_agree_between_a_volume_and_a_local_tree() {
     let place = Place::new();

@@ -77,6 +77,7 @@ pub fn run(_args: &Args) -> Outcome<Exit> {
     let ending = Arc::new(Ending::default());
     let served = serve(&order, &dir, &ending);
     if let Err(trouble) = &served {
+        ending.remove_unfinished();
         say(&Said::Failed { exit: trouble.exit as u8, text: trouble.text.clone() });
     }
     // What a start of a volume that was there before has not brought back is left for the next one.
@@ -103,11 +104,32 @@ struct Known {
     has_stopped: bool,
     by_signal: bool,
     starter_has_gone: bool,
+    /// Directories of its storage that it makes itself.
+    new_dirs: Vec<PathBuf>,
 }
 
 impl Ending {
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes which directories of its storage are not there yet.
+    fn begins(&self, storage: Option<&aze_server::Storage>) {
+        let dirs = storage.iter().flat_map(|storage| &storage.dirs).map(|dir| PathBuf::from(&dir.path));
+        self.known().new_dirs = dirs.filter(|dir| !dir.exists()).collect();
+    }
+
+    /// Removes those that have not become part of a volume: a start that is refused leaves a volume's other directories as
+    /// they were, and nothing beside them that `aze check` would look at.
+    fn remove_unfinished(&self) {
+        for dir in self.known().new_dirs.iter().filter(|dir| !dir.join("volume").exists()) {
+            match fs::remove_dir_all(dir) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    errln!("aze: serve: remove {}, which was made for this start: {error}", dir.display());
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Notes that the server serves, and stops it if the starter has gone.
@@ -165,7 +187,7 @@ fn stop_on_signal(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<()
                 Ok(signal) if ending.stop_by_signal() => errln!("aze: serve: ending by signal {signal}"),
                 Ok(signal) => {
                     errln!("aze: serve: ended by signal {signal} before it served");
-                    end_unready(&order, &dir);
+                    end_unready(&order, &dir, &ending);
                 }
                 Err(error) => {
                     errln!("aze: serve: wait for signals: {error}: no signal but SIGKILL ends this server");
@@ -182,6 +204,7 @@ fn serve(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<Exit> {
     log_to(&dir.join(format!("server-{}.log", order.slot)))?;
     let memory = Memory::now()?;
     let mut config = config(order, dir, &memory)?;
+    ending.begins(config.storage.as_ref());
     let host = config.host.clone();
     let wrong = |error| Trouble::usage(format!("the order: {error}"));
     let cores = match &order.cores {
@@ -404,7 +427,7 @@ fn await_record(order: &Order, dir: &Path, ending: Arc<Ending>) -> Receiver<Reco
                     |count| format!("{count} bytes instead of the volume's record"),
                 );
                 errln!("aze: serve: the starter of this server has gone away ({why}): ending");
-                end_unready(&order, &dir);
+                end_unready(&order, &dir, &ending);
             }
         }
     });
@@ -412,7 +435,8 @@ fn await_record(order: &Order, dir: &Path, ending: Arc<Ending>) -> Receiver<Reco
 }
 
 /// Ends this process before it serves. A start of a volume that was there before leaves its directory for the next one.
-fn end_unready(order: &Order, dir: &Path) -> ! {
+fn end_unready(order: &Order, dir: &Path, ending: &Ending) -> ! {
+    ending.remove_unfinished();
     if order.keeps_directory && order.starts == 0 && order.others.is_none() {
         tidy(&order.volume, order.slot, dir);
     }

@@ -111,9 +111,16 @@ impl Copier {
         Ok(())
     }
 
-    fn dir(&mut self, from: &Spot, to: &Spot, meta: Meta) -> Outcome<()> {
+    fn dir(&mut self, from: &Spot, to: &Spot, mut meta: Meta) -> Outcome<()> {
         if self.made.contains(&(from.tree.id(), meta.identity)) {
             return Err(Trouble::new(Exit::Caller, format!("{}: not copied into itself", from.shown())));
+        }
+        if self.plan.preserve {
+            // Asked before its names are: a change that comes later is to look later than the copy.
+            match from.tree.stat_dir(&from.path) {
+                Ok(exact) => meta = exact,
+                Err(trouble) => self.plan.watch.failed(&trouble),
+            }
         }
         to.tree.make_dir(&to.path)?;
         if let Some(made) = to.stat(true)? {

@@ -1,7 +1,7 @@
 //! The file that says whose directory this is. It is text, so that a person can read it, too.
 
 use super::text::{self, Fields};
-use aze_io::disk::{Dir, DiskResult};
+use aze_io::disk::{Dir, DiskError, DiskResult};
 
 /// The file's name.
 pub const NAME: &str = "volume";
@@ -98,9 +98,15 @@ impl Manifest {
     /// Reads the file of a directory; `None` if it has none.
     ///
     /// # Errors
-    /// The disk's error, and a file that cannot be parsed.
+    /// The disk's error; [`DiskError::Unfit`] for another version's file, and [`DiskError::Failed`] for one that is damaged.
     pub async fn read(dir: &dyn Dir) -> DiskResult<Option<Manifest>> {
-        text::read(dir, NAME, Manifest::parse).await
+        text::read(dir, NAME, |text| {
+            let format = Fields::new(text, TITLE).and_then(|mut fields| fields.number("format"));
+            let is_of_another_version = format.is_ok_and(|format: u32| ![FORMAT, FORMAT_SEVERAL].contains(&format));
+            let wrong = if is_of_another_version { DiskError::Unfit } else { DiskError::Failed };
+            Manifest::parse(text).map_err(wrong)
+        })
+        .await
     }
 
     /// Writes the file, durably.

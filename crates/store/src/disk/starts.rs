@@ -64,7 +64,7 @@ impl Starts {
     /// # Errors
     /// The disk's error, and a file that is missing or cannot be parsed.
     pub async fn read(dir: &dyn Dir) -> DiskResult<Starts> {
-        text::read(dir, NAME, Starts::parse).await?.ok_or_else(|| {
+        text::read(dir, NAME, |text| Starts::parse(text).map_err(DiskError::Failed)).await?.ok_or_else(|| {
             DiskError::Failed(format!("the file '{NAME}' is missing: put it back from where this directory was copied"))
         })
     }

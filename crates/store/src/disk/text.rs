@@ -33,11 +33,12 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Reads a file and parses its text; `None` if there is no such file.
+/// Reads a file and parses its text; `None` if there is no such file. What is wrong with the text is told with the file's name: that it
+/// does not fit ([`DiskError::Unfit`]), or else that it is damaged.
 pub(super) async fn read<T>(
     dir: &dyn Dir,
     name: &str,
-    parse: impl FnOnce(&str) -> Result<T, String>,
+    parse: impl FnOnce(&str) -> DiskResult<T>,
 ) -> DiskResult<Option<T>> {
     let file = match dir.open(name).await {
         Ok(file) => file,
@@ -46,7 +47,10 @@ pub(super) async fn read<T>(
     };
     let bytes = file.read_at(0, BYTES_MAX).await?;
     let parsed = parse(&String::from_utf8_lossy(&bytes));
-    parsed.map(Some).map_err(|why| DiskError::Failed(format!("the file '{name}': {why}")))
+    parsed.map(Some).map_err(|error| match error {
+        DiskError::Unfit(why) => DiskError::Unfit(format!("the file '{name}': {why}")),
+        error => DiskError::Failed(format!("the file '{name}': {error}")),
+    })
 }
 
 /// Replaces a file, durably: after a crash it has its old text or the new one.
