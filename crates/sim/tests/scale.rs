@@ -1,0 +1,106 @@
+//! What an operation costs does not grow with the volume: requests are counted where the servers dispatch them, of small volumes and of
+//! larger ones, and have to be the same within two.
+
+mod support;
+
+use aze_client::{Access, Client, NewFile};
+use aze_sim::Cluster;
+use aze_sim::cluster::CHUNK_BITS;
+use std::sync::Arc;
+use std::time::Duration;
+use support::{ROOT, create, name, opened_file, with_cluster};
+
+/// Servers of the volumes that are compared.
+const SERVERS: [u16; 2] = [4, 64];
+
+/// Names in the larger one of two directories.
+const NAMES: usize = 1000;
+
+/// How long before its use a path was used last.
+const UNUSED: Duration = Duration::from_secs(300);
+
+/// What some operations cost, each with its name.
+type Costs = Vec<(&'static str, u64)>;
+
+/// Requests that the servers have dispatched, but for closes: they are collected and sent many at a time, whenever that is.
+fn asked(cluster: &Cluster) -> u64 {
+    let counters = cluster.servers().iter().flat_map(|server| server.status().requests).collect::<Vec<_>>();
+    counters.iter().filter(|counter| counter.name != "Close").map(|counter| counter.count).sum()
+}
+
+async fn cost(cluster: &Cluster, work: impl Future<Output = ()>) -> u64 {
+    let before = asked(cluster);
+    work.await;
+    asked(cluster) - before
+}
+
+/// Creates, opens, looks at and removes a file in a directory that was used last some minutes ago.
+async fn in_an_unused_directory(cluster: &Cluster, client: &Arc<Client>, dir: &str) -> [u64; 4] {
+    let path = format!("{dir}/late").into_bytes();
+    let rest = async || cluster.client_io(0).sleep(UNUSED).await;
+    let read = Access { read: true, write: false };
+    rest().await;
+    let created = cost(cluster, async {
+        let made = client.create_path(&ROOT, &path, &opened_file()).await.expect("a new name");
+        made.file.expect("an open was asked for").close().await.expect("it is open");
+    })
+    .await;
+    rest().await;
+    let looked = cost(cluster, async {
+        client.resolve(&ROOT, &path, true).await.expect("it is there");
+    })
+    .await;
+    rest().await;
+    let opened = cost(cluster, async { drop(client.open_path(&ROOT, &path, read).await.expect("it is there")) }).await;
+    rest().await;
+    let removed = cost(cluster, async { client.unlink_path(&ROOT, &path).await.expect("it is there") }).await;
+    [created, looked, opened, removed]
+}
+
+fn costs(servers: u16) -> Costs {
+    let (tell, told) = std::sync::mpsc::channel();
+    with_cluster(servers, |cluster, client| async move {
+        let mut costs = Costs::new();
+        let unopened = NewFile { open: None, ..opened_file() };
+        for (dir, names) in [("/few/below", 10), ("/many/below", NAMES)] {
+            let below = client.mkdir_all(&ROOT, dir.as_bytes(), 0o755).await.expect("directories can be made").ino;
+            for index in 0..names {
+                client.create(&ROOT, below, &name(&format!("n{index}")), &unopened).await.expect("a new name");
+            }
+        }
+        let few = in_an_unused_directory(&cluster, &client, "/few/below").await;
+        let many = in_an_unused_directory(&cluster, &client, "/many/below").await;
+        let words = ["create", "stat", "open", "unlink"];
+        costs.extend(words.into_iter().zip(few));
+        costs.extend(words.into_iter().zip(many));
+        let dir = client.resolve_parent(&ROOT, b"/few/below/x").await.expect("it is there").0;
+        let file = create(&client, dir, "two").await;
+        file.write(0, &vec![1; 2 << CHUNK_BITS]).await.expect("there is room");
+        let ino = client.lookup(&ROOT, dir, &name("two")).await.expect("it is there").ino;
+        let cut = async {
+            client.truncate(&ROOT, ino, 1, Some(&file)).await.expect("it can be cut");
+        };
+        costs.push(("truncate of two chunks", cost(&cluster, cut).await));
+        file.write(0, &vec![1; 2 << CHUNK_BITS]).await.expect("there is room");
+        file.close().await.expect("it is open");
+        let unlink = async {
+            client.unlink(&ROOT, dir, &name("two")).await.expect("it is there");
+            cluster.client_io(0).sleep(Duration::from_secs(1)).await;
+        };
+        costs.push(("unlink of two chunks, with its data", cost(&cluster, unlink).await));
+        tell.send(costs).expect("somebody waits");
+    });
+    told.recv().expect("it was told")
+}
+
+#[test]
+fn an_operation_costs_the_same_on_any_number_of_servers() {
+    let all = SERVERS.map(costs);
+    assert_eq!(all[0].len(), 10);
+    for (servers, costs) in SERVERS.iter().zip(&all) {
+        println!("{servers}: {costs:?}");
+        for ((what, count), (_, small)) in costs.iter().zip(&all[0]) {
+            assert!(*count <= small + 2, "{what} on {servers} servers: {count} requests, {small} on {}", SERVERS[0]);
+        }
+    }
+}
