@@ -2,11 +2,17 @@
 
 use crate::Client;
 use crate::client::unexpected;
+use crate::data::in_window;
+use crate::list::Lister;
 use crate::names::done;
 use crate::route::Place;
 use aze_proto::check::EntryPlace;
-use aze_proto::{Backing, Code, Failure, Gone, Identity, Ino, Reply, Request, ServerIndex};
+use aze_proto::limits::LIST_ENTRIES_MAX;
+use aze_proto::{Backing, Code, Failure, FileKind, Gone, Identity, Ino, Name, Reply, Request, ServerIndex, Time};
 use futures_util::future::try_join_all;
+
+/// Inodes whose origins are asked for at once.
+const ASKED_AT_ONCE: usize = 64;
 
 impl Client {
     /// Where an inode came from, and whether it was changed since; `None` if it did not come from the volume's backing.
@@ -18,6 +24,60 @@ impl Client {
         match self.core.ask(who, Place::Home(ino), &request).await? {
             Reply::BackingIs { backing, .. } => Ok(backing),
             other => Err(unexpected(&request, &other)),
+        }
+    }
+
+    /// As [`Client::gone_names`], with the names in directories that were renamed, which have no record of their own: they
+    /// lead to what was imported under them, and yet are at other places than in the backing. With each name, whether it has a record.
+    ///
+    /// # Errors
+    /// If one server does not answer: what it knows of would be missing.
+    pub async fn gone_trees(&self, who: &Identity) -> Result<Vec<(Gone, bool)>, Failure> {
+        let mut all: Vec<(Gone, bool)> = self.gone_names(who).await?.into_iter().map(|gone| (gone, true)).collect();
+        let is_dir = |gone: &Gone| gone.kind == FileKind::Directory;
+        let mut waiting: Vec<Ino> = all.iter().filter(|(gone, _)| is_dir(gone)).map(|(gone, _)| gone.ino).collect();
+        while let Some(dir) = waiting.pop() {
+            let found = match self.imported_into(who, dir).await {
+                // The directory is gone, or has changed in the backing before any of its names was imported.
+                Err(failure) if matches!(failure.code, Code::Stale | Code::Changed) => continue,
+                found => found?,
+            };
+            for gone in found {
+                if is_dir(&gone) {
+                    waiting.push(gone.ino);
+                }
+                all.push((gone, false));
+            }
+        }
+        Ok(all)
+    }
+
+    /// The names of a directory that lead to what was imported under them.
+    async fn imported_into(&self, who: &Identity, dir: Ino) -> Result<Vec<Gone>, Failure> {
+        let (mut lister, mut after, mut found) = (Lister::new(dir, false), 0, Vec::new());
+        loop {
+            let page = lister.page(self, who, after, LIST_ENTRIES_MAX).await?;
+            if let Some(failure) = page.failure {
+                return Err(failure);
+            }
+            let Some(last) = page.entries.last() else { return Ok(found) };
+            after = last.hash.cookie();
+            let imported = page.entries.iter().filter(|entry| entry.ino.is_backed()).map(|entry| async move {
+                let backing = match self.backing_of(who, entry.ino).await {
+                    Err(failure) if failure.code == Code::Stale => None,
+                    backing => backing?,
+                };
+                let is_first =
+                    |backing: &Backing| backing.parent == dir && backing.first_name() == entry.name.as_bytes();
+                Ok(backing.filter(is_first).map(|Backing { path, identity, .. }| {
+                    let (name, ino, kind) = (entry.name.clone(), entry.ino, entry.kind);
+                    Gone { parent: dir, name, ino, kind, path, identity, since: Time(0) }
+                }))
+            });
+            in_window(ASKED_AT_ONCE, imported, |gone| found.extend(gone)).await?;
+            if !page.more {
+                return Ok(found);
+            }
         }
     }
 
@@ -65,10 +125,8 @@ impl Client {
     ///
     /// # Errors
     /// Those of every request.
-    pub async fn forget_gone(&self, who: &Identity, gone: &Gone) -> Result<(), Failure> {
-        let Gone { parent, name, since, .. } = gone.clone();
-        let place = Place::Entry(parent, &gone.name);
-        let request = Request::ForgetGone { parent, name, since };
-        done(&request, self.core.ask(who, place, &request).await?)
+    pub async fn forget_gone(&self, who: &Identity, parent: Ino, name: &Name, since: Time) -> Result<(), Failure> {
+        let request = Request::ForgetGone { parent, name: name.clone(), since };
+        done(&request, self.core.ask(who, Place::Entry(parent, name), &request).await?)
     }
 }

@@ -192,6 +192,28 @@ async fn check_gone(client: &Client, model: &Shared) -> Result<usize, Failure> {
     Ok(went)
 }
 
+/// The backing follows: what it loses is dirty, under whatever name, and no record is left.
+async fn follow_gone(client: &Client, model: &Shared) -> Result<(), Failure> {
+    for gone in client.gone_names(&ROOT).await? {
+        match client.leave_backing(&ROOT, gone.ino).await {
+            Ok(()) => {
+                let backing = client.backing_of(&ROOT, gone.ino).await?;
+                if backing.is_none_or(|backing| backing.is_clean()) {
+                    model.lock().wrong.push(format!("{}: the backing has lost it, and it is clean", gone.name));
+                }
+            }
+            Err(failure) if failure.code == Code::Stale => {}
+            Err(failure) => return Err(failure),
+        }
+        client.forget_gone(&ROOT, gone.parent, &gone.name, gone.since).await?;
+    }
+    let left = client.gone_names(&ROOT).await?;
+    if !left.is_empty() {
+        model.lock().wrong.push(format!("the backing has followed, and is not believed: {left:?}"));
+    }
+    Ok(())
+}
+
 async fn work(client: Arc<Client>, io: Io, me: usize, model: Shared) {
     for _ in 0..STEPS {
         let chunk = io.random_u64() % CHUNKS;
@@ -276,6 +298,9 @@ fn run(seed: u64, switches: Switches, durability: Option<Durability>) -> Ran {
         match check_gone(&client, &model).await {
             Ok(went) => model.lock().went = went,
             Err(failure) => model.lock().wrong.push(format!("names that went: {failure}")),
+        }
+        if let Err(failure) = follow_gone(&client, &model).await {
+            model.lock().wrong.push(format!("names that went below, too: {failure}"));
         }
         for file in 0..FILES {
             for chunk in 0..CHUNKS {
