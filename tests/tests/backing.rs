@@ -606,6 +606,56 @@ fn servers(place: &Place) -> Vec<u32> {
 }
 
 #[test]
+fn names_and_data_are_taken_over_before_their_use() {
+    let mut place = Place::new();
+    let backing = place.path("backing");
+    make_tree(&backing.join("input/tree"), 60);
+    // More than one part, with a hole in it.
+    let large = File::create(backing.join("input/large")).expect("a file");
+    large.set_len(150 << 20).expect("a hole");
+    for at in [0, (64 << 20) - 3, 149 << 20] {
+        large.write_all_at(b"data", at).expect("data");
+    }
+    fs::create_dir_all(backing.join("names/a/b")).expect("directories");
+    fs::write(backing.join("names/a/b/file"), "never read").expect("a file");
+    let copy = place.path("copy");
+    run(Command::new("cp").arg("-a").arg(backing.join("input")).arg(&copy));
+    let (backing, mount) = over(&mut place, &[]);
+
+    let told = place.aze(&["stage", "in", "--names-only", "--json", "aze:/names"]).ok().out;
+    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!((told["directories"].as_u64(), told["files"].as_u64()), (Some(3), Some(0)), "{told}");
+    fs::remove_dir_all(backing.join("names")).expect("a removal");
+    assert_eq!(names(&mount.join("names/a/b")), ["file"]);
+    let error = fs::read(mount.join("names/a/b/file")).expect_err("its data are gone");
+    assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
+
+    let files = run(Command::new("find").arg(backing.join("input")).args(["-type", "f"])).out.lines().count() as u64;
+    let told = place.aze(&["stage", "in", "--json", "--jobs", "5", "aze:/input"]).ok().out;
+    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!((told["files"].as_u64(), told["failed"].as_u64()), (Some(files), Some(0)), "{told}");
+    assert!(files > 40 && told["bytes"].as_u64() > Some(150 << 20), "{told}");
+    fs::remove_dir_all(backing.join("input")).expect("a removal");
+    assert_same(&mount.join("input"), &copy);
+    // Nothing is copied into the volume by that, and nothing is dirty.
+    let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
+    assert!(told.contains("dirty   0 objects"), "{told}");
+
+    // A part that fails is named, and the rest is there.
+    fs::write(backing.join("late"), "late").expect("a file");
+    let told = place.aze(&["stage", "in", "aze:/"]).code(1);
+    assert!(told.err.contains("fetch aze:/names/a/b/file") && told.err.contains("1 object failed"), "{}", told.err);
+    for (words, why) in [
+        (&["stage", "in", "--delete", "aze:/"][..], "--delete needs a destination"),
+        (&["stage", "in", "somewhere"], "name where to"),
+        (&["stage", "in", "--names-only", "somewhere", "aze:/"], "cannot be used with"),
+    ] {
+        let refused = place.aze(words).code(2);
+        assert!(refused.err.contains(why), "{}", refused.err);
+    }
+}
+
+#[test]
 fn a_backing_that_is_none_is_refused() {
     let place = Place::new();
     let missing = place.aze(&["up", "--backing", "missing"]);

@@ -5,6 +5,7 @@
 
 mod release;
 pub(crate) mod rounds;
+mod warm;
 
 use crate::account::{self, Account, Reason};
 use crate::copy::Reporter;
@@ -160,17 +161,24 @@ enum When {
 /// Copy a file or the contents of a directory into a volume, verified; with a receipt if asked for.
 ///
 /// What changes at the source while it is read is copied again, and named at last. Exit codes as of
-/// 'aze stage out'.
+/// 'aze stage out'. Of a volume over a directory ('aze up --backing') and without TO: have its servers read names and data
+/// of that directory now, and not when they are used.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   aze stage in /project/input aze:/input
+  aze stage in aze:/input                          what is there in the directory of 'aze up --backing'
+  aze stage in --names-only                        names of all of it
   find /data -name '*.h5' -printf '%P\\n' | aze stage in /data aze:/data --list -")]
 struct InArgs {
-    /// A local file or directory.
-    from: PathBuf,
+    /// A local file or directory; without TO, a file or directory of a volume over a directory.
+    #[arg(default_value = "aze:/")]
+    from: OsString,
     /// What it becomes in a volume.
-    to: OsString,
+    to: Option<OsString>,
+    /// Without TO: names, attributes and links, and no data.
+    #[arg(long, conflicts_with = "to")]
+    names_only: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -232,17 +240,18 @@ fn run_out(args: &OutArgs) -> Outcome<Exit> {
 }
 
 fn run_in(args: &InArgs) -> Outcome<Exit> {
-    let to = Place::parse(&args.to)?;
+    let Some(to) = &args.to else { return warm::run(&args.from, args.names_only, &args.common) };
+    let shown = to.to_string_lossy();
+    let to = Place::parse(to)?;
     let Place::Volume(_) = to else {
-        let shown = args.to.to_string_lossy();
         return Err(Trouble::usage(format!(
             "'{shown}' is a local path: 'aze stage in' writes to a volume: write aze:/…"
         )));
     };
-    if let Place::Volume(_) = Place::parse(args.from.as_os_str())? {
+    let Place::Local(from) = Place::parse(&args.from)? else {
         return Err(Trouble::usage("'aze stage in' reads a local path: for volumes there is 'aze cp --verify'"));
-    }
-    let from = Place::Local(absolute(&args.from)?);
+    };
+    let from = Place::Local(absolute(&from)?);
     perform(("in", false, false), &args.common, None, &from, &to, args.common.receipt.clone(), state_of_user)
 }
 

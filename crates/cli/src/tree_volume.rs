@@ -16,6 +16,7 @@ use aze_proto::limits::LIST_ENTRIES_MAX;
 use aze_proto::message::Listed;
 use aze_proto::name::Name;
 use aze_proto::{BackingIdentity, Gone};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
@@ -343,6 +344,21 @@ impl Tree for VolumeTree {
             data_changed: backing.data_changed,
             is_behind: meta.kind == FileKind::Directory && !backing.is_imported,
         }))
+    }
+
+    fn came_from_below(&self, meta: &Meta) -> bool {
+        Ino(meta.identity.1).is_backed()
+    }
+
+    fn fetch(&self, path: &[u8], part: Range<u64>) -> Outcome<()> {
+        let (client, who) = (&self.session.client, &self.session.who);
+        self.session.ask(format_args!("fetch {}", self.shown(path)), async {
+            let ino = client.resolve(who, path, true).await?.ino;
+            let file = client.open(who, ino, Access { read: true, write: false }).await?;
+            let fetched = client.fetch(&file, part).await;
+            file.close().await?;
+            fetched
+        })
     }
 
     fn gone(&self) -> Outcome<Vec<GoneName>> {

@@ -1,15 +1,23 @@
 //! Where files came from, in a volume that lies over a directory of another file system.
 
-use crate::Client;
 use crate::client::unexpected;
 use crate::data::in_window;
 use crate::list::Lister;
 use crate::names::done;
 use crate::route::Place;
+use crate::{Client, File};
 use aze_proto::check::EntryPlace;
 use aze_proto::limits::LIST_ENTRIES_MAX;
 use aze_proto::{Backing, Code, Failure, FileKind, Gone, Identity, Ino, Name, Reply, Request, ServerIndex, Time};
 use futures_util::future::try_join_all;
+use std::ops::Range;
+
+/// Chunks of one file that are fetched at once: half the threads that a server has for its backing, so that one file leaves room
+/// for others.
+const FETCHED_AT_ONCE: usize = 4;
+
+/// How often a chunk is asked for that the backing has not given in time: what comes late serves the next asker.
+const FETCH_TRIES: usize = 6;
 
 /// Inodes whose origins are asked for at once.
 const ASKED_AT_ONCE: usize = 64;
@@ -128,5 +136,26 @@ impl Client {
     pub async fn forget_gone(&self, who: &Identity, parent: Ino, name: &Name, since: Time) -> Result<(), Failure> {
         let request = Request::ForgetGone { parent, name: name.clone(), since };
         done(&request, self.core.ask(who, Place::Entry(parent, name), &request).await?)
+    }
+
+    /// Has servers read a part of an open file from the backing, as far as it came from there and they have not yet. One byte
+    /// of each chunk is asked for, since a chunk is stored whole.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub async fn fetch(&self, file: &File, part: Range<u64>) -> Result<(), Failure> {
+        let attr = file.attr();
+        let chunk_bytes = 1 << attr.chunk_bits;
+        let chunks = (part.start..part.end.min(attr.size)).step_by(chunk_bytes);
+        let fetches = chunks.map(|offset| async move {
+            for _ in 1..FETCH_TRIES {
+                match file.read(offset, 1).await {
+                    Err(failure) if failure.code == Code::TimedOut => {}
+                    read => return read.map(drop),
+                }
+            }
+            file.read(offset, 1).await.map(drop)
+        });
+        in_window(FETCHED_AT_ONCE, fetches, drop).await
     }
 }

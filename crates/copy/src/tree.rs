@@ -5,6 +5,7 @@
 use aze_proto::attr::FileKind;
 use aze_proto::ids::Time;
 use aze_words::exit::{Exit, Outcome, Trouble};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What a copy must know of a file.
@@ -300,6 +301,15 @@ pub trait Tree: Send + Sync {
     /// Where an object came from with these attributes; `None` if it was made here.
     fn origin(&self, _meta: &Meta) -> Outcome<Option<Origin>> {
         Ok(None)
+    }
+    /// Whether an object with these attributes came from the directory over which the tree lies.
+    fn came_from_below(&self, _meta: &Meta) -> bool {
+        false
+    }
+    /// Has the tree take over a part of a file from the directory over which it lies.
+    fn fetch(&self, path: &[u8], _part: Range<u64>) -> Outcome<()> {
+        let text = format!("fetch {}: its tree lies over no directory: a defect in aze", self.shown(path));
+        Err(Trouble::new(Exit::Fatal, text))
     }
     /// All names of the directory over which the tree lies that went.
     fn gone(&self) -> Outcome<Vec<GoneName>> {
