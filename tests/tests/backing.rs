@@ -328,11 +328,205 @@ fn what_has_changed_is_staged_out_to_the_backing() {
     assert_eq!(fs::read_to_string(backing.join("conflict")).expect("contents"), "of somebody else");
     fs::remove_file(mount.join("conflict")).expect("a removal");
 
-    // Which names were removed is not known: nothing is removed from the backing.
-    fs::remove_file(mount.join("same")).expect("a removal");
-    let refused = place.aze(&["stage", "out", "--delete"]).code(5);
-    assert!(refused.err.contains("remove them there"), "{}", refused.err);
-    assert!(backing.join("same").exists());
+    // The file of somebody else is not the one that the volume has removed.
+    let kept = place.aze(&["stage", "out", "--delete", "--receipt", text(&place.path("third.jsonl"))]).code(1);
+    assert!(kept.err.contains("conflict: it has changed since"), "{}", kept.err);
+    assert_eq!(fs::read_to_string(backing.join("conflict")).expect("contents"), "of somebody else");
+    // When it has gone there, too, nothing is dirty any more.
+    fs::remove_file(backing.join("conflict")).expect("a removal");
+    place.aze(&["stage", "out", "--receipt", text(&place.path("fourth.jsonl"))]).ok();
+    place.aze(&["umount", text(&mount)]).ok();
+    place.aze(&["down"]).ok();
+}
+
+/// What a receipt says of names that were removed.
+fn removed_in(receipt: &Path) -> Vec<String> {
+    let lines = fs::read_to_string(receipt).expect("a receipt");
+    let lines = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+    let path = |line: serde_json::Value| Some(line["removed"].as_str()?.to_owned());
+    let mut paths: Vec<String> = lines.filter_map(path).collect();
+    paths.sort();
+    paths
+}
+
+#[test]
+fn removals_and_renames_reach_the_backing_if_that_is_asked_for() {
+    let mut place = Place::new();
+    let backing = place.path("backing");
+    fs::create_dir_all(backing.join("tree/sub")).expect("directories");
+    fs::create_dir_all(backing.join("moved/sub")).expect("directories");
+    fs::create_dir_all(backing.join("foreign")).expect("directories");
+    let old = vec![b'o'; 3 << 20];
+    let files = [
+        "removed",
+        "renamed",
+        "log",
+        "log.1",
+        "one",
+        "other",
+        "held",
+        "kept",
+        "tree/a",
+        "tree/sub/b",
+        "moved/c",
+        "moved/sub/d",
+        "foreign/e",
+    ];
+    for name in files {
+        fs::write(backing.join(name), [name.as_bytes(), &old].concat()).expect("a file");
+        made_long_ago(&backing.join(name));
+    }
+    symlink("kept", backing.join("link")).expect("a link");
+    let contents = |name: &str| [name.as_bytes(), &old].concat();
+    let (backing, mount) = over(&mut place, &[]);
+
+    // Nobody has read any of them.
+    let held = File::open(mount.join("held")).expect("a file");
+    for name in ["removed", "held", "link", "tree/a", "tree/sub/b", "foreign/e"] {
+        fs::remove_file(mount.join(name)).expect("a removal");
+    }
+    for name in ["tree/sub", "tree", "foreign"] {
+        fs::remove_dir(mount.join(name)).expect("a removal");
+    }
+    fs::rename(mount.join("renamed"), mount.join("new-name")).expect("a rename");
+    fs::rename(mount.join("log"), mount.join("log.1")).expect("a rename");
+    fs::write(mount.join("log"), "begun anew").expect("a file");
+    fs::rename(mount.join("one"), mount.join("third")).expect("a rename");
+    fs::rename(mount.join("other"), mount.join("one")).expect("a rename");
+    fs::rename(mount.join("third"), mount.join("other")).expect("a rename");
+    fs::rename(mount.join("moved"), mount.join("elsewhere")).expect("a rename");
+    fs::write(backing.join("foreign/of-others"), "of others").expect("a file");
+
+    let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
+    for line in ["dirty   21 objects", "aze:/held (removed)", "aze:/log.1 (renamed from /log)", "aze:/log (new)"] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+    let status = place.aze(&["stage", "status", "--json", "aze:/"]).ok().out;
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    // removed, renamed, held, link; tree with a, sub, b; foreign with e; moved with c, sub, d.
+    assert_eq!((status["removed"].as_u64(), status["lost"].as_array().map(Vec::len)), (Some(14), Some(0)), "{status}");
+
+    // Without --delete they stay, and the exit code says so.
+    let first = place.path("first.jsonl");
+    let told = place.aze(&["stage", "out", "--receipt", text(&first)]).code(1);
+    assert!(told.err.contains("14 names that the volume has not any more"), "{}", told.err);
+    assert_eq!(removed_in(&first), [""; 0]);
+    for name in ["removed", "renamed", "held", "tree/a", "tree/sub/b", "moved/c", "foreign/e"] {
+        assert!(backing.join(name).exists(), "{name}");
+    }
+    // What was begun anew has not cost the file that had the name before: its data were taken over first.
+    let check = |dir: &Path| {
+        assert_eq!(fs::read_to_string(dir.join("log")).expect("contents"), "begun anew");
+        for (name, was) in [
+            ("new-name", "renamed"),
+            ("log.1", "log"),
+            ("one", "other"),
+            ("other", "one"),
+            ("elsewhere/c", "moved/c"),
+            ("elsewhere/sub/d", "moved/sub/d"),
+        ] {
+            assert!(fs::read(dir.join(name)).expect("contents") == contents(was), "{} {name}", dir.display());
+        }
+    };
+    check(&backing);
+    check(&mount);
+    let refused = place.aze(&["down"]).code(8);
+    assert!(refused.err.contains("14 names that it has removed"), "{}", refused.err);
+
+    // With --delete they go, and the receipt says which; what the volume does not know stays.
+    let second = place.path("second.jsonl");
+    let told = place.aze(&["stage", "out", "--delete", "--receipt", text(&second)]).code(1);
+    assert!(told.err.contains("foreign") && told.err.contains("1 name that"), "{}", told.err);
+    assert_eq!(
+        removed_in(&second),
+        [
+            "foreign/e",
+            "held",
+            "link",
+            "moved",
+            "moved/c",
+            "moved/sub",
+            "moved/sub/d",
+            "removed",
+            "renamed",
+            "tree",
+            "tree/a",
+            "tree/sub",
+            "tree/sub/b"
+        ]
+    );
+    place.aze(&["receipt", "verify", text(&second)]).ok();
+    assert_eq!(fs::read_to_string(backing.join("foreign/of-others")).expect("contents"), "of others");
+    assert_eq!(names(&backing), ["elsewhere", "foreign", "kept", "log", "log.1", "new-name", "one", "other"]);
+    check(&backing);
+    // A file that is still open keeps its data.
+    let mut bytes = vec![0; 4 + old.len()];
+    held.read_exact_at(&mut bytes, 0).expect("its data");
+    assert!(bytes == contents("held"));
+    drop(held);
+
+    // Under its first name again, a file that the backing has lost is not clean.
+    fs::rename(mount.join("new-name"), mount.join("renamed")).expect("a rename");
+    let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
+    assert!(told.contains("aze:/renamed (changed)") && told.contains("aze:/new-name (removed)"), "{told}");
+    fs::remove_file(backing.join("foreign/of-others")).expect("a removal");
+    place.aze(&["stage", "out", "--delete", "--receipt", text(&place.path("third.jsonl"))]).ok();
+    assert!(fs::read(backing.join("renamed")).expect("contents") == contents("renamed"));
+    assert_eq!(names(&backing), ["elsewhere", "kept", "log", "log.1", "one", "other", "renamed"]);
+    let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
+    assert!(told.contains("dirty   0 objects"), "{told}");
+    place.aze(&["umount", text(&mount)]).ok();
+    place.aze(&["down"]).ok();
+}
+
+#[test]
+fn what_others_have_put_into_the_backing_is_not_replaced() {
+    let mut place = Place::new();
+    let backing = place.path("backing");
+    fs::create_dir_all(backing.join("dir")).expect("directories");
+    fs::write(backing.join("dir/old"), "old").expect("a file");
+    let (backing, mount) = over(&mut place, &[]);
+    assert_eq!(names(&mount.join("dir")), ["old"]);
+    for name in ["theirs", "equal", "dir/theirs", "free"] {
+        fs::write(mount.join(name), "of the volume").expect("a file");
+    }
+    symlink("of-the-volume", mount.join("link")).expect("a link");
+    for name in ["theirs", "dir/theirs"] {
+        fs::write(backing.join(name), "of somebody else").expect("a file");
+    }
+    symlink("of-somebody-else", backing.join("link")).expect("a link");
+    // As an attempt leaves it that is killed before it notes what it has done.
+    fs::write(backing.join("equal"), "of the volume").expect("a file");
+
+    let receipt = place.path("first.jsonl");
+    let told = place.aze(&["stage", "out", "--receipt", text(&receipt)]).code(1);
+    for name in ["/theirs: something is there", "dir/theirs: something is there", "link: something is there"] {
+        assert!(told.err.contains(name), "{name}: {}", told.err);
+    }
+    assert!(!told.err.contains("equal: ") && told.err.contains("3 objects could not be staged"), "{}", told.err);
+    for (name, should) in
+        [("theirs", "of somebody else"), ("dir/theirs", "of somebody else"), ("free", "of the volume")]
+    {
+        assert_eq!(fs::read_to_string(backing.join(name)).expect("contents"), should, "{name}");
+    }
+    assert_eq!(fs::read_link(backing.join("link")).expect("a link"), Path::new("of-somebody-else"));
+    place.aze(&["receipt", "verify", text(&receipt)]).ok();
+    let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
+    assert!(told.contains("dirty   3 objects"), "{told}");
+    // When it was moved away, the same command goes on; what the volume has put there it replaces.
+    for name in ["theirs", "dir/theirs", "link"] {
+        fs::rename(backing.join(name), place.path(&name.replace('/', "-"))).expect("a rename");
+    }
+    fs::write(mount.join("free"), "of the volume, later").expect("a file");
+    place.aze(&["stage", "out", "--receipt", text(&place.path("second.jsonl"))]).ok();
+    assert_eq!(fs::read_to_string(backing.join("theirs")).expect("contents"), "of the volume");
+    assert_eq!(fs::read_to_string(backing.join("free")).expect("contents"), "of the volume, later");
+    // By a path with symbolic links it would be another place.
+    symlink(&backing, place.path("by-link")).expect("a link");
+    let refused = place.aze(&["stage", "out", "aze:/", text(&place.path("by-link/x"))]).code(2);
+    assert!(refused.err.contains("over which the volume lies"), "{}", refused.err);
+    let refused = place.aze(&["stage", "out", "--atomic"]).code(5);
+    assert!(refused.err.contains("--atomic is not for"), "{}", refused.err);
     place.aze(&["umount", text(&mount)]).ok();
     place.aze(&["down"]).ok();
 }
@@ -409,6 +603,56 @@ fn servers(place: &Place) -> Vec<u32> {
     let pids: Vec<u32> = servers.map(|server| server["pid"].as_u64().expect("a process") as u32).collect();
     assert_eq!(pids.len(), 2, "{status}");
     pids
+}
+
+#[test]
+fn names_and_data_are_taken_over_before_their_use() {
+    let mut place = Place::new();
+    let backing = place.path("backing");
+    make_tree(&backing.join("input/tree"), 60);
+    // More than one part, with a hole in it.
+    let large = File::create(backing.join("input/large")).expect("a file");
+    large.set_len(150 << 20).expect("a hole");
+    for at in [0, (64 << 20) - 3, 149 << 20] {
+        large.write_all_at(b"data", at).expect("data");
+    }
+    fs::create_dir_all(backing.join("names/a/b")).expect("directories");
+    fs::write(backing.join("names/a/b/file"), "never read").expect("a file");
+    let copy = place.path("copy");
+    run(Command::new("cp").arg("-a").arg(backing.join("input")).arg(&copy));
+    let (backing, mount) = over(&mut place, &[]);
+
+    let told = place.aze(&["stage", "in", "--names-only", "--json", "aze:/names"]).ok().out;
+    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!((told["directories"].as_u64(), told["files"].as_u64()), (Some(3), Some(0)), "{told}");
+    fs::remove_dir_all(backing.join("names")).expect("a removal");
+    assert_eq!(names(&mount.join("names/a/b")), ["file"]);
+    let error = fs::read(mount.join("names/a/b/file")).expect_err("its data are gone");
+    assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
+
+    let files = run(Command::new("find").arg(backing.join("input")).args(["-type", "f"])).out.lines().count() as u64;
+    let told = place.aze(&["stage", "in", "--json", "--jobs", "5", "aze:/input"]).ok().out;
+    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!((told["files"].as_u64(), told["failed"].as_u64()), (Some(files), Some(0)), "{told}");
+    assert!(files > 40 && told["bytes"].as_u64() > Some(150 << 20), "{told}");
+    fs::remove_dir_all(backing.join("input")).expect("a removal");
+    assert_same(&mount.join("input"), &copy);
+    // Nothing is copied into the volume by that, and nothing is dirty.
+    let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
+    assert!(told.contains("dirty   0 objects"), "{told}");
+
+    // A part that fails is named, and the rest is there.
+    fs::write(backing.join("late"), "late").expect("a file");
+    let told = place.aze(&["stage", "in", "aze:/"]).code(1);
+    assert!(told.err.contains("fetch aze:/names/a/b/file") && told.err.contains("1 object failed"), "{}", told.err);
+    for (words, why) in [
+        (&["stage", "in", "--delete", "aze:/"][..], "--delete needs a destination"),
+        (&["stage", "in", "somewhere"], "name where to"),
+        (&["stage", "in", "--names-only", "somewhere", "aze:/"], "cannot be used with"),
+    ] {
+        let refused = place.aze(words).code(2);
+        assert!(refused.err.contains(why), "{}", refused.err);
+    }
 }
 
 #[test]

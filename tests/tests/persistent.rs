@@ -118,7 +118,7 @@ fn a_volume_comes_back_from_its_directories() {
     assert!(other.code != 0 && other.err.contains("start the volume as it was made"), "{}", other.err);
     let manifest = place.path("storage/server-1/volume");
     let text = fs::read_to_string(&manifest).expect("a manifest");
-    fs::write(&manifest, text.replace("format 13", "format 12")).expect("a manifest");
+    fs::write(&manifest, text.replace("format 15", "format 12")).expect("a manifest");
     let older = place.aze(&["up", "--servers", "2", "--size", "1G", "--storage", "storage"]);
     assert!(older.code != 0 && older.err.contains("format 12"), "{}", older.err);
 }

@@ -229,7 +229,7 @@ fn directories_are_looked_through() {
 
     let manifest = place.path("storage/server-1/volume");
     let text = fs::read_to_string(&manifest).expect("a manifest");
-    fs::write(&manifest, text.replace("format 13", "format 12")).expect("a manifest");
+    fs::write(&manifest, text.replace("format 15", "format 12")).expect("a manifest");
     let older = place.aze(&["check", "storage"]);
     assert!(older.code == 2 && older.err.contains("format 12"), "{} {}", older.code, older.err);
 }

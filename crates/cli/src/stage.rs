@@ -5,6 +5,7 @@
 
 mod release;
 pub(crate) mod rounds;
+mod warm;
 
 use crate::account::{self, Account, Reason};
 use crate::copy::Reporter;
@@ -17,7 +18,7 @@ use aze_copy::stage::ledger::{self, Hold, Route, Work};
 use aze_copy::stage::standing::Standing;
 use aze_copy::stage::state::Known;
 use aze_copy::stage::survey::Filter;
-use aze_copy::stage::{Order, Report, stage};
+use aze_copy::stage::{Order, Report, Side, stage};
 use aze_copy::tree::Spot;
 use aze_fuse::signals;
 use aze_proto::ids::Time;
@@ -92,7 +93,8 @@ struct Common {
     /// Not what fits this shell pattern, nor what is below it.
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<OsString>,
-    /// Remove from TO what FROM does not have, when all else has succeeded; the receipt names it.
+    /// Remove from TO what FROM does not have, when all else has succeeded; the receipt names it. In the directory of
+    /// 'aze up --backing' only what the volume has removed.
     #[arg(long, conflicts_with_all = ["list", "newer_than", "include", "exclude"])]
     delete: bool,
     /// Make all of it appear in one step, or nothing. What was at TO before is kept beside it, or goes with --delete.
@@ -128,6 +130,7 @@ Examples:
   aze stage out aze:/results /project/run7 --newer-than /project/last --exclude '*.tmp'
   aze stage out aze:/results /project/run7 --atomic --receipt run7.jsonl
   aze stage out                    what has changed, back to the directory of 'aze up --backing'
+  aze stage out --delete           and what was removed or renamed goes there, too
   aze stage out aze:/results /project/run7 --when closed
   aze stage out aze:/results /project/run7 --every 10m &     until a signal: kill $!
   aze stage out aze:/results /project/run7 --before-end &    and once more before the job's end")]
@@ -158,17 +161,24 @@ enum When {
 /// Copy a file or the contents of a directory into a volume, verified; with a receipt if asked for.
 ///
 /// What changes at the source while it is read is copied again, and named at last. Exit codes as of
-/// 'aze stage out'.
+/// 'aze stage out'. Of a volume over a directory ('aze up --backing') and without TO: have its servers read names and data
+/// of that directory now, and not when they are used.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   aze stage in /project/input aze:/input
+  aze stage in aze:/input                          what is there in the directory of 'aze up --backing'
+  aze stage in --names-only                        names of all of it
   find /data -name '*.h5' -printf '%P\\n' | aze stage in /data aze:/data --list -")]
 struct InArgs {
-    /// A local file or directory.
-    from: PathBuf,
+    /// A local file or directory; without TO, a file or directory of a volume over a directory.
+    #[arg(default_value = "aze:/")]
+    from: OsString,
     /// What it becomes in a volume.
-    to: OsString,
+    to: Option<OsString>,
+    /// Without TO: names, attributes and links, and no data.
+    #[arg(long, conflicts_with = "to")]
+    names_only: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -230,17 +240,18 @@ fn run_out(args: &OutArgs) -> Outcome<Exit> {
 }
 
 fn run_in(args: &InArgs) -> Outcome<Exit> {
-    let to = Place::parse(&args.to)?;
+    let Some(to) = &args.to else { return warm::run(&args.from, args.names_only, &args.common) };
+    let shown = to.to_string_lossy();
+    let to = Place::parse(to)?;
     let Place::Volume(_) = to else {
-        let shown = args.to.to_string_lossy();
         return Err(Trouble::usage(format!(
             "'{shown}' is a local path: 'aze stage in' writes to a volume: write aze:/…"
         )));
     };
-    if let Place::Volume(_) = Place::parse(args.from.as_os_str())? {
+    let Place::Local(from) = Place::parse(&args.from)? else {
         return Err(Trouble::usage("'aze stage in' reads a local path: for volumes there is 'aze cp --verify'"));
-    }
-    let from = Place::Local(absolute(&args.from)?);
+    };
+    let from = Place::Local(absolute(&from)?);
     perform(("in", false, false), &args.common, None, &from, &to, args.common.receipt.clone(), state_of_user)
 }
 
@@ -293,7 +304,9 @@ fn perform(
     // Before the first thread starts, since each inherits this.
     signals::hold().map_err(|error| Trouble::local("hold signals", &error))?;
     let mut sessions = Sessions::default();
-    let keep = keep || common.keep || rounds.is_some();
+    let side = side_of(direction, from, to, &mut sessions)?;
+    // What was put into the directory below has to be known later.
+    let keep = keep || common.keep || rounds.is_some() || side != Side::Outside;
     let account = account_of(direction, keep, from, to, &mut sessions)?;
     let destination = match to {
         Place::Local(path) => path.as_os_str().as_bytes().to_vec(),
@@ -334,7 +347,7 @@ fn perform(
     };
     let mut filter = filter(common, &mut sessions)?;
     if direction == "out" && from.tree.has_origins() {
-        refuse_in_backing(common, &from, &destination)?;
+        refuse_in_backing(common, &from, &destination, side)?;
         filter.destination = Some(destination.strip_suffix(b"/").unwrap_or(&destination).to_vec());
     }
     let receipt = match receipt {
@@ -349,6 +362,7 @@ fn perform(
         to,
         destination,
         filter,
+        side,
         delete: common.delete,
         atomic: common.atomic,
         closed_only,
@@ -365,18 +379,43 @@ fn perform(
     one_round(common, &order, &reporter)
 }
 
-/// Refuses what would take names away from the directory over which the volume lies: which of them were removed in the
-/// volume, and which it never had, is not known.
-fn refuse_in_backing(common: &Common, from: &Spot, destination: &[u8]) -> Outcome<()> {
+/// Where a destination is, seen from the directory over which the volume of the source lies.
+fn side_of(direction: &str, from: &Place, to: &Place, sessions: &mut Sessions) -> Outcome<Side> {
+    let (Place::Volume(inside), Place::Local(outside), "out") = (from, to, direction) else { return Ok(Side::Outside) };
+    let session = sessions.of(inside)?;
+    let Some(root) = &session.volume.record.settings.backing else { return Ok(Side::Outside) };
+    let path = account::plain_path(&inside.path);
+    Ok(match outside.strip_prefix(&root.path) {
+        Ok(below) if below.as_os_str().as_bytes() == &path[1..] => Side::Own,
+        Ok(_) => Side::Inside,
+        Err(_) if is_within(outside, &root.path) => {
+            let (to, root) = (outside.display(), root.path.display());
+            return Err(Trouble::usage(format!("'{to}' leads into {root}, over which the volume lies: write it so")));
+        }
+        Err(_) => Side::Outside,
+    })
+}
+
+/// Whether a path leads into a directory by way of symbolic links.
+fn is_within(path: &Path, dir: &Path) -> bool {
+    let resolved = path.ancestors().find_map(|above| above.canonicalize().ok());
+    resolved.zip(dir.canonicalize().ok()).is_some_and(|(path, dir)| path.starts_with(dir))
+}
+
+/// Refuses what would take names away from the directory over which the volume lies, but for those that the volume has removed
+/// at their own places.
+fn refuse_in_backing(common: &Common, from: &Spot, destination: &[u8], side: Side) -> Outcome<()> {
+    let is_refused = common.atomic || common.delete && side != Side::Own;
+    if !is_refused {
+        return Ok(());
+    }
     let root = from.tree.stat(b"/", true)?.map(|meta| from.tree.origin(&meta)).transpose()?.flatten();
     let is_in = |one: &[u8], other: &[u8]| Path::new(OsStr::from_bytes(one)).starts_with(OsStr::from_bytes(other));
     match root {
-        Some(root)
-            if (common.delete || common.atomic)
-                && (is_in(destination, &root.outside) || is_in(&root.outside, destination)) =>
-        {
-            let text = "--delete and --atomic are not for the directory over which the volume lies: names that were removed in \
-                        the volume stay there; remove them there";
+        Some(root) if is_in(destination, &root.outside) || is_in(&root.outside, destination) => {
+            let text = "--atomic is not for the directory over which the volume lies, which has names that the volume has not looked \
+                        at; and --delete only for the own place of what is staged: 'aze stage out --delete aze:/DIR' without \
+                        a destination";
             Err(Trouble::new(Exit::Caller, text))
         }
         _ => Ok(()),
@@ -396,7 +435,7 @@ fn one_round(common: &Common, order: &Order, reporter: &Arc<Reporter>) -> Outcom
     }
     let report = staged?;
     tell(common, &report, signer(order).as_ref(), &summary);
-    let is_whole = report.missing == 0 && reporter.tally.failed() == failed_before;
+    let is_whole = report.missing == 0 && report.left == 0 && reporter.tally.failed() == failed_before;
     Ok(if is_whole { Exit::Done } else { Exit::Some })
 }
 
@@ -456,7 +495,7 @@ fn tell(common: &Common, report: &Report, receipt: Option<&(PathBuf, String, Str
     if common.json {
         let told = serde_json::json!({
             "proven": report.proven, "resumed": report.resumed, "missing": report.missing, "removed": report.removed,
-            "open": report.open, "replaced": report.replaced, "receipt": path, "key_id": receipt.map(|(_, _, id)| id),
+            "left": report.left, "open": report.open, "replaced": report.replaced, "receipt": path, "key_id": receipt.map(|(_, _, id)| id),
             "bytes": report.end.as_ref().map(|end| end.bytes), "tree": report.end.as_ref().map(|end| end.tree.to_string()),
         });
         outln!("{told}");
@@ -470,6 +509,16 @@ fn tell(common: &Common, report: &Report, receipt: Option<&(PathBuf, String, Str
         errln!(
             "aze: stage: {missing} objects could not be staged; {proven} are proven: the same command tries the rest"
         );
+    }
+    if report.left > 0 {
+        report.left_named.iter().for_each(|path| errln!("aze: stage: {path}: removed in the volume, and still there"));
+        let left = show::count(report.left, "name");
+        let how = match (common.delete, report.missing) {
+            (false, _) => "aze stage out --delete removes them there",
+            (true, 0) => "why is said above",
+            (true, _) => "nothing is removed before all else is staged",
+        };
+        errln!("aze: stage: {left} that the volume has not any more left at the destination: {how}");
     }
     if common.quiet {
         return;
@@ -561,11 +610,14 @@ fn run_status_of(args: &StatusArgs, path: &VolumePath) -> Outcome<Exit> {
         return Err(Trouble::new(Exit::NotFound, text));
     };
     let standing = account.standing(&session, NAMED_MAX, &|| false)?;
-    let Standing { staged, dirty, without_data, named, lost, ended_early, removed, released } = &standing;
+    let Standing { staged, dirty, without_data, named, renamed_from, lost, ended_early, removed, released } = &standing;
     if args.json {
         let named: Vec<_> = named
             .iter()
-            .map(|(path, why)| serde_json::json!({ "path": account::shown(path), "why": why.word() }))
+            .map(|(path, why)| {
+                let from = renamed_from.get(path).map(|from| account::shown(from));
+                serde_json::json!({ "path": account::shown(path), "why": why.word(), "from": from })
+            })
             .collect();
         let told = serde_json::json!({
             "volume": name, "guarded": account.guards(session.volume.record.settings.lasts()),
@@ -585,7 +637,7 @@ fn run_status_of(args: &StatusArgs, path: &VolumePath) -> Outcome<Exit> {
             );
         }
         outln!("dirty   {}, {}", show::count(dirty.objects, "object"), size::words(dirty.bytes));
-        named.iter().for_each(|(path, why)| outln!("        {} ({})", account::shown(path), why.word()));
+        named.iter().for_each(|(path, why)| outln!("        {} ({})", account::shown(path), standing.why(path, *why)));
         lost.iter().for_each(|trouble| outln!("lost    {trouble}"));
         if account.guards(session.volume.record.settings.lasts()) {
             outln!("'aze down' refuses while anything is dirty");

@@ -6,7 +6,8 @@ use crate::session::{Session, Sessions};
 use aze_client::{Access, File, Lister, NewFile, Reached};
 use aze_copy::LocalTree;
 use aze_copy::tree::{
-    Meta, Named, Names, Origin, ReadBack, Sink, Source, Spot, Traits, Tree, Xattr, copied_mode, is_kept,
+    GoneName, Meta, Named, Names, Origin, ReadBack, Replaces, Sink, Source, Spot, Traits, Tree, Xattr, copied_mode,
+    is_kept,
 };
 use aze_proto::attr::{Attr, Change, FileKind, SetTime, XattrHow};
 use aze_proto::error::{Class, Code, Failure};
@@ -14,11 +15,16 @@ use aze_proto::ids::{Generation, Ino, Time};
 use aze_proto::limits::LIST_ENTRIES_MAX;
 use aze_proto::message::Listed;
 use aze_proto::name::Name;
+use aze_proto::{BackingIdentity, Gone};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 /// Symbolic links followed at the end of a path: as many as the kernel does (path_resolution(7)).
 const LINKS_MAX: usize = 40;
+
+/// Bytes of a file that are read at once, to have the volume take them over: several chunks, so that several servers work.
+const READ_BYTES: usize = 4 << 20;
 
 const WRITE: Access = Access { read: false, write: true };
 
@@ -150,8 +156,9 @@ impl Tree for VolumeTree {
         Ok(Box::new(VolumeSink { session: self.session.clone(), file, parent, temporary: hidden, name, shown }))
     }
 
-    fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8]) -> Outcome<()> {
+    fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
         let (client, who) = (&self.session.client, &self.session.who);
+        check_any(replaces, &self.shown(path))?;
         self.refuse_dir(path)?;
         let hidden = hidden_name(hidden)?;
         let new = new_file(FileKind::Symlink, 0o777, target.to_vec(), None);
@@ -162,8 +169,9 @@ impl Tree for VolumeTree {
         })
     }
 
-    fn add_name(&self, existing: &[u8], path: &[u8], hidden: &[u8]) -> Outcome<()> {
+    fn add_name(&self, existing: &[u8], path: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
         let (client, who) = (&self.session.client, &self.session.who);
+        check_any(replaces, &self.shown(path))?;
         self.refuse_dir(path)?;
         let hidden = hidden_name(hidden)?;
         let ino = self.resolve("link to", existing, false)?.ino;
@@ -328,19 +336,99 @@ impl Tree for VolumeTree {
         let Some(backing) = self.session.ask(what, client.backing_of(who, ino))? else { return Ok(None) };
         let path = backing.path.0.as_slice();
         let outside = root.path.as_os_str().as_bytes();
-        let identity = backing.identity;
         Ok(Some(Origin {
             inside: [b"/", path].concat(),
-            outside: if path.is_empty() { outside.to_vec() } else { aze_copy::tree::join(outside, path) },
-            identity: [identity.inode, identity.size, identity.mtime_ns, identity.ctime_ns],
+            outside: if path.is_empty() { outside.to_vec() } else { join(outside, path) },
+            identity: numbers_of(&backing.identity),
             is_clean: backing.is_clean(),
             data_changed: backing.data_changed,
             is_behind: meta.kind == FileKind::Directory && !backing.is_imported,
         }))
     }
 
+    fn came_from_below(&self, meta: &Meta) -> bool {
+        Ino(meta.identity.1).is_backed()
+    }
+
+    fn fetch(&self, path: &[u8], part: Range<u64>) -> Outcome<()> {
+        let (client, who) = (&self.session.client, &self.session.who);
+        self.session.ask(format_args!("fetch {}", self.shown(path)), async {
+            let ino = client.resolve(who, path, true).await?.ino;
+            let file = client.open(who, ino, Access { read: true, write: false }).await?;
+            let fetched = client.fetch(&file, part).await;
+            file.close().await?;
+            fetched
+        })
+    }
+
+    fn gone(&self) -> Outcome<Vec<GoneName>> {
+        let Some(root) = &self.session.volume.record.settings.backing else { return Ok(Vec::new()) };
+        let (client, who) = (&self.session.client, &self.session.who);
+        let all = self.session.ask("ask which names of the directory below have gone", client.gone_trees(who))?;
+        let outside = root.path.as_os_str().as_bytes();
+        let named = |(gone, is_recorded): (Gone, bool)| GoneName {
+            inside: [b"/", gone.path.0.as_slice()].concat(),
+            outside: join(outside, &gone.path.0),
+            kind: gone.kind,
+            identity: numbers_of(&gone.identity),
+            inode: gone.ino.0,
+            record: is_recorded.then(|| (gone.parent.0, gone.name.as_bytes().to_vec(), gone.since)),
+        };
+        Ok(all.into_iter().map(named).collect())
+    }
+
+    fn take_over(&self, gone: &GoneName) -> Outcome<()> {
+        let (client, who, ino) = (&self.session.client, &self.session.who, Ino(gone.inode));
+        let what =
+            format_args!("take over all of {}, which has another name or is still open", self.shown(&gone.inside));
+        if gone.kind == FileKind::File {
+            let access = Access { read: true, write: false };
+            let file = match self.session.runtime.block_on(client.open_nameless(who, ino, access)) {
+                Err(failure) if failure.code == Code::Stale => return Ok(()),
+                file => file.map_err(|failure| Trouble::volume(what, &failure))?,
+            };
+            let source = VolumeSource { session: self.session.clone(), file, shown: self.shown(&gone.inside) };
+            let (mut offset, mut block) = (0, vec![0; READ_BYTES]);
+            while let Some(at) = source.next_data(offset)? {
+                let count = source.read_at(at, &mut block)?;
+                if count == 0 {
+                    break;
+                }
+                offset = at + count as u64;
+            }
+        }
+        match self.session.runtime.block_on(client.leave_backing(who, ino)) {
+            Err(failure) if failure.code == Code::Stale => Ok(()),
+            left => left.map_err(|failure| Trouble::volume(what, &failure)),
+        }
+    }
+
+    fn forget_gone(&self, gone: &GoneName) -> Outcome<()> {
+        let Some((parent, name, since)) = &gone.record else { return Ok(()) };
+        let (client, who) = (&self.session.client, &self.session.who);
+        let what = format_args!("note that {} has gone below, too", self.shown(&gone.inside));
+        let name =
+            Name::new(name).map_err(|_| Trouble::new(Exit::Fatal, format!("{what}: a bad name: a defect in aze")))?;
+        self.session.ask(what, client.forget_gone(who, Ino(*parent), &name, *since))
+    }
+
     fn id(&self) -> String {
         format!("volume {}", self.session.volume.record.name)
+    }
+}
+
+/// The numbers of an identity.
+fn numbers_of(identity: &BackingIdentity) -> [u64; 4] {
+    [identity.inode, identity.size, identity.mtime_ns, identity.ctime_ns]
+}
+
+/// No volume is a destination of which only a part may be replaced.
+fn check_any(replaces: &Replaces, shown: &str) -> Outcome<()> {
+    match replaces {
+        Replaces::Anything => Ok(()),
+        Replaces::Only(_) => {
+            Err(Trouble::new(Exit::Fatal, format!("{shown}: a volume is staged to as a whole: a defect in aze")))
+        }
     }
 }
 
@@ -507,7 +595,8 @@ impl Sink for VolumeSink {
         Ok((self.reread()?, ReadBack::Servers))
     }
 
-    fn publish(&self) -> Outcome<Meta> {
+    fn publish(&self, replaces: &Replaces) -> Outcome<Meta> {
+        check_any(replaces, &self.shown)?;
         let (client, who) = (&self.session.client, &self.session.who);
         let attr = self.session.ask(format_args!("finish {}", self.shown), async {
             self.file.close().await?;

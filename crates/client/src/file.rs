@@ -52,6 +52,8 @@ pub(crate) struct How {
     pub(crate) contents: bool,
     /// The kernel runs it as a program.
     pub(crate) to_run: bool,
+    /// It may have lost its last name, and be open elsewhere.
+    pub(crate) nameless: bool,
 }
 
 impl How {
@@ -64,7 +66,7 @@ impl How {
 
 impl From<Access> for How {
     fn from(access: Access) -> How {
-        How { access, contents: false, to_run: false }
+        How { access, contents: false, to_run: false, nameless: false }
     }
 }
 
@@ -103,7 +105,7 @@ impl Core {
             // A caller that does not hold it open has come by a name that is no more, and lasts where
             // names are cached: it has to look again. One that holds it open may open it once more, without
             // a name, as by way of /proc/self/fd.
-            Ok(attr) if attr.links == 0 && held.is_none() => {
+            Ok(attr) if attr.links == 0 && held.is_none() && !how.nameless => {
                 return Err(Failure::new(Code::Stale, format!("inode {ino} has lost its last name")));
             }
             Ok(attr) => attr,
@@ -200,13 +202,21 @@ impl Client {
         self.core.open(who, ino, access.into()).await
     }
 
+    /// As [`Client::open`]; also a file that has lost its last name and that another client has open.
+    ///
+    /// # Errors
+    /// As [`Client::open`].
+    pub async fn open_nameless(&self, who: &Identity, ino: Ino, access: Access) -> Result<Arc<File>, Failure> {
+        self.core.open(who, ino, How { nameless: true, ..access.into() }).await
+    }
+
     /// Opens a file that the kernel is to run: the caller needs the right to execute it, not to read it. One request.
     ///
     /// # Errors
     /// As [`Client::open`].
     pub async fn open_to_run(&self, who: &Identity, ino: Ino) -> Result<Arc<File>, Failure> {
         let access = Access { read: true, write: false };
-        self.core.open(who, ino, How { access, contents: false, to_run: true }).await
+        self.core.open(who, ino, How { to_run: true, ..access.into() }).await
     }
 
     /// Opens a file; the contents of a small one come along unless the open is for writing, too, for
@@ -215,7 +225,7 @@ impl Client {
     /// # Errors
     /// As [`Client::open`].
     pub async fn open_with_contents(&self, who: &Identity, ino: Ino, access: Access) -> Result<Arc<File>, Failure> {
-        self.core.open(who, ino, How { access, contents: true, to_run: false }).await
+        self.core.open(who, ino, How { contents: true, ..access.into() }).await
     }
 }
 

@@ -517,7 +517,7 @@ impl Client {
         path: impl Into<Way<'a>>,
         access: Access,
     ) -> Result<Arc<File>, Failure> {
-        self.open_path_how(who, path.into(), How { access, contents: true, to_run: false }).await
+        self.open_path_how(who, path.into(), How { contents: true, ..access.into() }).await
     }
 
     async fn open_path_how(&self, who: &Identity, way: Way<'_>, how: How) -> Result<Arc<File>, Failure> {

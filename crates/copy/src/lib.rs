@@ -16,6 +16,7 @@ mod local;
 pub mod stage;
 pub mod tree;
 mod walk;
+pub mod warm;
 mod workers;
 
 pub use local::LocalTree;

@@ -1,6 +1,8 @@
 //! Local files as a [`Tree`].
 
-use crate::tree::{Meta, Named, Names, ReadBack, Sink, Source, Traits, Tree, Xattr, beside, copied_mode, is_kept};
+use crate::tree::{
+    Meta, Named, Names, ReadBack, Replaces, Sink, Source, Traits, Tree, Xattr, beside, copied_mode, in_the_way, is_kept,
+};
 use aze_io::real::files::{self, Taken};
 use aze_proto::attr::FileKind;
 use aze_proto::ids::Time;
@@ -79,19 +81,19 @@ impl Tree for LocalTree {
         LocalSink::create(local(path).to_owned(), local(&beside(path, hidden)).to_owned())
     }
 
-    fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8]) -> Outcome<()> {
+    fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
         self.refuse_dir(path)?;
-        self.by_way_of(path, hidden, |hidden| std::os::unix::fs::symlink(OsStr::from_bytes(target), hidden))
+        self.by_way_of(path, hidden, replaces, |hidden| std::os::unix::fs::symlink(OsStr::from_bytes(target), hidden))
     }
 
-    fn add_name(&self, existing: &[u8], path: &[u8], hidden: &[u8]) -> Outcome<()> {
+    fn add_name(&self, existing: &[u8], path: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
         self.refuse_dir(path)?;
         let same = |path: &[u8]| fs::symlink_metadata(local(path)).map(|meta| (meta.dev(), meta.ino())).ok();
         if same(existing).is_some_and(|there| same(path) == Some(there)) {
             // A rename between two names of one file would do nothing and leave both.
             return Ok(());
         }
-        self.by_way_of(path, hidden, |hidden| fs::hard_link(local(existing), hidden))
+        self.by_way_of(path, hidden, replaces, |hidden| fs::hard_link(local(existing), hidden))
     }
 
     fn remove(&self, path: &[u8], kind: FileKind) -> Outcome<()> {
@@ -205,13 +207,44 @@ impl LocalTree {
     }
 
     /// Makes something under a hidden name, and gives it the right one.
-    fn by_way_of(&self, path: &[u8], hidden: &[u8], make: impl FnOnce(&Path) -> std::io::Result<()>) -> Outcome<()> {
+    fn by_way_of(
+        &self,
+        path: &[u8],
+        hidden: &[u8],
+        replaces: &Replaces,
+        make: impl FnOnce(&Path) -> std::io::Result<()>,
+    ) -> Outcome<()> {
         let hidden = beside(path, hidden);
-        let made = make(local(&hidden)).and_then(|()| {
-            fs::rename(local(&hidden), local(path)).inspect_err(|_| drop(fs::remove_file(local(&hidden))))
-        });
-        made.map_err(|error| Trouble::local(format!("make {}", self.shown(path)), &error))
+        make(local(&hidden)).map_err(|error| Trouble::local(format!("make {}", self.shown(path)), &error))?;
+        give_name("make", local(&hidden), local(path), replaces).inspect_err(|_| drop(fs::remove_file(local(&hidden))))
     }
+}
+
+/// Gives a whole file or link its name. Where the name is free that is one step, in which nothing can be replaced; where it is
+/// taken, what is there is looked at right before.
+fn give_name(what: &str, hidden: &Path, path: &Path, replaces: &Replaces) -> Outcome<()> {
+    let failed = |error: std::io::Error| Trouble::local(format!("{what} {}", path.display()), &error);
+    let Replaces::Only(known) = replaces else { return fs::rename(hidden, path).map_err(failed) };
+    match LocalTree.stat(path.as_os_str().as_bytes(), false)? {
+        Some(there) if known.contains(&there.print()) => return fs::rename(hidden, path).map_err(failed),
+        Some(_) => return Err(in_the_way(&path.display().to_string())),
+        None => {}
+    }
+    let is_unknown = |error: &std::io::Error| {
+        matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP | libc::EPERM))
+    };
+    let mut named = files::rename_with(hidden, path, Taken::Fails);
+    if named.as_ref().is_err_and(is_unknown) {
+        // As NFS has it: a second name, in the place of which nothing can be, either.
+        named = fs::hard_link(hidden, path).and_then(|()| fs::remove_file(hidden));
+    }
+    if named.as_ref().is_err_and(is_unknown) {
+        named = fs::rename(hidden, path);
+    }
+    named.map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => in_the_way(&path.display().to_string()),
+        _ => failed(error),
+    })
 }
 
 /// A local path's bytes as a path.
@@ -358,9 +391,9 @@ impl Sink for LocalSink {
         Ok((Box::new(LocalSource { file, shown }), how))
     }
 
-    fn publish(&self) -> Outcome<Meta> {
-        let published = fs::rename(&self.temporary, &self.target).and_then(|()| fs::symlink_metadata(&self.target));
-        published
+    fn publish(&self, replaces: &Replaces) -> Outcome<Meta> {
+        give_name("finish", &self.temporary, &self.target, replaces)?;
+        fs::symlink_metadata(&self.target)
             .map(|meta| meta_of(&meta))
             .map_err(|error| Trouble::local(format!("finish {}", self.target.display()), &error))
     }

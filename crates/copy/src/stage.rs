@@ -8,6 +8,7 @@
 //! Bounded: objects in the queue by the queue of the workers, files and parts of files at work by [`How::jobs`], bytes by
 //! these times twice a block of 4 MiB. The list of objects is held in memory, about 1 KiB for each.
 
+pub(crate) mod follow;
 pub mod ledger;
 pub(crate) mod prove;
 pub mod release;
@@ -17,7 +18,7 @@ pub mod survey;
 pub mod verify;
 
 use crate::Watch;
-use crate::tree::{Spot, Traits, join, parent};
+use crate::tree::{Replaces, Spot, Traits, in_the_way, join, parent};
 use crate::workers::{Job, Plan, Transfer, Workers, warn};
 use aze_io::sync::Mutex;
 use aze_proto::attr::FileKind;
@@ -37,6 +38,18 @@ use survey::{Filter, Survey, at};
 /// How often a file is copied at most that changes while it is copied.
 pub const ROUNDS_MAX: u32 = 4;
 
+/// Where the destination of a stage out is, seen from the directory over which the volume lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Side {
+    /// Outside of it, or the volume lies over none. Files and links that are there are replaced.
+    #[default]
+    Outside,
+    /// In it, at another place than the source has there. Only what the volume has taken from there or put there is replaced.
+    Inside,
+    /// At the place that the source has there: names that went go there, too, or are counted.
+    Own,
+}
+
 /// The arguments of a stage.
 pub struct Order {
     /// `out` or `in`.
@@ -51,6 +64,8 @@ pub struct Order {
     pub destination: Vec<u8>,
     /// Which objects are meant.
     pub filter: Filter,
+    /// Where the destination is.
+    pub side: Side,
     /// Names at the destination that the source does not have are removed.
     pub delete: bool,
     /// The destination gets its name, or all of its new contents, in one step at the end.
@@ -81,11 +96,7 @@ impl Order {
 
     /// Paths below the destination whose files the volume has given up: no other ledger's stage takes them away either.
     fn released(&self) -> Outcome<BTreeSet<Vec<u8>>> {
-        let Some((hold, _)) = &self.ledger else { return Ok(BTreeSet::new()) };
-        let (ledgers, troubles) = ledger::all_in(&parent_dir(hold.path()))?;
-        if let Some(trouble) = troubles.into_iter().next() {
-            return Err(trouble);
-        }
+        let ledgers = self.ledgers()?;
         let outside = |ledger: &Ledger| ledger.released_outside().collect::<Vec<_>>();
         let all = ledgers.iter().filter(|ledger| ledger.route.is_out()).flat_map(outside);
         let to = self.to.path.strip_suffix(b"/").unwrap_or(&self.to.path);
@@ -113,6 +124,10 @@ pub struct Report {
     pub open: u64,
     /// Names removed.
     pub removed: u64,
+    /// Names that the volume has not any more, and that are still at their places in the directory over which it lies.
+    pub left: u64,
+    /// The first of them, for people, if they were not to be removed.
+    pub left_named: Vec<String>,
     /// Where the tree is that was at the destination before, if it was replaced and not removed.
     pub replaced: Option<String>,
 }
@@ -150,6 +165,14 @@ struct Stage<'a> {
     kept: BTreeSet<Vec<u8>>,
     /// Files that were left out, since they are open for writing.
     open: Mutex<BTreeSet<Vec<u8>>>,
+    /// Names that went whose places are at the destination.
+    gone: follow::Gone,
+    /// All of the source could be looked at.
+    is_surveyed: bool,
+    /// Paths whose places must not be touched.
+    left_alone: BTreeSet<Vec<u8>>,
+    /// Paths that went at the destination, too, by another process.
+    vanished: Vec<Vec<u8>>,
 }
 
 impl<'a> Stage<'a> {
@@ -169,7 +192,7 @@ impl<'a> Stage<'a> {
             if order.atomic { ", atomic" } else { "" }
         );
         let mut kept = BTreeSet::new();
-        if order.direction == "out" && (order.delete || order.atomic) {
+        if order.direction == "out" && (order.delete || order.atomic || order.side == Side::Own) {
             let released = order.released()?;
             if order.atomic && !released.is_empty() {
                 let text = format!(
@@ -186,14 +209,36 @@ impl<'a> Stage<'a> {
             }
         }
         let ledger = order.ledger_before()?;
+        let gone = order.gone(watch.as_ref())?;
         let mut journal = Journal::open(&order.state, &words, &attempt)?;
         journal.found(survey.objects.len() as u64, survey.bytes())?;
         ledger.entries.into_values().for_each(|done| journal.recall(done));
+        let known = order.known(&survey, &journal.known().done, &gone)?;
+        let objects = survey.origins.keys().filter_map(|path| survey.objects.get_key_value(path));
+        let sources = objects.map(|(path, meta)| (path.clone(), meta.identity)).collect();
         let to = if order.atomic { hidden_tree(&order.to, &words) } else { order.to.clone() };
         let root_len = to.path.strip_suffix(b"/").map_or(to.path.len(), <[u8]>::len);
-        let proof = Arc::new(Proof::new(attempt, root_len, journal));
+        let proof = Arc::new(Proof::new(attempt, root_len, journal, known, sources));
         let (watch, report, removed, open) = (watch.clone(), Report::default(), Vec::new(), Mutex::default());
-        let mut stage = Stage { order, watch, survey, proof, to, started, began, report, removed, kept, open };
+        let (left_alone, vanished) = Default::default();
+        let is_surveyed = survey.troubles.is_empty();
+        let mut stage = Stage {
+            order,
+            watch,
+            survey,
+            proof,
+            to,
+            started,
+            began,
+            report,
+            removed,
+            kept,
+            open,
+            gone,
+            is_surveyed,
+            left_alone,
+            vanished,
+        };
         if order.atomic {
             stage.after_publishing()?;
         }
@@ -298,6 +343,7 @@ impl<'a> Stage<'a> {
             self.watch.failed(&trouble);
             self.report.missing += 1;
         }
+        self.take_over_replaced()?;
         self.make_dirs()?;
         self.sweep()?;
         self.copy_all()?;
@@ -305,8 +351,10 @@ impl<'a> Stage<'a> {
         self.further_names();
         self.proof.journal.lock().sync()?;
         let is_whole = self.report.missing == 0 && self.missing().is_empty();
-        if self.order.delete && is_whole {
-            self.delete_others(&self.to.clone())?;
+        match self.order.side {
+            Side::Own => self.follow(is_whole)?,
+            Side::Outside if self.order.delete && is_whole => self.delete_others(&self.to.clone())?,
+            _ => {}
         }
         self.finish_dirs()?;
         self.check_end()?;
@@ -368,14 +416,17 @@ impl<'a> Stage<'a> {
             match self.done_before(path, &from, &to) {
                 Before::Done => self.report.resumed += self.tell_resumed(meta, &from, &to),
                 Before::Uncounted(done) => doubtful.push((from, to, meta.clone(), done)),
-                Before::Other if self.is_in_conflict(path, &to) => {
+                Before::Other if self.left_alone.contains(path) => self.proof.journal.lock().forget(path),
+                Before::Other if self.is_in_conflict(path, &from, &to) => {
                     let text = format!(
                         "{}: it has changed since the volume has taken it from there, and so has {}: stage it to another place, \
                          or remove one of them",
                         to.shown(),
                         from.shown()
                     );
-                    self.watch.failed(&Trouble::new(Exit::Caller, text));
+                    let both_changed = Trouble::new(Exit::Caller, text);
+                    let has_origin = self.survey.origins.contains_key(path);
+                    self.watch.failed(&if has_origin { both_changed } else { in_the_way(&to.shown()) });
                     self.proof.journal.lock().forget(path);
                 }
                 Before::Other => {
@@ -434,17 +485,44 @@ impl<'a> Stage<'a> {
         workers.finish()
     }
 
-    /// Whether the place from which an object came has another one now, which this route has not put there.
-    fn is_in_conflict(&self, path: &[u8], to: &Spot) -> bool {
-        let Some(origin) = self.survey.origins.get(path) else { return false };
-        // What cannot be looked at fails when it is copied.
-        let Some(there) = to.stat(false).ok().flatten() else { return false };
-        let known = self.proof.journal.lock().known().done.get(path).map(|done| done.to.clone());
-        let time = |ns: u64| u64::try_from(ns.cast_signed()).unwrap_or(0);
-        let [inode, size, mtime_ns, ctime_ns] = origin.identity;
-        let is_as_it_was = (there.identity.1, there.size, there.mtime.0, there.ctime.0)
-            == (inode, size, time(mtime_ns), time(ctime_ns));
-        !is_as_it_was && known.as_ref() != Some(&identity(&there))
+    /// Whether the place of an object has another one that it must not replace: that the volume has neither taken from there nor
+    /// put there. One that is equal may have been put there by an attempt that was killed before it noted that, and is replaced
+    /// without a loss.
+    fn is_in_conflict(&self, path: &[u8], from: &Spot, to: &Spot) -> bool {
+        let Replaces::Only(known) = self.proof.replaces(&to.path) else { return false };
+        // What cannot be looked at fails when it is copied; a directory was found before.
+        let there = to.stat(false).ok().flatten().filter(|there| there.kind != FileKind::Directory);
+        let Some(there) = there.filter(|there| !known.contains(&there.print())) else { return false };
+        if !self.is_equal(from, to, &there).unwrap_or(false) {
+            return true;
+        }
+        if let Some(known) = &self.proof.known {
+            known.lock().entry(path.to_vec()).or_default().push(there.print());
+        }
+        false
+    }
+
+    /// Whether two files have equal bytes, or two links equal targets.
+    fn is_equal(&self, from: &Spot, to: &Spot, there: &crate::tree::Meta) -> Outcome<bool> {
+        let meta = from.must_stat(false)?;
+        match (meta.kind, there.kind) {
+            (FileKind::Symlink, FileKind::Symlink) => {
+                Ok(from.tree.read_link(&from.path)? == to.tree.read_link(&to.path)?)
+            }
+            (FileKind::File, FileKind::File) if meta.size == there.size => {
+                self.watch.expect(meta.size.saturating_mul(2));
+                let sums = |spot: &Spot, is_sparse| {
+                    prove::sums_of(
+                        spot.tree.open_fresh(&spot.path)?.as_ref(),
+                        meta.size,
+                        is_sparse,
+                        self.watch.as_ref(),
+                    )
+                };
+                Ok(sums(from, meta.is_sparse)?.hash(meta.size) == sums(to, there.is_sparse)?.hash(meta.size))
+            }
+            _ => Ok(false),
+        }
     }
 
     /// The copy tells of an error.
@@ -521,7 +599,7 @@ impl<'a> Stage<'a> {
         for (path, first) in &further {
             let Some(done) = first_of(first) else { continue };
             let (existing, to) = (at(&self.to, first), at(&self.to, path));
-            match to.tree.add_name(&existing.path, &to.path, &self.proof.hidden()) {
+            match to.tree.add_name(&existing.path, &to.path, &self.proof.hidden(), &self.proof.replaces(&to.path)) {
                 Ok(()) => {
                     named.insert(first.clone(), done.clone());
                     named.insert(path.clone(), done);
@@ -647,9 +725,9 @@ impl<'a> Stage<'a> {
             if self.order.atomic || ledger.route != *route {
                 *ledger = Ledger { route: route.clone(), pace: ledger.pace, ..Ledger::default() };
             }
-            for removed in &self.removed {
-                ledger.entries.remove(&removed.path);
-                ledger.released.remove(&removed.path);
+            for path in self.removed.iter().map(|removed| &removed.path).chain(&self.vanished) {
+                ledger.entries.remove(path);
+                ledger.released.remove(path);
             }
             let journal = self.proof.journal.lock();
             for path in proven {

@@ -5,6 +5,7 @@
 use aze_proto::attr::FileKind;
 use aze_proto::ids::Time;
 use aze_words::exit::{Exit, Outcome, Trouble};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What a copy must know of a file.
@@ -32,6 +33,27 @@ pub struct Meta {
     pub links: u64,
     /// What tells it from every other file of its tree.
     pub identity: (u64, u64),
+}
+
+/// What tells an object from every other one of its file system, and from itself before or after a change: inode, length of a
+/// file, times of the last change of its bytes and of anything. Not the device: nodes give one mount different numbers.
+pub type Print = [u64; 4];
+
+impl Meta {
+    /// Its print.
+    pub fn print(&self) -> Print {
+        let size = if self.kind == FileKind::File { self.size } else { 0 };
+        [self.identity.1, size, self.mtime.0, self.ctime.0]
+    }
+}
+
+/// What may have the name of a file or link when it gets it, and goes then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Replaces {
+    /// Any other file or link.
+    Anything,
+    /// One of these, or nothing.
+    Only(Vec<Print>),
 }
 
 /// What a directory holds.
@@ -69,6 +91,44 @@ pub struct Origin {
     pub data_changed: bool,
     /// A directory of which the volume has not taken any name yet.
     pub is_behind: bool,
+}
+
+impl Origin {
+    /// The print that it had, where times before 1970 are not told apart.
+    pub fn print(&self, kind: FileKind) -> Print {
+        print_of(kind, &self.identity)
+    }
+}
+
+/// A name of the directory over which a volume lies that does not lead, in the volume, to what was taken over under it: that
+/// was removed, renamed, or replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GoneName {
+    /// The path in the volume that it had when it came.
+    pub inside: Vec<u8>,
+    /// The absolute path of the object from which it came.
+    pub outside: Vec<u8>,
+    /// Kind of that object.
+    pub kind: FileKind,
+    /// What it was then: inode, length, modification and change time in nanoseconds.
+    pub identity: [u64; 4],
+    /// The inode of the volume, which may be gone, too.
+    pub inode: u64,
+    /// The volume's record of it: the inode of the directory, the name in it, and when it went. Names in a directory that was
+    /// renamed have none of their own.
+    pub record: Option<(u64, Vec<u8>, Time)>,
+}
+
+impl GoneName {
+    /// The print of the object from which it came.
+    pub fn print(&self) -> Print {
+        print_of(self.kind, &self.identity)
+    }
+}
+
+fn print_of(kind: FileKind, [inode, size, mtime_ns, ctime_ns]: &[u64; 4]) -> Print {
+    let time = |ns: &u64| u64::try_from(ns.cast_signed()).unwrap_or(0);
+    [*inode, if kind == FileKind::File { *size } else { 0 }, time(mtime_ns), time(ctime_ns)]
 }
 
 /// An extended attribute: its name and its value.
@@ -173,9 +233,11 @@ pub trait Sink: Send + Sync {
     fn settle(&self, meta: &Meta) -> Outcome<()>;
     /// Opens the bytes to read them from where they are stored, and tells from where that is.
     fn reread_stored(&self) -> Outcome<(Box<dyn Source>, ReadBack)>;
-    /// Gives a settled file its name, in the place of another file or link if there is one, and tells which attributes the
-    /// name leads to then.
-    fn publish(&self) -> Outcome<Meta>;
+    /// Gives a settled file its name, and tells which attributes the name leads to then.
+    ///
+    /// # Errors
+    /// [`Exit::Caller`] if something else has the name than it may replace.
+    fn publish(&self, replaces: &Replaces) -> Outcome<Meta>;
     /// Removes the unfinished file.
     fn abandon(&self);
 }
@@ -204,9 +266,9 @@ pub trait Tree: Send + Sync {
     /// name is replaced, not followed.
     fn create_as(&self, path: &[u8], mode: u32, hidden: &[u8]) -> Outcome<Box<dyn Sink>>;
     /// As [`Tree::make_link`], by way of the name `hidden` in the same directory.
-    fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8]) -> Outcome<()>;
+    fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()>;
     /// Gives the file `existing` the further name `path`, by way of the name `hidden` in the directory of `path`.
-    fn add_name(&self, existing: &[u8], path: &[u8], hidden: &[u8]) -> Outcome<()>;
+    fn add_name(&self, existing: &[u8], path: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()>;
     /// Removes a name; a directory must be empty.
     fn remove(&self, path: &[u8], kind: FileKind) -> Outcome<()>;
     /// Makes the names in a directory, its own mode and its own times durable.
@@ -239,6 +301,30 @@ pub trait Tree: Send + Sync {
     /// Where an object came from with these attributes; `None` if it was made here.
     fn origin(&self, _meta: &Meta) -> Outcome<Option<Origin>> {
         Ok(None)
+    }
+    /// Whether an object with these attributes came from the directory over which the tree lies.
+    fn came_from_below(&self, _meta: &Meta) -> bool {
+        false
+    }
+    /// Has the tree take over a part of a file from the directory over which it lies.
+    fn fetch(&self, path: &[u8], _part: Range<u64>) -> Outcome<()> {
+        let text = format!("fetch {}: its tree lies over no directory: a defect in aze", self.shown(path));
+        Err(Trouble::new(Exit::Fatal, text))
+    }
+    /// All names of the directory over which the tree lies that went.
+    fn gone(&self) -> Outcome<Vec<GoneName>> {
+        Ok(Vec::new())
+    }
+    /// Has the tree take over all data of an inode, which its directory is about to lose, and hold it for changed from then on.
+    /// Nothing if the inode is gone.
+    fn take_over(&self, gone: &GoneName) -> Outcome<()> {
+        let text = format!("take over {}: its tree lies over no directory: a defect in aze", self.shown(&gone.inside));
+        Err(Trouble::new(Exit::Fatal, text))
+    }
+    /// Drops the record of a name, since the directory has followed.
+    fn forget_gone(&self, gone: &GoneName) -> Outcome<()> {
+        let text = format!("forget {}: its tree lies over no directory: a defect in aze", self.shown(&gone.inside));
+        Err(Trouble::new(Exit::Fatal, text))
     }
     /// What tells this tree from others: paths of equal trees may name the same file.
     fn id(&self) -> String;
@@ -279,6 +365,15 @@ impl Spot {
     pub fn join(&self, name: &[u8]) -> Spot {
         Spot { tree: self.tree.clone(), path: join(&self.path, name) }
     }
+}
+
+/// Why an object does not get its name.
+pub fn in_the_way(shown: &str) -> Trouble {
+    let text = format!(
+        "{shown}: something is there that the volume has neither taken from there nor put there: neither is touched: move one \
+         of them away"
+    );
+    Trouble::new(Exit::Caller, text)
 }
 
 /// The directory that holds `path`; `.` or `/` if it has no other.

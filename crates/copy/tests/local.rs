@@ -1,6 +1,6 @@
 //! Copies within this machine's file systems.
 
-use aze_copy::tree::{Meta, Names, Sink, Source, Spot, Traits, Tree, Xattr};
+use aze_copy::tree::{Meta, Names, Replaces, Sink, Source, Spot, Traits, Tree, Xattr};
 use aze_copy::{Copier, How, LocalTree, Watch};
 use aze_proto::attr::FileKind;
 use aze_words::exit::{Exit, Outcome, Trouble};
@@ -190,12 +190,12 @@ impl Tree for Damaged {
         LocalTree.create_as(path, mode, hidden)
     }
 
-    fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8]) -> Outcome<()> {
-        LocalTree.make_link_as(path, target, hidden)
+    fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
+        LocalTree.make_link_as(path, target, hidden, replaces)
     }
 
-    fn add_name(&self, existing: &[u8], path: &[u8], hidden: &[u8]) -> Outcome<()> {
-        LocalTree.add_name(existing, path, hidden)
+    fn add_name(&self, existing: &[u8], path: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
+        LocalTree.add_name(existing, path, hidden, replaces)
     }
 
     fn remove(&self, path: &[u8], kind: FileKind) -> Outcome<()> {

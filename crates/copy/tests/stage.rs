@@ -4,8 +4,8 @@ use aze_copy::stage::ledger::{Hold, Ledger, Route, Work, at_work};
 use aze_copy::stage::standing::{LOST_MAX, Standing, Why, look};
 use aze_copy::stage::survey::Filter;
 use aze_copy::stage::verify::{Claims, verify};
-use aze_copy::stage::{Order, ROUNDS_MAX, Report, stage};
-use aze_copy::tree::{Meta, Names, ReadBack, Sink, Source, Spot, Traits, Tree, Xattr};
+use aze_copy::stage::{Order, ROUNDS_MAX, Report, Side, stage};
+use aze_copy::tree::{GoneName, Meta, Names, ReadBack, Replaces, Sink, Source, Spot, Traits, Tree, Xattr};
 use aze_copy::{LocalTree, Watch};
 use aze_proto::attr::FileKind;
 use aze_receipt::line::What;
@@ -20,8 +20,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// What a place does to one file, the one called `bad`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Fault {
+    #[default]
     None,
     /// These calls fail with this number.
     Create(i32),
@@ -43,6 +44,10 @@ enum Fault {
     CountsOther,
     /// It cannot be opened.
     Open(i32),
+    /// Its data cannot be taken over from the directory below.
+    TakeOver(i32),
+    /// It cannot be removed.
+    Remove(i32),
     /// Of all files, some calls of some of them fail, as this number draws it; or another process changes the copy.
     AtRandom(u64),
 }
@@ -70,9 +75,14 @@ impl Fault {
 }
 
 /// Local files, of which one has a fault.
+#[derive(Default)]
 struct Faulty {
     fault: Fault,
     times: AtomicU32,
+    /// Names of the destination that the source had.
+    gone: Vec<GoneName>,
+    /// What became of them.
+    story: Arc<Mutex<Vec<String>>>,
 }
 
 struct FaultySource {
@@ -184,16 +194,16 @@ impl Sink for FaultySink {
         Ok((Box::new(FaultySource { inner, path, fault, times: 0 }), how))
     }
 
-    fn publish(&self) -> Outcome<Meta> {
+    fn publish(&self, replaces: &Replaces) -> Outcome<Meta> {
         match self.fault.drawn(&self.path, "publish") {
             Fault::Publish(number) => Err(errno(number)),
             Fault::Replaced => {
-                self.inner.publish()?;
+                self.inner.publish(replaces)?;
                 fs::remove_file(&self.path).expect("the copy");
                 fs::write(&self.path, "another").expect("room");
                 LocalTree.stat(self.path.as_os_str().as_bytes(), false).map(|meta| meta.expect("it is there"))
             }
-            _ => self.inner.publish(),
+            _ => self.inner.publish(replaces),
         }
     }
 
@@ -249,15 +259,18 @@ impl Tree for Faulty {
         Ok(Box::new(FaultySink { inner, hidden: at.with_file_name(path(hidden)), path: at, fault }))
     }
 
-    fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8]) -> Outcome<()> {
-        LocalTree.make_link_as(path, target, hidden)
+    fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
+        LocalTree.make_link_as(path, target, hidden, replaces)
     }
 
-    fn add_name(&self, existing: &[u8], path: &[u8], hidden: &[u8]) -> Outcome<()> {
-        LocalTree.add_name(existing, path, hidden)
+    fn add_name(&self, existing: &[u8], path: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
+        LocalTree.add_name(existing, path, hidden, replaces)
     }
 
     fn remove(&self, path: &[u8], kind: FileKind) -> Outcome<()> {
+        if let Fault::Remove(number) = self.of(path) {
+            return Err(errno(number));
+        }
         LocalTree.remove(path, kind)
     }
 
@@ -296,6 +309,28 @@ impl Tree for Faulty {
         self.fault == Fault::CountsOther
     }
 
+    fn gone(&self) -> Outcome<Vec<GoneName>> {
+        Ok(self.gone.clone())
+    }
+
+    fn take_over(&self, gone: &GoneName) -> Outcome<()> {
+        if let Fault::TakeOver(number) = self.of(&gone.inside) {
+            return Err(errno(number));
+        }
+        // While its place still has it, if it ever had.
+        let there = path(&gone.outside).symlink_metadata();
+        assert!(gone.identity == [7; 4] || there.is_ok_and(|there| there.ino() == gone.identity[0]));
+        self.story.lock().expect("no panic").push(format!("over {}", String::from_utf8_lossy(&gone.inside)));
+        Ok(())
+    }
+
+    fn forget_gone(&self, gone: &GoneName) -> Outcome<()> {
+        let there = path(&gone.outside).symlink_metadata();
+        assert!(there.is_err() || there.is_ok_and(|there| there.is_dir() || there.ino() != gone.identity[0]));
+        self.story.lock().expect("no panic").push(format!("forget {}", String::from_utf8_lossy(&gone.inside)));
+        Ok(())
+    }
+
     fn id(&self) -> String {
         LocalTree.id()
     }
@@ -327,6 +362,17 @@ impl Watch for Notes {
     }
 }
 
+/// What came of a stage.
+struct Staged {
+    report: Outcome<Report>,
+    failures: Vec<Trouble>,
+    /// Paths of the receipt, and those of names that it says were removed.
+    paths: Vec<String>,
+    removed: Vec<String>,
+    /// What the volume was told of names that went.
+    story: Vec<String>,
+}
+
 /// A source with a good file and a bad one, and where it is staged to.
 struct Setting(PathBuf);
 
@@ -342,8 +388,16 @@ impl Setting {
 
     /// Stages with faults on one side; gives what came of it, the failures, and the paths of the receipt.
     fn stage(&self, at_source: Fault, at_destination: Fault) -> (Outcome<Report>, Vec<Trouble>, Vec<String>) {
+        let Staged { report, failures, paths, .. } = self.stage_over(at_source, at_destination, None, false);
+        (report, failures, paths)
+    }
+
+    /// The same, of a source that lies over the destination, in which these names went.
+    fn stage_over(&self, at_source: Fault, at_destination: Fault, gone: Option<Vec<GoneName>>, delete: bool) -> Staged {
+        let side = if gone.is_some() { Side::Own } else { Side::Outside };
+        let (gone, story) = (gone.unwrap_or_default(), Arc::<Mutex<Vec<String>>>::default());
         let spot = |fault, name: &str| Spot {
-            tree: Arc::new(Faulty { fault, times: AtomicU32::new(0) }),
+            tree: Arc::new(Faulty { fault, gone: gone.clone(), story: story.clone(), ..Faulty::default() }),
             path: self.0.join(name).as_os_str().as_bytes().to_vec(),
         };
         let receipt = self.0.join("receipt");
@@ -355,7 +409,8 @@ impl Setting {
             to: spot(at_destination, "to"),
             destination: self.0.join("to").as_os_str().as_bytes().to_vec(),
             filter: Filter::default(),
-            delete: false,
+            side,
+            delete,
             closed_only: false,
             atomic: false,
             jobs: 2,
@@ -368,7 +423,7 @@ impl Setting {
         let watch: Arc<dyn Watch> = notes.clone();
         let report = stage(&order, &watch);
         let failures = notes.0.lock().expect("no panic").clone();
-        let mut paths = Vec::new();
+        let (mut paths, mut removed) = (Vec::new(), Vec::new());
         if report.is_ok() {
             let signed = Signed::open(&receipt, None).expect("a receipt");
             let (claims, doubts) = (Claims { owners_and_times: true, jobs: 2 }, Notes::default());
@@ -376,12 +431,16 @@ impl Setting {
             let good = verify(&signed, &there, claims, &doubts).expect("lines");
             assert_eq!(*doubts.0.lock().expect("no panic"), [], "a line is wrong");
             for line in signed.lines().expect("lines") {
-                let Line::Object(object) = line.expect("a line") else { panic!("no object") };
-                paths.push(String::from_utf8(object.path).expect("text"));
+                match line.expect("a line") {
+                    Line::Object(object) => paths.push(String::from_utf8(object.path).expect("text")),
+                    Line::Removed(line) => removed.push(String::from_utf8(line.path).expect("text")),
+                    _ => panic!("neither object nor removal"),
+                }
             }
-            assert_eq!(good, paths.len() as u64);
+            assert_eq!(good, (paths.len() + removed.len()) as u64);
         }
-        (report, failures, paths)
+        let story = story.lock().expect("no panic").clone();
+        Staged { report, failures, paths, removed, story }
     }
 
     /// Where ledgers are kept, if they are.
@@ -405,7 +464,7 @@ impl Setting {
     /// How the source stands to the ledger, at a place with a fault.
     fn standing(&self, fault: Fault) -> Standing {
         let ledger = Ledger::read(&self.0.join("ledgers/key.ledger")).expect("a ledger");
-        let tree = Arc::new(Faulty { fault, times: AtomicU32::new(0) });
+        let tree = Arc::new(Faulty { fault, ..Faulty::default() });
         let start = Spot { tree, path: self.route().inside };
         look(&start, &Vec::from_iter(ledger), 2, 10, None, &|| false).expect("a look")
     }
@@ -429,6 +488,114 @@ impl Setting {
 impl Drop for Setting {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Names that went in a volume over the destination: what is removed there, and what stays, whatever fails.
+#[test]
+fn names_that_went_are_removed_below_or_told() {
+    let setting = || {
+        let setting = Setting::new("gone");
+        let to = setting.0.join("to");
+        fs::create_dir_all(to.join("dir")).expect("directories");
+        for name in ["bad", "good", "removed", "changed", "several", "dir/inner"] {
+            fs::write(to.join(name), format!("old contents of {name}")).expect("a file");
+        }
+        fs::hard_link(to.join("several"), to.join("another")).expect("a link");
+        let gone: Vec<GoneName> = ["bad", "good", "removed", "changed", "several", "dir", "dir/inner", "vanished"]
+            .iter()
+            .map(|name| {
+                let outside = to.join(name);
+                let meta = outside.symlink_metadata().ok();
+                let time = |seconds: i64, ns: i64| (seconds * 1_000_000_000 + ns) as u64;
+                let identity = meta.as_ref().map_or([7; 4], |meta| {
+                    let times = (time(meta.mtime(), meta.mtime_nsec()), time(meta.ctime(), meta.ctime_nsec()));
+                    [meta.ino(), meta.len(), times.0, times.1]
+                });
+                let is_dir = meta.is_some_and(|meta| meta.is_dir());
+                GoneName {
+                    inside: format!("/{name}").into_bytes(),
+                    outside: outside.into_os_string().into_encoded_bytes(),
+                    kind: if is_dir { FileKind::Directory } else { FileKind::File },
+                    identity,
+                    inode: 5,
+                    record: Some((1, name.as_bytes().to_vec(), aze_proto::ids::Time(3))),
+                }
+            })
+            .collect();
+        fs::write(to.join("changed"), "by somebody else").expect("a file");
+        (setting, gone)
+    };
+    let contents = |setting: &Setting, name: &str| fs::read_to_string(setting.0.join("to").join(name)).ok();
+    let sorted = |mut words: Vec<String>| {
+        words.sort();
+        words
+    };
+
+    // Nothing fails.
+    let (at, gone) = setting();
+    let staged = at.stage_over(Fault::None, Fault::None, Some(gone.clone()), true);
+    let report = staged.report.expect("it ends");
+    assert_eq!((report.missing, report.left, report.removed), (0, 2, 3), "{:?}", staged.failures);
+    assert_eq!(staged.removed, ["removed", "dir/inner", "dir"]);
+    assert_eq!(staged.failures.len(), 2);
+    for words in ["changed: it has changed since", "several: it has several names"] {
+        assert!(staged.failures.iter().any(|failure| failure.text.contains(words)), "{:?}", staged.failures);
+    }
+    assert_eq!(contents(&at, "changed").as_deref(), Some("by somebody else"));
+    assert_eq!(contents(&at, "several").as_deref(), Some("old contents of several"));
+    assert_eq!(contents(&at, "bad").as_deref(), Some("contents of a file"));
+    let follows = [
+        "forget /bad",
+        "forget /dir",
+        "forget /dir/inner",
+        "forget /good",
+        "forget /removed",
+        "forget /vanished",
+        "over /bad",
+        "over /changed",
+        "over /dir",
+        "over /dir/inner",
+        "over /good",
+        "over /removed",
+        "over /several",
+        "over /vanished",
+    ];
+    assert_eq!(sorted(staged.story), follows);
+    drop(at);
+
+    // Without being asked to, nothing is removed.
+    let (at, gone) = setting();
+    let staged = at.stage_over(Fault::None, Fault::None, Some(gone), false);
+    let report = staged.report.expect("it ends");
+    assert_eq!((report.missing, report.left, report.left_named.len()), (0, 5, 5));
+    assert_eq!(contents(&at, "removed").as_deref(), Some("old contents of removed"));
+    assert_eq!(sorted(staged.story), ["forget /bad", "forget /good", "forget /vanished", "over /bad", "over /good"]);
+    drop(at);
+
+    // What is still needed cannot be taken over: its place is left alone, and so is all that was to go.
+    let (at, gone) = setting();
+    let staged = at.stage_over(Fault::TakeOver(libc::ENOSPC), Fault::None, Some(gone), true);
+    let report = staged.report.expect("it ends");
+    assert_eq!((report.missing, report.left, staged.failures.len()), (1, 5, 1), "{:?}", staged.failures);
+    assert!(staged.failures[0].text.contains("bad is left alone"), "{:?}", staged.failures);
+    assert_eq!(contents(&at, "bad").as_deref(), Some("old contents of bad"));
+    assert_eq!(contents(&at, "removed").as_deref(), Some("old contents of removed"));
+    assert_eq!(sorted(staged.story), ["forget /good", "forget /vanished", "over /good"]);
+    drop(at);
+
+    // It cannot be taken over, or not be removed, and nothing takes its place.
+    for (at_source, at_destination) in
+        [(Fault::TakeOver(libc::EIO), Fault::None), (Fault::None, Fault::Remove(libc::EACCES))]
+    {
+        let (at, gone) = setting();
+        fs::remove_file(at.0.join("from/bad")).expect("a removal");
+        let staged = at.stage_over(at_source, at_destination, Some(gone), true);
+        let report = staged.report.expect("it ends");
+        assert_eq!((report.missing, report.left, report.removed), (0, 3, 3), "{:?}", staged.failures);
+        assert_eq!(contents(&at, "bad").as_deref(), Some("old contents of bad"));
+        assert!(!staged.story.contains(&"forget /bad".to_owned()), "{:?}", staged.story);
+        drop(at);
     }
 }
 

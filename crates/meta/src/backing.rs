@@ -7,7 +7,9 @@ use crate::shard::{Effects, Shard, Step};
 use crate::tables::{EntryKey, EntryValue, Inode, Tables};
 use aze_proto::ids::{Generation, Ino, MapEpoch, Time};
 use aze_proto::place::Layout;
-use aze_proto::{Attr, Backing, Code, Failure, FileKind, Imported, Reply, Spread};
+use aze_proto::{Attr, Backing, Code, Failure, FileKind, Gone, Imported, Name, Reply, Spread};
+use std::collections::BTreeMap;
+use std::ops::Bound;
 
 /// What the server decides of a file that is imported.
 pub(crate) struct Place {
@@ -45,10 +47,106 @@ impl<T: Tables> Shard<T> {
         self.change(ino, |inode| inode.rare.change(|parts| parts.backing = Some(backing.clone())))
     }
 
+    pub(crate) fn leave_backing(&mut self, ino: Ino) -> Step {
+        self.here(ino)?;
+        self.change(ino, |inode| {
+            inode.change_backing(|backing| {
+                backing.data_changed = true;
+                backing.attributes_changed = true;
+            });
+        })
+    }
+
+    pub(crate) fn forget_gone(&mut self, key: &EntryKey, since: Time) -> Step {
+        self.gone.forget(key, since);
+        Ok((Reply::Done, Effects::default()))
+    }
+
+    /// A name is about to lead elsewhere or nowhere: if it is the first name of what it leads to, the backing has it no more
+    /// than the volume until it has followed.
+    pub(crate) fn note_gone(&mut self, key: &EntryKey, ino: Ino, time: Time) {
+        let Some((inode, backing)) = self.tables.inode(ino).and_then(|inode| Some((inode, inode.backing()?))) else {
+            return;
+        };
+        if backing.parent != key.parent || backing.first_name() != key.name.as_bytes() {
+            return;
+        }
+        let (path, identity) = (backing.path.clone(), backing.identity);
+        let (parent, name, kind) = (key.parent, key.name.clone(), inode.attr.kind);
+        self.gone.put(Gone { parent, name, ino, kind, path, identity, since: time });
+    }
+
+    /// The same of a directory that is about to be deleted under its first name.
+    pub(crate) fn note_gone_directory(&mut self, ino: Ino, time: Time) {
+        let Some(backing) = self.tables.inode(ino).and_then(Inode::backing) else { return };
+        let Ok(name) = Name::new(backing.first_name()) else { return };
+        let key = EntryKey::new(backing.parent, name);
+        if self.tables.entry(&key).is_some_and(|entry| entry.ino == ino) {
+            self.note_gone(&key, ino, time);
+        }
+    }
+
+    /// Names of the backing that went, in the order of their keys, from the one behind `after` on.
+    pub fn gone_behind(&self, after: Option<&EntryKey>) -> impl Iterator<Item = (&EntryKey, &Gone)> {
+        self.gone.behind(after)
+    }
+
     pub(crate) fn will_change(&mut self, ino: Ino) -> Step {
         self.here(ino)?;
         self.change(ino, |inode| inode.change_backing(|backing| backing.data_changed = true))
     }
+}
+
+/// Names of the backing that went, each with what was imported under it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GoneNames {
+    names: BTreeMap<EntryKey, Gone>,
+    bytes: u64,
+}
+
+impl GoneNames {
+    pub(crate) fn put(&mut self, gone: Gone) {
+        self.bytes += bytes_of(&gone);
+        let key = EntryKey::new(gone.parent, gone.name.clone());
+        if let Some(before) = self.names.insert(key, gone) {
+            self.bytes -= bytes_of(&before);
+        }
+    }
+
+    /// A name leads to this inode now: if that is what was imported under it, it has not gone.
+    pub(crate) fn came_back(&mut self, key: &EntryKey, ino: Ino) {
+        self.drop_if(key, |gone| gone.ino == ino);
+    }
+
+    fn forget(&mut self, key: &EntryKey, since: Time) {
+        self.drop_if(key, |gone| gone.since == since);
+    }
+
+    fn drop_if(&mut self, key: &EntryKey, is_it: impl FnOnce(&Gone) -> bool) {
+        if self.names.get(key).is_some_and(is_it)
+            && let Some(gone) = self.names.remove(key)
+        {
+            self.bytes -= bytes_of(&gone);
+        }
+    }
+
+    pub(crate) fn behind(&self, after: Option<&EntryKey>) -> impl Iterator<Item = (&EntryKey, &Gone)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.names.range((from, Bound::Unbounded))
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Bytes of all of them in memory, about.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+fn bytes_of(gone: &Gone) -> u64 {
+    (size_of::<(EntryKey, Gone)>() + 2 * gone.name.as_bytes().len() + gone.path.0.len()) as u64
 }
 
 fn imported(ino: Ino, parent: Ino, file: &Imported, place: &Place, time: Time) -> Result<Inode, Failure> {
@@ -84,6 +182,6 @@ fn imported(ino: Ino, parent: Ino, file: &Imported, place: &Place, time: Time) -
         inode.check_room(&xattr.name.0, &xattr.value)?;
         inode.put_xattr(&xattr.name.0, Some(xattr.value.clone()));
     }
-    inode.rare.change(|parts| parts.backing = Some(file.backing.clone()));
+    inode.rare.change(|parts| parts.backing = Some(Backing { parent, ..file.backing.clone() }));
     Ok(inode)
 }

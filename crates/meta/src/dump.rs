@@ -6,7 +6,7 @@ use crate::shard::{HardState, Shard};
 use crate::tables::{EntryKey, EntryValue, Inode, Lock, PlainTables, Tables};
 use aze_proto::ids::{Life, Sequence, SessionId, TxId};
 use aze_proto::retry::Remembered;
-use aze_proto::{Failure, Reply, wire_struct};
+use aze_proto::{Failure, Gone, Reply, wire_struct};
 
 wire_struct! {
     /// One entry.
@@ -103,6 +103,8 @@ wire_struct! {
         pub locks: Vec<LockRow>,
         /// Changes of names here that the homes of their inodes do not know yet.
         pub in_doubt: Vec<LinkInDoubtRow>,
+        /// Names of the backing that went.
+        pub gone: Vec<Gone>,
         /// Outcomes of requests, by session.
         pub sessions: Vec<SessionRow>,
     }
@@ -111,13 +113,13 @@ wire_struct! {
 impl Shard<PlainTables> {
     /// Everything, in parts of at most `rows_max` rows; at least one part.
     pub fn dump(&self, rows_max: usize) -> Vec<ShardPart> {
-        let HardState { tables, in_doubt, retries, counters, life } = self.hard_state();
+        let HardState { tables, in_doubt, retries, gone, counters, life } = self.hard_state();
         let [counter_next, counter_end, tx_next] = counters;
         let sessions: Vec<SessionRow> = retries.all().map(SessionRow::from).collect();
         // A new table has to be added here, too.
         let PlainTables { entries, inodes, rare_bytes: _, locks } = tables;
         let empty = || ShardPart { life, counter_next, counter_end, tx_next, ..ShardPart::default() };
-        let rows = entries.len() + inodes.len() + locks.len() + in_doubt.len() + sessions.len();
+        let rows = entries.len() + inodes.len() + locks.len() + in_doubt.len() + gone.count() + sessions.len();
         let mut parts: Vec<ShardPart> = (0..rows.div_ceil(rows_max).max(1)).map(|_| empty()).collect();
         let mut places = (0..rows).map(|row| row / rows_max);
         let mut next = || places.next().expect("a place for every row");
@@ -133,6 +135,9 @@ impl Shard<PlainTables> {
         for (tx, in_doubt) in in_doubt {
             parts[next()].in_doubt.push(LinkInDoubtRow { tx: *tx, in_doubt: *in_doubt });
         }
+        for (_, gone) in gone.behind(None) {
+            parts[next()].gone.push(gone.clone());
+        }
         for session in sessions {
             parts[next()].sessions.push(session);
         }
@@ -141,7 +146,8 @@ impl Shard<PlainTables> {
 
     /// Adds the rows of a part.
     pub fn absorb(&mut self, part: ShardPart) {
-        let ShardPart { life, counter_next, counter_end, tx_next, entries, inodes, locks, in_doubt, sessions } = part;
+        let ShardPart { life, counter_next, counter_end, tx_next, entries, inodes, locks, in_doubt, gone, sessions } =
+            part;
         self.set_counters(life, [counter_next, counter_end, tx_next]);
         for EntryRow { key, value } in entries {
             self.tables.insert_entry(&key, value);
@@ -153,6 +159,7 @@ impl Shard<PlainTables> {
             self.tables.insert_lock(&key, lock);
         }
         self.in_doubt.extend(in_doubt.into_iter().map(|LinkInDoubtRow { tx, in_doubt }| (tx, in_doubt)));
+        gone.into_iter().for_each(|gone| self.gone.put(gone));
         sessions.into_iter().for_each(|row| self.put_back(row.into()));
     }
 

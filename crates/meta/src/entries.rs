@@ -112,6 +112,9 @@ impl<T: Tables> Shard<T> {
         let mut effects = Effects { delta: Some(delta(key.parent, Some(value.kind), None)), ..Effects::default() };
         if !moved {
             self.check_replaceable(value)?;
+        }
+        self.note_gone(key, value.ino, time);
+        if !moved {
             self.lose_name(value, time, &mut effects);
         }
         effects.removed = Some(Victim { ino: value.ino, kind: value.kind });
@@ -143,12 +146,14 @@ impl<T: Tables> Shard<T> {
             if old.ino != value.ino {
                 check_kinds(old.kind, value.kind)?;
                 self.check_replaceable(old)?;
+                self.note_gone(key, old.ino, time);
                 self.lose_name(old, time, &mut effects);
                 effects.removed = Some(Victim { ino: old.ino, kind: old.kind });
             }
         }
         if old.is_none_or(|old| old.ino != value.ino) {
             self.tables.insert_entry(key, value);
+            self.gone.came_back(key, value.ino);
             effects.delta = Some(delta(key.parent, old.map(|old| old.kind), Some(value.kind)));
         }
         effects.attr = self.tables.inode(value.ino).map(|inode| inode.attr.clone());
@@ -156,13 +161,15 @@ impl<T: Tables> Shard<T> {
         Ok((reply, effects))
     }
 
-    pub(crate) fn exchange(&mut self, key: &EntryKey, value: EntryValue, under: TxId) -> Step {
+    pub(crate) fn exchange(&mut self, key: &EntryKey, value: EntryValue, under: TxId, time: Time) -> Step {
         self.check_mine(key)?;
         if let LockCheck::Over = self.check_lock(key, Some(under))? {
             return Ok((Reply::Done, Effects::default()));
         }
         let old = self.tables.entry(key).ok_or(Code::NotFound)?;
+        self.note_gone(key, old.ino, time);
         self.tables.insert_entry(key, value);
+        self.gone.came_back(key, value.ino);
         self.end_lock(key, Some(under));
         let delta = Some(delta(key.parent, Some(old.kind), Some(value.kind)));
         let attr = self.tables.inode(value.ino).map(|inode| inode.attr.clone());

@@ -102,7 +102,7 @@ impl<T: Tables> Shard<T> {
         Ok((Reply::Done, effects))
     }
 
-    pub(crate) fn delete(&mut self, ino: Ino) -> Step {
+    pub(crate) fn delete(&mut self, ino: Ino, time: Time) -> Step {
         let attr = &self.here(ino)?.attr;
         if ino == Ino::ROOT {
             return Err(Failure::new(Code::NotPermitted, "the root directory cannot be deleted"));
@@ -112,6 +112,10 @@ impl<T: Tables> Shard<T> {
         }
         if attr.kind != FileKind::Directory && attr.links > 0 {
             return Err(Failure::new(Code::Invalid, format!("inode {ino} still has {} links", attr.links)));
+        }
+        if attr.kind == FileKind::Directory {
+            // Its name goes afterwards, when nothing tells any more where it came from.
+            self.note_gone_directory(ino, time);
         }
         let attr = self.tables.remove_inode(ino).map(|inode| inode.attr);
         Ok((Reply::Done, Effects { attr, ..Effects::default() }))

@@ -9,7 +9,7 @@ use aze_proto::wire::Blob;
 use aze_proto::{Attr, Backing, Failure, FileKind, Imported, Reply, Spread, XattrHow, wire_enum, wire_struct};
 
 /// Version of the encoding of [`Op`] and [`Stamp`].
-pub const OP_VERSION: u8 = 6;
+pub const OP_VERSION: u8 = 7;
 
 /// Truncations of one file that may wait for data servers at once. One more is answered with
 /// `Code::Busy`: the server must first get the earlier ones acknowledged.
@@ -202,6 +202,11 @@ wire_enum! {
         36 = LieOver { ino: Ino, backing: Backing },
         /// The data of a file that came from the backing are about to be changed. Reply: `Attributes`.
         37 = WillChange { ino: Ino },
+        /// What an inode came from is about to be removed from the backing: neither its data nor its attributes are there any
+        /// more. Nothing if it did not come from there. Reply: `Attributes`.
+        38 = LeaveBacking { ino: Ino },
+        /// Drops the record of a name of the backing that went at this time, if there is one. Reply: `Done`.
+        39 = ForgetGone { key: EntryKey, since: Time },
         /// The names of a file have been counted, at a time when none could be made or removed. Reply: `Done`.
         40 = SetLinks { ino: Ino, links: u32 },
     }
@@ -243,6 +248,8 @@ impl Op {
             | Op::ImportedAll { .. }
             | Op::LieOver { .. }
             | Op::WillChange { .. }
+            | Op::LeaveBacking { .. }
+            | Op::ForgetGone { .. }
             | Op::SetLinks { .. } => None,
         }
     }

@@ -1,7 +1,7 @@
 //! One shard: its tables, the inode numbers it may issue, the outcomes it remembers, and the
 //! step that changes them. What single operations do is in `entries` (names) and `inodes`.
 
-use crate::backing::Place;
+use crate::backing::{GoneNames, Place};
 use crate::links::{LinkInDoubt, LostLink};
 use crate::op::{INO_BLOCK, Op, Outcome, Stamp};
 use crate::tables::{EntryKey, EntryValue, Inode, Lock, PlainTables, Tables};
@@ -72,6 +72,7 @@ pub(crate) struct HardState<'a, T> {
     pub(crate) tables: &'a T,
     pub(crate) in_doubt: &'a BTreeMap<TxId, LinkInDoubt>,
     pub(crate) retries: &'a RetryTable<Result<Reply, Failure>>,
+    pub(crate) gone: &'a GoneNames,
     pub(crate) counters: [u64; 3],
     pub(crate) life: Life,
 }
@@ -92,6 +93,8 @@ pub struct Shard<T: Tables = PlainTables> {
     pub(crate) in_doubt: BTreeMap<TxId, LinkInDoubt>,
     /// The counter of the next transaction that the shard names itself.
     tx_next: u64,
+    /// Names of the backing that went.
+    pub(crate) gone: GoneNames,
 }
 
 impl Shard<PlainTables> {
@@ -116,6 +119,7 @@ impl<T: Tables> Shard<T> {
             counter_end,
             in_doubt: BTreeMap::new(),
             tx_next: 0,
+            gone: GoneNames::default(),
         }
     }
 
@@ -175,13 +179,15 @@ impl<T: Tables> Shard<T> {
                 let value = EntryValue { ino: *ino, kind: *kind };
                 self.insert(key, value, *replace, *under, attr.as_ref(), time)
             }
-            Op::Exchange { key, ino, kind, under } => self.exchange(key, EntryValue { ino: *ino, kind: *kind }, *under),
+            Op::Exchange { key, ino, kind, under } => {
+                self.exchange(key, EntryValue { ino: *ino, kind: *kind }, *under, time)
+            }
             Op::SetAttr { ino, set } => self.set_attr(*ino, set, time),
             Op::Report { ino, generation, end, spread } => self.report(*ino, *generation, *end, *spread, time),
             Op::Truncate { ino, size } => self.truncate(*ino, *size, time),
             Op::TruncateDone { ino, generation } => self.truncate_done(*ino, *generation),
             Op::SetParent { ino, parent } => self.set_parent(*ino, *parent, time),
-            Op::Delete { ino } => self.delete(*ino),
+            Op::Delete { ino } => self.delete(*ino, time),
             Op::Lock { key, lock } => self.lock(key, lock),
             Op::Unlock { key, tx } => self.unlock(key, *tx),
             Op::Record { outcome: Outcome::Success { reply } } => Ok((reply.clone(), Effects::default())),
@@ -207,6 +213,8 @@ impl<T: Tables> Shard<T> {
             Op::ImportedAll { dir } => self.imported_all(*dir),
             Op::LieOver { ino, backing } => self.lie_over(*ino, backing),
             Op::WillChange { ino } => self.will_change(*ino),
+            Op::LeaveBacking { ino } => self.leave_backing(*ino),
+            Op::ForgetGone { key, since } => self.forget_gone(key, *since),
             Op::SetLinks { ino, links } => self.set_links(*ino, *links),
             Op::Wrote { ino, generation, end, spread } => {
                 let (_, effects) = self.report(*ino, *generation, *end, *spread, time)?;
@@ -233,8 +241,9 @@ impl<T: Tables> Shard<T> {
     /// Tables, the counters of inode numbers and the outcomes remembered: all that a checkpoint has to keep.
     pub(crate) fn hard_state(&self) -> HardState<'_, T> {
         // New state has to be added to `dump`, too.
-        let Shard { id: _, tables, life, shards: _, retries, counter_next, counter_end, in_doubt, tx_next } = self;
-        HardState { tables, in_doubt, retries, counters: [*counter_next, *counter_end, *tx_next], life: *life }
+        let Shard { id: _, tables, life, shards: _, retries, counter_next, counter_end, in_doubt, tx_next, gone } =
+            self;
+        HardState { tables, in_doubt, retries, gone, counters: [*counter_next, *counter_end, *tx_next], life: *life }
     }
 
     pub(crate) fn put_back(&mut self, known: Remembered<Result<Reply, Failure>>) {
@@ -361,9 +370,9 @@ impl<T: Tables> Shard<T> {
         self.tables.inode_count()
     }
 
-    /// Bytes of the extended attributes and of the targets of the symlinks here.
+    /// Bytes of what few inodes have, see [`Inode::rare_bytes`], and of the names of the backing that went.
     pub fn rare_bytes(&self) -> u64 {
-        self.tables.rare_bytes()
+        self.tables.rare_bytes() + self.gone.bytes()
     }
 
     /// Number of entries here.
@@ -417,6 +426,9 @@ impl<T: Tables> Shard<T> {
         }
         for (key, lock) in self.tables.locks() {
             digest = absorb(digest, &mut bytes, key, lock);
+        }
+        for (key, gone) in self.gone.behind(None) {
+            digest = absorb(digest, &mut bytes, key, gone);
         }
         digest
     }

@@ -11,7 +11,7 @@ use aze_proto::message::Victim;
 use aze_proto::place::Layout;
 use aze_proto::retry::Verdict;
 use aze_proto::wire::{Blob, Wire};
-use aze_proto::{Attr, Code, Failure, FileKind, Name, NameHash, Refusal, Reply};
+use aze_proto::{Attr, Backing, BackingIdentity, Code, Failure, FileKind, Imported, Name, NameHash, Refusal, Reply};
 
 fn shard() -> Shard {
     Shard::new(ShardId(0), 1)
@@ -429,4 +429,68 @@ fn a_listing_goes_on_after_a_cookie() {
     assert_eq!(after(hash(7).cookie()), ["next", "last"]);
     assert_eq!(after(hash(last).cookie()), [""; 0]);
     assert_eq!(after(u64::MAX), [""; 0]);
+}
+
+#[test]
+fn a_name_of_the_backing_that_goes_is_remembered_until_the_backing_has_followed() {
+    let mut shard = shard();
+    shard.make_root(0, 0, 0o755, MapEpoch(1), 20, Time(1)).expect("the first root");
+    let import = |shard: &mut Shard, text: &str, kind: FileKind| {
+        let identity = BackingIdentity { inode: 5, size: 6, mtime_ns: 7, ctime_ns: 8 };
+        let backing = Backing { path: Blob(format!("d/{text}").into_bytes()), identity, ..Backing::default() };
+        let (name, xattrs) = (Name::new(text.as_bytes()).expect("a name"), Vec::new());
+        let (atime, mtime, target) = (Time(1), Time(1), Blob::default());
+        let file = Imported { name, kind, mode: 0o644, uid: 1, gid: 2, rdev: 0, atime, mtime, target, xattrs, backing };
+        let (born, layout, spread) = (MapEpoch(1), Layout::default(), Spread::default());
+        let applied = apply(shard, Op::Import { key: key(text), file, born, chunk_bits: 20, layout, spread });
+        applied.effects.attr.expect("made here").ino
+    };
+    let gone = |shard: &Shard| -> Vec<(String, Ino)> {
+        shard.gone_behind(None).map(|(key, gone)| (key.name.to_string(), gone.ino)).collect()
+    };
+    let [a, b, dir] = [("a", FileKind::File), ("b", FileKind::File), ("dir", FileKind::Directory)]
+        .map(|(text, kind)| import(&mut shard, text, kind));
+    let put = |text: &str, ino: Ino| Op::Insert {
+        key: key(text),
+        ino,
+        kind: FileKind::File,
+        replace: true,
+        under: None,
+        attr: None,
+    };
+    let take = |text: &str, moved: bool| Op::Remove { key: key(text), only: None, moved, under: None };
+    assert_eq!(gone(&shard), []);
+    // Renamed, over another one, and back: the other one has gone.
+    for op in [put("b", a), take("a", true)] {
+        apply(&mut shard, op).reply.expect("done");
+    }
+    let mut all = gone(&shard);
+    all.sort();
+    assert_eq!(all, [("a".to_owned(), a), ("b".to_owned(), b)]);
+    for op in [put("a", a), take("b", true)] {
+        apply(&mut shard, op).reply.expect("done");
+    }
+    assert_eq!(gone(&shard), [("b".to_owned(), b)]);
+    // Names that were made anew leave the record as it is, and their removals do not count.
+    create(&mut shard, "b", FileKind::File);
+    apply(&mut shard, take("b", false)).reply.expect("done");
+    assert_eq!(gone(&shard), [("b".to_owned(), b)]);
+    // A directory is deleted before its name goes.
+    apply(&mut shard, Op::Delete { ino: dir }).reply.expect("done");
+    let only = Some(dir);
+    apply(&mut shard, Op::Remove { key: key("dir"), only, moved: false, under: None }).reply.expect("done");
+    assert_eq!(gone(&shard).len(), 2);
+    // All of it is in a checkpoint.
+    let mut copy = Shard::new(ShardId(0), 1);
+    shard.dump(1).into_iter().for_each(|part| copy.absorb(part));
+    assert_eq!((gone(&copy), copy.digest(), copy.rare_bytes()), (gone(&shard), shard.digest(), shard.rare_bytes()));
+    // The backing follows: the record goes, another one of the same name stays.
+    for (since, left) in [(Time(99), 2), (Time(100), 1)] {
+        apply(&mut shard, Op::ForgetGone { key: key("b"), since }).reply.expect("done");
+        assert_eq!(gone(&shard).len(), left);
+    }
+    // What the backing loses is nowhere else: it is not clean, also under its first name.
+    assert!(shard.inode(a).and_then(|inode| inode.backing()).expect("it came from there").is_clean());
+    apply(&mut shard, Op::LeaveBacking { ino: a }).reply.expect("done");
+    assert!(!shard.inode(a).and_then(|inode| inode.backing()).expect("it came from there").is_clean());
 }

@@ -1,7 +1,7 @@
 //! What a volume remembers of the directory that it lies over: of each inode that came from there where it was, and what
 //! it was then.
 
-use crate::ids::Time;
+use crate::ids::{Ino, Time};
 use crate::wire::Blob;
 use crate::xattr::Xattr;
 use crate::{FileKind, Name, wire_struct};
@@ -38,6 +38,8 @@ wire_struct! {
         pub data_changed: bool,
         /// Attributes have been changed in the volume.
         pub attributes_changed: bool,
+        /// The directory of the volume into which it was imported: there, the last part of its path is its first name.
+        pub parent: Ino,
     }
 }
 
@@ -46,6 +48,33 @@ impl Backing {
     /// is in a directory, are another question.
     pub fn is_clean(&self) -> bool {
         !self.data_changed && !self.attributes_changed
+    }
+
+    /// The last part of its path: the name under which it was imported. Empty for the root.
+    pub fn first_name(&self) -> &[u8] {
+        self.path.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
+    }
+}
+
+wire_struct! {
+    /// A name of the backing that does not lead in the volume any more to what was imported under it: it was removed, renamed
+    /// away, or replaced. Kept by the server of the name until the backing has followed.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Gone {
+        /// The directory of the volume into which it was imported, and which may be gone, too.
+        pub parent: Ino,
+        /// Its name there.
+        pub name: Name,
+        /// The inode to which it led, which may have other names, or be gone.
+        pub ino: Ino,
+        /// Kind of that inode.
+        pub kind: FileKind,
+        /// Its path below the backing's root.
+        pub path: Blob,
+        /// What was found there.
+        pub identity: BackingIdentity,
+        /// When it went; with the name, it tells this record from a later one.
+        pub since: Time,
     }
 }
 

@@ -7,10 +7,10 @@ use crate::handshake::Versions;
 
 /// Newest version of frames and messages that this build speaks. A change of any encoding raises it and adds a golden
 /// sample.
-pub const WIRE_VERSION: u8 = 10;
+pub const WIRE_VERSION: u8 = 11;
 
 /// All versions that this build speaks. The oldest is raised only when no build needs it any more.
-pub const WIRE_VERSIONS: Versions = Versions { oldest: 10, newest: WIRE_VERSION };
+pub const WIRE_VERSIONS: Versions = Versions { oldest: 11, newest: WIRE_VERSION };
 
 /// Version of the steps of the handshake, which is that of no message: it stays, so that builds that have no other
 /// version in common can tell each other so.
@@ -117,6 +117,10 @@ pub const IMPORT_NAMES_MAX: usize = 256;
 
 /// Bytes of one message of an import, and at least one name: with the largest name it stays below [`HEAD_BYTES_MAX`].
 pub const IMPORT_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes of names and paths in one page of names of the backing that went, and at least one: with the longest path it stays
+/// below [`HEAD_BYTES_MAX`].
+pub const GONE_BYTES_MAX: usize = 256 << 10;
 
 /// How many bytes of a server's memory there are for each entry or inode that it may keep beside the data. Both of an
 /// empty file take about 200 bytes of memory, so that names can take two fifths of the memory given for data, beside

@@ -298,6 +298,15 @@ wire_enum! {
         /// Server, from the home of a directory that is being imported: makes those of the names that are not there. Reply:
         /// `Done`.
         163 = Import { dir: Ino, names: Vec<Imported> },
+        /// Server; the owner or root. Names of the backing that do not lead any more, in the volume, to what was imported
+        /// under them, from a place on. Reply: `GoneAre`.
+        164 = GoneNames { from: EntryPlace },
+        /// Home of an inode that came from the backing; the owner or root. What it came from is about to be removed from there:
+        /// from now on the volume alone has it, whatever its name is. Reply: `Done`.
+        165 = LeaveBacking { ino: Ino },
+        /// Entry; the owner or root. The backing has followed the removal of this name, or has another object there that the
+        /// volume has put there: the record of that moment is dropped. Reply: `Done`.
+        166 = ForgetGone { parent: Ino, name: Name, since: Time },
     }
 }
 

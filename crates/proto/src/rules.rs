@@ -291,6 +291,9 @@ impl Request {
     WillChange:      Home   Servers Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [BackingIs]
     ImportDir:       Home   Servers Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     Import:          Server Servers Nothing Plain Again Durable AtOnce  Mapped   Adds AnyGen Bare   Soon  [Done]
+    GoneNames:       Server Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [GoneAre]
+    LeaveBacking:    Home   Owner   Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
+    ForgetGone:      Entry  Owner   Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
         }
     }
 

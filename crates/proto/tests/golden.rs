@@ -1,4 +1,4 @@
-//! Golden samples: the encoding of version 10, byte for byte. A change here is a change of format,
+//! Golden samples: the encoding of version 11, byte for byte. A change here is a change of format,
 //! which needs a new version and a reader for the old one.
 
 use aze_proto::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace, EntrySpot};
@@ -62,8 +62,15 @@ fn imported() -> Imported {
             is_imported: true,
             data_changed: false,
             attributes_changed: true,
+            parent: Ino(9),
         },
     }
+}
+
+fn gone() -> Gone {
+    let Backing { path, identity, .. } = imported().backing;
+    let name = Name::new(b"a").expect("a name");
+    Gone { parent: Ino(9), name, ino: Ino(10), kind: FileKind::File, path, identity, since: Time(11) }
 }
 
 fn samples() -> Vec<(&'static str, Vec<u8>)> {
@@ -290,6 +297,13 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
             Reply::BackingIs { backing: Some(imported().backing), generation: Generation(7), chunk_bits: 20 }
                 .to_bytes(),
         ),
+        ("gone names", Request::GoneNames { from: EntryPlace::default() }.to_bytes()),
+        ("leave backing", Request::LeaveBacking { ino: Ino(9) }.to_bytes()),
+        (
+            "forget gone",
+            Request::ForgetGone { parent: Ino(9), name: Name::new(b"a").expect("a name"), since: Time(11) }.to_bytes(),
+        ),
+        ("gone are", Reply::GoneAre { names: vec![gone()], next: Some(EntryPlace::default()) }.to_bytes()),
         ("head", seal(&Header { sequence: Sequence(8), ..Header::new(Kind::Request, 2) }, b"body", 3, Some(&[9; 32]))),
     ]
 }
@@ -408,25 +422,33 @@ const GOLDEN: &[(&str, &str)] = &[
     ("import dir", "a2000900000000000000"),
     (
         "import",
-        "a30009000000000000000100000001006108a001000001000000020000000000000003000000000000000400000000\
-         000000000000000100000006000000757365722e61010000006203000000642f610500000000000000060000000000\
-         0000070000000000000008000000000000000600000000000000010001",
+        "a30009000000000000000100000001006108a00100000100000002000000000000000300000000000000040000000000\
+         0000000000000100000006000000757365722e61010000006203000000642f6105000000000000000600000000000000\
+         0700000000000000080000000000000006000000000000000100010900000000000000",
     ),
     (
         "backing is",
-        "4f000103000000642f6105000000000000000600000000000000070000000000000008000000000000000600000000\
-         0000000100010700000014",
+        "4f000103000000642f610500000000000000060000000000000007000000000000000800000000000000060000000000\
+         000001000109000000000000000700000014",
+    ),
+    ("gone names", "a4000000000000"),
+    ("leave backing", "a5000900000000000000"),
+    ("forget gone", "a60009000000000000000100610b00000000000000"),
+    (
+        "gone are",
+        "50000100000009000000000000000100610a000000000000000803000000642f61050000000000000006000000000000\
+         00070000000000000008000000000000000b00000000000000010000000000",
     ),
     (
         "head",
-        "415a4b0a0200000002000000000000000000000000000000080000000000000000000000000000000000000000000000\
+        "415a4b0b0200000002000000000000000000000000000000080000000000000000000000000000000000000000000000\
          000000000000000000000000000000000000000000000000000000000000000000000000040000000300000050c93f26\
-         770050d8d1a93fa9440260c538405a56626f6479",
+         efd8e49d6ea5438d962a3194dd89ff87626f6479",
     ),
 ];
 
 #[test]
-fn encodings_are_those_of_version_10() {
+fn encodings_are_those_of_version_11() {
     let samples: Vec<_> = samples().into_iter().map(|(name, bytes)| (name, hex(&bytes))).collect();
     let golden: Vec<_> = GOLDEN.iter().map(|(name, bytes)| (*name, (*bytes).to_string())).collect();
     assert_eq!(samples, golden, "the encoding of version {} has changed", limits::WIRE_VERSION);

@@ -457,6 +457,9 @@ impl Server {
             &Request::CheckData { from, only } => self.check_data(from, only),
             Request::CheckWatch { number, begin } => self.check_watch(work, *number, begin.as_deref()),
             &Request::BackingOf { ino } => self.backing_of(ino),
+            Request::GoneNames { from } => self.gone_names(from),
+            &Request::LeaveBacking { ino } => self.leave_backing(ino),
+            Request::ForgetGone { parent, name, since } => self.forget_gone(work, *parent, name, *since),
             Request::EndSession => {
                 self.leases.left(work.session);
                 self.end_session(work.session);

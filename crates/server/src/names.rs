@@ -9,6 +9,7 @@
 mod contradict;
 mod entries;
 mod exchange;
+mod gone;
 mod import;
 mod inodes;
 mod links;

@@ -8,7 +8,7 @@
 #[allow(dead_code, reason = "this file makes its clusters itself")]
 mod support;
 
-use aze_client::{Access, Client};
+use aze_client::{Access, Client, NewFile};
 use aze_io::Io;
 use aze_io::sim::{DRIVER, Faults, Sim};
 use aze_io::sync::Mutex;
@@ -29,6 +29,8 @@ const FILES: usize = 3;
 const CHUNKS: u64 = 3;
 /// Names that are removed.
 const DOOMED: usize = 12;
+/// Names that are removed, renamed, replaced and given back, by all clients: files and directories by turns.
+const MOVED: usize = 6;
 /// What each client does before a run ends.
 const STEPS: u32 = 60;
 /// Marks are bytes from here on, versions below.
@@ -54,6 +56,8 @@ struct Model {
     /// What went well, so that a run is known to have tried something.
     reads: u64,
     writes: u64,
+    /// Names that led elsewhere at the end.
+    went: usize,
     done: usize,
 }
 
@@ -138,13 +142,86 @@ async fn names(client: &Client, io: &Io, model: &Shared) -> Result<(), Failure> 
     }
 }
 
+/// Moves names about: whatever comes of it, the records of those that went have to tell.
+async fn move_names(client: &Client, io: &Io) -> Result<(), Failure> {
+    let dir = client.lookup(&ROOT, Ino::ROOT, &name("d")).await?.ino;
+    let number = || io.random_u64() % MOVED as u64;
+    let (one, other) = (number(), number());
+    let (here, there) = (name(&format!("m{one}")), name(&format!("m{other}")));
+    let away = name(&format!("away{other}"));
+    match io.random_u64() % 7 {
+        0 => client.unlink(&ROOT, dir, &here).await,
+        1 => client.rmdir(&ROOT, dir, &here).await,
+        2 => client.rename(&ROOT, dir, &here, Ino::ROOT, &away, true).await,
+        3 => client.rename(&ROOT, Ino::ROOT, &away, dir, &here, false).await,
+        4 => client.rename(&ROOT, dir, &here, dir, &there, false).await,
+        5 => client.exchange(&ROOT, dir, &here, dir, &there).await,
+        _ => client.create(&ROOT, dir, &here, &NewFile { open: None, ..support::opened_file() }).await.map(drop),
+    }
+}
+
+/// Each name of the backing that leads elsewhere or nowhere has a record, and no other has.
+async fn check_gone(client: &Client, model: &Shared) -> Result<usize, Failure> {
+    let dir = client.lookup(&ROOT, Ino::ROOT, &name("d")).await?.ino;
+    let mut gone = BTreeSet::new();
+    for record in client.gone_names(&ROOT).await? {
+        let path = String::from_utf8_lossy(&record.path.0).into_owned();
+        let is_right = record.parent == dir && path == format!("d/{}", record.name) && record.identity.inode > 0;
+        if !is_right || !gone.insert(path) {
+            model.lock().wrong.push(format!("{record:?} is wrong"));
+        }
+    }
+    let mut went = 0;
+    for text in (0..MOVED).map(|number| format!("m{number}")).chain((0..DOOMED).map(|number| format!("n{number}"))) {
+        let path = format!("d/{text}");
+        let is_there = match client.lookup(&ROOT, dir, &name(&text)).await {
+            Ok(attr) => {
+                client.backing_of(&ROOT, attr.ino).await?.is_some_and(|backing| backing.path.0 == path.as_bytes())
+            }
+            Err(failure) if failure.code == Code::NotFound => false,
+            Err(failure) => return Err(failure),
+        };
+        went += usize::from(!is_there);
+        if gone.remove(&path) == is_there {
+            model.lock().wrong.push(format!("{path}: it is there: {is_there}, and its record says otherwise"));
+        }
+    }
+    if !gone.is_empty() {
+        model.lock().wrong.push(format!("records of other names: {gone:?}"));
+    }
+    Ok(went)
+}
+
+/// The backing follows: what it loses is dirty, under whatever name, and no record is left.
+async fn follow_gone(client: &Client, model: &Shared) -> Result<(), Failure> {
+    for gone in client.gone_names(&ROOT).await? {
+        match client.leave_backing(&ROOT, gone.ino).await {
+            Ok(()) => {
+                let backing = client.backing_of(&ROOT, gone.ino).await?;
+                if backing.is_none_or(|backing| backing.is_clean()) {
+                    model.lock().wrong.push(format!("{}: the backing has lost it, and it is clean", gone.name));
+                }
+            }
+            Err(failure) if failure.code == Code::Stale => {}
+            Err(failure) => return Err(failure),
+        }
+        client.forget_gone(&ROOT, gone.parent, &gone.name, gone.since).await?;
+    }
+    let left = client.gone_names(&ROOT).await?;
+    if !left.is_empty() {
+        model.lock().wrong.push(format!("the backing has followed, and is not believed: {left:?}"));
+    }
+    Ok(())
+}
+
 async fn work(client: Arc<Client>, io: Io, me: usize, model: Shared) {
     for _ in 0..STEPS {
         let chunk = io.random_u64() % CHUNKS;
         // What fails is tried again, or not: errors are what this backing gives.
-        let _ = match io.random_u64() % 4 {
+        let _ = match io.random_u64() % 6 {
             0 => write(&client, me % FILES, chunk, &model).await,
             1 => names(&client, &io, &model).await,
+            2 | 3 => move_names(&client, &io).await,
             _ => read(&client, (io.random_u64() % FILES as u64) as usize, chunk, &model).await,
         };
         io.sleep(Duration::from_millis(io.random_u64() % 40)).await;
@@ -173,13 +250,24 @@ async fn disturb(cluster: &Arc<Cluster>, backing: &SimBacking, model: &Shared) {
     }
 }
 
-/// One run; gives what went wrong, and how many reads and writes went well.
-fn run(seed: u64, switches: Switches, durability: Option<Durability>) -> (Vec<String>, u64, u64) {
+/// What became of a run.
+struct Ran {
+    wrong: Vec<String>,
+    /// Reads and writes that went well, and names of the backing that led elsewhere at the end.
+    counts: [u64; 3],
+}
+
+/// One run.
+fn run(seed: u64, switches: Switches, durability: Option<Durability>) -> Ran {
     let sim = Sim::new(seed, Faults::default());
     let backing = SimBacking::new(sim.node(DRIVER));
     backing.make_dir("d");
     (0..FILES).for_each(|file| backing.make_file(&format!("d/f{file}"), file_bytes(1)));
     (0..DOOMED).for_each(|number| backing.make_file(&format!("d/n{number}"), Vec::new()));
+    for number in 0..MOVED {
+        let path = format!("d/m{number}");
+        if number % 2 == 0 { backing.make_file(&path, Vec::new()) } else { backing.make_dir(&path) }
+    }
     let layout = Layout { durability, switches, backing: Some(backing.clone()), ..Layout::of(3) };
     let cluster = Cluster::new(sim.clone(), layout);
     let model: Shared = Arc::default();
@@ -207,6 +295,13 @@ fn run(seed: u64, switches: Switches, durability: Option<Durability>) -> (Vec<St
                 model.lock().wrong.push(format!("name n{number} has come back at the end"));
             }
         }
+        match check_gone(&client, &model).await {
+            Ok(went) => model.lock().went = went,
+            Err(failure) => model.lock().wrong.push(format!("names that went: {failure}")),
+        }
+        if let Err(failure) = follow_gone(&client, &model).await {
+            model.lock().wrong.push(format!("names that went below, too: {failure}"));
+        }
         for file in 0..FILES {
             for chunk in 0..CHUNKS {
                 match read(&client, file, chunk, &model).await {
@@ -224,26 +319,29 @@ fn run(seed: u64, switches: Switches, durability: Option<Durability>) -> (Vec<St
     });
     cluster.end();
     let model = model.lock();
-    (model.wrong.clone(), model.reads, model.writes)
+    Ran { wrong: model.wrong.clone(), counts: [model.reads, model.writes, model.went as u64] }
 }
 
 #[test]
-fn a_byte_is_of_the_version_taken_over_or_of_a_later_write() {
-    let (mut reads, mut writes) = (0, 0);
+fn a_byte_is_of_the_version_taken_over_and_names_that_went_are_known() {
+    let mut sums = [0; 3];
     for seed in 0..100 {
         let durability = (seed % 3 == 2).then_some(Durability::Fsync);
-        let (wrong, read, written) = run(seed, Switches::default(), durability);
+        let Ran { wrong, counts } = run(seed, Switches::default(), durability);
         assert_eq!(wrong, [""; 0], "seed {seed}");
-        reads += read;
-        writes += written;
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
-    assert!(reads > 500 && writes > 100, "{reads} reads and {writes} writes went well");
+    let [reads, writes, went] = sums;
+    assert!(
+        reads > 500 && writes > 100 && went > 300,
+        "{reads} reads and {writes} writes went well, {went} names went"
+    );
 }
 
 #[test]
 fn a_volume_that_mixes_versions_or_forgets_removals_is_noticed() {
     for removed in [Sabotage::AnyBackingFile, Sabotage::ImportAgain, Sabotage::WriteWithoutRest] {
-        let found = (0..60).find(|seed| !run(*seed, Switches::without(removed), None).0.is_empty());
+        let found = (0..60).find(|seed| !run(*seed, Switches::without(removed), None).wrong.is_empty());
         assert!(found.is_some(), "{removed:?} is not noticed");
     }
 }

@@ -85,7 +85,7 @@ impl Guard {
             errln!("lost  {trouble}");
         }
         for (path, why) in &standing.named {
-            errln!("dirty  {} ({})", account::shown(path), why.word());
+            errln!("dirty  {} ({})", account::shown(path), standing.why(path, *why));
         }
         if !standing.lost.is_empty() {
             let dirty = match standing.dirty.objects {
@@ -96,6 +96,14 @@ impl Guard {
         }
         if standing.dirty.objects == 0 {
             return Ok(());
+        }
+        if standing.removed == standing.dirty.objects {
+            let text = format!(
+                "end volume '{name}': {} that it has removed, the first named above, are still where they were staged out or came from: 'aze stage \
+                 out --delete' removes them there; or end it with --discard",
+                show::count(standing.removed, "name")
+            );
+            return Err(Trouble::new(Exit::Unsaved, text));
         }
         let text = format!(
             "end volume '{name}': {} would be lost, the first named above: stage them out ('aze down --stage-out DIR', \

@@ -157,7 +157,7 @@ fn round(common: &Common, order: &mut Order, reporter: &Arc<Reporter>) -> Outcom
     let bytes = report.end.as_ref().map_or(0, |end| end.bytes);
     let summary = format!("{} in {:.1} s", size::words(bytes), started.elapsed().as_secs_f64());
     tell(common, &report, super::signer(order).as_ref(), &summary);
-    let is_whole = report.missing == 0 && reporter.tally.failed() == failed_before;
+    let is_whole = report.missing == 0 && report.left == 0 && reporter.tally.failed() == failed_before;
     Ok(if is_whole { Exit::Done } else { Exit::Some })
 }
 

@@ -8,13 +8,14 @@
 
 use super::state::{Done, Journal, Version};
 use crate::Watch;
-use crate::tree::{Meta, ReadBack, Sink, Source, Spot, Xattr};
+use crate::tree::{Meta, Print, ReadBack, Replaces, Sink, Source, Spot, Xattr};
 use crate::workers::{Ends, Plan, Transfer, room, warn};
 use aze_io::sync::Mutex;
 use aze_proto::attr::FileKind;
 use aze_receipt::line::{CHUNKS_MAX, What};
 use aze_receipt::{CHUNK_BYTES, Hash, Object, Sums, sums, when};
 use aze_words::exit::{Exit, Outcome, Trouble};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -41,7 +42,15 @@ pub struct Proof {
     pub again: Mutex<Vec<(Spot, Spot)>>,
     /// Objects copied, and bytes of the files among them.
     pub copied: (AtomicU64, AtomicU64),
+    /// By paths of the receipt, what objects may replace at the destination; without it, anything.
+    pub known: Option<Known>,
+    /// By paths of the receipt, the sources that came from the places of their copies: no other file is copied there, as long as
+    /// they may need what these places have.
+    pub sources: BTreeMap<Vec<u8>, (u64, u64)>,
 }
+
+/// What is known of the destination's files and links, by paths of the receipt.
+pub type Known = Mutex<BTreeMap<Vec<u8>, Vec<Print>>>;
 
 /// A file's mark and attributes before it was read, and the sums of the bytes read.
 pub struct Began {
@@ -63,16 +72,28 @@ pub fn hidden_prefix(attempt: &str) -> String {
 
 impl Proof {
     /// Of an attempt that notes proven objects in `journal`.
-    pub fn new(attempt: String, root_len: usize, journal: Journal) -> Proof {
+    pub fn new(
+        attempt: String,
+        root_len: usize,
+        journal: Journal,
+        known: Option<Known>,
+        sources: BTreeMap<Vec<u8>, (u64, u64)>,
+    ) -> Proof {
         let (serial, root_len) = (AtomicU64::new(0), root_len.into());
         let (journal, again, copied) = (Mutex::new(journal), Mutex::default(), Default::default());
-        Proof { attempt, serial, root_len, journal, again, copied }
+        Proof { attempt, serial, root_len, journal, again, copied, known, sources }
     }
 
     /// A temporary name that nothing else has.
     pub fn hidden(&self) -> Vec<u8> {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         format!("{}{serial}", hidden_prefix(&self.attempt)).into_bytes()
+    }
+
+    /// What the object of a path at the destination may replace.
+    pub fn replaces(&self, path: &[u8]) -> Replaces {
+        let Some(known) = &self.known else { return Replaces::Anything };
+        Replaces::Only(known.lock().get(&self.relative(path)).cloned().unwrap_or_default())
     }
 
     /// A path at the destination as receipts have it.
@@ -104,6 +125,11 @@ impl Proof {
             self.again.lock().push((transfer.from.clone(), transfer.to.clone()));
             return Ok(false);
         }
+        if self.sources.get(&self.relative(&transfer.to.path)).is_some_and(|source| *source != meta.identity) {
+            let text =
+                format!("{}: another file has its name since it was looked at: stage again", transfer.from.shown());
+            return Err(Trouble::new(Exit::Again, text));
+        }
         for xattr in kept {
             warn(plan, &xattr, ends.sink.set_xattr(&xattr));
         }
@@ -114,7 +140,7 @@ impl Proof {
         let xattrs = xattrs_hash(stored.xattrs()?);
         let before = stored.meta()?;
         drop(stored);
-        let named = ends.sink.publish()?;
+        let named = ends.sink.publish(&self.replaces(&transfer.to.path))?;
         if !is_same(&before, &named) {
             let text = format!("verify {}: another process has changed it since it was read back", transfer.to.shown());
             return Err(Trouble::new(Exit::Again, text));
@@ -190,7 +216,7 @@ impl Proof {
     pub fn link(&self, from: &Spot, to: &Spot) -> Outcome<()> {
         let meta = from.must_stat(false)?;
         let target = from.tree.read_link(&from.path)?;
-        to.tree.make_link_as(&to.path, &target, &self.hidden())?;
+        to.tree.make_link_as(&to.path, &target, &self.hidden(), &self.replaces(&to.path))?;
         if to.tree.read_link(&to.path)? != target {
             return Err(Trouble::new(Exit::Fatal, format!("verify {}: it leads elsewhere", to.shown())));
         }
@@ -415,7 +441,7 @@ mod tests {
             unreachable!()
         }
 
-        fn publish(&self) -> Outcome<Meta> {
+        fn publish(&self, _: &Replaces) -> Outcome<Meta> {
             unreachable!()
         }
 

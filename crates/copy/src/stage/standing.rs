@@ -47,9 +47,12 @@ pub enum Why {
     New,
     /// Its data have changed since it was staged, or may have: a server was started again.
     Data,
+    /// It came from the directory over which the volume lies, under another name.
+    Renamed,
     /// Its data have not changed, but its times, mode, owners or extended attributes have.
     Attributes,
-    /// It was staged out, and is not in the volume any more; the destination still has it.
+    /// It was staged out, or came from the directory over which the volume lies, and is not in the volume any more under this
+    /// name; the other side still has it.
     Removed,
 }
 
@@ -59,6 +62,7 @@ impl Why {
         match self {
             Why::New => "new",
             Why::Data => "changed",
+            Why::Renamed => "renamed",
             Why::Attributes => "attributes changed",
             Why::Removed => "removed",
         }
@@ -80,6 +84,8 @@ pub struct Standing {
     pub released: Count,
     /// The first dirty ones in the order of their paths, as many as were asked for.
     pub named: BTreeMap<Vec<u8>, Why>,
+    /// Of those named that were renamed, the paths that they had.
+    pub renamed_from: BTreeMap<Vec<u8>, Vec<u8>>,
     /// What could not be looked at.
     pub lost: Vec<Trouble>,
     /// The look ended early: there may be more of everything.
@@ -88,15 +94,32 @@ pub struct Standing {
 
 impl Standing {
     fn dirty(&mut self, path: Vec<u8>, why: Why, bytes: u64, named_max: usize) {
-        let has_data = matches!(why, Why::New | Why::Data);
+        let has_data = matches!(why, Why::New | Why::Data | Why::Renamed);
         self.dirty.add(if has_data { bytes } else { 0 });
         self.without_data += u64::from(!has_data);
         self.removed += u64::from(why == Why::Removed);
         if self.named.len() < named_max || self.named.last_key_value().is_some_and(|(last, _)| path < *last) {
             self.named.insert(path, why);
             while self.named.len() > named_max {
-                self.named.pop_last();
+                if let Some((last, _)) = self.named.pop_last() {
+                    self.renamed_from.remove(&last);
+                }
             }
+        }
+    }
+
+    fn renamed(&mut self, path: Vec<u8>, from: Vec<u8>, bytes: u64, named_max: usize) {
+        self.dirty(path.clone(), Why::Renamed, bytes, named_max);
+        if self.named.contains_key(&path) {
+            self.renamed_from.insert(path, from);
+        }
+    }
+
+    /// Why an object that is named is dirty, in words.
+    pub fn why(&self, path: &[u8], why: Why) -> String {
+        match self.renamed_from.get(path) {
+            Some(from) => format!("{} from {}", why.word(), String::from_utf8_lossy(from)),
+            None => why.word().into(),
         }
     }
 
@@ -121,13 +144,21 @@ pub fn look(
     let is_late = || until.is_some_and(|until| Instant::now() >= until);
     let mut standing = Standing::default();
     let (mut waiting, mut seen, mut inodes) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+    let mut gone = gone(start, &mut standing);
     let mut children = first(start, &mut waiting)?;
     loop {
         for (path, bytes, found) in judge(start, ledgers, &children, jobs, &is_late) {
             if ledgers.iter().any(|ledger| ledger.route.is_out() && version_of(ledger, &path).is_some()) {
                 seen.insert(path.clone());
             }
+            if !matches!(found, Found::Lost(_)) {
+                gone.remove(&path);
+            }
             match found {
+                Found::Renamed(from, inode) => {
+                    let bytes = if inodes.insert(inode) { bytes } else { 0 };
+                    standing.renamed(path, from, bytes, named_max);
+                }
                 Found::Staged(inode) if inodes.insert(inode) => standing.staged.add(bytes),
                 Found::Staged(_) => standing.staged.add(0),
                 Found::Dirty(why, inode) if inodes.insert(inode) => standing.dirty(path, why, bytes, named_max),
@@ -169,8 +200,22 @@ pub fn look(
             Err(trouble) => standing.lost.push(trouble),
         }
     }
-    removed(ledgers, &seen, named_max, &mut standing);
+    removed(ledgers, &seen, gone, named_max, &mut standing);
     Ok(standing)
+}
+
+/// The paths of the directory over which the volume lies that went, and may be names of something else now.
+fn gone(start: &Spot, standing: &mut Standing) -> BTreeSet<Vec<u8>> {
+    let inside = start.path.strip_suffix(b"/").unwrap_or(&start.path);
+    let is_below =
+        |path: &Vec<u8>| path.strip_prefix(inside).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"));
+    match start.tree.gone() {
+        Ok(all) => all.into_iter().map(|gone| gone.inside).filter(is_below).collect(),
+        Err(trouble) => {
+            standing.lost.push(trouble);
+            BTreeSet::new()
+        }
+    }
 }
 
 /// Whether a directory is where it came from, and the volume has not taken any name of it yet: then all in it is clean.
@@ -191,9 +236,15 @@ fn first(start: &Spot, waiting: &mut Vec<Vec<u8>>) -> Outcome<Vec<Child>> {
     Ok(vec![(start.path.clone(), meta.kind, None)])
 }
 
-/// Adds what was staged out and has no name in the volume any more.
-fn removed(ledgers: &[Ledger], seen: &BTreeSet<Vec<u8>>, named_max: usize, standing: &mut Standing) {
-    let (mut gone, mut released) = (BTreeSet::new(), BTreeMap::new());
+/// Adds what was staged out, or came from below, and has no name in the volume any more.
+fn removed(
+    ledgers: &[Ledger],
+    seen: &BTreeSet<Vec<u8>>,
+    mut gone: BTreeSet<Vec<u8>>,
+    named_max: usize,
+    standing: &mut Standing,
+) {
+    let mut released = BTreeMap::new();
     for ledger in ledgers.iter().filter(|ledger| ledger.route.is_out()) {
         for (path, done) in &ledger.entries {
             let inside = below(&ledger.route.inside, path);
@@ -223,6 +274,8 @@ enum Found {
     Staged((u64, u64)),
     /// Not so; with its inode.
     Dirty(Why, (u64, u64)),
+    /// Not so, since it came under the name that is first here.
+    Renamed(Vec<u8>, (u64, u64)),
     /// It does not count.
     Passed,
     Lost(Trouble),
@@ -276,7 +329,7 @@ fn judge_one(start: &Spot, ledgers: &[Ledger], path: &[u8], kind: FileKind, meta
                 true if origin.is_clean || path == b"/" => return (bytes, Found::Staged(meta.identity)),
                 _ if has_ledger => {}
                 false if kind == FileKind::Directory => return (0, Found::Passed),
-                false => return (bytes, Found::Dirty(Why::New, meta.identity)),
+                false => return (bytes, Found::Renamed(origin.inside, meta.identity)),
                 true if origin.data_changed => return (bytes, Found::Dirty(Why::Data, meta.identity)),
                 true => return (bytes, Found::Dirty(Why::Attributes, meta.identity)),
             }

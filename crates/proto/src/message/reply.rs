@@ -5,7 +5,7 @@ use super::{
     Usage, Victim,
 };
 use crate::attr::{Attr, FileKind, Stub};
-use crate::backing::Backing;
+use crate::backing::{Backing, Gone};
 use crate::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace};
 use crate::ids::{Generation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, Time, TxId};
 use crate::place::ShardMap;
@@ -113,5 +113,7 @@ wire_enum! {
         78 = WatchTold { changed: Vec<Ino> },
         /// Where an inode came from, if it came from a backing, its generation, and the base-2 logarithm of its chunk size.
         79 = BackingIs { backing: Option<Backing>, generation: Generation, chunk_bits: u8 },
+        /// Names of the backing that went, and where to go on, if there are more.
+        80 = GoneAre { names: Vec<Gone>, next: Option<EntryPlace> },
     }
 }

@@ -7,11 +7,11 @@ use aze_io::disk::{Dir, DiskError, DiskResult};
 pub const NAME: &str = "volume";
 
 /// The format of everything in the directory. A server refuses any other.
-pub const FORMAT: u32 = 13;
+pub const FORMAT: u32 = 15;
 
 /// The format where a server has several directories, which differs in this file only: so a program that
 /// does not know of that refuses it.
-pub const FORMAT_SEVERAL: u32 = 14;
+pub const FORMAT_SEVERAL: u32 = 16;
 
 /// First line of the file.
 const TITLE: &str = "Azekura: one server's part of a volume";
@@ -136,13 +136,13 @@ mod tests {
 
     #[test]
     fn the_file_looks_like_this() {
-        let text = "Azekura: one server's part of a volume\nformat 13\nvolume 000000000000feed\nserver 2\n\
+        let text = "Azekura: one server's part of a volume\nformat 15\nvolume 000000000000feed\nserver 2\n\
                     servers 4\nshards 4096\nslots 32\nchunk-bits 20\nowner 1000\n";
         assert_eq!(MANIFEST.text(), text);
         assert_eq!(Manifest::parse(text), Ok(MANIFEST));
         assert!(Manifest::parse(&text.replace("feed", "fEed")).is_err());
         let several = Manifest { directory: 1, directories: 3, ..MANIFEST };
-        let text = text.replace("format 13", "format 14") + "directory 1\ndirectories 3\n";
+        let text = text.replace("format 15", "format 16") + "directory 1\ndirectories 3\n";
         assert_eq!(several.text(), text);
         assert_eq!(Manifest::parse(&text), Ok(several));
         for wrong in ["directory 3", "directory x", "directories 1"] {
@@ -156,8 +156,8 @@ mod tests {
 
     #[test]
     fn another_format_is_refused() {
-        let why = Manifest::parse(&MANIFEST.text().replace("format 13", "format 12")).unwrap_err();
-        assert!(why.contains("format 12") && why.contains("formats 13 and 14 only"), "{why}");
+        let why = Manifest::parse(&MANIFEST.text().replace("format 15", "format 14")).unwrap_err();
+        assert!(why.contains("format 14") && why.contains("formats 15 and 16 only"), "{why}");
         for text in ["", "something else\n", &MANIFEST.text().replace("shards 4096", "shards many")] {
             assert!(Manifest::parse(text).is_err(), "{text}");
         }

@@ -218,6 +218,8 @@ impl PublishedIndex {
             | Op::ImportedAll { .. }
             | Op::LieOver { .. }
             | Op::WillChange { .. }
+            | Op::LeaveBacking { .. }
+            | Op::ForgetGone { .. }
             | Op::Record { .. }
             | Op::ReserveInos { .. }
             | Op::BeginLife { .. }

@@ -116,6 +116,8 @@ fn concerned(shard: &Shard, op: &Op) -> [Option<Ino>; 4] {
         | Op::ImportedAll { .. }
         | Op::LieOver { .. }
         | Op::WillChange { .. }
+        | Op::LeaveBacking { .. }
+        | Op::ForgetGone { .. }
         | Op::Create { .. }
         | Op::CreateWith { .. }
         | Op::Remove { .. }

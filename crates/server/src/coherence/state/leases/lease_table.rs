@@ -126,6 +126,8 @@ pub(crate) fn recall_changed(lease_table: &mut LeaseTable, shard: ShardId, op: &
         | Op::ImportedAll { .. }
         | Op::LieOver { .. }
         | Op::WillChange { .. }
+        | Op::LeaveBacking { .. }
+        | Op::ForgetGone { .. }
         | Op::Create { .. }
         | Op::CreateWith { .. }
         | Op::Remove { .. }

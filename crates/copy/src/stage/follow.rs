@@ -1,0 +1,281 @@
+//! What a stage out does about names that went, where the destination is the directory over which the volume lies.
+//!
+//! Before the place of such a name gets another object, or loses the one that it has, the volume takes over all data that it
+//! has not read yet: an inode that was renamed, has another name, or is still open, reads them from there. Then, with
+//! [`Order::delete`](super::Order::delete), objects are removed whose names the volume has removed, each after a look that
+//! shows that it is still the one that the volume took over or put there; without it they are counted. A record of a name goes when
+//! the directory has followed, and that is durable.
+//!
+//! What remains: another process that changes an object between that look and its removal, or its replacement.
+
+use super::ledger::{self, Ledger};
+use super::prove::{Known, now};
+use super::state::Done;
+use super::survey::{Survey, at};
+use super::{Order, Side, Stage, parent_dir};
+use crate::Watch;
+use crate::tree::{GoneName, Meta, Print, parent};
+use aze_io::sync::Mutex;
+use aze_proto::attr::FileKind;
+use aze_receipt::line::What;
+use aze_receipt::{Removed, when};
+use aze_words::exit::{Exit, Outcome, Trouble};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Names that are named, of those that are left at the destination.
+const LEFT_NAMED_MAX: usize = 10;
+
+/// Names that went, by their paths below the destination.
+pub type Gone = BTreeMap<Vec<u8>, GoneName>;
+
+/// An object of the destination whose name the volume has not any more.
+struct Doomed {
+    kind: FileKind,
+    /// What it is if the volume has put it there.
+    put: Option<Print>,
+    /// What it is if the volume has taken it from there.
+    gone: Option<GoneName>,
+}
+
+impl Order {
+    /// The names that went whose places are at the destination.
+    pub(super) fn gone(&self, watch: &dyn Watch) -> Outcome<Gone> {
+        if self.side == Side::Outside {
+            return Ok(Gone::new());
+        }
+        let all = match self.from.tree.gone() {
+            // Only the volume's owner is told. Whoever else stages leaves all places alone that have something.
+            Err(trouble) if trouble.exit == Exit::Denied && !self.delete => {
+                watch.lacks(&trouble.during("names that were removed are not looked at"));
+                Vec::new()
+            }
+            all => all?,
+        };
+        let below = |gone: GoneName| Some((self.below(&gone.outside)?, gone));
+        Ok(all.into_iter().filter_map(below).collect())
+    }
+
+    /// The path below the destination.
+    fn below(&self, outside: &[u8]) -> Option<Vec<u8>> {
+        let to = self.to.path.strip_suffix(b"/").unwrap_or(&self.to.path);
+        match outside.strip_prefix(to)? {
+            b"" => Some(Vec::new()),
+            rest => Some(rest.strip_prefix(b"/")?.to_vec()),
+        }
+    }
+
+    /// What is known of the destination's files and links, of which others must not be replaced; `None` where any may.
+    pub(super) fn known(
+        &self,
+        survey: &Survey,
+        before: &BTreeMap<Vec<u8>, Done>,
+        gone: &Gone,
+    ) -> Outcome<Option<Known>> {
+        if self.side == Side::Outside {
+            return Ok(None);
+        }
+        let mut known: BTreeMap<Vec<u8>, Vec<Print>> = BTreeMap::new();
+        let mut add = |path: &[u8], print: Print| known.entry(path.to_vec()).or_default().push(print);
+        for (path, origin) in &survey.origins {
+            if let Some(meta) = survey.objects.get(path) {
+                add(path, origin.print(meta.kind));
+            }
+        }
+        gone.iter().for_each(|(path, gone)| add(path, gone.print()));
+        before.iter().for_each(|(path, done)| add(path, print_of(&done.to)));
+        for other in self.ledgers()?.iter().filter(|ledger| ledger.route.is_out()) {
+            for (path, done) in &other.entries {
+                if let Some(path) = self.below(&at_outside(&other.route.outside, path)) {
+                    add(&path, print_of(&done.to));
+                }
+            }
+        }
+        Ok(Some(Mutex::new(known)))
+    }
+
+    /// All ledgers of the volume.
+    pub(super) fn ledgers(&self) -> Outcome<Vec<Ledger>> {
+        let Some((hold, _)) = &self.ledger else { return Ok(Vec::new()) };
+        let (ledgers, troubles) = ledger::all_in(&parent_dir(hold.path()))?;
+        troubles.into_iter().next().map_or(Ok(ledgers), Err)
+    }
+}
+
+fn at_outside(outside: &[u8], path: &[u8]) -> Vec<u8> {
+    if path.is_empty() { outside.to_vec() } else { crate::tree::join(outside, path) }
+}
+
+/// The print in an identity of a proven object, which begins with the device.
+fn print_of(to: &[u64]) -> Print {
+    to.get(1..5).and_then(|print| print.try_into().ok()).unwrap_or_default()
+}
+
+impl Stage<'_> {
+    /// Before anything is written: the volume takes over what the places of objects still hold for other names. A place of
+    /// which that fails is left alone.
+    pub(super) fn take_over_replaced(&mut self) -> Outcome<()> {
+        let replaced = self.gone.iter().filter(|(path, _)| self.survey.objects.contains_key(*path));
+        self.left_alone = self.take_over(replaced.collect())?;
+        Ok(())
+    }
+
+    /// Has the volume take over what inodes still need of the destination, several at a time, and make it durable. Gives the
+    /// paths of which that failed.
+    fn take_over(&self, names: Vec<(&Vec<u8>, &GoneName)>) -> Outcome<BTreeSet<Vec<u8>>> {
+        let (next, failed) = (AtomicUsize::new(0), Mutex::new(BTreeSet::new()));
+        let work = || {
+            while let Some((path, gone)) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if self.watch.is_over() {
+                    return;
+                }
+                if let Err(trouble) = self.order.from.tree.take_over(gone) {
+                    let to = at(&self.to, path).shown();
+                    self.watch.failed(&trouble.during(format_args!("{to} is left alone, since its data are needed")));
+                    failed.lock().insert((*path).clone());
+                }
+            }
+        };
+        std::thread::scope(|scope| (0..self.order.jobs.min(names.len())).for_each(|_| drop(scope.spawn(work))));
+        if !names.is_empty() {
+            self.order.from.tree.sync_dir(&self.order.from.path)?;
+        }
+        self.check_end()?;
+        Ok(failed.into_inner())
+    }
+
+    /// Removes what the volume has removed, or counts it.
+    pub(super) fn follow(&mut self, is_whole: bool) -> Outcome<()> {
+        let all = self.doomed();
+        let removes = self.order.delete && is_whole;
+        let needed = all.iter().filter_map(|(path, doomed)| Some((path, doomed.gone.as_ref().filter(|_| removes)?)));
+        let kept = self.take_over(needed.collect())?;
+        let mut all = Vec::from_iter(all);
+        // A directory goes after all that is in it.
+        all.reverse();
+        let (mut followed, mut dirs, mut relinked) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        for (path, doomed) in all {
+            self.check_end()?;
+            let spot = at(&self.to, &path);
+            match spot.stat(false) {
+                Ok(None) => {
+                    self.vanished.push(path);
+                    followed.extend(doomed.gone);
+                }
+                Ok(Some(_)) if !removes => {
+                    self.report.left += 1;
+                    if self.report.left_named.len() < LEFT_NAMED_MAX {
+                        self.report.left_named.push(spot.shown());
+                    }
+                }
+                Ok(Some(_)) if kept.contains(&path) => self.report.left += 1,
+                Ok(Some(there)) => match self.remove_doomed(&path, &doomed, &there, &relinked) {
+                    Ok(()) => {
+                        if there.kind == FileKind::File && there.links > 1 {
+                            relinked.insert(there.identity.1);
+                        }
+                        self.removed.push(Removed { path, when: when(now()) });
+                        dirs.insert(parent(&spot.path));
+                        followed.extend(doomed.gone);
+                    }
+                    Err(trouble) => {
+                        self.report.left += 1;
+                        self.watch.failed(&trouble);
+                    }
+                },
+                Err(trouble) => {
+                    self.report.left += 1;
+                    self.watch.failed(&trouble);
+                }
+            }
+        }
+        for dir in dirs {
+            // It may have been removed itself.
+            if self.to.tree.stat(&dir, false)?.is_some() {
+                self.to.tree.sync_dir(&dir)?;
+            }
+        }
+        self.replaced_names(&mut followed);
+        for gone in followed.iter().filter(|gone| gone.record.is_some()) {
+            self.order.from.tree.forget_gone(gone)?;
+        }
+        Ok(())
+    }
+
+    /// What is at the destination and went in the volume, by its path.
+    fn doomed(&self) -> BTreeMap<Vec<u8>, Doomed> {
+        let mut all: BTreeMap<Vec<u8>, Doomed> = BTreeMap::new();
+        if self.order.filter.is_partial() {
+            return all;
+        }
+        let is_kept = |path: &Vec<u8>| path.is_empty() || self.survey.names.contains(path) || self.kept.contains(path);
+        for (path, gone) in self.gone.iter().filter(|(path, _)| !is_kept(path)) {
+            all.insert(path.clone(), Doomed { kind: gone.kind, put: None, gone: Some(gone.clone()) });
+        }
+        if !self.is_surveyed {
+            // What could not be looked at is not held for removed.
+            return all;
+        }
+        let journal = self.proof.journal.lock();
+        for (path, done) in journal.known().done.iter().filter(|(path, _)| !is_kept(path)) {
+            let kind = match done.object.what {
+                What::Directory => FileKind::Directory,
+                What::File { .. } => FileKind::File,
+                What::Link { .. } => FileKind::Symlink,
+            };
+            let doomed = all.entry(path.clone()).or_insert(Doomed { kind, put: None, gone: None });
+            (doomed.kind, doomed.put) = (kind, Some(print_of(&done.to)));
+        }
+        all
+    }
+
+    fn remove_doomed(&self, path: &[u8], doomed: &Doomed, there: &Meta, relinked: &BTreeSet<u64>) -> Outcome<()> {
+        let spot = at(&self.to, path);
+        let refuse = |why: &str| {
+            let text = format!("remove {}: {why}: it stays: remove it there if it is to go", spot.shown());
+            Err(Trouble::new(Exit::Caller, text))
+        };
+        if there.kind != doomed.kind {
+            return refuse("it is another object than the volume has taken from there");
+        }
+        let (print, taken) = (there.print(), doomed.gone.as_ref().map(GoneName::print));
+        let is_same = |known: Option<Print>| match there.kind {
+            // What is in it moves its times.
+            FileKind::Directory => known.is_some_and(|known| known[0] == print[0]),
+            // Another name of it was removed just now.
+            _ if relinked.contains(&print[0]) => known.is_some_and(|known| known[..3] == print[..3]),
+            _ => known == Some(print),
+        };
+        if !is_same(doomed.put) {
+            if !is_same(taken) {
+                return refuse("it has changed since the volume has taken it from there");
+            }
+            if there.kind != FileKind::Directory && there.links > 1 {
+                return refuse(
+                    "it has several names there, and what the volume has not read of the others would be lost",
+                );
+            }
+        }
+        spot.tree.remove(&spot.path, doomed.kind).map_err(|trouble| match there.kind {
+            FileKind::Directory => {
+                trouble.during("what is in it the volume has not taken from there, or it stays, too")
+            }
+            _ => trouble,
+        })
+    }
+
+    /// Adds the names whose places have other objects now that the volume has put there.
+    fn replaced_names(&self, followed: &mut Vec<GoneName>) {
+        let journal = self.proof.journal.lock();
+        for (path, gone) in &self.gone {
+            let is_put = match self.survey.objects.get(path).map(|meta| meta.kind) {
+                Some(FileKind::Directory) => true,
+                Some(_) => journal.known().done.contains_key(path),
+                None => false,
+            };
+            if is_put && !self.left_alone.contains(path) {
+                followed.push(gone.clone());
+            }
+        }
+    }
+}
