@@ -59,14 +59,14 @@ fn a_volume_that_is_refused_is_left_as_it_was() {
             fs::write(&file, text.replace(from, to)).expect("the same file");
         }
     };
-    replace("format 13", "format 11");
+    replace("format 15", "format 13");
     for servers in ["2", "4"] {
         refused(
             servers,
-            "it is in format 11, and this program knows formats 13 and 14 only: use the version that wrote it",
+            "it is in format 13, and this program knows formats 15 and 16 only: use the version that wrote it",
         );
     }
-    replace("format 11", "format 13");
+    replace("format 13", "format 15");
     up(&place, &[]);
     assert!(place.aze(&["ls", "aze:/"]).ok().out.contains("kept"));
 }
