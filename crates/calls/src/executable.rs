@@ -31,7 +31,7 @@ const PT_NOTE: u32 = 4;
 const NOTE_BYTES: usize = 16;
 
 /// Looks at a program of 64 bits. `read_at` fills the bytes from an offset of the file, or says `false`. `None` for programs that
-/// the library sees, and for all that is no such program or cannot be read: the kernel says what is wrong with it.
+/// the library sees, and for a file that is no such program or cannot be read: execve(2) tells the caller why it fails.
 pub fn hidden(mut read_at: impl FnMut(u64, &mut [u8]) -> bool) -> Option<Hidden> {
     let mut head = [0; 64];
     if !read_at(0, &mut head) || !head.starts_with(b"\x7fELF\x02\x01") {
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    /// A program with these headers (kind, offset of what it names), and a note of this owner at 1,000.
+    /// A program with these headers (kind, offset of its part of the file), and a note of this owner at 1,000.
     fn program(headers: &[(u32, u64)], owner: &[u8; 4]) -> Vec<u8> {
         let mut file = std::vec![0; 2048];
         file[..6].copy_from_slice(b"\x7fELF\x02\x01");
