@@ -305,7 +305,7 @@ fn perform(
     signals::hold().map_err(|error| Trouble::local("hold signals", &error))?;
     let mut sessions = Sessions::default();
     let side = side_of(direction, from, to, &mut sessions)?;
-    // What was put into the directory below has to be known later.
+    // Later stages must know the objects that this one puts into the directory below.
     let keep = keep || common.keep || rounds.is_some() || side != Side::Outside;
     let account = account_of(direction, keep, from, to, &mut sessions)?;
     let destination = match to {

@@ -422,7 +422,7 @@ fn numbers_of(identity: &BackingIdentity) -> [u64; 4] {
     [identity.inode, identity.size, identity.mtime_ns, identity.ctime_ns]
 }
 
-/// No volume is a destination of which only a part may be replaced.
+/// Only a local destination knows files that must stay: at a volume a stage replaces any file.
 fn check_any(replaces: &Replaces, shown: &str) -> Outcome<()> {
     match replaces {
         Replaces::Anything => Ok(()),

@@ -39,7 +39,7 @@ impl Client {
     /// lead to what was imported under them, and yet are at other places than in the backing. With each name, whether it has a record.
     ///
     /// # Errors
-    /// If one server does not answer: what it knows of would be missing.
+    /// If one server does not answer: its records would be missing.
     pub async fn gone_trees(&self, who: &Identity) -> Result<Vec<(Gone, bool)>, Failure> {
         let mut all: Vec<(Gone, bool)> = self.gone_names(who).await?.into_iter().map(|gone| (gone, true)).collect();
         let is_dir = |gone: &Gone| gone.kind == FileKind::Directory;
@@ -93,7 +93,7 @@ impl Client {
     /// owner and root.
     ///
     /// # Errors
-    /// If one server does not answer: what it knows of would be missing.
+    /// If one server does not answer: its records would be missing.
     pub async fn gone_names(&self, who: &Identity) -> Result<Vec<Gone>, Failure> {
         let servers: Vec<_> = self.map().indexes().collect();
         let all = try_join_all(servers.into_iter().map(|server| self.gone_names_of(who, server))).await?;
@@ -118,8 +118,8 @@ impl Client {
         }
     }
 
-    /// Says that what an inode came from is about to be removed from the backing: whatever becomes of its names, the volume
-    /// alone has it from now on. For the volume's owner and root.
+    /// Says that the backing is about to lose the object from which an inode came: from now on the volume alone has its data,
+    /// under any name. For the volume's owner and root.
     ///
     /// # Errors
     /// Those of every request; `Stale` if there is no such inode any more.

@@ -220,8 +220,8 @@ impl LocalTree {
     }
 }
 
-/// Gives a whole file or link its name. Where the name is free that is one step, in which nothing can be replaced; where it is
-/// taken, what is there is looked at right before.
+/// Gives a whole file or link its name. If the name is free, one step takes it, and can replace nothing; if it is taken, the
+/// object there is looked at right before the rename.
 fn give_name(what: &str, hidden: &Path, path: &Path, replaces: &Replaces) -> Outcome<()> {
     let failed = |error: std::io::Error| Trouble::local(format!("{what} {}", path.display()), &error);
     let Replaces::Only(known) = replaces else { return fs::rename(hidden, path).map_err(failed) };
@@ -235,7 +235,7 @@ fn give_name(what: &str, hidden: &Path, path: &Path, replaces: &Replaces) -> Out
     };
     let mut named = files::rename_with(hidden, path, Taken::Fails);
     if named.as_ref().is_err_and(is_unknown) {
-        // As NFS has it: a second name, in the place of which nothing can be, either.
+        // NFS can make a second name, and that replaces nothing, either.
         named = fs::hard_link(hidden, path).and_then(|()| fs::remove_file(hidden));
     }
     if named.as_ref().is_err_and(is_unknown) {

@@ -173,6 +173,8 @@ struct Stage<'a> {
     left_alone: BTreeSet<Vec<u8>>,
     /// Paths that went at the destination, too, by another process.
     vanished: Vec<Vec<u8>>,
+    /// Names that went at the destination, too.
+    followed: Vec<crate::tree::GoneName>,
 }
 
 impl<'a> Stage<'a> {
@@ -220,7 +222,7 @@ impl<'a> Stage<'a> {
         let root_len = to.path.strip_suffix(b"/").map_or(to.path.len(), <[u8]>::len);
         let proof = Arc::new(Proof::new(attempt, root_len, journal, known, sources));
         let (watch, report, removed, open) = (watch.clone(), Report::default(), Vec::new(), Mutex::default());
-        let (left_alone, vanished) = Default::default();
+        let (left_alone, vanished, followed) = Default::default();
         let is_surveyed = survey.troubles.is_empty();
         let mut stage = Stage {
             order,
@@ -238,6 +240,7 @@ impl<'a> Stage<'a> {
             is_surveyed,
             left_alone,
             vanished,
+            followed,
         };
         if order.atomic {
             stage.after_publishing()?;
@@ -358,6 +361,9 @@ impl<'a> Stage<'a> {
         }
         self.finish_dirs()?;
         self.check_end()?;
+        if self.order.side == Side::Own {
+            self.forget_followed()?;
+        }
         self.finish()
     }
 

@@ -110,7 +110,7 @@ pub struct GoneName {
     pub outside: Vec<u8>,
     /// Kind of that object.
     pub kind: FileKind,
-    /// What it was then: inode, length, modification and change time in nanoseconds.
+    /// Its inode, length, modification and change time in nanoseconds then.
     pub identity: [u64; 4],
     /// The inode of the volume, which may be gone, too.
     pub inode: u64,

@@ -1,6 +1,6 @@
 //! Warming up: a tree that lies over a directory takes names of it over, and data, before programs ask for them.
 //!
-//! Threads take directories and parts of files from one stack, so that what was found last is done first: memory is bounded by
+//! Threads take directories and parts of files from one stack, so that the latest found is done first: memory is bounded by
 //! the depth of the tree times its largest directories. Servers read; no data come here.
 
 use crate::Watch;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar};
 /// Bytes of a large file that one thread has fetched before it looks for other work.
 const PART_BYTES: u64 = 64 << 20;
 
-/// What was taken over, or was there before.
+/// Objects that the tree has taken over, now or before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Warmed {
     /// Directories, with all their names.
@@ -31,7 +31,7 @@ enum Work {
     Part(Arc<Fetched>, Range<u64>),
 }
 
-/// A file of which parts are fetched.
+/// A file that is fetched in parts.
 struct Fetched {
     path: Vec<u8>,
     size: u64,

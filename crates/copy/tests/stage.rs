@@ -491,7 +491,7 @@ impl Drop for Setting {
     }
 }
 
-/// Names that went in a volume over the destination: what is removed there, and what stays, whatever fails.
+/// Names that a volume over the destination has removed: which of them the stage removes there, and which stay when something fails.
 #[test]
 fn names_that_went_are_removed_below_or_told() {
     let setting = || {
@@ -573,7 +573,7 @@ fn names_that_went_are_removed_below_or_told() {
     assert_eq!(sorted(staged.story), ["forget /bad", "forget /good", "forget /vanished", "over /bad", "over /good"]);
     drop(at);
 
-    // What is still needed cannot be taken over: its place is left alone, and so is all that was to go.
+    // The volume cannot take data over that it needs: their place is left alone, and nothing is removed.
     let (at, gone) = setting();
     let staged = at.stage_over(Fault::TakeOver(libc::ENOSPC), Fault::None, Some(gone), true);
     let report = staged.report.expect("it ends");

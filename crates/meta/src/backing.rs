@@ -62,8 +62,8 @@ impl<T: Tables> Shard<T> {
         Ok((Reply::Done, Effects::default()))
     }
 
-    /// A name is about to lead elsewhere or nowhere: if it is the first name of what it leads to, the backing has it no more
-    /// than the volume until it has followed.
+    /// A name is about to lead elsewhere or nowhere: if it is the first name of its inode, it is recorded until the backing has
+    /// followed.
     pub(crate) fn note_gone(&mut self, key: &EntryKey, ino: Ino, time: Time) {
         let Some((inode, backing)) = self.tables.inode(ino).and_then(|inode| Some((inode, inode.backing()?))) else {
             return;
@@ -97,7 +97,7 @@ impl<T: Tables> Shard<T> {
     }
 }
 
-/// Names of the backing that went, each with what was imported under it.
+/// Names of the backing that went, each with the object that was imported under it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GoneNames {
     names: BTreeMap<EntryKey, Gone>,
@@ -113,7 +113,7 @@ impl GoneNames {
         }
     }
 
-    /// A name leads to this inode now: if that is what was imported under it, it has not gone.
+    /// A name leads to this inode now: if that was imported under it, the name has not gone.
     pub(crate) fn came_back(&mut self, key: &EntryKey, ino: Ino) {
         self.drop_if(key, |gone| gone.ino == ino);
     }

@@ -301,8 +301,8 @@ wire_enum! {
         /// Server; the owner or root. Names of the backing that do not lead any more, in the volume, to what was imported
         /// under them, from a place on. Reply: `GoneAre`.
         164 = GoneNames { from: EntryPlace },
-        /// Home of an inode that came from the backing; the owner or root. What it came from is about to be removed from there:
-        /// from now on the volume alone has it, whatever its name is. Reply: `Done`.
+        /// Home of an inode that came from the backing; the owner or root. The backing is about to lose the object from which it
+        /// came: from now on the volume alone has its data, under any name. Reply: `Done`.
         165 = LeaveBacking { ino: Ino },
         /// Entry; the owner or root. The backing has followed the removal of this name, or has another object there that the
         /// volume has put there: the record of that moment is dropped. Reply: `Done`.

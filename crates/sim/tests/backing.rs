@@ -142,7 +142,7 @@ async fn names(client: &Client, io: &Io, model: &Shared) -> Result<(), Failure> 
     }
 }
 
-/// Moves names about: whatever comes of it, the records of those that went have to tell.
+/// Moves names about: the records have to tell those that went.
 async fn move_names(client: &Client, io: &Io) -> Result<(), Failure> {
     let dir = client.lookup(&ROOT, Ino::ROOT, &name("d")).await?.ino;
     let number = || io.random_u64() % MOVED as u64;
@@ -192,7 +192,7 @@ async fn check_gone(client: &Client, model: &Shared) -> Result<usize, Failure> {
     Ok(went)
 }
 
-/// The backing follows: what it loses is dirty, under whatever name, and no record is left.
+/// The backing follows: inodes whose origin it loses are dirty under any name, and no record is left.
 async fn follow_gone(client: &Client, model: &Shared) -> Result<(), Failure> {
     for gone in client.gone_names(&ROOT).await? {
         match client.leave_backing(&ROOT, gone.ino).await {

@@ -99,8 +99,8 @@ impl Guard {
         }
         if standing.removed == standing.dirty.objects {
             let text = format!(
-                "end volume '{name}': {} that it has removed, the first named above, are still where they were staged out or came from: 'aze stage \
-                 out --delete' removes them there; or end it with --discard",
+                "end volume '{name}': {} that it has removed, the first named above, are still where they were staged out or came \
+                 from: 'aze stage out --delete' removes them there ('aze down --stage-out' removes nothing), or drop that with --discard",
                 show::count(standing.removed, "name")
             );
             return Err(Trouble::new(Exit::Unsaved, text));

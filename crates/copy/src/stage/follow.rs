@@ -32,9 +32,9 @@ pub type Gone = BTreeMap<Vec<u8>, GoneName>;
 /// An object of the destination whose name the volume has not any more.
 struct Doomed {
     kind: FileKind,
-    /// What it is if the volume has put it there.
+    /// Its print if the volume has put it there.
     put: Option<Print>,
-    /// What it is if the volume has taken it from there.
+    /// The name that went if the volume has taken it from there.
     gone: Option<GoneName>,
 }
 
@@ -45,7 +45,7 @@ impl Order {
             return Ok(Gone::new());
         }
         let all = match self.from.tree.gone() {
-            // Only the volume's owner is told. Whoever else stages leaves all places alone that have something.
+            // Servers tell only the volume's owner. The stage of another user replaces no object that its ledger does not know.
             Err(trouble) if trouble.exit == Exit::Denied && !self.delete => {
                 watch.lacks(&trouble.during("names that were removed are not looked at"));
                 Vec::new()
@@ -65,7 +65,7 @@ impl Order {
         }
     }
 
-    /// What is known of the destination's files and links, of which others must not be replaced; `None` where any may.
+    /// The files and links of the destination that objects may replace; `None` if they may replace any.
     pub(super) fn known(
         &self,
         survey: &Survey,
@@ -121,27 +121,32 @@ impl Stage<'_> {
     }
 
     /// Has the volume take over what inodes still need of the destination, several at a time, and make it durable. Gives the
-    /// paths of which that failed.
+    /// paths for which that failed.
     fn take_over(&self, names: Vec<(&Vec<u8>, &GoneName)>) -> Outcome<BTreeSet<Vec<u8>>> {
-        let (next, failed) = (AtomicUsize::new(0), Mutex::new(BTreeSet::new()));
-        let work = || {
-            while let Some((path, gone)) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if self.watch.is_over() {
-                    return;
-                }
-                if let Err(trouble) = self.order.from.tree.take_over(gone) {
-                    let to = at(&self.to, path).shown();
-                    self.watch.failed(&trouble.during(format_args!("{to} is left alone, since its data are needed")));
-                    failed.lock().insert((*path).clone());
-                }
+        let failed = Mutex::new(BTreeSet::new());
+        self.several_at_once(&names, |(path, gone)| {
+            if let Err(trouble) = self.order.from.tree.take_over(gone) {
+                let to = at(&self.to, path).shown();
+                self.watch.failed(&trouble.during(format_args!("{to} is left alone, since its data are needed")));
+                failed.lock().insert((*path).clone());
             }
-        };
-        std::thread::scope(|scope| (0..self.order.jobs.min(names.len())).for_each(|_| drop(scope.spawn(work))));
+        });
         if !names.is_empty() {
             self.order.from.tree.sync_dir(&self.order.from.path)?;
         }
         self.check_end()?;
         Ok(failed.into_inner())
+    }
+
+    /// Does the same for all items, until the attempt is asked to end.
+    fn several_at_once<T: Sync>(&self, items: &[T], each: impl Fn(&T) + Sync) {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !self.watch.is_over()) {
+                each(item);
+            }
+        };
+        std::thread::scope(|scope| (0..self.order.jobs.min(items.len())).for_each(|_| drop(scope.spawn(work))));
     }
 
     /// Removes what the volume has removed, or counts it.
@@ -195,14 +200,25 @@ impl Stage<'_> {
                 self.to.tree.sync_dir(&dir)?;
             }
         }
-        self.replaced_names(&mut followed);
-        for gone in followed.iter().filter(|gone| gone.record.is_some()) {
-            self.order.from.tree.forget_gone(gone)?;
-        }
+        self.followed = followed;
         Ok(())
     }
 
-    /// What is at the destination and went in the volume, by its path.
+    /// Drops the records of names that went at the destination, too, or have objects of the volume there, when that is durable.
+    pub(super) fn forget_followed(&mut self) -> Outcome<()> {
+        let mut followed = std::mem::take(&mut self.followed);
+        self.replaced_names(&mut followed);
+        followed.retain(|gone| gone.record.is_some());
+        let failed = Mutex::new(None);
+        self.several_at_once(&followed, |gone| {
+            if let Err(trouble) = self.order.from.tree.forget_gone(gone) {
+                failed.lock().get_or_insert(trouble);
+            }
+        });
+        failed.into_inner().map_or(Ok(()), Err)
+    }
+
+    /// Objects of the destination whose names the volume has removed, by path.
     fn doomed(&self) -> BTreeMap<Vec<u8>, Doomed> {
         let mut all: BTreeMap<Vec<u8>, Doomed> = BTreeMap::new();
         if self.order.filter.is_partial() {
@@ -240,7 +256,7 @@ impl Stage<'_> {
         }
         let (print, taken) = (there.print(), doomed.gone.as_ref().map(GoneName::print));
         let is_same = |known: Option<Print>| match there.kind {
-            // What is in it moves its times.
+            // Its entries move its times.
             FileKind::Directory => known.is_some_and(|known| known[0] == print[0]),
             // Another name of it was removed just now.
             _ if relinked.contains(&print[0]) => known.is_some_and(|known| known[..3] == print[..3]),

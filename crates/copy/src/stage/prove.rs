@@ -49,7 +49,7 @@ pub struct Proof {
     pub sources: BTreeMap<Vec<u8>, (u64, u64)>,
 }
 
-/// What is known of the destination's files and links, by paths of the receipt.
+/// Files and links of the destination that the volume has taken from there or put there, by paths of the receipt.
 pub type Known = Mutex<BTreeMap<Vec<u8>, Vec<Print>>>;
 
 /// A file's mark and attributes before it was read, and the sums of the bytes read.

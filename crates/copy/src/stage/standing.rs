@@ -236,7 +236,7 @@ fn first(start: &Spot, waiting: &mut Vec<Vec<u8>>) -> Outcome<Vec<Child>> {
     Ok(vec![(start.path.clone(), meta.kind, None)])
 }
 
-/// Adds what was staged out, or came from below, and has no name in the volume any more.
+/// Adds objects that were staged out, or came from below, and have no name in the volume any more.
 fn removed(
     ledgers: &[Ledger],
     seen: &BTreeSet<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! Names of the volume's backing that do not lead any more to what was imported under them. Their records are made where
+//! Names of the volume's backing that do not lead any more to the inodes that were imported under them. Their records are made where
 //! names change (`aze_meta`); here the volume's owner asks for them, and has them dropped when the backing has followed.
 
 use crate::state::Server;
@@ -33,7 +33,7 @@ impl Server {
         Ok(Reply::GoneAre { names, next: None }.into())
     }
 
-    /// At an inode's home: what it came from is about to be removed from the backing.
+    /// At an inode's home: the backing is about to lose the object from which it came.
     pub(crate) fn leave_backing(&self, ino: Ino) -> Attempt<Output> {
         let mut names = self.cell(self.home(ino))?.names.lock();
         let backing = names.shard.inode(ino).ok_or_else(|| self.gone(ino))?.backing();
