@@ -592,6 +592,11 @@ fn what_was_imported_and_changed_survives_a_restart() {
     let lines = fs::read_to_string(place.path("r.jsonl")).unwrap_or_else(|_| panic!("{}", told.err));
     assert!(lines.contains("used/partly") && lines.contains("used/cut") && !lines.contains("later"), "{lines}");
     assert!(fs::read(backing.join("used/partly")).expect("contents") == partly);
+    // So is the name that was removed, and no other.
+    assert!(backing.join("used/removed").exists());
+    place.aze(&["stage", "out", "--quiet", "--delete", "--receipt", text(&place.path("d.jsonl"))]).ok();
+    assert_eq!(removed_in(&place.path("d.jsonl")), ["used/removed"]);
+    assert!(!backing.join("used/removed").exists());
     place.aze(&["check"]).ok();
 }
 
