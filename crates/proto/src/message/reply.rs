@@ -113,5 +113,7 @@ wire_enum! {
         78 = WatchTold { changed: Vec<Ino> },
         /// Where an inode came from, if it came from a backing, its generation, and the base-2 logarithm of its chunk size.
         79 = BackingIs { backing: Option<Backing>, generation: Generation, chunk_bits: u8 },
+        /// Some data of a slot are at the server that will have it, and whether there are more.
+        80 = CopiedIs { more: bool },
     }
 }
