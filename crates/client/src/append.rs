@@ -35,7 +35,8 @@ impl File {
 
     async fn ask_append(&self, request: &Request, payload: &[u8]) -> Result<Reply, Failure> {
         let place = Place::Home(self.ino());
-        let question = Question { who: &self.who, place, knowing: Knowing::Latest, request, payload, life: None };
+        let question =
+            Question { who: &self.who, place, knowing: Knowing::Latest, request, payload, life: None, planned: None };
         Ok(self.core.ask_question(question).await?.reply)
     }
 }

@@ -6,8 +6,9 @@
 use crate::client::unexpected;
 use crate::data::{in_window, is_stale};
 use crate::file::File;
+use crate::route::is_replanned;
 use aze_proto::fields::CountChanges;
-use aze_proto::{Attr, Failure, Generation, Reply, Request, ServerIndex};
+use aze_proto::{Attr, Failure, Generation, Reply, Request, ServerIndex, ShardMap};
 
 /// Servers asked at the same time.
 const REQUESTS_MAX: usize = 32;
@@ -22,6 +23,8 @@ pub struct ChangeCounts {
     generation: Generation,
     /// Number of chunks that may have data: a write beyond them makes it grow first.
     chunks: u64,
+    /// How often slots have changed their servers: counts of before cannot be compared.
+    placements: u64,
     /// Sorted by server.
     servers: Vec<(ServerIndex, Count)>,
 }
@@ -37,7 +40,10 @@ impl ChangeCounts {
     /// All of it as numbers, which are equal if and only if the counts are.
     pub fn numbers(&self) -> Vec<u64> {
         let of = |(server, count): &(ServerIndex, Count)| [u64::from(server.0), count.life, count.wraps, count.changes];
-        [u64::from(self.generation.0), self.chunks].into_iter().chain(self.servers.iter().flat_map(of)).collect()
+        [u64::from(self.generation.0), self.chunks, self.placements]
+            .into_iter()
+            .chain(self.servers.iter().flat_map(of))
+            .collect()
     }
 }
 
@@ -50,7 +56,7 @@ impl File {
         let until = self.core.patience();
         loop {
             match self.count_changes_once().await {
-                Err(failure) if is_stale(&failure) => {
+                Err(failure) if is_stale(&failure) || is_replanned(&failure) => {
                     until.check(&self.core, &failure, &Request::GetAttr { ino: self.ino(), exact: false })?;
                 }
                 counted => return counted,
@@ -67,16 +73,23 @@ impl File {
             asked.extend(map.server_of(map.chunk_shard(&attr, 0)));
         }
         let mut servers = Vec::with_capacity(asked.len());
-        let requests = asked.into_iter().map(|server| self.ask_count(&attr, server, chunks));
+        let requests = asked.into_iter().map(|server| self.ask_count(&attr, &map, server, chunks));
         in_window(REQUESTS_MAX, requests, |counted| servers.push(counted)).await?;
         servers.sort_unstable();
-        Ok(ChangeCounts { generation: attr.generation, chunks, servers })
+        let placements = map.slots.iter().map(|(_, slot)| u64::from(slot.configuration.0)).sum();
+        Ok(ChangeCounts { generation: attr.generation, chunks, placements, servers })
     }
 
-    async fn ask_count(&self, attr: &Attr, server: ServerIndex, chunks: u64) -> Result<(ServerIndex, Count), Failure> {
+    async fn ask_count(
+        &self,
+        attr: &Attr,
+        map: &ShardMap,
+        server: ServerIndex,
+        chunks: u64,
+    ) -> Result<(ServerIndex, Count), Failure> {
         let Attr { ino, generation, born, layout, .. } = *attr;
         let request = Request::CountChanges(CountChanges { ino, generation, born, layout, chunks });
-        match self.core.ask_server(&self.who, server, &request).await? {
+        match self.core.ask_planned(&self.who, map, server, &request).await? {
             Reply::ChangesAre { life, wraps, changes } => Ok((server, Count { life, wraps, changes })),
             other => Err(unexpected(&request, &other)),
         }

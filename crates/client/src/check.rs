@@ -10,6 +10,7 @@ mod judge;
 mod paths;
 
 use crate::client::{Client, Core};
+use crate::route::is_replanned;
 use aze_proto::check::{CHECK_INODES_MAX, ChunkPlace, DamagedData, DataPlace};
 use aze_proto::limits::SESSION_GRACE_MS;
 use aze_proto::{Code, Failure, FileKind, Identity, Ino, ServerIndex, ShardMap};
@@ -79,6 +80,9 @@ struct DataSuspect {
     damaged: Option<DamagedData>,
 }
 
+/// How often a check is begun anew because slots have moved.
+const MOVES_MAX: u32 = 5;
+
 /// One check.
 struct Check<'a> {
     core: &'a Core,
@@ -96,8 +100,21 @@ impl Client {
     /// Looks through the volume while it is in use. Only its owner, or root, may.
     ///
     /// # Errors
-    /// [`Code::NotPermitted`]; a server that does not answer: then nothing can be said.
+    /// [`Code::NotPermitted`]; a server that does not answer: then nothing can be said. [`Code::Busy`] if slots move
+    /// between servers all the time.
     pub async fn check(&self, who: &Identity, options: CheckOptions) -> Result<Checked, Failure> {
+        for _ in 0..MOVES_MAX {
+            match self.check_by_map(who, options).await {
+                Err(failure) if is_replanned(&failure) => {}
+                checked => return checked,
+            }
+        }
+        let text = format!("slots moved between servers in each of {MOVES_MAX} checks: check again when that is over");
+        Err(Failure::new(Code::Busy, text))
+    }
+
+    /// A check of what servers have by one map.
+    async fn check_by_map(&self, who: &Identity, options: CheckOptions) -> Result<Checked, Failure> {
         // No question to a whole server would tell that the map known here is an old one.
         self.core.look_for_map().await?;
         let inodes = self.statfs().await?.inodes;

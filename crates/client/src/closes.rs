@@ -5,6 +5,7 @@
 //! would wake all of them. Those that get lost with a server or this process end with the session.
 
 use crate::client::Core;
+use crate::route::is_replanned;
 use aze_io::sync::Mutex;
 use aze_proto::message::Handle;
 use aze_proto::{Identity, Request, ServerIndex};
@@ -60,7 +61,27 @@ impl Core {
 
     async fn send_closes(&self, server: ServerIndex, handles: Vec<Handle>) {
         let nobody = Identity::default();
-        // What does not arrive ends with the session.
-        let _ = self.ask_server(&nobody, server, &Request::Close { handles }).await;
+        let until = self.patience();
+        // In nearly every case that one server is the home of all.
+        let mut open = vec![(server, handles)];
+        while let Some((server, handles)) = open.pop() {
+            let map = self.routes.read().map.clone();
+            if handles.iter().any(|handle| map.home_of(handle.ino) != Some(server)) {
+                let mut by_home: BTreeMap<ServerIndex, Vec<Handle>> = BTreeMap::new();
+                for handle in handles {
+                    map.home_of(handle.ino).into_iter().for_each(|home| by_home.entry(home).or_default().push(handle));
+                }
+                open.extend(by_home);
+                continue;
+            }
+            let request = Request::Close { handles: handles.clone() };
+            // What does not arrive ends with the session.
+            if let Err(failure) = self.ask_planned(&nobody, &map, server, &request).await
+                && is_replanned(&failure)
+                && !until.is_over(self)
+            {
+                open.push((server, handles));
+            }
+        }
     }
 }

@@ -141,7 +141,7 @@ impl File {
     ) -> Result<Answer, Failure> {
         let shard = self.core.routes.read().map.chunk_shard(attr, chunk);
         let (place, knowing, life) = (Place::Shard(shard), Knowing::Latest, life.map(|life| (attr.ino, life)));
-        let question = Question { who: &self.who, place, knowing, request, payload, life };
+        let question = Question { who: &self.who, place, knowing, request, payload, life, planned: None };
         self.core.ask_question(question).await
     }
 

@@ -90,6 +90,7 @@ impl Core {
             request: &request,
             payload: &[],
             life: None,
+            planned: None,
         };
         let (mut reply, contents) = self.take_contents(self.ask_question(question).await, seen);
         if let Ok(Reply::OpenedWith { attr, .. }) = reply {
@@ -152,8 +153,15 @@ impl Core {
         };
         let shards = self.routes.read().map.shards();
         let seen = self.contents.seen(NameHash::of(parent, name).shard(shards));
-        let question =
-            Question { who, place: Place::Entry(parent, name), knowing, request: &request, payload: &[], life: None };
+        let question = Question {
+            who,
+            place: Place::Entry(parent, name),
+            knowing,
+            request: &request,
+            payload: &[],
+            life: None,
+            planned: None,
+        };
         let (reply, contents) = self.take_contents(self.ask_question(question).await, seen);
         let entry = match reply? {
             Reply::OpenedWith { attr, .. } => {

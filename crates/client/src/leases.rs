@@ -11,7 +11,7 @@ use crate::route::{Knowing, Place, Question};
 use aze_io::sync::Mutex;
 use aze_proto::limits::LEASE_MS;
 use aze_proto::message::Recall;
-use aze_proto::{Code, Failure, Identity, Ino, Reply, Request, ServerIndex};
+use aze_proto::{Code, Failure, Identity, Ino, Reply, Request, ServerIndex, ShardMap};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -202,6 +202,21 @@ impl Core {
         Leases::lease(self.leases.ask(self.io.mono_ns()), LEASE_MS).filter(|_| self.leases.are_wanted())
     }
 
+    /// As [`Self::ask_planned`], with the answer's lease.
+    pub(crate) async fn ask_leased_planned(
+        &self,
+        who: &Identity,
+        map: &ShardMap,
+        server: ServerIndex,
+        request: &Request,
+    ) -> Result<(Reply, Option<Lease>), Failure> {
+        let asked = self.leases.ask(self.io.mono_ns());
+        let (place, knowing, planned) = (Place::Server(server), Knowing::Latest, Some(map.epoch));
+        let question = Question { who, place, knowing, request, payload: &[], life: None, planned };
+        let answer = self.ask_question(question).await?;
+        Ok((answer.reply, Leases::lease(asked, answer.header.deadline_ms)))
+    }
+
     /// As [`Self::ask`], with the answer's lease.
     pub(crate) async fn ask_leased(
         &self,
@@ -211,7 +226,7 @@ impl Core {
         request: &Request,
     ) -> Result<(Reply, Option<Lease>), Failure> {
         let asked = self.leases.ask(self.io.mono_ns());
-        let question = Question { who, place, knowing, request, payload: &[], life: None };
+        let question = Question { who, place, knowing, request, payload: &[], life: None, planned: None };
         let answer = self.ask_question(question).await?;
         Ok((answer.reply, Leases::lease(asked, answer.header.deadline_ms)))
     }

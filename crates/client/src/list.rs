@@ -3,10 +3,10 @@
 use crate::attrs::is_silence;
 use crate::client::{Client, Core, unexpected};
 use crate::leases::Lease;
-use crate::route::{Knowing, Place};
+use crate::route::{Place, is_replanned};
 use aze_proto::limits::LIST_ENTRIES_MAX;
 use aze_proto::message::Listed;
-use aze_proto::{Failure, Identity, Ino, Reply, Request, ServerIndex};
+use aze_proto::{Failure, Identity, Ino, MapEpoch, Reply, Request, ServerIndex, ShardMap};
 use futures_util::future::join_all;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -52,6 +52,8 @@ pub struct Lister {
     /// Cookie of the last entry that was given.
     at: u64,
     holders: Option<Vec<Holder>>,
+    /// The map by which they were found: with another one they may have other entries.
+    map: MapEpoch,
     /// Why the holders could not be asked for.
     unknown: Option<Failure>,
 }
@@ -95,7 +97,7 @@ impl Holder {
 impl Lister {
     /// Of a directory, with attributes or without.
     pub fn new(dir: Ino, attrs: bool) -> Lister {
-        Lister { dir, attrs, ahead: true, at: 0, holders: None, unknown: None }
+        Lister { dir, attrs, ahead: true, at: 0, holders: None, map: MapEpoch(0), unknown: None }
     }
 
     /// The page after a cookie; where that is not the end of the last page the listing begins anew there. See
@@ -110,10 +112,31 @@ impl Lister {
         after: u64,
         limit: usize,
     ) -> Result<Listing, Failure> {
+        let until = client.core.patience();
+        loop {
+            match self.page_of_map(client, who, after, limit).await {
+                // Slots have moved meanwhile: the listing begins anew where the last page ended.
+                Err(failure) if is_replanned(&failure) => {
+                    self.holders = None;
+                    until.check(&client.core, &failure, &Request::Holders { dir: self.dir })?;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn page_of_map(
+        &mut self,
+        client: &Client,
+        who: &Identity,
+        after: u64,
+        limit: usize,
+    ) -> Result<Listing, Failure> {
         let core = &client.core;
         let limit = limit.clamp(1, LIST_ENTRIES_MAX);
-        if after != self.at {
-            (self.at, self.holders) = (after, None);
+        let map = core.routes.read().map.clone();
+        if after != self.at || map.epoch != self.map {
+            (self.at, self.holders, self.map) = (after, None, map.epoch);
         }
         if self.holders.is_none() {
             let (servers, unknown) = match core.holders(who, self.dir).await {
@@ -143,12 +166,13 @@ impl Lister {
         let asked = holders.iter().enumerate().filter(|(_, holder)| holder.entries.is_empty() && holder.more);
         let asked = asked.map(async |(index, holder)| {
             let request = Request::List { dir, after: holder.after, limit: count, attrs };
-            (index, core.list_one(who, holder.server, &request).await)
+            (index, core.list_one(who, &map, holder.server, &request).await)
         });
         let mut failure = None;
         for (index, page) in join_all(asked).await {
             match page {
                 Ok((page, lease)) => holders[index].take(page, lease, now_ns),
+                Err(why) if is_replanned(&why) => return Err(why),
                 Err(why) => {
                     holders[index].failed = true;
                     failure.get_or_insert(why);
@@ -210,7 +234,8 @@ impl Client {
         }
         let limit = limit.clamp(1, LIST_ENTRIES_MAX);
         let request = Request::List { dir, after, limit: limit as u32, attrs };
-        let ((entries, more), lease) = self.core.list_one(who, server, &request).await?;
+        let map = self.core.routes.read().map.clone();
+        let ((entries, more), lease) = self.core.list_one(who, &map, server, &request).await?;
         Ok(Listing { entries, more, failure: None, lease })
     }
 }
@@ -224,8 +249,8 @@ impl Core {
         }
     }
 
-    async fn list_one(&self, who: &Identity, server: ServerIndex, request: &Request) -> Leased {
-        let (reply, lease) = self.ask_leased(who, Place::Server(server), Knowing::Latest, request).await?;
+    async fn list_one(&self, who: &Identity, map: &ShardMap, server: ServerIndex, request: &Request) -> Leased {
+        let (reply, lease) = self.ask_leased_planned(who, map, server, request).await?;
         match reply {
             Reply::Listing { entries, more } if !(more && entries.is_empty()) => {
                 for attr in entries.iter().filter_map(|entry| entry.attr.as_ref()) {

@@ -3,11 +3,11 @@
 
 use crate::client::{Client, Core, unexpected};
 use crate::file::File;
-use crate::route::Place;
+use crate::route::{Place, is_replanned};
 use aze_io::sync::Mutex;
 use aze_proto::limits::LOCKS_KEPT_MS;
 use aze_proto::message::{LockOutcome, LockSpace, LockSpec};
-use aze_proto::{Code, Failure, Identity, Ino, Reply, Request};
+use aze_proto::{Code, Failure, Identity, Ino, Reply, Request, ServerIndex};
 use futures_channel::oneshot;
 use futures_util::future::{Either, select};
 use std::collections::{BTreeMap, BTreeSet};
@@ -275,16 +275,26 @@ impl Core {
                 if files.is_empty() {
                     return;
                 }
-                let map = core.routes.read().map.clone();
-                let homes: BTreeSet<_> = files.iter().filter_map(|ino| map.home_of(*ino)).collect();
-                for home in homes {
-                    // A home that does not answer must not delay the requests to other homes.
-                    core.spawn(|core| async move {
-                        let _ = core.ask_server(&Identity::default(), home, &Request::KeepLocks).await;
-                    });
-                }
+                core.say_alive(files, BTreeSet::new());
             }
         });
+    }
+
+    /// Says to the homes of files that this client lives, but for those that have just heard it.
+    fn say_alive(self: &Arc<Self>, files: BTreeSet<Ino>, heard: BTreeSet<ServerIndex>) {
+        let map = self.routes.read().map.clone();
+        let homes: BTreeSet<_> = files.iter().filter_map(|ino| map.home_of(*ino)).collect();
+        for home in homes.into_iter().filter(|home| !heard.contains(home)) {
+            // A home that does not answer must not delay the requests to other homes.
+            let (map, files, heard) = (map.clone(), files.clone(), heard.clone());
+            self.spawn(|core| async move {
+                let said = core.ask_planned(&Identity::default(), &map, home, &Request::KeepLocks).await;
+                if said.is_err_and(|failure| is_replanned(&failure)) {
+                    // The locks may be at other servers by now.
+                    core.say_alive(files, heard);
+                }
+            });
+        }
     }
 
     async fn ask_lock(&self, who: &Identity, request: &Request) -> Result<LockOutcome, Failure> {

@@ -6,8 +6,8 @@
 use crate::client::{Core, unexpected};
 use aze_proto::rules::Generations;
 use aze_proto::{
-    Code, Failure, Generation, Identity, Ino, Name, NameHash, NamespaceEpoch, Refusal, Reply, Request, ServerIndex,
-    ShardId, ShardMap,
+    Code, Failure, Generation, Identity, Ino, MapEpoch, Name, NameHash, NamespaceEpoch, Refusal, Reply, Request,
+    ServerIndex, ShardId, ShardMap,
 };
 use aze_rpc::{Answer, Ask, Target};
 use std::sync::Arc;
@@ -105,6 +105,8 @@ pub(crate) struct Question<'a> {
     /// A file, and the life of its home's server from which what is known of it is: in another one the request is not
     /// sent. `None`: in any.
     pub(crate) life: Option<(Ino, u32)>,
+    /// The map by which the server was chosen as one of those that have something: with another one the request is not sent.
+    pub(crate) planned: Option<MapEpoch>,
 }
 
 impl Core {
@@ -121,7 +123,7 @@ impl Core {
         knowing: Knowing,
         request: &Request,
     ) -> Result<Reply, Failure> {
-        let question = Question { who, place, knowing, request, payload: &[], life: None };
+        let question = Question { who, place, knowing, request, payload: &[], life: None, planned: None };
         Ok(self.ask_question(question).await?.reply)
     }
 
@@ -135,6 +137,20 @@ impl Core {
         self.ask(who, Place::Server(server), request).await
     }
 
+    /// Asks a server that was chosen by a map as one of those that have something. If that has changed the refusal is the
+    /// answer, and the caller chooses anew: [`is_replanned`].
+    pub(crate) async fn ask_planned(
+        &self,
+        who: &Identity,
+        map: &ShardMap,
+        server: ServerIndex,
+        request: &Request,
+    ) -> Result<Reply, Failure> {
+        let (place, knowing, planned) = (Place::Server(server), Knowing::Latest, Some(map.epoch));
+        let question = Question { who, place, knowing, request, payload: &[], life: None, planned };
+        Ok(self.ask_question(question).await?.reply)
+    }
+
     /// Asks the server that the map names until there is an answer other than a refusal that asking anew
     /// can cure, or the deadline has passed.
     pub(crate) async fn ask_question(&self, question: Question<'_>) -> Result<Answer, Failure> {
@@ -145,6 +161,9 @@ impl Core {
             if question.life.is_some_and(|(ino, life)| life != life_in(&routes.map, ino)) {
                 // The file may have gone, which only its home knows, or locks of it.
                 return Err(Failure::refused(Refusal::GenerationStale { generation: Generation(0) }));
+            }
+            if question.planned.is_some_and(|epoch| epoch != routes.map.epoch) {
+                return Err(Failure::refused(Refusal::MapStale { epoch: routes.map.epoch }));
             }
             let (shard, server) = routes.locate(question.place)?;
             server.talked.store(true, Ordering::Relaxed);
@@ -175,6 +194,10 @@ impl Core {
                     {
                         // The cached attributes may be of a state that was lost with the power.
                         return Err(Failure::refused(Refusal::GenerationStale { generation: Generation(0) }));
+                    }
+                    if question.planned.is_some() {
+                        until.check(self, &failure, question.request)?;
+                        return Err(failure);
                     }
                 }
                 Some(Refusal::NamespaceStale { epoch, all, changed }) => {
@@ -283,6 +306,11 @@ impl Core {
     fn deadline_ns(&self) -> u64 {
         u64::try_from(self.deadline.as_nanos()).unwrap_or(u64::MAX)
     }
+}
+
+/// Whether slots have moved, so that the servers to be asked have to be chosen anew.
+pub(crate) fn is_replanned(failure: &Failure) -> bool {
+    matches!(failure.refusal, Some(Refusal::MapStale { .. }))
 }
 
 /// When the life of the server of an inode's home began.

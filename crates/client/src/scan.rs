@@ -9,14 +9,15 @@
 
 use crate::client::{Client, Core};
 use crate::data::in_window;
+use crate::route::is_replanned;
 use aze_proto::fields;
 use aze_proto::limits::LIST_ENTRIES_MAX;
 use aze_proto::message::{Found, ScanPlace, SubDir, Usage};
 use aze_proto::predicate::Predicate;
-use aze_proto::{Attr, Code, Failure, Identity, Ino, Name, Reply, Request, ServerIndex};
+use aze_proto::{Attr, Code, Failure, Identity, Ino, Name, Reply, Request, ServerIndex, ShardMap, SlotIndex};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Directories in one request: a request of some KiB that keeps a server busy for milliseconds.
@@ -65,8 +66,13 @@ impl ScanPage {
 }
 
 /// Some directories of a batch, to be asked of one server.
+#[derive(Clone)]
 struct Job {
     server: ServerIndex,
+    /// The map by which it was chosen.
+    map: Arc<ShardMap>,
+    /// The slots in which to look, if they are not all of the server's.
+    slots: Vec<SlotIndex>,
     dirs: Arc<Vec<Dir>>,
     first: usize,
     last: usize,
@@ -135,6 +141,7 @@ impl Scan<'_> {
             };
             match answer {
                 Ok(reply) => self.take(job, reply, each).await,
+                Err(failure) if is_replanned(&failure) => self.plan_again(job),
                 Err(failure) => self.failed(job, failure),
             }
         }
@@ -150,9 +157,36 @@ impl Scan<'_> {
             return;
         }
         let dirs = Arc::new(Vec::from(batch));
-        let servers = self.core.routes.read().map.indexes();
-        let asked = servers.filter(|server| !self.silent.contains(server));
-        self.jobs.extend(asked.map(|server| Job { server, dirs: dirs.clone(), first: 0, last: dirs.len(), after: 0 }));
+        let map = self.core.routes.read().map.clone();
+        let asked = map.indexes().filter(|server| !self.silent.contains(server));
+        let job = |server| Job {
+            server,
+            map: map.clone(),
+            slots: Vec::new(),
+            dirs: dirs.clone(),
+            first: 0,
+            last: dirs.len(),
+            after: 0,
+        };
+        self.jobs.extend(asked.map(job));
+    }
+
+    /// Slots have moved: what is left of a job goes to the servers that have its slots now. Each goes on where the job was,
+    /// since that has looked through all of its slots up to there.
+    fn plan_again(&mut self, job: Job) {
+        let now = self.core.routes.read().map.clone();
+        let slots = match job.slots.is_empty() {
+            true => job.map.slots.served_by(job.server).map(|(slot, _)| slot).collect(),
+            false => job.slots.clone(),
+        };
+        let mut by_server: BTreeMap<ServerIndex, Vec<SlotIndex>> = BTreeMap::new();
+        for slot in slots {
+            let server = now.slots.get(slot).map(|slot| slot.primary);
+            server.into_iter().for_each(|server| by_server.entry(server).or_default().push(slot));
+        }
+        for (server, slots) in by_server.into_iter().filter(|(server, _)| !self.silent.contains(server)) {
+            self.jobs.push_front(Job { server, map: now.clone(), slots, ..job.clone() });
+        }
     }
 
     fn request(&self, job: &Job) -> Request {
@@ -164,6 +198,7 @@ impl Scan<'_> {
             after_dir: 0,
             after: job.after,
             limit: LIST_ENTRIES_MAX as u32,
+            slots: job.slots.clone(),
         })
     }
 
@@ -215,7 +250,7 @@ impl Scan<'_> {
         }
         if job.last - job.first > 1 {
             let middle = job.first.midpoint(job.last);
-            let second = Job { server: job.server, dirs: job.dirs.clone(), first: middle, last: job.last, after: 0 };
+            let second = Job { first: middle, after: 0, ..job.clone() };
             self.jobs.push_front(second);
             self.jobs.push_front(Job { last: middle, ..job });
             return;
@@ -245,7 +280,7 @@ impl Scan<'_> {
 }
 
 async fn ask_page(core: &Core, who: &Identity, request: Request, job: Job) -> (Job, Result<Reply, Failure>) {
-    let answer = core.ask_server(who, job.server, &request).await;
+    let answer = core.ask_planned(who, &job.map, job.server, &request).await;
     (job, answer)
 }
 

@@ -3,11 +3,11 @@
 use crate::client::unexpected;
 use crate::data::{in_window, is_stale};
 use crate::file::File;
-use crate::route::{Knowing, Place, Question};
+use crate::route::{Knowing, Place, Question, is_replanned};
 use aze_proto::fields::{Punch, Reserve, Seek};
 use aze_proto::limits::FILE_BYTES_MAX;
 use aze_proto::place::spans;
-use aze_proto::{Attr, Code, Failure, Reply, Request, ServerIndex, Spread};
+use aze_proto::{Attr, Code, Failure, Reply, Request, ServerIndex, ShardMap, Spread};
 use std::ops::Range;
 
 /// Requests of one call that are under way at the same time.
@@ -136,7 +136,7 @@ impl File {
         let until = self.core.patience();
         loop {
             match self.seek_once(offset, hole).await {
-                Err(failure) if is_stale(&failure) => {
+                Err(failure) if is_stale(&failure) || is_replanned(&failure) => {
                     until.check(&self.core, &failure, &Request::GetAttr { ino: self.ino(), exact: false })?;
                 }
                 done => return done,
@@ -154,13 +154,13 @@ impl File {
         let (map, chunk) = (self.core.routes.read().map.clone(), offset >> attr.chunk_bits);
         let nearest = map.server_of(map.chunk_shard(&attr, chunk));
         let mut first = match nearest {
-            Some(server) => self.ask_seek(&attr, server, offset, hole).await?,
+            Some(server) => self.ask_seek(&attr, &map, server, offset, hole).await?,
             None => None,
         };
         let is_near = first.is_some_and(|at| at >> attr.chunk_bits == chunk);
         if !is_near {
             let others = map.data_servers(&attr).into_iter().filter(|server| Some(*server) != nearest);
-            let requests = others.map(|server| self.ask_seek(&attr, server, offset, hole));
+            let requests = others.map(|server| self.ask_seek(&attr, &map, server, offset, hole));
             in_window(REQUESTS_MAX, requests, |at| first = first.into_iter().chain(at).min()).await?;
             // Where no data can be no server was asked.
             first = match hole {
@@ -183,13 +183,14 @@ impl File {
     async fn ask_seek(
         &self,
         attr: &Attr,
+        map: &ShardMap,
         server: ServerIndex,
         offset: u64,
         hole: bool,
     ) -> Result<Option<u64>, Failure> {
         let Attr { ino, generation, born, chunk_bits, .. } = *attr;
         let request = Request::Seek(Seek { ino, generation, born, layout: attr.layout, offset, hole, chunk_bits });
-        match self.core.ask_server(&self.who, server, &request).await? {
+        match self.core.ask_planned(&self.who, map, server, &request).await? {
             Reply::SoughtIs { at } => Ok(at),
             other => Err(unexpected(&request, &other)),
         }
@@ -199,7 +200,7 @@ impl File {
         let shard = self.core.routes.read().map.chunk_shard(attr, chunk);
         let (place, knowing) = (Place::Shard(shard), Knowing::Latest);
         let (request, life) = (&request, Some((attr.ino, life)));
-        let question = Question { who: &self.who, place, knowing, request, payload: &[], life };
+        let question = Question { who: &self.who, place, knowing, request, payload: &[], life, planned: None };
         match self.core.ask_question(question).await?.reply {
             Reply::Done => Ok(()),
             other => Err(unexpected(request, &other)),

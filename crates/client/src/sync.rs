@@ -52,7 +52,7 @@ impl Core {
                 failure.during(format!("what was written is not known to be durable on server {server}"))
             };
             let (place, knowing, request) = (Place::Server(server), Knowing::Latest, &Request::Sync);
-            let question = Question { who, place, knowing, request, payload: &[], life: None };
+            let question = Question { who, place, knowing, request, payload: &[], life: None, planned: None };
             let answer = self.ask_question(question).await.map_err(failed)?;
             match answer.reply {
                 Reply::Synced { .. } => Ok(answer.header.map_epoch),

@@ -1,7 +1,7 @@
 //! The fields of those requests that have many, which a handler gets as one value. On the wire they stand in this order.
 
 use crate::attr::{FileKind, Identity};
-use crate::ids::{Generation, Incarnation, Ino, MapEpoch, ServerIndex, TxId};
+use crate::ids::{Generation, Incarnation, Ino, MapEpoch, ServerIndex, SlotIndex, TxId};
 use crate::name::Name;
 use crate::place::Layout;
 use crate::predicate::Predicate;
@@ -191,6 +191,8 @@ wire_struct! {
         pub after: u64,
         /// The most entries of a page.
         pub limit: u32,
+        /// The slots in which to look; all of the server's if none is named.
+        pub slots: Vec<SlotIndex>,
     }
 }
 

@@ -16,7 +16,9 @@ use crate::attr::{Change, Identity, Spread, Stub, XattrHow};
 use crate::backing::Imported;
 use crate::check::{ChunkPlace, DataPlace, EntryPlace};
 use crate::fields::{CountChanges, Create, Prepare, PrepareExchange, Punch, Read, Reserve, Scan, Seek, Write};
-use crate::ids::{Generation, Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, ShardId, Time, TxId};
+use crate::ids::{
+    Generation, Incarnation, Ino, MapEpoch, NamespaceEpoch, ServerIndex, SessionId, ShardId, SlotIndex, Time, TxId,
+};
 use crate::name::Name;
 use crate::place::{ServerInfo, ShardMap};
 use crate::wire::Blob;
@@ -307,6 +309,33 @@ wire_enum! {
         /// Entry; the owner or root. The backing has followed the removal of this name, or has another object there that the
         /// volume has put there: the record of that moment is dropped. Reply: `Done`.
         166 = ForgetGone { parent: Ino, name: Name, since: Time },
+
+        /// Keeper; the owner or root. A slot is to be served by another server. Answered when it is. Reply: `Done`.
+        170 = MoveSlot { slot: SlotIndex, to: ServerIndex },
+        /// Server, from the keeper: sends some of the data of a slot in advance to the server that will have it. Reply:
+        /// `CopiedIs`.
+        171 = CopySlot { moving: u64, slot: SlotIndex, to: ServerIndex },
+        /// Server, from the keeper: gives a slot. Answered when the other server has all of it, and nothing of it changes here
+        /// until the map says whose it is. Reply: `Done`.
+        172 = GiveSlot { moving: u64, slot: SlotIndex, to: ServerIndex },
+        /// Server, from one that gives a slot: a piece of it, with data of files in the payload. Taken in once for each
+        /// `number`. Reply: `Done`.
+        173 = TakePiece { moving: u64, slot: SlotIndex, number: u64, piece: Blob },
+        /// Server, from one that gives a slot: these pieces were all. `leased`: clients may believe answers of the giver for
+        /// as long as a lease lasts. Answered when the homes of all directories know who has entries of them. Reply: `Done`.
+        174 = TakeAll { moving: u64, slot: SlotIndex, pieces: u64, leased: bool },
+        /// Server, from the keeper: a move is over, and this map says how it ended. Reply: `Done`.
+        175 = MoveEnd { moving: u64, map: ShardMap },
+        /// Keeper: how has a move ended? Refused with `Busy` while that is not decided. Reply: `Map`.
+        176 = MoveOutcome { moving: u64 },
+        /// Server, from the giver, if the keeper has ended: has the slot been taken into use? If not, it never will be. Reply:
+        /// `Map`.
+        177 = TakeUndo { moving: u64 },
+        /// Server, from one that takes a slot: it has entries of these directories. Reply: `Done`.
+        178 = NoteHolders { holder: ServerIndex, incarnation: Incarnation, dirs: Vec<Ino> },
+        /// Server, from one that has given it a slot in which the session had opens or locks: the session has left, or `is_over`.
+        /// Reply: `Done`.
+        179 = SessionGone { session: SessionId, is_over: bool },
     }
 }
 

@@ -18,6 +18,9 @@ pub enum To {
     Chunk,
     /// A server as a whole.
     Server,
+    /// A server as a whole, as the one that serves certain slots: one that knows a newer map refuses the sender, who
+    /// has to find out anew which servers are to be asked.
+    Slots,
     /// The server that keeps the map.
     Keeper,
 }
@@ -200,14 +203,14 @@ impl Request {
     SetAttr:         Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Attributes]
     Truncate:        Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Attributes]
     Open:            Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Attributes]
-    Close:           Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
+    Close:           Slots  Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     Report:          Home   Anyone  Names   Plain Again Written AtOnce  Mapped   Lean OneGen Bare   Soon  [Attributes]
     ReadLink:        Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Target]
     Holders:         Home   Anyone  Nothing Paths Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Holders]
     Write:           Chunk  Anyone  Data    Plain Again Written AtOnce  Mapped   Adds OneGen Bare   Soon  [Written]
     Read:            Chunk  Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean OneGen Bare   Soon  [Data]
-    List:            Server Anyone  Nothing Paths Again Written AtOnce  Mapped   Lean AnyGen Leased Soon  [Listing]
-    Scan:            Server Anyone  Nothing Paths Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Scanned]
+    List:            Slots  Anyone  Nothing Paths Again Written AtOnce  Mapped   Lean AnyGen Leased Soon  [Listing]
+    Scan:            Slots  Anyone  Nothing Paths Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Scanned]
     StatFs:          Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Space]
     Status:          Server Anyone  Nothing Plain Again Written AtOnce  Always   Lean AnyGen Bare   Soon  [Status]
     Activity:        Server Anyone  Nothing Plain Again Written AtOnce  Always   Lean AnyGen Bare   Soon  [ActivityIs]
@@ -222,7 +225,7 @@ impl Request {
     StubReopen:      Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     StubDrop:        Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     StubUpdate:      Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
-    Fragment:        Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [FragmentIs]
+    Fragment:        Slots  Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [FragmentIs]
     Prepare:         Entry  Servers Nothing Plain Again Written Synced  Mapped   Lean AnyGen Bare   Soon  [Prepared]
     Commit:          Entry  Servers Nothing Plain Again Durable Synced  Mapped   Lean AnyGen Bare   Soon  [Done]
     Abort:           Entry  Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
@@ -236,8 +239,8 @@ impl Request {
     EpochPush:       Server Servers Nothing Plain Again Written AtOnce  Unmapped  Lean AnyGen Bare   Soon  [EpochIs]
     TakeToken:       Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     DropToken:       Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
-    TruncateData:    Server Servers Nothing Plain Again Durable Synced  Mapped   Lean AnyGen Bare   Soon  [Done]
-    DeleteData:      Server Servers Nothing Plain Again Written Synced  Mapped   Lean AnyGen Bare   Soon  [Done]
+    TruncateData:    Slots  Servers Nothing Plain Again Durable Synced  Mapped   Lean AnyGen Bare   Soon  [Done]
+    DeleteData:      Slots  Servers Nothing Plain Again Written Synced  Mapped   Lean AnyGen Bare   Soon  [Done]
     TruncateQuery:   Home   Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [TruncateIs]
     LinkBegin:       Home   Servers Names   Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [Attributes]
     LinkEnd:         Home   Servers Names   Plain Again Written Synced  Mapped   Lean AnyGen Bare   Soon  [Done]
@@ -252,8 +255,8 @@ impl Request {
         [Attributes Done]
     Reserve:         Chunk  Anyone  Data    Plain Again Written AtOnce  Mapped   Adds OneGen Bare   Soon  [Done]
     Punch:           Chunk  Anyone  Data    Plain Again Written AtOnce  Mapped   Lean OneGen Bare   Soon  [Done]
-    Seek:            Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean OneGen Bare   Soon  [SoughtIs]
-    CountChanges:    Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean OneGen Bare   Soon  [ChangesAre]
+    Seek:            Slots  Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean OneGen Bare   Soon  [SoughtIs]
+    CountChanges:    Slots  Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean OneGen Bare   Soon  [ChangesAre]
     CreateUnnamed:   Entry  Anyone  Names   Paths Again Written AtOnce  Mapped   Adds AnyGen Bare   Soon  [Entry]
     Exchange:        Entry  Anyone  Names   Paths Once  Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Moved Done]
     FenceSession:    Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
@@ -263,7 +266,7 @@ impl Request {
     TestLock:        Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [LockIs]
     AwaitLock:       Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Waits [LockIs]
     CancelLock:      Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [LockIs]
-    KeepLocks:       Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
+    KeepLocks:       Slots  Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     Listen:          Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Waits [Recalled]
     CountOpens:      Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [OpensAre]
     Freeze:          Home   Anyone  Holds   Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Frozen]
@@ -280,11 +283,11 @@ impl Request {
     Known:           Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [KnownIs]
     IsDone:          Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     Sync:            Server Anyone  Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [Synced]
-    CheckInodes:     Server Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
+    CheckInodes:     Slots  Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
         [InodesChecked]
-    CheckEntries:    Server Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
+    CheckEntries:    Slots  Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
         [EntriesChecked]
-    CheckData:       Server Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [DataChecked]
+    CheckData:       Slots  Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [DataChecked]
     CheckWatch:      Server Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon
         [Done WatchTold]
     BackingOf:       Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [BackingIs]
@@ -294,6 +297,16 @@ impl Request {
     GoneNames:       Server Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [GoneAre]
     LeaveBacking:    Home   Owner   Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     ForgetGone:      Entry  Owner   Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
+    MoveSlot:        Keeper Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
+    CopySlot:        Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [CopiedIs]
+    GiveSlot:        Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
+    TakePiece:       Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
+    TakeAll:         Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
+    MoveEnd:         Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
+    MoveOutcome:     Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Map]
+    TakeUndo:        Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Map]
+    NoteHolders:     Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
+    SessionGone:     Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
         }
     }
 
@@ -355,6 +368,22 @@ impl Request {
     /// Whether the header's shard is meaningful and must belong to the server asked.
     pub fn names_shard(&self) -> bool {
         matches!(self.rules().to, To::Entry | To::Home | To::Chunk)
+    }
+
+    /// Whether it is part of moving a slot.
+    pub fn moves_a_slot(&self) -> bool {
+        matches!(
+            self,
+            Request::MoveSlot { .. }
+                | Request::CopySlot { .. }
+                | Request::GiveSlot { .. }
+                | Request::TakePiece { .. }
+                | Request::TakeAll { .. }
+                | Request::MoveEnd { .. }
+                | Request::MoveOutcome { .. }
+                | Request::TakeUndo { .. }
+                | Request::NoteHolders { .. }
+        )
     }
 
     /// Whether a server answers it that is not in the map yet.

@@ -110,6 +110,14 @@ impl SlotTable {
         self.iter().filter(move |(_, slot)| slot.primary == server)
     }
 
+    /// Another server serves a slot from now on.
+    pub fn hand_over(&mut self, slot: SlotIndex, to: ServerIndex) {
+        if let Some(slot) = self.slots.get_mut(slot.0 as usize) {
+            slot.primary = to;
+            slot.configuration = Configuration(slot.configuration.0 + 1);
+        }
+    }
+
     /// The contents of all slots that a server serves are lost: each begins another life, empty.
     ///
     /// # Errors
@@ -186,6 +194,17 @@ mod tests {
         let why = table.begin_lives(ServerIndex(1)).unwrap_err();
         assert!(why.contains("slot 1 has been made empty 63 times"), "{why}");
         assert_eq!(table, before);
+    }
+
+    #[test]
+    fn a_slot_that_is_handed_over_begins_a_configuration_and_no_life() {
+        let mut table = SlotTable::modular(256, 2).unwrap();
+        table.hand_over(SlotIndex(3), ServerIndex(0));
+        let moved = table.get(SlotIndex(3)).unwrap();
+        assert_eq!((moved.primary, moved.configuration, moved.life), (ServerIndex(0), Configuration(2), Life(0)));
+        assert_eq!([0, 1].map(|server| table.served_by(ServerIndex(server)).count()), [9, 7]);
+        table.hand_over(SlotIndex(16), ServerIndex(0));
+        assert_eq!(table.len(), 16, "there is no such slot");
     }
 
     #[test]

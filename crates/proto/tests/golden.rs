@@ -143,6 +143,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         after_dir: 2,
         after: 3,
         limit: 4,
+        slots: vec![SlotIndex(5)],
     });
     let (parent, to_parent, to_name) = (Ino::ROOT, Ino(9), Name::new(b"b").expect("a name"));
     let exchange =
@@ -265,6 +266,11 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("count changes", count.to_bytes()),
         ("read", read.to_bytes()),
         ("scan", scan.to_bytes()),
+        ("take all", Request::TakeAll { moving: 3, slot: SlotIndex(5), pieces: 7, leased: true }.to_bytes()),
+        (
+            "note holders",
+            Request::NoteHolders { holder: ServerIndex(2), incarnation: Incarnation(1), dirs: vec![Ino(9)] }.to_bytes(),
+        ),
         ("sought", Reply::SoughtIs { at: Some(9) }.to_bytes()),
         ("changes are", Reply::ChangesAre { life: 5, wraps: 6, changes: 7 }.to_bytes()),
         ("exchange", exchange.to_bytes()),
@@ -380,7 +386,9 @@ const GOLDEN: &[(&str, &str)] = &[
     ("seek", "690009000000000000000100000001000000060000000c03000000000000000114"),
     ("count changes", "6c0009000000000000000100000001000000060000000c0400000000000000"),
     ("read", "150009000000000000000100000001000000060000000c02000000000000000300000004000000"),
-    ("scan", "1f0001000000090000000000000000000000000000010002000000030000000000000004000000"),
+    ("scan", "1f00010000000900000000000000000000000000000100020000000300000000000000040000000100000005000000"),
+    ("take all", "ae00030000000000000005000000070000000000000001"),
+    ("note holders", "b20002000100010000000900000000000000"),
     ("sought", "2000010900000000000000"),
     ("changes are", "2100050000000000000006000000000000000700000000000000"),
     ("exchange", "6b0001000000000000000100610900000000000000010062"),

@@ -48,28 +48,19 @@ impl Service for Server {
             incoming.responder.send(self.reply_context(), Err(refusal), &[]);
             return;
         }
+        let by_server = incoming.who.server;
+        let entered = self.moving.enter(&incoming.request, incoming.header.shard, by_server);
         let (request, mut work) = Work::incoming(&self, incoming);
         work.timed = Timed::of(&self.io, &self.activity, earlier, &request);
-        match self.admit(&request, &work) {
-            Admission::Drop => {}
-            Admission::Answer(result) => self.respond(request, work, result),
-            Admission::Go => match self.attempt(&request, &mut work) {
-                Ok(Output::Reply(reply)) => self.finish(request, work, Ok(reply)),
-                Ok(Output::Sent) => {}
-                Ok(Output::Contents(contents)) => self.finish_contents(&request, work, *contents),
-                Err(Stop::Fail(failure)) => self.finish(request, work, Err(failure)),
-                Ok(Output::Then(rest)) => {
-                    let server = self.clone();
-                    self.io.spawn(async move {
-                        let result = rest.await;
-                        server.finish(request, work, result);
-                    });
-                }
-                Err(Stop::Wait(wait)) => {
-                    let server = self.clone();
-                    self.io.spawn(async move { server.carry(request, work, wait).await });
-                }
-            },
+        match entered {
+            Ok(under_way) => {
+                work.under_way = under_way;
+                self.begin(request, work);
+            }
+            Err(()) => {
+                let server = self.clone();
+                self.io.spawn(async move { server.begin_later(request, work, by_server).await });
+            }
         }
     }
 
@@ -103,6 +94,58 @@ impl Service for Server {
 }
 
 impl Server {
+    /// Begins to work on a request.
+    fn begin(self: Arc<Self>, request: Request, mut work: Work) {
+        match self.admit(&request, &work) {
+            Admission::Drop => {}
+            Admission::Answer(result) => self.respond(request, work, result),
+            Admission::Go => match self.attempt(&request, &mut work) {
+                Ok(Output::Reply(reply)) => self.finish(request, work, Ok(reply)),
+                Ok(Output::Sent) => {}
+                Ok(Output::Contents(contents)) => self.finish_contents(&request, work, *contents),
+                Err(Stop::Fail(failure)) => self.finish(request, work, Err(failure)),
+                Ok(Output::Then(rest)) => {
+                    let server = self.clone();
+                    self.io.spawn(async move {
+                        let result = rest.await;
+                        server.finish(request, work, result);
+                    });
+                }
+                Err(Stop::Wait(wait)) => {
+                    let server = self.clone();
+                    self.io.spawn(async move { server.carry(request, work, wait).await });
+                }
+            },
+        }
+    }
+
+    /// Begins to work on a request that has to wait for a slot which moves, unless its sender has given up by then.
+    async fn begin_later(self: Arc<Self>, request: Request, mut work: Work, by_server: bool) {
+        loop {
+            if let Some(changed) = self.moving.changed() {
+                let left = Duration::from_nanos(work.deadline_ns.saturating_sub(self.io.mono_ns()));
+                if self.io.timeout(left, changed).await.is_none() {
+                    return;
+                }
+            }
+            if let Ok(under_way) = self.moving.enter(&request, work.header.shard, by_server) {
+                work.under_way = under_way;
+                break;
+            }
+        }
+        work.stamp.time = self.clock.next(&self.io, work.header.time);
+        self.begin(request, work);
+    }
+
+    /// Waits until a request of this server to itself need not wait for a slot that moves.
+    async fn until_served(&self, request: &Request, work: &Work) -> Result<(), Failure> {
+        while self.moving.holds(request, work.header.shard, true) {
+            let Some(changed) = self.moving.changed() else { continue };
+            self.await_until(changed, work.deadline_ns, "a slot that moves to another server").await?;
+        }
+        if request.names_shard() && self.shards.get(work.header.shard).is_none() { Err(self.stale()) } else { Ok(()) }
+    }
+
     /// On whose behalf a request runs: a root that the kernel vouches for, and the servers, may
     /// state it; everybody else who knows the secret acts as the owner.
     pub(crate) fn proven_identity(&self, stated: Identity, who: &Proven) -> Identity {
@@ -141,6 +184,9 @@ impl Server {
         }
         let epoch = self.map_epoch_now();
         if request.names_shard() && self.shards.get(work.header.shard).is_none() {
+            return Admission::Answer(self.given_outcome(request, work).unwrap_or_else(|| Err(self.stale())));
+        }
+        if rules.to == To::Slots && work.header.map_epoch < epoch {
             return Admission::Answer(Err(Failure::refused(Refusal::MapStale { epoch })));
         }
         if work.is_recorded_change()
@@ -196,6 +242,18 @@ impl Server {
         }
     }
 
+    /// How a change ended in a shard that was given to another server since: its sender would take a refusal for a word
+    /// that nothing has happened.
+    fn given_outcome(&self, request: &Request, work: &Work) -> Option<Result<Reply, Failure>> {
+        let Stamp { session, sequence, floor, .. } = work.stamp;
+        let known = self.moving.given_outcome(request, work.header.shard, (session, sequence, floor));
+        match known {
+            Verdict::Done(result) => Some(result),
+            Verdict::TooOld => Some(Err(Failure::new(Code::Replayed, "a late copy of a request that was given up"))),
+            Verdict::Full | Verdict::New => None,
+        }
+    }
+
     fn not_running(&self, work: &Work) {
         if work.is_recorded_change()
             && let Some(cell) = self.shards.get(work.header.shard)
@@ -228,6 +286,9 @@ impl Server {
     /// Runs a request of this server to itself.
     pub(crate) async fn run_local(self: &Arc<Self>, request: &Request, mut work: Work) -> Result<Reply, Failure> {
         let shard = work.header.shard;
+        if self.moving.is_busy() || request.names_shard() && self.shards.get(shard).is_none() {
+            self.until_served(request, &work).await?;
+        }
         let result = self.run_local_now(request, &mut work).await;
         if self.waits_for_recalls(request) {
             self.recalled(shard).await;
@@ -526,6 +587,24 @@ impl Server {
             &Request::ImportDir { dir } => self.import_dir(work, dir),
             Request::Import { dir, names } => self.import(*dir, names),
             Request::FenceSession { session } => self.fence_session(*session),
+            &Request::MoveSlot { slot, to } => self.move_asked(slot, to),
+            &Request::CopySlot { moving, slot, to } => self.copy_slot(moving, slot, to),
+            &Request::GiveSlot { moving, slot, to } => self.give_slot(moving, slot, to),
+            Request::TakePiece { moving, slot, number, piece } => self.take_piece(work, *moving, *slot, *number, piece),
+            &Request::TakeAll { moving, slot, pieces, leased } => self.take_all(work, moving, slot, pieces, leased),
+            Request::MoveEnd { moving, map } => {
+                self.move_ended(*moving, map);
+                Ok(Reply::Done.into())
+            }
+            Request::MoveOutcome { moving } => self.move_outcome(*moving),
+            Request::TakeUndo { moving } => self.take_undo(*moving),
+            Request::NoteHolders { holder, incarnation, dirs } => self.note_holders(*holder, *incarnation, dirs),
+            &Request::SessionGone { session, is_over } => {
+                if let Some(by) = self.server_of_session(work.session) {
+                    self.session_gone(session, by, is_over);
+                }
+                Ok(Reply::Done.into())
+            }
         }
     }
 }

@@ -5,8 +5,11 @@
 
 mod activity;
 mod comeback;
+mod give;
 mod keeper;
 pub(crate) mod members;
+mod moves;
 mod peers;
 mod sessions;
 pub(crate) mod state;
+mod take;

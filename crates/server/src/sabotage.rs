@@ -88,6 +88,18 @@ pub enum Sabotage {
     AnyBackingFile,
     /// A directory is imported by everybody who asks for it, also when it has been imported.
     ImportAgain,
+    /// The giver of a slot does not remember how requests ended there.
+    ForgetGivenOutcomes,
+    /// The giver of a slot goes on serving it.
+    KeepGivenSlot,
+    /// The homes of directories do not hear that the taker of a slot has entries of them.
+    ForgetNewHolder,
+    /// Opens do not go with a slot.
+    KeepOpens,
+    /// The taker of a slot does not hear of sessions that leave the giver.
+    ForgetHeirs,
+    /// A slot is given while requests are being worked on.
+    SkipDrain,
     /// A write to a part of a chunk does not have the rest of it read from the backing.
     WriteWithoutRest,
 }

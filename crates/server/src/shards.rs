@@ -20,6 +20,7 @@ use aze_proto::{Incarnation, Ino, Life, ServerIndex, ShardId, ShardMap};
 use aze_store::{ChunkShard, Store};
 use futures_channel::oneshot;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// One shard.
@@ -70,9 +71,32 @@ impl Names {
     }
 }
 
+/// Where a shard of the volume is, if it is or was here. One that has gone leaves an empty one, which may be used again.
+#[derive(Default)]
+struct Place {
+    cell: OnceLock<Box<ShardCell>>,
+    state: AtomicU8,
+}
+
+/// States of a place: another server has the shard; this one serves it; it gives it, and nobody sees it.
+const ELSEWHERE: u8 = 0;
+const HERE: u8 = 1;
+const SEALED: u8 = 2;
+
+impl Place {
+    fn of(cell: Option<ShardCell>) -> Place {
+        let state = AtomicU8::new(if cell.is_some() { HERE } else { ELSEWHERE });
+        Place { cell: cell.map(|cell| OnceLock::from(Box::new(cell))).unwrap_or_default(), state }
+    }
+
+    fn in_state(&self, state: u8) -> Option<&ShardCell> {
+        if self.state.load(Ordering::Acquire) == state { self.cell.get().map(Box::as_ref) } else { None }
+    }
+}
+
 /// All shards of this server, made when the first map arrives.
 pub(crate) struct ShardSet {
-    cells: OnceLock<Vec<Option<ShardCell>>>,
+    places: OnceLock<Vec<Place>>,
     /// Their names and inodes.
     pub(crate) records: Records,
     /// Who looks through the volume, and wants to know what changes.
@@ -84,14 +108,14 @@ pub(crate) struct ShardSet {
 impl ShardSet {
     pub(crate) fn new() -> ShardSet {
         ShardSet {
-            cells: OnceLock::new(),
+            places: OnceLock::new(),
             records: Records::default(),
             watches: Watches::default(),
             poisoned: Poisoned::shared(),
         }
     }
 
-    /// Makes the shards that `map` gives to `me`. A second call changes nothing: shards do not move yet.
+    /// Makes the shards that the first map gives to `me`. A second call changes nothing: later ones are taken.
     pub(crate) fn make(
         &self,
         map: &ShardMap,
@@ -101,26 +125,81 @@ impl ShardSet {
         leases: &Arc<Leases>,
         switches: Switches,
     ) {
-        self.cells.get_or_init(|| {
+        self.places.get_or_init(|| {
             (0..map.shards())
                 .map(ShardId)
                 .map(|id| {
-                    map.slots.keeps(id).filter(|slot| slot.primary == me).map(|slot| {
+                    let mine = map.slots.keeps(id).filter(|slot| slot.primary == me).map(|slot| {
                         let life = if switches.is(Sabotage::KeepLife) { Life(0) } else { slot.life };
                         let cell = ShardCell::new(id, life, map.shards(), store);
-                        {
-                            let mut names = cell.names.lock();
-                            names.shard.published = published.clone();
-                            names.shard.lease_table = LeaseTable::of(leases);
-                            names.shard.count_in(&self.records);
-                            names.shard.watches = self.watches.clone();
-                            names.shard.poisoned = self.poisoned.clone();
-                        }
+                        self.join(&cell, published, leases);
                         cell
-                    })
+                    });
+                    Place::of(mine)
                 })
                 .collect()
         });
+    }
+
+    /// The parts of the server that hear of changes of a shard are those of this one.
+    fn join(&self, cell: &ShardCell, published: &PublishedIndex, leases: &Arc<Leases>) {
+        let mut names = cell.names.lock();
+        names.shard.published = published.clone();
+        names.shard.lease_table = LeaseTable::of(leases);
+        names.shard.count_in(&self.records);
+        names.shard.watches = self.watches.clone();
+        names.shard.poisoned = self.poisoned.clone();
+    }
+
+    /// Serves a shard that has come from another server.
+    pub(crate) fn put(&self, cell: ShardCell, published: &PublishedIndex, leases: &Arc<Leases>) {
+        self.join(&cell, published, leases);
+        cell.names.lock().shard.publish_names();
+        let Some(place) = self.places.get().and_then(|places| places.get(cell.id.0 as usize)) else { return };
+        if let Err(cell) = place.cell.set(Box::new(cell))
+            && let Some(empty) = place.cell.get()
+        {
+            let ShardCell { id: _, data, names } = *cell;
+            *empty.data.lock() = data.into_inner();
+            *empty.names.lock() = names.into_inner();
+        }
+        place.state.store(HERE, Ordering::Release);
+    }
+
+    /// Nobody sees a shard any more that is given, but for [`Self::sealed`].
+    pub(crate) fn seal(&self, shard: ShardId) {
+        self.turn(shard, HERE, SEALED);
+    }
+
+    /// It is served all the same.
+    pub(crate) fn unseal(&self, shard: ShardId) {
+        self.turn(shard, SEALED, HERE);
+    }
+
+    fn turn(&self, shard: ShardId, from: u8, to: u8) {
+        if let Some(place) = self.places.get().and_then(|places| places.get(shard.0 as usize)) {
+            // In another state it stays as it is.
+            let _ = place.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        }
+    }
+
+    /// A shard that is being given.
+    pub(crate) fn sealed(&self, shard: ShardId) -> Option<&ShardCell> {
+        self.places.get()?.get(shard.0 as usize)?.in_state(SEALED)
+    }
+
+    /// A shard has been given: its memory is free again. Gives what was in it.
+    pub(crate) fn free(&self, shard: ShardId, shards: u32, store: &Arc<Store>) -> Option<(Names, LoggedChunks)> {
+        let cell = self.sealed(shard)?;
+        let ShardCell { id: _, data, names } = ShardCell::new(shard, Life(0), shards, store);
+        let old = (
+            std::mem::replace(&mut *cell.names.lock(), names.into_inner()),
+            std::mem::replace(&mut *cell.data.lock(), data.into_inner()),
+        );
+        self.turn(shard, SEALED, ELSEWHERE);
+        let (mut names, data) = old;
+        names.shard.leave();
+        Some((names, data))
     }
 
     /// Takes shards that were there before the server started again.
@@ -133,21 +212,22 @@ impl ShardSet {
             names.shard.watches = self.watches.clone();
             names.shard.poisoned = self.poisoned.clone();
         }
-        assert!(self.cells.set(cells).is_ok(), "shards are taken before the first map arrives");
+        let places = cells.into_iter().map(Place::of).collect();
+        assert!(self.places.set(places).is_ok(), "shards are taken before the first map arrives");
     }
 
     pub(crate) fn get(&self, shard: ShardId) -> Option<&ShardCell> {
-        self.cells.get()?.get(shard.0 as usize)?.as_ref()
+        self.places.get()?.get(shard.0 as usize)?.in_state(HERE)
     }
 
     /// The shard that keeps an inode, if it is here.
     pub(crate) fn home(&self, ino: Ino) -> Option<&ShardCell> {
-        let cells = self.cells.get()?;
-        cells[ino.home(cells.len() as u32).0 as usize].as_ref()
+        let places = self.places.get()?;
+        places[ino.home(places.len() as u32).0 as usize].in_state(HERE)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ShardCell> {
-        self.cells.get().into_iter().flatten().flatten()
+        self.places.get().into_iter().flatten().filter_map(|place| place.in_state(HERE))
     }
 }
 

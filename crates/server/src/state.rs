@@ -7,6 +7,7 @@ use crate::coherence::state::published::PublishedIndex;
 use crate::counters::Counters;
 use crate::membership::state::activity::Activity;
 use crate::membership::state::keeper::Keeper;
+use crate::membership::state::moving::Moving;
 use crate::membership::state::sessions::Sessions;
 use crate::names::state::directories::Directories;
 use crate::names::state::namespace::Namespace;
@@ -26,6 +27,7 @@ use aze_proto::{
 use aze_rpc::{Caller, ReplyContext};
 use aze_store::Store;
 use futures_channel::oneshot;
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -156,6 +158,9 @@ pub struct Server {
     /// The newest map that another server's answer was given under.
     pub(crate) map_epoch_heard: AtomicU32,
     pub(crate) keeper: Keeper,
+    pub(crate) moving: Arc<Moving>,
+    /// Servers whose processes this one has seen to end, in these lives.
+    pub(crate) seen_to_end: Mutex<BTreeSet<(ServerIndex, MapEpoch, Incarnation)>>,
     pub(crate) sessions: Sessions,
     pub(crate) activity: Arc<Activity>,
     pub(crate) peers: Arc<Caller>,

@@ -3,7 +3,7 @@
 use crate::state::Server;
 use aze_proto::limits::{BLOCK_BYTES, BYTES_PER_RECORD, records_max};
 use aze_proto::message::ServerStatus;
-use aze_proto::{Attr, Code, Failure, FileKind, Ino, Name, Reply};
+use aze_proto::{Attr, Code, Failure, FileKind, Ino, Name, Reply, ShardId};
 
 /// What one server keeps, row by row: for checks of a volume at rest. Between servers it is no
 /// moment in time.
@@ -25,13 +25,18 @@ pub struct Contents {
     pub in_doubt: u64,
     /// Locks of files, and requests that wait for one.
     pub file_locks: u64,
+    /// The shards that are served here.
+    pub shards: Vec<ShardId>,
+    /// Whether a slot is on its way to or from here.
+    pub is_moving: bool,
 }
 
 impl Server {
     /// Everything here but the entries, for which see [`Self::entries_of`].
     pub fn contents(&self) -> Contents {
-        let mut contents = Contents::default();
+        let mut contents = Contents { is_moving: self.moving.is_busy(), ..Contents::default() };
         for cell in self.shards.iter() {
+            contents.shards.push(cell.id);
             contents.chunks.extend(cell.data.lock().stored());
             contents.reserved.extend(cell.data.lock().reserved());
             let names = cell.names.lock();

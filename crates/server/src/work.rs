@@ -1,6 +1,7 @@
 //! A request in progress, and what an attempt at it came to: for the dispatcher, which attempts, and for the handlers.
 
 use crate::membership::state::activity::Timed;
+use crate::membership::state::moving::UnderWay;
 use crate::names::state::turns::Turn;
 use crate::state::Server;
 use crate::wait::Attempt;
@@ -45,6 +46,8 @@ pub(crate) struct Work {
     pub(crate) responder: Option<Responder>,
     /// Takes the time until the request is done with.
     pub(crate) timed: Option<Arc<Timed>>,
+    /// Counts the request as one that is being worked on.
+    pub(crate) under_way: Option<UnderWay>,
 }
 
 /// An open with contents, on its way out.
@@ -98,6 +101,7 @@ impl Work {
             deadline_ns: server.io.mono_ns() + server.config.deadline.as_nanos() as u64,
             responder: None,
             timed: None,
+            under_way: None,
         }
     }
 
@@ -124,6 +128,7 @@ impl Work {
             leased: false,
             responder: Some(responder),
             timed: None,
+            under_way: None,
         };
         (request, work)
     }

@@ -7,7 +7,7 @@ use crate::work::{Board, ROOT, Worker, appends, files, listing, locks, shared};
 use aze_client::{CheckOptions, Checked, Client};
 use aze_proto::limits::SESSION_GRACE_MS;
 use aze_proto::predicate::Predicate;
-use aze_proto::{Attr, Code, Failure, FileKind, Ino, Name};
+use aze_proto::{Attr, Code, Failure, FileKind, Ino, Name, ShardId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +65,9 @@ pub fn looked_through(plan: &Plan, board: &Board, when: &str, checked: Result<Ch
             }
         }
         Ok(_) => {}
-        Err(failure) if when != "at rest" && plan.mix.loses_answers() => {
+        Err(failure)
+            if when != "at rest" && (plan.mix.loses_answers() || plan.slots_move && failure.code == Code::Busy) =>
+        {
             board.tell(|| format!("{when} no check is possible: {failure}"));
         }
         Err(failure) => board.violation(format!("{when} no check is possible: {failure}")),
@@ -186,6 +188,11 @@ struct Census {
     running: u64,
     in_doubt: u64,
     file_locks: u64,
+    /// How many servers serve each shard, and how many servers give or take a slot.
+    served: BTreeMap<ShardId, u32>,
+    moving: u32,
+    /// The shards that the newest map gives to servers that run.
+    expected: BTreeSet<ShardId>,
 }
 
 impl Census {
@@ -202,7 +209,16 @@ impl Census {
             running: 0,
             in_doubt: 0,
             file_locks: 0,
+            served: BTreeMap::new(),
+            moving: 0,
+            expected: BTreeSet::new(),
         };
+        let newest = servers.iter().map(|server| server.map()).max_by_key(|map| map.epoch);
+        let running: BTreeSet<u16> = (0..cluster.layout().servers).filter(|at| cluster.server(*at).is_some()).collect();
+        if let Some(map) = newest {
+            let is_served = |shard: &ShardId| map.server_of(*shard).is_some_and(|server| running.contains(&server.0));
+            census.expected = (0..map.shards()).map(ShardId).filter(is_served).collect();
+        }
         for server in &servers {
             let contents = server.contents();
             census.inodes.extend(contents.inodes.into_iter().map(|attr| (attr.ino, attr)));
@@ -213,6 +229,8 @@ impl Census {
             census.running += contents.running;
             census.in_doubt += contents.in_doubt;
             census.file_locks += contents.file_locks;
+            contents.shards.into_iter().for_each(|shard| *census.served.entry(shard).or_default() += 1);
+            census.moving += u32::from(contents.is_moving);
         }
         let mut open = vec![Ino::ROOT];
         while let Some(dir) = open.pop() {
@@ -240,6 +258,14 @@ impl Census {
     fn check(&self, plan: &Plan, board: &Board) {
         let lossy = plan.mix == Mix::Restarts;
         let found = |text: String| board.violation(format!("at rest: {text}"));
+        let twice = self.served.iter().filter(|(_, servers)| **servers > 1).count();
+        let missing = self.expected.iter().filter(|shard| !self.served.contains_key(shard)).count();
+        if twice > 0 || missing > 0 || self.moving > 0 {
+            found(format!(
+                "{twice} shards are served by several servers, {missing} by none, and {} servers move a slot",
+                self.moving
+            ));
+        }
         if self.locks > 0 || self.running > 0 {
             found(format!("{} names are locked and {} changes are being worked on", self.locks, self.running));
         }

@@ -17,6 +17,7 @@ pub mod names;
 pub mod persistence;
 pub mod plan;
 pub mod run;
+pub mod slots;
 pub mod tree;
 pub mod work;
 

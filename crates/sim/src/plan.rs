@@ -97,6 +97,8 @@ pub struct Plan {
     pub exchanges: bool,
     /// Whether a client checks the volume while others work.
     pub checks: bool,
+    /// Whether slots move between servers meanwhile.
+    pub slots_move: bool,
     /// Protections removed.
     pub switches: Switches,
 }
@@ -139,8 +141,15 @@ impl Plan {
             slow_payloads: slow_payloads(&mut SimRng::new(seed, "pauses")),
             exchanges: SimRng::new(seed, "exchanges").chance(500_000),
             checks: SimRng::new(seed, "checks").chance(400_000),
+            slots_move: false,
             switches: Switches::default(),
         }
+    }
+
+    /// The plan of a seed, with several servers, between which slots move.
+    pub fn with_moves(seed: u64) -> Plan {
+        let plan = Plan::of(seed);
+        Plan { servers: plan.servers.max(2), slots_move: true, ..plan }
     }
 
     /// The same with protections removed.

@@ -6,6 +6,7 @@ use crate::faults;
 use crate::linear::{Verdict, check};
 use crate::names::{self, SHARED_DIR};
 use crate::plan::{Mix, Plan};
+use crate::slots;
 use crate::work::{Board, ROOT, Worker, appends, attributes, files, listing, locks, moving, rights, shared};
 use aze_client::{CheckOptions, Client};
 use aze_io::sim::{Faults, Sim};
@@ -45,6 +46,8 @@ pub struct Outcome {
     pub shared: u64,
     /// Data that servers received straight into their memory for data, and how often that stopped in the middle.
     pub in_frames: (u64, u64),
+    /// How many times a slot has moved.
+    pub slot_moves: u64,
     /// Virtual time at the end.
     pub virtual_ns: u64,
     /// Steps of tasks, timers and frames.
@@ -68,7 +71,7 @@ pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
     let layout = Layout { switches: plan.switches, published_bytes: plan.published_bytes, ..Layout::of(plan.servers) };
     let cluster = Cluster::new(sim.clone(), layout);
     let board = Board::new(&plan, &cluster, verbose);
-    let (decided, unasked) = sim.block_on(whole(cluster.clone(), plan.clone(), board.clone()));
+    let (decided, unasked, slot_moves) = sim.block_on(whole(cluster.clone(), plan.clone(), board.clone()));
     let outcome = Outcome {
         violations: board.violations(),
         calls: board.calls(),
@@ -78,6 +81,7 @@ pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
         unasked,
         shared: sim.counters().payloads_shared,
         in_frames: (sim.counters().payloads_in_frames, sim.counters().payloads_paused),
+        slot_moves,
         virtual_ns: sim.now_ns(),
         steps: sim.counters().steps,
         plan,
@@ -86,29 +90,34 @@ pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
     outcome
 }
 
-async fn whole(cluster: Arc<Cluster>, plan: Plan, board: Arc<Board>) -> (bool, u64) {
+async fn whole(cluster: Arc<Cluster>, plan: Plan, board: Arc<Board>) -> (bool, u64, u64) {
     let begun = begin(&cluster, &plan, &board).await;
     let (clients, places) = match begun {
         Ok(begun) => begun,
         Err(failure) => {
             board.violation(format!("the cluster could not be set up: {failure}"));
-            return (true, 0);
+            return (true, 0, 0);
         }
     };
     cluster.sim.set_faults(faults::steady(&plan, &mut cluster.sim.rng("steady faults")));
     board.note(&cluster, format!("{plan:?}"));
     let faulty = cluster.on_driver(faults::drive(cluster.clone(), plan.clone(), board.clone()));
+    let moving = plan.slots_move.then(|| cluster.on_driver(slots::drive(cluster.clone(), board.clone())));
     work(&cluster, &plan, &board, &clients, places).await;
     board.set_over();
     // The sender cannot be gone: the driver is never killed.
     let _ = faulty.await;
+    let slot_moves = match moving {
+        Some(moving) => moving.await.unwrap_or(0),
+        None => 0,
+    };
     heal(&cluster, &board).await;
     if plan.mix != Mix::KeeperDeath {
         board.set_settled();
         audit::after(&cluster, &plan, &board, &clients).await;
     }
     let unasked = clients.iter().map(|client| client.answers_without_request()).sum();
-    (judge_names(&board), unasked)
+    (judge_names(&board), unasked, slot_moves)
 }
 
 /// Directories that some workloads need to know.

@@ -34,6 +34,14 @@ impl Fences {
         self.set(ino, Fence::Deleted);
     }
 
+    /// All that is remembered: files that are gone, and generations of others.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Ino, Option<Generation>)> {
+        self.known.iter().map(|(ino, fence)| match fence {
+            Fence::Truncated(generation) => (*ino, Some(*generation)),
+            Fence::Deleted => (*ino, None),
+        })
+    }
+
     fn set(&mut self, ino: Ino, fence: Fence) {
         if let Some(known) = self.known.get_mut(&ino) {
             *known = fence.max(*known);

@@ -22,6 +22,7 @@ pub use staged::{Data, Staged};
 
 use aze_io::slab::Slab;
 use aze_io::sync::Mutex;
+use aze_proto::ids::{Generation, Ino};
 use fence::Fences;
 use std::sync::{Arc, OnceLock};
 
@@ -83,6 +84,21 @@ impl Store {
     /// Bytes of memory that the system has given so far.
     pub fn touched_bytes(&self) -> u64 {
         self.slab.touched_bytes()
+    }
+
+    /// What is remembered of files whose data were dropped: those that are gone (`None`), and generations before which nothing
+    /// is taken of the others.
+    pub fn dropped(&self) -> Vec<(Ino, Option<Generation>)> {
+        self.fences.lock().all().collect()
+    }
+
+    /// Remembers the same of another store.
+    pub fn take_dropped(&self, ino: Ino, since: Option<Generation>) {
+        let mut fences = self.fences.lock();
+        match since {
+            Some(generation) => fences.truncate(ino, generation),
+            None => fences.deleted(ino),
+        }
     }
 
     /// Whether a chunk may become longer.

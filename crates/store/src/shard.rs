@@ -346,6 +346,32 @@ impl ChunkShard {
         Ok(())
     }
 
+    /// Forgets a file that was brought here ([`Self::bring`]): it may be brought anew, or not.
+    pub fn forget(&mut self, ino: Ino) {
+        self.drop_chunks(ino, 0);
+        self.generations.remove(&ino);
+    }
+
+    /// Writes data that come from another server which has served them until now, in the generation that they had there.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Damaged`.
+    pub fn bring(
+        &mut self,
+        ino: Ino,
+        generation: Generation,
+        chunk: u64,
+        offset: u32,
+        data: &[u8],
+        sums: &[u32],
+    ) -> Result<(), StoreError> {
+        if self.generation_of(ino) != Some(generation) {
+            // Whatever other shards have heard of the file: the home is asked before it is served in a newer generation.
+            self.set_generation(ino, generation);
+        }
+        self.restore(ino, generation, chunk, offset, data, sums)
+    }
+
     /// Drops what lies beyond the end of a file, in its present generation.
     pub fn trim(&mut self, ino: Ino, length: u64, chunk_bits: u8) {
         self.touched(ino);

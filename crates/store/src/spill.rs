@@ -314,6 +314,21 @@ impl ChunkShard {
         all
     }
 
+    /// The units of a file of a volume in memory, as [`Self::snapshot`] gives them.
+    pub fn units_of(&self, ino: Ino) -> Vec<Dirty> {
+        let Some(Seen { generation, .. }) = self.generations.get(&ino) else { return Vec::new() };
+        let mut all = Vec::new();
+        for ((_, number), chunk) in self.chunks.range((ino, 0)..=(ino, u64::MAX)) {
+            for (index, unit) in chunk.units.iter().enumerate() {
+                let Some(unit) = unit else { continue };
+                if unit.sums.known().iter().any(|sum| *sum != ZERO_BLOCK_SUM) {
+                    all.extend(dirty(unit, ino, *generation, *number, index, chunk.end));
+                }
+            }
+        }
+        all
+    }
+
     /// A unit that was dirty has been written to a place: it gets it, unless it has changed since, and
     /// lets go of its memory. What a checkpoint is going to name keeps its memory (`named`).
     pub fn settle(&mut self, dirty: Dirty, mut place: Placed, named: bool) {

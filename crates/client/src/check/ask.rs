@@ -18,7 +18,7 @@ pub(super) struct DataStep {
 impl Check<'_> {
     async fn ask(&self, server: ServerIndex, request: Request) -> Result<Reply, Failure> {
         let host = self.map.server(server).map_or("an unknown node", |info| &info.host);
-        let asked = self.core.ask_server(self.who, server, &request).await;
+        let asked = self.core.ask_planned(self.who, &self.map, server, &request).await;
         asked.map_err(|failure| failure.during(format!("server {server} on {host}")))
     }
 

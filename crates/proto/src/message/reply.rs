@@ -115,5 +115,7 @@ wire_enum! {
         79 = BackingIs { backing: Option<Backing>, generation: Generation, chunk_bits: u8 },
         /// Names of the backing that went, and where to go on, if there are more.
         80 = GoneAre { names: Vec<Gone>, next: Option<EntryPlace> },
+        /// Some data of a slot are at the server that will have it, and whether there are more.
+        81 = CopiedIs { more: bool },
     }
 }

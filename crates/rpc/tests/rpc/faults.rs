@@ -337,6 +337,7 @@ fn what_is_too_long_is_not_sent() {
         after_dir: 0,
         after: 0,
         limit: 1,
+        slots: Vec::new(),
     });
     assert_eq!(sim.block_on(ask(&caller, &to, 0, &request, &[], 10)).unwrap_err().code, Code::Limit);
     assert_eq!(service.seen.lock().requests, 0);

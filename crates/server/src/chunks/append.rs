@@ -186,16 +186,12 @@ impl Server {
             offset: span.offset,
             sums: sums.to_vec(),
         });
-        let server = self
-            .map()
-            .server_of(shard)
-            .ok_or_else(|| Failure::new(Code::Internal, format!("shard {shard} is on no server")))?;
         let mut tries = 1;
         loop {
             // Leaves time to answer before the client takes this server for dead.
             let left_ns = append.deadline_ns.saturating_sub(self.io.mono_ns());
             let deadline = self.config.deadline.min(Duration::from_nanos(left_ns / 2));
-            match self.ask_other(server, shard, write.clone(), data, deadline).await {
+            match self.ask_shard_with(shard, write.clone(), data, deadline).await {
                 // Bytes that were damaged on the way have had no effect: once more.
                 Err(failure) if failure.code == Code::Corrupt && tries < DAMAGED_TRIES_MAX => tries += 1,
                 stored => return stored.map(drop),

@@ -68,7 +68,6 @@ impl Server {
         if self.config.switches.is(Sabotage::SkipTruncation) {
             return Ok(());
         }
-        let servers = self.data_servers(attr);
         let truncation = Request::TruncateData {
             ino: attr.ino,
             generation: attr.generation,
@@ -76,14 +75,25 @@ impl Server {
             chunk_bits: attr.chunk_bits,
         };
         let (mut silent, mut has_all) = (None, true);
-        for (server, answer) in self.ask_each(&servers, &truncation).await {
+        let mut answers;
+        loop {
+            let epoch = self.map_epoch_now();
+            answers = self.ask_each(&self.data_servers(attr), &truncation).await;
+            // Data may have moved to a server that was not asked.
+            if self.map_epoch_now() == epoch || self.is_stopping() {
+                break;
+            }
+        }
+        for (server, answer) in answers {
             if let Err(failure) = answer {
-                self.persist(server, ShardId(0), truncation.clone());
                 has_all = false;
                 if !self.map().has_ended(server) {
                     silent = Some(failure.during(format!("truncating inode {} on server {server}", attr.ino)));
                 }
             }
+        }
+        if !has_all {
+            self.persist_to_data(attr.clone(), truncation);
         }
         match silent {
             Some(failure) => Err(failure),

@@ -127,7 +127,7 @@ impl Server {
     }
 
     /// Takes a new map into use, and tells all servers but one.
-    fn spread_map(self: &Arc<Self>, map: &ShardMap, but: ServerIndex) {
+    pub(super) fn spread_map(self: &Arc<Self>, map: &ShardMap, but: ServerIndex) {
         self.install_map(Arc::new(map.clone()));
         for other in map.indexes().filter(|other| *other != but && *other != self.slot()) {
             self.persist(other, aze_proto::ShardId(0), Request::MapPush { map: map.clone() });
@@ -200,6 +200,11 @@ impl Server {
             None => self.keeper.drop_token(tx),
         }
         Reply::Done
+    }
+
+    /// The server of a session.
+    pub(crate) fn server_of_session(&self, session: SessionId) -> Option<ServerIndex> {
+        self.server_in_life(session).map(|living| living.server)
     }
 
     fn server_in_life(&self, session: SessionId) -> Option<Living> {

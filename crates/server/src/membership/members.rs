@@ -8,6 +8,7 @@ use crate::coherence::state::published::PublishedIndex;
 use crate::counters::Counters;
 use crate::membership::state::activity::Activity;
 use crate::membership::state::keeper::Keeper;
+use crate::membership::state::moving::Moving;
 use crate::membership::state::progress::{Stage, Tell};
 use crate::membership::state::sessions::Sessions;
 use crate::names::state::directories::Directories;
@@ -169,6 +170,8 @@ fn new_server(
         transactions: Transactions::new(),
         unresolved: Unresolved::default(),
         keeper: Keeper::new(config.servers, epoch),
+        moving: Moving::new(slots_of(config.servers)),
+        seen_to_end: Mutex::default(),
         peers: Caller::new(io.clone(), caller),
         untold: Mutex::default(),
         counters: Counters::new(),
@@ -331,6 +334,9 @@ impl Server {
         }
         *current = map.clone();
         drop(current);
+        self.give_by(&map);
+        self.take_by(&map);
+        map.indexes().for_each(|server| self.suspect_sessions(server));
         self.make_root(&map);
         retired.into_iter().for_each(|session| self.retire(session));
         returned.into_iter().for_each(|server| self.has_come_back(server));
@@ -379,7 +385,12 @@ impl Server {
     /// Fetches the map from the keeper.
     pub(crate) async fn refresh_map(self: &Arc<Self>) -> Result<(), Failure> {
         let keeper = self.map().keeper;
-        match self.ask_once(keeper, ShardId(0), &Request::GetMap, self.config.deadline).await? {
+        if keeper == self.slot() { Ok(()) } else { self.refresh_map_from(keeper).await }
+    }
+
+    /// Fetches the map from a server that has refused the one known here, or that may have a newer one.
+    pub(crate) async fn refresh_map_from(self: &Arc<Self>, server: ServerIndex) -> Result<(), Failure> {
+        match self.ask_once(server, ShardId(0), &Request::GetMap, self.config.deadline).await? {
             Reply::Map { map } => {
                 self.install_map(Arc::new(map));
                 Ok(())
@@ -410,6 +421,7 @@ impl Server {
                     cell.data.lock().expire_outcomes();
                     cell.names.lock().shard.expire_outcomes(time);
                 }
+                server.moving.expire_given();
             }
         });
     }

@@ -2,7 +2,8 @@
 
 use crate::state::Server;
 use crate::work::Work;
-use aze_proto::{Code, Failure, Identity, Ino, Refusal, Reply, Request, ServerIndex, ShardId};
+use aze_proto::rules::To;
+use aze_proto::{Attr, Code, Failure, Identity, Ino, Refusal, Reply, Request, ServerIndex, ShardId};
 use aze_rpc::{Ask, Target};
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -17,13 +18,53 @@ const MAP_REFRESHES_MAX: u32 = 4;
 const PERSIST_PAUSE: Duration = Duration::from_secs(1);
 
 impl Server {
-    /// Asks whichever server holds `shard`.
+    /// Asks whichever server holds `shard`, also if that moves meanwhile.
     pub(crate) async fn ask_shard(self: &Arc<Self>, shard: ShardId, request: Request) -> Result<Reply, Failure> {
-        let server = self
-            .map()
-            .server_of(shard)
-            .ok_or_else(|| Failure::new(Code::Internal, format!("shard {shard} is on no server")))?;
-        self.ask(server, shard, request).await
+        self.ask_shard_with(shard, request, &[], self.config.deadline).await
+    }
+
+    /// The same, with a payload if the shard is not here.
+    pub(crate) async fn ask_shard_with(
+        self: &Arc<Self>,
+        shard: ShardId,
+        request: Request,
+        payload: &[u8],
+        deadline: Duration,
+    ) -> Result<Reply, Failure> {
+        for _ in 0..MAP_REFRESHES_MAX {
+            let server = self.server_of(shard)?;
+            let answer = match server == self.slot() {
+                true => {
+                    let work = Work { payload: payload.to_vec().into(), ..Work::local(self, shard) };
+                    Box::pin(self.run_local(&request, work)).await
+                }
+                false => self.ask_with(server, shard, &request, payload, deadline).await,
+            };
+            match answer {
+                Err(Failure { refusal: Some(Refusal::MapStale { .. }), .. }) if server != self.slot() => {
+                    self.refresh_map_from(server).await?;
+                }
+                // The shard has just gone: the map says where to.
+                Err(Failure { refusal: Some(Refusal::MapStale { .. }), .. }) => {}
+                other => return other,
+            }
+        }
+        Err(self.kept_changing(&request))
+    }
+
+    /// The server of a shard.
+    pub(crate) fn server_of(&self, shard: ShardId) -> Result<ServerIndex, Failure> {
+        let server = self.map().server_of(shard);
+        server.ok_or_else(|| Failure::new(Code::Internal, format!("shard {shard} is on no server")))
+    }
+
+    fn kept_changing(&self, request: &Request) -> Failure {
+        let detail = format!(
+            "{}: {} asked {MAP_REFRESHES_MAX} times, and the shard map kept changing",
+            request.name(),
+            self.who()
+        );
+        Failure::new(Code::Unreachable, detail)
     }
 
     /// Asks one server. A question to this very server takes no detour over the network.
@@ -50,14 +91,17 @@ impl Server {
     ) -> Result<Reply, Failure> {
         for _ in 0..MAP_REFRESHES_MAX {
             match self.ask_with(server, shard, &request, payload, deadline).await {
-                Err(Failure { refusal: Some(Refusal::MapStale { .. }), .. }) => self.refresh_map().await?,
+                Err(failure @ Failure { refusal: Some(Refusal::MapStale { .. }), .. }) => {
+                    self.refresh_map_from(server).await?;
+                    if request.rules().to == To::Slots {
+                        // Who is to be asked depends on the map: the asker begins anew.
+                        return Err(failure);
+                    }
+                }
                 other => return other,
             }
         }
-        Err(Failure::new(
-            Code::Unreachable,
-            format!("{} of server {server}: the shard map kept changing", request.name()),
-        ))
+        Err(self.kept_changing(&request))
     }
 
     pub(crate) async fn ask_once(
@@ -128,12 +172,20 @@ impl Server {
         self.peers.on_end(Box::new(move |target| {
             let Some(server) = this.upgrade() else { return };
             let (ended, life) = (target.index, target.life);
+            server.seen_to_end.lock().insert((ended, life.0, life.1));
             let request = Request::ServerEnded { server: ended, began: life.0, incarnation: life.1 };
             let keeper = server.map().keeper;
             if keeper != ended {
                 server.persist(keeper, ShardId(0), request);
             }
         }));
+    }
+
+    /// Whether the system of this machine has told that the process of a server has ended.
+    pub(crate) fn has_seen_end(&self, server: ServerIndex) -> bool {
+        let map = self.map();
+        let life = map.server(server).map(|info| (server, info.began, info.incarnation));
+        life.is_some_and(|life| self.seen_to_end.lock().contains(&life))
     }
 
     /// Connects to the servers of this machine that live, since only who was connected to a process can be certain of its
@@ -171,20 +223,11 @@ impl Server {
     /// Goes on asking until the server answers, has restarted empty (then it has nothing left to be
     /// told about) or this server stops. For what must happen in the end, in the background.
     pub(crate) fn persist(self: &Arc<Self>, server: ServerIndex, shard: ShardId, request: Request) {
-        let this = self.clone();
-        let ino = match request {
-            Request::SetParent { ino, .. } | Request::DeleteData { ino } => Some(ino),
-            _ => None,
-        };
-        self.untold.lock().extend(ino);
+        let (this, note) = (self.clone(), self.note_untold(&request));
         self.io.spawn(async move {
             // Done, or refused for a reason that will not go away.
             drop(this.persisting(server, shard, request).await);
-            if let Some(ino) = ino {
-                let mut untold = this.untold.lock();
-                let at = untold.iter().position(|other| *other == ino);
-                at.map(|at| untold.swap_remove(at));
-            }
+            this.has_told(note);
         });
     }
 
@@ -214,9 +257,17 @@ impl Server {
 
     /// As [`Self::persist_shard`], for callers that have to know when that is over.
     pub(crate) async fn until_answered(self: &Arc<Self>, shard: ShardId, request: Request) -> Result<Reply, Failure> {
-        match self.map().server_of(shard) {
-            Some(server) => self.persisting(server, shard, request).await,
-            None => Err(Failure::new(Code::Internal, format!("shard {shard} is on no server"))),
+        loop {
+            let server = self.server_of(shard)?;
+            let incarnation = || self.map().server(server).map(|info| info.incarnation);
+            let before = incarnation();
+            let answer = self.ask_shard(shard, request.clone()).await;
+            // One that is starting is busy.
+            let silent = answer.as_ref().is_err_and(|failure| failure.is_silence() || failure.code == Code::Busy);
+            if !silent || incarnation() != before || self.is_stopping() {
+                return answer;
+            }
+            self.io.sleep(PERSIST_PAUSE).await;
         }
     }
 
@@ -227,10 +278,45 @@ impl Server {
         }
     }
 
-    /// As [`Self::persist`], to the server of a shard.
+    /// As [`Self::persist`], to whichever server has a shard.
     pub(crate) fn persist_shard(self: &Arc<Self>, shard: ShardId, request: Request) {
-        if let Some(server) = self.map().server_of(shard) {
-            self.persist(server, shard, request);
+        let (this, note) = (self.clone(), self.note_untold(&request));
+        self.io.spawn(async move {
+            drop(this.until_answered(shard, request).await);
+            this.has_told(note);
+        });
+    }
+
+    /// Has all servers told that have data of a file, whoever they are by then; in the background, until they have answered.
+    pub(crate) fn persist_to_data(self: &Arc<Self>, attr: Attr, request: Request) {
+        let (this, note) = (self.clone(), self.note_untold(&request));
+        self.io.spawn(async move {
+            loop {
+                let map = this.map_epoch_now();
+                let servers = this.data_servers(&attr);
+                join_all(servers.into_iter().map(|server| this.persisting(server, ShardId(0), request.clone()))).await;
+                if this.map_epoch_now() == map || this.is_stopping() {
+                    break;
+                }
+            }
+            this.has_told(note);
+        });
+    }
+
+    fn note_untold(&self, request: &Request) -> Option<Ino> {
+        let ino = match request {
+            Request::SetParent { ino, .. } | Request::DeleteData { ino } => Some(*ino),
+            _ => None,
+        };
+        self.untold.lock().extend(ino);
+        ino
+    }
+
+    fn has_told(&self, ino: Option<Ino>) {
+        if let Some(ino) = ino {
+            let mut untold = self.untold.lock();
+            let at = untold.iter().position(|other| *other == ino);
+            at.map(|at| untold.swap_remove(at));
         }
     }
 

@@ -5,9 +5,10 @@
 //! requests are still told apart; only one that was away for `FORGET_TIME` is forgotten and refused,
 //! or that had locks, or had frozen a file, for which others may wait.
 
+use crate::sabotage::Sabotage;
 use crate::state::Server;
 use aze_proto::limits::SESSION_GRACE_MS;
-use aze_proto::{SessionId, Time};
+use aze_proto::{Request, SessionId, ShardId, Time};
 use aze_rpc::Proven;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ impl Server {
             while let Some(left) = server.sessions.silence_left(session, server.io.mono_ns()) {
                 server.io.sleep(left).await;
             }
+            server.until_settled().await;
             if server.has_locks(session) {
                 server.end_session(session);
             }
@@ -85,13 +87,15 @@ impl Server {
             self.io.spawn(async move {
                 let is_away = || server.sessions.is_away(session, leaving);
                 server.io.sleep(Duration::from_millis(SESSION_GRACE_MS)).await;
+                server.until_settled().await;
                 if is_away() && server.has_locks(session) {
                     // Others wait for its locks: it cannot come back.
                     return server.end_session(session);
                 }
                 if is_away() {
-                    server.drop_opens(session, false);
+                    server.session_left(session);
                     server.io.sleep(FORGET_TIME).await;
+                    server.until_settled().await;
                 }
                 if is_away() {
                     server.end_session(session);
@@ -107,6 +111,44 @@ impl Server {
         self.drop_opens(session, true);
         self.free_locks(session);
         self.forget_outcomes(session);
+        self.moving.forget_session(session);
+        self.tell_heirs(session, true);
+    }
+
+    /// A session was away for its grace: what it had open is closed.
+    pub(crate) fn session_left(self: &Arc<Self>, session: SessionId) {
+        self.drop_opens(session, false);
+        self.tell_heirs(session, false);
+    }
+
+    /// A session that had something here, and never a connection, is forgotten as one that is away.
+    pub(crate) fn forget_session_later(self: &Arc<Self>, session: SessionId) {
+        let server = Arc::downgrade(self);
+        let io = self.io.clone();
+        self.io.spawn(async move {
+            io.sleep(FORGET_TIME).await;
+            let Some(server) = server.upgrade() else { return };
+            server.until_settled().await;
+            if !server.sessions.is_alive(session) {
+                server.forget_outcomes(session);
+            }
+        });
+    }
+
+    /// Tells the servers to which slots have moved in which the session had something open or locked.
+    fn tell_heirs(self: &Arc<Self>, session: SessionId, is_over: bool) {
+        let heirs = self.moving.take_heirs(session);
+        for heir in heirs.into_iter().filter(|_| !self.config.switches.is(Sabotage::ForgetHeirs)) {
+            self.persist(heir, ShardId(0), Request::SessionGone { session, is_over });
+        }
+    }
+
+    /// Waits until no slot is being given or taken here: what ends with a session would be missed.
+    pub(crate) async fn until_settled(&self) {
+        while let Some(changed) = self.moving.changed() {
+            // Whichever phase comes: look again.
+            let _ = changed.await;
+        }
     }
 
     fn drop_opens(self: &Arc<Self>, session: SessionId, is_over: bool) {

@@ -2,6 +2,8 @@
 
 pub(crate) mod activity;
 pub(crate) mod keeper;
+pub(crate) mod moving;
+pub(crate) mod pieces;
 pub(crate) mod progress;
 pub(crate) mod recent;
 pub(crate) mod sessions;

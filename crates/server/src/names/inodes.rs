@@ -17,6 +17,9 @@ use aze_proto::{
 use futures_channel::oneshot;
 use std::sync::Arc;
 
+/// How often the counts of a directory are gathered anew because entries of it may have moved meanwhile.
+const GATHERS_MAX: u32 = 4;
+
 impl Server {
     pub(crate) fn getattr(self: &Arc<Self>, work: &mut Work, ino: Ino, exact: bool) -> Attempt<Output> {
         let mut names = self.cell(self.home(ino))?.names.lock();
@@ -60,7 +63,19 @@ impl Server {
         holders: &[ServerIndex],
     ) -> Result<(), Failure> {
         let mut parts = Vec::with_capacity(holders.len());
-        for (holder, answer) in self.ask_each(holders, &Request::Fragment { dir: attr.ino }).await {
+        let (mut holders, mut answers) = (holders.to_vec(), Vec::new());
+        for _ in 0..GATHERS_MAX {
+            let epoch = self.map_epoch_now();
+            answers = self.ask_each(&holders, &Request::Fragment { dir: attr.ino }).await;
+            if self.map_epoch_now() == epoch {
+                break;
+            }
+            // Entries may have moved to a server that was not asked, or that was asked before they came.
+            if let Some(cell) = self.shards.home(attr.ino) {
+                holders = holders_of(&cell.names.lock(), attr.ino);
+            }
+        }
+        for (holder, answer) in answers {
             match answer {
                 Ok(Reply::FragmentIs { entries, subdirs, changed }) => parts.push((entries, subdirs, changed)),
                 Ok(_) => return Err(Failure::new(Code::Malformed, "Fragment was answered with something else")),

@@ -13,7 +13,8 @@ use aze_proto::fields::Scan;
 use aze_proto::limits::LIST_ENTRIES_MAX;
 use aze_proto::message::{Found, Listed, ScanPlace, SubDir, Usage};
 use aze_proto::predicate::Predicate;
-use aze_proto::{FileKind, Ino, NameHash, Reply, ShardId};
+use aze_proto::slots::slot_of;
+use aze_proto::{FileKind, Ino, NameHash, Reply, ShardId, SlotIndex};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -56,7 +57,7 @@ impl Server {
         let mut bytes = 0;
         let (listener, now_ns) = (if attrs { self.listener_of(work) } else { None }, self.io.mono_ns());
         let mut leased = listener.is_some();
-        let more = self.each_entry(dir, after, |cell, lease_table, listed| {
+        let more = self.each_entry(dir, after, &[], |cell, lease_table, listed| {
             // Entries of one cookie must not be split: the next page starts after the cookie.
             let full = entries.len() >= limit || bytes >= PAGE_BYTES_MAX;
             if full && entries.last().is_some_and(|last| last.hash != listed.hash) {
@@ -80,16 +81,21 @@ impl Server {
         !self.directories.is_known(dir) && self.is_first_life()
     }
 
-    /// Goes through the entries of a directory after a cookie, shard by shard.
+    /// Goes through the entries of a directory after a cookie, shard by shard, of these slots or of all.
     fn each_entry(
         &self,
         dir: Ino,
         after: u64,
+        only: &[SlotIndex],
         mut visit: impl FnMut(&aze_meta::Shard, &mut LeaseTable, Listed) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
+        let slots = self.map().slots.len();
         let Some(first) = NameHash::after_cookie(after) else { return ControlFlow::Continue(()) };
         let from: ShardId = first.shard(self.config.shards);
         for shard in self.directories.shards_from(dir, from) {
+            if !only.is_empty() && !only.contains(&slot_of(shard, slots)) {
+                continue;
+            }
             let Some(cell) = self.shards.get(shard) else { continue };
             visit_shard(cell, dir, after, &mut visit)?;
         }
@@ -97,7 +103,7 @@ impl Server {
     }
 
     pub(crate) fn scan(self: &Arc<Self>, work: &Work, scan: &Scan) -> Attempt<Output> {
-        let &Scan { ref dirs, ref predicate, find, usage, after_dir, after, limit } = scan;
+        let &Scan { ref dirs, ref predicate, find, usage, after_dir, after, limit, ref slots } = scan;
         if dirs.len() > SCAN_DIRS_MAX {
             let detail = format!("a search through {} directories at once: at most {SCAN_DIRS_MAX}", dirs.len());
             return Err(aze_proto::Failure::new(aze_proto::Code::Limit, detail).into());
@@ -118,7 +124,7 @@ impl Server {
             self.directories.enter(dir, &work.identity, Want { execute: true, ..Want::READ }, self.whole_since())?;
             let mut sum = Usage { dir: index, ..Usage::default() };
             let mut last = start;
-            let stopped = self.each_entry(dir, start, |shard, _, listed| {
+            let stopped = self.each_entry(dir, start, slots, |shard, _, listed| {
                 let cookie = listed.hash.cookie();
                 if page.is_full(limit) && cookie != last {
                     return ControlFlow::Break(());

@@ -92,6 +92,8 @@ impl Server {
         then(async move {
             let outcome = match server.io.timeout(ANSWER_TIME, granted).await {
                 Some(Ok(())) => LockOutcome::Granted,
+                // The queue has gone with the file's slot: the client asks there.
+                Some(Err(_)) if server.shards.home(ino).is_none() => return Err(server.stale()),
                 Some(Err(_)) => LockOutcome::Cancelled,
                 None => LockOutcome::Queued,
             };

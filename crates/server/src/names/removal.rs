@@ -111,9 +111,7 @@ impl Server {
         data.delete(ino);
         drop(data);
         if attr.spread.is_wide() && !self.config.switches.is(Sabotage::SkipDataDelete) {
-            for server in self.data_servers(&attr) {
-                self.persist(server, self.home(ino), Request::DeleteData { ino });
-            }
+            self.persist_to_data(attr, Request::DeleteData { ino });
         }
     }
 

@@ -38,6 +38,14 @@ impl Server {
         });
     }
 
+    /// Tells all coordinators now of the new names here.
+    pub(crate) fn tell_all_resolved(self: &Arc<Self>) {
+        for (coordinator, txs) in self.unresolved.to_tell() {
+            let server = self.clone();
+            self.io.spawn(async move { server.tell_resolved(coordinator, txs).await });
+        }
+    }
+
     async fn tell_resolved(self: &Arc<Self>, coordinator: ServerIndex, txs: BTreeSet<TxId>) {
         let request = Request::TxResolve { txs: txs.iter().copied().collect() };
         // Who does not answer is told again.

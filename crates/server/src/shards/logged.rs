@@ -97,6 +97,49 @@ impl LoggedShard {
         self.records.changed(0, self.count());
     }
 
+    /// The shard has gone: it is counted nowhere any more.
+    pub(crate) fn leave(&mut self) {
+        self.records.changed(self.count(), 0);
+        self.records = Records::default();
+        self.unpublish_names();
+    }
+
+    /// Counts all names of a shard that has come where clients see which are not there.
+    pub(crate) fn publish_names(&self) {
+        self.each_taken(|key| self.published.count_name(key));
+    }
+
+    /// Takes away what clients read of a shard that has gone. To be called when they do not read it any more.
+    fn unpublish_names(&self) {
+        self.each_taken(|key| {
+            self.published.withdraw_entry(key);
+            self.published.uncount_name(key, Time(0));
+        });
+        if self.published.is_there() {
+            self.shard.all_inodes().for_each(|inode| self.published.withdraw_inode(inode.attr.ino));
+        }
+    }
+
+    fn each_taken(&self, each: impl Fn(&EntryKey)) {
+        if self.published.is_there() {
+            self.shard.all_entries().for_each(|(key, _)| each(key));
+            let free = self.shard.locks().map(|(key, _)| key).filter(|key| self.shard.entry(key).is_none());
+            free.for_each(each);
+        }
+    }
+
+    /// Has every session let go of what it was told of this shard.
+    pub(crate) fn recall_all(&mut self) {
+        let mut known: Vec<Ino> = self.lease_table.inodes().collect();
+        if !self.lease_table.is_empty() && self.published.is_there() {
+            known.extend(self.shard.all_inodes().map(|inode| inode.attr.ino));
+            known.extend(self.shard.all_entries().map(|(_, entry)| entry.ino));
+        }
+        known.sort_unstable();
+        known.dedup();
+        known.into_iter().for_each(|ino| leases::recall_names(&mut self.lease_table, self.shard.id(), ino));
+    }
+
     /// Parts of any length count as so many records as would take their bytes.
     fn count(&self) -> u64 {
         self.shard.entries() + self.shard.inodes() + self.shard.rare_bytes() / BYTES_PER_RECORD

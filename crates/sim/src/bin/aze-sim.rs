@@ -1,5 +1,5 @@
 //! Replays one seed, or runs many: `aze-sim --seed 42 [--trace]`, `aze-sim --seeds 1000 [--from N]`; with
-//! `--persistent KIND` those of persistent volumes.
+//! `--persistent KIND` those of persistent volumes, with `--moves` those in which slots move.
 
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::persistence::{self, KINDS, PersistentPlan, PlanOf};
@@ -7,12 +7,18 @@ use aze_sim::{Outcome, Plan, run_plan};
 use std::ops::Range;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: aze-sim --seed N [--trace] [--persistent KIND] [--without PROTECTION]
-       aze-sim --seeds COUNT [--from N] [--persistent KIND] [--without PROTECTION]
+const USAGE: &str = "usage: aze-sim --seed N [--trace] [--moves | --persistent KIND] [--without PROTECTION]
+       aze-sim --seeds COUNT [--from N] [--moves | --persistent KIND] [--without PROTECTION]
 KIND, of persistent volumes, is one of";
 
 /// What these seeds can notice the absence of; others have tests of their own.
-const PROTECTIONS: [Sabotage; 28] = [
+const PROTECTIONS: [Sabotage; 34] = [
+    Sabotage::ForgetGivenOutcomes,
+    Sabotage::KeepGivenSlot,
+    Sabotage::ForgetNewHolder,
+    Sabotage::KeepOpens,
+    Sabotage::ForgetHeirs,
+    Sabotage::SkipDrain,
     Sabotage::SkipDuplicateCheck,
     Sabotage::SkipNamespaceEpochCheck,
     Sabotage::SkipDirectoryClose,
@@ -49,6 +55,7 @@ struct Options {
     seeds: u64,
     from: u64,
     trace: bool,
+    moves: bool,
     persistence: Option<PlanOf>,
     switches: Switches,
 }
@@ -66,6 +73,7 @@ fn parse(args: impl Iterator<Item = String>) -> Option<Options> {
             "--seeds" => options.seeds = args.next()?.parse().ok()?,
             "--from" => options.from = args.next()?.parse().ok()?,
             "--trace" => options.trace = true,
+            "--moves" => options.moves = true,
             "--persistent" => {
                 let name = args.next()?;
                 options.persistence = Some(KINDS.iter().find(|(kind, _)| *kind == name)?.1);
@@ -81,8 +89,9 @@ fn report(outcome: &Outcome) {
     let Outcome { plan, violations, calls, decided, virtual_ns, steps, trace_hash, .. } = outcome;
     println!("seed {}: {:?}, {} servers, {} clients", plan.seed, plan.mix, plan.servers, plan.clients);
     println!(
-        "  {calls} calls, {steps} steps, {:.1} s of virtual time, trace {trace_hash:016x}",
-        *virtual_ns as f64 / 1e9
+        "  {calls} calls, {steps} steps, {:.1} s of virtual time, {} slots moved, trace {trace_hash:016x}",
+        *virtual_ns as f64 / 1e9,
+        outcome.slot_moves
     );
     if !decided {
         println!("  the search for an order of the shared names was given up");
@@ -125,7 +134,8 @@ fn main() -> ExitCode {
     }
     let (mut failed, mut undecided) = (0, 0);
     for seed in seeds.clone() {
-        let plan = Plan::of(seed).with(options.switches);
+        let plan_of = if options.moves { Plan::with_moves } else { Plan::of };
+        let plan = plan_of(seed).with(options.switches);
         let verbose = options.seed.is_some();
         let outcome = run_plan(plan, verbose);
         if verbose && options.trace {

@@ -9,7 +9,7 @@
 mod lease_table;
 mod listener;
 
-pub(crate) use lease_table::{LeaseTable, loses_name, recall_changed};
+pub(crate) use lease_table::{LeaseTable, loses_name, recall_changed, recall_names};
 pub(crate) use listener::Listener;
 
 use crate::coherence::state::claims::Claimants;

@@ -26,12 +26,22 @@ struct Written {
     writer: Arc<Writer>,
     /// The last number given to the state of a directory.
     states: AtomicU64,
-    /// Set for good when nothing is to be read any more.
-    is_closed: Mutex<bool>,
+    /// Whether it is read.
+    reading: Mutex<Reading>,
     /// Nothing is taken away: only the simulation does that.
     keeps_all: bool,
     /// New names are not counted: likewise.
     skips_count: bool,
+}
+
+/// Whether clients read the index.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    Goes,
+    /// Not while a slot is given.
+    Pauses,
+    /// Never again.
+    Closed,
 }
 
 impl Written {
@@ -56,7 +66,7 @@ impl PublishedIndex {
             writer: Arc::new(Writer::begin(memory, &shapes, &bits, counters)),
             // No client takes a number of another server, or of one that was here before, for one of this.
             states: AtomicU64::new(io.random_u64()),
-            is_closed: Mutex::new(false),
+            reading: Mutex::new(Reading::Goes),
             keeps_all: switches.is(Sabotage::SkipPublishedClear),
             skips_count: switches.is(Sabotage::SkipPublishedCount),
         });
@@ -71,8 +81,28 @@ impl PublishedIndex {
     /// From now on clients that know an older map have to ask. To be called before the map counts.
     pub(crate) fn set_map_epoch(&self, epoch: MapEpoch) {
         let Some(written) = &self.0 else { return };
-        let is_closed = written.is_closed.lock();
-        if !*is_closed {
+        let reading = written.reading.lock();
+        if *reading == Reading::Goes {
+            written.writer.set_note(NOTE_MAP_EPOCH, u64::from(epoch.0));
+        }
+    }
+
+    /// Nothing is to be read for a while: what is there may change elsewhere.
+    pub(crate) fn pause(&self) {
+        let Some(written) = &self.0 else { return };
+        let mut reading = written.reading.lock();
+        if *reading == Reading::Goes {
+            *reading = Reading::Pauses;
+            written.writer.set_note(NOTE_MAP_EPOCH, 0);
+        }
+    }
+
+    /// The while is over; clients that know an older map than this have to ask.
+    pub(crate) fn resume(&self, epoch: MapEpoch) {
+        let Some(written) = &self.0 else { return };
+        let mut reading = written.reading.lock();
+        if *reading == Reading::Pauses {
+            *reading = Reading::Goes;
             written.writer.set_note(NOTE_MAP_EPOCH, u64::from(epoch.0));
         }
     }
@@ -87,7 +117,7 @@ impl PublishedIndex {
     /// Nothing is to be read any more.
     pub(crate) fn close(&self) {
         let Some(written) = &self.0 else { return };
-        *written.is_closed.lock() = true;
+        *written.reading.lock() = Reading::Closed;
         written.writer.set_note(NOTE_MAP_EPOCH, 0);
     }
 
@@ -114,6 +144,13 @@ impl PublishedIndex {
             && std::mem::take(state) != 0
         {
             written.clear(DIRECTORIES, dir.0, &[dir.0]);
+        }
+    }
+
+    /// Names that are not there may have gone until this moment, on another server.
+    pub(crate) fn note_removed(&self, time: Time) {
+        if let Some(written) = &self.0 {
+            written.writer.raise_note(NOTE_REMOVED, time.0);
         }
     }
 
@@ -169,6 +206,16 @@ impl PublishedIndex {
         if let Some(written) = &self.0 {
             written.clear(INODES, ino.0, &[ino.0]);
         }
+    }
+
+    /// The entry is served by another server.
+    pub(crate) fn withdraw_entry(&self, key: &EntryKey) {
+        self.clear_entry(key);
+    }
+
+    /// The inode is served by another server.
+    pub(crate) fn withdraw_inode(&self, ino: Ino) {
+        self.clear_inode(ino);
     }
 
     /// An operation was applied to a shard, whose lock is still held. New states are written only of

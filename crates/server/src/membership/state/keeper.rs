@@ -24,6 +24,10 @@ pub(crate) struct Keeper {
     /// One raise of the namespace epoch at a time, so that every server sees them in order.
     raising: AsyncMutex<NamespaceEpoch>,
     refused: Mutex<Refused>,
+    /// One slot moves at a time; the number of the last move.
+    moving: AsyncMutex<u64>,
+    /// The move that is not decided yet.
+    undecided: Mutex<Option<u64>>,
 }
 
 /// Raises that failed because a server did not confirm them.
@@ -87,6 +91,8 @@ impl Keeper {
             token: Mutex::new(Token::default()),
             raising: AsyncMutex::new(epoch),
             refused: Mutex::default(),
+            moving: AsyncMutex::default(),
+            undecided: Mutex::default(),
         }
     }
 
@@ -111,6 +117,25 @@ impl Keeper {
     /// The servers that have joined. While this is held no other change of the map begins.
     pub(crate) fn joined(&self) -> MutexGuard<'_, Joined> {
         self.joined.lock()
+    }
+
+    /// The turn to move a slot, if nobody has it: the number of the last move.
+    pub(crate) fn try_moving(&self) -> Option<AsyncGuard<'_, u64>> {
+        self.moving.try_lock()
+    }
+
+    pub(crate) fn begins_move(&self, moving: u64) {
+        *self.undecided.lock() = Some(moving);
+    }
+
+    /// The map says how the move ended.
+    pub(crate) fn ends_move(&self) {
+        *self.undecided.lock() = None;
+    }
+
+    /// Whether it is not decided yet how this move ends.
+    pub(crate) fn is_moving(&self, moving: u64) -> bool {
+        *self.undecided.lock() == Some(moving)
     }
 
     /// Waits for the turn to raise the namespace epoch; gives the last one.

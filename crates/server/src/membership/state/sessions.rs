@@ -54,6 +54,16 @@ impl Sessions {
         self.table.lock().ended.contains(&session)
     }
 
+    /// Whether the session has a connection.
+    pub(crate) fn is_connected(&self, session: SessionId) -> bool {
+        self.table.lock().alive.get(&session).is_some_and(|alive| alive.connections > 0)
+    }
+
+    /// Whether locks of a session are about to be freed.
+    pub(crate) fn is_freeing(&self) -> bool {
+        !self.table.lock().freeing.is_empty()
+    }
+
     /// Whether the session has a connection, or has lost the last one and may come back.
     pub(crate) fn is_alive(&self, session: SessionId) -> bool {
         self.table.lock().alive.contains_key(&session)

@@ -5,6 +5,7 @@
 //! open, so that a directory which was found empty here and closed stays empty.
 
 use crate::coherence::state::published::PublishedIndex;
+use crate::membership::state::moving::Brought;
 use crate::names::state::held::Shards;
 use crate::wait::{Attempt, Stop, Wait};
 use aze_io::sync::Mutex;
@@ -311,6 +312,43 @@ impl Directories {
             directory.changed = directory.changed.max(changed);
             directory.shards = shards.iter().copied().collect();
         }
+    }
+
+    /// Entries come with a slot.
+    pub(crate) fn brought(&self, dir: Ino, brought: &Brought) {
+        let mut part = self.part(dir).lock();
+        if let Some(directory) = part.get_mut(&dir) {
+            directory.entries += brought.entries;
+            directory.subdirs += brought.subdirs;
+            directory.changed = directory.changed.max(brought.changed);
+            brought.shards.iter().for_each(|shard| directory.shards.insert(*shard));
+            return;
+        }
+        let mut left = self.left.lock();
+        let here = left.entry(dir).or_default();
+        here.entries += brought.entries;
+        here.subdirs += brought.subdirs;
+        here.changed = here.changed.max(brought.changed);
+        here.shards.extend(&brought.shards);
+    }
+
+    /// Entries have gone with a slot.
+    pub(crate) fn given(&self, dir: Ino, gone: &Brought) {
+        let mut part = self.part(dir).lock();
+        if let Some(directory) = part.get_mut(&dir) {
+            directory.entries -= gone.entries;
+            directory.subdirs -= gone.subdirs;
+            gone.shards.iter().for_each(|shard| directory.shards.remove(*shard));
+        } else if let Some(left) = self.left.lock().get_mut(&dir) {
+            left.entries -= gone.entries;
+            left.subdirs -= gone.subdirs;
+            left.shards.retain(|shard| !gone.shards.contains(shard));
+        }
+    }
+
+    /// When entries of a directory here last came or went.
+    pub(crate) fn changed(&self, dir: Ino) -> Time {
+        self.fragment(dir).2
     }
 
     /// When entries of each directory here last came or went.

@@ -4,6 +4,7 @@
 //! It alone knows how they lie in memory: so that a request that enters something and takes it
 //! away again asks for no memory.
 
+use crate::membership::state::pieces::OpenRow;
 use aze_proto::{Ino, Sequence, SessionId, ShardId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -164,6 +165,42 @@ impl Opens {
     /// Opens for writing, those of sessions that are away included.
     pub(crate) fn all_writers(&self) -> usize {
         self.all.values().filter(|open| open.writes).count() + self.away.len()
+    }
+
+    /// Everything, to be put back elsewhere.
+    pub(crate) fn rows(&self) -> Vec<OpenRow> {
+        let frozen = |ino: &Ino, session: &SessionId, handle: &u64| self.frozen.get(ino) == Some(&(*session, *handle));
+        let open = |(&(ino, session, handle), kind): (&(Ino, SessionId, u64), &Kind)| OpenRow {
+            ino,
+            session,
+            handle,
+            writes: kind.writes,
+            is_quiet: kind.is_quiet,
+            is_away: false,
+            is_frozen: frozen(&ino, &session, &handle),
+        };
+        let away = |&(ino, session, handle): &(Ino, SessionId, u64)| OpenRow {
+            ino,
+            session,
+            handle,
+            writes: true,
+            is_quiet: false,
+            is_away: true,
+            is_frozen: false,
+        };
+        self.all.iter().map(open).chain(self.away.iter().map(away)).collect()
+    }
+
+    /// Puts back what [`Self::rows`] gave.
+    pub(crate) fn put_back(&mut self, row: &OpenRow) {
+        let OpenRow { ino, session, handle, writes, is_quiet, is_away, is_frozen } = *row;
+        match is_away {
+            true => drop(self.away.insert((ino, session, handle))),
+            false => drop(self.all.insert((ino, session, handle), Kind { writes, is_quiet })),
+        }
+        if is_frozen {
+            self.frozen.insert(ino, (session, handle));
+        }
     }
 
     /// The files that are open, each as often as it is.

@@ -4,8 +4,9 @@
 //! are granted as soon as no lock is in their way, the oldest first; one that is in no other's way
 //! does not wait for older ones, as on Linux.
 
-use aze_proto::SessionId;
+use crate::membership::state::pieces::FileLockRow;
 use aze_proto::message::{LockMode, LockOutcome, LockSpace, LockSpec};
+use aze_proto::{Ino, SessionId};
 use futures_channel::oneshot;
 use std::collections::VecDeque;
 
@@ -146,6 +147,28 @@ impl FileLocks {
         waiting.told.retain(|sender| !sender.is_canceled());
         waiting.told.push(sender);
         Some(receiver)
+    }
+
+    /// The sessions that have or wait for locks.
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        let waiting = self.queue.iter().map(|waiting| waiting.lock.session);
+        self.held.iter().map(|held| held.session).chain(waiting)
+    }
+
+    /// Everything, to be put back elsewhere: what is held, and then what waits, the oldest first.
+    pub(crate) fn rows(&self, ino: Ino) -> Vec<FileLockRow> {
+        let row = |lock: &Lock, waits| FileLockRow { ino, session: lock.session, spec: lock.spec, waits };
+        let waiting = self.queue.iter().map(|waiting| row(&waiting.lock, Some(waiting.number)));
+        self.held.iter().map(|lock| row(lock, None)).chain(waiting).collect()
+    }
+
+    /// Puts back what [`Self::rows`] gave, in its order.
+    pub(crate) fn put_back(&mut self, row: &FileLockRow) {
+        let lock = Lock { session: row.session, spec: row.spec };
+        match row.waits {
+            None => self.held.push(lock),
+            Some(number) => self.queue.push_back(Waiting { lock, number, told: Vec::new() }),
+        }
     }
 
     /// Drops all that a session has and waits for.

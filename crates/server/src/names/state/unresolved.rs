@@ -26,6 +26,11 @@ impl Unresolved {
         self.0.lock().made.get(key).copied()
     }
 
+    /// Whether one of them is such a name.
+    pub(crate) fn any(&self, is_such: impl Fn(&EntryKey) -> bool) -> bool {
+        self.0.lock().made.keys().any(is_such)
+    }
+
     /// The new name that a transaction has made.
     pub(crate) fn name_of(&self, tx: TxId) -> Option<EntryKey> {
         self.0.lock().made.iter().find(|(_, (made_by, _))| *made_by == tx).map(|(key, _)| key.clone())

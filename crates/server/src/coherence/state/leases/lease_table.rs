@@ -73,6 +73,11 @@ impl LeaseTable {
         self.leases.is_empty() && claims.is_none_or(Claimants::is_empty)
     }
 
+    /// The inodes of which somebody has a lease.
+    pub(crate) fn inodes(&self) -> impl Iterator<Item = Ino> {
+        self.leases.keys().copied()
+    }
+
     /// Recalls the leases of an inode, but for those of the session `by`.
     pub(super) fn recall(&mut self, shard: ShardId, recall: Recall, by: Option<SessionId>) {
         if let Some(home) = &self.home {
@@ -100,6 +105,11 @@ pub(crate) fn loses_name(shard: &Shard, op: &Op) -> Option<Ino> {
         }
         _ => None,
     }
+}
+
+/// Recalls all leases of an inode and its names.
+pub(crate) fn recall_names(lease_table: &mut LeaseTable, shard: ShardId, ino: Ino) {
+    lease_table.recall(shard, Recall { ino, names: true }, None);
 }
 
 /// Recalls what an operation that has been applied has changed; `lost` is what [`loses_name`] gave before.

@@ -1,0 +1,195 @@
+//! The keeper moves a slot from one server to another.
+//!
+//! The giver sends data in advance, then holds what concerns the slot and sends the rest; the taker says that it has all of
+//! it; the keeper writes the taker into the map. That is the decision: whoever has the new map knows it. A move that fails
+//! before is given up, which both ends are told until they know.
+
+use crate::state::Server;
+use crate::wait::Attempt;
+use crate::work::{Output, then};
+use aze_proto::{
+    Code, Failure, Incarnation, MapEpoch, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap, SlotIndex,
+};
+use futures_util::future::join_all;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often the giver is asked to give a slot, before the move is given up.
+const GIVE_TRIES: u32 = 20;
+
+/// Pause before it is asked again.
+const GIVE_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long it has for one answer: to finish earlier requests, and to send what it has not sent in advance.
+const GIVER_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long both ends have to confirm the new map before the move counts as done: they learn it in any case.
+const CONFIRM_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// A move.
+#[derive(Clone, Copy)]
+struct Move {
+    moving: u64,
+    slot: SlotIndex,
+    from: ServerIndex,
+    to: ServerIndex,
+    /// The processes of both.
+    sessions: (SessionId, SessionId),
+}
+
+impl Server {
+    /// Has a slot served by another server. Answered when it is; gives the slot back to the one that had it if that
+    /// cannot be done.
+    ///
+    /// # Errors
+    /// [`Code::Unsupported`] on a volume that moves no slots; [`Code::Invalid`] for a slot or server that there is not;
+    /// [`Code::Busy`] if another slot is being moved, or this one could not be; [`Code::NoSpace`].
+    pub async fn move_slot(self: &Arc<Self>, slot: SlotIndex, to: ServerIndex) -> Result<(), Failure> {
+        let Some(mut last) = self.keeper.try_moving() else {
+            return Err(Failure::new(Code::Busy, "another slot is being moved: ask again when it is done"));
+        };
+        let Some((from, sessions)) = self.check_move(slot, to)? else { return Ok(()) };
+        *last += 1;
+        let mov = Move { moving: *last, slot, from, to, sessions };
+        self.keeper.begins_move(mov.moving);
+        let moved = match self.bring_over(mov).await {
+            Ok(()) => self.commit_move(mov),
+            Err(failure) => Err(failure),
+        };
+        self.keeper.ends_move();
+        let telling = match &moved {
+            Ok(()) => CONFIRM_TIME_MAX,
+            Err(_) => Duration::ZERO,
+        };
+        self.tell_end(mov, telling).await;
+        moved.map_err(|failure| {
+            failure.during(format!("slot {slot} stays on server {from}, and was not moved to server {to}"))
+        })
+    }
+
+    /// The same as a request.
+    pub(crate) fn move_asked(self: &Arc<Self>, slot: SlotIndex, to: ServerIndex) -> Attempt<Output> {
+        let server = self.clone();
+        then(async move { server.move_slot(slot, to).await.map(|()| Reply::Done) })
+    }
+
+    /// Who has the slot, and the processes of both ends; `None` if there is nothing to do.
+    fn check_move(
+        &self,
+        slot: SlotIndex,
+        to: ServerIndex,
+    ) -> Result<Option<(ServerIndex, (SessionId, SessionId))>, Failure> {
+        let refused = |code, why: String| Err(Failure::new(code, why));
+        if self.persistence.is_some() {
+            return refused(Code::Unsupported, "a volume in directories does not move slots between servers".into());
+        }
+        if self.config.backing.is_some() {
+            return refused(Code::Unsupported, "a volume over a backing does not move slots between servers".into());
+        }
+        let map = self.map();
+        let Some(from) = map.slots.get(slot).map(|slot| slot.primary) else {
+            return refused(Code::Invalid, format!("the volume has {} slots, and no slot {slot}", map.slots.len()));
+        };
+        if from == to {
+            return Ok(None);
+        }
+        for server in map.indexes() {
+            let info = map.server(server).ok_or(Code::Internal)?;
+            if info.ended || info.incarnation > Incarnation(0) {
+                let why = "has ended since the volume was started: what is lost is known by servers, and no slot moves";
+                return refused(Code::Unsupported, format!("server {server} on {} {why}", info.host));
+            }
+        }
+        let session = |server| map.server(server).map(|info| info.session);
+        match (session(from), session(to)) {
+            (Some(giver), Some(taker)) => Ok(Some((from, (giver, taker)))),
+            _ => refused(Code::Invalid, format!("the volume has no server {to}")),
+        }
+    }
+
+    /// Brings everything of a slot to the server that will have it.
+    async fn bring_over(self: &Arc<Self>, mov: Move) -> Result<(), Failure> {
+        let Move { moving, slot, from, to, .. } = mov;
+        loop {
+            match self.ask_giver(from, Request::CopySlot { moving, slot, to }).await? {
+                Reply::CopiedIs { more: true } => {}
+                _ => break,
+            }
+        }
+        let mut tries = 1;
+        loop {
+            match self.ask_giver(from, Request::GiveSlot { moving, slot, to }).await {
+                Err(failure) if failure.code == Code::Busy && tries < GIVE_TRIES && self.is_as_begun(mov) => tries += 1,
+                given => return given.map(drop),
+            }
+            self.io.sleep(GIVE_PAUSE).await;
+        }
+    }
+
+    async fn ask_giver(self: &Arc<Self>, from: ServerIndex, request: Request) -> Result<Reply, Failure> {
+        if from == self.slot() {
+            return self.ask(from, ShardId(0), request).await;
+        }
+        self.ask_other(from, ShardId(0), request, &[], GIVER_TIME_MAX).await
+    }
+
+    /// Whether both ends are the processes that they were when the move began, and the taker is not known to have ended.
+    fn is_as_begun(&self, mov: Move) -> bool {
+        let map = self.map();
+        let is_same = |server, session| map.server(server).is_some_and(|info| info.session == session);
+        let slot_is_theirs = map.slots.get(mov.slot).is_some_and(|slot| slot.primary == mov.from);
+        slot_is_theirs && is_same(mov.from, mov.sessions.0) && is_same(mov.to, mov.sessions.1) && !map.has_ended(mov.to)
+    }
+
+    /// Decides that the slot is the taker's.
+    fn commit_move(self: &Arc<Self>, mov: Move) -> Result<(), Failure> {
+        // One change of the map at a time.
+        let _joined = self.keeper.joined();
+        if !self.is_as_begun(mov) {
+            return Err(Failure::new(Code::Busy, "one of the two servers has ended meanwhile"));
+        }
+        let mut map = (*self.map()).clone();
+        map.slots.hand_over(mov.slot, mov.to);
+        map.epoch = MapEpoch(map.epoch.0 + 1);
+        self.spread_map(&map, self.slot());
+        Ok(())
+    }
+
+    /// Tells both ends how the move has ended; waits so long for them to confirm it.
+    async fn tell_end(self: &Arc<Self>, mov: Move, wait: Duration) {
+        let told = [mov.from, mov.to].map(|server| {
+            let (this, end) = (self.clone(), Request::MoveEnd { moving: mov.moving, map: (*self.map()).clone() });
+            let (done, confirmed) = futures_channel::oneshot::channel::<()>();
+            self.io.spawn(async move {
+                while this.ask(server, ShardId(0), end.clone()).await.is_err()
+                    && !this.map().has_ended(server)
+                    && !this.is_stopping()
+                {
+                    this.io.sleep(GIVE_PAUSE).await;
+                }
+                drop(done);
+            });
+            confirmed
+        });
+        if !wait.is_zero() {
+            // Who is silent learns it later.
+            let _ = self.io.timeout(wait, join_all(told)).await;
+        }
+    }
+
+    /// A giver or taker asks how a move has ended.
+    pub(crate) fn move_outcome(&self, moving: u64) -> Attempt<Output> {
+        if self.keeper.is_moving(moving) {
+            return Err(Failure::new(Code::Busy, "the move is not decided").into());
+        }
+        Ok(Reply::Map { map: (*self.map()).clone() }.into())
+    }
+
+    /// A move is over, and this map, or the one known here, says how it ended.
+    pub(crate) fn move_ended(self: &Arc<Self>, moving: u64, map: &ShardMap) {
+        self.install_map(Arc::new(map.clone()));
+        // What the map has not settled was given up.
+        self.keep_slot(moving);
+        self.drop_slot(moving);
+    }
+}

@@ -1,0 +1,419 @@
+//! A slot on its way: whether this server gives or takes one, which requests wait meanwhile, and what a giver remembers of
+//! slots that it has given.
+
+use crate::membership::state::pieces::OpenRow;
+use crate::names::state::held::Opens;
+use crate::names::state::lock_table::FileLocks;
+use aze_io::sync::Mutex;
+use aze_meta::Shard;
+use aze_proto::ids::{Incarnation, Ino, ServerIndex, SessionId, ShardId, SlotIndex, Time};
+use aze_proto::retry::{RetryTable, Verdict};
+use aze_proto::rules::{Changes, Pace, To, When};
+use aze_proto::slots::slot_of;
+use aze_proto::{Failure, Reply, Request, Sequence};
+use aze_store::{ChangeCount, ChunkShard};
+use futures_channel::oneshot;
+use futures_util::lock::{Mutex as AsyncMutex, MutexGuard as AsyncGuard};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+type Outcome = Result<Reply, Failure>;
+
+/// What this server does with a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Nothing.
+    #[default]
+    Rests,
+    /// It finishes what it works on, so as to give the slot.
+    Drains,
+    /// The slot does not change here any more until the map says whose it is.
+    Gives { moving: u64, slot: SlotIndex, to: ServerIndex },
+    /// All of the slot is here, and not served until the map says so.
+    Takes { moving: u64, slot: SlotIndex, from: ServerIndex },
+}
+
+/// A slot on its way to or from this server.
+pub(crate) struct Moving {
+    /// How many slots the volume has.
+    slots: u32,
+    table: Mutex<Table>,
+    /// Whether the phase is another one than [`Phase::Rests`].
+    is_busy: AtomicBool,
+    /// Requests that are being worked on, but for those that only wait for something to happen.
+    under_way: AtomicUsize,
+    giving: AsyncMutex<Giving>,
+}
+
+#[derive(Default)]
+struct Table {
+    phase: Phase,
+    /// Up to this move nothing is taken any more.
+    over: u64,
+    pending: Option<Pending>,
+    waiters: Vec<oneshot::Sender<()>>,
+    /// How requests ended in the shards of slots that were given: their senders may not know.
+    given: BTreeMap<ShardId, Given>,
+    /// Sessions that had something open or locked in slots that were given, and who has these slots.
+    heirs: BTreeMap<SessionId, BTreeSet<ServerIndex>>,
+    /// Sessions that have something open or locked in slots that were taken, and perhaps no connection here: who tells of
+    /// their end.
+    vouched: BTreeMap<SessionId, BTreeSet<ServerIndex>>,
+}
+
+struct Given {
+    names: RetryTable<Outcome>,
+    data: RetryTable<Outcome>,
+}
+
+/// What a giver has sent so far.
+#[derive(Default)]
+pub(crate) struct Giving {
+    pub(crate) moving: u64,
+    /// The number of the next piece.
+    pub(crate) pieces: u64,
+    /// Files whose data are there, as they were then.
+    pub(crate) sent: BTreeMap<(ShardId, Ino), ChangeCount>,
+    /// Files whose data are still to be sent in advance.
+    pub(crate) plan: VecDeque<(ShardId, Ino)>,
+    /// How often that was made up.
+    pub(crate) plans: u32,
+}
+
+/// A slot that is arriving.
+pub(crate) struct Pending {
+    pub(crate) moving: u64,
+    pub(crate) from: ServerIndex,
+    /// Numbers of the pieces that were taken in.
+    pub(crate) seen: BTreeSet<u64>,
+    pub(crate) parts: BTreeMap<ShardId, Arriving>,
+    pub(crate) changed: BTreeMap<Ino, Time>,
+    /// What of each directory comes with the slot, once it is counted.
+    pub(crate) directories: BTreeMap<Ino, Brought>,
+    /// Clients may believe answers of the giver.
+    pub(crate) leased: bool,
+    /// The giver was told, or may have been, that all of it is here: only the end of the move changes that.
+    pub(crate) is_ready: bool,
+}
+
+/// One shard of it.
+pub(crate) struct Arriving {
+    pub(crate) names: Shard,
+    pub(crate) data: ChunkShard,
+    pub(crate) opens: Vec<OpenRow>,
+    pub(crate) locks: BTreeMap<Ino, FileLocks>,
+    pub(crate) holders: BTreeMap<Ino, (u64, BTreeMap<ServerIndex, Incarnation>)>,
+    pub(crate) unnamed: BTreeSet<Ino>,
+}
+
+/// What of a directory comes or goes with a slot.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Brought {
+    pub(crate) entries: u64,
+    pub(crate) subdirs: u64,
+    pub(crate) changed: Time,
+    pub(crate) shards: BTreeSet<ShardId>,
+}
+
+/// A request that is being worked on, until this is dropped.
+pub(crate) struct UnderWay(Arc<Moving>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Why a slot is not taken.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The move is over, and was given up.
+    Over,
+    /// Another one is not over yet.
+    Other,
+}
+
+impl Moving {
+    pub(crate) fn new(slots: u32) -> Arc<Moving> {
+        Arc::new(Moving {
+            slots,
+            table: Mutex::default(),
+            is_busy: AtomicBool::new(false),
+            under_way: AtomicUsize::new(0),
+            giving: AsyncMutex::default(),
+        })
+    }
+
+    /// Begins to work on a request that a client or a server has sent.
+    ///
+    /// # Errors
+    /// It has to wait ([`Self::changed`]), and then to be tried again.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        request: &Request,
+        shard: ShardId,
+        by_server: bool,
+    ) -> Result<Option<UnderWay>, ()> {
+        let rules = request.rules();
+        if request.moves_a_slot() || rules.to == To::Keeper || rules.when != When::Mapped {
+            return Ok(None);
+        }
+        // Counted before it looks: a giver that begins to drain looks afterwards.
+        self.under_way.fetch_add(1, SeqCst);
+        let counted = UnderWay(self.clone());
+        if self.is_busy.load(SeqCst) && self.holds(request, shard, by_server) {
+            return Err(());
+        }
+        Ok(Some(counted).filter(|_| rules.pace != Pace::Waits))
+    }
+
+    /// Whether a request has to wait.
+    pub(crate) fn holds(&self, request: &Request, shard: ShardId, by_server: bool) -> bool {
+        match self.table.lock().phase {
+            Phase::Rests => false,
+            Phase::Drains => !by_server && request.rules().pace != Pace::Waits,
+            Phase::Gives { slot, .. } | Phase::Takes { slot, .. } => match request.rules().to {
+                To::Entry | To::Home | To::Chunk => slot_of(shard, self.slots) == slot,
+                To::Slots => true,
+                To::Server => matches!(
+                    request,
+                    Request::EndSession
+                        | Request::FenceSession { .. }
+                        | Request::StubClose { .. }
+                        | Request::SessionGone { .. }
+                ),
+                To::Keeper => false,
+            },
+        }
+    }
+
+    /// Whether the phase is one in which sessions do not end.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_busy.load(SeqCst)
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.table.lock().phase
+    }
+
+    /// How many requests are being worked on.
+    pub(crate) fn under_way(&self) -> usize {
+        self.under_way.load(SeqCst)
+    }
+
+    /// Resolves when the phase changes.
+    pub(crate) fn changed(&self) -> Option<oneshot::Receiver<()>> {
+        let mut table = self.table.lock();
+        if table.phase == Phase::Rests {
+            return None;
+        }
+        let (sender, receiver) = oneshot::channel();
+        table.waiters.retain(|waiter| !waiter.is_canceled());
+        table.waiters.push(sender);
+        Some(receiver)
+    }
+
+    fn set(&self, table: &mut Table, phase: Phase) {
+        table.phase = phase;
+        self.is_busy.store(phase != Phase::Rests, SeqCst);
+        for waiter in table.waiters.drain(..) {
+            // A request that has given up does not receive.
+            let _ = waiter.send(());
+        }
+    }
+
+    /// Goes from one phase to another; `false` if it is in a third one.
+    pub(crate) fn turn(&self, from: Phase, to: Phase) -> bool {
+        let mut table = self.table.lock();
+        let is_from = table.phase == from;
+        if is_from {
+            self.set(&mut table, to);
+        }
+        is_from
+    }
+
+    /// What this server has sent of the slot that it gives; one question at a time.
+    pub(crate) fn try_giving(&self) -> Option<AsyncGuard<'_, Giving>> {
+        self.giving.try_lock()
+    }
+
+    /// Remembers how requests in a shard ended that is given, for those who ask again.
+    pub(crate) fn remember_given(&self, shard: ShardId, names: RetryTable<Outcome>, data: RetryTable<Outcome>) {
+        self.table.lock().given.insert(shard, Given { names, data });
+    }
+
+    /// The shard is served here again.
+    pub(crate) fn forget_given(&self, shard: ShardId) {
+        self.table.lock().given.remove(&shard);
+    }
+
+    /// How a request in a shard ended that was given since.
+    pub(crate) fn given_outcome(
+        &self,
+        request: &Request,
+        shard: ShardId,
+        (session, sequence, floor): (SessionId, Sequence, Sequence),
+    ) -> Verdict<Outcome> {
+        let table = self.table.lock();
+        let Some(given) = table.given.get(&shard) else { return Verdict::New };
+        if request.remembered_with() == Changes::Data
+            && let known @ (Verdict::Done(_) | Verdict::TooOld) = given.data.check(session, sequence, floor)
+        {
+            return known;
+        }
+        given.names.check(session, sequence, floor)
+    }
+
+    /// Forgets outcomes that no client asks for any more.
+    pub(crate) fn expire_given(&self) {
+        self.table.lock().given.retain(|_, given| {
+            given.names.expire();
+            given.data.expire();
+            !given.names.is_empty() || !given.data.is_empty()
+        });
+    }
+
+    /// Sessions have something in a slot that another server has now.
+    pub(crate) fn bequeath(&self, sessions: &BTreeSet<SessionId>, to: ServerIndex) {
+        let mut table = self.table.lock();
+        for session in sessions {
+            table.heirs.entry(*session).or_default().insert(to);
+        }
+    }
+
+    /// Who has to hear that a session has left. Each is told once: slots may have gone in a circle.
+    pub(crate) fn take_heirs(&self, session: SessionId) -> BTreeSet<ServerIndex> {
+        self.table.lock().heirs.remove(&session).unwrap_or_default()
+    }
+
+    /// Another server tells when a session ends.
+    pub(crate) fn vouch(&self, session: SessionId, by: ServerIndex) {
+        self.table.lock().vouched.entry(session).or_default().insert(by);
+    }
+
+    /// It has told so; `true` if no other one knows that the session goes on.
+    pub(crate) fn end_vouching(&self, session: SessionId, by: ServerIndex) -> bool {
+        let mut table = self.table.lock();
+        let Some(known) = table.vouched.get_mut(&session) else { return true };
+        known.remove(&by);
+        if known.is_empty() {
+            table.vouched.remove(&session);
+            return true;
+        }
+        false
+    }
+
+    /// The sessions whose end a server would have told.
+    pub(crate) fn vouched_by(&self, by: ServerIndex) -> Vec<SessionId> {
+        let table = self.table.lock();
+        table.vouched.iter().filter(|(_, known)| known.contains(&by)).map(|(session, _)| *session).collect()
+    }
+
+    /// The session has ended.
+    pub(crate) fn forget_session(&self, session: SessionId) {
+        self.table.lock().vouched.remove(&session);
+    }
+
+    /// Takes a piece in, with what `make` begins if it is the first.
+    pub(crate) fn arriving<R>(
+        &self,
+        (moving, from): (u64, ServerIndex),
+        take: impl FnOnce(&mut Pending) -> R,
+    ) -> Result<R, Refused> {
+        let mut table = self.table.lock();
+        if moving <= table.over {
+            return Err(Refused::Over);
+        }
+        let is_other = |phase: Phase| match phase {
+            Phase::Takes { moving: current, .. } => current != moving,
+            Phase::Gives { .. } | Phase::Drains => true,
+            Phase::Rests => false,
+        };
+        if is_other(table.phase) || table.pending.as_ref().is_some_and(|pending| pending.moving > moving) {
+            return Err(Refused::Other);
+        }
+        let pending = table.pending.take().filter(|pending| pending.moving == moving);
+        let mut pending = pending.unwrap_or_else(|| Pending {
+            moving,
+            from,
+            seen: BTreeSet::new(),
+            parts: BTreeMap::new(),
+            changed: BTreeMap::new(),
+            directories: BTreeMap::new(),
+            leased: false,
+            is_ready: false,
+        });
+        let result = take(&mut pending);
+        table.pending = Some(pending);
+        Ok(result)
+    }
+
+    /// All of the slot is here, and the giver is told so: from now on only the end of the move changes that. `false` if the
+    /// slot was put off meanwhile.
+    pub(crate) fn is_ready(&self, moving: u64) -> bool {
+        let mut table = self.table.lock();
+        let takes = matches!(table.phase, Phase::Takes { moving: current, .. } if current == moving);
+        let pending = table.pending.as_mut().filter(|pending| takes && pending.moving == moving);
+        pending.map(|pending| pending.is_ready = true).is_some()
+    }
+
+    /// The slot is not taken now, and may be sent again, unless the giver was told that all of it is here. Gives what of
+    /// directories came with it.
+    pub(crate) fn put_off(&self, moving: u64) -> BTreeMap<Ino, Brought> {
+        let mut table = self.table.lock();
+        let takes = matches!(table.phase, Phase::Takes { moving: current, .. } if current == moving);
+        let Some(pending) = table.pending.as_mut().filter(|pending| takes && !pending.is_ready) else {
+            return BTreeMap::new();
+        };
+        let directories = std::mem::take(&mut pending.directories);
+        self.set(&mut table, Phase::Rests);
+        directories
+    }
+
+    /// The slot is here, if the map gives it to this server; `is_it` says whether that is so. Ends the phase by
+    /// [`Self::rest`].
+    pub(crate) fn take_up(&self, slot_is_mine: impl Fn(SlotIndex) -> bool) -> Option<Pending> {
+        let mut table = self.table.lock();
+        let Phase::Takes { slot, .. } = table.phase else { return None };
+        if !slot_is_mine(slot) {
+            return None;
+        }
+        table.pending.take()
+    }
+
+    /// The move is over, one way or the other: nothing is taken for it any more. Gives what had come.
+    pub(crate) fn give_up(&self, moving: u64) -> Option<Pending> {
+        let mut table = self.table.lock();
+        table.over = table.over.max(moving);
+        let pending = table.pending.take_if(|pending| pending.moving <= moving);
+        if matches!(table.phase, Phase::Takes { moving: current, .. } if current <= moving) {
+            self.set(&mut table, Phase::Rests);
+        }
+        pending
+    }
+
+    /// Ends the phase, whichever it is.
+    pub(crate) fn rest(&self) {
+        let mut table = self.table.lock();
+        if let Phase::Takes { moving, .. } = table.phase {
+            table.over = table.over.max(moving);
+        }
+        self.set(&mut table, Phase::Rests);
+    }
+}
+
+impl Arriving {
+    /// The opens, ready for work.
+    pub(crate) fn opens(&self) -> Opens {
+        let mut opens = Opens::default();
+        self.opens.iter().for_each(|row| opens.put_back(row));
+        opens
+    }
+
+    /// The sessions that have something open or locked in it.
+    pub(crate) fn sessions(&self) -> BTreeSet<SessionId> {
+        let locking = self.locks.values().flat_map(FileLocks::sessions);
+        self.opens.iter().map(|row| row.session).chain(locking).collect()
+    }
+}

@@ -1,0 +1,324 @@
+//! Taking a slot that another server gives.
+//!
+//! What arrives is seen by nobody. When all of it is here the homes of directories are told that this server has entries of
+//! them; then it waits for the map, and takes the slot into use, or drops it.
+
+use crate::membership::give::count_entries;
+use crate::membership::state::moving::{Arriving, Brought, Pending, Phase, Refused};
+use crate::membership::state::pieces::Piece;
+use crate::persistence::state::record::Step;
+use crate::sabotage::Sabotage;
+use crate::shards::{Holders, ShardCell};
+use crate::state::Server;
+use crate::wait::Attempt;
+use crate::work::{Output, Work, then};
+use aze_proto::limits::SESSION_GRACE_MS;
+use aze_proto::wire::{Blob, Wire};
+use aze_proto::{
+    Code, Failure, FileKind, Incarnation, Ino, MapEpoch, Refusal, Reply, Request, ServerIndex, SessionId, ShardId,
+    ShardMap, SlotIndex,
+};
+use aze_store::ChunkShard;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Refused {
+    fn failure(&self, moving: u64) -> Failure {
+        match self {
+            Refused::Over => Failure::new(Code::Replayed, format!("move {moving} of a slot is over")),
+            Refused::Other => Failure::new(Code::Busy, "another slot is moved here"),
+        }
+    }
+}
+
+impl Pending {
+    fn part(&mut self, shard: ShardId, server: &Server) -> &mut Arriving {
+        self.parts.entry(shard).or_insert_with(|| Arriving {
+            names: aze_meta::Shard::new(shard, server.config.shards),
+            data: ChunkShard::new(server.store.clone()),
+            opens: Vec::new(),
+            locks: BTreeMap::new(),
+            holders: BTreeMap::new(),
+            unnamed: BTreeSet::new(),
+        })
+    }
+
+    fn take(&mut self, piece: Piece, payload: &[u8], server: &Server) -> Result<(), Failure> {
+        match piece {
+            Piece::Anew {} => {
+                for (shard, part) in &mut self.parts {
+                    part.names = aze_meta::Shard::new(*shard, server.config.shards);
+                    let sessions: Vec<SessionId> = part.data.outcomes().sessions().collect();
+                    sessions.into_iter().for_each(|session| part.data.end_session(session));
+                    (part.opens, part.locks, part.holders) = Default::default();
+                    part.unnamed.clear();
+                }
+                self.changed.clear();
+            }
+            Piece::Forget { shard, ino } => self.part(shard, server).data.forget(ino),
+            Piece::Step { step } => self.take_step(step, payload, server)?,
+            Piece::Opens { shard, opens } => self.part(shard, server).opens.extend(opens),
+            Piece::Locks { shard, locks } => {
+                let part = self.part(shard, server);
+                locks.iter().for_each(|row| part.locks.entry(row.ino).or_default().put_back(row));
+            }
+            Piece::Holders { shard, holders } => {
+                let part = self.part(shard, server);
+                for row in holders {
+                    let of_dir = part.holders.entry(row.dir).or_default();
+                    of_dir.0 = row.version;
+                    of_dir.1.insert(row.server, row.incarnation);
+                }
+            }
+            Piece::Unnamed { shard, inos } => self.part(shard, server).unnamed.extend(inos),
+            Piece::Changed { dirs } => self.changed.extend(dirs.into_iter().map(|row| (row.dir, row.changed))),
+            Piece::Dropped { gone, since } => {
+                gone.into_iter().for_each(|ino| server.store.take_dropped(ino, None));
+                since.into_iter().for_each(|seen| server.store.take_dropped(seen.ino, Some(seen.generation)));
+            }
+        }
+        Ok(())
+    }
+
+    fn take_step(&mut self, step: Step, payload: &[u8], server: &Server) -> Result<(), Failure> {
+        let unknown = || Failure::new(Code::Malformed, "a piece of a slot that is none");
+        let part = self.part(step.shard().ok_or_else(unknown)?, server);
+        match step {
+            Step::Data { ino, generation, chunk, offset, sums, .. } => part
+                .data
+                .bring(ino, generation, chunk, offset, payload, &sums)
+                .map_err(|why| Failure::from(why).during(format!("{} takes inode {ino}", server.who())))?,
+            Step::Tables { part: rows, .. } => part.names.absorb(rows),
+            Step::Generations { seen, .. } => {
+                for seen in seen {
+                    if part.data.generation_of(seen.ino) != Some(seen.generation) {
+                        part.data.set_generation(seen.ino, seen.generation);
+                    }
+                }
+            }
+            Step::Outcomes { sessions, .. } => {
+                sessions.into_iter().for_each(|row| part.data.put_back(row.into()));
+            }
+            _ => return Err(unknown()),
+        }
+        Ok(())
+    }
+}
+
+impl Server {
+    /// A piece of a slot arrives.
+    pub(crate) fn take_piece(
+        &self,
+        work: &mut Work,
+        moving: u64,
+        slot: SlotIndex,
+        number: u64,
+        piece: &Blob,
+    ) -> Attempt<Output> {
+        let from = self.giver(work)?;
+        let payload = std::mem::take(&mut work.payload).into_bytes();
+        let (piece, payload) = match piece.0.is_empty() {
+            true => (Piece::from_bytes(&payload), &[][..]),
+            false => (Piece::from_bytes(&piece.0), &payload[..]),
+        };
+        let piece = piece.map_err(|why| Failure::new(Code::Malformed, format!("a piece of slot {slot}: {why}")))?;
+        let taken = self.moving.arriving((moving, from), |pending| {
+            if pending.seen.insert(number) { pending.take(piece, payload, self) } else { Ok(()) }
+        });
+        taken.map_err(|refused| refused.failure(moving))??;
+        Ok(Reply::Done.into())
+    }
+
+    fn giver(&self, work: &Work) -> Result<ServerIndex, Failure> {
+        let known = self.server_of_session(work.session);
+        known.ok_or_else(|| Failure::new(Code::Invalid, "a slot is taken from servers of the volume only"))
+    }
+
+    /// All pieces of a slot have arrived.
+    pub(crate) fn take_all(
+        self: &Arc<Self>,
+        work: &Work,
+        moving: u64,
+        slot: SlotIndex,
+        pieces: u64,
+        leased: bool,
+    ) -> Attempt<Output> {
+        let from = self.giver(work)?;
+        let taking = Phase::Takes { moving, slot, from };
+        let counted = self.moving.arriving((moving, from), |pending| {
+            let is_all = pending.seen.len() as u64 == pieces && pending.seen.last().is_none_or(|last| *last < pieces);
+            pending.leased |= leased;
+            is_all.then(|| self.count_directories(pending))
+        });
+        let Some(directories) = counted.map_err(|refused| refused.failure(moving))? else {
+            return Err(Failure::new(Code::Busy, format!("not all of slot {slot} has arrived")).into());
+        };
+        if self.moving.turn(Phase::Rests, taking) {
+            directories.iter().for_each(|(dir, brought)| self.directories.brought(*dir, brought));
+            let noted = self.moving.arriving((moving, from), |pending| pending.directories = directories.clone());
+            noted.map_err(|refused| refused.failure(moving))?;
+            self.watch_outcome(moving);
+        } else if self.moving.phase() != taking {
+            return Err(Refused::Other.failure(moving).into());
+        }
+        let server = self.clone();
+        then(async move {
+            match server.note_holders_of(directories.into_keys().collect(), slot).await {
+                Ok(()) if server.moving.is_ready(moving) => Ok(Reply::Done),
+                Ok(()) => Err(Refused::Other.failure(moving)),
+                Err(failure) => {
+                    // The giver may send it once more.
+                    let directories = server.moving.put_off(moving);
+                    directories.iter().for_each(|(dir, brought)| server.directories.given(*dir, brought));
+                    Err(Failure::new(Code::Busy, failure.detail))
+                }
+            }
+        })
+    }
+
+    /// What of each directory comes; those whose homes come, too, get this server as a holder.
+    fn count_directories(&self, pending: &mut Pending) -> BTreeMap<Ino, Brought> {
+        let mut directories = BTreeMap::new();
+        pending.parts.values().for_each(|part| count_entries(&mut directories, &part.names));
+        for (dir, brought) in &mut directories {
+            brought.changed = pending.changed.get(dir).copied().unwrap_or_default();
+            if let Some(part) = pending.parts.get_mut(&self.home(*dir)) {
+                let of_dir = part.holders.entry(*dir).or_default();
+                of_dir.1.insert(self.slot(), self.incarnation());
+            }
+        }
+        directories
+    }
+
+    /// Tells the homes of directories elsewhere that this server has entries of them.
+    async fn note_holders_of(self: &Arc<Self>, dirs: Vec<Ino>, slot: SlotIndex) -> Result<(), Failure> {
+        if self.config.switches.is(Sabotage::ForgetNewHolder) {
+            return Ok(());
+        }
+        let map = self.map();
+        let mut by_home: BTreeMap<ServerIndex, Vec<Ino>> = BTreeMap::new();
+        for dir in dirs.into_iter().filter(|dir| map.slots.slot_of(self.home(*dir)) != slot) {
+            by_home.entry(map.home_of(dir).ok_or(Code::Internal)?).or_default().push(dir);
+        }
+        let (holder, incarnation) = (self.slot(), self.incarnation());
+        for (home, dirs) in by_home {
+            for some in dirs.chunks(4096) {
+                let note = Request::NoteHolders { holder, incarnation, dirs: some.to_vec() };
+                self.ask(home, ShardId(0), note).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// At the home of directories: another server has entries of them.
+    pub(crate) fn note_holders(&self, holder: ServerIndex, incarnation: Incarnation, dirs: &[Ino]) -> Attempt<Output> {
+        for dir in dirs {
+            let Some(cell) = self.shards.home(*dir) else {
+                return Err(Failure::refused(Refusal::MapStale { epoch: self.map_epoch_now() }).into());
+            };
+            let mut names = cell.names.lock();
+            if names.shard.inode(*dir).is_none_or(|inode| inode.attr.kind != FileKind::Directory) {
+                continue;
+            }
+            let holders = names.holders.entry(*dir).or_default();
+            if holders.closing {
+                return Err(Failure::new(Code::Busy, format!("directory {dir} is being removed")).into());
+            }
+            holders.servers.insert(holder, incarnation);
+        }
+        Ok(Reply::Done.into())
+    }
+
+    /// The move was given up.
+    pub(super) fn drop_slot(&self, moving: u64) {
+        if let Some(pending) = self.moving.give_up(moving) {
+            pending.directories.iter().for_each(|(dir, brought)| self.directories.given(*dir, brought));
+        }
+    }
+
+    /// The giver asks, since the keeper has ended: what was not taken into use never will be.
+    pub(crate) fn take_undo(self: &Arc<Self>, moving: u64) -> Attempt<Output> {
+        self.drop_slot(moving);
+        Ok(Reply::Map { map: (*self.map()).clone() }.into())
+    }
+
+    /// A new map is in use: a slot that it gives to this server is served from now on.
+    pub(super) fn take_by(self: &Arc<Self>, map: &ShardMap) {
+        let is_mine = |slot| map.slots.get(slot).is_some_and(|slot| slot.primary == self.slot());
+        let Some(pending) = self.moving.take_up(is_mine) else { return };
+        let Pending { from, parts, leased, .. } = pending;
+        if leased {
+            self.leases.inherit(self.io.mono_ns());
+        }
+        self.published.note_removed(self.clock.latest());
+        let mut sessions = BTreeSet::new();
+        for (shard, part) in parts {
+            sessions.extend(part.sessions());
+            self.moving.forget_given(shard);
+            self.shards.put(made(part), &self.published, &self.leases);
+        }
+        self.moving.rest();
+        for session in sessions {
+            if self.has_locks(session) {
+                self.watch_session(session);
+            }
+            if self.sessions.is_ended(session) {
+                // It has ended while its opens were on their way.
+                self.end_session(session);
+            } else if !self.sessions.is_connected(session) {
+                self.moving.vouch(session, from);
+            }
+        }
+        self.suspect_sessions(from);
+    }
+
+    /// Sessions whose end a server would have told that has ended itself: those that do not come here have left.
+    pub(super) fn suspect_sessions(self: &Arc<Self>, by: ServerIndex) {
+        let is_gone = self.map().server(by).is_none_or(|info| info.ended || info.incarnation > Incarnation(0));
+        let sessions = if is_gone { self.moving.vouched_by(by) } else { Vec::new() };
+        if sessions.is_empty() {
+            return;
+        }
+        let server = self.clone();
+        self.io.spawn(async move {
+            server.io.sleep(Duration::from_millis(SESSION_GRACE_MS)).await;
+            sessions.into_iter().for_each(|session| server.session_gone(session, by, false));
+        });
+    }
+
+    /// A server that has given a slot says that a session has left, whose opens and locks came with it.
+    pub(crate) fn session_gone(self: &Arc<Self>, session: SessionId, by: ServerIndex, is_over: bool) {
+        if !self.moving.end_vouching(session, by) || self.sessions.is_connected(session) {
+            return;
+        }
+        if is_over || self.has_locks(session) {
+            self.end_session(session);
+        } else {
+            self.session_left(session);
+            self.forget_session_later(session);
+        }
+    }
+
+    /// The map epoch of an answer that a new map makes void.
+    pub(crate) fn stale(&self) -> Failure {
+        Failure::refused(Refusal::MapStale { epoch: self.map_epoch_now().max(MapEpoch(1)) })
+    }
+}
+
+/// The shard, ready for work.
+fn made(part: Arriving) -> ShardCell {
+    let opens = part.opens();
+    let Arriving { names, data, locks, holders, unnamed, .. } = part;
+    let cell = ShardCell::restored(names, data);
+    {
+        let mut names = cell.names.lock();
+        names.opens = opens;
+        names.unnamed = unnamed;
+        names.locks = locks;
+        for (dir, (version, servers)) in holders {
+            names.holders.insert(dir, Holders { servers, version, ..Holders::default() });
+        }
+    }
+    cell
+}
