@@ -86,6 +86,7 @@ sim-long:
 	for kind in ending staying failing troubled renaming; do \
 	  $(CARGO) run --locked --release -p aze-sim -- --persistent $$kind --seeds 5000 || exit; done
 	AZE_SIM_SEEDS=2000 $(CARGO) test --locked --release -p aze-sim --test client_leases
+	AZE_TEST_LONG=1 $(CARGO) test --locked --release -p aze-sim --test scale
 
 crash-long:
 	@scripts/setup test

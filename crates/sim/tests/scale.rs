@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use support::{ROOT, create, name, opened_file, with_cluster};
 
-/// Servers of the volumes that are compared.
-const SERVERS: [u16; 2] = [4, 64];
+/// Servers of the volumes that are compared, and of the largest one that can be, which `AZE_TEST_LONG` adds.
+const SERVERS: [u16; 3] = [4, 64, 256];
+const SERVERS_MAX: u16 = 1024;
 
 /// Names in the larger one of two directories.
 const NAMES: usize = 1000;
@@ -95,12 +96,12 @@ fn costs(servers: u16) -> Costs {
 
 #[test]
 fn an_operation_costs_the_same_on_any_number_of_servers() {
-    let all = SERVERS.map(costs);
-    assert_eq!(all[0].len(), 10);
-    for (servers, costs) in SERVERS.iter().zip(&all) {
-        println!("{servers}: {costs:?}");
-        for ((what, count), (_, small)) in costs.iter().zip(&all[0]) {
-            assert!(*count <= small + 2, "{what} on {servers} servers: {count} requests, {small} on {}", SERVERS[0]);
+    let largest = std::env::var_os("AZE_TEST_LONG").map(|_| SERVERS_MAX);
+    let small = costs(SERVERS[0]);
+    assert_eq!(small.len(), 10);
+    for servers in SERVERS.into_iter().chain(largest) {
+        for ((what, count), (_, least)) in costs(servers).iter().zip(&small) {
+            assert!(*count <= least + 2, "{what} on {servers} servers: {count} requests, {least} on {}", SERVERS[0]);
         }
     }
 }
