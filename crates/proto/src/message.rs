@@ -320,7 +320,14 @@ wire_enum! {
         172 = GiveSlot { moving: u64, slot: SlotIndex, to: ServerIndex },
         /// Server, from one that gives a slot: a piece of it, with data of files in the payload. Taken in once for each
         /// `number`. Reply: `Done`.
-        173 = TakePiece { moving: u64, slot: SlotIndex, number: u64, piece: Blob },
+        173 = TakePiece {
+            moving: u64,
+            slot: SlotIndex,
+            number: u64,
+            piece: Blob,
+            /// One checksum for each block of the payload.
+            sums: Vec<u32>,
+        },
         /// Server, from one that gives a slot: these pieces were all. `leased`: clients may believe answers of the giver for
         /// as long as a lease lasts. Answered when the homes of all directories know who has entries of them. Reply: `Done`.
         174 = TakeAll { moving: u64, slot: SlotIndex, pieces: u64, leased: bool },

@@ -590,7 +590,9 @@ impl Server {
             &Request::MoveSlot { slot, to } => self.move_asked(slot, to),
             &Request::CopySlot { moving, slot, to } => self.copy_slot(moving, slot, to),
             &Request::GiveSlot { moving, slot, to } => self.give_slot(moving, slot, to),
-            Request::TakePiece { moving, slot, number, piece } => self.take_piece(work, *moving, *slot, *number, piece),
+            Request::TakePiece { moving, slot, number, piece, sums } => {
+                self.take_piece(work, *moving, *slot, *number, piece, sums)
+            }
             &Request::TakeAll { moving, slot, pieces, leased } => self.take_all(work, moving, slot, pieces, leased),
             Request::MoveEnd { moving, map } => {
                 self.move_ended(*moving, map);

@@ -78,7 +78,7 @@ struct Place {
     state: AtomicU8,
 }
 
-/// States of a place: another server has the shard; this one serves it; it gives it, and nobody sees it.
+/// States of a place: another server has the shard; this one serves it; this one gives it.
 const ELSEWHERE: u8 = 0;
 const HERE: u8 = 1;
 const SEALED: u8 = 2;
@@ -166,7 +166,7 @@ impl ShardSet {
         place.state.store(HERE, Ordering::Release);
     }
 
-    /// Nobody sees a shard any more that is given, but for [`Self::sealed`].
+    /// A shard is being given: only [`Self::sealed`] finds it.
     pub(crate) fn seal(&self, shard: ShardId) {
         self.turn(shard, HERE, SEALED);
     }
@@ -188,7 +188,7 @@ impl ShardSet {
         self.places.get()?.get(shard.0 as usize)?.in_state(SEALED)
     }
 
-    /// A shard has been given: its memory is free again. Gives what was in it.
+    /// A shard has been given: its memory is free again. Gives its contents.
     pub(crate) fn free(&self, shard: ShardId, shards: u32, store: &Arc<Store>) -> Option<(Names, LoggedChunks)> {
         let cell = self.sealed(shard)?;
         let ShardCell { id: _, data, names } = ShardCell::new(shard, Life(0), shards, store);

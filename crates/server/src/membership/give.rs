@@ -1,7 +1,7 @@
 //! Giving a slot to another server.
 //!
-//! Data go in advance, while the slot is served. Then this server finishes what it works on, which takes milliseconds, and
-//! lets new requests wait; what has changed meanwhile follows, with names, inodes, opens, locks and outcomes. From then on
+//! Data go in advance, while the slot is served. Then this server finishes the requests that it works on, which takes milliseconds, and
+//! lets new requests wait; changed data follow, with names, inodes, opens, locks and outcomes. From then on
 //! the slot does not change here until the map says whose it is. Nothing is given that another server is about to be told
 //! of, or that a transaction holds: then the slot stays, and the keeper tries again.
 
@@ -14,8 +14,9 @@ use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, then};
 use aze_meta::{SessionRow, ShardPart, Stamp};
-use aze_proto::limits::PAYLOAD_BYTES_MAX;
+use aze_proto::limits::{DAMAGED_TRIES_MAX, PAYLOAD_BYTES_MAX};
 use aze_proto::slots::slot_of;
+use aze_proto::sum::piece_sums;
 use aze_proto::wire::{Blob, Wire};
 use aze_proto::{Code, Failure, FileKind, Ino, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap, SlotIndex};
 use aze_store::Row;
@@ -36,7 +37,7 @@ const RECALL_TIME_MAX: Duration = Duration::from_millis(150);
 /// Data that are sent in advance before the keeper is told how far that is, in bytes.
 const COPIED_BYTES: usize = 64 << 20;
 
-/// How often it is looked for what has changed since it was sent, while the slot is served.
+/// How often the giver looks for files that have changed since it sent them, while it serves the slot.
 const PLANS_MAX: u32 = 3;
 
 /// Pieces under way at the same time.
@@ -45,7 +46,7 @@ const PIECES_AT_ONCE: usize = 8;
 /// Rows in one piece.
 const ROWS_MAX: usize = 256;
 
-/// Files in one piece that says what was dropped.
+/// Files in one piece of dropped data.
 const DROPPED_MAX: usize = 4096;
 
 /// How long the taker has for one answer.
@@ -54,7 +55,7 @@ const TAKER_TIME_MAX: Duration = Duration::from_secs(5);
 /// Pause before a giver or a taker asks the keeper how the move has ended, whose word may have got lost.
 const OUTCOME_PAUSE: Duration = Duration::from_millis(500);
 
-/// Of which move of which slot to which server something is.
+/// A move: its number, the slot and the taker.
 #[derive(Clone, Copy)]
 struct Gift {
     moving: u64,
@@ -220,13 +221,30 @@ impl Server {
                     true => (Blob::default(), piece.to_bytes()),
                     false => (Blob(piece.to_bytes()), data),
                 };
-                let request = Request::TakePiece { moving, slot, number, piece };
-                async move { self.ask_other(to, ShardId(0), request, &payload, TAKER_TIME_MAX).await }
+                let sums = piece_sums(0, &payload);
+                let request = Request::TakePiece { moving, slot, number, piece, sums };
+                async move { self.send_piece(to, &request, &payload).await }
             });
             let sent: Vec<_> = sent.collect();
             join_all(sent).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         }
         Ok(())
+    }
+
+    /// Sends a piece, again if it is damaged on the way: then it has had no effect.
+    async fn send_piece(
+        self: &Arc<Self>,
+        to: ServerIndex,
+        request: &Request,
+        payload: &[u8],
+    ) -> Result<Reply, Failure> {
+        let mut tries = 1;
+        loop {
+            match self.ask_other(to, ShardId(0), request.clone(), payload, TAKER_TIME_MAX).await {
+                Err(failure) if failure.code == Code::Corrupt && tries < DAMAGED_TRIES_MAX => tries += 1,
+                sent => return sent,
+            }
+        }
     }
 
     /// Gives a slot, or leaves everything as it was.
@@ -265,7 +283,7 @@ impl Server {
         self.ask_other(to, ShardId(0), all, &[], TAKER_TIME_MAX).await.map(drop)
     }
 
-    /// Finishes what is under way here and begins to hold what concerns the slot.
+    /// Finishes the requests under way here and begins to hold those that concern the slot.
     async fn drain(self: &Arc<Self>, gift: Gift) -> Result<(), Failure> {
         if !self.moving.turn(Phase::Rests, Phase::Drains) {
             return Err(busy(format!("{} moves another slot", self.who())));
@@ -309,7 +327,7 @@ impl Server {
         made.then(|| "a rename is not known to be over".into())
     }
 
-    /// Waits until no client believes what it was told of the slot; `false` if some may.
+    /// Waits until no client has a lease of the slot; `false` if some may.
     async fn all_recalled(&self, slot: SlotIndex) -> bool {
         let recalled = async {
             for shard in self.shards_of(slot) {
@@ -319,7 +337,7 @@ impl Server {
         self.io.timeout(RECALL_TIME_MAX, recalled).await.is_some()
     }
 
-    /// Sends what was not sent in advance.
+    /// Sends the rest of the slot.
     async fn send_rest(self: &Arc<Self>, gift: Gift, giving: &mut Giving) -> Result<(), Failure> {
         self.send(gift, giving, vec![(Piece::Anew {}, Vec::new())]).await?;
         let shards: Vec<ShardId> = self.sealed_of(gift.slot).iter().map(|cell| cell.id).collect();
@@ -439,7 +457,7 @@ impl Server {
                 }
                 let keeper = server.map().keeper;
                 let told = match server.moving.phase() {
-                    // Nobody else can have decided, and the taker decides nothing by itself.
+                    // Only the keeper could have decided, and the taker decides nothing by itself.
                     Phase::Gives { to, .. } if server.has_seen_end(keeper) => {
                         server.ask_once(to, ShardId(0), &Request::TakeUndo { moving }, TAKER_TIME_MAX).await
                     }

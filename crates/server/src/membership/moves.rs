@@ -1,7 +1,7 @@
 //! The keeper moves a slot from one server to another.
 //!
 //! The giver sends data in advance, then holds what concerns the slot and sends the rest; the taker says that it has all of
-//! it; the keeper writes the taker into the map. That is the decision: whoever has the new map knows it. A move that fails
+//! it; the keeper writes the taker into the map. That is the decision: every process with the new map knows it. A move that fails
 //! before is given up, which both ends are told until they know.
 
 use crate::state::Server;
@@ -20,11 +20,14 @@ const GIVE_TRIES: u32 = 20;
 /// Pause before it is asked again.
 const GIVE_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long it has for one answer: to finish earlier requests, and to send what it has not sent in advance.
+/// How long the giver has for one answer: to finish earlier requests, and to send the rest of the slot.
 const GIVER_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long both ends have to confirm the new map before the move counts as done: they learn it in any case.
 const CONFIRM_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// The server that has a slot, and the processes of the giver and the taker.
+type Ends = (ServerIndex, (SessionId, SessionId));
 
 /// A move.
 #[derive(Clone, Copy)]
@@ -74,11 +77,7 @@ impl Server {
     }
 
     /// Who has the slot, and the processes of both ends; `None` if there is nothing to do.
-    fn check_move(
-        &self,
-        slot: SlotIndex,
-        to: ServerIndex,
-    ) -> Result<Option<(ServerIndex, (SessionId, SessionId))>, Failure> {
+    fn check_move(&self, slot: SlotIndex, to: ServerIndex) -> Result<Option<Ends>, Failure> {
         let refused = |code, why: String| Err(Failure::new(code, why));
         if self.persistence.is_some() {
             return refused(Code::Unsupported, "a volume in directories does not move slots between servers".into());
@@ -110,12 +109,8 @@ impl Server {
     /// Brings everything of a slot to the server that will have it.
     async fn bring_over(self: &Arc<Self>, mov: Move) -> Result<(), Failure> {
         let Move { moving, slot, from, to, .. } = mov;
-        loop {
-            match self.ask_giver(from, Request::CopySlot { moving, slot, to }).await? {
-                Reply::CopiedIs { more: true } => {}
-                _ => break,
-            }
-        }
+        let copy = Request::CopySlot { moving, slot, to };
+        while let Reply::CopiedIs { more: true } = self.ask_giver(from, copy.clone()).await? {}
         let mut tries = 1;
         loop {
             match self.ask_giver(from, Request::GiveSlot { moving, slot, to }).await {

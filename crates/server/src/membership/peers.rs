@@ -287,7 +287,7 @@ impl Server {
         });
     }
 
-    /// Has all servers told that have data of a file, whoever they are by then; in the background, until they have answered.
+    /// Tells all servers with data of a file, by the map of that moment; in the background, until they have answered.
     pub(crate) fn persist_to_data(self: &Arc<Self>, attr: Attr, request: Request) {
         let (this, note) = (self.clone(), self.note_untold(&request));
         self.io.spawn(async move {

@@ -115,7 +115,7 @@ impl Server {
         self.tell_heirs(session, true);
     }
 
-    /// A session was away for its grace: what it had open is closed.
+    /// A session was away for its grace: its opens are closed.
     pub(crate) fn session_left(self: &Arc<Self>, session: SessionId) {
         self.drop_opens(session, false);
         self.tell_heirs(session, false);

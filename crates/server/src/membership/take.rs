@@ -1,6 +1,6 @@
 //! Taking a slot that another server gives.
 //!
-//! What arrives is seen by nobody. When all of it is here the homes of directories are told that this server has entries of
+//! Pieces that arrive are not served. When all of it is here the homes of directories are told that this server has entries of
 //! them; then it waits for the map, and takes the slot into use, or drops it.
 
 use crate::membership::give::count_entries;
@@ -13,6 +13,7 @@ use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, Work, then};
 use aze_proto::limits::SESSION_GRACE_MS;
+use aze_proto::sum::piece_sums;
 use aze_proto::wire::{Blob, Wire};
 use aze_proto::{
     Code, Failure, FileKind, Incarnation, Ino, MapEpoch, Refusal, Reply, Request, ServerIndex, SessionId, ShardId,
@@ -115,9 +116,13 @@ impl Server {
         slot: SlotIndex,
         number: u64,
         piece: &Blob,
+        sums: &[u32],
     ) -> Attempt<Output> {
         let from = self.giver(work)?;
         let payload = std::mem::take(&mut work.payload).into_bytes();
+        if piece_sums(0, &payload) != sums {
+            return Err(Failure::new(Code::Corrupt, format!("piece {number} of slot {slot} came damaged")).into());
+        }
         let (piece, payload) = match piece.0.is_empty() {
             true => (Piece::from_bytes(&payload), &[][..]),
             false => (Piece::from_bytes(&piece.0), &payload[..]),
@@ -237,7 +242,7 @@ impl Server {
         }
     }
 
-    /// The giver asks, since the keeper has ended: what was not taken into use never will be.
+    /// The giver asks, since the keeper has ended: a slot that was not taken into use never will be.
     pub(crate) fn take_undo(self: &Arc<Self>, moving: u64) -> Attempt<Output> {
         self.drop_slot(moving);
         Ok(Reply::Map { map: (*self.map()).clone() }.into())

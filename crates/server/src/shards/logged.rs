@@ -128,7 +128,7 @@ impl LoggedShard {
         }
     }
 
-    /// Has every session let go of what it was told of this shard.
+    /// Has every session let go of its leases of this shard.
     pub(crate) fn recall_all(&mut self) {
         let mut known: Vec<Ino> = self.lease_table.inodes().collect();
         if !self.lease_table.is_empty() && self.published.is_there() {

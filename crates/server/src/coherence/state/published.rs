@@ -87,7 +87,7 @@ impl PublishedIndex {
         }
     }
 
-    /// Nothing is to be read for a while: what is there may change elsewhere.
+    /// Clients read nothing for a while, since another server may change it.
     pub(crate) fn pause(&self) {
         let Some(written) = &self.0 else { return };
         let mut reading = written.reading.lock();

@@ -119,7 +119,7 @@ impl Keeper {
         self.joined.lock()
     }
 
-    /// The turn to move a slot, if nobody has it: the number of the last move.
+    /// The turn to move a slot, if it is free: the number of the last move.
     pub(crate) fn try_moving(&self) -> Option<AsyncGuard<'_, u64>> {
         self.moving.try_lock()
     }

@@ -20,13 +20,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 type Outcome = Result<Reply, Failure>;
 
-/// What this server does with a slot.
+/// A server's part in a move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Nothing.
     #[default]
     Rests,
-    /// It finishes what it works on, so as to give the slot.
+    /// It finishes the requests that it works on, so as to give the slot.
     Drains,
     /// The slot does not change here any more until the map says whose it is.
     Gives { moving: u64, slot: SlotIndex, to: ServerIndex },
@@ -67,7 +67,7 @@ struct Given {
     data: RetryTable<Outcome>,
 }
 
-/// What a giver has sent so far.
+/// The pieces that a giver has sent so far.
 #[derive(Default)]
 pub(crate) struct Giving {
     pub(crate) moving: u64,
@@ -89,7 +89,7 @@ pub(crate) struct Pending {
     pub(crate) seen: BTreeSet<u64>,
     pub(crate) parts: BTreeMap<ShardId, Arriving>,
     pub(crate) changed: BTreeMap<Ino, Time>,
-    /// What of each directory comes with the slot, once it is counted.
+    /// The part of each directory that comes with the slot, once it is counted.
     pub(crate) directories: BTreeMap<Ino, Brought>,
     /// Clients may believe answers of the giver.
     pub(crate) leased: bool,
@@ -107,7 +107,7 @@ pub(crate) struct Arriving {
     pub(crate) unnamed: BTreeSet<Ino>,
 }
 
-/// What of a directory comes or goes with a slot.
+/// The part of a directory that comes or goes with a slot.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Brought {
     pub(crate) entries: u64,
@@ -382,7 +382,7 @@ impl Moving {
         table.pending.take()
     }
 
-    /// The move is over, one way or the other: nothing is taken for it any more. Gives what had come.
+    /// The move is over, one way or the other: no piece of it is taken any more. Gives the pieces that had come.
     pub(crate) fn give_up(&self, moving: u64) -> Option<Pending> {
         let mut table = self.table.lock();
         table.over = table.over.max(moving);

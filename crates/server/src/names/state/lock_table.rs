@@ -155,7 +155,7 @@ impl FileLocks {
         self.held.iter().map(|held| held.session).chain(waiting)
     }
 
-    /// Everything, to be put back elsewhere: what is held, and then what waits, the oldest first.
+    /// All locks, to be put back elsewhere: those held, then those that wait, the oldest first.
     pub(crate) fn rows(&self, ino: Ino) -> Vec<FileLockRow> {
         let row = |lock: &Lock, waits| FileLockRow { ino, session: lock.session, spec: lock.spec, waits };
         let waiting = self.queue.iter().map(|waiting| row(&waiting.lock, Some(waiting.number)));

@@ -73,7 +73,7 @@ impl LeaseTable {
         self.leases.is_empty() && claims.is_none_or(Claimants::is_empty)
     }
 
-    /// The inodes of which somebody has a lease.
+    /// The inodes with leases.
     pub(crate) fn inodes(&self) -> impl Iterator<Item = Ino> {
         self.leases.keys().copied()
     }
