@@ -7,7 +7,8 @@ use crate::route::{Place, is_replanned};
 use aze_proto::limits::LIST_ENTRIES_MAX;
 use aze_proto::message::Listed;
 use aze_proto::{Failure, Identity, Ino, MapEpoch, Reply, Request, ServerIndex, ShardMap};
-use futures_util::future::join_all;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
@@ -169,10 +170,19 @@ impl Lister {
             (index, core.list_one(who, &map, holder.server, &request).await)
         });
         let mut failure = None;
-        for (index, page) in join_all(asked).await {
+        let mut answers: FuturesUnordered<_> = asked.collect();
+        let mut pages = Vec::with_capacity(answers.len());
+        while let Some((index, page)) = answers.next().await {
+            match page {
+                // Without waiting for the others, of which one may be silent.
+                Err(why) if is_replanned(&why) => return Err(why),
+                page => pages.push((index, page)),
+            }
+        }
+        drop(answers);
+        for (index, page) in pages {
             match page {
                 Ok((page, lease)) => holders[index].take(page, lease, now_ns),
-                Err(why) if is_replanned(&why) => return Err(why),
                 Err(why) => {
                     holders[index].failed = true;
                     failure.get_or_insert(why);
