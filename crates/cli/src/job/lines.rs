@@ -5,6 +5,7 @@
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::launch;
+use crate::place::Place;
 use std::path::Path;
 
 /// What such lines begin with.
@@ -62,8 +63,11 @@ impl Lines {
                 ["stage", "out", ..] => lines.stage_out.push((number, words[2..].to_vec())),
                 _ => return Err(wrong("it is none of 'up', 'stage in FROM TO' and 'stage out FROM TO'")),
             }
-            let parsed = crate::command().try_get_matches_from([vec!["aze".into()], words].concat());
+            let parsed = crate::command().try_get_matches_from([&["aze".to_owned()], &words[..]].concat());
             parsed.map_err(|error| wrong(error.to_string().trim().trim_start_matches("error: ")))?;
+            if words[0] == "stage" && words[1] == "in" && names_local_alone(&words[2..]) {
+                return Err(wrong("it names no place in the volume to stage in to: 'stage in FROM aze:/…'"));
+            }
             count += 1;
         }
         if count == 0 {
@@ -81,13 +85,28 @@ fn interpreter(text: &str) -> Option<Vec<String>> {
     Some(words).filter(|words| !words.is_empty() && !words.iter().any(is_own))
 }
 
-/// FROM and TO of a line, when options may stand around them: the parser has found both there.
+/// FROM and TO of a line, when options may stand around them; `None` if it has no TO.
 pub fn places(direction: &str, words: &[String]) -> Option<(String, String)> {
+    let stage = matched(direction, words)?;
+    Some((value(&stage, "from")?, value(&stage, "to")?))
+}
+
+/// Whether a `stage in` line has no TO, as for a volume over a directory, and yet names no place in the volume.
+fn names_local_alone(words: &[String]) -> bool {
+    let is_local = |from: String| matches!(Place::parse(from.as_ref()), Ok(Place::Local(_)));
+    let stage = matched("in", words).filter(|stage| value(stage, "to").is_none());
+    stage.and_then(|stage| value(&stage, "from")).is_some_and(is_local)
+}
+
+/// A stage line as the parser of the command line takes it.
+fn matched(direction: &str, words: &[String]) -> Option<clap::ArgMatches> {
     let line = [&["aze", "stage", direction].map(String::from)[..], words].concat();
     let matches = crate::command().try_get_matches_from(line).ok()?;
-    let stage = matches.subcommand()?.1.subcommand()?.1;
-    let place = |name: &str| Some(stage.get_raw(name)?.next()?.to_str()?.to_owned());
-    Some((place("from")?, place("to")?))
+    Some(matches.subcommand()?.1.subcommand()?.1.clone())
+}
+
+fn value(stage: &clap::ArgMatches, name: &str) -> Option<String> {
+    Some(stage.get_raw(name)?.next()?.to_str()?.to_owned())
 }
 
 /// The words of a `stage out` line without its options about rounds, and whether it had some.
@@ -153,16 +172,19 @@ mod tests {
             ("#AZE down\n", "script:1: it is none of"),
             ("#AZE\n", "script:1: it is none of"),
             ("#AZE up --sise 1G\n", "script:1: unexpected argument '--sise'"),
-            ("#AZE stage in /a\n", "script:1: the following required arguments"),
+            ("#AZE stage in /a\n", "script:1: it names no place in the volume"),
+            ("#AZE stage out\n#AZE stage in --names-only /a\n", "script:2: it names no place in the volume"),
             ("#AZE stage in /a$NONE aze:/a\n", "script:1: NONE is not set"),
             ("#AZE stage in '/a aze:/a\n", "script:1: a quote is not closed"),
             ("# nothing\n", "it has no line that begins with '#AZE'"),
         ];
-        assert_eq!(cases.len(), 9);
+        assert_eq!(cases.len(), 10);
         for (text, expected) in cases {
             let told = read(text).expect_err(text);
             assert!(told.contains(expected), "{told}");
         }
+        let warms_up = read("#AZE up --backing /b\n#AZE stage in aze:/a\n").expect("the directory below has it");
+        assert_eq!(warms_up.stage_in, [(2, vec!["aze:/a".to_owned()])]);
     }
 
     #[test]
