@@ -108,6 +108,22 @@ fn results_go_to_the_directory_over_which_the_volume_lies() {
     assert!(job.is_over());
 }
 
+/// Lines without a destination were taken for directories to be made in the volume, and ended the job.
+#[test]
+fn lines_without_a_destination_warm_up_and_take_removals_to_the_directory_below() {
+    let job = Job::new("#!/bin/sh", "", "");
+    let dir = job.place.dir.display();
+    let text = format!(
+        "#!/bin/sh\n#AZE up --servers 2 --size 256M --backing \"{dir}/in\"\n#AZE stage in aze:/sub\n#AZE stage out --delete\nset -eu\n\
+         aze mv aze:/sub/file aze:/sub/moved\n"
+    );
+    fs::write(&job.script, &text).expect("a script");
+    let ran = job.run(&[], &[]).ok();
+    assert!(ran.err.contains("in the volume: names of 1 directory; data of 1 file"), "{}", ran.err);
+    assert_eq!(fs::read_to_string(job.place.path("in/sub/moved")).expect("a result"), "input", "{}", ran.err);
+    assert!(!job.place.path("in/sub/file").exists() && job.is_over());
+}
+
 #[test]
 fn nothing_runs_before_all_lines_and_the_input_are_good() {
     let job = Job::new("#!/bin/sh", "--no-such-option", "touch \"$HERE/began\"");

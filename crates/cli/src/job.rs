@@ -262,8 +262,9 @@ impl<'a> Job<'a> {
             }
         }
         for (_, words) in &self.lines.stage_out {
-            let from = lines::places("out", words).map(|(from, _)| from);
-            let code = self.step(volume, &["mkdir", "-p"], &Vec::from_iter(from), None)?;
+            // Without a destination the source is what came from the directory below.
+            let Some((from, _)) = lines::places("out", words) else { continue };
+            let code = self.step(volume, &["mkdir", "-p"], &[from], None)?;
             if code != 0 {
                 return Err(failed(
                     code,
