@@ -5,7 +5,7 @@
 pub enum Hidden {
     /// It has no loader that would load the library.
     Static,
-    /// It is written in Go, whose own library makes system calls by itself.
+    /// It is written in Go: Go's own library makes system calls by itself.
     Go,
 }
 

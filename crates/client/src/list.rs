@@ -174,7 +174,7 @@ impl Lister {
         let mut pages = Vec::with_capacity(answers.len());
         while let Some((index, page)) = answers.next().await {
             match page {
-                // Without waiting for the others, of which one may be silent.
+                // Without waiting for the others: one may be silent.
                 Err(why) if is_replanned(&why) => return Err(why),
                 page => pages.push((index, page)),
             }

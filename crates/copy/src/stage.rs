@@ -165,11 +165,11 @@ struct Stage<'a> {
     kept: BTreeSet<Vec<u8>>,
     /// Files that were left out, since they are open for writing.
     open: Mutex<BTreeSet<Vec<u8>>>,
-    /// Names that went whose places are at the destination.
+    /// Names that went, with places at the destination.
     gone: follow::Gone,
     /// All of the source could be looked at.
     is_surveyed: bool,
-    /// Paths whose places must not be touched.
+    /// Paths that the stage must not touch.
     left_alone: BTreeSet<Vec<u8>>,
     /// Paths that went at the destination, too, by another process.
     vanished: Vec<Vec<u8>>,

@@ -119,7 +119,7 @@ pub fn execve(directory: i32, path: u64, arguments: u64, variables: u64, flags: 
 }
 
 /// Says so if this library cannot see the program's system calls though the program seems to need the volume: it lies there, begins
-/// in a directory there, or has an argument that is a path there. It would find another file or none, and nobody would know why.
+/// in a directory there, or has an argument that is a path there. It would find another file or none, and its user would not know why.
 fn warn_if_hidden(program: &Program, variables: u64) {
     let name = match program.copy {
         Some(_) => program.volume,

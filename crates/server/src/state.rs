@@ -159,7 +159,7 @@ pub struct Server {
     pub(crate) map_epoch_heard: AtomicU32,
     pub(crate) keeper: Keeper,
     pub(crate) moving: Arc<Moving>,
-    /// Servers whose processes this one has seen to end, in these lives.
+    /// Servers that this one has seen to end, in these lives.
     pub(crate) seen_to_end: Mutex<BTreeSet<(ServerIndex, MapEpoch, Incarnation)>>,
     pub(crate) sessions: Sessions,
     pub(crate) activity: Arc<Activity>,

@@ -1,26 +1,17 @@
 //! Slots move between servers under work, with faults: nothing acknowledged is lost, retries are recognised, opens and locks
 //! go along, and at the end each shard is served by one server. `AZE_SIM_SEEDS` sets how many seeds, `AZE_SIM_FROM` the first.
 
+mod many;
+
 use aze_server::sabotage::{Sabotage, Switches};
-use aze_sim::{Outcome, Plan, run_plan};
+use aze_sim::{Plan, run_plan};
+use many::{caught, number};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Seeds on every change.
 const SEEDS: u64 = 120;
-
-fn number(variable: &str, otherwise: u64) -> u64 {
-    std::env::var(variable).ok().map_or(otherwise, |text| text.parse().expect("a number of seeds"))
-}
-
-fn caught(plan: Plan) -> Result<Outcome, String> {
-    std::panic::catch_unwind(|| run_plan(plan, false)).map_err(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
-            .unwrap_or_else(|| "a panic without words".into())
-    })
-}
 
 #[test]
 fn slots_move_under_work_and_nothing_is_lost() {
@@ -35,7 +26,7 @@ fn slots_move_under_work_and_nothing_is_lost() {
                     if seed >= from + count {
                         return;
                     }
-                    let first = match caught(Plan::with_moves(seed)) {
+                    let first = match caught(|| run_plan(Plan::with_moves(seed), false)) {
                         Ok(outcome) => {
                             let mut moved = moved.lock().expect("no test thread panics with it");
                             let (runs, moves) = moved.entry(format!("{:?}", outcome.plan.mix)).or_default();
@@ -65,7 +56,7 @@ fn slots_move_under_work_and_nothing_is_lost() {
 }
 
 fn is_noticed(sabotage: Sabotage, seeds: &[u64]) {
-    let fails = |plan: Plan| match caught(plan) {
+    let fails = |plan: Plan| match caught(|| run_plan(plan, false)) {
         Ok(outcome) => outcome.violations.first().cloned(),
         // A server that loses a protection may also break one of its own assertions.
         Err(panic) => Some(panic),

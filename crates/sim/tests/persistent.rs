@@ -1,14 +1,14 @@
 //! Persistent volumes, from many seeds. `AZE_SIM_SEEDS` sets how many, `AZE_SIM_FROM` the first,
 //! `AZE_SIM_TRACE=1` tells what happened.
 
+#[allow(dead_code, reason = "a panic ends these tests")]
+mod many;
+
 use aze_sim::persistence::{PersistentPlan, PlanOf, run, run_counting};
+use many::number;
 
 /// Seeds on every change.
 const SEEDS: u64 = 40;
-
-fn number(variable: &str, otherwise: u64) -> u64 {
-    std::env::var(variable).ok().map_or(otherwise, |text| text.parse().expect("a number"))
-}
 
 fn all_pass(plan_of: PlanOf) {
     let (from, count) = (number("AZE_SIM_FROM", 0), number("AZE_SIM_SEEDS", SEEDS));

@@ -1,9 +1,12 @@
 //! Many seeds, each a cluster of its own with faults of its own. `AZE_SIM_SEEDS` sets how many,
 //! `AZE_SIM_FROM` the first.
 
+mod many;
+
 use aze_server::sabotage::Switches;
 use aze_sim::persistence::PersistentPlan;
-use aze_sim::{Outcome, Plan, run, run_plan};
+use aze_sim::{Plan, run, run_plan};
+use many::{caught, number};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,18 +15,6 @@ const SEEDS: u64 = 200;
 
 /// A search that is given up proves nothing: at most one in so many may be.
 const UNDECIDED_ONE_IN: u64 = 20;
-
-fn number(variable: &str, otherwise: u64) -> u64 {
-    std::env::var(variable).ok().map_or(otherwise, |text| text.parse().expect("a number of seeds"))
-}
-
-fn run_caught(seed: u64) -> Result<Outcome, String> {
-    std::panic::catch_unwind(|| run(seed, false)).map_err(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
-            .unwrap_or_else(|| "a panic without words".into())
-    })
-}
 
 #[test]
 fn no_seed_finds_a_violation() {
@@ -41,7 +32,7 @@ fn no_seed_finds_a_violation() {
                     if seed >= from + count {
                         return;
                     }
-                    let violations = match run_caught(seed) {
+                    let violations = match caught(|| run(seed, false)) {
                         Ok(outcome) => {
                             published_indexes.fetch_add(u64::from(outcome.plan.published_bytes > 0), Ordering::Relaxed);
                             unasked.fetch_add(outcome.unasked, Ordering::Relaxed);

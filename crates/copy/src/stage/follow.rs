@@ -29,7 +29,7 @@ const LEFT_NAMED_MAX: usize = 10;
 /// Names that went, by their paths below the destination.
 pub type Gone = BTreeMap<Vec<u8>, GoneName>;
 
-/// An object of the destination whose name the volume has not any more.
+/// An object of the destination that the volume has under this name no more.
 struct Doomed {
     kind: FileKind,
     /// Its print if the volume has put it there.
@@ -39,7 +39,7 @@ struct Doomed {
 }
 
 impl Order {
-    /// The names that went whose places are at the destination.
+    /// The names that went, with places at the destination.
     pub(super) fn gone(&self, watch: &dyn Watch) -> Outcome<Gone> {
         if self.side == Side::Outside {
             return Ok(Gone::new());
@@ -218,7 +218,7 @@ impl Stage<'_> {
         failed.into_inner().map_or(Ok(()), Err)
     }
 
-    /// Objects of the destination whose names the volume has removed, by path.
+    /// Objects of the destination that the volume has removed under their names, by path.
     fn doomed(&self) -> BTreeMap<Vec<u8>, Doomed> {
         let mut all: BTreeMap<Vec<u8>, Doomed> = BTreeMap::new();
         if self.order.filter.is_partial() {
@@ -280,7 +280,7 @@ impl Stage<'_> {
         })
     }
 
-    /// Adds the names whose places have other objects now that the volume has put there.
+    /// Adds the names that have another object at their place now, which the volume has put there.
     fn replaced_names(&self, followed: &mut Vec<GoneName>) {
         let journal = self.proof.journal.lock();
         for (path, gone) in &self.gone {

@@ -52,7 +52,7 @@ const DROPPED_MAX: usize = 4096;
 /// How long the taker has for one answer.
 const TAKER_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Pause before a giver or a taker asks the keeper how the move has ended, whose word may have got lost.
+/// Pause before a giver or a taker asks the keeper how the move has ended: the keeper's word may have got lost.
 const OUTCOME_PAUSE: Duration = Duration::from_millis(500);
 
 /// A move: its number, the slot and the taker.
@@ -157,7 +157,7 @@ impl Server {
         Ok(true)
     }
 
-    /// Files of a shard whose data have changed since they were sent, or were not sent.
+    /// Files of a shard that have other data than were sent, or were not sent.
     fn unsent(&self, cell: &ShardCell, giving: &Giving) -> Vec<(ShardId, Ino)> {
         let data = cell.data.lock();
         let is_new = |ino: &Ino| giving.sent.get(&(cell.id, *ino)) != Some(&data.changes_of(*ino));

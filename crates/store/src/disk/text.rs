@@ -33,7 +33,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Reads a file and parses its text; `None` if there is no such file. What is wrong with the text is told with the file's name: that it
+/// Reads a file and parses its text; `None` if there is no such file. An error of the text is told with the file's name: that it
 /// does not fit ([`DiskError::Unfit`]), or else that it is damaged.
 pub(super) async fn read<T>(
     dir: &dyn Dir,

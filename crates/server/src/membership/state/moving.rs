@@ -28,7 +28,7 @@ pub(crate) enum Phase {
     Rests,
     /// It finishes the requests that it works on, so as to give the slot.
     Drains,
-    /// The slot does not change here any more until the map says whose it is.
+    /// The slot does not change here any more until the map names its server.
     Gives { moving: u64, slot: SlotIndex, to: ServerIndex },
     /// All of the slot is here, and not served until the map says so.
     Takes { moving: u64, slot: SlotIndex, from: ServerIndex },
@@ -73,9 +73,9 @@ pub(crate) struct Giving {
     pub(crate) moving: u64,
     /// The number of the next piece.
     pub(crate) pieces: u64,
-    /// Files whose data are there, as they were then.
+    /// Files that the taker has, as they were when they were sent.
     pub(crate) sent: BTreeMap<(ShardId, Ino), ChangeCount>,
-    /// Files whose data are still to be sent in advance.
+    /// Files that the giver has still to send in advance.
     pub(crate) plan: VecDeque<(ShardId, Ino)>,
     /// How often that was made up.
     pub(crate) plans: u32,

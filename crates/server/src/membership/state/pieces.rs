@@ -17,7 +17,7 @@ wire_struct! {
         pub handle: u64,
         /// It is open for writing.
         pub writes: bool,
-        /// Nobody has had it open for writing since.
+        /// No program has had it open for writing since.
         pub is_quiet: bool,
         /// The session is away.
         pub is_away: bool,
