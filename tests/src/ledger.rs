@@ -328,12 +328,22 @@ impl Ledger {
     /// Compares the directory with the ledger, and takes over the outcome of a step in doubt.
     ///
     /// # Errors
-    /// The first difference.
+    /// The first difference. A step in doubt then stays in doubt: while servers still settle it, its file may have the
+    /// link count of after it without its name, so a later look may find the one or the other outcome.
     pub fn check(&mut self, root: &Path) -> Result<(), String> {
         let root = root.join(&self.dir);
-        let (dirs, mut files) = self.settled(&root)?;
+        let found = self.settled(&root)?;
         let doubt = self.doubt.take();
-        if let Some(Doubt::New { name, bytes }) = &doubt
+        let compared = self.take_over(&root, found, doubt.as_ref());
+        if compared.is_err() {
+            self.doubt = doubt;
+        }
+        compared
+    }
+
+    /// Compares what was `found` with the ledger, before or after the step in doubt, and keeps what it agrees with.
+    fn take_over(&mut self, root: &Path, (dirs, mut files): Found, doubt: Option<&Doubt>) -> Result<(), String> {
+        if let Some(Doubt::New { name, bytes }) = doubt
             && let Some(seen) = files.remove(name)
         {
             if seen.bytes.len() > bytes.len() || seen.bytes.iter().zip(bytes).any(|(is, was)| is != was && *is != 0) {
@@ -341,7 +351,7 @@ impl Ledger {
             }
             fs::remove_file(root.join(name)).map_err(|error| format!("remove {name}: {error}"))?;
         }
-        if let Some(Doubt::Bytes { file, start, after }) = &doubt {
+        if let Some(Doubt::Bytes { file, start, after }) = doubt {
             let (name, _) = self.now.names.iter().find(|(_, node)| **node == Node::File(*file)).expect("it has a name");
             let before = self.now.contents[file].clone();
             let Some(seen) = files.get(name) else { return Err(format!("{name} is gone")) };
@@ -367,7 +377,7 @@ impl Ledger {
                 let before = self.now.compare(&dirs, &files).err().unwrap_or_default();
                 let also = |why| format!("neither as before the last step ({before}) nor as after it ({why})");
                 after.compare(&dirs, &files).map_err(also)?;
-                self.now = after;
+                self.now = after.clone();
                 Ok(())
             }
             (found, _) => found,

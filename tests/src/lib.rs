@@ -240,9 +240,14 @@ pub fn set_mode(path: &Path, mode: u32) {
 
 /// Waits until `condition` holds, or panics with `what`.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    wait_for(what, || if condition() { Ok(()) } else { Err("not yet".into()) });
+}
+
+/// Waits until `attempt` succeeds, or panics with `what` and why the last attempt did not.
+pub fn wait_for(what: &str, mut attempt: impl FnMut() -> Result<(), String>) {
     let started = Instant::now();
-    while !condition() {
-        assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} until {what}");
+    while let Err(why) = attempt() {
+        assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} until {what}: {why}");
         // Between two looks the processor belongs to those that are waited for.
         std::thread::park_timeout(Duration::from_millis(10));
     }

@@ -111,6 +111,12 @@ impl Outside {
     }
 }
 
+/// A server, whichever life of it listens there.
+fn target(other: &OtherServer) -> Target {
+    let life = (MapEpoch(0), Incarnation(0));
+    Target { index: other.slot, host: other.host.clone(), addresses: other.addresses.clone(), life }
+}
+
 impl Server {
     /// Comes back: gives the map with this life of the server in it, which all others know by then.
     pub(crate) async fn come_back(self: &Arc<Self>, comeback: &Comeback) -> Result<Arc<ShardMap>, Failure> {
@@ -134,7 +140,7 @@ impl Server {
         if volume.map.keeper == self.slot() {
             self.keep_again(volume, info).await.map_err(during)
         } else {
-            self.join_again(outside, volume, info).await.map_err(during)
+            self.join_again(outside, comeback, volume, info).await.map_err(during)
         }
     }
 
@@ -150,12 +156,7 @@ impl Server {
                 return Err(Failure::new(Code::Unreachable, text));
             }
             let answers = join_all(asked.iter().map(|other| async move {
-                let to = Target {
-                    index: other.slot,
-                    host: other.host.clone(),
-                    addresses: other.addresses.clone(),
-                    life: (MapEpoch(0), Incarnation(0)),
-                };
+                let to = target(other);
                 let answer = outside.ask(&to, &Request::GetMap, ANSWER_TIME_MAX).await;
                 (*other, to, answer)
             }))
@@ -223,11 +224,16 @@ impl Server {
     async fn join_again(
         self: &Arc<Self>,
         outside: &Outside,
+        comeback: &Comeback,
         volume: Volume,
         info: ServerInfo,
     ) -> Result<Arc<ShardMap>, Failure> {
         let give_up_ns = self.io.mono_ns() + COMEBACK_TIME_MAX.as_nanos() as u64;
-        let keeper = Target::of(&volume.map, volume.map.keeper).ok_or_else(|| Failure::from(Code::Internal))?;
+        // By the same words as before: for other ones the caller would let go of the process that it watches.
+        let keeper = match comeback.others.iter().find(|other| other.slot == volume.map.keeper) {
+            Some(other) => target(other),
+            None => Target::of(&volume.map, volume.map.keeper).ok_or_else(|| Failure::from(Code::Internal))?,
+        };
         for slot in volume.ended.into_iter().filter(|slot| *slot != volume.map.keeper) {
             let Some(ServerInfo { began, incarnation, .. }) = volume.map.server(slot).cloned() else { continue };
             let word = Request::ServerEnded { server: slot, began, incarnation };
