@@ -69,6 +69,8 @@ pub struct Client {
 pub(crate) struct Core {
     pub(crate) io: Io,
     pub(crate) caller: Arc<Caller>,
+    /// Name of the node.
+    pub(crate) host: String,
     pub(crate) deadline: Duration,
     pub(crate) start_time_max: Duration,
     pub(crate) routes: RwLock<Arc<Routes>>,
@@ -104,6 +106,7 @@ impl Core {
         Arc::new(Core {
             io,
             caller,
+            host: config.host.clone(),
             deadline,
             start_time_max: config.start_time_max,
             routes,

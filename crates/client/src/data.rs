@@ -3,9 +3,9 @@
 //! It alone knows how a size stays exact while data and reports travel in parallel, what a short
 //! chunk means, and that every byte read is compared with its checksum.
 
-use crate::client::unexpected;
+use crate::client::{Core, unexpected};
 use crate::file::File;
-use crate::flight::FLIGHT_BYTES_MAX;
+use crate::flight::{FLIGHT_BYTES_MAX, NEAR_BYTES_MAX};
 use crate::inodes::ReportNow;
 use crate::route::{Knowing, Place, Question};
 use crate::shared_read::take_shared;
@@ -104,7 +104,7 @@ impl File {
             _ => {
                 let all = spans(offset, data.len(), attr.chunk_bits);
                 let writes = all.map(|span| self.write_chunk(attr, life, span, part(span)));
-                in_window(window(attr), writes, |()| {}).await
+                in_window(window(&self.core, attr), writes, |()| {}).await
             }
         }
     }
@@ -250,7 +250,7 @@ impl File {
             rest = after;
             self.read_chunk(attr, span, part)
         });
-        in_window(window(attr), reads, |told: Option<u64>| size = size.or(told)).await?;
+        in_window(window(&self.core, attr), reads, |told: Option<u64>| size = size.or(told)).await?;
         Ok(size)
     }
 
@@ -326,9 +326,10 @@ pub(crate) fn take_sound(part: &mut [u8], offset: usize, start: usize, bytes: &[
     sums.next().is_none()
 }
 
-/// Chunks that one call may have under way: all that the client may.
-fn window(attr: &Attr) -> usize {
-    (FLIGHT_BYTES_MAX >> attr.chunk_bits).max(1)
+/// Chunks that one call may have under way: all that the client may, if it waits for a network.
+fn window(core: &Core, attr: &Attr) -> usize {
+    let bytes = if core.is_all_near() { NEAR_BYTES_MAX } else { FLIGHT_BYTES_MAX };
+    (bytes >> attr.chunk_bits).max(1)
 }
 
 /// Runs futures, at most `width` at a time, and hands on their results as they come. After a

@@ -15,6 +15,10 @@ use std::sync::Arc;
 /// many servers busy; beyond, the memory of receivers fills up for nothing.
 pub const FLIGHT_BYTES_MAX: usize = 64 << 20;
 
+/// Bytes that one call has under way where all servers are on the caller's node: there is no network to fill, and more
+/// would leave the processor's cache before they are copied, and be more than a server shares (decision 0027).
+pub const NEAR_BYTES_MAX: usize = 8 << 20;
+
 pub(crate) struct Flight {
     state: Arc<Mutex<State>>,
 }

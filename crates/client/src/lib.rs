@@ -46,7 +46,7 @@ pub use client::{Client, Config};
 pub use dir_attrs::Aged;
 pub use file::{Access, File};
 pub use find::FoundPath;
-pub use flight::FLIGHT_BYTES_MAX;
+pub use flight::{FLIGHT_BYTES_MAX, NEAR_BYTES_MAX};
 pub use leases::{Lease, LetGo};
 pub use list::{Lister, Listing};
 pub use locks::Locked;

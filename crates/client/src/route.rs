@@ -267,6 +267,11 @@ impl Core {
     }
 
     /// How many servers the volume has.
+    /// Whether all servers are on this client's node.
+    pub(crate) fn is_all_near(&self) -> bool {
+        self.routes.read().map.servers.iter().all(|server| server.host == self.host)
+    }
+
     pub(crate) fn server_count(&self) -> usize {
         self.routes.read().map.indexes().count()
     }

@@ -296,11 +296,23 @@ impl Cluster {
     /// # Errors
     /// What [`Client::connect`] says.
     pub async fn connect(&self, index: usize) -> Result<Arc<Client>, Failure> {
+        self.connect_saying(index, client_node(index)).await
+    }
+
+    /// The same of a client that says it runs on the node of a server.
+    ///
+    /// # Errors
+    /// What [`Client::connect`] says.
+    pub async fn connect_near(&self, index: usize, server: u16) -> Result<Arc<Client>, Failure> {
+        self.connect_saying(index, server_node(server)).await
+    }
+
+    async fn connect_saying(&self, index: usize, host: String) -> Result<Arc<Client>, Failure> {
         let config = aze_client::Config {
             volume: VOLUME.into(),
             secret: SECRET,
             seeds: (0..self.layout.servers).map(|server| (server_node(server), vec![addr(server)])).collect(),
-            host: client_node(index),
+            host,
             job: "sim".into(),
             deadline: self.layout.deadline,
             start_time_max: Duration::from_secs(START_SECONDS_MAX),

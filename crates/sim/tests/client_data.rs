@@ -2,7 +2,7 @@
 
 mod support;
 
-use aze_client::{Access, Client, FLIGHT_BYTES_MAX, File};
+use aze_client::{Access, Client, FLIGHT_BYTES_MAX, File, NEAR_BYTES_MAX};
 use aze_io::sim::{Faults, SimRng};
 use aze_proto::{Change, Code, Identity, Ino, SetTime, Time};
 use aze_sim::bytes::data_of;
@@ -256,6 +256,23 @@ fn a_large_call_has_all_its_chunks_under_way_at_once_within_the_limit() {
         let peak = reader.flight_peak_bytes();
         assert!(peak > FLIGHT_BYTES_MAX - CHUNK as usize && peak <= FLIGHT_BYTES_MAX, "{peak} bytes were under way");
     });
+}
+
+#[test]
+fn a_large_call_has_less_under_way_where_all_servers_are_near() {
+    for (servers, expected) in [(1, NEAR_BYTES_MAX), (2, 12 << 20)] {
+        with_cluster(servers, |cluster, far| async move {
+            let file = create(&far, Ino::ROOT, "large").await;
+            let data = data_of(3, 0, 12 << 20);
+            file.write(0, &data).await.expect("there is room");
+            let near = cluster.connect_near(1, 0).await.expect("a second client connects");
+            let opened = near.open(&ROOT, file.ino(), BOTH).await.expect("it can be opened");
+            assert!(opened.read(0, data.len()).await.expect("it can be read") == data);
+            assert_eq!(near.flight_peak_bytes(), expected, "{servers} servers: read");
+            opened.write(0, &data).await.expect("there is room");
+            assert_eq!(near.flight_peak_bytes(), expected, "{servers} servers: write");
+        });
+    }
 }
 
 #[test]
