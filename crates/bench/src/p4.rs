@@ -1,6 +1,9 @@
 //! `aze bench p4`: bandwidth of one process over the size of its transfers, as the paper on CHFS shows
 //! it: with one chunk of a transfer under way at a time, and with all of them at once. Volumes for it
-//! are started and ended here, one for each transport, unless a running one is named.
+//! are started and ended here, one for each transport, unless a running one is named. What the number of servers
+//! changes is in `servers`.
+
+mod servers;
 
 use crate::plot::{self, Curve, short};
 use crate::program::{Program, Session};
@@ -18,10 +21,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use servers::Measured;
+
 const EXAMPLES: &str = "\
 Examples:
-  aze bench p4                                       both figures, over every transport of this machine
+  aze bench p4                                       figures 5 and 6, over every transport of this machine
   aze bench p4 --figure 6 --chunks 64K,1M --record result
+  aze bench p4 --figure 3,8 --servers 1,4            searches and opens, on one and on four servers
   aze bench p4 --name v1                             the volume that runs";
 
 /// Servers of a volume that is started here: as many as the paper's.
@@ -36,14 +42,16 @@ const PAPER: &str = "\
 the paper (CHFS, 8 servers, chunks of 4 to 512 KiB): with one request at a time the bandwidth of a process
 depends on the size of a chunk only; with all requests of a transfer at once it grows with the transfer";
 
-/// One process writes and reads in transfers of 64K to 16M: bandwidth by chunk size and chunks under way.
+/// One process writes and reads in transfers of 64K to 16M: bandwidth by chunk size and chunks under way. And searches
+/// and opens by number of servers.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// 5: one chunk of a transfer is under way at a time; 6: all of them are
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "5,6", value_parser = clap::value_parser!(u8).range(5..=6))]
+    /// 3: a search by number of servers; 5: one chunk of a transfer is under way at a time; 6: all of them are;
+    /// 8: many open one file, and each its own
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "5,6", value_parser = figure)]
     figure: Vec<u8>,
-    /// A running volume [default: one of 8 servers for each transport, started and ended]
+    /// A running volume [default: one of 8 servers for each transport, or of each number of servers, started and ended]
     #[arg(long)]
     name: Option<String>,
     /// Sizes of chunks
@@ -52,6 +60,15 @@ pub struct Args {
     /// Bytes of the file
     #[arg(long, default_value = "64M", value_parser = size::parse)]
     bytes: u64,
+    /// Numbers of servers for figures 3 and 8
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u16).range(1..=64))]
+    servers: Vec<u16>,
+    /// Files that are searched
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    files: u64,
+    /// How many open a file at one moment, each with a connection of its own
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,4,16,64", value_parser = openers)]
+    openers: Vec<usize>,
     /// Turns; the median is shown
     #[arg(long, value_name = "N", default_value_t = 3)]
     repeat: usize,
@@ -90,6 +107,22 @@ impl Point {
     }
 }
 
+/// Most connections of one measurement.
+const OPENERS_MAX: usize = 1024;
+
+fn figure(text: &str) -> Result<u8, String> {
+    match text {
+        "3" | "5" | "6" | "8" => Ok(text.as_bytes()[0] - b'0'),
+        "1" | "2" => Err("figures 1 and 2 compare two ways to place data, and there is one here: 3, 5, 6 or 8".into()),
+        _ => Err("expected 3, 5, 6 or 8".into()),
+    }
+}
+
+fn openers(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| (1..=OPENERS_MAX).contains(count));
+    count.ok_or_else(|| format!("expected 1 to {OPENERS_MAX}"))
+}
+
 /// Measures, then prints tables or JSON.
 pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
     if args.repeat == 0 || args.bytes < TRANSFER_BYTES_MAX || !args.bytes.is_multiple_of(TRANSFER_BYTES_MAX) {
@@ -99,7 +132,9 @@ pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
     let chunks = args.chunks.iter().map(|bytes| chunk_bits(*bytes)).collect::<Outcome<Vec<u8>>>()?;
     let keep = args.record.as_deref().map(Keep::new).transpose()?;
     let mut points = Vec::new();
+    let (transfers, by_servers): (Vec<u8>, Vec<u8>) = args.figure.iter().partition(|figure| matches!(figure, 5 | 6));
     match &args.name {
+        _ if transfers.is_empty() => {}
         Some(name) => over_volume(args, program, &chunks, name, &mut points)?,
         None => {
             for transport in ["tcp", "auto"] {
@@ -110,12 +145,20 @@ pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
             }
         }
     }
-    let result = json(args, program, &points);
-    let tables = tables(&points);
+    let measured = if by_servers.is_empty() { None } else { Some(servers::measure(args, program)?) };
+    let mut result = json(args, program, &points);
+    let mut tables = if points.is_empty() { String::new() } else { tables(&points) };
+    if let Some(measured) = &measured {
+        result["by_servers"] = measured.json();
+        if !tables.is_empty() {
+            tables.push('\n');
+        }
+        tables += &measured.tables();
+    }
     if let Some(keep) = keep {
         keep.write("result.json", &format!("{result:#}\n"))?;
         keep.write("result.txt", &tables)?;
-        for (name, picture) in pictures(&points) {
+        for (name, picture) in pictures(&points).into_iter().chain(measured.iter().flat_map(Measured::pictures)) {
             keep.write(&name, &picture)?;
         }
     }
@@ -155,7 +198,7 @@ fn over_sizes(args: &Args, file: &OneFile<'_>, transport: &str, points: &mut Vec
     let first = points.len();
     let sizes =
         || std::iter::successors(Some(TRANSFER_BYTES_MIN), |size| (*size < TRANSFER_BYTES_MAX).then_some(size * 2));
-    for figure in &args.figure {
+    for figure in args.figure.iter().filter(|figure| matches!(figure, 5 | 6)) {
         for (transfer, is_write) in sizes().flat_map(|size| [(size, true), (size, false)]) {
             points.push(Point {
                 transport: transport.into(),
@@ -303,7 +346,9 @@ fn pictures(points: &[Point]) -> Vec<(String, String)> {
 
 fn json(args: &Args, program: &dyn Program, points: &[Point]) -> Value {
     let mut result = record::circumstances(program);
-    result["bytes"] = args.bytes.into();
+    if !points.is_empty() {
+        result["bytes"] = args.bytes.into();
+    }
     result["durable"] = "nothing is synced".into();
     result["paper"] = PAPER.into();
     let point = |point: &Point| {
