@@ -162,7 +162,7 @@ enum When {
 ///
 /// What changes at the source while it is read is copied again, and named at last. Exit codes as of
 /// 'aze stage out'. Of a volume over a directory ('aze up --backing') and without TO: have its servers read names and data
-/// of that directory now, and not when they are used.
+/// of that directory now, and not when they are used, as far as there is room for them.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -14,7 +14,7 @@ use super::state::Done;
 use super::survey::{Survey, at};
 use super::{Order, Side, Stage, parent_dir};
 use crate::Watch;
-use crate::tree::{GoneName, Meta, Print, parent};
+use crate::tree::{GoneName, Meta, Origin, Print, Spot, parent};
 use aze_io::sync::Mutex;
 use aze_proto::attr::FileKind;
 use aze_receipt::line::What;
@@ -120,13 +120,31 @@ impl Stage<'_> {
         Ok(())
     }
 
+    /// Before files that came from their places get new objects there: the volume takes over their data, also those that it has
+    /// read and might drop to read them again. A file for which that fails is not copied.
+    pub(super) fn take_over_own(&self, todo: &mut Vec<(Spot, Spot)>) -> Outcome<()> {
+        let own = |path: &Vec<u8>| {
+            let (origin, meta) = (self.survey.origins.get(path)?, self.survey.objects.get(path)?);
+            let Origin { inside, outside, identity, .. } = origin.clone();
+            let kind = meta.kind;
+            let name = GoneName { inside, outside, kind, identity, inode: meta.identity.1, record: None };
+            (kind == FileKind::File).then_some((at(&self.order.from, path).path, name))
+        };
+        let mut all: BTreeMap<Vec<u8>, GoneName> = self.survey.origins.keys().filter_map(own).collect();
+        let to_copy: BTreeSet<&[u8]> = todo.iter().map(|(from, _)| from.path.as_slice()).collect();
+        all.retain(|path, _| to_copy.contains(path.as_slice()));
+        let failed = self.take_over(all.iter().collect())?;
+        todo.retain(|(from, _)| !failed.contains(&from.path));
+        Ok(())
+    }
+
     /// Has the volume take over what inodes still need of the destination, several at a time, and make it durable. Gives the
     /// paths for which that failed.
     fn take_over(&self, names: Vec<(&Vec<u8>, &GoneName)>) -> Outcome<BTreeSet<Vec<u8>>> {
         let failed = Mutex::new(BTreeSet::new());
         self.several_at_once(&names, |(path, gone)| {
             if let Err(trouble) = self.order.from.tree.take_over(gone) {
-                let to = at(&self.to, path).shown();
+                let to = String::from_utf8_lossy(&gone.outside).into_owned();
                 self.watch.failed(&trouble.during(format_args!("{to} is left alone, since its data are needed")));
                 failed.lock().insert((*path).clone());
             }
