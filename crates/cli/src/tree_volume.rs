@@ -374,21 +374,24 @@ impl Tree for VolumeTree {
         Ok(all.into_iter().map(named).collect())
     }
 
+    fn keep_data(&self, name: &GoneName) -> Outcome<()> {
+        let (client, who, shown) = (&self.session.client, &self.session.who, self.shown(&name.inside));
+        let what = format_args!("keep all of {shown}, whose place in the directory below is to change");
+        let access = Access { read: true, write: false };
+        let file = match self.session.runtime.block_on(client.open_nameless(who, Ino(name.inode), access)) {
+            Err(failure) if failure.code == Code::Stale => return Ok(()),
+            file => file.map_err(|failure| Trouble::volume(what, &failure))?,
+        };
+        let source = VolumeSource { session: self.session.clone(), file, shown: shown.clone() };
+        self.session.ask(what, client.take_over(who, &source.file))
+    }
+
     fn take_over(&self, gone: &GoneName) -> Outcome<()> {
-        let (client, who, ino) = (&self.session.client, &self.session.who, Ino(gone.inode));
-        let what = format_args!(
-            "take over all of {}, whose place in the directory below is to change",
-            self.shown(&gone.inside)
-        );
         if gone.kind == FileKind::File {
-            let access = Access { read: true, write: false };
-            let file = match self.session.runtime.block_on(client.open_nameless(who, ino, access)) {
-                Err(failure) if failure.code == Code::Stale => return Ok(()),
-                file => file.map_err(|failure| Trouble::volume(what, &failure))?,
-            };
-            let source = VolumeSource { session: self.session.clone(), file, shown: self.shown(&gone.inside) };
-            self.session.ask(what, client.take_over(who, &source.file))?;
+            self.keep_data(gone)?;
         }
+        let (client, who, ino) = (&self.session.client, &self.session.who, Ino(gone.inode));
+        let what = format_args!("take over {}, which has another name or is still open", self.shown(&gone.inside));
         match self.session.runtime.block_on(client.leave_backing(who, ino)) {
             Err(failure) if failure.code == Code::Stale => Ok(()),
             left => left.map_err(|failure| Trouble::volume(what, &failure)),
