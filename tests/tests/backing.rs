@@ -1,11 +1,11 @@
 //! Volumes over a directory of another file system: the names are there at once, data when somebody reads, and what is
 //! changed stays in the volume until it is staged out.
 
-use aze_tests::{Place, make_tree, run, signal, wait_until};
+use aze_tests::{Place, Ran, make_tree, run, signal, wait_until};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
@@ -477,6 +477,54 @@ fn removals_and_renames_reach_the_backing_if_that_is_asked_for() {
     assert!(told.contains("dirty   0 objects"), "{told}");
     place.aze(&["umount", text(&mount)]).ok();
     place.aze(&["down"]).ok();
+}
+
+/// The other user was given a copy of the volume's directory.
+#[test]
+fn another_user_over_a_backing_sees_and_stages_changes() {
+    let mut place = Place::new();
+    let backing = place.path("backing");
+    fs::create_dir(&backing).expect("a directory");
+    for name in ["changed", "removed"] {
+        fs::write(backing.join(name), name).expect("a file");
+        made_long_ago(&backing.join(name));
+    }
+    fs::set_permissions(&backing, Permissions::from_mode(0o777)).expect("a mode");
+    let (backing, mount) = over(&mut place, &[]);
+    fs::write(mount.join("changed"), "of the volume").expect("a write");
+    // It notes there that the volume keeps account of staging.
+    fs::set_permissions(&mount, Permissions::from_mode(0o777)).expect("a mode");
+    fs::remove_file(mount.join("removed")).expect("a removal");
+    let aze = place.program_for_all();
+    fs::set_permissions(&place.dir, Permissions::from_mode(0o777)).expect("a mode");
+    let theirs = place.path("theirs");
+    fs::create_dir(&theirs).expect("a directory");
+    let volume = format!("over-{}", std::process::id());
+    let copy = theirs.join(&volume);
+    run(Command::new("cp").arg("-r").arg(place.path("run").join(&volume)).arg(&copy));
+    // If the mount has noted itself there.
+    drop(fs::remove_dir_all(copy.join("mounts")));
+    let all = names(&copy).into_iter().map(|name| copy.join(name)).chain([theirs.clone(), copy.clone()]);
+    all.for_each(|path| lchown(path, Some(65_534), Some(65_534)).expect("another owner"));
+    fs::set_permissions(&copy, Permissions::from_mode(0o700)).expect("a mode");
+    let as_nobody = |words: &[&str]| -> Ran {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&aze).args(words);
+        command.env("AZE_RUN_DIR", &theirs).env("HOME", &theirs).env("AZE_VOLUME", &volume).current_dir("/");
+        command.env_remove("XDG_RUNTIME_DIR").output().expect("setpriv runs").into()
+    };
+    let told = as_nobody(&["stage", "status", "aze:/"]).ok().out;
+    for line in ["dirty   1 object,", "aze:/changed (changed)", "untold  names that were removed are not looked at"] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+    let (state, receipt) = (theirs.join("state"), theirs.join("receipt.jsonl"));
+    let staged = as_nobody(&["stage", "out", "--state", text(&state), "--receipt", text(&receipt)]).ok();
+    assert!(staged.err.contains("names that were removed are not looked at"), "{}", staged.err);
+    assert_eq!(fs::read_to_string(backing.join("changed")).expect("contents"), "of the volume");
+    assert!(backing.join("removed").exists());
+    // The owner is told.
+    let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
+    assert!(told.contains("aze:/removed (removed)"), "{told}");
 }
 
 #[test]

@@ -162,7 +162,7 @@ enum When {
 ///
 /// What changes at the source while it is read is copied again, and named at last. Exit codes as of
 /// 'aze stage out'. Of a volume over a directory ('aze up --backing') and without TO: have its servers read names and data
-/// of that directory now, and not when they are used.
+/// of that directory now, and not when they are used, as far as there is room for them.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -610,7 +610,8 @@ fn run_status_of(args: &StatusArgs, path: &VolumePath) -> Outcome<Exit> {
         return Err(Trouble::new(Exit::NotFound, text));
     };
     let standing = account.standing(&session, NAMED_MAX, &|| false)?;
-    let Standing { staged, dirty, without_data, named, renamed_from, lost, ended_early, removed, released } = &standing;
+    let Standing { staged, dirty, without_data, named, renamed_from, lost, untold, ended_early, removed, released } =
+        &standing;
     if args.json {
         let named: Vec<_> = named
             .iter()
@@ -624,7 +625,7 @@ fn run_status_of(args: &StatusArgs, path: &VolumePath) -> Outcome<Exit> {
             "stage_out": account.stage_out, "staged": staged.objects, "staged_bytes": staged.bytes,
             "dirty": dirty.objects, "dirty_bytes": dirty.bytes, "without_data": without_data, "removed": removed, "first": named,
             "released": released.objects, "released_bytes": released.bytes,
-            "lost": lost.iter().map(|trouble| trouble.text.clone()).collect::<Vec<_>>(), "ended_early": ended_early,
+            "lost": lost.iter().map(|trouble| trouble.text.clone()).collect::<Vec<_>>(), "untold": untold.as_ref().map(|trouble| trouble.text.clone()), "ended_early": ended_early,
         });
         outln!("{told}");
     } else {
@@ -639,6 +640,7 @@ fn run_status_of(args: &StatusArgs, path: &VolumePath) -> Outcome<Exit> {
         outln!("dirty   {}, {}", show::count(dirty.objects, "object"), size::words(dirty.bytes));
         named.iter().for_each(|(path, why)| outln!("        {} ({})", account::shown(path), standing.why(path, *why)));
         lost.iter().for_each(|trouble| outln!("lost    {trouble}"));
+        untold.iter().for_each(|trouble| outln!("untold  {trouble}"));
         if account.guards(session.volume.record.settings.lasts()) {
             outln!("'aze down' refuses while anything is dirty");
         }

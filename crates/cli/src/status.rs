@@ -181,6 +181,9 @@ fn status_object(status: &ServerStatus) -> Value {
         "capacity_bytes": status.capacity_bytes,
         "used_bytes": status.used_bytes,
         "touched_bytes": status.touched_bytes,
+        "clean_bytes": status.clean_bytes,
+        "evicted_bytes": status.evicted_bytes,
+        "evicted_chunks": status.evicted_chunks,
         "inodes": status.inodes,
         "entries": status.entries,
         "chunks": status.chunks,
@@ -226,6 +229,15 @@ fn print(
     }
     for status in answers.into_iter().flatten().flatten().filter(|status| !status.failure.is_empty()) {
         out.line(format!("  {}", status.failure))?;
+    }
+    if let (Some(backing), Some(answers)) = (&record.settings.backing, answers) {
+        let sum = |of: fn(&ServerStatus) -> u64| answers.iter().flatten().map(of).sum::<u64>();
+        out.line(format!(
+            "of what is used, {} are copies of {} and go when room is short; {} went so far",
+            size::short(sum(|status| status.clean_bytes)),
+            backing.path.display(),
+            size::short(sum(|status| status.evicted_bytes))
+        ))?;
     }
     for mount in volume.mounts() {
         let of = mount.program.map(|program| format!(" for 'aze run' of process {}", program.pid)).unwrap_or_default();

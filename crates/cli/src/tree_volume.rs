@@ -23,9 +23,6 @@ use std::sync::Arc;
 /// Symbolic links followed at the end of a path: as many as the kernel does (path_resolution(7)).
 const LINKS_MAX: usize = 40;
 
-/// Bytes of a file that are read at once, to have the volume take them over: several chunks, so that several servers work.
-const READ_BYTES: usize = 4 << 20;
-
 const WRITE: Access = Access { read: false, write: true };
 
 impl Place {
@@ -377,26 +374,24 @@ impl Tree for VolumeTree {
         Ok(all.into_iter().map(named).collect())
     }
 
+    fn keep_data(&self, name: &GoneName) -> Outcome<()> {
+        let (client, who, shown) = (&self.session.client, &self.session.who, self.shown(&name.inside));
+        let what = format_args!("keep all of {shown}, whose place in the directory below is to change");
+        let access = Access { read: true, write: false };
+        let file = match self.session.runtime.block_on(client.open_nameless(who, Ino(name.inode), access)) {
+            Err(failure) if failure.code == Code::Stale => return Ok(()),
+            file => file.map_err(|failure| Trouble::volume(what, &failure))?,
+        };
+        let source = VolumeSource { session: self.session.clone(), file, shown: shown.clone() };
+        self.session.ask(what, client.take_over(who, &source.file))
+    }
+
     fn take_over(&self, gone: &GoneName) -> Outcome<()> {
-        let (client, who, ino) = (&self.session.client, &self.session.who, Ino(gone.inode));
-        let what =
-            format_args!("take over all of {}, which has another name or is still open", self.shown(&gone.inside));
         if gone.kind == FileKind::File {
-            let access = Access { read: true, write: false };
-            let file = match self.session.runtime.block_on(client.open_nameless(who, ino, access)) {
-                Err(failure) if failure.code == Code::Stale => return Ok(()),
-                file => file.map_err(|failure| Trouble::volume(what, &failure))?,
-            };
-            let source = VolumeSource { session: self.session.clone(), file, shown: self.shown(&gone.inside) };
-            let (mut offset, mut block) = (0, vec![0; READ_BYTES]);
-            while let Some(at) = source.next_data(offset)? {
-                let count = source.read_at(at, &mut block)?;
-                if count == 0 {
-                    break;
-                }
-                offset = at + count as u64;
-            }
+            self.keep_data(gone)?;
         }
+        let (client, who, ino) = (&self.session.client, &self.session.who, Ino(gone.inode));
+        let what = format_args!("take over {}, which has another name or is still open", self.shown(&gone.inside));
         match self.session.runtime.block_on(client.leave_backing(who, ino)) {
             Err(failure) if failure.code == Code::Stale => Ok(()),
             left => left.map_err(|failure| Trouble::volume(what, &failure)),

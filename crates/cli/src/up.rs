@@ -111,7 +111,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     stage_out: Option<PathBuf>,
     /// Show the names of this directory in the volume at once, and read its files when they are used. Changes stay in the
-    /// volume until 'aze stage out' writes them back. All servers must see the directory under this path.
+    /// volume until 'aze stage out' writes them back. It may be larger than the volume: file data that were read and not
+    /// changed go when room is short, and are read again. All servers must see the directory under this path.
     #[arg(long, value_name = "DIR")]
     backing: Option<PathBuf>,
     /// How long the start may take; begins anew for as long as servers read their storage.

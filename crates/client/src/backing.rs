@@ -138,23 +138,35 @@ impl Client {
         done(&request, self.core.ask(who, Place::Entry(parent, name), &request).await?)
     }
 
-    /// Has servers read a part of an open file from the backing, as far as it came from there and they have not yet. One byte
-    /// of each chunk is asked for, since a chunk is stored whole.
+    /// Has the volume take over all that an open file still needs of the backing: its servers read the missing chunks, and keep
+    /// all. To be called before the object from which the file came is changed or removed there.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Those of reading; [`Code::NoSpace`] if there is no room for all of it.
+    pub async fn take_over(&self, who: &Identity, file: &File) -> Result<(), Failure> {
+        match self.backing_of(who, file.attr().ino).await? {
+            Some(backing) => file.keep_chunks(backing.length, FETCHED_AT_ONCE, FETCH_TRIES).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Has servers read a part of an open file from the backing, as far as it came from there and they have not yet. Nothing
+    /// that they have goes for it.
+    ///
+    /// # Errors
+    /// Those of reading; [`Code::NoSpace`] once there is no more room.
     pub async fn fetch(&self, file: &File, part: Range<u64>) -> Result<(), Failure> {
         let attr = file.attr();
         let chunk_bytes = 1 << attr.chunk_bits;
         let chunks = (part.start..part.end.min(attr.size)).step_by(chunk_bytes);
         let fetches = chunks.map(|offset| async move {
             for _ in 1..FETCH_TRIES {
-                match file.read(offset, 1).await {
+                match file.fetch_chunk(offset).await {
                     Err(failure) if failure.code == Code::TimedOut => {}
-                    read => return read.map(drop),
+                    fetched => return fetched,
                 }
             }
-            file.read(offset, 1).await.map(drop)
+            file.fetch_chunk(offset).await
         });
         in_window(FETCHED_AT_ONCE, fetches, drop).await
     }

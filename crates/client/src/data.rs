@@ -189,6 +189,25 @@ impl File {
         Ok((count > 0).then_some(byte[0]))
     }
 
+    /// Has the chunk at `offset` read from the volume's backing, if its server has room for it and has not done so.
+    ///
+    /// # Errors
+    /// Those of every request; [`Code::NoSpace`] where another chunk would have to go for it.
+    pub(crate) async fn fetch_chunk(&self, offset: u64) -> Result<(), Failure> {
+        let until = self.core.patience();
+        loop {
+            let attr = self.inode.attr();
+            let Some(span) = spans(offset, 1, attr.chunk_bits).next() else { return Ok(()) };
+            match self.read_chunk(&attr, Span { len: 0, ..span }, &mut []).await {
+                Err(failure) if is_stale(&failure) => {
+                    until.check(&self.core, &failure, &Request::GetAttr { ino: self.ino(), exact: false })?;
+                    self.refresh().await?;
+                }
+                fetched => return fetched.map(drop),
+            }
+        }
+    }
+
     async fn read_anyway(&self, offset: u64, buf: &mut [u8]) -> Result<usize, Failure> {
         let until = self.core.patience();
         loop {

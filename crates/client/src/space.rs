@@ -106,6 +106,46 @@ impl File {
         self.report(&attr, end, Spread::sparse(end > 0 && range.start > attr.size)).await.map(drop)
     }
 
+    /// Has servers read all chunks before `length` that they have not read from the volume's backing, and keep them. `width` of them are asked for at once, each so often if it does not come in time.
+    pub(crate) async fn keep_chunks(&self, length: u64, width: usize, tries: usize) -> Result<(), Failure> {
+        let until = self.core.patience();
+        loop {
+            let (life, attr) = self.of_this_start().await?;
+            let Attr { ino, generation, born, layout, chunk_bits, .. } = attr;
+            let chunks = 0..length.min(attr.size).div_ceil(1 << chunk_bits);
+            let requests = chunks.map(|chunk| {
+                let request = Request::Reserve(Reserve {
+                    ino,
+                    generation,
+                    born,
+                    layout,
+                    chunk,
+                    offset: 0,
+                    len: 0,
+                    zero: false,
+                    chunk_bits,
+                });
+                let attr = &attr;
+                async move {
+                    for _ in 1..tries {
+                        match self.ask_room(attr, life, chunk, request.clone()).await {
+                            Err(failure) if failure.code == Code::TimedOut => {}
+                            kept => return kept,
+                        }
+                    }
+                    self.ask_room(attr, life, chunk, request).await
+                }
+            });
+            match in_window(width, requests, drop).await {
+                Err(failure) if is_stale(&failure) => {
+                    until.check(&self.core, &failure, &Request::GetAttr { ino, exact: false })?;
+                    self.refresh().await?;
+                }
+                kept => return kept,
+            }
+        }
+    }
+
     async fn punch_once(&self, range: Range<u64>) -> Result<(), Failure> {
         let life = self.core.life_of(self.ino());
         let mut attr = self.refresh().await?;

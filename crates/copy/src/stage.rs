@@ -442,6 +442,7 @@ impl<'a> Stage<'a> {
             }
         }
         todo.extend(self.compare_all(&doubtful));
+        self.take_over_own(&mut todo)?;
         for round in 1..=ROUNDS_MAX {
             self.copy(&todo, round)?;
             todo = std::mem::take(&mut *self.proof.again.lock());

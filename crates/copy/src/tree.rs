@@ -315,8 +315,13 @@ pub trait Tree: Send + Sync {
     fn gone(&self) -> Outcome<Vec<GoneName>> {
         Ok(Vec::new())
     }
-    /// Has the tree take over all data of an inode, which its directory is about to lose, and hold it for changed from then on.
-    /// Nothing if the inode is gone.
+    /// Has the tree keep all data of an inode that its directory still has, and may lose afterwards. Nothing if the inode is
+    /// gone.
+    fn keep_data(&self, name: &GoneName) -> Outcome<()> {
+        let text = format!("keep {}: its tree lies over no directory: a defect in aze", self.shown(&name.inside));
+        Err(Trouble::new(Exit::Fatal, text))
+    }
+    /// The same of an inode that its directory is about to lose, which is held for changed from then on.
     fn take_over(&self, gone: &GoneName) -> Outcome<()> {
         let text = format!("take over {}: its tree lies over no directory: a defect in aze", self.shown(&gone.inside));
         Err(Trouble::new(Exit::Fatal, text))

@@ -7,6 +7,7 @@
 mod append;
 pub(crate) mod backing;
 mod data;
+mod evict;
 mod space;
 pub(crate) mod state;
 mod truncate;

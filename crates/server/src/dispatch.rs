@@ -357,6 +357,7 @@ impl Server {
                     let detail = format!("{}: memory is full and being read; try again", self.who());
                     return Err(Failure::new(Code::TimedOut, detail));
                 }
+                self.evict_ahead();
                 self.io.sleep(READERS_PAUSE).await;
                 Ok(())
             }
@@ -373,6 +374,7 @@ impl Server {
                 self.bring_back(shard, (ino, chunk), &units, work.deadline_ns).await
             }
             Wait::Room(full) => self.await_room(work.deadline_ns, full).await,
+            Wait::Eviction(full) => self.await_eviction(work.deadline_ns, full).await,
             Wait::Import(dir) => self.fetch_names(dir, work.deadline_ns).await,
             Wait::Backing(lack) => self.fetch_backed(lack, work.deadline_ns).await,
             Wait::Turn(ino) => {

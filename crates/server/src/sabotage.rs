@@ -100,6 +100,14 @@ pub enum Sabotage {
     ForgetHeirs,
     /// A slot is given while requests are being worked on.
     SkipDrain,
+    /// A chunk of the backing that was written counts as a copy of it, and may go.
+    CallChangedACopy,
+    /// Before the backing loses an object nothing is kept of it.
+    SkipKeep,
+    /// At a start it is forgotten which chunks of the backing stay.
+    ForgetKept,
+    /// A chunk that goes when room is short leaves zeros.
+    EvictToZeros,
     /// A write to a part of a chunk does not have the rest of it read from the backing.
     WriteWithoutRest,
 }

@@ -1,6 +1,7 @@
 //! The state of one server, put together from the state of its parts, and its configuration.
 
 use crate::chunks::state::backed::{BackedFiles, Flights};
+use crate::chunks::state::evictions::Evictions;
 use crate::clock::HybridClock;
 use crate::coherence::state::leases::Leases;
 use crate::coherence::state::published::PublishedIndex;
@@ -133,6 +134,7 @@ pub struct Server {
     pub(crate) shards: Arc<ShardSet>,
     pub(crate) store: Arc<Store>,
     pub(crate) backed: BackedFiles,
+    pub(crate) evictions: Evictions,
 
     // Persistence.
     pub(crate) persistence: Option<Persistence>,

@@ -74,6 +74,7 @@ impl Server {
     /// data makes no more of them; nor does one that has as many of them as fit its size.
     pub(crate) fn check_room(&self) -> Result<(), Failure> {
         let (used, capacity) = (self.store.used_bytes(), self.store.capacity_bytes());
+        let used = used.saturating_sub(self.store.copies_bytes());
         if used + BLOCK_BYTES as u64 > capacity {
             return Err(Failure::new(Code::NoSpace, format!("{}: {used} of {capacity} bytes are used", self.who())));
         }
@@ -90,7 +91,9 @@ impl Server {
     pub(crate) fn space(&self) -> Reply {
         let inodes = self.shards.iter().map(|cell| cell.names.lock().shard.inodes()).sum();
         self.store.settle();
-        let (capacity_bytes, used_bytes) = (self.store.capacity_bytes(), self.store.used_bytes());
+        // Copies of the backing give way to data that are written.
+        let used_bytes = self.store.used_bytes().saturating_sub(self.store.copies_bytes());
+        let capacity_bytes = self.store.capacity_bytes();
         // Each has a name, here or elsewhere.
         Reply::Space { capacity_bytes, used_bytes, inodes, inodes_max: records_max(self.config.capacity_bytes) / 2 }
     }
@@ -118,6 +121,9 @@ impl Server {
             capacity_bytes: self.store.capacity_bytes(),
             used_bytes: self.store.used_bytes(),
             touched_bytes: self.store.touched_bytes(),
+            clean_bytes: self.store.copies_bytes(),
+            evicted_bytes: self.evictions.bytes(),
+            evicted_chunks: self.evictions.chunks(),
             inodes,
             entries,
             chunks,

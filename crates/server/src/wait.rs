@@ -27,6 +27,8 @@ pub(crate) enum Wait {
     Cold(ShardId, Ino, u64, Range<usize>),
     /// Memory is full: some of it must go to the disk, or else it fails as told.
     Room(Failure),
+    /// There is no more room: copies of the backing must go, or else it fails as told.
+    Eviction(Failure),
     /// A session has frozen the file.
     Frozen(Ino),
     /// The names of a directory are still in the volume's backing.

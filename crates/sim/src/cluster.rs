@@ -67,6 +67,8 @@ pub struct Layout {
     pub published_bytes: u64,
     /// Memory of one server for file data, in bytes.
     pub memory_bytes: u64,
+    /// Bytes that one server may keep on its disk.
+    pub disk_bytes: u64,
     /// The directory over which the volume lies.
     pub backing: Option<SimBacking>,
     /// Protections that are removed from every server.
@@ -87,6 +89,7 @@ impl Layout {
             checkpoint_bytes: 256 << 10,
             published_bytes: 0,
             memory_bytes: CAPACITY_BYTES,
+            disk_bytes: DISK_BYTES,
             backing: None,
             switches,
         }
@@ -178,7 +181,7 @@ impl Cluster {
                 durability,
                 checkpoint_bytes: self.layout.checkpoint_bytes,
                 segment_bytes: SEGMENT_BYTES,
-                capacity_bytes: Some(DISK_BYTES),
+                capacity_bytes: Some(self.layout.disk_bytes),
             }),
             memory_bytes: || 0,
             starts: self.starts.load(Ordering::Relaxed),

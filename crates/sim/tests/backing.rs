@@ -1,6 +1,7 @@
 //! Volumes over a backing that is slow, gives errors and changes underneath, while clients read, write and remove, and
 //! servers are killed. No seed may find a byte that is neither of the version of the file that the volume has taken over
-//! nor of a later write, nor a name that was removed.
+//! nor of a later write, nor a name that was removed. Some volumes have less room than the backing has bytes: chunks that were read
+//! and not changed have to go, and no others.
 //!
 //! Each file has one writer, which writes ever larger marks to a part of each chunk. The rest of a file is one byte, over
 //! and over, in each version another one, so that two versions show in any two bytes.
@@ -13,7 +14,7 @@ use aze_io::Io;
 use aze_io::sim::{DRIVER, Faults, Sim};
 use aze_io::sync::Mutex;
 use aze_proto::message::Durability;
-use aze_proto::{Code, Failure, Ino};
+use aze_proto::{Code, Failure, FileKind, Gone, Ino};
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::Cluster;
 use aze_sim::backing::{Moods, SimBacking};
@@ -25,7 +26,12 @@ use support::{ROOT, name};
 
 const CHUNK: u64 = 1 << CHUNK_BITS;
 const CLIENTS: usize = 3;
+/// Files that are read, in a volume with room for all of them: each client writes to one.
 const FILES: usize = 3;
+/// The same in a volume without.
+const FILES_TIGHT: usize = 24;
+/// Room of each server then: 8 of its chunks of 64 KiB, while it has 24 on average, 3 of them written.
+const TIGHT_BYTES: u64 = 8 << 16;
 const CHUNKS: u64 = 3;
 /// Names that are removed.
 const DOOMED: usize = 12;
@@ -33,6 +39,8 @@ const DOOMED: usize = 12;
 const MOVED: usize = 6;
 /// What each client does before a run ends.
 const STEPS: u32 = 60;
+/// Bytes of the files among them.
+const MOVED_BYTE: u8 = 77;
 /// Marks are bytes from here on, versions below.
 const MARK_MIN: u8 = 128;
 /// Where in each chunk marks are, and how many bytes they have.
@@ -53,6 +61,10 @@ struct Model {
     files: Vec<Known>,
     removed: BTreeSet<usize>,
     wrong: Vec<String>,
+    /// Chunks that went since room was short, on servers that live.
+    evicted: u64,
+    /// Files that the backing has lost and that still have an inode.
+    outlived: u64,
     /// What went well, so that a run is known to have tried something.
     reads: u64,
     writes: u64,
@@ -192,9 +204,35 @@ async fn check_gone(client: &Client, model: &Shared) -> Result<usize, Failure> {
     Ok(went)
 }
 
-/// The backing follows: inodes whose origin it loses are dirty under any name, and no record is left.
-async fn follow_gone(client: &Client, model: &Shared) -> Result<(), Failure> {
+/// Has the volume take over all of a file that the backing is about to lose, as a stage does; `None` if it is gone, no file, or
+/// there is no room for it.
+async fn take_over(client: &Client, gone: &Gone) -> Result<Option<Arc<aze_client::File>>, Failure> {
+    if gone.kind != FileKind::File {
+        return Ok(None);
+    }
+    let file = match client.open_nameless(&ROOT, gone.ino, Access { read: true, write: false }).await {
+        Err(failure) if failure.code == Code::Stale => return Ok(None),
+        file => file?,
+    };
+    match client.take_over(&ROOT, &file).await {
+        Err(failure) if failure.code == Code::NoSpace => file.close().await.map(|()| None),
+        taken => taken.map(|()| Some(file)),
+    }
+}
+
+/// The backing follows: inodes whose origin it loses are dirty under any name, have all their bytes, and no record is left.
+async fn follow_gone(
+    cluster: &Arc<Cluster>,
+    client: &Client,
+    backing: &SimBacking,
+    model: &Shared,
+) -> Result<(), Failure> {
+    let mut outlived = Vec::new();
     for gone in client.gone_names(&ROOT).await? {
+        if let Some(file) = take_over(client, &gone).await? {
+            outlived.push(file);
+            backing.remove(&String::from_utf8_lossy(&gone.path.0));
+        }
         match client.leave_backing(&ROOT, gone.ino).await {
             Ok(()) => {
                 let backing = client.backing_of(&ROOT, gone.ino).await?;
@@ -207,6 +245,32 @@ async fn follow_gone(client: &Client, model: &Shared) -> Result<(), Failure> {
         }
         client.forget_gone(&ROOT, gone.parent, &gone.name, gone.since).await?;
     }
+    if cluster.layout().durability.is_some() {
+        client.sync(&ROOT).await?;
+        cluster.kill_server(2, false);
+        cluster.bring_back(2).await?;
+    }
+    // All chunks that may go do so for these.
+    let files = model.lock().files.len();
+    for file in 0..files {
+        for chunk in 0..CHUNKS {
+            // At the end of the run all of them are looked at.
+            let _ = read(client, file, chunk, model).await;
+        }
+    }
+    model.lock().outlived += outlived.len() as u64;
+    for file in outlived {
+        let read = file.read(0, 2 * CHUNK as usize).await;
+        let size = file.attr().size as usize;
+        if !read.as_ref().is_ok_and(|bytes| bytes.len() == size && bytes.iter().all(|byte| *byte == MOVED_BYTE)) {
+            let text = match &read {
+                Ok(bytes) => format!("{} bytes, not all of them right", bytes.len()),
+                Err(failure) => failure.to_string(),
+            };
+            model.lock().wrong.push(format!("inode {}, which the backing has lost: {text}", file.attr().ino));
+        }
+        file.close().await?;
+    }
     let left = client.gone_names(&ROOT).await?;
     if !left.is_empty() {
         model.lock().wrong.push(format!("the backing has followed, and is not believed: {left:?}"));
@@ -215,14 +279,15 @@ async fn follow_gone(client: &Client, model: &Shared) -> Result<(), Failure> {
 }
 
 async fn work(client: Arc<Client>, io: Io, me: usize, model: Shared) {
+    let files = model.lock().files.len();
     for _ in 0..STEPS {
         let chunk = io.random_u64() % CHUNKS;
         // What fails is tried again, or not: errors are what this backing gives.
         let _ = match io.random_u64() % 6 {
-            0 => write(&client, me % FILES, chunk, &model).await,
+            0 => write(&client, me % files, chunk, &model).await,
             1 => names(&client, &io, &model).await,
             2 | 3 => move_names(&client, &io).await,
-            _ => read(&client, (io.random_u64() % FILES as u64) as usize, chunk, &model).await,
+            _ => read(&client, (io.random_u64() % files as u64) as usize, chunk, &model).await,
         };
         io.sleep(Duration::from_millis(io.random_u64() % 40)).await;
     }
@@ -232,10 +297,10 @@ async fn work(client: Arc<Client>, io: Io, me: usize, model: Shared) {
 /// Changes files underneath, each to a version that it never had, until all clients are done; kills servers that come back.
 async fn disturb(cluster: &Arc<Cluster>, backing: &SimBacking, model: &Shared) {
     let mut rng = cluster.sim.rng("changes");
-    let mut versions = [1u8; FILES];
+    let mut versions = vec![1u8; model.lock().files.len()];
     while model.lock().done < CLIENTS {
         cluster.sim.sleep(Duration::from_millis(1 + rng.below(150))).await;
-        let file = rng.below(FILES as u64) as usize;
+        let file = rng.below(versions.len() as u64) as usize;
         if versions[file] < MARK_MIN - 1 && rng.chance(300_000) {
             versions[file] += 1;
             let (path, bytes) = (format!("d/f{file}"), file_bytes(versions[file]));
@@ -253,25 +318,36 @@ async fn disturb(cluster: &Arc<Cluster>, backing: &SimBacking, model: &Shared) {
 /// What became of a run.
 struct Ran {
     wrong: Vec<String>,
-    /// Reads and writes that went well, and names of the backing that led elsewhere at the end.
-    counts: [u64; 3],
+    /// Reads and writes that went well, names of the backing that led elsewhere at the end, chunks that went for others, and
+    /// files that the backing had lost.
+    counts: [u64; 5],
 }
 
-/// One run.
-fn run(seed: u64, switches: Switches, durability: Option<Durability>) -> Ran {
+/// One run; with `is_tight` the servers have less room than the files need.
+fn run(seed: u64, switches: Switches, durability: Option<Durability>, is_tight: bool) -> Ran {
+    let files = if is_tight { FILES_TIGHT } else { FILES };
     let sim = Sim::new(seed, Faults::default());
     let backing = SimBacking::new(sim.node(DRIVER));
     backing.make_dir("d");
-    (0..FILES).for_each(|file| backing.make_file(&format!("d/f{file}"), file_bytes(1)));
+    (0..files).for_each(|file| backing.make_file(&format!("d/f{file}"), file_bytes(1)));
     (0..DOOMED).for_each(|number| backing.make_file(&format!("d/n{number}"), Vec::new()));
     for number in 0..MOVED {
         let path = format!("d/m{number}");
-        if number % 2 == 0 { backing.make_file(&path, Vec::new()) } else { backing.make_dir(&path) }
+        if number % 2 == 0 {
+            backing.make_file(&path, vec![MOVED_BYTE; 2 * CHUNK as usize])
+        } else {
+            backing.make_dir(&path)
+        }
     }
-    let layout = Layout { durability, switches, backing: Some(backing.clone()), ..Layout::of(3) };
+    let mut layout = Layout { durability, switches, backing: Some(backing.clone()), ..Layout::of(3) };
+    match durability {
+        _ if !is_tight => {}
+        None => layout.memory_bytes = TIGHT_BYTES,
+        Some(_) => layout.disk_bytes = TIGHT_BYTES,
+    }
     let cluster = Cluster::new(sim.clone(), layout);
     let model: Shared = Arc::default();
-    model.lock().files = vec![Known::default(); FILES];
+    model.lock().files = vec![Known::default(); files];
     sim.block_on(async {
         cluster.start().await.expect("a quiet cluster starts");
         let moods = Moods { slow_ms: 30, error_ppm: 20_000, denied_ppm: 5_000, hung_ppm: 2_000 };
@@ -299,10 +375,10 @@ fn run(seed: u64, switches: Switches, durability: Option<Durability>) -> Ran {
             Ok(went) => model.lock().went = went,
             Err(failure) => model.lock().wrong.push(format!("names that went: {failure}")),
         }
-        if let Err(failure) = follow_gone(&client, &model).await {
+        if let Err(failure) = follow_gone(&cluster, &client, &backing, &model).await {
             model.lock().wrong.push(format!("names that went below, too: {failure}"));
         }
-        for file in 0..FILES {
+        for file in 0..files {
             for chunk in 0..CHUNKS {
                 match read(&client, file, chunk, &model).await {
                     Err(failure) if failure.code != Code::Changed => {
@@ -316,32 +392,66 @@ fn run(seed: u64, switches: Switches, durability: Option<Durability>) -> Ran {
                 }
             }
         }
+        model.lock().evicted = cluster.servers().iter().map(|server| server.status().evicted_chunks).sum();
     });
     cluster.end();
     let model = model.lock();
-    Ran { wrong: model.wrong.clone(), counts: [model.reads, model.writes, model.went as u64] }
+    let counts = [model.reads, model.writes, model.went as u64, model.evicted, model.outlived];
+    Ran { wrong: model.wrong.clone(), counts }
 }
 
 #[test]
 fn a_byte_is_of_the_version_taken_over_and_names_that_went_are_known() {
-    let mut sums = [0; 3];
+    let mut sums = [0; 5];
     for seed in 0..100 {
         let durability = (seed % 3 == 2).then_some(Durability::Fsync);
-        let Ran { wrong, counts } = run(seed, Switches::default(), durability);
+        let Ran { wrong, counts } = run(seed, Switches::default(), durability, false);
         assert_eq!(wrong, [""; 0], "seed {seed}");
         sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
-    let [reads, writes, went] = sums;
+    let [reads, writes, went, evicted, outlived] = sums;
     assert!(
-        reads > 500 && writes > 100 && went > 300,
-        "{reads} reads and {writes} writes went well, {went} names went"
+        reads > 500 && writes > 100 && went > 300 && outlived > 10,
+        "{reads} reads and {writes} writes went well, {went} names went, {outlived} files outlived theirs"
     );
+    assert_eq!(evicted, 0, "there was room for all");
+}
+
+#[test]
+fn a_volume_smaller_than_its_backing_drops_clean_chunks_and_nothing_else() {
+    let (mut in_memory, mut on_disks) = ([0; 5], [0; 5]);
+    for seed in 0..60 {
+        let durability = (seed % 2 == 1).then_some(Durability::Fsync);
+        let Ran { wrong, counts } = run(seed, Switches::default(), durability, true);
+        assert_eq!(wrong, [""; 0], "seed {seed}");
+        let sums = if durability.is_some() { &mut on_disks } else { &mut in_memory };
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    for [reads, writes, _, evicted, outlived] in [in_memory, on_disks] {
+        assert!(
+            reads > 500 && writes > 50 && evicted > 200 && outlived > 5,
+            "{reads} reads and {writes} writes went well, {evicted} chunks went, {outlived} files outlived theirs"
+        );
+    }
+}
+
+#[test]
+fn a_volume_that_drops_what_it_must_keep_is_noticed() {
+    let in_memory = [Sabotage::CallChangedACopy, Sabotage::SkipKeep, Sabotage::EvictToZeros, Sabotage::AnyBackingFile];
+    let all = in_memory.map(|removed| (removed, None)).into_iter().chain([
+        (Sabotage::CallChangedACopy, Some(Durability::Fsync)),
+        (Sabotage::ForgetKept, Some(Durability::Fsync)),
+    ]);
+    for (removed, durability) in all {
+        let found = (0..60).find(|seed| !run(*seed, Switches::without(removed), durability, true).wrong.is_empty());
+        assert!(found.is_some(), "{removed:?} is not noticed, {durability:?}");
+    }
 }
 
 #[test]
 fn a_volume_that_mixes_versions_or_forgets_removals_is_noticed() {
     for removed in [Sabotage::AnyBackingFile, Sabotage::ImportAgain, Sabotage::WriteWithoutRest] {
-        let found = (0..60).find(|seed| !run(*seed, Switches::without(removed), None).wrong.is_empty());
+        let found = (0..60).find(|seed| !run(*seed, Switches::without(removed), None, false).wrong.is_empty());
         assert!(found.is_some(), "{removed:?} is not noticed");
     }
 }

@@ -97,6 +97,30 @@ impl Part {
 pub(crate) type Found = (usize, Vec<Part>, Vec<u32>);
 
 impl Chunk {
+    /// Whether any of it was used since this was last asked.
+    pub(crate) fn take_touched(&mut self) -> bool {
+        let mut touched = false;
+        for unit in self.units.iter_mut().flatten() {
+            touched |= std::mem::take(unit.touched.get_mut());
+        }
+        touched
+    }
+
+    /// Whether readers hold any of it.
+    pub(crate) fn is_held(&self) -> bool {
+        let frames = self.units.iter().flatten().filter_map(|unit| unit.frame.as_ref());
+        frames.into_iter().any(|frame| Arc::strong_count(frame) > 1)
+    }
+
+    /// Bytes of memory and of places on disks that it has.
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        let taken = |unit: &Unit| match (&unit.place, &unit.frame) {
+            (Some(place), _) => place.slot().class.bytes(),
+            (None, frame) => frame.as_ref().map_or(0, |frame| frame.len()),
+        };
+        self.units.iter().flatten().map(|unit| taken(unit) as u64).sum()
+    }
+
     /// Where the stored bytes end.
     pub(crate) fn end(&self) -> usize {
         self.end

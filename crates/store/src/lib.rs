@@ -16,7 +16,7 @@ mod staged;
 
 pub use error::StoreError;
 pub use scrub::{Look, Looked};
-pub use shard::{ChangeCount, ChunkShard, Held, ReadOut, SeekFrom};
+pub use shard::{ChangeCount, ChunkShard, Evicted, Held, ReadOut, SeekFrom};
 pub use spill::{Cold, Dirty, Disk, Placed, Row, Snapshot, Swept, Warmed};
 pub use staged::{Data, Staged};
 
@@ -24,6 +24,7 @@ use aze_io::slab::Slab;
 use aze_io::sync::Mutex;
 use aze_proto::ids::{Generation, Ino};
 use fence::Fences;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 /// What the shards of one server share: the memory, and the memory of files that are gone.
@@ -31,12 +32,14 @@ pub struct Store {
     slab: Arc<Slab>,
     fences: Mutex<Fences>,
     disk: OnceLock<Arc<Disk>>,
+    /// Bytes of chunks that are copies of what lies elsewhere. Each change adds its difference.
+    copies_bytes: AtomicU64,
 }
 
 impl Store {
     /// A store that keeps its data in the slab given.
     pub fn new(slab: Arc<Slab>) -> Arc<Store> {
-        Arc::new(Store { slab, fences: Mutex::default(), disk: OnceLock::new() })
+        Arc::new(Store { slab, fences: Mutex::default(), disk: OnceLock::new(), copies_bytes: AtomicU64::new(0) })
     }
 
     /// Keeps data on disks, too, from now on.

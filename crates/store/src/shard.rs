@@ -1,8 +1,10 @@
 //! The data of one shard: which chunks there are, which generation of each file has been seen,
 //! and which requests were done already.
 
+mod copies;
 mod space;
 
+pub use copies::Evicted;
 pub use space::SeekFrom;
 
 use crate::chunk::{Chunk, Part, Trouble};
@@ -12,7 +14,7 @@ use aze_proto::ids::{Generation, Ino, Sequence, SessionId};
 use aze_proto::limits::CHUNK_BITS_MAX;
 use aze_proto::retry::{Remembered, RetryTable, Verdict};
 use aze_proto::{Failure, Reply, sum};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -77,6 +79,8 @@ pub struct ChunkShard {
     /// How often a counter in `generations` has begun anew.
     wraps: u64,
     pub(crate) chunks: BTreeMap<(Ino, u64), Chunk>,
+    /// Those chunks that are no more than copies of what lies elsewhere ([`ChunkShard::fill`]).
+    copies: BTreeSet<(Ino, u64)>,
     pub(crate) bytes: u64,
 }
 
@@ -89,6 +93,7 @@ impl ChunkShard {
             generations: BTreeMap::new(),
             wraps: 0,
             chunks: BTreeMap::new(),
+            copies: BTreeSet::new(),
             bytes: 0,
         }
     }
@@ -163,6 +168,7 @@ impl ChunkShard {
         if staged.is_empty() {
             return Ok(());
         }
+        self.keep(ino, chunk);
         let stored = self.chunks.get_mut(&(ino, chunk));
         let mut fresh = Chunk::default();
         let is_new = stored.is_none();
@@ -302,6 +308,7 @@ impl ChunkShard {
     }
 
     fn drop_chunks(&mut self, ino: Ino, from: u64) {
+        self.keep_from(ino, from);
         for (_, chunk) in self.chunks.extract_if((ino, from)..=(ino, u64::MAX), |_, _| true) {
             self.bytes -= chunk.end() as u64;
         }
@@ -378,6 +385,7 @@ impl ChunkShard {
         let last = length >> chunk_bits.min(CHUNK_BITS_MAX);
         let within = (length - (last << chunk_bits.min(CHUNK_BITS_MAX))) as usize;
         self.drop_chunks(ino, if within == 0 { last } else { last + 1 });
+        self.keep(ino, last);
         if let Some(chunk) = self.chunks.get_mut(&(ino, last)) {
             let before = chunk.end();
             chunk.truncate(within);

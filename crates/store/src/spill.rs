@@ -178,6 +178,8 @@ pub struct Dirty {
     sums: Sums,
     /// Bytes of it before the chunk's end.
     len: usize,
+    /// The chunk is a copy of what lies elsewhere.
+    is_copy: bool,
 }
 
 impl Dirty {
@@ -199,9 +201,9 @@ impl Dirty {
 
     /// What a checkpoint says of it, without a place.
     pub fn row(&self) -> Row {
-        let Dirty { ino, generation, chunk, unit, sums, len, .. } = self;
+        let Dirty { ino, generation, chunk, unit, sums, len, is_copy, .. } = self;
         let (unit, len, sums) = (*unit as u16, *len as u32, sums.known().to_vec());
-        Row { ino: *ino, generation: *generation, chunk: *chunk, unit, slot: 0, len, sums }
+        Row { ino: *ino, generation: *generation, chunk: *chunk, unit, slot: 0, len, sums, is_copy: *is_copy }
     }
 }
 
@@ -222,6 +224,8 @@ pub struct Row {
     pub len: u32,
     /// The checksums of its blocks, as they are in the place.
     pub sums: Vec<u32>,
+    /// The chunk is a copy of what lies elsewhere.
+    pub is_copy: bool,
 }
 
 /// All data of a shard as they were at one moment; later writes do not change them.
@@ -283,7 +287,8 @@ impl ChunkShard {
                         swept.freed_bytes += bytes as u64;
                     }
                     None => {
-                        swept.dirty.extend(dirty(unit, *ino, *generation, *number, index, chunk.end));
+                        // Its place is all that is wanted.
+                        swept.dirty.extend(dirty(unit, *ino, *generation, *number, index, chunk.end, false));
                         dirty_bytes += bytes as u64;
                     }
                 }
@@ -292,22 +297,25 @@ impl ChunkShard {
         swept
     }
 
-    /// Everything, for a checkpoint. Units that hold only zeros, and are nowhere on disks, are left out.
+    /// Everything, for a checkpoint. Units that hold only zeros, and are nowhere on disks, are left out, but for chunks of the
+    /// backing that are no copies: one that is not there would be read from the backing again.
     pub fn snapshot(&self) -> Snapshot {
         let mut all = Snapshot::default();
         for ((ino, number), chunk) in &self.chunks {
             let Some(Seen { generation, .. }) = self.generations.get(ino) else { continue };
+            let is_copy = self.is_copy(*ino, *number);
+            let may_be_absent = is_copy || !ino.is_backed();
             for (index, unit) in chunk.units.iter().enumerate() {
                 let Some(unit) = unit else { continue };
                 match &unit.place {
                     Some(place) => {
                         let (unit, sums) = (index as u16, unit.sums.known().to_vec());
                         let len = (chunk.end - index * BASE_BYTES).min(sums.len() * BLOCK_BYTES) as u32;
-                        let (ino, generation, chunk) = (*ino, *generation, *number);
-                        all.rows.push(Row { ino, generation, chunk, unit, slot: place.slot.number(), len, sums });
+                        let (ino, generation, chunk, slot) = (*ino, *generation, *number, place.slot.number());
+                        all.rows.push(Row { ino, generation, chunk, unit, slot, len, sums, is_copy });
                     }
-                    None if unit.sums.known().iter().all(|sum| *sum == ZERO_BLOCK_SUM) => {}
-                    None => all.dirty.extend(dirty(unit, *ino, *generation, *number, index, chunk.end)),
+                    None if may_be_absent && unit.sums.known().iter().all(|sum| *sum == ZERO_BLOCK_SUM) => {}
+                    None => all.dirty.extend(dirty(unit, *ino, *generation, *number, index, chunk.end, is_copy)),
                 }
             }
         }
@@ -322,7 +330,8 @@ impl ChunkShard {
             for (index, unit) in chunk.units.iter().enumerate() {
                 let Some(unit) = unit else { continue };
                 if unit.sums.known().iter().any(|sum| *sum != ZERO_BLOCK_SUM) {
-                    all.extend(dirty(unit, ino, *generation, *number, index, chunk.end));
+                    // A volume over a backing moves nothing between servers.
+                    all.extend(dirty(unit, ino, *generation, *number, index, chunk.end, false));
                 }
             }
         }
@@ -357,10 +366,13 @@ impl ChunkShard {
     /// # Errors
     /// The error in the checkpoint.
     pub fn restore_row(&mut self, row: &Row) -> Result<(), String> {
-        let disk = self.store.disk().ok_or("there is no disk")?;
+        let disk = self.store.disk().ok_or("there is no disk")?.clone();
         let blocks = row.sums.len();
         let slot = Slot::of(row.slot).filter(|slot| blocks > 0 && blocks * BLOCK_BYTES <= slot.class.bytes());
         let slot = slot.ok_or_else(|| format!("place {:x} cannot have {blocks} blocks", row.slot))?;
+        // A chunk is a copy only if all of its units say so.
+        let is_copy = row.is_copy && (!self.has(row.ino, row.chunk) || self.is_copy(row.ino, row.chunk));
+        self.keep(row.ino, row.chunk);
         let chunk = self.chunks.entry((row.ino, row.chunk)).or_default();
         let index = usize::from(row.unit);
         if row.len as usize > blocks * BLOCK_BYTES || row.len as usize + BLOCK_BYTES <= blocks * BLOCK_BYTES {
@@ -373,12 +385,15 @@ impl ChunkShard {
         if chunk.units.len() <= index {
             chunk.units.resize_with(index + 1, || None);
         }
-        let place = Some(Placed::new(disk, slot));
+        let place = Some(Placed::new(&disk, slot));
         chunk.units[index] =
             Some(Unit { frame: None, sums: Sums::of(&row.sums), place, touched: AtomicBool::new(false) });
         let end = index * BASE_BYTES + row.len as usize;
         self.bytes += end.saturating_sub(chunk.end) as u64;
         chunk.end = chunk.end.max(end);
+        if is_copy {
+            self.note_copy(row.ino, row.chunk);
+        }
         self.seen(row.ino, row.generation);
         Ok(())
     }
@@ -427,10 +442,18 @@ impl ChunkShard {
     }
 }
 
-fn dirty(unit: &Unit, ino: Ino, generation: Generation, chunk: u64, index: usize, end: usize) -> Option<Dirty> {
+fn dirty(
+    unit: &Unit,
+    ino: Ino,
+    generation: Generation,
+    chunk: u64,
+    index: usize,
+    end: usize,
+    is_copy: bool,
+) -> Option<Dirty> {
     let (frame, sums) = (unit.frame.as_ref()?.clone(), unit.sums.clone());
     let len = (end - index * BASE_BYTES).min(sums.count * BLOCK_BYTES);
-    (len > 0).then_some(Dirty { ino, generation, chunk, unit: index, frame, sums, len })
+    (len > 0).then_some(Dirty { ino, generation, chunk, unit: index, frame, sums, len, is_copy })
 }
 
 impl Store {

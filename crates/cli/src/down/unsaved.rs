@@ -120,7 +120,10 @@ impl Guard {
     }
 
     fn look(&self, named_max: usize) -> Outcome<Standing> {
-        self.account.standing(&self.session, named_max, &|| false)
+        let mut standing = self.account.standing(&self.session, named_max, &|| false)?;
+        // Names that servers do not tell may be dirty.
+        standing.lost.extend(standing.untold.take());
+        Ok(standing)
     }
 
     /// Stages dirty objects; where nothing was staged in, all that has no entry in the ledger of this directory.

@@ -14,7 +14,7 @@ use super::state::Done;
 use super::survey::{Survey, at};
 use super::{Order, Side, Stage, parent_dir};
 use crate::Watch;
-use crate::tree::{GoneName, Meta, Print, parent};
+use crate::tree::{GoneName, Meta, Origin, Print, Spot, Tree, parent};
 use aze_io::sync::Mutex;
 use aze_proto::attr::FileKind;
 use aze_receipt::line::What;
@@ -116,17 +116,40 @@ impl Stage<'_> {
     /// which that fails is left alone.
     pub(super) fn take_over_replaced(&mut self) -> Outcome<()> {
         let replaced = self.gone.iter().filter(|(path, _)| self.survey.objects.contains_key(*path));
-        self.left_alone = self.take_over(replaced.collect())?;
+        self.left_alone = self.take_over(replaced.collect(), |tree, gone| tree.take_over(gone))?;
+        Ok(())
+    }
+
+    /// Before files that came from their places get new objects there: the volume takes over their data, also those that it has
+    /// read and might drop to read them again. A file for which that fails is not copied.
+    pub(super) fn take_over_own(&self, todo: &mut Vec<(Spot, Spot)>) -> Outcome<()> {
+        let own = |path: &Vec<u8>| {
+            let (origin, meta) = (self.survey.origins.get(path)?, self.survey.objects.get(path)?);
+            let Origin { inside, outside, identity, .. } = origin.clone();
+            let kind = meta.kind;
+            let name = GoneName { inside, outside, kind, identity, inode: meta.identity.1, record: None };
+            (kind == FileKind::File).then_some((at(&self.order.from, path).path, name))
+        };
+        let mut all: BTreeMap<Vec<u8>, GoneName> = self.survey.origins.keys().filter_map(own).collect();
+        let to_copy: BTreeSet<&[u8]> = todo.iter().map(|(from, _)| from.path.as_slice()).collect();
+        all.retain(|path, _| to_copy.contains(path.as_slice()));
+        // They are held for changed already: so users other than the volume's owner may do this.
+        let failed = self.take_over(all.iter().collect(), |tree, name| tree.keep_data(name))?;
+        todo.retain(|(from, _)| !failed.contains(&from.path));
         Ok(())
     }
 
     /// Has the volume take over what inodes still need of the destination, several at a time, and make it durable. Gives the
     /// paths for which that failed.
-    fn take_over(&self, names: Vec<(&Vec<u8>, &GoneName)>) -> Outcome<BTreeSet<Vec<u8>>> {
+    fn take_over(
+        &self,
+        names: Vec<(&Vec<u8>, &GoneName)>,
+        each: impl Fn(&dyn Tree, &GoneName) -> Outcome<()> + Sync,
+    ) -> Outcome<BTreeSet<Vec<u8>>> {
         let failed = Mutex::new(BTreeSet::new());
         self.several_at_once(&names, |(path, gone)| {
-            if let Err(trouble) = self.order.from.tree.take_over(gone) {
-                let to = at(&self.to, path).shown();
+            if let Err(trouble) = each(&*self.order.from.tree, gone) {
+                let to = String::from_utf8_lossy(&gone.outside).into_owned();
                 self.watch.failed(&trouble.during(format_args!("{to} is left alone, since its data are needed")));
                 failed.lock().insert((*path).clone());
             }
@@ -154,7 +177,7 @@ impl Stage<'_> {
         let all = self.doomed();
         let removes = self.order.delete && is_whole;
         let needed = all.iter().filter_map(|(path, doomed)| Some((path, doomed.gone.as_ref().filter(|_| removes)?)));
-        let kept = self.take_over(needed.collect())?;
+        let kept = self.take_over(needed.collect(), |tree, gone| tree.take_over(gone))?;
         let mut all = Vec::from_iter(all);
         // A directory goes after all that is in it.
         all.reverse();

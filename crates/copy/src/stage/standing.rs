@@ -88,6 +88,8 @@ pub struct Standing {
     pub renamed_from: BTreeMap<Vec<u8>, Vec<u8>>,
     /// What could not be looked at.
     pub lost: Vec<Trouble>,
+    /// Why names that were removed are not among the dirty ones: servers tell only the volume's owner and root.
+    pub untold: Option<Trouble>,
     /// The look ended early: there may be more of everything.
     pub ended_early: bool,
 }
@@ -212,7 +214,10 @@ fn gone(start: &Spot, standing: &mut Standing) -> BTreeSet<Vec<u8>> {
     match start.tree.gone() {
         Ok(all) => all.into_iter().map(|gone| gone.inside).filter(is_below).collect(),
         Err(trouble) => {
-            standing.lost.push(trouble);
+            match trouble.exit {
+                Exit::Denied => standing.untold = Some(trouble.during("names that were removed are not looked at")),
+                _ => standing.lost.push(trouble),
+            }
             BTreeSet::new()
         }
     }

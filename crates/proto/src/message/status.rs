@@ -39,6 +39,12 @@ wire_struct! {
         pub used_bytes: u64,
         /// Bytes of memory that are faulted in.
         pub touched_bytes: u64,
+        /// Bytes of file data that are copies of what the backing has, and may go when room is short.
+        pub clean_bytes: u64,
+        /// Bytes that such copies have freed since it started.
+        pub evicted_bytes: u64,
+        /// Chunks that have gone for it since then.
+        pub evicted_chunks: u64,
         /// Inodes it keeps.
         pub inodes: u64,
         /// Entries it keeps.

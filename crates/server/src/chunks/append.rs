@@ -132,7 +132,7 @@ impl Server {
             return self.store_elsewhere(append, attr, shard, span, sums).await;
         };
         loop {
-            let lack = Lack { shard, ino, generation, chunk: Some(span.chunk), changes: true };
+            let lack = Lack { shard, ino, generation, chunk: Some(span.chunk), changes: true, is_ahead: false };
             let tried = {
                 let mut chunks = cell.data.lock();
                 let filled = self.filled(&chunks, lack);
@@ -157,6 +157,12 @@ impl Server {
                 }
                 Err(error @ StoreError::NoSpace { .. }) if self.persistence.is_some() => {
                     self.await_room(append.deadline_ns, Failure::from(error)).await?;
+                }
+                Err(error @ (StoreError::NoSpace { .. } | StoreError::DiskFull { .. }))
+                    if self.config.backing.is_some() =>
+                {
+                    let full = Failure::from(error).during(format!("append to inode {ino}, {}", self.who()));
+                    self.await_eviction(append.deadline_ns, full).await?;
                 }
                 Err(error) => return Err(Failure::from(error).during(format!("append to inode {ino}, {}", self.who()))),
                 Ok(()) => {

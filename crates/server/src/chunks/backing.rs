@@ -14,6 +14,7 @@ use aze_proto::sum::piece_sums;
 use aze_proto::{BackingIdentity, Code, Failure, Ino, Refusal, Reply, Request};
 use aze_store::{ChunkShard, StoreError};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long before its asker gives up a request is answered that waits for the backing, so that the answer, which names the
@@ -104,6 +105,9 @@ impl Server {
         deadline_ns: u64,
     ) -> Result<(), Failure> {
         let path = self.backing_path(&known);
+        if lack.is_ahead {
+            self.check_room_ahead(known.bytes_of(chunk) as u64)?;
+        }
         let (is_first, ended) = self.backed.reads.join((lack.ino, chunk));
         if is_first {
             self.begin_to_fill(lack, chunk, known);
@@ -121,9 +125,11 @@ impl Server {
     }
 
     fn begin_to_fill(self: &Arc<Self>, lack: Lack, chunk: u64, known: Arc<Known>) {
-        let server = self.clone();
+        let (server, bytes) = (self.clone(), known.bytes_of(chunk) as u64);
+        self.backed.being_read.fetch_add(bytes, Ordering::Relaxed);
         self.io.spawn(async move {
             let ended = server.fill_now(lack, chunk, &known).await;
+            server.backed.being_read.fetch_sub(bytes, Ordering::Relaxed);
             server.backed.reads.end(&(lack.ino, chunk), &ended);
         });
     }
@@ -135,8 +141,7 @@ impl Server {
             return Err(Failure::new(Code::Backing, detail));
         };
         let (Some(cell), Some(start)) = (self.shards.get(shard), known.start_of(chunk)) else { return Ok(()) };
-        let left = known.backing.length.saturating_sub(start);
-        let len = left.min(1 << known.chunk_bits) as usize;
+        let len = known.bytes_of(chunk);
         let mut identity = identity_of(&known.backing.identity);
         if self.config.switches.is(Sabotage::AnyBackingFile)
             && let Ok(found) = over.tree.look(known.backing.path.0.clone()).await
@@ -154,6 +159,7 @@ impl Server {
             bytes.truncate(BLOCK_BYTES);
         }
         let sums = piece_sums(0, &bytes);
+        let deadline_ns = self.io.mono_ns() + self.config.deadline.as_nanos() as u64;
         loop {
             let filled = {
                 let mut data = cell.data.lock();
@@ -176,13 +182,16 @@ impl Server {
                     return self.catch_up_with_truncations(shard, ino).await;
                 }
                 Err(StoreError::BeingRead) => self.io.sleep(READERS_PAUSE).await,
-                Err(error @ StoreError::NoSpace { .. }) if self.persistence.is_some() => {
-                    let deadline_ns = self.io.mono_ns() + self.config.deadline.as_nanos() as u64;
-                    self.await_room(deadline_ns, Failure::from(error)).await?;
-                }
                 Err(error) => {
+                    let is_full = matches!(error, StoreError::NoSpace { .. } | StoreError::DiskFull { .. });
+                    let needs_memory = self.persistence.is_some() && matches!(error, StoreError::NoSpace { .. });
                     let what = format!("reading {} into the volume, {}", self.backing_path(known), self.who());
-                    return Err(Failure::from(error).during(what));
+                    let failure = Failure::from(error).during(what);
+                    match is_full {
+                        true if needs_memory => self.await_room(deadline_ns, failure).await?,
+                        true => self.await_eviction(deadline_ns, failure).await?,
+                        false => return Err(failure),
+                    }
                 }
             }
         }

@@ -52,6 +52,9 @@ impl Server {
             StoreError::NoSpace { .. } if self.persistence.is_some() => {
                 Stop::Wait(Wait::Room(Failure::from(error).during(format!("inode {ino}, {}", self.who()))))
             }
+            StoreError::NoSpace { .. } | StoreError::DiskFull { .. } if self.config.backing.is_some() => {
+                Stop::Wait(Wait::Eviction(Failure::from(error).during(format!("inode {ino}, {}", self.who()))))
+            }
             other => Stop::Fail(Failure::from(other).during(format!("inode {ino}, {}", self.who()))),
         }
     }
@@ -78,7 +81,7 @@ impl Server {
         let staged = self.store.stage(ino, chunk, offset, payload, sums);
         let mut staged = staged.map_err(|error| self.data_stop(error, cell.id, ino))?;
         let mut data = cell.data.lock();
-        let lack = Lack { shard: cell.id, ino, generation, chunk: Some(chunk), changes: true };
+        let lack = Lack { shard: cell.id, ino, generation, chunk: Some(chunk), changes: true, is_ahead: false };
         if let Err(stop) = self.filled(&data, lack) {
             work.payload = staged.into_payload();
             return Err(stop);
@@ -102,6 +105,9 @@ impl Server {
             }
             return Err(stop);
         }
+        if self.config.switches.is(Sabotage::CallChangedACopy) {
+            data.note_copy(ino, chunk);
+        }
         self.keep_room();
         work.recorded = true;
         if !at_home {
@@ -123,7 +129,8 @@ impl Server {
         let Read { ino, generation, born, layout, chunk, offset, len } = *read;
         let cell = self.chunk_cell(work, ino, layout, chunk, born)?;
         let data = cell.data.lock();
-        self.filled(&data, Lack { shard: cell.id, ino, generation, chunk: Some(chunk), changes: false })?;
+        let is_ahead = len == 0;
+        self.filled(&data, Lack { shard: cell.id, ino, generation, chunk: Some(chunk), changes: false, is_ahead })?;
         let mut size = None;
         if chunk == 0 && layout.is_beside(ino) {
             let names = cell.names.lock();

@@ -2,6 +2,7 @@
 //! concerns one shard: the client asks all that a range touches.
 
 use crate::chunks::state::backed::Lack;
+use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, Work};
@@ -17,11 +18,23 @@ impl Server {
         let Reserve { ino, generation, born, layout, chunk, offset, len, zero, chunk_bits } = *reserve;
         let cell = self.chunk_cell(work, ino, layout, chunk, born)?;
         let mut data = cell.data.lock();
-        self.filled(&data, Lack { shard: cell.id, ino, generation, chunk: Some(chunk), changes: true })?;
+        self.filled(
+            &data,
+            Lack { shard: cell.id, ino, generation, chunk: Some(chunk), changes: true, is_ahead: false },
+        )?;
         if zero {
             self.check_punchable(cell.id, ino, generation)?;
         }
         let chunk_bits = self.check_home(ino, layout, chunk, chunk_bits)?;
+        if len == 0 {
+            // Only what came from the backing is to stay.
+            if !self.config.switches.is(Sabotage::SkipKeep) {
+                data.keep(ino, chunk);
+            }
+            data.decide(&work.stamp, Ok(Reply::Done));
+            work.recorded = true;
+            return Ok(Reply::Done.into());
+        }
         let beyond = offset.checked_add(len).is_none_or(|end| u64::from(end) > 1 << chunk_bits);
         if beyond {
             return Err(Failure::new(Code::Malformed, "a reservation beyond the end of its chunk").into());
@@ -98,7 +111,7 @@ impl Server {
         if !ino.is_backed() {
             return Ok(0);
         }
-        let lack = Lack { shard: self.home(ino), ino, generation, chunk: None, changes: false };
+        let lack = Lack { shard: self.home(ino), ino, generation, chunk: None, changes: false, is_ahead: false };
         Ok(self.known_backing(lack)?.backing.length)
     }
 
@@ -107,7 +120,7 @@ impl Server {
         if !ino.is_backed() {
             return Ok(());
         }
-        let lack = Lack { shard, ino, generation, chunk: None, changes: true };
+        let lack = Lack { shard, ino, generation, chunk: None, changes: true, is_ahead: false };
         if self.known_backing(lack)?.backing.length == 0 {
             return Ok(());
         }

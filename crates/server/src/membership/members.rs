@@ -1,6 +1,7 @@
 //! Becoming a member: start, join, keep the map, stop.
 
 use crate::chunks::state::backed::{BackedFiles, Flights};
+use crate::chunks::state::evictions::Evictions;
 use crate::clock::HybridClock;
 use crate::coherence::state::claims::Claimants;
 use crate::coherence::state::leases::Leases;
@@ -160,6 +161,7 @@ fn new_server(
         shards: Arc::new(ShardSet::new()),
         store,
         backed: BackedFiles::default(),
+        evictions: Evictions::default(),
         imports: Flights::default(),
         persistence,
         directories: Directories::new(published.clone()),

@@ -29,6 +29,7 @@ impl Server {
         if self.persistence.is_some() && self.store.is_memory_scarce() {
             self.begin_to_make_room();
         }
+        self.evict_ahead();
     }
 
     fn begin_to_make_room(self: &Arc<Self>) {
@@ -106,7 +107,7 @@ impl Server {
         self.begin_to_make_room();
         let left = std::time::Duration::from_nanos(deadline_ns.saturating_sub(self.io.mono_ns()));
         match self.io.timeout(left, made).await {
-            Some(Ok(false)) => Err(full),
+            Some(Ok(false)) => self.await_eviction(deadline_ns, full).await,
             Some(_) if self.io.mono_ns() < deadline_ns => {
                 // A reader may still hold dropped frames.
                 self.io.sleep(READERS_PAUSE).await;

@@ -12,7 +12,7 @@ use aze_proto::slots::slot_of;
 use aze_proto::wire::Wire;
 use aze_proto::{Attr, Code, Failure, Generation, Ino, MapEpoch, Reply, Sequence, SessionId, ShardId, Time};
 use aze_store::disk::journal::Journal;
-use aze_store::{ChunkShard, Cold, Dirty, Placed, Staged, StoreError, Swept, Warmed};
+use aze_store::{ChunkShard, Cold, Dirty, Evicted, Placed, Staged, StoreError, Swept, Warmed};
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -310,7 +310,7 @@ impl LoggedChunks {
         Ok(())
     }
 
-    /// Puts bytes of the backing into a chunk that is not there, which is no change of the file.
+    /// As [`ChunkShard::fill`].
     pub(crate) fn fill(
         &mut self,
         ino: Ino,
@@ -319,10 +319,31 @@ impl LoggedChunks {
         data: &[u8],
         sums: &[u32],
     ) -> Result<(), StoreError> {
-        let changes = self.chunks.changes_of(ino);
-        self.write(ino, generation, chunk, 0, data, sums)?;
-        self.chunks.set_changes(ino, changes);
+        self.chunks.fill(ino, generation, chunk, data, sums)?;
+        let shard = self.id;
+        self.log.add(|| Step::Fill { shard, ino, generation, chunk, sums: sums.to_vec() }, &[data]);
         Ok(())
+    }
+
+    /// As [`ChunkShard::keep`].
+    pub(crate) fn keep(&mut self, ino: Ino, chunk: u64) {
+        if self.chunks.keep(ino, chunk) {
+            self.log.add(|| Step::Keep { shard: self.id, ino, chunk }, &[]);
+        }
+    }
+
+    /// As [`ChunkShard::evict`].
+    pub(crate) fn evict(&mut self, from: (Ino, u64), chunks_max: usize, bytes_max: u64, all: bool) -> Evicted {
+        let evicted = self.chunks.evict(from, chunks_max, bytes_max, all);
+        for &(ino, chunk) in &evicted.chunks {
+            self.log.add(|| Step::Evict { shard: self.id, ino, chunk }, &[]);
+        }
+        evicted
+    }
+
+    /// As [`ChunkShard::note_copy`], for the simulation alone.
+    pub(crate) fn note_copy(&mut self, ino: Ino, chunk: u64) {
+        self.chunks.note_copy(ino, chunk);
     }
 
     /// As [`ChunkShard::write`]: a part of a request that another operation decides.
@@ -350,6 +371,7 @@ impl LoggedChunks {
         range: Range<u32>,
         zero: Option<u8>,
     ) -> Result<(), StoreError> {
+        self.keep(ino, chunk);
         self.chunks.reserve(ino, generation, chunk, range.clone(), zero.is_some())?;
         self.remember(stamp, Ok(Reply::Done));
         match zero {

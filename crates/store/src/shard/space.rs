@@ -43,6 +43,8 @@ impl ChunkShard {
             return Ok(());
         }
         self.store.room_to_grow()?;
+        // Room that was promised does not go.
+        self.keep(ino, chunk);
         let (store, mut target) = (self.store.clone(), self.chunks.remove(&(ino, chunk)).unwrap_or_default());
         let before = target.end();
         let done = match zero {
@@ -76,6 +78,7 @@ impl ChunkShard {
         let bits = chunk_bits.min(CHUNK_BITS_MAX);
         let store = self.store.clone();
         let (first, last) = (range.start >> bits, (range.end - 1) >> bits);
+        self.keep_from(ino, first);
         let (mut empty, mut failed) = (Vec::new(), None);
         for ((_, number), chunk) in self.chunks.range_mut((ino, first)..=(ino, last)) {
             let base = number << bits;

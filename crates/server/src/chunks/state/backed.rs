@@ -6,6 +6,7 @@ use aze_proto::{Backing, Failure, Generation, Ino, ShardId};
 use futures_channel::oneshot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// Files of which a server remembers what their homes have said, about 300 bytes each; when there are more it begins
 /// anew, and asks again.
@@ -25,6 +26,8 @@ pub(crate) struct Lack {
     pub(crate) chunk: Option<u64>,
     /// The request changes data.
     pub(crate) changes: bool,
+    /// The chunk is wanted before anybody uses it: nothing goes for it.
+    pub(crate) is_ahead: bool,
 }
 
 /// What a file's home has said.
@@ -44,6 +47,12 @@ impl Known {
     /// Whether a chunk has bytes of the backing, unless they were written in the volume.
     pub(crate) fn has_part_in(&self, chunk: u64) -> bool {
         self.start_of(chunk).is_some_and(|start| start < self.backing.length)
+    }
+
+    /// How many bytes of a chunk are the backing's, unless they were written in the volume.
+    pub(crate) fn bytes_of(&self, chunk: u64) -> usize {
+        let left = self.start_of(chunk).map_or(0, |start| self.backing.length.saturating_sub(start));
+        left.min(1 << self.chunk_bits) as usize
     }
 
     /// Where in the file a chunk begins.
@@ -91,6 +100,8 @@ pub(crate) struct BackedFiles {
     known: Mutex<BTreeMap<Ino, Arc<Known>>>,
     /// Chunks that are being read from the backing.
     pub(crate) reads: Flights<(Ino, u64)>,
+    /// Bytes of them.
+    pub(crate) being_read: AtomicU64,
     reported: Mutex<BTreeSet<Ino>>,
 }
 

@@ -142,17 +142,22 @@ impl Image {
         }
         match step {
             Step::Data { stamp, ino, generation, chunk, offset, sums, .. } => {
-                match part.data.restore(ino, generation, chunk, offset, record.payload, &sums) {
-                    Ok(()) => part.decide(&stamp, Ok(Reply::Written { attr: None })),
-                    Err(StoreError::Cold { ino, chunk, units }) => {
-                        self.needs = Some(Need::Units(shard, part.data.cold(ino, chunk, &units)));
-                    }
-                    Err(StoreError::NoSpace { .. } | StoreError::DiskFull { .. }) if !self.has_made_room => {
-                        self.needs = Some(Need::Room);
-                    }
-                    Err(why) => return Err(format!("chunk {chunk} of inode {ino}: {why}")),
+                let restored = part.data.restore(ino, generation, chunk, offset, record.payload, &sums);
+                if restored.is_ok() {
+                    part.decide(&stamp, Ok(Reply::Written { attr: None }));
                 }
+                self.restored(shard, (ino, chunk), restored)?;
             }
+            Step::Fill { ino, generation, chunk, sums, .. } => {
+                let restored = part.data.restore(ino, generation, chunk, 0, record.payload, &sums);
+                if restored.is_ok() {
+                    part.data.note_copy(ino, chunk);
+                }
+                self.restored(shard, (ino, chunk), restored)?;
+            }
+            Step::Keep { .. } if self.switches.is(Sabotage::ForgetKept) => {}
+            Step::Keep { ino, chunk, .. } => drop(part.data.keep(ino, chunk)),
+            Step::Evict { ino, chunk, .. } => drop(part.data.drop_copy((ino, chunk))),
             Step::Units { units, .. } => {
                 for unit in units {
                     part.data.restore_row(&unit.into())?;
@@ -193,6 +198,28 @@ impl Image {
                 sessions.into_iter().for_each(|row| part.data.put_back(row.into()));
             }
             Step::Names { .. } | Step::Server { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Data were restored, or something must be done before.
+    fn restored(
+        &mut self,
+        shard: ShardId,
+        (ino, chunk): (Ino, u64),
+        restored: Result<(), StoreError>,
+    ) -> Result<(), String> {
+        match restored {
+            Ok(()) => {}
+            Err(StoreError::Cold { ino, chunk, units }) => {
+                let part = self.parts.get(shard.0 as usize).and_then(Option::as_ref);
+                let cold = part.map(|part| part.data.cold(ino, chunk, &units)).unwrap_or_default();
+                self.needs = Some(Need::Units(shard, cold));
+            }
+            Err(StoreError::NoSpace { .. } | StoreError::DiskFull { .. }) if !self.has_made_room => {
+                self.needs = Some(Need::Room);
+            }
+            Err(why) => return Err(format!("chunk {chunk} of inode {ino}: {why}")),
         }
         Ok(())
     }

@@ -8,15 +8,15 @@ use aze_store::Row;
 
 impl From<Row> for Unit {
     fn from(row: Row) -> Unit {
-        let Row { ino, generation, chunk, unit, slot, len, sums } = row;
-        Unit { ino, generation, chunk, unit, slot, len, sums }
+        let Row { ino, generation, chunk, unit, slot, len, sums, is_copy } = row;
+        Unit { ino, generation, chunk, unit, slot, len, sums, is_copy }
     }
 }
 
 impl From<Unit> for Row {
     fn from(from: Unit) -> Row {
-        let Unit { ino, generation, chunk, unit, slot, len, sums } = from;
-        Row { ino, generation, chunk, unit, slot, len, sums }
+        let Unit { ino, generation, chunk, unit, slot, len, sums, is_copy } = from;
+        Row { ino, generation, chunk, unit, slot, len, sums, is_copy }
     }
 }
 
@@ -60,6 +60,8 @@ wire_struct! {
         pub len: u32,
         /// The checksums of its blocks.
         pub sums: Vec<u32>,
+        /// The chunk is a copy of what the backing has.
+        pub is_copy: bool,
     }
 }
 
@@ -94,6 +96,12 @@ wire_enum! {
         8 = EndSession { shard: ShardId, session: SessionId },
         /// As `Op::ExpireOutcomes`, for the shard's data.
         9 = ExpireOutcomes { shard: ShardId },
+        /// A chunk was read from the backing: the payload.
+        15 = Fill { shard: ShardId, ino: Ino, generation: Generation, chunk: u64, sums: Vec<u32> },
+        /// A chunk that was read from the backing stays.
+        16 = Keep { shard: ShardId, ino: Ino, chunk: u64 },
+        /// It went, and will be read from there again.
+        17 = Evict { shard: ShardId, ino: Ino, chunk: u64 },
         /// In a checkpoint: a shard's tables, or a part of them, as they were at a place of the journal.
         10 = Tables { shard: ShardId, position: u64, part: ShardPart },
         /// In a checkpoint: generations of files, after the shard's tables.
@@ -114,6 +122,9 @@ impl Step {
             Step::Server { .. } => None,
             Step::Names { shard, .. }
             | Step::Data { shard, .. }
+            | Step::Fill { shard, .. }
+            | Step::Keep { shard, .. }
+            | Step::Evict { shard, .. }
             | Step::Outcome { shard, .. }
             | Step::EndSession { shard, .. }
             | Step::ExpireOutcomes { shard }
@@ -164,12 +175,19 @@ mod tests {
             hex(Step::Outcomes { shard, sessions: vec![row] }),
             "0e000300000001000000020000000000000004000000000000000100000000"
         );
-        let unit =
-            Unit { ino: Ino(9), generation: Generation(1), chunk: 2, unit: 3, slot: 0x121, len: 7, sums: vec![8] };
+        let (chunk, slot, sums) = (2, 0x121, vec![8]);
+        let unit = Unit { ino, generation, chunk, unit: 3, slot, len: 7, sums: sums.clone(), is_copy: true };
         assert_eq!(
             hex(Step::Units { shard, units: vec![unit] }),
             "0d00030000000100000009000000000000000100000002000000000000000300".to_owned()
-                + "2101000000000000070000000100000008000000"
+                + "210100000000000007000000010000000800000001"
         );
+        let place = "0900000000000000";
+        assert_eq!(
+            hex(Step::Fill { shard, ino, generation, chunk, sums }),
+            format!("0f0003000000{place}0100000002000000000000000100000008000000")
+        );
+        assert_eq!(hex(Step::Keep { shard, ino, chunk }), format!("100003000000{place}0200000000000000"));
+        assert_eq!(hex(Step::Evict { shard, ino, chunk }), format!("110003000000{place}0200000000000000"));
     }
 }
