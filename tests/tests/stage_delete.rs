@@ -18,6 +18,9 @@ const REMOVED: usize = 250;
 const RENAMED: usize = 10;
 const CHANGED: usize = 10;
 const FOREIGN: usize = 3;
+/// Files of 4 MiB that nobody changes: more than the volume has room for.
+const FILLERS: usize = 40;
+const SIZE: &str = "132M";
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
@@ -67,11 +70,21 @@ fn changed(number: usize) -> Vec<u8> {
     bytes
 }
 
-/// What must be so at any moment, also in the middle of a stage that was killed: through a client that has read nothing.
+/// Has the volume read so much that all which may go has gone.
+fn fill(place: &Place) {
+    let fillers = (0..FILLERS).map(|number| format!("aze:/filler/{number}"));
+    let words: Vec<String> = ["cat".into()].into_iter().chain(fillers).collect();
+    let read = place.command(&words).stdout(Stdio::null()).status().expect("aze starts");
+    assert!(read.success(), "{read}");
+}
+
+/// What must be so at any moment, also in the middle of a stage that was killed: through a client that has read nothing, of a
+/// volume that has dropped all that it may.
 fn assert_nothing_is_lost(place: &Place, round: &str, below: &Path) {
     for number in 0..FOREIGN {
         assert_eq!(fs::read_to_string(below.join(format!("foreign/{number}"))).expect("a file"), "of others");
     }
+    fill(place);
     let copy = place.path("copy");
     place.aze(&["cp", "--recursive", &format!("aze:/{round}"), text(&copy)]).ok();
     for number in 0..RENAMED {
@@ -147,7 +160,12 @@ fn a_stage_with_removals_that_is_killed_goes_on() {
     let kills = if long() { KILLS_LONG } else { KILLS };
     (0..kills).for_each(|round| make(&backing.join(format!("r{round}"))));
     fs::create_dir(place.path("receipts")).expect("a directory");
-    place.up(&["--servers", "2", "--name", &format!("delete-{}", std::process::id()), "--backing", text(&backing)]);
+    fs::create_dir(backing.join("filler")).expect("a directory");
+    for number in 0..FILLERS {
+        fs::write(backing.join(format!("filler/{number}")), vec![b'f'; 4 << 20]).expect("a file");
+    }
+    let name = format!("delete-{}", std::process::id());
+    place.aze(&["up", "--servers", "2", "--size", SIZE, "--name", &name, "--backing", text(&backing)]).ok();
     let mount = place.mount();
     let (mut draw, mut killed, mut amid_copies, mut amid_removals) = (Draw::new(3, 18), 0, 0, 0);
     for (rounds, round) in (0..kills).map(|round| format!("r{round}")).enumerate() {
@@ -158,7 +176,7 @@ fn a_stage_with_removals_that_is_killed_goes_on() {
         change(&mount.join(&round), &below);
         for attempt in 0.. {
             let receipt = place.path(&format!("receipts/{round}-{attempt}.jsonl"));
-            let when = match draw.below(3) {
+            let when = match draw.below(2) {
                 _ if attempt > 3 => When::Never,
                 0 => When::Arrived(draw.below(RENAMED as u64) as usize),
                 _ => When::Gone(1 + draw.below(REMOVED as u64 / 2) as usize),
@@ -192,6 +210,7 @@ fn a_stage_with_removals_that_is_killed_goes_on() {
         assert_eq!(told["removed"].as_u64(), Some((FOREIGN * (rounds + 1)) as u64), "{round}: {told}");
     }
     println!("{killed} kills, {amid_copies} amid copies, {amid_removals} amid removals");
-    assert!(killed >= kills / 2 && amid_copies > 0 && amid_removals > 0, "{killed}, {amid_copies}, {amid_removals}");
+    assert!(killed >= kills / 2 && amid_removals > 0, "{killed} kills, {amid_removals} amid removals");
+    assert!(amid_copies + amid_removals >= kills / 5, "{amid_copies} and {amid_removals}");
     place.aze(&["check"]).ok();
 }

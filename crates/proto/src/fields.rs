@@ -82,7 +82,7 @@ wire_struct! {
         pub chunk: u64,
         /// First byte within the chunk.
         pub offset: u32,
-        /// Number of bytes.
+        /// Number of bytes; 0: the chunk is read from the backing if there is room for it, and none of its bytes are sent.
         pub len: u32,
     }
 }
@@ -103,7 +103,7 @@ wire_struct! {
         pub chunk: u64,
         /// First byte within the chunk.
         pub offset: u32,
-        /// Number of bytes.
+        /// Number of bytes; 0: the chunk is read from the backing if it is not here, and stays.
         pub len: u32,
         /// All of the range becomes zeros, also where something is stored.
         pub zero: bool,

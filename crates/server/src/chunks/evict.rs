@@ -36,10 +36,11 @@ impl Server {
         self.store.capacity_bytes() / 16 * count
     }
 
-    /// After room was taken: copies that were not used for a while go before there is none left.
+    /// After room was taken: copies that were not used for a while go before there is none left. A few copies among much that
+    /// stays are not looked for each time.
     pub(crate) fn evict_ahead(self: &Arc<Self>) {
-        let may_have_to = self.store.copies_bytes() > 0 && self.store.used_bytes() > self.sixteenths(HIGH_SIXTEENTHS);
-        if may_have_to {
+        let is_worth_it = self.store.copies_bytes() > self.sixteenths(1) / 4;
+        if is_worth_it && self.store.used_bytes() > self.sixteenths(HIGH_SIXTEENTHS) {
             // No request waits for it.
             drop(self.begin_to_evict(false));
         }
