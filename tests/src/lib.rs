@@ -4,6 +4,7 @@
 
 pub mod clib;
 pub mod disk;
+pub mod fuse_io;
 pub mod ledger;
 pub mod line;
 pub mod python;
@@ -124,8 +125,11 @@ impl Place {
         self.watch();
         let dir = self.dir.join(format!("mnt{}", self.mounts.len()));
         fs::create_dir_all(&dir).expect("a directory for the mount");
+        let way = fuse_io::way();
+        let words = ["mount", "--fuse-io", way.as_str()];
         let all: Vec<&OsStr> =
-            ["mount"].iter().chain(args).map(OsStr::new).chain([OsStr::new("--"), dir.as_os_str()]).collect();
+            words.iter().chain(args).map(OsStr::new).chain([OsStr::new("--"), dir.as_os_str()]).collect();
+        let _switch = (way == "uring").then(|| fuse_io::Switch::turn(true));
         self.aze(&all).ok();
         self.mounts.push(dir.clone());
         dir

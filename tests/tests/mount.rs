@@ -1,7 +1,7 @@
 //! A mount and its process: how it ends, and that no program ever waits for it in vain.
 
 use aze_tests::python::python;
-use aze_tests::{PATIENCE, Place, Ran, run, signal, wait_until};
+use aze_tests::{PATIENCE, Place, Ran, fuse_io, leave_out, run, signal, wait_until};
 use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -58,7 +58,9 @@ impl Foreground {
     fn start(place: &Place) -> (Foreground, PathBuf) {
         let dir = place.path("front");
         fs::create_dir_all(&dir).expect("a directory");
-        let mut command = place.command(&["mount", "--foreground", dir.to_str().expect("a path")]);
+        let way = fuse_io::way();
+        let mut command = place.command(&["mount", "--foreground", "--fuse-io", &way, dir.to_str().expect("a path")]);
+        let _switch = (way == "uring").then(|| fuse_io::Switch::turn(true));
         let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("aze starts");
         let front = Foreground(child);
         wait_until("it is mounted", || is_mounted(&dir));
@@ -226,6 +228,75 @@ fn a_silent_server_holds_up_its_own_callers_only() {
         assert!(again > 0 && waited > 0 && again + waited == FILES, "{again} of {FILES} while a server is silent");
         assert!(took < Duration::from_secs(2), "{again} took {took:?}");
     });
+}
+
+/// By io_uring only where root has switched that on and the process may use all processors; who demands it otherwise is told
+/// why it cannot be had.
+#[test]
+fn requests_come_by_io_uring_where_that_is_possible() {
+    let place = Place::new();
+    place.up(&["--servers", "1"]);
+    fs::create_dir(place.path("mnt")).expect("a directory");
+    let dir = place.path("mnt");
+    let dir = dir.to_str().expect("UTF-8");
+    let way = || {
+        let status: serde_json::Value = serde_json::from_str(&place.aze(&["status", "--json"]).ok().out).expect("JSON");
+        assert_eq!(status["mounts"].as_array().map(Vec::len), Some(1), "{status}");
+        status["mounts"][0]["fuse_io"].as_str().expect("it is told").to_owned()
+    };
+    let mounted = |option: &str| {
+        place.aze(&["mount", "--fuse-io", option, dir]).ok();
+        fs::write(format!("{dir}/f"), "by whichever way").expect("a file");
+        assert_eq!(fs::read_to_string(format!("{dir}/f")).expect("a file"), "by whichever way");
+        let way = way();
+        let text = place.aze(&["status"]).ok().out;
+        assert_eq!(text.contains("requests by io_uring"), way == "uring", "{text}");
+        place.aze(&["umount", dir]).ok();
+        way
+    };
+    let Some(off) = fuse_io::Switch::turn(false) else {
+        return leave_out(
+            "requests_come_by_io_uring",
+            "the kernel has none (Linux 6.14), or this user may not switch it on",
+        );
+    };
+    assert_eq!([mounted("auto"), mounted("dev")], ["dev", "dev"]);
+    let refused = place.aze(&["mount", "--fuse-io", "uring", dir]);
+    assert!(
+        refused.code != 0 && refused.err.contains("'echo Y > /sys/module/fuse/parameters/enable_uring'"),
+        "{}",
+        refused.err
+    );
+    assert!(!is_mounted(Path::new(dir)));
+    drop(off);
+    let on = fuse_io::Switch::turn(true).expect("as before");
+    assert_eq!([mounted("dev"), mounted("uring")], ["dev", "uring"]);
+    let run = place
+        .aze(&["run", "--door", "mount", "--fuse-io", "uring", "--", "sh", "-c", "cat /aze/f; echo x > /aze/g"])
+        .ok();
+    assert_eq!(run.out, "by whichever way");
+    if std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1) {
+        let one = |way: &str| -> Ran {
+            let inner = place.command(&["mount", "--fuse-io", way, dir]);
+            let mut command = Command::new("taskset");
+            command.args(["-c", "0"]).arg(inner.get_program()).args(inner.get_args()).current_dir(&place.dir);
+            inner.get_envs().for_each(|(name, value)| match value {
+                Some(value) => _ = command.env(name, value),
+                None => _ = command.env_remove(name),
+            });
+            command.output().expect("taskset is there").into()
+        };
+        let refused = one("uring");
+        assert!(
+            refused.code != 0 && refused.err.contains("this process may use 1 of the machine's"),
+            "{}",
+            refused.err
+        );
+        one("auto").ok();
+        assert_eq!(way(), "dev");
+        place.aze(&["umount", dir]).ok();
+    }
+    drop(on);
 }
 
 /// A trace shows what programs ask for while it runs, and ends with the mount.

@@ -10,7 +10,7 @@ use crate::session::Session;
 use crate::volume::{self, MountRecord, Volume};
 use crate::{mount_nodes, mounts};
 use crate::{sys, trace};
-use aze_fuse::{CACHE_TIME_DEFAULT, CACHE_TIME_MAX, MountOptions, Mounted, THREADS_MAX, signals};
+use aze_fuse::{CACHE_TIME_DEFAULT, CACHE_TIME_MAX, FuseIo, MountOptions, Mounted, THREADS_MAX, signals};
 use aze_io::real::files;
 use aze_words::errln;
 use std::fs::{self, OpenOptions};
@@ -71,6 +71,9 @@ pub struct Args {
     /// records into one file. Reading the same again, and small reads, take longer.
     #[arg(long)]
     direct_io: bool,
+    /// How the kernel's requests come: by io_uring, by /dev/fuse, or by whichever fits. 'aze status' tells which it is.
+    #[arg(long, value_name = "WAY", value_enum, default_value = "auto")]
+    fuse_io: Way,
     /// Mount on every node that has a server of the volume: all of them, or none. DIR is made where it is missing, and
     /// removed again with the mount where only its node sees it.
     #[arg(long, conflicts_with = "foreground")]
@@ -84,6 +87,27 @@ pub struct Args {
     /// Unmount when standard input ends.
     #[arg(long, hide = true, requires = "ready")]
     tied: bool,
+}
+
+/// How the kernel's requests come to a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Way {
+    /// By io_uring where root has switched that on, else by /dev/fuse.
+    Auto,
+    /// By io_uring, a queue for each processor: Linux 6.14 and newer.
+    Uring,
+    /// By /dev/fuse.
+    Dev,
+}
+
+impl From<Way> for FuseIo {
+    fn from(way: Way) -> FuseIo {
+        match way {
+            Way::Auto => FuseIo::Auto,
+            Way::Uring => FuseIo::Uring,
+            Way::Dev => FuseIo::Dev,
+        }
+    }
 }
 
 /// Unmount volumes.
@@ -168,6 +192,7 @@ fn words(args: &Args, volume: &Volume) -> Vec<String> {
     words.extend(flags.iter().filter(|(_, set)| *set).map(|(flag, _)| flag.to_string()));
     words.extend(args.threads.map(|threads| format!("--threads={threads}")));
     words.extend(args.cache_time.map(|time| format!("--cache-time={}", time.as_secs_f64())));
+    words.extend((args.fuse_io != Way::Auto).then(|| format!("--fuse-io={}", FuseIo::from(args.fuse_io))));
     words
 }
 
@@ -287,11 +312,17 @@ fn serve_at(args: &Args, is_removed: bool) -> Outcome<Exit> {
         threads: args.threads.map_or(THREADS_MAX, usize::from),
         cache_time: args.cache_time.unwrap_or(CACHE_TIME_DEFAULT),
         direct_io: args.direct_io,
+        fuse_io: args.fuse_io.into(),
     };
     let mounted = aze_fuse::mount(session.client.clone(), session.runtime.clone(), &args.dir, &options)
         .map_err(|error| Trouble::local(format!("mount at {}", args.dir.display()), &error))?;
-    let record =
-        MountRecord { dir: mounted.dir().to_path_buf(), process: Process::me(), program: None, is_intercepted: false };
+    let record = MountRecord {
+        dir: mounted.dir().to_path_buf(),
+        process: Process::me(),
+        program: None,
+        is_intercepted: false,
+        fuse_io: Some(mounted.fuse_io().to_string()),
+    };
     let starter_has_gone = Arc::new(AtomicBool::new(false));
     let served = session.volume.record_mount(&record).and_then(|()| {
         unmount_on_signal(&mounted, is_removed)?;
@@ -470,12 +501,14 @@ mod tests {
             "--direct-io",
             "--threads=7",
             "--cache-time=0.25",
+            "--fuse-io=uring",
             "dir",
         ]);
         line.extend(["--", "-dir"].map(str::to_owned));
         let told = Line::parse_from(line).args;
         assert!(told.ready && told.read_only && told.allow_other && told.nonempty && told.direct_io);
         assert_eq!((told.threads, told.cache_time), (Some(7), Some(Duration::from_millis(250))));
+        assert_eq!(told.fuse_io, Way::Uring);
         assert_eq!((told.dir, told.name.as_deref()), (PathBuf::from("-dir"), Some("v")));
     }
 }

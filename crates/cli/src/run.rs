@@ -12,6 +12,7 @@ mod executable;
 mod intercept;
 
 use crate::exit::{Exit, Outcome, Trouble};
+use crate::mount::Way;
 use crate::namespace;
 use crate::process::Process;
 use crate::session::Session;
@@ -75,6 +76,9 @@ pub struct Args {
     /// records into one file.
     #[arg(long)]
     direct_io: bool,
+    /// How the kernel's requests come to a mount of the program's own: by io_uring, by /dev/fuse, or by whichever fits.
+    #[arg(long, value_name = "WAY", value_enum, default_value = "auto")]
+    fuse_io: Way,
     /// How the program sees the volume: by a mount of its own, or by a library in it that intercepts its system calls, which needs
     /// no right of any kind and a program that is linked dynamically.
     #[arg(long, value_enum, default_value = "auto")]
@@ -175,6 +179,7 @@ fn options(args: &Args, volume: &Volume) -> MountOptions {
         threads: THREADS_MAX,
         cache_time: CACHE_TIME_DEFAULT,
         direct_io: args.direct_io,
+        fuse_io: args.fuse_io.into(),
     }
 }
 
@@ -190,7 +195,13 @@ fn mount(args: &Args, volume: Volume) -> Outcome<Exit> {
     match sys::fork_orphan().map_err(|error| Trouble::local("start the process that serves the mount", &error))? {
         sys::Forked::Orphan => {
             drop(ours);
-            let record = MountRecord { dir: at, process: Process::me(), program: Some(program), is_intercepted: false };
+            let record = MountRecord {
+                dir: at,
+                process: Process::me(),
+                program: Some(program),
+                is_intercepted: false,
+                fuse_io: None,
+            };
             let exit = serve(volume, device, theirs, &record, &options);
             std::process::exit(exit as i32);
         }
@@ -275,7 +286,8 @@ fn serve(
         let mounted = device
             .serve(session.client.clone(), session.runtime.clone(), &record.dir, options)
             .map_err(|error| Trouble::local(format!("serve the mount at {dir}"), &error))?;
-        session.volume.record_mount(record)?;
+        let fuse_io = Some(mounted.fuse_io().to_string());
+        session.volume.record_mount(&MountRecord { fuse_io, ..record.clone() })?;
         trace::listen(&session.volume, mounted.tracer());
         // The program's input and output must not be kept open by the agent.
         let mut quiet = || -> io::Result<()> {

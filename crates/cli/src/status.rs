@@ -242,7 +242,11 @@ fn print(
     for mount in volume.mounts() {
         let of = mount.program.map(|program| format!(" for 'aze run' of process {}", program.pid)).unwrap_or_default();
         let how = if mount.is_intercepted { "seen" } else { "mounted" };
-        out.line(format!("{how} at {}{of} (pid {})", mount.dir.display(), mount.process.pid))?;
+        let by = match mount.fuse_io.as_deref() {
+            Some("uring") => ", requests by io_uring",
+            _ => "",
+        };
+        out.line(format!("{how} at {}{of} (pid {}{by})", mount.dir.display(), mount.process.pid))?;
     }
     if args.requests {
         for status in answers.into_iter().flatten().flatten() {

@@ -5,6 +5,7 @@
 
 use crate::kernel_cache::Version;
 use crate::nodes;
+use std::ptr::NonNull;
 
 /// Major version of the protocol.
 pub const MAJOR: u32 = 7;
@@ -14,6 +15,9 @@ pub const MINOR_MIN: u32 = 31;
 
 /// The newest minor version whose layouts are known here: Linux 6.18.
 pub const MINOR_MAX: u32 = 45;
+
+/// Bytes before every request.
+pub const IN_HEADER_BYTES: usize = 40;
 
 /// Bytes before every reply.
 pub const OUT_HEADER_BYTES: usize = 16;
@@ -83,6 +87,8 @@ pub mod init {
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const EXT: u64 = 1 << 30;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    /// Requests come by queues of io_uring(7), too: Linux 6.14, where root has switched it on.
+    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// Which attributes `SETATTR` sets.
@@ -123,6 +129,7 @@ pub mod lk {
 pub mod notify {
     pub const INVAL_INODE: i32 = 2;
     pub const STORE: i32 = 4;
+    pub const RETRIEVE: i32 = 5;
 }
 
 /// What stands before every request.
@@ -222,7 +229,7 @@ pub fn out_header(unique: u64, error: i32, payload: usize) -> [u8; OUT_HEADER_BY
 }
 
 /// Bytes of a page of memory.
-const PAGE_BYTES: usize = 4096;
+pub const PAGE_BYTES: usize = 4096;
 
 /// What stands before the data of a write: its headers.
 const BEFORE_DATA_BYTES: usize = 80;
@@ -264,6 +271,8 @@ impl Room {
 /// A reply in the making, in memory that is used again for the next one.
 pub struct Out {
     memory: Paged,
+    /// Other memory in which the bytes behind the header are made, and how many it has room for.
+    lent: Option<(NonNull<u8>, usize)>,
     capacity: usize,
     len: usize,
     /// Files whose attributes are in it.
@@ -274,22 +283,46 @@ impl Out {
     /// Room for `capacity` bytes behind the header.
     pub fn new(capacity: usize) -> Out {
         let memory = Paged::new(OUT_HEADER_BYTES, OUT_HEADER_BYTES + capacity);
-        Out { memory, capacity, len: 0, versions: Vec::new() }
+        Out { memory, lent: None, capacity, len: 0, versions: Vec::new() }
     }
 
-    /// Begins anew.
+    /// Begins anew, in its own memory.
     pub fn clear(&mut self) {
+        self.lent = None;
         self.len = 0;
         self.versions.clear();
     }
 
+    /// Begins anew, in other memory until [`Out::clear`].
+    ///
+    /// # Safety
+    /// Until then no other reference reaches the `capacity` bytes from `memory` on, which stay where they are, except
+    /// after the reply was sent: from then on this must not be read or written.
+    pub unsafe fn lend(&mut self, memory: NonNull<u8>, capacity: usize) {
+        self.clear();
+        self.lent = Some((memory, capacity));
+    }
+
+    /// Whether it is made in memory that was lent.
+    pub fn is_lent(&self) -> bool {
+        self.lent.is_some()
+    }
+
     /// The bytes written so far.
     pub fn written(&self) -> &[u8] {
-        &self.memory.bytes[self.memory.start + OUT_HEADER_BYTES..][..self.len]
+        match self.lent {
+            // SAFETY: the lender vouches for the memory, of which no more than its capacity was written.
+            Some((memory, _)) => unsafe { std::slice::from_raw_parts(memory.as_ptr(), self.len) },
+            None => &self.memory.bytes[self.memory.start + OUT_HEADER_BYTES..][..self.len],
+        }
     }
 
     /// The same as the answer to request `unique`, with what stands before it.
+    ///
+    /// # Panics
+    /// If it is made in memory that was lent, where nothing can stand before it.
     pub fn reply(&mut self, unique: u64) -> &[u8] {
+        assert!(!self.is_lent(), "what is sent in one piece is made in one piece");
         let reply = &mut self.memory.bytes[self.memory.start..][..OUT_HEADER_BYTES + self.len];
         reply[..OUT_HEADER_BYTES].copy_from_slice(&out_header(unique, 0, self.len));
         reply
@@ -326,7 +359,12 @@ impl Out {
     }
 
     fn left(&mut self) -> &mut [u8] {
-        &mut self.memory.bytes[self.memory.start + OUT_HEADER_BYTES..][..self.capacity][self.len..]
+        let all = match self.lent {
+            // SAFETY: the lender vouches for the memory.
+            Some((memory, capacity)) => unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), capacity) },
+            None => &mut self.memory.bytes[self.memory.start + OUT_HEADER_BYTES..][..self.capacity],
+        };
+        &mut all[self.len..]
     }
 
     /// Memory for up to `count` bytes that another function fills in; [`Out::filled`] follows.
@@ -336,7 +374,7 @@ impl Out {
 
     /// So many bytes of [`Out::room`] are to be sent.
     pub fn filled(&mut self, count: usize) {
-        assert!(count <= self.capacity - self.len, "no more is sent than there is room for");
+        assert!(count <= self.left().len(), "no more is sent than there is room for");
         self.len += count;
     }
 }
@@ -344,8 +382,6 @@ impl Out {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const IN_HEADER_BYTES: usize = 40;
 
     /// A request as the kernel lays it out.
     fn message(opcode: u32, extension_words: u32, rest: &[u8]) -> Vec<u8> {
@@ -399,6 +435,24 @@ mod tests {
         out.filled(3);
         assert_eq!(out.written()[8..], *b"abc");
         assert_eq!(out.reply(5), [&out_header(5, 0, 11)[..], &1u64.to_ne_bytes(), b"abc"].concat());
+    }
+
+    #[test]
+    fn a_reply_is_made_in_memory_that_was_lent_until_the_next_one() {
+        let mut page = [0u8; 8];
+        let mut out = Out::new(16);
+        out.u32(7);
+        // SAFETY: nothing else uses the array until the reply is cleared.
+        unsafe { out.lend(NonNull::from(&mut page).cast(), 8) };
+        out.u32(5);
+        assert!(out.room(5).is_none() && out.is_lent());
+        out.room(4).expect("room")[..2].copy_from_slice(b"ab");
+        out.filled(2);
+        assert_eq!(out.written(), [&5u32.to_ne_bytes()[..], b"ab"].concat());
+        out.clear();
+        out.u32(9);
+        assert_eq!(out.written(), 9u32.to_ne_bytes());
+        assert_eq!(page[..4], 5u32.to_ne_bytes());
     }
 
     #[test]

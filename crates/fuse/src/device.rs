@@ -137,6 +137,17 @@ impl Device {
         self.send(&message)
     }
 
+    /// Has the kernel send a request to this process, on behalf of the calling thread: its answer when it is asked for
+    /// 0 bytes of the pages that it has of this inode, which must be a regular file (Linux 6.18 refuses others).
+    /// `unique` becomes the request's number. Does not wait.
+    pub fn ask_for_request(&self, unique: u64, ino: u64) -> Sent {
+        let mut message = [0; OUT_HEADER_BYTES + 32];
+        message[..OUT_HEADER_BYTES].copy_from_slice(&abi::out_header(0, notify::RETRIEVE, 32));
+        let fields = [unique, nodes::node(ino), 0, 0].map(u64::to_ne_bytes);
+        message[OUT_HEADER_BYTES..].copy_from_slice(&fields.concat());
+        self.send(&message)
+    }
+
     /// Puts one byte of a file into the kernel's page of it, so that the kernel takes the file for at least `offset + 1`
     /// bytes long. Blocks until that page is unlocked; no signal ends that wait.
     pub fn store(&self, ino: u64, offset: u64, byte: u8) -> Sent {
@@ -204,6 +215,23 @@ mod tests {
             &4097u64.to_ne_bytes(),
             &1u64.to_ne_bytes(),
             b"x",
+        ];
+        assert_eq!(message[..count], expected.concat());
+    }
+
+    #[test]
+    fn the_kernel_is_asked_for_a_request() {
+        let (device, kernel) = device();
+        assert_eq!(device.ask_for_request(1 << 63, 5), Sent::Taken);
+        let mut message = [0; 64];
+        let count = kernel.recv(&mut message).expect("it was asked");
+        let expected = [
+            &(OUT_HEADER_BYTES as u32 + 32).to_ne_bytes()[..],
+            &notify::RETRIEVE.to_ne_bytes(),
+            &0u64.to_ne_bytes(),
+            &(1u64 << 63).to_ne_bytes(),
+            &nodes::node(5).to_ne_bytes(),
+            &[0; 16],
         ];
         assert_eq!(message[..count], expected.concat());
     }

@@ -18,7 +18,7 @@ use crate::stream::Stream;
 use crate::trace::Trace;
 use crate::translate;
 use crate::unnamed::{Unnamed, Want};
-use crate::worker_pool::{PATIENCE, WorkerPool};
+use crate::worker_pool::{PATIENCE, waits_long};
 use crate::writers::Writers;
 use aze_client::{Access, Aged, CONTENTS_TIME, Client, File, Lease, NewFile, mode_under};
 use aze_io::Io;
@@ -67,8 +67,6 @@ pub struct Door {
     unnamed: Unnamed,
     /// Directories that are no more.
     pub removed: Removed,
-    /// The workers that read requests, and the ones that replace a worker which has to wait.
-    pub pool: WorkerPool,
     /// The mount's device.
     pub device: Arc<Device>,
     runtime: Arc<Runtime>,
@@ -87,7 +85,6 @@ impl Door {
         client: Arc<Client>,
         runtime: Arc<Runtime>,
         device: Arc<Device>,
-        pool: WorkerPool,
         cache_time: Duration,
         direct_io: bool,
         writers: Writers,
@@ -116,7 +113,6 @@ impl Door {
             locks: Locks::default(),
             unnamed: Unnamed::default(),
             removed: Removed::default(),
-            pool,
             device,
             client,
             runtime,
@@ -132,7 +128,7 @@ impl Door {
         ino: u64,
         answer: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Errno> {
-        let answer = self.runtime.block_on_patiently(answer, PATIENCE, || self.pool.waits_long());
+        let answer = self.runtime.block_on_patiently(answer, PATIENCE, waits_long);
         answer.map_err(|failure| self.noted(operation, ino, &failure))
     }
 
@@ -172,7 +168,7 @@ impl Door {
                 is_lengthened,
                 is_leased: &|lease| self.is_leased(lease, attr.ino),
                 // Another worker must read requests meanwhile: it answers those that this one waits for.
-                waits: &|| self.pool.waits_long(),
+                waits: &waits_long,
                 are_clean: &|| self.pages.are_none(attr.ino.0),
                 drop_pages: &|| self.pages.drop_pages_now(attr.ino.0),
             };
@@ -199,7 +195,7 @@ impl Door {
             let offset = aged.attr.size - 1;
             // The file may have become shorter.
             if let Some(byte) = self.serve("read of", ino.0, file.byte_at(offset))? {
-                self.pool.waits_long();
+                waits_long();
                 if self.pages.lengthen_now(ino.0, offset, byte, drops) {
                     self.kernel_cache.has_length(ino, aged.attr.size);
                     return Ok(true);

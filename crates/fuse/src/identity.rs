@@ -84,9 +84,37 @@ fn parse_groups(status: &str) -> Vec<u32> {
     line.split_ascii_whitespace().filter_map(|group| group.parse().ok()).take(GROUPS_MAX).collect()
 }
 
+/// Whether a signal waits for a thread that does not block it. Unknown for a thread that has no number here: then false.
+pub fn is_signalled(thread: u32) -> bool {
+    thread != 0
+        && std::fs::read(format!("/proc/{thread}/status"))
+            .is_ok_and(|status| has_signals(&String::from_utf8_lossy(&status)))
+}
+
+/// The same, from the text of `/proc/THREAD/status`.
+fn has_signals(status: &str) -> bool {
+    let set = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        u64::from_str_radix(line.trim(), 16).unwrap_or(0)
+    };
+    (set("SigPnd:") | set("ShdPnd:")) & !set("SigBlk:") != 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn signals_that_wait_are_read_from_the_status() {
+        let status = |own: &str, shared: &str, blocked: &str| {
+            has_signals(&format!("Name:\tx\nSigQ:\t0/1\nSigPnd:\t{own}\nShdPnd:\t{shared}\nSigBlk:\t{blocked}\n"))
+        };
+        assert!(!status("0000000000000000", "0000000000000000", "0000000000000000"));
+        assert!(status("0000000000000200", "0000000000000000", "0000000000000000"));
+        assert!(status("0000000000000000", "0000000000002000", "0000000000000200"));
+        assert!(!status("0000000000000200", "0000000000002000", "0000000000002200"), "both are blocked");
+        assert!(!has_signals(""));
+    }
 
     #[test]
     fn groups_are_read_from_the_status() {

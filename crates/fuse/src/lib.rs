@@ -10,6 +10,7 @@
 //! and by the servers.
 
 mod abi;
+mod crew;
 mod device;
 mod door;
 mod fs;
@@ -22,6 +23,7 @@ mod lru;
 mod mounting;
 mod nodes;
 mod pages;
+mod queue;
 mod recalls;
 mod removed;
 mod reply;
@@ -29,9 +31,11 @@ mod session;
 pub mod signals;
 mod space;
 mod stream;
+mod support;
 mod trace;
 mod translate;
 mod unnamed;
+mod uring;
 mod worker_pool;
 mod writers;
 mod xattr;
@@ -41,13 +45,13 @@ pub use mounting::unmount;
 use aze_client::Client;
 use aze_io::real::Runtime;
 use session::Session;
+use std::fmt;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use worker_pool::WorkerPool;
 
 /// How long the kernel may use cached names and attributes by default.
 pub const CACHE_TIME_DEFAULT: Duration = Duration::from_secs(1);
@@ -60,6 +64,27 @@ pub const REQUEST_BYTES: u32 = 1 << 20;
 
 /// Most threads of one mount: as many requests may wait for servers that are slow.
 pub const THREADS_MAX: usize = 64;
+
+/// How the kernel's requests come to a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FuseIo {
+    /// By io_uring where root has switched that on (Linux 6.14 and newer), else by `/dev/fuse`.
+    Auto,
+    /// By io_uring(7): a queue for each processor.
+    Uring,
+    /// By `/dev/fuse`.
+    Dev,
+}
+
+impl fmt::Display for FuseIo {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(match self {
+            FuseIo::Auto => "auto",
+            FuseIo::Uring => "uring",
+            FuseIo::Dev => "dev",
+        })
+    }
+}
 
 /// How to mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,12 +103,15 @@ pub struct MountOptions {
     /// Reads and writes go to the servers as programs ask for them, past the kernel's page cache; writes of a file below
     /// its end go on side by side (Linux 6.2 and newer).
     pub direct_io: bool,
+    /// How requests come.
+    pub fuse_io: FuseIo,
 }
 
 /// A mount that is being served.
 pub struct Mounted {
     dir: PathBuf,
     session: Arc<Session>,
+    fuse_io: FuseIo,
 }
 
 /// Mounts the client's volume at `dir`, which must be an empty place to mount on. Returns when the
@@ -157,20 +185,33 @@ fn serve(
 ) -> io::Result<Mounted> {
     runtime.background()?;
     let device = Arc::new(device);
-    let features = session::agree(&device)?;
-    let writers = writers::Writers::new(features & abi::init::DIRECT_IO_ALLOW_MMAP != 0);
-    let (pool, cache_time) = (WorkerPool::new(options.threads), options.cache_time.min(CACHE_TIME_MAX));
-    let door = door::Door::new(client, runtime, device.clone(), pool, cache_time, options.direct_io, writers)?;
+    let agreed = session::agree(&device, options.fuse_io)?;
+    let writers = writers::Writers::new(agreed.features & abi::init::DIRECT_IO_ALLOW_MMAP != 0);
+    let cache_time = options.cache_time.min(CACHE_TIME_MAX);
+    let door = door::Door::new(client, runtime, device.clone(), cache_time, options.direct_io, writers)?;
     let door = Arc::new(door);
     // Requests that the kernel has sent by now are read from here on.
     door.listen();
-    Ok(Mounted { dir, session: Session::start(door, device) })
+    let (session, begun) = Session::start(door, device, options.threads, agreed.queues);
+    match begun {
+        Err(error) if options.fuse_io == FuseIo::Uring => Err(support::refused(&error)),
+        // Where a queue has failed the kernel sends all by the device.
+        begun => {
+            let fuse_io = if begun.is_ok() && session.has_queues() { FuseIo::Uring } else { FuseIo::Dev };
+            Ok(Mounted { dir, session, fuse_io })
+        }
+    }
 }
 
 impl Mounted {
     /// Where it is mounted.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// How requests come: never [`FuseIo::Auto`].
+    pub fn fuse_io(&self) -> FuseIo {
+        self.fuse_io
     }
 
     /// What writes down what programs ask of this mount.

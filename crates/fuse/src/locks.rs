@@ -9,6 +9,8 @@
 
 use crate::abi::{Args, Header, Malformed, Out, lk};
 use crate::door::Door;
+use crate::identity;
+use crate::queue::BUFFERS_MAX;
 use crate::reply::{Errno, Reply};
 use aze_client::{File, Locked};
 use aze_io::sync::Mutex;
@@ -235,8 +237,19 @@ pub fn set_or_wait(door: &Arc<Door>, header: &Header, mut args: Args<'_>, reply:
             return;
         }
     };
+    if !reply.may_wait() {
+        door.journal.say(format_args!(
+            "as many programs wait for locks as may ({BUFFERS_MAX}), or there is no memory for more"
+        ));
+        reply.send_outcome(Err(Errno(libc::ENOLCK)));
+        return;
+    }
     let request = header.unique;
     let ended = door.locks.waits(request);
+    // From now on the kernel tells of every signal.
+    if reply.may_miss_interruptions() && identity::is_signalled(header.pid) {
+        door.locks.interrupt(request);
+    }
     let door = door.clone();
     door.io.clone().spawn(async move {
         let place = Place::of(&door, &asked);

@@ -175,6 +175,7 @@ mod tests {
             threads: 1,
             cache_time,
             direct_io: false,
+            fuse_io: crate::FuseIo::Auto,
         };
         let text = helper_options(&options);
         assert_eq!(text, r"ro,nosuid,nodev,fsname=azekura:a\,b\\c,subtype=aze,default_permissions,allow_other");

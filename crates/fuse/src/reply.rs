@@ -3,6 +3,7 @@
 
 use crate::abi::{self, Out};
 use crate::device::{Device, Sent};
+use crate::queue::Held;
 use std::sync::Arc;
 
 /// An error number, positive as in errno(3).
@@ -15,9 +16,16 @@ impl From<abi::Malformed> for Errno {
     }
 }
 
+/// Where a request has come from and its answer goes to.
+enum Way {
+    Device(Arc<Device>),
+    /// A buffer of a queue; absent when it was answered.
+    Queue(Option<Held>),
+}
+
 /// The answer that is owed to one request.
 pub struct Reply {
-    device: Arc<Device>,
+    way: Way,
     unique: u64,
     is_owed: bool,
     watch: Option<Box<Watch>>,
@@ -29,7 +37,27 @@ pub type Watch = dyn FnOnce(Result<&[u8], i32>) + Send;
 impl Reply {
     /// For the request `unique`, which was read from `device`.
     pub fn new(device: Arc<Device>, unique: u64) -> Reply {
-        Reply { device, unique, is_owed: true, watch: None }
+        Reply { way: Way::Device(device), unique, is_owed: true, watch: None }
+    }
+
+    /// For the request `unique`, which came by a queue.
+    pub fn of_queue(held: Held, unique: u64) -> Reply {
+        Reply { way: Way::Queue(Some(held)), unique, is_owed: true, watch: None }
+    }
+
+    /// Whether the answer may wait without bound for the deeds of other programs: requests by which these do them must
+    /// be able to come.
+    pub fn may_wait(&self) -> bool {
+        match &self.way {
+            Way::Queue(Some(held)) => held.may_wait(),
+            _ => true,
+        }
+    }
+
+    /// Whether the kernel may have left out an interruption of the request, if it came before the request was read:
+    /// Linux up to 6.18 at least does so for requests that come by queues.
+    pub fn may_miss_interruptions(&self) -> bool {
+        matches!(self.way, Way::Queue(_))
     }
 
     /// Has `watch` told the answer, before the kernel gets it: then what the kernel asks because of the answer comes later.
@@ -42,7 +70,10 @@ impl Reply {
     pub fn send(mut self, out: &mut Out) -> bool {
         self.is_owed = false;
         self.tell(Ok(out.written()));
-        let sent = self.device.send(out.reply(self.unique));
+        let sent = match &mut self.way {
+            Way::Device(device) => device.send(out.reply(self.unique)),
+            Way::Queue(held) => held.take().map_or(Sent::Unwanted, |held| held.send(self.unique, out)),
+        };
         self.is_taken(sent)
     }
 
@@ -60,7 +91,7 @@ impl Reply {
         }
     }
 
-    fn is_taken(&self, sent: Sent) -> bool {
+    fn is_taken(&mut self, sent: Sent) -> bool {
         match sent {
             Sent::Taken => true,
             Sent::Unwanted => false,
@@ -75,10 +106,17 @@ impl Reply {
     /// No answer is expected.
     pub fn not_owed(mut self) {
         self.is_owed = false;
+        // A buffer goes back in any case.
+        if matches!(self.way, Way::Queue(_)) {
+            self.write(0);
+        }
     }
 
-    fn write(&self, errno: i32) -> Sent {
-        self.device.send(&abi::out_header(self.unique, -errno, 0))
+    fn write(&mut self, errno: i32) -> Sent {
+        match &mut self.way {
+            Way::Device(device) => device.send(&abi::out_header(self.unique, -errno, 0)),
+            Way::Queue(held) => held.take().map_or(Sent::Unwanted, |held| held.answer(self.unique, -errno, 0)),
+        }
     }
 }
 

@@ -2,18 +2,23 @@
 //! requests until the mount ends.
 //!
 //! A worker reads a request, has it done on its own thread, and answers: waking another thread would
-//! cost more than most requests take. The worker pool decides which workers read ([`crate::worker_pool`]). A
+//! cost more than most requests take. The worker pool decides which workers read ([`crate::worker_pool`]); where
+//! requests come by queues, the crew does ([`crate::crew`]), and the pool's workers read forgets and interruptions. A
 //! request that may wait without bound (for a lock) occupies no worker: it goes on as a task.
 
-use crate::REQUEST_BYTES;
 use crate::abi::{self, Args, Header, Out, Room, init, op};
+use crate::crew::Crew;
 use crate::device::{Came, Device};
 use crate::door::Door;
 use crate::fs::{self, Done};
 use crate::locks;
+use crate::queue::{self, Held, Queue};
 use crate::reply::{self, Errno, Reply};
+use crate::support;
+use crate::worker_pool::WorkerPool;
+use crate::{FuseIo, REQUEST_BYTES};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 /// Requests that the kernel may have under way without a program that waits for them: read-ahead and
 /// direct I/O. Enough to keep every server of a large volume busy with one stream.
@@ -51,11 +56,19 @@ const WANTED: u64 = init::ASYNC_READ
     | init::DIRECT_IO_ALLOW_MMAP
     | init::EXT;
 
-/// Answers the kernel's first request, by which both sides learn what the other can do. Gives the features that both have.
+/// What both sides have agreed on.
+pub struct Agreed {
+    /// The features that both have.
+    pub features: u64,
+    /// The queues by which requests come, if they do not all come by the device.
+    pub queues: Vec<Arc<Queue>>,
+}
+
+/// Answers the kernel's first request, by which both sides learn what the other can do.
 ///
 /// # Errors
-/// `Unsupported` if the kernel is too old; what the system said otherwise.
-pub fn agree(device: &Arc<Device>) -> io::Result<u64> {
+/// `Unsupported` if the kernel is too old, or if queues are demanded and cannot be had; what the system said otherwise.
+pub fn agree(device: &Arc<Device>, by: FuseIo) -> io::Result<Agreed> {
     let mut buffer = vec![0; REQUEST_BYTES as usize + REQUEST_ROOM];
     loop {
         let count = match device.receive(&mut buffer)? {
@@ -90,9 +103,15 @@ pub fn agree(device: &Arc<Device>) -> io::Result<u64> {
             );
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
+        let queues = match by {
+            FuseIo::Dev => Vec::new(),
+            FuseIo::Auto => support::queues(device, offer.flags).unwrap_or_default(),
+            FuseIo::Uring => support::queues(device, offer.flags)?,
+        };
+        let features = offer.flags & WANTED | if queues.is_empty() { 0 } else { init::OVER_IO_URING };
         let mut out = Out::new(64);
-        offer.answer(&mut out);
-        return if reply.send(&mut out) { Ok(offer.flags & WANTED) } else { Err(not_understood()) };
+        offer.answer(features, &mut out);
+        return if reply.send(&mut out) { Ok(Agreed { features, queues }) } else { Err(not_understood()) };
     }
 }
 
@@ -116,8 +135,7 @@ impl Offer {
         Ok(Offer { major, minor, max_readahead, flags: u64::from(high) << 32 | u64::from(low) })
     }
 
-    fn answer(&self, out: &mut Out) {
-        let flags = WANTED & self.flags;
+    fn answer(&self, flags: u64, out: &mut Out) {
         let bytes_max = if flags & init::MAX_PAGES != 0 { REQUEST_BYTES } else { 32 * PAGE_BYTES };
         out.u32(abi::MAJOR);
         out.u32(self.minor.min(abi::MINOR_MAX));
@@ -141,19 +159,120 @@ pub struct Session {
     door: Arc<Door>,
     /// The descriptor that was mounted; workers have clones of it.
     device: Arc<Device>,
+    /// The workers that read the device: all requests come by it, or forgets and interruptions.
+    pool: Arc<WorkerPool>,
+    /// The workers that read the queues, of which there may be none.
+    crew: Arc<Crew>,
+    queues: Vec<Arc<Queue>>,
 }
 
 impl Session {
-    /// Starts to answer; returns at once.
-    pub fn start(door: Arc<Door>, device: Arc<Device>) -> Arc<Session> {
-        let session = Arc::new(Session { door, device });
+    /// Starts to answer, by at most so many threads beside one for each queue; returns when all queues are read.
+    ///
+    /// # Errors
+    /// If a queue cannot be read: then all requests come by the device.
+    pub fn start(
+        door: Arc<Door>,
+        device: Arc<Device>,
+        threads: usize,
+        queues: Vec<Arc<Queue>>,
+    ) -> (Arc<Session>, io::Result<()>) {
+        let pool = Arc::new(WorkerPool::new(threads));
+        let all = queues.clone();
+        let crew = Arc::new(Crew::new(queues.len(), threads, move |number| _ = all[number].ensure()));
+        let session = Arc::new(Session { door, device, pool, crew, queues });
         let of_workers = Arc::downgrade(&session);
-        session.door.pool.begin(move || {
+        session.pool.begin(move || {
             if let Some(session) = of_workers.upgrade() {
                 session.start_worker();
             }
         });
-        session
+        let (of_workers, (tell, told)) = (Arc::downgrade(&session), mpsc::channel());
+        session.crew.begin(move |number| {
+            if let Some(session) = of_workers.upgrade() {
+                session.start_reader(number, tell.clone());
+            }
+        });
+        let begun: io::Result<()> = told.iter().take(session.queues.len()).collect();
+        if let (Err(_), Some(queue)) = (&begun, session.queues.first()) {
+            session.crew.end();
+            queue.give_up();
+        }
+        (session, begun)
+    }
+
+    /// Starts a worker, which has been counted already, for this queue. The first one of a queue tells whether the
+    /// kernel has taken its buffer.
+    fn start_reader(self: &Arc<Self>, number: usize, tell: mpsc::Sender<io::Result<()>>) {
+        let (session, failed) = (self.clone(), tell.clone());
+        let life = move || {
+            let _place = session.crew.join(number);
+            if let Err(error) = session.read(number, &tell) {
+                session.crew.fail(error);
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("aze-queue".into()).spawn(life) {
+            self.door.journal.say(format_args!("no further thread for the mount: {error}"));
+            self.crew.not_started(number);
+            // Nothing listens any more if the queue has a worker.
+            let _ = failed.send(Err(error));
+        }
+    }
+
+    /// The life of a worker that reads queues, first this one.
+    fn read(&self, number: usize, tell: &mpsc::Sender<io::Result<()>>) -> io::Result<()> {
+        let first = &self.queues[number];
+        if first.has_no_buffer() {
+            let begun = first.add_buffer().and_then(|()| first.refusal().map_or(Ok(()), Err));
+            let is_refused = begun.is_err();
+            if is_refused {
+                // Before anything calls another worker for a queue by which nothing will come.
+                self.crew.end();
+            }
+            // The session waits for it.
+            let _ = tell.send(begun);
+            if is_refused {
+                return Ok(());
+            }
+        }
+        let mut out = Out::new(REQUEST_BYTES as usize + REQUEST_ROOM);
+        while let Some(number) = self.crew.may_read() {
+            match self.queues[number].next()? {
+                queue::Came::Request(held) => self.serve_held(held, &mut out),
+                queue::Came::Refused(errno) => {
+                    let error = io::Error::from_raw_os_error(errno);
+                    self.door
+                        .journal
+                        .say(format_args!("the kernel refused a reply to a request of processor {number}: {error}"));
+                }
+                queue::Came::End => {
+                    self.crew.end();
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn serve_held(&self, held: Held, out: &mut Out) {
+        let unique = held.unique();
+        // SAFETY: the answer is the last thing that is done with either.
+        let parts = unsafe { held.open(out) }.and_then(abi::split);
+        let reply = Reply::of_queue(held, unique);
+        let Ok((header, args)) = parts else { return self.not_understood(reply) };
+        queue::begins(header.node);
+        self.crew.begins(fs::kind(&self.door, &header, args));
+        answer(&self.door, &header, args, out, reply);
+    }
+
+    fn not_understood(&self, reply: Reply) {
+        reply.send_outcome(Err(Errno(libc::EPROTO)));
+        self.door.journal.say("the kernel sent a request that cannot be understood");
+    }
+
+    /// Whether requests come by queues.
+    pub fn has_queues(&self) -> bool {
+        !self.queues.is_empty()
     }
 
     /// What requests share.
@@ -166,7 +285,8 @@ impl Session {
     /// # Errors
     /// What ended it, if it was not its unmounting, or the system's reason not to start any worker.
     pub fn wait(&self) -> io::Result<()> {
-        let failure = self.door.pool.wait();
+        let failure = self.crew.wait();
+        let failure = failure.or(self.pool.wait());
         // Waits for locks are for programs that this mount no longer has.
         self.door.locks.end();
         failure.map_or(Ok(()), Err)
@@ -176,15 +296,14 @@ impl Session {
     fn start_worker(self: &Arc<Self>) {
         let session = self.clone();
         let life = move || {
-            let pool = &session.door.pool;
-            let _place = pool.join();
+            let _place = session.pool.join();
             if let Err(error) = session.work() {
-                pool.fail(error);
+                session.pool.fail(error);
             }
         };
         if let Err(error) = std::thread::Builder::new().name("aze-mount".into()).spawn(life) {
             self.door.journal.say(format_args!("no further thread for the mount: {error}"));
-            self.door.pool.not_started(error);
+            self.pool.not_started(error);
         }
     }
 
@@ -194,13 +313,14 @@ impl Session {
         let device = Device::clone_of(&self.device).map_or_else(|_| self.device.clone(), Arc::new);
         let mut room = Room::new(REQUEST_BYTES as usize + REQUEST_ROOM);
         let mut out = Out::new(REQUEST_BYTES as usize + REQUEST_ROOM);
-        while self.door.pool.may_read() {
+        while self.pool.may_read() {
             // A persistent error meets the other workers, too; when the last one is gone the kernel ends the mount.
             match device.receive(room.bytes())? {
                 Came::Request(count) => self.serve(&device, &room.bytes()[..count], &mut out),
                 Came::Nothing => {}
                 Came::End => {
-                    self.door.pool.end();
+                    self.pool.end();
+                    self.crew.end();
                     return Ok(());
                 }
             }
@@ -214,12 +334,12 @@ impl Session {
             Err(abi::Malformed) => {
                 if let Some(unique) = message.get(8..16) {
                     let unique = u64::from_ne_bytes(unique.try_into().expect("eight bytes"));
-                    Reply::new(device.clone(), unique).send_outcome(Err(Errno(libc::EPROTO)));
+                    return self.not_understood(Reply::new(device.clone(), unique));
                 }
-                return self.door.journal.say("the kernel sent a request that cannot be understood");
+                return self.door.journal.say("the kernel sent a request without a number");
             }
         };
-        self.door.pool.begins(header.pid, fs::kind(&self.door, &header, args));
+        self.pool.begins(header.pid, fs::kind(&self.door, &header, args));
         let reply = Reply::new(device.clone(), header.unique);
         out.clear();
         answer(&self.door, &header, args, out, reply);
@@ -282,7 +402,7 @@ mod tests {
         request.zeros(44);
         let mut theirs = std::fs::File::from(OwnedFd::from(theirs));
         theirs.write_all(request.written()).expect("the request is sent");
-        let outcome = agree(&device);
+        let outcome = agree(&device, FuseIo::Dev).map(|agreed| agreed.features);
         let mut answer = vec![0; 256];
         let count = theirs.read(&mut answer).expect("an answer");
         answer.truncate(count);

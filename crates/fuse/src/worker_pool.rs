@@ -7,9 +7,9 @@
 
 use crate::THREADS_MAX;
 use aze_io::sync::{Condvar, Mutex, MutexGuard};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How long a worker waits for servers before another one reads in its place: much longer than
@@ -35,7 +35,27 @@ const BESIDE: usize = 1;
 
 thread_local! {
     /// This thread is a worker and is counted among those that read.
-    static READS: Cell<bool> = const { Cell::new(false) };
+    pub(crate) static READS: Cell<bool> = const { Cell::new(false) };
+
+    /// What is to be told that this thread waits, if it is a worker.
+    static POOL: RefCell<Option<Arc<dyn Pool>>> = const { RefCell::new(None) };
+}
+
+/// Workers of one kind.
+pub trait Pool {
+    /// The calling worker has waited for servers for long: another one reads instead.
+    fn waits_long(&self);
+}
+
+/// The calling thread is a worker of this pool.
+pub(crate) fn belongs_to(pool: Arc<dyn Pool>) {
+    POOL.set(Some(pool));
+}
+
+/// The calling thread has waited for servers for long, or is about to wait for another thread: if it is a worker, another
+/// one reads instead.
+pub fn waits_long() {
+    POOL.with_borrow(|pool| pool.iter().for_each(|pool| pool.waits_long()));
 }
 
 /// How long a request takes the worker that does it.
@@ -154,8 +174,9 @@ impl WorkerPool {
     }
 
     /// The calling thread is a worker for as long as it keeps this.
-    pub fn join(&self) -> Place<'_> {
+    pub fn join(self: &Arc<Self>) -> Place<'_> {
         READS.set(true);
+        belongs_to(self.clone());
         Place(self)
     }
 
@@ -188,18 +209,6 @@ impl WorkerPool {
         if kind == Kind::Slow && READS.replace(false) {
             state.readers -= 1;
         }
-        if state.readers < self.wanted(&state) {
-            self.add_reader(state);
-        }
-    }
-
-    /// The calling worker has waited for servers for long: another one reads instead.
-    pub fn waits_long(&self) {
-        if !READS.replace(false) {
-            return;
-        }
-        let mut state = self.state.lock();
-        state.readers -= 1;
         if state.readers < self.wanted(&state) {
             self.add_reader(state);
         }
@@ -274,6 +283,19 @@ impl WorkerPool {
     }
 }
 
+impl Pool for WorkerPool {
+    fn waits_long(&self) {
+        if !READS.replace(false) {
+            return;
+        }
+        let mut state = self.state.lock();
+        state.readers -= 1;
+        if state.readers < self.wanted(&state) {
+            self.add_reader(state);
+        }
+    }
+}
+
 /// A worker's place in the worker pool, given up however it ends.
 pub struct Place<'a>(&'a WorkerPool);
 
@@ -297,7 +319,6 @@ impl Drop for Place<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     fn count(callers: impl Iterator<Item = u32>) -> usize {
@@ -341,7 +362,7 @@ mod tests {
 
     #[test]
     fn no_more_work_than_may() {
-        let pool = WorkerPool::new(2);
+        let pool = Arc::new(WorkerPool::new(2));
         pool.begin(|| ());
         let _place = pool.join();
         for _ in 0..10 {
@@ -379,7 +400,7 @@ mod tests {
     #[test]
     fn workers_that_cannot_be_started_end_a_mount_only_if_none_is_left() {
         let refused = || io::Error::from_raw_os_error(libc::EAGAIN);
-        let pool = WorkerPool::new(8);
+        let pool = Arc::new(WorkerPool::new(8));
         pool.begin(|| ());
         let place = pool.join();
         pool.begins(7, Kind::Quick);
@@ -388,7 +409,7 @@ mod tests {
         assert!(pool.may_read(), "the first one goes on");
         drop(place);
         assert!(pool.wait().is_none(), "it has ended by itself");
-        let pool = WorkerPool::new(8);
+        let pool = Arc::new(WorkerPool::new(8));
         pool.begin(|| ());
         pool.not_started(refused());
         assert_eq!(pool.wait().and_then(|error| error.raw_os_error()), Some(libc::EAGAIN));

@@ -166,6 +166,9 @@ pub struct MountRecord {
     /// There is no mount: a library in the program asks the process that serves it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_intercepted: bool,
+    /// How the kernel's requests come to it: `uring` or `dev`; none if there is no mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fuse_io: Option<String>,
 }
 
 impl Volume {

@@ -150,7 +150,13 @@ fn serve(volume: Volume, mut other: UnixStream, at: &Path, program: Process) -> 
         signals::hold().map_err(|error| Trouble::local("hold signals", &error))?;
         sys::leave_session().map_err(|error| Trouble::local("leave the terminal's session", &error))?;
         let me = Process::me();
-        let record = MountRecord { dir: at.to_owned(), process: me, program: Some(program), is_intercepted: true };
+        let record = MountRecord {
+            dir: at.to_owned(),
+            process: me,
+            program: Some(program),
+            is_intercepted: true,
+            fuse_io: None,
+        };
         volume.record_mount(&record)?;
         let record_path = volume.mount_record_path(me);
         let (socket, log_path) = (record_path.with_extension("sock"), record_path.with_extension("log"));
