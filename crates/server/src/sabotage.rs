@@ -100,6 +100,10 @@ pub enum Sabotage {
     ForgetHeirs,
     /// A slot is given while requests are being worked on.
     SkipDrain,
+    /// A server has left that has a slot.
+    LeaveSlotBehind,
+    /// The taker of a slot does not remember how requests ended at the giver.
+    ForgetBroughtOutcomes,
     /// A write to a part of a chunk does not have the rest of it read from the backing.
     WriteWithoutRest,
 }

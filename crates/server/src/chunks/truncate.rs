@@ -87,7 +87,7 @@ impl Server {
         for (server, answer) in answers {
             if let Err(failure) = answer {
                 has_all = false;
-                if !self.map().has_ended(server) {
+                if !self.map().is_gone(server) {
                     silent = Some(failure.during(format!("truncating inode {} on server {server}", attr.ino)));
                 }
             }
