@@ -11,6 +11,7 @@ use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::cluster::{Layout, client_node, server_node};
 use aze_sim::work::shared::new_file;
 use aze_sim::{Cluster, Plan, run_plan};
+use futures_util::future::{Either, select};
 use many::{caught, number};
 use std::sync::Arc;
 use std::time::Duration;
@@ -166,6 +167,31 @@ fn no_data_stay_of_a_file_that_was_removed_before() {
         assert_eq!(chunks, [], "of no file");
         let gone = client.status().await;
         assert_eq!(gone.len(), 1, "who has left is not asked");
+    });
+}
+
+/// A truncation of which a server heard late was waited for until the next one, and the slot of the file did not move.
+#[test]
+fn a_truncation_that_was_confirmed_late_holds_nothing_up() {
+    with_layout(Layout { deadline: Duration::from_secs(2), ..Layout::of(3) }, |cluster, client| async move {
+        let mut files = Vec::new();
+        for at in 0..8 {
+            let file = create(&client, Ino::ROOT, &format!("f{at}")).await;
+            file.write(0, &[7; 400_000]).await.expect("written");
+            files.push(file);
+        }
+        let (one, other) = (server_node(1), server_node(2));
+        cluster.sim.set_link(&one, &other, Link::Down);
+        let mut failed = 0;
+        for file in &files {
+            failed += usize::from(client.truncate(&ROOT, file.ino(), 10, None).await.is_err());
+        }
+        assert!(failed > 0, "a home at server 1 has not heard of server 2");
+        cluster.sim.heal();
+        cluster.sim.sleep(Duration::from_secs(20)).await;
+        let left = Box::pin(leave(&client, &cluster, &[ServerIndex(1)]));
+        let late = Box::pin(cluster.sim.sleep(Duration::from_secs(30)));
+        assert!(matches!(select(left, late).await, Either::Left(_)), "no slot waits for it");
     });
 }
 

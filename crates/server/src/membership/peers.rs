@@ -296,16 +296,26 @@ impl Server {
         });
     }
 
-    /// Tells all servers with data of a file, by the map of that moment; in the background, until they have answered.
-    pub(crate) fn persist_to_data(self: &Arc<Self>, attr: Attr, request: Request) {
+    /// Tells all servers with data of a file, by the map of that moment; in the background, until they have answered. Then
+    /// `done` is called, unless one has refused it.
+    pub(crate) fn persist_to_data(
+        self: &Arc<Self>,
+        attr: Attr,
+        request: Request,
+        done: impl FnOnce(&Arc<Server>) + Send + 'static,
+    ) {
         let (this, note, owed) = (self.clone(), self.note_untold(&request), self.owes());
         self.io.spawn(async move {
             let _owed = owed;
             loop {
                 let map = this.map_epoch_now();
                 let servers = this.data_servers(&attr);
-                join_all(servers.into_iter().map(|server| this.persisting(server, ShardId(0), request.clone()))).await;
+                let told = servers.into_iter().map(|server| this.persisting(server, ShardId(0), request.clone()));
+                let told = join_all(told).await;
                 if this.map_epoch_now() == map || this.is_stopping() {
+                    if told.iter().all(Result::is_ok) {
+                        done(&this);
+                    }
                     break;
                 }
             }

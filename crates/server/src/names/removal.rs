@@ -111,7 +111,7 @@ impl Server {
         data.delete(ino);
         drop(data);
         if attr.spread.is_wide() && !self.config.switches.is(Sabotage::SkipDataDelete) {
-            self.persist_to_data(attr, Request::DeleteData { ino });
+            self.persist_to_data(attr, Request::DeleteData { ino }, |_| {});
         }
     }
 
