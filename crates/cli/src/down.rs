@@ -255,7 +255,7 @@ fn in_use(volume: &Volume, what: &str) -> Trouble {
     Trouble::new(Exit::Again, format!("end volume '{name}': in use: {what}: end these programs, or use --force"))
 }
 
-/// Asks all servers to end; gives the slots of those that agreed.
+/// Asks all servers to end; gives the places of those that agreed, and of those that have left.
 fn shut_down(volume: &Volume) -> Vec<u16> {
     if volume.is_dead() {
         return Vec::new();
@@ -263,8 +263,10 @@ fn shut_down(volume: &Volume) -> Vec<u16> {
     match Session::open_if_there(volume.clone(), ASK_TIME) {
         Ok(session) => {
             let answers = session.runtime.block_on(session.client.shutdown_servers());
-            let slots = (0..).zip(answers).filter(|(_, answer)| answer.is_ok());
-            slots.map(|(slot, _)| slot).collect()
+            let map = session.client.map();
+            let left = map.indexes().filter(|server| map.has_left(*server));
+            let agreed = answers.into_iter().filter(|(_, answer)| answer.is_ok()).map(|(server, _)| server);
+            left.chain(agreed).map(|server| server.0).collect()
         }
         Err(trouble) => {
             errln!("aze: down: {trouble}: ending the servers by signals");

@@ -12,6 +12,7 @@ pub fn volume(nodes: &[Option<&str>]) -> Volume {
         process: Process::me(),
         launcher: None,
         addresses: vec![format!("unix:/run/server-{slot}"), format!("tcp:host-{slot}:1")],
+        left: false,
     };
     let settings = Settings {
         storage: "mem".into(),

@@ -47,6 +47,7 @@ mod run;
 mod serve;
 mod session;
 mod show;
+mod shrink;
 mod stage;
 mod stat;
 mod status;
@@ -95,6 +96,7 @@ enum Command {
     Down(down::Args),
     Doctor(doctor::Args),
     Restart(restart::Args),
+    Shrink(shrink::Args),
     Check(check::Args),
     Status(status::Args),
     Mount(mount::Args),
@@ -198,6 +200,7 @@ fn run(asked: Command) -> (&'static str, Outcome<Exit>) {
         Command::Down(args) => ("down", down::run(&args)),
         Command::Doctor(args) => ("doctor", doctor::run(&args)),
         Command::Restart(args) => ("restart", restart::run(&args)),
+        Command::Shrink(args) => ("shrink", shrink::run(&args)),
         Command::Check(args) => ("check", check::run(&args)),
         Command::Status(args) => ("status", status::run(&args)),
         Command::Mount(args) => ("mount", mount::run(&args)),

@@ -33,7 +33,7 @@ fn command(volume: &Volume, node: &str, words: &[String]) -> Outcome<Command> {
 /// The nodes of the volume's servers as `aze up` was given them, each once; none if no launcher started them.
 pub fn of(volume: &Volume) -> Vec<String> {
     let mut nodes: Vec<String> = Vec::new();
-    for node in volume.record.servers.iter().filter_map(|server| server.node.as_ref()) {
+    for node in volume.record.members().filter_map(|server| server.node.as_ref()) {
         if !nodes.contains(node) {
             nodes.push(node.clone());
         }

@@ -150,7 +150,7 @@ fn answering(volume: &Volume) -> BTreeSet<u16> {
     let Ok(session) = Session::open_if_there(volume.clone(), ANSWER_TIME_MAX) else { return BTreeSet::new() };
     let answers = session.runtime.block_on(session.client.status());
     session.end();
-    (0..).zip(answers).filter_map(|(slot, answer)| answer.is_ok().then_some(slot)).collect()
+    answers.into_iter().filter_map(|(server, answer)| answer.is_ok().then_some(server.0)).collect()
 }
 
 /// Ends servers, of which some are of this node, and their launchers.

@@ -80,6 +80,10 @@ pub fn run(_args: &Args) -> Outcome<Exit> {
         ending.remove_unfinished();
         say(&Said::Failed { exit: trouble.exit as u8, text: trouble.text.clone() });
     }
+    if ending.known().has_left {
+        leave_node(&order, &dir);
+        return served;
+    }
     // What a start of a volume that was there before has not brought back is left for the next one.
     if order.keeps_directory
         && (served.is_ok() || order.starts == 0 && order.others.is_none())
@@ -104,6 +108,8 @@ struct Known {
     has_stopped: bool,
     by_signal: bool,
     starter_has_gone: bool,
+    /// The server has left the volume, which goes on.
+    has_left: bool,
     /// Directories of its storage that it makes itself.
     new_dirs: Vec<PathBuf>,
 }
@@ -248,6 +254,7 @@ fn serve(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<Exit> {
     stand_alone(order);
     runtime.block_on(server.stopped());
     ending.has_stopped();
+    ending.known().has_left = server.has_left();
     server.close();
     let rested = runtime.block_on(server.rest());
     runtime.shutdown();
@@ -468,16 +475,34 @@ fn log_to(path: &PathBuf) -> Outcome<()> {
     open().map_err(|error| Trouble::local(format!("open {}", path.display()), &error))
 }
 
-/// Ends what this node has of the volume, once its last server here has stopped.
-fn tidy(name: &str, slot: u16, dir: &Path) {
-    // Failures leave files behind, which the next 'aze up' of this name reports.
+/// Removes the socket and the log of this server. Failures leave files behind, which the next 'aze up' of this name reports.
+fn tidy_own(slot: u16, dir: &Path) {
     for kind in ["sock", "log"] {
         let _ = fs::remove_file(dir.join(format!("server-{slot}.{kind}")));
     }
-    let has_server = |name: &str| name.starts_with("server-") && name.ends_with(".log");
+}
+
+/// Whether the volume's directory has the log of a server of this node, or of its launcher.
+fn has_log(dir: &Path, of: &str) -> bool {
     let mut names =
         fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    if names.any(|name| has_server(&name)) {
+    names.any(|name| name.starts_with(of) && name.ends_with(".log"))
+}
+
+/// Removes the volume's directory on this node, if neither a server nor a mount here needs it, and the volume was not
+/// started from here: this server has left, and the volume goes on.
+fn leave_node(order: &Order, dir: &Path) {
+    tidy_own(order.slot, dir);
+    let is_needed = || Volume::open(&order.volume).is_ok_and(|volume| !volume.mounts().is_empty());
+    if order.keeps_directory && !has_log(dir, "server-") && !has_log(dir, "launcher-") && !is_needed() {
+        let _ = volume::remove_dir(dir);
+    }
+}
+
+/// Ends what this node has of the volume, once its last server here has stopped.
+fn tidy(name: &str, slot: u16, dir: &Path) {
+    tidy_own(slot, dir);
+    if has_log(dir, "server-") {
         return;
     }
     for mount in Volume::open(name).iter().flat_map(Volume::mounts) {

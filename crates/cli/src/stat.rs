@@ -182,6 +182,7 @@ mod tests {
             pid: 1,
             capacity_bytes: 0,
             ended: false,
+            left: false,
             life: 0,
             began: MapEpoch(0),
             session: SessionId(0),

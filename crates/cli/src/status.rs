@@ -7,10 +7,10 @@ mod watch;
 use crate::exit::{self, Exit, Outcome, Trouble};
 use crate::session::Session;
 use crate::tally::Out;
-use crate::volume::{self, VARIABLE, Volume};
+use crate::volume::{self, ServerRecord, VARIABLE, Volume};
 use crate::{show, size};
 use aze_proto::error::Failure;
-use aze_proto::ids::Time;
+use aze_proto::ids::{ServerIndex, Time};
 use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use aze_proto::message::ServerStatus;
 use aze_words::errln;
@@ -62,12 +62,12 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     let (answers, hot, staging) =
         asked.map_or_else(Default::default, |(answers, hot, staging)| (Some(answers), hot, staging));
     if args.json {
-        let mut object = object(&volume, answers.as_deref());
+        let mut object = object(&volume, answers.as_ref());
         object["hot"] = hot.into_iter().map(|(_, object)| object).collect();
         object["staging"] = staging.as_ref().map(Staging::object).into();
         out.json(&object)?;
     } else {
-        print(args, &volume, answers.as_deref(), &mut out)?;
+        print(args, &volume, answers.as_ref(), &mut out)?;
         for (line, _) in hot {
             out.line(line)?;
         }
@@ -86,15 +86,50 @@ pub fn run(args: &Args) -> Outcome<Exit> {
             format!("volume '{name}': none of its servers runs any more: clear it away with 'aze down --name {name}'"),
         ));
     };
-    match answers.iter().filter(|answer| answer.is_err()).count() {
+    match answers.iter().filter(|(_, answer)| answer.is_err()).count() {
         0 => Ok(Exit::Done),
         all if all == answers.len() => Ok(Exit::Again),
         _ => Ok(Exit::Some),
     }
 }
 
+/// How the servers are that have not left.
+type Answers = Vec<(ServerIndex, Result<ServerStatus, Failure>)>;
+
 /// How the servers are; what stands out among their requests, a line and an object; and how staging goes.
-type Asked = (Vec<Result<ServerStatus, Failure>>, Vec<(String, Value)>, Option<Staging>);
+type Asked = (Answers, Vec<(String, Value)>, Option<Staging>);
+
+/// How a server of the record is, as far as this command knows.
+enum Known<'a> {
+    Told(&'a ServerStatus),
+    Silent(&'a Failure),
+    Left,
+    /// No server runs.
+    Ended,
+}
+
+impl Known<'_> {
+    fn of<'a>(known: &ServerRecord, answers: Option<&'a Answers>) -> Known<'a> {
+        match answers.map(|answers| answers.iter().find(|(server, _)| server.0 == known.slot)) {
+            Some(Some((_, Ok(status)))) => Known::Told(status),
+            Some(Some((_, Err(failure)))) => Known::Silent(failure),
+            Some(None) => Known::Left,
+            None if known.left => Known::Left,
+            None => Known::Ended,
+        }
+    }
+
+    /// In a word.
+    fn state(&self) -> &'static str {
+        match self {
+            Known::Told(status) if status.failure.is_empty() => "up",
+            Known::Told(_) => "failed",
+            Known::Silent(_) => "unreachable",
+            Known::Left => "left",
+            Known::Ended => "ended",
+        }
+    }
+}
 
 fn ask(volume: &Volume) -> Outcome<Asked> {
     let session = Session::open_if_there(volume.clone(), Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
@@ -102,7 +137,7 @@ fn ask(volume: &Volume) -> Outcome<Asked> {
     let asked = session.runtime.block_on(async {
         let (answers, activities) = join(client.status(), client.activity()).await;
         let activities =
-            activities.iter().enumerate().filter_map(|(server, answer)| Some((server, answer.as_ref().ok()?)));
+            activities.iter().filter_map(|(server, answer)| Some((usize::from(server.0), answer.as_ref().ok()?)));
         let mut hot = Vec::new();
         for found in hot::find(&activities.collect::<Vec<_>>()) {
             hot.push(found.told(client).await);
@@ -110,7 +145,7 @@ fn ask(volume: &Volume) -> Outcome<Asked> {
         (answers, hot)
     });
     let (answers, hot) = asked;
-    let staging = Staging::look(&session, answers.iter().all(Result::is_ok));
+    let staging = Staging::look(&session, answers.iter().all(|(_, answer)| answer.is_ok()));
     session.end();
     Ok((answers, hot, staging))
 }
@@ -120,7 +155,7 @@ fn volumes(args: &Args, names: &[String]) -> Outcome<Exit> {
     let mut out = Out::new();
     let volumes: Vec<Volume> = names.iter().filter_map(|name| Volume::open(name).ok()).collect();
     if args.json {
-        let list: Vec<Value> = volumes.iter().map(|volume| json!({ "name": volume.record.name, "servers": volume.record.servers.len(), "dir": volume.dir })).collect();
+        let list: Vec<Value> = volumes.iter().map(|volume| json!({ "name": volume.record.name, "servers": volume.record.members().count(), "dir": volume.dir })).collect();
         out.json(&json!({ "volumes": list }))?;
     } else if volumes.is_empty() {
         errln!("no volume of yours runs on this machine: start one with: eval \"$(aze up)\"");
@@ -132,7 +167,7 @@ fn volumes(args: &Args, names: &[String]) -> Outcome<Exit> {
             let size = size::short(record.settings.capacity_bytes);
             vec![
                 record.name.clone(),
-                record.servers.len().to_string(),
+                record.members().count().to_string(),
                 size,
                 show::time(Time(record.created_ns)),
                 state.into(),
@@ -144,23 +179,26 @@ fn volumes(args: &Args, names: &[String]) -> Outcome<Exit> {
     Ok(Exit::Done)
 }
 
-fn object(volume: &Volume, answers: Option<&[Result<ServerStatus, Failure>]>) -> Value {
+fn object(volume: &Volume, answers: Option<&Answers>) -> Value {
     let record = &volume.record;
-    let server = |slot: usize| {
-        let known = &record.servers[slot];
-        match answers.and_then(|answers| answers.get(slot)) {
-            Some(Ok(status)) => status_object(status),
-            Some(Err(failure)) => {
-                json!({ "server": slot, "host": known.host, "pid": known.process.pid, "state": "unreachable", "why": failure.to_string() })
+    let server = |server: &ServerRecord| {
+        let known = Known::of(server, answers);
+        let mut object = match known {
+            Known::Told(status) => return status_object(status),
+            _ => {
+                json!({ "server": server.slot, "host": server.host, "pid": server.process.pid, "state": known.state() })
             }
-            None => json!({ "server": slot, "host": known.host, "pid": known.process.pid, "state": "ended" }),
+        };
+        if let Known::Silent(failure) = known {
+            object["why"] = failure.to_string().into();
         }
+        object
     };
     json!({
         "volume": record.name,
         "created": show::moment(Time(record.created_ns)),
         "settings": record.settings,
-        "servers": (0..record.servers.len()).map(server).collect::<Vec<_>>(),
+        "servers": record.servers.iter().map(server).collect::<Vec<_>>(),
         "mounts": volume.mounts(),
     })
 }
@@ -194,12 +232,7 @@ fn status_object(status: &ServerStatus) -> Value {
     })
 }
 
-fn print(
-    args: &Args,
-    volume: &Volume,
-    answers: Option<&[Result<ServerStatus, Failure>]>,
-    out: &mut Out,
-) -> Outcome<()> {
+fn print(args: &Args, volume: &Volume, answers: Option<&Answers>, out: &mut Out) -> Outcome<()> {
     let record = &volume.record;
     out.line(format!("volume '{}', started {}", record.name, show::time(Time(record.created_ns))))?;
     let mut rows = vec![
@@ -207,18 +240,17 @@ fn print(
             .map(String::from)
             .to_vec(),
     ];
-    for (slot, server) in record.servers.iter().enumerate() {
-        rows.push(match answers.and_then(|answers| answers.get(slot)) {
-            Some(Ok(status)) => status_row(status),
-            Some(Err(_)) => {
-                [slot.to_string(), server.host.clone(), server.process.pid.to_string(), "unreachable".into()].to_vec()
+    for server in &record.servers {
+        rows.push(match Known::of(server, answers) {
+            Known::Told(status) => status_row(status),
+            other => {
+                vec![server.slot.to_string(), server.host.clone(), server.process.pid.to_string(), other.state().into()]
             }
-            None => [slot.to_string(), server.host.clone(), server.process.pid.to_string(), "ended".into()].to_vec(),
         });
     }
     out.table(&[true, false, true, false, true, true, true, true, true, true, true], &rows)?;
     for (slot, failure) in
-        answers.into_iter().flatten().enumerate().filter_map(|(slot, answer)| Some((slot, answer.as_ref().err()?)))
+        answers.into_iter().flatten().filter_map(|(server, answer)| Some((server.0, answer.as_ref().err()?)))
     {
         out.line(format!("  {failure}"))?;
         if record.settings.lasts() {
@@ -227,7 +259,8 @@ fn print(
             ))?;
         }
     }
-    for status in answers.into_iter().flatten().flatten().filter(|status| !status.failure.is_empty()) {
+    let told = || answers.into_iter().flatten().filter_map(|(_, answer)| answer.as_ref().ok());
+    for status in told().filter(|status| !status.failure.is_empty()) {
         out.line(format!("  {}", status.failure))?;
     }
     if let (Some(backing), Some(answers)) = (&record.settings.backing, answers) {
@@ -249,7 +282,7 @@ fn print(
         out.line(format!("{how} at {}{of} (pid {}{by})", mount.dir.display(), mount.process.pid))?;
     }
     if args.requests {
-        for status in answers.into_iter().flatten().flatten() {
+        for status in told() {
             let asked: Vec<String> = status
                 .requests
                 .iter()

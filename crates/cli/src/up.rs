@@ -533,7 +533,7 @@ impl Start<'_> {
             Said::Listening { host, process, addresses, memory } => {
                 let node = starting.node.clone();
                 let launcher = node.is_some().then(|| Process::of(starting.process())).flatten();
-                heard.record = Some(ServerRecord { slot, host, node, process, launcher, addresses });
+                heard.record = Some(ServerRecord { slot, host, node, process, launcher, addresses, left: false });
                 heard.memory = Some(memory);
             }
             Said::Read { .. } => {}

@@ -95,7 +95,7 @@ impl Client {
     /// # Errors
     /// If one server does not answer: its records would be missing.
     pub async fn gone_names(&self, who: &Identity) -> Result<Vec<Gone>, Failure> {
-        let servers: Vec<_> = self.map().indexes().collect();
+        let servers: Vec<_> = self.map().members().collect();
         let all = try_join_all(servers.into_iter().map(|server| self.gone_names_of(who, server))).await?;
         Ok(all.into_iter().flatten().collect())
     }

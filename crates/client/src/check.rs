@@ -140,7 +140,7 @@ impl Check<'_> {
     /// A first look at all names and inodes; gives the inodes with which something may be wrong.
     async fn look_at_names(&mut self, inodes: u64) -> Result<BTreeSet<Ino>, Failure> {
         let shards = self.map.shards();
-        let dirs = try_join_all(self.map.indexes().map(|server| self.inodes(server, 0..shards, true))).await?;
+        let dirs = try_join_all(self.map.members().map(|server| self.inodes(server, 0..shards, true))).await?;
         self.dirs = dirs.into_iter().flatten().map(|dir| (dir.ino, dir.parent)).collect();
         self.dirs.sort_unstable();
         let knows_all = self.dirs.len() <= DIRECTORIES_MAX;
@@ -156,8 +156,8 @@ impl Check<'_> {
         let mut has_root = false;
         for part in 0..parts {
             let homes = shards / parts * part..shards / parts * (part + 1);
-            let inodes = self.map.indexes().map(|server| self.inodes(server, homes.clone(), false));
-            let entries = self.map.indexes().map(|server| self.entries(server, homes.clone(), &[]));
+            let inodes = self.map.members().map(|server| self.inodes(server, homes.clone(), false));
+            let entries = self.map.members().map(|server| self.entries(server, homes.clone(), &[]));
             let (inodes, entries) = try_join(try_join_all(inodes), try_join_all(entries)).await?;
             let entries = entries.into_iter().flat_map(|(entries, _)| entries).collect();
             let mut rows = Rows { inodes: inodes.into_iter().flatten().collect(), entries };
@@ -216,7 +216,7 @@ impl Check<'_> {
     async fn look_at_some_names(&mut self, inos: Vec<Ino>, wrong: &mut Vec<Wrong>) -> Result<Vec<Ino>, Failure> {
         self.begin_watch(&inos).await?;
         let shards = self.map.shards();
-        let entries = self.map.indexes().map(|server| self.entries(server, 0..shards, &inos));
+        let entries = self.map.members().map(|server| self.entries(server, 0..shards, &inos));
         let (inodes, told) = try_join(self.those(&inos), try_join_all(entries)).await?;
         let (mut entries, mut moving) = (Vec::new(), BTreeSet::new());
         for (some, under_way) in told {
@@ -257,7 +257,7 @@ impl Check<'_> {
 
     /// A first look at all data; gives what may be wrong.
     async fn look_at_data(&mut self) -> Result<Vec<DataSuspect>, Failure> {
-        let looks = self.map.indexes().map(|server| self.look_at_data_of(server));
+        let looks = self.map.members().map(|server| self.look_at_data_of(server));
         let mut suspects = Vec::new();
         for (bytes, some) in try_join_all(looks).await? {
             self.checked.bytes += bytes;

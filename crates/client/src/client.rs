@@ -21,8 +21,8 @@ use aze_proto::{Attr, Code, Failure, Identity, Reply, Request, SessionId, ShardM
 use aze_rpc::{Caller, Counters};
 use futures_util::future::join_all;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How long [`Client::close`] waits for a server to take note: one that does not will find out by
@@ -67,6 +67,7 @@ pub struct Client {
 
 /// What the client, its open files and its tasks share.
 pub(crate) struct Core {
+    pub(crate) me: Weak<Core>,
     pub(crate) io: Io,
     pub(crate) caller: Arc<Caller>,
     /// Name of the node.
@@ -103,7 +104,8 @@ impl Core {
         let (dir_attrs, leases) = (DirAttrs::default(), Leases::default());
         let (flight, lock_owners, entered) = (Flight::default(), LockOwners::default(), Entered::default());
         let next_handle = AtomicU64::new(1);
-        Arc::new(Core {
+        Arc::new_cyclic(|me| Core {
+            me: me.clone(),
             io,
             caller,
             host: config.host.clone(),

@@ -143,10 +143,12 @@ impl Lister {
             let (servers, unknown) = match core.holders(who, self.dir).await {
                 Ok(holders) => (holders, None),
                 // Any server may have entries: those that have are asked, and the rest is said to be missing.
-                Err(failure) if is_silence(&failure) => (core.routes.read().map.indexes().collect(), Some(failure)),
+                Err(failure) if is_silence(&failure) => (core.routes.read().map.members().collect(), Some(failure)),
                 Err(failure) => return Err(failure),
             };
-            self.holders = Some(servers.into_iter().map(|server| Holder::new(server, after)).collect());
+            // Their home may not have heard yet who has left.
+            let there = servers.into_iter().filter(|server| !map.has_left(*server));
+            self.holders = Some(there.map(|server| Holder::new(server, after)).collect());
             self.unknown = unknown;
         }
         let holders = self.holders.as_mut().expect("they were asked for");

@@ -10,6 +10,7 @@ use aze_proto::{
     ServerIndex, ShardId, ShardMap,
 };
 use aze_rpc::{Answer, Ask, Target};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,6 +18,9 @@ use std::time::Duration;
 /// Pause before a server is asked again that refuses this client's map and has no newer one: it
 /// will have one as soon as the keeper's word has reached it.
 const MAP_PAUSE: Duration = Duration::from_millis(50);
+
+/// Servers that are asked at most whether another one has left.
+const ASKED_MAX: usize = 3;
 
 /// The map, and the targets derived from it.
 pub(crate) struct Routes {
@@ -37,18 +41,15 @@ impl Routes {
         Routes { map: Arc::new(map), servers }
     }
 
-    /// All servers.
+    /// All servers that have not left.
     pub(crate) fn targets(&self) -> impl Iterator<Item = &Target> {
-        self.servers.iter().map(|server| &server.target)
+        self.servers.iter().map(|server| &server.target).filter(|target| !self.map.has_left(target.index))
     }
 
-    /// The servers that know the session.
+    /// The servers that know the session, and have not left.
     pub(crate) fn talked_to(&self) -> Vec<ServerIndex> {
-        self.servers
-            .iter()
-            .filter(|server| server.talked.load(Ordering::Relaxed))
-            .map(|server| server.target.index)
-            .collect()
+        let talked = self.servers.iter().filter(|server| server.talked.load(Ordering::Relaxed));
+        talked.map(|server| server.target.index).filter(|index| !self.map.has_left(*index)).collect()
     }
 
     pub(crate) fn locate(&self, place: Place<'_>) -> Result<(ShardId, &Server), Failure> {
@@ -166,6 +167,10 @@ impl Core {
                 return Err(Failure::refused(Refusal::MapStale { epoch: routes.map.epoch }));
             }
             let (shard, server) = routes.locate(question.place)?;
+            if routes.map.has_left(server.target.index) {
+                let detail = format!("{}: {} has left the volume", question.request.name(), server.target);
+                return Err(Failure::new(Code::Unreachable, detail));
+            }
             server.talked.store(true, Ordering::Relaxed);
             self.listen_for(server.target.index, question.request);
             let namespace_epoch = match question.knowing {
@@ -215,21 +220,81 @@ impl Core {
     /// Fetches the map from any server.
     pub(crate) async fn look_for_map(&self) -> Result<(), Failure> {
         let routes = self.routes.read().clone();
-        let server = routes.servers.first().ok_or(Code::Internal)?;
-        self.refresh_map(&routes, &server.target).await
+        let target = routes.targets().next().ok_or(Code::Internal)?;
+        self.refresh_map(&routes, target).await
+    }
+
+    /// Follows servers that leave: when one cannot be connected to, another one says whether it has left, and changes that
+    /// were under way there go on at the servers that have its shards now.
+    pub(crate) fn follow_moves(self: &Arc<Self>) {
+        let this = Arc::downgrade(self);
+        self.caller.on_left(Box::new(move |shard| {
+            let core = this.upgrade()?;
+            let routes = core.routes.read().clone();
+            routes.locate(Place::Shard(shard)).ok().map(|(_, server)| server.target.clone())
+        }));
+        let this = Arc::downgrade(self);
+        self.caller.on_unreachable(Box::new(move |target| {
+            let Some(core) = this.upgrade() else { return };
+            let index = target.index;
+            core.spawn(move |core| async move { core.look_who_has_left(index).await });
+        }));
+    }
+
+    async fn look_who_has_left(self: Arc<Self>, silent: ServerIndex) {
+        let routes = self.routes.read().clone();
+        if !routes.map.has_left(silent) {
+            // The keeper knows first.
+            let keeper = routes.map.keeper;
+            let mut others: Vec<&Target> = routes.targets().filter(|target| target.index != silent).collect();
+            others.sort_by_key(|target| target.index != keeper);
+            for other in others.into_iter().take(ASKED_MAX) {
+                if self.refresh_map(&routes, other).await.is_ok() {
+                    break;
+                }
+            }
+        }
+        let map = self.routes.read().map.clone();
+        if map.has_left(silent) {
+            self.caller.leave(silent, map.epoch);
+        }
+    }
+
+    /// Homes of open files have come to other servers: these are to know that the session lives, also if it asks nothing.
+    fn greet_homes(&self) {
+        let routes = self.routes.read().clone();
+        let homes: BTreeSet<ServerIndex> =
+            self.inodes.all().iter().filter_map(|inode| routes.map.home_of(inode.attr().ino)).collect();
+        let is_new = |home: &ServerIndex| {
+            let server = routes.servers.get(usize::from(home.0));
+            server.is_some_and(|server| !server.talked.load(Ordering::Relaxed))
+        };
+        let Some(core) = self.me.upgrade() else { return };
+        for home in homes.into_iter().filter(is_new) {
+            core.spawn(move |core| async move {
+                // One that does not answer hears it with the next request about the file.
+                drop(core.ask_server(&Identity::default(), home, &Request::GetMap).await);
+            });
+        }
     }
 
     /// Fetches the map from a server that has refused the one known here.
     async fn refresh_map(&self, known: &Arc<Routes>, from: &Target) -> Result<(), Failure> {
+        if self.routes.read().map.epoch > known.map.epoch {
+            return Ok(());
+        }
         let nobody = Identity::default();
         let (map_epoch, namespace_epoch) = (known.map.epoch, self.dirs.epoch());
         let request = &Request::GetMap;
         let (shard, deadline) = (ShardId(0), self.deadline);
         let ask =
             Ask { to: from, shard, map_epoch, namespace_epoch, identity: &nobody, request, payload: &[], deadline };
-        let map = match self.caller.ask(ask).await?.reply {
-            Reply::Map { map } => map,
-            other => return Err(unexpected(request, &other)),
+        let map = match self.caller.ask(ask).await {
+            Ok(Answer { reply: Reply::Map { map }, .. }) => map,
+            Ok(other) => return Err(unexpected(request, &other.reply)),
+            // It has left meanwhile, as the newest map says.
+            Err(Failure { refusal: Some(Refusal::MapStale { .. }), .. }) => return Ok(()),
+            Err(failure) => return Err(failure),
         };
         if map.epoch <= known.map.epoch {
             self.io.sleep(MAP_PAUSE).await;
@@ -269,7 +334,8 @@ impl Core {
     /// How many servers the volume has.
     /// Whether all servers are on this client's node.
     pub(crate) fn is_all_near(&self) -> bool {
-        self.routes.read().map.servers.iter().all(|server| server.host == self.host)
+        let map = &self.routes.read().map;
+        map.members().all(|server| map.server(server).is_some_and(|server| server.host == self.host))
     }
 
     pub(crate) fn server_count(&self) -> usize {
@@ -293,9 +359,16 @@ impl Core {
             // What had not been synced may be lost: sizes and generations may have gone back.
             self.inodes.forget_all();
         }
+        let left: Vec<ServerIndex> =
+            next.map.indexes().filter(|index| next.map.has_left(*index) && !routes.map.has_left(*index)).collect();
+        let (epoch, slots_moved) = (next.map.epoch, next.map.slots != routes.map.slots);
         *routes = Arc::new(next);
         drop(routes);
         moved.into_iter().for_each(|index| self.caller.disconnect(index));
+        left.into_iter().for_each(|index| self.caller.leave(index, epoch));
+        if slots_moved {
+            self.greet_homes();
+        }
     }
 
     /// The time that one operation has for being refused and asking again.

@@ -158,7 +158,7 @@ impl Scan<'_> {
         }
         let dirs = Arc::new(Vec::from(batch));
         let map = self.core.routes.read().map.clone();
-        let asked = map.indexes().filter(|server| !self.silent.contains(server));
+        let asked = map.members().filter(|server| !self.silent.contains(server));
         let job = |server| Job {
             server,
             map: map.clone(),

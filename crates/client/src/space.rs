@@ -65,7 +65,7 @@ impl File {
     async fn check_capacity(&self, len: u64) -> Result<(), Failure> {
         let mut capacity = 0u64;
         let map = self.core.routes.read().map.clone();
-        for server in map.indexes() {
+        for server in map.members() {
             capacity = capacity.saturating_add(map.server(server).map_or(0, |server| server.capacity_bytes));
         }
         if len <= capacity {

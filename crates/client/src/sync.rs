@@ -45,7 +45,7 @@ impl Core {
         let moves = self.moves.done.load(Ordering::SeqCst);
         let servers = match only {
             Some(server) => vec![server],
-            None => self.routes.read().map.indexes().collect(),
+            None => self.routes.read().map.members().collect(),
         };
         let asked = servers.into_iter().map(|server| async move {
             let failed = |failure: Failure| {

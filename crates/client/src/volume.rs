@@ -3,7 +3,7 @@
 use crate::client::{Client, unexpected};
 use crate::names::done;
 use aze_proto::message::{ServerActivity, ServerStatus};
-use aze_proto::{Failure, Identity, Reply, Request};
+use aze_proto::{Failure, Identity, Reply, Request, ServerIndex};
 use futures_util::future::join_all;
 use futures_util::lock::Mutex;
 use std::time::Duration;
@@ -58,7 +58,7 @@ impl Client {
     /// If one of them does not answer: a sum without it would be wrong.
     pub async fn statfs(&self) -> Result<Space, Failure> {
         let mut sum = Space::default();
-        for answer in self.ask_all(&Identity::default(), &Request::StatFs).await {
+        for (_, answer) in self.ask_all(&Identity::default(), &Request::StatFs).await {
             match answer? {
                 Reply::Space { capacity_bytes, used_bytes, inodes, inodes_max } => {
                     sum.capacity_bytes = sum.capacity_bytes.saturating_add(capacity_bytes);
@@ -72,35 +72,72 @@ impl Client {
         Ok(sum)
     }
 
-    /// How each server of the map is, in the map's order.
-    pub async fn status(&self) -> Vec<Result<ServerStatus, Failure>> {
-        let answers = self.ask_all(&Identity::default(), &Request::Status).await.into_iter();
+    /// How each server is that has not left.
+    pub async fn status(&self) -> Vec<(ServerIndex, Result<ServerStatus, Failure>)> {
         let status = |reply| match reply {
             Reply::Status { status } => Ok(status),
             other => Err(unexpected(&Request::Status, &other)),
         };
-        answers.map(|answer| answer.and_then(status)).collect()
+        self.each(&Identity::default(), &Request::Status, status).await
     }
 
-    /// What each server of the map has done so far, in the map's order.
-    pub async fn activity(&self) -> Vec<Result<ServerActivity, Failure>> {
-        let answers = self.ask_all(&Identity::default(), &Request::Activity).await.into_iter();
+    /// What each server has done so far that has not left.
+    pub async fn activity(&self) -> Vec<(ServerIndex, Result<ServerActivity, Failure>)> {
         let activity = |reply| match reply {
             Reply::ActivityIs { activity } => Ok(activity),
             other => Err(unexpected(&Request::Activity, &other)),
         };
-        answers.map(|answer| answer.and_then(activity)).collect()
+        self.each(&Identity::default(), &Request::Activity, activity).await
     }
 
-    /// Has every server end, on behalf of the volume's owner; what each said, in the map's order.
-    pub async fn shutdown_servers(&self) -> Vec<Result<(), Failure>> {
+    /// Has every server end that has not left, on behalf of the volume's owner; what each said.
+    pub async fn shutdown_servers(&self) -> Vec<(ServerIndex, Result<(), Failure>)> {
+        self.each(&self.owner(), &Request::Shutdown, |reply| done(&Request::Shutdown, reply)).await
+    }
+
+    /// Has one slot of servers that leave moved to one that stays, on behalf of the volume's owner; those that have none left
+    /// have left. Gives how many slots are left, and which servers have not left.
+    ///
+    /// # Errors
+    /// What the keeper says: [`Code::Busy`] if nothing could be moved at this moment.
+    pub async fn leave(&self, servers: &[ServerIndex]) -> Result<(u32, Vec<ServerIndex>), Failure> {
+        let request = Request::Leave { servers: servers.to_vec() };
+        match self.core.ask_server(&self.owner(), self.map().keeper, &request).await? {
+            Reply::Leaving { slots, servers } => Ok((slots, servers)),
+            other => Err(unexpected(&request, &other)),
+        }
+    }
+
+    /// Fetches the map from a server that has not left.
+    ///
+    /// # Errors
+    /// If that one does not answer.
+    pub async fn look_for_map(&self) -> Result<(), Failure> {
+        self.core.look_for_map().await
+    }
+
+    fn owner(&self) -> Identity {
         let map = self.map();
-        let owner = Identity { uid: map.owner_uid, gid: map.owner_gid, groups: Vec::new() };
-        let answers = self.ask_all(&owner, &Request::Shutdown).await.into_iter();
-        answers.map(|answer| answer.and_then(|reply| done(&Request::Shutdown, reply))).collect()
+        Identity { uid: map.owner_uid, gid: map.owner_gid, groups: Vec::new() }
     }
 
-    async fn ask_all(&self, who: &Identity, request: &Request) -> Vec<Result<Reply, Failure>> {
-        join_all(self.map().indexes().map(|server| self.core.ask_server(who, server, request))).await
+    async fn each<T>(
+        &self,
+        who: &Identity,
+        request: &Request,
+        take: impl Fn(Reply) -> Result<T, Failure>,
+    ) -> Vec<(ServerIndex, Result<T, Failure>)> {
+        let answers = self.ask_all(who, request).await.into_iter();
+        answers.map(|(server, answer)| (server, answer.and_then(&take))).collect()
+    }
+
+    async fn ask_all(&self, who: &Identity, request: &Request) -> Vec<(ServerIndex, Result<Reply, Failure>)> {
+        let map = self.map();
+        let ask = |server| async move { (server, self.core.ask_server(who, server, request).await) };
+        let mut answers = join_all(map.members().map(ask)).await;
+        // One that leaves meanwhile has nothing to say.
+        let map = self.map();
+        answers.retain(|(server, answer)| answer.is_ok() || !map.has_left(*server));
+        answers
     }
 }

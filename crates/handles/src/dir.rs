@@ -134,7 +134,7 @@ impl Connected {
     }
 
     /// The entries of a directory that one server has, with attributes, without `.` and `..`: the directory has those of
-    /// all servers, each of which is on one of them. None for a number that no server has.
+    /// all servers, each of which is on one of them. None for a number that no server has, or one that has left.
     ///
     /// # Errors
     /// As opendir(3) and readdir(3).
@@ -144,7 +144,8 @@ impl Connected {
         let dir = client.resolve(who, &path.bytes, true).await?;
         check_end(&crate::path::Path { wants_dir: true, ..path }, &dir)?;
         let (mut entries, mut after) = (Vec::new(), 0);
-        let Some(server) = client.map().indexes().nth(server) else { return Ok(entries) };
+        let map = client.map();
+        let Some(server) = map.members().find(|member| usize::from(member.0) == server) else { return Ok(entries) };
         loop {
             let listing = client.list_on(who, dir.ino, server, after, PAGE_ENTRIES, true).await?;
             let Some(last) = listing.entries.last() else { return Ok(entries) };

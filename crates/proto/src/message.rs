@@ -343,6 +343,12 @@ wire_enum! {
         /// Server, from one that has given it a slot in which the session had opens or locks: the session has left, or `is_over`.
         /// Reply: `Done`.
         179 = SessionGone { session: SessionId, is_over: bool },
+        /// Keeper; the owner or root. These servers are to leave the volume: moves one slot of theirs to a server that stays;
+        /// those that have none left have left. Repeated until none stays. Reply: `Leaving`.
+        180 = Leave { servers: Vec<ServerIndex> },
+        /// Server, from one that holds opens or locks of the session and is to be told of its end: is the session connected
+        /// there, or was it a moment ago? Reply: `Done`, or refused with `Expired`.
+        181 = KnowsSession { session: SessionId },
     }
 }
 

@@ -30,6 +30,8 @@ wire_struct! {
         pub capacity_bytes: u64,
         /// Its process has ended, and it has not come back.
         pub ended: bool,
+        /// It has left the volume: other servers have all that it had, and its place stays empty.
+        pub left: bool,
         /// How often it has come back alone, from its directory, in this start of the volume.
         pub life: u32,
         /// Map epoch at which this life of it began.
@@ -160,9 +162,14 @@ impl ShardMap {
         self.server_of(ino.home(self.shards()))
     }
 
-    /// Whether the process of a server is known to have ended.
-    pub fn has_ended(&self, index: ServerIndex) -> bool {
-        self.server(index).is_some_and(|info| info.ended)
+    /// Whether a server has left the volume.
+    pub fn has_left(&self, index: ServerIndex) -> bool {
+        self.server(index).is_some_and(|info| info.left)
+    }
+
+    /// Whether a server is known to serve nobody: its process has ended, or it has left.
+    pub fn is_gone(&self, index: ServerIndex) -> bool {
+        self.server(index).is_some_and(|info| info.ended || info.left)
     }
 
     /// A server by its index.
@@ -170,7 +177,12 @@ impl ShardMap {
         self.servers.get(usize::from(index.0))
     }
 
-    /// All server numbers.
+    /// The servers that have not left.
+    pub fn members(&self) -> impl Iterator<Item = ServerIndex> + '_ {
+        self.indexes().filter(|server| !self.has_left(*server))
+    }
+
+    /// All server numbers, also of servers that have left.
     pub fn indexes(&self) -> impl Iterator<Item = ServerIndex> + use<> {
         (0..self.servers.len() as u16).map(ServerIndex)
     }
@@ -185,7 +197,7 @@ impl ShardMap {
     pub fn data_servers(&self, attr: &Attr) -> Vec<ServerIndex> {
         let chunks = attr.spread.chunks().min(attr.layout.step());
         if chunks >= u64::from(self.shards()) {
-            return self.indexes().collect();
+            return self.members().collect();
         }
         let places: BTreeSet<ServerIndex> =
             (0..chunks).filter_map(|chunk| self.server_of(self.chunk_shard(attr, chunk))).collect();
@@ -287,6 +299,7 @@ mod tests {
             pid: 1,
             capacity_bytes: 0,
             ended: false,
+            left: false,
             life: 0,
             began: MapEpoch(0),
             session: SessionId(0),

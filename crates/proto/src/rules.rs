@@ -307,6 +307,8 @@ impl Request {
     TakeUndo:        Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Map]
     NoteHolders:     Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     SessionGone:     Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
+    KnowsSession:    Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
+    Leave:           Keeper Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Leaving]
         }
     }
 
@@ -375,6 +377,7 @@ impl Request {
         matches!(
             self,
             Request::MoveSlot { .. }
+                | Request::Leave { .. }
                 | Request::CopySlot { .. }
                 | Request::GiveSlot { .. }
                 | Request::TakePiece { .. }
@@ -384,6 +387,11 @@ impl Request {
                 | Request::TakeUndo { .. }
                 | Request::NoteHolders { .. }
         )
+    }
+
+    /// Whether it tells a server of a newer map.
+    pub fn brings_a_map(&self) -> bool {
+        matches!(self, Request::MapPush { .. } | Request::MoveEnd { .. })
     }
 
     /// Whether a server answers it that is not in the map yet.

@@ -193,6 +193,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         pid: 4,
         capacity_bytes: 5,
         ended: true,
+        left: true,
         life: 6,
         began: MapEpoch(7),
         session: SessionId(8),
@@ -267,6 +268,8 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("read", read.to_bytes()),
         ("scan", scan.to_bytes()),
         ("take all", Request::TakeAll { moving: 3, slot: SlotIndex(5), pieces: 7, leased: true }.to_bytes()),
+        ("leave", Request::Leave { servers: vec![ServerIndex(2)] }.to_bytes()),
+        ("leaving", Reply::Leaving { slots: 5, servers: vec![ServerIndex(2)] }.to_bytes()),
         (
             "note holders",
             Request::NoteHolders { holder: ServerIndex(2), incarnation: Incarnation(1), dirs: vec![Ino(9)] }.to_bytes(),
@@ -328,8 +331,8 @@ const GOLDEN: &[(&str, &str)] = &[
     ("map", "0c0001000000000014e80300006400000001000000760000000040000000010000000001000000000000000000"),
     (
         "join",
-        "2800010001000000070000007463703a683a31010000006802000300000004000000050000000000000001060000000700\
-         00000800000000000000",
+        "2800010001000000070000007463703a683a31010000006802000300000004000000050000000000000001010600000007\
+         0000000800000000000000",
     ),
     ("server ended", "27000600070000000800"),
     ("known", "610001000200000000000000"),
@@ -388,6 +391,8 @@ const GOLDEN: &[(&str, &str)] = &[
     ("read", "150009000000000000000100000001000000060000000c02000000000000000300000004000000"),
     ("scan", "1f00010000000900000000000000000000000000000100020000000300000000000000040000000100000005000000"),
     ("take all", "ae00030000000000000005000000070000000000000001"),
+    ("leave", "b400010000000200"),
+    ("leaving", "520005000000010000000200"),
     ("note holders", "b20002000100010000000900000000000000"),
     ("sought", "2000010900000000000000"),
     ("changes are", "2100050000000000000006000000000000000700000000000000"),

@@ -72,6 +72,16 @@ pub struct ServerRecord {
     pub launcher: Option<Process>,
     /// Where it listens, best first, as `tcp:HOST:PORT` and `unix:PATH`.
     pub addresses: Vec<String>,
+    /// It has left the volume, as 'aze shrink' has noted in this copy of the record. Its place stays empty.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub left: bool,
+}
+
+impl Record {
+    /// The servers that are not noted to have left.
+    pub fn members(&self) -> impl Iterator<Item = &ServerRecord> {
+        self.servers.iter().filter(|server| !server.left)
+    }
 }
 
 /// What the volume was asked to be.
@@ -220,7 +230,7 @@ impl Volume {
     pub fn seeds(&self) -> Vec<(String, Vec<Addr>)> {
         let parse =
             |server: &ServerRecord| server.addresses.iter().filter_map(|address| address.parse().ok()).collect();
-        self.record.servers.iter().map(|server| (server.host.clone(), parse(server))).collect()
+        self.record.members().map(|server| (server.host.clone(), parse(server))).collect()
     }
 
     /// The shard map that the last command of this node has seen, if it is of the servers in the record. It may be

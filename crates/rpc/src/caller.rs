@@ -4,7 +4,7 @@
 
 use crate::Target;
 use crate::calls::News;
-use crate::link::{Channel, Core, OnEnd, OnFar};
+use crate::link::{Channel, Core, NowAt, OnEnd, OnFar};
 use crate::sequences::{Sequences, Ticket};
 use aze_io::logical::LogicalClock;
 use aze_io::{Io, SharedPayload, Transport};
@@ -16,6 +16,7 @@ use aze_proto::{
     Code, Failure, Identity, JobId, MapEpoch, NamespaceEpoch, Order, Refusal, Reply, Request, Sequence, ServerIndex,
     SessionId, ShardId, Time,
 };
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -136,6 +137,25 @@ impl Caller {
         *self.core.on_far.lock() = Some(tell);
     }
 
+    /// Has `tell` called, on a thread that drives the runtime, when a server cannot be connected to: once in a second at
+    /// most. The first call counts.
+    pub fn on_unreachable(&self, tell: Box<OnEnd>) {
+        let _ = self.core.on_unreachable.set(tell);
+    }
+
+    /// Says, from now on, which server has a shard now, for requests to one that has left the volume. The first call
+    /// counts.
+    pub fn on_left(&self, now_at: Box<NowAt>) {
+        let _ = self.core.now_at.set(now_at);
+    }
+
+    /// A server has left the volume, and the map of this epoch says so. Changes in shards that are under way there go on,
+    /// under their numbers, at the servers that have the shards now and know how they ended, if they have ended. Everything
+    /// else is refused as by a server that knows this map.
+    pub fn leave(&self, index: ServerIndex, epoch: MapEpoch) {
+        self.core.leave(index, &Failure::refused(Refusal::MapStale { epoch }));
+    }
+
     /// Opens a connection to a server that may be asked soon. It stays open as any other.
     pub fn prepare(&self, target: &Target) {
         self.core.prepare(target);
@@ -199,7 +219,8 @@ impl Caller {
         let mut deadline_ns = began_ns.saturating_add(nanos(ask.deadline));
         let body = encode(&ask)?;
         let ticket = self.ticket(&ask).await?;
-        let (call, mut channel) = self.core.begin(ask.to, began_ns, deadline_ns)?;
+        let (mut call, mut channel) = self.core.begin(ask.to, began_ns, deadline_ns)?;
+        let mut to = Cow::Borrowed(ask.to);
         let mut history = History::default();
         loop {
             if let Some(channel) = &channel {
@@ -231,26 +252,41 @@ impl Caller {
                     let detail = format!(
                         "{} to {}: the volume was started again while this was under way",
                         ask.request.name(),
-                        ask.to
+                        to
                     );
                     return Err(Failure::new(Code::UnknownOutcome, detail));
                 }
                 News::Answer(answer) => return answer,
                 News::Send => {}
-                News::Broken(failure) => return Err(failure.during(ask.request.name())),
+                News::Broken(failure) => match self.now_at(&ask, ticket.as_ref(), &to, &failure) {
+                    Some(now_at) => {
+                        let now_ns = self.core.io.mono_ns();
+                        (call, channel) = self.core.begin(&now_at, now_ns, deadline_ns)?;
+                        to = Cow::Owned(now_at);
+                        continue;
+                    }
+                    None => return Err(failure.during(ask.request.name())),
+                },
                 News::Deadline => match self.later_deadline(began_ns, ask.deadline) {
                     Some(later_ns) if later_ns > deadline_ns => {
                         deadline_ns = later_ns;
                         call.wait_until(deadline_ns);
                     }
-                    _ => return Err(self.give_up(&ask, &history)),
+                    _ => return Err(self.give_up(&ask, &to, &history)),
                 },
             }
             if let Some(dead) = channel.take().filter(|channel| history.is_dead(channel)) {
-                self.core.disconnect(ask.to.index, Some(dead.id()));
+                self.core.disconnect(to.index, Some(dead.id()));
             }
-            channel = self.core.again(ask.to, &call)?;
+            channel = self.core.again(&to, &call)?;
         }
+    }
+
+    /// Where a change goes on whose server has left the volume.
+    fn now_at(&self, ask: &Ask<'_>, ticket: Option<&Ticket<'_>>, from: &Target, failure: &Failure) -> Option<Target> {
+        let has_left = matches!(failure.refusal, Some(Refusal::MapStale { .. }));
+        ticket.filter(|_| has_left && ask.request.names_shard())?;
+        self.core.now_at.get().and_then(|now_at| now_at(ask.shard)).filter(|now_at| now_at.index != from.index)
     }
 
     /// Whether a server that starts is to be waited for.
@@ -284,7 +320,7 @@ impl Caller {
         }
         match self.core.io.timeout(ask.deadline, self.sequences.take(ask.shard)).await {
             Some(ticket) => Ok(Some(ticket)),
-            None => Err(self.give_up(ask, &History::default())),
+            None => Err(self.give_up(ask, ask.to, &History::default())),
         }
     }
 
@@ -328,16 +364,16 @@ impl Caller {
         (history.sent, history.conn, history.heard) = (history.sent + 1, conn, heard);
     }
 
-    fn give_up(&self, ask: &Ask<'_>, history: &History) -> Failure {
+    fn give_up(&self, ask: &Ask<'_>, to: &Target, history: &History) -> Failure {
         let seconds = ask.deadline.as_secs_f64();
-        let why = self.core.last_error(ask.to.index);
+        let why = self.core.last_error(to.index);
         let why = if why.is_empty() { why } else { format!(": {why}") };
         let (code, what) = match (history.sent, ask.request.is_change()) {
             (0, _) => (Code::Unreachable, "could not be sent".to_string()),
             (sent, true) => (Code::UnknownOutcome, format!("sent {sent} times, no answer")),
             (sent, false) => (Code::TimedOut, format!("sent {sent} times, no answer")),
         };
-        let detail = format!("{} to {}: {what} within {seconds:.1} s{why}", ask.request.name(), ask.to);
+        let detail = format!("{} to {to}: {what} within {seconds:.1} s{why}", ask.request.name());
         Failure::new(code, detail)
     }
 }

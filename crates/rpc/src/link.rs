@@ -15,7 +15,7 @@ use aze_io::sync::Mutex;
 use aze_io::{Connection, Io, Process};
 use aze_proto::frame::FrameKey;
 use aze_proto::limits::{SESSION_GRACE_MS, WIRE_VERSION};
-use aze_proto::{Code, Failure, MapEpoch, ServerIndex, Time};
+use aze_proto::{Code, Failure, MapEpoch, ServerIndex, ShardId, Time};
 use handler::LinkHandler;
 use open::keep_opening;
 use std::collections::BTreeMap;
@@ -25,6 +25,8 @@ use std::time::Duration;
 
 /// How long a server that is known to be down is tried at least: some attempts to connect.
 const DOWN_PATIENCE: Duration = Duration::from_secs(1);
+/// How often it is told at most that a server cannot be connected to.
+const TELL_EVERY_NS: u64 = 1_000_000_000;
 /// How often silence and deadlines are looked after while calls are in flight.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -37,10 +39,15 @@ pub(crate) struct Core {
     pub(crate) reconnects: AtomicU64,
     links: Mutex<Links>,
     pub(crate) on_end: OnceLock<Box<OnEnd>>,
+    pub(crate) on_unreachable: OnceLock<Box<OnEnd>>,
+    pub(crate) now_at: OnceLock<Box<NowAt>>,
     pub(crate) on_far: Mutex<Option<Box<OnFar>>>,
 }
 
-/// Is told of a server whose process has ended.
+/// Says which server has a shard now.
+pub type NowAt = dyn Fn(ShardId) -> Option<Target> + Send + Sync;
+
+/// Is told of a server whose process has ended, or that cannot be connected to.
 pub type OnEnd = dyn Fn(&Target) + Send + Sync;
 
 /// Is told, once, that a server is far away.
@@ -66,6 +73,8 @@ struct Link {
     last_error: String,
     /// Since when attempts have failed, if the last one did.
     down_since_ns: Option<u64>,
+    /// When that was told last.
+    told_ns: Option<u64>,
     /// The target's process, as soon as there was a connection to it, if it is on this machine.
     process: Option<Arc<dyn Process>>,
 }
@@ -141,8 +150,9 @@ impl Core {
     pub(crate) fn new(io: Io, config: CallerConfig) -> Arc<Core> {
         let (calls, links) = (Calls::default(), Mutex::default());
         let (on_end, on_far) = (OnceLock::new(), Mutex::default());
+        let (on_unreachable, now_at) = (OnceLock::new(), OnceLock::new());
         let (seen_time, reconnects) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Core { io, config, calls, seen_time, reconnects, links, on_end, on_far })
+        Arc::new(Core { io, config, calls, seen_time, reconnects, links, on_end, on_unreachable, now_at, on_far })
     }
 
     /// Moves the hybrid clock.
@@ -251,6 +261,17 @@ impl Core {
         self.spawn_opener(index);
     }
 
+    /// Closes the connection to a server for good. Calls in flight there end with `failure`.
+    pub(crate) fn leave(&self, index: ServerIndex, failure: &Failure) {
+        // A task that opens one ends by itself.
+        if let Some(link) = self.links.lock().by_server.remove(&index)
+            && let State::Up(channel) = link.state
+        {
+            channel.conn.close();
+        }
+        self.calls.broken(Some(index), failure);
+    }
+
     /// Ends everything: calls in flight fail.
     pub(crate) fn close(&self) {
         let mut links = self.links.lock();
@@ -318,14 +339,23 @@ impl Core {
     }
 
     fn failed(&self, index: ServerIndex, why: String) {
-        let ended = {
+        let (ended, unreachable) = {
             let mut links = self.links.lock();
             let Some(link) = links.by_server.get_mut(&index) else { return };
             link.last_error = why;
-            link.down_since_ns.get_or_insert(self.io.mono_ns());
+            let now_ns = self.io.mono_ns();
+            link.down_since_ns.get_or_insert(now_ns);
+            let is_news = link.told_ns.is_none_or(|told_ns| now_ns >= told_ns + TELL_EVERY_NS);
+            let unreachable = is_news.then(|| {
+                link.told_ns = Some(now_ns);
+                link.target.clone()
+            });
             // Told once.
-            link.process.take_if(|process| process.has_ended()).map(|_| link.target.clone())
+            (link.process.take_if(|process| process.has_ended()).map(|_| link.target.clone()), unreachable)
         };
+        if let Some(target) = unreachable {
+            self.on_unreachable.get().inspect(|tell| tell(&target));
+        }
         if let Some(target) = ended {
             self.on_end.get().inspect(|tell| tell(&target));
         }
@@ -380,6 +410,7 @@ impl Links {
             keep_until_ns: 0,
             last_error: String::new(),
             down_since_ns: None,
+            told_ns: None,
             process: None,
         };
         self.by_server.insert(target.index, link);

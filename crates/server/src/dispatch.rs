@@ -590,6 +590,8 @@ impl Server {
             Request::Import { dir, names } => self.import(*dir, names),
             Request::FenceSession { session } => self.fence_session(*session),
             &Request::MoveSlot { slot, to } => self.move_asked(slot, to),
+            &Request::KnowsSession { session } => self.knows_session(session),
+            Request::Leave { servers } => self.leave_asked(servers),
             &Request::CopySlot { moving, slot, to } => self.copy_slot(moving, slot, to),
             &Request::GiveSlot { moving, slot, to } => self.give_slot(moving, slot, to),
             Request::TakePiece { moving, slot, number, piece, sums } => {

@@ -7,6 +7,7 @@ mod activity;
 mod comeback;
 mod give;
 mod keeper;
+mod leave;
 pub(crate) mod members;
 mod moves;
 mod peers;

@@ -108,6 +108,10 @@ pub enum Sabotage {
     ForgetKept,
     /// A chunk that goes when room is short leaves zeros.
     EvictToZeros,
+    /// A server has left that has a slot.
+    LeaveSlotBehind,
+    /// The taker of a slot does not remember how requests ended at the giver.
+    ForgetBroughtOutcomes,
     /// A write to a part of a chunk does not have the rest of it read from the backing.
     WriteWithoutRest,
 }

@@ -29,7 +29,7 @@ use aze_rpc::{Caller, ReplyContext};
 use aze_store::Store;
 use futures_channel::oneshot;
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -148,6 +148,8 @@ pub struct Server {
     pub(crate) unresolved: Unresolved,
     /// Inodes of whose move or end another server is yet to be told, once for each such server.
     pub(crate) untold: Mutex<Vec<Ino>>,
+    /// How many words this server owes others.
+    pub(crate) owed: Arc<AtomicUsize>,
 
     // Coherence.
     pub(crate) published: PublishedIndex,

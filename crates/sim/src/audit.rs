@@ -66,7 +66,9 @@ pub fn looked_through(plan: &Plan, board: &Board, when: &str, checked: Result<Ch
         }
         Ok(_) => {}
         Err(failure)
-            if when != "at rest" && (plan.mix.loses_answers() || plan.slots_move && failure.code == Code::Busy) =>
+            if when != "at rest"
+                && (plan.mix.loses_answers()
+                    || (plan.slots_move || plan.servers_leave) && failure.code == Code::Busy) =>
         {
             board.tell(|| format!("{when} no check is possible: {failure}"));
         }
@@ -82,7 +84,7 @@ pub fn tables(cluster: &Cluster, plan: &Plan, board: &Board) {
 /// A client whose session has ended somewhere, since it was out of reach for longer than its grace,
 /// is replaced by a new one, as a new process would be.
 async fn renewed(cluster: &Arc<Cluster>, worker: Worker, index: usize) -> Worker {
-    let ended = |answer: &Result<_, Failure>| matches!(answer, Err(failure) if failure.code == Code::Expired);
+    let ended = |(_, answer): &(_, Result<_, Failure>)| matches!(answer, Err(failure) if failure.code == Code::Expired);
     if !worker.board.mix().loses_answers() || !worker.client.status().await.iter().any(ended) {
         return worker;
     }

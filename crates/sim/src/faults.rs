@@ -4,6 +4,7 @@ use crate::cluster::{Cluster, client_node, server_node};
 use crate::plan::{Mix, Plan};
 use crate::work::Board;
 use aze_io::sim::{Faults, Link, SimRng};
+use aze_proto::ServerIndex;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,6 +97,10 @@ async fn restarts(cluster: &Arc<Cluster>, plan: &Plan, board: &Board, rng: &mut 
         board.note(cluster, format!("server {index} dies{}", if silent { " without a word" } else { "" }));
         cluster.kill_server(index, silent);
         cluster.sim.sleep(Duration::from_millis(rng.between(1, 1500))).await;
+        if cluster.server(0).is_some_and(|keeper| keeper.map().has_left(ServerIndex(index))) {
+            // It had left before, or was about to end.
+            continue;
+        }
         board.note(cluster, format!("server {index} starts again, empty"));
         if let Err(failure) = cluster.start_server(index).await {
             board.violation(format!("server {index} could not start again: {failure}"));

@@ -99,6 +99,8 @@ pub struct Plan {
     pub checks: bool,
     /// Whether slots move between servers meanwhile.
     pub slots_move: bool,
+    /// Whether servers leave meanwhile.
+    pub servers_leave: bool,
     /// Protections removed.
     pub switches: Switches,
 }
@@ -142,6 +144,7 @@ impl Plan {
             exchanges: SimRng::new(seed, "exchanges").chance(500_000),
             checks: SimRng::new(seed, "checks").chance(400_000),
             slots_move: false,
+            servers_leave: false,
             switches: Switches::default(),
         }
     }
@@ -150,6 +153,12 @@ impl Plan {
     pub fn with_moves(seed: u64) -> Plan {
         let plan = Plan::of(seed);
         Plan { servers: plan.servers.max(2), slots_move: true, ..plan }
+    }
+
+    /// The plan of a seed, with several servers, of which some leave. In one run of four slots move besides.
+    pub fn with_leaving(seed: u64) -> Plan {
+        let (plan, mut rng) = (Plan::of(seed), SimRng::new(seed, "leaving"));
+        Plan { servers: plan.servers.max(3), servers_leave: true, slots_move: rng.chance(250_000), ..plan }
     }
 
     /// The same with protections removed.

@@ -46,8 +46,10 @@ pub struct Outcome {
     pub shared: u64,
     /// Data that servers received straight into their memory for data, and how often that stopped in the middle.
     pub in_frames: (u64, u64),
-    /// How many times a slot has moved.
+    /// How many times a slot has moved by itself.
     pub slot_moves: u64,
+    /// How many servers have left.
+    pub servers_left: u64,
     /// Virtual time at the end.
     pub virtual_ns: u64,
     /// Steps of tasks, timers and frames.
@@ -71,7 +73,8 @@ pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
     let layout = Layout { switches: plan.switches, published_bytes: plan.published_bytes, ..Layout::of(plan.servers) };
     let cluster = Cluster::new(sim.clone(), layout);
     let board = Board::new(&plan, &cluster, verbose);
-    let (decided, unasked, slot_moves) = sim.block_on(whole(cluster.clone(), plan.clone(), board.clone()));
+    let (decided, unasked, slot_moves, servers_left) =
+        sim.block_on(whole(cluster.clone(), plan.clone(), board.clone()));
     let outcome = Outcome {
         violations: board.violations(),
         calls: board.calls(),
@@ -82,6 +85,7 @@ pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
         shared: sim.counters().payloads_shared,
         in_frames: (sim.counters().payloads_in_frames, sim.counters().payloads_paused),
         slot_moves,
+        servers_left,
         virtual_ns: sim.now_ns(),
         steps: sim.counters().steps,
         plan,
@@ -90,19 +94,23 @@ pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
     outcome
 }
 
-async fn whole(cluster: Arc<Cluster>, plan: Plan, board: Arc<Board>) -> (bool, u64, u64) {
+async fn whole(cluster: Arc<Cluster>, plan: Plan, board: Arc<Board>) -> (bool, u64, u64, u64) {
     let begun = begin(&cluster, &plan, &board).await;
     let (clients, places) = match begun {
         Ok(begun) => begun,
         Err(failure) => {
             board.violation(format!("the cluster could not be set up: {failure}"));
-            return (true, 0, 0);
+            return (true, 0, 0, 0);
         }
     };
     cluster.sim.set_faults(faults::steady(&plan, &mut cluster.sim.rng("steady faults")));
     board.note(&cluster, format!("{plan:?}"));
     let faulty = cluster.on_driver(faults::drive(cluster.clone(), plan.clone(), board.clone()));
-    let moving = plan.slots_move.then(|| cluster.on_driver(slots::drive(cluster.clone(), board.clone())));
+    let moving =
+        plan.slots_move.then(|| cluster.on_driver(slots::drive(cluster.clone(), board.clone(), plan.servers_leave)));
+    let leaving = plan
+        .servers_leave
+        .then(|| cluster.on_driver(slots::shrink(cluster.clone(), board.clone(), clients[0].clone())));
     work(&cluster, &plan, &board, &clients, places).await;
     board.set_over();
     // The sender cannot be gone: the driver is never killed.
@@ -112,12 +120,24 @@ async fn whole(cluster: Arc<Cluster>, plan: Plan, board: Arc<Board>) -> (bool, u
         None => 0,
     };
     heal(&cluster, &board).await;
+    let servers_left = match leaving {
+        Some(leaving) => leaving.await.unwrap_or(0),
+        None => 0,
+    };
+    none_stays_behind(&cluster, &board);
     if plan.mix != Mix::KeeperDeath {
         board.set_settled();
         audit::after(&cluster, &plan, &board, &clients).await;
     }
     let unasked = clients.iter().map(|client| client.answers_without_request()).sum();
-    (judge_names(&board), unasked, slot_moves)
+    (judge_names(&board), unasked, slot_moves, servers_left)
+}
+
+/// A server that has left ends by itself.
+fn none_stays_behind(cluster: &Cluster, board: &Board) {
+    for server in cluster.servers().iter().filter(|server| server.has_left()) {
+        board.violation(format!("server {} has left, and its process goes on", server.status().index));
+    }
 }
 
 /// Directories that some workloads need to know.

@@ -259,7 +259,7 @@ fn a_server_whose_shard_is_contradicted_serves_nothing_more() {
             }
         }
         assert_eq!(codes.into_iter().collect::<Vec<_>>(), [Code::NotFound, Code::Lost], "the other servers serve");
-        let status = one.status().await.into_iter().last().expect("an answer of each").expect("it is answered");
+        let status = one.status().await.into_iter().last().expect("an answer of each").1.expect("it is answered");
         assert_eq!(status.failure, why);
         (0..SERVERS).for_each(|server| cluster.kill_server(server, false));
         cluster.begin_another_start();

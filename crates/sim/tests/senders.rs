@@ -121,6 +121,6 @@ fn only_the_keeper_answers_what_is_meant_for_it() {
         assert!(failure.detail.contains("server 0 does"), "{failure}");
         // It is about another life of that server, so that nothing follows from it.
         assert_eq!(ask(&cluster, ServerIndex(0), &ROOT, &request).await, Ok(Reply::Done));
-        assert!(!cluster.server(0).expect("it runs").map().has_ended(ServerIndex(1)));
+        assert!(!cluster.server(0).expect("it runs").map().is_gone(ServerIndex(1)));
     });
 }

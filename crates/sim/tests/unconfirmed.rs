@@ -195,13 +195,13 @@ fn a_server_that_has_ended_need_not_confirm() {
                 return;
             }
             assert_eq!(answer, Ok(()));
-            assert!(cluster.server(0).is_some_and(|server| server.map().has_ended(ServerIndex(2))));
+            assert!(cluster.server(0).is_some_and(|server| server.map().is_gone(ServerIndex(2))));
             let old_way = other.resolve(&ROOT, &inner, true).await.map_err(|failure| failure.code);
             assert_eq!(old_way, Err(Code::NotFound), "nobody goes the old way");
             cluster.start_server(2).await.expect("a server that died can start again");
             cluster.sim.sleep(SETTLE).await;
             assert_eq!(names_of(&cluster, dir), [new]);
-            assert!(cluster.servers().iter().all(|server| !server.map().has_ended(ServerIndex(2))));
+            assert!(cluster.servers().iter().all(|server| !server.map().is_gone(ServerIndex(2))));
         });
     }
 }

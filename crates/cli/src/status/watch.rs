@@ -6,6 +6,7 @@ use crate::size;
 use crate::tally::Out;
 use crate::volume::{ServerRecord, Volume};
 use aze_proto::error::Failure;
+use aze_proto::ids::ServerIndex;
 use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use aze_proto::message::{JobActivity, ServerActivity};
 use serde_json::{Value, json};
@@ -31,7 +32,7 @@ pub fn parse_period(text: &str) -> Result<Duration, String> {
 /// One look at all servers.
 struct Look {
     at: Instant,
-    servers: Vec<Result<ServerActivity, Failure>>,
+    servers: Vec<(ServerIndex, Result<ServerActivity, Failure>)>,
 }
 
 impl Look {
@@ -52,7 +53,7 @@ pub fn run(volume: Volume, period: Duration, count: Option<u64>, as_json: bool) 
         std::thread::sleep(period.saturating_sub(before.at.elapsed()));
         let now = Look::now(&session);
         let rates = Rates::between(&before, &now);
-        unreachable = now.servers.iter().filter(|server| server.is_err()).count();
+        unreachable = now.servers.iter().filter(|(_, server)| server.is_err()).count();
         let mut out = Out::new();
         if as_json {
             out.json(&rates.object(&session.volume))?;
@@ -118,7 +119,7 @@ struct ServerRate<'a> {
 
 struct Rates<'a> {
     seconds: f64,
-    servers: Vec<Result<ServerRate<'a>, &'a Failure>>,
+    servers: BTreeMap<u16, Result<ServerRate<'a>, &'a Failure>>,
     /// By name: connections, and what the job did.
     jobs: BTreeMap<&'a str, (u64, Rate)>,
 }
@@ -127,17 +128,18 @@ impl<'a> Rates<'a> {
     fn between(before: &Look, now: &'a Look) -> Rates<'a> {
         let seconds = now.at.duration_since(before.at).as_secs_f64().max(1e-3);
         let mut jobs: BTreeMap<&str, (u64, Rate)> = BTreeMap::new();
-        let mut servers = Vec::new();
-        for (slot, server) in now.servers.iter().enumerate() {
+        let mut servers = BTreeMap::new();
+        for (slot, server) in &now.servers {
             let activity = match server {
                 Ok(activity) => activity,
                 Err(failure) => {
-                    servers.push(Err(failure));
+                    servers.insert(slot.0, Err(failure));
                     continue;
                 }
             };
             // Another process has begun to count anew.
-            let earlier = before.servers.get(slot).and_then(|server| server.as_ref().ok());
+            let earlier =
+                before.servers.iter().find(|(other, _)| other == slot).and_then(|(_, server)| server.as_ref().ok());
             let earlier = earlier.filter(|earlier| earlier.pid == activity.pid);
             let mut sum = Rate::default();
             for job in &activity.jobs {
@@ -153,7 +155,8 @@ impl<'a> Rates<'a> {
                 count.saturating_sub(earlier.and_then(|earlier| earlier.took.get(at)).copied().unwrap_or(0))
             };
             let took: Vec<u64> = activity.took.iter().enumerate().map(|(at, count)| since(at, *count)).collect();
-            servers.push(Ok(ServerRate { activity, rate: sum, took_ns: [50, 99].map(|part| below(&took, part)) }));
+            let took_ns = [50, 99].map(|part| below(&took, part));
+            servers.insert(slot.0, Ok(ServerRate { activity, rate: sum, took_ns }));
         }
         Rates { seconds, servers, jobs }
     }
@@ -174,8 +177,8 @@ impl<'a> Rates<'a> {
                 "written_bytes_per_s": rate.written_bytes,
             })
         };
-        let server = |(known, server): (&ServerRecord, &Result<ServerRate<'_>, &Failure>)| match server {
-            Ok(ServerRate { activity, rate: at, took_ns }) => {
+        let server = |known: &ServerRecord| match self.servers.get(&known.slot) {
+            Some(Ok(ServerRate { activity, rate: at, took_ns })) => {
                 let mut object = rate(at);
                 object["server"] = known.slot.into();
                 object["host"] = known.host.clone().into();
@@ -187,9 +190,10 @@ impl<'a> Rates<'a> {
                 object["sessions"] = activity.sessions.into();
                 object
             }
-            Err(failure) => {
+            Some(Err(failure)) => {
                 json!({ "server": known.slot, "host": known.host, "state": "unreachable", "why": failure.to_string() })
             }
+            None => json!({ "server": known.slot, "host": known.host, "state": "left" }),
         };
         let job = |(name, connections, at): (&str, u64, Rate)| {
             let mut object = rate(&at);
@@ -200,7 +204,7 @@ impl<'a> Rates<'a> {
         json!({
             "volume": volume.record.name,
             "seconds": self.seconds,
-            "servers": volume.record.servers.iter().zip(&self.servers).map(server).collect::<Vec<_>>(),
+            "servers": volume.record.servers.iter().map(server).collect::<Vec<_>>(),
             "jobs": self.jobs().into_iter().map(job).collect::<Vec<_>>(),
         })
     }
@@ -221,10 +225,10 @@ impl<'a> Rates<'a> {
         ];
         let mut rows = vec![titles.map(String::from).to_vec()];
         let mut sum = Rate::default();
-        for (known, server) in volume.record.servers.iter().zip(&self.servers) {
+        for known in &volume.record.servers {
             let mut row = vec![known.slot.to_string(), known.host.clone()];
-            match server {
-                Ok(ServerRate { activity, rate, took_ns }) => {
+            match self.servers.get(&known.slot) {
+                Some(Ok(ServerRate { activity, rate, took_ns })) => {
                     sum.add(*rate);
                     row.extend(rate.cells());
                     row.extend(took_ns.map(|ns| ns.map_or("-".into(), time)));
@@ -232,7 +236,8 @@ impl<'a> Rates<'a> {
                     row.push(size::short(activity.used_bytes));
                     row.push(activity.sessions.to_string());
                 }
-                Err(_) => row.push("unreachable".into()),
+                Some(Err(_)) => row.push("unreachable".into()),
+                None => row.push("left".into()),
             }
             rows.push(row);
         }
@@ -240,7 +245,7 @@ impl<'a> Rates<'a> {
         all.extend(sum.cells());
         rows.push(all);
         out.table(&[true, false, true, true, true, true, true, true, true, true], &rows)?;
-        for failure in self.servers.iter().filter_map(|server| server.as_ref().err()) {
+        for failure in self.servers.values().filter_map(|server| server.as_ref().err()) {
             out.line(format!("  {failure}"))?;
         }
         let jobs = self.jobs();

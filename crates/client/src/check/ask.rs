@@ -115,7 +115,7 @@ impl Check<'_> {
     pub(super) async fn begin_watch(&mut self, inos: &[Ino]) -> Result<(), Failure> {
         self.watches += 1;
         let (this, number) = (&*self, self.watches);
-        let begun = this.map.indexes().map(|server| async move {
+        let begun = this.map.members().map(|server| async move {
             match this.ask(server, Request::CheckWatch { number, begin: Some(inos.to_vec()) }).await? {
                 Reply::Done => Ok(()),
                 _ => Err(this.strange(server, "CheckWatch")),
@@ -127,7 +127,7 @@ impl Check<'_> {
     /// To which of them something has happened since.
     pub(super) async fn end_watch(&self) -> Result<Vec<Ino>, Failure> {
         let number = self.watches;
-        let told = self.map.indexes().map(|server| async move {
+        let told = self.map.members().map(|server| async move {
             match self.ask(server, Request::CheckWatch { number, begin: None }).await? {
                 Reply::WatchTold { changed } => Ok(changed),
                 _ => Err(self.strange(server, "CheckWatch")),

@@ -80,7 +80,7 @@ impl Check<'_> {
         let inos: Vec<Ino> = inos.into_iter().take(NAMES_MAX).collect();
         let (mut names, shards) = (Names::new(), self.map.shards());
         for some in inos.chunks(CHECK_INODES_MAX) {
-            let asked = self.map.indexes().map(|server| self.entries(server, 0..shards, some));
+            let asked = self.map.members().map(|server| self.entries(server, 0..shards, some));
             for entry in try_join_all(asked).await?.into_iter().flat_map(|(entries, _)| entries) {
                 if let Some(name) = entry.name {
                     names.insert(entry.ino, (entry.parent, name));

@@ -204,6 +204,7 @@ pub fn map(epoch: u32, address: &str) -> ShardMap {
         pid: 1,
         capacity_bytes: 0,
         ended: false,
+        left: false,
         life: 0,
         began: MapEpoch(0),
         session: SessionId(0),

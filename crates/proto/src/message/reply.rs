@@ -117,5 +117,7 @@ wire_enum! {
         80 = GoneAre { names: Vec<Gone>, next: Option<EntryPlace> },
         /// Some data of a slot are at the server that will have it, and whether there are more.
         81 = CopiedIs { more: bool },
+        /// Slots that servers which leave still have, and those of the servers that have not left.
+        82 = Leaving { slots: u32, servers: Vec<ServerIndex> },
     }
 }

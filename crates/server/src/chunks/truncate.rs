@@ -87,13 +87,19 @@ impl Server {
         for (server, answer) in answers {
             if let Err(failure) = answer {
                 has_all = false;
-                if !self.map().has_ended(server) {
+                if !self.map().is_gone(server) {
                     silent = Some(failure.during(format!("truncating inode {} on server {server}", attr.ino)));
                 }
             }
         }
         if !has_all {
-            self.persist_to_data(attr.clone(), truncation);
+            let (ino, generation) = (attr.ino, attr.generation);
+            self.persist_to_data(attr.clone(), truncation, move |server| {
+                // Until then the slot of the file does not move. In directories the next start looks after it.
+                if let Some(cell) = server.shards.home(ino).filter(|_| server.persistence.is_none()) {
+                    server.truncate_done(&mut cell.names.lock(), ino, generation);
+                }
+            });
         }
         match silent {
             Some(failure) => Err(failure),

@@ -211,7 +211,7 @@ impl Server {
         let ended: Vec<ServerIndex> = seen.chain(starting).collect();
         if map.keeper == self.slot()
             && let Some((slot, failure)) =
-                silent.into_iter().find(|(slot, _)| !map.has_ended(*slot) && !ended.contains(slot))
+                silent.into_iter().find(|(slot, _)| !map.is_gone(*slot) && !ended.contains(slot))
         {
             return Err(failure.during(format!(
                 "server {slot} may know a newer map: if it has died, bring it back together with this one (aze restart)"
@@ -332,7 +332,7 @@ impl Server {
                     Ok(_) => return Ok(()),
                     Err(failure) => failure,
                 };
-                if self.map().has_ended(other) || self.is_stopping() {
+                if self.map().is_gone(other) || self.is_stopping() {
                     return Ok(());
                 }
                 if self.io.mono_ns() >= give_up_ns {

@@ -81,6 +81,10 @@ impl Server {
 
     /// A server that had been in the map starts again, empty.
     fn readmit(self: &Arc<Self>, slot: ServerIndex, info: ServerInfo) -> Attempt<Output> {
+        if self.map().has_left(slot) {
+            let detail = format!("server {slot} has left the volume: its place stays empty");
+            return Err(Failure::new(Code::Invalid, detail).into());
+        }
         if self.persistence.is_some() {
             let detail = format!(
                 "server {slot} was started as if the volume were, which is in use: bring it back with 'aze restart --server {slot}'"
@@ -117,7 +121,9 @@ impl Server {
         let _joined = self.keeper.joined();
         let mut map = (*self.map()).clone();
         let epoch = MapEpoch(map.epoch.0 + 1);
-        let is_meant = |info: &&mut ServerInfo| info.began == began && info.incarnation == incarnation && !info.ended;
+        let is_meant = |info: &&mut ServerInfo| {
+            info.began == began && info.incarnation == incarnation && !info.ended && !info.left
+        };
         if let Some(info) = map.servers.get_mut(usize::from(server.0)).filter(is_meant) {
             info.ended = true;
             map.epoch = epoch;
@@ -153,7 +159,7 @@ impl Server {
             let time = CONFIRM_TIME_MAX.min(server.config.deadline);
             for (other, answer) in server.ask_each_within(&servers, &push, time).await {
                 if let Err(failure) = answer {
-                    if server.map().has_ended(other) {
+                    if server.map().is_gone(other) {
                         continue;
                     }
                     let failure = failure.during(format!(

@@ -176,6 +176,7 @@ fn new_server(
         seen_to_end: Mutex::default(),
         peers: Caller::new(io.clone(), caller),
         untold: Mutex::default(),
+        owed: Arc::default(),
         counters: Counters::new(),
         activity: Arc::new(Activity::new()),
         started_ns: io.mono_ns(),
@@ -255,6 +256,7 @@ impl Server {
             pid: self.config.pid,
             capacity_bytes: self.store.capacity_bytes(),
             ended: false,
+            left: false,
             life: 0,
             began: MapEpoch(0),
             session: self.session(),
@@ -334,10 +336,13 @@ impl Server {
                 }
             }
         }
+        let left: Vec<ServerIndex> =
+            map.indexes().filter(|server| map.has_left(*server) && !current.has_left(*server)).collect();
         *current = map.clone();
         drop(current);
         self.give_by(&map);
         self.take_by(&map);
+        self.leave_by(&map, &left);
         map.indexes().for_each(|server| self.suspect_sessions(server));
         self.make_root(&map);
         retired.into_iter().for_each(|session| self.retire(session));
@@ -392,11 +397,18 @@ impl Server {
 
     /// Fetches the map from a server that has refused the one known here, or that may have a newer one.
     pub(crate) async fn refresh_map_from(self: &Arc<Self>, server: ServerIndex) -> Result<(), Failure> {
-        match self.ask_once(server, ShardId(0), &Request::GetMap, self.config.deadline).await? {
-            Reply::Map { map } => {
+        if self.map().has_left(server) {
+            // The map that says so is newer than the one that was refused.
+            return Ok(());
+        }
+        match self.ask_once(server, ShardId(0), &Request::GetMap, self.config.deadline).await {
+            Ok(Reply::Map { map }) => {
                 self.install_map(Arc::new(map));
                 Ok(())
             }
+            // It has left meanwhile.
+            Err(Failure { refusal: Some(aze_proto::Refusal::MapStale { .. }), .. }) => Ok(()),
+            Err(failure) => Err(failure),
             _ => Err(Failure::new(Code::Malformed, "GetMap was answered with something else")),
         }
     }
@@ -424,6 +436,10 @@ impl Server {
                     cell.names.lock().shard.expire_outcomes(time);
                 }
                 server.moving.expire_given();
+                if server.map().slots.served_by(server.slot()).next().is_none() {
+                    // It may have left, and the keeper's word got lost.
+                    drop(server.refresh_map().await);
+                }
             }
         });
     }

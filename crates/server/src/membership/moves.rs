@@ -78,32 +78,43 @@ impl Server {
 
     /// Who has the slot, and the processes of both ends; `None` if there is nothing to do.
     fn check_move(&self, slot: SlotIndex, to: ServerIndex) -> Result<Option<Ends>, Failure> {
-        let refused = |code, why: String| Err(Failure::new(code, why));
-        if self.persistence.is_some() {
-            return refused(Code::Unsupported, "a volume in directories does not move slots between servers".into());
-        }
-        if self.config.backing.is_some() {
-            return refused(Code::Unsupported, "a volume over a backing does not move slots between servers".into());
-        }
+        self.check_slots_move()?;
         let map = self.map();
+        let refused = |why: String| Err(Failure::new(Code::Invalid, why));
         let Some(from) = map.slots.get(slot).map(|slot| slot.primary) else {
-            return refused(Code::Invalid, format!("the volume has {} slots, and no slot {slot}", map.slots.len()));
+            return refused(format!("the volume has {} slots, and no slot {slot}", map.slots.len()));
         };
         if from == to {
             return Ok(None);
         }
+        let session = |server| map.server(server).map(|info| info.session);
+        let (Some(giver), Some(taker)) = (session(from), session(to)) else {
+            return refused(format!("the volume has no server {to}"));
+        };
+        if !self.may_take(&map, to) {
+            return refused(format!("server {to} leaves the volume"));
+        }
+        Ok(Some((from, (giver, taker))))
+    }
+
+    /// Whether slots of this volume move.
+    pub(super) fn check_slots_move(&self) -> Result<(), Failure> {
+        let refused = |why: String| Err(Failure::new(Code::Unsupported, why));
+        if self.persistence.is_some() {
+            return refused("a volume in directories does not move slots between servers".into());
+        }
+        if self.config.backing.is_some() {
+            return refused("a volume over a backing does not move slots between servers".into());
+        }
+        let map = self.map();
         for server in map.indexes() {
             let info = map.server(server).ok_or(Code::Internal)?;
             if info.ended || info.incarnation > Incarnation(0) {
                 let why = "has ended since the volume was started: what is lost is known by servers, and no slot moves";
-                return refused(Code::Unsupported, format!("server {server} on {} {why}", info.host));
+                return refused(format!("server {server} on {} {why}", info.host));
             }
         }
-        let session = |server| map.server(server).map(|info| info.session);
-        match (session(from), session(to)) {
-            (Some(giver), Some(taker)) => Ok(Some((from, (giver, taker)))),
-            _ => refused(Code::Invalid, format!("the volume has no server {to}")),
-        }
+        Ok(())
     }
 
     /// Brings everything of a slot to the server that will have it.
@@ -133,7 +144,7 @@ impl Server {
         let map = self.map();
         let is_same = |server, session| map.server(server).is_some_and(|info| info.session == session);
         let slot_is_theirs = map.slots.get(mov.slot).is_some_and(|slot| slot.primary == mov.from);
-        slot_is_theirs && is_same(mov.from, mov.sessions.0) && is_same(mov.to, mov.sessions.1) && !map.has_ended(mov.to)
+        slot_is_theirs && is_same(mov.from, mov.sessions.0) && is_same(mov.to, mov.sessions.1) && !map.is_gone(mov.to)
     }
 
     /// Decides that the slot is the taker's.
@@ -155,9 +166,11 @@ impl Server {
         let told = [mov.from, mov.to].map(|server| {
             let (this, end) = (self.clone(), Request::MoveEnd { moving: mov.moving, map: (*self.map()).clone() });
             let (done, confirmed) = futures_channel::oneshot::channel::<()>();
+            let owed = self.owes();
             self.io.spawn(async move {
+                let _owed = owed;
                 while this.ask(server, ShardId(0), end.clone()).await.is_err()
-                    && !this.map().has_ended(server)
+                    && !this.map().is_gone(server)
                     && !this.is_stopping()
                 {
                     this.io.sleep(GIVE_PAUSE).await;

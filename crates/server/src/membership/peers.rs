@@ -126,8 +126,11 @@ impl Server {
         let map = self.map();
         let to = Target::of(&map, server)
             .ok_or_else(|| Failure::new(Code::Internal, format!("the map has no server {server}")))?;
-        if map.has_ended(server) {
-            return Err(Failure::new(Code::Unreachable, format!("{to}: its process has ended")));
+        // One that has left is yet to hear it.
+        let is_word_of_it = map.has_left(server) && request.brings_a_map();
+        if map.is_gone(server) && !is_word_of_it {
+            let why = if map.has_left(server) { "it has left the volume" } else { "its process has ended" };
+            return Err(Failure::new(Code::Unreachable, format!("{to}: {why}")));
         }
         let identity = Identity::default();
         let ask = Ask {
@@ -157,13 +160,13 @@ impl Server {
     /// The servers of the map, but for those whose processes are known to have ended.
     pub(crate) fn living(&self) -> Vec<ServerIndex> {
         let map = self.map();
-        map.indexes().filter(|server| !map.has_ended(*server)).collect()
+        map.indexes().filter(|server| !map.is_gone(*server)).collect()
     }
 
     /// Those of `servers` whose processes are not known to have ended.
     pub(crate) fn living_of(&self, servers: &[ServerIndex]) -> Vec<ServerIndex> {
         let map = self.map();
-        servers.iter().copied().filter(|server| !map.has_ended(*server)).collect()
+        servers.iter().copied().filter(|server| !map.is_gone(*server)).collect()
     }
 
     /// Has the keeper told of servers of this machine whose processes have ended.
@@ -193,7 +196,7 @@ impl Server {
     pub(crate) fn watch_neighbours(self: &Arc<Self>) {
         let map = self.map();
         let is_near = |index: &ServerIndex| map.server(*index).is_some_and(|info| info.host == self.config.host);
-        for near in map.indexes().filter(|index| *index != self.slot()).filter(is_near) {
+        for near in map.members().filter(|index| *index != self.slot()).filter(is_near) {
             let server = self.clone();
             self.io.spawn(async move {
                 // One that cannot be asked now is connected to when it first is.
@@ -220,11 +223,12 @@ impl Server {
         join_all(servers.iter().map(|server| ask(*server))).await
     }
 
-    /// Goes on asking until the server answers, has restarted empty (then it has nothing left to be
+    /// Goes on asking until the server answers, has restarted empty or left (then it has nothing left to be
     /// told about) or this server stops. For what must happen in the end, in the background.
     pub(crate) fn persist(self: &Arc<Self>, server: ServerIndex, shard: ShardId, request: Request) {
-        let (this, note) = (self.clone(), self.note_untold(&request));
+        let (this, note, owed) = (self.clone(), self.note_untold(&request), self.owes());
         self.io.spawn(async move {
+            let _owed = owed;
             // Done, or refused for a reason that will not go away.
             drop(this.persisting(server, shard, request).await);
             this.has_told(note);
@@ -248,7 +252,7 @@ impl Server {
             let answer = self.ask(server, shard, request.clone()).await;
             // One that is starting is busy.
             let silent = answer.as_ref().is_err_and(|failure| failure.is_silence() || failure.code == Code::Busy);
-            if !silent || incarnation() != before || self.is_stopping() {
+            if !silent || incarnation() != before || self.map().has_left(server) || self.is_stopping() {
                 return answer;
             }
             self.io.sleep(PERSIST_PAUSE).await;
@@ -271,31 +275,47 @@ impl Server {
         }
     }
 
-    /// Asks until the server, in this life or the next, has done it, or this server stops.
+    /// Asks until the server, in this life or the next, has done it, or has left, or this server stops.
     pub(crate) async fn ask_in_the_end(self: &Arc<Self>, server: ServerIndex, request: Request) {
-        while self.ask(server, ShardId(0), request.clone()).await.is_err() && !self.is_stopping() {
+        let _owed = self.owes();
+        while self.ask(server, ShardId(0), request.clone()).await.is_err()
+            && !self.map().has_left(server)
+            && !self.is_stopping()
+        {
             self.io.sleep(PERSIST_PAUSE).await;
         }
     }
 
     /// As [`Self::persist`], to whichever server has a shard.
     pub(crate) fn persist_shard(self: &Arc<Self>, shard: ShardId, request: Request) {
-        let (this, note) = (self.clone(), self.note_untold(&request));
+        let (this, note, owed) = (self.clone(), self.note_untold(&request), self.owes());
         self.io.spawn(async move {
+            let _owed = owed;
             drop(this.until_answered(shard, request).await);
             this.has_told(note);
         });
     }
 
-    /// Tells all servers with data of a file, by the map of that moment; in the background, until they have answered.
-    pub(crate) fn persist_to_data(self: &Arc<Self>, attr: Attr, request: Request) {
-        let (this, note) = (self.clone(), self.note_untold(&request));
+    /// Tells all servers with data of a file, by the map of that moment; in the background, until they have answered. Then
+    /// `done` is called, unless one has refused it.
+    pub(crate) fn persist_to_data(
+        self: &Arc<Self>,
+        attr: Attr,
+        request: Request,
+        done: impl FnOnce(&Arc<Server>) + Send + 'static,
+    ) {
+        let (this, note, owed) = (self.clone(), self.note_untold(&request), self.owes());
         self.io.spawn(async move {
+            let _owed = owed;
             loop {
                 let map = this.map_epoch_now();
                 let servers = this.data_servers(&attr);
-                join_all(servers.into_iter().map(|server| this.persisting(server, ShardId(0), request.clone()))).await;
+                let told = servers.into_iter().map(|server| this.persisting(server, ShardId(0), request.clone()));
+                let told = join_all(told).await;
                 if this.map_epoch_now() == map || this.is_stopping() {
+                    if told.iter().all(Result::is_ok) {
+                        done(&this);
+                    }
                     break;
                 }
             }

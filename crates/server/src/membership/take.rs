@@ -4,6 +4,7 @@
 //! them; then it waits for the map, and takes the slot into use, or drops it.
 
 use crate::membership::give::count_entries;
+use crate::membership::leave::GOING_TIME_MAX;
 use crate::membership::state::moving::{Arriving, Brought, Pending, Phase, Refused};
 use crate::membership::state::pieces::Piece;
 use crate::persistence::state::record::Step;
@@ -258,10 +259,13 @@ impl Server {
         }
         self.published.note_removed(self.clock.latest());
         let mut sessions = BTreeSet::new();
-        for (shard, part) in parts {
+        for (shard, mut part) in parts {
+            if self.config.switches.is(Sabotage::ForgetBroughtOutcomes) {
+                part.forget_outcomes();
+            }
             sessions.extend(part.sessions());
             self.moving.forget_given(shard);
-            self.shards.put(made(part), &self.published, &self.leases);
+            self.shards.put(made(part, map), &self.published, &self.leases);
         }
         self.moving.rest();
         for session in sessions {
@@ -280,29 +284,62 @@ impl Server {
 
     /// Sessions whose end a server would have told that has ended itself: those that do not come here have left.
     pub(super) fn suspect_sessions(self: &Arc<Self>, by: ServerIndex) {
-        let is_gone = self.map().server(by).is_none_or(|info| info.ended || info.incarnation > Incarnation(0));
+        let map = self.map();
+        let has_left = map.has_left(by);
+        let is_gone = has_left || map.server(by).is_none_or(|info| info.ended || info.incarnation > Incarnation(0));
         let sessions = if is_gone { self.moving.vouched_by(by) } else { Vec::new() };
         if sessions.is_empty() {
             return;
         }
+        // One that has left tells of them for a while.
+        let told = if has_left { GOING_TIME_MAX } else { Duration::ZERO };
         let server = self.clone();
         self.io.spawn(async move {
-            server.io.sleep(Duration::from_millis(SESSION_GRACE_MS)).await;
+            server.io.sleep(told + Duration::from_millis(SESSION_GRACE_MS)).await;
             sessions.into_iter().for_each(|session| server.session_gone(session, by, false));
         });
     }
 
     /// A server that has given a slot says that a session has left, whose opens and locks came with it.
     pub(crate) fn session_gone(self: &Arc<Self>, session: SessionId, by: ServerIndex, is_over: bool) {
-        if !self.moving.end_vouching(session, by) || self.sessions.is_connected(session) {
+        let others = self.moving.end_vouching(session, by);
+        if self.sessions.is_connected(session) {
             return;
         }
+        if others.is_empty() {
+            return self.session_is_gone(session, is_over);
+        }
+        // They may know it from this server only, which has given them slots in turn.
+        let server = self.clone();
+        self.io.spawn(async move {
+            for other in others {
+                let request = Request::KnowsSession { session };
+                let said = server.ask(other, ShardId(0), request).await;
+                if said.is_err_and(|failure| failure.code == Code::Expired)
+                    && server.moving.end_vouching(session, other).is_empty()
+                    && !server.sessions.is_connected(session)
+                {
+                    server.session_is_gone(session, is_over);
+                }
+            }
+        });
+    }
+
+    fn session_is_gone(self: &Arc<Self>, session: SessionId, is_over: bool) {
         if is_over || self.has_locks(session) {
             self.end_session(session);
         } else {
             self.session_left(session);
             self.forget_session_later(session);
         }
+    }
+
+    /// Whether a session is connected here, or may come back.
+    pub(crate) fn knows_session(&self, session: SessionId) -> Attempt<Output> {
+        if self.sessions.is_alive(session) && !self.sessions.is_ended(session) {
+            return Ok(Reply::Done.into());
+        }
+        Err(Failure::new(Code::Expired, format!("{}: the session is not connected", self.who())).into())
     }
 
     /// The map epoch of an answer that a new map makes void.
@@ -312,7 +349,7 @@ impl Server {
 }
 
 /// The shard, ready for work.
-fn made(part: Arriving) -> ShardCell {
+fn made(part: Arriving, map: &ShardMap) -> ShardCell {
     let opens = part.opens();
     let Arriving { names, data, locks, holders, unnamed, .. } = part;
     let cell = ShardCell::restored(names, data);
@@ -321,7 +358,8 @@ fn made(part: Arriving) -> ShardCell {
         names.opens = opens;
         names.unnamed = unnamed;
         names.locks = locks;
-        for (dir, (version, servers)) in holders {
+        for (dir, (version, mut servers)) in holders {
+            servers.retain(|server, _| !map.has_left(*server));
             names.holders.insert(dir, Holders { servers, version, ..Holders::default() });
         }
     }

@@ -154,7 +154,7 @@ impl Server {
             for (holder, answer) in self.ask_each(&holders, &Request::StubUpdate { stub: stub.clone() }).await {
                 if let Err(failure) = answer {
                     self.persist(holder, aze_proto::ShardId(0), Request::StubUpdate { stub: stub.clone() });
-                    if self.map().has_ended(holder) {
+                    if self.map().is_gone(holder) {
                         continue;
                     }
                     silent = Some(

@@ -137,7 +137,8 @@ impl Server {
         }
         let server = self.clone();
         self.io.spawn(async move {
-            let fences = server.map().indexes().map(|index| {
+            let members: Vec<_> = server.map().members().collect();
+            let fences = members.into_iter().map(|index| {
                 let server = server.clone();
                 async move { server.ask_in_the_end(index, Request::FenceSession { session }).await }
             });

@@ -48,8 +48,8 @@ impl Server {
 
     async fn tell_resolved(self: &Arc<Self>, coordinator: ServerIndex, txs: BTreeSet<TxId>) {
         let request = Request::TxResolve { txs: txs.iter().copied().collect() };
-        // Who does not answer is told again.
-        if self.ask(coordinator, ShardId(0), request).await.is_ok() {
+        // Who does not answer is told again. One that leaves has brought its renames to an end.
+        if self.ask(coordinator, ShardId(0), request).await.is_ok() || self.map().has_left(coordinator) {
             self.unresolved.told(&txs);
         }
     }
@@ -66,7 +66,10 @@ impl Server {
     pub(crate) async fn resolve_name(self: &Arc<Self>, key: &EntryKey) -> Result<(), Failure> {
         let Some((tx, coordinator)) = self.unresolved.of(key) else { return Ok(()) };
         let asked = self.ask(coordinator, ShardId(0), Request::TxResolve { txs: vec![tx] }).await;
-        asked.map_err(|failure| failure.during("whether the rename that has made this name is over"))?;
+        // Old names are unlocked before a slot moves, so that all renames of one that has left are over.
+        if !self.map().has_left(coordinator) {
+            asked.map_err(|failure| failure.during("whether the rename that has made this name is over"))?;
+        }
         self.unresolved.forget(key, tx);
         Ok(())
     }

@@ -113,7 +113,7 @@ impl Server {
         let deadline_ns = self.io.mono_ns() + RESOLVE_TIME_MAX.as_nanos() as u64;
         let mut from = Ino(0);
         loop {
-            if self.map().has_ended(other) {
+            if self.map().is_gone(other) {
                 self.suppose_holder(other);
                 return Ok(Vec::new());
             }

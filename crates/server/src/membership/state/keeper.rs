@@ -5,7 +5,7 @@ use aze_proto::place::ServerInfo;
 use aze_proto::{Failure, NamespaceEpoch, ServerIndex, SessionId, TxId};
 use futures_channel::oneshot;
 use futures_util::lock::{Mutex as AsyncMutex, MutexGuard as AsyncGuard};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How long a token may be kept: longer than any request may take, so that one whose holder died
 /// comes back and one in use does not.
@@ -14,6 +14,10 @@ const TOKEN_NS_MAX: u64 = 20_000_000_000;
 /// Finished transactions that are remembered, so that a late copy of a request for the token does
 /// not take it for a server that is gone.
 const TOKENS_FINISHED_KEPT: usize = 1024;
+
+/// How long a server gets no slot after the keeper was told that it leaves. Longer than a slot takes to move; one whose command was
+/// ended gets slots again after that.
+const LEAVING_NS_MAX: u64 = 60_000_000_000;
 
 /// In place of a transaction that the keeper does not know.
 const UNKNOWN: TxId = TxId(0);
@@ -28,6 +32,8 @@ pub(crate) struct Keeper {
     moving: AsyncMutex<u64>,
     /// The move that is not decided yet.
     undecided: Mutex<Option<u64>>,
+    /// Servers that leave, and when the keeper was last told so.
+    leaving: Mutex<BTreeMap<ServerIndex, u64>>,
 }
 
 /// Raises that failed because a server did not confirm them.
@@ -93,6 +99,7 @@ impl Keeper {
             refused: Mutex::default(),
             moving: AsyncMutex::default(),
             undecided: Mutex::default(),
+            leaving: Mutex::default(),
         }
     }
 
@@ -136,6 +143,16 @@ impl Keeper {
     /// Whether it is not decided yet how this move ends.
     pub(crate) fn is_moving(&self, moving: u64) -> bool {
         *self.undecided.lock() == Some(moving)
+    }
+
+    /// These servers leave.
+    pub(crate) fn note_leaving(&self, servers: &[ServerIndex], now_ns: u64) {
+        self.leaving.lock().extend(servers.iter().map(|server| (*server, now_ns)));
+    }
+
+    /// Whether a server leaves, so that it gets no slot.
+    pub(crate) fn is_leaving(&self, server: ServerIndex, now_ns: u64) -> bool {
+        self.leaving.lock().get(&server).is_some_and(|told_ns| now_ns < told_ns + LEAVING_NS_MAX)
     }
 
     /// Waits for the turn to raise the namespace epoch; gives the last one.
@@ -335,6 +352,7 @@ mod tests {
             pid,
             capacity_bytes: 1,
             ended: false,
+            left: false,
             life: 0,
             began: MapEpoch(0),
             session: aze_proto::SessionId(0),

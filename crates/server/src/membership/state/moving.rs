@@ -292,16 +292,16 @@ impl Moving {
         self.table.lock().vouched.entry(session).or_default().insert(by);
     }
 
-    /// It has told so; `true` if no other one knows that the session goes on.
-    pub(crate) fn end_vouching(&self, session: SessionId, by: ServerIndex) -> bool {
+    /// It has told so, or knows nothing of the session; gives the others that know that the session goes on.
+    pub(crate) fn end_vouching(&self, session: SessionId, by: ServerIndex) -> Vec<ServerIndex> {
         let mut table = self.table.lock();
-        let Some(known) = table.vouched.get_mut(&session) else { return true };
+        let Some(known) = table.vouched.get_mut(&session) else { return Vec::new() };
         known.remove(&by);
-        if known.is_empty() {
+        let others: Vec<ServerIndex> = known.iter().copied().collect();
+        if others.is_empty() {
             table.vouched.remove(&session);
-            return true;
         }
-        false
+        others
     }
 
     /// The sessions whose end a server would have told.
@@ -409,6 +409,14 @@ impl Arriving {
         let mut opens = Opens::default();
         self.opens.iter().for_each(|row| opens.put_back(row));
         opens
+    }
+
+    /// Forgets how requests ended.
+    pub(crate) fn forget_outcomes(&mut self) {
+        let in_data: Vec<SessionId> = self.data.outcomes().sessions().collect();
+        in_data.into_iter().for_each(|session| self.data.end_session(session));
+        let in_names: Vec<SessionId> = self.names.outcomes().sessions().collect();
+        in_names.into_iter().for_each(|session| self.names.end_session(session));
     }
 
     /// The sessions that have something open or locked in it.

@@ -59,6 +59,12 @@ impl Sessions {
         self.table.lock().alive.get(&session).is_some_and(|alive| alive.connections > 0)
     }
 
+    /// The sessions that have a connection.
+    pub(crate) fn all_connected(&self) -> Vec<SessionId> {
+        let table = self.table.lock();
+        table.alive.iter().filter(|(_, alive)| alive.connections > 0).map(|(session, _)| *session).collect()
+    }
+
     /// Whether locks of a session are about to be freed.
     pub(crate) fn is_freeing(&self) -> bool {
         !self.table.lock().freeing.is_empty()

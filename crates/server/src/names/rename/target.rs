@@ -158,6 +158,8 @@ impl Server {
                     // directory in the way may be full, which only the coordinator could have said.
                     _ if restarted => Some(server.directory_at(shard, &key).is_none()),
                     Ok(Reply::TxIs { committed }) => committed,
+                    // What it had committed was over before it left.
+                    _ if server.map().has_left(coordinator) => Some(false),
                     _ => None,
                 };
                 if let Some(dir) = moved.filter(|_| restarted && outcome == Some(true)) {

@@ -1,0 +1,253 @@
+//! Servers leave the volume.
+//!
+//! The keeper moves their slots to servers that stay, one for each request of the command that wants it, so that the end of that
+//! command ends nothing but the moves to come. A server without slots has left: the map says so, nobody asks it any more, and its
+//! process ends when it has told others what it owes them.
+
+use crate::sabotage::Sabotage;
+use crate::state::Server;
+use crate::wait::Attempt;
+use crate::work::{Output, then};
+use aze_proto::{Code, Failure, MapEpoch, Reply, Request, ServerIndex, ShardMap};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// How long a server that has left goes on refusing requests with the newer map, if clients are connected to it. They learn of its
+/// end in any case, by their connections.
+const LINGER_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// How long it has to tell other servers what it owes them. One that does not answer for so long has ended, most likely.
+const OWED_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long after a server has left its process may go on.
+pub(super) const GOING_TIME_MAX: Duration = Duration::from_secs(LINGER_TIME_MAX.as_secs() + OWED_TIME_MAX.as_secs());
+
+/// Pause before it looks again whether clients have gone, or everything is told.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+
+/// Something that this server has to tell another one, until this is dropped.
+pub(crate) struct Owed(Arc<AtomicUsize>);
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// What a server has room for and holds.
+#[derive(Clone, Copy, Default)]
+struct Space {
+    bytes: u64,
+    bytes_max: u64,
+    inodes: u64,
+    inodes_max: u64,
+}
+
+impl Space {
+    /// Room that is left, with a tenth to spare.
+    fn free(&self) -> (u64, u64) {
+        let spare = |max: u64, used: u64| max.saturating_sub(used) / 10 * 9;
+        (spare(self.bytes_max, self.bytes), spare(self.inodes_max, self.inodes))
+    }
+}
+
+impl Server {
+    /// Has one slot of servers that leave moved to one that stays; those that have none left have left. Gives how many slots are left,
+    /// and which servers have not left.
+    ///
+    /// # Errors
+    /// Before anything moves: [`Code::Unsupported`] on a volume that moves no slots; [`Code::Invalid`] for the keeper, and for a
+    /// server that there is not; [`Code::NoSpace`] if those that stay have no room. [`Code::Busy`] if a slot could not be moved now.
+    pub async fn leave(self: &Arc<Self>, servers: &[ServerIndex]) -> Result<(u32, Vec<ServerIndex>), Failure> {
+        self.check_slots_move()?;
+        self.check_leavers(servers)?;
+        self.keeper.note_leaving(servers, self.io.mono_ns());
+        self.note_left(servers)?;
+        let map = self.map();
+        let Some((slot, _)) = map.slots.iter().find(|(_, slot)| servers.contains(&slot.primary)) else {
+            return Ok(self.leaving(servers));
+        };
+        let spaces = self.spaces(&map).await?;
+        self.check_stayers(&map, servers, &spaces)?;
+        let mut refused = None;
+        for to in self.takers(&map, &spaces) {
+            match self.move_slot(slot, to).await {
+                Ok(()) => {
+                    self.note_left(servers)?;
+                    return Ok(self.leaving(servers));
+                }
+                // Another one may have more room.
+                Err(failure) if failure.code == Code::NoSpace => refused = Some(failure),
+                Err(failure) => return Err(failure),
+            }
+        }
+        Err(refused.unwrap_or_else(|| Failure::new(Code::Invalid, "no server would stay that could take the slots")))
+    }
+
+    /// The same as a request.
+    pub(crate) fn leave_asked(self: &Arc<Self>, servers: &[ServerIndex]) -> Attempt<Output> {
+        let (server, servers) = (self.clone(), servers.to_vec());
+        then(async move {
+            let (slots, servers) = server.leave(&servers).await?;
+            Ok(Reply::Leaving { slots, servers })
+        })
+    }
+
+    fn leaving(&self, servers: &[ServerIndex]) -> (u32, Vec<ServerIndex>) {
+        let map = self.map();
+        let slots = map.slots.iter().filter(|(_, slot)| servers.contains(&slot.primary)).count() as u32;
+        (slots, servers.iter().copied().filter(|server| !map.has_left(*server)).collect())
+    }
+
+    fn check_leavers(&self, servers: &[ServerIndex]) -> Result<(), Failure> {
+        let map = self.map();
+        let refused = |why: String| Err(Failure::new(Code::Invalid, why));
+        for server in servers {
+            if map.server(*server).is_none() {
+                return refused(format!("the volume has no server {server}"));
+            }
+            if *server == map.keeper {
+                return refused(match map.members().count() {
+                    1 => format!("server {server} is the only one of the volume: 'aze down' ends it"),
+                    _ => format!("server {server} keeps the map of the volume, and cannot leave it"),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// What each server that has not left holds and has room for.
+    async fn spaces(self: &Arc<Self>, map: &ShardMap) -> Result<BTreeMap<ServerIndex, Space>, Failure> {
+        let members: Vec<ServerIndex> = map.members().collect();
+        let mut spaces = BTreeMap::new();
+        for (server, answer) in self.ask_each(&members, &Request::StatFs).await {
+            match answer.map_err(|failure| failure.during("asking every server for its room"))? {
+                Reply::Space { capacity_bytes, used_bytes, inodes, inodes_max } => {
+                    let space = Space { bytes: used_bytes, bytes_max: capacity_bytes, inodes, inodes_max };
+                    spaces.insert(server, space);
+                }
+                _ => return Err(Failure::new(Code::Malformed, "StatFs was answered with something else")),
+            }
+        }
+        Ok(spaces)
+    }
+
+    /// Refuses if those that stay have too little room for what the others have.
+    fn check_stayers(
+        &self,
+        map: &ShardMap,
+        servers: &[ServerIndex],
+        spaces: &BTreeMap<ServerIndex, Space>,
+    ) -> Result<(), Failure> {
+        let (mut bytes, mut inodes, mut free_bytes, mut free_inodes) = (0u64, 0u64, 0u64, 0u64);
+        for (server, space) in spaces {
+            if servers.contains(server) {
+                (bytes, inodes) = (bytes.saturating_add(space.bytes), inodes.saturating_add(space.inodes));
+            } else if self.may_take(map, *server) {
+                let free = space.free();
+                (free_bytes, free_inodes) = (free_bytes.saturating_add(free.0), free_inodes.saturating_add(free.1));
+            }
+        }
+        if bytes <= free_bytes && inodes <= free_inodes {
+            return Ok(());
+        }
+        let detail = format!(
+            "the servers that leave have {bytes} bytes and {inodes} files, and those that stay have room for {free_bytes} \
+             bytes and {free_inodes} files, with a tenth to spare"
+        );
+        Err(Failure::new(Code::NoSpace, detail))
+    }
+
+    /// Whether a server takes slots: it is there and stays.
+    pub(super) fn may_take(&self, map: &ShardMap, server: ServerIndex) -> bool {
+        !map.is_gone(server) && !self.keeper.is_leaving(server, self.io.mono_ns())
+    }
+
+    /// The servers that may take a slot, those with the fewest slots first, then those that hold the least.
+    fn takers(&self, map: &ShardMap, spaces: &BTreeMap<ServerIndex, Space>) -> Vec<ServerIndex> {
+        let mut takers: Vec<ServerIndex> = map.members().filter(|server| self.may_take(map, *server)).collect();
+        takers.sort_by_key(|server| {
+            let held = spaces.get(server).map_or(0, |space| space.bytes);
+            (map.slots.served_by(*server).count(), held)
+        });
+        takers
+    }
+
+    /// Notes in the map that those servers have left that have no slot any more, and tells all.
+    fn note_left(self: &Arc<Self>, servers: &[ServerIndex]) -> Result<(), Failure> {
+        let Some(_turn) = self.keeper.try_moving() else {
+            return Err(Failure::new(Code::Busy, "another slot is being moved: ask again when it is done"));
+        };
+        // One change of the map at a time.
+        let _joined = self.keeper.joined();
+        let mut map = (*self.map()).clone();
+        let may_stay = usize::from(self.config.switches.is(Sabotage::LeaveSlotBehind));
+        let is_done = |server: &ServerIndex| !map.is_gone(*server) && map.slots.served_by(*server).count() <= may_stay;
+        let without: Vec<ServerIndex> = servers.iter().copied().filter(is_done).collect();
+        if without.is_empty() {
+            return Ok(());
+        }
+        for server in without {
+            if let Some(info) = map.servers.get_mut(usize::from(server.0)) {
+                info.left = true;
+            }
+        }
+        map.epoch = MapEpoch(map.epoch.0 + 1);
+        self.spread_map(&map, self.slot());
+        Ok(())
+    }
+
+    /// Notes that this server owes another one a word, until what it gives is dropped.
+    pub(crate) fn owes(&self) -> Owed {
+        self.owed.fetch_add(1, Ordering::SeqCst);
+        Owed(self.owed.clone())
+    }
+
+    /// Whether this server has left the volume.
+    pub fn has_left(&self) -> bool {
+        self.map().has_left(self.slot())
+    }
+
+    /// A new map is in use: servers that have left hold nothing of any directory, and are asked nothing. If this one has, it ends.
+    pub(super) fn leave_by(self: &Arc<Self>, map: &ShardMap, left: &[ServerIndex]) {
+        for server in left.iter().filter(|server| **server != self.slot()) {
+            self.peers.leave(*server, map.epoch);
+            for cell in self.shards.iter() {
+                for holders in cell.names.lock().holders.values_mut() {
+                    holders.servers.remove(server);
+                }
+            }
+        }
+        if left.contains(&self.slot()) {
+            self.published.close();
+            let server = self.clone();
+            self.io.spawn(async move { server.go().await });
+        }
+    }
+
+    /// Whether clients are connected to this server.
+    fn has_clients(&self) -> bool {
+        let map = self.map();
+        let is_server = |session| map.servers.iter().any(|info| info.session == session);
+        self.sessions.all_connected().into_iter().any(|session| !is_server(session))
+    }
+
+    /// Ends this server when clients have gone to others and everything is told, or in the end.
+    async fn go(self: Arc<Self>) {
+        let until = |time: Duration, is_over: fn(&Server) -> bool| {
+            let server = self.clone();
+            async move {
+                let until_ns = server.io.mono_ns() + time.as_nanos() as u64;
+                while !is_over(&server) && server.io.mono_ns() < until_ns && !server.is_stopping() {
+                    server.io.sleep(LOOK_PAUSE).await;
+                }
+            }
+        };
+        until(LINGER_TIME_MAX, |server| !server.has_clients()).await;
+        let owes_nothing = |server: &Server| server.owed.load(Ordering::SeqCst) == 0 && server.moving.under_way() == 0;
+        until(OWED_TIME_MAX, owes_nothing).await;
+        self.stop();
+    }
+}

@@ -1,0 +1,230 @@
+//! Servers of a volume in memory leave it under work: `aze shrink`.
+
+use aze_tests::ledger::Ledger;
+use aze_tests::{Draw, Place, long, make_tree, wait_until};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Changes that are waited for between two steps of a test.
+const STEPS: usize = 40;
+
+fn pids(place: &Place, name: &str) -> Vec<u32> {
+    let text = fs::read(place.path(&format!("run/{name}/volume.json"))).expect("a record");
+    let record: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let servers = record["servers"].as_array().expect("a list");
+    servers.iter().map(|server| server["process"]["pid"].as_u64().expect("a pid") as u32).collect()
+}
+
+fn runs(pid: u32) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+}
+
+/// The states of all servers, as `aze status` tells them.
+fn states(place: &Place) -> Vec<String> {
+    let status: serde_json::Value = serde_json::from_str(&place.aze(&["status", "--json"]).ok().out).expect("JSON");
+    let servers = status["servers"].as_array().expect("a list");
+    servers.iter().map(|server| server["state"].as_str().expect("a word").to_owned()).collect()
+}
+
+/// Two writers through a mount, a program without one, and one command after the other, while two of four servers leave.
+#[test]
+fn servers_leave_under_work_and_nothing_is_lost() {
+    let mut place = Place::new();
+    place.allow(Duration::from_secs(if long() { 1200 } else { 240 }));
+    place.up(&["--name", "v", "--servers", "4"]);
+    let mount = place.mount();
+    make_tree(&place.path("tree"), 20);
+    let big: Vec<u8> = (0..48_000_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    fs::write(mount.join("big"), &big).expect("written");
+    // Open for the whole time, without a request: its home may leave.
+    let mut idle: Vec<fs::File> =
+        (0..24).map(|at| fs::File::create(mount.join(format!("idle{at}"))).expect("made")).collect();
+    let unnamed = (0..24).map(|at| mount.join(format!("idle{at}")));
+    unnamed.take(12).for_each(|path| fs::remove_file(path).expect("removed"));
+    let script =
+        "for n in $(seq 1 100000); do echo line $n >> /aze/lines || exit 9; [ -e /aze/enough ] && exit 0; done";
+    let mut program = place.command(&["run", "--door", "intercept", "--", "bash", "-c", script]);
+    let mut program = program.stdout(Stdio::null()).spawn().expect("it starts");
+    let (over, steps, slowest_us) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicU64::new(0));
+    let copied = AtomicUsize::new(0);
+    let ledgers: Vec<Mutex<Ledger>> =
+        (0..2).map(|who| Mutex::new(Ledger::new(&format!("w{who}"), Draw::new(11, 1 + who)))).collect();
+    for ledger in &ledgers {
+        fs::create_dir(mount.join(&ledger.lock().expect("no writer panics").dir)).expect("a directory");
+    }
+    let before = pids(&place, "v");
+    std::thread::scope(|scope| {
+        for ledger in &ledgers {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let begun = Instant::now();
+                    let mut ledger = ledger.lock().expect("no writer panics");
+                    let done = ledger.step(&mount);
+                    slowest_us.fetch_max(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
+                    assert!(done.is_ok(), "{done:?}: nothing fails\n  {}", ledger.story());
+                    steps.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        scope.spawn(|| {
+            for number in 0.. {
+                if over.load(Ordering::Relaxed) {
+                    return;
+                }
+                let to = format!("aze:/copy{number}");
+                place.aze(&["cp", "-r", &place.path("tree").display().to_string(), &to]).ok();
+                place.aze(&["rm", "-r", &to]).ok();
+                copied.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let more = |what: &str, count: &AtomicUsize, wanted: usize| {
+            let so_far = count.load(Ordering::Relaxed);
+            wait_until(what, || count.load(Ordering::Relaxed) >= so_far + wanted);
+        };
+        more("changes are made", &steps, STEPS);
+        let shrunk = place.aze(&["shrink", "--name", "v", "--servers", "2,3", "--json"]).ok();
+        let told: serde_json::Value = serde_json::from_str(&shrunk.out).expect("JSON");
+        assert_eq!((&told["left"], &told["slots_moved"]), (&serde_json::json!([2, 3]), &serde_json::json!(16)));
+        println!("{} slots in {} s under work", told["slots_moved"], told["seconds"]);
+        for left in &before[2..] {
+            assert!(!runs(*left), "its process has ended, and with it its memory is given back");
+        }
+        assert!(before[..2].iter().all(|pid| runs(*pid)));
+        more("changes are made by two servers", &steps, STEPS);
+        more("commands are done by two servers", &copied, 2);
+        over.store(true, Ordering::Relaxed);
+    });
+    println!("the longest step of a writer took {} ms", slowest_us.load(Ordering::Relaxed) / 1000);
+    fs::write(mount.join("enough"), b"").expect("made");
+    assert!(program.wait().expect("it ends").success(), "the program without a mount has seen no error");
+    let lines = fs::read_to_string(mount.join("lines")).expect("read");
+    let expected: String = (1..=lines.lines().count()).map(|number| format!("line {number}\n")).collect();
+    assert!(lines.lines().count() > 1 && lines == expected, "each line once");
+    for ledger in ledgers {
+        let mut ledger = ledger.into_inner().expect("no writer has panicked");
+        ledger.check(&mount).unwrap_or_else(|why| panic!("{}: {why}", ledger.dir));
+    }
+    assert!(fs::read(mount.join("big")).expect("read") == big, "data are as they were");
+    for (at, file) in idle.iter_mut().enumerate() {
+        file.write_all(b"still open").unwrap_or_else(|why| panic!("idle{at}: {why}"));
+        assert_eq!(file.metadata().expect("its home knows it").len(), 10, "idle{at}");
+    }
+    drop(idle);
+    assert_eq!(states(&place), ["up", "up", "left", "left"]);
+    let checked = place.aze(&["check", "--name", "v"]);
+    assert_eq!(checked.code, 0, "{}{}", checked.out, checked.err);
+    let watched = place.aze(&["status", "--watch=100ms", "--count", "1"]).ok();
+    assert_eq!(watched.out.matches(" left").count(), 2, "{}", watched.out);
+    let again = place.aze(&["shrink", "--servers", "3"]).ok();
+    assert!(again.err.contains("left before"), "{}", again.err);
+    place.aze(&["df"]).ok();
+    place.aze(&["du", "aze:/"]).ok();
+    let second = place.mount();
+    assert!(fs::read(second.join("big")).expect("read") == big, "a new mount finds all");
+    let begun = Instant::now();
+    place.aze(&["down", "--force", "--discard"]).ok();
+    assert!(begun.elapsed() < Duration::from_secs(4), "nobody waits for those that left: {:?}", begun.elapsed());
+}
+
+/// A program that has a file open and does nothing is connected to the server that leaves only: the file stays open, also
+/// after everybody's patience with sessions that are away.
+#[test]
+fn an_idle_program_keeps_what_it_has_open() {
+    let mut place = Place::new();
+    place.up(&["--name", "v", "--servers", "3"]);
+    let mount = place.mount();
+    let mut files: Vec<fs::File> = (0..12)
+        .map(|at| {
+            let path = mount.join(format!("f{at}"));
+            let file = fs::OpenOptions::new().create_new(true).read(true).write(true).open(&path).expect("made");
+            fs::remove_file(path).expect("removed");
+            file
+        })
+        .collect();
+    place.aze(&["shrink", "--servers", "1,2"]).ok();
+    // A server that has taken opens waits so long for their sessions: as long as the one that left may go on, and a grace.
+    std::thread::sleep(Duration::from_secs(25));
+    for (at, file) in files.iter_mut().enumerate() {
+        file.write_all(b"here").unwrap_or_else(|why| panic!("f{at}: {why}"));
+        assert_eq!(file.metadata().expect("it is there").len(), 4, "f{at}");
+    }
+}
+
+/// The command is killed in the middle, again and again: the volume works wholly, and the command goes on.
+#[test]
+fn a_command_that_is_killed_goes_on_the_next_time() {
+    let mut place = Place::new();
+    place.up(&["--name", "v", "--servers", "3"]);
+    let mount = place.mount();
+    let bytes = |at: usize| vec![at as u8 | 1; 1_500_000];
+    (0..30).for_each(|at| fs::write(mount.join(format!("f{at}")), bytes(at)).expect("written"));
+    let all_there = |when: &str| {
+        for at in 0..30 {
+            assert!(fs::read(mount.join(format!("f{at}"))).expect("read") == bytes(at), "{when}: f{at}");
+        }
+    };
+    for round in 0..4 {
+        let mut shrink = place.command(&["shrink", "--servers", "1,2"]);
+        let mut shrink = shrink.stderr(Stdio::null()).spawn().expect("it starts");
+        std::thread::sleep(Duration::from_millis(20 * (round + 1)));
+        let _ = shrink.kill();
+        shrink.wait().expect("it ends");
+        all_there(&format!("after kill {round}"));
+        fs::write(mount.join(format!("new{round}")), b"works").expect("the volume works");
+    }
+    place.aze(&["shrink", "--servers", "1,2"]).ok();
+    assert_eq!(states(&place), ["up", "left", "left"]);
+    all_there("at the end");
+    assert_eq!(place.aze(&["check"]).code, 0);
+}
+
+fn refused(place: &Place, args: &[&str], why: &str) {
+    let all: Vec<&str> = ["shrink"].iter().chain(args).copied().collect();
+    let ran = place.aze(&all);
+    assert_ne!(ran.code, 0, "{args:?}");
+    assert!(ran.err.contains(why), "{args:?}: {}", ran.err);
+}
+
+/// Nothing has moved when it is refused.
+#[test]
+fn what_cannot_leave_is_refused_before_anything_moves() {
+    let mut place = Place::new();
+    place.aze(&["up", "--name", "v", "--servers", "3", "--size", "200M"]).ok();
+    refused(&place, &["--servers", "0"], "server 0 keeps the map of the volume, and cannot leave it");
+    refused(&place, &["--servers", "1,0"], "server 0 keeps the map");
+    refused(&place, &["--servers", "7"], "volume 'v' has no server 7: it has 3");
+    refused(&place, &["--hosts", "nowhere"], "has no server on 'nowhere'");
+    refused(&place, &[], "required");
+    let mount = place.mount();
+    (0..90).for_each(|at| fs::write(mount.join(format!("f{at}")), vec![7u8; 1 << 20]).expect("written"));
+    refused(&place, &["--servers", "1,2"], "those that stay have room for");
+    assert_eq!(states(&place), ["up", "up", "up"]);
+    (0..90).for_each(|at| assert_eq!(fs::read(mount.join(format!("f{at}"))).expect("read").len(), 1 << 20));
+    let killed = pids(&place, "v")[2];
+    aze_tests::signal(killed, libc::SIGKILL);
+    wait_until("the server ends", || !runs(killed));
+    wait_until("its end is known", || place.aze(&["shrink", "--servers", "1"]).err.contains("server 2 on "));
+    refused(&place, &["--servers", "1"], "no slot moves");
+    place.aze(&["down", "--force", "--discard"]).ok();
+
+    place.up(&["--name", "one", "--servers", "1"]);
+    refused(&place, &["--servers", "0"], "server 0 is the only one of the volume: 'aze down' ends it");
+    place.aze(&["down", "--discard"]).ok();
+    let storage = place.path("storage").display().to_string();
+    place.up(&["--name", "kept", "--servers", "2", "--storage", &storage]);
+    refused(&place, &["--servers", "1"], "a volume in directories does not move slots between servers");
+    place.aze(&["down", "--discard"]).ok();
+    let backing = place.path("backing");
+    fs::create_dir(&backing).expect("a directory");
+    place.up(&["--name", "over", "--servers", "2", "--backing", &path(&backing)]);
+    refused(&place, &["--servers", "1"], "a volume over a backing does not move slots between servers");
+}
+
+fn path(path: &Path) -> String {
+    path.display().to_string()
+}
