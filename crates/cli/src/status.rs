@@ -263,8 +263,8 @@ fn print(args: &Args, volume: &Volume, answers: Option<&Answers>, out: &mut Out)
     for status in told().filter(|status| !status.failure.is_empty()) {
         out.line(format!("  {}", status.failure))?;
     }
-    if let (Some(backing), Some(answers)) = (&record.settings.backing, answers) {
-        let sum = |of: fn(&ServerStatus) -> u64| answers.iter().flatten().map(of).sum::<u64>();
+    if let (Some(backing), Some(_)) = (&record.settings.backing, answers) {
+        let sum = |of: fn(&ServerStatus) -> u64| told().map(of).sum::<u64>();
         out.line(format!(
             "of what is used, {} are copies of {} and go when room is short; {} went so far",
             size::short(sum(|status| status.clean_bytes)),
