@@ -5,17 +5,21 @@
 mod many;
 mod support;
 
-use aze_io::sim::Link;
-use aze_proto::{Code, Failure, FileKind, Ino, Name, NameHash, ServerIndex};
+use aze_io::sim::{Faults, Link, Sim};
+use aze_proto::{Change, Code, Failure, FileKind, Ino, Name, NameHash, ServerIndex};
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::cluster::{Layout, client_node, server_node};
 use aze_sim::work::shared::new_file;
 use aze_sim::{Cluster, Plan, run_plan};
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, join_all, select};
 use many::{caught, number};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::{ROOT, create, with_cluster, with_layout};
+
+/// Orders of messages in which a directory's attributes are asked for.
+const ORDERS: u64 = 4;
 
 /// Seeds on every change.
 const SEEDS: u64 = 100;
@@ -145,6 +149,61 @@ fn idle_sessions_keep_what_they_have_open() {
         let opens: usize = cluster.servers().iter().map(|server| server.contents().opens.len()).sum();
         assert_eq!(opens, 6, "those of the session that lives");
     });
+}
+
+/// Attributes of directories are those of all servers that have entries: while some of these leave nobody is told that one
+/// cannot be reached.
+#[test]
+fn attributes_of_directories_are_told_while_servers_leave() {
+    for seed in 0..ORDERS {
+        attributes_are_told(seed);
+    }
+}
+
+fn attributes_are_told(seed: u64) {
+    let sim = Sim::new(seed, Faults::default());
+    let cluster = Cluster::new(sim.clone(), Layout::of(5));
+    sim.block_on(async {
+        cluster.start().await.expect("a quiet cluster starts");
+        let client = cluster.connect(0).await.expect("a client of a quiet cluster connects");
+        let dirs = (0..12).map(|at| {
+            let client = &client;
+            async move {
+                let new = new_file(FileKind::Directory, true);
+                let made = client.create(&ROOT, Ino::ROOT, &support::name(&format!("d{at}")), &new).await;
+                let dir = made.expect("made").attr.ino;
+                for file in 0..10 {
+                    create(client, dir, &format!("f{file}")).await.close().await.expect("closed");
+                }
+                dir
+            }
+        });
+        let dirs: Vec<Ino> = join_all(dirs).await;
+        let (mover, over) = (cluster.connect(1).await.expect("a quiet cluster connects"), AtomicBool::new(false));
+        let asked = dirs.iter().enumerate().map(|(at, dir)| {
+            let (client, over) = (&client, &over);
+            async move {
+                let mut times = 0;
+                while !over.load(Ordering::Relaxed) {
+                    let set = Change { mode: Some(0o700 + times % 8), ..Change::default() };
+                    let told = client.setattr(&ROOT, *dir, &set).await;
+                    assert!(told.is_ok(), "d{at}, {times}: {told:?}");
+                    let told = client.getattr(&ROOT, *dir).await;
+                    assert!(told.as_ref().is_ok_and(|attr| attr.size == 10), "d{at}, {times}: {told:?}");
+                    times += 1;
+                }
+                times
+            }
+        });
+        let leaving = async {
+            leave(&mover, &cluster, &[ServerIndex(4), ServerIndex(3)]).await;
+            leave(&mover, &cluster, &[ServerIndex(2), ServerIndex(1)]).await;
+            over.store(true, Ordering::Relaxed);
+        };
+        let (times, ()) = join(join_all(asked), leaving).await;
+        assert!(times.len() == 12 && times.iter().all(|times| *times > 0), "{times:?}");
+    });
+    cluster.end();
 }
 
 /// A server that leaves has told others what it owes them.

@@ -163,12 +163,6 @@ impl Server {
         map.indexes().filter(|server| !map.is_gone(*server)).collect()
     }
 
-    /// Those of `servers` whose processes are not known to have ended.
-    pub(crate) fn living_of(&self, servers: &[ServerIndex]) -> Vec<ServerIndex> {
-        let map = self.map();
-        servers.iter().copied().filter(|server| !map.is_gone(*server)).collect()
-    }
-
     /// Has the keeper told of servers of this machine whose processes have ended.
     pub(crate) fn tell_of_ends(self: &Arc<Self>) {
         let this = Arc::downgrade(self);

@@ -51,34 +51,42 @@ impl Server {
         }
         let server = self.clone();
         then(async move {
-            server.gather(&mut attr, mtime_set, &holders).await?;
+            server.gather(&mut attr, mtime_set, &holders, false).await?;
             Ok(Reply::Attributes { attr })
         })
     }
 
+    /// Adds what the holders of a directory know of its entries; `living`: not those whose processes have ended.
     async fn gather(
         self: &Arc<Self>,
         attr: &mut Attr,
         mtime_set: Time,
         holders: &[ServerIndex],
+        living: bool,
     ) -> Result<(), Failure> {
         let mut parts = Vec::with_capacity(holders.len());
         let (mut holders, mut answers) = (holders.to_vec(), Vec::new());
         for _ in 0..GATHERS_MAX {
             let epoch = self.map_epoch_now();
+            // Not older than this map: entries may have moved to a server that was not a holder before.
+            if let Some(cell) = self.shards.home(attr.ino) {
+                holders = holders_of(&cell.names.lock(), attr.ino);
+            }
+            // Who has left gave its entries to servers that were noted as holders before; another thread may be striking it off
+            // just now.
+            let map = self.map();
+            holders.retain(|holder| if living { !map.is_gone(*holder) } else { !map.has_left(*holder) });
             answers = self.ask_each(&holders, &Request::Fragment { dir: attr.ino }).await;
             if self.map_epoch_now() == epoch {
                 break;
-            }
-            // Entries may have moved to a server that was not asked, or that was asked before they came.
-            if let Some(cell) = self.shards.home(attr.ino) {
-                holders = holders_of(&cell.names.lock(), attr.ino);
             }
         }
         for (holder, answer) in answers {
             match answer {
                 Ok(Reply::FragmentIs { entries, subdirs, changed }) => parts.push((entries, subdirs, changed)),
                 Ok(_) => return Err(Failure::new(Code::Malformed, "Fragment was answered with something else")),
+                // The map has changed as often as this has asked: the client begins anew.
+                Err(_) if self.map().has_left(holder) => return Err(self.stale()),
                 Err(failure) => {
                     return Err(failure.during(format!("entries of directory {} on server {holder}", attr.ino)));
                 }
@@ -115,7 +123,7 @@ impl Server {
     ) -> Result<Reply, Failure> {
         let (ino, before) = (inode.attr.ino, inode.attr.clone());
         // Nothing changes if one of them cannot be asked afterwards for the attributes of the answer.
-        self.gather(&mut before.clone(), inode.rare.get().mtime_set, &self.living_of(&holders)).await?;
+        self.gather(&mut before.clone(), inode.rare.get().mtime_set, &holders, true).await?;
         let set = access::check_setattr(identity, &inode, change, stamp.time)?;
         let after = Attr {
             mode: set.mode.unwrap_or(before.mode),
@@ -135,7 +143,7 @@ impl Server {
         }
         let (mut attr, mtime_set) = self.attr_here(ino)?;
         // What one that has ended knew of times comes back with it, or is lost with its entries.
-        self.gather(&mut attr, mtime_set, &self.living_of(&holders)).await?;
+        self.gather(&mut attr, mtime_set, &holders, true).await?;
         Ok(Reply::Attributes { attr })
     }
 
