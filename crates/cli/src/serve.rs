@@ -19,7 +19,7 @@ use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use aze_server::{Comeback, Config, OtherServer, Server, Stage};
 use aze_words::errln;
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, Write};
+use std::io::{BufRead, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
@@ -128,9 +128,17 @@ impl Ending {
     /// Removes those that have not become part of a volume: a start that is refused leaves a volume's other directories as
     /// they were, and nothing beside them that `aze check` would look at.
     fn remove_unfinished(&self) {
+        // A thread of the start may still be at work. It makes no further directory, and a few files at most.
+        aze_io::real::open_no_more_dirs();
         for dir in self.known().new_dirs.iter().filter(|dir| !dir.join("volume").exists()) {
-            match fs::remove_dir_all(dir) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            let removed = loop {
+                match fs::remove_dir_all(dir) {
+                    Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {}
+                    result => break result,
+                }
+            };
+            match removed {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
                     errln!("aze: serve: remove {}, which was made for this start: {error}", dir.display());
                 }
                 _ => {}

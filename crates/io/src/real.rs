@@ -41,6 +41,7 @@ use crate::sync::Mutex;
 
 pub use backing::open_backing;
 pub use conn::READ_PAUSE_BYTES;
+pub use disk::open_no_more_dirs;
 pub use fork::{OfProcess, PerProcess, process_token};
 pub use own::{own_ids, process_group, send_signal, user_id};
 pub use processors::{keep_on, processors};

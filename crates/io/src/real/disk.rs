@@ -6,6 +6,7 @@ mod mapping;
 mod pool;
 
 use crate::disk::{Dir, DiskError, DiskFile, DiskResult, FixedFile};
+use crate::sync::Mutex;
 use crate::{Boxed, Task};
 pub(super) use pool::Pool;
 use std::ffi::CString;
@@ -46,6 +47,15 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> DiskError {
     }
 }
 
+/// Whether this process still opens directories. Whoever opens one holds the lock until it has made what was missing.
+static OPENS: Mutex<bool> = Mutex::new(true);
+
+/// Refuses directories from now on, and waits until one that is being made is there: a process that ends before it serves can
+/// then remove what it has made, and nothing comes afterwards.
+pub fn open_no_more_dirs() {
+    *OPENS.lock() = false;
+}
+
 struct RealDir {
     path: PathBuf,
     pool: Arc<Pool>,
@@ -73,6 +83,10 @@ pub(super) async fn open_dir(path: &str) -> DiskResult<Arc<dyn Dir>> {
 }
 
 fn lock(path: &Path) -> DiskResult<File> {
+    let opens = OPENS.lock();
+    if !*opens {
+        return Err(DiskError::Failed(format!("open {}: this process is ending", path.display())));
+    }
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -87,6 +101,7 @@ fn lock(path: &Path) -> DiskResult<File> {
         .custom_flags(libc::O_NOFOLLOW)
         .open(&name)
         .map_err(|error| failed("open", &name, &error))?;
+    drop(opens);
     lock_alone(&file, path)?;
     Ok(file)
 }
