@@ -11,6 +11,7 @@ use crate::memory::Memory;
 use crate::process::Process;
 use crate::volume::{Backing, Record};
 use aze_io::real::until;
+use aze_words::errln;
 use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
@@ -30,7 +31,7 @@ pub fn default_launcher() -> &'static str {
 const TAIL_LINES: usize = 12;
 
 /// How long servers get to end by themselves when a start is called off.
-const CALL_OFF_TIME: Duration = Duration::from_secs(2);
+const CALL_OFF_TIME: Duration = Duration::from_secs(10);
 
 /// What a server is told at its start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -236,15 +237,19 @@ impl Starting {
         let tail = if tail.is_empty() { String::new() } else { format!("\n  it wrote:\n    {}", tail.join("\n    ")) };
         self.failed(exit, &format!("{why}{tail}"))
     }
+}
 
-    /// Lets it end: by itself, as its starter is gone, or else by force.
-    pub fn call_off(mut self) {
-        drop(self.input.take());
-        let deadline = Instant::now() + CALL_OFF_TIME;
-        if !until(deadline, || matches!(self.child.try_wait(), Ok(Some(_)))) {
+/// Lets servers end: by themselves, as their starter is gone, or else by force.
+pub fn call_off(mut servers: Vec<Starting>) {
+    servers.iter_mut().for_each(|server| drop(server.input.take()));
+    let deadline = Instant::now() + CALL_OFF_TIME;
+    for mut server in servers {
+        if !until(deadline, || matches!(server.child.try_wait(), Ok(Some(_)))) {
+            let who = who(server.slot, server.node.as_deref());
+            errln!("aze: {who} does not end: ending it by force; an empty directory of its storage may stay behind");
             // An error means that it has ended after all.
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+            let _ = server.child.kill();
+            let _ = server.child.wait();
         }
     }
 }

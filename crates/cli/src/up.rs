@@ -4,7 +4,7 @@ use crate::account::{Account, Reason};
 use crate::cores::Cores;
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::hosts::Hosts;
-use crate::launch::{self, Order, Other, Said, Starting};
+use crate::launch::{self, Order, Other, Said, Starting, call_off};
 use crate::memory::Memory;
 use crate::network::Network;
 use crate::process::Process;
@@ -203,7 +203,7 @@ pub fn run(args: Args) -> Outcome<Exit> {
             Ok(Exit::Done)
         }
         Err(trouble) => {
-            start.servers.into_iter().for_each(Starting::call_off);
+            call_off(start.servers);
             volume::remove_dir(&dir)?;
             Err(trouble)
         }
@@ -257,7 +257,7 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
     };
     let result = start.all(Instant::now() + timeout, record.created_ns);
     if result.is_err() {
-        start.servers.into_iter().for_each(Starting::call_off);
+        call_off(start.servers);
     }
     result
 }
@@ -348,7 +348,7 @@ pub fn back(
     };
     let result = start.some(Instant::now() + timeout, record, slots);
     if result.is_err() {
-        start.servers.into_iter().for_each(Starting::call_off);
+        call_off(start.servers);
     }
     result
 }
