@@ -28,6 +28,16 @@ const TOO_MANY_PAUSE: Duration = Duration::from_millis(10);
 /// Pause before a change is sent again to a server that is starting.
 const STARTING_PAUSE: Duration = Duration::from_millis(50);
 
+/// Connections that a request is sent over without a pause, each after the one before broke: servers start again, and cables
+/// are pulled.
+const BREAKS_AT_ONCE: usize = 3;
+
+/// Pause before the next one; doubled after each up to [`BREAK_PAUSE_MAX`]. A server whose answers make no sense accepts
+/// every connection, and each takes memory and descriptors at both ends.
+const BREAK_PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Longest pause between connections that break.
+const BREAK_PAUSE_MAX: Duration = Duration::from_secs(1);
+
 /// Who asks, and how it proves itself.
 #[derive(Clone, Debug)]
 pub struct CallerConfig {
@@ -275,6 +285,10 @@ impl Caller {
                     _ => return Err(self.give_up(&ask, &to, &history)),
                 },
             }
+            if let Some(pause) = history.pause() {
+                let remaining_ns = deadline_ns.saturating_sub(self.core.io.mono_ns());
+                self.core.io.sleep(pause.min(Duration::from_nanos(remaining_ns))).await;
+            }
             if let Some(dead) = channel.take().filter(|channel| history.is_dead(channel)) {
                 self.core.disconnect(to.index, Some(dead.id()));
             }
@@ -430,6 +444,12 @@ impl History {
         let life = |channel: &Arc<Channel>| channel.began().filter(|began| *began > MapEpoch(0));
         let Some((first, rest)) = self.channels.split_first() else { return false };
         rest.iter().any(|other| life(first).is_none() || life(other) != life(first))
+    }
+
+    /// How long to wait before the next connection, if several have broken.
+    fn pause(&self) -> Option<Duration> {
+        let more = self.channels.len().checked_sub(BREAKS_AT_ONCE)?;
+        Some(BREAK_PAUSE_MAX.min(BREAK_PAUSE_MIN * (1 << more.min(16))))
     }
 
     fn is_dead(&self, channel: &Channel) -> bool {

@@ -316,6 +316,19 @@ fn malformed_replies_end_the_connection_and_the_call_goes_on() {
     assert_eq!(caller.counters().reconnects, 3);
 }
 
+/// Each new connection would take a ring, descriptors and a greeting of the server, hundreds of times in a second.
+#[test]
+fn a_server_that_answers_with_noise_only_is_not_stormed() {
+    let sim = sim(9);
+    let noisy = Noisy { noise_left: Arc::new(Mutex::new(100_000)) };
+    let _listener = sim.node("s0").listen(&"tcp:s0:7".parse().unwrap(), Arc::new(noisy)).unwrap();
+    let caller = caller(&sim.node("c"), 1);
+    let failure = sim.block_on(unlink(&caller, &target(0, "s0", &["tcp:s0:7"]), 1, "a", 10)).unwrap_err();
+    assert_eq!(failure.code, aze_proto::Code::UnknownOutcome);
+    let reconnects = caller.counters().reconnects;
+    assert!((8..=30).contains(&reconnects), "{reconnects} in 10 seconds");
+}
+
 /// Frames of the server's memory are for those only who have shown that they know the secret, and for what they have
 /// sent themselves.
 #[test]
