@@ -346,6 +346,11 @@ wire_enum! {
         /// Keeper; the owner or root. These servers are to leave the volume: moves one slot of theirs to a server that stays;
         /// those that have none left have left. Repeated until none stays. Reply: `Leaving`.
         180 = Leave { servers: Vec<ServerIndex> },
+        /// Keeper, from a server that joins a volume in use, as the one with the next number. Reply: `Entered`.
+        182 = Enter { slot: ServerIndex, info: ServerInfo },
+        /// Keeper; the owner or root. Moves one slot to a server that has fewer than others. Repeated until all have as many, but for
+        /// one. Reply: `Balancing`.
+        183 = Balance,
         /// Server, from one that holds opens or locks of the session and is to be told of its end: is the session connected
         /// there, or was it a moment ago? Reply: `Done`, or refused with `Expired`.
         181 = KnowsSession { session: SessionId },

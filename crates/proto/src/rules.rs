@@ -309,6 +309,8 @@ impl Request {
     SessionGone:     Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     KnowsSession:    Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     Leave:           Keeper Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Leaving]
+    Enter:           Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Entered]
+    Balance:         Keeper Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Balancing]
         }
     }
 
@@ -378,6 +380,7 @@ impl Request {
             self,
             Request::MoveSlot { .. }
                 | Request::Leave { .. }
+                | Request::Balance
                 | Request::CopySlot { .. }
                 | Request::GiveSlot { .. }
                 | Request::TakePiece { .. }

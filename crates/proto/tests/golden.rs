@@ -194,6 +194,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         capacity_bytes: 5,
         ended: true,
         left: true,
+        joining: true,
         life: 6,
         began: MapEpoch(7),
         session: SessionId(8),
@@ -225,8 +226,8 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("hello", Step::Hello { hello, proof: [6; 32] }.to_bytes()),
         ("challenge", challenge.to_bytes()),
-        ("map", Reply::Map { map }.to_bytes()),
-        ("join", Request::Join { slot: ServerIndex(1), info }.to_bytes()),
+        ("map", Reply::Map { map: map.clone() }.to_bytes()),
+        ("join", Request::Join { slot: ServerIndex(1), info: info.clone() }.to_bytes()),
         ("server ended", ended.to_bytes()),
         ("known", Request::Known { of: ServerIndex(1), from: Ino(2) }.to_bytes()),
         ("known is", known.to_bytes()),
@@ -270,6 +271,10 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("take all", Request::TakeAll { moving: 3, slot: SlotIndex(5), pieces: 7, leased: true }.to_bytes()),
         ("leave", Request::Leave { servers: vec![ServerIndex(2)] }.to_bytes()),
         ("leaving", Reply::Leaving { slots: 5, servers: vec![ServerIndex(2)] }.to_bytes()),
+        ("enter", Request::Enter { slot: ServerIndex(1), info }.to_bytes()),
+        ("balance", Request::Balance.to_bytes()),
+        ("entered", Reply::Entered { map, fenced: vec![SessionId(5)] }.to_bytes()),
+        ("balancing", Reply::Balancing { slots: 5 }.to_bytes()),
         (
             "note holders",
             Request::NoteHolders { holder: ServerIndex(2), incarnation: Incarnation(1), dirs: vec![Ino(9)] }.to_bytes(),
@@ -331,8 +336,8 @@ const GOLDEN: &[(&str, &str)] = &[
     ("map", "0c0001000000000014e80300006400000001000000760000000040000000010000000001000000000000000000"),
     (
         "join",
-        "2800010001000000070000007463703a683a31010000006802000300000004000000050000000000000001010600000007\
-         0000000800000000000000",
+        "2800010001000000070000007463703a683a31010000006802000300000004000000050000000000000001010106000000070000\
+         000800000000000000",
     ),
     ("server ended", "27000600070000000800"),
     ("known", "610001000200000000000000"),
@@ -393,6 +398,18 @@ const GOLDEN: &[(&str, &str)] = &[
     ("take all", "ae00030000000000000005000000070000000000000001"),
     ("leave", "b400010000000200"),
     ("leaving", "520005000000010000000200"),
+    (
+        "enter",
+        "b600010001000000070000007463703a683a31010000006802000300000004000000050000000000000001010106000000070000\
+         000800000000000000",
+    ),
+    ("balance", "b700"),
+    (
+        "entered",
+        "530001000000000014e8030000640000000100000076000000004000000001000000000100000000000000000001000000050000\
+         0000000000",
+    ),
+    ("balancing", "540005000000"),
     ("note holders", "b20002000100010000000900000000000000"),
     ("sought", "2000010900000000000000"),
     ("changes are", "2100050000000000000006000000000000000700000000000000"),

@@ -592,6 +592,8 @@ impl Server {
             &Request::MoveSlot { slot, to } => self.move_asked(slot, to),
             &Request::KnowsSession { session } => self.knows_session(session),
             Request::Leave { servers } => self.leave_asked(servers),
+            Request::Enter { slot, info } => self.enter(*slot, info),
+            Request::Balance => self.balance_asked(),
             &Request::CopySlot { moving, slot, to } => self.copy_slot(moving, slot, to),
             &Request::GiveSlot { moving, slot, to } => self.give_slot(moving, slot, to),
             Request::TakePiece { moving, slot, number, piece, sums } => {

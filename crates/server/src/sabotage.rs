@@ -108,6 +108,10 @@ pub enum Sabotage {
     ForgetKept,
     /// A chunk that goes when room is short leaves zeros.
     EvictToZeros,
+    /// A server that joins does not hear which sessions no server serves.
+    ForgetFences,
+    /// A session is ended for all servers that were there when that began, and not for those that have joined since.
+    FenceOnce,
     /// A server has left that has a slot.
     LeaveSlotBehind,
     /// The taker of a slot does not remember how requests ended at the giver.

@@ -119,5 +119,9 @@ wire_enum! {
         81 = CopiedIs { more: bool },
         /// Slots that servers which leave still have, and those of the servers that have not left.
         82 = Leaving { slots: u32, servers: Vec<ServerIndex> },
+        /// The map with the server in it, and the sessions that no server serves.
+        83 = Entered { map: ShardMap, fenced: Vec<SessionId> },
+        /// So many slots are to move until all servers have as many, but for one.
+        84 = Balancing { slots: u32 },
     }
 }
