@@ -220,6 +220,7 @@ fn status_object(status: &ServerStatus) -> Value {
         "used_bytes": status.used_bytes,
         "touched_bytes": status.touched_bytes,
         "clean_bytes": status.clean_bytes,
+        "drained_bytes": status.drained_bytes,
         "evicted_bytes": status.evicted_bytes,
         "evicted_chunks": status.evicted_chunks,
         "inodes": status.inodes,
@@ -266,9 +267,10 @@ fn print(args: &Args, volume: &Volume, answers: Option<&Answers>, out: &mut Out)
     if let (Some(backing), Some(_)) = (&record.settings.backing, answers) {
         let sum = |of: fn(&ServerStatus) -> u64| told().map(of).sum::<u64>();
         out.line(format!(
-            "of what is used, {} are copies of {} and go when room is short; {} went so far",
+            "of what is used, {} are copies of {} and go when room is short; {} were drained into it, {} went so far",
             size::short(sum(|status| status.clean_bytes)),
             backing.path.display(),
+            size::short(sum(|status| status.drained_bytes)),
             size::short(sum(|status| status.evicted_bytes))
         ))?;
     }

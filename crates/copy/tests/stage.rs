@@ -5,7 +5,7 @@ use aze_copy::stage::standing::{LOST_MAX, Standing, Why, look};
 use aze_copy::stage::survey::Filter;
 use aze_copy::stage::verify::{Claims, verify};
 use aze_copy::stage::{Order, ROUNDS_MAX, Report, Side, stage};
-use aze_copy::tree::{GoneName, Meta, Names, ReadBack, Replaces, Sink, Source, Spot, Traits, Tree, Xattr};
+use aze_copy::tree::{GoneName, Meta, Names, PutBack, ReadBack, Replaces, Sink, Source, Spot, Traits, Tree, Xattr};
 use aze_copy::{LocalTree, Watch};
 use aze_proto::attr::FileKind;
 use aze_receipt::line::What;
@@ -324,6 +324,16 @@ impl Tree for Faulty {
         Ok(())
     }
 
+    fn adopt(&self, put: &PutBack) -> Outcome<bool> {
+        let there = path(&put.outside).metadata().expect("it was put there");
+        assert_eq!((there.ino(), there.len()), (put.identity[0], put.size));
+        self.story
+            .lock()
+            .expect("no panic")
+            .push(format!("adopt {}", path(&put.inside).file_name().expect("a name").display()));
+        Ok(true)
+    }
+
     fn forget_gone(&self, gone: &GoneName) -> Outcome<()> {
         let there = path(&gone.outside).symlink_metadata();
         assert!(there.is_err() || there.is_ok_and(|there| there.is_dir() || there.ino() != gone.identity[0]));
@@ -546,6 +556,8 @@ fn names_that_went_are_removed_below_or_told() {
     assert_eq!(contents(&at, "several").as_deref(), Some("old contents of several"));
     assert_eq!(contents(&at, "bad").as_deref(), Some("contents of a file"));
     let follows = [
+        "adopt bad",
+        "adopt good",
         "forget /bad",
         "forget /dir",
         "forget /dir/inner",
@@ -570,7 +582,9 @@ fn names_that_went_are_removed_below_or_told() {
     let report = staged.report.expect("it ends");
     assert_eq!((report.missing, report.left, report.left_named.len()), (0, 5, 5));
     assert_eq!(contents(&at, "removed").as_deref(), Some("old contents of removed"));
-    assert_eq!(sorted(staged.story), ["forget /bad", "forget /good", "forget /vanished", "over /bad", "over /good"]);
+    let follows =
+        ["adopt bad", "adopt good", "forget /bad", "forget /good", "forget /vanished", "over /bad", "over /good"];
+    assert_eq!(sorted(staged.story), follows);
     drop(at);
 
     // The volume cannot take data over that it needs: their place is left alone, and nothing is removed.
@@ -581,7 +595,19 @@ fn names_that_went_are_removed_below_or_told() {
     assert!(staged.failures[0].text.contains("bad is left alone"), "{:?}", staged.failures);
     assert_eq!(contents(&at, "bad").as_deref(), Some("old contents of bad"));
     assert_eq!(contents(&at, "removed").as_deref(), Some("old contents of removed"));
-    assert_eq!(sorted(staged.story), ["forget /good", "forget /vanished", "over /good"]);
+    let follows = [
+        "adopt good",
+        "forget /good",
+        "forget /vanished",
+        "over /changed",
+        "over /dir",
+        "over /dir/inner",
+        "over /good",
+        "over /removed",
+        "over /several",
+        "over /vanished",
+    ];
+    assert_eq!(sorted(staged.story), follows);
     drop(at);
 
     // It cannot be taken over, or not be removed, and nothing takes its place.

@@ -13,7 +13,7 @@ mod reply;
 mod status;
 
 use crate::attr::{Change, Identity, Spread, Stub, XattrHow};
-use crate::backing::Imported;
+use crate::backing::{Imported, Settle, Staged};
 use crate::check::{ChunkPlace, DataPlace, EntryPlace};
 use crate::fields::{CountChanges, Create, Prepare, PrepareExchange, Punch, Read, Reserve, Scan, Seek, Write};
 use crate::ids::{
@@ -309,6 +309,16 @@ wire_enum! {
         /// Entry; the owner or root. The backing has followed the removal of this name, or has another object there that the
         /// volume has put there: the record of that moment is dropped. Reply: `Done`.
         166 = ForgetGone { parent: Ino, name: Name, since: Time },
+        /// Home of a file; the owner or root. A stage has put this version of it into the backing: if it still has that one, the
+        /// object there is its origin from now on, and its data are copies. Answered when all servers of its data have said
+        /// whether theirs are. Reply: `BackingIs`.
+        167 = Adopt(Staged),
+        /// Server, from a file's home: says whether its data are those that the backing has, and makes them copies if so. Reply:
+        /// `Settled`.
+        168 = Settle(Settle),
+        /// Home of a file; the owner or root. A stage is about to put it into the backing: what an earlier one has put there is not
+        /// adopted from now on. Reply: `Claimed`.
+        169 = Claim { ino: Ino },
 
         /// Keeper; the owner or root. A slot is to be served by another server. Answered when it is. Reply: `Done`.
         170 = MoveSlot { slot: SlotIndex, to: ServerIndex },

@@ -63,8 +63,24 @@ fn imported() -> Imported {
             data_changed: false,
             attributes_changed: true,
             parent: Ino(9),
+            origin: 3,
+            is_settling: true,
         },
     }
+}
+
+fn staged() -> Staged {
+    let Backing { path, identity, parent, origin, .. } = imported().backing;
+    let changes = vec![ServerChanges { server: ServerIndex(2), life: 4, wraps: 5, changes: 6 }];
+    let (generation, ctime) = (Generation(7), Time(8));
+    Staged { ino: Ino(10), claim: 11, origin, generation, size: 6, ctime, chunks: 1, changes, parent, path, identity }
+}
+
+fn settle() -> Request {
+    let (ino, born, layout) = (Ino(10), MapEpoch(2), Layout { first: Prefix(9), shard_bits: 12 });
+    let Staged { generation, chunks, changes, .. } = staged();
+    let count = CountChanges { ino, generation, born, layout, chunks };
+    Request::Settle(Settle { count, changes: changes[0], backing: imported().backing, chunk_bits: 20 })
 }
 
 fn gone() -> Gone {
@@ -312,6 +328,11 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
             "forget gone",
             Request::ForgetGone { parent: Ino(9), name: Name::new(b"a").expect("a name"), since: Time(11) }.to_bytes(),
         ),
+        ("adopt", Request::Adopt(staged()).to_bytes()),
+        ("claim", Request::Claim { ino: Ino(10) }.to_bytes()),
+        ("claimed", Reply::Claimed { claim: 11, backing: Some(imported().backing) }.to_bytes()),
+        ("settle", settle().to_bytes()),
+        ("settled", Reply::Settled { is_same: true }.to_bytes()),
         ("gone are", Reply::GoneAre { names: vec![gone()], next: Some(EntryPlace::default()) }.to_bytes()),
         ("head", seal(&Header { sequence: Sequence(8), ..Header::new(Kind::Request, 2) }, b"body", 3, Some(&[9; 32]))),
     ]
@@ -435,18 +456,29 @@ const GOLDEN: &[(&str, &str)] = &[
     ("import dir", "a2000900000000000000"),
     (
         "import",
-        "a30009000000000000000100000001006108a00100000100000002000000000000000300000000000000040000000000\
-         0000000000000100000006000000757365722e61010000006203000000642f6105000000000000000600000000000000\
-         0700000000000000080000000000000006000000000000000100010900000000000000",
+        "a30009000000000000000100000001006108a001000001000000020000000000000003000000000000000400000000000000000000000100000006000000757365722e61010000006203000000642f610500000000000000060000000000000007000000000000000800000000000000060000000000000001000109000000000000000300000001",
     ),
     (
         "backing is",
-        "4f000103000000642f610500000000000000060000000000000007000000000000000800000000000000060000000000\
-         000001000109000000000000000700000014",
+        "4f000103000000642f6105000000000000000600000000000000070000000000000008000000000000000600000000000000010001090000000000000003000000010700000014",
     ),
     ("gone names", "a4000000000000"),
     ("leave backing", "a5000900000000000000"),
     ("forget gone", "a60009000000000000000100610b00000000000000"),
+    (
+        "adopt",
+        "a7000a000000000000000b000000000000000300000007000000060000000000000008000000000000000100000000000000010000000200040000000000000005000000000000000600000000000000090000000000000003000000642f610500000000000000060000000000000007000000000000000800000000000000",
+    ),
+    ("claim", "a9000a00000000000000"),
+    (
+        "claimed",
+        "54000b000000000000000103000000642f610500000000000000060000000000000007000000000000000800000000000000060000000000000001000109000000000000000300000001",
+    ),
+    (
+        "settle",
+        "a8000a000000000000000700000002000000090000000c0100000000000000020004000000000000000500000000000000060000000000000003000000642f61050000000000000006000000000000000700000000000000080000000000000006000000000000000100010900000000000000030000000114",
+    ),
+    ("settled", "530001"),
     (
         "gone are",
         "50000100000009000000000000000100610a000000000000000803000000642f61050000000000000006000000000000\

@@ -122,6 +122,7 @@ impl Server {
             used_bytes: self.store.used_bytes(),
             touched_bytes: self.store.touched_bytes(),
             clean_bytes: self.store.copies_bytes(),
+            drained_bytes: self.evictions.drained_bytes(),
             evicted_bytes: self.evictions.bytes(),
             evicted_chunks: self.evictions.chunks(),
             inodes,

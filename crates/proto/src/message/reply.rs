@@ -115,6 +115,10 @@ wire_enum! {
         79 = BackingIs { backing: Option<Backing>, generation: Generation, chunk_bits: u8 },
         /// Names of the backing that went, and where to go on, if there are more.
         80 = GoneAre { names: Vec<Gone>, next: Option<EntryPlace> },
+        /// Whether all data of a file that a server has are those of the version asked about. They are copies of the backing then.
+        83 = Settled { is_same: bool },
+        /// What `Adopt` has to name, and where the file comes from now.
+        84 = Claimed { claim: u64, backing: Option<Backing> },
         /// Some data of a slot are at the server that will have it, and whether there are more.
         81 = CopiedIs { more: bool },
         /// Slots that servers which leave still have, and those of the servers that have not left.
