@@ -305,6 +305,8 @@ fn programs_are_left_alone_and_counts_are_shown_when_asked() {
     let ran = place.aze(&through("intercept", "AZE_INTERCEPT_VERBOSE=1 cat /aze/f")).ok();
     let counts =
         ran.err.lines().find(|line| line.contains("intercept: cat: ")).unwrap_or_else(|| panic!("{}", ran.err));
+    let by_symbols = place.aze(&through("intercept", "AZE_INTERCEPT=symbols AZE_INTERCEPT_VERBOSE=1 cat /aze/f")).ok();
+    assert!(by_symbols.err.ends_with(" 0 left alone; by symbols alone\n"), "{}", by_symbols.err);
     let unknown = place.aze(&through("intercept", "AZE_INTERCEPT=sites cat /aze/f")).ok();
     assert_eq!(unknown.err, "aze: AZE_INTERCEPT=sites: this is not known; the value is symbols, or nothing\n");
     let numbers: Vec<u64> = counts.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();

@@ -140,7 +140,7 @@ fn report(program: &[u8], counts: &rewrite::Counts) {
         (counts.texts, &b" texts, "[..]),
         (counts.rewritten, b" sites rewritten, "),
         (counts.others, b" of other calls, "),
-        (counts.unknown, b" left alone\n"),
+        (counts.unknown, b" left alone"),
     ] {
         let mut digits = [0u8; 20];
         let mut at = digits.len();
@@ -155,4 +155,5 @@ fn report(program: &[u8], counts: &rewrite::Counts) {
         }
         host::say(&[&digits[at..], text]);
     }
+    host::say(&[if symbols::is_on() { b"; by symbols alone\n" } else { b"\n" }]);
 }
