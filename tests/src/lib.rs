@@ -8,6 +8,7 @@ pub mod fuse_io;
 pub mod ledger;
 pub mod line;
 pub mod python;
+pub mod servers;
 pub mod watchdog;
 
 use std::ffi::OsStr;

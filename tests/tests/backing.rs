@@ -465,10 +465,16 @@ fn removals_and_renames_reach_the_backing_if_that_is_asked_for() {
     assert!(bytes == contents("held"));
     drop(held);
 
+    // Nothing but the directory of others is left.
+    let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
+    assert!(told.contains("dirty   1 object"), "{told}");
     // Under its first name again, a file that the backing has lost is not clean.
     fs::rename(mount.join("new-name"), mount.join("renamed")).expect("a rename");
     let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
-    assert!(told.contains("aze:/renamed (changed)") && told.contains("aze:/new-name (removed)"), "{told}");
+    assert!(
+        told.contains("aze:/renamed (renamed from /new-name)") && told.contains("aze:/new-name (removed)"),
+        "{told}"
+    );
     fs::remove_file(backing.join("foreign/of-others")).expect("a removal");
     place.aze(&["stage", "out", "--delete", "--receipt", text(&place.path("third.jsonl"))]).ok();
     assert!(fs::read(backing.join("renamed")).expect("contents") == contents("renamed"));

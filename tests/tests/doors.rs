@@ -4,7 +4,7 @@
 #[path = "intercept/gate.rs"]
 mod gate;
 
-use aze_tests::{Place, long, run};
+use aze_tests::{Place, Ran, long, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -37,11 +37,15 @@ fn nothing_is_left_of_processes_of_mpi_and_others() {
     gate::pass(&mut place, if long() { ROUNDS_LONG } else { ROUNDS }, &[&mpich, &openmpi]);
 }
 
-/// What a script says through a door, in a directory of the volume that is there for it alone.
-fn said(place: &Place, door: &str, script: &str) -> String {
+/// The ways to a volume: a door, and the value of `AZE_INTERCEPT`.
+const WAYS: [(&str, &str); 3] = [("mount", ""), ("intercept", ""), ("intercept", "symbols")];
+
+/// What a script says, in a directory of the volume that is there for it alone.
+fn said(place: &Place, (door, way): (&str, &str), script: &str) -> String {
     let whole =
         format!("mkdir /aze/d && cd /aze/d && exec 2>&1 && {{ {script}\n}}; echo \"= $?\"; cd / && rm -r /aze/d");
-    let ran = place.aze(&["run", "--door", door, "--", "bash", "-c", &whole]).ok();
+    let mut command = place.command(&["run", "--door", door, "--", "bash", "-c", &whole]);
+    let ran = Ran::from(command.env("AZE_INTERCEPT", way).output().expect("it starts")).ok();
     format!("{}{}", ran.out, ran.err)
 }
 
@@ -83,9 +87,10 @@ fn programs_with_runtimes_say_the_same_through_both_doors() {
     let place = place();
     assert_eq!(SCRIPTS.len(), 2);
     for (name, script) in SCRIPTS {
-        let (mounted, intercepted) = (said(&place, "mount", script), said(&place, "intercept", script));
+        let [mounted, by_sites, by_symbols] = WAYS.map(|way| said(&place, way, script));
         assert!(mounted.contains("= 0") && mounted.lines().count() > 5, "{name}: {mounted}");
-        assert_eq!(mounted, intercepted, "{name}");
+        assert_eq!(mounted, by_sites, "{name}");
+        assert_eq!(mounted, by_symbols, "{name}, by symbols alone");
     }
 }
 
@@ -104,14 +109,14 @@ fn pythons_own_tests_pass_through_both_doors() {
     let place = place();
     assert_eq!(SUITES.len(), 5);
     for (suite, least, left_out) in SUITES {
-        for door in ["mount", "intercept"] {
-            let ignored: String = match door {
+        for way in WAYS {
+            let ignored: String = match way.0 {
                 "mount" => String::new(),
                 _ => left_out.iter().map(|pattern| format!("-i '{pattern}' ")).collect(),
             };
-            let said = said(&place, door, &format!("TMPDIR=$PWD python3 -m test --tempdir $PWD -v {ignored}{suite}"));
+            let said = said(&place, way, &format!("TMPDIR=$PWD python3 -m test --tempdir $PWD -v {ignored}{suite}"));
             let count = said.lines().find_map(|line| line.strip_prefix("Ran ")?.split(' ').next()?.parse::<u64>().ok());
-            assert!(said.contains("= 0\n") && count.is_some_and(|count| count >= *least), "{suite}, {door}: {said}");
+            assert!(said.contains("= 0\n") && count.is_some_and(|count| count >= *least), "{suite}, {way:?}: {said}");
         }
     }
 }

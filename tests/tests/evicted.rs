@@ -1,5 +1,5 @@
 //! Volumes over a directory that has more bytes than they have room: what was read and not changed goes, and comes again when
-//! somebody wants it; what was changed stays.
+//! somebody wants it; what was changed stays until `aze stage out` has put it into the directory.
 
 use aze_tests::{Place, signal, wait_until};
 use serde_json::Value;
@@ -198,6 +198,158 @@ fn a_volume_on_disks_smaller_than_its_backing_survives_the_end_of_its_servers() 
     place.aze(&["cp", "--recursive", "aze:/", text(&copy)]).ok();
     assert_read(&copy, Some(zeroed));
     assert!(fs::read(copy.join(name(zeroed))).expect("contents") == after);
+    place.aze(&["umount", text(&mount)]).ok();
+    place.aze(&["down"]).ok();
+    place.aze(&["check", text(&storage)]).ok();
+}
+
+/// Files that a program writes, of 8 MiB each: four times what a volume of 132 MiB has room for.
+const WRITTEN: usize = 64;
+
+fn written(file: usize) -> Vec<u8> {
+    [contents(2 * file), contents(2 * file + 1)].concat()
+}
+
+fn write_file(dir: &Path, file: usize) {
+    let path = dir.join(name(file));
+    let write = || {
+        let mut made = File::create(&path)?;
+        std::io::Write::write_all(&mut made, &written(file))?;
+        made.sync_all()
+    };
+    write().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
+
+fn assert_written(dir: &Path, files: std::ops::Range<usize>) {
+    for file in files {
+        assert!(fs::read(dir.join(name(file))).expect("contents") == written(file), "{} in {dir:?}", name(file));
+    }
+}
+
+/// Nothing is in the volume alone, and all is in the directory below.
+fn assert_drained(place: &Place, backing: &Path) {
+    let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
+    assert!(told.contains("dirty   0 objects"), "{told}");
+    assert_written(backing, 0..WRITTEN);
+}
+
+#[test]
+fn a_program_writes_four_times_what_a_volume_holds_that_is_staged_out_meanwhile() {
+    let mut place = Place::new();
+    let backing = make(&place, 0);
+    let mount = up(&mut place, &backing, &["--size", "132M"]);
+    for file in 0..WRITTEN {
+        write_file(&mount, file);
+        if file % 6 == 5 {
+            place.aze(&["stage", "out", "--quiet"]).ok();
+        }
+    }
+    place.aze(&["stage", "out", "--quiet"]).ok();
+    assert!(sum(&place, "drained_bytes") >= (WRITTEN as u64) << 23, "{}", status(&place));
+    assert!(sum(&place, "evicted_bytes") > 380 << 20, "{}", status(&place));
+    let told = place.aze(&["status"]).ok().out;
+    assert!(told.contains("512M were drained"), "{told}");
+    assert_drained(&place, &backing);
+    // The kernel of the mount has many pages: another client has none.
+    let copy = place.path("copy");
+    place.aze(&["cp", "--recursive", "aze:/", text(&copy)]).ok();
+    assert_written(&copy, 0..WRITTEN);
+
+    // What went is written in a part, cut, renamed, linked and removed, and staged once more.
+    let patched = OpenOptions::new().write(true).open(mount.join(name(0))).expect("a file");
+    patched.write_all_at(b"of the volume", (3 << 20) + 5000).expect("a write");
+    drop(patched);
+    let mut after = written(0);
+    after[(3 << 20) + 5000..][..13].copy_from_slice(b"of the volume");
+    let cut = OpenOptions::new().write(true).open(mount.join(name(1))).expect("a file");
+    cut.set_len((1 << 20) + 77).expect("a length");
+    cut.set_len(2 << 20).expect("a length");
+    drop(cut);
+    let mut short = written(1);
+    short.truncate((1 << 20) + 77);
+    short.resize(2 << 20, 0);
+    fs::rename(mount.join(name(2)), mount.join("renamed")).expect("a rename");
+    fs::write(mount.join(name(2)), b"another file").expect("a file");
+    fs::rename(mount.join(name(3)), mount.join(name(4))).expect("a rename over another file");
+    fs::hard_link(mount.join(name(5)), mount.join("linked")).expect("a link");
+    let open = File::open(mount.join(name(6))).expect("a file");
+    fs::remove_file(mount.join(name(6))).expect("a removal");
+    for round in 0..2 {
+        place.aze(&["stage", "out", "--quiet", "--delete"]).ok();
+        let copy = place.path(&format!("again-{round}"));
+        place.aze(&["cp", "--recursive", "aze:/", text(&copy)]).ok();
+        for dir in [&copy, &backing, &mount] {
+            assert!(fs::read(dir.join(name(0))).expect("contents") == after, "{dir:?}");
+            assert!(fs::read(dir.join(name(1))).expect("contents") == short, "{dir:?}");
+            assert!(fs::read(dir.join("renamed")).expect("contents") == written(2), "{dir:?}");
+            assert_eq!(fs::read(dir.join(name(2))).expect("contents"), b"another file", "{dir:?}");
+            assert!(fs::read(dir.join(name(4))).expect("contents") == written(3), "{dir:?}");
+            assert!(fs::read(dir.join(name(5))).expect("contents") == written(5), "{dir:?}");
+            assert!(fs::read(dir.join("linked")).expect("contents") == written(5), "{dir:?}");
+            assert!(!dir.join(name(3)).exists() && !dir.join(name(6)).exists(), "{dir:?}");
+            assert_written(dir, 7..WRITTEN);
+        }
+    }
+    let mut bytes = vec![0; 8 << 20];
+    open.read_exact_at(&mut bytes, 0).expect("an open file keeps its bytes");
+    assert!(bytes == written(6));
+    drop(open);
+
+    // What went and has changed underneath is an error.
+    fs::write(backing.join(name(9)), contents(1)).expect("a change");
+    let stale = place.aze(&["cp", "--recursive", "aze:/", text(&place.path("last"))]).code(1);
+    assert!(stale.err.contains("it has changed since"), "{}", stale.err);
+    place.aze(&["umount", text(&mount)]).ok();
+    place.aze(&["down"]).ok();
+}
+
+#[test]
+fn a_stage_in_rounds_drains_what_a_program_writes_beside_it() {
+    let mut place = Place::new();
+    let backing = make(&place, 0);
+    let mount = up(&mut place, &backing, &["--size", "132M"]);
+    let mut stager =
+        place.command(&["stage", "out", "--quiet", "--when", "closed", "--every", "1s"]).spawn().expect("aze");
+    for file in 0..WRITTEN {
+        write_file(&mount, file);
+        // No faster than it drains: 64 MiB and what is in the last round fit.
+        let ahead = (file as u64 + 1) << 23;
+        wait_until("what was written is drained", || sum(&place, "drained_bytes") + (64 << 20) >= ahead);
+    }
+    wait_until("all is drained", || sum(&place, "drained_bytes") >= (WRITTEN as u64) << 23);
+    signal(stager.id(), libc::SIGTERM);
+    assert_eq!(stager.wait().expect("it ends").code(), Some(0));
+    assert_drained(&place, &backing);
+    let copy = place.path("copy");
+    place.aze(&["cp", "--recursive", "aze:/", text(&copy)]).ok();
+    assert_written(&copy, 0..WRITTEN);
+}
+
+#[test]
+fn what_was_drained_survives_the_end_of_servers_at_any_moment() {
+    let mut place = Place::new();
+    let backing = make(&place, 0);
+    let storage = place.path("storage");
+    let size = ["--size", "132M", "--storage", text(&storage), "--storage-size", "128M"];
+    let mount = up(&mut place, &backing, &size);
+    for round in 0..WRITTEN / 4 {
+        (4 * round..4 * round + 4).for_each(|file| write_file(&mount, file));
+        if round % 4 == 1 {
+            // In the middle of it, later each time.
+            let mut stager = place.command(&["stage", "out", "--quiet"]).spawn().expect("aze");
+            std::thread::sleep(Duration::from_millis(20 << (round / 2)));
+            kill_and_restart(&place, &mount);
+            // It has succeeded or not.
+            stager.wait().expect("it ends");
+        }
+        place.aze(&["stage", "out", "--quiet"]).ok();
+    }
+    assert!(sum(&place, "clean_bytes") > 0, "{}", status(&place));
+    assert_drained(&place, &backing);
+    kill_and_restart(&place, &mount);
+    let copy = place.path("copy");
+    place.aze(&["cp", "--recursive", "aze:/", text(&copy)]).ok();
+    assert_written(&copy, 0..WRITTEN);
     place.aze(&["umount", text(&mount)]).ok();
     place.aze(&["down"]).ok();
     place.aze(&["check", text(&storage)]).ok();

@@ -1,6 +1,7 @@
 //! Servers of a volume in memory leave it under work: `aze shrink`.
 
 use aze_tests::ledger::Ledger;
+use aze_tests::servers::{pids, runs, states};
 use aze_tests::{Draw, Place, long, make_tree, wait_until};
 use std::fs;
 use std::io::Write;
@@ -12,24 +13,6 @@ use std::time::{Duration, Instant};
 
 /// Changes that are waited for between two steps of a test.
 const STEPS: usize = 40;
-
-fn pids(place: &Place, name: &str) -> Vec<u32> {
-    let text = fs::read(place.path(&format!("run/{name}/volume.json"))).expect("a record");
-    let record: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
-    let servers = record["servers"].as_array().expect("a list");
-    servers.iter().map(|server| server["process"]["pid"].as_u64().expect("a pid") as u32).collect()
-}
-
-fn runs(pid: u32) -> bool {
-    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
-}
-
-/// The states of all servers, as `aze status` tells them.
-fn states(place: &Place) -> Vec<String> {
-    let status: serde_json::Value = serde_json::from_str(&place.aze(&["status", "--json"]).ok().out).expect("JSON");
-    let servers = status["servers"].as_array().expect("a list");
-    servers.iter().map(|server| server["state"].as_str().expect("a word").to_owned()).collect()
-}
 
 /// Two writers through a mount, a program without one, and one command after the other, while two of four servers leave.
 #[test]

@@ -32,6 +32,8 @@ pub const CWD_VARIABLE: &str = "AZE_CWD";
 pub const BYPASS_VARIABLE: &str = "AZE_BYPASS";
 /// Environment: how many sites were left alone, and so on, on standard error at the start of each program.
 pub const VERBOSE_VARIABLE: &str = "AZE_INTERCEPT_VERBOSE";
+/// Environment: `symbols` has the library take symbols alone, also where it could rewrite.
+pub const WAY_VARIABLE: &str = "AZE_INTERCEPT";
 
 /// Largest packet.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 10;

@@ -9,7 +9,7 @@ use crate::mounts;
 use crate::process::Process;
 use crate::session::Session;
 use crate::sys;
-use crate::volume::{self, MountRecord, ServerRecord, VARIABLE, Volume};
+use crate::volume::{self, MountRecord, Record, ServerRecord, VARIABLE, Volume};
 use aze_words::errln;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -140,11 +140,11 @@ fn one(args: &Args, name: Option<&str>) -> Outcome<Exit> {
     }
     let account = guard.map(unsaved::Guard::finish).or_else(|| unsaved::account(&volume));
     let here = volume::host();
-    let (local, remote): (Vec<&ServerRecord>, Vec<&ServerRecord>) =
-        volume.record.servers.iter().partition(|server| server.host == here);
     // 'aze down' on another node has asked the servers before it runs this command here.
-    let were_asked = args.this_node && !args.all;
-    let answers = if were_asked { Vec::new() } else { shut_down(&volume) };
+    let (were_asked, mut record) = (args.this_node && !args.all, volume.record.clone());
+    let answers = if were_asked { Vec::new() } else { shut_down(&volume, &mut record) };
+    let (local, remote): (Vec<&ServerRecord>, Vec<&ServerRecord>) =
+        record.servers.iter().partition(|server| server.host == here);
     let answered = |server: &ServerRecord| answers.contains(&server.slot);
     let lasts = volume.record.settings.lasts();
     let is_ending = lasts && (were_asked || !answers.is_empty());
@@ -255,8 +255,9 @@ fn in_use(volume: &Volume, what: &str) -> Trouble {
     Trouble::new(Exit::Again, format!("end volume '{name}': in use: {what}: end these programs, or use --force"))
 }
 
-/// Asks all servers to end; gives the places of those that agreed, and of those that have left.
-fn shut_down(volume: &Volume) -> Vec<u16> {
+/// Asks all servers to end, also those that have joined since the record was written; gives the places of those that agreed,
+/// and of those that have left.
+fn shut_down(volume: &Volume, record: &mut Record) -> Vec<u16> {
     if volume.is_dead() {
         return Vec::new();
     }
@@ -264,6 +265,7 @@ fn shut_down(volume: &Volume) -> Vec<u16> {
         Ok(session) => {
             let answers = session.runtime.block_on(session.client.shutdown_servers());
             let map = session.client.map();
+            record.learn(&map);
             let left = map.indexes().filter(|server| map.has_left(*server));
             let agreed = answers.into_iter().filter(|(_, answer)| answer.is_ok()).map(|(server, _)| server);
             left.chain(agreed).map(|server| server.0).collect()

@@ -2,6 +2,8 @@
 
 use crate::process::Process;
 use crate::volume::{Record, ServerRecord, Settings, Volume};
+use aze_proto::ids::{Incarnation, MapEpoch, SessionId};
+use aze_proto::place::ServerInfo;
 
 /// A volume in memory with a server on each of these nodes, of which this machine may know nothing.
 pub fn volume(nodes: &[Option<&str>]) -> Volume {
@@ -13,6 +15,7 @@ pub fn volume(nodes: &[Option<&str>]) -> Volume {
         launcher: None,
         addresses: vec![format!("unix:/run/server-{slot}"), format!("tcp:host-{slot}:1")],
         left: false,
+        joining: false,
     };
     let settings = Settings {
         storage: "mem".into(),
@@ -25,6 +28,7 @@ pub fn volume(nodes: &[Option<&str>]) -> Volume {
         launcher: None,
         remote_aze: None,
         network: None,
+        port_base: None,
         cores: None,
         is_tied: false,
         backing: None,
@@ -34,4 +38,22 @@ pub fn volume(nodes: &[Option<&str>]) -> Volume {
     let record =
         Record { name: "v".into(), owner_uid: 0, created_ns: 0, starts: 0, secret_check: None, servers, settings };
     Volume { dir: "/nowhere".into(), record }
+}
+
+/// A server of a map.
+pub fn info(host: &str, joining: bool) -> ServerInfo {
+    ServerInfo {
+        addresses: vec![format!("tcp:{host}:1")],
+        host: host.into(),
+        incarnation: Incarnation(0),
+        since: MapEpoch(0),
+        pid: 1,
+        capacity_bytes: 1 << 30,
+        ended: false,
+        left: false,
+        joining,
+        life: 0,
+        began: MapEpoch(0),
+        session: SessionId(0),
+    }
 }

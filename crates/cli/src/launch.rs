@@ -42,7 +42,7 @@ pub struct Order {
     pub secret: String,
     /// The server's place.
     pub slot: u16,
-    /// How many servers there are in all.
+    /// How many servers the volume was started with. A server whose place is behind these joins a volume in use.
     pub servers: u16,
     /// How many of them run on the same node.
     pub servers_on_node: u16,
@@ -87,6 +87,13 @@ pub struct Order {
     /// The server ends when its standard input does.
     #[serde(default)]
     pub is_tied: bool,
+}
+
+impl Order {
+    /// Whether the server joins a volume in use.
+    pub fn joins_later(&self) -> bool {
+        self.slot >= self.servers
+    }
 }
 
 /// Another server, for one that comes back alone.

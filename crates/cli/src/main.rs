@@ -23,6 +23,7 @@ mod examples;
 mod exit;
 mod find;
 mod generate;
+mod grow;
 mod heap;
 mod hold;
 mod hosts;
@@ -96,6 +97,7 @@ enum Command {
     Down(down::Args),
     Doctor(doctor::Args),
     Restart(restart::Args),
+    Grow(grow::Args),
     Shrink(shrink::Args),
     Check(check::Args),
     Status(status::Args),
@@ -200,6 +202,7 @@ fn run(asked: Command) -> (&'static str, Outcome<Exit>) {
         Command::Down(args) => ("down", down::run(&args)),
         Command::Doctor(args) => ("doctor", doctor::run(&args)),
         Command::Restart(args) => ("restart", restart::run(&args)),
+        Command::Grow(args) => ("grow", grow::run(&args)),
         Command::Shrink(args) => ("shrink", shrink::run(&args)),
         Command::Check(args) => ("check", check::run(&args)),
         Command::Status(args) => ("status", status::run(&args)),

@@ -18,6 +18,7 @@ use aze_proto::ids::ServerIndex;
 use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use aze_server::{Comeback, Config, OtherServer, Server, Stage};
 use aze_words::errln;
+use futures_channel::oneshot;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -80,7 +81,7 @@ pub fn run(_args: &Args) -> Outcome<Exit> {
         ending.remove_unfinished();
         say(&Said::Failed { exit: trouble.exit as u8, text: trouble.text.clone() });
     }
-    if ending.known().has_left {
+    if ending.known().has_left || served.is_err() && order.joins_later() {
         leave_node(&order, &dir);
         return served;
     }
@@ -242,9 +243,16 @@ fn serve(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<Exit> {
             }
         }
     };
-    let record = await_record(order, dir, ending.clone());
+    let (record, is_known) = await_record(order, dir, ending.clone());
+    // With the record, a server that joins a volume in use does not end with its starter: it joins then, and not before.
+    let may_join = async {
+        if order.joins_later() {
+            // An error means that this process ends.
+            let _ = is_known.await;
+        }
+    };
     let server = runtime
-        .block_on(aze_server::start(runtime.io(), config, Arc::new(tell)))
+        .block_on(aze_server::start_when(runtime.io(), config, Arc::new(tell), may_join))
         .map_err(|failure: Failure| Trouble::new(of_code(failure.code), failure.to_string()))?;
     ending.serves(&server);
     if let Some((medium, remarks)) = server.storage_medium() {
@@ -419,10 +427,11 @@ fn secret(order: &Order) -> Outcome<Secret> {
         .ok_or_else(|| Trouble::usage("the order holds no secret of 64 hexadecimal digits"))
 }
 
-/// Waits for the record on a thread of its own, so that the end of the starter is noticed at any time; and, where the
+/// Waits for the record on a thread of its own, so that the end of the starter is noticed at any time, and tells when it is there; and, where the
 /// server is tied, for the end of the input afterwards.
-fn await_record(order: &Order, dir: &Path, ending: Arc<Ending>) -> Receiver<Record> {
+fn await_record(order: &Order, dir: &Path, ending: Arc<Ending>) -> (Receiver<Record>, oneshot::Receiver<()>) {
     let (give, take) = channel();
+    let (known, is_known) = oneshot::channel();
     let (order, dir) = (order.clone(), dir.to_path_buf());
     std::thread::spawn(move || {
         let mut line = String::new();
@@ -430,6 +439,7 @@ fn await_record(order: &Order, dir: &Path, ending: Arc<Ending>) -> Receiver<Reco
         match serde_json::from_str(&line) {
             Ok(record) => {
                 drop(give.send(record));
+                let _ = known.send(());
                 // Nothing more is written to it.
                 if order.is_tied && std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink()).is_ok() {
                     errln!("aze: serve: what this server was tied to has ended: ending");
@@ -446,13 +456,15 @@ fn await_record(order: &Order, dir: &Path, ending: Arc<Ending>) -> Receiver<Reco
             }
         }
     });
-    take
+    (take, is_known)
 }
 
 /// Ends this process before it serves. A start of a volume that was there before leaves its directory for the next one.
 fn end_unready(order: &Order, dir: &Path, ending: &Ending) -> ! {
     ending.remove_unfinished();
-    if order.keeps_directory && order.starts == 0 && order.others.is_none() {
+    if order.joins_later() {
+        leave_node(order, dir);
+    } else if order.keeps_directory && order.starts == 0 && order.others.is_none() {
         tidy(&order.volume, order.slot, dir);
     }
     std::process::exit(Exit::Again as i32)

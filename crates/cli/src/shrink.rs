@@ -53,15 +53,17 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> Outcome<Exit> {
     let volume = Volume::meant(args.name.as_deref())?;
-    let record = volume.record.clone();
+    let session = Session::open(volume)?;
+    let record = session.volume.record.clone();
     let name = &record.name;
-    let named = named(&record, &args.servers, &args.hosts)?;
+    let named = named(&record, &args.servers, &args.hosts).inspect_err(|_| session.end())?;
     let told = || named.iter().map(|server| who(server.slot, Some(&server.host))).collect::<Vec<_>>().join(", ");
     let what = format!("have {} leave volume '{name}'", told());
     let servers: Vec<ServerIndex> = named.iter().map(|server| ServerIndex(server.slot)).collect();
     let begun = Instant::now();
-    let session = Session::open(volume)?;
     let left = leave(&session, &servers, args.timeout).map_err(|trouble| trouble.during(&what));
+    // Without an answer the next command finds out.
+    let _ = session.runtime.block_on(session.client.look_for_map());
     let noted = note(&session);
     session.end();
     let (moved, gone) = left?;
@@ -155,16 +157,12 @@ fn leave(session: &Session, servers: &[ServerIndex], timeout: Duration) -> Outco
     }
 }
 
-/// Notes in the record of this node which servers have left, as the map says.
-fn note(session: &Session) -> Outcome<()> {
-    // Without an answer the next command finds out.
-    let _ = session.runtime.block_on(session.client.look_for_map());
-    let map = session.client.map();
-    let mut record = session.volume.record.clone();
-    for server in &mut record.servers {
-        server.left = map.has_left(ServerIndex(server.slot));
-    }
-    if record == session.volume.record {
+/// Notes in the record of this node which servers there are and which have left, as the map says that was seen last.
+pub fn note(session: &Session) -> Outcome<()> {
+    let kept = Volume::open(&session.volume.record.name)?.record;
+    let mut record = kept.clone();
+    record.learn(&session.client.map());
+    if record == kept {
         return Ok(());
     }
     volume::write_record(&session.volume.dir, &record)

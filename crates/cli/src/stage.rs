@@ -495,7 +495,7 @@ fn tell(common: &Common, report: &Report, receipt: Option<&(PathBuf, String, Str
     if common.json {
         let told = serde_json::json!({
             "proven": report.proven, "resumed": report.resumed, "missing": report.missing, "removed": report.removed,
-            "left": report.left, "open": report.open, "replaced": report.replaced, "receipt": path, "key_id": receipt.map(|(_, _, id)| id),
+            "left": report.left, "drained": report.drained, "open": report.open, "replaced": report.replaced, "receipt": path, "key_id": receipt.map(|(_, _, id)| id),
             "bytes": report.end.as_ref().map(|end| end.bytes), "tree": report.end.as_ref().map(|end| end.tree.to_string()),
         });
         outln!("{told}");

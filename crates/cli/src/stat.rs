@@ -183,6 +183,7 @@ mod tests {
             capacity_bytes: 0,
             ended: false,
             left: false,
+            joining: false,
             life: 0,
             began: MapEpoch(0),
             session: SessionId(0),

@@ -53,12 +53,12 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     if args.name.is_none() && std::env::var_os(VARIABLE).is_none() && names.len() != 1 {
         return volumes(args, &names);
     }
-    let volume = Volume::meant(args.name.as_deref())?;
+    let mut volume = Volume::meant(args.name.as_deref())?;
     if let Some(period) = args.watch {
         return watch::run(volume, period, args.count, args.json);
     }
     let mut out = Out::new();
-    let asked = if volume.is_dead() { None } else { Some(ask(&volume)?) };
+    let asked = if volume.is_dead() { None } else { Some(ask(&mut volume)?) };
     let (answers, hot, staging) =
         asked.map_or_else(Default::default, |(answers, hot, staging)| (Some(answers), hot, staging));
     if args.json {
@@ -120,10 +120,11 @@ impl Known<'_> {
     }
 
     /// In a word.
-    fn state(&self) -> &'static str {
+    fn state(&self, server: &ServerRecord) -> &'static str {
         match self {
-            Known::Told(status) if status.failure.is_empty() => "up",
-            Known::Told(_) => "failed",
+            Known::Told(status) if !status.failure.is_empty() => "failed",
+            Known::Told(_) if server.joining => "joining",
+            Known::Told(_) => "up",
             Known::Silent(_) => "unreachable",
             Known::Left => "left",
             Known::Ended => "ended",
@@ -131,7 +132,8 @@ impl Known<'_> {
     }
 }
 
-fn ask(volume: &Volume) -> Outcome<Asked> {
+/// Asks the servers, and learns which there are.
+fn ask(volume: &mut Volume) -> Outcome<Asked> {
     let session = Session::open_if_there(volume.clone(), Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
     let client = &session.client;
     let asked = session.runtime.block_on(async {
@@ -145,6 +147,7 @@ fn ask(volume: &Volume) -> Outcome<Asked> {
         (answers, hot)
     });
     let (answers, hot) = asked;
+    volume.record.learn(&client.map());
     let staging = Staging::look(&session, answers.iter().all(|(_, answer)| answer.is_ok()));
     session.end();
     Ok((answers, hot, staging))
@@ -184,9 +187,9 @@ fn object(volume: &Volume, answers: Option<&Answers>) -> Value {
     let server = |server: &ServerRecord| {
         let known = Known::of(server, answers);
         let mut object = match known {
-            Known::Told(status) => return status_object(status),
+            Known::Told(status) => return status_object(status, known.state(server)),
             _ => {
-                json!({ "server": server.slot, "host": server.host, "pid": server.process.pid, "state": known.state() })
+                json!({ "server": server.slot, "host": server.host, "pid": server.process.pid, "state": known.state(server) })
             }
         };
         if let Known::Silent(failure) = known {
@@ -203,14 +206,14 @@ fn object(volume: &Volume, answers: Option<&Answers>) -> Value {
     })
 }
 
-fn status_object(status: &ServerStatus) -> Value {
+fn status_object(status: &ServerStatus, state: &str) -> Value {
     let requests: serde_json::Map<String, Value> =
         status.requests.iter().map(|counter| (counter.name.clone(), counter.count.into())).collect();
     json!({
         "server": status.index.0,
         "host": status.host,
         "pid": status.pid,
-        "state": if status.failure.is_empty() { "up" } else { "failed" },
+        "state": state,
         "why": status.failure,
         "incarnation": status.incarnation.0,
         "map_epoch": status.map_epoch.0,
@@ -220,6 +223,7 @@ fn status_object(status: &ServerStatus) -> Value {
         "used_bytes": status.used_bytes,
         "touched_bytes": status.touched_bytes,
         "clean_bytes": status.clean_bytes,
+        "drained_bytes": status.drained_bytes,
         "evicted_bytes": status.evicted_bytes,
         "evicted_chunks": status.evicted_chunks,
         "inodes": status.inodes,
@@ -241,11 +245,11 @@ fn print(args: &Args, volume: &Volume, answers: Option<&Answers>, out: &mut Out)
             .to_vec(),
     ];
     for server in &record.servers {
-        rows.push(match Known::of(server, answers) {
-            Known::Told(status) => status_row(status),
-            other => {
-                vec![server.slot.to_string(), server.host.clone(), server.process.pid.to_string(), other.state().into()]
-            }
+        let known = Known::of(server, answers);
+        let state = known.state(server);
+        rows.push(match known {
+            Known::Told(status) => status_row(status, state),
+            _ => vec![server.slot.to_string(), server.host.clone(), server.process.pid.to_string(), state.into()],
         });
     }
     out.table(&[true, false, true, false, true, true, true, true, true, true, true], &rows)?;
@@ -266,9 +270,10 @@ fn print(args: &Args, volume: &Volume, answers: Option<&Answers>, out: &mut Out)
     if let (Some(backing), Some(_)) = (&record.settings.backing, answers) {
         let sum = |of: fn(&ServerStatus) -> u64| told().map(of).sum::<u64>();
         out.line(format!(
-            "of what is used, {} are copies of {} and go when room is short; {} went so far",
+            "of what is used, {} are copies of {} and go when room is short; {} were drained into it, {} went so far",
             size::short(sum(|status| status.clean_bytes)),
             backing.path.display(),
+            size::short(sum(|status| status.drained_bytes)),
             size::short(sum(|status| status.evicted_bytes))
         ))?;
     }
@@ -295,7 +300,7 @@ fn print(args: &Args, volume: &Volume, answers: Option<&Answers>, out: &mut Out)
     Ok(())
 }
 
-fn status_row(status: &ServerStatus) -> Vec<String> {
+fn status_row(status: &ServerStatus, state: &str) -> Vec<String> {
     // What stands in brackets are no requests.
     let asked = status.requests.iter().filter(|counter| !counter.name.starts_with('('));
     let requests: u64 = asked.map(|counter| counter.count).sum();
@@ -303,7 +308,7 @@ fn status_row(status: &ServerStatus) -> Vec<String> {
         status.index.0.to_string(),
         status.host.clone(),
         status.pid.to_string(),
-        if status.failure.is_empty() { "up" } else { "failed" }.into(),
+        state.into(),
         size::short(status.used_bytes),
         size::short(status.capacity_bytes),
         status.inodes.to_string(),

@@ -3,11 +3,11 @@
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::place::{Place, VolumePath, join};
 use crate::session::{Session, Sessions};
-use aze_client::{Access, File, Lister, NewFile, Reached};
+use aze_client::{Access, ChangeCounts, File, Lister, NewFile, Reached};
 use aze_copy::LocalTree;
 use aze_copy::tree::{
-    GoneName, Meta, Named, Names, Origin, ReadBack, Replaces, Sink, Source, Spot, Traits, Tree, Xattr, copied_mode,
-    is_kept,
+    GoneName, Meta, Named, Names, Origin, PutBack, ReadBack, Replaces, Sink, Source, Spot, Traits, Tree, Xattr,
+    copied_mode, is_kept,
 };
 use aze_proto::attr::{Attr, Change, FileKind, SetTime, XattrHow};
 use aze_proto::error::{Class, Code, Failure};
@@ -15,7 +15,7 @@ use aze_proto::ids::{Generation, Ino, Time};
 use aze_proto::limits::LIST_ENTRIES_MAX;
 use aze_proto::message::Listed;
 use aze_proto::name::Name;
-use aze_proto::{BackingIdentity, Gone};
+use aze_proto::{Backing, BackingIdentity, Gone};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -338,7 +338,7 @@ impl Tree for VolumeTree {
             outside: if path.is_empty() { outside.to_vec() } else { join(outside, path) },
             identity: numbers_of(&backing.identity),
             is_clean: backing.is_clean(),
-            data_changed: backing.data_changed,
+            data_changed: backing.data_changed || backing.is_settling,
             is_behind: meta.kind == FileKind::Directory && !backing.is_imported,
         }))
     }
@@ -378,6 +378,21 @@ impl Tree for VolumeTree {
         let (client, who, shown) = (&self.session.client, &self.session.who, self.shown(&name.inside));
         let what = format_args!("keep all of {shown}, whose place in the directory below is to change");
         let access = Access { read: true, write: false };
+        let claimed = self.session.runtime.block_on(async {
+            match client.claim(who, Ino(name.inode)).await {
+                // What others than the volume's owner stage is not adopted.
+                Err(failure) if failure.code.class() == Class::Caller && failure.code != Code::Stale => {
+                    client.backing_of(who, Ino(name.inode)).await
+                }
+                claimed => claimed.map(|(_, backing)| backing),
+            }
+        });
+        match claimed {
+            Err(failure) if failure.code == Code::Stale => return Ok(()),
+            Err(failure) => return Err(Trouble::volume(what, &failure)),
+            Ok(backing) if backing.as_ref().is_none_or(|backing| backing.length == 0) => return Ok(()),
+            Ok(_) => {}
+        }
         let file = match self.session.runtime.block_on(client.open_nameless(who, Ino(name.inode), access)) {
             Err(failure) if failure.code == Code::Stale => return Ok(()),
             file => file.map_err(|failure| Trouble::volume(what, &failure))?,
@@ -387,14 +402,54 @@ impl Tree for VolumeTree {
     }
 
     fn take_over(&self, gone: &GoneName) -> Outcome<()> {
-        if gone.kind == FileKind::File {
-            self.keep_data(gone)?;
-        }
         let (client, who, ino) = (&self.session.client, &self.session.who, Ino(gone.inode));
         let what = format_args!("take over {}, which has another name or is still open", self.shown(&gone.inside));
+        if gone.kind == FileKind::File {
+            let needs = match self.session.runtime.block_on(client.backing_of(who, ino)) {
+                Err(failure) if failure.code == Code::Stale => None,
+                backing => backing.map_err(|failure| Trouble::volume(what, &failure))?,
+            };
+            // One that was staged under another name since then comes from that one.
+            let is_there = |backing: &Backing| {
+                backing.identity.inode == gone.identity[0] && Some(&backing.path.0[..]) == gone.inside.get(1..)
+            };
+            if !needs.as_ref().is_some_and(is_there) {
+                return Ok(());
+            }
+            self.keep_data(gone)?;
+        }
         match self.session.runtime.block_on(client.leave_backing(who, ino)) {
             Err(failure) if failure.code == Code::Stale => Ok(()),
             left => left.map_err(|failure| Trouble::volume(what, &failure)),
+        }
+    }
+
+    fn adopt(&self, put: &PutBack) -> Outcome<bool> {
+        let what = format!("let go of {}, which was staged", self.shown(&put.inside));
+        let Some(root) = &self.session.volume.record.settings.backing else { return Ok(false) };
+        let below = put.outside.strip_prefix(root.path.as_os_str().as_bytes()).and_then(|path| path.strip_prefix(b"/"));
+        let (Some(path), Some(counts)) = (below, ChangeCounts::of_numbers(&put.mark)) else { return Ok(false) };
+        let (client, who) = (&self.session.client, &self.session.who);
+        let [inode, size, mtime_ns, ctime_ns] = put.identity;
+        let adopted = self.session.runtime.block_on(async {
+            let (parent, _) = client.resolve_parent(who, &put.inside).await?;
+            let file = client.open_nameless(who, Ino(put.inode), Access { read: true, write: false }).await?;
+            let put = aze_client::PutBack {
+                size: put.size,
+                ctime: put.ctime,
+                counts,
+                parent,
+                path: path.to_vec(),
+                identity: BackingIdentity { inode, size, mtime_ns, ctime_ns },
+            };
+            let adopted = client.adopt(who, &file, &put).await;
+            file.close().await?;
+            adopted
+        });
+        match adopted {
+            // It, or its directory, is gone, or somebody has changed the place: the next stage tells.
+            Err(failure) if matches!(failure.code, Code::Stale | Code::NotFound | Code::Changed) => Ok(false),
+            adopted => adopted.map_err(|failure| Trouble::volume(what, &failure)),
         }
     }
 

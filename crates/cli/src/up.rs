@@ -15,8 +15,9 @@ use aze_io::Transport;
 use aze_io::real::Runtime;
 use aze_proto::handshake::Secret;
 use aze_proto::limits::{
-    CHUNK_BITS_DEFAULT, CHUNK_BITS_MAX, CHUNK_BITS_MIN, SHARDS_DEFAULT, SHARDS_MAX, SHARDS_PER_SERVER_MIN,
+    CHUNK_BITS_DEFAULT, CHUNK_BITS_MAX, CHUNK_BITS_MIN, SERVERS_MAX, SHARDS_DEFAULT, SHARDS_PER_SERVER_MIN,
 };
+use aze_proto::place::ShardMap;
 use aze_words::{errln, outln};
 use clap::ValueEnum;
 use std::collections::{BTreeMap, BTreeSet};
@@ -177,6 +178,7 @@ pub fn run(args: Args) -> Outcome<Exit> {
         ports: Vec::new(),
         starts: 0,
         others: Vec::new(),
+        joins: None,
         said,
         hear,
         servers: Vec::new(),
@@ -250,6 +252,7 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
         ports: servers.iter().map(|server| port(server)).collect(),
         starts: begun.starts,
         others: Vec::new(),
+        joins: None,
         said,
         hear,
         servers: Vec::new(),
@@ -282,7 +285,7 @@ fn args_of(record: &Record, timeout: Duration) -> Outcome<Args> {
         placement: Placement::Modular,
         storage: Vec::new(),
         durability: None,
-        port_base: None,
+        port_base: record.settings.port_base,
         network: parsed(network.as_deref())?,
         cores: parsed(cores.as_deref())?,
         pid: None,
@@ -341,6 +344,7 @@ pub fn back(
                 has_ended: ended.contains(&server.slot),
             })
             .collect(),
+        joins: None,
         said,
         hear,
         servers: Vec::new(),
@@ -353,6 +357,62 @@ pub fn back(
     result
 }
 
+/// Starts servers that join a volume in use, on these nodes. Gives the record with those that have joined, also if others have not,
+/// which end; then with the reason.
+pub fn more(
+    record: &Record,
+    dir: &Path,
+    secret: &Secret,
+    map: &ShardMap,
+    more: &[Option<String>],
+    timeout: Duration,
+) -> (Record, Outcome<()>) {
+    let mut record = record.clone();
+    let result = args_of(&record, timeout).and_then(|args| {
+        let left = |server: &ServerRecord| if server.left { GONE.map(str::to_owned) } else { server.node.clone() };
+        let nodes: Vec<Option<String>> = record.servers.iter().map(left).chain(more.iter().cloned()).collect();
+        let first = map.server(map.keeper).map_or(0, |info| info.capacity_bytes);
+        let (said, hear) = channel();
+        let mut start = Start {
+            args: &args,
+            name: &record.name.clone(),
+            dir,
+            secret,
+            nodes: &nodes,
+            storage: None,
+            backing: None,
+            is_tied: record.settings.is_tied,
+            process: None,
+            ports: Vec::new(),
+            starts: record.starts,
+            others: Vec::new(),
+            joins: Some(Joins {
+                servers: map.slots.begun_with(),
+                shards: map.shards(),
+                capacity_bytes: record.settings.memory_bytes.map(|_| first),
+            }),
+            said,
+            hear,
+            servers: Vec::new(),
+            heard: BTreeMap::new(),
+        };
+        let result = start.more(Instant::now() + timeout, &mut record);
+        let Start { servers, heard, .. } = start;
+        let has_joined = |server: &Starting| heard.get(&server.slot).is_some_and(|heard| heard.has_kept);
+        let (mut joined, others): (Vec<Starting>, Vec<Starting>) = servers.into_iter().partition(has_joined);
+        call_off(others);
+        let inputs = joined.iter_mut().filter_map(Starting::take_input).collect();
+        if record.settings.is_tied {
+            hold::start(&record.name, inputs, None)?;
+        }
+        result
+    });
+    (record, result)
+}
+
+/// The node of servers that have left, among those of a volume: none that a server runs on.
+const GONE: Option<&str> = Some("");
+
 /// A setting as the record keeps it.
 fn parsed<T: FromStr<Err = String>>(text: Option<&str>) -> Outcome<Option<T>> {
     text.map(str::parse).transpose().map_err(|error| Trouble::new(Exit::Fatal, format!("volume.json: {error}")))
@@ -362,6 +422,15 @@ fn parsed<T: FromStr<Err = String>>(text: Option<&str>) -> Outcome<Option<T>> {
 fn port(server: &ServerRecord) -> u16 {
     let tcp = server.addresses.iter().find(|address| address.starts_with("tcp:"));
     tcp.and_then(|address| address.rsplit_once(':')?.1.parse().ok()).unwrap_or(0)
+}
+
+/// What servers are told that join a volume in use.
+struct Joins {
+    /// How many servers it was started with.
+    servers: u16,
+    shards: u32,
+    /// What each of its servers may hold, if that was said.
+    capacity_bytes: Option<u64>,
 }
 
 /// A start under way.
@@ -386,6 +455,8 @@ struct Start<'a> {
     starts: u32,
     /// All servers, if some of them come back while the others go on.
     others: Vec<Other>,
+    /// The servers join a volume in use.
+    joins: Option<Joins>,
     said: Sender<(u16, Said)>,
     hear: Receiver<(u16, Said)>,
     servers: Vec<Starting>,
@@ -436,6 +507,41 @@ impl Start<'_> {
         Ok(record)
     }
 
+    /// Further servers of a volume in use. Each gets the record, and joins then, when all of them listen: if one of them cannot be
+    /// started none has joined. Those that have are in the record.
+    fn more(&mut self, mut deadline: Instant, record: &mut Record) -> Outcome<()> {
+        let first = record.servers.len() as u16;
+        let keeper = record.servers.first().cloned();
+        for slot in first..self.nodes.len() as u16 {
+            let node = &self.nodes[usize::from(slot)];
+            let near = keeper.as_ref().is_some_and(|keeper| keeper.node == *node);
+            let addresses = keeper.iter().flat_map(|keeper| keeper.addresses.clone());
+            // A local socket of another node is of no use.
+            let addresses = addresses.filter(|address| near || address.starts_with("tcp:")).collect();
+            self.server(slot, addresses)?;
+        }
+        self.wait(&mut deadline, "listen", |heard| heard.record.is_some())?;
+        for slot in first..self.nodes.len() as u16 {
+            let heard = self.heard.get(&slot).and_then(|heard| heard.record.clone());
+            let known = record.clone();
+            record.servers.extend(heard);
+            if let Some(server) = self.servers.iter_mut().find(|server| server.slot == slot) {
+                server.keep(record);
+            }
+            let joined = self.wait_for(&mut deadline, "join the volume", |at, heard| at != slot || heard.has_kept);
+            if let Err(trouble) = joined {
+                *record = known;
+                return Err(trouble);
+            }
+            let capacity = self.heard.get(&slot).map_or(0, |heard| heard.capacity_bytes);
+            record.settings.capacity_bytes += capacity;
+            if let Some(bytes) = &mut record.settings.memory_bytes {
+                *bytes += capacity;
+            }
+        }
+        Ok(())
+    }
+
     /// Some servers of a volume whose others go on.
     fn some(&mut self, mut deadline: Instant, record: &Record, slots: &BTreeSet<u16>) -> Outcome<Record> {
         for slot in slots {
@@ -465,7 +571,7 @@ impl Start<'_> {
             volume: self.name.into(),
             secret: serve::secret_text(self.secret),
             slot,
-            servers,
+            servers: self.joins.as_ref().map_or(servers, |joins| joins.servers),
             servers_on_node: self.nodes.iter().filter(|other| *other == node).count() as u16,
             keeper,
             tcp_host: node.clone().unwrap_or_else(|| "127.0.0.1".into()),
@@ -476,9 +582,12 @@ impl Start<'_> {
                 None => self.args.port_base.map_or(0, |base| base.saturating_add(slot)),
             },
             transport: self.args.transport.name().into(),
-            capacity_bytes: self.args.size.map(|size| size / u64::from(servers)),
+            capacity_bytes: match &self.joins {
+                Some(joins) => joins.capacity_bytes,
+                None => self.args.size.map(|size| size / u64::from(servers)),
+            },
             chunk_bits: self.args.chunk_size,
-            shards: shards(servers),
+            shards: self.joins.as_ref().map_or_else(|| shards(servers), |joins| joins.shards),
             storage: self.storage.as_ref().map(|(given, promise)| {
                 (given.iter().map(|given| given.display().to_string()).collect(), promise.word().into())
             }),
@@ -503,7 +612,12 @@ impl Start<'_> {
     /// Listens until all servers started so far are as they should be. A server that reads its storage is given the
     /// whole time anew.
     fn wait(&mut self, deadline: &mut Instant, what: &str, is_done: impl Fn(&Heard) -> bool) -> Outcome<()> {
-        while let Some((slot, _)) = self.heard.iter().find(|(_, heard)| !is_done(heard)) {
+        self.wait_for(deadline, what, |_, heard| is_done(heard))
+    }
+
+    /// The same of servers by their numbers.
+    fn wait_for(&mut self, deadline: &mut Instant, what: &str, is_done: impl Fn(u16, &Heard) -> bool) -> Outcome<()> {
+        while let Some((slot, _)) = self.heard.iter().find(|(slot, heard)| !is_done(**slot, heard)) {
             let late = self.starting(*slot);
             let left = deadline.saturating_duration_since(Instant::now());
             let (slot, said) = match self.hear.recv_timeout(left) {
@@ -533,7 +647,8 @@ impl Start<'_> {
             Said::Listening { host, process, addresses, memory } => {
                 let node = starting.node.clone();
                 let launcher = node.is_some().then(|| Process::of(starting.process())).flatten();
-                heard.record = Some(ServerRecord { slot, host, node, process, launcher, addresses, left: false });
+                heard.record =
+                    Some(ServerRecord { slot, host, node, process, launcher, addresses, left: false, joining: false });
                 heard.memory = Some(memory);
             }
             Said::Read { .. } => {}
@@ -584,6 +699,7 @@ impl Start<'_> {
                 launcher,
                 remote_aze: if remote { Some(self.args.hosts.program()?) } else { None },
                 network: self.args.network.as_ref().map(ToString::to_string),
+                port_base: self.args.port_base,
                 cores: self.args.cores.as_ref().map(ToString::to_string),
                 is_tied: self.is_tied,
                 backing: self.backing.clone(),
@@ -649,7 +765,7 @@ fn nodes(args: &Args) -> Outcome<Vec<Option<String>>> {
     } else {
         hosts.into_iter().flat_map(|host| vec![Some(host); args.servers.unwrap_or(1).into()]).collect()
     };
-    let most = (SHARDS_MAX / SHARDS_PER_SERVER_MIN) as usize;
+    let most = usize::from(SERVERS_MAX);
     if nodes.len() > most {
         return Err(Trouble::usage(format!("{} servers are too many: a volume has at most {most}", nodes.len())));
     }

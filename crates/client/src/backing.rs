@@ -1,5 +1,6 @@
 //! Where files came from, in a volume that lies over a directory of another file system.
 
+use crate::changes::ChangeCounts;
 use crate::client::unexpected;
 use crate::data::in_window;
 use crate::list::Lister;
@@ -8,7 +9,11 @@ use crate::route::Place;
 use crate::{Client, File};
 use aze_proto::check::EntryPlace;
 use aze_proto::limits::LIST_ENTRIES_MAX;
-use aze_proto::{Backing, Code, Failure, FileKind, Gone, Identity, Ino, Name, Reply, Request, ServerIndex, Time};
+use aze_proto::wire::Blob;
+use aze_proto::{
+    Backing, BackingIdentity, Code, Failure, FileKind, Gone, Identity, Ino, Name, Reply, Request, ServerIndex, Staged,
+    Time,
+};
 use futures_util::future::try_join_all;
 use std::ops::Range;
 
@@ -19,10 +24,85 @@ const FETCHED_AT_ONCE: usize = 4;
 /// How often a chunk is asked for that the backing has not given in time: what comes late serves the next asker.
 const FETCH_TRIES: usize = 6;
 
+/// How often a file is offered its place in the backing: another stage may give it another one in between.
+const ADOPT_TRIES: usize = 3;
+
 /// Inodes whose origins are asked for at once.
 const ASKED_AT_ONCE: usize = 64;
 
+/// A file of the volume that a stage has put into the backing, durably.
+#[derive(Clone, Debug)]
+pub struct PutBack {
+    /// Its length when it was read.
+    pub size: u64,
+    /// Its change time then.
+    pub ctime: Time,
+    /// The counts of its changes from before the first byte was read until after the last.
+    pub counts: ChangeCounts,
+    /// The directory of the volume in which it has its name.
+    pub parent: Ino,
+    /// Where the backing has it, below the backing's root.
+    pub path: Vec<u8>,
+    /// What is there.
+    pub identity: BackingIdentity,
+}
+
 impl Client {
+    /// Says that a stage is about to put a file into the backing: late requests of earlier ones have no effect from now on. Gives the
+    /// number of this claim, and where the file comes from now. For the volume's owner and root.
+    ///
+    /// # Errors
+    /// Those of every request.
+    pub async fn claim(&self, who: &Identity, ino: Ino) -> Result<(u64, Option<Backing>), Failure> {
+        let request = Request::Claim { ino };
+        match self.core.ask(who, Place::Home(ino), &request).await? {
+            Reply::Claimed { claim, backing } => Ok((claim, backing)),
+            other => Err(unexpected(&request, &other)),
+        }
+    }
+
+    /// Has the volume read an open file from now on where a stage has put it, so that its chunks may go when room is short; gives whether
+    /// all of it is clean. Not so if it has changed since it was read. For the volume's owner and root.
+    ///
+    /// # Errors
+    /// [`Code::Changed`] if the backing has something else there; those of every request.
+    pub async fn adopt(&self, who: &Identity, file: &File, put: &PutBack) -> Result<bool, Failure> {
+        let (generation, chunks, changes) = put.counts.parts();
+        for _ in 0..ADOPT_TRIES {
+            let (claim, before) = self.claim(who, file.ino()).await?;
+            let before = before.unwrap_or_default();
+            if before.is_clean() && before.identity == put.identity && before.path.0 == put.path {
+                return Ok(true);
+            }
+            // Chunks that are not here have the bytes of the origin of now. As long as that stays, they have those that were read,
+            // if nothing has changed since then.
+            if file.count_changes().await? != put.counts {
+                return Ok(false);
+            }
+            let request = Request::Adopt(Staged {
+                ino: file.ino(),
+                claim,
+                origin: before.origin,
+                generation,
+                size: put.size,
+                ctime: put.ctime,
+                chunks,
+                changes: changes.clone(),
+                parent: put.parent,
+                path: Blob(put.path.clone()),
+                identity: put.identity,
+            });
+            let now = match self.core.ask(who, Place::Home(file.ino()), &request).await? {
+                Reply::BackingIs { backing, .. } => backing.unwrap_or_default(),
+                other => return Err(unexpected(&request, &other)),
+            };
+            if now.identity == put.identity || now.origin == before.origin {
+                return Ok(now.identity == put.identity && now.is_clean());
+            }
+        }
+        Ok(false)
+    }
+
     /// Where an inode came from, and whether it was changed since; `None` if it did not come from the volume's backing.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use crate::data::{in_window, is_stale};
 use crate::file::File;
 use crate::route::is_replanned;
 use aze_proto::fields::CountChanges;
-use aze_proto::{Attr, Failure, Generation, Reply, Request, ServerIndex, ShardMap};
+use aze_proto::{Attr, Failure, Generation, Reply, Request, ServerChanges, ServerIndex, ShardMap};
 
 /// Servers asked at the same time.
 const REQUESTS_MAX: usize = 32;
@@ -44,6 +44,31 @@ impl ChangeCounts {
             .into_iter()
             .chain(self.servers.iter().flat_map(of))
             .collect()
+    }
+}
+
+impl ChangeCounts {
+    /// The counts that have these numbers.
+    pub fn of_numbers(numbers: &[u64]) -> Option<ChangeCounts> {
+        let [generation, chunks, placements, servers @ ..] = numbers else { return None };
+        let (servers, []) = servers.as_chunks() else { return None };
+        let of = |&[server, life, wraps, changes]: &[u64; 4]| {
+            Some((ServerIndex(u16::try_from(server).ok()?), Count { life, wraps, changes }))
+        };
+        let servers = servers.iter().map(of).collect::<Option<Vec<_>>>()?;
+        let generation = Generation(u32::try_from(*generation).ok()?);
+        Some(ChangeCounts { generation, chunks: *chunks, placements: *placements, servers })
+    }
+
+    /// The generation in which it was counted, the number of chunks, and the counts, by server.
+    pub(crate) fn parts(&self) -> (Generation, u64, Vec<ServerChanges>) {
+        let of = |&(server, Count { life, wraps, changes }): &(ServerIndex, Count)| ServerChanges {
+            server,
+            life,
+            wraps,
+            changes,
+        };
+        (self.generation, self.chunks, self.servers.iter().map(of).collect())
     }
 }
 

@@ -40,6 +40,7 @@ mod volume;
 mod way;
 mod xattr;
 
+pub use backing::PutBack;
 pub use changes::ChangeCounts;
 pub use check::{CheckOptions, Checked, Finding};
 pub use client::{Client, Config};

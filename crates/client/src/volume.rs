@@ -108,6 +108,18 @@ impl Client {
         }
     }
 
+    /// Has one slot moved to a server that has fewer than others, on behalf of the volume's owner. Gives how many are to move until
+    /// all have as many, but for one.
+    ///
+    /// # Errors
+    /// What the keeper says: [`Code::Busy`] if nothing could be moved at this moment.
+    pub async fn balance(&self) -> Result<u32, Failure> {
+        match self.core.ask_server(&self.owner(), self.map().keeper, &Request::Balance).await? {
+            Reply::Balancing { slots } => Ok(slots),
+            other => Err(unexpected(&Request::Balance, &other)),
+        }
+    }
+
     /// Fetches the map from a server that has not left.
     ///
     /// # Errors

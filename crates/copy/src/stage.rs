@@ -122,6 +122,8 @@ pub struct Report {
     pub missing: u64,
     /// Those of them that were left out, since a program had them open for writing.
     pub open: u64,
+    /// Files that the volume need not hold any more, since it lies over the place where they are now.
+    pub drained: u64,
     /// Names removed.
     pub removed: u64,
     /// Names that the volume has not any more, and that are still at their places in the directory over which it lies.
@@ -167,6 +169,8 @@ struct Stage<'a> {
     open: Mutex<BTreeSet<Vec<u8>>>,
     /// Names that went, with places at the destination.
     gone: follow::Gone,
+    /// What had places at the destination before.
+    former: follow::Former,
     /// All of the source could be looked at.
     is_surveyed: bool,
     /// Paths that the stage must not touch.
@@ -215,6 +219,7 @@ impl<'a> Stage<'a> {
         let mut journal = Journal::open(&order.state, &words, &attempt)?;
         journal.found(survey.objects.len() as u64, survey.bytes())?;
         ledger.entries.into_values().for_each(|done| journal.recall(done));
+        let former = order.former(&journal.known().done)?;
         let known = order.known(&survey, &journal.known().done, &gone)?;
         let objects = survey.origins.keys().filter_map(|path| survey.objects.get_key_value(path));
         let sources = objects.map(|(path, meta)| (path.clone(), meta.identity)).collect();
@@ -237,6 +242,7 @@ impl<'a> Stage<'a> {
             kept,
             open,
             gone,
+            former,
             is_surveyed,
             left_alone,
             vanished,
@@ -715,6 +721,7 @@ impl<'a> Stage<'a> {
             self.report.end = Some(self.write(path, key, lines)?);
         }
         self.enter(&proven)?;
+        self.let_go(&proven);
         let Stage { proof, report, .. } = self;
         let proof =
             Arc::into_inner(proof).ok_or_else(|| Trouble::new(Exit::Fatal, "a copy still runs: a defect in aze"))?;

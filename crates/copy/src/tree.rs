@@ -126,6 +126,25 @@ impl GoneName {
     }
 }
 
+/// A file that a stage has put into the directory over which its volume lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutBack {
+    /// Its path in the volume.
+    pub inside: Vec<u8>,
+    /// The absolute path at which it was put.
+    pub outside: Vec<u8>,
+    /// Its inode in the volume, its length and its change time when it was read.
+    pub inode: u64,
+    /// See there.
+    pub size: u64,
+    /// See there.
+    pub ctime: Time,
+    /// Its mark then.
+    pub mark: Vec<u64>,
+    /// Inode, length, modification and change time in nanoseconds of what was put there.
+    pub identity: [u64; 4],
+}
+
 fn print_of(kind: FileKind, [inode, size, mtime_ns, ctime_ns]: &[u64; 4]) -> Print {
     let time = |ns: &u64| u64::try_from(ns.cast_signed()).unwrap_or(0);
     [*inode, if kind == FileKind::File { *size } else { 0 }, time(mtime_ns), time(ctime_ns)]
@@ -324,6 +343,12 @@ pub trait Tree: Send + Sync {
     /// The same of an inode that its directory is about to lose, which is held for changed from then on.
     fn take_over(&self, gone: &GoneName) -> Outcome<()> {
         let text = format!("take over {}: its tree lies over no directory: a defect in aze", self.shown(&gone.inside));
+        Err(Trouble::new(Exit::Fatal, text))
+    }
+    /// Has the tree read a file from now on where a stage has put it, so that it need not hold its bytes; gives whether it
+    /// does. It holds them if they have changed since.
+    fn adopt(&self, put: &PutBack) -> Outcome<bool> {
+        let text = format!("adopt {}: its tree lies over no directory: a defect in aze", self.shown(&put.inside));
         Err(Trouble::new(Exit::Fatal, text))
     }
     /// Drops the record of a name, since the directory has followed.

@@ -5,7 +5,7 @@ use aze_copy::stage::standing::{LOST_MAX, Standing, Why, look};
 use aze_copy::stage::survey::Filter;
 use aze_copy::stage::verify::{Claims, verify};
 use aze_copy::stage::{Order, ROUNDS_MAX, Report, Side, stage};
-use aze_copy::tree::{GoneName, Meta, Names, ReadBack, Replaces, Sink, Source, Spot, Traits, Tree, Xattr};
+use aze_copy::tree::{GoneName, Meta, Names, PutBack, ReadBack, Replaces, Sink, Source, Spot, Traits, Tree, Xattr};
 use aze_copy::{LocalTree, Watch};
 use aze_proto::attr::FileKind;
 use aze_receipt::line::What;
@@ -313,6 +313,15 @@ impl Tree for Faulty {
         Ok(self.gone.clone())
     }
 
+    /// Before a file is copied to its own place.
+    fn keep_data(&self, name: &GoneName) -> Outcome<()> {
+        self.story
+            .lock()
+            .expect("no panic")
+            .push(format!("keep {}", path(&name.inside).file_name().expect("a name").display()));
+        Ok(())
+    }
+
     fn take_over(&self, gone: &GoneName) -> Outcome<()> {
         if let Fault::TakeOver(number) = self.of(&gone.inside) {
             return Err(errno(number));
@@ -322,6 +331,16 @@ impl Tree for Faulty {
         assert!(gone.identity == [7; 4] || there.is_ok_and(|there| there.ino() == gone.identity[0]));
         self.story.lock().expect("no panic").push(format!("over {}", String::from_utf8_lossy(&gone.inside)));
         Ok(())
+    }
+
+    fn adopt(&self, put: &PutBack) -> Outcome<bool> {
+        let there = path(&put.outside).metadata().expect("it was put there");
+        assert_eq!((there.ino(), there.len()), (put.identity[0], put.size));
+        self.story
+            .lock()
+            .expect("no panic")
+            .push(format!("adopt {}", path(&put.inside).file_name().expect("a name").display()));
+        Ok(true)
     }
 
     fn forget_gone(&self, gone: &GoneName) -> Outcome<()> {
@@ -546,12 +565,16 @@ fn names_that_went_are_removed_below_or_told() {
     assert_eq!(contents(&at, "several").as_deref(), Some("old contents of several"));
     assert_eq!(contents(&at, "bad").as_deref(), Some("contents of a file"));
     let follows = [
+        "adopt bad",
+        "adopt good",
         "forget /bad",
         "forget /dir",
         "forget /dir/inner",
         "forget /good",
         "forget /removed",
         "forget /vanished",
+        "keep bad",
+        "keep good",
         "over /bad",
         "over /changed",
         "over /dir",
@@ -570,7 +593,18 @@ fn names_that_went_are_removed_below_or_told() {
     let report = staged.report.expect("it ends");
     assert_eq!((report.missing, report.left, report.left_named.len()), (0, 5, 5));
     assert_eq!(contents(&at, "removed").as_deref(), Some("old contents of removed"));
-    assert_eq!(sorted(staged.story), ["forget /bad", "forget /good", "forget /vanished", "over /bad", "over /good"]);
+    let follows = [
+        "adopt bad",
+        "adopt good",
+        "forget /bad",
+        "forget /good",
+        "forget /vanished",
+        "keep bad",
+        "keep good",
+        "over /bad",
+        "over /good",
+    ];
+    assert_eq!(sorted(staged.story), follows);
     drop(at);
 
     // The volume cannot take data over that it needs: their place is left alone, and nothing is removed.
@@ -581,7 +615,20 @@ fn names_that_went_are_removed_below_or_told() {
     assert!(staged.failures[0].text.contains("bad is left alone"), "{:?}", staged.failures);
     assert_eq!(contents(&at, "bad").as_deref(), Some("old contents of bad"));
     assert_eq!(contents(&at, "removed").as_deref(), Some("old contents of removed"));
-    assert_eq!(sorted(staged.story), ["forget /good", "forget /vanished", "over /good"]);
+    let follows = [
+        "adopt good",
+        "forget /good",
+        "forget /vanished",
+        "keep good",
+        "over /changed",
+        "over /dir",
+        "over /dir/inner",
+        "over /good",
+        "over /removed",
+        "over /several",
+        "over /vanished",
+    ];
+    assert_eq!(sorted(staged.story), follows);
     drop(at);
 
     // It cannot be taken over, or not be removed, and nothing takes its place.

@@ -6,7 +6,7 @@
 
 use crate::channel::SESSION_MARK;
 use crate::entry::{MARK, resume};
-use crate::{host, process};
+use crate::{host, process, symbols};
 use core::panic::PanicInfo;
 
 /// Bytes of stack that are looked through. Calls of this library need less.
@@ -29,6 +29,12 @@ fn failed(_: &PanicInfo<'_>) -> ! {
                     process::restore_signals(mask);
                 }
                 resume(at, host::error(libc::EIO));
+            }
+            symbols::MARK if host::read::<u64>(at + 8).wrapping_sub(at) < 1024 => {
+                if let Some(mask) = mask {
+                    process::restore_signals(mask);
+                }
+                symbols::resume(at, symbols::fail(at));
             }
             _ => {}
         }

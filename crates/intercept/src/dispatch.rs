@@ -39,7 +39,8 @@ pub extern "C" fn after_sharing(result: i64) -> i64 {
     result
 }
 
-fn handle(number: i64, args: Args) -> i64 {
+/// Handles a system call that makes no child on this memory: its result, or [`AS_IT_WAS`].
+pub fn handle(number: i64, args: Args) -> i64 {
     match number {
         libc::SYS_read
         | libc::SYS_pread64

@@ -2,9 +2,9 @@
 
 use crate::exec::Script;
 use crate::host;
-use crate::settings::{AGENT, AT, BYPASS, EXE_VARIABLE, LIBRARY, PRELOAD_VARIABLE, value_of};
+use crate::settings::{AGENT, AT, BYPASS, EXE_VARIABLE, LIBRARY, PRELOAD_VARIABLE, WAY, value_of};
 use crate::{cwd, process};
-use aze_calls::{AGENT_VARIABLE, AT_VARIABLE, BYPASS_VARIABLE, CWD_VARIABLE};
+use aze_calls::{AGENT_VARIABLE, AT_VARIABLE, BYPASS_VARIABLE, CWD_VARIABLE, WAY_VARIABLE};
 
 /// Room for texts: the variables that are set, paths of scripts and their interpreters.
 const TEXT_BYTES: usize = 96 << 10;
@@ -16,7 +16,8 @@ const EXTRA: usize = 32;
 const VARIABLE_BYTES_MAX: usize = 128 << 10;
 
 /// Names that are set here, and replace those of the caller.
-const NAMES: [&str; 6] = [AGENT_VARIABLE, AT_VARIABLE, BYPASS_VARIABLE, CWD_VARIABLE, EXE_VARIABLE, PRELOAD_VARIABLE];
+const NAMES: [&str; 7] =
+    [AGENT_VARIABLE, AT_VARIABLE, BYPASS_VARIABLE, CWD_VARIABLE, EXE_VARIABLE, PRELOAD_VARIABLE, WAY_VARIABLE];
 
 /// Memory for a call of execve(2), which ends with the program.
 pub struct Arena {
@@ -108,7 +109,7 @@ fn entry(list: u64, index: usize) -> &'static [u8] {
 /// True if a program with this environment sees the volume as this one does.
 pub fn is_complete(variables: u64) -> bool {
     let (mut agent, mut at, mut preload) = (false, false, false);
-    let mut bypass = BYPASS.get().is_empty();
+    let (mut bypass, mut way) = (BYPASS.get().is_empty(), WAY.get().is_empty());
     for index in 0..count(variables) {
         let entry = entry(variables, index);
         // Most entries begin with another letter than the names.
@@ -118,12 +119,13 @@ pub fn is_complete(variables: u64) -> bool {
         agent |= value_of(entry, AGENT_VARIABLE) == Some(AGENT.get());
         at |= value_of(entry, AT_VARIABLE) == Some(AT.get());
         bypass |= value_of(entry, BYPASS_VARIABLE).is_some();
+        way |= value_of(entry, WAY_VARIABLE).is_some();
         preload |= value_of(entry, PRELOAD_VARIABLE).is_some_and(has_library);
         if value_of(entry, CWD_VARIABLE).is_some() || value_of(entry, EXE_VARIABLE).is_some() {
             return false;
         }
     }
-    agent && at && bypass && preload
+    agent && at && bypass && way && preload
 }
 
 /// True if a list of libraries has this one.
@@ -140,7 +142,7 @@ pub fn complete(variables: u64, program: &[u8], arena: &mut Arena) -> Option<u64
         host::write(to, value);
         to += 8;
     };
-    let (mut preload, mut bypass): (&[u8], &[u8]) = (b"", BYPASS.get());
+    let (mut preload, mut bypass, mut way): (&[u8], &[u8], &[u8]) = (b"", BYPASS.get(), WAY.get());
     for index in 0..had {
         let text = entry(variables, index);
         if let Some(value) = value_of(text, PRELOAD_VARIABLE) {
@@ -148,6 +150,9 @@ pub fn complete(variables: u64, program: &[u8], arena: &mut Arena) -> Option<u64
         }
         if let Some(value) = value_of(text, BYPASS_VARIABLE) {
             bypass = value;
+        }
+        if let Some(value) = value_of(text, WAY_VARIABLE) {
+            way = value;
         }
         if !NAMES.iter().any(|name| value_of(text, name).is_some()) {
             put(host::read(variables + index as u64 * 8));
@@ -167,6 +172,9 @@ pub fn complete(variables: u64, program: &[u8], arena: &mut Arena) -> Option<u64
     }
     if !bypass.is_empty() {
         set(BYPASS_VARIABLE, [bypass, b"", b""])?;
+    }
+    if !way.is_empty() {
+        set(WAY_VARIABLE, [way, b"", b""])?;
     }
     if !program.is_empty() {
         set(EXE_VARIABLE, [program, b"", b""])?;

@@ -82,6 +82,19 @@ struct Program {
 
 /// execve(2) and execveat(2). Returns only if it failed.
 pub fn execve(directory: i32, path: u64, arguments: u64, variables: u64, flags: u64) -> i64 {
+    execve_by(directory, path, arguments, variables, flags, run)
+}
+
+/// As [`execve`]; `run` makes the call, whose program, arguments and environment may be others. It may succeed and return, as
+/// posix_spawn(3) does.
+pub fn execve_by(
+    directory: i32,
+    path: u64,
+    arguments: u64,
+    variables: u64,
+    flags: u64,
+    run: impl Fn(i32, u64, u64, u64, u64) -> i64,
+) -> i64 {
     mapping::settle();
     let itself = stat::is_itself(path, flags);
     if !host::is_memory(path) && !itself {

@@ -20,6 +20,7 @@ mod data;
 mod defects;
 mod descriptors;
 mod dispatch;
+mod elf;
 mod entry;
 mod environment;
 mod exec;
@@ -40,12 +41,13 @@ mod rewrite;
 mod settings;
 mod sites;
 mod stat;
+mod symbols;
 mod table;
 mod transfer;
 mod vectors;
 mod xattr;
 
-use settings::Mode;
+use settings::Symbols;
 
 /// Called by the loader before the program's own beginning, with the arguments of `main`.
 #[cfg(not(test))]
@@ -57,27 +59,77 @@ static START: extern "C" fn(i32, *const *const u8, *const *const u8) = start;
 extern "C" fn start(count: i32, arguments: *const *const u8, environment: *const *const u8) {
     let environment = environment as u64;
     let program = if count > 0 { host::string(host::read(arguments as u64), usize::MAX) } else { b"" };
-    let Mode::On { verbose } = settings::read(environment, program) else { return };
+    let Some(mode) = settings::read(environment, program) else { return };
     if !process::start() {
         host::say(&[b"aze: this program does not see the volume: the kernel gives no memory\n"]);
         return;
     }
-    let counts = match rewrite::all() {
-        Ok(counts) => counts,
-        Err(_) => {
-            host::say(&[b"aze: this program does not see the volume: its libc cannot be rewritten (not glibc, or the kernel refuses)\n"]);
-            return;
+    let counts = match mode.symbols {
+        Symbols::Forced => {
+            // Without its own path, the library cannot see to programs that this one starts.
+            let is_known = rewrite::nothing().is_ok();
+            let why: &[u8] = if is_known { b"AZE_INTERCEPT=symbols" } else { b"/proc/self/maps cannot be read" };
+            by_symbols(why, !is_known).then(Default::default)
         }
+        symbols => by_sites(symbols),
     };
-    if counts.are_mostly_unknown() {
-        host::say(&[b"aze: this program sees little or nothing of the volume: most system calls of its libc have a form that is not known\n"]);
-    }
+    let Some(counts) = counts else { return };
     if let Some(here) = settings::working_directory(environment) {
         names::begin_in(here);
     }
     environment::clean(environment);
-    if verbose {
+    if mode.verbose {
         report(program, &counts);
+    }
+}
+
+/// Rewrites the sites of system calls; where that cannot be done, takes symbols alone. `None` if that cannot be either.
+fn by_sites(symbols: Symbols) -> Option<rewrite::Counts> {
+    let says = symbols == Symbols::IfNeeded;
+    let counts = match rewrite::all() {
+        Ok(counts) if counts.are_mostly_unknown() => {
+            let why = b"most system calls of its libc have a form that is not known";
+            return by_symbols(why, says).then_some(counts);
+        }
+        Ok(counts) => return Some(counts),
+        Err(_) => rewrite::Counts::default(),
+    };
+    let why = b"libc cannot be rewritten: it is not glibc, or the kernel refuses (SELinux, seccomp)";
+    by_symbols(why, says).then_some(counts)
+}
+
+/// Takes symbols alone, and says what that means, once for all programs below this one. False if the program sees nothing of the volume.
+fn by_symbols(why: &[u8], says: bool) -> bool {
+    match symbols::start() {
+        Err(_) => {
+            host::say(&[
+                b"aze: this program does not see the volume: ",
+                why,
+                b"; and the addresses of its functions are not found, or cannot be changed\n",
+            ]);
+            return false;
+        }
+        Ok(false) => host::say(&[b"aze: streams of stdio do not see the volume: this libc has others than known\n"]),
+        Ok(true) => {}
+    }
+    if says {
+        let what = b"; programs see the volume by symbols alone, and libc's own calls (nftw, fts, ...) do not\n";
+        host::say(&[b"aze: ", why, what]);
+        settings::say_no_more();
+    }
+    true
+}
+
+/// Has the agent write the program's mappings at its end: with symbols alone, this library does not see the call that ends it.
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+#[cfg_attr(test, allow(dead_code))]
+extern "C" fn end() {
+    if symbols::is_on() {
+        mapping::settle();
     }
 }
 
@@ -88,7 +140,7 @@ fn report(program: &[u8], counts: &rewrite::Counts) {
         (counts.texts, &b" texts, "[..]),
         (counts.rewritten, b" sites rewritten, "),
         (counts.others, b" of other calls, "),
-        (counts.unknown, b" left alone\n"),
+        (counts.unknown, b" left alone"),
     ] {
         let mut digits = [0u8; 20];
         let mut at = digits.len();
@@ -103,4 +155,5 @@ fn report(program: &[u8], counts: &rewrite::Counts) {
         }
         host::say(&[&digits[at..], text]);
     }
+    host::say(&[if symbols::is_on() { b"; by symbols alone\n" } else { b"\n" }]);
 }

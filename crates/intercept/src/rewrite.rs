@@ -61,15 +61,33 @@ struct Text {
     end: u64,
 }
 
-/// Rewrites the texts that are mapped. `Err` with a negative errno if nothing can be.
+/// Rewrites the texts that are mapped, and notes where this library lies. `Err` with a negative errno if nothing can be rewritten.
 pub fn all() -> Result<Counts, i64> {
+    let mut counts = Counts::default();
+    let mut failed = error(libc::ENOENT);
+    look_through(|text, path| {
+        if is_libc(path) {
+            match one(&text, &mut counts) {
+                Ok(()) => counts.texts += 1,
+                Err(errno) => failed = errno,
+            }
+        }
+    })?;
+    if counts.texts == 0 { Err(failed) } else { Ok(counts) }
+}
+
+/// Notes where this library lies, and rewrites nothing.
+pub fn nothing() -> Result<(), i64> {
+    look_through(|_, _| {})
+}
+
+/// Gives each text with its path; notes where this library lies.
+fn look_through(mut each: impl FnMut(Text, &[u8])) -> Result<(), i64> {
     let buffer = host::map(MAPS_BYTES_MAX);
     if buffer == 0 {
         return Err(error(libc::ENOMEM));
     }
     let maps = read_maps(buffer)?;
-    let mut counts = Counts::default();
-    let mut failed = error(libc::ENOENT);
     let own = entry::enter as *const () as u64;
     let mut lines = maps.split(|byte| *byte == b'\n').filter_map(executable).peekable();
     while let Some((mut text, path)) = lines.next() {
@@ -80,16 +98,16 @@ pub fn all() -> Result<Counts, i64> {
         if (text.start..text.end).contains(&own) {
             settings::LIBRARY.set(path);
         }
-        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
-        if NAMES.iter().any(|known| name.starts_with(known)) {
-            match one(&text, &mut counts) {
-                Ok(()) => counts.texts += 1,
-                Err(errno) => failed = errno,
-            }
-        }
+        each(text, path);
     }
     host::unmap(buffer, MAPS_BYTES_MAX);
-    if counts.texts == 0 { Err(failed) } else { Ok(counts) }
+    Ok(())
+}
+
+/// True for the path of libc, or of a part of it.
+pub fn is_libc(path: &[u8]) -> bool {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    NAMES.iter().any(|known| name.starts_with(known))
 }
 
 fn read_maps(buffer: u64) -> Result<&'static [u8], i64> {
@@ -112,15 +130,37 @@ fn read_maps(buffer: u64) -> Result<&'static [u8], i64> {
 
 /// The mapping of a line, if it is executable and has a path: `start-end r-xp offset device inode path`.
 fn executable(line: &[u8]) -> Option<(Text, &[u8])> {
-    let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
-    let (range, permissions) = (words.next()?, words.next()?);
+    let (text, permissions) = mapping(line)?;
     if permissions.get(2) != Some(&b'x') {
         return None;
     }
     let slash = line.iter().position(|byte| *byte == b'/')?;
+    Some((text, line.get(slash..)?))
+}
+
+/// The mapping of a line, and its permissions.
+fn mapping(line: &[u8]) -> Option<(Text, &[u8])> {
+    let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    let (range, permissions) = (words.next()?, words.next()?);
     let mut ends = range.split(|byte| *byte == b'-');
     let text = Text { start: hexadecimal(ends.next()?)?, end: hexadecimal(ends.next()?)? };
-    (text.start < text.end).then_some((text, line.get(slash..)?))
+    (text.start < text.end).then_some((text, permissions))
+}
+
+/// True if this process may write to an address, or if the kernel gives no list of mappings.
+pub fn is_writable(address: u64) -> bool {
+    let buffer = host::map(MAPS_BYTES_MAX);
+    if buffer == 0 {
+        return true;
+    }
+    let mut is_writable = true;
+    if let Ok(maps) = read_maps(buffer) {
+        let mut mappings = maps.split(|byte| *byte == b'\n').filter_map(mapping);
+        let found = mappings.find(|(text, _)| (text.start..text.end).contains(&address));
+        is_writable = found.is_none_or(|(_, permissions)| permissions.get(1) == Some(&b'w'));
+    }
+    host::unmap(buffer, MAPS_BYTES_MAX);
+    is_writable
 }
 
 fn hexadecimal(digits: &[u8]) -> Option<u64> {

@@ -3,7 +3,7 @@
 //! Read once, at the start, into memory of its own: the host may change its environment at any time.
 
 use crate::host;
-use aze_calls::{AGENT_VARIABLE, AT_VARIABLE, BYPASS_VARIABLE, CWD_VARIABLE, VERBOSE_VARIABLE};
+use aze_calls::{AGENT_VARIABLE, AT_VARIABLE, BYPASS_VARIABLE, CWD_VARIABLE, VERBOSE_VARIABLE, WAY_VARIABLE};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
@@ -62,16 +62,36 @@ static ADDRESS: Text = Text::new();
 /// Longest path of a socket.
 const SOCKET_BYTES_MAX: usize = 107;
 
-/// What the start does.
+/// When symbols alone are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Nothing: there is no agent, or the program is to be left alone.
-    Idle,
-    /// The program sees the volume.
-    On {
-        /// The counts are wanted.
-        verbose: bool,
-    },
+pub enum Symbols {
+    /// Always.
+    Forced,
+    /// Where sites cannot be rewritten, which is said.
+    IfNeeded,
+    /// The same; a program above has said it.
+    IfNeededAndTold,
+}
+
+/// How the library starts in a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode {
+    /// When symbols alone are taken.
+    pub symbols: Symbols,
+    /// The counts are wanted.
+    pub verbose: bool,
+}
+
+/// The value of [`WAY_VARIABLE`] for programs that this one starts; empty if it is not set.
+pub static WAY: Text = Text::new();
+
+/// Values of [`WAY_VARIABLE`]: a user's, and this library's own.
+const WAY_SYMBOLS: &[u8] = b"symbols";
+const WAY_TOLD: &[u8] = b"told";
+
+/// Programs that this one starts need not say again that they take symbols alone.
+pub fn say_no_more() {
+    WAY.set(WAY_TOLD);
 }
 
 /// The value of a variable in an environment of the host's.
@@ -95,24 +115,41 @@ pub fn value_of<'a>(entry: &'a [u8], name: &str) -> Option<&'a [u8]> {
     entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
 }
 
-/// Reads the environment. `program` is the program's path.
-pub fn read(environment: u64, program: &[u8]) -> Mode {
+/// Reads the environment. `program` is the program's path. `None` if there is no agent, or the program is to be left alone.
+pub fn read(environment: u64, program: &[u8]) -> Option<Mode> {
     let (Some(agent), Some(at)) = (variable(environment, AGENT_VARIABLE), variable(environment, AT_VARIABLE)) else {
-        return Mode::Idle;
+        return None;
     };
     let bypass = variable(environment, BYPASS_VARIABLE).unwrap_or(b"");
     if agent.is_empty() || agent.len() > SOCKET_BYTES_MAX || !is_place(at) || is_listed(bypass, program) {
-        return Mode::Idle;
+        return None;
     }
     if !(AGENT.set(agent) && AT.set(at) && BYPASS.set(bypass)) {
-        return Mode::Idle;
+        return None;
     }
     let mut address = [0u8; SOCKET_BYTES_MAX + 3];
     address[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_le_bytes());
     address[2..2 + agent.len()].copy_from_slice(agent);
     ADDRESS.set(&address[..agent.len() + 3]);
     EXE.set(variable(environment, EXE_VARIABLE).unwrap_or(b""));
-    Mode::On { verbose: variable(environment, VERBOSE_VARIABLE).is_some_and(|value| !value.is_empty()) }
+    let way = variable(environment, WAY_VARIABLE).unwrap_or(b"");
+    let symbols = match way {
+        WAY_SYMBOLS => Symbols::Forced,
+        WAY_TOLD => Symbols::IfNeededAndTold,
+        _ => Symbols::IfNeeded,
+    };
+    if symbols != Symbols::IfNeeded {
+        WAY.set(way);
+    } else if !way.is_empty() {
+        host::say(&[
+            b"aze: ",
+            WAY_VARIABLE.as_bytes(),
+            b"=",
+            way,
+            b": this is not known; the value is symbols, or nothing\n",
+        ]);
+    }
+    Some(Mode { symbols, verbose: variable(environment, VERBOSE_VARIABLE).is_some_and(|value| !value.is_empty()) })
 }
 
 /// True if a program that starts with this environment is to be left alone.

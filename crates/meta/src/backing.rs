@@ -57,6 +57,13 @@ impl<T: Tables> Shard<T> {
         })
     }
 
+    pub(crate) fn settled(&mut self, ino: Ino, origin: u32) -> Step {
+        self.here(ino)?;
+        self.change(ino, |inode| {
+            inode.change_backing(|backing| backing.is_settling &= backing.origin != origin);
+        })
+    }
+
     pub(crate) fn forget_gone(&mut self, key: &EntryKey, since: Time) -> Step {
         self.gone.forget(key, since);
         Ok((Reply::Done, Effects::default()))
@@ -76,7 +83,16 @@ impl<T: Tables> Shard<T> {
         self.gone.put(Gone { parent, name, ino, kind, path, identity, since: time });
     }
 
-    /// The same of a directory that is about to be deleted under its first name.
+    /// A name leads to this inode now: if that came from there, the name has not gone. An inode that was staged under another name
+    /// comes from that one.
+    pub(crate) fn note_back(&mut self, key: &EntryKey, ino: Ino) {
+        let backing = self.tables.inode(ino).and_then(Inode::backing);
+        if backing.is_some_and(|backing| backing.parent == key.parent && backing.first_name() == key.name.as_bytes()) {
+            self.gone.drop_if(key, |gone| gone.ino == ino);
+        }
+    }
+
+    /// As [`Self::note_gone`], of a directory that is about to be deleted under its first name.
     pub(crate) fn note_gone_directory(&mut self, ino: Ino, time: Time) {
         let Some(backing) = self.tables.inode(ino).and_then(Inode::backing) else { return };
         let Ok(name) = Name::new(backing.first_name()) else { return };
@@ -111,11 +127,6 @@ impl GoneNames {
         if let Some(before) = self.names.insert(key, gone) {
             self.bytes -= bytes_of(&before);
         }
-    }
-
-    /// A name leads to this inode now: if that was imported under it, the name has not gone.
-    pub(crate) fn came_back(&mut self, key: &EntryKey, ino: Ino) {
-        self.drop_if(key, |gone| gone.ino == ino);
     }
 
     fn forget(&mut self, key: &EntryKey, since: Time) {

@@ -42,6 +42,7 @@ impl<T: Tables> Shard<T> {
             chunk_bits,
             layout: Layout::new(Ino::ROOT.prefix(), self.shards),
             private: false,
+            over_backing: false,
         };
         new.check()?;
         let inode = new.inode(Ino::ROOT, Ino::ROOT, time);
@@ -66,6 +67,7 @@ impl<T: Tables> Shard<T> {
         new.check()?;
         let ino = self.issue(key.hash.prefix())?;
         let ino = if new.private { ino.of_private_directory() } else { ino };
+        let ino = if new.over_backing { ino.of_backing() } else { ino };
         let mut inode = new.inode(ino, key.parent, time);
         for xattr in xattrs {
             inode.put_xattr(&xattr.name.0, Some(xattr.value.clone()));
@@ -153,7 +155,7 @@ impl<T: Tables> Shard<T> {
         }
         if old.is_none_or(|old| old.ino != value.ino) {
             self.tables.insert_entry(key, value);
-            self.gone.came_back(key, value.ino);
+            self.note_back(key, value.ino);
             effects.delta = Some(delta(key.parent, old.map(|old| old.kind), Some(value.kind)));
         }
         effects.attr = self.tables.inode(value.ino).map(|inode| inode.attr.clone());
@@ -169,7 +171,7 @@ impl<T: Tables> Shard<T> {
         let old = self.tables.entry(key).ok_or(Code::NotFound)?;
         self.note_gone(key, old.ino, time);
         self.tables.insert_entry(key, value);
-        self.gone.came_back(key, value.ino);
+        self.note_back(key, value.ino);
         self.end_lock(key, Some(under));
         let delta = Some(delta(key.parent, Some(old.kind), Some(value.kind)));
         let attr = self.tables.inode(value.ino).map(|inode| inode.attr.clone());
@@ -278,6 +280,9 @@ impl NewFile {
         }
         if self.private && self.kind != FileKind::Directory {
             return Err(Failure::new(Code::Invalid, "a private directory is a directory"));
+        }
+        if self.over_backing && self.kind != FileKind::File {
+            return Err(Failure::new(Code::Invalid, "only files are staged back with their chunks"));
         }
         if self.kind != FileKind::Symlink {
             return Ok(());

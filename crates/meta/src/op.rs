@@ -42,6 +42,8 @@ wire_struct! {
         pub layout: Layout,
         /// A private directory; for kind `Directory` only.
         pub private: bool,
+        /// Its volume lies over a backing, into which it may be staged; for kind `File` only.
+        pub over_backing: bool,
     }
 }
 
@@ -207,6 +209,11 @@ wire_enum! {
         38 = LeaveBacking { ino: Ino },
         /// Drops the record of a name of the backing that went at this time, if there is one. Reply: `Done`.
         39 = ForgetGone { key: EntryKey, since: Time },
+        /// A stage has put a file's bytes into the backing: this is where it comes from now on, and not all servers of its data
+        /// have confirmed that yet. Reply: `Attributes`.
+        41 = Adopt { ino: Ino, backing: Backing },
+        /// All of them have, of this origin. Nothing if it has another one by now. Reply: `Attributes`.
+        42 = Settled { ino: Ino, origin: u32 },
         /// The names of a file have been counted, at a time when none could be made or removed. Reply: `Done`.
         40 = SetLinks { ino: Ino, links: u32 },
     }
@@ -250,6 +257,8 @@ impl Op {
             | Op::WillChange { .. }
             | Op::LeaveBacking { .. }
             | Op::ForgetGone { .. }
+            | Op::Adopt { .. }
+            | Op::Settled { .. }
             | Op::SetLinks { .. } => None,
         }
     }

@@ -214,6 +214,8 @@ impl<T: Tables> Shard<T> {
             Op::LieOver { ino, backing } => self.lie_over(*ino, backing),
             Op::WillChange { ino } => self.will_change(*ino),
             Op::LeaveBacking { ino } => self.leave_backing(*ino),
+            Op::Adopt { ino, backing } => self.lie_over(*ino, backing),
+            Op::Settled { ino, origin } => self.settled(*ino, *origin),
             Op::ForgetGone { key, since } => self.forget_gone(key, *since),
             Op::SetLinks { ino, links } => self.set_links(*ino, *links),
             Op::Wrote { ino, generation, end, spread } => {

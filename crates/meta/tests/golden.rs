@@ -24,6 +24,7 @@ fn samples() -> Vec<Op> {
         chunk_bits: 20,
         layout: Layout { first: Prefix(9), shard_bits: 12 },
         private: false,
+        over_backing: false,
     };
     let lock = Lock {
         tx: TxId(5),
@@ -99,6 +100,8 @@ fn samples() -> Vec<Op> {
         Op::LieOver { ino, backing: imported().backing },
         Op::WillChange { ino },
         Op::LeaveBacking { ino },
+        Op::Adopt { ino, backing: imported().backing },
+        Op::Settled { ino, origin: 9 },
         Op::ForgetGone { key: EntryKey::new(Ino(2), Name::new(b"name").expect("a name")), since: Time(3) },
     ]
 }
@@ -123,6 +126,8 @@ fn imported() -> Imported {
             data_changed: false,
             attributes_changed: true,
             parent: Ino(2),
+            origin: 9,
+            is_settling: true,
         },
     }
 }

@@ -303,6 +303,7 @@ impl Model {
             chunk_bits,
             layout: LAYOUT,
             private: false,
+            over_backing: false,
         };
         let attr = self.make(Ino::ROOT, Ino::ROOT, &new, time);
         Ok((Reply::Attributes { attr: attr.clone() }, Effects { attr: Some(attr), ..Effects::default() }))
@@ -331,6 +332,7 @@ impl Model {
         }
         let ino = local(self.issued);
         let ino = if new.private { ino.of_private_directory() } else { ino };
+        let ino = if new.over_backing { ino.of_backing() } else { ino };
         self.make(ino, key.parent, new, time);
         let node = self.node(ino).expect("just made");
         (node.xattrs, node.attr.has_xattrs) = (xattrs.to_vec(), !xattrs.is_empty());
@@ -622,6 +624,7 @@ fn name_ops() -> impl Strategy<Value = Op> {
         chunk_bits: CHUNK_BITS,
         layout: LAYOUT,
         private: kind == FileKind::Directory && mode % 2 == 1,
+        over_backing: kind == FileKind::File && mode % 2 == 1,
     });
     let roles = [
         Role::Source,
@@ -640,7 +643,7 @@ fn name_ops() -> impl Strategy<Value = Op> {
             .prop_map(|(key, ino, kind, replace, under)| Op::Insert { key, ino, kind, replace, under, attr: None }),
         2 => (keys(), kinds(), xattrs()).prop_map(|(key, kind, xattr)| {
             let (target, born) = (Blob(b"t".to_vec()), MapEpoch(1));
-            let new = NewFile { kind, mode: 0o600, uid: 1, gid: 1, rdev: 5, target, born, chunk_bits: CHUNK_BITS, layout: LAYOUT, private: false };
+            let new = NewFile { kind, mode: 0o600, uid: 1, gid: 1, rdev: 5, target, born, chunk_bits: CHUNK_BITS, layout: LAYOUT, private: false, over_backing: false };
             Op::CreateWith { key, new, exclusive: true, xattrs: vec![xattr] }
         }),
         2 => (keys(), inos(), kinds(), links()).prop_map(|(key, ino, kind, tx)| Op::LinkInsert { key, ino, kind, tx }),
@@ -716,6 +719,7 @@ fn beginning() -> Vec<(Op, Time)> {
             chunk_bits: CHUNK_BITS,
             layout: LAYOUT,
             private: false,
+            over_backing: false,
         };
         (Op::Create { key, new, exclusive: true }, Time(10))
     };

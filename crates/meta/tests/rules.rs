@@ -33,6 +33,7 @@ fn new(kind: FileKind) -> NewFile {
         chunk_bits: 20,
         layout: Layout::default(),
         private: false,
+        over_backing: false,
     }
 }
 

@@ -35,6 +35,7 @@ fn made(kind: FileKind, mode: u32) -> (Shard, Ino) {
         chunk_bits: 20,
         layout: aze_proto::place::Layout::default(),
         private: false,
+        over_backing: false,
     };
     let attr = shard.apply(&Op::Create { key, new, exclusive: true }, &Stamp::at(Time(1))).effects.attr;
     let ino = attr.expect("made").ino;

@@ -28,7 +28,7 @@ pub mod wire;
 pub mod xattr;
 
 pub use attr::{Attr, Change, FileKind, Identity, SetTime, Spread, Stub, XattrHow};
-pub use backing::{Backing, BackingIdentity, Gone, Imported};
+pub use backing::{Backing, BackingIdentity, Gone, Imported, ServerChanges, Settle, Staged};
 pub use error::{Code, Failure, Refusal};
 pub use ids::{
     Configuration, Generation, Incarnation, Ino, JobId, Life, MapEpoch, NamespaceEpoch, Order, Prefix, Sequence,

@@ -31,6 +31,9 @@ pub const SHARDS_MAX: u32 = 1 << 16;
 /// Fewest shards for each server, so that load can be balanced at all.
 pub const SHARDS_PER_SERVER_MIN: u32 = 64;
 
+/// Most servers that a volume can have, those that have left included.
+pub const SERVERS_MAX: u16 = (SHARDS_MAX / SHARDS_PER_SERVER_MIN) as u16;
+
 /// Slots for each server of a new volume of several servers: one that joins a volume of eight takes one slot from each,
 /// and an eighth of a server's part is moved or lost at a time. A one-server volume has one slot.
 pub const SLOTS_PER_SERVER: u32 = 8;

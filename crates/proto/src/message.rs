@@ -13,7 +13,7 @@ mod reply;
 mod status;
 
 use crate::attr::{Change, Identity, Spread, Stub, XattrHow};
-use crate::backing::Imported;
+use crate::backing::{Imported, Settle, Staged};
 use crate::check::{ChunkPlace, DataPlace, EntryPlace};
 use crate::fields::{CountChanges, Create, Prepare, PrepareExchange, Punch, Read, Reserve, Scan, Seek, Write};
 use crate::ids::{
@@ -309,6 +309,16 @@ wire_enum! {
         /// Entry; the owner or root. The backing has followed the removal of this name, or has another object there that the
         /// volume has put there: the record of that moment is dropped. Reply: `Done`.
         166 = ForgetGone { parent: Ino, name: Name, since: Time },
+        /// Home of a file; the owner or root. A stage has put this version of it into the backing: if it still has that one, the
+        /// object there is its origin from now on, and its data are copies. Answered when all servers of its data have said
+        /// whether theirs are. Reply: `BackingIs`.
+        167 = Adopt(Staged),
+        /// Server, from a file's home: says whether its data are those that the backing has, and makes them copies if so. Reply:
+        /// `Settled`.
+        168 = Settle(Settle),
+        /// Home of a file; the owner or root. A stage is about to put it into the backing: what an earlier one has put there is not
+        /// adopted from now on. Reply: `Claimed`.
+        169 = Claim { ino: Ino },
 
         /// Keeper; the owner or root. A slot is to be served by another server. Answered when it is. Reply: `Done`.
         170 = MoveSlot { slot: SlotIndex, to: ServerIndex },
@@ -346,6 +356,11 @@ wire_enum! {
         /// Keeper; the owner or root. These servers are to leave the volume: moves one slot of theirs to a server that stays;
         /// those that have none left have left. Repeated until none stays. Reply: `Leaving`.
         180 = Leave { servers: Vec<ServerIndex> },
+        /// Keeper, from a server that joins a volume in use, as the one with the next number. Reply: `Entered`.
+        182 = Enter { slot: ServerIndex, info: ServerInfo },
+        /// Keeper; the owner or root. Moves one slot to a server that has fewer than others. Repeated until all have as many, but for
+        /// one. Reply: `Balancing`.
+        183 = Balance,
         /// Server, from one that holds opens or locks of the session and is to be told of its end: is the session connected
         /// there, or was it a moment ago? Reply: `Done`, or refused with `Expired`.
         181 = KnowsSession { session: SessionId },

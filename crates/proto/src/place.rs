@@ -7,6 +7,7 @@
 
 use crate::attr::Attr;
 use crate::ids::{Incarnation, Ino, MapEpoch, Prefix, ServerIndex, SessionId, ShardId};
+use crate::limits::{SERVERS_MAX, SLOTS_PER_SERVER};
 use crate::slots::SlotTable;
 use crate::wire::{Input, Malformed, Wire};
 use crate::wire_struct;
@@ -32,6 +33,8 @@ wire_struct! {
         pub ended: bool,
         /// It has left the volume: other servers have all that it had, and its place stays empty.
         pub left: bool,
+        /// It has joined a volume in use, and does not have its share of the slots yet.
+        pub joining: bool,
         /// How often it has come back alone, from its directory, in this start of the volume.
         pub life: u32,
         /// Map epoch at which this life of it began.
@@ -182,6 +185,48 @@ impl ShardMap {
         self.indexes().filter(|server| !self.has_left(*server))
     }
 
+    /// The servers that have joined since the volume was started and do not have their share of the slots yet.
+    pub fn joining(&self) -> impl Iterator<Item = ServerIndex> + '_ {
+        self.indexes().filter(|index| self.server(*index).is_some_and(|info| info.joining && !info.ended && !info.left))
+    }
+
+    /// Whether slots can move, as far as the map tells: what a server that has ended had is known by servers, and not by slots.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn check_slots_move(&self) -> Result<(), String> {
+        let has_lost = |info: &&ServerInfo| info.ended || info.incarnation > Incarnation(0);
+        match self.indexes().zip(&self.servers).find(|(_, info)| has_lost(info)) {
+            None => Ok(()),
+            Some((server, info)) => Err(format!(
+                "server {server} on {} has ended since the volume was started: what is lost is known by servers, and no slot moves",
+                info.host
+            )),
+        }
+    }
+
+    /// Whether so many more servers can join.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn check_room_for(&self, more: usize) -> Result<(), String> {
+        let (members, slots, numbers) = (self.members().count(), self.slots.len(), self.servers.len() + more);
+        if members + more > slots as usize {
+            return Err(format!(
+                "{more} more servers are too many: the volume has {members}, and {slots} of the slots of which each server needs one; \
+                 their number was decided when it was started: one for a volume of one server, else {SLOTS_PER_SERVER} for each"
+            ));
+        }
+        if numbers > usize::from(SERVERS_MAX) {
+            return Err(format!(
+                "{more} more servers are too many: a volume gives out {SERVERS_MAX} numbers, those of servers that have left \
+                 included, and {} are given out",
+                self.servers.len()
+            ));
+        }
+        Ok(())
+    }
+
     /// All server numbers, also of servers that have left.
     pub fn indexes(&self) -> impl Iterator<Item = ServerIndex> + use<> {
         (0..self.servers.len() as u16).map(ServerIndex)
@@ -300,6 +345,7 @@ mod tests {
             capacity_bytes: 0,
             ended: false,
             left: false,
+            joining: false,
             life: 0,
             began: MapEpoch(0),
             session: SessionId(0),

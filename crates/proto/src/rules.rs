@@ -297,6 +297,9 @@ impl Request {
     GoneNames:       Server Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [GoneAre]
     LeaveBacking:    Home   Owner   Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     ForgetGone:      Entry  Owner   Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
+    Adopt:           Home   Owner   Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [BackingIs]
+    Settle:          Slots  Servers Nothing Plain Again Durable AtOnce  Mapped   Lean AnyGen Bare   Soon  [Settled]
+    Claim:           Home   Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Claimed]
     MoveSlot:        Keeper Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     CopySlot:        Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [CopiedIs]
     GiveSlot:        Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
@@ -309,6 +312,8 @@ impl Request {
     SessionGone:     Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     KnowsSession:    Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     Leave:           Keeper Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Leaving]
+    Enter:           Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Entered]
+    Balance:         Keeper Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Balancing]
         }
     }
 
@@ -378,6 +383,7 @@ impl Request {
             self,
             Request::MoveSlot { .. }
                 | Request::Leave { .. }
+                | Request::Balance
                 | Request::CopySlot { .. }
                 | Request::GiveSlot { .. }
                 | Request::TakePiece { .. }

@@ -7,6 +7,7 @@ use crate::ids::{Configuration, Life, ServerIndex, ShardId, SlotIndex};
 use crate::limits::{SHARDS_MAX, SHARDS_PER_SERVER_MIN, SLOTS_PER_SERVER};
 use crate::wire::{Input, Malformed, Wire};
 use crate::wire_struct;
+use std::cmp::Reverse;
 
 wire_struct! {
     /// The servers of one slot.
@@ -110,6 +111,38 @@ impl SlotTable {
         self.iter().filter(move |(_, slot)| slot.primary == server)
     }
 
+    /// How many servers the volume was started with.
+    pub fn begun_with(&self) -> u16 {
+        if self.len() == 1 { 1 } else { (self.len() / SLOTS_PER_SERVER) as u16 }
+    }
+
+    /// How many slots have to move until each of these servers has as many, but for one.
+    pub fn moves_to_balance(&self, servers: &[ServerIndex]) -> u32 {
+        let mut counts: Vec<u32> = servers.iter().map(|server| self.served_by(*server).count() as u32).collect();
+        counts.sort_by_key(|count| Reverse(*count));
+        let (all, count) = (counts.iter().sum::<u32>(), counts.len().max(1) as u32);
+        let shares = (0..count).map(|at| all / count + u32::from(at < all % count));
+        counts.iter().zip(shares).map(|(count, share)| count.saturating_sub(share)).sum()
+    }
+
+    /// Which slot goes where next, so that each of these servers gets as many, but for one: from the one with the most to the one
+    /// with the fewest. Of its slots that one which is the farthest from those that the other has: neighbouring chunks of a file
+    /// are in neighbouring slots, and are to be on different servers.
+    pub fn next_to_balance(&self, servers: &[ServerIndex]) -> Option<(SlotIndex, ServerIndex)> {
+        let count = |server: &ServerIndex| self.served_by(*server).count();
+        let from = *servers.iter().min_by_key(|server| (Reverse(count(server)), **server))?;
+        let to = *servers.iter().min_by_key(|server| (count(server), **server))?;
+        if count(&from) < count(&to) + 2 {
+            return None;
+        }
+        let near = |slot: SlotIndex| {
+            let steps = |other: SlotIndex| slot.0.abs_diff(other.0).min(self.len() - slot.0.abs_diff(other.0));
+            self.served_by(to).map(|(other, _)| steps(other)).min().unwrap_or(self.len())
+        };
+        let (slot, _) = self.served_by(from).min_by_key(|(slot, _)| (Reverse(near(*slot)), *slot))?;
+        Some((slot, to))
+    }
+
     /// Another server serves a slot from now on.
     pub fn hand_over(&mut self, slot: SlotIndex, to: ServerIndex) {
         if let Some(slot) = self.slots.get_mut(slot.0 as usize) {
@@ -205,6 +238,36 @@ mod tests {
         assert_eq!([0, 1].map(|server| table.served_by(ServerIndex(server)).count()), [9, 7]);
         table.hand_over(SlotIndex(16), ServerIndex(0));
         assert_eq!(table.len(), 16, "there is no such slot");
+    }
+
+    #[test]
+    fn slots_are_balanced_within_one_and_neighbours_are_apart() {
+        for (before, after) in [(2, 4), (2, 3), (4, 5), (3, 24), (8, 9)] {
+            let mut table = SlotTable::modular(4096, before).unwrap();
+            let servers: Vec<ServerIndex> = (0..after).map(ServerIndex).collect();
+            let (all, mut moved) = (table.moves_to_balance(&servers), 0);
+            while let Some((slot, to)) = table.next_to_balance(&servers) {
+                assert_ne!(table.get(slot).unwrap().primary, to);
+                table.hand_over(slot, to);
+                moved += 1;
+                assert_eq!(table.moves_to_balance(&servers), all - moved, "{before} to {after}: none moves in vain");
+            }
+            let counts: Vec<usize> = servers.iter().map(|server| table.served_by(*server).count()).collect();
+            let (least, most) = (*counts.iter().min().unwrap(), *counts.iter().max().unwrap());
+            assert!(
+                moved == all && least > 0 && most - least <= 1,
+                "{before} to {after}: {moved} of {all}, {counts:?}"
+            );
+        }
+        let mut table = SlotTable::modular(4096, 2).unwrap();
+        let servers: Vec<ServerIndex> = (0..4).map(ServerIndex).collect();
+        while let Some((slot, to)) = table.next_to_balance(&servers) {
+            table.hand_over(slot, to);
+        }
+        let of = |server: u16| table.served_by(ServerIndex(server)).map(|(slot, _)| slot.0).collect::<Vec<_>>();
+        assert_eq!([of(0), of(2)], [[2, 6, 10, 14], [0, 4, 8, 12]], "a file goes over all servers in turn");
+        assert_eq!(SlotTable::modular(64, 1).unwrap().begun_with(), 1);
+        assert_eq!(table.begun_with(), 2);
     }
 
     #[test]

@@ -63,8 +63,24 @@ fn imported() -> Imported {
             data_changed: false,
             attributes_changed: true,
             parent: Ino(9),
+            origin: 3,
+            is_settling: true,
         },
     }
+}
+
+fn staged() -> Staged {
+    let Backing { path, identity, parent, origin, .. } = imported().backing;
+    let changes = vec![ServerChanges { server: ServerIndex(2), life: 4, wraps: 5, changes: 6 }];
+    let (generation, ctime) = (Generation(7), Time(8));
+    Staged { ino: Ino(10), claim: 11, origin, generation, size: 6, ctime, chunks: 1, changes, parent, path, identity }
+}
+
+fn settle() -> Request {
+    let (ino, born, layout) = (Ino(10), MapEpoch(2), Layout { first: Prefix(9), shard_bits: 12 });
+    let Staged { generation, chunks, changes, .. } = staged();
+    let count = CountChanges { ino, generation, born, layout, chunks };
+    Request::Settle(Settle { count, changes: changes[0], backing: imported().backing, chunk_bits: 20 })
 }
 
 fn gone() -> Gone {
@@ -194,6 +210,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         capacity_bytes: 5,
         ended: true,
         left: true,
+        joining: true,
         life: 6,
         began: MapEpoch(7),
         session: SessionId(8),
@@ -225,8 +242,8 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("hello", Step::Hello { hello, proof: [6; 32] }.to_bytes()),
         ("challenge", challenge.to_bytes()),
-        ("map", Reply::Map { map }.to_bytes()),
-        ("join", Request::Join { slot: ServerIndex(1), info }.to_bytes()),
+        ("map", Reply::Map { map: map.clone() }.to_bytes()),
+        ("join", Request::Join { slot: ServerIndex(1), info: info.clone() }.to_bytes()),
         ("server ended", ended.to_bytes()),
         ("known", Request::Known { of: ServerIndex(1), from: Ino(2) }.to_bytes()),
         ("known is", known.to_bytes()),
@@ -270,6 +287,10 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("take all", Request::TakeAll { moving: 3, slot: SlotIndex(5), pieces: 7, leased: true }.to_bytes()),
         ("leave", Request::Leave { servers: vec![ServerIndex(2)] }.to_bytes()),
         ("leaving", Reply::Leaving { slots: 5, servers: vec![ServerIndex(2)] }.to_bytes()),
+        ("enter", Request::Enter { slot: ServerIndex(1), info }.to_bytes()),
+        ("balance", Request::Balance.to_bytes()),
+        ("entered", Reply::Entered { map, fenced: vec![SessionId(5)] }.to_bytes()),
+        ("balancing", Reply::Balancing { slots: 5 }.to_bytes()),
         (
             "note holders",
             Request::NoteHolders { holder: ServerIndex(2), incarnation: Incarnation(1), dirs: vec![Ino(9)] }.to_bytes(),
@@ -312,6 +333,11 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
             "forget gone",
             Request::ForgetGone { parent: Ino(9), name: Name::new(b"a").expect("a name"), since: Time(11) }.to_bytes(),
         ),
+        ("adopt", Request::Adopt(staged()).to_bytes()),
+        ("claim", Request::Claim { ino: Ino(10) }.to_bytes()),
+        ("claimed", Reply::Claimed { claim: 11, backing: Some(imported().backing) }.to_bytes()),
+        ("settle", settle().to_bytes()),
+        ("settled", Reply::Settled { is_same: true }.to_bytes()),
         ("gone are", Reply::GoneAre { names: vec![gone()], next: Some(EntryPlace::default()) }.to_bytes()),
         ("head", seal(&Header { sequence: Sequence(8), ..Header::new(Kind::Request, 2) }, b"body", 3, Some(&[9; 32]))),
     ]
@@ -331,8 +357,8 @@ const GOLDEN: &[(&str, &str)] = &[
     ("map", "0c0001000000000014e80300006400000001000000760000000040000000010000000001000000000000000000"),
     (
         "join",
-        "2800010001000000070000007463703a683a31010000006802000300000004000000050000000000000001010600000007\
-         0000000800000000000000",
+        "2800010001000000070000007463703a683a31010000006802000300000004000000050000000000000001010106000000070000\
+         000800000000000000",
     ),
     ("server ended", "27000600070000000800"),
     ("known", "610001000200000000000000"),
@@ -393,6 +419,18 @@ const GOLDEN: &[(&str, &str)] = &[
     ("take all", "ae00030000000000000005000000070000000000000001"),
     ("leave", "b400010000000200"),
     ("leaving", "520005000000010000000200"),
+    (
+        "enter",
+        "b600010001000000070000007463703a683a31010000006802000300000004000000050000000000000001010106000000070000\
+         000800000000000000",
+    ),
+    ("balance", "b700"),
+    (
+        "entered",
+        "530001000000000014e8030000640000000100000076000000004000000001000000000100000000000000000001000000050000\
+         0000000000",
+    ),
+    ("balancing", "540005000000"),
     ("note holders", "b20002000100010000000900000000000000"),
     ("sought", "2000010900000000000000"),
     ("changes are", "2100050000000000000006000000000000000700000000000000"),
@@ -435,18 +473,29 @@ const GOLDEN: &[(&str, &str)] = &[
     ("import dir", "a2000900000000000000"),
     (
         "import",
-        "a30009000000000000000100000001006108a00100000100000002000000000000000300000000000000040000000000\
-         0000000000000100000006000000757365722e61010000006203000000642f6105000000000000000600000000000000\
-         0700000000000000080000000000000006000000000000000100010900000000000000",
+        "a30009000000000000000100000001006108a001000001000000020000000000000003000000000000000400000000000000000000000100000006000000757365722e61010000006203000000642f610500000000000000060000000000000007000000000000000800000000000000060000000000000001000109000000000000000300000001",
     ),
     (
         "backing is",
-        "4f000103000000642f610500000000000000060000000000000007000000000000000800000000000000060000000000\
-         000001000109000000000000000700000014",
+        "4f000103000000642f6105000000000000000600000000000000070000000000000008000000000000000600000000000000010001090000000000000003000000010700000014",
     ),
     ("gone names", "a4000000000000"),
     ("leave backing", "a5000900000000000000"),
     ("forget gone", "a60009000000000000000100610b00000000000000"),
+    (
+        "adopt",
+        "a7000a000000000000000b000000000000000300000007000000060000000000000008000000000000000100000000000000010000000200040000000000000005000000000000000600000000000000090000000000000003000000642f610500000000000000060000000000000007000000000000000800000000000000",
+    ),
+    ("claim", "a9000a00000000000000"),
+    (
+        "claimed",
+        "56000b000000000000000103000000642f610500000000000000060000000000000007000000000000000800000000000000060000000000000001000109000000000000000300000001",
+    ),
+    (
+        "settle",
+        "a8000a000000000000000700000002000000090000000c0100000000000000020004000000000000000500000000000000060000000000000003000000642f61050000000000000006000000000000000700000000000000080000000000000006000000000000000100010900000000000000030000000114",
+    ),
+    ("settled", "550001"),
     (
         "gone are",
         "50000100000009000000000000000100610a000000000000000803000000642f61050000000000000006000000000000\

@@ -23,7 +23,7 @@ pub struct Session {
     pub client: Arc<Client>,
     /// On whose behalf.
     pub who: Identity,
-    /// The volume.
+    /// The volume, with the servers of the map that was known at the connection.
     pub volume: Volume,
 }
 
@@ -36,7 +36,7 @@ impl Session {
 
     /// As [`Session::open`], for a single command: without a request if the map is known from an earlier one, so
     /// that a server that is not there is noticed by the first operation.
-    pub fn open_for_command(volume: Volume) -> Outcome<Arc<Session>> {
+    pub fn open_for_command(mut volume: Volume) -> Outcome<Arc<Session>> {
         let Some(map) = volume.known_map().filter(|_| !volume.is_dead()) else {
             let session = Session::open(volume)?;
             session.volume.keep_map(&session.client.map());
@@ -45,6 +45,7 @@ impl Session {
         let runtime = Runtime::client();
         let deadline = Duration::from_millis(DEADLINE_MS_DEFAULT.into());
         let config = config(&volume, deadline, Duration::from_secs(START_SECONDS_MAX))?;
+        volume.record.learn(&map);
         let client = Client::connect_knowing(runtime.io(), config, map);
         Ok(Arc::new(Session { runtime, client, who: own_identity(), volume }))
     }
@@ -62,7 +63,7 @@ impl Session {
 
     fn open_within(
         runtime: Arc<Runtime>,
-        volume: Volume,
+        mut volume: Volume,
         deadline: Duration,
         start_time_max: Duration,
     ) -> Outcome<Arc<Session>> {
@@ -79,6 +80,7 @@ impl Session {
         let client = runtime
             .block_on(Client::connect(runtime.io(), config))
             .map_err(|failure| Trouble::volume(format!("connect to volume '{name}'"), &failure))?;
+        volume.record.learn(&client.map());
         Ok(Arc::new(Session { runtime, client, who: own_identity(), volume }))
     }
 

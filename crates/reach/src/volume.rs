@@ -75,9 +75,49 @@ pub struct ServerRecord {
     /// It has left the volume, as 'aze shrink' has noted in this copy of the record. Its place stays empty.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left: bool,
+    /// It has joined a volume in use, and did not have its share of it when this copy of the record was written.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub joining: bool,
+}
+
+impl ServerRecord {
+    /// A server that only the map tells of.
+    fn of(slot: u16, info: &ServerInfo, here: &str, by_launcher: bool) -> ServerRecord {
+        // Of a process that is gone, or is on another node, the number is for people.
+        let known = if info.host == here { Process::of(info.pid) } else { None };
+        ServerRecord {
+            slot,
+            host: info.host.clone(),
+            node: by_launcher.then(|| info.host.clone()),
+            process: known.unwrap_or(Process { pid: info.pid, started: 0 }),
+            launcher: None,
+            addresses: info.addresses.clone(),
+            left: info.left,
+            joining: info.joining,
+        }
+    }
 }
 
 impl Record {
+    /// Learns from the servers' map which servers there are, and which have left: records of nodes on which no 'aze grow' or 'aze
+    /// shrink' has run do not say so.
+    pub fn learn(&mut self, map: &ShardMap) {
+        if self.settings.lasts() {
+            // All servers were there at the start.
+            return;
+        }
+        let here = host();
+        let server = |(slot, info): (u16, &ServerInfo)| {
+            let same = |known: &&ServerRecord| known.slot == slot && known.process.pid == info.pid;
+            let known = self.servers.iter().find(same).cloned();
+            let known = known.unwrap_or_else(|| ServerRecord::of(slot, info, &here, self.settings.launcher.is_some()));
+            ServerRecord { left: info.left, joining: info.joining, ..known }
+        };
+        self.servers = (0u16..).zip(&map.servers).map(server).collect();
+        let members = map.servers.iter().filter(|info| !info.left);
+        self.settings.capacity_bytes = members.map(|info| info.capacity_bytes).sum();
+    }
+
     /// The servers that are not noted to have left.
     pub fn members(&self) -> impl Iterator<Item = &ServerRecord> {
         self.servers.iter().filter(|server| !server.left)
@@ -110,6 +150,9 @@ pub struct Settings {
     /// The network at whose addresses its servers listen, where that was said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
+    /// Server N listens on this TCP port plus N, where that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port_base: Option<u16>,
     /// The cores that its servers use, where that was said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<String>,
@@ -233,14 +276,14 @@ impl Volume {
         self.record.members().map(|server| (server.host.clone(), parse(server))).collect()
     }
 
-    /// The shard map that the last command of this node has seen, if it is of the servers in the record. It may be
-    /// older than that of the servers, which notice it.
+    /// The shard map that the last command of this node has seen, if it is of the servers in the record, and perhaps of others that
+    /// have joined since. It may be older than that of the servers, which notice it.
     pub fn known_map(&self) -> Option<ShardMap> {
         let bytes = fs::read(self.dir.join(MAP)).ok()?;
         let map = ShardMap::from_bytes(bytes.strip_prefix(&*self.map_prefix())?).ok()?;
         let is_same = |(known, recorded): (&ServerInfo, &ServerRecord)| known.addresses == recorded.addresses;
         let are_same =
-            map.servers.len() == self.record.servers.len() && map.servers.iter().zip(&self.record.servers).all(is_same);
+            map.servers.len() >= self.record.servers.len() && map.servers.iter().zip(&self.record.servers).all(is_same);
         (are_same && map.volume == self.record.name && map.epoch.starts() == self.record.starts).then_some(map)
     }
 

@@ -7,6 +7,7 @@
 mod append;
 pub(crate) mod backing;
 mod data;
+mod drain;
 mod evict;
 mod space;
 pub(crate) mod state;

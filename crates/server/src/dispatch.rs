@@ -25,9 +25,15 @@ use std::time::Duration;
 enum Admission {
     Go,
     /// The reply is known.
-    Answer(Result<Reply, Failure>),
+    Known(Box<Result<Reply, Failure>>),
     /// A copy is being worked on: the client will ask again.
     Drop,
+}
+
+impl Admission {
+    fn known(result: Result<Reply, Failure>) -> Admission {
+        Admission::Known(Box::new(result))
+    }
 }
 
 impl Service for Server {
@@ -98,7 +104,7 @@ impl Server {
     fn begin(self: Arc<Self>, request: Request, mut work: Work) {
         match self.admit(&request, &work) {
             Admission::Drop => {}
-            Admission::Answer(result) => self.respond(request, work, result),
+            Admission::Known(result) => self.respond(request, work, *result),
             Admission::Go => match self.attempt(&request, &mut work) {
                 Ok(Output::Reply(reply)) => self.finish(request, work, Ok(reply)),
                 Ok(Output::Sent) => {}
@@ -159,7 +165,7 @@ impl Server {
     /// asks under a new number. Then the sender's epochs of the map and of the namespace.
     fn admit(&self, request: &Request, work: &Work) -> Admission {
         let ended =
-            || Admission::Answer(Err(Failure::new(Code::Expired, format!("{}: the session was ended", self.who()))));
+            || Admission::known(Err(Failure::new(Code::Expired, format!("{}: the session was ended", self.who()))));
         let ends = self.sessions.ends();
         if self.sessions.is_ended(work.session) {
             return ended();
@@ -168,26 +174,26 @@ impl Server {
         if rules.sender == Sender::Owner
             && let Err(failure) = self.owner_only(work)
         {
-            return Admission::Answer(Err(failure));
+            return Admission::known(Err(failure));
         }
         if rules.to == To::Keeper && self.slot() != self.map().keeper {
             let detail = format!("{} does not keep the map: server {} does", self.who(), self.map().keeper);
-            return Admission::Answer(Err(Failure::new(Code::Invalid, detail)));
+            return Admission::known(Err(Failure::new(Code::Invalid, detail)));
         }
         if let Some(failure) = self.failure_for(request) {
-            return Admission::Answer(Err(failure));
+            return Admission::known(Err(failure));
         }
         if self.map_epoch_now() == MapEpoch(0) && !request.needs_no_map() {
             // Just started and not yet in the map: it has no shards, so it cannot say that a name or
             // inode is not there. The client asks again, and finds it ready.
-            return Admission::Answer(Err(Failure::refused(Refusal::MapStale { epoch: MapEpoch(0) })));
+            return Admission::known(Err(Failure::refused(Refusal::MapStale { epoch: MapEpoch(0) })));
         }
         let epoch = self.map_epoch_now();
         if request.names_shard() && self.shards.get(work.header.shard).is_none() {
-            return Admission::Answer(self.given_outcome(request, work).unwrap_or_else(|| Err(self.stale())));
+            return Admission::known(self.given_outcome(request, work).unwrap_or_else(|| Err(self.stale())));
         }
         if rules.to == To::Slots && work.header.map_epoch < epoch {
-            return Admission::Answer(Err(Failure::refused(Refusal::MapStale { epoch })));
+            return Admission::known(Err(Failure::refused(Refusal::MapStale { epoch })));
         }
         if work.is_recorded_change()
             && let Some(known) = self.known_change(request, work)
@@ -201,14 +207,14 @@ impl Server {
         }
         if request.names_shard() && work.header.map_epoch < epoch {
             self.not_running(work);
-            return Admission::Answer(Err(Failure::refused(Refusal::MapStale { epoch })));
+            return Admission::known(Err(Failure::refused(Refusal::MapStale { epoch })));
         }
         if request.needs_namespace_epoch()
             && !self.config.switches.is(Sabotage::SkipNamespaceEpochCheck)
             && let Some(refusal) = self.namespace.refusal(work.header.namespace_epoch)
         {
             self.not_running(work);
-            return Admission::Answer(Err(Failure::refused(refusal)));
+            return Admission::known(Err(Failure::refused(refusal)));
         }
         Admission::Go
     }
@@ -224,18 +230,18 @@ impl Server {
         let mut names = cell.names.lock();
         let verdict = in_data.unwrap_or_else(|| names.shard.check(session, sequence, floor));
         match verdict {
-            Verdict::Done(result) => Some(Admission::Answer(result)),
+            Verdict::Done(result) => Some(Admission::known(result)),
             Verdict::TooOld => {
-                Some(Admission::Answer(Err(Failure::new(Code::Replayed, "a late copy of a request that was given up"))))
+                Some(Admission::known(Err(Failure::new(Code::Replayed, "a late copy of a request that was given up"))))
             }
-            Verdict::Full => Some(Admission::Answer(Err(Failure::refused(Refusal::TooManyPending)))),
+            Verdict::Full => Some(Admission::known(Err(Failure::refused(Refusal::TooManyPending)))),
             Verdict::New if !names.running.insert((session, sequence)) => Some(Admission::Drop),
             Verdict::New => {
                 // A copy may have finished between the look into the data's record and now.
                 drop(names);
                 if with_data && let Verdict::Done(result) = cell.data.lock().check(session, sequence, floor) {
                     self.not_running(work);
-                    return Some(Admission::Answer(result));
+                    return Some(Admission::known(result));
                 }
                 None
             }
@@ -522,6 +528,8 @@ impl Server {
             &Request::BackingOf { ino } => self.backing_of(ino),
             Request::GoneNames { from } => self.gone_names(from),
             &Request::LeaveBacking { ino } => self.leave_backing(ino),
+            Request::Adopt(staged) => self.adopt(staged),
+            &Request::Claim { ino } => self.claim(ino),
             Request::ForgetGone { parent, name, since } => self.forget_gone(work, *parent, name, *since),
             Request::EndSession => {
                 self.leases.left(work.session);
@@ -586,12 +594,15 @@ impl Server {
             Request::LinksTo { home, from } => Ok(self.links_to(*home, *from)?.into()),
             Request::FilesNow { inos } => Ok(self.files_now(inos).into()),
             &Request::WillChange { ino } => self.will_change(ino),
+            Request::Settle(settle) => self.settle_copies(settle),
             &Request::ImportDir { dir } => self.import_dir(work, dir),
             Request::Import { dir, names } => self.import(*dir, names),
             Request::FenceSession { session } => self.fence_session(*session),
             &Request::MoveSlot { slot, to } => self.move_asked(slot, to),
             &Request::KnowsSession { session } => self.knows_session(session),
             Request::Leave { servers } => self.leave_asked(servers),
+            Request::Enter { slot, info } => self.enter(*slot, info),
+            Request::Balance => self.balance_asked(),
             &Request::CopySlot { moving, slot, to } => self.copy_slot(moving, slot, to),
             &Request::GiveSlot { moving, slot, to } => self.give_slot(moving, slot, to),
             Request::TakePiece { moving, slot, number, piece, sums } => {

@@ -33,7 +33,7 @@ mod work;
 
 pub use aze_store::disk::manifest::{FORMAT, FORMAT_SEVERAL};
 pub use aze_store::disk::segments::SEGMENT_BYTES_DEFAULT;
-pub use membership::members::start;
+pub use membership::members::{start, start_when};
 pub use membership::state::progress::{Stage, Tell};
 pub use persistence::check::{Problem, Report, check};
 pub use persistence::state::persistence::{CHECKPOINT_BYTES_DEFAULT, Storage};

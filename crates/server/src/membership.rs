@@ -5,6 +5,7 @@
 
 mod activity;
 mod comeback;
+mod enter;
 mod give;
 mod keeper;
 mod leave;

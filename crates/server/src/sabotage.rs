@@ -108,10 +108,22 @@ pub enum Sabotage {
     ForgetKept,
     /// A chunk that goes when room is short leaves zeros.
     EvictToZeros,
+    /// A server that joins does not hear which sessions no server serves.
+    ForgetFences,
+    /// A session is ended for all servers that were there when that began, and not for those that have joined since.
+    FenceOnce,
     /// A server has left that has a slot.
     LeaveSlotBehind,
     /// The taker of a slot does not remember how requests ended at the giver.
     ForgetBroughtOutcomes,
+    /// The home of a staged file does not wait for all servers of its data to say that theirs are those that were staged.
+    SettleEarly,
+    /// A server makes chunks copies after a stage without a look whether they have changed since.
+    SettleUncounted,
+    /// A server that has made chunks copies does not tell the home of the next change.
+    ForgetToTell,
+    /// The home takes a staged copy of an earlier version for the file's origin.
+    AdoptAnyVersion,
     /// A write to a part of a chunk does not have the rest of it read from the backing.
     WriteWithoutRest,
 }

@@ -42,7 +42,7 @@ pub struct Config {
     pub secret: Secret,
     /// This server's place, counted from 0; server 0 is the keeper of the map.
     pub slot: ServerIndex,
-    /// How many servers the volume has.
+    /// How many servers the volume was started with. One whose place is behind these joins a volume in use.
     pub servers: u16,
     /// Where the keeper listens; empty for the keeper itself.
     pub keeper: Vec<Addr>,
@@ -85,6 +85,13 @@ pub struct Config {
     pub boot: u64,
     /// Protections removed, in the simulation only.
     pub switches: Switches,
+}
+
+impl Config {
+    /// Whether the server joins a volume in use.
+    pub(crate) fn joins_later(&self) -> bool {
+        self.slot.0 >= self.servers
+    }
 }
 
 /// The directory over which a volume lies.

@@ -3,7 +3,7 @@
 use crate::state::Server;
 use aze_proto::limits::{BLOCK_BYTES, BYTES_PER_RECORD, records_max};
 use aze_proto::message::ServerStatus;
-use aze_proto::{Attr, Code, Failure, FileKind, Ino, Name, Reply, ShardId};
+use aze_proto::{Attr, Code, Failure, FileKind, Ino, Name, Reply, SessionId, ShardId};
 
 /// What one server keeps, row by row: for checks of a volume at rest. Between servers it is no
 /// moment in time.
@@ -29,12 +29,15 @@ pub struct Contents {
     pub shards: Vec<ShardId>,
     /// Whether a slot is on its way to or from here.
     pub is_moving: bool,
+    /// Sessions that no server serves, as far as this one knows.
+    pub fenced: Vec<SessionId>,
 }
 
 impl Server {
     /// Everything here but the entries, for which see [`Self::entries_of`].
     pub fn contents(&self) -> Contents {
-        let mut contents = Contents { is_moving: self.moving.is_busy(), ..Contents::default() };
+        let (is_moving, fenced) = (self.moving.is_busy(), self.sessions.fenced());
+        let mut contents = Contents { is_moving, fenced, ..Contents::default() };
         for cell in self.shards.iter() {
             contents.shards.push(cell.id);
             contents.chunks.extend(cell.data.lock().stored());
@@ -122,6 +125,7 @@ impl Server {
             used_bytes: self.store.used_bytes(),
             touched_bytes: self.store.touched_bytes(),
             clean_bytes: self.store.copies_bytes(),
+            drained_bytes: self.evictions.drained_bytes(),
             evicted_bytes: self.evictions.bytes(),
             evicted_chunks: self.evictions.chunks(),
             inodes,

@@ -68,7 +68,7 @@ pub fn looked_through(plan: &Plan, board: &Board, when: &str, checked: Result<Ch
         Err(failure)
             if when != "at rest"
                 && (plan.mix.loses_answers()
-                    || (plan.slots_move || plan.servers_leave) && failure.code == Code::Busy) =>
+                    || (plan.slots_move || plan.servers_leave || plan.servers_join) && failure.code == Code::Busy) =>
         {
             board.tell(|| format!("{when} no check is possible: {failure}"));
         }
@@ -216,7 +216,7 @@ impl Census {
             expected: BTreeSet::new(),
         };
         let newest = servers.iter().map(|server| server.map()).max_by_key(|map| map.epoch);
-        let running: BTreeSet<u16> = (0..cluster.layout().servers).filter(|at| cluster.server(*at).is_some()).collect();
+        let running: BTreeSet<u16> = (0..cluster.places()).filter(|at| cluster.server(*at).is_some()).collect();
         if let Some(map) = newest {
             let is_served = |shard: &ShardId| map.server_of(*shard).is_some_and(|server| running.contains(&server.0));
             census.expected = (0..map.shards()).map(ShardId).filter(is_served).collect();

@@ -92,6 +92,11 @@ impl SimBacking {
         self.state.lock().objects.remove(path.as_bytes());
     }
 
+    /// What is under a path, and its bytes.
+    pub fn stored(&self, path: &str) -> Option<(Identity, Vec<u8>)> {
+        self.state.lock().objects.get(path.as_bytes()).map(|object| (object.identity, object.bytes.clone()))
+    }
+
     /// From now on this goes wrong.
     pub fn set_moods(&self, moods: Moods) {
         self.state.lock().moods = moods;

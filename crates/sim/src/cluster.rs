@@ -51,7 +51,7 @@ const SEGMENT_BYTES: u64 = 1 << 20;
 /// How a cluster is laid out.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// Number of servers.
+    /// Number of servers at the start.
     pub servers: u16,
     /// Number of shards, a power of two.
     pub shards: u32,
@@ -204,6 +204,21 @@ impl Cluster {
         self.start_as(index, None).await
     }
 
+    /// Starts one more server on its node, as number `index`, and waits until it has joined the volume, which is in use.
+    ///
+    /// # Errors
+    /// What [`aze_server::start`] says.
+    pub async fn add_server(self: &Arc<Self>, index: u16) -> Result<(), Failure> {
+        let count = usize::from(index) + 1;
+        if self.lives.lock().len() < count {
+            self.lives.lock().resize(count, 0);
+            self.power_cuts.lock().resize(count, 0);
+            self.ended.lock().resize(count, None);
+            self.servers.lock().resize(count, None);
+        }
+        self.start_as(index, None).await
+    }
+
     /// Starts a server whose process has ended on its node, to servers that go on, and waits until it serves clients.
     ///
     /// # Errors
@@ -270,7 +285,7 @@ impl Cluster {
     /// Ends all servers and clients at once, as a power cut of the machine room does, or as
     /// `kill -9` of everything.
     pub fn kill_all(&self, clients: usize, power_cut: bool) {
-        (0..self.layout.servers).for_each(|index| self.kill_server(index, power_cut));
+        (0..self.places()).for_each(|index| self.kill_server(index, power_cut));
         (0..clients).for_each(|index| self.kill_client(index));
     }
 
@@ -279,9 +294,14 @@ impl Cluster {
         self.sim.kill(&client_node(index));
     }
 
+    /// How many servers there have been, by their numbers.
+    pub fn places(&self) -> u16 {
+        self.lives.lock().len() as u16
+    }
+
     /// A server that runs.
     pub fn server(&self, index: u16) -> Option<Arc<Server>> {
-        self.servers.lock()[usize::from(index)].clone()
+        self.servers.lock().get(usize::from(index)).cloned().flatten()
     }
 
     /// All servers that run.

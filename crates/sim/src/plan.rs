@@ -101,6 +101,8 @@ pub struct Plan {
     pub slots_move: bool,
     /// Whether servers leave meanwhile.
     pub servers_leave: bool,
+    /// Whether servers join meanwhile.
+    pub servers_join: bool,
     /// Protections removed.
     pub switches: Switches,
 }
@@ -145,6 +147,7 @@ impl Plan {
             checks: SimRng::new(seed, "checks").chance(400_000),
             slots_move: false,
             servers_leave: false,
+            servers_join: false,
             switches: Switches::default(),
         }
     }
@@ -159,6 +162,14 @@ impl Plan {
     pub fn with_leaving(seed: u64) -> Plan {
         let (plan, mut rng) = (Plan::of(seed), SimRng::new(seed, "leaving"));
         Plan { servers: plan.servers.max(3), servers_leave: true, slots_move: rng.chance(250_000), ..plan }
+    }
+
+    /// The plan of a seed, with several servers, which others join. In one run of three some leave afterwards; in one of four slots
+    /// move besides.
+    pub fn with_joining(seed: u64) -> Plan {
+        let (plan, mut rng) = (Plan::of(seed), SimRng::new(seed, "joining"));
+        let (servers_leave, slots_move) = (rng.chance(333_000), rng.chance(250_000));
+        Plan { servers: plan.servers.max(2), servers_join: true, servers_leave, slots_move, ..plan }
     }
 
     /// The same with protections removed.

@@ -50,6 +50,8 @@ pub struct Outcome {
     pub slot_moves: u64,
     /// How many servers have left.
     pub servers_left: u64,
+    /// How many servers have joined and got their share of the slots.
+    pub servers_joined: u64,
     /// Virtual time at the end.
     pub virtual_ns: u64,
     /// Steps of tasks, timers and frames.
@@ -73,7 +75,7 @@ pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
     let layout = Layout { switches: plan.switches, published_bytes: plan.published_bytes, ..Layout::of(plan.servers) };
     let cluster = Cluster::new(sim.clone(), layout);
     let board = Board::new(&plan, &cluster, verbose);
-    let (decided, unasked, slot_moves, servers_left) =
+    let (decided, unasked, slot_moves, (servers_joined, servers_left)) =
         sim.block_on(whole(cluster.clone(), plan.clone(), board.clone()));
     let outcome = Outcome {
         violations: board.violations(),
@@ -86,6 +88,7 @@ pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
         in_frames: (sim.counters().payloads_in_frames, sim.counters().payloads_paused),
         slot_moves,
         servers_left,
+        servers_joined,
         virtual_ns: sim.now_ns(),
         steps: sim.counters().steps,
         plan,
@@ -94,13 +97,13 @@ pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
     outcome
 }
 
-async fn whole(cluster: Arc<Cluster>, plan: Plan, board: Arc<Board>) -> (bool, u64, u64, u64) {
+async fn whole(cluster: Arc<Cluster>, plan: Plan, board: Arc<Board>) -> (bool, u64, u64, (u64, u64)) {
     let begun = begin(&cluster, &plan, &board).await;
     let (clients, places) = match begun {
         Ok(begun) => begun,
         Err(failure) => {
             board.violation(format!("the cluster could not be set up: {failure}"));
-            return (true, 0, 0, 0);
+            return (true, 0, 0, (0, 0));
         }
     };
     cluster.sim.set_faults(faults::steady(&plan, &mut cluster.sim.rng("steady faults")));
@@ -108,9 +111,17 @@ async fn whole(cluster: Arc<Cluster>, plan: Plan, board: Arc<Board>) -> (bool, u
     let faulty = cluster.on_driver(faults::drive(cluster.clone(), plan.clone(), board.clone()));
     let moving =
         plan.slots_move.then(|| cluster.on_driver(slots::drive(cluster.clone(), board.clone(), plan.servers_leave)));
-    let leaving = plan
-        .servers_leave
-        .then(|| cluster.on_driver(slots::shrink(cluster.clone(), board.clone(), clients[0].clone())));
+    let changing = (plan.servers_join || plan.servers_leave).then(|| {
+        let (cluster, board, client, plan) = (cluster.clone(), board.clone(), clients[0].clone(), plan.clone());
+        cluster.clone().on_driver(async move {
+            let joined = match plan.servers_join {
+                true => slots::grow(cluster.clone(), board.clone(), client.clone(), plan.slots_move).await,
+                false => 0,
+            };
+            let left = if plan.servers_leave { slots::shrink(cluster, board, client).await } else { 0 };
+            (joined, left)
+        })
+    });
     work(&cluster, &plan, &board, &clients, places).await;
     board.set_over();
     // The sender cannot be gone: the driver is never killed.
@@ -120,9 +131,9 @@ async fn whole(cluster: Arc<Cluster>, plan: Plan, board: Arc<Board>) -> (bool, u
         None => 0,
     };
     heal(&cluster, &board).await;
-    let servers_left = match leaving {
-        Some(leaving) => leaving.await.unwrap_or(0),
-        None => 0,
+    let servers_changed = match changing {
+        Some(changing) => changing.await.unwrap_or_default(),
+        None => (0, 0),
     };
     none_stays_behind(&cluster, &board);
     if plan.mix != Mix::KeeperDeath {
@@ -130,7 +141,7 @@ async fn whole(cluster: Arc<Cluster>, plan: Plan, board: Arc<Board>) -> (bool, u
         audit::after(&cluster, &plan, &board, &clients).await;
     }
     let unasked = clients.iter().map(|client| client.answers_without_request()).sum();
-    (judge_names(&board), unasked, slot_moves, servers_left)
+    (judge_names(&board), unasked, slot_moves, servers_changed)
 }
 
 /// A server that has left ends by itself.

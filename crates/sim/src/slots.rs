@@ -1,9 +1,10 @@
-//! Slots move between servers, and servers leave, while clients work.
+//! Slots move between servers, and servers join and leave, while clients work.
 
 use crate::cluster::{Cluster, server_node};
 use crate::plan::Mix;
 use crate::work::Board;
 use aze_client::Client;
+use aze_io::sim::SimRng;
 use aze_proto::{Code, Failure, ServerIndex, SlotIndex};
 use futures_channel::oneshot::Receiver;
 use futures_util::future::{Either, join_all, select};
@@ -13,6 +14,9 @@ use std::time::Duration;
 
 /// Pause before a test looks again whether a server runs.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
+
+/// How long a message of a dead process may be on its way.
+const LATE_WORD_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// After the last question to the keeper: until it has done what it was asked, whether its answer arrives or not.
 const LAST_WORD_TIME_MAX: Duration = Duration::from_secs(20);
@@ -25,7 +29,7 @@ pub async fn drive(cluster: Arc<Cluster>, board: Arc<Board>, servers_leave: bool
         cluster.sim.sleep(Duration::from_micros(rng.below(60_000))).await;
         let Some(keeper) = cluster.server(0) else { return moved };
         let slot = SlotIndex(rng.below(u64::from(keeper.map().slots.len())) as u32);
-        let to = ServerIndex(rng.below(u64::from(cluster.layout().servers)) as u16);
+        let to = ServerIndex(rng.below(keeper.map().servers.len() as u64) as u16);
         let before = keeper.map().slots.get(slot).map(|slot| slot.primary);
         let (done, result) = futures_channel::oneshot::channel();
         // As a task of the keeper, it ends with it.
@@ -49,11 +53,103 @@ pub async fn drive(cluster: Arc<Cluster>, board: Arc<Board>, servers_leave: bool
     moved
 }
 
+/// Has servers join, in one turn or two, each of which may be broken off and begun again; gives how many have got their share of the
+/// slots. Some die before they have any, unless slots move by themselves.
+pub async fn grow(cluster: Arc<Cluster>, board: Arc<Board>, client: Arc<Client>, slots_move: bool) -> u64 {
+    let mut rng = cluster.sim.rng("joining");
+    let mut joined = 0;
+    for _ in 0..rng.between(1, 2) {
+        cluster.sim.sleep(Duration::from_micros(rng.below(60_000))).await;
+        for _ in 0..rng.between(1, 3) {
+            let dies = (!slots_move && rng.chance(200_000)).then(|| Duration::from_micros(rng.below(8_000)));
+            join(&cluster, &board, dies).await;
+        }
+        joined = match balance(&cluster, &board, &client, &mut rng).await {
+            Some(joined) => joined,
+            None => return joined,
+        };
+    }
+    joined
+}
+
+/// Starts a server that joins, and kills it after a moment if it is to die.
+async fn join(cluster: &Arc<Cluster>, board: &Arc<Board>, dies: Option<Duration>) {
+    let Some(keeper) = cluster.server(0) else { return };
+    let index = keeper.map().servers.len() as u16;
+    if keeper.map().check_room_for(1).is_err() {
+        return;
+    }
+    let (starting, run) = (cluster.clone(), board.clone());
+    let started = cluster.on_driver(async move {
+        let result = starting.add_server(index).await;
+        run.note(&starting, format!("server {index} joins: {:?}", result.as_ref().map_err(ToString::to_string)));
+        result
+    });
+    if let Some(moment) = dies {
+        cluster.sim.sleep(moment).await;
+        board.note(cluster, format!("server {index} dies"));
+        cluster.kill_server(index, false);
+        forget_dead(cluster, index).await;
+    }
+    match started.await {
+        Ok(Err(failure)) if dies.is_none() => judge(cluster, board, &failure),
+        _ => {}
+    }
+}
+
+/// After the death of a server that joins: as if somebody on its node told the keeper, which may hear of the server after its death
+/// only.
+async fn forget_dead(cluster: &Arc<Cluster>, index: u16) {
+    let until_ns = cluster.sim.now_ns() + LATE_WORD_TIME_MAX.as_nanos() as u64;
+    while cluster.sim.now_ns() < until_ns {
+        let Some(keeper) = cluster.server(0) else { return };
+        if keeper.map().server(ServerIndex(index)).is_some_and(|info| !info.left) {
+            let (done, result) = futures_channel::oneshot::channel();
+            cluster.sim.node(&server_node(0)).spawn(async move {
+                // An error means that the run is over.
+                let _ = done.send(keeper.leave(&[ServerIndex(index)]).await.is_ok());
+            });
+            if result.await.is_ok_and(|left| left) {
+                return;
+            }
+        }
+        cluster.sim.sleep(LOOK_PAUSE).await;
+    }
+}
+
+/// Has slots moved until all servers have as many, but for one; gives how many that joined have got their share, and nothing if that
+/// cannot be any more.
+async fn balance(cluster: &Arc<Cluster>, board: &Arc<Board>, client: &Arc<Client>, rng: &mut SimRng) -> Option<u64> {
+    loop {
+        if rng.chance(50_000) {
+            // As if the command had been ended, and were begun again.
+            cluster.sim.sleep(Duration::from_micros(rng.below(300_000))).await;
+        }
+        let asked = client.clone();
+        match cluster.on_client(0, async move { asked.balance().await }).await.ok()? {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(failure) => {
+                judge(cluster, board, &failure);
+                if failure.code != Code::Busy && !failure.is_silence() || failure.is_silence() && board.is_over() {
+                    return None;
+                }
+                cluster.sim.sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+    let keeper = cluster.server(0)?;
+    let map = keeper.map();
+    let has_share = |server: &ServerIndex| map.slots.served_by(*server).next().is_some();
+    Some((cluster.layout().servers..map.servers.len() as u16).map(ServerIndex).filter(has_share).count() as u64)
+}
+
 /// Has some servers leave, in several turns, each of which may be broken off and begun again; gives how many have left. The
 /// process of one that has left is killed at once, or when it ends by itself.
 pub async fn shrink(cluster: Arc<Cluster>, board: Arc<Board>, client: Arc<Client>) -> u64 {
     let mut rng = cluster.sim.rng("leaving");
-    let mut leavers: Vec<ServerIndex> = (1..cluster.layout().servers).map(ServerIndex).collect();
+    let servers = cluster.server(0).map_or(0, |keeper| keeper.map().servers.len() as u16);
+    let mut leavers: Vec<ServerIndex> = (1..servers).map(ServerIndex).collect();
     leavers.retain(|_| rng.chance(600_000));
     let mut going = BTreeMap::new();
     while !leavers.is_empty() && !board.is_over() {
@@ -132,7 +228,7 @@ async fn end(cluster: Arc<Cluster>, server: ServerIndex, at_once: bool) {
 fn judge(cluster: &Arc<Cluster>, board: &Board, failure: &Failure) {
     board.note(cluster, format!("{failure}"));
     let restarted = board.mix() == Mix::Restarts && failure.code == Code::Unsupported;
-    let silent = board.mix().loses_answers() && failure.is_silence();
+    let silent = board.mix().loses_answers() && (failure.is_silence() || failure.code == Code::Expired);
     if failure.code != Code::Busy && !restarted && !silent {
         board.violation(format!("a slot could not be moved: {failure}"));
     }

@@ -197,7 +197,7 @@ impl ChunkShard {
     }
 
     /// The data of a file may have changed, if it has any here.
-    pub(crate) fn touched(&mut self, ino: Ino) {
+    pub fn touched(&mut self, ino: Ino) {
         if let Some(generation) = self.generation_of(ino) {
             self.seen(ino, generation);
         }

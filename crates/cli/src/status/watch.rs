@@ -45,6 +45,7 @@ impl Look {
 /// Shows it every `period`, so often, or until the process is interrupted.
 pub fn run(volume: Volume, period: Duration, count: Option<u64>, as_json: bool) -> Outcome<Exit> {
     let session = Session::open_if_there(volume, Duration::from_millis(DEADLINE_MS_DEFAULT.into()))?;
+    let mut volume = session.volume.clone();
     let clears = !as_json && std::io::stdout().is_terminal();
     let mut before = Look::now(&session);
     let mut shown = 0;
@@ -53,15 +54,16 @@ pub fn run(volume: Volume, period: Duration, count: Option<u64>, as_json: bool) 
         std::thread::sleep(period.saturating_sub(before.at.elapsed()));
         let now = Look::now(&session);
         let rates = Rates::between(&before, &now);
+        volume.record.learn(&session.client.map());
         unreachable = now.servers.iter().filter(|(_, server)| server.is_err()).count();
         let mut out = Out::new();
         if as_json {
-            out.json(&rates.object(&session.volume))?;
+            out.json(&rates.object(&volume))?;
         } else {
             if clears {
                 out.line(CLEAR)?;
             }
-            rates.print(&session.volume, &mut out)?;
+            rates.print(&volume, &mut out)?;
         }
         out.flush()?;
         (before, shown) = (now, shown + 1);

@@ -205,6 +205,7 @@ pub fn map(epoch: u32, address: &str) -> ShardMap {
         capacity_bytes: 0,
         ended: false,
         left: false,
+        joining: false,
         life: 0,
         began: MapEpoch(0),
         session: SessionId(0),

@@ -9,25 +9,30 @@
 //! What remains: another process that changes an object between that look and its removal, or its replacement.
 
 use super::ledger::{self, Ledger};
-use super::prove::{Known, now};
+use super::prove::{Known, OWN_NUMBERS, now};
 use super::state::Done;
 use super::survey::{Survey, at};
 use super::{Order, Side, Stage, parent_dir};
 use crate::Watch;
-use crate::tree::{GoneName, Meta, Origin, Print, Spot, Tree, parent};
+use crate::tree::{GoneName, Meta, Print, PutBack, Spot, Tree, parent};
 use aze_io::sync::Mutex;
 use aze_proto::attr::FileKind;
+use aze_proto::ids::Time;
 use aze_receipt::line::What;
 use aze_receipt::{Removed, when};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Names that are named, of those that are left at the destination.
 const LEFT_NAMED_MAX: usize = 10;
 
 /// Names that went, by their paths below the destination.
 pub type Gone = BTreeMap<Vec<u8>, GoneName>;
+
+/// Inodes of the volume that were staged to a path below the destination, and may be read from there though they have lost the
+/// name, by these paths.
+pub type Former = BTreeMap<Vec<u8>, Vec<GoneName>>;
 
 /// An object of the destination that the volume has under this name no more.
 struct Doomed {
@@ -94,6 +99,33 @@ impl Order {
         Ok(Some(Mutex::new(known)))
     }
 
+    /// What was staged to each path before, as far as this attempt and the ledgers know.
+    pub(super) fn former(&self, before: &BTreeMap<Vec<u8>, Done>) -> Outcome<Former> {
+        let mut former = Former::new();
+        if self.side == Side::Outside {
+            return Ok(former);
+        }
+        let mut add = |path: Vec<u8>, done: &Done| {
+            let (Some(&inode), [_, identity @ ..]) = (done.from.get(1), &done.to[..]) else { return };
+            let (What::File { .. }, Ok(identity)) = (&done.object.what, identity.try_into()) else { return };
+            let (inside, outside) = (at(&self.from, &path).path, at(&self.to, &path).path);
+            let was = GoneName { inside, outside, kind: FileKind::File, identity, inode, record: None };
+            let all = former.entry(path).or_default();
+            if !all.contains(&was) {
+                all.push(was);
+            }
+        };
+        before.iter().for_each(|(path, done)| add(path.clone(), done));
+        for other in self.ledgers()?.iter().filter(|ledger| ledger.route.is_out()) {
+            for (path, done) in &other.entries {
+                if let Some(path) = self.below(&at_outside(&other.route.outside, path)) {
+                    add(path, done);
+                }
+            }
+        }
+        Ok(former)
+    }
+
     /// All ledgers of the volume.
     pub(super) fn ledgers(&self) -> Outcome<Vec<Ledger>> {
         let Some((hold, _)) = &self.ledger else { return Ok(Vec::new()) };
@@ -112,25 +144,39 @@ fn print_of(to: &[u64]) -> Print {
 }
 
 impl Stage<'_> {
-    /// Before anything is written: the volume takes over what the places of objects still hold for other names. A place of
-    /// which that fails is left alone.
+    /// Before anything is written: the volume takes over what the places of objects still hold for other names, and what names hold
+    /// that are to be removed. Such a place for which that fails is left alone. It counts as a change of these files, so it comes before
+    /// they are read.
     pub(super) fn take_over_replaced(&mut self) -> Outcome<()> {
-        let replaced = self.gone.iter().filter(|(path, _)| self.survey.objects.contains_key(*path));
-        self.left_alone = self.take_over(replaced.collect(), |tree, gone| tree.take_over(gone))?;
+        let is_own = self.order.delete && self.order.side == Side::Own;
+        let doomed = if is_own { self.doomed() } else { BTreeMap::new() };
+        let gone = self.gone.iter().filter(|(path, _)| self.survey.objects.contains_key(*path));
+        let gone = gone.chain(doomed.iter().filter_map(|(path, doomed)| Some((path, doomed.gone.as_ref()?))));
+        let former = self.former.iter().flat_map(|(path, all)| all.iter().map(move |was| (path, was)));
+        let is_needed = |path: &Vec<u8>, was: &GoneName| {
+            let now = self.survey.objects.get(path);
+            now.is_some_and(|meta| meta.identity.1 != was.inode) || doomed.contains_key(path)
+        };
+        let all = gone.chain(former.filter(|(path, was)| is_needed(path, was)));
+        self.left_alone = self.take_over(all.collect(), |tree, gone| tree.take_over(gone))?;
         Ok(())
     }
 
     /// Before files that came from their places get new objects there: the volume takes over their data, also those that it has
-    /// read and might drop to read them again. A file for which that fails is not copied.
+    /// read and might drop to read them again; and new files are claimed. A file for which that fails is not copied.
     pub(super) fn take_over_own(&self, todo: &mut Vec<(Spot, Spot)>) -> Outcome<()> {
         let own = |path: &Vec<u8>| {
-            let (origin, meta) = (self.survey.origins.get(path)?, self.survey.objects.get(path)?);
-            let Origin { inside, outside, identity, .. } = origin.clone();
-            let kind = meta.kind;
-            let name = GoneName { inside, outside, kind, identity, inode: meta.identity.1, record: None };
-            (kind == FileKind::File).then_some((at(&self.order.from, path).path, name))
+            let meta = self.survey.objects.get(path).filter(|meta| meta.kind == FileKind::File)?;
+            let (inside, outside) = (at(&self.order.from, path).path, at(&self.to, path).path);
+            let identity = self.survey.origins.get(path).map_or([0; 4], |origin| origin.identity);
+            let (kind, inode) = (meta.kind, meta.identity.1);
+            let name = GoneName { inside: inside.clone(), outside, kind, identity, inode, record: None };
+            Some((inside, name))
         };
-        let mut all: BTreeMap<Vec<u8>, GoneName> = self.survey.origins.keys().filter_map(own).collect();
+        if self.order.side == Side::Outside {
+            return Ok(());
+        }
+        let mut all: BTreeMap<Vec<u8>, GoneName> = self.survey.objects.keys().filter_map(own).collect();
         let to_copy: BTreeSet<&[u8]> = todo.iter().map(|(from, _)| from.path.as_slice()).collect();
         all.retain(|path, _| to_copy.contains(path.as_slice()));
         // They are held for changed already: so users other than the volume's owner may do this.
@@ -176,8 +222,6 @@ impl Stage<'_> {
     pub(super) fn follow(&mut self, is_whole: bool) -> Outcome<()> {
         let all = self.doomed();
         let removes = self.order.delete && is_whole;
-        let needed = all.iter().filter_map(|(path, doomed)| Some((path, doomed.gone.as_ref().filter(|_| removes)?)));
-        let kept = self.take_over(needed.collect(), |tree, gone| tree.take_over(gone))?;
         let mut all = Vec::from_iter(all);
         // A directory goes after all that is in it.
         all.reverse();
@@ -196,7 +240,7 @@ impl Stage<'_> {
                         self.report.left_named.push(spot.shown());
                     }
                 }
-                Ok(Some(_)) if kept.contains(&path) => self.report.left += 1,
+                Ok(Some(_)) if self.left_alone.contains(&path) => self.report.left += 1,
                 Ok(Some(there)) => match self.remove_doomed(&path, &doomed, &there, &relinked) {
                     Ok(()) => {
                         if there.kind == FileKind::File && there.links > 1 {
@@ -239,6 +283,47 @@ impl Stage<'_> {
             }
         });
         failed.into_inner().map_or(Ok(()), Err)
+    }
+
+    /// The volume reads files from now on where they were put, and need not hold their bytes any more; but for those with several
+    /// names, which are several files if they are read from there. To be called when all of it is durable.
+    pub(super) fn let_go(&mut self, proven: &BTreeSet<Vec<u8>>) {
+        if self.order.side != Side::Own {
+            return;
+        }
+        let put = |path: &Vec<u8>| {
+            let done = self.proof.journal.lock().known().done.get(path).cloned()?;
+            let links = self.survey.objects.get(path)?.links;
+            let (What::File { same_as: None, .. }, 1) = (&done.object.what, links) else { return None };
+            let [_, identity @ ..] = &done.to[..] else { return None };
+            Some(PutBack {
+                inside: at(&self.order.from, path).path,
+                outside: at(&self.order.to, path).path,
+                inode: *done.from.get(1)?,
+                size: *done.from.get(2)?,
+                ctime: Time(*done.from.get(4)?),
+                mark: done.from.get(OWN_NUMBERS..)?.to_vec(),
+                identity: identity.try_into().ok()?,
+            })
+        };
+        let all: Vec<PutBack> = proven.iter().filter_map(put).collect();
+        let (drained, denied) = (AtomicU64::new(0), AtomicBool::new(false));
+        self.several_at_once(&all, |put| {
+            if denied.load(Ordering::Relaxed) {
+                return;
+            }
+            match self.order.from.tree.adopt(put) {
+                Ok(is_clean) => drop(drained.fetch_add(is_clean.into(), Ordering::Relaxed)),
+                Err(trouble) if trouble.exit == Exit::Denied => {
+                    if !denied.swap(true, Ordering::Relaxed) {
+                        self.watch.lacks(&trouble.during("what was staged stays in the volume"));
+                    }
+                }
+                // It is proven all the same, and the next stage tries again.
+                Err(trouble) => self.watch.lacks(&trouble.during("it stays in the volume, too")),
+            }
+        });
+        self.report.drained = drained.into_inner();
     }
 
     /// Objects of the destination that the volume has removed under their names, by path.

@@ -119,5 +119,13 @@ wire_enum! {
         81 = CopiedIs { more: bool },
         /// Slots that servers which leave still have, and those of the servers that have not left.
         82 = Leaving { slots: u32, servers: Vec<ServerIndex> },
+        /// The map with the server in it, and the sessions that no server serves.
+        83 = Entered { map: ShardMap, fenced: Vec<SessionId> },
+        /// So many slots are to move until all servers have as many, but for one.
+        84 = Balancing { slots: u32 },
+        /// Whether all data of a file that a server has are those of the version asked about. They are copies of the backing then.
+        85 = Settled { is_same: bool },
+        /// What `Adopt` has to name, and where the file comes from now.
+        86 = Claimed { claim: u64, backing: Option<Backing> },
     }
 }

@@ -41,6 +41,8 @@ wire_struct! {
         pub touched_bytes: u64,
         /// Bytes of file data that are copies of what the backing has, and may go when room is short.
         pub clean_bytes: u64,
+        /// Bytes of chunks that became such copies since it started, when a stage had put them into the backing.
+        pub drained_bytes: u64,
         /// Bytes that such copies have freed since it started.
         pub evicted_bytes: u64,
         /// Chunks that have gone for it since then.

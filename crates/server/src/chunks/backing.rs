@@ -82,17 +82,20 @@ impl Server {
     async fn ask_backing(self: &Arc<Self>, lack: Lack) -> Result<(), Failure> {
         let Lack { ino, generation, changes, .. } = lack;
         let request = if changes { Request::WillChange { ino } } else { Request::BackingOf { ino } };
+        let forgotten = self.backed.forgotten();
         match self.ask_shard(self.home(ino), request).await? {
-            Reply::BackingIs { backing: Some(backing), generation: now, chunk_bits } => {
+            Reply::BackingIs { backing, generation: now, chunk_bits } => {
+                // A file that was made in the volume has no origin before a stage gives it one.
+                let backing = backing.unwrap_or_default();
                 let may_change = changes || backing.data_changed;
-                self.backed.learn(ino, Known { generation: now, backing, chunk_bits, may_change });
+                self.backed.learn(ino, Known { generation: now, backing, chunk_bits, may_change }, forgotten);
                 // A truncation that the asker has seen was lost with a restart of the home.
                 if now < generation {
                     return Err(Failure::refused(Refusal::GenerationStale { generation: now }));
                 }
                 Ok(())
             }
-            _ => Err(Failure::new(Code::Malformed, "the home of an imported file knows no backing of it")),
+            _ => Err(Failure::new(Code::Malformed, "BackingOf or WillChange was answered with something else")),
         }
     }
 
@@ -149,7 +152,12 @@ impl Server {
             identity = found.identity;
         }
         let read = over.tree.read(known.backing.path.0.clone(), identity, start, len).await;
-        let mut bytes = read.map_err(|error| self.told(ino, error))?;
+        let mut bytes = match read {
+            Err(error) if matches!(error, BackingError::Changed(_)) && self.has_other_origin(lack, known).await? => {
+                return Ok(());
+            }
+            read => read.map_err(|error| self.told(ino, error))?,
+        };
         if bytes.len() != len {
             let why = format!("{}: it ends before its length", self.backing_path(known));
             return Err(self.told(ino, BackingError::Changed(why)));
@@ -195,6 +203,12 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// Whether a stage has given a file another origin than the one that is known here.
+    async fn has_other_origin(self: &Arc<Self>, lack: Lack, known: &Known) -> Result<bool, Failure> {
+        self.ask_backing(Lack { chunk: None, changes: false, ..lack }).await?;
+        Ok(self.backed.known(lack.ino).is_none_or(|now| now.backing.origin != known.backing.origin))
     }
 
     /// What users are told of an error; the log names a file that has changed underneath, once.

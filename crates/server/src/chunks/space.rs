@@ -31,6 +31,8 @@ impl Server {
             if !self.config.switches.is(Sabotage::SkipKeep) {
                 data.keep(ino, chunk);
             }
+            // A late request of an earlier stage must not make the chunk a copy again.
+            data.touched(ino);
             data.decide(&work.stamp, Ok(Reply::Done));
             work.recorded = true;
             return Ok(Reply::Done.into());
@@ -49,8 +51,9 @@ impl Server {
     pub(crate) fn punch(self: &Arc<Self>, work: &mut Work, punch: &Punch) -> Attempt<Output> {
         let Punch { ino, generation, born, layout, chunk, start, end, chunk_bits } = *punch;
         let cell = self.chunk_cell(work, ino, layout, chunk, born)?;
-        self.check_punchable(cell.id, ino, generation)?;
         let mut data = cell.data.lock();
+        // Under the lock under which chunks become copies of the backing.
+        self.check_punchable(cell.id, ino, generation)?;
         let chunk_bits = self.check_home(ino, layout, chunk, chunk_bits)?;
         let done = data.punch(&work.stamp, ino, generation, start..end, chunk_bits);
         done.map_err(|error| self.data_stop(error, cell.id, ino))?;
@@ -66,6 +69,7 @@ impl Server {
         }
         // What is still in the backing counts as data: a hole there is found only by reading it.
         let backed = self.length_in_backing(ino, generation)?;
+        let whole = offset;
         if offset < backed && !hole {
             return Ok(Reply::SoughtIs { at: Some(offset) }.into());
         }
@@ -85,19 +89,20 @@ impl Server {
             let at = sought.map_err(|error| self.data_stop(error, cell.id, ino))?;
             nearest = nearest.into_iter().chain(at).min();
         }
+        if self.length_in_backing(ino, generation)? > backed {
+            // A stage has made chunks copies meanwhile, which may have gone and are no holes.
+            return self.seek(&Seek { offset: whole, ..*seek });
+        }
         Ok(Reply::SoughtIs { at: nearest }.into())
     }
 
     /// Each shard is looked at under its own lock. A shard's number never goes back, so two equal sums mean that each
     /// of them was the same both times.
     pub(crate) fn count_changes(&self, count: &CountChanges) -> Attempt<Output> {
-        let CountChanges { ino, generation, born, layout, chunks } = *count;
+        let CountChanges { ino, generation, born, .. } = *count;
         self.check_kept(ino, born)?;
         let (mut wraps, mut changes) = (0u64, 0u64);
-        for cell in self.shards.iter() {
-            if layout.ahead(0, cell.id, self.config.shards).is_none_or(|ahead| ahead >= chunks.max(1)) {
-                continue;
-            }
+        for cell in self.shards_of_data(count) {
             let counted = cell.data.lock().count_changes(ino, generation);
             let counted = counted.map_err(|error| self.data_stop(error, cell.id, ino))?;
             wraps = wraps.wrapping_add(counted.wraps);

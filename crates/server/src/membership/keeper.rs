@@ -125,7 +125,11 @@ impl Server {
             info.began == began && info.incarnation == incarnation && !info.ended && !info.left
         };
         if let Some(info) = map.servers.get_mut(usize::from(server.0)).filter(is_meant) {
-            info.ended = true;
+            // One that has just joined and has nothing takes nothing along.
+            match info.joining && map.slots.served_by(server).next().is_none() {
+                true => info.left = true,
+                false => info.ended = true,
+            }
             map.epoch = epoch;
             self.spread_map(&map, server);
         }

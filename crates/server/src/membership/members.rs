@@ -64,6 +64,19 @@ const ROOT_MODE: u32 = 0o755;
 /// # Errors
 /// Addresses that cannot be listened on, memory that cannot be had, a keeper that does not answer.
 pub async fn start(io: Io, config: Config, tell: Tell) -> Result<Arc<Server>, Failure> {
+    start_when(io, config, tell, std::future::ready(())).await
+}
+
+/// The same, of a server that listens and then waits for `may_join` before it joins the volume.
+///
+/// # Errors
+/// Those of [`start`].
+pub async fn start_when(
+    io: Io,
+    config: Config,
+    tell: Tell,
+    may_join: impl Future<Output = ()>,
+) -> Result<Arc<Server>, Failure> {
     SlotTable::modular(config.shards, config.servers).map_err(|why| Failure::new(Code::Invalid, why))?;
     // A journal's data once fitted, in another order.
     let set_aside = if config.storage.is_some() { Slab::with_excess } else { Slab::new };
@@ -111,8 +124,10 @@ pub async fn start(io: Io, config: Config, tell: Tell) -> Result<Arc<Server>, Fa
         }
     }
     server.tell_of_ends();
+    may_join.await;
     let map = match &server.config.comeback {
         Some(comeback) => server.come_back(comeback).await?,
+        None if server.config.joins_later() => server.enter_volume().await?,
         None => server.join_volume().await?,
     };
     // Earlier answers of a server in memory concern lost inodes, which no request can change.
@@ -257,6 +272,7 @@ impl Server {
             capacity_bytes: self.store.capacity_bytes(),
             ended: false,
             left: false,
+            joining: false,
             life: 0,
             began: MapEpoch(0),
             session: self.session(),
@@ -338,8 +354,12 @@ impl Server {
         }
         let left: Vec<ServerIndex> =
             map.indexes().filter(|server| map.has_left(*server) && !current.has_left(*server)).collect();
+        let is_joined = !current.servers.is_empty() && current.servers.len() < map.servers.len();
         *current = map.clone();
         drop(current);
+        if is_joined {
+            self.watch_neighbours();
+        }
         self.give_by(&map);
         self.take_by(&map);
         self.leave_by(&map, &left);
@@ -372,6 +392,10 @@ impl Server {
 
     /// Answered when no change that an earlier life of a server has asked for is under way here.
     pub(crate) fn map_pushed(self: &Arc<Self>, map: &ShardMap) -> Attempt<Output> {
+        if self.config.joins_later() && self.map_epoch_now() == MapEpoch(0) {
+            // It serves nobody before it knows who is served no more, which the keeper's answer says.
+            return Err(Failure::new(Code::Busy, format!("{} is joining the volume", self.who())).into());
+        }
         self.install_map(Arc::new(map.clone()));
         if self.retired.lock().is_empty() {
             return Ok(Reply::Done.into());
@@ -387,6 +411,13 @@ impl Server {
     pub(crate) async fn keep_up_with_map(self: &Arc<Self>) -> Result<(), Failure> {
         let heard = MapEpoch(self.map_epoch_heard.load(Ordering::Relaxed));
         if heard > self.map_epoch_now() { self.refresh_map().await } else { Ok(()) }
+    }
+
+    /// The same, however long the keeper is silent, while this server runs.
+    pub(crate) async fn until_map_is_new(self: &Arc<Self>) {
+        while self.keep_up_with_map().await.is_err() && !self.is_stopping() {
+            self.io.sleep(JOIN_PAUSE).await;
+        }
     }
 
     /// Fetches the map from the keeper.

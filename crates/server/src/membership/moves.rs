@@ -7,9 +7,7 @@
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, then};
-use aze_proto::{
-    Code, Failure, Incarnation, MapEpoch, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap, SlotIndex,
-};
+use aze_proto::{Code, Failure, MapEpoch, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap, SlotIndex};
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,15 +104,7 @@ impl Server {
         if self.config.backing.is_some() {
             return refused("a volume over a backing does not move slots between servers".into());
         }
-        let map = self.map();
-        for server in map.indexes() {
-            let info = map.server(server).ok_or(Code::Internal)?;
-            if info.ended || info.incarnation > Incarnation(0) {
-                let why = "has ended since the volume was started: what is lost is known by servers, and no slot moves";
-                return refused(format!("server {server} on {} {why}", info.host));
-            }
-        }
-        Ok(())
+        self.map().check_slots_move().or_else(refused)
     }
 
     /// Brings everything of a slot to the server that will have it.

@@ -93,7 +93,8 @@ impl Server {
         let (target, born) = (target.clone(), self.map_epoch_now());
         let layout = self.layout_of_new(&key);
         let private = private || kind == FileKind::Directory && parent.is_private_directory();
-        let new = NewFile { kind, mode, uid, gid, rdev, target, born, chunk_bits, layout, private };
+        let over_backing = self.is_over_backing(kind);
+        let new = NewFile { kind, mode, uid, gid, rdev, target, born, chunk_bits, layout, private, over_backing };
         let exclusive = exclusive || kind != FileKind::File;
         let op = match inherited.xattrs {
             xattrs if xattrs.is_empty() => Op::Create { key, new, exclusive },

@@ -4,12 +4,14 @@
 //! and no server takes anything from it any more.
 
 use crate::names::state::lock_table::{FileLocks, LOCKS_PER_FILE_MAX, Lock, TooMany};
+use crate::sabotage::Sabotage;
 use crate::shards::Names;
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, Work, then};
 use aze_proto::message::{LockOutcome, LockSpec};
-use aze_proto::{Code, Failure, FileKind, Ino, Reply, Request, SessionId};
+use aze_proto::{Code, Failure, FileKind, Ino, Reply, Request, ServerIndex, SessionId};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -137,12 +139,22 @@ impl Server {
         }
         let server = self.clone();
         self.io.spawn(async move {
-            let members: Vec<_> = server.map().members().collect();
-            let fences = members.into_iter().map(|index| {
-                let server = server.clone();
-                async move { server.ask_in_the_end(index, Request::FenceSession { session }).await }
-            });
-            futures_util::future::join_all(fences).await;
+            let mut told = BTreeSet::new();
+            loop {
+                let map = server.map();
+                let untold: Vec<ServerIndex> = map.members().filter(|index| !told.contains(index)).collect();
+                if untold.is_empty() || !told.is_empty() && server.config.switches.is(Sabotage::FenceOnce) {
+                    break;
+                }
+                let fences = untold.iter().map(|index| {
+                    let server = server.clone();
+                    async move { server.ask_in_the_end(*index, Request::FenceSession { session }).await }
+                });
+                futures_util::future::join_all(fences).await;
+                told.extend(untold);
+                // A server that has joined meanwhile is in the map by which the keeper has answered, or was told by it.
+                server.until_map_is_new().await;
+            }
             server.drop_locks(session);
             server.sessions.end_freeing(session);
         });

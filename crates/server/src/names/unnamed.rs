@@ -32,8 +32,8 @@ impl Server {
         let (born, chunk_bits) = (self.map_epoch_now(), stub.chunk_bits);
         let (uid, gid, mode) = (owned.uid, owned.gid, owned.mode);
         let (layout, private) = (self.layout_of_new(&key), false);
-        let new =
-            NewFile { kind, mode, uid, gid, rdev: 0, target: Default::default(), born, chunk_bits, layout, private };
+        let (target, over_backing) = (Default::default(), self.is_over_backing(kind));
+        let new = NewFile { kind, mode, uid, gid, rdev: 0, target, born, chunk_bits, layout, private, over_backing };
         let made = Op::CreateWith { key: key.clone(), new, exclusive: true, xattrs: inherited.xattrs };
         let stamp = self.own_stamp(&work.stamp);
         let Reply::Entry { ino, .. } = names.shard.apply(&made, &stamp).reply? else {

@@ -332,6 +332,20 @@ impl LoggedChunks {
         }
     }
 
+    /// As [`ChunkShard::touched`]: counts are of this start, and not written down.
+    pub(crate) fn touched(&mut self, ino: Ino) {
+        self.chunks.touched(ino);
+    }
+
+    /// As [`ChunkShard::note_copies`].
+    pub(crate) fn note_copies(&mut self, ino: Ino, length: u64, chunk_bits: u8) -> u64 {
+        let bytes = self.chunks.note_copies(ino, length, chunk_bits);
+        if bytes > 0 {
+            self.log.add(|| Step::Copies { shard: self.id, ino, length, chunk_bits }, &[]);
+        }
+        bytes
+    }
+
     /// As [`ChunkShard::evict`].
     pub(crate) fn evict(&mut self, from: (Ino, u64), chunks_max: usize, bytes_max: u64, all: bool) -> Evicted {
         let evicted = self.chunks.evict(from, chunks_max, bytes_max, all);

@@ -1,6 +1,6 @@
 //! Replays one seed, or runs many: `aze-sim --seed 42 [--trace]`, `aze-sim --seeds 1000 [--from N]`; with
-//! `--persistent KIND` those of persistent volumes, with `--moves` those in which slots move, with `--leaving` those in which servers
-//! leave.
+//! `--persistent KIND` those of persistent volumes, with `--moves` those in which slots move, with `--leaving` and `--joining` those in
+//! which servers leave and join.
 
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::persistence::{self, KINDS, PersistentPlan, PlanOf};
@@ -8,12 +8,15 @@ use aze_sim::{Outcome, Plan, run_plan};
 use std::ops::Range;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: aze-sim --seed N [--trace] [--moves | --leaving | --persistent KIND] [--without PROTECTION]
-       aze-sim --seeds COUNT [--from N] [--moves | --leaving | --persistent KIND] [--without PROTECTION]
+const USAGE: &str =
+    "usage: aze-sim --seed N [--trace] [--moves | --leaving | --joining | --persistent KIND] [--without PROTECTION]
+       aze-sim --seeds COUNT [--from N] [--moves | --leaving | --joining | --persistent KIND] [--without PROTECTION]
 KIND, of persistent volumes, is one of";
 
 /// What these seeds can notice the absence of; others have tests of their own.
-const PROTECTIONS: [Sabotage; 36] = [
+const PROTECTIONS: [Sabotage; 38] = [
+    Sabotage::ForgetFences,
+    Sabotage::FenceOnce,
     Sabotage::LeaveSlotBehind,
     Sabotage::ForgetBroughtOutcomes,
     Sabotage::ForgetGivenOutcomes,
@@ -60,6 +63,7 @@ struct Options {
     trace: bool,
     moves: bool,
     leaving: bool,
+    joining: bool,
     persistence: Option<PlanOf>,
     switches: Switches,
 }
@@ -79,6 +83,7 @@ fn parse(args: impl Iterator<Item = String>) -> Option<Options> {
             "--trace" => options.trace = true,
             "--moves" => options.moves = true,
             "--leaving" => options.leaving = true,
+            "--joining" => options.joining = true,
             "--persistent" => {
                 let name = args.next()?;
                 options.persistence = Some(KINDS.iter().find(|(kind, _)| *kind == name)?.1);
@@ -94,9 +99,10 @@ fn report(outcome: &Outcome) {
     let Outcome { plan, violations, calls, decided, virtual_ns, steps, trace_hash, .. } = outcome;
     println!("seed {}: {:?}, {} servers, {} clients", plan.seed, plan.mix, plan.servers, plan.clients);
     println!(
-        "  {calls} calls, {steps} steps, {:.1} s of virtual time, {} slots moved, {} servers left, trace {trace_hash:016x}",
+        "  {calls} calls, {steps} steps, {:.1} s of virtual time, {} slots moved, {} servers joined, {} left, trace {trace_hash:016x}",
         *virtual_ns as f64 / 1e9,
         outcome.slot_moves,
+        outcome.servers_joined,
         outcome.servers_left
     );
     if !decided {
@@ -140,10 +146,11 @@ fn main() -> ExitCode {
     }
     let (mut failed, mut undecided) = (0, 0);
     for seed in seeds.clone() {
-        let plan_of = match (options.moves, options.leaving) {
-            (true, _) => Plan::with_moves,
-            (false, true) => Plan::with_leaving,
-            (false, false) => Plan::of,
+        let plan_of = match (options.moves, options.leaving, options.joining) {
+            (true, _, _) => Plan::with_moves,
+            (false, true, _) => Plan::with_leaving,
+            (false, false, true) => Plan::with_joining,
+            (false, false, false) => Plan::of,
         };
         let plan = plan_of(seed).with(options.switches);
         let verbose = options.seed.is_some();

@@ -1,12 +1,13 @@
 //! Chunks that are copies of what lies elsewhere: they may go when room is short, and come again from there.
 //!
-//! Only [`ChunkShard::fill`] makes one. A change of it, or a promise of room in it, ends that for good, before it
-//! happens: a chunk that was changed in any way is never among them.
+//! [`ChunkShard::fill`] makes one, and [`ChunkShard::note_copies`] makes them of chunks whose bytes were written there. A change of
+//! it, or a promise of room in it, ends that before it happens: a chunk that was changed since is never among them.
 
 use super::ChunkShard;
 use crate::chunk::Chunk;
 use crate::{Store, StoreError};
 use aze_proto::ids::{Generation, Ino};
+use aze_proto::limits::CHUNK_BITS_MAX;
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
@@ -49,6 +50,19 @@ impl ChunkShard {
         if self.copies.insert((ino, chunk)) {
             self.store.copies_changed(0, stored.end() as u64);
         }
+    }
+
+    /// The chunks of a file are copies from now on: its first `length` bytes are elsewhere, too. A chunk with bytes behind them is
+    /// none: a writer may have stored these before the home of the file hears that it is longer. Gives the bytes of those that were
+    /// none before.
+    pub fn note_copies(&mut self, ino: Ino, length: u64, chunk_bits: u8) -> u64 {
+        let bits = chunk_bits.min(CHUNK_BITS_MAX);
+        let of_file = self.chunks.range((ino, 0)..(ino, length.div_ceil(1 << bits)));
+        let of_file = of_file.map(|((_, chunk), stored)| (*chunk, stored.end() as u64));
+        let all: Vec<(u64, u64)> = of_file.filter(|(chunk, end)| (chunk << bits) + end <= length).collect();
+        let fresh = all.into_iter().filter(|(chunk, _)| !self.is_copy(ino, *chunk)).collect::<Vec<_>>();
+        fresh.iter().for_each(|(chunk, _)| self.note_copy(ino, *chunk));
+        fresh.iter().map(|(_, bytes)| bytes).sum()
     }
 
     /// Whether a chunk is a copy.

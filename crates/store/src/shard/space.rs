@@ -87,7 +87,7 @@ impl ChunkShard {
             if let Err(trouble) = punched {
                 failed.get_or_insert(store.explain(ino, *number, trouble));
             }
-            if chunk.is_hole() {
+            if chunk.is_hole() && !ino.is_backed() {
                 empty.push(*number);
             }
         }

@@ -1,4 +1,4 @@
-//! Files whose data are, or were, in the volume's backing: what their homes have said of them, and which reads are under
+//! Files whose data are, were, or may come to be in the volume's backing: what their homes have said of them, and which reads are under
 //! way. All of it can be asked for again.
 
 use aze_io::sync::Mutex;
@@ -6,11 +6,14 @@ use aze_proto::{Backing, Failure, Generation, Ino, ShardId};
 use futures_channel::oneshot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Files of which a server remembers what their homes have said, about 300 bytes each; when there are more it begins
 /// anew, and asks again.
 const KNOWN_MAX: usize = 1 << 16;
+
+/// Files that stages have claimed, 24 bytes each; when there are more it begins anew, and those have to be claimed again.
+const CLAIMED_MAX: usize = 1 << 16;
 
 /// Files of which a server reports once that they have changed underneath; when there are more it begins anew.
 const REPORTED_MAX: usize = 1 << 12;
@@ -98,11 +101,15 @@ impl<K: Ord> Flights<K> {
 #[derive(Default)]
 pub(crate) struct BackedFiles {
     known: Mutex<BTreeMap<Ino, Arc<Known>>>,
+    /// How often the server has forgotten an entry: an answer of before may be older than that entry.
+    forgotten: AtomicU64,
     /// Chunks that are being read from the backing.
     pub(crate) reads: Flights<(Ino, u64)>,
     /// Bytes of them.
     pub(crate) being_read: AtomicU64,
     reported: Mutex<BTreeSet<Ino>>,
+    /// Files that have their home here and that a stage is at, each with its latest claim.
+    claims: Mutex<BTreeMap<Ino, u64>>,
 }
 
 impl BackedFiles {
@@ -110,20 +117,55 @@ impl BackedFiles {
         self.known.lock().get(&ino).cloned()
     }
 
-    /// A home has answered; an answer that says less than an earlier one came late.
-    pub(crate) fn learn(&self, ino: Ino, news: Known) {
+    /// To be asked for before a home is asked, for [`BackedFiles::learn`].
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.forgotten.load(Ordering::Relaxed)
+    }
+
+    /// A home has answered; an answer that says less than an earlier one came late, and so may one that was asked for before
+    /// something was forgotten.
+    pub(crate) fn learn(&self, ino: Ino, news: Known, forgotten: u64) {
         let mut known = self.known.lock();
+        if self.forgotten() != forgotten {
+            return;
+        }
         if known.len() >= KNOWN_MAX {
             known.clear();
+            self.forgotten.fetch_add(1, Ordering::Relaxed);
         }
-        let state = |known: &Known| (known.generation, known.may_change);
+        let state = |known: &Known| (known.generation, known.backing.origin, known.may_change);
         if known.get(&ino).is_none_or(|old| state(old) <= state(&news)) {
             known.insert(ino, Arc::new(news));
         }
     }
 
     pub(crate) fn forget(&self, ino: Ino) {
-        self.known.lock().remove(&ino);
+        let mut known = self.known.lock();
+        if known.remove(&ino).is_some() {
+            self.forgotten.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// No earlier claim to this file counts any more.
+    pub(crate) fn claim(&self, ino: Ino, claim: u64) {
+        let mut claims = self.claims.lock();
+        if claims.len() >= CLAIMED_MAX {
+            claims.clear();
+        }
+        claims.insert(ino, claim);
+    }
+
+    /// Whether a claim is the latest.
+    pub(crate) fn is_claim(&self, ino: Ino, claim: u64) -> bool {
+        self.claims.lock().get(&ino) == Some(&claim)
+    }
+
+    /// The stage that has this claim has ended.
+    pub(crate) fn end_claim(&self, ino: Ino, claim: u64) {
+        let mut claims = self.claims.lock();
+        if claims.get(&ino) == Some(&claim) {
+            claims.remove(&ino);
+        }
     }
 
     /// Whether a change of this file is to be reported: the first time.

@@ -17,6 +17,7 @@ pub(crate) struct Evictions {
     hand: Mutex<Hand>,
     bytes: AtomicU64,
     chunks: AtomicU64,
+    drained_bytes: AtomicU64,
 }
 
 impl Evictions {
@@ -31,6 +32,16 @@ impl Evictions {
     pub(crate) fn count(&self, chunks: usize, bytes: u64) {
         self.chunks.fetch_add(chunks as u64, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Chunks of so many bytes have become copies, since a stage has put them into the backing.
+    pub(crate) fn count_drained(&self, bytes: u64) {
+        self.drained_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of all of them since the server started.
+    pub(crate) fn drained_bytes(&self) -> u64 {
+        self.drained_bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes that were freed since the server started.

@@ -266,6 +266,8 @@ impl PublishedIndex {
             | Op::LieOver { .. }
             | Op::WillChange { .. }
             | Op::LeaveBacking { .. }
+            | Op::Adopt { .. }
+            | Op::Settled { .. }
             | Op::ForgetGone { .. }
             | Op::Record { .. }
             | Op::ReserveInos { .. }

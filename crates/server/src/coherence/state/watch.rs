@@ -117,6 +117,8 @@ fn concerned(shard: &Shard, op: &Op) -> [Option<Ino>; 4] {
         | Op::LieOver { .. }
         | Op::WillChange { .. }
         | Op::LeaveBacking { .. }
+        | Op::Adopt { .. }
+        | Op::Settled { .. }
         | Op::ForgetGone { .. }
         | Op::Create { .. }
         | Op::CreateWith { .. }
@@ -175,6 +177,7 @@ mod tests {
             chunk_bits: 20,
             layout: aze_proto::place::Layout::default(),
             private: false,
+            over_backing: false,
         };
         let op = Op::Create { key: key("a"), new, exclusive: true };
         let made = shard.apply(&op, &Stamp::at(Time(1))).effects.attr.expect("it was made").ino;

@@ -353,6 +353,7 @@ mod tests {
             capacity_bytes: 1,
             ended: false,
             left: false,
+            joining: false,
             life: 0,
             began: MapEpoch(0),
             session: aze_proto::SessionId(0),

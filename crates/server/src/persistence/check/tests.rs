@@ -86,6 +86,7 @@ impl Small {
             chunk_bits,
             layout: Layout::new(key.hash.prefix(), SHARDS),
             private: false,
+            over_backing: false,
         };
         let op = Op::Create { key: key.clone(), new, exclusive: true };
         let shard = key.hash.shard(SHARDS);

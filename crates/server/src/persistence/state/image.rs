@@ -157,6 +157,9 @@ impl Image {
             }
             Step::Keep { .. } if self.switches.is(Sabotage::ForgetKept) => {}
             Step::Keep { ino, chunk, .. } => drop(part.data.keep(ino, chunk)),
+            Step::Copies { ino, length, chunk_bits, .. } => {
+                part.data.note_copies(ino, length, chunk_bits);
+            }
             Step::Evict { ino, chunk, .. } => drop(part.data.drop_copy((ino, chunk))),
             Step::Units { units, .. } => {
                 for unit in units {

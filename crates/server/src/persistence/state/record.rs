@@ -100,6 +100,8 @@ wire_enum! {
         15 = Fill { shard: ShardId, ino: Ino, generation: Generation, chunk: u64, sums: Vec<u32> },
         /// A chunk that was read from the backing stays.
         16 = Keep { shard: ShardId, ino: Ino, chunk: u64 },
+        /// The chunks of a file have become copies: the backing has its first `length` bytes.
+        18 = Copies { shard: ShardId, ino: Ino, length: u64, chunk_bits: u8 },
         /// It went, and will be read from there again.
         17 = Evict { shard: ShardId, ino: Ino, chunk: u64 },
         /// In a checkpoint: a shard's tables, or a part of them, as they were at a place of the journal.
@@ -124,6 +126,7 @@ impl Step {
             | Step::Data { shard, .. }
             | Step::Fill { shard, .. }
             | Step::Keep { shard, .. }
+            | Step::Copies { shard, .. }
             | Step::Evict { shard, .. }
             | Step::Outcome { shard, .. }
             | Step::EndSession { shard, .. }
@@ -188,6 +191,10 @@ mod tests {
             format!("0f0003000000{place}0100000002000000000000000100000008000000")
         );
         assert_eq!(hex(Step::Keep { shard, ino, chunk }), format!("100003000000{place}0200000000000000"));
+        assert_eq!(
+            hex(Step::Copies { shard, ino, length: 2, chunk_bits: 16 }),
+            format!("120003000000{place}020000000000000010")
+        );
         assert_eq!(hex(Step::Evict { shard, ino, chunk }), format!("110003000000{place}0200000000000000"));
     }
 }

@@ -137,6 +137,8 @@ pub(crate) fn recall_changed(lease_table: &mut LeaseTable, shard: ShardId, op: &
         | Op::LieOver { .. }
         | Op::WillChange { .. }
         | Op::LeaveBacking { .. }
+        | Op::Adopt { .. }
+        | Op::Settled { .. }
         | Op::ForgetGone { .. }
         | Op::Create { .. }
         | Op::CreateWith { .. }

@@ -1,0 +1,328 @@
+//! Servers join a volume in memory under work: `aze grow`.
+
+use aze_tests::ledger::Ledger;
+use aze_tests::servers::{pids, runs, states};
+use aze_tests::{Draw, Place, long, signal, wait_until};
+use std::fs;
+use std::io::Write;
+use std::process::Stdio;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Changes that are waited for between two steps of a test.
+const STEPS: usize = 40;
+
+/// Moments at which a server dies that joins.
+const MOMENTS: u64 = 6;
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+/// How many slots each server of the map has that a command of this machine has seen last.
+fn requests_of(place: &Place) -> Vec<u64> {
+    let status = json(&place.aze(&["status", "--json"]).ok().out);
+    let of = |server: &serde_json::Value| {
+        let counters =
+            server["requests"].as_object().map(|counters| counters.values().filter_map(|count| count.as_u64()).sum());
+        counters.unwrap_or(0)
+    };
+    status["servers"].as_array().expect("a list").iter().map(of).collect()
+}
+
+/// Two writers through a mount, a program without one, and programs that hold files open, while two servers become four and then
+/// two again. A file that did not fit before fits while there are four.
+#[test]
+fn servers_join_under_work_and_nothing_is_lost() {
+    let mut place = Place::new();
+    place.allow(Duration::from_secs(if long() { 1200 } else { 300 }));
+    place.aze(&["up", "--name", "v", "--servers", "2", "--size", "256M"]).ok();
+    let mount = place.mount();
+    // Open for the whole time, without a request: its home may change.
+    let mut idle: Vec<fs::File> =
+        (0..24).map(|at| fs::File::create(mount.join(format!("idle{at}"))).expect("made")).collect();
+    let unnamed = (0..24).map(|at| mount.join(format!("idle{at}")));
+    unnamed.take(12).for_each(|path| fs::remove_file(path).expect("removed"));
+    let large: Vec<u8> = (0..300_000_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let failed = fs::write(mount.join("large"), &large).expect_err("two servers have no room for it");
+    assert_eq!(failed.raw_os_error(), Some(libc::ENOSPC));
+    fs::remove_file(mount.join("large")).expect("removed");
+    let used = |place: &Place| {
+        let space = json(&place.aze(&["df", "--json"]).ok().out);
+        space["used_bytes"].as_u64().unwrap_or_else(|| panic!("{space}"))
+    };
+    wait_until("its room is free", || used(&place) < 1_000_000);
+    let script =
+        "for n in $(seq 1 100000); do echo line $n >> /aze/lines || exit 9; [ -e /aze/enough ] && exit 0; done";
+    let mut program = place.command(&["run", "--door", "intercept", "--", "bash", "-c", script]);
+    let mut program = program.stdout(Stdio::null()).spawn().expect("it starts");
+    let (over, steps, slowest_us) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicU64::new(0));
+    let ledgers: Vec<Mutex<Ledger>> =
+        (0..2).map(|who| Mutex::new(Ledger::new(&format!("w{who}"), Draw::new(17, 1 + who)))).collect();
+    for ledger in &ledgers {
+        fs::create_dir(mount.join(&ledger.lock().expect("no writer panics").dir)).expect("a directory");
+    }
+    std::thread::scope(|scope| {
+        for ledger in &ledgers {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let begun = Instant::now();
+                    let mut ledger = ledger.lock().expect("no writer panics");
+                    let done = ledger.step(&mount);
+                    slowest_us.fetch_max(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
+                    assert!(done.is_ok(), "{done:?}: nothing fails\n  {}", ledger.story());
+                    steps.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let more = |what: &str| {
+            let so_far = steps.load(Ordering::Relaxed);
+            wait_until(what, || steps.load(Ordering::Relaxed) >= so_far + STEPS);
+        };
+        more("changes are made");
+        let told = json(&place.aze(&["grow", "--name", "v", "--servers", "2", "--json"]).ok().out);
+        assert_eq!((&told["joined"], &told["slots_moved"]), (&serde_json::json!([2, 3]), &serde_json::json!(8)));
+        println!("{} slots in {} s under work", told["slots_moved"], told["seconds"]);
+        more("changes are made at four servers");
+        assert_eq!(states(&place), ["up", "up", "up", "up"]);
+        fs::write(mount.join("large"), &large).expect("four servers have room for it");
+        assert!(fs::read(mount.join("large")).expect("read") == large);
+        place.aze(&["du", "aze:/"]).ok();
+        let asked = requests_of(&place);
+        assert!(asked.len() == 4 && asked.iter().all(|asked| *asked > 100), "all serve: {asked:?}");
+        let before = pids(&place, "v");
+        fs::remove_file(mount.join("large")).expect("removed");
+        place.aze(&["shrink", "--servers", "1,2"]).ok();
+        assert_eq!(states(&place), ["up", "left", "left", "up"]);
+        assert!(before.len() == 4 && !runs(before[1]) && !runs(before[2]) && runs(before[3]));
+        more("changes are made at the first and the last");
+        let told = json(&place.aze(&["grow", "--servers", "1", "--json"]).ok().out);
+        assert_eq!(told["joined"], serde_json::json!([4]), "a number is given out once");
+        more("changes are made at three");
+        over.store(true, Ordering::Relaxed);
+    });
+    println!("the longest step of a writer took {} ms", slowest_us.load(Ordering::Relaxed) / 1000);
+    fs::write(mount.join("enough"), b"").expect("made");
+    assert!(program.wait().expect("it ends").success(), "the program without a mount has seen no error");
+    let lines = fs::read_to_string(mount.join("lines")).expect("read");
+    let expected: String = (1..=lines.lines().count()).map(|number| format!("line {number}\n")).collect();
+    assert!(lines.lines().count() > 1 && lines == expected, "each line once");
+    for ledger in ledgers {
+        let mut ledger = ledger.into_inner().expect("no writer has panicked");
+        ledger.check(&mount).unwrap_or_else(|why| panic!("{}: {why}", ledger.dir));
+    }
+    for (at, file) in idle.iter_mut().enumerate() {
+        file.write_all(b"still open").unwrap_or_else(|why| panic!("idle{at}: {why}"));
+        assert_eq!(file.metadata().expect("its home knows it").len(), 10, "idle{at}");
+    }
+    drop(idle);
+    let checked = place.aze(&["check", "--name", "v"]);
+    assert_eq!(checked.code, 0, "{}{}", checked.out, checked.err);
+    let watched = place.aze(&["status", "--watch=100ms", "--count", "1"]).ok();
+    assert_eq!(watched.out.matches(" left").count(), 2, "{}", watched.out);
+    let second = place.mount();
+    assert_eq!(fs::read_to_string(second.join("lines")).expect("read"), lines, "a new mount finds all");
+    let all = pids(&place, "v");
+    assert_eq!(all.len(), 5);
+    place.aze(&["down", "--force", "--discard"]).ok();
+    assert!(all.iter().all(|pid| !runs(*pid)), "those that have joined end with the volume");
+}
+
+/// A node whose record does not tell of a server that has joined finds it in the map.
+#[test]
+fn a_record_of_before_is_enough() {
+    let mut place = Place::new();
+    place.up(&["--name", "v", "--servers", "2"]);
+    let mount = place.mount();
+    (0..20).for_each(|at| fs::write(mount.join(format!("f{at}")), vec![7u8; 300_000]).expect("written"));
+    let record = place.path("run/v/volume.json");
+    let before = fs::read(&record).expect("a record");
+    place.aze(&["grow", "--servers", "2"]).ok();
+    let joined = pids(&place, "v")[2..].to_vec();
+    assert!(joined.len() == 2 && joined.iter().all(|pid| runs(*pid)));
+    fs::write(&record, &before).expect("written");
+    fs::remove_file(place.path("run/v/map")).ok();
+    assert_eq!(states(&place), ["up", "up", "up", "up"]);
+    for _ in 0..2 {
+        // The second one knows the map of the first.
+        assert_eq!(place.aze(&["cat", "aze:/f3"]).ok().out.len(), 300_000);
+    }
+    let watched = place.aze(&["status", "--watch=100ms", "--count", "1", "--json"]).ok();
+    assert_eq!(json(&watched.out)["servers"].as_array().map(Vec::len), Some(4));
+    place.aze(&["shrink", "--servers", "2"]).ok();
+    assert_eq!(states(&place), ["up", "up", "left", "up"]);
+    fs::write(&record, &before).expect("written");
+    place.aze(&["down", "--force", "--discard"]).ok();
+    assert!(joined.iter().all(|pid| !runs(*pid)), "they end with the volume");
+}
+
+/// The command is killed in the middle, again and again: the volume works wholly, no process goes on in vain, and the command goes
+/// on with the servers that have joined.
+#[test]
+fn a_command_that_is_killed_goes_on_the_next_time() {
+    let mut place = Place::new();
+    place.allow(Duration::from_secs(240));
+    place.up(&["--name", "v", "--servers", "2"]);
+    let mount = place.mount();
+    let bytes = |at: usize| vec![at as u8 | 1; 1_500_000];
+    (0..30).for_each(|at| fs::write(mount.join(format!("f{at}")), bytes(at)).expect("written"));
+    let all_there = |when: &str| {
+        for at in 0..30 {
+            assert!(fs::read(mount.join(format!("f{at}"))).expect("read") == bytes(at), "{when}: f{at}");
+        }
+    };
+    let mut was_joining = false;
+    for round in 0..12 {
+        let mut grow = place.command(&["grow", "--servers", "2"]);
+        let mut grow = grow.stderr(Stdio::null()).spawn().expect("it starts");
+        std::thread::sleep(Duration::from_millis(20 * (round + 1)));
+        let _ = grow.kill();
+        if grow.wait().expect("it ends").success() {
+            break;
+        }
+        let servers = states(&place);
+        if servers.len() > 2 && !servers.contains(&"joining".into()) {
+            // It had done all of it.
+            break;
+        }
+        was_joining |= servers.contains(&"joining".into());
+        all_there(&format!("after kill {round}"));
+        fs::write(mount.join(format!("new{round}")), b"works").expect("the volume works");
+        place.aze(&["df"]).ok();
+    }
+    if states(&place).len() < 4 {
+        place.aze(&["grow", "--servers", "2"]).ok();
+    } else {
+        place.aze(&["grow"]).ok();
+    }
+    let servers = states(&place);
+    assert_eq!(servers, ["up"; 4], "those that had joined were not started once more");
+    println!("one was killed while slots moved: {was_joining}");
+    all_there("at the end");
+    assert_eq!(place.aze(&["check"]).code, 0);
+    wait_until("no server runs that has not joined", || servers_in(&place, "v").len() == servers.len());
+}
+
+/// Processes of servers of a volume, by their logs.
+fn servers_in(place: &Place, name: &str) -> Vec<u32> {
+    let here = format!("{}/", place.path("run").join(name).display());
+    let is_here = |pid: &u32| {
+        let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let log = fs::read_link(format!("/proc/{pid}/fd/2")).unwrap_or_default().display().to_string();
+        line.split('\0').nth(1) == Some("serve") && log.starts_with(&here)
+    };
+    let numbers = fs::read_dir("/proc").expect("procfs").flatten();
+    numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_here).collect()
+}
+
+/// A process that another one has started.
+fn child_of(pid: u32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().next()?.parse().ok()
+}
+
+/// A server dies at some moment after its start: if it has no slot by then it takes nothing along, and the next one joins.
+#[test]
+fn a_server_that_dies_before_it_has_a_slot_takes_nothing_along() {
+    let mut place = Place::new();
+    place.allow(Duration::from_secs(240));
+    let (mut had_none, mut had_some) = (0, 0);
+    for moment in 0..MOMENTS {
+        let name = format!("v{moment}");
+        place.up(&["--name", &name, "--servers", "2"]);
+        let mount = place.mount_with(&["--name", &name]);
+        (0..20).for_each(|at| fs::write(mount.join(format!("f{at}")), vec![7u8; 300_000]).expect("written"));
+        let mut grow = place.command(&["grow", "--servers", "1"]);
+        let mut grow = grow.stderr(Stdio::null()).spawn().expect("it starts");
+        let mut started = child_of(grow.id());
+        while started.is_none() && grow.try_wait().expect("it is a child").is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+            started = child_of(grow.id());
+        }
+        let new = started.expect("it has started a server");
+        std::thread::sleep(Duration::from_millis(15 * moment));
+        signal(new, libc::SIGKILL);
+        let _ = grow.wait().expect("it ends");
+        let mut again = place.aze(&["grow", "--servers", "1"]);
+        wait_until("its end is known", || {
+            let is_known = again.code == 0 || again.err.contains("no slot moves");
+            if !is_known {
+                again = place.aze(&["grow", "--servers", "1"]);
+            }
+            is_known
+        });
+        if again.code == 0 {
+            had_none += 1;
+            assert_eq!(states(&place).iter().filter(|state| *state == "up").count(), 3);
+            (0..20).for_each(|at| assert_eq!(fs::read(mount.join(format!("f{at}"))).expect("read").len(), 300_000));
+            assert_eq!(place.aze(&["check"]).code, 0);
+        } else {
+            had_some += 1;
+        }
+        place.aze(&["down", "--force", "--discard"]).ok();
+    }
+    println!("it had no slot {had_none} times, and some {had_some} times");
+    assert!(had_none > 0);
+}
+
+fn refused(place: &Place, args: &[&str], why: &str) {
+    let all: Vec<&str> = ["grow"].iter().chain(args).copied().collect();
+    let ran = place.aze(&all);
+    assert_ne!(ran.code, 0, "{args:?}");
+    assert!(ran.err.contains(why), "{args:?}: {}", ran.err);
+}
+
+/// No process is started when it is refused.
+#[test]
+fn what_cannot_grow_is_refused_before_anything_starts() {
+    let mut place = Place::new();
+    place.up(&["--name", "v", "--servers", "2"]);
+    let mount = place.mount();
+    refused(&place, &["--servers", "15"], "15 more servers are too many: the volume has 2, and 16 of the slots");
+    refused(&place, &["--servers", "0"], "0 is not in");
+    refused(&place, &["--hosts", "n7"], "was started on this machine only");
+    let more = place.aze(&["grow"]).ok();
+    assert!(more.err.contains("no server has joined, 0 slots moved"), "{}", more.err);
+    fs::write(mount.join("f"), b"x").expect("written");
+    let killed = pids(&place, "v")[1];
+    signal(killed, libc::SIGKILL);
+    wait_until("the server ends", || !runs(killed));
+    wait_until("its end is known", || place.aze(&["grow", "--servers", "1"]).err.contains("no slot moves"));
+    assert_eq!(servers_in(&place, "v").len(), 1);
+    place.aze(&["down", "--force", "--discard"]).ok();
+
+    place.up(&["--name", "one", "--servers", "1"]);
+    refused(&place, &["--servers", "1"], "and 1 of the slots of which each server needs one");
+    place.aze(&["down", "--discard"]).ok();
+    let storage = place.path("storage").display().to_string();
+    place.up(&["--name", "kept", "--servers", "2", "--storage", &storage]);
+    refused(&place, &["--servers", "1"], "a volume in directories does not grow");
+    place.aze(&["down", "--discard"]).ok();
+    let backing = place.path("backing");
+    fs::create_dir(&backing).expect("a directory");
+    place.up(&["--name", "over", "--servers", "2", "--backing", &backing.display().to_string()]);
+    refused(&place, &["--servers", "1"], "a volume over a backing does not grow");
+}
+
+/// On nodes that a launcher reaches, servers join with that launcher; if one of them cannot be started, none has joined.
+#[test]
+fn servers_join_on_nodes() {
+    let place = Place::new();
+    // A node is a directory of its own on this machine.
+    let root = place.path("nodes").display().to_string();
+    fs::create_dir(&root).expect("a directory");
+    let launcher = format!("sh -c '[ {{host}} = bad ] && exit 7; AZE_RUN_DIR={root}/{{host}} exec \"$@\"' --");
+    place.aze(&["up", "--name", "v", "--hosts", "127.0.0.1,127.0.0.2", "--launcher", &launcher, "--size", "512M"]).ok();
+    refused(&place, &["--hosts", "127.0.0.3,bad"], "bad");
+    assert_eq!(states(&place), ["up", "up"], "none has joined");
+    wait_until("the other one ends", || !place.path("nodes/127.0.0.3/v").exists());
+    place.aze(&["grow", "--hosts", "127.0.0.3"]).ok();
+    place.aze(&["grow", "--servers", "1"]).ok();
+    assert_eq!(states(&place), ["up", "up", "up", "up"]);
+    assert!(place.path("nodes/127.0.0.3/v/volume.json").exists(), "the node has the record");
+    let all = pids(&place, "v");
+    place.aze(&["shrink", "--hosts", "127.0.0.3"]).ok();
+    place.aze(&["down", "--discard"]).ok();
+    wait_until("all have ended", || all.iter().all(|pid| !runs(*pid)));
+}
