@@ -297,14 +297,14 @@ impl ChunkShard {
         swept
     }
 
-    /// Everything, for a checkpoint. Units that hold only zeros, and are nowhere on disks, are left out, but for chunks of the
-    /// backing that are no copies: one that is not there would be read from the backing again.
+    /// Everything, for a checkpoint. Units that hold only zeros, and are nowhere on disks, are left out, but for files that may come from a
+    /// backing: a chunk that is not there would be read from the backing again, and a copy may be kept after this checkpoint.
     pub fn snapshot(&self) -> Snapshot {
         let mut all = Snapshot::default();
         for ((ino, number), chunk) in &self.chunks {
             let Some(Seen { generation, .. }) = self.generations.get(ino) else { continue };
             let is_copy = self.is_copy(*ino, *number);
-            let may_be_absent = is_copy || !ino.is_backed();
+            let may_be_absent = !ino.is_backed();
             for (index, unit) in chunk.units.iter().enumerate() {
                 let Some(unit) = unit else { continue };
                 match &unit.place {
