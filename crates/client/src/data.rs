@@ -251,8 +251,10 @@ impl File {
         let size = size.max(attr.size);
         let real_end = end.min(size).max(offset);
         if real_end > sure_end {
-            let rest = &mut buf[(sure_end - offset) as usize..(real_end - offset) as usize];
-            self.read_spans(&attr, sure_end, rest).await?;
+            // A chunk that has grown since is read once more from its beginning: a write to it is seen whole or not at all.
+            let from = (sure_end >> attr.chunk_bits << attr.chunk_bits).max(offset);
+            let rest = &mut buf[(from - offset) as usize..(real_end - offset) as usize];
+            self.read_spans(&attr, from, rest).await?;
         }
         Ok((real_end - offset) as usize)
     }
