@@ -6,6 +6,7 @@
 //! same way: the newest map of the others is the volume's.
 
 use crate::membership::members::{JOIN_PAUSE, caller_config};
+use crate::membership::peers::without_map;
 use crate::sabotage::Sabotage;
 use crate::state::{Comeback, OtherServer, Server};
 use crate::wait::Attempt;
@@ -16,7 +17,7 @@ use aze_proto::{
     Code, Failure, Identity, Incarnation, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, SessionId, ShardId,
     ShardMap,
 };
-use aze_rpc::{Answer, Ask, Caller, CallerConfig, Target};
+use aze_rpc::{Answer, Caller, CallerConfig, Target};
 use futures_channel::oneshot;
 use futures_util::future::{Either, join_all, select};
 use std::collections::BTreeSet;
@@ -97,16 +98,8 @@ impl Outside {
     }
 
     async fn ask_while_it_runs(&self, to: &Target, request: &Request, deadline: Duration) -> Result<Answer, Failure> {
-        let ask = Ask {
-            to,
-            shard: ShardId(0),
-            map_epoch: MapEpoch(0),
-            namespace_epoch: NamespaceEpoch(0),
-            identity: &Identity::default(),
-            request,
-            payload: &[],
-            deadline,
-        };
+        let identity = Identity::default();
+        let ask = without_map(to, &identity, request, deadline);
         self.caller.ask(ask).await
     }
 }

@@ -4,15 +4,14 @@
 //! request of the command that wants it, until all servers have as many. If that command ends in between, the
 //! volume works as a whole: a server that has joined and has few slots or none is a server like any other.
 
+use crate::membership::peers::without_map;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, then};
 use aze_proto::place::ServerInfo;
-use aze_proto::{
-    Code, Failure, Identity, Incarnation, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, ShardId, ShardMap,
-};
-use aze_rpc::{Ask, Target};
+use aze_proto::{Code, Failure, Identity, Incarnation, MapEpoch, Reply, Request, ServerIndex, ShardMap};
+use aze_rpc::Target;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,22 +37,8 @@ impl Server {
     /// Joins a volume in use: gives the map with this server in it.
     pub(super) async fn enter_volume(self: &Arc<Self>) -> Result<Arc<ShardMap>, Failure> {
         let enter = Request::Enter { slot: self.slot(), info: self.info() };
-        let to = Target {
-            index: ServerIndex(0),
-            host: self.config.host.clone(),
-            addresses: self.config.keeper.clone(),
-            life: (MapEpoch(0), Incarnation(0)),
-        };
-        let ask = Ask {
-            to: &to,
-            shard: ShardId(0),
-            map_epoch: MapEpoch(0),
-            namespace_epoch: NamespaceEpoch(0),
-            identity: &Identity::default(),
-            request: &enter,
-            payload: &[],
-            deadline: ENTER_TIME_MAX,
-        };
+        let (to, identity) = (self.keeper_as_ordered(), Identity::default());
+        let ask = without_map(&to, &identity, &enter, ENTER_TIME_MAX);
         let answer = self.peers.ask(ask).await.map_err(|failure| failure.during("joining the volume"))?;
         self.namespace.adopt(answer.header.namespace_epoch);
         match answer.reply {
@@ -89,16 +74,8 @@ impl Server {
         let Some(map) = self.map_with(slot, info)? else { return Ok(()) };
         // By the words that the map will have: for other ones the connection would be given up.
         let to = Target::of(&map, slot).ok_or(Code::Internal)?;
-        let ask = Ask {
-            to: &to,
-            shard: ShardId(0),
-            map_epoch: MapEpoch(0),
-            namespace_epoch: NamespaceEpoch(0),
-            identity: &Identity::default(),
-            request: &Request::Status,
-            payload: &[],
-            deadline: REACH_TIME_MAX,
-        };
+        let identity = Identity::default();
+        let ask = without_map(&to, &identity, &Request::Status, REACH_TIME_MAX);
         let reached = self.peers.ask(ask).await.and_then(|answer| is_that_of(answer.reply, info));
         reached.map_err(|failure| failure.during(format!("{} does not reach the server that joins", self.who())))
     }

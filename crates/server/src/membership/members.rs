@@ -7,6 +7,7 @@ use crate::coherence::state::claims::Claimants;
 use crate::coherence::state::leases::Leases;
 use crate::coherence::state::published::PublishedIndex;
 use crate::counters::Counters;
+use crate::membership::peers::without_map;
 use crate::membership::state::activity::Activity;
 use crate::membership::state::keeper::Keeper;
 use crate::membership::state::moving::Moving;
@@ -39,7 +40,7 @@ use aze_proto::{
     Backing, Code, Failure, Identity, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex,
     SessionId, ShardId, ShardMap, Time,
 };
-use aze_rpc::{Ask, Caller, CallerConfig, ServeConfig, Service, Target};
+use aze_rpc::{Caller, CallerConfig, ServeConfig, Service, Target};
 use aze_store::Store;
 use futures_channel::oneshot;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -279,6 +280,12 @@ impl Server {
         }
     }
 
+    /// The keeper at the addresses that this server was started with, for one that has no map.
+    pub(super) fn keeper_as_ordered(&self) -> Target {
+        let (host, addresses) = (self.config.host.clone(), self.config.keeper.clone());
+        Target { index: ServerIndex(0), host, addresses, life: (MapEpoch(0), Incarnation(0)) }
+    }
+
     /// Announces this server to the keeper and waits for the map that it is in.
     async fn join_volume(self: &Arc<Self>) -> Result<Arc<ShardMap>, Failure> {
         let join = Request::Join { slot: self.slot(), info: self.info() };
@@ -288,22 +295,8 @@ impl Server {
                 _ => Err(Failure::from(Code::Internal)),
             };
         }
-        let to = Target {
-            index: ServerIndex(0),
-            host: self.config.host.clone(),
-            addresses: self.config.keeper.clone(),
-            life: (MapEpoch(0), Incarnation(0)),
-        };
-        let ask = Ask {
-            to: &to,
-            shard: ShardId(0),
-            map_epoch: MapEpoch(0),
-            namespace_epoch: NamespaceEpoch(0),
-            identity: &Identity::default(),
-            request: &join,
-            payload: &[],
-            deadline: JOIN_TIME_MAX,
-        };
+        let (to, identity) = (self.keeper_as_ordered(), Identity::default());
+        let ask = without_map(&to, &identity, &join, JOIN_TIME_MAX);
         let give_up_ns = self.io.mono_ns() + JOIN_TIME_MAX.as_nanos() as u64;
         let answer = loop {
             match self.peers.ask(ask.clone()).await {

@@ -3,7 +3,9 @@
 use crate::state::Server;
 use crate::work::Work;
 use aze_proto::rules::To;
-use aze_proto::{Attr, Code, Failure, Identity, Ino, Refusal, Reply, Request, ServerIndex, ShardId};
+use aze_proto::{
+    Attr, Code, Failure, Identity, Ino, MapEpoch, NamespaceEpoch, Refusal, Reply, Request, ServerIndex, ShardId,
+};
 use aze_rpc::{Ask, Target};
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -16,6 +18,17 @@ const MAP_REFRESHES_MAX: u32 = 4;
 
 /// Pause before something that must reach a server in the end is sent again.
 const PERSIST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A question of a server that has no map yet, or to one that is in no map.
+pub(super) fn without_map<'a>(
+    to: &'a Target,
+    identity: &'a Identity,
+    request: &'a Request,
+    deadline: Duration,
+) -> Ask<'a> {
+    let (map_epoch, namespace_epoch) = (MapEpoch(0), NamespaceEpoch(0));
+    Ask { to, shard: ShardId(0), map_epoch, namespace_epoch, identity, request, payload: &[], deadline }
+}
 
 impl Server {
     /// Asks whichever server holds `shard`, also if that moves meanwhile.
