@@ -14,7 +14,7 @@ use aze_proto::ids::Ino;
 use aze_proto::limits::TARGET_BYTES_MAX;
 use aze_reach::{Session, volume};
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
@@ -181,7 +181,13 @@ impl Connected {
     ///
     /// # Errors
     /// Those of the operation; EIO if a defect has ended the connection, EBADF if it was closed.
+    #[inline(always)]
     pub fn wait<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
+        // An operation is several KiB large, and is copied wherever it is handed on by value.
+        self.wait_for(pin!(operation))
+    }
+
+    fn wait_for<T>(&self, operation: Pin<&mut impl Future<Output = Result<T>>>) -> Result<T> {
         let _call = self.calls.begin();
         self.check()?;
         self.runtime().block_on(operation)
