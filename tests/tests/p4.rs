@@ -70,12 +70,43 @@ fn searches_and_opens_by_number_of_servers() {
         assert_eq!(picture.matches("<polyline").count(), curves, "{name}");
     }
     assert_eq!(fs::read_dir(place.path("run")).expect("the run directory").count(), 0, "its volumes have ended");
-    let refused = place.aze(&["bench", "p4", "--figure", "1"]).code(2);
-    assert!(refused.err.contains("two ways to place data"), "{}", refused.err);
     // On a volume that runs it leaves nothing.
     let name = place.up(&["--servers", "2"]);
     let text =
         place.aze(&["bench", "p4", "--figure", "8", "--openers", "2", "--repeat", "1", "--name", &name]).ok().out;
     assert!(text.contains("own files") && !text.contains("search of all files"), "{text}");
     assert_eq!(place.aze(&["ls", "aze:/"]).ok().out, "");
+}
+
+#[test]
+fn two_placements_are_compared_in_turns() {
+    let place = Place::new();
+    let args =
+        ["--servers", "2,4", "--procs", "1", "--stonewall", "50ms", "--repeat", "2", "--record", "result", "--json"];
+    let ran = place.aze(&[&["bench", "p4", "--figure", "1,2"], &args[..]].concat()).ok();
+    let result: Value = serde_json::from_str(&ran.out).expect("one object");
+    let rows = result["by_placement"]["rows"].as_array().expect("rows");
+    let of = |row: &Value| format!("{} {}", row["servers"], row["placement"]);
+    let expected = ["2 \"modular\"", "2 \"ring\"", "4 \"modular\"", "4 \"ring\""];
+    assert_eq!(rows.iter().map(of).collect::<Vec<_>>(), expected);
+    for row in rows {
+        let turns = row["turns"].as_array().expect("turns");
+        assert_eq!(turns.len(), 2, "{row}");
+        for (turn, name) in turns
+            .iter()
+            .flat_map(|turn| ["bandwidth_gib_s", "ior_hard_gib_s", "iops_k", "busiest_server"].map(|name| (turn, name)))
+        {
+            assert!(turn[name].as_f64().is_some_and(|value| value > 0.0), "{name} of {row}");
+        }
+        let most = row["most_slots"].as_f64().expect("a number");
+        let is_ring = row["placement"] == "ring";
+        assert!(if is_ring { most > 1.0 } else { most == 1.0 }, "a ring of few slots is uneven: {row}");
+    }
+    for name in ["placement-bandwidth.svg", "placement-metadata.svg"] {
+        let picture = fs::read_to_string(place.path("result").join(name)).expect("a picture");
+        assert_eq!(picture.matches("<polyline").count(), 2, "{name}");
+    }
+    assert_eq!(fs::read_dir(place.path("run")).expect("the run directory").count(), 0, "its volumes have ended");
+    let refused = place.aze(&["bench", "p4", "--figure", "1", "--name", "some"]).code(2);
+    assert!(refused.err.contains("leave --name out"), "{}", refused.err);
 }

@@ -666,3 +666,28 @@ fn servers_keep_to_their_cores() {
     assert!(refused.err.contains("--cores: 9999 are too many: servers of this node may use "), "{}", refused.err);
     place.aze(&["up", "--cores", "none"]).code(2);
 }
+
+#[test]
+fn a_volume_on_a_ring_grows_shrinks_and_keeps_what_it_has() {
+    let place = Place::new();
+    let name = place.up(&["--servers", "2", "--placement", "ring", "--size", "256M"]);
+    let source = place.path("source");
+    make_tree(&source);
+    place.aze(&["cp", "-r", source.to_str().expect("a path"), "aze:/tree"]).ok();
+    let sum = place.aze(&["checksum", "-r", "aze:/tree"]).ok().out;
+    assert!(!sum.is_empty());
+    place.aze(&["grow", "--servers", "4"]).ok();
+    assert_eq!(servers(&place, &name).len(), 4);
+    assert_eq!(place.aze(&["checksum", "-r", "aze:/tree"]).ok().out, sum);
+    place.aze(&["shrink", "--servers", "3"]).ok();
+    assert_eq!(servers(&place, &name).len(), 3);
+    assert_eq!(place.aze(&["checksum", "-r", "aze:/tree"]).ok().out, sum);
+    // It is started again as it was made.
+    servers(&place, &name).iter().for_each(|server| kill(server["pid"].as_u64().expect("a pid") as u32));
+    place.aze(&["restart"]).ok();
+    place.aze(&["cp", "-r", source.to_str().expect("a path"), "aze:/tree"]).ok();
+    assert_eq!(place.aze(&["checksum", "-r", "aze:/tree"]).ok().out, sum);
+    let refused = place.aze(&["up", "--name", "kept", "--placement", "ring", "--storage", "kept"]).code(2);
+    assert!(refused.err.contains("--placement ring is for volumes in memory"), "{}", refused.err);
+    place.aze(&["up", "--placement", "other"]).code(2);
+}

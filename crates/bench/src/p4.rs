@@ -1,8 +1,9 @@
 //! `aze bench p4`: bandwidth of one process over the size of its transfers, as the paper on CHFS shows
 //! it: with one chunk of a transfer under way at a time, and with all of them at once. Volumes for it
 //! are started and ended here, one for each transport, unless a running one is named. What the number of servers
-//! changes is in `servers`.
+//! changes is in `servers`, what the placement changes in `placements`.
 
+mod placements;
 mod servers;
 
 use crate::plot::{self, Curve, short};
@@ -28,6 +29,7 @@ Examples:
   aze bench p4                                       figures 5 and 6, over every transport of this machine
   aze bench p4 --figure 6 --chunks 64K,1M --record result
   aze bench p4 --figure 3,8 --servers 1,4            searches and opens, on one and on four servers
+  aze bench p4 --figure 1,2 --servers 4,8            modular placement beside consistent hashing
   aze bench p4 --name v1                             the volume that runs";
 
 /// Servers of a volume that is started here: as many as the paper's.
@@ -43,11 +45,11 @@ the paper (CHFS, 8 servers, chunks of 4 to 512 KiB): with one request at a time 
 depends on the size of a chunk only; with all requests of a transfer at once it grows with the transfer";
 
 /// One process writes and reads in transfers of 64K to 16M: bandwidth by chunk size and chunks under way. And searches
-/// and opens by number of servers.
+/// and opens by number of servers, and two ways to place data and names.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// 3: a search by number of servers; 5: one chunk of a transfer is under way at a time; 6: all of them are;
+    /// 1, 2: bandwidth and metadata with modular placement and by consistent hashing; 3: a search by number of servers; 5: one chunk of a transfer is under way at a time; 6: all of them are;
     /// 8: many open one file, and each its own
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "5,6", value_parser = figure)]
     figure: Vec<u8>,
@@ -60,7 +62,7 @@ pub struct Args {
     /// Bytes of the file
     #[arg(long, default_value = "64M", value_parser = size::parse)]
     bytes: u64,
-    /// Numbers of servers for figures 3 and 8
+    /// Numbers of servers for figures 1, 2, 3 and 8
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u16).range(1..=64))]
     servers: Vec<u16>,
     /// Files that are searched
@@ -69,6 +71,12 @@ pub struct Args {
     /// How many open a file at one moment, each with a connection of its own
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,4,16,64", value_parser = openers)]
     openers: Vec<usize>,
+    /// Processes that do the work of figures 1 and 2
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    procs: u32,
+    /// When writing phases of figures 1 and 2 stop
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = size::parse_duration)]
+    stonewall: Duration,
     /// Turns; the median is shown
     #[arg(long, value_name = "N", default_value_t = 3)]
     repeat: usize,
@@ -112,9 +120,8 @@ const OPENERS_MAX: usize = 1024;
 
 fn figure(text: &str) -> Result<u8, String> {
     match text {
-        "3" | "5" | "6" | "8" => Ok(text.as_bytes()[0] - b'0'),
-        "1" | "2" => Err("figures 1 and 2 compare two ways to place data, and there is one here: 3, 5, 6 or 8".into()),
-        _ => Err("expected 3, 5, 6 or 8".into()),
+        "1" | "2" | "3" | "5" | "6" | "8" => Ok(text.as_bytes()[0] - b'0'),
+        _ => Err("expected 1, 2, 3, 5, 6 or 8".into()),
     }
 }
 
@@ -132,9 +139,9 @@ pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
     let chunks = args.chunks.iter().map(|bytes| chunk_bits(*bytes)).collect::<Outcome<Vec<u8>>>()?;
     let keep = args.record.as_deref().map(Keep::new).transpose()?;
     let mut points = Vec::new();
-    let (transfers, by_servers): (Vec<u8>, Vec<u8>) = args.figure.iter().partition(|figure| matches!(figure, 5 | 6));
+    let any = |figures: [u8; 2]| args.figure.iter().any(|figure| figures.contains(figure));
     match &args.name {
-        _ if transfers.is_empty() => {}
+        _ if !any([5, 6]) => {}
         Some(name) => over_volume(args, program, &chunks, name, &mut points)?,
         None => {
             for transport in ["tcp", "auto"] {
@@ -145,20 +152,29 @@ pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
             }
         }
     }
-    let measured = if by_servers.is_empty() { None } else { Some(servers::measure(args, program)?) };
+    let measured = if any([3, 8]) { Some(servers::measure(args, program)?) } else { None };
+    let placed = if any([1, 2]) { Some(placements::measure(args, program)?) } else { None };
     let mut result = json(args, program, &points);
     let mut tables = if points.is_empty() { String::new() } else { tables(&points) };
-    if let Some(measured) = &measured {
-        result["by_servers"] = measured.json();
+    let mut add = |key: &str, value: Value, text: String| {
+        result[key] = value;
         if !tables.is_empty() {
             tables.push('\n');
         }
-        tables += &measured.tables();
+        tables += &text;
+    };
+    if let Some(measured) = &measured {
+        add("by_servers", measured.json(), measured.tables());
+    }
+    if let Some(placed) = &placed {
+        add("by_placement", placed.json(), placed.tables());
     }
     if let Some(keep) = keep {
         keep.write("result.json", &format!("{result:#}\n"))?;
         keep.write("result.txt", &tables)?;
-        for (name, picture) in pictures(&points).into_iter().chain(measured.iter().flat_map(Measured::pictures)) {
+        let more = measured.iter().flat_map(Measured::pictures);
+        let more = more.chain(placed.iter().flat_map(placements::Measured::pictures));
+        for (name, picture) in pictures(&points).into_iter().chain(more) {
             keep.write(&name, &picture)?;
         }
     }

@@ -215,7 +215,7 @@ impl Drop for Scratch {
 }
 
 /// Runs this program; its failure is ours.
-fn aze(arguments: &[&str]) -> Outcome<Output> {
+pub fn aze(arguments: &[&str]) -> Outcome<Output> {
     let ran =
         std::env::current_exe().and_then(|program| Command::new(program).args(arguments).stdin(Stdio::null()).output());
     let ran = ran.map_err(|error| Trouble::local(format!("run aze {}", arguments[0]), &error))?;

@@ -66,6 +66,8 @@ pub struct Order {
     pub chunk_bits: u8,
     /// Number of shards.
     pub shards: u32,
+    /// Which server gets which slot: the word of a placement.
+    pub placement: String,
     /// Where the volume is kept, if it lasts: all that was given to `--storage`, and one of the words of
     /// `--durability`.
     #[serde(default)]

@@ -16,6 +16,7 @@ use aze_proto::error::Failure;
 use aze_proto::handshake::Secret;
 use aze_proto::ids::ServerIndex;
 use aze_proto::limits::DEADLINE_MS_DEFAULT;
+use aze_proto::slots::Placement;
 use aze_server::{Comeback, Config, OtherServer, Server, Stage};
 use aze_words::errln;
 use futures_channel::oneshot;
@@ -328,6 +329,8 @@ fn config(order: &Order, dir: &Path, memory: &Memory) -> Outcome<Config> {
         fault_ahead_bytes: FAULT_AHEAD_BYTES_MAX.min(capacity_bytes / 8),
         chunk_bits: order.chunk_bits,
         shards: order.shards,
+        placement: Placement::of_word(&order.placement)
+            .ok_or_else(|| Trouble::usage(format!("the order: there is no placement '{}'", order.placement)))?,
         owner_uid: owner.uid,
         owner_gid: owner.gid,
         transport,

@@ -18,6 +18,7 @@ use aze_proto::limits::{
     CHUNK_BITS_DEFAULT, CHUNK_BITS_MAX, CHUNK_BITS_MIN, SERVERS_MAX, SHARDS_DEFAULT, SHARDS_PER_SERVER_MIN,
 };
 use aze_proto::place::ShardMap;
+use aze_proto::slots::Placement;
 use aze_words::{errln, outln};
 use clap::ValueEnum;
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,8 +69,9 @@ pub struct Args {
     /// Bytes of a file that stay together on one server, a power of two from 64K to 16M.
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_chunk_bits)]
     chunk_size: u8,
-    /// How chunks are spread over servers.
-    #[arg(long, value_enum, default_value_t = Placement::Modular)]
+    /// How names and chunks are spread over servers: modular, in turn; ring, by consistent hashing, for comparison and for volumes
+    /// in memory only.
+    #[arg(long, value_name = "modular|ring", default_value = "modular", value_parser = parse_placement)]
     placement: Placement,
     /// Where the volume is kept: mem (memory), or directories, given to the servers in turn; where there are
     /// more of them than servers on a node, each server takes as many. The same directories, in any order,
@@ -119,12 +121,6 @@ pub struct Args {
     /// How long the start may take; begins anew for as long as servers read their storage.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = size::parse_duration)]
     timeout: Duration,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Placement {
-    /// Shard s on server s mod N.
-    Modular,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -282,7 +278,8 @@ fn args_of(record: &Record, timeout: Duration) -> Outcome<Args> {
         size: record.settings.memory_bytes,
         storage_size: Some(record.settings.capacity_bytes),
         chunk_size: chunk_bytes.trailing_zeros() as u8,
-        placement: Placement::Modular,
+        placement: parse_placement(&record.settings.placement)
+            .map_err(|error| Trouble::new(Exit::Fatal, format!("volume.json: placement: {error}")))?,
         storage: Vec::new(),
         durability: None,
         port_base: record.settings.port_base,
@@ -588,6 +585,7 @@ impl Start<'_> {
             },
             chunk_bits: self.args.chunk_size,
             shards: self.joins.as_ref().map_or_else(|| shards(servers), |joins| joins.shards),
+            placement: self.args.placement.word().into(),
             storage: self.storage.as_ref().map(|(given, promise)| {
                 (given.iter().map(|given| given.display().to_string()).collect(), promise.word().into())
             }),
@@ -691,7 +689,7 @@ impl Start<'_> {
                     None => "mem".into(),
                 },
                 durability: self.storage.as_ref().map(|(_, promise)| promise.word().into()),
-                placement: "modular".into(),
+                placement: self.args.placement.word().into(),
                 transport: self.args.transport.name().into(),
                 capacity_bytes: self.heard.values().map(|heard| heard.capacity_bytes).sum(),
                 memory_bytes: self.args.size,
@@ -748,6 +746,11 @@ fn storage(args: &Args, nodes: &[Option<String>]) -> Outcome<Option<(Vec<PathBuf
         }
         std::path::absolute(text).map_err(|error| Trouble::local(format!("--storage {text}"), &error))
     };
+    if args.placement != Placement::Modular {
+        let text =
+            "--placement ring is for volumes in memory: servers find what their directories keep by the other way";
+        return Err(Trouble::usage(text));
+    }
     let dirs = args.storage.iter().map(dir).collect::<Outcome<Vec<PathBuf>>>()?;
     let text = args.storage.join(",");
     kept::refuse_twice(&dirs, &text)?;
@@ -800,6 +803,10 @@ fn default_name(random: u64) -> String {
 }
 
 /// Base-2 logarithm of a chunk size. The error names the expected form.
+fn parse_placement(text: &str) -> Result<Placement, String> {
+    Placement::of_word(text).ok_or_else(|| "expected modular or ring".into())
+}
+
 fn parse_chunk_bits(text: &str) -> Result<u8, String> {
     let bytes = size::parse(text)?;
     let fits = bytes.is_power_of_two() && (1 << CHUNK_BITS_MIN..=1 << CHUNK_BITS_MAX).contains(&bytes);

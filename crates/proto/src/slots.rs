@@ -1,12 +1,12 @@
 //! Slots: which servers keep which shards. Arithmetic says in which slot a shard is, a table which servers keep the slot.
 //!
 //! Source: configurations as in PacificA (Lin et al., MSR-TR-2008-25): a number that grows with each change of a slot's
-//! servers, a primary that serves, backups that follow it.
+//! servers, a primary that serves, backups that follow it. Consistent hashing: Karger et al., STOC 1997.
 
 use crate::ids::{Configuration, Life, ServerIndex, ShardId, SlotIndex};
 use crate::limits::{SHARDS_MAX, SHARDS_PER_SERVER_MIN, SLOTS_PER_SERVER};
 use crate::wire::{Input, Malformed, Wire};
-use crate::wire_struct;
+use crate::{wire_enum, wire_struct};
 use std::cmp::Reverse;
 
 wire_struct! {
@@ -24,11 +24,82 @@ wire_struct! {
     }
 }
 
+wire_enum! {
+    /// Which server gets which slot.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum Placement {
+        /// Slot k is on server k mod N at first, and each server has as many later, but for one.
+        #[default]
+        1 = Modular,
+        /// Consistent hashing: slots and servers have places on a ring, and a slot is on the server whose place is next. When
+        /// servers join or leave, only slots move that they get or have.
+        2 = Ring
+    }
+}
+
+impl Placement {
+    /// The word by which people name it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Placement::Modular => "modular",
+            Placement::Ring => "ring",
+        }
+    }
+
+    /// The placement of this word.
+    pub fn of_word(word: &str) -> Option<Placement> {
+        [Placement::Modular, Placement::Ring].into_iter().find(|placement| placement.word() == word)
+    }
+}
+
 /// Slot → servers, and the number of shards, by which a shard's slot is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotTable {
     shards: u32,
+    placement: Placement,
     slots: Vec<Slot>,
+}
+
+/// Places of each server on the ring.
+const RING_PLACES: u64 = 64;
+
+/// Where the `index`-th thing of a kind is on the ring: numbers that look random, and are the same everywhere (the finalizer of
+/// SplitMix64, Steele et al., OOPSLA 2014).
+fn on_ring(kind: u64, index: u64) -> u64 {
+    let mut place = (kind << 32 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    place = (place ^ (place >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    place = (place ^ (place >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    place ^ (place >> 31)
+}
+
+/// Which of these servers each slot is on by consistent hashing. With fewer slots than a ring needs to reach every server, those
+/// servers that it leaves out get one each, from the server that has the most.
+fn ring(slots: u32, servers: &[ServerIndex]) -> Vec<ServerIndex> {
+    let places = |server: &ServerIndex| {
+        let server = *server;
+        (0..RING_PLACES).map(move |place| (on_ring(u64::from(server.0) + 1, place), server))
+    };
+    let mut around: Vec<(u64, ServerIndex)> = servers.iter().flat_map(places).collect();
+    around.sort_unstable();
+    let next = |slot: u32| {
+        let place = on_ring(0, u64::from(slot));
+        let at = around.partition_point(|(other, _)| *other < place);
+        around.get(at).or(around.first()).map_or(ServerIndex(0), |(_, server)| *server)
+    };
+    let mut assigned: Vec<ServerIndex> = (0..slots).map(next).collect();
+    for server in servers {
+        let count = |server: &ServerIndex| assigned.iter().filter(|other| *other == server).count();
+        if count(server) > 0 {
+            continue;
+        }
+        let most = servers.iter().max_by_key(|other| (count(other), Reverse(**other))).filter(|other| count(other) > 1);
+        if let Some(most) = most
+            && let Some(slot) = assigned.iter().rposition(|other| other == most)
+        {
+            assigned[slot] = *server;
+        }
+    }
+    assigned
 }
 
 /// In how many slots the shards of a new volume of so many servers are: one of a single server, which has no other to
@@ -48,9 +119,17 @@ impl SlotTable {
     /// The first assignment: slot k on server k mod N.
     ///
     /// # Errors
+    /// As [`SlotTable::placed`].
+    pub fn modular(shards: u32, servers: u16) -> Result<SlotTable, String> {
+        SlotTable::placed(Placement::Modular, shards, servers)
+    }
+
+    /// The first assignment by either way.
+    ///
+    /// # Errors
     /// When `shards` is no power of two up to [`SHARDS_MAX`], or there are fewer than
     /// [`SHARDS_PER_SERVER_MIN`] for each server.
-    pub fn modular(shards: u32, servers: u16) -> Result<SlotTable, String> {
+    pub fn placed(placement: Placement, shards: u32, servers: u16) -> Result<SlotTable, String> {
         if !shards.is_power_of_two() || shards > SHARDS_MAX {
             return Err(format!("the number of shards must be a power of two up to {SHARDS_MAX}, not {shards}"));
         }
@@ -59,13 +138,23 @@ impl SlotTable {
                 "{servers} servers on {shards} shards: at least 1 server and {SHARDS_PER_SERVER_MIN} shards for each server are needed"
             ));
         }
-        let slot = |index: u32| Slot {
+        let count = slots_of(servers);
+        let primaries = match placement {
+            Placement::Modular => (0..count).map(|slot| ServerIndex((slot % u32::from(servers)) as u16)).collect(),
+            Placement::Ring => ring(count, &(0..servers).map(ServerIndex).collect::<Vec<_>>()),
+        };
+        let slot = |primary: ServerIndex| Slot {
             life: Life(0),
             configuration: Configuration(1),
-            primary: ServerIndex((index % u32::from(servers)) as u16),
+            primary,
             backups: Vec::new(),
         };
-        Ok(SlotTable { shards, slots: (0..slots_of(servers)).map(slot).collect() })
+        Ok(SlotTable { shards, placement, slots: primaries.into_iter().map(slot).collect() })
+    }
+
+    /// By which way slots are given to servers.
+    pub fn placement(&self) -> Placement {
+        self.placement
     }
 
     /// How many shards there are.
@@ -116,8 +205,27 @@ impl SlotTable {
         if self.len() == 1 { 1 } else { (self.len() / SLOTS_PER_SERVER) as u16 }
     }
 
-    /// How many slots have to move until each of these servers has as many, but for one.
+    /// Slots that are not where the ring has them, of those on these servers.
+    fn off_ring(&self, servers: &[ServerIndex]) -> impl Iterator<Item = (SlotIndex, ServerIndex)> {
+        let on = self.iter().zip(ring(self.len(), servers));
+        on.filter(|((_, slot), to)| slot.primary != *to && servers.contains(&slot.primary))
+            .map(|((slot, _), to)| (slot, to))
+    }
+
+    /// Which of the servers that stay gets a slot of one that leaves, if the placement says it.
+    pub fn heir(&self, slot: SlotIndex, stay: &[ServerIndex]) -> Option<ServerIndex> {
+        match self.placement {
+            Placement::Modular => None,
+            Placement::Ring if stay.is_empty() => None,
+            Placement::Ring => ring(self.len(), stay).get(slot.0 as usize).copied(),
+        }
+    }
+
+    /// How many slots have to move until each of these servers has those that the placement gives it: as many, but for one.
     pub fn moves_to_balance(&self, servers: &[ServerIndex]) -> u32 {
+        if self.placement == Placement::Ring {
+            return self.off_ring(servers).count() as u32;
+        }
         let mut counts: Vec<u32> = servers.iter().map(|server| self.served_by(*server).count() as u32).collect();
         counts.sort_by_key(|count| Reverse(*count));
         let (all, count) = (counts.iter().sum::<u32>(), counts.len().max(1) as u32);
@@ -125,10 +233,13 @@ impl SlotTable {
         counts.iter().zip(shares).map(|(count, share)| count.saturating_sub(share)).sum()
     }
 
-    /// Which slot goes where next, so that each of these servers gets as many, but for one: from the one with the most to the one
-    /// with the fewest. Of its slots that one which is the farthest from those that the other has: neighbouring chunks of a file
+    /// Which slot goes where next, so that each of these servers gets those that the placement gives it. On a ring, the first that is
+    /// elsewhere. Else so that each gets as many, but for one: from the one with the most to the one with the fewest. Of its slots that one which is the farthest from those that the other has: neighbouring chunks of a file
     /// are in neighbouring slots, and are to be on different servers.
     pub fn next_to_balance(&self, servers: &[ServerIndex]) -> Option<(SlotIndex, ServerIndex)> {
+        if self.placement == Placement::Ring {
+            return self.off_ring(servers).next();
+        }
         let count = |server: &ServerIndex| self.served_by(*server).count();
         let from = *servers.iter().min_by_key(|server| (Reverse(count(server)), **server))?;
         let to = *servers.iter().min_by_key(|server| (count(server), **server))?;
@@ -174,11 +285,12 @@ impl SlotTable {
 impl Wire for SlotTable {
     fn put(&self, out: &mut Vec<u8>) {
         self.shards.put(out);
+        self.placement.put(out);
         self.slots.put(out);
     }
 
     fn take(input: &mut Input<'_>) -> Result<Self, Malformed> {
-        let (shards, slots) = (u32::take(input)?, Vec::<Slot>::take(input)?);
+        let (shards, placement, slots) = (u32::take(input)?, Placement::take(input)?, Vec::<Slot>::take(input)?);
         if !shards.is_power_of_two() || shards > SHARDS_MAX {
             return Err(input.malformed("a number of shards that is no power of two"));
         }
@@ -188,7 +300,7 @@ impl Wire for SlotTable {
         if slots.iter().any(|slot| slot.life > Life::MAX || slot.backups.contains(&slot.primary)) {
             return Err(input.malformed("a slot that cannot be"));
         }
-        Ok(SlotTable { shards, slots })
+        Ok(SlotTable { shards, placement, slots })
     }
 }
 
@@ -245,29 +357,68 @@ mod tests {
         for (before, after) in [(2, 4), (2, 3), (4, 5), (3, 24), (8, 9)] {
             let mut table = SlotTable::modular(4096, before).unwrap();
             let servers: Vec<ServerIndex> = (0..after).map(ServerIndex).collect();
-            let (all, mut moved) = (table.moves_to_balance(&servers), 0);
-            while let Some((slot, to)) = table.next_to_balance(&servers) {
-                assert_ne!(table.get(slot).unwrap().primary, to);
-                table.hand_over(slot, to);
-                moved += 1;
-                assert_eq!(table.moves_to_balance(&servers), all - moved, "{before} to {after}: none moves in vain");
-            }
+            balance(&mut table, &servers);
             let counts: Vec<usize> = servers.iter().map(|server| table.served_by(*server).count()).collect();
             let (least, most) = (*counts.iter().min().unwrap(), *counts.iter().max().unwrap());
-            assert!(
-                moved == all && least > 0 && most - least <= 1,
-                "{before} to {after}: {moved} of {all}, {counts:?}"
-            );
+            assert!(least > 0 && most - least <= 1, "{before} to {after}: {counts:?}");
         }
         let mut table = SlotTable::modular(4096, 2).unwrap();
         let servers: Vec<ServerIndex> = (0..4).map(ServerIndex).collect();
-        while let Some((slot, to)) = table.next_to_balance(&servers) {
-            table.hand_over(slot, to);
-        }
+        balance(&mut table, &servers);
         let of = |server: u16| table.served_by(ServerIndex(server)).map(|(slot, _)| slot.0).collect::<Vec<_>>();
         assert_eq!([of(0), of(2)], [[2, 6, 10, 14], [0, 4, 8, 12]], "a file goes over all servers in turn");
         assert_eq!(SlotTable::modular(64, 1).unwrap().begun_with(), 1);
         assert_eq!(table.begun_with(), 2);
+    }
+
+    /// Moves slots until none is left to move; gives how many did.
+    fn balance(table: &mut SlotTable, servers: &[ServerIndex]) -> u32 {
+        let (all, mut moved) = (table.moves_to_balance(servers), 0);
+        while let Some((slot, to)) = table.next_to_balance(servers) {
+            assert_ne!(table.get(slot).unwrap().primary, to);
+            table.hand_over(slot, to);
+            moved += 1;
+            assert_eq!(table.moves_to_balance(servers), all - moved, "none moves in vain");
+        }
+        assert_eq!(moved, all);
+        moved
+    }
+
+    #[test]
+    fn on_a_ring_only_slots_of_servers_that_come_or_go_move() {
+        let primaries = |table: &SlotTable| table.iter().map(|(_, slot)| slot.primary).collect::<Vec<_>>();
+        for (before, after) in [(2, 3), (4, 8), (8, 9), (24, 32), (1, 1)] {
+            let mut table = SlotTable::placed(Placement::Ring, 4096, before).unwrap();
+            let all: Vec<ServerIndex> = (0..after).map(ServerIndex).collect();
+            assert!(all[..usize::from(before)].iter().all(|server| table.served_by(*server).next().is_some()));
+            assert_eq!(table.moves_to_balance(&all[..usize::from(before)]), 0, "it begins in balance");
+            let first = primaries(&table);
+            balance(&mut table, &all);
+            let grown = primaries(&table);
+            for (slot, (was, is)) in first.iter().zip(&grown).enumerate() {
+                // A server that the ring leaves out is given a slot all the same, from whoever has the most.
+                let is_given = table.served_by(*is).count() == 1;
+                assert!(was == is || is.0 >= before || is_given, "{before} to {after}, slot {slot}: {was} to {is}");
+            }
+            // Those that came leave again.
+            let stay = &all[..usize::from(before)];
+            for slot in (0..table.len()).map(SlotIndex) {
+                if table.get(slot).unwrap().primary.0 >= before {
+                    let heir = table.heir(slot, stay).unwrap();
+                    table.hand_over(slot, heir);
+                }
+            }
+            balance(&mut table, stay);
+            assert_eq!(primaries(&table), first, "{before} to {after} and back");
+        }
+        let modular = SlotTable::modular(4096, 3).unwrap();
+        assert_eq!((modular.heir(SlotIndex(0), &[ServerIndex(1)]), modular.placement()), (None, Placement::Modular));
+        // What the paper on CHFS found of it: the busiest server has more than its part.
+        let table = SlotTable::placed(Placement::Ring, 4096, 32).unwrap();
+        let most = (0..32).map(|server| table.served_by(ServerIndex(server)).count()).max().unwrap();
+        assert!((12..=24).contains(&most), "of 8 in the mean the busiest has {most}");
+        assert_eq!(Placement::of_word("ring"), Some(Placement::Ring));
+        assert_eq!((Placement::of_word("modular"), Placement::of_word("other")), (Some(Placement::Modular), None));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Golden samples: the encoding of version 11, byte for byte. A change here is a change of format,
+//! Golden samples: the encoding of version 12, byte for byte. A change here is a change of format,
 //! which needs a new version and a reader for the old one.
 
 use aze_proto::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace, EntrySpot};
@@ -354,7 +354,7 @@ const GOLDEN: &[(&str, &str)] = &[
         "020004040404040404040404040404040404040404040404040404040404040404040907000000000000000505050505\
          050505050505050505050505050505050505050505050505050505",
     ),
-    ("map", "0c0001000000000014e80300006400000001000000760000000040000000010000000001000000000000000000"),
+    ("map", "0c0001000000000014e803000064000000010000007600000000400000000100010000000001000000000000000000"),
     (
         "join",
         "2800010001000000070000007463703a683a31010000006802000300000004000000050000000000000001010106000000070000\
@@ -427,8 +427,8 @@ const GOLDEN: &[(&str, &str)] = &[
     ("balance", "b700"),
     (
         "entered",
-        "530001000000000014e8030000640000000100000076000000004000000001000000000100000000000000000001000000050000\
-         0000000000",
+        "530001000000000014e803000064000000010000007600000000400000000100010000000001000000000000000000\
+         010000000500000000000000",
     ),
     ("balancing", "540005000000"),
     ("note holders", "b20002000100010000000900000000000000"),
@@ -503,14 +503,14 @@ const GOLDEN: &[(&str, &str)] = &[
     ),
     (
         "head",
-        "415a4b0b0200000002000000000000000000000000000000080000000000000000000000000000000000000000000000\
+        "415a4b0c0200000002000000000000000000000000000000080000000000000000000000000000000000000000000000\
          000000000000000000000000000000000000000000000000000000000000000000000000040000000300000050c93f26\
-         efd8e49d6ea5438d962a3194dd89ff87626f6479",
+         7e8be54170bee863b01f13d42b828f12626f6479",
     ),
 ];
 
 #[test]
-fn encodings_are_those_of_version_11() {
+fn encodings_are_those_of_version_12() {
     let samples: Vec<_> = samples().into_iter().map(|(name, bytes)| (name, hex(&bytes))).collect();
     let golden: Vec<_> = GOLDEN.iter().map(|(name, bytes)| (*name, (*bytes).to_string())).collect();
     assert_eq!(samples, golden, "the encoding of version {} has changed", limits::WIRE_VERSION);

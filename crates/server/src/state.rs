@@ -22,6 +22,7 @@ use aze_io::logical::LogicalClock;
 use aze_io::sync::{Mutex, RwLock};
 use aze_io::{Addr, Io, Listener, Transport};
 use aze_proto::handshake::Secret;
+use aze_proto::slots::Placement;
 use aze_proto::{
     BackingIdentity, Incarnation, Ino, MapEpoch, NamespaceEpoch, Order, ServerIndex, SessionId, ShardId, ShardMap,
 };
@@ -63,6 +64,8 @@ pub struct Config {
     pub chunk_bits: u8,
     /// Number of shards of the volume, a power of two.
     pub shards: u32,
+    /// Which server gets which slot.
+    pub placement: Placement,
     /// The user who owns the volume.
     pub owner_uid: u32,
     /// The owner's group.

@@ -8,6 +8,7 @@ use aze_io::{Addr, Io};
 use aze_proto::handshake::Secret;
 use aze_proto::limits::START_SECONDS_MAX;
 use aze_proto::message::Durability;
+use aze_proto::slots::Placement;
 use aze_proto::{BackingIdentity, Failure, ServerIndex};
 use aze_server::sabotage::Switches;
 use aze_server::{Server, StorageDir};
@@ -55,6 +56,8 @@ pub struct Layout {
     pub servers: u16,
     /// Number of shards, a power of two.
     pub shards: u32,
+    /// Which server gets which slot.
+    pub placement: Placement,
     /// Time within which a client, or a server that asks another, wants an answer.
     pub deadline: Duration,
     /// What the disks of the servers promise; `None`: the volume is in memory.
@@ -83,6 +86,7 @@ impl Layout {
         Layout {
             servers,
             shards,
+            placement: Placement::Modular,
             deadline,
             durability: None,
             storage_dirs: 1,
@@ -171,6 +175,7 @@ impl Cluster {
             published_bytes: self.layout.published_bytes,
             chunk_bits: CHUNK_BITS,
             shards: self.layout.shards,
+            placement: self.layout.placement,
             owner_uid: 0,
             owner_gid: 0,
             transport: aze_io::Transport::Tcp,

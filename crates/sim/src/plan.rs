@@ -1,6 +1,7 @@
 //! What a seed means: how many take part, what they do, and what goes wrong.
 
 use aze_io::sim::{SimRng, SlowPayloads};
+use aze_proto::slots::Placement;
 use aze_server::sabotage::Switches;
 
 /// What goes wrong in a run.
@@ -61,6 +62,8 @@ pub struct Plan {
     pub seed: u64,
     /// Number of servers.
     pub servers: u16,
+    /// Which server gets which slot.
+    pub placement: Placement,
     /// Number of clients.
     pub clients: usize,
     /// What goes wrong.
@@ -127,6 +130,7 @@ impl Plan {
         Plan {
             seed,
             servers,
+            placement: *SimRng::new(seed, "placement").pick(&[Placement::Modular, Placement::Ring]),
             clients,
             mix,
             name_tasks: rng.between(1, 5) as usize,

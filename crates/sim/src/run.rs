@@ -72,7 +72,8 @@ pub fn run_plan(plan: Plan, verbose: bool) -> Outcome {
     sim.set_time_limit(TIME_MAX);
     sim.set_sharing(plan.share_bytes_min);
     sim.set_slow_payloads(plan.slow_payloads);
-    let layout = Layout { switches: plan.switches, published_bytes: plan.published_bytes, ..Layout::of(plan.servers) };
+    let (switches, placement, published_bytes) = (plan.switches, plan.placement, plan.published_bytes);
+    let layout = Layout { switches, placement, published_bytes, ..Layout::of(plan.servers) };
     let cluster = Cluster::new(sim.clone(), layout);
     let board = Board::new(&plan, &cluster, verbose);
     let (decided, unasked, slot_moves, (servers_joined, servers_left)) =

@@ -65,7 +65,7 @@ impl Server {
             (info.incarnation, info.since) = (Incarnation(0), MapEpoch::first_of(0));
             (info.life, info.began) = (0, epoch);
         }
-        let slots = SlotTable::modular(self.config.shards, self.config.servers)
+        let slots = SlotTable::placed(self.config.placement, self.config.shards, self.config.servers)
             .map_err(|why| Failure::new(Code::Invalid, why))?;
         Ok(ShardMap {
             epoch,

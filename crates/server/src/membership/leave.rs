@@ -8,7 +8,7 @@ use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, then};
-use aze_proto::{Code, Failure, MapEpoch, Reply, Request, ServerIndex, ShardMap};
+use aze_proto::{Code, Failure, MapEpoch, Reply, Request, ServerIndex, ShardMap, SlotIndex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -74,7 +74,7 @@ impl Server {
         let spaces = self.spaces(&map).await?;
         self.check_stayers(&map, servers, &spaces)?;
         let mut refused = None;
-        for to in self.takers(&map, &spaces) {
+        for to in self.takers(&map, slot, &spaces) {
             match self.move_slot(slot, to).await {
                 Ok(()) => {
                     self.note_left(servers)?;
@@ -167,12 +167,14 @@ impl Server {
         !map.is_gone(server) && !self.keeper.is_leaving(server, self.io.mono_ns())
     }
 
-    /// The servers that may take a slot, those with the fewest slots first, then those that hold the least.
-    fn takers(&self, map: &ShardMap, spaces: &BTreeMap<ServerIndex, Space>) -> Vec<ServerIndex> {
+    /// The servers that may take a slot: first the one that its placement says, then those with the fewest slots, then those that hold
+    /// the least.
+    fn takers(&self, map: &ShardMap, slot: SlotIndex, spaces: &BTreeMap<ServerIndex, Space>) -> Vec<ServerIndex> {
         let mut takers: Vec<ServerIndex> = map.members().filter(|server| self.may_take(map, *server)).collect();
+        let heir = map.slots.heir(slot, &takers);
         takers.sort_by_key(|server| {
             let held = spaces.get(server).map_or(0, |space| space.bytes);
-            (map.slots.served_by(*server).count(), held)
+            (heir != Some(*server), map.slots.served_by(*server).count(), held)
         });
         takers
     }

@@ -35,7 +35,7 @@ use aze_io::{Addr, Io, Listener};
 use aze_meta::{Op, Stamp};
 use aze_proto::limits::{RETRY_SECONDS_MAX, START_SECONDS_MAX, WIRE_VERSIONS};
 use aze_proto::place::ServerInfo;
-use aze_proto::slots::{SlotTable, slots_of};
+use aze_proto::slots::{Placement, SlotTable, slots_of};
 use aze_proto::{
     Backing, Code, Failure, Identity, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex,
     SessionId, ShardId, ShardMap, Time,
@@ -78,7 +78,12 @@ pub async fn start_when(
     tell: Tell,
     may_join: impl Future<Output = ()>,
 ) -> Result<Arc<Server>, Failure> {
-    SlotTable::modular(config.shards, config.servers).map_err(|why| Failure::new(Code::Invalid, why))?;
+    SlotTable::placed(config.placement, config.shards, config.servers)
+        .map_err(|why| Failure::new(Code::Invalid, why))?;
+    if config.storage.is_some() && config.placement != Placement::Modular {
+        let why = "a volume in directories is placed modular, and not on a ring";
+        return Err(Failure::new(Code::Unsupported, why));
+    }
     // A journal's data once fitted, in another order.
     let set_aside = if config.storage.is_some() { Slab::with_excess } else { Slab::new };
     let slab = set_aside(config.capacity_bytes).map_err(|why| {
