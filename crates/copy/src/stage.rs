@@ -21,6 +21,7 @@ use crate::Watch;
 use crate::tree::{Replaces, Spot, Traits, in_the_way, join, parent};
 use crate::workers::{Job, Plan, Transfer, Workers, warn};
 use aze_io::sync::Mutex;
+use aze_io::threads;
 use aze_proto::attr::FileKind;
 use aze_receipt::line::What;
 use aze_receipt::{Draft, End, Head, Key, Line, Object, Removed, when};
@@ -184,7 +185,7 @@ struct Stage<'a> {
 impl<'a> Stage<'a> {
     fn prepare(order: &'a Order, watch: &Arc<dyn Watch>, survey: Survey) -> Outcome<Stage<'a>> {
         let mut number = [0; 8];
-        aze_io::real::fill_random(&mut number);
+        threads::fill_random(&mut number);
         let (attempt, started, began) = (aze_words::hex::write(&number), when(now()), Instant::now());
         let is_dir = survey.objects.get(&b""[..]).is_some_and(|meta| meta.kind == FileKind::Directory);
         if order.atomic && !is_dir {
@@ -561,7 +562,7 @@ impl<'a> Stage<'a> {
                 }
             }
         };
-        std::thread::scope(|scope| (0..this.order.jobs.min(doubtful.len())).for_each(|_| drop(scope.spawn(work))));
+        threads::together(this.order.jobs.min(doubtful.len()), work);
         self.report.resumed += same.into_inner();
         other.into_inner()
     }
@@ -720,7 +721,9 @@ impl<'a> Stage<'a> {
         if let Some((path, key)) = &self.order.receipt {
             self.report.end = Some(self.write(path, key, lines)?);
         }
+        self.watch.step();
         self.enter(&proven)?;
+        self.watch.step();
         self.let_go(&proven);
         let Stage { proof, report, .. } = self;
         let proof =

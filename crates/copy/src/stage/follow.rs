@@ -215,7 +215,7 @@ impl Stage<'_> {
                 each(item);
             }
         };
-        std::thread::scope(|scope| (0..self.order.jobs.min(items.len())).for_each(|_| drop(scope.spawn(work))));
+        aze_io::threads::together(self.order.jobs.min(items.len()), work);
     }
 
     /// Removes what the volume has removed, or counts it.

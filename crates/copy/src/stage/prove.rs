@@ -18,7 +18,6 @@ use aze_words::exit::{Exit, Outcome, Trouble};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Threads that read one large file back, at most.
 const READ_BACK_THREADS_MAX: u64 = 4;
@@ -61,8 +60,7 @@ pub struct Began {
 
 /// Nanoseconds since 1970, for people who read a receipt.
 pub fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    aze_io::threads::date_ns()
 }
 
 /// How temporary names of an attempt begin.
