@@ -1,23 +1,25 @@
-//! Files of a volume as a [`Tree`], and the tree that a place is in.
+//! The files of a volume as a tree that is copied.
+//!
+//! It alone knows which requests of a client are which call of room `copy`'s [`Tree`], and what their failures mean to it.
+//! How a volume is found, and on what its client waits, it does not know: the command line brings a session, and the
+//! simulation a client in a simulated process.
 
-use crate::exit::{Exit, Outcome, Trouble};
-use crate::place::{Place, VolumePath, join};
-use crate::session::{Session, Sessions};
-use aze_client::{Access, ChangeCounts, File, Lister, NewFile, Reached};
-use aze_copy::LocalTree;
+use aze_client::{Access, ChangeCounts, Client, File, Lister, NewFile, Reached};
 use aze_copy::tree::{
-    GoneName, Meta, Named, Names, Origin, PutBack, ReadBack, Replaces, Sink, Source, Spot, Traits, Tree, Xattr,
-    copied_mode, is_kept,
+    GoneName, Meta, Named, Names, Origin, PutBack, ReadBack, Replaces, Sink, Source, Traits, Tree, Xattr, copied_mode,
+    is_kept, join,
 };
-use aze_proto::attr::{Attr, Change, FileKind, SetTime, XattrHow};
+use aze_io::threads::Waiter;
+use aze_proto::attr::{Attr, Change, FileKind, Identity, SetTime, XattrHow};
 use aze_proto::error::{Class, Code, Failure};
 use aze_proto::ids::{Generation, Ino, Time};
 use aze_proto::limits::LIST_ENTRIES_MAX;
 use aze_proto::message::Listed;
 use aze_proto::name::Name;
 use aze_proto::{Backing, BackingIdentity, Gone};
+use aze_words::exit::{Exit, Outcome, Trouble};
+use std::fmt;
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 /// Symbolic links followed at the end of a path: as many as the kernel does (path_resolution(7)).
@@ -25,36 +27,43 @@ const LINKS_MAX: usize = 40;
 
 const WRITE: Access = Access { read: false, write: true };
 
-impl Place {
-    /// Opens the tree that this place is in.
-    pub fn spot(&self, sessions: &mut Sessions) -> Outcome<Spot> {
-        Ok(match self {
-            Place::Local(path) => Spot { tree: Arc::new(LocalTree), path: path.as_os_str().as_bytes().to_vec() },
-            Place::Volume(path) => {
-                Spot { tree: Arc::new(VolumeTree::new(sessions.of(path)?, path)), path: path.path.clone() }
-            }
-        })
+/// A client's connection to a volume, as blocking code uses it.
+pub struct Connection {
+    /// What knows how to ask.
+    pub client: Arc<Client>,
+    /// On whose behalf.
+    pub who: Identity,
+    /// Where answers are waited for.
+    pub waiter: Waiter,
+    /// Name of the volume.
+    pub volume: String,
+    /// The directory over which the volume lies.
+    pub backing: Option<Vec<u8>>,
+}
+
+impl Connection {
+    fn wait<T>(&self, answer: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let killed = || Err(Failure::new(Code::Stopping, "this process was killed"));
+        self.waiter.block_on(answer).unwrap_or_else(killed)
+    }
+
+    /// `what` names the request in an error.
+    fn ask<T>(&self, what: impl fmt::Display, answer: impl Future<Output = Result<T, Failure>>) -> Outcome<T> {
+        self.wait(answer).map_err(|failure| Trouble::volume(what, &failure))
     }
 }
 
-/// The files of the volume of a session.
-pub fn of_session(session: &Arc<Session>) -> Arc<dyn Tree> {
-    let path = VolumePath { volume: Some(session.volume.record.name.clone()), path: Vec::new() };
-    Arc::new(VolumeTree::new(session.clone(), &path))
-}
-
 /// A volume's files.
-struct VolumeTree {
-    session: Arc<Session>,
+pub struct VolumeTree {
+    session: Arc<Connection>,
     /// How paths of it begin in messages.
     prefix: String,
 }
 
 impl VolumeTree {
-    /// The tree of `session`, named in messages as in `path`.
-    fn new(session: Arc<Session>, path: &VolumePath) -> VolumeTree {
-        let prefix = VolumePath { volume: path.volume.clone(), path: Vec::new() }.shown();
-        VolumeTree { session, prefix }
+    /// The tree of a connection; `prefix` is how paths of it begin in messages.
+    pub fn new(session: Connection, prefix: String) -> VolumeTree {
+        VolumeTree { session: Arc::new(session), prefix }
     }
 
     fn resolve(&self, what: &str, path: &[u8], follow: bool) -> Outcome<Attr> {
@@ -66,7 +75,7 @@ impl VolumeTree {
 impl Tree for VolumeTree {
     fn stat(&self, path: &[u8], follow: bool) -> Outcome<Option<Meta>> {
         let (client, who) = (&self.session.client, &self.session.who);
-        match self.session.runtime.block_on(client.reach(who, path, follow)) {
+        match self.session.wait(client.reach(who, path, follow)) {
             Ok(Reached { attr: Ok(attr), .. }) => Ok(Some(meta_of(&attr))),
             // Its listing tells why the attributes are missing.
             Ok(Reached { ino, .. }) => Ok(Some(meta_of_unknown(ino))),
@@ -319,12 +328,12 @@ impl Tree for VolumeTree {
     }
 
     fn has_origins(&self) -> bool {
-        self.session.volume.record.settings.backing.is_some()
+        self.session.backing.is_some()
     }
 
     fn origin(&self, meta: &Meta) -> Outcome<Option<Origin>> {
         let ino = Ino(meta.identity.1);
-        let Some(root) = &self.session.volume.record.settings.backing else { return Ok(None) };
+        let Some(root) = &self.session.backing else { return Ok(None) };
         if !ino.is_backed() && ino != Ino::ROOT {
             return Ok(None);
         }
@@ -332,7 +341,7 @@ impl Tree for VolumeTree {
         let what = format_args!("ask where inode {ino} of the volume came from");
         let Some(backing) = self.session.ask(what, client.backing_of(who, ino))? else { return Ok(None) };
         let path = backing.path.0.as_slice();
-        let outside = root.path.as_os_str().as_bytes();
+        let outside = root.as_slice();
         Ok(Some(Origin {
             inside: [b"/", path].concat(),
             outside: if path.is_empty() { outside.to_vec() } else { join(outside, path) },
@@ -359,10 +368,10 @@ impl Tree for VolumeTree {
     }
 
     fn gone(&self) -> Outcome<Vec<GoneName>> {
-        let Some(root) = &self.session.volume.record.settings.backing else { return Ok(Vec::new()) };
+        let Some(root) = &self.session.backing else { return Ok(Vec::new()) };
         let (client, who) = (&self.session.client, &self.session.who);
         let all = self.session.ask("ask which names of the directory below have gone", client.gone_trees(who))?;
-        let outside = root.path.as_os_str().as_bytes();
+        let outside = root.as_slice();
         let named = |(gone, is_recorded): (Gone, bool)| GoneName {
             inside: [b"/", gone.path.0.as_slice()].concat(),
             outside: join(outside, &gone.path.0),
@@ -378,7 +387,7 @@ impl Tree for VolumeTree {
         let (client, who, shown) = (&self.session.client, &self.session.who, self.shown(&name.inside));
         let what = format_args!("keep all of {shown}, whose place in the directory below is to change");
         let access = Access { read: true, write: false };
-        let claimed = self.session.runtime.block_on(async {
+        let claimed = self.session.wait(async {
             match client.claim(who, Ino(name.inode)).await {
                 // What others than the volume's owner stage is not adopted.
                 Err(failure) if failure.code.class() == Class::Caller && failure.code != Code::Stale => {
@@ -393,7 +402,7 @@ impl Tree for VolumeTree {
             Ok(backing) if backing.as_ref().is_none_or(|backing| backing.length == 0) => return Ok(()),
             Ok(_) => {}
         }
-        let file = match self.session.runtime.block_on(client.open_nameless(who, Ino(name.inode), access)) {
+        let file = match self.session.wait(client.open_nameless(who, Ino(name.inode), access)) {
             Err(failure) if failure.code == Code::Stale => return Ok(()),
             file => file.map_err(|failure| Trouble::volume(what, &failure))?,
         };
@@ -405,7 +414,7 @@ impl Tree for VolumeTree {
         let (client, who, ino) = (&self.session.client, &self.session.who, Ino(gone.inode));
         let what = format_args!("take over {}, which has another name or is still open", self.shown(&gone.inside));
         if gone.kind == FileKind::File {
-            let needs = match self.session.runtime.block_on(client.backing_of(who, ino)) {
+            let needs = match self.session.wait(client.backing_of(who, ino)) {
                 Err(failure) if failure.code == Code::Stale => None,
                 backing => backing.map_err(|failure| Trouble::volume(what, &failure))?,
             };
@@ -418,7 +427,7 @@ impl Tree for VolumeTree {
             }
             self.keep_data(gone)?;
         }
-        match self.session.runtime.block_on(client.leave_backing(who, ino)) {
+        match self.session.wait(client.leave_backing(who, ino)) {
             Err(failure) if failure.code == Code::Stale => Ok(()),
             left => left.map_err(|failure| Trouble::volume(what, &failure)),
         }
@@ -426,12 +435,12 @@ impl Tree for VolumeTree {
 
     fn adopt(&self, put: &PutBack) -> Outcome<bool> {
         let what = format!("let go of {}, which was staged", self.shown(&put.inside));
-        let Some(root) = &self.session.volume.record.settings.backing else { return Ok(false) };
-        let below = put.outside.strip_prefix(root.path.as_os_str().as_bytes()).and_then(|path| path.strip_prefix(b"/"));
+        let Some(root) = &self.session.backing else { return Ok(false) };
+        let below = put.outside.strip_prefix(root.as_slice()).and_then(|path| path.strip_prefix(b"/"));
         let (Some(path), Some(counts)) = (below, ChangeCounts::of_numbers(&put.mark)) else { return Ok(false) };
         let (client, who) = (&self.session.client, &self.session.who);
         let [inode, size, mtime_ns, ctime_ns] = put.identity;
-        let adopted = self.session.runtime.block_on(async {
+        let adopted = self.session.wait(async {
             let (parent, _) = client.resolve_parent(who, &put.inside).await?;
             let file = client.open_nameless(who, Ino(put.inode), Access { read: true, write: false }).await?;
             let put = aze_client::PutBack {
@@ -463,7 +472,7 @@ impl Tree for VolumeTree {
     }
 
     fn id(&self) -> String {
-        format!("volume {}", self.session.volume.record.name)
+        format!("volume {}", self.session.volume)
     }
 }
 
@@ -496,7 +505,7 @@ impl VolumeTree {
 
     fn make(&self, path: &[u8], new: NewFile) -> Result<(), Failure> {
         let (client, who) = (&self.session.client, &self.session.who);
-        self.session.runtime.block_on(async {
+        self.session.wait(async {
             let (parent, name) = client.resolve_parent(who, path).await?;
             client.create(who, parent, &name, &new).await.map(drop)
         })
@@ -511,7 +520,7 @@ impl VolumeTree {
 }
 
 struct VolumeSource {
-    session: Arc<Session>,
+    session: Arc<Connection>,
     file: Arc<File>,
     shown: String,
 }
@@ -526,7 +535,7 @@ impl Source for VolumeSource {
     }
 
     fn next_data(&self, offset: u64) -> Outcome<Option<u64>> {
-        match self.session.runtime.block_on(self.file.seek(offset, false)) {
+        match self.session.wait(self.file.seek(offset, false)) {
             Ok(at) => Ok(Some(at)),
             Err(failure) if failure.code == Code::NotFound => Ok(None),
             Err(failure) => Err(Trouble::volume(format!("look for data in {}", self.shown), &failure)),
@@ -554,7 +563,7 @@ impl Source for VolumeSource {
         let generation = mark.first().and_then(|number| u32::try_from(*number).ok());
         let generation =
             generation.ok_or_else(|| Trouble::new(Exit::Fatal, "a mark without a generation: a defect in aze"))?;
-        let released = self.session.runtime.block_on(async {
+        let released = self.session.wait(async {
             let (parent, name) = client.resolve_parent(who, path).await?;
             self.file.release(parent, &name, (Generation(generation), meta.ctime), any_life).await
         });
@@ -574,12 +583,12 @@ impl Source for VolumeSource {
 impl Drop for VolumeSource {
     fn drop(&mut self) {
         // Reading left nothing to report; a server that misses this notices the end of the session.
-        let _ = self.session.runtime.block_on(self.file.close());
+        let _ = self.session.wait(self.file.close());
     }
 }
 
 struct VolumeSink {
-    session: Arc<Session>,
+    session: Arc<Connection>,
     file: Arc<File>,
     parent: Ino,
     /// Its name until it is whole.
@@ -594,7 +603,7 @@ impl Sink for VolumeSink {
         set_xattr(&self.session, ino, xattr, &self.shown).or_else(|trouble| {
             // Of a file that its owner may not write: it gets its mode when it is finished.
             let mode = Change { mode: Some(0o600), ..Change::default() };
-            match self.session.runtime.block_on(client.setattr(who, ino, &mode)) {
+            match self.session.wait(client.setattr(who, ino, &mode)) {
                 Ok(_) => set_xattr(&self.session, ino, xattr, &self.shown),
                 Err(_) => Err(trouble),
             }
@@ -622,7 +631,7 @@ impl Sink for VolumeSink {
 
     fn finish(&self, meta: &Meta, preserve: bool) -> Outcome<()> {
         let (client, who) = (&self.session.client, &self.session.who);
-        let finished = self.session.runtime.block_on(self.file.close());
+        let finished = self.session.wait(self.file.close());
         let finished = match finished {
             // It was made with the mode that it is to have.
             Ok(()) if preserve => set(&self.session, self.file.ino(), meta, preserve),
@@ -630,7 +639,7 @@ impl Sink for VolumeSink {
         };
         let named = finished.and_then(|()| {
             let renamed = client.rename(who, self.parent, &self.temporary, self.parent, &self.name, false);
-            self.session.runtime.block_on(renamed)
+            self.session.wait(renamed)
         });
         named.map_err(|failure| Trouble::volume(format!("finish {}", self.shown), &failure))
     }
@@ -658,9 +667,8 @@ impl Sink for VolumeSink {
 
     fn abandon(&self) {
         // The story of the first failure is told; a second one would not help.
-        let _ = self.session.runtime.block_on(self.file.close());
-        let _ =
-            self.session.runtime.block_on(self.session.client.unlink(&self.session.who, self.parent, &self.temporary));
+        let _ = self.session.wait(self.file.close());
+        let _ = self.session.wait(self.session.client.unlink(&self.session.who, self.parent, &self.temporary));
     }
 }
 
@@ -669,7 +677,7 @@ fn hidden_name(hidden: &[u8]) -> Outcome<Name> {
 }
 
 /// The extended attributes of an inode that a copy keeps.
-fn xattrs(session: &Session, ino: Ino, shown: &str) -> Outcome<Vec<Xattr>> {
+fn xattrs(session: &Connection, ino: Ino, shown: &str) -> Outcome<Vec<Xattr>> {
     let (client, who) = (&session.client, &session.who);
     session.ask(format_args!("read extended attributes of {shown}"), async {
         let mut found = Vec::new();
@@ -685,18 +693,18 @@ fn xattrs(session: &Session, ino: Ino, shown: &str) -> Outcome<Vec<Xattr>> {
     })
 }
 
-fn set_xattr(session: &Session, ino: Ino, (name, value): &Xattr, shown: &str) -> Outcome<()> {
+fn set_xattr(session: &Connection, ino: Ino, (name, value): &Xattr, shown: &str) -> Outcome<()> {
     let set = session.client.set_xattr(&session.who, ino, name, value, XattrHow::Any);
-    session.runtime.block_on(set).map_err(|failure| Trouble::volume(shown, &failure))
+    session.wait(set).map_err(|failure| Trouble::volume(shown, &failure))
 }
 
 fn new_file(kind: FileKind, mode: u32, target: Vec<u8>, open: Option<Access>) -> NewFile {
     NewFile { kind, mode, rdev: 0, target, exclusive: true, open, chunk_bits: 0, private: false }
 }
 
-fn set(session: &Session, ino: Ino, meta: &Meta, preserve: bool) -> Result<(), Failure> {
+fn set(session: &Connection, ino: Ino, meta: &Meta, preserve: bool) -> Result<(), Failure> {
     let (client, who) = (&session.client, &session.who);
-    session.runtime.block_on(async {
+    session.wait(async {
         let mut owner_kept = false;
         if preserve {
             // Only root may give files away; the copies of another user stay that user's, as with cp(1).
@@ -723,12 +731,12 @@ fn named(entry: &Listed) -> Named {
 /// Of a directory whose home does not answer: closed to others, as a directory that is being copied into. A copy with
 /// owner and times fails at its extended attributes, which are read before those are set.
 fn meta_of_unknown(dir: Ino) -> Meta {
-    let own = aze_reach::own_identity();
+    let (uid, gid, _) = aze_io::real::own_ids();
     Meta {
         kind: FileKind::Directory,
         mode: 0o700,
-        uid: own.uid,
-        gid: own.gid,
+        uid,
+        gid,
         size: 0,
         is_sparse: false,
         atime: Time(0),
@@ -758,12 +766,33 @@ fn meta_of(attr: &Attr) -> Meta {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::show;
     use aze_proto::attr::Spread;
+    use aze_proto::ids::{MapEpoch, Prefix, ShardId};
+    use aze_proto::place::Layout;
 
     #[test]
     fn only_files_that_may_have_holes_are_looked_through_for_them() {
-        let file = show::example(1 << 20);
+        let file = Attr {
+            ino: Ino(9),
+            kind: FileKind::File,
+            mode: 0o644,
+            links: 1,
+            uid: 1,
+            gid: 1,
+            rdev: 0,
+            size: 1 << 20,
+            atime: Time(0),
+            mtime: Time(0),
+            ctime: Time(0),
+            btime: Time(0),
+            generation: Generation(0),
+            born: MapEpoch(0),
+            layout: Layout::new(Prefix::first_of(ShardId(4094), 4096), 4096),
+            chunk_bits: 20,
+            spread: Spread::ANYWHERE,
+            has_xattrs: false,
+            parent: Ino(0),
+        };
         let spread = Spread::ANYWHERE.with_sparse(true);
         let is_sparse = |attr: Attr| meta_of(&attr).is_sparse;
         assert!(!is_sparse(file.clone()));
