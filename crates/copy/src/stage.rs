@@ -31,6 +31,7 @@ use prove::{OWN_NUMBERS, Proof, hidden_prefix, identity, now, version, xattrs_ha
 use state::{Done, Journal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -180,6 +181,8 @@ struct Stage<'a> {
     vanished: Vec<Vec<u8>>,
     /// Names that went at the destination, too.
     followed: Vec<crate::tree::GoneName>,
+    /// Directories whose names are not durable: what is in them gets no line.
+    unsynced: BTreeSet<Vec<u8>>,
 }
 
 impl<'a> Stage<'a> {
@@ -221,14 +224,14 @@ impl<'a> Stage<'a> {
         journal.found(survey.objects.len() as u64, survey.bytes())?;
         ledger.entries.into_values().for_each(|done| journal.recall(done));
         let former = order.former(&journal.known().done)?;
-        let known = order.known(&survey, &journal.known().done, &gone)?;
+        let known = order.known(&survey, journal.known(), &gone)?;
         let objects = survey.origins.keys().filter_map(|path| survey.objects.get_key_value(path));
         let sources = objects.map(|(path, meta)| (path.clone(), meta.identity)).collect();
         let to = if order.atomic { hidden_tree(&order.to, &words) } else { order.to.clone() };
         let root_len = to.path.strip_suffix(b"/").map_or(to.path.len(), <[u8]>::len);
         let proof = Arc::new(Proof::new(attempt, root_len, journal, known, sources));
         let (watch, report, removed, open) = (watch.clone(), Report::default(), Vec::new(), Mutex::default());
-        let (left_alone, vanished, followed) = Default::default();
+        let (left_alone, vanished, followed, unsynced) = Default::default();
         let is_surveyed = survey.troubles.is_empty();
         let mut stage = Stage {
             order,
@@ -248,6 +251,7 @@ impl<'a> Stage<'a> {
             left_alone,
             vanished,
             followed,
+            unsynced,
         };
         if order.atomic {
             stage.after_publishing()?;
@@ -368,7 +372,7 @@ impl<'a> Stage<'a> {
         }
         self.finish_dirs()?;
         self.check_end()?;
-        if self.order.side == Side::Own {
+        if self.order.side == Side::Own && self.unsynced.is_empty() {
             self.forget_followed()?;
         }
         self.finish()
@@ -399,14 +403,19 @@ impl<'a> Stage<'a> {
     /// Removes what earlier attempts of this order have left under temporary names: the lock says that they live no more.
     fn sweep(&self) -> Outcome<()> {
         let attempts = self.proof.journal.lock().known().attempts.clone();
+        if attempts.is_empty() { Ok(()) } else { self.sweep_those(&attempts) }
+    }
+
+    fn sweep_those(&self, attempts: &[String]) -> Outcome<()> {
         let prefixes: Vec<String> = attempts.iter().map(|attempt| hidden_prefix(attempt)).collect();
-        if prefixes.is_empty() {
-            return Ok(());
-        }
-        let mut dirs: BTreeSet<Vec<u8>> =
-            self.survey.touched_dirs().iter().map(|path| at(&self.to, path).path).collect();
+        // Also those in which nothing is to be staged any more.
+        let (touched, clean) = (self.survey.touched_dirs(), &self.survey.clean_dirs);
+        let mut dirs: BTreeSet<Vec<u8>> = touched.iter().chain(clean).map(|path| at(&self.to, path).path).collect();
         dirs.insert(parent(&self.to.path));
         for dir in dirs {
+            if self.to.tree.stat(&dir, false)?.is_none_or(|there| there.kind != FileKind::Directory) {
+                continue;
+            }
             for entry in self.to.tree.list(&dir)?.entries {
                 if prefixes.iter().any(|prefix| entry.name.starts_with(prefix.as_bytes())) {
                     self.to.tree.remove(&join(&dir, &entry.name), entry.kind)?;
@@ -454,7 +463,8 @@ impl<'a> Stage<'a> {
             self.copy(&todo, round)?;
             todo = std::mem::take(&mut *self.proof.again.lock());
             if todo.is_empty() || self.watch.is_over() {
-                return Ok(());
+                // A copy that was given up may have stayed, if its place has failed just then.
+                return if round > 1 { self.sweep_those(slice::from_ref(&self.proof.attempt)) } else { Ok(()) };
             }
         }
         for (from, _) in todo {
@@ -656,26 +666,44 @@ impl<'a> Stage<'a> {
         }
         // A directory goes after all that is in it.
         doomed.sort_by(|one, other| other.0.cmp(&one.0));
+        let mut others = BTreeSet::new();
         for (path, kind) in doomed {
             self.check_end()?;
             let spot = at(root, &path);
             spot.tree.remove(&spot.path, kind)?;
+            let above = path.iter().rposition(|byte| *byte == b'/').map_or(&b""[..], |end| &path[..end]);
+            others.remove(&path);
+            if !self.survey.objects.contains_key(above) {
+                others.insert(above.to_vec());
+            }
             self.removed.push(Removed { path, when: when(now()) });
+        }
+        // Directories of the source are synced at the end; these are there for released files alone.
+        for path in others {
+            let dir = at(root, &path);
+            dir.tree.sync_dir(&dir.path)?;
         }
         Ok(())
     }
 
     /// Directories get their attributes when nothing is put into them any more, deepest first; all of it is made durable.
-    fn finish_dirs(&self) -> Outcome<()> {
+    fn finish_dirs(&mut self) -> Outcome<()> {
+        let mut unsynced = BTreeSet::new();
         let plan = Plan { preserve: true, verify: false, watch: self.watch.clone(), proof: None };
         for path in self.dirs().rev() {
             let (from, dir) = (at(&self.order.from, path), at(&self.to, path));
-            let finished = from.tree.stat_dir(&from.path).and_then(|meta| {
+            let given = from.tree.stat_dir(&from.path).and_then(|meta| {
                 for xattr in from.tree.dir_xattrs(&from.path)? {
                     warn(&plan, &xattr, dir.tree.set_dir_xattr(&dir.path, &xattr));
                 }
-                dir.tree.set_dir(&dir.path, &meta, true)?;
-                dir.tree.sync_dir(&dir.path)?;
+                dir.tree.set_dir(&dir.path, &meta, true).map(|()| meta)
+            });
+            // Its names must be durable, whether it has its attributes or not: lines of what is in it say so.
+            let synced = dir.tree.sync_dir(&dir.path);
+            if synced.is_err() {
+                unsynced.insert(path.clone());
+            }
+            let finished = synced.and(given).and_then(|meta| {
                 let found = dir.tree.stat_dir(&dir.path)?;
                 let xattrs = xattrs_hash(dir.tree.dir_xattrs(&dir.path)?);
                 let object = self.proof.object(&dir.path, &found, xattrs, when(now()), What::Directory);
@@ -690,6 +718,7 @@ impl<'a> Stage<'a> {
             let dir = at(&self.to, path);
             dir.tree.sync_dir(&dir.path)?;
         }
+        self.unsynced = unsynced;
         self.to.tree.sync_dir(&parent(&self.to.path))
     }
 
@@ -769,7 +798,12 @@ impl<'a> Stage<'a> {
         let done = self.proof.journal.lock().known().done.clone();
         let mut lines = BTreeMap::new();
         for (path, Done { object, to, .. }) in done {
-            if !self.survey.objects.contains_key(&path) {
+            let mut above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| &path[..end]);
+            let is_unsynced = above.any(|dir| self.unsynced.contains(dir));
+            if !self.survey.objects.contains_key(&path)
+                || is_unsynced
+                || !path.is_empty() && self.unsynced.contains(&b""[..])
+            {
                 continue;
             }
             let spot = at(&self.to, &path);
@@ -851,7 +885,7 @@ impl<'a> Stage<'a> {
                 self.removed.push(Removed { path, when: when(now()) });
             }
         }
-        Ok(())
+        old.tree.sync_dir(&parent(&old.path))
     }
 
     fn write(&self, path: &std::path::Path, key: &Key, lines: BTreeMap<Vec<u8>, Object>) -> Outcome<End> {

@@ -71,12 +71,7 @@ impl Order {
     }
 
     /// The files and links of the destination that objects may replace; `None` if they may replace any.
-    pub(super) fn known(
-        &self,
-        survey: &Survey,
-        before: &BTreeMap<Vec<u8>, Done>,
-        gone: &Gone,
-    ) -> Outcome<Option<Known>> {
+    pub(super) fn known(&self, survey: &Survey, state: &super::state::Known, gone: &Gone) -> Outcome<Option<Known>> {
         if self.side == Side::Outside {
             return Ok(None);
         }
@@ -88,7 +83,14 @@ impl Order {
             }
         }
         gone.iter().for_each(|(path, gone)| add(path, gone.print()));
-        before.iter().for_each(|(path, done)| add(path, print_of(&done.to)));
+        state.done.iter().for_each(|(path, done)| add(path, print_of(&done.to)));
+        for (path, named) in &state.named {
+            // An attempt was broken off when it gave this file its name, which has moved its change time.
+            let is_named = |there: &Meta| named.iter().any(|print| there.print()[..3] == print[..]);
+            if let Some(there) = at(&self.to, path).stat(false)?.filter(is_named) {
+                add(path, there.print());
+            }
+        }
         for other in self.ledgers()?.iter().filter(|ledger| ledger.route.is_out()) {
             for (path, done) in &other.entries {
                 if let Some(path) = self.below(&at_outside(&other.route.outside, path)) {

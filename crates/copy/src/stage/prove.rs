@@ -133,11 +133,14 @@ impl Proof {
         }
         ends.sink.settle(&meta)?;
         let read = began.sums.lock().clone();
-        let (stored, how, stored_mark) = self.read_back(ends, &meta, &read, plan, &transfer.to.shown())?;
+        let (stored, how, stored_mark, before) = self.read_back(ends, &meta, &read, plan, &transfer.to.shown())?;
         let checked = when(now());
         let xattrs = xattrs_hash(stored.xattrs()?);
-        let before = stored.meta()?;
         drop(stored);
+        if self.known.is_some() {
+            let [inode, size, mtime, _] = before.print();
+            self.journal.lock().name(self.relative(&transfer.to.path), [inode, size, mtime])?;
+        }
         let named = ends.sink.publish(&self.replaces(&transfer.to.path))?;
         if !is_same(&before, &named) {
             let text = format!("verify {}: another process has changed it since it was read back", transfer.to.shown());
@@ -158,8 +161,8 @@ impl Proof {
         Ok(true)
     }
 
-    /// Reads all of a copy from its storage, and compares the sums with those of the source. The mark is from before the first
-    /// byte: as long as it is the same, the copy has these bytes.
+    /// Reads all of a copy from its storage, and compares the sums with those of the source. Mark and attributes are from before the first
+    /// byte: as long as they are the same, the copy has these bytes.
     fn read_back(
         &self,
         ends: &Ends,
@@ -167,7 +170,7 @@ impl Proof {
         read: &Sums,
         plan: &Plan,
         shown: &str,
-    ) -> Outcome<(Box<dyn Source>, ReadBack, Vec<u64>)> {
+    ) -> Outcome<(Box<dyn Source>, ReadBack, Vec<u64>, Meta)> {
         let (stored, how) = ends.sink.reread_stored()?;
         let mark = if how == ReadBack::Servers { stored.mark()? } else { Vec::new() };
         let before = stored.meta()?;
@@ -187,7 +190,7 @@ impl Proof {
         if !is_same(&before, &stored.meta()?) {
             return Err(wrong("another process has changed it while it was read back".into()));
         }
-        Ok((stored, how, mark))
+        Ok((stored, how, mark, before))
     }
 
     /// Compares a file of a volume with the sums of its proven copy, whose place was not changed since; `false` if it has other
