@@ -25,6 +25,28 @@ pub struct Moods {
     pub hung_ppm: u64,
 }
 
+/// A directory over which a volume lies, as its servers are told of it.
+#[derive(Clone)]
+pub struct Below {
+    /// The directory.
+    pub tree: Arc<dyn Backing>,
+    /// What its root is.
+    pub root: Identity,
+}
+
+impl std::fmt::Debug for Below {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Below {:?}", self.root)
+    }
+}
+
+impl From<SimBacking> for Below {
+    fn from(backing: SimBacking) -> Below {
+        let root = backing.root();
+        Below { tree: Arc::new(backing), root }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Object {
     mode: u32,

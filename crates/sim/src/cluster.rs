@@ -1,6 +1,6 @@
 //! Servers and clients on simulated nodes, and how they are killed and started again.
 
-use crate::backing::SimBacking;
+use crate::backing::Below;
 use aze_client::Client;
 use aze_io::sim::Sim;
 use aze_io::sync::Mutex;
@@ -70,7 +70,7 @@ pub struct Layout {
     /// Bytes that one server may keep on its disk.
     pub disk_bytes: u64,
     /// The directory over which the volume lies.
-    pub backing: Option<SimBacking>,
+    pub backing: Option<Below>,
     /// Protections that are removed from every server.
     pub switches: Switches,
 }
@@ -97,15 +97,14 @@ impl Layout {
 }
 
 /// The backing as a server is told of it.
-fn over(backing: &SimBacking) -> aze_server::Over {
-    let root = backing.root();
+fn over(below: &Below) -> aze_server::Over {
     let root = BackingIdentity {
-        inode: root.inode,
-        size: root.size,
-        mtime_ns: root.mtime_ns.cast_unsigned(),
-        ctime_ns: root.ctime_ns.cast_unsigned(),
+        inode: below.root.inode,
+        size: below.root.size,
+        mtime_ns: below.root.mtime_ns.cast_unsigned(),
+        ctime_ns: below.root.ctime_ns.cast_unsigned(),
     };
-    aze_server::Over { tree: Arc::new(backing.clone()), root, report: |_| {} }
+    aze_server::Over { tree: below.tree.clone(), root, report: |_| {} }
 }
 
 fn pid(index: u16, life: u32) -> u32 {

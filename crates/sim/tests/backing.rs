@@ -339,7 +339,7 @@ fn run(seed: u64, switches: Switches, durability: Option<Durability>, is_tight: 
             backing.make_dir(&path)
         }
     }
-    let mut layout = Layout { durability, switches, backing: Some(backing.clone()), ..Layout::of(3) };
+    let mut layout = Layout { durability, switches, backing: Some(backing.clone().into()), ..Layout::of(3) };
     match durability {
         _ if !is_tight => {}
         None => layout.memory_bytes = TIGHT_BYTES,

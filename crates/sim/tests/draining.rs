@@ -471,7 +471,7 @@ fn run(seed: u64, switches: Switches, durability: Option<Durability>) -> Ran {
     for file in (0..FILES).filter(|file| file.is_multiple_of(2)) {
         backing.make_file(&names_of(file)[0], vec![1; (CHUNKS * CHUNK) as usize]);
     }
-    let mut layout = Layout { durability, switches, backing: Some(backing.clone()), ..Layout::of(3) };
+    let mut layout = Layout { durability, switches, backing: Some(backing.clone().into()), ..Layout::of(3) };
     match durability {
         None => layout.memory_bytes = TIGHT_BYTES,
         Some(_) => layout.disk_bytes = TIGHT_BYTES,
