@@ -58,6 +58,9 @@ pub struct Began {
     sums: Mutex<Sums>,
 }
 
+/// A copy as it is stored, from where it was read, and its mark and attributes before that.
+type Stored = (Box<dyn Source>, ReadBack, Vec<u64>, Meta);
+
 /// Nanoseconds since 1970, for people who read a receipt.
 pub fn now() -> u64 {
     aze_io::threads::date_ns()
@@ -163,14 +166,7 @@ impl Proof {
 
     /// Reads all of a copy from its storage, and compares the sums with those of the source. Mark and attributes are from before the first
     /// byte: as long as they are the same, the copy has these bytes.
-    fn read_back(
-        &self,
-        ends: &Ends,
-        meta: &Meta,
-        read: &Sums,
-        plan: &Plan,
-        shown: &str,
-    ) -> Outcome<(Box<dyn Source>, ReadBack, Vec<u64>, Meta)> {
+    fn read_back(&self, ends: &Ends, meta: &Meta, read: &Sums, plan: &Plan, shown: &str) -> Outcome<Stored> {
         let (stored, how) = ends.sink.reread_stored()?;
         let mark = if how == ReadBack::Servers { stored.mark()? } else { Vec::new() };
         let before = stored.meta()?;
