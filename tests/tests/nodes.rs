@@ -291,7 +291,15 @@ fn a_volume_over_nodes_by_ssh() {
     place.aze(&["up", "--name", "far", "--hosts", "127.0.0.1", "--launcher", &launcher, "--size", "1G"]).ok();
     place.aze(&["mkdir", "aze:/d"]).ok();
     place.aze(&["ls", "aze:/"]).ok();
-    place.aze(&["down"]).ok();
+    fs::write(place.path("f"), "contents").expect("a file");
+    place.aze(&["stage", "in", "f", "aze:/d/f", "--nodes", "all", "--quiet"]).ok();
+    let staged = place.aze(&["stage", "out", "aze:/d", "out", "--nodes", "127.0.0.1", "--json"]).ok();
+    let staged: serde_json::Value = serde_json::from_str(&staged.out).expect("JSON");
+    let share = serde_json::json!([{ "node": "127.0.0.1", "copied_bytes": 8, "read_back_bytes": 8, "lost": null }]);
+    assert_eq!((&staged["proven"], &staged["nodes"]), (&2.into(), &share), "{staged}");
+    assert_eq!(fs::read(place.path("out/f")).expect("a file"), b"contents");
+    wait_until("its worker has ended", || processes_that_run("stage", place.dir.to_str().expect("UTF-8")).is_empty());
+    place.aze(&["down", "--discard"]).ok();
 
     // A killed ssh says nothing to its server; that its connection has ended does.
     place.aze(&["up", "--name", "far", "--hosts", "127.0.0.1", "--launcher", &launcher, "--size", "1G"]).ok();

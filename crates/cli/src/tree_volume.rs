@@ -153,6 +153,18 @@ impl Tree for VolumeTree {
         Ok(Box::new(VolumeSink { session: self.session.clone(), file, parent, temporary: hidden, name, shown }))
     }
 
+    fn reopen_as(&self, path: &[u8], hidden: &[u8]) -> Outcome<Box<dyn Sink>> {
+        let (parent, name, file) = self.open_hidden("write", path, hidden, WRITE)?;
+        let (session, shown) = (self.session.clone(), self.shown(path));
+        Ok(Box::new(VolumeSink { session, file, parent, temporary: hidden_name(hidden)?, name, shown }))
+    }
+
+    fn reread_as(&self, path: &[u8], hidden: &[u8]) -> Outcome<(Box<dyn Source>, ReadBack)> {
+        let (_, _, file) = self.open_hidden("verify", path, hidden, Access { read: true, write: false })?;
+        let source = VolumeSource { session: self.session.clone(), file, shown: self.shown(path) };
+        Ok((Box::new(source), ReadBack::Servers))
+    }
+
     fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
         let (client, who) = (&self.session.client, &self.session.who);
         check_any(replaces, &self.shown(path))?;
@@ -483,6 +495,16 @@ fn check_any(replaces: &Replaces, shown: &str) -> Outcome<()> {
 }
 
 impl VolumeTree {
+    /// Opens an unfinished file under its temporary name; and its directory and the name that it shall have.
+    fn open_hidden(&self, what: &str, path: &[u8], hidden: &[u8], access: Access) -> Outcome<(Ino, Name, Arc<File>)> {
+        let (client, who, hidden) = (&self.session.client, &self.session.who, hidden_name(hidden)?);
+        self.session.ask(format_args!("{what} {}", self.shown(path)), async {
+            let (parent, name) = client.resolve_parent(who, path).await?;
+            let attr = client.lookup(who, parent, &hidden).await?;
+            Ok((parent, name, client.open(who, attr.ino, access).await?))
+        })
+    }
+
     /// A directory is not replaced by something else.
     fn refuse_dir(&self, path: &[u8]) -> Outcome<()> {
         match self.stat(path, false)? {
@@ -639,6 +661,13 @@ impl Sink for VolumeSink {
         let settled = set(&self.session, self.file.ino(), meta, true);
         settled.map_err(|failure| Trouble::volume(format!("write {}", self.shown), &failure))?;
         self.session.ask(format_args!("write {}", self.shown), self.file.sync())
+    }
+
+    fn store(&self) -> Outcome<()> {
+        self.session.ask(format_args!("write {}", self.shown), async {
+            self.file.sync().await?;
+            self.file.close().await
+        })
     }
 
     fn reread_stored(&self) -> Outcome<(Box<dyn Source>, ReadBack)> {

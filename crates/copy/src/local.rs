@@ -81,6 +81,17 @@ impl Tree for LocalTree {
         LocalSink::create(local(path).to_owned(), local(&beside(path, hidden)).to_owned())
     }
 
+    fn reopen_as(&self, path: &[u8], hidden: &[u8]) -> Outcome<Box<dyn Sink>> {
+        let (target, temporary) = (local(path).to_owned(), local(&beside(path, hidden)).to_owned());
+        let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&temporary);
+        let file = file.map_err(|error| Trouble::local(format!("write {}", target.display()), &error))?;
+        Ok(Box::new(LocalSink { file, temporary, target }))
+    }
+
+    fn reread_as(&self, path: &[u8], hidden: &[u8]) -> Outcome<(Box<dyn Source>, ReadBack)> {
+        reread_stored(local(&beside(path, hidden)), self.shown(path))
+    }
+
     fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
         self.refuse_dir(path)?;
         self.by_way_of(path, hidden, replaces, |hidden| std::os::unix::fs::symlink(OsStr::from_bytes(target), hidden))
@@ -361,14 +372,28 @@ impl LocalSink {
         let file = file.map_err(|error| Trouble::local(format!("create {}", target.display()), &error))?;
         Ok(Box::new(LocalSink { file, temporary, target }))
     }
+}
 
-    /// The file past the page cache; `None` where the file system cannot read so.
-    fn direct(&self) -> Option<File> {
-        let file = files::open_direct(&self.temporary).ok()?;
-        let mut first = vec![0; 2 * DIRECT_BYTES];
-        let at = first.as_ptr().align_offset(DIRECT_BYTES).min(DIRECT_BYTES);
-        file.read_at(&mut first[at..at + DIRECT_BYTES], 0).is_ok().then_some(file)
+/// A file past the page cache; `None` where the file system cannot read so.
+fn direct(temporary: &Path) -> Option<File> {
+    let file = files::open_direct(temporary).ok()?;
+    let mut first = vec![0; 2 * DIRECT_BYTES];
+    let at = first.as_ptr().align_offset(DIRECT_BYTES).min(DIRECT_BYTES);
+    file.read_at(&mut first[at..at + DIRECT_BYTES], 0).is_ok().then_some(file)
+}
+
+/// Opens an unfinished file, which shall have the name `shown`, to read it from where it is stored.
+fn reread_stored(temporary: &Path, shown: String) -> Outcome<(Box<dyn Source>, ReadBack)> {
+    let failed = |error: &std::io::Error| Trouble::local(format!("read {shown} back"), error);
+    let kind = files::file_system_kind(temporary).map_err(|error| failed(&error))?;
+    let in_memory = IN_MEMORY.contains(&kind);
+    if !in_memory && let Some(file) = direct(temporary) {
+        return Ok((Box::new(DirectSource(LocalSource { file, shown })), ReadBack::Direct));
     }
+    let file = File::open(temporary).map_err(|error| failed(&error))?;
+    files::drop_cached(&file).map_err(|error| failed(&error))?;
+    let how = if in_memory { ReadBack::Memory } else { ReadBack::Dropped };
+    Ok((Box::new(LocalSource { file, shown }), how))
 }
 
 impl Sink for LocalSink {
@@ -378,17 +403,11 @@ impl Sink for LocalSink {
     }
 
     fn reread_stored(&self) -> Outcome<(Box<dyn Source>, ReadBack)> {
-        let shown = self.target.display().to_string();
-        let failed = |error: &std::io::Error| Trouble::local(format!("read {shown} back"), error);
-        let kind = files::file_system_kind(&self.temporary).map_err(|error| failed(&error))?;
-        let in_memory = IN_MEMORY.contains(&kind);
-        if !in_memory && let Some(file) = self.direct() {
-            return Ok((Box::new(DirectSource(LocalSource { file, shown })), ReadBack::Direct));
-        }
-        let file = File::open(&self.temporary).map_err(|error| failed(&error))?;
-        files::drop_cached(&file).map_err(|error| failed(&error))?;
-        let how = if in_memory { ReadBack::Memory } else { ReadBack::Dropped };
-        Ok((Box::new(LocalSource { file, shown }), how))
+        reread_stored(&self.temporary, self.target.display().to_string())
+    }
+
+    fn store(&self) -> Outcome<()> {
+        self.file.sync_all().map_err(|error| Trouble::local(format!("write {}", self.target.display()), &error))
     }
 
     fn publish(&self, replaces: &Replaces) -> Outcome<Meta> {

@@ -10,6 +10,7 @@
 
 pub(crate) mod follow;
 pub mod ledger;
+pub mod nodes;
 pub(crate) mod prove;
 pub mod release;
 pub mod standing;
@@ -26,6 +27,7 @@ use aze_receipt::line::What;
 use aze_receipt::{Draft, End, Head, Key, Line, Object, Removed, when};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use ledger::{Ledger, Pace, Route};
+use nodes::{Crew, Nodes, Probe, Share};
 use prove::{OWN_NUMBERS, Proof, hidden_prefix, identity, now, version, xattrs_hash};
 use state::{Done, Journal};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +39,9 @@ use survey::{Filter, Survey, at};
 
 /// How often a file is copied at most that changes while it is copied.
 pub const ROUNDS_MAX: u32 = 4;
+
+/// Random bytes of the file by which nodes know that they see the same destination.
+const PROBE_BYTES: usize = 32;
 
 /// Where the destination of a stage out is, seen from the directory over which the volume lies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +79,8 @@ pub struct Order {
     pub closed_only: bool,
     /// Files and parts of files that are copied at the same time.
     pub jobs: usize,
+    /// The nodes that copy and read back; none if this process does it.
+    pub nodes: Option<Arc<dyn Nodes>>,
     /// Where the state of unfinished attempts lies.
     pub state: PathBuf,
     /// What finished attempts have proven, and where that is kept; none if the volume keeps no account.
@@ -132,6 +139,8 @@ pub struct Report {
     pub left_named: Vec<String>,
     /// Where the tree is that was at the destination before, if it was replaced and not removed.
     pub replaced: Option<String>,
+    /// What nodes have done, if they were to do it.
+    pub nodes: Vec<Share>,
 }
 
 /// Stages. What fails for one object is told to the watch, and the others go on; then the state stays, so that the same order
@@ -141,7 +150,13 @@ pub struct Report {
 /// Nothing was copied, or the end was not reached; the state stays.
 pub fn stage(order: &Order, watch: &Arc<dyn Watch>) -> Outcome<Report> {
     let survey = Survey::of(&order.from, &order.filter, &|| watch.is_over())?;
-    Stage::prepare(order, watch, survey)?.run()
+    let mut staged = Stage::prepare(order, watch, survey).and_then(Stage::run);
+    // However it ended.
+    let shares = order.nodes.as_ref().map(|nodes| nodes.end()).unwrap_or_default();
+    if let Ok(report) = &mut staged {
+        report.nodes = shares;
+    }
+    staged
 }
 
 /// Where a tree is until it is published: the same for all attempts of an order, so that a later one goes on in it.
@@ -217,7 +232,8 @@ impl<'a> Stage<'a> {
         let ledger = order.ledger_before()?;
         let gone = order.gone(watch.as_ref())?;
         let mut journal = Journal::open(&order.state, &words, &attempt)?;
-        journal.found(survey.objects.len() as u64, survey.bytes())?;
+        let nodes = order.nodes.as_ref().map(|nodes| nodes.names()).unwrap_or_default();
+        journal.found(survey.objects.len() as u64, survey.bytes(), &nodes)?;
         ledger.entries.into_values().for_each(|done| journal.recall(done));
         let former = order.former(&journal.known().done)?;
         let known = order.known(&survey, &journal.known().done, &gone)?;
@@ -225,7 +241,8 @@ impl<'a> Stage<'a> {
         let sources = objects.map(|(path, meta)| (path.clone(), meta.identity)).collect();
         let to = if order.atomic { hidden_tree(&order.to, &words) } else { order.to.clone() };
         let root_len = to.path.strip_suffix(b"/").map_or(to.path.len(), <[u8]>::len);
-        let proof = Arc::new(Proof::new(attempt, root_len, journal, known, sources));
+        let crew = order.nodes.clone().map(|nodes| Arc::new(Crew::new(nodes)));
+        let proof = Arc::new(Proof::new(attempt, root_len, journal, known, sources, crew));
         let (watch, report, removed, open) = (watch.clone(), Report::default(), Vec::new(), Mutex::default());
         let (left_alone, vanished, followed) = Default::default();
         let is_surveyed = survey.troubles.is_empty();
@@ -251,7 +268,7 @@ impl<'a> Stage<'a> {
         if order.atomic {
             stage.after_publishing()?;
         }
-        if let Err(trouble) = stage.look_ahead() {
+        if let Err(trouble) = stage.look_ahead().and_then(|()| stage.start_nodes()) {
             return Err(stage.give_up(trouble));
         }
         Ok(stage)
@@ -324,6 +341,40 @@ impl<'a> Stage<'a> {
         }
         let count = obstacles.len();
         Err(Trouble::new(Exit::Caller, format!("nothing was copied: {count} obstacles, each named above")))
+    }
+
+    /// Starts the nodes, and makes sure that all of them mean the same places.
+    fn start_nodes(&mut self) -> Outcome<()> {
+        let Some(crew) = self.proof.crew.clone() else { return Ok(()) };
+        // The one that has rested for longest will hardly change before all nodes have looked at it.
+        let files = self.survey.objects.iter().filter(|(_, meta)| meta.kind == FileKind::File);
+        let Some((path, _)) = files.min_by_key(|(_, meta)| meta.ctime) else { return Ok(()) };
+        let from = at(&self.order.from, path);
+        let print = nodes::print_in(&from, &from.must_stat(false)?);
+        let mut above = parent(&self.to.path);
+        if self.to.stat(false)?.is_some_and(|meta| meta.kind == FileKind::Directory) {
+            above = self.to.path.clone();
+        }
+        let hidden = self.proof.hidden();
+        let to = Spot { tree: self.to.tree.clone(), path: join(&above, &hidden) };
+        let mut contents = vec![0; PROBE_BYTES];
+        aze_io::real::fill_random(&mut contents);
+        let file = to.tree.create_as(&to.path, 0o600, &hidden)?;
+        let started = file.write_at(0, &contents).and_then(|()| file.store()).and_then(|()| {
+            let inode = to.must_stat(false)?.identity.1;
+            let probe = Probe { from: (from.path.clone(), print), to: to.path.clone(), inode, contents };
+            crew.nodes.start(&probe, &self.watch)
+        });
+        file.abandon();
+        if !started? && let Some(proof) = Arc::get_mut(&mut self.proof) {
+            proof.crew = None;
+        }
+        Ok(())
+    }
+
+    /// Whether there are nodes that are to copy, and none of them is left.
+    fn are_nodes_gone(&self) -> bool {
+        self.proof.crew.as_ref().is_some_and(|crew| crew.nodes.are_gone())
     }
 
     /// How many names of the destination are there already. Those of another kind are in the way.
@@ -451,6 +502,19 @@ impl<'a> Stage<'a> {
         self.take_over_own(&mut todo)?;
         for round in 1..=ROUNDS_MAX {
             self.copy(&todo, round)?;
+            loop {
+                let lost = std::mem::take(&mut *self.proof.lost.lock());
+                if lost.is_empty() || self.watch.is_over() {
+                    break;
+                }
+                if self.are_nodes_gone() {
+                    self.proof.journal.lock().sync()?;
+                    let text = "no node is left to copy: the same command goes on from here";
+                    return Err(Trouble::new(Exit::Again, text));
+                }
+                // Each time takes a node, so this ends.
+                self.copy(&lost, ROUNDS_MAX)?;
+            }
             todo = std::mem::take(&mut *self.proof.again.lock());
             if todo.is_empty() || self.watch.is_over() {
                 return Ok(());
@@ -467,10 +531,16 @@ impl<'a> Stage<'a> {
     fn copy(&self, todo: &[(Spot, Spot)], round: u32) -> Outcome<()> {
         let plan = Plan { preserve: true, verify: false, watch: self.watch.clone(), proof: Some(self.proof.clone()) };
         let plan = Arc::new(plan);
-        let workers = Workers::start(self.order.jobs, &plan)?;
+        // Threads that give nodes work wait for them.
+        let threads = self.proof.crew.as_ref().map_or(self.order.jobs, |crew| crew.nodes.jobs());
+        let workers = Workers::start(threads, &plan)?;
         for (from, to) in todo {
             if self.watch.is_over() {
                 break;
+            }
+            if self.are_nodes_gone() {
+                self.proof.lost.lock().push((from.clone(), to.clone()));
+                continue;
             }
             let meta = match from.must_stat(false) {
                 Ok(meta) => meta,

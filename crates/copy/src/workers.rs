@@ -11,7 +11,7 @@ use std::thread::{Builder, JoinHandle};
 
 /// Bytes of a large file that one worker copies before another may go on: large enough that
 /// changing over costs nothing, small enough that a few gigabytes keep all workers busy.
-const PART_BYTES: u64 = 64 << 20;
+pub const PART_BYTES: u64 = 64 << 20;
 
 /// Bytes read and then written at once: several chunks, so that several servers work for one thread.
 const BLOCK_BYTES: usize = 4 << 20;
@@ -203,6 +203,10 @@ impl Transfer {
         let mut offset = part * PART_BYTES;
         let end = if part + 1 == self.parts() { u64::MAX } else { offset + PART_BYTES };
         if let Some(began) = &ends.began {
+            if let Some(spread) = &began.spread {
+                began.add(spread.copy(offset..end)?);
+                return Ok(());
+            }
             return began.copy(ends, offset..end, plan.watch.as_ref(), &mut blocks.one);
         }
         while offset < end && !plan.watch.is_over() {

@@ -433,6 +433,7 @@ impl Setting {
             closed_only: false,
             atomic: false,
             jobs: 2,
+            nodes: None,
             state: self.0.join("state"),
             ledger: self.ledger().map(|dir| (self.hold(&dir).expect("nobody else has it"), self.route())),
             receipt: Some((receipt.clone(), Key::at(&self.0.join("key")).expect("a key").0)),

@@ -6,6 +6,7 @@
 //! second, so all bytes were there when the attributes were asked for. If they differ nothing is said of the file: its copy
 //! goes, and it is copied again.
 
+use super::nodes::{Anew, Crew, Spread};
 use super::state::{Done, Journal, Version};
 use crate::Watch;
 use crate::tree::{Meta, Print, ReadBack, Replaces, Sink, Source, Spot, Xattr};
@@ -17,6 +18,7 @@ use aze_receipt::{CHUNK_BYTES, Hash, Object, Sums, sums, when};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -40,6 +42,10 @@ pub struct Proof {
     pub journal: Mutex<Journal>,
     /// Files that have changed while they were copied.
     pub again: Mutex<Vec<(Spot, Spot)>>,
+    /// Files whose node was lost while it copied them.
+    pub lost: Mutex<Vec<(Spot, Spot)>>,
+    /// The nodes that copy and read back; none if this process does it.
+    pub crew: Option<Arc<Crew>>,
     /// Objects copied, and bytes of the files among them.
     pub copied: (AtomicU64, AtomicU64),
     /// By paths of the receipt, what objects may replace at the destination; without it, anything.
@@ -57,7 +63,12 @@ pub struct Began {
     mark: Vec<u64>,
     meta: Meta,
     sums: Mutex<Sums>,
+    /// Of a file that other nodes copy.
+    pub spread: Option<Spread>,
 }
+
+/// A copy that was read back, how that was done, and its mark.
+type Stored = (Box<dyn Source>, ReadBack, Vec<u64>);
 
 /// Nanoseconds since 1970, for people who read a receipt.
 pub fn now() -> u64 {
@@ -78,10 +89,12 @@ impl Proof {
         journal: Journal,
         known: Option<Known>,
         sources: BTreeMap<Vec<u8>, (u64, u64)>,
+        crew: Option<Arc<Crew>>,
     ) -> Proof {
         let (serial, root_len) = (AtomicU64::new(0), root_len.into());
-        let (journal, again, copied) = (Mutex::new(journal), Mutex::default(), Default::default());
-        Proof { attempt, serial, root_len, journal, again, copied, known, sources }
+        let (journal, again, lost, copied) =
+            (Mutex::new(journal), Mutex::default(), Mutex::default(), Default::default());
+        Proof { attempt, serial, root_len, journal, again, lost, crew, copied, known, sources }
     }
 
     /// A temporary name that nothing else has.
@@ -107,23 +120,35 @@ impl Proof {
         let source = from.tree.open_fresh(&from.path)?;
         let mark = source.mark()?;
         let meta = source.meta()?;
-        let sink = to.tree.create_as(&to.path, meta.mode, &self.hidden())?;
+        let hidden = self.hidden();
+        let sink = to.tree.create_as(&to.path, meta.mode, &hidden)?;
         if meta.is_sparse {
             sink.set_size(meta.size).inspect_err(|_| sink.abandon())?;
         }
-        let began = Some(Began { mark, meta, sums: Mutex::default() });
+        let spread = self.crew.as_ref().map(|crew| Spread::new(crew, from, &meta, to, &hidden)).transpose();
+        let spread = spread.inspect_err(|_| sink.abandon())?;
+        let began = Some(Began { mark, meta, sums: Mutex::default(), spread });
         Ok(Ends { source, sink, began })
+    }
+
+    /// Gives a file up that is to be begun anew, under another temporary name.
+    fn give_up(&self, transfer: &Transfer, ends: &Ends, why: Anew) -> Outcome<bool> {
+        ends.sink.abandon();
+        let list = if why == Anew::Lost { &self.lost } else { &self.again };
+        list.lock().push((transfer.from.clone(), transfer.to.clone()));
+        Ok(false)
     }
 
     /// Proves a file when all its bytes are written, and gives it its name; `false` if it has changed meanwhile.
     pub fn finish(&self, transfer: &Transfer, ends: &Ends, plan: &Plan) -> Outcome<bool> {
         let began = ends.began.as_ref().expect("a copy with proof began with a mark");
+        if let Some(why) = began.spread.as_ref().and_then(Spread::anew) {
+            return self.give_up(transfer, ends, why);
+        }
         let kept = ends.source.xattrs()?;
         let meta = ends.source.meta()?;
         if version(&meta, &ends.source.mark()?) != version(&began.meta, &began.mark) {
-            ends.sink.abandon();
-            self.again.lock().push((transfer.from.clone(), transfer.to.clone()));
-            return Ok(false);
+            return self.give_up(transfer, ends, Anew::Changed);
         }
         if self.sources.get(&self.relative(&transfer.to.path)).is_some_and(|source| *source != meta.identity) {
             let text =
@@ -135,7 +160,8 @@ impl Proof {
         }
         ends.sink.settle(&meta)?;
         let read = began.sums.lock().clone();
-        let (stored, how, stored_mark) = self.read_back(ends, &meta, &read, plan, &transfer.to.shown())?;
+        let stored = self.read_back(ends, began, &meta, plan, &transfer.to.shown())?;
+        let Some((stored, how, stored_mark)) = stored else { return self.give_up(transfer, ends, Anew::Lost) };
         let checked = when(now());
         let xattrs = xattrs_hash(stored.xattrs()?);
         let before = stored.meta()?;
@@ -161,26 +187,28 @@ impl Proof {
     }
 
     /// Reads all of a copy from its storage, and compares the sums with those of the source. The mark is from before the first
-    /// byte: as long as it is the same, the copy has these bytes.
-    fn read_back(
-        &self,
-        ends: &Ends,
-        meta: &Meta,
-        read: &Sums,
-        plan: &Plan,
-        shown: &str,
-    ) -> Outcome<(Box<dyn Source>, ReadBack, Vec<u64>)> {
-        let (stored, how) = ends.sink.reread_stored()?;
+    /// byte: as long as it is the same, the copy has these bytes. `None` if other nodes were to do it, and none is left.
+    fn read_back(&self, ends: &Ends, began: &Began, meta: &Meta, plan: &Plan, shown: &str) -> Outcome<Option<Stored>> {
+        let (stored, mut how) = ends.sink.reread_stored()?;
         let mark = if how == ReadBack::Servers { stored.mark()? } else { Vec::new() };
         let before = stored.meta()?;
-        let found = sums_of(stored.as_ref(), meta.size, meta.is_sparse, plan.watch.as_ref())?;
+        let found = match began.spread.as_ref().filter(|spread| !spread.is_untouched()) {
+            None => sums_of(stored.as_ref(), meta.size, meta.is_sparse, plan.watch.as_ref())?,
+            Some(spread) => match spread.read_back(plan.watch.as_ref())? {
+                Some((found, by)) => {
+                    how = by;
+                    found
+                }
+                None => return Ok(None),
+            },
+        };
         let wrong = |why: String| {
             Trouble::new(Exit::Fatal, format!("verify {shown}: {why}: nothing is said of it: stage it again"))
         };
         if before.size != meta.size {
             return Err(wrong(format!("it has {} bytes instead of {}", before.size, meta.size)));
         }
-        if let Some(chunk) = found.first_difference(read) {
+        if let Some(chunk) = found.first_difference(&began.sums.lock()) {
             let at = chunk * CHUNK_BYTES;
             return Err(wrong(format!(
                 "what was read back differs from what was written, in the 4 MiB from byte {at} on"
@@ -189,7 +217,7 @@ impl Proof {
         if !is_same(&before, &stored.meta()?) {
             return Err(wrong("another process has changed it while it was read back".into()));
         }
-        Ok((stored, how, mark))
+        Ok(Some((stored, how, mark)))
     }
 
     /// Compares a file of a volume with the sums of its proven copy, whose place was not changed since; `false` if it has other
@@ -271,6 +299,21 @@ impl Proof {
 }
 
 impl Began {
+    /// Of a part that is copied for another process, which has marked the file.
+    pub fn of_part(meta: Meta) -> Began {
+        Began { mark: Vec::new(), meta, sums: Mutex::default(), spread: None }
+    }
+
+    /// Takes in the sums of a part.
+    pub fn add(&self, part: Sums) {
+        self.sums.lock().chunks.extend(part.chunks);
+    }
+
+    /// The sums of the bytes copied.
+    pub fn into_sums(self) -> Sums {
+        self.sums.into_inner()
+    }
+
     /// Copies a range that begins at the beginning of a chunk, and sums it up.
     pub fn copy(&self, ends: &Ends, range: Range<u64>, watch: &dyn Watch, memory: &mut Vec<u8>) -> Outcome<()> {
         let mut offset = range.start;

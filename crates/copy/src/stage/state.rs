@@ -57,6 +57,8 @@ pub struct Known {
     pub attempts: Vec<String>,
     /// When the latest began.
     pub started: String,
+    /// The nodes that the latest attempt lets copy; none if it copies itself.
+    pub nodes: Vec<String>,
     /// Objects and bytes of the source, as the latest attempt found them.
     pub found: Option<(u64, u64)>,
     /// By path.
@@ -116,9 +118,9 @@ impl Journal {
         &self.known
     }
 
-    /// Notes how much there is to do.
-    pub fn found(&mut self, objects: u64, bytes: u64) -> Outcome<()> {
-        self.put(&json!({ "objects": objects, "bytes": bytes }))
+    /// Notes how much there is to do, and which nodes are to copy it, if this process does not.
+    pub fn found(&mut self, objects: u64, bytes: u64, nodes: &[String]) -> Outcome<()> {
+        self.put(&json!({ "objects": objects, "bytes": bytes, "nodes": nodes }))
     }
 
     /// Notes an object.
@@ -252,9 +254,11 @@ impl Known {
             self.order = text("order").filter(|_| text("state").as_deref() == Some(FORM))?;
         } else if let Some(attempt) = text("attempt") {
             self.attempts.push(attempt);
-            (self.started, self.found) = (text("started")?, None);
+            (self.started, self.found, self.nodes) = (text("started")?, None, Vec::new());
         } else if let Some(objects) = fields.get("objects") {
             self.found = Some((objects.as_u64()?, fields.get("bytes")?.as_u64()?));
+            let nodes = fields.get("nodes").and_then(Value::as_array).into_iter().flatten();
+            self.nodes = nodes.filter_map(|node| Some(node.as_str()?.to_owned())).collect();
         } else {
             let done = done_of(fields)?;
             self.done.insert(done.object.path.clone(), done);
