@@ -247,7 +247,7 @@ impl Team {
         Ok(some)
     }
 
-    /// Gives a task to a node, and waits for the answer. `None` if the node was lost, or none is left: then there is no number.
+    /// Gives a task to a node, and waits for the answer: which node, whether it is another one than the writer, and its words.
     fn give(&self, part: &Part, writer: Option<usize>) -> Outcome<Result<(usize, bool, Said), Gone>> {
         let Some((at, is_other, answer)) = self.pick(part, writer)? else { return Ok(Err(Gone::All)) };
         let mut looked = Instant::now();
