@@ -241,6 +241,8 @@ pub trait Sink: Send + Sync {
     fn set_size(&self, bytes: u64) -> Outcome<()>;
     /// Writes all of `data` at `offset`.
     fn write_at(&self, offset: u64, data: &[u8]) -> Outcome<()>;
+    /// Has the place begin to store what was written, so that less is left for [`Sink::settle`]. Nobody waits for it.
+    fn begin_to_store(&self, _range: Range<u64>) {}
     /// Opens the written bytes, to read them again.
     fn reread(&self) -> Outcome<Box<dyn Source>>;
     /// Gives it an extended attribute, before [`Sink::finish`].

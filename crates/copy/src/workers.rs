@@ -305,3 +305,13 @@ pub fn room(memory: &mut Vec<u8>, len: usize) -> &mut [u8] {
     }
     &mut memory[..len]
 }
+
+/// Alignment of memory into which every device can read past the page cache.
+pub const ALIGNED_BYTES: usize = 4096;
+
+/// As [`room`], at an address that is aligned.
+pub fn aligned_room(memory: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    let all = room(memory, len + ALIGNED_BYTES);
+    let at = all.as_ptr().align_offset(ALIGNED_BYTES).min(ALIGNED_BYTES);
+    &mut all[at..at + len]
+}

@@ -9,11 +9,12 @@
 use super::state::{Done, Journal, Version};
 use crate::Watch;
 use crate::tree::{Meta, Print, ReadBack, Replaces, Sink, Source, Spot, Xattr};
-use crate::workers::{Ends, Plan, Transfer, room, warn};
+use crate::workers::{Ends, Plan, Transfer, aligned_room, room, warn};
 use aze_io::sync::Mutex;
 use aze_proto::attr::FileKind;
 use aze_receipt::line::{CHUNKS_MAX, What};
-use aze_receipt::{CHUNK_BYTES, Hash, Object, Sums, sums, when};
+use aze_receipt::sums::{self, PIECE_BYTES};
+use aze_receipt::{CHUNK_BYTES, Hash, Object, Sums, when};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,9 +26,6 @@ const READ_BACK_THREADS_MAX: u64 = 4;
 
 /// A file of more bytes is read back by several threads.
 const READ_BACK_ALONE_BYTES_MAX: u64 = 64 << 20;
-
-/// Pieces of a chunk that are left out of the copy of a file with holes if they are all zeros.
-const PIECE_BYTES: usize = 64 << 10;
 
 /// What all copies of one attempt share.
 pub struct Proof {
@@ -294,13 +292,16 @@ impl Began {
                 true => write_data(ends.sink.as_ref(), offset, block)?,
                 false => ends.sink.write_at(offset, block)?,
             }
+            if self.meta.size > CHUNK_BYTES {
+                ends.sink.begin_to_store(offset..offset + expected as u64);
+            }
             offset += expected as u64;
         }
         Ok(())
     }
 }
 
-/// Writes the pieces of a chunk that are not all zeros.
+/// For a file with holes: writes the pieces of a chunk that are not all zeros.
 fn write_data(sink: &dyn Sink, offset: u64, block: &[u8]) -> Outcome<()> {
     let mut from = 0;
     while from < block.len() {
@@ -318,44 +319,47 @@ fn write_data(sink: &dyn Sink, offset: u64, block: &[u8]) -> Outcome<()> {
     Ok(())
 }
 
-/// Sums up a file of so many bytes, and tells how many of them were verified.
+/// Sums up a file of so many bytes, and tells how many of them were verified. Several threads take its chunks in turn, so that
+/// all of them have work wherever its data are.
 pub fn sums_of(source: &dyn Source, size: u64, is_sparse: bool, watch: &dyn Watch) -> Outcome<Sums> {
     let chunks = size.div_ceil(CHUNK_BYTES);
     let threads = if size > READ_BACK_ALONE_BYTES_MAX { READ_BACK_THREADS_MAX } else { 1 };
-    let (sums, share) = (Mutex::new(Sums::default()), chunks.div_ceil(threads));
-    let part = |number: u64| -> Outcome<()> {
-        let (mut memory, mut chunk) = (Vec::new(), number * share);
-        let last = chunks.min(chunk + share);
-        while chunk < last {
+    let (sums, ahead) = (Mutex::new(Sums::default()), Mutex::new(0));
+    // The next chunk that may have data.
+    let take = || -> Outcome<Option<u64>> {
+        let mut ahead = ahead.lock();
+        let mut chunk = *ahead;
+        if is_sparse && chunk < chunks {
+            let next = source.next_data(chunk * CHUNK_BYTES)?.map_or(chunks, |at| (at / CHUNK_BYTES).min(chunks));
+            watch.copied((next - chunk).saturating_mul(CHUNK_BYTES).min(size - chunk * CHUNK_BYTES));
+            chunk = next;
+        }
+        *ahead = chunk + 1;
+        Ok((chunk < chunks).then_some(chunk))
+    };
+    let work = || -> Outcome<()> {
+        let mut memory = Vec::new();
+        while let Some(chunk) = take()? {
             if watch.is_over() {
                 return Err(Trouble::new(Exit::Again, "the command was asked to end"));
             }
-            if is_sparse {
-                let next = source.next_data(chunk * CHUNK_BYTES)?.map_or(last, |at| (at / CHUNK_BYTES).min(last));
-                watch.copied((next - chunk).saturating_mul(CHUNK_BYTES).min(size - chunk * CHUNK_BYTES));
-                chunk = next;
-                if chunk == last {
-                    return Ok(());
-                }
-            }
             let offset = chunk * CHUNK_BYTES;
-            let expected = CHUNK_BYTES.min(size - offset) as usize;
-            let block = room(&mut memory, expected);
+            let block = aligned_room(&mut memory, CHUNK_BYTES.min(size - offset) as usize);
             let count = source.read_at(offset, block)?;
-            sums.lock().add(chunk, &block[..count]);
+            if let Some(hash) = Sums::of_chunk(&block[..count]) {
+                sums.lock().chunks.insert(chunk, hash);
+            }
             watch.copied(count as u64);
-            chunk += 1;
         }
         Ok(())
     };
     if threads == 1 {
-        part(0)?;
+        work()?;
     } else {
         std::thread::scope(|scope| {
-            let part = &part;
-            let parts: Vec<_> = (0..threads).map(|number| scope.spawn(move || part(number))).collect();
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
             let panicked = |_| Err(Trouble::new(Exit::Fatal, "a thread that verifies has panicked: a defect in aze"));
-            parts.into_iter().try_for_each(|part| part.join().unwrap_or_else(panicked))
+            workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(panicked))
         })?;
     }
     Ok(sums.into_inner())
