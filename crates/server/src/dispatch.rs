@@ -383,6 +383,10 @@ impl Server {
             Wait::Eviction(full) => self.await_eviction(work.deadline_ns, full).await,
             Wait::Import(dir) => self.fetch_names(dir, work.deadline_ns).await,
             Wait::Backing(lack) => self.fetch_backed(lack, work.deadline_ns).await,
+            Wait::Run(lack, at) => {
+                work.runs.learn(self.run_in_backing(lack, at, work.deadline_ns).await?);
+                Ok(())
+            }
             Wait::Turn(ino) => {
                 work.turn = Some(self.take_turn(ino, work.deadline_ns).await?);
                 Ok(())
@@ -495,7 +499,7 @@ impl Server {
             }
             Request::Reserve(reserve) => self.reserve(work, reserve),
             Request::Punch(punch) => self.punch(work, punch),
-            Request::Seek(seek) => self.seek(seek),
+            Request::Seek(seek) => self.seek(work, seek),
             Request::CountChanges(count) => self.count_changes(count),
             &Request::SetLock { ino, lock, wait } => self.set_lock(work, ino, lock, wait),
             &Request::Unlock { ino, space, owner, start, end } => self.unlock(work, ino, space, owner, start, end),

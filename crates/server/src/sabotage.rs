@@ -12,6 +12,10 @@ pub const IS_POSSIBLE: bool = cfg!(feature = "sabotage");
 /// One protection that can be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
+    /// A hole in a file of the backing takes only what was read from there.
+    PunchNothing,
+    /// Chunks that were not read from the backing count as holes.
+    UnreadAreHoles,
     /// Repeated changes are done again instead of answered from the record.
     SkipDuplicateCheck,
     /// Requests that know of fewer renamed directories than the server are served.

@@ -4,7 +4,9 @@
 use aze_io::backing::{Backing, BackingError, BackingResult, Found, Identity, Names};
 use aze_io::sync::Mutex;
 use aze_io::{Boxed, Io};
+use aze_proto::limits::BLOCK_BYTES;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -181,6 +183,23 @@ impl Backing for SimBacking {
             self.same(&path, identity)?;
             let end = bytes.len().min(offset as usize + len);
             Ok(bytes.get(offset as usize..end).unwrap_or_default().to_vec())
+        })
+    }
+
+    /// Half of the blocks of zeros are holes.
+    fn next_data(&self, path: Vec<u8>, identity: Identity, offset: u64) -> Boxed<'_, BackingResult<Range<u64>>> {
+        Box::pin(async move {
+            self.same(&path, identity)?;
+            self.wait().await?;
+            let bytes = self.object(&path)?.bytes;
+            self.wait().await?;
+            self.same(&path, identity)?;
+            let is_hole = |block: &(usize, &[u8])| block.0.is_multiple_of(2) && block.1.iter().all(|byte| *byte == 0);
+            let blocks = || bytes.chunks(BLOCK_BYTES).enumerate().skip(offset as usize / BLOCK_BYTES);
+            let start = |(index, _): (usize, &[u8])| offset.max((index * BLOCK_BYTES) as u64);
+            let Some(data) = blocks().find(|block| !is_hole(block)).map(start) else { return Ok(u64::MAX..u64::MAX) };
+            let hole = blocks().find(|block| is_hole(block) && start(*block) > data).map(start);
+            Ok(data..hole.unwrap_or(bytes.len() as u64))
         })
     }
 }
