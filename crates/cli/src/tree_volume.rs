@@ -9,6 +9,7 @@ use aze_copy::tree::{
     GoneName, Meta, Named, Names, Origin, PutBack, ReadBack, Replaces, Sink, Source, Spot, Traits, Tree, Xattr,
     copied_mode, is_kept,
 };
+use aze_io::sync::Mutex;
 use aze_proto::attr::{Attr, Change, FileKind, SetTime, XattrHow};
 use aze_proto::error::{Class, Code, Failure};
 use aze_proto::ids::{Generation, Ino, Time};
@@ -16,6 +17,7 @@ use aze_proto::limits::LIST_ENTRIES_MAX;
 use aze_proto::message::Listed;
 use aze_proto::name::Name;
 use aze_proto::{Backing, BackingIdentity, Gone};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -48,13 +50,15 @@ struct VolumeTree {
     session: Arc<Session>,
     /// How paths of it begin in messages.
     prefix: String,
+    /// By inode, the number of the origin of which all data were kept.
+    kept: Mutex<BTreeMap<u64, u32>>,
 }
 
 impl VolumeTree {
     /// The tree of `session`, named in messages as in `path`.
     fn new(session: Arc<Session>, path: &VolumePath) -> VolumeTree {
         let prefix = VolumePath { volume: path.volume.clone(), path: Vec::new() }.shown();
-        VolumeTree { session, prefix }
+        VolumeTree { session, prefix, kept: Mutex::default() }
     }
 
     fn resolve(&self, what: &str, path: &[u8], follow: bool) -> Outcome<Attr> {
@@ -378,20 +382,13 @@ impl Tree for VolumeTree {
         let (client, who, shown) = (&self.session.client, &self.session.who, self.shown(&name.inside));
         let what = format_args!("keep all of {shown}, whose place in the directory below is to change");
         let access = Access { read: true, write: false };
-        let claimed = self.session.runtime.block_on(async {
-            match client.claim(who, Ino(name.inode)).await {
-                // What others than the volume's owner stage is not adopted.
-                Err(failure) if failure.code.class() == Class::Caller && failure.code != Code::Stale => {
-                    client.backing_of(who, Ino(name.inode)).await
-                }
-                claimed => claimed.map(|(_, backing)| backing),
-            }
-        });
-        match claimed {
+        let backing = match self.claim(name.inode) {
             Err(failure) if failure.code == Code::Stale => return Ok(()),
-            Err(failure) => return Err(Trouble::volume(what, &failure)),
-            Ok(backing) if backing.as_ref().is_none_or(|backing| backing.length == 0) => return Ok(()),
-            Ok(_) => {}
+            claimed => claimed.map_err(|failure| Trouble::volume(what, &failure))?.unwrap_or_default(),
+        };
+        self.kept.lock().insert(name.inode, backing.origin);
+        if backing.length == 0 {
+            return Ok(());
         }
         let file = match self.session.runtime.block_on(client.open_nameless(who, Ino(name.inode), access)) {
             Err(failure) if failure.code == Code::Stale => return Ok(()),
@@ -399,6 +396,21 @@ impl Tree for VolumeTree {
         };
         let source = VolumeSource { session: self.session.clone(), file, shown: shown.clone() };
         self.session.ask(what, client.take_over(who, &source.file))
+    }
+
+    fn has_kept_data(&self, name: &GoneName) -> Outcome<bool> {
+        let what = format_args!("claim {}, whose place in the directory below is to change", self.shown(&name.inside));
+        let kept = self.kept.lock().get(&name.inode).copied();
+        let origin = match self.claim(name.inode) {
+            Err(failure) if failure.code == Code::Stale => return Ok(true),
+            claimed => claimed.map_err(|failure| Trouble::volume(what, &failure))?.unwrap_or_default().origin,
+        };
+        if kept.is_none_or(|kept| kept == origin) {
+            return Ok(true);
+        }
+        self.keep_data(name)?;
+        self.session.ask(what, self.session.client.sync(&self.session.who))?;
+        Ok(false)
     }
 
     fn take_over(&self, gone: &GoneName) -> Outcome<()> {
@@ -483,6 +495,20 @@ fn check_any(replaces: &Replaces, shown: &str) -> Outcome<()> {
 }
 
 impl VolumeTree {
+    /// Claims a file, as far as this user may, and tells where it comes from now.
+    fn claim(&self, inode: u64) -> Result<Option<Backing>, Failure> {
+        let (client, who) = (&self.session.client, &self.session.who);
+        self.session.runtime.block_on(async {
+            match client.claim(who, Ino(inode)).await {
+                // What others than the volume's owner stage is not adopted.
+                Err(failure) if failure.code.class() == Class::Caller && failure.code != Code::Stale => {
+                    client.backing_of(who, Ino(inode)).await
+                }
+                claimed => claimed.map(|(_, backing)| backing),
+            }
+        })
+    }
+
     /// A directory is not replaced by something else.
     fn refuse_dir(&self, path: &[u8]) -> Outcome<()> {
         match self.stat(path, false)? {

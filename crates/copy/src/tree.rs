@@ -342,7 +342,12 @@ pub trait Tree: Send + Sync {
         let text = format!("keep {}: its tree lies over no directory: a defect in aze", self.shown(&name.inside));
         Err(Trouble::new(Exit::Fatal, text))
     }
-    /// The same of an inode that its directory is about to lose, which is held for changed from then on.
+    /// Right before its directory gets another object for this inode: whether the tree still has all that [`Tree::keep_data`] has had it
+    /// keep. If not, since another stage has had it read from what that one has put there, it keeps its data once more, durably.
+    fn has_kept_data(&self, _name: &GoneName) -> Outcome<bool> {
+        Ok(true)
+    }
+    /// As [`Tree::keep_data`], of an inode that its directory is about to lose, which is held for changed from then on.
     fn take_over(&self, gone: &GoneName) -> Outcome<()> {
         let text = format!("take over {}: its tree lies over no directory: a defect in aze", self.shown(&gone.inside));
         Err(Trouble::new(Exit::Fatal, text))

@@ -44,6 +44,8 @@ enum Fault {
     CountsOther,
     /// It cannot be opened.
     Open(i32),
+    /// So many times another stage has put it to its own place, and has had the volume read it from there.
+    AdoptedMeanwhile(u32),
     /// Its data cannot be taken over from the directory below.
     TakeOver(i32),
     /// It cannot be removed.
@@ -320,6 +322,13 @@ impl Tree for Faulty {
             .expect("no panic")
             .push(format!("keep {}", path(&name.inside).file_name().expect("a name").display()));
         Ok(())
+    }
+
+    fn has_kept_data(&self, name: &GoneName) -> Outcome<bool> {
+        let Fault::AdoptedMeanwhile(times) = self.of(&name.inside) else { return Ok(true) };
+        let there = path(&name.outside);
+        assert!(!fs::read(there).is_ok_and(|bytes| bytes == b"contents of a file"), "it has its name already");
+        Ok(self.times.fetch_add(1, Ordering::Relaxed) >= times)
     }
 
     fn take_over(&self, gone: &GoneName) -> Outcome<()> {
@@ -880,6 +889,21 @@ fn a_source_that_changes_is_copied_again_and_at_last_named() {
     assert_eq!(failures.len(), 1);
     let told = format!("bad: it changed while it was copied, {ROUNDS_MAX} times");
     assert!(failures[0].text.contains(&told), "{failures:?}");
+    assert_eq!(setting.names(), ["good"]);
+}
+
+#[test]
+fn a_file_that_another_stage_has_put_back_meanwhile_is_copied_again_and_at_last_named() {
+    let setting = Setting::new("adopted");
+    let Staged { report, failures, paths, .. } =
+        setting.stage_over(Fault::AdoptedMeanwhile(2), Fault::None, Some(Vec::new()), false);
+    assert_eq!((report.expect("a report").missing, failures), (0, vec![]));
+    assert_eq!(paths, ["", "bad", "good"]);
+    drop(setting);
+    let setting = Setting::new("adopted-always");
+    let Staged { report, failures, paths, .. } =
+        setting.stage_over(Fault::AdoptedMeanwhile(u32::MAX), Fault::None, Some(Vec::new()), false);
+    assert_eq!((report.expect("a report").missing, failures.len(), paths.len()), (1, 1, 2), "{failures:?}");
     assert_eq!(setting.names(), ["good"]);
 }
 

@@ -9,7 +9,7 @@
 //! What remains: another process that changes an object between that look and its removal, or its replacement.
 
 use super::ledger::{self, Ledger};
-use super::prove::{Known, OWN_NUMBERS, now};
+use super::prove::{Known, OWN_NUMBERS, now, own_place};
 use super::state::Done;
 use super::survey::{Survey, at};
 use super::{Order, Side, Stage, parent_dir};
@@ -167,11 +167,9 @@ impl Stage<'_> {
     pub(super) fn take_over_own(&self, todo: &mut Vec<(Spot, Spot)>) -> Outcome<()> {
         let own = |path: &Vec<u8>| {
             let meta = self.survey.objects.get(path).filter(|meta| meta.kind == FileKind::File)?;
-            let (inside, outside) = (at(&self.order.from, path).path, at(&self.to, path).path);
-            let identity = self.survey.origins.get(path).map_or([0; 4], |origin| origin.identity);
-            let (kind, inode) = (meta.kind, meta.identity.1);
-            let name = GoneName { inside: inside.clone(), outside, kind, identity, inode, record: None };
-            Some((inside, name))
+            let (from, to) = (at(&self.order.from, path), at(&self.to, path));
+            let name = own_place(&from, &to, meta);
+            Some((from.path, name))
         };
         if self.order.side == Side::Outside {
             return Ok(());

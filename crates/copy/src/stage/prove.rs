@@ -8,7 +8,7 @@
 
 use super::state::{Done, Journal, Version};
 use crate::Watch;
-use crate::tree::{Meta, Print, ReadBack, Replaces, Sink, Source, Spot, Xattr};
+use crate::tree::{GoneName, Meta, Print, ReadBack, Replaces, Sink, Source, Spot, Xattr};
 use crate::workers::{Ends, Plan, Transfer, aligned_room, room, warn};
 use aze_io::sync::Mutex;
 use aze_proto::attr::FileKind;
@@ -119,9 +119,7 @@ impl Proof {
         let kept = ends.source.xattrs()?;
         let meta = ends.source.meta()?;
         if version(&meta, &ends.source.mark()?) != version(&began.meta, &began.mark) {
-            ends.sink.abandon();
-            self.again.lock().push((transfer.from.clone(), transfer.to.clone()));
-            return Ok(false);
+            return Ok(self.once_more(transfer, ends));
         }
         if self.sources.get(&self.relative(&transfer.to.path)).is_some_and(|source| *source != meta.identity) {
             let text =
@@ -138,6 +136,9 @@ impl Proof {
         let xattrs = xattrs_hash(stored.xattrs()?);
         let before = stored.meta()?;
         drop(stored);
+        if self.known.is_some() && !transfer.from.tree.has_kept_data(&own_place(&transfer.from, &transfer.to, &meta))? {
+            return Ok(self.once_more(transfer, ends));
+        }
         let named = ends.sink.publish(&self.replaces(&transfer.to.path))?;
         if !is_same(&before, &named) {
             let text = format!("verify {}: another process has changed it since it was read back", transfer.to.shown());
@@ -156,6 +157,13 @@ impl Proof {
         self.copied.0.fetch_add(1, Ordering::Relaxed);
         self.copied.1.fetch_add(meta.size, Ordering::Relaxed);
         Ok(true)
+    }
+
+    /// The copy goes, and the file is copied once more. Gives `false`.
+    fn once_more(&self, transfer: &Transfer, ends: &Ends) -> bool {
+        ends.sink.abandon();
+        self.again.lock().push((transfer.from.clone(), transfer.to.clone()));
+        false
     }
 
     /// Reads all of a copy from its storage, and compares the sums with those of the source. The mark is from before the first
@@ -363,6 +371,18 @@ pub fn sums_of(source: &dyn Source, size: u64, is_sparse: bool, watch: &dyn Watc
         })?;
     }
     Ok(sums.into_inner())
+}
+
+/// A file that is copied to the place `to` of the directory over which its volume lies.
+pub fn own_place(from: &Spot, to: &Spot, meta: &Meta) -> GoneName {
+    GoneName {
+        inside: from.path.clone(),
+        outside: to.path.clone(),
+        kind: meta.kind,
+        identity: [0; 4],
+        inode: meta.identity.1,
+        record: None,
+    }
 }
 
 /// A hash of extended attributes in any order.
