@@ -131,6 +131,8 @@ fn a_hole_that_takes_a_chunk_of_a_file_in_a_backing_leaves_a_chunk() {
         let used = store.used_bytes();
         shard.punch(ino, NOW, start.into()..CHUNK.into(), BITS).expect("it can be punched");
         assert!(shard.has(ino, 0), "full: {is_full}, from {start} on");
+        let in_checkpoint = shard.snapshot().dirty.iter().filter(|unit| unit.row().ino == ino).count();
+        assert_eq!(in_checkpoint, 1, "full: {is_full}, from {start} on");
         assert!(used - store.used_bytes() >= (13 * UNIT) as u64, "full: {is_full}, from {start} on");
         let all = shard.read(ino, NOW, 0, 0, CHUNK, |out| out.parts.concat().iter().all(|byte| *byte == 0));
         assert!(all.expect("stored"), "full: {is_full}, from {start} on");
