@@ -482,6 +482,15 @@ fn a_byte_is_of_the_version_taken_over_and_names_that_went_are_known() {
     assert_eq!(evicted, 0, "there was room for all");
 }
 
+/// On disks: each with whether the servers have less room than the files need.
+#[test]
+fn seeds_that_found_defects_pass() {
+    for (seed, is_tight) in [(100_052, false)] {
+        let Ran { wrong, .. } = run(seed, Switches::default(), Some(Durability::Fsync), is_tight);
+        assert_eq!(wrong, [""; 0], "seed {seed}");
+    }
+}
+
 #[test]
 fn a_volume_smaller_than_its_backing_drops_clean_chunks_and_nothing_else() {
     let (mut in_memory, mut on_disks) = ([0; 5], [0; 5]);
