@@ -485,7 +485,7 @@ fn a_byte_is_of_the_version_taken_over_and_names_that_went_are_known() {
 /// On disks: each with whether the servers have less room than the files need.
 #[test]
 fn seeds_that_found_defects_pass() {
-    for (seed, is_tight) in [(100_052, false)] {
+    for (seed, is_tight) in [(100_052, false), (100_783, true)] {
         let Ran { wrong, .. } = run(seed, Switches::default(), Some(Durability::Fsync), is_tight);
         assert_eq!(wrong, [""; 0], "seed {seed}");
     }
