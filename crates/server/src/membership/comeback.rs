@@ -118,7 +118,7 @@ impl Server {
         let caller = CallerConfig { start_time_max: Duration::ZERO, ..caller };
         let outside = &Outside::new(Caller::new(self.io.clone(), caller));
         let volume = self.ask_for_volume(outside, comeback).await.map_err(during)?;
-        let asked = outside.ask(&volume.told_by, &Request::PersistentId, ANSWER_TIME_MAX).await.map_err(during)?;
+        let asked = outside.ask(&volume.told_by, &Request::PersistentId, COMEBACK_TIME_MAX).await.map_err(during)?;
         let Reply::PersistentIs { volume: number, start, .. } = asked.reply else {
             return Err(Failure::new(Code::Malformed, "PersistentId was answered with something else"));
         };
@@ -230,7 +230,7 @@ impl Server {
         for slot in volume.ended.into_iter().filter(|slot| *slot != volume.map.keeper) {
             let Some(ServerInfo { began, incarnation, .. }) = volume.map.server(slot).cloned() else { continue };
             let word = Request::ServerEnded { server: slot, began, incarnation };
-            outside.ask(&keeper, &word, ANSWER_TIME_MAX).await?;
+            outside.ask(&keeper, &word, COMEBACK_TIME_MAX).await?;
         }
         let join = Request::Join { slot: self.slot(), info };
         let answer = loop {
