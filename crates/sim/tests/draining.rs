@@ -681,6 +681,13 @@ fn what_was_staged_goes_and_comes_again_as_it_was_written_last() {
     }
 }
 
+/// A chunk that was zeroed is there after a restart, also once it was staged and kept.
+#[test]
+fn a_seed_that_found_a_defect_passes() {
+    let Ran { wrong, .. } = run(200_763, Switches::default(), Some(Durability::Fsync), Stages::Two);
+    assert_eq!(wrong, [""; 0]);
+}
+
 #[test]
 fn a_volume_that_drops_what_only_it_has_is_noticed() {
     let all = [
