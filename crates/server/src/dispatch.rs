@@ -592,7 +592,7 @@ impl Server {
             Request::Known { of, from } => self.known_of(*of, *from),
             Request::IsDone => Ok(self.is_done()?.into()),
             Request::LinksTo { home, from } => Ok(self.links_to(*home, *from)?.into()),
-            Request::FilesNow { inos } => Ok(self.files_now(inos).into()),
+            Request::FilesNow { inos } => Ok(self.files_now(inos)?.into()),
             &Request::WillChange { ino } => self.will_change(ino),
             Request::Settle(settle) => self.settle_copies(settle),
             &Request::ImportDir { dir } => self.import_dir(work, dir),

@@ -116,6 +116,14 @@ pub enum Sabotage {
     LeaveSlotBehind,
     /// The taker of a slot does not remember how requests ended at the giver.
     ForgetBroughtOutcomes,
+    /// Servers are told of a move of a slot before it is on the disk of the one that decides.
+    TellBeforeDurable,
+    /// The taker of a slot says that it has all of it when it has that in memory.
+    TakeUnsaved,
+    /// The giver of a slot lets go of it on its disk when it has given it, before the move is decided.
+    FreeUndecided,
+    /// A server that starts serves every slot that is in its directory, also those that the map gives to others.
+    ServeOld,
     /// The home of a staged file does not wait for all servers of its data to say that theirs are those that were staged.
     SettleEarly,
     /// A server makes chunks copies after a stage without a look whether they have changed since.

@@ -17,7 +17,7 @@ mod staged;
 pub use error::StoreError;
 pub use scrub::{Look, Looked};
 pub use shard::{ChangeCount, ChunkShard, Evicted, Held, ReadOut, SeekFrom};
-pub use spill::{Cold, Dirty, Disk, Placed, Row, Snapshot, Swept, Warmed};
+pub use spill::{Cold, Dirty, Disk, Found, Placed, Row, Snapshot, Swept, Warmed};
 pub use staged::{Data, Staged};
 
 use aze_io::slab::Slab;

@@ -141,6 +141,10 @@ impl Server {
             .ok_or_else(|| Failure::new(Code::Internal, format!("the map has no server {server}")))?;
         // One that has left is yet to hear it.
         let is_word_of_it = map.has_left(server) && request.brings_a_map();
+        if map.has_left(server) && request.names_shard() {
+            // It was chosen by an older map: another one has the shard.
+            return Err(Failure::refused(Refusal::MapStale { epoch: map.epoch }));
+        }
         if map.is_gone(server) && !is_word_of_it {
             let why = if map.has_left(server) { "it has left the volume" } else { "its process has ended" };
             return Err(Failure::new(Code::Unreachable, format!("{to}: {why}")));
