@@ -85,6 +85,7 @@ sim-long:
 	$(CARGO) run --locked --release -p aze-sim -- --seeds 50000
 	for kind in ending staying failing troubled renaming; do \
 	  $(CARGO) run --locked --release -p aze-sim -- --persistent $$kind --seeds 5000 || exit; done
+	$(CARGO) run --locked --release -p aze-sim -- --staging --seeds 5000
 	AZE_SIM_SEEDS=2000 $(CARGO) test --locked --release -p aze-sim --test client_leases
 	AZE_TEST_LONG=1 $(CARGO) test --locked --release -p aze-sim --test scale
 

@@ -7,6 +7,7 @@ pub mod disk;
 pub mod fuse_io;
 pub mod ledger;
 pub mod line;
+pub mod nodes;
 pub mod python;
 pub mod servers;
 pub mod watchdog;

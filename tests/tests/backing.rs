@@ -237,32 +237,104 @@ fn changes_stay_in_the_volume() {
     assert_eq!(now.out, untouched.out, "the backing is only read");
 }
 
-#[test]
-fn holes_are_not_punched_into_imported_files() {
-    let mut place = Place::new();
-    fs::create_dir(place.path("backing")).expect("a directory");
-    fs::write(place.path("backing/file"), vec![1; 200_000]).expect("a file");
-    let (_, mount) = over(&mut place, &[]);
-    let file = OpenOptions::new().write(true).open(mount.join("file")).expect("a file");
-    let allocate = |mode, offset, len| {
-        // SAFETY: fallocate(2) takes numbers.
-        match unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len) } {
-            0 => None,
-            _ => std::io::Error::last_os_error().raw_os_error(),
-        }
-    };
-    for mode in [libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_ZERO_RANGE] {
-        assert_eq!(allocate(mode, 0, 65536), Some(libc::EOPNOTSUPP));
-    }
-    // Data that are looked for are found, also those that nobody has read.
-    let reader = File::open(mount.join("file")).expect("a file");
+/// The holes of a file, by lseek(2): where they begin and end.
+fn holes(file: &File) -> Vec<(i64, i64)> {
     // SAFETY: lseek(2) takes numbers.
-    let found = unsafe { libc::lseek(reader.as_raw_fd(), 1000, libc::SEEK_DATA) };
-    assert_eq!(found, 1000);
-    assert_eq!(allocate(0, 190_000, 100_000), None);
-    let mut should = vec![1; 200_000];
-    should.resize(290_000, 0);
-    assert!(fs::read(mount.join("file")).expect("contents") == should);
+    let seek = |at, whence| unsafe { libc::lseek(file.as_raw_fd(), at, whence) };
+    let (size, mut at, mut holes) = (file.metadata().expect("attributes").len() as i64, 0, Vec::new());
+    while at < size {
+        let hole = seek(at, libc::SEEK_HOLE);
+        let data = seek(hole, libc::SEEK_DATA);
+        at = if data < 0 { size } else { data };
+        holes.extend((hole < size).then_some((hole, at)));
+    }
+    holes
+}
+
+#[test]
+fn imported_files_have_holes_and_get_more() {
+    const MIB: i64 = 1 << 20;
+    let mut place = Place::new();
+    let backing = place.path("backing");
+    fs::create_dir(&backing).expect("a directory");
+    let mut should = vec![0; 8 * MIB as usize];
+    let sparse = File::create(backing.join("sparse")).expect("a file");
+    sparse.set_len(8 * MIB as u64).expect("a length");
+    for piece in [0, 5] {
+        let range = (piece * MIB) as usize..((piece + 1) * MIB) as usize;
+        should[range.clone()].fill(1);
+        sparse.write_all_at(&should[range.clone()], range.start as u64).expect("a write");
+    }
+    let in_backing = holes(&sparse);
+    assert_eq!(in_backing, [(MIB, 5 * MIB), (6 * MIB, 8 * MIB)], "the tests' directory knows holes");
+    fs::write(backing.join("full"), vec![1; 200_000]).expect("a file");
+    made_long_ago(&backing.join("sparse"));
+    made_long_ago(&backing.join("full"));
+    let storage = place.path("storage");
+    let (backing, mount) = over(&mut place, &["--storage", text(&storage)]);
+    let allocate = |name: &str, mode, offset, len| {
+        let file = OpenOptions::new().write(true).open(mount.join(name)).expect("a file");
+        // SAFETY: fallocate(2) takes numbers.
+        let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    };
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let holes_of = |name: &str| holes(&File::open(mount.join(name)).expect("a file"));
+
+    // Of what nobody has read the backing is asked; reading changes nothing.
+    assert_eq!(holes_of("sparse"), in_backing);
+    assert!(fs::read(mount.join("sparse")).expect("contents") == should);
+    assert_eq!(holes_of("sparse"), in_backing);
+    assert_eq!(holes_of("full"), []);
+
+    // In the file that was read, and in the one that was not: a part of a block, blocks, and to the end.
+    allocate("sparse", punch, 5 * MIB, MIB / 2);
+    allocate("sparse", libc::FALLOC_FL_ZERO_RANGE, 100, 10_000);
+    should[(5 * MIB) as usize..(5 * MIB + MIB / 2) as usize].fill(0);
+    should[100..10_100].fill(0);
+    allocate("full", punch, 4096 * 3 + 50, 4096 * 2);
+    allocate("full", punch, 190_000, 100_000);
+    let mut full = vec![1; 200_000];
+    full[4096 * 3 + 50..4096 * 5 + 50].fill(0);
+    full[190_000..].fill(0);
+    let has_become = [(4096, 8192), (MIB, 5 * MIB + MIB / 2), (6 * MIB, 8 * MIB)];
+    let check = |mount: &Path| {
+        assert!(fs::read(mount.join("sparse")).expect("contents") == should);
+        assert!(fs::read(mount.join("full")).expect("contents") == full);
+        assert_eq!(holes(&File::open(mount.join("sparse")).expect("a file")), has_become);
+        assert_eq!(
+            holes(&File::open(mount.join("full")).expect("a file")),
+            [(4 * 4096, 5 * 4096), (47 * 4096, 200_000)]
+        );
+    };
+    check(&mount);
+
+    // What was punched outlives the servers, is dirty, and is a hole in the backing once it is staged.
+    File::open(&mount).expect("the mount").sync_all().expect("a sync");
+    for pid in servers(&place) {
+        signal(pid, libc::SIGKILL);
+    }
+    place.aze(&["restart", "--force"]).ok();
+    wait_until("the mount serves again", || fs::read_dir(&mount).is_ok());
+    check(&mount);
+    place.aze(&["stage", "out", "--keep"]).ok();
+    assert!(fs::read(backing.join("sparse")).expect("contents") == should);
+    assert!(fs::read(backing.join("full")).expect("contents") == full);
+    assert_eq!(
+        holes(&File::open(backing.join("sparse")).expect("a file")),
+        has_become[1..],
+        "pieces of 64 KiB are left out"
+    );
+    check(&mount);
+
+    // And once more, in what has come from where the stage has put it.
+    let file = OpenOptions::new().write(true).open(mount.join("sparse")).expect("a file");
+    // SAFETY: fallocate(2) takes numbers.
+    assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), punch, 0, 8 * MIB) }, 0);
+    assert_eq!(holes(&file), [(0, 8 * MIB)]);
+    assert!(fs::read(mount.join("sparse")).expect("contents") == vec![0; 8 * MIB as usize]);
+    place.aze(&["stage", "out", "--keep"]).ok();
+    assert_eq!(backing.join("sparse").metadata().expect("attributes").blocks(), 0);
 }
 
 #[test]

@@ -296,8 +296,9 @@ fn what_cannot_grow_is_refused_before_anything_starts() {
     refused(&place, &["--servers", "1"], "and 1 of the slots of which each server needs one");
     place.aze(&["down", "--discard"]).ok();
     let storage = place.path("storage").display().to_string();
-    place.up(&["--name", "kept", "--servers", "2", "--storage", &storage]);
-    refused(&place, &["--servers", "1"], "a volume in directories does not grow");
+    let places: Vec<String> = (0..4).map(|at| format!("{storage}-{at}")).collect();
+    place.up(&["--name", "kept", "--servers", "2", "--storage", &places.join(",")]);
+    refused(&place, &["--servers", "1"], "its servers have several directories each");
     place.aze(&["down", "--discard"]).ok();
     let backing = place.path("backing");
     fs::create_dir(&backing).expect("a directory");
@@ -325,4 +326,83 @@ fn servers_join_on_nodes() {
     place.aze(&["shrink", "--hosts", "127.0.0.3"]).ok();
     place.aze(&["down", "--discard"]).ok();
     wait_until("all have ended", || all.iter().all(|pid| !runs(*pid)));
+}
+
+/// What a file of the test below holds.
+fn content(at: usize) -> Vec<u8> {
+    (0..700_000u32).map(|byte| (byte.wrapping_mul(2_654_435_761).wrapping_add(at as u32) >> 13) as u8).collect()
+}
+
+fn has_all(mount: &std::path::Path, files: usize) {
+    for at in 0..files {
+        let read = fs::read(mount.join(format!("d{}/f{at}", at % 5))).unwrap_or_else(|why| panic!("f{at}: {why}"));
+        assert!(read == content(at), "f{at} is as it was written");
+    }
+}
+
+/// A volume in directories grows while everything is killed, grows to its end, shrinks, and is there under each number of servers after each
+/// kind of start; directories of servers that have left are no part of it.
+#[test]
+fn a_volume_in_directories_grows_and_shrinks() {
+    const FILES: usize = 40;
+    let mut place = Place::new();
+    place.allow(Duration::from_secs(400));
+    let storage = place.path("storage").display().to_string();
+    place.up(&["--name", "v", "--servers", "2", "--storage", &storage]);
+    let mount = place.mount();
+    (0..5).for_each(|at| fs::create_dir(mount.join(format!("d{at}"))).expect("made"));
+    (0..FILES).for_each(|at| fs::write(mount.join(format!("d{}/f{at}", at % 5)), content(at)).expect("written"));
+    // Killed while slots move.
+    let mut growing = place.command(&["grow", "--servers", "2"]).spawn().expect("it starts");
+    let kept = place.path("storage/server-0/placement");
+    let placement = || fs::read_to_string(&kept).unwrap_or_default();
+    wait_until("slots move", || placement().contains("server 2 conf") && placement().contains("server 3 conf"));
+    let killed = pids(&place, "v");
+    assert_eq!(killed.len(), 4);
+    killed.iter().for_each(|pid| signal(*pid, libc::SIGKILL));
+    growing.kill().expect("it is there");
+    growing.wait().expect("it ends");
+    place.aze(&["restart"]).ok();
+    assert_eq!(states(&place), ["up"; 4]);
+    has_all(&mount, FILES);
+    place.aze(&["grow"]).ok();
+    let slots = |server: u16| placement().matches(&format!("server {server} conf")).count();
+    assert_eq!([slots(0), slots(1), slots(2), slots(3)], [4; 4]);
+    has_all(&mount, FILES);
+
+    // One of the new ones dies, and comes back; then no slot moves until all are started again.
+    signal(pids(&place, "v")[3], libc::SIGKILL);
+    place.aze(&["restart", "--server", "3"]).ok();
+    has_all(&mount, FILES);
+    let refused = place.aze(&["shrink", "--servers", "1"]);
+    assert!(refused.code != 0 && refused.err.contains("has come back alone"), "{}", refused.err);
+    place.aze(&["restart", "--force"]).ok();
+    place.aze(&["shrink", "--servers", "1"]).ok();
+    assert_eq!(states(&place), ["up", "left", "up", "up"]);
+    assert!(!place.path("storage/server-1/volume").exists() && place.path("storage/server-1/volume.left").exists());
+    has_all(&mount, FILES);
+    place.aze(&["restart", "--force"]).ok();
+    has_all(&mount, FILES);
+    place.aze(&["down", "--force"]).ok();
+
+    let checked = place.aze(&["check", &storage]);
+    assert_eq!(checked.code, 0, "{}{}", checked.out, checked.err);
+    assert!(checked.out.contains("server 1 has left volume"), "{}", checked.out);
+    let other = place.aze(&["up", "--name", "v", "--servers", "4", "--storage", &storage]);
+    assert!(other.code != 0 && other.err.contains("consists of 3 servers now, number 0, 2, 3"), "{}", other.err);
+    place.up(&["--name", "v", "--servers", "3", "--storage", &storage]);
+    let mount = place.mount();
+    has_all(&mount, FILES);
+    place.aze(&["down", "--force"]).ok();
+    // A directory of a server that has one is missing.
+    fs::rename(place.path("storage/server-2"), place.path("elsewhere")).expect("moved");
+    let missing = place.aze(&["up", "--name", "v", "--servers", "3", "--storage", &storage]);
+    assert!(missing.code != 0 && missing.err.contains("has a part on server 2"), "{}", missing.err);
+    fs::rename(place.path("elsewhere"), place.path("storage/server-2")).expect("moved");
+    place.up(&["--name", "v", "--servers", "3", "--storage", &storage]);
+    let other = place.path("other").display().to_string();
+    place.aze(&["grow", "--servers", "1", "--storage", &other]).ok();
+    assert!(place.path("other/server-4/volume").exists() && slots(4) == 4, "a number is given out once");
+    place.aze(&["down", "--force", "--delete", "--yes"]).ok();
+    assert!(!place.path("storage").exists() && !place.path("other").exists());
 }

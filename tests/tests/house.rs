@@ -120,11 +120,11 @@ const ASK_FOR_THE_DATE: &[(&str, &str)] = &[
     ("cli/src/doctor.rs", "how far clocks of nodes are apart, for people"),
     ("cli/src/find.rs", "ages, as find(1) counts them"),
     ("cli/src/when.rs", "the name of a receipt; how long a job has left whose end its batch system tells as a date"),
-    ("copy/src/stage/prove.rs", "when lines of a receipt were true, for people"),
     ("bench/src/record.rs", "the name of a record"),
     ("bench/src/io500.rs", "the name of a record"),
     ("io/src/lib.rs", "the interface"),
     ("io/src/real.rs", "the clock itself"),
+    ("io/src/threads.rs", "when lines of a receipt were true, for people"),
     ("io/src/sim/node.rs", "the simulated clock"),
     ("io/src/sim/state.rs", "the simulated clock"),
 ];

@@ -1,128 +1,12 @@
 //! A volume over several nodes, on the real program: network namespaces stand for nodes, and a
 //! launcher, or ssh to a daemon of this test's own, starts the servers there. Needs root.
 
-use aze_tests::{Place, Ran, make_tree, run, set_mode, wait_until};
+use aze_tests::nodes::Nodes;
+use aze_tests::{Place, make_tree, run, wait_until};
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-
-/// Network namespaces joined by one bridge of virtual cables, each with a mount namespace; removed at the end.
-struct Nodes {
-    tag: String,
-    count: u32,
-    /// Of each node, a process that does nothing in its mount namespace.
-    mounts: Vec<Child>,
-}
-
-impl Nodes {
-    /// Nodes with the addresses 10.66.0.1, 10.66.0.2, ...
-    fn new(tag: &str, count: u32) -> Nodes {
-        let mut nodes = Nodes { tag: format!("{tag}{}", std::process::id()), count, mounts: Vec::new() };
-        let ip = |line: &str| drop(run(Command::new("ip").args(line.split_whitespace())));
-        let hub = nodes.hub();
-        ip(&format!("netns add {hub}"));
-        ip(&format!("-n {hub} link add br0 type bridge"));
-        ip(&format!("-n {hub} link set br0 up"));
-        for index in 1..=count {
-            let name = nodes.name(index);
-            ip(&format!("netns add {name}"));
-            ip(&format!("-n {hub} link add port{index} type veth peer name eth0 netns {name}"));
-            ip(&format!("-n {hub} link set port{index} master br0 up"));
-            ip(&format!("-n {name} addr add 10.66.0.{index}/24 dev eth0"));
-            ip(&format!("-n {name} link set eth0 up"));
-            ip(&format!("-n {name} link set lo up"));
-            let rests = Command::new("nsenter")
-                .args([
-                    &format!("--net=/run/netns/{name}"),
-                    "unshare",
-                    "--uts",
-                    "--mount",
-                    "--propagation",
-                    "private",
-                    "sh",
-                    "-c",
-                    &format!("echo node{index} > /proc/sys/kernel/hostname; echo; exec sleep 1000"),
-                ])
-                .stdout(Stdio::piped())
-                .spawn();
-            let mut rests = rests.expect("unshare runs");
-            let mut line = String::new();
-            let output = BufReader::new(rests.stdout.take().expect("a pipe")).read_line(&mut line);
-            assert_eq!(output.expect("a line"), 1, "it is in its namespace");
-            nodes.mounts.push(rests);
-        }
-        nodes
-    }
-
-    /// The words that enter a node's namespaces.
-    fn enter(&self, index: u32) -> String {
-        let pid = self.mounts[index as usize - 1].id();
-        format!("nsenter --target={pid} --net --uts --mount")
-    }
-
-    fn hub(&self) -> String {
-        format!("{}hub", self.tag)
-    }
-
-    fn name(&self, index: u32) -> String {
-        format!("{}n{index}", self.tag)
-    }
-
-    /// A launcher that runs a program on a node and notes that it did. Each node has its own run
-    /// directory, as nodes with their own /run have.
-    fn launcher(&self, place: &Place) -> String {
-        for index in 1..=self.count {
-            let dir = place.path(&format!("run-10.66.0.{index}"));
-            fs::create_dir(&dir).expect("a run directory");
-            set_mode(&dir, 0o700);
-        }
-        let launcher = place.path("launch");
-        let enter: Vec<String> =
-            (1..=self.count).map(|i| format!("{i}) exec {} --wdns=\"$PWD\" \"$@\";;", self.enter(i))).collect();
-        let script = format!(
-            "#!/bin/sh\nhost=$1; shift\nexport AZE_RUN_DIR={0}/run-$host\necho \"$host $*\" >> {0}/launched\n\
-             echo Welcome to $host\ncase ${{host##*.}} in\n{1}\nesac\necho unknown node >&2; exit 9\n",
-            place.dir.display(),
-            enter.join("\n")
-        );
-        fs::write(&launcher, script).expect("a launcher");
-        set_mode(&launcher, 0o755);
-        format!("{} {{host}}", launcher.display())
-    }
-
-    /// `aze` on a node, with the node's own run directory.
-    fn aze(&self, place: &Place, index: u32, args: &[&str]) -> Ran {
-        self.run(place, index, &[&[aze_tests::program().to_str().expect("UTF-8")], args].concat())
-    }
-
-    /// A program on a node, with the node's own run directory.
-    fn run(&self, place: &Place, index: u32, words: &[&str]) -> Ran {
-        let enter = self.enter(index);
-        let mut enter = enter.split(' ');
-        let mut command = Command::new(enter.next().expect("a program"));
-        command.args(enter).arg(format!("--wdns={}", place.dir.display())).args(words);
-        command.env("AZE_RUN_DIR", place.path(&format!("run-10.66.0.{index}"))).env_remove("AZE_VOLUME");
-        command.env_remove("XDG_RUNTIME_DIR").current_dir(&place.dir).stdin(Stdio::null());
-        command.output().expect("nsenter runs").into()
-    }
-}
-
-impl Drop for Nodes {
-    fn drop(&mut self) {
-        for process in &mut self.mounts {
-            // One that has ended already needs no ending.
-            let _ = process.kill();
-            let _ = process.wait();
-        }
-        let names = (1..=self.count).map(|index| self.name(index)).chain([self.hub()]);
-        for name in names {
-            // A namespace that is left behind only shows up in the next listing.
-            let _ = Command::new("ip").args(["netns", "del", &name]).status();
-        }
-    }
-}
 
 #[test]
 fn a_volume_over_nodes_by_a_launcher() {
@@ -407,7 +291,15 @@ fn a_volume_over_nodes_by_ssh() {
     place.aze(&["up", "--name", "far", "--hosts", "127.0.0.1", "--launcher", &launcher, "--size", "1G"]).ok();
     place.aze(&["mkdir", "aze:/d"]).ok();
     place.aze(&["ls", "aze:/"]).ok();
-    place.aze(&["down"]).ok();
+    fs::write(place.path("f"), "contents").expect("a file");
+    place.aze(&["stage", "in", "f", "aze:/d/f", "--nodes", "all", "--quiet"]).ok();
+    let staged = place.aze(&["stage", "out", "aze:/d", "out", "--nodes", "127.0.0.1", "--json"]).ok();
+    let staged: serde_json::Value = serde_json::from_str(&staged.out).expect("JSON");
+    let share = serde_json::json!([{ "node": "127.0.0.1", "copied_bytes": 8, "read_back_bytes": 8, "lost": null }]);
+    assert_eq!((&staged["proven"], &staged["nodes"]), (&2.into(), &share), "{staged}");
+    assert_eq!(fs::read(place.path("out/f")).expect("a file"), b"contents");
+    wait_until("its worker has ended", || processes_that_run("stage", place.dir.to_str().expect("UTF-8")).is_empty());
+    place.aze(&["down", "--discard"]).ok();
 
     // A killed ssh says nothing to its server; that its connection has ended does.
     place.aze(&["up", "--name", "far", "--hosts", "127.0.0.1", "--launcher", &launcher, "--size", "1G"]).ok();

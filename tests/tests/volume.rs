@@ -672,7 +672,7 @@ fn a_volume_on_a_ring_grows_shrinks_and_keeps_what_it_has() {
     let place = Place::new();
     let name = place.up(&["--servers", "2", "--placement", "ring", "--size", "256M"]);
     let source = place.path("source");
-    make_tree(&source);
+    make_tree(&source, 40);
     place.aze(&["cp", "-r", source.to_str().expect("a path"), "aze:/tree"]).ok();
     let sum = place.aze(&["checksum", "-r", "aze:/tree"]).ok().out;
     assert!(!sum.is_empty());

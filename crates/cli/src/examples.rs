@@ -32,6 +32,7 @@ pub fn volume(nodes: &[Option<&str>]) -> Volume {
         cores: None,
         is_tied: false,
         backing: None,
+        made: None,
         process: None,
     };
     let servers = nodes.iter().enumerate().map(server).collect();

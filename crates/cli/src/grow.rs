@@ -1,11 +1,11 @@
-//! `aze grow`: servers join a volume in memory, under the programs that use it.
+//! `aze grow`: servers join a volume in use, under the programs that use it.
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::launch::who;
 use crate::session::Session;
 use crate::tally::Out;
 use crate::volume::{self, Record, Volume};
-use crate::{show, shrink, size, up};
+use crate::{kept, show, shrink, size, up};
 use aze_proto::error::Code;
 use aze_proto::ids::ServerIndex;
 use aze_proto::place::ShardMap;
@@ -13,7 +13,7 @@ use aze_words::errln;
 use serde_json::json;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Pause before the keeper is asked again that could move no slot at this moment.
@@ -22,13 +22,15 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// File that is locked while servers of this machine's volume directory are started.
 const LOCK: &str = "grow.lock";
 
-/// Have further servers join a volume in memory; programs go on.
+/// Have further servers join a volume in use; programs go on.
 ///
 /// Starts servers as 'aze up' did: each may hold as much as the others if --size was given, else half of the free memory of its
 /// node, shared with the other servers there. Then parts of the volume (slots) move to them, one by one,
 /// until all servers have as many, but for one. A request for a slot waits while that slot
 /// moves; nothing is lost. The volume works as a whole at every moment: if this command is ended, the servers that have joined stay,
 /// and the same command goes on with them instead of starting others; without --servers and --hosts it starts none.
+/// The servers of a volume in directories get directories, too: server-N in the places of --storage, which take turns, or else in
+/// those of the volume. From then on 'aze up' wants all places and the new number of servers.
 /// A volume can grow to as many servers as it has slots: 8 for each server with which it was started, and 1 if it was started with one.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -36,6 +38,7 @@ Examples:
   aze grow --servers 2               two more on this machine, or on the nodes of the volume that have the fewest
   aze grow --hosts n3,n4             one more on each of these nodes
   aze grow --hosts n3 --servers 2    two more on that node
+  aze grow --servers 1 --storage /disk2    one more, with a directory server-N there
   aze grow                           goes on with what was interrupted
   aze grow --name v1 --hosts n3 --json | jq .seconds")]
 pub struct Args {
@@ -48,6 +51,10 @@ pub struct Args {
     /// The nodes on which they are started, separated by commas, with the launcher of the volume. They may have servers already.
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     hosts: Vec<String>,
+    /// Where the new servers keep their parts of a volume in directories; the places of the volume if not given. On other nodes absolute
+    /// paths.
+    #[arg(long, value_name = "DIR,…", value_delimiter = ',')]
+    storage: Vec<String>,
     /// How long the start may take, and for how long to go on if no slot can be moved.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = size::parse_duration)]
     timeout: Duration,
@@ -113,9 +120,12 @@ fn grow(session: &Session, args: &Args) -> Outcome<Grown> {
     record.learn(&map);
     let more = missing(args, &record, &map)?;
     check(&record, &map, more.len())?;
+    let storage = storage(args, &record)?;
     if !more.is_empty() {
         let secret = session.volume.secret()?;
-        let (record, started) = up::more(&record, &session.volume.dir, &secret, &map, &more, args.timeout);
+        let dir = &session.volume.dir;
+        let (mut record, started) = up::more(&record, dir, &secret, &map, &more, &storage, args.timeout);
+        note_places(&mut record, &storage);
         // Also if a later one has failed.
         volume::write_record(&session.volume.dir, &record)?;
         started?;
@@ -192,16 +202,61 @@ fn missing(args: &Args, record: &Record, map: &ShardMap) -> Outcome<Vec<Option<S
     Ok(more)
 }
 
+/// The places in which the new servers of a volume in directories keep their parts.
+fn storage(args: &Args, record: &Record) -> Outcome<Vec<PathBuf>> {
+    let text = args.storage.join(",");
+    if !record.settings.lasts() {
+        return match args.storage.is_empty() {
+            true => Ok(Vec::new()),
+            false => Err(Trouble::usage(format!("--storage {text}: volume '{}' is in memory", record.name))),
+        };
+    }
+    let known: Vec<PathBuf> = record.settings.storage.split(',').map(PathBuf::from).collect();
+    // On another node that is not seen: the new servers have one directory each all the same.
+    if kept::there(&known, 0).len() > 1 {
+        let why = "its servers have several directories each, and servers of such a volume do not join";
+        return Err(Trouble::new(Exit::Caller, format!("volume '{}' does not grow: {why}", record.name)));
+    }
+    if args.storage.is_empty() {
+        return Ok(known);
+    }
+    let is_remote = record.settings.launcher.is_some();
+    let place = |place: &String| {
+        if place.is_empty() || place == "mem" || is_remote && !place.starts_with('/') {
+            return Err(Trouble::usage(format!(
+                "--storage {text}: give directories, on other nodes by absolute paths"
+            )));
+        }
+        std::path::absolute(place).map_err(|error| Trouble::local(format!("--storage {place}"), &error))
+    };
+    let places = args.storage.iter().map(place).collect::<Outcome<Vec<PathBuf>>>()?;
+    kept::refuse_twice(&places, &text)?;
+    match places.iter().find(|place| kept::keeps_one(place)) {
+        Some(file) => Err(Trouble::usage(format!("--storage {text}: {} is no directory", file.display()))),
+        None => Ok(places),
+    }
+}
+
+/// Notes that there are parts of the volume in these places, too.
+fn note_places(record: &mut Record, places: &[PathBuf]) {
+    let mut known: Vec<String> = record.settings.storage.split(',').map(str::to_owned).collect();
+    for place in places.iter().map(|place| place.display().to_string()) {
+        if !known.contains(&place) {
+            known.push(place);
+        }
+    }
+    if record.settings.lasts() {
+        record.settings.storage = known.join(",");
+    }
+}
+
 /// Refuses what cannot be, before anything is started.
 fn check(record: &Record, map: &ShardMap, more: usize) -> Outcome<()> {
     let refused = |text: String| Err(Trouble::new(Exit::Caller, text));
-    if record.settings.lasts() {
-        return refused("a volume in directories does not grow: its slots do not move between servers".into());
-    }
     if record.settings.backing.is_some() {
         return refused("a volume over a backing does not grow: its slots do not move between servers".into());
     }
-    map.check_slots_move().or_else(refused)?;
+    map.check_slots_move(record.settings.lasts()).or_else(refused)?;
     map.check_room_for(more).or_else(refused)
 }
 
@@ -254,7 +309,8 @@ mod tests {
 
     fn args(servers: Option<u16>, hosts: &[&str]) -> Args {
         let hosts = hosts.iter().map(|host| host.to_string()).collect();
-        Args { name: None, servers, hosts, timeout: Duration::from_secs(1), json: false }
+        let storage = Vec::new();
+        Args { name: None, servers, hosts, storage, timeout: Duration::from_secs(1), json: false }
     }
 
     /// A map with a server on each of these hosts; so many of them, the last ones, are joining.

@@ -16,6 +16,21 @@ pub fn part(given: &Path, slot: u16) -> PathBuf {
     if keeps_one(given) { given.into() } else { given.join(format!("server-{slot}")) }
 }
 
+/// The places of a server that have its part, or a piece of it: all of them, in the order of the arguments.
+pub fn there(given: &[PathBuf], slot: u16) -> Vec<PathBuf> {
+    let own = given.iter().filter(|given| !keeps_one(given)).map(|given| part(given, slot));
+    own.filter(|own| own.join("volume").exists()).collect()
+}
+
+/// How many parts of servers are, or will be, on the disk of this one, as far as its directory shows: itself and those beside it.
+pub fn neighbours(own: &Path) -> u16 {
+    let name = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("server-");
+    let beside = own.parent().and_then(|dir| fs::read_dir(dir).ok());
+    let others = beside.into_iter().flatten().flatten().filter(|entry| entry.path() != own && name(entry));
+    let parts = others.filter(|entry| entry.path().join("volume").exists()).count();
+    u16::try_from(parts + 1).unwrap_or(u16::MAX)
+}
+
 /// How many directories each server of a node has. `text` is the argument, for the error.
 pub fn each(given: &[PathBuf], servers: u16, text: &str) -> Outcome<u16> {
     let (places, most) = (given.len(), usize::from(aze_server::DIRECTORIES_MAX));

@@ -9,7 +9,7 @@ use crate::batch::{self, System};
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::memory::Memory;
 use crate::process::Process;
-use crate::volume::{Backing, Record};
+use crate::volume::{Backing, Made, Record};
 use aze_io::real::until;
 use aze_words::errln;
 use serde::{Deserialize, Serialize};
@@ -42,8 +42,14 @@ pub struct Order {
     pub secret: String,
     /// The server's place.
     pub slot: u16,
-    /// How many servers the volume was started with. A server whose place is behind these joins a volume in use.
+    /// How many servers the volume was started with, when it was made.
     pub servers: u16,
+    /// The server joins a volume in use.
+    #[serde(default)]
+    pub joins: bool,
+    /// Its part of the volume is in those of the places that have one of its number, whichever these are.
+    #[serde(default)]
+    pub is_there: bool,
     /// How many of them run on the same node.
     pub servers_on_node: u16,
     /// Where server 0 listens; empty for itself.
@@ -91,13 +97,6 @@ pub struct Order {
     pub is_tied: bool,
 }
 
-impl Order {
-    /// Whether the server joins a volume in use.
-    pub fn joins_later(&self) -> bool {
-        self.slot >= self.servers
-    }
-}
-
 /// Another server, for one that comes back alone.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Other {
@@ -111,6 +110,15 @@ pub struct Other {
     pub pid: u32,
     /// The starter has seen that this has ended.
     pub has_ended: bool,
+}
+
+/// Of which servers a volume in directories consists.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parts {
+    /// How it was made.
+    pub made: Made,
+    /// The servers that have parts of it.
+    pub members: Vec<u16>,
 }
 
 /// What a server says.
@@ -127,6 +135,9 @@ pub enum Said {
         addresses: Vec<String>,
         /// The memory of its node, as the server found it.
         memory: Memory,
+        /// Which servers have parts of the volume, if that has grown or shrunk and this is the server that keeps its map.
+        #[serde(default)]
+        parts: Option<Parts>,
     },
     /// It reads its storage.
     Read {

@@ -58,7 +58,10 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Outcome<Exit> {
-    let volume = Volume::meant(args.name.as_deref())?;
+    let mut volume = Volume::meant(args.name.as_deref())?;
+    if volume.record.settings.lasts() && !args.this_node {
+        learn(&mut volume)?;
+    }
     let record = &volume.record;
     let name = &record.name;
     if !record.settings.lasts() {
@@ -75,7 +78,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
             .filter(|server| server.host == here && servers.iter().any(|one| one.slot == server.slot))
             .collect()
     };
-    let all: Vec<&ServerRecord> = record.servers.iter().collect();
+    let all: Vec<&ServerRecord> = record.members().collect();
     let named: Vec<&ServerRecord> =
         all.iter().copied().filter(|server| args.server.is_none_or(|slot| slot == server.slot)).collect();
     if let (Some(slot), true) = (args.server, named.is_empty()) {
@@ -143,6 +146,19 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         .map_err(|trouble| trouble.during(format!("restart volume '{name}', of which no server runs now")))?;
     errln!("volume '{name}': all {} servers run again ({dead} had died)", record.servers.len());
     Ok(Exit::Done)
+}
+
+/// Notes which servers there are now, and which have left, if one of them answers: 'aze grow' and 'aze shrink' may have run elsewhere.
+fn learn(volume: &mut Volume) -> Outcome<()> {
+    let Ok(session) = Session::open_if_there(volume.clone(), ANSWER_TIME_MAX) else { return Ok(()) };
+    let map = session.client.map();
+    session.end();
+    let known = volume.record.servers.iter().filter(|server| !server.left).map(|server| server.slot);
+    if !known.eq(map.members().map(|server| server.0)) {
+        volume.record.learn(&map);
+        volume::write_record(&volume.dir, &volume.record)?;
+    }
+    Ok(())
 }
 
 /// The servers that answer at this moment.

@@ -2,11 +2,11 @@
 
 use crate::cores::Cores;
 use crate::exit::{Exit, Outcome, Trouble, of_code};
-use crate::launch::{Order, Other, Said};
+use crate::launch::{Order, Other, Parts, Said};
 use crate::memory::Memory;
 use crate::network::Network;
 use crate::process::Process;
-use crate::volume::{self, Backing, Record, Volume};
+use crate::volume::{self, Backing, Made, Record, Volume};
 use crate::{kept, show, size, sys};
 use aze_fuse::signals;
 use aze_io::real::Runtime;
@@ -82,7 +82,7 @@ pub fn run(_args: &Args) -> Outcome<Exit> {
         ending.remove_unfinished();
         say(&Said::Failed { exit: trouble.exit as u8, text: trouble.text.clone() });
     }
-    if ending.known().has_left || served.is_err() && order.joins_later() {
+    if ending.known().has_left || served.is_err() && order.joins {
         leave_node(&order, &dir);
         return served;
     }
@@ -219,6 +219,12 @@ fn stop_on_signal(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<()
 fn serve(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<Exit> {
     log_to(&dir.join(format!("server-{}.log", order.slot)))?;
     let memory = Memory::now()?;
+    let parts = parts(order)?;
+    let mut order = order.clone();
+    if let Some(Parts { made, .. }) = &parts {
+        (order.servers, order.shards, order.is_there) = (made.servers, made.shards, true);
+    }
+    let order = &order;
     let mut config = config(order, dir, &memory)?;
     ending.begins(config.storage.as_ref());
     let host = config.host.clone();
@@ -234,7 +240,8 @@ fn serve(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<Exit> {
     let tell = move |stage: Stage<'_>| match stage {
         Stage::Listening(addresses) => {
             let addresses = addresses.iter().map(Addr::to_string).collect();
-            say(&Said::Listening { host: host.clone(), process: Process::me(), addresses, memory });
+            let parts = parts.clone();
+            say(&Said::Listening { host: host.clone(), process: Process::me(), addresses, memory, parts });
         }
         Stage::Read { records } => {
             let mut last_said = last_said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -247,7 +254,7 @@ fn serve(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<Exit> {
     let (record, is_known) = await_record(order, dir, ending.clone());
     // With the record, a server that joins a volume in use does not end with its starter: it joins then, and not before.
     let may_join = async {
-        if order.joins_later() {
+        if order.joins {
             // An error means that this process ends.
             let _ = is_known.await;
         }
@@ -316,6 +323,7 @@ fn config(order: &Order, dir: &Path, memory: &Memory) -> Outcome<Config> {
         secret: secret(order)?,
         slot: ServerIndex(order.slot),
         servers: order.servers,
+        joins_later: order.joins,
         keeper: order.keeper.iter().filter_map(|address| address.parse().ok()).collect(),
         listen,
         host: volume::host(),
@@ -364,6 +372,26 @@ async fn backing(order: &Order) -> Outcome<Option<aze_server::Over>> {
     Ok(Some(aze_server::Over { tree, root, report: |line| errln!("azekura: {line}") }))
 }
 
+/// Which servers have parts of the volume, if it has grown or shrunk: as the directories of the server say that keeps its map.
+fn parts(order: &Order) -> Outcome<Option<Parts>> {
+    let Some((given, _)) = order.storage.as_ref().filter(|_| order.slot == 0 && order.others.is_none()) else {
+        return Ok(None);
+    };
+    let given: Vec<PathBuf> = given.iter().map(PathBuf::from).collect();
+    let dirs: Vec<String> = kept::there(&given, order.slot).iter().map(|dir| dir.display().to_string()).collect();
+    if !dirs.iter().any(|dir| Path::new(dir).join("placement").exists()) {
+        return Ok(None);
+    }
+    let runtime = Runtime::client();
+    let read = runtime.block_on(aze_server::parts_of(&runtime.io(), &dirs));
+    runtime.shutdown();
+    let read = read.map_err(|failure| Trouble::new(of_code(failure.code), failure.to_string()))?;
+    Ok(read.map(|parts| Parts {
+        made: Made { servers: parts.made_with, shards: parts.shards },
+        members: parts.members.iter().map(|server| server.0).collect(),
+    }))
+}
+
 fn comeback(others: &[Other]) -> Comeback {
     let other = |other: &Other| OtherServer {
         slot: ServerIndex(other.slot),
@@ -397,6 +425,31 @@ fn storage(order: &Order) -> Outcome<Option<aze_server::Storage>> {
         return Err(Trouble::new(Exit::NotFound, text));
     }
     kept::refuse_twice(&given, &text)?;
+    let there = if order.is_there { kept::there(&given, order.slot) } else { Vec::new() };
+    if order.is_there && there.is_empty() {
+        let text = format!(
+            "--storage {text}: the volume has a part on server {}, and none of these places on {} has it: give the one that does",
+            order.slot,
+            volume::host()
+        );
+        return Err(Trouble::new(Exit::NotFound, text));
+    }
+    if order.joins || !there.is_empty() {
+        // One that joins was given its place; those that are there have as many as they had.
+        let own = if order.joins { vec![kept::part(&given[0], order.slot)] } else { there };
+        let dir = |own: &PathBuf| aze_server::StorageDir {
+            path: own.display().to_string(),
+            shared_by: kept::neighbours(own),
+        };
+        return Ok(Some(aze_server::Storage {
+            dirs: own.iter().map(dir).collect(),
+            directories: own.len() as u16,
+            durability: volume::parse_durability(durability),
+            checkpoint_bytes: aze_server::CHECKPOINT_BYTES_DEFAULT,
+            segment_bytes: aze_server::SEGMENT_BYTES_DEFAULT,
+            capacity_bytes: order.storage_bytes,
+        }));
+    }
     let directories = kept::each(&given, servers, &text)?;
     let own = kept::parts(&given, order.slot, servers);
     let keeps_one = own.iter().any(|own| kept::keeps_one(own));
@@ -465,7 +518,7 @@ fn await_record(order: &Order, dir: &Path, ending: Arc<Ending>) -> (Receiver<Rec
 /// Ends this process before it serves. A start of a volume that was there before leaves its directory for the next one.
 fn end_unready(order: &Order, dir: &Path, ending: &Ending) -> ! {
     ending.remove_unfinished();
-    if order.joins_later() {
+    if order.joins {
         leave_node(order, dir);
     } else if order.keeps_directory && order.starts == 0 && order.others.is_none() {
         tidy(&order.volume, order.slot, dir);

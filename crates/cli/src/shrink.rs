@@ -1,4 +1,4 @@
-//! `aze shrink`: servers leave a volume in memory, under the programs that use it.
+//! `aze shrink`: servers leave a volume, under the programs that use it.
 
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::launch::who;
@@ -19,10 +19,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// its last changes.
 const GOING_TIME_MAX: Duration = Duration::from_secs(15);
 
-/// Have servers of a volume in memory leave it; programs go on.
+/// Have servers of a volume leave it; programs go on.
 ///
 /// What the servers hold moves, slot by slot, to those that stay, which need room for it. A request for a slot waits while that slot
-/// moves; nothing is lost. Then the processes of the servers end. The volume works as a whole at every moment: if this command
+/// moves; nothing is lost. Then the processes of the servers end, and their directories, if they have some, are emptied and marked. The volume works as a whole at every moment: if this command
 /// is ended, the slots that have moved stay where they are, and the same command goes on. The server that keeps the map, the first
 /// one of the volume, cannot leave.
 #[derive(clap::Args)]

@@ -3,9 +3,12 @@
 //! Room `copy` does the work; this file says what is staged to which place, where receipt and state lie, and tells how it
 //! goes.
 
+mod message;
+mod nodes;
 mod release;
 pub(crate) mod rounds;
 mod warm;
+mod worker;
 
 use crate::account::{self, Account, Reason};
 use crate::copy::Reporter;
@@ -15,6 +18,7 @@ use crate::session::Sessions;
 use crate::{key, show, size, sys, volume, when};
 use aze_copy::Watch;
 use aze_copy::stage::ledger::{self, Hold, Route, Work};
+use aze_copy::stage::nodes::{Nodes, Share};
 use aze_copy::stage::standing::Standing;
 use aze_copy::stage::state::Known;
 use aze_copy::stage::survey::Filter;
@@ -68,6 +72,8 @@ enum Command {
     In(InArgs),
     Release(release::Args),
     Status(StatusArgs),
+    #[command(hide = true)]
+    Worker(worker::Args),
 }
 
 #[derive(clap::Args)]
@@ -104,10 +110,14 @@ struct Common {
     /// was staged in, or started with 'aze up --stage-out', does so by itself.
     #[arg(long)]
     keep: bool,
-    /// Files and parts of large files copied at the same time.
+    /// Files and parts of large files copied at the same time; with --nodes, by each node.
     /// [16; with --every or --before-end 4]
     #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..=i64::from(JOBS_MAX)))]
     jobs: Option<u16>,
+    /// Have nodes of the volume copy and read back: all, so many, or those of these names. The local side must be the same
+    /// for all of them. [this node alone]
+    #[arg(long, value_name = "all|N|A,B", value_parser = nodes::parse)]
+    nodes: Option<nodes::Wanted>,
     /// As JSON, without progress.
     #[arg(long)]
     json: bool,
@@ -205,6 +215,7 @@ pub fn run(args: &Args) -> Outcome<Exit> {
         Command::In(args) => run_in(args),
         Command::Release(args) => release::run(args),
         Command::Status(args) => run_status(args),
+        Command::Worker(args) => worker::run(args),
     }
 }
 
@@ -312,6 +323,8 @@ fn perform(
         Place::Local(path) => path.as_os_str().as_bytes().to_vec(),
         Place::Volume(path) => path.written(),
     };
+    let jobs = common.jobs.unwrap_or(if rounds.is_some() { rounds::JOBS_DEFAULT } else { JOBS_DEFAULT });
+    let nodes = team(common, from, to, &mut sessions, jobs.into())?;
     let (from, mut to) = (from.spot(&mut sessions)?, to.spot(&mut sessions)?);
     if to.path.len() > 1 && to.path.ends_with(b"/") {
         to.path.pop();
@@ -354,7 +367,6 @@ fn perform(
         Some(path) => Some((absolute(&path)?, key::of_user()?)),
         None => None,
     };
-    let jobs = common.jobs.unwrap_or(if rounds.is_some() { rounds::JOBS_DEFAULT } else { JOBS_DEFAULT });
     let order = Order {
         direction,
         source,
@@ -367,6 +379,7 @@ fn perform(
         atomic: common.atomic,
         closed_only,
         jobs: jobs.into(),
+        nodes,
         state,
         ledger,
         receipt,
@@ -377,6 +390,24 @@ fn perform(
         return rounds.run(common, order, &reporter);
     }
     one_round(common, &order, &reporter)
+}
+
+/// The nodes that are to copy; none if this process is to do it.
+fn team(
+    common: &Common,
+    from: &Place,
+    to: &Place,
+    sessions: &mut Sessions,
+    jobs: usize,
+) -> Outcome<Option<Arc<dyn Nodes>>> {
+    let Some(wanted) = &common.nodes else { return Ok(None) };
+    let (inside, is_out) = match (from, to) {
+        (Place::Volume(inside), _) => (inside, true),
+        (_, Place::Volume(inside)) => (inside, false),
+        _ => return Ok(None),
+    };
+    let team = nodes::Team::of(wanted, &sessions.of(inside)?, is_out, jobs)?;
+    Ok(team.map(|team| team as Arc<dyn Nodes>))
 }
 
 /// Where a destination is, seen from the directory over which the volume of the source lies.
@@ -497,6 +528,7 @@ fn tell(common: &Common, report: &Report, receipt: Option<&(PathBuf, String, Str
             "proven": report.proven, "resumed": report.resumed, "missing": report.missing, "removed": report.removed,
             "left": report.left, "drained": report.drained, "open": report.open, "replaced": report.replaced, "receipt": path, "key_id": receipt.map(|(_, _, id)| id),
             "bytes": report.end.as_ref().map(|end| end.bytes), "tree": report.end.as_ref().map(|end| end.tree.to_string()),
+            "nodes": report.nodes.iter().map(node_as_json).collect::<Vec<_>>(),
         });
         outln!("{told}");
         return;
@@ -524,13 +556,22 @@ fn tell(common: &Common, report: &Report, receipt: Option<&(PathBuf, String, Str
         return;
     }
     let resumed = if report.resumed > 0 { format!(", {} of them before", report.resumed) } else { String::new() };
-    errln!("verified {summary}; {} proven{resumed}", show::count(report.proven, "object"));
+    let by = match report.nodes.iter().filter(|share| share.lost.is_none()).count() {
+        0 => String::new(),
+        count => format!(" by {}", show::count(count as u64, "node")),
+    };
+    errln!("verified {summary}{by}; {} proven{resumed}", show::count(report.proven, "object"));
     if let Some(replaced) = &report.replaced {
         errln!("what was there before is {replaced}");
     }
     if let Some((path, _, id)) = receipt {
         errln!("receipt {}, signed by key {id}", path.display());
     }
+}
+
+fn node_as_json(share: &Share) -> serde_json::Value {
+    let Share { node, copied_bytes, read_back_bytes, lost } = share;
+    serde_json::json!({ "node": node, "copied_bytes": copied_bytes, "read_back_bytes": read_back_bytes, "lost": lost })
 }
 
 fn filter(common: &Common, sessions: &mut Sessions) -> Outcome<Filter> {
@@ -654,6 +695,7 @@ fn tell_state(args: &StatusArgs, known: &Known, lives: bool) {
         let told = serde_json::json!({
             "order": known.order, "attempts": known.attempts.len(), "at_work": lives, "started": known.started,
             "proven": objects, "proven_bytes": bytes, "left": left.map(|left| left.0), "left_bytes": left.map(|left| left.1),
+            "nodes": known.nodes,
         });
         outln!("{told}");
         return;
@@ -661,6 +703,9 @@ fn tell_state(args: &StatusArgs, known: &Known, lives: bool) {
     outln!("{}", known.order);
     let how = if lives { "is at work" } else { "was broken off: the same command goes on from there" };
     outln!("attempt {}, begun {}, {how}", known.attempts.len(), known.started);
+    if !known.nodes.is_empty() {
+        outln!("nodes   {}", known.nodes.join(", "));
+    }
     outln!("proven  {}, {}", show::count(objects, "object"), size::words(bytes));
     match left {
         Some((objects, bytes)) => outln!("left    {}, {}", show::count(objects, "object"), size::words(bytes)),

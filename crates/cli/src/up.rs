@@ -4,12 +4,12 @@ use crate::account::{Account, Reason};
 use crate::cores::Cores;
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::hosts::Hosts;
-use crate::launch::{self, Order, Other, Said, Starting, call_off};
+use crate::launch::{self, Order, Other, Parts, Said, Starting, call_off};
 use crate::memory::Memory;
 use crate::network::Network;
 use crate::process::Process;
 use crate::session::Session;
-use crate::volume::{self, Backing, Record, ServerRecord, Settings, VARIABLE};
+use crate::volume::{self, Backing, Made, Record, ServerRecord, Settings, VARIABLE};
 use crate::{hold, kept, serve, show, size, sys};
 use aze_io::Transport;
 use aze_io::real::Runtime;
@@ -154,6 +154,7 @@ pub fn run(args: Args) -> Outcome<Exit> {
         )));
     }
     let nodes = nodes(&args)?;
+    let has_launcher = nodes.iter().any(Option::is_some);
     let storage = storage(&args, &nodes)?;
     let backing = backing(&args)?;
     let process = if args.detach { None } else { hold::process(args.pid)? };
@@ -166,10 +167,13 @@ pub fn run(args: Args) -> Outcome<Exit> {
         name: &name,
         dir: &dir,
         secret: &secret,
-        nodes: &nodes,
+        numbers: (0..nodes.len() as u16).collect(),
+        nodes,
+        is_known: false,
+        made: None,
         storage,
         backing,
-        is_tied: process.is_some() || !args.detach && nodes.iter().any(Option::is_some),
+        is_tied: process.is_some() || !args.detach && has_launcher,
         process,
         ports: Vec::new(),
         starts: 0,
@@ -228,7 +232,7 @@ fn note_wish(args: &Args, name: &str) -> Outcome<()> {
 /// that know it go on. The number of this start is used up also if it fails: clients may have been served.
 pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) -> Outcome<Record> {
     let args = args_of(record, timeout)?;
-    let mut servers: Vec<&ServerRecord> = record.servers.iter().collect();
+    let mut servers: Vec<&ServerRecord> = record.members().collect();
     servers.sort_by_key(|server| server.slot);
     let nodes: Vec<Option<String>> = servers.iter().map(|server| server.node.clone()).collect();
     let begun = Record { starts: record.starts + 1, ..record.clone() };
@@ -240,7 +244,10 @@ pub fn again(record: &Record, dir: &Path, secret: &Secret, timeout: Duration) ->
         name: &record.name,
         dir,
         secret,
-        nodes: &nodes,
+        nodes,
+        numbers: servers.iter().map(|server| server.slot).collect(),
+        is_known: true,
+        made: record.settings.made,
         storage: Some(kept_as(record)),
         backing: record.settings.backing.clone(),
         is_tied: record.settings.is_tied,
@@ -315,7 +322,7 @@ pub fn back(
     timeout: Duration,
 ) -> Outcome<Record> {
     let args = args_of(record, timeout)?;
-    let mut servers: Vec<&ServerRecord> = record.servers.iter().collect();
+    let mut servers: Vec<&ServerRecord> = record.members().collect();
     servers.sort_by_key(|server| server.slot);
     let nodes: Vec<Option<String>> = servers.iter().map(|server| server.node.clone()).collect();
     let (said, hear) = channel();
@@ -324,7 +331,10 @@ pub fn back(
         name: &record.name,
         dir,
         secret,
-        nodes: &nodes,
+        nodes,
+        numbers: servers.iter().map(|server| server.slot).collect(),
+        is_known: true,
+        made: record.settings.made,
         storage: Some(kept_as(record)),
         backing: record.settings.backing.clone(),
         is_tied: record.settings.is_tied,
@@ -362,21 +372,29 @@ pub fn more(
     secret: &Secret,
     map: &ShardMap,
     more: &[Option<String>],
+    storage: &[PathBuf],
     timeout: Duration,
 ) -> (Record, Outcome<()>) {
     let mut record = record.clone();
     let result = args_of(&record, timeout).and_then(|args| {
         let left = |server: &ServerRecord| if server.left { GONE.map(str::to_owned) } else { server.node.clone() };
         let nodes: Vec<Option<String>> = record.servers.iter().map(left).chain(more.iter().cloned()).collect();
-        let first = map.server(map.keeper).map_or(0, |info| info.capacity_bytes);
+        let members = record.members().count().max(1) as u64;
+        let first = match record.settings.lasts() {
+            true => record.settings.memory_bytes.unwrap_or(0) / members,
+            false => map.server(map.keeper).map_or(0, |info| info.capacity_bytes),
+        };
         let (said, hear) = channel();
         let mut start = Start {
             args: &args,
             name: &record.name.clone(),
             dir,
             secret,
-            nodes: &nodes,
-            storage: None,
+            numbers: (0..nodes.len() as u16).collect(),
+            nodes,
+            is_known: true,
+            made: Some(Made { servers: map.slots.begun_with(), shards: map.shards() }),
+            storage: record.settings.lasts().then(|| (storage.to_vec(), kept_as(&record).1)),
             backing: None,
             is_tied: record.settings.is_tied,
             process: None,
@@ -384,8 +402,8 @@ pub fn more(
             starts: record.starts,
             others: Vec::new(),
             joins: Some(Joins {
-                servers: map.slots.begun_with(),
-                shards: map.shards(),
+                first: record.servers.len() as u16,
+                storage_bytes: record.settings.lasts().then(|| record.settings.capacity_bytes / members),
                 capacity_bytes: record.settings.memory_bytes.map(|_| first),
             }),
             said,
@@ -423,9 +441,10 @@ fn port(server: &ServerRecord) -> u16 {
 
 /// What servers are told that join a volume in use.
 struct Joins {
-    /// How many servers it was started with.
-    servers: u16,
-    shards: u32,
+    /// The number of the first of them.
+    first: u16,
+    /// What each may keep on its disk, if it is in directories.
+    storage_bytes: Option<u64>,
     /// What each of its servers may hold, if that was said.
     capacity_bytes: Option<u64>,
 }
@@ -436,8 +455,14 @@ struct Start<'a> {
     name: &'a str,
     dir: &'a Path,
     secret: &'a Secret,
-    /// The node of each server; `None` is this machine.
-    nodes: &'a [Option<String>],
+    /// The node of each server, in the order of their numbers; `None` is this machine.
+    nodes: Vec<Option<String>>,
+    /// Their numbers.
+    numbers: Vec<u16>,
+    /// Which of them is on which node is known from an earlier start.
+    is_known: bool,
+    /// How the volume was made, if other servers have parts of it now.
+    made: Option<Made>,
     /// Directories or files, and promise, of a persistent volume.
     storage: Option<(Vec<PathBuf>, Promise)>,
     /// The directory over which the volume lies.
@@ -466,6 +491,7 @@ struct Heard {
     record: Option<ServerRecord>,
     capacity_bytes: u64,
     memory: Option<Memory>,
+    parts: Option<Parts>,
     is_ready: bool,
     has_kept: bool,
     /// The file or device that keeps its part, if no directory does.
@@ -484,9 +510,12 @@ impl Start<'_> {
             .and_then(|heard| heard.record.clone())
             .map(|record| record.addresses)
             .unwrap_or_default();
-        for slot in 1..self.nodes.len() as u16 {
+        if let Some(parts) = self.heard.get_mut(&0).and_then(|heard| heard.parts.take()) {
+            self.consists_of(parts)?;
+        }
+        for slot in self.numbers.clone().into_iter().filter(|slot| *slot > 0) {
             // A local socket of another node is of no use.
-            let same_node = self.nodes[usize::from(slot)] == self.nodes[0];
+            let same_node = self.node(slot) == self.node(0);
             let keeper = keeper.iter().filter(|address| same_node || address.starts_with("tcp:")).cloned().collect();
             self.server(slot, keeper)?;
         }
@@ -504,13 +533,55 @@ impl Start<'_> {
         Ok(record)
     }
 
+    /// The node of a server.
+    fn node(&self, slot: u16) -> &Option<String> {
+        let at = self.numbers.iter().position(|number| *number == slot);
+        &self.nodes[at.expect("each server that is started has a place")]
+    }
+
+    /// The volume has grown or shrunk since it was made: its servers have these numbers.
+    fn consists_of(&mut self, parts: Parts) -> Outcome<()> {
+        let refused = |text: String| Err(Trouble::new(Exit::Caller, text));
+        let Parts { made, members } = parts;
+        let told = |numbers: &[u16]| numbers.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
+        self.made = Some(made);
+        if !self.is_known {
+            if members.len() != self.nodes.len() {
+                return refused(format!(
+                    "the volume consists of {} now, number {}, and {} are to be started: give --servers {}, or --hosts in the \
+                     order of these numbers",
+                    show::count(members.len() as u64, "server"),
+                    told(&members),
+                    self.nodes.len(),
+                    members.len()
+                ));
+            }
+            self.numbers = members;
+            return Ok(());
+        }
+        if let Some(unknown) = members.iter().find(|member| !self.numbers.contains(member)) {
+            return refused(format!(
+                "server {unknown} has a part of the volume, and the record of this node does not know it: run this where 'aze grow' was \
+                 run"
+            ));
+        }
+        // The others have left, or have never had a part.
+        let there: Vec<bool> = self.numbers.iter().map(|number| members.contains(number)).collect();
+        let mut at = there.iter();
+        self.nodes.retain(|_| *at.next().unwrap_or(&true));
+        let mut at = there.iter();
+        self.ports.retain(|_| *at.next().unwrap_or(&true));
+        self.numbers = members;
+        Ok(())
+    }
+
     /// Further servers of a volume in use. Each gets the record, and joins then, when all of them listen: if one of them cannot be
     /// started none has joined. Those that have are in the record.
     fn more(&mut self, mut deadline: Instant, record: &mut Record) -> Outcome<()> {
         let first = record.servers.len() as u16;
         let keeper = record.servers.first().cloned();
         for slot in first..self.nodes.len() as u16 {
-            let node = &self.nodes[usize::from(slot)];
+            let node = self.node(slot);
             let near = keeper.as_ref().is_some_and(|keeper| keeper.node == *node);
             let addresses = keeper.iter().flat_map(|keeper| keeper.addresses.clone());
             // A local socket of another node is of no use.
@@ -532,8 +603,9 @@ impl Start<'_> {
             }
             let capacity = self.heard.get(&slot).map_or(0, |heard| heard.capacity_bytes);
             record.settings.capacity_bytes += capacity;
+            let memory = self.joins.as_ref().filter(|_| record.settings.lasts()).and_then(|joins| joins.capacity_bytes);
             if let Some(bytes) = &mut record.settings.memory_bytes {
-                *bytes += capacity;
+                *bytes += memory.unwrap_or(capacity);
             }
         }
         Ok(())
@@ -563,18 +635,30 @@ impl Start<'_> {
 
     fn server(&mut self, slot: u16, keeper: Vec<String>) -> Outcome<()> {
         let servers = self.nodes.len() as u16;
-        let node = &self.nodes[usize::from(slot)];
+        let at = self.numbers.iter().position(|number| *number == slot).unwrap_or_default();
+        let node = &self.nodes[at];
+        let joins = self.joins.as_ref().filter(|joins| slot >= joins.first);
+        let storage = self.storage.as_ref().map(|(given, promise)| {
+            let places: Vec<String> = given.iter().map(|given| given.display().to_string()).collect();
+            let places = match joins {
+                Some(joins) => vec![places[usize::from(slot - joins.first) % places.len()].clone()],
+                None => places,
+            };
+            (places, promise.word().to_owned())
+        });
         let order = Order {
             volume: self.name.into(),
             secret: serve::secret_text(self.secret),
             slot,
-            servers: self.joins.as_ref().map_or(servers, |joins| joins.servers),
+            servers: self.made.map_or(servers, |made| made.servers),
+            joins: joins.is_some(),
+            is_there: self.made.is_some() && joins.is_none(),
             servers_on_node: self.nodes.iter().filter(|other| *other == node).count() as u16,
             keeper,
             tcp_host: node.clone().unwrap_or_else(|| "127.0.0.1".into()),
             network: self.args.network.as_ref().map(ToString::to_string),
             cores: self.args.cores.as_ref().map(ToString::to_string),
-            tcp_port: match self.ports.get(usize::from(slot)) {
+            tcp_port: match self.ports.get(at) {
                 Some(port) => *port,
                 None => self.args.port_base.map_or(0, |base| base.saturating_add(slot)),
             },
@@ -584,15 +668,16 @@ impl Start<'_> {
                 None => self.args.size.map(|size| size / u64::from(servers)),
             },
             chunk_bits: self.args.chunk_size,
-            shards: self.joins.as_ref().map_or_else(|| shards(servers), |joins| joins.shards),
+            shards: self.made.map_or_else(|| shards(servers), |made| made.shards),
             placement: self.args.placement.word().into(),
-            storage: self.storage.as_ref().map(|(given, promise)| {
-                (given.iter().map(|given| given.display().to_string()).collect(), promise.word().into())
-            }),
+            storage,
             starts: self.starts,
             others: (!self.others.is_empty())
                 .then(|| self.others.iter().filter(|other| other.slot != slot).cloned().collect()),
-            storage_bytes: self.args.storage_size.map(|size| size / u64::from(servers)),
+            storage_bytes: match joins {
+                Some(joins) => joins.storage_bytes,
+                None => self.args.storage_size.map(|size| size / u64::from(servers)),
+            },
             backing: self.backing.clone(),
             keeps_directory: node.is_some() || self.is_tied,
             is_tied: self.is_tied,
@@ -642,12 +727,13 @@ impl Start<'_> {
             self.servers.iter().find(|starting| starting.slot == slot).expect("only servers that were started speak");
         let heard = self.heard.entry(slot).or_default();
         match said {
-            Said::Listening { host, process, addresses, memory } => {
+            Said::Listening { host, process, addresses, memory, parts } => {
                 let node = starting.node.clone();
                 let launcher = node.is_some().then(|| Process::of(starting.process())).flatten();
                 heard.record =
                     Some(ServerRecord { slot, host, node, process, launcher, addresses, left: false, joining: false });
                 heard.memory = Some(memory);
+                heard.parts = parts;
             }
             Said::Read { .. } => {}
             Said::KeptBy { medium } => heard.medium = Some(medium),
@@ -663,8 +749,8 @@ impl Start<'_> {
     /// The memory of all nodes, as the first server of each has found it.
     fn memory(&self) -> Option<Memory> {
         let first = |slot: &u16| {
-            let node = &self.nodes[usize::from(*slot)];
-            self.nodes.iter().position(|other| other == node) == Some(usize::from(*slot))
+            let node = self.node(*slot);
+            self.nodes.iter().position(|other| other == node) == self.numbers.iter().position(|other| other == slot)
         };
         let of_nodes = self.heard.iter().filter(|(slot, _)| first(slot));
         of_nodes.filter_map(|(_, heard)| heard.memory).reduce(Memory::and)
@@ -701,6 +787,7 @@ impl Start<'_> {
                 cores: self.args.cores.as_ref().map(ToString::to_string),
                 is_tied: self.is_tied,
                 backing: self.backing.clone(),
+                made: self.made,
                 process: self.process,
             },
         })

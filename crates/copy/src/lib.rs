@@ -41,4 +41,7 @@ pub trait Watch: Send + Sync {
     fn lacks(&self, trouble: &Trouble);
     /// A file, link or directory could not be copied.
     fn failed(&self, trouble: &Trouble);
+    /// What was done up to here is on the device, and what comes next is another file: a moment at which the simulation may end the
+    /// process.
+    fn step(&self) {}
 }

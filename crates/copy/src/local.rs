@@ -3,6 +3,7 @@
 use crate::tree::{
     Meta, Named, Names, ReadBack, Replaces, Sink, Source, Traits, Tree, Xattr, beside, copied_mode, in_the_way, is_kept,
 };
+use crate::workers::{ALIGNED_BYTES, aligned_room};
 use aze_io::real::files::{self, Taken};
 use aze_proto::attr::FileKind;
 use aze_proto::ids::Time;
@@ -11,6 +12,7 @@ use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions, Permissions};
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -79,6 +81,17 @@ impl Tree for LocalTree {
     fn create_as(&self, path: &[u8], _mode: u32, hidden: &[u8]) -> Outcome<Box<dyn Sink>> {
         self.refuse_dir(path)?;
         LocalSink::create(local(path).to_owned(), local(&beside(path, hidden)).to_owned())
+    }
+
+    fn reopen_as(&self, path: &[u8], hidden: &[u8]) -> Outcome<Box<dyn Sink>> {
+        let (target, temporary) = (local(path).to_owned(), local(&beside(path, hidden)).to_owned());
+        let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&temporary);
+        let file = file.map_err(|error| Trouble::local(format!("write {}", target.display()), &error))?;
+        Ok(Box::new(LocalSink { file, temporary, target }))
+    }
+
+    fn reread_as(&self, path: &[u8], hidden: &[u8]) -> Outcome<(Box<dyn Source>, ReadBack)> {
+        reread_stored(local(&beside(path, hidden)), self.shown(path))
     }
 
     fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
@@ -287,16 +300,30 @@ fn meta_now(file: &File, shown: &str) -> Outcome<Meta> {
     file.metadata().map(|meta| meta_of(&meta)).map_err(|error| Trouble::local(format!("stat {shown}"), &error))
 }
 
-/// Alignment that every device takes for reads past the page cache.
-const DIRECT_BYTES: usize = 4096;
-
 thread_local! {
-    /// Where reads past the page cache go first; kept, since making room takes longer than copying.
+    /// Where reads past the page cache go first whose bytes are wanted elsewhere; kept, since making room takes longer than copying.
     static BOUNCE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A file that is read past the page cache.
 struct DirectSource(LocalSource);
+
+impl DirectSource {
+    /// Offset, length and address are aligned.
+    fn read_aligned(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
+        let mut count = 0;
+        // Where the file ends within a block, no aligned read could go on.
+        while count < buffer.len() && count.is_multiple_of(ALIGNED_BYTES) {
+            match self.0.file.read_at(&mut buffer[count..], offset + count as u64) {
+                Ok(0) => break,
+                Ok(more) => count += more,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(Trouble::local(format!("read {} back", self.0.shown), &error)),
+            }
+        }
+        Ok(count)
+    }
+}
 
 impl Source for DirectSource {
     fn xattrs(&self) -> Outcome<Vec<Xattr>> {
@@ -304,29 +331,16 @@ impl Source for DirectSource {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
-        let failed = |error: &std::io::Error| Trouble::local(format!("read {} back", self.0.shown), error);
-        let before = (offset % DIRECT_BYTES as u64) as usize;
-        let len = (before + buffer.len()).next_multiple_of(DIRECT_BYTES);
+        let is_aligned = |number: usize| number.is_multiple_of(ALIGNED_BYTES);
+        if is_aligned(buffer.as_ptr().addr()) && is_aligned(buffer.len()) && offset.is_multiple_of(ALIGNED_BYTES as u64)
+        {
+            return self.read_aligned(offset, buffer);
+        }
+        let before = (offset % ALIGNED_BYTES as u64) as usize;
+        let len = (before + buffer.len()).next_multiple_of(ALIGNED_BYTES);
         BOUNCE.with_borrow_mut(|bounce| {
-            if bounce.len() < len + DIRECT_BYTES {
-                bounce.resize(len + DIRECT_BYTES, 0);
-            }
-            let at = bounce.as_ptr().align_offset(DIRECT_BYTES).min(DIRECT_BYTES);
-            let aligned = &mut bounce[at..at + len];
-            let mut count = 0;
-            loop {
-                match self.0.file.read_at(&mut aligned[count..], offset - before as u64 + count as u64) {
-                    Ok(0) => break,
-                    Ok(more) => count += more,
-                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                    Err(error) => return Err(failed(&error)),
-                }
-                // Where the file ends within a block, no aligned read could go on.
-                if count == len || !count.is_multiple_of(DIRECT_BYTES) {
-                    break;
-                }
-            }
-            let found = count.saturating_sub(before).min(buffer.len());
+            let aligned = aligned_room(bounce, len);
+            let found = self.read_aligned(offset - before as u64, aligned)?.saturating_sub(before).min(buffer.len());
             buffer[..found].copy_from_slice(&aligned[before..before + found]);
             Ok(found)
         })
@@ -361,14 +375,26 @@ impl LocalSink {
         let file = file.map_err(|error| Trouble::local(format!("create {}", target.display()), &error))?;
         Ok(Box::new(LocalSink { file, temporary, target }))
     }
+}
 
-    /// The file past the page cache; `None` where the file system cannot read so.
-    fn direct(&self) -> Option<File> {
-        let file = files::open_direct(&self.temporary).ok()?;
-        let mut first = vec![0; 2 * DIRECT_BYTES];
-        let at = first.as_ptr().align_offset(DIRECT_BYTES).min(DIRECT_BYTES);
-        file.read_at(&mut first[at..at + DIRECT_BYTES], 0).is_ok().then_some(file)
+/// A file past the page cache; `None` where the file system cannot read so.
+fn direct(temporary: &Path) -> Option<File> {
+    let file = files::open_direct(temporary).ok()?;
+    file.read_at(aligned_room(&mut Vec::new(), ALIGNED_BYTES), 0).is_ok().then_some(file)
+}
+
+/// Opens an unfinished file, which shall have the name `shown`, to read it from where it is stored.
+fn reread_stored(temporary: &Path, shown: String) -> Outcome<(Box<dyn Source>, ReadBack)> {
+    let failed = |error: &std::io::Error| Trouble::local(format!("read {shown} back"), error);
+    let kind = files::file_system_kind(temporary).map_err(|error| failed(&error))?;
+    let in_memory = IN_MEMORY.contains(&kind);
+    if !in_memory && let Some(file) = direct(temporary) {
+        return Ok((Box::new(DirectSource(LocalSource { file, shown })), ReadBack::Direct));
     }
+    let file = File::open(temporary).map_err(|error| failed(&error))?;
+    files::drop_cached(&file).map_err(|error| failed(&error))?;
+    let how = if in_memory { ReadBack::Memory } else { ReadBack::Dropped };
+    Ok((Box::new(LocalSource { file, shown }), how))
 }
 
 impl Sink for LocalSink {
@@ -378,17 +404,11 @@ impl Sink for LocalSink {
     }
 
     fn reread_stored(&self) -> Outcome<(Box<dyn Source>, ReadBack)> {
-        let shown = self.target.display().to_string();
-        let failed = |error: &std::io::Error| Trouble::local(format!("read {shown} back"), error);
-        let kind = files::file_system_kind(&self.temporary).map_err(|error| failed(&error))?;
-        let in_memory = IN_MEMORY.contains(&kind);
-        if !in_memory && let Some(file) = self.direct() {
-            return Ok((Box::new(DirectSource(LocalSource { file, shown })), ReadBack::Direct));
-        }
-        let file = File::open(&self.temporary).map_err(|error| failed(&error))?;
-        files::drop_cached(&file).map_err(|error| failed(&error))?;
-        let how = if in_memory { ReadBack::Memory } else { ReadBack::Dropped };
-        Ok((Box::new(LocalSource { file, shown }), how))
+        reread_stored(&self.temporary, self.target.display().to_string())
+    }
+
+    fn store(&self) -> Outcome<()> {
+        self.file.sync_all().map_err(|error| Trouble::local(format!("write {}", self.target.display()), &error))
     }
 
     fn publish(&self, replaces: &Replaces) -> Outcome<Meta> {
@@ -411,6 +431,11 @@ impl Sink for LocalSink {
     fn write_at(&self, offset: u64, data: &[u8]) -> Outcome<()> {
         let written = self.file.write_all_at(data, offset);
         written.map_err(|error| Trouble::local(format!("write {}", self.target.display()), &error))
+    }
+
+    fn begin_to_store(&self, range: Range<u64>) {
+        // It only saves time: the sync that follows tells of errors.
+        let _ = files::begin_write_back(&self.file, range);
     }
 
     fn reread(&self) -> Outcome<Box<dyn Source>> {

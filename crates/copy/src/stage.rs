@@ -10,6 +10,7 @@
 
 pub(crate) mod follow;
 pub mod ledger;
+pub mod nodes;
 pub(crate) mod prove;
 pub mod release;
 pub mod standing;
@@ -21,15 +22,18 @@ use crate::Watch;
 use crate::tree::{Replaces, Spot, Traits, in_the_way, join, parent};
 use crate::workers::{Job, Plan, Transfer, Workers, warn};
 use aze_io::sync::Mutex;
+use aze_io::threads;
 use aze_proto::attr::FileKind;
 use aze_receipt::line::What;
 use aze_receipt::{Draft, End, Head, Key, Line, Object, Removed, when};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use ledger::{Ledger, Pace, Route};
+use nodes::{Crew, Nodes, Probe, Share};
 use prove::{OWN_NUMBERS, Proof, hidden_prefix, identity, now, version, xattrs_hash};
 use state::{Done, Journal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -37,6 +41,9 @@ use survey::{Filter, Survey, at};
 
 /// How often a file is copied at most that changes while it is copied.
 pub const ROUNDS_MAX: u32 = 4;
+
+/// Random bytes of the file by which nodes know that they see the same destination.
+const PROBE_BYTES: usize = 32;
 
 /// Where the destination of a stage out is, seen from the directory over which the volume lies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +81,8 @@ pub struct Order {
     pub closed_only: bool,
     /// Files and parts of files that are copied at the same time.
     pub jobs: usize,
+    /// The nodes that copy and read back; none if this process does it.
+    pub nodes: Option<Arc<dyn Nodes>>,
     /// Where the state of unfinished attempts lies.
     pub state: PathBuf,
     /// What finished attempts have proven, and where that is kept; none if the volume keeps no account.
@@ -132,6 +141,8 @@ pub struct Report {
     pub left_named: Vec<String>,
     /// Where the tree is that was at the destination before, if it was replaced and not removed.
     pub replaced: Option<String>,
+    /// What nodes have done, if they were to do it.
+    pub nodes: Vec<Share>,
 }
 
 /// Stages. What fails for one object is told to the watch, and the others go on; then the state stays, so that the same order
@@ -141,7 +152,13 @@ pub struct Report {
 /// Nothing was copied, or the end was not reached; the state stays.
 pub fn stage(order: &Order, watch: &Arc<dyn Watch>) -> Outcome<Report> {
     let survey = Survey::of(&order.from, &order.filter, &|| watch.is_over())?;
-    Stage::prepare(order, watch, survey)?.run()
+    let mut staged = Stage::prepare(order, watch, survey).and_then(Stage::run);
+    // However it ended.
+    let shares = order.nodes.as_ref().map(|nodes| nodes.end()).unwrap_or_default();
+    if let Ok(report) = &mut staged {
+        report.nodes = shares;
+    }
+    staged
 }
 
 /// Where a tree is until it is published: the same for all attempts of an order, so that a later one goes on in it.
@@ -179,12 +196,14 @@ struct Stage<'a> {
     vanished: Vec<Vec<u8>>,
     /// Names that went at the destination, too.
     followed: Vec<crate::tree::GoneName>,
+    /// Directories whose names are not durable: what is in them gets no line.
+    unsynced: BTreeSet<Vec<u8>>,
 }
 
 impl<'a> Stage<'a> {
     fn prepare(order: &'a Order, watch: &Arc<dyn Watch>, survey: Survey) -> Outcome<Stage<'a>> {
         let mut number = [0; 8];
-        aze_io::real::fill_random(&mut number);
+        threads::fill_random(&mut number);
         let (attempt, started, began) = (aze_words::hex::write(&number), when(now()), Instant::now());
         let is_dir = survey.objects.get(&b""[..]).is_some_and(|meta| meta.kind == FileKind::Directory);
         if order.atomic && !is_dir {
@@ -217,17 +236,19 @@ impl<'a> Stage<'a> {
         let ledger = order.ledger_before()?;
         let gone = order.gone(watch.as_ref())?;
         let mut journal = Journal::open(&order.state, &words, &attempt)?;
-        journal.found(survey.objects.len() as u64, survey.bytes())?;
+        let nodes = order.nodes.as_ref().map(|nodes| nodes.names()).unwrap_or_default();
+        journal.found(survey.objects.len() as u64, survey.bytes(), &nodes)?;
         ledger.entries.into_values().for_each(|done| journal.recall(done));
         let former = order.former(&journal.known().done)?;
-        let known = order.known(&survey, &journal.known().done, &gone)?;
+        let known = order.known(&survey, journal.known(), &gone)?;
         let objects = survey.origins.keys().filter_map(|path| survey.objects.get_key_value(path));
         let sources = objects.map(|(path, meta)| (path.clone(), meta.identity)).collect();
         let to = if order.atomic { hidden_tree(&order.to, &words) } else { order.to.clone() };
         let root_len = to.path.strip_suffix(b"/").map_or(to.path.len(), <[u8]>::len);
-        let proof = Arc::new(Proof::new(attempt, root_len, journal, known, sources));
+        let crew = order.nodes.clone().map(|nodes| Arc::new(Crew::new(nodes)));
+        let proof = Arc::new(Proof::new(attempt, root_len, journal, known, sources, crew));
         let (watch, report, removed, open) = (watch.clone(), Report::default(), Vec::new(), Mutex::default());
-        let (left_alone, vanished, followed) = Default::default();
+        let (left_alone, vanished, followed, unsynced) = Default::default();
         let is_surveyed = survey.troubles.is_empty();
         let mut stage = Stage {
             order,
@@ -247,11 +268,12 @@ impl<'a> Stage<'a> {
             left_alone,
             vanished,
             followed,
+            unsynced,
         };
         if order.atomic {
             stage.after_publishing()?;
         }
-        if let Err(trouble) = stage.look_ahead() {
+        if let Err(trouble) = stage.look_ahead().and_then(|()| stage.start_nodes()) {
             return Err(stage.give_up(trouble));
         }
         Ok(stage)
@@ -326,6 +348,40 @@ impl<'a> Stage<'a> {
         Err(Trouble::new(Exit::Caller, format!("nothing was copied: {count} obstacles, each named above")))
     }
 
+    /// Starts the nodes, and makes sure that all of them mean the same places.
+    fn start_nodes(&mut self) -> Outcome<()> {
+        let Some(crew) = self.proof.crew.clone() else { return Ok(()) };
+        // The one that has rested for longest will hardly change before all nodes have looked at it.
+        let files = self.survey.objects.iter().filter(|(_, meta)| meta.kind == FileKind::File);
+        let Some((path, _)) = files.min_by_key(|(_, meta)| meta.ctime) else { return Ok(()) };
+        let from = at(&self.order.from, path);
+        let print = nodes::print_in(&from, &from.must_stat(false)?);
+        let mut above = parent(&self.to.path);
+        if self.to.stat(false)?.is_some_and(|meta| meta.kind == FileKind::Directory) {
+            above = self.to.path.clone();
+        }
+        let hidden = self.proof.hidden();
+        let to = Spot { tree: self.to.tree.clone(), path: join(&above, &hidden) };
+        let mut contents = vec![0; PROBE_BYTES];
+        aze_io::real::fill_random(&mut contents);
+        let file = to.tree.create_as(&to.path, 0o600, &hidden)?;
+        let started = file.write_at(0, &contents).and_then(|()| file.store()).and_then(|()| {
+            let inode = to.must_stat(false)?.identity.1;
+            let probe = Probe { from: (from.path.clone(), print), to: to.path.clone(), inode, contents };
+            crew.nodes.start(&probe, &self.watch)
+        });
+        file.abandon();
+        if !started? && let Some(proof) = Arc::get_mut(&mut self.proof) {
+            proof.crew = None;
+        }
+        Ok(())
+    }
+
+    /// Whether there are nodes that are to copy, and none of them is left.
+    fn are_nodes_gone(&self) -> bool {
+        self.proof.crew.as_ref().is_some_and(|crew| crew.nodes.are_gone())
+    }
+
     /// How many names of the destination are there already. Those of another kind are in the way.
     fn replaced_files(&self, obstacles: &mut Vec<Trouble>) -> Outcome<u64> {
         let mut replaced = 0;
@@ -367,7 +423,7 @@ impl<'a> Stage<'a> {
         }
         self.finish_dirs()?;
         self.check_end()?;
-        if self.order.side == Side::Own {
+        if self.order.side == Side::Own && self.unsynced.is_empty() {
             self.forget_followed()?;
         }
         self.finish()
@@ -398,14 +454,19 @@ impl<'a> Stage<'a> {
     /// Removes what earlier attempts of this order have left under temporary names: the lock says that they live no more.
     fn sweep(&self) -> Outcome<()> {
         let attempts = self.proof.journal.lock().known().attempts.clone();
+        if attempts.is_empty() { Ok(()) } else { self.sweep_those(&attempts) }
+    }
+
+    fn sweep_those(&self, attempts: &[String]) -> Outcome<()> {
         let prefixes: Vec<String> = attempts.iter().map(|attempt| hidden_prefix(attempt)).collect();
-        if prefixes.is_empty() {
-            return Ok(());
-        }
-        let mut dirs: BTreeSet<Vec<u8>> =
-            self.survey.touched_dirs().iter().map(|path| at(&self.to, path).path).collect();
+        // Also those in which nothing is to be staged any more.
+        let (touched, clean) = (self.survey.touched_dirs(), &self.survey.clean_dirs);
+        let mut dirs: BTreeSet<Vec<u8>> = touched.iter().chain(clean).map(|path| at(&self.to, path).path).collect();
         dirs.insert(parent(&self.to.path));
         for dir in dirs {
+            if self.to.tree.stat(&dir, false)?.is_none_or(|there| there.kind != FileKind::Directory) {
+                continue;
+            }
             for entry in self.to.tree.list(&dir)?.entries {
                 if prefixes.iter().any(|prefix| entry.name.starts_with(prefix.as_bytes())) {
                     self.to.tree.remove(&join(&dir, &entry.name), entry.kind)?;
@@ -451,9 +512,23 @@ impl<'a> Stage<'a> {
         self.take_over_own(&mut todo)?;
         for round in 1..=ROUNDS_MAX {
             self.copy(&todo, round)?;
+            loop {
+                let lost = std::mem::take(&mut *self.proof.lost.lock());
+                if lost.is_empty() || self.watch.is_over() {
+                    break;
+                }
+                if self.are_nodes_gone() {
+                    self.proof.journal.lock().sync()?;
+                    let text = "no node is left to copy: the same command goes on from here";
+                    return Err(Trouble::new(Exit::Again, text));
+                }
+                // Each time takes a node, so this ends.
+                self.copy(&lost, ROUNDS_MAX)?;
+            }
             todo = std::mem::take(&mut *self.proof.again.lock());
             if todo.is_empty() || self.watch.is_over() {
-                return Ok(());
+                // A copy that was given up may have stayed, if its place has failed just then.
+                return if round > 1 { self.sweep_those(slice::from_ref(&self.proof.attempt)) } else { Ok(()) };
             }
         }
         for (from, _) in todo {
@@ -467,10 +542,16 @@ impl<'a> Stage<'a> {
     fn copy(&self, todo: &[(Spot, Spot)], round: u32) -> Outcome<()> {
         let plan = Plan { preserve: true, verify: false, watch: self.watch.clone(), proof: Some(self.proof.clone()) };
         let plan = Arc::new(plan);
-        let workers = Workers::start(self.order.jobs, &plan)?;
+        // Threads that give nodes work wait for them.
+        let threads = self.proof.crew.as_ref().map_or(self.order.jobs, |crew| crew.nodes.jobs());
+        let workers = Workers::start(threads, &plan)?;
         for (from, to) in todo {
             if self.watch.is_over() {
                 break;
+            }
+            if self.are_nodes_gone() {
+                self.proof.lost.lock().push((from.clone(), to.clone()));
+                continue;
             }
             let meta = match from.must_stat(false) {
                 Ok(meta) => meta,
@@ -561,7 +642,7 @@ impl<'a> Stage<'a> {
                 }
             }
         };
-        std::thread::scope(|scope| (0..this.order.jobs.min(doubtful.len())).for_each(|_| drop(scope.spawn(work))));
+        threads::together(this.order.jobs.min(doubtful.len()), work);
         self.report.resumed += same.into_inner();
         other.into_inner()
     }
@@ -655,26 +736,44 @@ impl<'a> Stage<'a> {
         }
         // A directory goes after all that is in it.
         doomed.sort_by(|one, other| other.0.cmp(&one.0));
+        let mut others = BTreeSet::new();
         for (path, kind) in doomed {
             self.check_end()?;
             let spot = at(root, &path);
             spot.tree.remove(&spot.path, kind)?;
+            let above = path.iter().rposition(|byte| *byte == b'/').map_or(&b""[..], |end| &path[..end]);
+            others.remove(&path);
+            if !self.survey.objects.contains_key(above) {
+                others.insert(above.to_vec());
+            }
             self.removed.push(Removed { path, when: when(now()) });
+        }
+        // Directories of the source are synced at the end; these are there for released files alone.
+        for path in others {
+            let dir = at(root, &path);
+            dir.tree.sync_dir(&dir.path)?;
         }
         Ok(())
     }
 
     /// Directories get their attributes when nothing is put into them any more, deepest first; all of it is made durable.
-    fn finish_dirs(&self) -> Outcome<()> {
+    fn finish_dirs(&mut self) -> Outcome<()> {
+        let mut unsynced = BTreeSet::new();
         let plan = Plan { preserve: true, verify: false, watch: self.watch.clone(), proof: None };
         for path in self.dirs().rev() {
             let (from, dir) = (at(&self.order.from, path), at(&self.to, path));
-            let finished = from.tree.stat_dir(&from.path).and_then(|meta| {
+            let given = from.tree.stat_dir(&from.path).and_then(|meta| {
                 for xattr in from.tree.dir_xattrs(&from.path)? {
                     warn(&plan, &xattr, dir.tree.set_dir_xattr(&dir.path, &xattr));
                 }
-                dir.tree.set_dir(&dir.path, &meta, true)?;
-                dir.tree.sync_dir(&dir.path)?;
+                dir.tree.set_dir(&dir.path, &meta, true).map(|()| meta)
+            });
+            // Its names must be durable, whether it has its attributes or not: lines of what is in it say so.
+            let synced = dir.tree.sync_dir(&dir.path);
+            if synced.is_err() {
+                unsynced.insert(path.clone());
+            }
+            let finished = synced.and(given).and_then(|meta| {
                 let found = dir.tree.stat_dir(&dir.path)?;
                 let xattrs = xattrs_hash(dir.tree.dir_xattrs(&dir.path)?);
                 let object = self.proof.object(&dir.path, &found, xattrs, when(now()), What::Directory);
@@ -689,6 +788,7 @@ impl<'a> Stage<'a> {
             let dir = at(&self.to, path);
             dir.tree.sync_dir(&dir.path)?;
         }
+        self.unsynced = unsynced;
         self.to.tree.sync_dir(&parent(&self.to.path))
     }
 
@@ -720,7 +820,9 @@ impl<'a> Stage<'a> {
         if let Some((path, key)) = &self.order.receipt {
             self.report.end = Some(self.write(path, key, lines)?);
         }
+        self.watch.step();
         self.enter(&proven)?;
+        self.watch.step();
         self.let_go(&proven);
         let Stage { proof, report, .. } = self;
         let proof =
@@ -766,7 +868,12 @@ impl<'a> Stage<'a> {
         let done = self.proof.journal.lock().known().done.clone();
         let mut lines = BTreeMap::new();
         for (path, Done { object, to, .. }) in done {
-            if !self.survey.objects.contains_key(&path) {
+            let mut above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| &path[..end]);
+            let is_unsynced = above.any(|dir| self.unsynced.contains(dir));
+            if !self.survey.objects.contains_key(&path)
+                || is_unsynced
+                || !path.is_empty() && self.unsynced.contains(&b""[..])
+            {
                 continue;
             }
             let spot = at(&self.to, &path);
@@ -848,7 +955,7 @@ impl<'a> Stage<'a> {
                 self.removed.push(Removed { path, when: when(now()) });
             }
         }
-        Ok(())
+        old.tree.sync_dir(&parent(&old.path))
     }
 
     fn write(&self, path: &std::path::Path, key: &Key, lines: BTreeMap<Vec<u8>, Object>) -> Outcome<End> {

@@ -206,6 +206,9 @@ pub enum ReadBack {
     Memory,
     /// From the servers of a volume; the client keeps none of the bytes that it writes.
     Servers,
+    /// By another node than the one that wrote them, which runs another kernel; and there past the page cache, where the file
+    /// system can.
+    OtherNode,
 }
 
 impl ReadBack {
@@ -216,6 +219,7 @@ impl ReadBack {
             ReadBack::Dropped => "dropped",
             ReadBack::Memory => "memory",
             ReadBack::Servers => "servers",
+            ReadBack::OtherNode => "other_node",
         }
     }
 }
@@ -241,6 +245,8 @@ pub trait Sink: Send + Sync {
     fn set_size(&self, bytes: u64) -> Outcome<()>;
     /// Writes all of `data` at `offset`.
     fn write_at(&self, offset: u64, data: &[u8]) -> Outcome<()>;
+    /// Has the place begin to store what was written, so that less is left for [`Sink::settle`]. Nobody waits for it.
+    fn begin_to_store(&self, _range: Range<u64>) {}
     /// Opens the written bytes, to read them again.
     fn reread(&self) -> Outcome<Box<dyn Source>>;
     /// Gives it an extended attribute, before [`Sink::finish`].
@@ -250,6 +256,13 @@ pub trait Sink: Send + Sync {
     /// Completes it without a name: its mode, and owner and times as far as the place lets them; then all of it is made
     /// durable.
     fn settle(&self, meta: &Meta) -> Outcome<()>;
+    /// Makes the bytes written so far durable, and lets other nodes see them. No more are written then.
+    fn store(&self) -> Outcome<()> {
+        Err(Trouble::new(
+            Exit::Fatal,
+            "store a part of a file: its tree has no parts by other processes: a defect in aze",
+        ))
+    }
     /// Opens the bytes to read them from where they are stored, and tells from where that is.
     fn reread_stored(&self) -> Outcome<(Box<dyn Source>, ReadBack)>;
     /// Gives a settled file its name, and tells which attributes the name leads to then.
@@ -284,6 +297,16 @@ pub trait Tree: Send + Sync {
     /// As [`Tree::create`], with `hidden` as the name in the same directory until it is finished. A symbolic link of the
     /// name is replaced, not followed.
     fn create_as(&self, path: &[u8], mode: u32, hidden: &[u8]) -> Outcome<Box<dyn Sink>>;
+    /// Opens the unfinished file that a process has made with [`Tree::create_as`], to write a part of it.
+    fn reopen_as(&self, path: &[u8], _hidden: &[u8]) -> Outcome<Box<dyn Sink>> {
+        let text = format!("write {}: its tree takes no parts by other processes: a defect in aze", self.shown(path));
+        Err(Trouble::new(Exit::Fatal, text))
+    }
+    /// As [`Sink::reread_stored`], of the unfinished file that a process has made with [`Tree::create_as`].
+    fn reread_as(&self, path: &[u8], _hidden: &[u8]) -> Outcome<(Box<dyn Source>, ReadBack)> {
+        let text = format!("read {} back: its tree has no parts by other processes: a defect in aze", self.shown(path));
+        Err(Trouble::new(Exit::Fatal, text))
+    }
     /// As [`Tree::make_link`], by way of the name `hidden` in the same directory.
     fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()>;
     /// Gives the file `existing` the further name `path`, by way of the name `hidden` in the directory of `path`.
@@ -340,7 +363,12 @@ pub trait Tree: Send + Sync {
         let text = format!("keep {}: its tree lies over no directory: a defect in aze", self.shown(&name.inside));
         Err(Trouble::new(Exit::Fatal, text))
     }
-    /// The same of an inode that its directory is about to lose, which is held for changed from then on.
+    /// Right before its directory gets another object for this inode: whether the tree still has all that [`Tree::keep_data`] has had it
+    /// keep. If not, since another stage has had it read from what that one has put there, it keeps its data once more, durably.
+    fn has_kept_data(&self, _name: &GoneName) -> Outcome<bool> {
+        Ok(true)
+    }
+    /// As [`Tree::keep_data`], of an inode that its directory is about to lose, which is held for changed from then on.
     fn take_over(&self, gone: &GoneName) -> Outcome<()> {
         let text = format!("take over {}: its tree lies over no directory: a defect in aze", self.shown(&gone.inside));
         Err(Trouble::new(Exit::Fatal, text))

@@ -3,15 +3,14 @@
 use crate::Watch;
 use crate::stage::prove::{Began, Proof};
 use crate::tree::{Meta, Sink, Source, Spot, Xattr};
+use aze_io::threads::{self, Receiver, Sender, Thread};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::{Builder, JoinHandle};
 
 /// Bytes of a large file that one worker copies before another may go on: large enough that
 /// changing over costs nothing, small enough that a few gigabytes keep all workers busy.
-const PART_BYTES: u64 = 64 << 20;
+pub const PART_BYTES: u64 = 64 << 20;
 
 /// Bytes read and then written at once: several chunks, so that several servers work for one thread.
 const BLOCK_BYTES: usize = 4 << 20;
@@ -51,18 +50,18 @@ pub enum Job {
 
 /// The threads.
 pub struct Workers {
-    queue: SyncSender<Job>,
-    threads: Vec<JoinHandle<()>>,
+    queue: Sender<Job>,
+    threads: Vec<Thread>,
 }
 
 impl Workers {
     /// Starts `count` threads.
     pub fn start(count: usize, plan: &Arc<Plan>) -> Outcome<Workers> {
-        let (queue, jobs) = sync_channel(QUEUE_JOBS_MAX);
-        let jobs = Arc::new(Mutex::new(jobs));
+        let (queue, jobs) = threads::queue(QUEUE_JOBS_MAX);
+        let jobs = Arc::new(jobs);
         let start = |_| {
             let (plan, jobs) = (plan.clone(), jobs.clone());
-            Builder::new().name("aze-copy".into()).spawn(move || work(&plan, &jobs))
+            threads::start("aze-copy", move || work(&plan, &jobs))
         };
         let threads = (0..count).map(start).collect::<std::io::Result<_>>();
         let threads = threads.map_err(|error| Trouble::local(format!("start {count} threads"), &error))?;
@@ -80,19 +79,18 @@ impl Workers {
     /// A thread has panicked: no summary may follow as if nothing had happened.
     pub fn finish(self) -> Outcome<()> {
         drop(self.queue);
-        let ended = self.threads.into_iter().try_for_each(JoinHandle::join);
+        let ended = self.threads.into_iter().try_for_each(Thread::join);
         ended.map_err(|_| Trouble::new(Exit::Fatal, "a thread that copies has panicked: a defect in aze"))
     }
 }
 
-fn work(plan: &Plan, jobs: &Mutex<Receiver<Job>>) {
+fn work(plan: &Plan, jobs: &Receiver<Job>) {
     let mut blocks = Blocks::default();
-    loop {
-        let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+    while let Some(job) = jobs.recv() {
         match job {
-            Ok(Job::Part { transfer, part }) => transfer.copy_part(part, plan, &mut blocks),
-            Ok(Job::Link { .. }) if plan.watch.is_over() => {}
-            Ok(Job::Link { from, to }) => {
+            Job::Part { transfer, part } => transfer.copy_part(part, plan, &mut blocks),
+            Job::Link { .. } if plan.watch.is_over() => {}
+            Job::Link { from, to } => {
                 if let Some(proof) = &plan.proof {
                     tell(plan, proof.link(&from, &to), &from, &to);
                     continue;
@@ -100,7 +98,6 @@ fn work(plan: &Plan, jobs: &Mutex<Receiver<Job>>) {
                 let copied = from.tree.read_link(&from.path).and_then(|target| to.tree.make_link(&to.path, &target));
                 tell(plan, copied, &from, &to);
             }
-            Err(_) => return,
         }
     }
 }
@@ -203,6 +200,10 @@ impl Transfer {
         let mut offset = part * PART_BYTES;
         let end = if part + 1 == self.parts() { u64::MAX } else { offset + PART_BYTES };
         if let Some(began) = &ends.began {
+            if let Some(spread) = &began.spread {
+                began.add(spread.copy(offset..end)?);
+                return Ok(());
+            }
             return began.copy(ends, offset..end, plan.watch.as_ref(), &mut blocks.one);
         }
         while offset < end && !plan.watch.is_over() {
@@ -304,4 +305,14 @@ pub fn room(memory: &mut Vec<u8>, len: usize) -> &mut [u8] {
         memory.resize(len, 0);
     }
     &mut memory[..len]
+}
+
+/// Alignment of memory into which every device can read past the page cache.
+pub const ALIGNED_BYTES: usize = 4096;
+
+/// As [`room`], at an address that is aligned.
+pub fn aligned_room(memory: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    let all = room(memory, len + ALIGNED_BYTES);
+    let at = all.as_ptr().align_offset(ALIGNED_BYTES).min(ALIGNED_BYTES);
+    &mut all[at..at + len]
 }

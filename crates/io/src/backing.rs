@@ -5,6 +5,7 @@
 
 use crate::Boxed;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Threads of one backing: as many operations are at work at the same time, others wait in their order.
@@ -83,6 +84,11 @@ pub trait Backing: Send + Sync {
 
     /// `len` bytes of a file at `offset`, fewer only at its end, if it is this file before and after they were read.
     fn read(&self, path: Vec<u8>, identity: Identity, offset: u64, len: usize) -> Boxed<'_, BackingResult<Vec<u8>>>;
+
+    /// The next bytes of a file, at `offset` or behind it, that may be other than zeros, as far as they go without a hole; empty, at
+    /// the largest offset, if there are none. All if the file system knows of no holes. The file is this one before and after
+    /// the look.
+    fn next_data(&self, path: Vec<u8>, identity: Identity, offset: u64) -> Boxed<'_, BackingResult<Range<u64>>>;
 }
 
 /// The names of a directory, page by page.

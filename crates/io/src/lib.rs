@@ -18,6 +18,7 @@ mod shared_payload;
 pub mod sim;
 pub mod slab;
 pub mod sync;
+pub mod threads;
 mod transport;
 
 pub use shared_payload::SharedPayload;

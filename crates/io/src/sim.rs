@@ -22,6 +22,7 @@ mod receive_buffer;
 mod rng;
 mod shared_payload;
 mod state;
+pub(crate) mod threads;
 mod trace;
 
 use std::future::Future;
@@ -36,6 +37,7 @@ pub use receive_buffer::SlowPayloads;
 pub use rng::SimRng;
 pub(crate) use shared_payload::SimPayload;
 use state::{Core, Debris};
+pub use threads::Process;
 use trace::Kind;
 
 /// How long a connect waits for an answer that never comes, in virtual nanoseconds.

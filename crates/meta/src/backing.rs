@@ -92,8 +92,10 @@ impl<T: Tables> Shard<T> {
         }
     }
 
-    /// As [`Self::note_gone`], of a directory that is about to be deleted under its first name.
-    pub(crate) fn note_gone_directory(&mut self, ino: Ino, time: Time) {
+    /// As [`Self::note_gone`], of an inode that is about to be deleted while its first name still leads to it, which goes
+    /// afterwards, when nothing tells any more where the inode came from: that of a directory that is removed, and that of
+    /// a file whose new name is gone before the rename has ended at the old one.
+    pub(crate) fn note_gone_deleted(&mut self, ino: Ino, time: Time) {
         let Some(backing) = self.tables.inode(ino).and_then(Inode::backing) else { return };
         let Ok(name) = Name::new(backing.first_name()) else { return };
         let key = EntryKey::new(backing.parent, name);

@@ -113,10 +113,7 @@ impl<T: Tables> Shard<T> {
         if attr.kind != FileKind::Directory && attr.links > 0 {
             return Err(Failure::new(Code::Invalid, format!("inode {ino} still has {} links", attr.links)));
         }
-        if attr.kind == FileKind::Directory {
-            // Its name goes afterwards, when nothing tells any more where it came from.
-            self.note_gone_directory(ino, time);
-        }
+        self.note_gone_deleted(ino, time);
         let attr = self.tables.remove_inode(ino).map(|inode| inode.attr);
         Ok((Reply::Done, Effects { attr, ..Effects::default() }))
     }

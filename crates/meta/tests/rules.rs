@@ -449,8 +449,9 @@ fn a_name_of_the_backing_that_goes_is_remembered_until_the_backing_has_followed(
     let gone = |shard: &Shard| -> Vec<(String, Ino)> {
         shard.gone_behind(None).map(|(key, gone)| (key.name.to_string(), gone.ino)).collect()
     };
-    let [a, b, dir] = [("a", FileKind::File), ("b", FileKind::File), ("dir", FileKind::Directory)]
-        .map(|(text, kind)| import(&mut shard, text, kind));
+    let [a, b, c, dir] =
+        [("a", FileKind::File), ("b", FileKind::File), ("c", FileKind::File), ("dir", FileKind::Directory)]
+            .map(|(text, kind)| import(&mut shard, text, kind));
     let put = |text: &str, ino: Ino| Op::Insert {
         key: key(text),
         ino,
@@ -481,12 +482,17 @@ fn a_name_of_the_backing_that_goes_is_remembered_until_the_backing_has_followed(
     let only = Some(dir);
     apply(&mut shard, Op::Remove { key: key("dir"), only, moved: false, under: None }).reply.expect("done");
     assert_eq!(gone(&shard).len(), 2);
+    // So is a renamed file whose new name goes before the old one.
+    for op in [put("new", c), take("new", false), Op::Delete { ino: c }, take("c", true)] {
+        apply(&mut shard, op).reply.expect("done");
+    }
+    assert!(gone(&shard).contains(&("c".to_owned(), c)), "{:?}", gone(&shard));
     // All of it is in a checkpoint.
     let mut copy = Shard::new(ShardId(0), 1);
     shard.dump(1).into_iter().for_each(|part| copy.absorb(part));
     assert_eq!((gone(&copy), copy.digest(), copy.rare_bytes()), (gone(&shard), shard.digest(), shard.rare_bytes()));
     // The backing follows: the record goes, another one of the same name stays.
-    for (since, left) in [(Time(99), 2), (Time(100), 1)] {
+    for (since, left) in [(Time(99), 3), (Time(100), 2)] {
         apply(&mut shard, Op::ForgetGone { key: key("b"), since }).reply.expect("done");
         assert_eq!(gone(&shard).len(), left);
     }

@@ -145,6 +145,26 @@ impl Wire for Layout {
     }
 }
 
+impl ServerInfo {
+    /// In the place of a server that has left before the volume was started.
+    pub fn of_none() -> ServerInfo {
+        ServerInfo {
+            addresses: Vec::new(),
+            host: String::new(),
+            incarnation: Incarnation(0),
+            since: MapEpoch(0),
+            pid: 0,
+            capacity_bytes: 0,
+            ended: false,
+            left: true,
+            joining: false,
+            life: 0,
+            began: MapEpoch(0),
+            session: SessionId(0),
+        }
+    }
+}
+
 impl ShardMap {
     /// How many shards the volume has.
     #[inline]
@@ -190,14 +210,24 @@ impl ShardMap {
         self.indexes().filter(|index| self.server(*index).is_some_and(|info| info.joining && !info.ended && !info.left))
     }
 
-    /// Whether slots can move, as far as the map tells: what a server that has ended had is known by servers, and not by slots.
+    /// Whether slots can move, as far as the map tells, of a volume that is in directories or not (`lasts`): what a server that has ended had is known by servers, and not by slots.
     ///
     /// # Errors
     /// The reason.
-    pub fn check_slots_move(&self) -> Result<(), String> {
+    pub fn check_slots_move(&self, lasts: bool) -> Result<(), String> {
         let has_lost = |info: &&ServerInfo| info.ended || info.incarnation > Incarnation(0);
-        match self.indexes().zip(&self.servers).find(|(_, info)| has_lost(info)) {
+        let mut ends = self.indexes().zip(&self.servers);
+        match ends.find(|(_, info)| has_lost(info) || info.life > 0) {
             None => Ok(()),
+            Some((server, info)) if lasts && info.ended => Err(format!(
+                "server {server} on {} has ended, and no slot moves without it: bring it back with 'aze restart --server {server}'",
+                info.host
+            )),
+            Some((server, info)) if lasts => Err(format!(
+                "server {server} on {} has come back alone: which locks went with its earlier life is known by servers, and no slot moves \
+                 until all of them are started again: 'aze restart --force'",
+                info.host
+            )),
             Some((server, info)) => Err(format!(
                 "server {server} on {} has ended since the volume was started: what is lost is known by servers, and no slot moves",
                 info.host

@@ -157,6 +157,23 @@ impl SlotTable {
         self.placement
     }
 
+    /// As a volume in directories has written it down: of each slot its server, and the configuration in which that has it.
+    ///
+    /// # Errors
+    /// When `shards` is no power of two up to [`SHARDS_MAX`], or there are no slots, or more than shards.
+    pub fn recorded(shards: u32, slots: &[(ServerIndex, Configuration)]) -> Result<SlotTable, String> {
+        if !shards.is_power_of_two() || shards > SHARDS_MAX || slots.is_empty() || slots.len() > shards as usize {
+            return Err(format!("{} slots of {shards} shards: no volume has these", slots.len()));
+        }
+        let slot = |(primary, configuration): &(ServerIndex, Configuration)| Slot {
+            life: Life(0),
+            configuration: *configuration,
+            primary: *primary,
+            backups: Vec::new(),
+        };
+        Ok(SlotTable { shards, placement: Placement::Modular, slots: slots.iter().map(slot).collect() })
+    }
+
     /// How many shards there are.
     #[inline]
     pub fn shards(&self) -> u32 {

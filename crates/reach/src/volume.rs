@@ -102,26 +102,42 @@ impl Record {
     /// Learns from the servers' map which servers there are, and which have left: records of nodes on which no 'aze grow' or 'aze
     /// shrink' has run do not say so.
     pub fn learn(&mut self, map: &ShardMap) {
-        if self.settings.lasts() {
-            // All servers were there at the start.
-            return;
-        }
-        let here = host();
+        let (here, lasts) = (host(), self.settings.lasts());
+        let members = |record: &Record| record.members().count().max(1) as u64;
+        let before = members(self);
         let server = |(slot, info): (u16, &ServerInfo)| {
-            let same = |known: &&ServerRecord| known.slot == slot && known.process.pid == info.pid;
+            // One that has come back alone is another process, and is where it was.
+            let same = |known: &&ServerRecord| known.slot == slot && (lasts || known.process.pid == info.pid);
             let known = self.servers.iter().find(same).cloned();
             let known = known.unwrap_or_else(|| ServerRecord::of(slot, info, &here, self.settings.launcher.is_some()));
             ServerRecord { left: info.left, joining: info.joining, ..known }
         };
         self.servers = (0u16..).zip(&map.servers).map(server).collect();
-        let members = map.servers.iter().filter(|info| !info.left);
-        self.settings.capacity_bytes = members.map(|info| info.capacity_bytes).sum();
+        let there = map.servers.iter().filter(|info| !info.left);
+        self.settings.capacity_bytes = there.map(|info| info.capacity_bytes).sum();
+        if lasts {
+            // Each is started again with the memory that it has.
+            let now = members(self);
+            if now != before {
+                self.settings.memory_bytes = self.settings.memory_bytes.map(|bytes| bytes / before * now);
+            }
+            self.settings.made = Some(Made { servers: map.slots.begun_with(), shards: map.shards() });
+        }
     }
 
     /// The servers that are not noted to have left.
     pub fn members(&self) -> impl Iterator<Item = &ServerRecord> {
         self.servers.iter().filter(|server| !server.left)
     }
+}
+
+/// How a volume in directories was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Made {
+    /// With how many servers.
+    pub servers: u16,
+    /// How many shards it has.
+    pub shards: u32,
 }
 
 /// What the volume was asked to be.
@@ -162,6 +178,9 @@ pub struct Settings {
     /// The directory over which it lies, if it lies over one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backing: Option<Backing>,
+    /// How it was made, if it is in directories and other servers have parts of it now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<Made>,
     /// The process, on the machine where the volume was started, that the volume ends with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,

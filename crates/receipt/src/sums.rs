@@ -5,11 +5,16 @@
 //! size and these hashes.
 
 use aze_words::hex;
+use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::LazyLock;
 
 /// Length of a chunk: what one thread reads at once.
 pub const CHUNK_BYTES: u64 = 4 << 20;
+
+/// Length of the pieces of a chunk that are looked at for zeros: a part of the chunk's tree of hashes.
+pub const PIECE_BYTES: usize = 64 << 10;
 
 /// What the hash of a file begins with, so that it is never taken for one of other bytes.
 const FILE_CONTEXT: &[u8] = b"azekura receipt 1 file\0";
@@ -59,7 +64,15 @@ impl Sums {
 
     /// The sum of a chunk; none if it is all zeros.
     pub fn of_chunk(bytes: &[u8]) -> Option<Hash> {
-        (!is_zero(bytes)).then(|| Hash::of(bytes))
+        if bytes.len() as u64 != CHUNK_BYTES {
+            return (!is_zero(bytes)).then(|| Hash::of(bytes));
+        }
+        let has_data: Vec<bool> = bytes.chunks(PIECE_BYTES).map(|piece| !is_zero(piece)).collect();
+        match has_data.iter().filter(|has_data| **has_data).count() {
+            0 => None,
+            count if count == has_data.len() => Some(Hash::of(bytes)),
+            _ => Some(hash_without_zeros(bytes, &has_data)),
+        }
     }
 
     /// The hash of a file of so many bytes with these chunks.
@@ -77,6 +90,26 @@ impl Sums {
         let differs = |chunk: &&u64| self.chunks.get(chunk) != other.chunks.get(chunk);
         self.chunks.keys().chain(other.chunks.keys()).filter(differs).min().copied()
     }
+}
+
+/// The same as [`Hash::of`], for a whole chunk of whose pieces only some have other bytes than zeros: nothing is computed of the
+/// others, which are the same in all chunks.
+fn hash_without_zeros(bytes: &[u8], has_data: &[bool]) -> Hash {
+    static ZEROS: LazyLock<Vec<ChainingValue>> = LazyLock::new(|| {
+        (0..CHUNK_BYTES as usize / PIECE_BYTES).map(|index| hash_of_piece(index, &[0; PIECE_BYTES])).collect()
+    });
+    let pieces = bytes.chunks(PIECE_BYTES).zip(has_data).enumerate();
+    let hashes =
+        pieces.map(|(index, (piece, has_data))| if *has_data { hash_of_piece(index, piece) } else { ZEROS[index] });
+    let mut level: Vec<ChainingValue> = hashes.collect();
+    while level.len() > 2 {
+        level = level.chunks(2).map(|pair| merge_subtrees_non_root(&pair[0], &pair[1], Mode::Hash)).collect();
+    }
+    Hash(*merge_subtrees_root(&level[0], &level[1], Mode::Hash).as_bytes())
+}
+
+fn hash_of_piece(index: usize, piece: &[u8]) -> ChainingValue {
+    blake3::Hasher::new().set_input_offset((index * PIECE_BYTES) as u64).update(piece).finalize_non_root()
 }
 
 /// Whether all bytes are zero.
@@ -101,6 +134,21 @@ mod tests {
             assert!(!is_zero(&bytes), "byte {at}");
         }
         assert!(is_zero(&[]));
+    }
+
+    #[test]
+    fn a_chunk_with_pieces_of_zeros_has_the_hash_of_all_of_its_bytes() {
+        let mut bytes = vec![0; CHUNK_BYTES as usize];
+        for at in [0, PIECE_BYTES - 1, PIECE_BYTES, 5 * PIECE_BYTES + 77, 63 * PIECE_BYTES, CHUNK_BYTES as usize - 1] {
+            bytes[at] = (at % 251) as u8 + 1;
+            assert_eq!(Sums::of_chunk(&bytes), Some(Hash::of(&bytes)), "with byte {at}");
+            let mut alone = vec![0; CHUNK_BYTES as usize];
+            alone[at] = 1;
+            assert_eq!(Sums::of_chunk(&alone), Some(Hash::of(&alone)), "byte {at} alone");
+        }
+        bytes.fill(7);
+        assert_eq!(Sums::of_chunk(&bytes), Some(Hash::of(&bytes)));
+        assert_eq!(Sums::of_chunk(&bytes[1..]), Some(Hash::of(&bytes[1..])));
     }
 
     #[test]

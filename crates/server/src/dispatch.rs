@@ -383,6 +383,10 @@ impl Server {
             Wait::Eviction(full) => self.await_eviction(work.deadline_ns, full).await,
             Wait::Import(dir) => self.fetch_names(dir, work.deadline_ns).await,
             Wait::Backing(lack) => self.fetch_backed(lack, work.deadline_ns).await,
+            Wait::Run(lack, at) => {
+                work.runs.learn(self.run_in_backing(lack, at, work.deadline_ns).await?);
+                Ok(())
+            }
             Wait::Turn(ino) => {
                 work.turn = Some(self.take_turn(ino, work.deadline_ns).await?);
                 Ok(())
@@ -495,7 +499,7 @@ impl Server {
             }
             Request::Reserve(reserve) => self.reserve(work, reserve),
             Request::Punch(punch) => self.punch(work, punch),
-            Request::Seek(seek) => self.seek(seek),
+            Request::Seek(seek) => self.seek(work, seek),
             Request::CountChanges(count) => self.count_changes(count),
             &Request::SetLock { ino, lock, wait } => self.set_lock(work, ino, lock, wait),
             &Request::Unlock { ino, space, owner, start, end } => self.unlock(work, ino, space, owner, start, end),
@@ -592,7 +596,7 @@ impl Server {
             Request::Known { of, from } => self.known_of(*of, *from),
             Request::IsDone => Ok(self.is_done()?.into()),
             Request::LinksTo { home, from } => Ok(self.links_to(*home, *from)?.into()),
-            Request::FilesNow { inos } => Ok(self.files_now(inos).into()),
+            Request::FilesNow { inos } => Ok(self.files_now(inos)?.into()),
             &Request::WillChange { ino } => self.will_change(ino),
             Request::Settle(settle) => self.settle_copies(settle),
             &Request::ImportDir { dir } => self.import_dir(work, dir),

@@ -38,5 +38,6 @@ pub use membership::state::progress::{Stage, Tell};
 pub use persistence::check::{Problem, Report, check};
 pub use persistence::state::persistence::{CHECKPOINT_BYTES_DEFAULT, Storage};
 pub use persistence::state::roots::{DIRECTORIES_MAX, StorageDir};
+pub use persistence::storage::{Parts, parts_of};
 pub use state::{Comeback, Config, OtherServer, Over, Server};
 pub use status::Contents;

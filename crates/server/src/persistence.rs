@@ -22,4 +22,4 @@ mod room;
 mod settle;
 mod starts;
 pub(crate) mod state;
-mod storage;
+pub(crate) mod storage;

@@ -12,6 +12,10 @@ pub const IS_POSSIBLE: bool = cfg!(feature = "sabotage");
 /// One protection that can be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
+    /// A hole in a file of the backing takes only what was read from there.
+    PunchNothing,
+    /// Chunks that were not read from the backing count as holes.
+    UnreadAreHoles,
     /// Repeated changes are done again instead of answered from the record.
     SkipDuplicateCheck,
     /// Requests that know of fewer renamed directories than the server are served.
@@ -116,6 +120,14 @@ pub enum Sabotage {
     LeaveSlotBehind,
     /// The taker of a slot does not remember how requests ended at the giver.
     ForgetBroughtOutcomes,
+    /// Servers are told of a move of a slot before it is on the disk of the one that decides.
+    TellBeforeDurable,
+    /// The taker of a slot says that it has all of it when it has that in memory.
+    TakeUnsaved,
+    /// The giver of a slot lets go of it on its disk when it has given it, before the move is decided.
+    FreeUndecided,
+    /// A server that starts serves every slot that is in its directory, also those that the map gives to others.
+    ServeOld,
     /// The home of a staged file does not wait for all servers of its data to say that theirs are those that were staged.
     SettleEarly,
     /// A server makes chunks copies after a stage without a look whether they have changed since.

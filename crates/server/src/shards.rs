@@ -13,7 +13,8 @@ use crate::names::state::held::{Opens, Running};
 use crate::names::state::lock_table::FileLocks;
 use crate::names::state::turns::Queue;
 use crate::sabotage::{Sabotage, Switches};
-use crate::shards::logged::{Log, LoggedChunks, LoggedShard, Poisoned, Records};
+pub(crate) use crate::shards::logged::LoggedChunks;
+use crate::shards::logged::{Log, LoggedShard, Poisoned, Records};
 use aze_io::sync::Mutex;
 use aze_meta::{EntryKey, Op, Shard, Stamp};
 use aze_proto::{Incarnation, Ino, Life, ServerIndex, ShardId, ShardMap};
@@ -152,8 +153,10 @@ impl ShardSet {
     }
 
     /// Serves a shard that has come from another server.
-    pub(crate) fn put(&self, cell: ShardCell, published: &PublishedIndex, leases: &Arc<Leases>) {
+    pub(crate) fn put(&self, cell: ShardCell, log: &Log, published: &PublishedIndex, leases: &Arc<Leases>) {
         self.join(&cell, published, leases);
+        cell.data.lock().log = log.clone();
+        cell.names.lock().shard.log = log.clone();
         cell.names.lock().shard.publish_names();
         let Some(place) = self.places.get().and_then(|places| places.get(cell.id.0 as usize)) else { return };
         if let Err(cell) = place.cell.set(Box::new(cell))
@@ -190,16 +193,17 @@ impl ShardSet {
 
     /// A shard has been given: its memory is free again. Gives its contents.
     pub(crate) fn free(&self, shard: ShardId, shards: u32, store: &Arc<Store>) -> Option<(Names, LoggedChunks)> {
-        let cell = self.sealed(shard)?;
-        let ShardCell { id: _, data, names } = ShardCell::new(shard, Life(0), shards, store);
-        let old = (
-            std::mem::replace(&mut *cell.names.lock(), names.into_inner()),
-            std::mem::replace(&mut *cell.data.lock(), data.into_inner()),
-        );
+        let (mut names, data) = self.forget_sealed(self.sealed(shard)?, shards, store);
         self.turn(shard, SEALED, ELSEWHERE);
-        let (mut names, data) = old;
         names.shard.leave();
         Some((names, data))
+    }
+
+    /// Leaves an empty shard in the place of one that is being given.
+    pub(crate) fn forget_sealed(&self, cell: &ShardCell, shards: u32, store: &Arc<Store>) -> (Names, LoggedChunks) {
+        let ShardCell { id: _, data, names } = ShardCell::new(cell.id, Life(0), shards, store);
+        let names = std::mem::replace(&mut *cell.names.lock(), names.into_inner());
+        (names, std::mem::replace(&mut *cell.data.lock(), data.into_inner()))
     }
 
     /// Takes shards that were there before the server started again.
@@ -224,6 +228,13 @@ impl ShardSet {
     pub(crate) fn home(&self, ino: Ino) -> Option<&ShardCell> {
         let places = self.places.get()?;
         places[ino.home(places.len() as u32).0 as usize].in_state(HERE)
+    }
+
+    /// Those that are served here, and those that are being given and may stay.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = &ShardCell> {
+        let state = |place: &Place| place.state.load(Ordering::Acquire);
+        let places = self.places.get().into_iter().flatten();
+        places.filter(move |place| state(place) != ELSEWHERE).filter_map(|place| place.cell.get().map(Box::as_ref))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ShardCell> {

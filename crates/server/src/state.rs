@@ -43,8 +43,10 @@ pub struct Config {
     pub secret: Secret,
     /// This server's place, counted from 0; server 0 is the keeper of the map.
     pub slot: ServerIndex,
-    /// How many servers the volume was started with. One whose place is behind these joins a volume in use.
+    /// How many servers the volume was started with, when it was made.
     pub servers: u16,
+    /// The server joins a volume in use.
+    pub joins_later: bool,
     /// Where the keeper listens; empty for the keeper itself.
     pub keeper: Vec<Addr>,
     /// Where to listen.
@@ -88,13 +90,6 @@ pub struct Config {
     pub boot: u64,
     /// Protections removed, in the simulation only.
     pub switches: Switches,
-}
-
-impl Config {
-    /// Whether the server joins a volume in use.
-    pub(crate) fn joins_later(&self) -> bool {
-        self.slot.0 >= self.servers
-    }
 }
 
 /// The directory over which a volume lies.

@@ -35,6 +35,8 @@ pub(crate) enum Wait {
     Import(Ino),
     /// Data of a file are, or what its home knows of them is not here.
     Backing(Lack),
+    /// Where data of a file are in the backing, from a byte on, has to be known.
+    Run(Lack, u64),
     /// An append to the file is under way.
     Turn(Ino),
 }

@@ -1,5 +1,6 @@
 //! A request in progress, and what an attempt at it came to: for the dispatcher, which attempts, and for the handlers.
 
+use crate::chunks::state::backed::Runs;
 use crate::membership::state::activity::Timed;
 use crate::membership::state::moving::UnderWay;
 use crate::names::state::turns::Turn;
@@ -37,6 +38,8 @@ pub(crate) struct Work {
     pub(crate) recorded: bool,
     /// Owners of inodes elsewhere, learnt while waiting.
     pub(crate) owners: BTreeMap<Ino, u32>,
+    /// Where data of the file are in the backing, learnt while waiting.
+    pub(crate) runs: Runs,
     /// The file's turn, where the request had to wait for it.
     pub(crate) turn: Option<Turn>,
     /// When the client will have given up, on the monotonic clock.
@@ -96,6 +99,7 @@ impl Work {
             stamp,
             recorded: false,
             owners: BTreeMap::new(),
+            runs: Runs::default(),
             turn: None,
             leased: false,
             deadline_ns: server.io.mono_ns() + server.config.deadline.as_nanos() as u64,
@@ -124,6 +128,7 @@ impl Work {
             stamp,
             recorded: false,
             owners: BTreeMap::new(),
+            runs: Runs::default(),
             turn: None,
             leased: false,
             responder: Some(responder),

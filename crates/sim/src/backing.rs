@@ -4,7 +4,9 @@
 use aze_io::backing::{Backing, BackingError, BackingResult, Found, Identity, Names};
 use aze_io::sync::Mutex;
 use aze_io::{Boxed, Io};
+use aze_proto::limits::BLOCK_BYTES;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +25,28 @@ pub struct Moods {
     pub denied_ppm: u64,
     /// Operations of a million that take half a minute, longer than any asker waits.
     pub hung_ppm: u64,
+}
+
+/// A directory over which a volume lies, as its servers are told of it.
+#[derive(Clone)]
+pub struct Below {
+    /// The directory.
+    pub tree: Arc<dyn Backing>,
+    /// What its root is.
+    pub root: Identity,
+}
+
+impl std::fmt::Debug for Below {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Below {:?}", self.root)
+    }
+}
+
+impl From<SimBacking> for Below {
+    fn from(backing: SimBacking) -> Below {
+        let root = backing.root();
+        Below { tree: Arc::new(backing), root }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -183,6 +207,27 @@ impl Backing for SimBacking {
             Ok(bytes.get(offset as usize..end).unwrap_or_default().to_vec())
         })
     }
+
+    fn next_data(&self, path: Vec<u8>, identity: Identity, offset: u64) -> Boxed<'_, BackingResult<Range<u64>>> {
+        Box::pin(async move {
+            self.same(&path, identity)?;
+            self.wait().await?;
+            let bytes = self.object(&path)?.bytes;
+            self.wait().await?;
+            self.same(&path, identity)?;
+            Ok(data_in(&bytes, offset))
+        })
+    }
+}
+
+/// The next data of a file with these bytes. Half of the blocks of zeros are holes.
+pub(crate) fn data_in(bytes: &[u8], offset: u64) -> Range<u64> {
+    let is_hole = |block: &(usize, &[u8])| block.0.is_multiple_of(2) && block.1.iter().all(|byte| *byte == 0);
+    let blocks = || bytes.chunks(BLOCK_BYTES).enumerate().skip(offset as usize / BLOCK_BYTES);
+    let start = |(index, _): (usize, &[u8])| offset.max((index * BLOCK_BYTES) as u64);
+    let Some(data) = blocks().find(|block| !is_hole(block)).map(start) else { return u64::MAX..u64::MAX };
+    let hole = blocks().find(|block| is_hole(block) && start(*block) > data).map(start);
+    data..hole.unwrap_or(bytes.len() as u64)
 }
 
 struct SimNames {

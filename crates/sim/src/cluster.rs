@@ -1,6 +1,6 @@
 //! Servers and clients on simulated nodes, and how they are killed and started again.
 
-use crate::backing::SimBacking;
+use crate::backing::Below;
 use aze_client::Client;
 use aze_io::sim::Sim;
 use aze_io::sync::Mutex;
@@ -73,7 +73,7 @@ pub struct Layout {
     /// Bytes that one server may keep on its disk.
     pub disk_bytes: u64,
     /// The directory over which the volume lies.
-    pub backing: Option<SimBacking>,
+    pub backing: Option<Below>,
     /// Protections that are removed from every server.
     pub switches: Switches,
 }
@@ -101,15 +101,14 @@ impl Layout {
 }
 
 /// The backing as a server is told of it.
-fn over(backing: &SimBacking) -> aze_server::Over {
-    let root = backing.root();
+fn over(below: &Below) -> aze_server::Over {
     let root = BackingIdentity {
-        inode: root.inode,
-        size: root.size,
-        mtime_ns: root.mtime_ns.cast_unsigned(),
-        ctime_ns: root.ctime_ns.cast_unsigned(),
+        inode: below.root.inode,
+        size: below.root.size,
+        mtime_ns: below.root.mtime_ns.cast_unsigned(),
+        ctime_ns: below.root.ctime_ns.cast_unsigned(),
     };
-    aze_server::Over { tree: Arc::new(backing.clone()), root, report: |_| {} }
+    aze_server::Over { tree: below.tree.clone(), root, report: |_| {} }
 }
 
 fn pid(index: u16, life: u32) -> u32 {
@@ -165,6 +164,7 @@ impl Cluster {
             secret: SECRET,
             slot: ServerIndex(index),
             servers: self.layout.servers,
+            joins_later: false,
             keeper: if index == 0 { Vec::new() } else { vec![addr(0)] },
             listen: vec![addr(index)],
             host: server_node(index),
@@ -206,7 +206,7 @@ impl Cluster {
     /// # Errors
     /// What [`aze_server::start`] says.
     pub async fn start_server(self: &Arc<Self>, index: u16) -> Result<(), Failure> {
-        self.start_as(index, None).await
+        self.start_as(index, None, false).await
     }
 
     /// Starts one more server on its node, as number `index`, and waits until it has joined the volume, which is in use.
@@ -221,7 +221,7 @@ impl Cluster {
             self.ended.lock().resize(count, None);
             self.servers.lock().resize(count, None);
         }
-        self.start_as(index, None).await
+        self.start_as(index, None, true).await
     }
 
     /// Starts a server whose process has ended on its node, to servers that go on, and waits until it serves clients.
@@ -237,18 +237,28 @@ impl Cluster {
             pid: pid(slot, ended[usize::from(slot)].unwrap_or(lives[usize::from(slot)])),
             has_ended: ended[usize::from(slot)].is_some(),
         };
-        let others = (0..self.layout.servers).filter(|slot| *slot != index).map(other).collect();
-        self.start_as(index, Some(aze_server::Comeback { others })).await
+        let map = self.servers().iter().map(|server| server.map()).max_by_key(|map| map.epoch);
+        let is_there = |slot: u16| match &map {
+            Some(map) => map.server(ServerIndex(slot)).is_some_and(|info| !info.left),
+            None => slot < self.layout.servers,
+        };
+        let others = (0..self.places()).filter(|slot| *slot != index && is_there(*slot)).map(other).collect();
+        self.start_as(index, Some(aze_server::Comeback { others }), false).await
     }
 
-    async fn start_as(self: &Arc<Self>, index: u16, comeback: Option<aze_server::Comeback>) -> Result<(), Failure> {
+    async fn start_as(
+        self: &Arc<Self>,
+        index: u16,
+        comeback: Option<aze_server::Comeback>,
+        joins_later: bool,
+    ) -> Result<(), Failure> {
         let life = {
             let mut lives = self.lives.lock();
             lives[usize::from(index)] += 1;
             lives[usize::from(index)]
         };
         let io = self.sim.node(&server_node(index));
-        let config = aze_server::Config { comeback, ..self.config(index, life) };
+        let config = aze_server::Config { comeback, joins_later, ..self.config(index, life) };
         let (done, started) = futures_channel::oneshot::channel();
         io.clone().spawn(async move {
             let result = aze_server::start(io, config, Arc::new(|_| {})).await;
@@ -270,7 +280,28 @@ impl Cluster {
     /// # Errors
     /// What [`aze_server::start`] says.
     pub async fn start(self: &Arc<Self>) -> Result<(), Failure> {
-        try_join_all((0..self.layout.servers).map(|index| self.start_server(index))).await.map(|_| ())
+        let members = self.members().await?;
+        try_join_all(members.into_iter().map(|index| self.start_server(index))).await.map(|_| ())
+    }
+
+    /// The servers of which the volume consists, as the disk of the one that keeps the map says.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub async fn members(&self) -> Result<Vec<u16>, Failure> {
+        let first = (0..self.layout.servers).collect();
+        if self.layout.durability.is_none() {
+            return Ok(first);
+        }
+        let io = self.sim.node(&server_node(0));
+        let dirs: Vec<String> = storage_dirs(self.layout.storage_dirs, 0).into_iter().map(|dir| dir.path).collect();
+        let (done, read) = futures_channel::oneshot::channel();
+        io.clone().spawn(async move {
+            // An error means that the run is over.
+            let _ = done.send(aze_server::parts_of(&io, &dirs).await);
+        });
+        let parts = read.await.map_err(|_| Failure::new(aze_proto::Code::Stopping, "killed while it started"))??;
+        Ok(parts.map_or(first, |parts| parts.members.into_iter().map(|server| server.0).collect()))
     }
 
     /// Ends a server as a crash does; `silent` as a power cut does.

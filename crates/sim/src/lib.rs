@@ -18,6 +18,7 @@ pub mod persistence;
 pub mod plan;
 pub mod run;
 pub mod slots;
+pub mod staging;
 pub mod tree;
 pub mod work;
 

@@ -9,6 +9,7 @@ mod again;
 mod alone;
 mod book;
 mod look;
+mod moving;
 mod trouble;
 mod wide;
 mod worker;
@@ -53,7 +54,9 @@ const TIME_MAX: Duration = Duration::from_secs(600);
 pub type PlanOf = fn(u64) -> PersistentPlan;
 
 /// What can be made of a seed.
-pub const KINDS: [(&str, PlanOf); 6] = [
+pub const KINDS: [(&str, PlanOf); 8] = [
+    ("moving", PersistentPlan::moving),
+    ("moving-alone", PersistentPlan::moving_alone),
     ("alone", PersistentPlan::alone),
     ("ending", PersistentPlan::of),
     ("staying", PersistentPlan::staying),
@@ -86,6 +89,8 @@ pub struct PersistentPlan {
     pub starts_fail: bool,
     /// Whether some renames are exchanges.
     pub exchanges: bool,
+    /// Slots move meanwhile, and servers join and leave.
+    pub moves: bool,
     /// What goes wrong besides, and with it one more client that does what the others do not.
     pub trouble: Option<Trouble>,
     /// Protections removed.
@@ -101,7 +106,7 @@ impl PersistentPlan {
         let (servers, tasks) = (rng.between(1, 4) as u16, rng.between(1, 3) as usize);
         let exchanges = SimRng::new(seed, "exchanges").chance(500_000);
         let directories = *SimRng::new(seed, "directories").pick(&[1, 1, 2, 3]);
-        let (clients_stay, alone, starts_fail) = (false, false, false);
+        let (clients_stay, alone, starts_fail, moves) = (false, false, false, false);
         let (trouble, switches) = (None, Switches::default());
         PersistentPlan {
             seed,
@@ -114,6 +119,7 @@ impl PersistentPlan {
             alone,
             starts_fail,
             exchanges,
+            moves,
             trouble,
             switches,
         }
@@ -128,6 +134,17 @@ impl PersistentPlan {
     pub fn alone(seed: u64) -> PersistentPlan {
         let plan = PersistentPlan::of(seed);
         PersistentPlan { alone: true, power_cut: false, servers: plan.servers.max(2), ..plan }
+    }
+
+    /// The plan of a seed for a volume whose slots move, and whose servers join and leave, until everything ends.
+    pub fn moving(seed: u64) -> PersistentPlan {
+        let plan = PersistentPlan::of(seed);
+        PersistentPlan { moves: true, servers: plan.servers.max(2), ..plan }
+    }
+
+    /// The plan of a seed for servers that die while slots move, and come back while the others go on.
+    pub fn moving_alone(seed: u64) -> PersistentPlan {
+        PersistentPlan { moves: true, ..PersistentPlan::alone(seed) }
     }
 
     /// The plan of a seed for a volume whose first start fails, each time, under its clients.
@@ -156,12 +173,21 @@ pub fn run(plan: &PersistentPlan, verbose: bool) -> Vec<String> {
     run_counting(plan, verbose).0
 }
 
-/// As [`run`]; also gives how many units of data came back from disks.
+/// What a run has done.
+#[derive(Default)]
+pub struct Counts {
+    /// Units of data that came back from disks.
+    pub back: AtomicU64,
+    /// Slots that have moved.
+    pub moved: AtomicU64,
+}
+
+/// As [`run`]; also gives what was done.
 ///
 /// # Panics
 /// As there.
-pub fn run_counting(plan: &PersistentPlan, verbose: bool) -> (Vec<String>, u64) {
-    let back = AtomicU64::new(0);
+pub fn run_counting(plan: &PersistentPlan, verbose: bool) -> (Vec<String>, Counts) {
+    let counts = Counts::default();
     let sim = Sim::new(plan.seed, Faults::default());
     sim.set_time_limit(TIME_MAX);
     sim.set_sharing(*sim.rng("lending").pick(&[None, Some(1), Some(10_000)]));
@@ -179,18 +205,18 @@ pub fn run_counting(plan: &PersistentPlan, verbose: bool) -> (Vec<String>, u64) 
     let cluster = Cluster::new(sim.clone(), layout);
     let general = Plan { mix: Mix::Quiet, ..Plan::of(plan.seed) };
     let board = Board::new(&general, &cluster, verbose);
-    sim.block_on(lives(&cluster, plan, &board, &back));
+    sim.block_on(lives(&cluster, plan, &board, &counts));
     if verbose {
         board.story().iter().for_each(|line| eprintln!("{line}"));
     }
     let violations = board.violations();
     cluster.end();
-    (violations, back.into_inner())
+    (violations, counts)
 }
 
-async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: &Arc<Board>, back: &AtomicU64) {
+async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: &Arc<Board>, counts: &Counts) {
     if plan.alone {
-        return alone::lives(cluster, plan, board).await;
+        return alone::lives(cluster, plan, board, counts).await;
     }
     if plan.clients_stay {
         return again::lives(cluster, plan, board).await;
@@ -214,7 +240,7 @@ async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: &Arc<Board>
             board.violation(format!("start {life}: {why}"));
         }
         let units = cluster.servers().iter().map(|server| server.units_brought_back()).sum();
-        back.fetch_add(units, Ordering::Relaxed);
+        counts.back.fetch_add(units, Ordering::Relaxed);
         if !board.violations().is_empty() || life == LIVES {
             return;
         }
@@ -252,6 +278,11 @@ async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: &Arc<Board>
             };
             ends.push(cluster.on_client(0, worker.work()));
         }
+        let moves = Arc::new(moving::Progress::default());
+        if plan.moves {
+            let rng = cluster.sim.rng(&format!("moves of life {life}"));
+            ends.push(cluster.on_driver(moving::go(cluster.clone(), board.clone(), moves.clone(), rng)));
+        }
         let us_max = plan.trouble.as_ref().map_or(400_000, Trouble::life_us_max);
         let until = Duration::from_micros(cluster.sim.rng(&format!("life {life}")).between(2_000, us_max));
         cluster.sim.sleep(until / 2).await;
@@ -259,12 +290,21 @@ async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: &Arc<Board>
             trouble.go_on(cluster, life);
         }
         match &plan.trouble {
+            None if plan.moves => {
+                let rng = &mut cluster.sim.rng(&format!("last moves of life {life}"));
+                moves.in_a_move(cluster, rng, until - until / 2).await;
+            }
             Some(trouble) => trouble.last_moments(cluster, until - until / 2).await,
             None => cluster.sim.sleep(until - until / 2).await,
         }
         board.note(cluster, format!("everything ends, cleanly: {ends_cleanly}, power cut: {}", plan.power_cut));
+        moves.end();
         if ends_cleanly {
             cluster.kill_client(0);
+            if plan.moves {
+                // What is being moved arrives, or not.
+                cluster.sim.sleep(Duration::from_secs(5)).await;
+            }
             for server in cluster.servers() {
                 if let Err(failure) = server.rest().await {
                     return board.violation(format!("life {life}: no clean end: {failure}"));
@@ -274,5 +314,6 @@ async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: &Arc<Board>
         cluster.kill_all(1, plan.power_cut);
         // They have ended with their node.
         join_all(ends).await;
+        counts.moved.fetch_add(moves.moved(), Ordering::Relaxed);
     }
 }

@@ -5,6 +5,7 @@
 mod support;
 
 use aze_client::{Access, CheckOptions, Client, Locked, NewFile};
+use aze_io::sim::Faults;
 use aze_io::sync::Mutex;
 use aze_proto::fields::{Create, Prepare};
 use aze_proto::message::{Durability, LockMode, LockSpace, LockSpec, Reply, Request};
@@ -524,5 +525,20 @@ fn a_server_whose_machine_was_booted_does_not_come_back_alone() {
         cluster.kill_server(1, true);
         let refused = cluster.bring_back(1).await.expect_err("its power was cut");
         assert!(refused.code == Code::Lost && refused.detail.contains("its machine was started again"), "{refused}");
+    });
+}
+
+/// Every third message is lost while servers come back.
+#[test]
+fn a_server_comes_back_though_messages_are_lost() {
+    with_layout(layout(Switches::default()), |cluster, _| async move {
+        for round in 0..20 {
+            let server = round % SERVERS;
+            cluster.kill_server(server, false);
+            cluster.sim.set_faults(Faults { loss_ppm: 333_000, ..Faults::default() });
+            let back = cluster.bring_back(server).await;
+            assert_eq!(back, Ok(()), "round {round}");
+            cluster.sim.set_faults(Faults::default());
+        }
     });
 }

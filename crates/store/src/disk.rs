@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `volume` | which volume and which server this is, and in which format ([`manifest`]) |
 //! | `starts` | in which starts of the volume the server took part, and where its journal ended ([`starts`]) |
+//! | `placement` | which server has which slot, in the directory of the server that keeps the map ([`placement`]) |
 //! | `state-N` | a checkpoint: everything, as records ([`checkpoint`]) |
 //! | `log-N` | the journal since then: records in the order in which they took effect ([`journal`]) |
 //! | `data-N` | a segment: file data that the checkpoint names, with their checksums ([`segments`]) |
@@ -15,6 +16,7 @@
 pub mod checkpoint;
 pub mod journal;
 pub mod manifest;
+pub mod placement;
 pub mod places;
 pub mod record;
 pub mod recover;

@@ -16,8 +16,8 @@ mod staged;
 
 pub use error::StoreError;
 pub use scrub::{Look, Looked};
-pub use shard::{ChangeCount, ChunkShard, Evicted, Held, ReadOut, SeekFrom};
-pub use spill::{Cold, Dirty, Disk, Placed, Row, Snapshot, Swept, Warmed};
+pub use shard::{ChangeCount, ChunkShard, Evicted, Held, InChunk, ReadOut, SeekFrom};
+pub use spill::{Cold, Dirty, Disk, Found, Placed, Row, Snapshot, Swept, Warmed};
 pub use staged::{Data, Staged};
 
 use aze_io::slab::Slab;

@@ -5,7 +5,7 @@ mod copies;
 mod space;
 
 pub use copies::Evicted;
-pub use space::SeekFrom;
+pub use space::{InChunk, SeekFrom};
 
 use crate::chunk::{Chunk, Part, Trouble};
 use crate::{Data, Staged, Store, StoreError};
@@ -308,7 +308,7 @@ impl ChunkShard {
     }
 
     fn drop_chunks(&mut self, ino: Ino, from: u64) {
-        self.keep_from(ino, from);
+        self.keep_in(ino, from..=u64::MAX);
         for (_, chunk) in self.chunks.extract_if((ino, from)..=(ino, u64::MAX), |_, _| true) {
             self.bytes -= chunk.end() as u64;
         }

@@ -207,6 +207,14 @@ impl Dirty {
     }
 }
 
+/// A unit, wherever it is.
+pub enum Found {
+    /// In memory.
+    InMemory(Dirty),
+    /// On the disk only, with what a checkpoint would say of it.
+    OnDisk(Cold, Row),
+}
+
 /// What a checkpoint says of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
@@ -322,16 +330,29 @@ impl ChunkShard {
         all
     }
 
-    /// The units of a file of a volume in memory, as [`Self::snapshot`] gives them.
-    pub fn units_of(&self, ino: Ino) -> Vec<Dirty> {
+    /// The units of a file, wherever they are, as [`Self::snapshot`] gives them.
+    pub fn units_of(&self, ino: Ino) -> Vec<Found> {
         let Some(Seen { generation, .. }) = self.generations.get(&ino) else { return Vec::new() };
         let mut all = Vec::new();
         for ((_, number), chunk) in self.chunks.range((ino, 0)..=(ino, u64::MAX)) {
             for (index, unit) in chunk.units.iter().enumerate() {
                 let Some(unit) = unit else { continue };
-                if unit.sums.known().iter().any(|sum| *sum != ZERO_BLOCK_SUM) {
-                    // A volume over a backing moves nothing between servers.
-                    all.extend(dirty(unit, ino, *generation, *number, index, chunk.end, false));
+                if unit.sums.known().iter().all(|sum| *sum == ZERO_BLOCK_SUM) {
+                    continue;
+                }
+                // A volume over a backing moves nothing between servers.
+                let in_memory = dirty(unit, ino, *generation, *number, index, chunk.end, false);
+                match (in_memory, &unit.place) {
+                    (Some(dirty), _) => all.push(Found::InMemory(dirty)),
+                    (None, Some(place)) if unit.frame.is_none() => {
+                        let (slot, sums) = (place.slot, unit.sums.known().to_vec());
+                        let len = (chunk.end - index * BASE_BYTES).min(sums.len() * BLOCK_BYTES) as u32;
+                        let cold = Cold { ino, chunk: *number, unit: index, slot, blocks: sums.len() };
+                        let (generation, chunk, unit, slot) = (*generation, *number, index as u16, slot.number());
+                        let row = Row { ino, generation, chunk, unit, slot, len, sums, is_copy: false };
+                        all.push(Found::OnDisk(cold, row));
+                    }
+                    (None, _) => {}
                 }
             }
         }

@@ -6,7 +6,7 @@ use aze_proto::ids::{Generation, Ino};
 use aze_proto::sum::piece_sums;
 use aze_store::disk::manifest::Manifest;
 use aze_store::disk::segments::Segments;
-use aze_store::{ChunkShard, Disk, Evicted, Row, Store};
+use aze_store::{ChunkShard, Disk, Evicted, InChunk, Row, SeekFrom, Store, StoreError};
 use std::sync::Arc;
 
 const CHUNK_BITS: u8 = 17;
@@ -138,16 +138,37 @@ fn a_checkpoint_says_which_chunks_are_copies_and_keeps_zeros() {
         fill(&mut shard, file(1), 3, 0);
         let zeros = vec![0; CHUNK];
         shard.write(file(1), G, 3, 0, &zeros, &piece_sums(0, &zeros)).expect("there is room");
+        // Holes that take all of a chunk, at once and in two steps.
+        let punch = |shard: &mut ChunkShard, from: usize, to: usize| {
+            shard.punch(file(1), G, from as u64..to as u64, CHUNK_BITS).expect("a hole");
+        };
+        (4..6).for_each(|chunk| fill(&mut shard, file(1), chunk, 1));
+        punch(&mut shard, 4 * CHUNK, 5 * CHUNK + 70_000);
+        punch(&mut shard, 5 * CHUNK + 60_000, 6 * CHUNK);
         let all = shard.snapshot();
         let (placed, left) = store.write_out(all.dirty).await.expect("the disk works");
         assert!(left.is_empty(), "there is room");
         let rows: Vec<Row> = placed.iter().map(|(unit, place)| Row { slot: place.number(), ..unit.row() }).collect();
-        assert_eq!(rows.len(), (4 * CHUNK) >> 16, "a copy of zeros may be kept later");
+        assert_eq!(
+            rows.len(),
+            ((4 * CHUNK) >> 16) + 2,
+            "a copy of zeros may be kept later, and one unit says that there is a hole"
+        );
         drop(placed);
         let (store, mut shard) = start().await;
         rows.iter().for_each(|row| shard.restore_row(row).expect("a sound row"));
-        let there = [0, 1, 2, 3].map(|chunk| (shard.has(file(1), chunk), shard.is_copy(file(1), chunk)));
-        assert_eq!(there, [(true, true), (true, false), (true, true), (true, false)]);
+        let there = [0, 1, 2, 3, 4, 5].map(|chunk| (shard.has(file(1), chunk), shard.is_copy(file(1), chunk)));
+        assert_eq!(there, [(true, true), (true, false), (true, true), (true, false), (true, false), (true, false)]);
+        // What may be zeros has to be looked at, and what is none is not.
+        let look = |chunk: u64, hole| {
+            let from = SeekFrom { chunk, offset: 0, step: 1, chunk_bits: CHUNK_BITS };
+            shard.look_in_chunk(file(1), G, from, hole)
+        };
+        assert_eq!(look(0, false).expect("no disk is needed"), InChunk::At(0));
+        assert_eq!(look(0, true).expect("no disk is needed"), InChunk::Nothing);
+        assert_eq!(look(7, true).expect("no disk is needed"), InChunk::NotStored);
+        assert!(matches!(look(2, true), Err(StoreError::Cold { chunk: 2, .. })));
+        assert!(matches!(look(4, false), Err(StoreError::Cold { chunk: 4, .. })));
         assert_eq!(store.copies_bytes(), 2 * CHUNK as u64);
         // What is on the disk only goes, too.
         let evicted = evict_all(&mut shard);

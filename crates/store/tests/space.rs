@@ -5,7 +5,7 @@ use aze_io::slab::Slab;
 use aze_proto::ids::{Generation, Ino};
 use aze_proto::limits::BLOCK_BYTES;
 use aze_proto::sum::piece_sums;
-use aze_store::{ChunkShard, SeekFrom, Store, StoreError};
+use aze_store::{ChunkShard, InChunk, SeekFrom, Store, StoreError};
 use std::sync::Arc;
 
 const BITS: u8 = 20;
@@ -116,6 +116,59 @@ fn what_is_punched_reads_as_zeros_and_gives_its_memory_back() {
         model[66_000..66_005].copy_from_slice(b"again");
         assert!(read(&shard, 0, 0, CHUNK as usize) == model[..CHUNK as usize], "{start}..{end}, written again");
     }
+}
+
+#[test]
+fn a_hole_that_takes_a_chunk_of_a_file_in_a_backing_leaves_a_chunk() {
+    let ino = FILE.of_backing();
+    for (is_full, start) in [(false, 0), (false, 70_000), (true, 0), (true, 70_000)] {
+        let (store, mut shard) = shard(8 << 20);
+        // With `start`, all before it is a hole already.
+        write(&mut shard, ino, 0, start, &vec![1; CHUNK as usize - start as usize]).expect("room");
+        if is_full {
+            fill(&mut shard);
+        }
+        let used = store.used_bytes();
+        shard.punch(ino, NOW, start.into()..CHUNK.into(), BITS).expect("it can be punched");
+        assert!(shard.has(ino, 0), "full: {is_full}, from {start} on");
+        let in_checkpoint = shard.snapshot().dirty.iter().filter(|unit| unit.row().ino == ino).count();
+        assert_eq!(in_checkpoint, 1, "full: {is_full}, from {start} on");
+        assert!(used - store.used_bytes() >= (13 * UNIT) as u64, "full: {is_full}, from {start} on");
+        let all = shard.read(ino, NOW, 0, 0, CHUNK, |out| out.parts.concat().iter().all(|byte| *byte == 0));
+        assert!(all.expect("stored"), "full: {is_full}, from {start} on");
+        for (hole, at) in [(true, InChunk::At(0)), (false, InChunk::Nothing)] {
+            let from = SeekFrom { chunk: 0, offset: 0, step: 1, chunk_bits: BITS };
+            assert_eq!(shard.look_in_chunk(ino, NOW, from, hole).expect("in memory"), at);
+        }
+        write(&mut shard, ino, 0, 66_000, b"again").expect("room");
+    }
+}
+
+#[test]
+fn blocks_of_zeros_are_holes_of_a_file_in_a_backing() {
+    let (_store, mut shard) = shard(8 << 20);
+    let ino = FILE.of_backing();
+    let mut bytes = vec![0; CHUNK as usize - 100];
+    bytes[BLOCK_BYTES] = 1;
+    bytes[UNIT..3 * UNIT + 1].fill(1);
+    *bytes.last_mut().expect("a byte") = 1;
+    write(&mut shard, ino, 3, 0, &bytes).expect("room");
+    let seek = |offset: usize, hole| {
+        let from = SeekFrom { chunk: 3, offset: offset as u32, step: 1, chunk_bits: BITS };
+        let at = shard.seek(ino, NOW, from, hole).expect("in memory");
+        at.map(|at| (at - (3 << BITS)) as usize)
+    };
+    let last = bytes.len() / BLOCK_BYTES * BLOCK_BYTES;
+    let runs = [(BLOCK_BYTES, 2 * BLOCK_BYTES), (UNIT, 3 * UNIT + BLOCK_BYTES), (last, bytes.len())];
+    let mut at = 0;
+    for (data, hole) in runs {
+        assert_eq!(seek(at, true), Some(at), "a hole at {at}");
+        assert_eq!(seek(at, false), Some(data));
+        assert_eq!(seek(data + 7, false), Some(data + 7));
+        assert_eq!(seek(data, true), Some(hole));
+        at = hole;
+    }
+    assert_eq!(seek(at, false), None);
 }
 
 #[test]

@@ -33,11 +33,17 @@ pub fn parts(volume: &Volume) -> Outcome<Vec<PathBuf>> {
         return Err(Trouble::new(Exit::Caller, text));
     }
     let servers = record.servers.len() as u16;
-    let parts: Vec<PathBuf> =
-        record.servers.iter().flat_map(|server| kept::parts(&given, server.slot, servers)).collect();
+    let parts: Vec<PathBuf> = match settings.made {
+        None => record.servers.iter().flat_map(|server| kept::parts(&given, server.slot, servers)).collect(),
+        // Servers have joined or left: those that have left have marked theirs.
+        Some(_) => {
+            let all = record.servers.iter().flat_map(|server| given.iter().map(|given| kept::part(given, server.slot)));
+            all.filter(|part| manifest(part).exists()).collect()
+        }
+    };
     // What a file holds is looked at when its server has ended.
     for part in parts.iter().filter(|part| !kept::keeps_one(part)) {
-        let manifest = part.join("volume");
+        let manifest = manifest(part);
         let text = fs::read_to_string(&manifest)
             .map_err(|error| Trouble::local(format!("--delete: read {}", manifest.display()), &error))?;
         if !text.starts_with(TITLE) {
@@ -46,6 +52,12 @@ pub fn parts(volume: &Volume) -> Outcome<Vec<PathBuf>> {
         }
     }
     Ok(parts)
+}
+
+/// The file that says whose directory it is, or was.
+fn manifest(part: &Path) -> PathBuf {
+    let left = part.join("volume.left");
+    if left.exists() { left } else { part.join("volume") }
 }
 
 fn words(parts: &[PathBuf]) -> String {

@@ -53,7 +53,9 @@ pub fn run(from: &OsStr, names_only: bool, common: &Common) -> Outcome<Exit> {
 
 /// Refuses options that mean a copy.
 fn refuse_options(common: &Common) -> Outcome<()> {
-    let Common { receipt, state, list, no_recursion, newer_than, include, exclude, delete, atomic, keep, .. } = common;
+    let Common {
+        receipt, state, list, no_recursion, newer_than, include, exclude, delete, atomic, keep, nodes, ..
+    } = common;
     let given = [
         ("--receipt", receipt.is_some()),
         ("--state", state.is_some()),
@@ -65,6 +67,7 @@ fn refuse_options(common: &Common) -> Outcome<()> {
         ("--delete", *delete),
         ("--atomic", *atomic),
         ("--keep", *keep),
+        ("--nodes", nodes.is_some()),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => {

@@ -9,7 +9,7 @@
 //! What remains: another process that changes an object between that look and its removal, or its replacement.
 
 use super::ledger::{self, Ledger};
-use super::prove::{Known, OWN_NUMBERS, now};
+use super::prove::{Known, OWN_NUMBERS, now, own_place};
 use super::state::Done;
 use super::survey::{Survey, at};
 use super::{Order, Side, Stage, parent_dir};
@@ -71,12 +71,7 @@ impl Order {
     }
 
     /// The files and links of the destination that objects may replace; `None` if they may replace any.
-    pub(super) fn known(
-        &self,
-        survey: &Survey,
-        before: &BTreeMap<Vec<u8>, Done>,
-        gone: &Gone,
-    ) -> Outcome<Option<Known>> {
+    pub(super) fn known(&self, survey: &Survey, state: &super::state::Known, gone: &Gone) -> Outcome<Option<Known>> {
         if self.side == Side::Outside {
             return Ok(None);
         }
@@ -88,7 +83,14 @@ impl Order {
             }
         }
         gone.iter().for_each(|(path, gone)| add(path, gone.print()));
-        before.iter().for_each(|(path, done)| add(path, print_of(&done.to)));
+        state.done.iter().for_each(|(path, done)| add(path, print_of(&done.to)));
+        for (path, named) in &state.named {
+            // An attempt was broken off when it gave this file its name, which has moved its change time.
+            let is_named = |there: &Meta| named.iter().any(|print| there.print()[..3] == print[..]);
+            if let Some(there) = at(&self.to, path).stat(false)?.filter(is_named) {
+                add(path, there.print());
+            }
+        }
         for other in self.ledgers()?.iter().filter(|ledger| ledger.route.is_out()) {
             for (path, done) in &other.entries {
                 if let Some(path) = self.below(&at_outside(&other.route.outside, path)) {
@@ -167,11 +169,9 @@ impl Stage<'_> {
     pub(super) fn take_over_own(&self, todo: &mut Vec<(Spot, Spot)>) -> Outcome<()> {
         let own = |path: &Vec<u8>| {
             let meta = self.survey.objects.get(path).filter(|meta| meta.kind == FileKind::File)?;
-            let (inside, outside) = (at(&self.order.from, path).path, at(&self.to, path).path);
-            let identity = self.survey.origins.get(path).map_or([0; 4], |origin| origin.identity);
-            let (kind, inode) = (meta.kind, meta.identity.1);
-            let name = GoneName { inside: inside.clone(), outside, kind, identity, inode, record: None };
-            Some((inside, name))
+            let (from, to) = (at(&self.order.from, path), at(&self.to, path));
+            let name = own_place(&from, &to, meta);
+            Some((from.path, name))
         };
         if self.order.side == Side::Outside {
             return Ok(());
@@ -215,7 +215,7 @@ impl Stage<'_> {
                 each(item);
             }
         };
-        std::thread::scope(|scope| (0..self.order.jobs.min(items.len())).for_each(|_| drop(scope.spawn(work))));
+        aze_io::threads::together(self.order.jobs.min(items.len()), work);
     }
 
     /// Removes what the volume has removed, or counts it.

@@ -6,28 +6,27 @@
 //! second, so all bytes were there when the attributes were asked for. If they differ nothing is said of the file: its copy
 //! goes, and it is copied again.
 
+use super::nodes::{Anew, Crew, Spread};
 use super::state::{Done, Journal, Version};
 use crate::Watch;
-use crate::tree::{Meta, Print, ReadBack, Replaces, Sink, Source, Spot, Xattr};
-use crate::workers::{Ends, Plan, Transfer, room, warn};
+use crate::tree::{GoneName, Meta, Print, ReadBack, Replaces, Sink, Source, Spot, Xattr};
+use crate::workers::{Ends, Plan, Transfer, aligned_room, room, warn};
 use aze_io::sync::Mutex;
 use aze_proto::attr::FileKind;
 use aze_receipt::line::{CHUNKS_MAX, What};
-use aze_receipt::{CHUNK_BYTES, Hash, Object, Sums, sums, when};
+use aze_receipt::sums::{self, PIECE_BYTES};
+use aze_receipt::{CHUNK_BYTES, Hash, Object, Sums, when};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Threads that read one large file back, at most.
 const READ_BACK_THREADS_MAX: u64 = 4;
 
 /// A file of more bytes is read back by several threads.
 const READ_BACK_ALONE_BYTES_MAX: u64 = 64 << 20;
-
-/// Pieces of a chunk that are left out of the copy of a file with holes if they are all zeros.
-const PIECE_BYTES: usize = 64 << 10;
 
 /// What all copies of one attempt share.
 pub struct Proof {
@@ -40,6 +39,10 @@ pub struct Proof {
     pub journal: Mutex<Journal>,
     /// Files that have changed while they were copied.
     pub again: Mutex<Vec<(Spot, Spot)>>,
+    /// Files whose node was lost while it copied them.
+    pub lost: Mutex<Vec<(Spot, Spot)>>,
+    /// The nodes that copy and read back; none if this process does it.
+    pub crew: Option<Arc<Crew>>,
     /// Objects copied, and bytes of the files among them.
     pub copied: (AtomicU64, AtomicU64),
     /// By paths of the receipt, what objects may replace at the destination; without it, anything.
@@ -57,12 +60,16 @@ pub struct Began {
     mark: Vec<u64>,
     meta: Meta,
     sums: Mutex<Sums>,
+    /// Of a file that other nodes copy.
+    pub spread: Option<Spread>,
 }
+
+/// A copy that was read back, how that was done, its mark, and its attributes.
+type Stored = (Box<dyn Source>, ReadBack, Vec<u64>, Meta);
 
 /// Nanoseconds since 1970, for people who read a receipt.
 pub fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    aze_io::threads::date_ns()
 }
 
 /// How temporary names of an attempt begin.
@@ -78,10 +85,12 @@ impl Proof {
         journal: Journal,
         known: Option<Known>,
         sources: BTreeMap<Vec<u8>, (u64, u64)>,
+        crew: Option<Arc<Crew>>,
     ) -> Proof {
         let (serial, root_len) = (AtomicU64::new(0), root_len.into());
-        let (journal, again, copied) = (Mutex::new(journal), Mutex::default(), Default::default());
-        Proof { attempt, serial, root_len, journal, again, copied, known, sources }
+        let (journal, again, lost, copied) =
+            (Mutex::new(journal), Mutex::default(), Mutex::default(), Default::default());
+        Proof { attempt, serial, root_len, journal, again, lost, crew, copied, known, sources }
     }
 
     /// A temporary name that nothing else has.
@@ -107,23 +116,35 @@ impl Proof {
         let source = from.tree.open_fresh(&from.path)?;
         let mark = source.mark()?;
         let meta = source.meta()?;
-        let sink = to.tree.create_as(&to.path, meta.mode, &self.hidden())?;
+        let hidden = self.hidden();
+        let sink = to.tree.create_as(&to.path, meta.mode, &hidden)?;
         if meta.is_sparse {
             sink.set_size(meta.size).inspect_err(|_| sink.abandon())?;
         }
-        let began = Some(Began { mark, meta, sums: Mutex::default() });
+        let spread = self.crew.as_ref().map(|crew| Spread::new(crew, from, &meta, to, &hidden)).transpose();
+        let spread = spread.inspect_err(|_| sink.abandon())?;
+        let began = Some(Began { mark, meta, sums: Mutex::default(), spread });
         Ok(Ends { source, sink, began })
+    }
+
+    /// Gives a file up that is to be begun anew, under another temporary name.
+    fn give_up(&self, transfer: &Transfer, ends: &Ends, why: Anew) -> Outcome<bool> {
+        ends.sink.abandon();
+        let list = if why == Anew::Lost { &self.lost } else { &self.again };
+        list.lock().push((transfer.from.clone(), transfer.to.clone()));
+        Ok(false)
     }
 
     /// Proves a file when all its bytes are written, and gives it its name; `false` if it has changed meanwhile.
     pub fn finish(&self, transfer: &Transfer, ends: &Ends, plan: &Plan) -> Outcome<bool> {
         let began = ends.began.as_ref().expect("a copy with proof began with a mark");
+        if let Some(why) = began.spread.as_ref().and_then(Spread::anew) {
+            return self.give_up(transfer, ends, why);
+        }
         let kept = ends.source.xattrs()?;
         let meta = ends.source.meta()?;
         if version(&meta, &ends.source.mark()?) != version(&began.meta, &began.mark) {
-            ends.sink.abandon();
-            self.again.lock().push((transfer.from.clone(), transfer.to.clone()));
-            return Ok(false);
+            return self.give_up(transfer, ends, Anew::Changed);
         }
         if self.sources.get(&self.relative(&transfer.to.path)).is_some_and(|source| *source != meta.identity) {
             let text =
@@ -135,11 +156,18 @@ impl Proof {
         }
         ends.sink.settle(&meta)?;
         let read = began.sums.lock().clone();
-        let (stored, how, stored_mark) = self.read_back(ends, &meta, &read, plan, &transfer.to.shown())?;
+        let stored = self.read_back(ends, began, &meta, plan, &transfer.to.shown())?;
+        let Some((stored, how, stored_mark, before)) = stored else { return self.give_up(transfer, ends, Anew::Lost) };
         let checked = when(now());
         let xattrs = xattrs_hash(stored.xattrs()?);
-        let before = stored.meta()?;
         drop(stored);
+        if self.known.is_some() {
+            let [inode, size, mtime, _] = before.print();
+            self.journal.lock().name(self.relative(&transfer.to.path), [inode, size, mtime])?;
+        }
+        if self.known.is_some() && !transfer.from.tree.has_kept_data(&own_place(&transfer.from, &transfer.to, &meta))? {
+            return self.give_up(transfer, ends, Anew::Changed);
+        }
         let named = ends.sink.publish(&self.replaces(&transfer.to.path))?;
         if !is_same(&before, &named) {
             let text = format!("verify {}: another process has changed it since it was read back", transfer.to.shown());
@@ -160,27 +188,29 @@ impl Proof {
         Ok(true)
     }
 
-    /// Reads all of a copy from its storage, and compares the sums with those of the source. The mark is from before the first
-    /// byte: as long as it is the same, the copy has these bytes.
-    fn read_back(
-        &self,
-        ends: &Ends,
-        meta: &Meta,
-        read: &Sums,
-        plan: &Plan,
-        shown: &str,
-    ) -> Outcome<(Box<dyn Source>, ReadBack, Vec<u64>)> {
-        let (stored, how) = ends.sink.reread_stored()?;
+    /// Reads all of a copy from its storage, and compares the sums with those of the source. Mark and attributes are from before the first
+    /// byte: as long as they are the same, the copy has these bytes. `None` if other nodes were to do it, and none is left.
+    fn read_back(&self, ends: &Ends, began: &Began, meta: &Meta, plan: &Plan, shown: &str) -> Outcome<Option<Stored>> {
+        let (stored, mut how) = ends.sink.reread_stored()?;
         let mark = if how == ReadBack::Servers { stored.mark()? } else { Vec::new() };
         let before = stored.meta()?;
-        let found = sums_of(stored.as_ref(), meta.size, meta.is_sparse, plan.watch.as_ref())?;
+        let found = match began.spread.as_ref().filter(|spread| !spread.is_untouched()) {
+            None => sums_of(stored.as_ref(), meta.size, meta.is_sparse, plan.watch.as_ref())?,
+            Some(spread) => match spread.read_back(plan.watch.as_ref())? {
+                Some((found, by)) => {
+                    how = by;
+                    found
+                }
+                None => return Ok(None),
+            },
+        };
         let wrong = |why: String| {
             Trouble::new(Exit::Fatal, format!("verify {shown}: {why}: nothing is said of it: stage it again"))
         };
         if before.size != meta.size {
             return Err(wrong(format!("it has {} bytes instead of {}", before.size, meta.size)));
         }
-        if let Some(chunk) = found.first_difference(read) {
+        if let Some(chunk) = found.first_difference(&began.sums.lock()) {
             let at = chunk * CHUNK_BYTES;
             return Err(wrong(format!(
                 "what was read back differs from what was written, in the 4 MiB from byte {at} on"
@@ -189,7 +219,7 @@ impl Proof {
         if !is_same(&before, &stored.meta()?) {
             return Err(wrong("another process has changed it while it was read back".into()));
         }
-        Ok((stored, how, mark))
+        Ok(Some((stored, how, mark, before)))
     }
 
     /// Compares a file of a volume with the sums of its proven copy, whose place was not changed since; `false` if it has other
@@ -271,6 +301,21 @@ impl Proof {
 }
 
 impl Began {
+    /// Of a part that is copied for another process, which has marked the file.
+    pub fn of_part(meta: Meta) -> Began {
+        Began { mark: Vec::new(), meta, sums: Mutex::default(), spread: None }
+    }
+
+    /// Takes in the sums of a part.
+    pub fn add(&self, part: Sums) {
+        self.sums.lock().chunks.extend(part.chunks);
+    }
+
+    /// The sums of the bytes copied.
+    pub fn into_sums(self) -> Sums {
+        self.sums.into_inner()
+    }
+
     /// Copies a range that begins at the beginning of a chunk, and sums it up.
     pub fn copy(&self, ends: &Ends, range: Range<u64>, watch: &dyn Watch, memory: &mut Vec<u8>) -> Outcome<()> {
         let mut offset = range.start;
@@ -294,13 +339,16 @@ impl Began {
                 true => write_data(ends.sink.as_ref(), offset, block)?,
                 false => ends.sink.write_at(offset, block)?,
             }
+            if self.meta.size > CHUNK_BYTES {
+                ends.sink.begin_to_store(offset..offset + expected as u64);
+            }
             offset += expected as u64;
         }
         Ok(())
     }
 }
 
-/// Writes the pieces of a chunk that are not all zeros.
+/// For a file with holes: writes the pieces of a chunk that are not all zeros.
 fn write_data(sink: &dyn Sink, offset: u64, block: &[u8]) -> Outcome<()> {
     let mut from = 0;
     while from < block.len() {
@@ -318,47 +366,62 @@ fn write_data(sink: &dyn Sink, offset: u64, block: &[u8]) -> Outcome<()> {
     Ok(())
 }
 
-/// Sums up a file of so many bytes, and tells how many of them were verified.
+/// Sums up a file of so many bytes, and tells how many of them were verified. Several threads take its chunks in turn, so that
+/// all of them have work wherever its data are.
 pub fn sums_of(source: &dyn Source, size: u64, is_sparse: bool, watch: &dyn Watch) -> Outcome<Sums> {
     let chunks = size.div_ceil(CHUNK_BYTES);
     let threads = if size > READ_BACK_ALONE_BYTES_MAX { READ_BACK_THREADS_MAX } else { 1 };
-    let (sums, share) = (Mutex::new(Sums::default()), chunks.div_ceil(threads));
-    let part = |number: u64| -> Outcome<()> {
-        let (mut memory, mut chunk) = (Vec::new(), number * share);
-        let last = chunks.min(chunk + share);
-        while chunk < last {
+    let (sums, ahead) = (Mutex::new(Sums::default()), Mutex::new(0));
+    // The next chunk that may have data.
+    let take = || -> Outcome<Option<u64>> {
+        let mut ahead = ahead.lock();
+        let mut chunk = *ahead;
+        if is_sparse && chunk < chunks {
+            let next = source.next_data(chunk * CHUNK_BYTES)?.map_or(chunks, |at| (at / CHUNK_BYTES).min(chunks));
+            watch.copied((next - chunk).saturating_mul(CHUNK_BYTES).min(size - chunk * CHUNK_BYTES));
+            chunk = next;
+        }
+        *ahead = chunk + 1;
+        Ok((chunk < chunks).then_some(chunk))
+    };
+    let work = || -> Outcome<()> {
+        let mut memory = Vec::new();
+        while let Some(chunk) = take()? {
             if watch.is_over() {
                 return Err(Trouble::new(Exit::Again, "the command was asked to end"));
             }
-            if is_sparse {
-                let next = source.next_data(chunk * CHUNK_BYTES)?.map_or(last, |at| (at / CHUNK_BYTES).min(last));
-                watch.copied((next - chunk).saturating_mul(CHUNK_BYTES).min(size - chunk * CHUNK_BYTES));
-                chunk = next;
-                if chunk == last {
-                    return Ok(());
-                }
-            }
             let offset = chunk * CHUNK_BYTES;
-            let expected = CHUNK_BYTES.min(size - offset) as usize;
-            let block = room(&mut memory, expected);
+            let block = aligned_room(&mut memory, CHUNK_BYTES.min(size - offset) as usize);
             let count = source.read_at(offset, block)?;
-            sums.lock().add(chunk, &block[..count]);
+            if let Some(hash) = Sums::of_chunk(&block[..count]) {
+                sums.lock().chunks.insert(chunk, hash);
+            }
             watch.copied(count as u64);
-            chunk += 1;
         }
         Ok(())
     };
     if threads == 1 {
-        part(0)?;
+        work()?;
     } else {
         std::thread::scope(|scope| {
-            let part = &part;
-            let parts: Vec<_> = (0..threads).map(|number| scope.spawn(move || part(number))).collect();
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
             let panicked = |_| Err(Trouble::new(Exit::Fatal, "a thread that verifies has panicked: a defect in aze"));
-            parts.into_iter().try_for_each(|part| part.join().unwrap_or_else(panicked))
+            workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(panicked))
         })?;
     }
     Ok(sums.into_inner())
+}
+
+/// A file that is copied to the place `to` of the directory over which its volume lies.
+pub fn own_place(from: &Spot, to: &Spot, meta: &Meta) -> GoneName {
+    GoneName {
+        inside: from.path.clone(),
+        outside: to.path.clone(),
+        kind: meta.kind,
+        identity: [0; 4],
+        inode: meta.identity.1,
+        record: None,
+    }
 }
 
 /// A hash of extended attributes in any order.

@@ -229,7 +229,7 @@ impl Work<'_> {
                 each.lock().push((file.path.clone(), outcome));
             }
         };
-        std::thread::scope(|scope| (0..self.order.jobs.min(files.len())).for_each(|_| drop(scope.spawn(work))));
+        aze_io::threads::together(self.order.jobs.min(files.len()), work);
         each.into_inner()
     }
 

@@ -309,13 +309,7 @@ fn judge(
             judged.lock().push((path.clone(), bytes, found));
         }
     };
-    std::thread::scope(|scope| {
-        let work = &work;
-        for _ in 1..jobs.min(children.len()) {
-            scope.spawn(work);
-        }
-        work();
-    });
+    aze_io::threads::together(jobs.min(children.len()), work);
     judged.into_inner()
 }
 

@@ -9,6 +9,7 @@ use super::prove::now;
 use aze_receipt::line::What;
 use aze_receipt::{Object, when};
 use aze_words::exit::{Exit, Outcome, Trouble};
+use aze_words::hex;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -57,10 +58,15 @@ pub struct Known {
     pub attempts: Vec<String>,
     /// When the latest began.
     pub started: String,
+    /// The nodes that the latest attempt lets copy; none if it copies itself.
+    pub nodes: Vec<String>,
     /// Objects and bytes of the source, as the latest attempt found them.
     pub found: Option<(u64, u64)>,
     /// By path.
     pub done: BTreeMap<Vec<u8>, Done>,
+    /// Files that were about to get their names, and of which it is not known whether they did: by path, inode, length and time of the last
+    /// change at the destination, of each attempt.
+    pub named: BTreeMap<Vec<u8>, Vec<[u64; 3]>>,
 }
 
 impl Journal {
@@ -116,18 +122,26 @@ impl Journal {
         &self.known
     }
 
-    /// Notes how much there is to do.
-    pub fn found(&mut self, objects: u64, bytes: u64) -> Outcome<()> {
-        self.put(&json!({ "objects": objects, "bytes": bytes }))
+    /// Notes how much there is to do, and which nodes are to copy it, if this process does not.
+    pub fn found(&mut self, objects: u64, bytes: u64, nodes: &[String]) -> Outcome<()> {
+        self.put(&json!({ "objects": objects, "bytes": bytes, "nodes": nodes }))
     }
 
     /// Notes an object.
     pub fn note(&mut self, done: Done) -> Outcome<()> {
         self.put(&Value::Object(fields_of(&done)))?;
         self.has_notes = true;
+        self.known.named.remove(&done.object.path);
         self.known.done.insert(done.object.path.clone(), done);
         self.unsynced += 1;
         if self.unsynced >= SYNC_OBJECTS { self.sync() } else { Ok(()) }
+    }
+
+    /// Notes that a file is about to get its name. If that is the last note of it, the next attempt knows the file for its own.
+    pub fn name(&mut self, path: Vec<u8>, print: [u64; 3]) -> Outcome<()> {
+        self.put(&json!({ "named": hex::write(&path), "print": print }))?;
+        self.known.named.entry(path).or_default().push(print);
+        Ok(())
     }
 
     /// Adds what the ledger has of an object, if no attempt since has noted it.
@@ -135,9 +149,9 @@ impl Journal {
         self.known.done.entry(done.object.path.clone()).or_insert(done);
     }
 
-    /// Whether the file has objects, of this attempt or of an earlier one.
+    /// Whether the file has objects, or earlier attempts that may have left temporary names.
     pub fn has_notes(&self) -> bool {
-        self.has_notes
+        self.has_notes || !self.known.attempts.is_empty()
     }
 
     /// Forgets an object that is no longer as it was proven.
@@ -252,11 +266,17 @@ impl Known {
             self.order = text("order").filter(|_| text("state").as_deref() == Some(FORM))?;
         } else if let Some(attempt) = text("attempt") {
             self.attempts.push(attempt);
-            (self.started, self.found) = (text("started")?, None);
+            (self.started, self.found, self.nodes) = (text("started")?, None, Vec::new());
         } else if let Some(objects) = fields.get("objects") {
             self.found = Some((objects.as_u64()?, fields.get("bytes")?.as_u64()?));
+            let nodes = fields.get("nodes").and_then(Value::as_array).into_iter().flatten();
+            self.nodes = nodes.filter_map(|node| Some(node.as_str()?.to_owned())).collect();
+        } else if let Some(path) = text("named") {
+            let print: Option<Vec<u64>> = fields.get("print")?.as_array()?.iter().map(Value::as_u64).collect();
+            self.named.entry(hex::read(&path)?).or_default().push(print?.try_into().ok()?);
         } else {
             let done = done_of(fields)?;
+            self.named.remove(&done.object.path);
             self.done.insert(done.object.path.clone(), done);
         }
         (!self.order.is_empty()).then_some(())

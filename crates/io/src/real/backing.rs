@@ -9,6 +9,7 @@ use crate::sync::Mutex;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions, ReadDir};
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -131,9 +132,26 @@ impl Backing for RealBacking {
         let at = self.at(&path);
         Box::pin(self.run(move || read(&at, identity, offset, len)))
     }
+
+    fn next_data(&self, path: Vec<u8>, identity: Identity, offset: u64) -> Boxed<'_, BackingResult<Range<u64>>> {
+        let at = self.at(&path);
+        Box::pin(self.run(move || {
+            let look = |file: &File| match files::next_data(file, offset)? {
+                Some(data) => Ok(data..files::next_hole(file, data)?),
+                None => Ok(u64::MAX..u64::MAX),
+            };
+            with_same(&at, identity, "look for data in", look)
+        }))
+    }
 }
 
-fn read(at: &Path, expected: Identity, offset: u64, len: usize) -> BackingResult<Vec<u8>> {
+/// Opens a file, and looks whether it is the expected one before and after its use.
+fn with_same<T>(
+    at: &Path,
+    expected: Identity,
+    what: &str,
+    used: impl FnOnce(&File) -> io::Result<T>,
+) -> BackingResult<T> {
     // What has become a pipe or a device meanwhile must not hold up the thread.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file =
@@ -143,9 +161,14 @@ fn read(at: &Path, expected: Identity, offset: u64, len: usize) -> BackingResult
         if about.is_file() && identity(&about) == expected { Ok(()) } else { Err(changed(at, "it has changed")) }
     };
     is_same(&file)?;
-    let mut bytes = vec![0; len];
-    let count = files::read_at(&file, offset, &mut bytes).map_err(|error| failed("read", at, &error))?;
+    let found = used(&file).map_err(|error| failed(what, at, &error))?;
     is_same(&file)?;
+    Ok(found)
+}
+
+fn read(at: &Path, expected: Identity, offset: u64, len: usize) -> BackingResult<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    let count = with_same(at, expected, "read", |file| files::read_at(file, offset, &mut bytes))?;
     let expected_count = expected.size.saturating_sub(offset).min(len as u64);
     if count as u64 != expected_count {
         return Err(changed(at, "it is shorter than it says, or has become shorter"));

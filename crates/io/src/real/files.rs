@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -29,9 +30,23 @@ pub fn read_at(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<usize>
 /// Where the next data of a file are, from `offset` on (lseek(2), SEEK_DATA); `None` if there are none. Moves the file's
 /// position.
 pub fn next_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
+    seek(file, offset, libc::SEEK_DATA)
+}
+
+/// Where the next hole of a file is, from `offset` on, which is before its end (lseek(2), SEEK_HOLE); the end if there is none. Moves
+/// the file's position.
+pub fn next_hole(file: &File, offset: u64) -> io::Result<u64> {
+    match seek(file, offset, libc::SEEK_HOLE)? {
+        Some(at) if at > offset => Ok(at),
+        // The file system knows of no holes, or the file was cut off meanwhile.
+        _ => Ok(u64::MAX),
+    }
+}
+
+fn seek(file: &File, offset: u64, whence: i32) -> io::Result<Option<u64>> {
     let from = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: lseek(2) takes numbers.
-    let at = unsafe { libc::lseek(file.as_raw_fd(), from, libc::SEEK_DATA) };
+    let at = unsafe { libc::lseek(file.as_raw_fd(), from, whence) };
     match u64::try_from(at) {
         Ok(at) => Ok(Some(at)),
         Err(_) => match io::Error::last_os_error() {
@@ -147,6 +162,15 @@ pub fn name_bytes_max(path: &Path) -> io::Result<usize> {
 /// EINVAL where the file system cannot do that.
 pub fn open_direct(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECT | libc::O_NOFOLLOW).open(path)
+}
+
+/// Has the kernel begin to write a range of a file to its device (sync_file_range(2), SYNC_FILE_RANGE_WRITE), without waiting for
+/// the end. It makes nothing durable.
+pub fn begin_write_back(file: &impl AsRawFd, range: Range<u64>) -> io::Result<()> {
+    let from = i64::try_from(range.start).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let len = i64::try_from(range.end.saturating_sub(range.start)).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: sync_file_range(2) takes numbers.
+    done(unsafe { libc::sync_file_range(file.as_raw_fd(), from, len, libc::SYNC_FILE_RANGE_WRITE) })
 }
 
 /// Has the kernel forget what it keeps of a file's bytes, as far as they are on the device (posix_fadvise(2),

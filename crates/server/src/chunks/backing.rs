@@ -2,7 +2,7 @@
 //! it goes on. Below [`Backing::length`](aze_proto::Backing::length) a chunk is stored whole or not at all, so that whether
 //! it was read needs no note.
 
-use crate::chunks::state::backed::{Known, Lack};
+use crate::chunks::state::backed::{Known, Lack, Run};
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::{Attempt, Stop, Wait};
@@ -120,10 +120,7 @@ impl Server {
             Some(Ok(ended)) => ended,
             // Whoever reads has ended without a word: look again.
             Some(Err(_)) => Ok(()),
-            None => {
-                let detail = format!("{}: the backing has not answered in time about {path}; try again", self.who());
-                Err(Failure::new(Code::TimedOut, detail))
-            }
+            None => Err(self.late(&path)),
         }
     }
 
@@ -203,6 +200,33 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// The next data of a file in the backing, at a place or behind it. Where the backing has another file by now, or gives an error,
+    /// there are data: who reads them is told.
+    pub(crate) async fn run_in_backing(
+        self: &Arc<Self>,
+        lack: Lack,
+        at: u64,
+        deadline_ns: u64,
+    ) -> Result<Run, Failure> {
+        let (Some(known), Some(over)) = (self.backed.known(lack.ino), &self.config.backing) else {
+            self.ask_backing(lack).await?;
+            return Ok(Run { origin: 0, from: at, data: at..at });
+        };
+        let (backing, path) = (&known.backing, self.backing_path(&known));
+        let asked = over.tree.next_data(backing.path.0.clone(), identity_of(&backing.identity), at);
+        let left = Duration::from_nanos(deadline_ns.saturating_sub(self.io.mono_ns())).saturating_sub(ANSWER_MARGIN);
+        let data = match self.io.timeout(left, asked).await {
+            Some(data) => data.unwrap_or(at..u64::MAX),
+            None => return Err(self.late(&path)),
+        };
+        Ok(Run { origin: backing.origin, from: at, data })
+    }
+
+    fn late(&self, path: &str) -> Failure {
+        let detail = format!("{}: the backing has not answered in time about {path}; try again", self.who());
+        Failure::new(Code::TimedOut, detail)
     }
 
     /// Whether a stage has given a file another origin than the one that is known here.

@@ -13,9 +13,10 @@ use crate::wait::Attempt;
 use crate::work::{Output, then};
 use aze_io::sync::Mutex;
 use aze_proto::place::ServerInfo;
+use aze_proto::slots::SlotTable;
 use aze_proto::{
-    Code, Failure, Identity, Incarnation, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, SessionId, ShardId,
-    ShardMap,
+    Code, Configuration, Failure, Identity, Incarnation, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex,
+    SessionId, ShardId, ShardMap,
 };
 use aze_rpc::{Answer, Caller, CallerConfig, Target};
 use futures_channel::oneshot;
@@ -118,7 +119,7 @@ impl Server {
         let caller = CallerConfig { start_time_max: Duration::ZERO, ..caller };
         let outside = &Outside::new(Caller::new(self.io.clone(), caller));
         let volume = self.ask_for_volume(outside, comeback).await.map_err(during)?;
-        let asked = outside.ask(&volume.told_by, &Request::PersistentId, ANSWER_TIME_MAX).await.map_err(during)?;
+        let asked = outside.ask(&volume.told_by, &Request::PersistentId, COMEBACK_TIME_MAX).await.map_err(during)?;
         let Reply::PersistentIs { volume: number, start, .. } = asked.reply else {
             return Err(Failure::new(Code::Malformed, "PersistentId was answered with something else"));
         };
@@ -230,7 +231,7 @@ impl Server {
         for slot in volume.ended.into_iter().filter(|slot| *slot != volume.map.keeper) {
             let Some(ServerInfo { began, incarnation, .. }) = volume.map.server(slot).cloned() else { continue };
             let word = Request::ServerEnded { server: slot, began, incarnation };
-            outside.ask(&keeper, &word, ANSWER_TIME_MAX).await?;
+            outside.ask(&keeper, &word, COMEBACK_TIME_MAX).await?;
         }
         let join = Request::Join { slot: self.slot(), info };
         let answer = loop {
@@ -258,6 +259,7 @@ impl Server {
     async fn keep_again(self: &Arc<Self>, volume: Volume, info: ServerInfo) -> Result<Arc<ShardMap>, Failure> {
         let Volume { mut map, namespace, ended, .. } = volume;
         *self.keeper.raising().await = namespace;
+        self.decided_before(&mut map)?;
         self.keeper.goes_on(&map.servers, self.io.mono_ns());
         for slot in ended {
             if let Some(server) = map.servers.get_mut(usize::from(slot.0)) {
@@ -266,9 +268,37 @@ impl Server {
         }
         map.epoch = MapEpoch(map.epoch.0 + 1);
         self.begin_in(&mut map, self.slot(), info);
+        self.take_kept(&map)?;
         self.install_map(Arc::new(map));
         self.confirmed_by_all(self.slot()).await?;
         Ok(self.map())
+    }
+
+    /// Adds the moves to the map that the keeper's earlier life has decided on its disk, and that no other server knows.
+    fn decided_before(&self, map: &mut ShardMap) -> Result<(), Failure> {
+        let Some(persistence) = &self.persistence else { return Ok(()) };
+        let Some(placement) = &persistence.placement else { return Ok(()) };
+        let mut slots: Vec<(ServerIndex, Configuration)> =
+            map.slots.iter().map(|(_, slot)| (slot.primary, slot.configuration)).collect();
+        for (slot, (known, decided)) in slots.iter_mut().zip(&placement.slots).enumerate() {
+            if decided.1 < known.1 {
+                let detail = format!(
+                    "storage {}: it says that slot {slot} is in configuration {}, and the other servers know of {}: it is older: put the \
+                     directory of the last end back",
+                    persistence.storage.place(),
+                    decided.1,
+                    known.1
+                );
+                return Err(Failure::new(Code::Lost, detail));
+            }
+            *known = *decided;
+        }
+        map.slots = SlotTable::recorded(map.shards(), &slots).map_err(|why| Failure::new(Code::Invalid, why))?;
+        while map.servers.len() < usize::from(placement.servers) {
+            // It was about to join, and has nothing.
+            map.servers.push(ServerInfo::of_none());
+        }
+        Ok(())
     }
 
     /// At the keeper: a server comes back, whose process is another one than that in the map.
@@ -277,8 +307,9 @@ impl Server {
         then(async move {
             // The namespace epoch of the answer is then not older than any that other servers know.
             let raising = server.keeper.raising().await;
+            let placing = server.keeper.placing().await;
             server.put_life(slot, info)?;
-            drop(raising);
+            drop((raising, placing));
             server.confirmed_by_all(slot).await?;
             Ok(Reply::Map { map: (*server.map()).clone() })
         })

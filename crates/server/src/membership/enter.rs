@@ -60,7 +60,7 @@ impl Server {
             server.reach_entrant(slot, &info).await?;
             // The namespace epoch of the answer is then not older than any that other servers know, and the next one is told to it.
             let raising = server.keeper.raising().await;
-            server.put_entrant(slot, &info)?;
+            server.put_entrant(slot, &info).await?;
             // A server that ends a session for all others later asks them by a map with this one in it.
             let fenced = server.sessions.fenced();
             drop(raising);
@@ -81,10 +81,16 @@ impl Server {
     }
 
     /// Puts a server into the map that joins, unless it is there.
-    fn put_entrant(self: &Arc<Self>, slot: ServerIndex, info: &ServerInfo) -> Result<(), Failure> {
-        // One change of the map at a time.
-        let _joined = self.keeper.joined();
+    async fn put_entrant(self: &Arc<Self>, slot: ServerIndex, info: &ServerInfo) -> Result<(), Failure> {
+        let _placing = self.keeper.placing().await;
         if let Some(map) = self.map_with(slot, info)? {
+            // Its number is given out, and never again.
+            self.place(&map.slots, map.servers.len() as u16).await?;
+        }
+        // One change of the map at a time.
+        let mut joined = self.keeper.joined();
+        if let Some(map) = self.map_with(slot, info)? {
+            joined.add(info);
             self.spread_map(&map, slot);
         }
         Ok(())

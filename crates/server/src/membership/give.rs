@@ -7,19 +7,24 @@
 
 use crate::membership::state::moving::{Brought, Giving, Phase};
 use crate::membership::state::pieces::{ChangedRow, FileLockRow, HolderRow, Piece};
+use crate::persistence::state::persistence::storage_failed;
 use crate::persistence::state::record::{Seen, Step};
 use crate::sabotage::Sabotage;
 use crate::shards::{Names, ShardCell};
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, then};
+use aze_io::slab::BASE_BYTES;
 use aze_meta::{SessionRow, ShardPart, Stamp};
+use aze_proto::limits::BLOCK_BYTES;
 use aze_proto::limits::{DAMAGED_TRIES_MAX, PAYLOAD_BYTES_MAX};
 use aze_proto::slots::slot_of;
+use aze_proto::sum::block_sum;
 use aze_proto::sum::piece_sums;
 use aze_proto::wire::{Blob, Wire};
 use aze_proto::{Code, Failure, FileKind, Ino, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap, SlotIndex};
-use aze_store::Row;
+use aze_store::disk::journal::Stage;
+use aze_store::{ChangeCount, Found, Row};
 use futures_util::future::join_all;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -51,6 +56,18 @@ const DROPPED_MAX: usize = 4096;
 
 /// How long the taker has for one answer.
 const TAKER_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// The same to bring all of a slot to its disk.
+const TAKER_DISK_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// How often a unit is read that does not match its checksums before that is believed.
+const READS_MAX: usize = 3;
+
+/// Finished renames that the taker hears of: more than a power cut takes from the journal of their other side.
+const FINISHED_MAX: usize = 16_384;
+
+/// A count of changes that no file has.
+const NEVER: ChangeCount = ChangeCount { wraps: u64::MAX, changes: 0 };
 
 /// Pause before a giver or a taker asks the keeper how the move has ended: the keeper's word may have got lost.
 const OUTCOME_PAUSE: Duration = Duration::from_millis(500);
@@ -185,21 +202,60 @@ impl Server {
         };
         let mut bytes = 0;
         for some in units.chunks(PIECES_AT_ONCE) {
-            let pieces = some.iter().map(|unit| {
-                let Row { ino, generation, chunk, sums, .. } = unit.row();
-                let (offset, data) = unit.data();
+            let read = join_all(some.iter().map(|unit| self.unit_to_send(shard, unit))).await;
+            let mut pieces = Vec::new();
+            for unit in read {
+                let Some((Row { ino, generation, chunk, sums, .. }, offset, data)) = unit? else {
+                    // It has changed: the file is sent once more.
+                    giving.sent.insert((shard, ino), NEVER);
+                    return Ok(bytes);
+                };
                 let stamp = Stamp::default();
                 let step = Step::Data { shard, stamp, ino, generation, chunk, offset, sums };
-                (Piece::Step { step }, data.to_vec())
-            });
-            let pieces: Vec<_> = pieces.collect();
-            bytes += pieces.iter().map(|(_, data)| data.len()).sum::<usize>();
+                bytes += data.len();
+                pieces.push((Piece::Step { step }, data));
+            }
             self.send(gift, giving, pieces).await?;
         }
         if is_there {
             giving.sent.insert((shard, ino), changes);
         }
         Ok(bytes)
+    }
+
+    /// A unit with its data; `None` if it is on the disk only and has changed since.
+    async fn unit_to_send(&self, shard: ShardId, unit: &Found) -> Result<Option<(Row, u32, Vec<u8>)>, Failure> {
+        let (cold, row) = match unit {
+            Found::InMemory(unit) => {
+                let (offset, data) = unit.data();
+                return Ok(Some((unit.row(), offset, data.to_vec())));
+            }
+            Found::OnDisk(cold, row) => (cold, row),
+        };
+        let offset = (usize::from(row.unit) * BASE_BYTES) as u32;
+        for _ in 0..READS_MAX {
+            let read = self.store.fetch(cold).await;
+            let is_sound = |bytes: &[u8]| bytes.chunks(BLOCK_BYTES).map(block_sum).eq(row.sums.iter().copied());
+            if let Some(mut bytes) = read.ok().filter(|bytes| is_sound(bytes)) {
+                bytes.truncate(row.len as usize);
+                // What follows its end in the last block is not sent.
+                let sums = piece_sums(u64::from(offset), &bytes);
+                return Ok(Some((Row { sums, ..row.clone() }, offset, bytes)));
+            }
+            let cell = self.shards.get(shard).or_else(|| self.shards.sealed(shard));
+            let at = usize::from(row.unit);
+            if cell.is_none_or(|cell| !cell.data.lock().cold(row.ino, row.chunk, &(at..at + 1)).contains(cold)) {
+                return Ok(None);
+            }
+        }
+        let place = self.store.describe(cold);
+        let detail = format!(
+            "chunk {} of inode {}, {place}, on {} does not match its checksums: 'aze check' names its file, which is to be removed",
+            row.chunk,
+            row.ino,
+            self.who()
+        );
+        Err(Failure::new(Code::Corrupt, detail))
     }
 
     /// Sends pieces, which the taker may take in in any order.
@@ -266,6 +322,14 @@ impl Server {
             self.keep_slot(gift.moving);
             return Err(busy(failure.during("sending the slot").detail));
         }
+        // What the slot hangs together with here, and will not there, is durable before that is.
+        if let Err(failure) = self.sync_rest().await {
+            self.keep_slot(gift.moving);
+            return Err(failure);
+        }
+        if self.config.switches.is(Sabotage::FreeUndecided) {
+            self.free_undecided(gift.slot);
+        }
         let leased = !self.all_recalled(gift.slot).await;
         match self.ask_to_take(gift, giving, leased).await {
             // The taker may have all of it: only the keeper can end this.
@@ -277,10 +341,25 @@ impl Server {
         }
     }
 
+    async fn sync_rest(&self) -> Result<(), Failure> {
+        let Some(persistence) = &self.persistence else { return Ok(()) };
+        let synced = persistence.journal.reach(persistence.journal.end(), Stage::Durable).await;
+        synced.map_err(|why| storage_failed(&self.who(), &why))
+    }
+
+    /// For the simulation alone: the next checkpoint has nothing of the slot.
+    fn free_undecided(&self, slot: SlotIndex) {
+        for cell in self.sealed_of(slot) {
+            let data = self.shards.forget_sealed(cell, self.config.shards, &self.store);
+            drop(data);
+        }
+    }
+
     async fn ask_to_take(self: &Arc<Self>, gift: Gift, giving: &Giving, leased: bool) -> Result<(), Failure> {
         let Gift { moving, slot, to } = gift;
         let all = Request::TakeAll { moving, slot, pieces: giving.pieces, leased };
-        self.ask_other(to, ShardId(0), all, &[], TAKER_TIME_MAX).await.map(drop)
+        let patience = if self.persistence.is_some() { TAKER_DISK_TIME_MAX } else { TAKER_TIME_MAX };
+        self.ask_other(to, ShardId(0), all, &[], patience).await.map(drop)
     }
 
     /// Finishes the requests under way here and begins to hold those that concern the slot.
@@ -348,6 +427,11 @@ impl Server {
             }
         }
         let mut pieces = Vec::new();
+        if self.persistence.is_some() {
+            let finished = self.transactions.last_committed(FINISHED_MAX);
+            let step = Step::Server { time: self.clock.latest(), finished, changed: Vec::new() };
+            pieces.push(Piece::Step { step });
+        }
         let mut dirs = BTreeSet::new();
         for cell in shards.iter().filter_map(|shard| self.shards.sealed(*shard)) {
             dirs.extend(cell.names.lock().shard.all_entries().map(|(key, _)| key.parent));
@@ -457,8 +541,9 @@ impl Server {
                 }
                 let keeper = server.map().keeper;
                 let told = match server.moving.phase() {
-                    // Only the keeper could have decided, and the taker decides nothing by itself.
-                    Phase::Gives { to, .. } if server.has_seen_end(keeper) => {
+                    // Only the keeper could have decided, and the taker decides nothing by itself. The keeper of a volume in directories
+                    // may have done so on its disk: it is waited for.
+                    Phase::Gives { to, .. } if server.has_seen_end(keeper) && server.persistence.is_none() => {
                         server.ask_once(to, ShardId(0), &Request::TakeUndo { moving }, TAKER_TIME_MAX).await
                     }
                     _ => server.ask(keeper, ShardId(0), Request::MoveOutcome { moving }).await,

@@ -23,6 +23,11 @@ impl Server {
     pub(crate) fn join(self: &Arc<Self>, slot: ServerIndex, info: &ServerInfo) -> Attempt<Output> {
         let known = self.map();
         let mut joined = self.keeper.joined();
+        if joined.has_left(slot) && known.epoch == MapEpoch(0) {
+            let detail =
+                format!("server {slot} has left the volume: what is in its directory is no part of it any more");
+            return Err(Failure::new(Code::Invalid, detail).into());
+        }
         let Some(before) = joined.put(slot, info) else {
             return Err(Failure::new(
                 Code::Invalid,
@@ -53,6 +58,7 @@ impl Server {
             });
         };
         let map = self.first_map(servers)?;
+        self.take_kept(&map)?;
         self.install_map(Arc::new(map.clone()));
         joined.wake();
         Ok(Reply::Map { map }.into())
@@ -65,8 +71,12 @@ impl Server {
             (info.incarnation, info.since) = (Incarnation(0), MapEpoch::first_of(0));
             (info.life, info.began) = (0, epoch);
         }
-        let slots = SlotTable::placed(self.config.placement, self.config.shards, self.config.servers)
-            .map_err(|why| Failure::new(Code::Invalid, why))?;
+        let placement = self.persistence.as_ref().and_then(|persistence| persistence.placement.as_ref());
+        let slots = match placement {
+            Some(placement) => SlotTable::recorded(self.config.shards, &placement.slots),
+            None => SlotTable::placed(self.config.placement, self.config.shards, self.config.servers),
+        };
+        let slots = slots.map_err(|why| Failure::new(Code::Invalid, why))?;
         Ok(ShardMap {
             epoch,
             keeper: self.slot(),
@@ -138,8 +148,10 @@ impl Server {
 
     /// Takes a new map into use, and tells all servers but one.
     pub(super) fn spread_map(self: &Arc<Self>, map: &ShardMap, but: ServerIndex) {
+        let before = self.map();
         self.install_map(Arc::new(map.clone()));
-        for other in map.indexes().filter(|other| *other != but && *other != self.slot()) {
+        // One that leaves by this map is told so; those that have left before are told nothing.
+        for other in map.indexes().filter(|other| *other != but && *other != self.slot() && !before.has_left(*other)) {
             self.persist(other, aze_proto::ShardId(0), Request::MapPush { map: map.clone() });
         }
     }

@@ -18,8 +18,7 @@ use crate::names::state::namespace::Namespace;
 use crate::names::state::transactions::Transactions;
 use crate::names::state::unresolved::Unresolved;
 use crate::persistence::opening::Opening;
-use crate::persistence::resolve::Leftovers;
-use crate::persistence::state::image::Image;
+use crate::persistence::state::image::{Image, Leftovers};
 use crate::persistence::state::persistence::Persistence;
 use crate::sabotage::Sabotage;
 use crate::shards::ShardSet;
@@ -96,7 +95,6 @@ pub async fn start_when(
     io.share_slab(&slab);
     let store = Store::new(slab.clone());
     let order = Arc::new(LogicalClock::default());
-    let mut kept = None;
     let (mut opening, mut listeners) = (None, Vec::new());
     let persistence = match &config.storage {
         None => None,
@@ -113,12 +111,11 @@ pub async fn start_when(
             let expected = Server::manifest(&config, io.random_u64());
             let persistence = Persistence::open(&io, storage, expected, &mut image, &store, &order).await?;
             slab.end_excess();
-            kept = Some(image);
+            *persistence.kept.lock() = Some(image);
             Some(persistence)
         }
     };
     let server = Arc::new_cyclic(|me| new_server(io.clone(), config, store, persistence, order, me.clone()));
-    let leftovers = kept.map(|image| server.take_image(image));
     match opening {
         Some(door) => {
             *server.listeners.lock() = listeners;
@@ -133,9 +130,10 @@ pub async fn start_when(
     may_join.await;
     let map = match &server.config.comeback {
         Some(comeback) => server.come_back(comeback).await?,
-        None if server.config.joins_later() => server.enter_volume().await?,
+        None if server.config.joins_later => server.enter_volume().await?,
         None => server.join_volume().await?,
     };
+    server.take_kept(&map)?;
     // Earlier answers of a server in memory concern lost inodes, which no request can change.
     if server.persistence.as_ref().is_some_and(|persistence| !persistence.is_new)
         && !server.config.switches.is(Sabotage::SkipComebackWait)
@@ -143,14 +141,16 @@ pub async fn start_when(
         server.leases.inherit(server.io.mono_ns());
     }
     server.install_map(map);
-    match leftovers {
-        Some(leftovers) if server.config.comeback.is_some() => server.settle(leftovers).await?,
-        Some(leftovers) => {
+    if server.persistence.is_some() {
+        if server.config.comeback.is_some() {
+            server.settle().await?;
+        } else if server.config.joins_later {
+            server.found_part().await?;
+        } else {
             server.found_volume().await?;
-            server.resolve(leftovers).await?;
+            server.resolve().await?;
             server.open_together().await?;
         }
-        None => {}
     }
     server.watch_neighbours();
     server.forget_sessions_that_stay_away();
@@ -174,6 +174,7 @@ fn new_server(
     // Clients have to forget paths that they cached before the volume was started again.
     let (namespace, epoch) = (Namespace::new(published.clone()), NamespaceEpoch(u64::from(config.starts) << 32));
     namespace.adopt(epoch);
+    let places = places_of(&config, persistence.as_ref());
     Server {
         me,
         clock: HybridClock::new(),
@@ -192,7 +193,7 @@ fn new_server(
         leases: Leases::new(caller.session, claims),
         transactions: Transactions::new(),
         unresolved: Unresolved::default(),
-        keeper: Keeper::new(config.servers, epoch),
+        keeper: Keeper::new(places, epoch),
         moving: Moving::new(slots_of(config.servers)),
         seen_to_end: Mutex::default(),
         peers: Caller::new(io.clone(), caller),
@@ -209,6 +210,16 @@ fn new_server(
         io,
         config,
     }
+}
+
+/// The places of the servers that start together: of a volume in directories that has grown or shrunk, of those that have slots.
+fn places_of(config: &Config, persistence: Option<&Persistence>) -> Vec<Option<ServerInfo>> {
+    let Some(placement) = persistence.and_then(|persistence| persistence.placement.as_ref()) else {
+        return vec![None; usize::from(config.servers)];
+    };
+    let members = placement.members();
+    let place = |server| (!members.contains(&ServerIndex(server))).then(ServerInfo::of_none);
+    (0..placement.servers).map(place).collect()
 }
 
 /// What this server is to those that it asks.
@@ -318,17 +329,35 @@ impl Server {
         }
     }
 
-    /// Puts the server's earlier state in its places; returns changes that are to be resolved later.
-    fn take_image(&self, mut image: Image) -> Leftovers {
+    /// Puts the server's earlier state in its places, without the slots that the first map gives to others. The caller does this before it
+    /// takes that map into use; a second call changes nothing.
+    ///
+    /// # Errors
+    /// Why the directory is not the one that the volume had.
+    pub(super) fn take_kept(&self, map: &ShardMap) -> Result<(), Failure> {
+        let Some(persistence) = &self.persistence else { return Ok(()) };
+        let mut kept = persistence.kept.lock();
+        let Some(mut image) = kept.take() else { return Ok(()) };
+        if !self.config.switches.is(Sabotage::ServeOld) {
+            image
+                .keep(&map.slots, self.slot(), persistence.is_new)
+                .map_err(|why| Failure::new(Code::Lost, format!("storage {}: {why}", persistence.storage.place())))?;
+        }
         let leftovers = Leftovers::of(&mut image);
         if self.config.comeback.is_some() {
             self.remember_doubts(&mut image, &leftovers);
         }
+        *persistence.leftovers.lock() = leftovers;
         self.clock.begin_after(image.time);
         self.transactions.remember_committed(&image.finished);
+        self.shards.take(image.into_cells(), &self.log());
+        Ok(())
+    }
+
+    /// Where changes of shards are written down.
+    pub(crate) fn log(&self) -> Log {
         let journal = self.persistence.as_ref().map(|persistence| persistence.journal.clone());
-        self.shards.take(image.into_cells(), &Log { journal, slots: slots_of(self.config.servers) });
-        leftovers
+        Log { journal, slots: slots_of(self.config.servers) }
     }
 
     /// Takes a newer map into use; an older one is ignored.
@@ -390,8 +419,10 @@ impl Server {
 
     /// Answered when no change that an earlier life of a server has asked for is under way here.
     pub(crate) fn map_pushed(self: &Arc<Self>, map: &ShardMap) -> Attempt<Output> {
-        if self.config.joins_later() && self.map_epoch_now() == MapEpoch(0) {
-            // It serves nobody before it knows who is served no more, which the keeper's answer says.
+        let takes_first_map = self.config.joins_later || self.persistence.is_some();
+        if takes_first_map && self.map_epoch_now() == MapEpoch(0) {
+            // It serves no request before the keeper's answer has told it which sessions are fenced, and keeps the slots of its directory that
+            // the map of that answer gives to it.
             return Err(Failure::new(Code::Busy, format!("{} is joining the volume", self.who())).into());
         }
         self.install_map(Arc::new(map.clone()));

@@ -4,10 +4,15 @@
 //! it; the keeper writes the taker into the map. That is the decision: every process with the new map knows it. A move that fails
 //! before is given up, which both ends are told until they know.
 
+use crate::persistence::state::persistence::disk_failure;
+use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, then};
+use aze_io::disk::DiskError;
+use aze_proto::slots::SlotTable;
 use aze_proto::{Code, Failure, MapEpoch, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap, SlotIndex};
+use aze_store::disk::placement::Placement;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +26,18 @@ const GIVE_PAUSE: Duration = Duration::from_millis(100);
 /// How long the giver has for one answer: to finish earlier requests, and to send the rest of the slot.
 const GIVER_TIME_MAX: Duration = Duration::from_secs(10);
 
+/// The same on a volume in directories, where the taker brings the slot to its disk.
+const GIVER_DISK_TIME_MAX: Duration = Duration::from_secs(100);
+
 /// How long both ends have to confirm the new map before the move counts as done: they learn it in any case.
 const CONFIRM_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Bits of a move's number that count moves under one map.
+const MOVE_BITS: u32 = 24;
+
+fn has_ended() -> Failure {
+    Failure::new(Code::Busy, "one of the two servers has ended meanwhile")
+}
 
 /// The server that has a slot, and the processes of the giver and the taker.
 type Ends = (ServerIndex, (SessionId, SessionId));
@@ -50,13 +65,18 @@ impl Server {
             return Err(Failure::new(Code::Busy, "another slot is being moved: ask again when it is done"));
         };
         let Some((from, sessions)) = self.check_move(slot, to)? else { return Ok(()) };
-        *last += 1;
+        // Numbers grow also from one life of the keeper to the next, whose map is newer.
+        *last = (*last).max(u64::from(self.map_epoch_now().0) << MOVE_BITS) + 1;
         let mov = Move { moving: *last, slot, from, to, sessions };
         self.keeper.begins_move(mov.moving);
         let moved = match self.bring_over(mov).await {
-            Ok(()) => self.commit_move(mov),
+            Ok(()) => self.commit_move(mov).await,
             Err(failure) => Err(failure),
         };
+        if let Some(failure) = self.failure().filter(|_| self.persistence.is_some()) {
+            // The file on the disk decides how the move has ended, for the next life of this server: giver and taker wait for that.
+            return Err(failure);
+        }
         self.keeper.ends_move();
         let telling = match &moved {
             Ok(()) => CONFIRM_TIME_MAX,
@@ -98,13 +118,13 @@ impl Server {
     /// Whether slots of this volume move.
     pub(super) fn check_slots_move(&self) -> Result<(), Failure> {
         let refused = |why: String| Err(Failure::new(Code::Unsupported, why));
-        if self.persistence.is_some() {
-            return refused("a volume in directories does not move slots between servers".into());
-        }
         if self.config.backing.is_some() {
             return refused("a volume over a backing does not move slots between servers".into());
         }
-        self.map().check_slots_move().or_else(refused)
+        if self.persistence.as_ref().is_some_and(|persistence| persistence.dir.medium().is_some()) {
+            return refused("a volume in files or devices does not move slots between servers".into());
+        }
+        self.map().check_slots_move(self.persistence.is_some()).or_else(refused)
     }
 
     /// Brings everything of a slot to the server that will have it.
@@ -126,7 +146,8 @@ impl Server {
         if from == self.slot() {
             return self.ask(from, ShardId(0), request).await;
         }
-        self.ask_other(from, ShardId(0), request, &[], GIVER_TIME_MAX).await
+        let patience = if self.persistence.is_some() { GIVER_DISK_TIME_MAX } else { GIVER_TIME_MAX };
+        self.ask_other(from, ShardId(0), request, &[], patience).await
     }
 
     /// Whether both ends are the processes that they were when the move began, and the taker is not known to have ended.
@@ -138,17 +159,54 @@ impl Server {
     }
 
     /// Decides that the slot is the taker's.
-    fn commit_move(self: &Arc<Self>, mov: Move) -> Result<(), Failure> {
+    async fn commit_move(self: &Arc<Self>, mov: Move) -> Result<(), Failure> {
+        // No server comes back meanwhile: it would be told of a map that is about to be an old one.
+        let _placing = self.keeper.placing().await;
+        if self.persistence.is_some() {
+            if !self.is_as_begun(mov) {
+                return Err(has_ended());
+            }
+            let mut slots = self.map().slots.clone();
+            slots.hand_over(mov.slot, mov.to);
+            if self.config.switches.is(Sabotage::TellBeforeDurable) {
+                self.spread_move(mov)?;
+                self.io.sleep(GIVE_PAUSE).await;
+                return self.place(&slots, self.map().servers.len() as u16).await;
+            }
+            // The file on the disk is the decision: a server that ends from here on learns of it when it comes back.
+            self.place(&slots, self.map().servers.len() as u16).await?;
+        }
+        self.spread_move(mov)
+    }
+
+    /// Takes the map into use in which the slot is the taker's.
+    fn spread_move(self: &Arc<Self>, mov: Move) -> Result<(), Failure> {
         // One change of the map at a time.
         let _joined = self.keeper.joined();
-        if !self.is_as_begun(mov) {
-            return Err(Failure::new(Code::Busy, "one of the two servers has ended meanwhile"));
+        if self.persistence.is_none() && !self.is_as_begun(mov) {
+            return Err(has_ended());
         }
         let mut map = (*self.map()).clone();
         map.slots.hand_over(mov.slot, mov.to);
         map.epoch = MapEpoch(map.epoch.0 + 1);
         self.spread_map(&map, self.slot());
         Ok(())
+    }
+
+    /// Writes down, durably, which server has which slot, and how many numbers of servers are given out. Nothing on a volume in memory.
+    ///
+    /// # Errors
+    /// Nothing has changed; or, if the server has failed with it, that is not known.
+    pub(super) async fn place(&self, slots: &SlotTable, servers: u16) -> Result<(), Failure> {
+        let Some(persistence) = &self.persistence else { return Ok(()) };
+        let slots = slots.iter().map(|(_, slot)| (slot.primary, slot.configuration)).collect();
+        let (dir, failed) = (&*persistence.dir, |error: &DiskError| disk_failure(&persistence.storage.place(), error));
+        Placement { servers, slots }.prepare(dir).await.map_err(|error| failed(&error))?;
+        Placement::take_effect(dir).await.map_err(|error| {
+            let failure = failed(&error);
+            persistence.journal.fail(error);
+            failure
+        })
     }
 
     /// Tells both ends how the move has ended; waits so long for them to confirm it.

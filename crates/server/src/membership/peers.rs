@@ -44,6 +44,19 @@ impl Server {
         payload: &[u8],
         deadline: Duration,
     ) -> Result<Reply, Failure> {
+        self.ask_shard_noting(shard, request, payload, deadline, &mut false).await
+    }
+
+    /// As [`Self::ask_shard_with`]; sets `was_refused` if a server has refused the request for the asker's map: that may be
+    /// the next life of a server that has done it and could not say so any more.
+    pub(crate) async fn ask_shard_noting(
+        self: &Arc<Self>,
+        shard: ShardId,
+        request: Request,
+        payload: &[u8],
+        deadline: Duration,
+        was_refused: &mut bool,
+    ) -> Result<Reply, Failure> {
         for _ in 0..MAP_REFRESHES_MAX {
             let server = self.server_of(shard)?;
             let answer = match server == self.slot() {
@@ -55,6 +68,7 @@ impl Server {
             };
             match answer {
                 Err(Failure { refusal: Some(Refusal::MapStale { .. }), .. }) if server != self.slot() => {
+                    *was_refused = true;
                     self.refresh_map_from(server).await?;
                 }
                 // The shard has just gone: the map says where to.
@@ -141,6 +155,10 @@ impl Server {
             .ok_or_else(|| Failure::new(Code::Internal, format!("the map has no server {server}")))?;
         // One that has left is yet to hear it.
         let is_word_of_it = map.has_left(server) && request.brings_a_map();
+        if map.has_left(server) && request.names_shard() {
+            // It was chosen by an older map: another one has the shard.
+            return Err(Failure::refused(Refusal::MapStale { epoch: map.epoch }));
+        }
         if map.is_gone(server) && !is_word_of_it {
             let why = if map.has_left(server) { "it has left the volume" } else { "its process has ended" };
             return Err(Failure::new(Code::Unreachable, format!("{to}: {why}")));

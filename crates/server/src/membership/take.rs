@@ -7,6 +7,7 @@ use crate::membership::give::count_entries;
 use crate::membership::leave::GOING_TIME_MAX;
 use crate::membership::state::moving::{Arriving, Brought, Pending, Phase, Refused};
 use crate::membership::state::pieces::Piece;
+use crate::persistence::state::persistence::{Persistence, disk_failure};
 use crate::persistence::state::record::Step;
 use crate::sabotage::Sabotage;
 use crate::shards::{Holders, ShardCell};
@@ -17,12 +18,13 @@ use aze_proto::limits::SESSION_GRACE_MS;
 use aze_proto::sum::piece_sums;
 use aze_proto::wire::{Blob, Wire};
 use aze_proto::{
-    Code, Failure, FileKind, Incarnation, Ino, MapEpoch, Refusal, Reply, Request, ServerIndex, SessionId, ShardId,
-    ShardMap, SlotIndex,
+    Code, Configuration, Failure, FileKind, Incarnation, Ino, MapEpoch, Refusal, Reply, Request, ServerIndex,
+    SessionId, ShardId, ShardMap, SlotIndex,
 };
 use aze_store::ChunkShard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Refused {
@@ -57,6 +59,7 @@ impl Pending {
                     part.unnamed.clear();
                 }
                 self.changed.clear();
+                self.finished.clear();
             }
             Piece::Forget { shard, ino } => self.part(shard, server).data.forget(ino),
             Piece::Step { step } => self.take_step(step, payload, server)?,
@@ -84,6 +87,10 @@ impl Pending {
     }
 
     fn take_step(&mut self, step: Step, payload: &[u8], server: &Server) -> Result<(), Failure> {
+        if let Step::Server { finished, .. } = step {
+            self.finished.extend(finished);
+            return Ok(());
+        }
         let unknown = || Failure::new(Code::Malformed, "a piece of a slot that is none");
         let part = self.part(step.shard().ok_or_else(unknown)?, server);
         match step {
@@ -111,7 +118,7 @@ impl Pending {
 impl Server {
     /// A piece of a slot arrives.
     pub(crate) fn take_piece(
-        &self,
+        self: &Arc<Self>,
         work: &mut Work,
         moving: u64,
         slot: SlotIndex,
@@ -120,6 +127,7 @@ impl Server {
         sums: &[u32],
     ) -> Attempt<Output> {
         let from = self.giver(work)?;
+        self.is_founded()?;
         let payload = std::mem::take(&mut work.payload).into_bytes();
         if piece_sums(0, &payload) != sums {
             return Err(Failure::new(Code::Corrupt, format!("piece {number} of slot {slot} came damaged")).into());
@@ -133,7 +141,48 @@ impl Server {
             if pending.seen.insert(number) { pending.take(piece, payload, self) } else { Ok(()) }
         });
         taken.map_err(|refused| refused.failure(moving))??;
-        Ok(Reply::Done.into())
+        if self.persistence.is_none() || !self.store.is_memory_scarce() {
+            return Ok(Reply::Done.into());
+        }
+        // What arrives is let go of before more of it is asked for; the rest makes room as after every request.
+        let server = self.clone();
+        then(async move {
+            server.keep_room();
+            if let Some(persistence) = &server.persistence {
+                let made = server.let_go_of_arriving(persistence).await;
+                made.map_err(|error| disk_failure(&persistence.storage.place(), &error))?;
+            }
+            Ok(Reply::Done)
+        })
+    }
+
+    /// Refuses a slot as long as this server's directories do not say whose they are.
+    fn is_founded(&self) -> Result<(), Failure> {
+        let is_open = |persistence: &Persistence| persistence.is_open.load(Ordering::SeqCst);
+        if self.persistence.as_ref().is_none_or(is_open) {
+            return Ok(());
+        }
+        Err(Failure::new(Code::Busy, format!("{} is still starting", self.who())))
+    }
+
+    /// The configuration that a slot will have here, by a map that is as new as the giver's.
+    async fn configuration_here(
+        self: &Arc<Self>,
+        slot: SlotIndex,
+        from: ServerIndex,
+        known: MapEpoch,
+    ) -> Result<Configuration, Failure> {
+        if self.map_epoch_now() < known {
+            self.refresh_map_from(from).await?;
+        }
+        let map = self.map();
+        match map.slots.get(slot) {
+            Some(slot) if slot.primary == from => Ok(Configuration(slot.configuration.0 + 1)),
+            _ => Err(Failure::new(
+                Code::Busy,
+                format!("{}: by its map server {from} does not have slot {slot}", self.who()),
+            )),
+        }
     }
 
     fn giver(&self, work: &Work) -> Result<ServerIndex, Failure> {
@@ -155,7 +204,11 @@ impl Server {
         let counted = self.moving.arriving((moving, from), |pending| {
             let is_all = pending.seen.len() as u64 == pieces && pending.seen.last().is_none_or(|last| *last < pieces);
             pending.leased |= leased;
-            is_all.then(|| self.count_directories(pending))
+            is_all.then(|| {
+                // Renames that are over here may not be so on the disk of the other side.
+                self.transactions.remember_committed(&pending.finished);
+                self.count_directories(pending)
+            })
         });
         let Some(directories) = counted.map_err(|refused| refused.failure(moving))? else {
             return Err(Failure::new(Code::Busy, format!("not all of slot {slot} has arrived")).into());
@@ -168,12 +221,17 @@ impl Server {
         } else if self.moving.phase() != taking {
             return Err(Refused::Other.failure(moving).into());
         }
-        let server = self.clone();
+        let (server, known) = (self.clone(), work.header.map_epoch);
         then(async move {
-            match server.note_holders_of(directories.into_keys().collect(), slot).await {
-                Ok(()) if server.moving.is_ready(moving) => Ok(Reply::Done),
-                Ok(()) => Err(Refused::Other.failure(moving)),
-                Err(failure) => {
+            let taken = async {
+                let as_of = server.configuration_here(slot, from, known).await.map_err(Err)?;
+                server.note_holders_of(directories.into_keys().collect(), slot).await.map_err(Err)?;
+                server.keep_arriving(moving, slot, as_of).await
+            };
+            match taken.await {
+                Ok(()) => Ok(Reply::Done),
+                Err(Ok(refused)) => Err(refused.failure(moving)),
+                Err(Err(failure)) => {
                     // The giver may send it once more.
                     let directories = server.moving.put_off(moving);
                     directories.iter().for_each(|(dir, brought)| server.directories.given(*dir, brought));
@@ -252,20 +310,21 @@ impl Server {
     /// A new map is in use: a slot that it gives to this server is served from now on.
     pub(super) fn take_by(self: &Arc<Self>, map: &ShardMap) {
         let is_mine = |slot| map.slots.get(slot).is_some_and(|slot| slot.primary == self.slot());
+        let _taking = self.persistence.as_ref().map(|persistence| persistence.taking.lock());
         let Some(pending) = self.moving.take_up(is_mine) else { return };
         let Pending { from, parts, leased, .. } = pending;
         if leased {
             self.leases.inherit(self.io.mono_ns());
         }
         self.published.note_removed(self.clock.latest());
-        let mut sessions = BTreeSet::new();
+        let (mut sessions, log) = (BTreeSet::new(), self.log());
         for (shard, mut part) in parts {
             if self.config.switches.is(Sabotage::ForgetBroughtOutcomes) {
                 part.forget_outcomes();
             }
             sessions.extend(part.sessions());
             self.moving.forget_given(shard);
-            self.shards.put(made(part, map), &self.published, &self.leases);
+            self.shards.put(made(part, map), &log, &self.published, &self.leases);
         }
         self.moving.rest();
         for session in sessions {

@@ -25,6 +25,9 @@ use std::sync::Arc;
 /// Longest path below the backing's root, in bytes: `PATH_MAX` of Linux without the terminator.
 const PATH_BYTES_MAX: usize = TARGET_BYTES_MAX;
 
+/// Programs look for holes in imported files of more bytes than these: in smaller ones that takes longer than reading.
+const MAY_HAVE_HOLES_BYTES: u64 = 64 << 10;
+
 impl Server {
     /// Stops at a directory that has its home here and whose names are still in the backing.
     pub(crate) fn imported(&self, names: &Names, dir: Ino) -> Attempt<()> {
@@ -167,15 +170,19 @@ impl Server {
         Ok(Reply::Done.into())
     }
 
-    /// Where data of an imported file may come to be: all servers of its chunks hear of truncations.
+    /// Where data of an imported file may come to be: all servers of its chunks hear of truncations. A large one may have holes:
+    /// programs look for them.
     fn spread_of(&self, file: &Imported, chunk_bits: u8, layout: Layout, key: &EntryKey) -> Spread {
         let length = if file.kind == FileKind::File { file.backing.length } else { 0 };
         let beside = if layout.first == key.hash.prefix() { 1 << chunk_bits } else { 0 };
-        if length <= beside {
-            return Spread::default();
+        let mut spread = Spread::default();
+        if length > beside {
+            spread = Spread::reaching(length.div_ceil(1 << chunk_bits));
+            if spread.chunks() >= self.map().indexes().count() as u64 {
+                spread = Spread::ANYWHERE;
+            }
         }
-        let reach = Spread::reaching(length.div_ceil(1 << chunk_bits));
-        if reach.chunks() >= self.map().indexes().count() as u64 { Spread::ANYWHERE } else { reach }
+        spread.with_sparse(length > MAY_HAVE_HOLES_BYTES)
     }
 }
 

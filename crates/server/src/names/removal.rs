@@ -152,10 +152,16 @@ impl Server {
     }
 
     /// Has a directory closed by its home. One that is dead already was closed by an earlier request
-    /// whose answer was lost.
+    /// whose answer was lost. The outcome is unknown if a life of the home that has ended may have closed it, and the
+    /// next one does not say so.
     pub(crate) async fn close_at_home(self: &Arc<Self>, dir: Ino) -> Result<Reply, Failure> {
-        match self.ask_shard(self.home(dir), Request::CloseDir { dir }).await {
+        let (request, mut was_refused) = (Request::CloseDir { dir }, false);
+        let deadline = self.config.deadline;
+        match self.ask_shard_noting(self.home(dir), request, &[], deadline, &mut was_refused).await {
             Err(failure) if failure.code == Code::Stale => Ok(Reply::Done),
+            Err(failure) if was_refused && (failure.is_silence() || failure.code == Code::Busy) => {
+                Err(Failure { code: Code::UnknownOutcome, ..failure })
+            }
             answer => answer,
         }
     }

@@ -259,11 +259,15 @@ impl Server {
     async fn ready_to_decide(self: &Arc<Self>, entry: &EntryValue, victim: Option<Victim>) -> Result<(), Failure> {
         self.tell_of_move(entry).await?;
         let Some(victim) = victim.filter(|victim| victim.kind == FileKind::Directory) else { return Ok(()) };
+        let mut may_be_closed = false;
         loop {
-            match self.close_at_home(victim.ino).await {
+            let closed = self.close_at_home(victim.ino).await;
+            let code = closed.as_ref().map_err(|failure| failure.code);
+            may_be_closed |= matches!(code, Err(Code::UnknownOutcome | Code::TimedOut));
+            match closed {
                 // It may have been removed: until that is known the rename can be neither done nor given up.
                 Err(failure)
-                    if matches!(failure.code, Code::UnknownOutcome | Code::TimedOut) && !self.is_stopping() =>
+                    if may_be_closed && (failure.is_silence() || failure.code == Code::Busy) && !self.is_stopping() =>
                 {
                     self.io.sleep(CLOSE_PAUSE).await;
                 }

@@ -21,7 +21,7 @@ impl Server {
         }
         persistence.is_done.store(true, Ordering::SeqCst);
         if !persistence.is_new {
-            let others: Vec<ServerIndex> = self.map().indexes().filter(|other| *other != self.slot()).collect();
+            let others: Vec<ServerIndex> = self.map().members().filter(|other| *other != self.slot()).collect();
             try_join_all(others.into_iter().map(|other| self.ask_until_ready(other, Request::IsDone))).await?;
             if !is_first {
                 self.complete_start(persistence).await?;

@@ -10,10 +10,12 @@ use aze_io::slab::{BASE_BYTES, Slab};
 use aze_meta::{EntryKey, Op, Stamp};
 use aze_proto::ids::{Ino, ServerIndex};
 use aze_proto::limits::BLOCK_BYTES;
+use aze_proto::slots::SlotTable;
 use aze_proto::sum::block_sum;
 use aze_proto::{Code, Failure, FileKind, NameHash};
 use aze_store::disk::journal::Journal;
-use aze_store::disk::manifest::Manifest;
+use aze_store::disk::manifest::{self, Manifest};
+use aze_store::disk::placement::Placement;
 use aze_store::disk::recover::{Found, read_for};
 use aze_store::disk::remove_older;
 use aze_store::disk::segments::{Root, SEGMENT_BYTES_DEFAULT, Segments};
@@ -113,7 +115,7 @@ async fn open_dirs(
     io: &Io,
     dirs: &[String],
     report: &mut Report,
-) -> Result<(BTreeMap<u16, Vec<Opened>>, Manifest), Failure> {
+) -> Result<(BTreeMap<u16, Vec<Opened>>, Manifest, SlotTable), Failure> {
     let mut first: Option<Manifest> = None;
     let mut seen = BTreeMap::new();
     for path in dirs {
@@ -127,6 +129,14 @@ async fn open_dirs(
         })?;
         report.notes.extend(dir.remarks());
         let manifest = Manifest::read(&*dir).await.map_err(failed)?;
+        if manifest.is_none()
+            && let Some(Manifest { server, volume, .. }) = manifest::read_left(&*dir).await.map_err(failed)?
+        {
+            report
+                .notes
+                .push(format!("{path}: server {server} has left volume {volume:016x}: it is no part of that any more"));
+            continue;
+        }
         let missing = || Failure::new(Code::NotFound, format!("storage {path}: it holds no part of a volume"));
         let manifest = manifest.ok_or_else(missing)?;
         let known = *first.get_or_insert(manifest);
@@ -144,8 +154,22 @@ async fn open_dirs(
     let Some(known) = first else {
         return Err(Failure::new(Code::Invalid, "no directory of a volume is given"));
     };
+    let mut placement = None;
+    for opened in (0..known.directories).filter_map(|number| seen.get(&(0, number))) {
+        let failed = |error| disk_failure(&opened.path, &error);
+        placement = placement.or(Placement::read(&*opened.dir).await.map_err(failed)?);
+    }
+    let slots = match &placement {
+        Some(placement) => SlotTable::recorded(known.shards, &placement.slots),
+        None => SlotTable::modular(known.shards, known.servers),
+    };
+    let slots = slots.map_err(|why| Failure::new(Code::Invalid, why))?;
+    let members = match &placement {
+        Some(placement) => placement.members().into_iter().map(|server| server.0).collect(),
+        None => (0..known.servers).collect::<Vec<u16>>(),
+    };
     let (mut servers, mut absent) = (BTreeMap::<u16, Vec<Opened>>::new(), Vec::new());
-    for server in 0..known.servers {
+    for server in members {
         let numbers = 0..known.directories;
         let found: Vec<Option<Opened>> = numbers.map(|number| seen.remove(&(server, number))).collect();
         let of_them = |number: usize| format!("directory {number} of the {} of {server}", known.directories);
@@ -156,16 +180,21 @@ async fn open_dirs(
         }
     }
     if !absent.is_empty() {
-        let (servers, absent) = (known.servers, absent.join(", "));
+        let (servers, absent) = (servers.len() + absent.len(), absent.join(", "));
         let detail = format!("the volume has {servers} servers: the directories of these are missing: {absent}");
         return Err(Failure::new(Code::NotFound, detail));
     }
-    Ok((servers, known))
+    for ((server, _), Opened { path, .. }) in seen {
+        let text =
+            format!("{path}: server {server} has left the volume: what is there is no part of it, and may be removed");
+        report.notes.push(text);
+    }
+    Ok((servers, known, slots))
 }
 
 /// Opens and reads everything.
 async fn open(io: &Io, dirs: &[String], report: &mut Report) -> Result<Vec<Part>, Failure> {
-    let (servers, manifest) = open_dirs(io, dirs, report).await?;
+    let (servers, manifest, slots) = open_dirs(io, dirs, report).await?;
     let mut parts = Vec::new();
     // Server 0 counts the starts.
     let mut first_starts = None;
@@ -212,6 +241,8 @@ async fn open(io: &Io, dirs: &[String], report: &mut Report) -> Result<Vec<Part>
                 starts::reaches_its_end(&starts, &found)?;
                 let counts = *first_starts.get_or_insert(starts);
                 starts::compare(&starts, counts.begun + 1, counts.complete).map_err(DiskError::Failed)?;
+                image.note_logs(&found.slots);
+                image.keep(&slots, ServerIndex(server), false).map_err(DiskError::Failed)?;
                 Ok(found)
             }),
             Err(error) => Err(error),

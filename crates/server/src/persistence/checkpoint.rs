@@ -1,15 +1,20 @@
 //! Checkpoints of a server that goes on serving: each shard is looked at under its locks for a
 //! moment, and written down with the place in the journal at which it was so.
 
-use super::state::image::{Snapshot, add_left, add_server};
-use super::state::persistence::Persistence;
+use super::state::image::{Snapshot, UNITS_AT_ONCE, add_left, add_server};
+use super::state::persistence::{Persistence, disk_failure};
 use super::state::record::Changed;
+use crate::membership::state::moving::{Arriving, Refused};
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use aze_io::disk::{DiskError, DiskResult};
+use aze_io::slab::BASE_BYTES;
 use aze_proto::slots::slots_of;
+use aze_proto::{Configuration, Failure, Ino, ShardId, SlotIndex};
 use aze_store::disk::checkpoint::Writer;
 use aze_store::disk::journal::Stage;
+use aze_store::{Dirty, Placed};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -41,17 +46,102 @@ impl Server {
 
     async fn checkpoint_here(self: &Arc<Self>) {
         let Some(persistence) = &self.persistence else { return };
-        match self.checkpoint(persistence).await {
-            Ok(bytes) => persistence.checkpoint_bytes.store(bytes, Ordering::Relaxed),
-            // The journals stay, and the next one is tried when this one is long. What cannot be removed
-            // is removed with the next.
-            Err(_) => drop(aze_store::disk::remove_unfinished(&*persistence.dir).await),
-        }
+        // The journals stay, and the next one is tried when this one is long.
+        drop(self.checkpoint_or_clear(persistence, None).await);
         persistence.is_checkpointing.store(false, Ordering::SeqCst);
     }
 
-    async fn checkpoint(&self, persistence: &Persistence) -> DiskResult<u64> {
-        let (number, position) = persistence.journal.rotate().await?;
+    async fn checkpoint_or_clear(
+        &self,
+        persistence: &Persistence,
+        taken: Option<(SlotIndex, Configuration)>,
+    ) -> DiskResult<()> {
+        match self.checkpoint(persistence, taken).await {
+            Ok(bytes) => persistence.checkpoint_bytes.store(bytes, Ordering::Relaxed),
+            Err(error) => {
+                // What cannot be removed is removed with the next.
+                drop(aze_store::disk::remove_unfinished(&*persistence.dir).await);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings a slot that has arrived to the disk, in the configuration that it will have here: with a checkpoint, which has it apart from
+    /// the records that this server made when it served the slot before. Then the giver may be told that all of it is here.
+    ///
+    /// # Errors
+    /// The slot was put off meanwhile; what the disk says.
+    pub(crate) async fn keep_arriving(
+        &self,
+        moving: u64,
+        slot: SlotIndex,
+        as_of: Configuration,
+    ) -> Result<(), Result<Refused, Failure>> {
+        let Some(persistence) = &self.persistence else {
+            return if self.moving.is_ready(moving) { Ok(()) } else { Err(Ok(Refused::Other)) };
+        };
+        while persistence.is_checkpointing.swap(true, Ordering::SeqCst) {
+            self.io.sleep(CHECKPOINT_PAUSE).await;
+        }
+        let kept = match self.moving.begin_to_keep(moving, as_of) {
+            Err(refused) => Err(Ok(refused)),
+            // A checkpoint has it. Another one would number its records anew, and the slot may have some by then.
+            Ok(false) => Ok(()),
+            Ok(true) if self.config.switches.is(Sabotage::TakeUnsaved) => Ok(()),
+            Ok(true) => {
+                let written = self.checkpoint_or_clear(persistence, Some((slot, as_of))).await;
+                written.map_err(|error| Err(disk_failure(&persistence.storage.place(), &error)))
+            }
+        };
+        // Before another checkpoint can begin.
+        let kept = kept.and_then(|()| if self.moving.is_ready(moving) { Ok(()) } else { Err(Ok(Refused::Other)) });
+        persistence.is_checkpointing.store(false, Ordering::SeqCst);
+        kept
+    }
+
+    /// A unit of a shard, which may have been taken into use meanwhile, has got a place.
+    fn settle_unit(&self, persistence: &Persistence, shard: ShardId, dirty: Dirty, place: Placed, named: bool) {
+        let _taking = persistence.taking.lock();
+        let mut unit = Some((dirty, place));
+        self.moving.with_arriving(shard, |part| {
+            if let Some((dirty, place)) = unit.take() {
+                part.data.settle(dirty, place, named);
+            }
+        });
+        if let (Some((dirty, place)), Some(cell)) = (unit, self.shards.get(shard)) {
+            cell.data.lock().settle(dirty, place, named);
+        }
+    }
+
+    /// Lets go of memory of a slot that arrives.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub(crate) async fn let_go_of_arriving(&self, persistence: &Persistence) -> DiskResult<()> {
+        for shard in self.moving.arriving_shards() {
+            let mut from = Some((Ino(0), 0));
+            while let Some(start) = from {
+                let wanted = self.store.room_wanted_bytes().min((UNITS_AT_ONCE * BASE_BYTES) as u64);
+                if wanted == 0 {
+                    return Ok(());
+                }
+                let sweep = |part: &mut Arriving| part.data.sweep(start, usize::MAX, wanted, true);
+                let Some(swept) = self.moving.with_arriving(shard, sweep) else { break };
+                from = swept.next;
+                let (placed, _) = self.store.write_out(swept.dirty).await?;
+                placed.into_iter().for_each(|(unit, place)| self.settle_unit(persistence, shard, unit, place, false));
+            }
+        }
+        Ok(())
+    }
+
+    async fn checkpoint(
+        &self,
+        persistence: &Persistence,
+        taken: Option<(SlotIndex, Configuration)>,
+    ) -> DiskResult<u64> {
+        let (number, position) = persistence.journal.rotate_taking(taken).await?;
         let begun = self.store.begin_checkpoint();
         let writer = Writer::begin(persistence.dir.clone(), number, position, self.order.now()).await?;
         // One checkpoint is made at a time, so the journal's current file is still that of its number.
@@ -60,7 +150,20 @@ impl Server {
         let mut left = Vec::new();
         let switches = &self.config.switches;
         let early = switches.is(Sabotage::ListRenamesFirst).then(|| self.transactions.committed());
-        for cell in self.shards.iter() {
+        let mut arriving = BTreeSet::new();
+        for shard in self.moving.kept_shards() {
+            let snapshot = {
+                let _taking = persistence.taking.lock();
+                let of = |part: &mut Arriving| Snapshot::of(&part.names, &part.data, persistence.journal.end(), slots);
+                self.moving.with_arriving(shard, of)
+            };
+            // One that is in use by now is among those below.
+            let Some(snapshot) = snapshot else { break };
+            arriving.insert(shard);
+            let settle = |dirty, place| self.settle_unit(persistence, shard, dirty, place, true);
+            left.extend(snapshot.add_to(&mut writer, &self.store, settle).await?);
+        }
+        for cell in self.shards.kept().filter(|cell| !arriving.contains(&cell.id)) {
             let snapshot = {
                 let data = cell.data.lock();
                 let names = cell.names.lock();

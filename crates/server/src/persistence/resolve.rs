@@ -6,7 +6,6 @@
 //! happened. When all have resolved their names, link counts are set to the names there are, orphans
 //! go, and so do data without a file or beyond the end of it.
 
-use super::state::image::Image;
 use super::state::roots::Roots;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
@@ -38,23 +37,6 @@ struct Here {
     entries: u64,
     subdirs: u64,
     shards: BTreeSet<ShardId>,
-}
-
-/// Changes in doubt that are to be resolved when the server is made from its image.
-pub(crate) struct Leftovers {
-    changed: BTreeMap<Ino, Time>,
-    doubtful: Vec<(ShardId, EntryKey)>,
-}
-
-impl Leftovers {
-    pub(crate) fn of(image: &mut Image) -> Leftovers {
-        Leftovers { changed: std::mem::take(&mut image.changed), doubtful: std::mem::take(&mut image.doubtful) }
-    }
-
-    /// When entries here of each directory last came or went.
-    pub(super) fn changed(&self) -> &BTreeMap<Ino, Time> {
-        &self.changed
-    }
 }
 
 impl Server {
@@ -101,9 +83,38 @@ impl Server {
         Ok(())
     }
 
-    /// Completes or undoes the interrupted operations, with the other servers.
-    pub(crate) async fn resolve(self: &Arc<Self>, leftovers: Leftovers) -> Result<(), Failure> {
+    /// A server that joins a volume in use writes down that it has a part of it: before it takes any, and as of the start that is in
+    /// force.
+    pub(crate) async fn found_part(self: &Arc<Self>) -> Result<(), Failure> {
         let Some(persistence) = &self.persistence else { return Ok(()) };
+        let place = &persistence.storage.place();
+        if !persistence.is_new {
+            let detail = format!(
+                "storage {place}: it holds a part of a volume: a server that joins one begins with an empty directory"
+            );
+            return Err(Failure::new(Code::Invalid, detail));
+        }
+        let known = self.ask_until_ready(ServerIndex(0), Request::PersistentId).await?;
+        let Reply::PersistentIs { volume, start, complete, .. } = known else {
+            return Err(Failure::new(Code::Malformed, "PersistentId was answered with something else"));
+        };
+        persistence.volume.store(volume, Ordering::SeqCst);
+        self.begin_in_start(persistence, start, complete).await?;
+        if let Some(disk) = self.store.disk() {
+            disk.segments().set_volume(volume);
+        }
+        let written = Roots::found(&persistence.dirs, Server::manifest(&self.config, volume)).await;
+        written.map_err(|error| super::state::persistence::disk_failure(place, &error))?;
+        for is_so in [&persistence.is_resolved, &persistence.is_done, &persistence.is_open] {
+            is_so.store(true, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Completes or undoes the interrupted operations, with the other servers.
+    pub(crate) async fn resolve(self: &Arc<Self>) -> Result<(), Failure> {
+        let Some(persistence) = &self.persistence else { return Ok(()) };
+        let leftovers = std::mem::take(&mut *persistence.leftovers.lock());
         if !persistence.is_new {
             self.take_stubs(&leftovers.changed).await?;
             self.resolve_sources().await?;
@@ -251,7 +262,7 @@ impl Server {
     }
 
     async fn was_committed(self: &Arc<Self>, tx: TxId) -> Result<bool, Failure> {
-        let servers: Vec<ServerIndex> = self.map().indexes().collect();
+        let servers: Vec<ServerIndex> = self.map().members().collect();
         let asked = servers.into_iter().map(|server| self.ask_until_ready(server, Request::TxDone { tx }));
         let answers = try_join_all(asked).await?;
         Ok(answers.into_iter().any(|answer| answer == Reply::TxIs { committed: Some(true) }))
@@ -292,7 +303,7 @@ impl Server {
 
     /// Sets the link counts of files here to the number of their names.
     async fn count_links(self: &Arc<Self>) -> Result<(), Failure> {
-        let servers: Vec<ServerIndex> = self.map().indexes().collect();
+        let servers: Vec<ServerIndex> = self.map().members().collect();
         let counted = try_join_all(servers.into_iter().map(|server| self.links_from(server))).await?;
         let mut names: BTreeMap<Ino, u32> = BTreeMap::new();
         for ino in counted.into_iter().flatten() {
@@ -424,12 +435,17 @@ impl Server {
         Ok(Reply::LinksAre { inos, next: None })
     }
 
-    pub(crate) fn files_now(&self, inos: &[Ino]) -> Reply {
+    /// Which of these files exist. A server that does not serve the homes of all of them refuses: the asker takes a file that is left out of the
+    /// answer for deleted.
+    pub(crate) fn files_now(&self, inos: &[Ino]) -> Result<Reply, Failure> {
+        if inos.iter().any(|ino| self.shards.home(*ino).is_none()) {
+            return Err(Failure::new(Code::Busy, format!("{} does not have all of these files now", self.who())));
+        }
         let now = |ino: &Ino| {
             let names = self.shards.home(*ino)?.names.lock();
             let attr = &names.shard.inode(*ino)?.attr;
             Some(FileNow { ino: *ino, size: attr.size, generation: attr.generation, chunk_bits: attr.chunk_bits })
         };
-        Reply::FilesAre { files: inos.iter().filter_map(now).collect() }
+        Ok(Reply::FilesAre { files: inos.iter().filter_map(now).collect() })
     }
 }

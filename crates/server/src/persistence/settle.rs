@@ -5,8 +5,8 @@
 //! it coordinated is done where the new name is in place; else the server of the new name gives it up for good. What
 //! others coordinate they are asked about.
 
-use super::resolve::{AGAIN_PAUSE, Leftovers, RESOLVE_TIME_MAX, ROWS_MAX};
-use super::state::image::Image;
+use super::resolve::{AGAIN_PAUSE, RESOLVE_TIME_MAX, ROWS_MAX};
+use super::state::image::{Image, Leftovers};
 use crate::names::state::directories::Left;
 use crate::names::state::transactions::InDoubt;
 use crate::sabotage::Sabotage;
@@ -60,11 +60,10 @@ impl Server {
     }
 
     /// Learns what the other servers know, begins to bring to an end what was under way, and serves clients.
-    pub(crate) async fn settle(self: &Arc<Self>, leftovers: Leftovers) -> Result<(), Failure> {
+    pub(crate) async fn settle(self: &Arc<Self>) -> Result<(), Failure> {
         let Some(persistence) = &self.persistence else { return Ok(()) };
-        drop(leftovers);
         self.hold_own_directories();
-        let others: Vec<ServerIndex> = self.map().indexes().filter(|other| *other != self.slot()).collect();
+        let others: Vec<ServerIndex> = self.map().members().filter(|other| *other != self.slot()).collect();
         let learnt = join_all(others.iter().map(|other| self.learn_from(*other))).await;
         let tokens: Vec<Vec<TxId>> = learnt.into_iter().collect::<Result<_, Failure>>()?;
         if self.map().keeper == self.slot() {
@@ -234,7 +233,7 @@ impl Server {
         self.io.spawn(async move {
             for pause in [Duration::ZERO, STRAYS_PAUSE] {
                 server.io.sleep(pause).await;
-                server.map().indexes().for_each(|other| server.drop_strays_of(other));
+                server.map().members().for_each(|other| server.drop_strays_of(other));
             }
         });
     }
@@ -256,7 +255,7 @@ impl Server {
 
     /// Whether the new name is in place; `None` as long as a server that may have it does not answer.
     async fn is_committed_anywhere(self: &Arc<Self>, tx: TxId) -> Option<bool> {
-        let servers: Vec<ServerIndex> = self.map().indexes().collect();
+        let servers: Vec<ServerIndex> = self.map().members().collect();
         let answers = self.ask_each(&servers, &Request::TxDone { tx }).await;
         let said = answers.into_iter().map(|(_, answer)| match answer {
             Ok(Reply::TxIs { committed }) => committed,
@@ -427,14 +426,21 @@ impl Server {
             }
             let inos: Vec<Ino> = inos.into_iter().collect();
             for some in inos.chunks(ROWS_MAX) {
-                let there: BTreeSet<Ino> = loop {
-                    match server.ask(home, ShardId(0), Request::FilesNow { inos: some.to_vec() }).await {
-                        Ok(Reply::FilesAre { files }) => break files.into_iter().map(|file| file.ino).collect(),
-                        _ if server.is_stopping() => return,
+                let (asked, there): (Vec<Ino>, BTreeSet<Ino>) = loop {
+                    // Files of slots that have moved away from that server are left alone.
+                    let map = server.map();
+                    let inos: Vec<Ino> = some.iter().copied().filter(|ino| map.home_of(*ino) == Some(home)).collect();
+                    if inos.is_empty() || map.has_left(home) || server.is_stopping() {
+                        break Default::default();
+                    }
+                    match server.ask(home, ShardId(0), Request::FilesNow { inos: inos.clone() }).await {
+                        Ok(Reply::FilesAre { files }) => {
+                            break (inos, files.into_iter().map(|file| file.ino).collect());
+                        }
                         _ => server.io.sleep(SETTLE_PAUSE).await,
                     }
                 };
-                for gone in some.iter().filter(|ino| !there.contains(ino)) {
+                for gone in asked.iter().filter(|ino| !there.contains(ino)) {
                     server.delete_data_here(*gone);
                 }
             }

@@ -33,6 +33,19 @@ impl Server {
         Ok(())
     }
 
+    /// Begins to take part in a start of the volume that is in force.
+    pub(super) async fn begin_in_start(
+        &self,
+        persistence: &Persistence,
+        begun: u64,
+        complete: u64,
+    ) -> Result<(), Failure> {
+        let boot = self.config.boot;
+        self.write_starts(persistence, |_| Starts { begun, complete, ended: None, life: 0, boot }).await?;
+        persistence.is_counted.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
     /// Begins another life of this server, which comes back alone: gives its number. `start` and `life` are what the
     /// other servers know of the volume's start and of this server's last life.
     pub(crate) async fn begin_life(&self, volume: u64, start: u64, life: u32) -> Result<u32, Failure> {

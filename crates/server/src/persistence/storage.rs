@@ -1,13 +1,45 @@
 //! What a server tells of its storage, and how it brings everything to the disk at its end.
 
-use super::state::persistence::storage_failed;
+use super::state::persistence::{OURS, Persistence, disk_failure, storage_failed};
 use crate::state::{Config, Server};
+use aze_io::Io;
+use aze_io::disk::DiskError;
 use aze_proto::message::Durability;
 use aze_proto::slots::slots_of;
-use aze_proto::{Code, Failure, Reply};
-use aze_store::disk::manifest::Manifest;
+use aze_proto::{Code, Failure, Reply, ServerIndex};
+use aze_store::disk::manifest::{self, Manifest};
+use aze_store::disk::placement::Placement;
 use aze_store::disk::starts::Starts;
 use std::sync::atomic::Ordering;
+
+/// The servers that have parts of a volume in directories, read from the directory of the server that keeps its map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// With how many servers it was made.
+    pub made_with: u16,
+    /// How many shards it has.
+    pub shards: u32,
+    /// The servers that have parts of it.
+    pub members: Vec<ServerIndex>,
+}
+
+/// Reads which servers have parts of a volume, from the directories of its server 0, in any order. `None` if that has none, or if no
+/// slot has moved and no server has joined since the volume was made: then it consists of as many as it was made with.
+///
+/// # Errors
+/// A directory that is in use or damaged.
+pub async fn parts_of(io: &Io, dirs: &[String]) -> Result<Option<Parts>, Failure> {
+    for path in dirs {
+        let failed = |error: DiskError| disk_failure(path, &error);
+        let dir = io.open_dir(path).await.map_err(failed)?;
+        let Some(manifest) = Manifest::read(&*dir).await.map_err(failed)? else { continue };
+        if let Some(placement) = Placement::read(&*dir).await.map_err(failed)? {
+            let Manifest { servers: made_with, shards, .. } = manifest;
+            return Ok(Some(Parts { made_with, shards, members: placement.members().into_iter().collect() }));
+        }
+    }
+    Ok(None)
+}
 
 impl Server {
     /// The manifest that this server would write.
@@ -48,8 +80,28 @@ impl Server {
     /// Why the disk has not got it.
     pub async fn rest(&self) -> Result<(), Failure> {
         let Some(persistence) = &self.persistence else { return Ok(()) };
+        if self.has_left() {
+            return self.leave_storage(persistence).await;
+        }
         let ended = persistence.journal.finish().await.map_err(|why| storage_failed(&self.who(), &why))?;
         self.note_clean_end(persistence, ended).await
+    }
+
+    /// Marks the directories of a server that has left, then removes journals, checkpoints and segments: other servers have the slots.
+    async fn leave_storage(&self, persistence: &Persistence) -> Result<(), Failure> {
+        let failed = |error: DiskError| disk_failure(&persistence.storage.place(), &error);
+        for dir in &persistence.dirs {
+            manifest::leave(&**dir).await.map_err(failed)?;
+        }
+        for dir in &persistence.dirs {
+            for name in dir.list().await.map_err(failed)? {
+                if OURS.iter().any(|start| name.starts_with(start)) {
+                    dir.remove(&name).await.map_err(failed)?;
+                }
+            }
+            dir.sync().await.map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// For people: the file or device that keeps its part, if no directory does, and remarks on it.

@@ -6,9 +6,10 @@ use crate::coherence::state::published::PublishedIndex;
 use crate::coherence::state::watch::Watches;
 use crate::persistence::state::record::Step;
 use aze_meta::{Applied, Effects, EntryKey, Op, Outcome, Shard, Stamp};
-use aze_proto::limits::BYTES_PER_RECORD;
+use aze_proto::limits::{BLOCK_BYTES, BYTES_PER_RECORD};
 use aze_proto::retry::Verdict;
 use aze_proto::slots::slot_of;
+use aze_proto::sum::piece_sums;
 use aze_proto::wire::Wire;
 use aze_proto::{Attr, Code, Failure, Generation, Ino, MapEpoch, Reply, Sequence, SessionId, ShardId, Time};
 use aze_store::disk::journal::Journal;
@@ -375,7 +376,8 @@ impl LoggedChunks {
     }
 
     /// As [`ChunkShard::reserve`], and decides the request; with a chunk size it zeroes. Only a change of bytes is
-    /// written down: the reservation is memory of this process.
+    /// written down: the reservation is memory of this process. But a chunk of a file that may be in a backing is there in the
+    /// next life, too: one that is not would be read from what a stage has put there.
     pub(crate) fn reserve(
         &mut self,
         stamp: &Stamp,
@@ -385,6 +387,11 @@ impl LoggedChunks {
         range: Range<u32>,
         zero: Option<u8>,
     ) -> Result<(), StoreError> {
+        if ino.is_backed() && !range.is_empty() && !self.chunks.has(ino, chunk) {
+            let zeros = &[0; BLOCK_BYTES][..range.len().min(BLOCK_BYTES)];
+            let offset = range.end - zeros.len() as u32;
+            self.write(ino, generation, chunk, offset, zeros, &piece_sums(offset.into(), zeros))?;
+        }
         self.keep(ino, chunk);
         self.chunks.reserve(ino, generation, chunk, range.clone(), zero.is_some())?;
         self.remember(stamp, Ok(Reply::Done));

@@ -1,9 +1,10 @@
 //! Replays one seed, or runs many: `aze-sim --seed 42 [--trace]`, `aze-sim --seeds 1000 [--from N]`; with
 //! `--persistent KIND` those of persistent volumes, with `--moves` those in which slots move, with `--leaving` and `--joining` those in
-//! which servers leave and join.
+//! which servers leave and join, with `--staging` those in which the program that stages is at work.
 
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::persistence::{self, KINDS, PersistentPlan, PlanOf};
+use aze_sim::staging::{self, Missing, StagingPlan};
 use aze_sim::{Outcome, Plan, run_plan};
 use std::ops::Range;
 use std::process::ExitCode;
@@ -11,6 +12,9 @@ use std::process::ExitCode;
 const USAGE: &str =
     "usage: aze-sim --seed N [--trace] [--moves | --leaving | --joining | --persistent KIND] [--without PROTECTION]
        aze-sim --seeds COUNT [--from N] [--moves | --leaving | --joining | --persistent KIND] [--without PROTECTION]
+       aze-sim --staging --seed N [--trace] [--leave-out PART | --without PROTECTION]
+       aze-sim --staging --seeds COUNT [--from N] [--leave-out PART | --without PROTECTION]
+PART, of what a stage relies on, is one of SyncOfFiles, SyncOfNames, OwnNames
 KIND, of persistent volumes, is one of";
 
 /// What these seeds can notice the absence of; others have tests of their own.
@@ -64,6 +68,8 @@ struct Options {
     moves: bool,
     leaving: bool,
     joining: bool,
+    staging: bool,
+    left_out: Option<Missing>,
     persistence: Option<PlanOf>,
     switches: Switches,
 }
@@ -84,6 +90,11 @@ fn parse(args: impl Iterator<Item = String>) -> Option<Options> {
             "--moves" => options.moves = true,
             "--leaving" => options.leaving = true,
             "--joining" => options.joining = true,
+            "--staging" => options.staging = true,
+            "--leave-out" => {
+                let (name, all) = (args.next()?, [Missing::SyncOfFiles, Missing::SyncOfNames, Missing::OwnNames]);
+                options.left_out = Some(all.into_iter().find(|part| format!("{part:?}") == name)?);
+            }
             "--persistent" => {
                 let name = args.next()?;
                 options.persistence = Some(KINDS.iter().find(|(kind, _)| *kind == name)?.1);
@@ -130,6 +141,29 @@ fn run_persistent(plan_of: PlanOf, seeds: Range<u64>, options: &Options) -> Exit
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Runs seeds of staging.
+fn run_staging(seeds: Range<u64>, options: &Options) -> ExitCode {
+    let mut failed = 0;
+    for seed in seeds.clone() {
+        let plan = StagingPlan { switches: options.switches, without: options.left_out, ..StagingPlan::of(seed) };
+        let run = || staging::run(&plan, options.trace);
+        let found = std::panic::catch_unwind(run).map(|outcome| {
+            if options.seed.is_some() {
+                println!("{:?}, trace {:016x}", outcome.counts, outcome.trace_hash);
+            }
+            outcome.wrong
+        });
+        let wrong = found.unwrap_or_else(|_| vec!["a panic".into()]);
+        if !wrong.is_empty() {
+            failed += 1;
+            println!("{plan:?}");
+            wrong.iter().take(5).for_each(|wrong| println!("  VIOLATION {wrong}"));
+        }
+    }
+    println!("{} seeds, {failed} failed", seeds.end - seeds.start);
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 fn main() -> ExitCode {
     let Some(options) = parse(std::env::args().skip(1)) else {
         let names: Vec<String> = PROTECTIONS.iter().map(|protection| format!("{protection:?}")).collect();
@@ -141,6 +175,9 @@ fn main() -> ExitCode {
         Some(seed) => seed..seed + 1,
         None => options.from..options.from + options.seeds,
     };
+    if options.staging {
+        return run_staging(seeds, &options);
+    }
     if let Some(plan_of) = options.persistence {
         return run_persistent(plan_of, seeds, &options);
     }

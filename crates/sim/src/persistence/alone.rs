@@ -5,7 +5,7 @@ use super::again::Progress;
 use super::book::Book;
 use super::look::look;
 use super::worker::Worker;
-use super::{LIVES, PersistentPlan};
+use super::{Counts, LIVES, PersistentPlan, moving};
 use crate::cluster::Cluster;
 use crate::work::{Board, ROOT};
 use aze_io::sync::Mutex;
@@ -20,7 +20,7 @@ use std::time::Duration;
 const REST: Duration = Duration::from_secs(30);
 
 /// As `super::lives`, with one client and the same servers for all of it.
-pub(super) async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: &Arc<Board>) {
+pub(super) async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: &Arc<Board>, counts: &Counts) {
     let book = Arc::new(Mutex::new(Book::default()));
     if let Err(failure) = cluster.start().await {
         return board.violation(format!("the volume does not start: {failure}"));
@@ -55,9 +55,29 @@ pub(super) async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: 
             .collect();
         let pause = |us: u64| cluster.sim.sleep(Duration::from_micros(us));
         pause(rng.between(2_000, 400_000)).await;
-        let mut dead = vec![rng.below(u64::from(plan.servers)) as u16];
-        if plan.servers > 2 && rng.chance(250_000) {
-            dead.push((dead[0] + 1) % plan.servers);
+        let moves = Arc::new(moving::Progress::default());
+        let mut moved = None;
+        if plan.moves {
+            let draws = cluster.sim.rng(&format!("moves of life {life}"));
+            moved = Some(cluster.on_driver(moving::go(cluster.clone(), board.clone(), moves.clone(), draws)));
+            pause(rng.between(0, 200_000)).await;
+            moves.in_a_move(cluster, rng, Duration::from_millis(200)).await;
+        }
+        let map = cluster.server(0).map(|keeper| keeper.map());
+        let members: Vec<u16> = match &map {
+            // One that joins and has no slot yet does not come back: it has left.
+            Some(map) => map
+                .members()
+                .filter(|server| map.slots.served_by(*server).next().is_some())
+                .map(|server| server.0)
+                .collect(),
+            None => (0..plan.servers).collect(),
+        };
+        let first = rng.below(members.len() as u64) as usize;
+        // If all others have left, none comes back alone.
+        let mut dead = if members.len() > 1 { vec![members[first]] } else { Vec::new() };
+        if members.len() > 2 && rng.chance(250_000) {
+            dead.push(members[(first + 1) % members.len()]);
         }
         board.note(cluster, format!("servers {dead:?} die"));
         progress.phase.fetch_add(1, Ordering::Relaxed);
@@ -66,6 +86,12 @@ pub(super) async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: 
             pause(rng.between(0, 3_000)).await;
         }
         pause(rng.between(0, 6_000_000)).await;
+        // Who has had its last slot moved away when it died has left, and does not come back.
+        let has_left = |server: u16| {
+            let maps = cluster.servers().into_iter().map(|running| running.map());
+            maps.max_by_key(|map| map.epoch).is_some_and(|map| map.has_left(aze_proto::ServerIndex(server)))
+        };
+        dead.retain(|server| !has_left(*server));
         // The keeper first, if it is one of them and they do not come back together.
         dead.sort_unstable();
         let back = match rng.chance(500_000) {
@@ -83,6 +109,12 @@ pub(super) async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: 
             return board.violation(format!("life {life}: {dead:?} do not come back: {failure}"));
         }
         board.note(cluster, format!("servers {dead:?} are back"));
+        moves.end();
+        if let Some(moved) = moved {
+            // It ends when the move that it has begun does.
+            let _ = moved.await;
+        }
+        counts.moved.fetch_add(moves.moved(), Ordering::Relaxed);
         progress.phase.fetch_add(1, Ordering::Relaxed);
         pause(rng.between(2_000, 400_000)).await;
         progress.is_over.store(true, Ordering::Relaxed);

@@ -12,7 +12,7 @@ use super::{log_name, record};
 use aze_io::disk::{Dir, DiskError, DiskFile, DiskResult};
 use aze_io::logical::LogicalClock;
 use aze_io::sync::Mutex;
-use aze_proto::SlotIndex;
+use aze_proto::{Configuration, SlotIndex};
 use futures_channel::oneshot;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -242,10 +242,23 @@ impl Journal {
     /// # Errors
     /// What the disk says; the old file is then still the current one.
     pub async fn rotate(self: &Arc<Self>) -> DiskResult<(u64, u64)> {
+        self.rotate_taking(None).await
+    }
+
+    /// As [`Self::rotate`]; in the new file, records of a slot that the server has taken from another one are of this
+    /// configuration, and numbered anew. None is in the file before the checkpoint of its number, which has the slot, is
+    /// durable; records of an earlier time that the server had the slot are in older files.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn rotate_taking(self: &Arc<Self>, taken: Option<(SlotIndex, Configuration)>) -> DiskResult<(u64, u64)> {
         let number = self.state.lock().number + 1;
         let file = self.dir.create_log(&log_name(number)).await?;
         self.dir.sync().await?;
         let mut state = self.state.lock();
+        if let Some((slot, configuration)) = taken {
+            state.slots.take_over(slot, configuration);
+        }
         state.files.push_back((file, Vec::new()));
         (state.number, state.began, state.slots_before) = (number, state.end, state.slots.clone());
         self.start(&mut state);

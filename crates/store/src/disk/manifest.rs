@@ -6,6 +6,30 @@ use aze_io::disk::{Dir, DiskError, DiskResult};
 /// The file's name.
 pub const NAME: &str = "volume";
 
+/// What the file is called when its server has left the volume.
+pub const LEFT: &str = "volume.left";
+
+/// Marks a directory: its server has left the volume, and it is no part of that any more.
+///
+/// # Errors
+/// The disk's error.
+pub async fn leave(dir: &dyn Dir) -> DiskResult<()> {
+    match dir.rename(NAME, LEFT).await {
+        // It was marked before.
+        Err(DiskError::NotFound(_)) => {}
+        renamed => renamed?,
+    }
+    dir.sync().await
+}
+
+/// What a marked directory was a part of.
+///
+/// # Errors
+/// The disk's error, and a file that cannot be parsed.
+pub async fn read_left(dir: &dyn Dir) -> DiskResult<Option<Manifest>> {
+    text::read(dir, LEFT, |text| Manifest::parse(text).map_err(DiskError::Failed)).await
+}
+
 /// The format of everything in the directory. A server refuses any other.
 pub const FORMAT: u32 = 15;
 

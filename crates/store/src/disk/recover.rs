@@ -5,8 +5,8 @@ use super::slots::SlotLogs;
 use super::{checkpoint, journal, log_name, number_of, state_name};
 use aze_io::Boxed;
 use aze_io::disk::{Dir, DiskError, DiskFile, DiskResult};
-use aze_proto::SlotIndex;
 use aze_proto::wire::Wire;
+use aze_proto::{Configuration, SlotIndex};
 use std::sync::Arc;
 
 /// Bytes that are read at once; a longer record is read by itself.
@@ -20,6 +20,8 @@ pub struct Record<'a> {
     pub position: u64,
     /// The slot that it belongs to.
     pub slot: Option<SlotIndex>,
+    /// The configuration of the slot in which it was made.
+    pub configuration: Configuration,
     /// What happened.
     pub head: &'a [u8],
     /// Its data.
@@ -172,9 +174,10 @@ impl Found {
         self.order = self.order.max(raw.header.order);
         self.rotten += u64::from(!raw.is_sound);
         let position = raw.header.position;
-        let slot = raw.header.of.map(|entry| entry.slot);
-        let record =
-            Record { in_checkpoint, position, slot, head: &raw.head, payload: &raw.payload, is_sound: raw.is_sound };
+        let (slot, configuration) =
+            raw.header.of.map_or((None, Configuration(0)), |entry| (Some(entry.slot), entry.configuration));
+        let (head, payload, is_sound) = (&raw.head[..], &raw.payload[..], raw.is_sound);
+        let record = Record { in_checkpoint, position, slot, configuration, head, payload, is_sound };
         while !each.take(&record).map_err(|why| damaged(name, position, &why))? {
             each.prepare().await?;
         }

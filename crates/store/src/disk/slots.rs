@@ -37,6 +37,11 @@ impl SlotLogs {
         &mut self.0[at]
     }
 
+    /// The server has taken a slot in a configuration: its records there are numbered anew.
+    pub fn take_over(&mut self, slot: SlotIndex, configuration: Configuration) {
+        *self.get_mut(slot) = SlotLog { configuration, serial: 0 };
+    }
+
     /// The place of the next record of a slot.
     pub(super) fn next(&mut self, slot: SlotIndex) -> Entry {
         let log = self.get_mut(slot);

@@ -3,8 +3,8 @@
 use aze_io::disk::{Dir, DiskError, DiskResult};
 use std::str::{FromStr, Lines};
 
-/// The longest file that is read, in bytes.
-const BYTES_MAX: usize = 4096;
+/// The longest file that is read, in bytes: a line for each slot of the largest volume.
+const BYTES_MAX: u64 = 4 << 20;
 
 /// The lines of one file after its title, in order.
 pub(super) struct Fields<'a>(Lines<'a>);
@@ -45,7 +45,7 @@ pub(super) async fn read<T>(
         Err(DiskError::NotFound(_)) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let bytes = file.read_at(0, BYTES_MAX).await?;
+    let bytes = file.read_at(0, file.size().await?.min(BYTES_MAX) as usize).await?;
     let parsed = parse(&String::from_utf8_lossy(&bytes));
     parsed.map(Some).map_err(|error| match error {
         DiskError::Unfit(why) => DiskError::Unfit(format!("the file '{name}': {why}")),
@@ -55,10 +55,23 @@ pub(super) async fn read<T>(
 
 /// Replaces a file, durably: after a crash it has its old text or the new one.
 pub(super) async fn write(dir: &dyn Dir, name: &str, text: String) -> DiskResult<()> {
-    let new = format!("{name}.new");
-    let file = dir.create(&new).await?;
+    prepare(dir, name, text).await?;
+    take_effect(dir, name).await
+}
+
+/// The first half of [`write`]: the file is as it was, also after an error.
+pub(super) async fn prepare(dir: &dyn Dir, name: &str, text: String) -> DiskResult<()> {
+    let file = dir.create(&new_name(name)).await?;
     file.append(text.into_bytes()).await?;
-    file.sync().await?;
-    dir.rename(&new, name).await?;
+    file.sync().await
+}
+
+/// The second half: after an error the file has its old text or the new one.
+pub(super) async fn take_effect(dir: &dyn Dir, name: &str) -> DiskResult<()> {
+    dir.rename(&new_name(name), name).await?;
     dir.sync().await
+}
+
+fn new_name(name: &str) -> String {
+    format!("{name}.new")
 }

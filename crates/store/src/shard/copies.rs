@@ -8,7 +8,7 @@ use crate::chunk::Chunk;
 use crate::{Store, StoreError};
 use aze_proto::ids::{Generation, Ino};
 use aze_proto::limits::CHUNK_BITS_MAX;
-use std::ops::Bound;
+use std::ops::{Bound, RangeInclusive};
 use std::sync::atomic::Ordering;
 
 /// What [`ChunkShard::evict`] did.
@@ -81,9 +81,9 @@ impl ChunkShard {
         was_copy
     }
 
-    /// The same of all chunks of a file from one on.
-    pub(super) fn keep_from(&mut self, ino: Ino, from: u64) {
-        let all: Vec<(Ino, u64)> = self.copies.range((ino, from)..=(ino, u64::MAX)).copied().collect();
+    /// The same of some chunks of a file.
+    pub(super) fn keep_in(&mut self, ino: Ino, chunks: RangeInclusive<u64>) {
+        let all: Vec<(Ino, u64)> = self.copies.range((ino, *chunks.start())..=(ino, *chunks.end())).copied().collect();
         for (ino, chunk) in all {
             self.keep(ino, chunk);
         }

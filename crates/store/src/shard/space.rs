@@ -78,12 +78,13 @@ impl ChunkShard {
         let bits = chunk_bits.min(CHUNK_BITS_MAX);
         let store = self.store.clone();
         let (first, last) = (range.start >> bits, (range.end - 1) >> bits);
-        self.keep_from(ino, first);
+        self.keep_in(ino, first..=last);
         let (mut empty, mut failed) = (Vec::new(), None);
         for ((_, number), chunk) in self.chunks.range_mut((ino, first)..=(ino, last)) {
             let base = number << bits;
             let within = |at: u64| at.saturating_sub(base).min(1 << bits) as usize;
-            let punched = chunk.punch(&store.slab, within(range.start)..within(range.end));
+            // What may be in a backing and is not here would be read from there.
+            let punched = chunk.punch(&store.slab, within(range.start)..within(range.end), ino.is_backed());
             if let Err(trouble) = punched {
                 failed.get_or_insert(store.explain(ino, *number, trouble));
             }
@@ -108,10 +109,10 @@ impl ChunkShard {
     }
 
     /// Where in a file the first byte is that is stored here or, with `hole`, that is not, though it
-    /// belongs here.
+    /// belongs here. In a file that may be in a backing stored blocks of zeros count as not stored.
     ///
     /// # Errors
-    /// `GenerationStale`, `MissedTruncation` or `Deleted`.
+    /// `GenerationStale`, `MissedTruncation`, `Deleted` or `Cold`.
     pub fn seek(
         &self,
         ino: Ino,
@@ -123,21 +124,61 @@ impl ChunkShard {
         let bits = from.chunk_bits.min(CHUNK_BITS_MAX);
         let offset = |number: u64| if number == from.chunk { from.offset as usize } else { 0 };
         let place = |number: u64, at: usize| (number << bits) + at as u64;
-        let mut stored =
-            self.chunks.range((ino, from.chunk)..=(ino, u64::MAX)).map(|((_, number), chunk)| (*number, chunk));
-        if !hole {
-            return Ok(stored.find_map(|(number, chunk)| chunk.next_data(offset(number)).map(|at| place(number, at))));
-        }
         let mut expected = from.chunk;
-        for (number, chunk) in stored {
-            if number > expected {
+        for ((_, number), chunk) in self.chunks.range((ino, from.chunk)..=(ino, u64::MAX)) {
+            if hole && *number > expected {
                 break;
             }
-            if let Some(at) = Chunk::next_hole(chunk, offset(number), 1 << bits) {
-                return Ok(Some(place(number, at)));
+            if let Some(at) = seek_in(chunk, (ino, *number), offset(*number), bits, hole)? {
+                return Ok(Some(place(*number, at)));
             }
             expected = number.saturating_add(from.step);
         }
-        Ok(Some(place(expected, offset(expected))))
+        Ok(hole.then(|| place(expected, offset(expected))))
     }
+
+    /// The same within one chunk.
+    ///
+    /// # Errors
+    /// As [`ChunkShard::seek`].
+    pub fn look_in_chunk(
+        &self,
+        ino: Ino,
+        generation: Generation,
+        from: SeekFrom,
+        hole: bool,
+    ) -> Result<InChunk, StoreError> {
+        self.admit(ino, generation)?;
+        let bits = from.chunk_bits.min(CHUNK_BITS_MAX);
+        let Some(chunk) = self.chunks.get(&(ino, from.chunk)) else { return Ok(InChunk::NotStored) };
+        let at = seek_in(chunk, (ino, from.chunk), from.offset as usize, bits, hole)?;
+        Ok(at.map_or(InChunk::Nothing, |at| InChunk::At((from.chunk << bits) + at as u64)))
+    }
+}
+
+/// What [`ChunkShard::look_in_chunk`] has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InChunk {
+    /// The chunk is not there.
+    NotStored,
+    /// It has nothing of the kind from there on.
+    Nothing,
+    /// Where in the file it is.
+    At(u64),
+}
+
+fn seek_in(
+    chunk: &Chunk,
+    (ino, number): (Ino, u64),
+    offset: usize,
+    bits: u8,
+    hole: bool,
+) -> Result<Option<usize>, StoreError> {
+    let found = match (ino.is_backed(), hole) {
+        (false, false) => Ok(chunk.next_data(offset)),
+        (false, true) => Ok(chunk.next_hole(offset, 1 << bits)),
+        (true, false) => chunk.next_other_than_zeros(offset),
+        (true, true) => chunk.next_zeros(offset, 1 << bits),
+    };
+    found.map_err(|units| StoreError::Cold { ino, chunk: number, units })
 }

@@ -2,9 +2,10 @@
 //! way. All of it can be asked for again.
 
 use aze_io::sync::Mutex;
-use aze_proto::{Backing, Failure, Generation, Ino, ShardId};
+use aze_proto::{Backing, Code, Failure, Generation, Ino, ShardId};
 use futures_channel::oneshot;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +15,9 @@ const KNOWN_MAX: usize = 1 << 16;
 
 /// Files that stages have claimed, 24 bytes each; when there are more it begins anew, and those have to be claimed again.
 const CLAIMED_MAX: usize = 1 << 16;
+
+/// Runs of data in the backing for which one request asks.
+const RUNS_MAX: usize = 256;
 
 /// Files of which a server reports once that they have changed underneath; when there are more it begins anew.
 const REPORTED_MAX: usize = 1 << 12;
@@ -33,6 +37,50 @@ pub(crate) struct Lack {
     pub(crate) is_ahead: bool,
 }
 
+impl Lack {
+    /// Of a request that changes data: what the home says.
+    pub(crate) fn of_change(shard: ShardId, ino: Ino, generation: Generation) -> Lack {
+        Lack { shard, ino, generation, chunk: None, changes: true, is_ahead: false }
+    }
+}
+
+/// What a request has learnt of where a file's data and holes are in the backing.
+#[derive(Debug, Default)]
+pub(crate) struct Runs(Vec<Run>);
+
+/// A run of data of an object, and the hole before it.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    /// Which object: the number of the file's origin.
+    pub(crate) origin: u32,
+    /// Where the hole begins, or the data where there is none.
+    pub(crate) from: u64,
+    /// The data.
+    pub(crate) data: Range<u64>,
+}
+
+impl Runs {
+    /// Whether there are data at a place, and where that ends; `None` if it is not known. Who has asked too often is told of data:
+    /// these are read to find out.
+    pub(crate) fn at(&self, backing: &Backing, at: u64) -> Option<(bool, u64)> {
+        let mut here = self.0.iter().filter(|run| run.origin == backing.origin && run.from <= at && at < run.data.end);
+        let found = here.next_back().map(|run| match at < run.data.start {
+            true => (false, run.data.start.min(backing.length)),
+            false => (true, run.data.end),
+        });
+        found.or((self.0.len() >= RUNS_MAX).then_some((true, u64::MAX)))
+    }
+
+    pub(crate) fn learn(&mut self, run: Run) {
+        self.0.push(run);
+    }
+}
+
+/// What a request is told that states a wrong chunk size.
+pub(crate) fn other_chunk_size() -> Failure {
+    Failure::new(Code::Malformed, "another chunk size than the file's")
+}
+
 /// What a file's home has said.
 #[derive(Debug)]
 pub(crate) struct Known {
@@ -47,6 +95,11 @@ pub(crate) struct Known {
 }
 
 impl Known {
+    /// The chunk size that a request states has to be the file's.
+    pub(crate) fn check_chunk_bits(&self, chunk_bits: u8) -> Result<(), Failure> {
+        if chunk_bits == self.chunk_bits { Ok(()) } else { Err(other_chunk_size()) }
+    }
+
     /// Whether a chunk has bytes of the backing, unless they were written in the volume.
     pub(crate) fn has_part_in(&self, chunk: u64) -> bool {
         self.start_of(chunk).is_some_and(|start| start < self.backing.length)

@@ -30,6 +30,8 @@ pub(crate) struct Keeper {
     refused: Mutex<Refused>,
     /// One slot moves at a time; the number of the last move.
     moving: AsyncMutex<u64>,
+    /// One change of the placement on the disk at a time.
+    placing: AsyncMutex<()>,
     /// The move that is not decided yet.
     undecided: Mutex<Option<u64>>,
     /// Servers that leave, and when the keeper was last told so.
@@ -91,9 +93,11 @@ struct Token {
 }
 
 impl Keeper {
-    pub(crate) fn new(servers: u16, epoch: NamespaceEpoch) -> Keeper {
+    /// For a volume with these places. In the place of a server that has left stands one that is marked so.
+    pub(crate) fn new(slots: Vec<Option<ServerInfo>>, epoch: NamespaceEpoch) -> Keeper {
         Keeper {
-            joined: Mutex::new(Joined { slots: vec![None; usize::from(servers)], waiting: Vec::new() }),
+            joined: Mutex::new(Joined { slots, waiting: Vec::new() }),
+            placing: AsyncMutex::default(),
             token: Mutex::new(Token::default()),
             raising: AsyncMutex::new(epoch),
             refused: Mutex::default(),
@@ -129,6 +133,11 @@ impl Keeper {
     /// The turn to move a slot, if it is free: the number of the last move.
     pub(crate) fn try_moving(&self) -> Option<AsyncGuard<'_, u64>> {
         self.moving.try_lock()
+    }
+
+    /// The turn to change the placement on the disk.
+    pub(crate) async fn placing(&self) -> AsyncGuard<'_, ()> {
+        self.placing.lock().await
     }
 
     pub(crate) fn begins_move(&self, moving: u64) {
@@ -230,6 +239,16 @@ impl Joined {
         self.slots.len()
     }
 
+    /// A server joins a volume in use: it has the next place.
+    pub(crate) fn add(&mut self, info: &ServerInfo) {
+        self.slots.push(Some(info.clone()));
+    }
+
+    /// Whether the place of a server stays empty.
+    pub(crate) fn has_left(&self, slot: ServerIndex) -> bool {
+        self.slots.get(usize::from(slot.0)).and_then(Option::as_ref).is_some_and(|info| info.left)
+    }
+
     /// A server takes its place; gives the one that had it before, and `None` if there is no such place.
     pub(crate) fn put(&mut self, slot: ServerIndex, info: &ServerInfo) -> Option<Option<ServerInfo>> {
         self.slots.get_mut(usize::from(slot.0)).map(|place| place.replace(info.clone()))
@@ -273,7 +292,7 @@ mod tests {
     use futures_util::FutureExt;
 
     fn keeper() -> Keeper {
-        Keeper::new(2, NamespaceEpoch(0))
+        Keeper::new(vec![None; 2], NamespaceEpoch(0))
     }
 
     #[test]

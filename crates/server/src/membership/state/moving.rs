@@ -6,7 +6,7 @@ use crate::names::state::held::Opens;
 use crate::names::state::lock_table::FileLocks;
 use aze_io::sync::Mutex;
 use aze_meta::Shard;
-use aze_proto::ids::{Incarnation, Ino, ServerIndex, SessionId, ShardId, SlotIndex, Time};
+use aze_proto::ids::{Configuration, Incarnation, Ino, ServerIndex, SessionId, ShardId, SlotIndex, Time, TxId};
 use aze_proto::retry::{RetryTable, Verdict};
 use aze_proto::rules::{Changes, Pace, To, When};
 use aze_proto::slots::slot_of;
@@ -95,6 +95,10 @@ pub(crate) struct Pending {
     pub(crate) leased: bool,
     /// The giver was told, or may have been, that all of it is here: only the end of the move changes that.
     pub(crate) is_ready: bool,
+    /// Checkpoints have it, in the configuration that the slot will have here. On a volume in memory: never.
+    pub(crate) kept: Option<Configuration>,
+    /// Renames that were committed at the giver.
+    pub(crate) finished: Vec<TxId>,
 }
 
 /// One shard of it.
@@ -343,6 +347,8 @@ impl Moving {
             directories: BTreeMap::new(),
             leased: false,
             is_ready: false,
+            kept: None,
+            finished: Vec::new(),
         });
         let result = take(&mut pending);
         table.pending = Some(pending);
@@ -358,6 +364,42 @@ impl Moving {
         pending.map(|pending| pending.is_ready = true).is_some()
     }
 
+    /// From now on checkpoints have what arrives, in this configuration; nothing if all of it is there, and that is promised.
+    ///
+    /// # Errors
+    /// The slot was put off meanwhile, or the move is over.
+    pub(crate) fn begin_to_keep(&self, moving: u64, as_of: Configuration) -> Result<bool, Refused> {
+        let mut table = self.table.lock();
+        if moving <= table.over {
+            return Err(Refused::Over);
+        }
+        let takes = matches!(table.phase, Phase::Takes { moving: current, .. } if current == moving);
+        let pending =
+            table.pending.as_mut().filter(|pending| takes && pending.moving == moving).ok_or(Refused::Other)?;
+        if pending.is_ready {
+            return Ok(false);
+        }
+        pending.kept = Some(as_of);
+        Ok(true)
+    }
+
+    /// The shards that arrive and that checkpoints have.
+    pub(crate) fn kept_shards(&self) -> Vec<ShardId> {
+        let table = self.table.lock();
+        let kept = table.pending.iter().filter(|pending| pending.kept.is_some());
+        kept.flat_map(|pending| pending.parts.keys().copied()).collect()
+    }
+
+    /// The shards that arrive.
+    pub(crate) fn arriving_shards(&self) -> Vec<ShardId> {
+        self.table.lock().pending.iter().flat_map(|pending| pending.parts.keys().copied()).collect()
+    }
+
+    /// A shard that arrives.
+    pub(crate) fn with_arriving<R>(&self, shard: ShardId, look: impl FnOnce(&mut Arriving) -> R) -> Option<R> {
+        self.table.lock().pending.as_mut()?.parts.get_mut(&shard).map(look)
+    }
+
     /// The slot is not taken now, and may be sent again, unless the giver was told that all of it is here. Gives what of
     /// directories came with it.
     pub(crate) fn put_off(&self, moving: u64) -> BTreeMap<Ino, Brought> {
@@ -367,6 +409,7 @@ impl Moving {
             return BTreeMap::new();
         };
         let directories = std::mem::take(&mut pending.directories);
+        pending.kept = None;
         self.set(&mut table, Phase::Rests);
         directories
     }

@@ -131,6 +131,15 @@ impl Transactions {
         self.finished.lock().committed.iter().filter(|(_, committed)| **committed).map(|(tx, _)| *tx).collect()
     }
 
+    /// The last of these, in the order in which they ended.
+    pub(crate) fn last_committed(&self, count_max: usize) -> Vec<TxId> {
+        let finished = self.finished.lock();
+        let committed = finished.order.iter().rev().filter(|tx| finished.committed.get(tx) == Some(&true));
+        let mut last: Vec<TxId> = committed.take(count_max).copied().collect();
+        last.reverse();
+        last
+    }
+
     /// Whether one is over here, one way or the other.
     pub(crate) fn is_finished(&self, tx: TxId) -> bool {
         self.finished(tx).is_some()

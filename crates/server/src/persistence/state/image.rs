@@ -14,9 +14,13 @@ use aze_proto::wire::Wire;
 use aze_proto::{Failure, Reply};
 use aze_store::disk::checkpoint::Writer;
 use aze_store::disk::recover::{Found, Record, Taker};
+use aze_store::disk::slots::SlotLogs;
 use aze_store::{ChunkShard, Cold, Dirty, Placed, Row, Store, StoreError, Warmed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// What to do about a directory that is not the one that the volume had.
+const ADVICE: &str = "put the directories of the last end back";
 
 /// Rows in one record of a shard's tables.
 const ROWS_MAX: usize = 4096;
@@ -33,9 +37,16 @@ struct Part {
     data: ChunkShard,
     /// The place in the journal up to which the checkpoint includes it.
     position: u64,
+    /// The checkpoint has it.
+    is_in_checkpoint: bool,
 }
 
 impl Part {
+    fn new(id: ShardId, shards: u32, store: &Arc<Store>) -> Part {
+        let (names, data) = (Shard::new(id, shards), ChunkShard::new(store.clone()));
+        Part { names, data, position: 0, is_in_checkpoint: false }
+    }
+
     fn decide(&mut self, stamp: &Stamp, outcome: Result<Reply, Failure>) {
         self.data.record(stamp.session, stamp.sequence, stamp.floor, outcome);
     }
@@ -45,7 +56,12 @@ impl Part {
 pub(crate) struct Image {
     /// Number of slots of the volume.
     slots: u32,
+    /// Those of slots with which the server began, and those that its records are of: it may have taken others, and given some.
     parts: Vec<Option<Part>>,
+    /// There is a checkpoint.
+    has_checkpoint: bool,
+    /// How far the logs of slots had come.
+    logs: SlotLogs,
     pub(crate) finished: Vec<TxId>,
     pub(crate) changed: BTreeMap<Ino, Time>,
     pub(crate) time: Time,
@@ -63,6 +79,24 @@ pub(crate) struct Image {
     tell: Option<Tell>,
 }
 
+/// Changes in doubt that are to be resolved when the server is made from its image.
+#[derive(Default)]
+pub(crate) struct Leftovers {
+    pub(in crate::persistence) changed: BTreeMap<Ino, Time>,
+    pub(in crate::persistence) doubtful: Vec<(ShardId, EntryKey)>,
+}
+
+impl Leftovers {
+    pub(crate) fn of(image: &mut Image) -> Leftovers {
+        Leftovers { changed: std::mem::take(&mut image.changed), doubtful: std::mem::take(&mut image.doubtful) }
+    }
+
+    /// When entries here of each directory last came or went.
+    pub(in crate::persistence) fn changed(&self) -> &BTreeMap<Ino, Time> {
+        &self.changed
+    }
+}
+
 enum Need {
     /// These units of a chunk are wanted in memory.
     Units(ShardId, Vec<Cold>),
@@ -74,15 +108,17 @@ impl Image {
     /// A server without anything, of those that a volume has.
     pub(crate) fn empty(slot: ServerIndex, servers: u16, shards: u32, store: &Arc<Store>) -> Result<Image, String> {
         let slots = SlotTable::modular(shards, servers)?;
-        let part =
-            |id: ShardId| Part { names: Shard::new(id, shards), data: ChunkShard::new(store.clone()), position: 0 };
         let parts = (0..shards)
             .map(ShardId)
-            .map(|id| (slots.keeps(id).is_some_and(|keeps| keeps.primary == slot)).then(|| part(id)))
+            .map(|id| {
+                (slots.keeps(id).is_some_and(|keeps| keeps.primary == slot)).then(|| Part::new(id, shards, store))
+            })
             .collect();
         Ok(Image {
             slots: slots.len(),
             parts,
+            has_checkpoint: false,
+            logs: SlotLogs::default(),
             finished: Vec::new(),
             changed: BTreeMap::new(),
             time: Time(0),
@@ -131,8 +167,17 @@ impl Image {
             return Ok(());
         };
         let is_names = matches!(step, Step::Names { .. });
-        let part = self.parts.get_mut(shard.0 as usize).and_then(Option::as_mut);
-        let part = part.ok_or_else(|| format!("a record of shard {shard}, which is not this server's"))?;
+        self.has_checkpoint |= record.in_checkpoint;
+        let shards = self.parts.len() as u32;
+        let part = self.parts.get_mut(shard.0 as usize);
+        let part = part.ok_or_else(|| format!("a record of shard {shard}, of which the volume has {shards}"))?;
+        let part = part.get_or_insert_with(|| Part::new(shard, shards, &self.store));
+        if record.in_checkpoint {
+            part.is_in_checkpoint = true;
+        } else if self.has_checkpoint && !part.is_in_checkpoint {
+            // The checkpoint was made when the server had given the slot to another one, and has none of it.
+            return Ok(());
+        }
         let is_known = record.position < part.position && !self.switches.is(Sabotage::ReplayAll);
         if !record.in_checkpoint && is_known {
             return Ok(());
@@ -255,6 +300,51 @@ impl Image {
     /// Its shards: names, and data.
     pub(in crate::persistence) fn shards(&mut self) -> impl Iterator<Item = (&mut Shard, &mut ChunkShard)> {
         self.parts.iter_mut().flatten().map(|part| (&mut part.names, &mut part.data))
+    }
+
+    /// Drops the shards of slots that this table gives to other servers, and makes sure that those of this server's slots are here, in the
+    /// configurations of the table.
+    ///
+    /// # Errors
+    /// Why the directory, or that of the server which keeps the map, is not the one that the volume had.
+    pub(crate) fn keep(&mut self, table: &SlotTable, me: ServerIndex, is_new: bool) -> Result<(), String> {
+        let shards = self.parts.len() as u32;
+        for (number, slot) in table.iter() {
+            let (log, is_mine) = (self.logs.get(number), slot.primary == me);
+            if is_mine && !is_new && log.configuration != slot.configuration {
+                return Err(format!(
+                    "it has slot {number} as of configuration {}, and by the map this server has it as of {}: one of the two \
+                     directories is older: {ADVICE}",
+                    log.configuration, slot.configuration
+                ));
+            }
+            if !is_mine && log.serial > 0 && log.configuration >= slot.configuration {
+                return Err(format!(
+                    "it served slot {number} in configuration {}, and the map knows of {} only, and of {} as its server: the \
+                     directory of the server that keeps the map is older: {ADVICE}",
+                    log.configuration, slot.configuration, slot.primary
+                ));
+            }
+            let of_slot = (0..shards).map(ShardId).filter(|shard| slot_of(*shard, self.slots) == number);
+            for shard in of_slot {
+                let Some(part) = self.parts.get_mut(shard.0 as usize) else { continue };
+                if !is_mine {
+                    *part = None;
+                } else if self.has_checkpoint && part.as_ref().is_none_or(|part| !part.is_in_checkpoint) {
+                    return Err(format!(
+                        "it has no shard {shard}, of slot {number}, which this server has by the map: {ADVICE}"
+                    ));
+                } else if part.is_none() {
+                    return Err(format!("it has nothing of shard {shard}, of slot {number}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes how far the logs of slots had come.
+    pub(in crate::persistence) fn note_logs(&mut self, logs: &SlotLogs) {
+        self.logs = logs.clone();
     }
 
     /// The server starts again. No number that was issued in a part of the journal that is lost is

@@ -1,16 +1,18 @@
 //! Persistent storage of one server: its directories, its journal, and how far a start has come.
 
-use super::image::Image;
+use super::image::{Image, Leftovers};
 use super::roots::{Roots, StorageDir};
 use super::{room, starts};
 use aze_io::Io;
 use aze_io::disk::{Dir, DiskError};
 use aze_io::logical::LogicalClock;
+use aze_io::sync::Mutex;
 use aze_proto::message::Durability;
 use aze_proto::{Code, Failure};
 use aze_store::Store;
 use aze_store::disk::journal::Journal;
 use aze_store::disk::manifest::Manifest;
+use aze_store::disk::placement::Placement;
 use aze_store::disk::starts::Starts;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -57,6 +59,13 @@ pub(crate) struct Persistence {
     pub(crate) journal: Arc<Journal>,
     /// The volume's number.
     pub(in crate::persistence) volume: AtomicU64,
+    /// Which server has which slot, as this one had written it down at the start: if it keeps the map, and anything had changed since
+    /// the volume was made.
+    pub(crate) placement: Option<Placement>,
+    /// The shards that the directory has, until the first map says which of them this server serves.
+    pub(crate) kept: Mutex<Option<Image>>,
+    /// The changes in doubt among them.
+    pub(crate) leftovers: Mutex<Leftovers>,
     /// Whether the directory was empty at the start.
     pub(crate) is_new: bool,
     /// Entries here are final: other servers may count them.
@@ -69,6 +78,8 @@ pub(crate) struct Persistence {
     pub(in crate::persistence) starts: starts::Kept,
     /// Server 0 has counted this start, and answers requests for its number.
     pub(in crate::persistence) is_counted: AtomicBool,
+    /// Held while a slot that has arrived is taken into use, so that a checkpoint finds it in one place.
+    pub(crate) taking: Mutex<()>,
     pub(in crate::persistence) is_checkpointing: AtomicBool,
     pub(in crate::persistence) checkpoint_bytes: AtomicU64,
     pub(in crate::persistence) room: room::Room,
@@ -132,7 +143,9 @@ impl Persistence {
             starts = Starts::read(&*dir).await.map_err(failed)?;
             found = aze_store::disk::recover::read_for(&*dir, image).await.map_err(failed)?;
             starts::reaches_its_end(&starts, &found).map_err(failed)?;
+            image.note_logs(&found.slots);
         }
+        let placement = Placement::read(&*dir).await.map_err(failed)?;
         let mut checkpoint_bytes = 0;
         if manifest.is_some() {
             image.begin_new_life();
@@ -152,12 +165,16 @@ impl Persistence {
             path: first.path.clone(),
             journal,
             volume: AtomicU64::new(manifest.map_or(expected.volume, |found| found.volume)),
+            placement,
+            kept: Mutex::default(),
+            leftovers: Mutex::default(),
             is_new: manifest.is_none(),
             is_resolved: AtomicBool::new(false),
             is_done: AtomicBool::new(false),
             is_open: AtomicBool::new(false),
             starts: starts::Kept::new(starts),
             is_counted: AtomicBool::new(false),
+            taking: Mutex::default(),
             is_checkpointing: AtomicBool::new(false),
             checkpoint_bytes: AtomicU64::new(checkpoint_bytes),
             room: room::Room::default(),

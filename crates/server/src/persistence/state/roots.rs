@@ -7,7 +7,7 @@ use super::persistence::{OURS, Storage, disk_failure};
 use aze_io::Io;
 use aze_io::disk::{Dir, DiskResult};
 use aze_proto::{Code, Failure};
-use aze_store::disk::manifest::Manifest;
+use aze_store::disk::manifest::{self, Manifest};
 use aze_store::disk::segments::Root;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -120,6 +120,13 @@ const UNFINISHED_TEXTS: [&str; 3] = ["volume.new", "starts", "starts.new"];
 /// Makes sure that a directory without a manifest has no foreign files.
 async fn begin_empty(root: &OpenRoot) -> Result<(), Failure> {
     let failed = |error| disk_failure(&root.path, &error);
+    if let Some(left) = manifest::read_left(&*root.dir).await.map_err(failed)? {
+        return Err(invalid(format!(
+            "storage {}: server {} of volume {:016x} had its part here and has left that volume, whose other servers have \
+             all that was here: use an empty directory, or remove this one",
+            root.path, left.server, left.volume
+        )));
+    }
     let others = root.dir.list().await.map_err(failed)?;
     let known =
         |name: &String| OURS.iter().any(|start| name.starts_with(start)) || UNFINISHED_TEXTS.contains(&name.as_str());

@@ -1,0 +1,268 @@
+//! Processes of blocking threads in a simulated world.
+//!
+//! A task stands for each thread. When the task takes its step it hands the baton to its thread, which runs until it has to
+//! wait, gives the baton back, and lets the task sleep until what the thread waits for has woken it. So one thread of the
+//! whole world runs at a time, and the seed draws which.
+
+use super::{Sim, WALL_BASE_NS};
+use crate::Io;
+use crate::sync::{Condvar, Mutex};
+use futures_channel::oneshot;
+use std::any::Any;
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// A thread that has the baton for longer waits for something that is not simulated: the run ends, and says so.
+const BATON_TIME_MAX: Duration = Duration::from_secs(60);
+
+thread_local! {
+    static HERE: RefCell<Option<Place>> = const { RefCell::new(None) };
+}
+
+/// The place of the calling thread in a simulated process; `None` outside of all.
+pub(crate) fn here() -> Option<Place> {
+    HERE.with_borrow(Clone::clone)
+}
+
+/// A simulated process of blocking threads. It is killed when it is dropped.
+pub struct Process {
+    shared: Arc<Shared>,
+    main: Mutex<Option<std::thread::JoinHandle<()>>>,
+    ended: Mutex<Option<oneshot::Receiver<()>>>,
+}
+
+struct Shared {
+    io: Io,
+    is_dead: AtomicBool,
+    turns: Mutex<Vec<Arc<Turn>>>,
+    /// Of threads that wait for each other.
+    waiting: Mutex<Vec<Waker>>,
+}
+
+/// Who runs: a thread, or the world.
+#[derive(Default)]
+struct Turn {
+    baton: Mutex<Baton>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+enum Baton {
+    #[default]
+    World,
+    Thread(Waker),
+    Ended(Option<Box<dyn Any + Send>>),
+}
+
+/// Where a thread of a process is.
+#[derive(Clone)]
+pub(crate) struct Place {
+    shared: Arc<Shared>,
+    turn: Arc<Turn>,
+}
+
+impl Process {
+    /// Starts a process on a node. `main` runs on a thread of its own, and may start others by [`crate::threads`].
+    ///
+    /// # Panics
+    /// If the system has no room for a thread.
+    pub fn start(sim: &Sim, node: &str, main: impl FnOnce() + Send + 'static) -> Process {
+        let shared = Arc::new(Shared {
+            io: sim.node(node),
+            is_dead: AtomicBool::new(false),
+            turns: Mutex::default(),
+            waiting: Mutex::default(),
+        });
+        let (done, ended) = oneshot::channel();
+        let place = Place::new(&shared, Some(done));
+        let main = std::thread::Builder::new().name("sim-process".into()).spawn(move || place.live(main));
+        let main = main.expect("room for a thread");
+        Process { shared, main: Mutex::new(Some(main)), ended: Mutex::new(Some(ended)) }
+    }
+
+    /// Waits for its end; `false` if it was killed. To be called once.
+    pub async fn ended(&self) -> bool {
+        let ended = self.ended.lock().take();
+        match ended {
+            Some(ended) => ended.await.is_ok(),
+            None => false,
+        }
+    }
+
+    /// Ends it: its threads run out, and all that they wait for or call is without effect. Returns when they are gone. What they do
+    /// meanwhile by other means than this world is for the caller to undo.
+    ///
+    /// # Panics
+    /// When called by one of its threads.
+    pub fn kill(&self) {
+        self.shared.is_dead.store(true, Ordering::SeqCst);
+        let (mut turns, mut count) = (Vec::new(), 0);
+        // A thread that is about to end may start others, which find at once that they are dead.
+        while {
+            turns.clone_from(&self.shared.turns.lock());
+            turns.len() > count
+        } {
+            turns.iter().for_each(|turn| turn.look_again());
+            turns[count..].iter().for_each(|turn| turn.wait_for_end());
+            count = turns.len();
+        }
+        if let Some(main) = self.main.lock().take() {
+            // Its panic was told.
+            let _ = main.join();
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Turn {
+    /// Lets the thread run until it waits.
+    fn give(&self, waker: &Waker) -> Poll<()> {
+        let mut baton = self.baton.lock();
+        if let Baton::World = *baton {
+            *baton = Baton::Thread(waker.clone());
+            self.changed.notify_all();
+        }
+        let mut waited = Duration::ZERO;
+        while let Baton::Thread(_) = *baton {
+            assert!(
+                waited < BATON_TIME_MAX,
+                "a thread of a simulated process waits for something that is not simulated"
+            );
+            let before = std::time::Instant::now();
+            baton = self.changed.wait_for(baton, BATON_TIME_MAX);
+            waited += before.elapsed();
+        }
+        match &mut *baton {
+            Baton::Ended(panic) => match panic.take() {
+                Some(panic) => {
+                    drop(baton);
+                    resume_unwind(panic)
+                }
+                None => Poll::Ready(()),
+            },
+            _ => Poll::Pending,
+        }
+    }
+
+    /// Has its thread look whether it is dead.
+    fn look_again(&self) {
+        let _baton = self.baton.lock();
+        self.changed.notify_all();
+    }
+
+    fn wait_for_end(&self) {
+        let mut baton = self.baton.lock();
+        while !matches!(*baton, Baton::Ended(_)) {
+            baton = self.changed.wait(baton);
+        }
+    }
+}
+
+impl Place {
+    fn new(shared: &Arc<Shared>, done: Option<oneshot::Sender<()>>) -> Place {
+        let turn = Arc::new(Turn::default());
+        shared.turns.lock().push(turn.clone());
+        let given = turn.clone();
+        shared.io.spawn(async move {
+            poll_fn(|context| given.give(context.waker())).await;
+            if let Some(done) = done {
+                // Nobody may wait for it.
+                let _ = done.send(());
+            }
+        });
+        Place { shared: shared.clone(), turn }
+    }
+
+    /// A place for one more thread of the process.
+    pub(crate) fn fork(&self) -> Place {
+        Place::new(&self.shared, None)
+    }
+
+    /// Runs the life of a thread at this place.
+    pub(crate) fn live(&self, life: impl FnOnce()) {
+        HERE.set(Some(self.clone()));
+        self.wait_for_baton();
+        let panic = catch_unwind(AssertUnwindSafe(life)).err();
+        HERE.set(None);
+        let has_panicked = panic.is_some();
+        self.tell();
+        *self.turn.baton.lock() = Baton::Ended(panic);
+        self.turn.changed.notify_all();
+        if has_panicked {
+            // The world tells the story; whoever joins this thread is to know that it did not end well.
+            std::panic::panic_any("a thread of a simulated process has panicked");
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(*self.turn.baton.lock(), Baton::Ended(_))
+    }
+
+    fn is_dead(&self) -> bool {
+        self.shared.is_dead.load(Ordering::SeqCst)
+    }
+
+    /// Waits until this thread may run. The waker is that of its task; `None` if the process was killed.
+    fn wait_for_baton(&self) -> Option<Waker> {
+        let mut baton = self.turn.baton.lock();
+        loop {
+            if self.is_dead() {
+                return None;
+            }
+            if let Baton::Thread(waker) = &*baton {
+                return Some(waker.clone());
+            }
+            baton = self.turn.changed.wait(baton);
+        }
+    }
+
+    /// Runs a future to its end; `None` if the process was killed.
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        loop {
+            let waker = self.wait_for_baton()?;
+            if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return Some(value);
+            }
+            *self.turn.baton.lock() = Baton::World;
+            self.turn.changed.notify_all();
+        }
+    }
+
+    /// Waits until `look` finds something; `None` if the process was killed.
+    pub(crate) fn wait_until<T>(&self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+        self.block_on(poll_fn(|context| match look() {
+            Some(found) => Poll::Ready(found),
+            None => {
+                self.shared.waiting.lock().push(context.waker().clone());
+                Poll::Pending
+            }
+        }))
+    }
+
+    /// Has all threads of the process look again that wait for each other.
+    pub(crate) fn tell(&self) {
+        let waiting = std::mem::take(&mut *self.shared.waiting.lock());
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    pub(crate) fn io(&self) -> &Io {
+        &self.shared.io
+    }
+
+    /// The date without the errors of a node's clock, so that it can be compared with what happened when.
+    pub(crate) fn date_ns(&self) -> u64 {
+        WALL_BASE_NS.unsigned_abs() + self.shared.io.mono_ns()
+    }
+}

@@ -1,0 +1,172 @@
+//! Slots of a volume in directories move, and servers join and leave, until everything ends or a server dies.
+
+use crate::cluster::{Cluster, server_node};
+use crate::work::Board;
+use aze_io::sim::SimRng;
+use aze_proto::{Code, Failure, ServerIndex, SlotIndex};
+use aze_server::Server;
+use futures_util::future::{Either, select};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Servers that there are at most, those that have left included.
+const SERVERS_MAX: u16 = 7;
+
+/// Pause before a driver looks again.
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
+
+/// How far the moves of one life have got.
+#[derive(Default)]
+pub(super) struct Progress {
+    is_over: AtomicBool,
+    begun: AtomicU64,
+    moved: AtomicU64,
+}
+
+impl Progress {
+    /// Nothing more is begun.
+    pub(super) fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// How many slots have moved.
+    pub(super) fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
+    }
+
+    /// Resolves a moment after a move has begun, or after so long.
+    pub(super) async fn in_a_move(&self, cluster: &Cluster, rng: &mut SimRng, longest: Duration) {
+        let (begun, until_ns) = (self.begun.load(Ordering::Relaxed), cluster.sim.now_ns() + longest.as_nanos() as u64);
+        while self.begun.load(Ordering::Relaxed) == begun && cluster.sim.now_ns() < until_ns {
+            cluster.sim.sleep(Duration::from_micros(200)).await;
+        }
+        let most = *rng.pick(&[3_000, 15_000, 60_000]);
+        cluster.sim.sleep(Duration::from_micros(rng.below(most))).await;
+    }
+}
+
+/// Moves slots, and has servers join and leave, until it is over.
+pub(super) async fn go(cluster: Arc<Cluster>, board: Arc<Board>, progress: Arc<Progress>, mut rng: SimRng) {
+    let mut going = BTreeSet::new();
+    while !progress.is_over.load(Ordering::Relaxed) {
+        cluster.sim.sleep(Duration::from_micros(rng.below(20_000))).await;
+        see_ends(&cluster, &board, &mut going, &mut rng);
+        let Some(keeper) = cluster.server(0) else { continue };
+        let map = keeper.map();
+        let members: Vec<ServerIndex> = map.members().filter(|server| !map.is_gone(*server)).collect();
+        let others: Vec<ServerIndex> = members.iter().copied().filter(|server| *server != map.keeper).collect();
+        let draw = rng.below(100);
+        if draw < 8 && map.servers.len() < usize::from(SERVERS_MAX) && map.check_room_for(1).is_ok() {
+            let index = map.servers.len() as u16;
+            let (starting, run) = (cluster.clone(), board.clone());
+            let joined = cluster.on_driver(async move {
+                let joined = starting.add_server(index).await;
+                run.note(
+                    &starting,
+                    format!("server {index} joins: {:?}", joined.as_ref().map_err(ToString::to_string)),
+                );
+            });
+            // Everything may end while it joins.
+            let _ = select(joined, Box::pin(cluster.sim.sleep(Duration::from_secs(1)))).await;
+        } else if draw < 16 && !others.is_empty() {
+            let leaver = *rng.pick(&others);
+            board.note(&cluster, format!("server {leaver} is to leave"));
+            for _ in 0..40 {
+                if progress.is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                progress.begun.fetch_add(1, Ordering::Relaxed);
+                let left =
+                    at_keeper(&cluster, &keeper, move |keeper| async move { keeper.leave(&[leaver]).await }).await;
+                match left {
+                    Some(Ok((_, staying))) if staying.is_empty() => break,
+                    Some(Ok(_)) => drop(progress.moved.fetch_add(1, Ordering::Relaxed)),
+                    Some(Err(failure)) => {
+                        judge(&cluster, &board, &failure);
+                        if failure.code != Code::Busy {
+                            break;
+                        }
+                        cluster.sim.sleep(LOOK_PAUSE).await;
+                    }
+                    None => break,
+                }
+            }
+        } else {
+            let slot = SlotIndex(rng.below(u64::from(map.slots.len())) as u32);
+            let to = *rng.pick(&members);
+            if map.slots.get(slot).is_some_and(|slot| slot.primary == to) {
+                continue;
+            }
+            progress.begun.fetch_add(1, Ordering::Relaxed);
+            let moved =
+                at_keeper(&cluster, &keeper, move |keeper| async move { keeper.move_slot(slot, to).await }).await;
+            match moved {
+                Some(Ok(())) => {
+                    progress.moved.fetch_add(1, Ordering::Relaxed);
+                    board.note(&cluster, format!("slot {slot} has moved to server {to}"));
+                }
+                Some(Err(failure)) => judge(&cluster, &board, &failure),
+                None => {}
+            }
+        }
+    }
+}
+
+/// Runs something as a task of the keeper, with which it ends.
+async fn at_keeper<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+    cluster: &Arc<Cluster>,
+    keeper: &Arc<Server>,
+    work: impl FnOnce(Arc<Server>) -> F,
+) -> Option<T> {
+    let (done, result) = futures_channel::oneshot::channel();
+    let work = work(keeper.clone());
+    cluster.sim.node(&server_node(0)).spawn(async move {
+        // An error means that the run is over.
+        let _ = done.send(work.await);
+    });
+    result.await.ok()
+}
+
+/// Has the processes of servers end that have left: after they have marked their directories, or before.
+fn see_ends(cluster: &Arc<Cluster>, board: &Arc<Board>, going: &mut BTreeSet<ServerIndex>, rng: &mut SimRng) {
+    let Some(map) = cluster.server(0).map(|keeper| keeper.map()) else { return };
+    for index in map.indexes().filter(|server| map.has_left(*server)) {
+        let Some(server) = cluster.server(index.0) else { continue };
+        if !going.insert(index) {
+            continue;
+        }
+        let (marks, cluster, board) = (rng.chance(500_000), cluster.clone(), board.clone());
+        board.note(&cluster, format!("server {index} has left"));
+        drop(cluster.clone().on_driver(async move {
+            let mut stopped = Box::pin(server.stopped());
+            while cluster.server(index.0).is_some() {
+                match select(stopped, Box::pin(cluster.sim.sleep(LOOK_PAUSE))).await {
+                    Either::Left(_) => break,
+                    Either::Right((_, waiting)) => stopped = waiting,
+                }
+            }
+            if cluster.server(index.0).is_none() {
+                return;
+            }
+            if marks && let Err(failure) = server.rest().await {
+                // Everything may have ended meanwhile.
+                board.note(&cluster, format!("server {index} has not marked its directories: {failure}"));
+            }
+            if cluster.server(index.0).is_some() {
+                cluster.kill_server(index.0, false);
+            }
+        }));
+    }
+}
+
+/// A move may fail because something is under way for too long, a server has died or has come back, or a disk is full.
+fn judge(cluster: &Arc<Cluster>, board: &Arc<Board>, failure: &Failure) {
+    board.note(cluster, format!("{:?}: {failure}", failure.code));
+    let is_explained = matches!(failure.code, Code::Busy | Code::NoSpace | Code::Invalid) || failure.is_silence();
+    let is_refused = failure.code == Code::Unsupported && failure.detail.contains("no slot moves");
+    if !is_explained && !is_refused {
+        board.violation(format!("a slot could not be moved: {:?}: {failure}", failure.code));
+    }
+}

@@ -1,0 +1,264 @@
+//! What must hold: lines of receipts were true, what is not dirty is at the destination, what was synced stays.
+
+use super::Run;
+use super::programs::{INSIDE, Known, NEVER};
+use aze_copy::stage::ledger;
+use aze_copy::stage::standing::Standing;
+use aze_copy::stage::state::Done;
+use aze_receipt::line::What;
+use aze_receipt::{Head, Line, Object, Removed, Signed, when};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// A line of a receipt whose object must be at the destination as long as nobody changes it there.
+pub(super) struct Kept {
+    path: Vec<u8>,
+    inode: u64,
+}
+
+fn shown(path: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(path)
+}
+
+/// Whether a file may have had such a content at some time between two moments.
+fn had(known: &Known, hash: aze_receipt::Hash, from: &str, to: &str) -> bool {
+    let is_within =
+        |began: u64, ended: u64| when(began).as_str() <= to && (ended == NEVER || when(ended).as_str() >= from);
+    known.contents.iter().any(|content| content.hash == hash && is_within(content.from, content.to))
+}
+
+/// Whether a path may have led to a file at some time between two moments.
+fn led(known: &Known, path: &[u8], from: &str, to: &str) -> bool {
+    let is_within =
+        |began: u64, ended: u64| when(began).as_str() <= to && (ended == NEVER || when(ended).as_str() >= from);
+    known.names.iter().any(|name| name.path == path && is_within(name.from, name.to))
+}
+
+impl Run {
+    fn at_outside(&self, path: &[u8]) -> Vec<u8> {
+        let outside = self.outside().into_bytes();
+        if path.is_empty() { outside } else { aze_copy::tree::join(&outside, path) }
+    }
+
+    fn at_inside(path: &[u8]) -> Vec<u8> {
+        if path.is_empty() { INSIDE.into() } else { aze_copy::tree::join(INSIDE.as_bytes(), path) }
+    }
+
+    /// Compares receipts that have come since the last look; tells whether there are any.
+    pub(super) fn check_receipts(&self) -> bool {
+        let known = self.checked.lock().clone();
+        let new: Vec<_> = self.files.receipts().into_iter().filter(|path| !known.contains(path)).collect();
+        for path in &new {
+            self.counts.lock().receipts += 1;
+            if let Err(trouble) = self.check_receipt(path) {
+                self.wrong(format!("{}: {trouble}", path.display()));
+            }
+            self.checked.lock().insert(path.clone());
+        }
+        !new.is_empty()
+    }
+
+    fn check_receipt(&self, path: &Path) -> aze_words::exit::Outcome<()> {
+        let signed = Signed::open(path, Some(&self.files.key().public()))?;
+        let (mut head, finished) = (signed.head.clone(), signed.end.finished.clone());
+        // Names are looked at before the head is written.
+        head.started = self.start_before(&head.started);
+        let mut paths = BTreeSet::new();
+        for line in signed.lines()? {
+            match line? {
+                Line::Object(object) => {
+                    self.counts.lock().lines += 1;
+                    paths.insert(object.path.clone());
+                    self.lines.lock().insert((object.path.clone(), object.checked.clone()));
+                    self.check_object(&head, &finished, &object);
+                }
+                Line::Removed(removed) => self.check_removed(&head, &removed),
+                Line::Head(_) | Line::End(_) => {}
+            }
+        }
+        if signed.end.missing == 0 && !self.plan.is_over_directory {
+            self.check_complete(&head, &finished, &paths);
+        }
+        Ok(())
+    }
+
+    /// Each entry of a ledger has a line in a receipt.
+    pub(super) fn check_ledgers(&self) {
+        let (ledgers, troubles) = ledger::all_in(&self.files.ledgers()).unwrap_or_default();
+        troubles.iter().for_each(|trouble| self.wrong(format!("{trouble}")));
+        let all = ledgers.iter().flat_map(|ledger| &ledger.entries);
+        let is_unknown = |done: &Done| {
+            let line = (done.object.path.clone(), done.object.checked.clone());
+            done.object.what != What::Directory && !self.lines.lock().contains(&line)
+        };
+        if let Some((path, _)) = all.into_iter().find(|(_, done)| is_unknown(done)) {
+            self.wrong(format!("{}: a ledger has it, and no receipt", shown(path)));
+        }
+    }
+
+    /// When the job began that was at work at a moment.
+    fn start_before(&self, moment: &str) -> String {
+        let starts: Vec<String> = self.starts.lock().iter().map(|start| when(*start)).collect();
+        starts.into_iter().rfind(|start| start.as_str() <= moment).unwrap_or_default()
+    }
+
+    /// A line of an object: at its moment the destination had these bytes, and then the name; and so had the volume, at one
+    /// moment.
+    fn check_object(&self, head: &Head, finished: &str, object: &Object) {
+        let path = self.at_outside(&object.path);
+        let wrong = |why: &str| self.wrong(format!("line {} checked {}: {why}", shown(&path), object.checked));
+        let states = self.place.states_at(object.inode, |at| when(at).as_str().cmp(object.checked.as_str()));
+        let is_state = |state: &super::place::Version| {
+            let is_bytes = match &object.what {
+                What::File { size, hash, .. } => {
+                    state.bytes.len() as u64 == *size && super::hash_of(&state.bytes) == *hash
+                }
+                What::Link { target } => *state.bytes == *target,
+                What::Directory => true,
+            };
+            let is_time = object.what == What::Directory || when(state.mtime.0) == object.mtime;
+            is_bytes && is_time && state.mode == object.mode
+        };
+        if !states.iter().any(is_state) {
+            wrong("the destination did not have that then");
+        }
+        let (is_early, is_late) =
+            (|at: u64| when(at).as_str() < object.checked.as_str(), |at: u64| when(at).as_str() > finished);
+        let is_published = self.plan.atomic || self.place.led_to(&path, object.inode, is_early, is_late);
+        if !is_published {
+            wrong("the name did not lead there between that moment and the end");
+        }
+        let What::File { hash, same_as, .. } = &object.what else { return };
+        let first = same_as.as_ref().unwrap_or(&object.path);
+        let inside = Run::at_inside(first);
+        let model = self.model.lock();
+        // An attempt may have been broken off after it, and a later one has gone on.
+        let attempt = self.start_before(&object.checked);
+        let was = |from: &str, to: &str| {
+            model.files.iter().any(|known| led(known, &inside, from, to) && had(known, *hash, from, to))
+        };
+        let (is_read, is_still) = (was(&attempt, &object.checked), was(&head.started, finished));
+        drop(model);
+        if !is_read {
+            wrong("the volume did not have these bytes between the attempt's start and that moment");
+        }
+        if !is_still {
+            wrong("the volume did not have these bytes in the attempt that has signed it");
+        }
+        let stored = self.place.is_stored(&path, object.inode, |at| when(at).as_str() >= object.checked.as_str());
+        if stored == Some(false) {
+            wrong("it is not on the device");
+        }
+        if stored.is_some() {
+            self.place.forget_tampering(&path);
+        }
+    }
+
+    /// What was removed was not in the volume all the time.
+    fn check_removed(&self, head: &Head, removed: &Removed) {
+        self.counts.lock().removals += 1;
+        let inside = Run::at_inside(&removed.path);
+        let model = self.model.lock();
+        let names = model.files.iter().flat_map(|known| &known.names).filter(|name| name.path == inside);
+        let is_there = names.into_iter().any(|name| {
+            when(name.sure_from).as_str() <= head.started.as_str()
+                && (name.sure_to == NEVER || when(name.sure_to).as_str() >= removed.when.as_str())
+        });
+        drop(model);
+        if is_there {
+            self.wrong(format!("{} was removed, and the volume had it all the time", shown(&inside)));
+        }
+    }
+
+    /// A receipt in which nothing is missing has each name that was there all the time.
+    fn check_complete(&self, head: &Head, finished: &str, paths: &BTreeSet<Vec<u8>>) {
+        let model = self.model.lock();
+        let names = model.files.iter().flat_map(|known| &known.names);
+        let is_throughout = |name: &&super::programs::Named| {
+            name.sure_from != NEVER
+                && when(name.sure_from).as_str() < head.started.as_str()
+                && (name.sure_to == NEVER || when(name.sure_to).as_str() > finished)
+        };
+        // Its program may not know yet that it was released.
+        let released = self.files.released();
+        let is_missing = |name: &&super::programs::Named| {
+            let path = &name.path[INSIDE.len() + 1..];
+            !paths.contains(path) && !released.contains(&self.at_outside(path))
+        };
+        let missing = names.filter(is_throughout).find(is_missing);
+        let missing = missing.map(|name| name.path.clone());
+        drop(model);
+        if let Some(path) = missing {
+            self.wrong(format!("{}: no line, though nothing is missing", shown(&path)));
+        }
+    }
+
+    /// Files that the volume has given up are at the destination, as long as no other one had their names.
+    pub(super) fn check_released(&self) {
+        let files: Vec<Known> = self.model.lock().files.clone();
+        for (index, known) in files.iter().enumerate().filter(|(_, known)| known.gone == Some(super::Gone::Released)) {
+            let Some(name) = known.names.last() else { continue };
+            let others = files.iter().enumerate().filter(|(other, _)| *other != index);
+            let mut names = others.flat_map(|(_, other)| &other.names);
+            if names.any(|later| later.path == name.path && later.to > name.from) {
+                continue;
+            }
+            let outside = self.at_outside(&name.path[INSIDE.len() + 1..]);
+            if !self.place.bytes_at(&outside).is_some_and(|bytes| known.has(super::hash_of(&bytes))) {
+                self.wrong(format!("{}: it was released, and its copy is gone", shown(&outside)));
+            }
+        }
+    }
+
+    /// Files of which the ledger says that they are staged: the destination has what the volume has.
+    pub(super) fn check_standing(&self, standing: &Standing) {
+        for trouble in &standing.lost {
+            self.wrong(format!("lost: {trouble}"));
+        }
+        let files: Vec<Known> = self.model.lock().files.clone();
+        for known in &files {
+            let Some(path) = known.path().filter(|path| !standing.named.contains_key(*path)) else { continue };
+            let outside = self.at_outside(&path[INSIDE.len() + 1..]);
+            if self.place.is_tampered(&outside) {
+                continue;
+            }
+            match self.place.bytes_at(&outside) {
+                Some(bytes) if known.has(super::hash_of(&bytes)) => self.counts.lock().staged += 1,
+                // It was released, and its program does not know that yet.
+                there => self.wrong(format!(
+                    "{}: it is not dirty, and {} has {}",
+                    shown(path),
+                    shown(&outside),
+                    if there.is_some() { "other bytes" } else { "nothing" }
+                )),
+            }
+        }
+    }
+
+    /// Files of the last receipt that nobody has changed since.
+    pub(super) fn what_must_stay(&self) -> Vec<Kept> {
+        let Some(last) = self.checked.lock().iter().next_back().cloned() else { return Vec::new() };
+        let Ok(signed) = Signed::open(&last, None) else { return Vec::new() };
+        let Ok(lines) = signed.lines() else { return Vec::new() };
+        let mut kept = Vec::new();
+        for line in lines.flatten() {
+            let Line::Object(object) = line else { continue };
+            let path = self.at_outside(&object.path);
+            let is_later = |at: u64| when(at).as_str() >= object.checked.as_str();
+            if let (What::File { .. }, Some(_)) = (&object.what, self.place.is_stored(&path, object.inode, is_later)) {
+                kept.push(Kept { path, inode: object.inode });
+            }
+        }
+        kept
+    }
+
+    /// After a loss of power they are still there.
+    pub(super) fn check_kept(&self, kept: &[Kept]) {
+        let now = self.place.now_ns();
+        for Kept { path, inode } in kept {
+            if self.place.is_stored(path, *inode, |at| at >= now) != Some(true) {
+                self.wrong(format!("{}: a receipt has it, and a loss of power has taken it", shown(path)));
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Slots of volumes in directories move, and servers join and leave, while everything ends at any moment, or servers die and come
+//! back: what was promised is there, once, and served by one server. `AZE_SIM_SEEDS` sets how many seeds, `AZE_SIM_FROM` the first,
+//! `AZE_SIM_TRACE=1` tells what happened.
+
+mod many;
+
+use aze_server::sabotage::{Sabotage, Switches};
+use aze_sim::persistence::{PersistentPlan, PlanOf, run, run_counting};
+use many::{caught, number};
+
+/// Seeds on every change.
+const SEEDS: u64 = 40;
+
+fn all_pass(plan_of: PlanOf) {
+    let (from, count) = (number("AZE_SIM_FROM", 0), number("AZE_SIM_SEEDS", SEEDS));
+    let verbose = number("AZE_SIM_TRACE", 0) == 1;
+    let (mut failures, mut moved, mut runs) = (Vec::new(), 0, 0);
+    for seed in from..from + count {
+        let plan = plan_of(seed);
+        let first = match caught(|| run_counting(&plan, verbose)) {
+            Ok((violations, counts)) => {
+                (moved, runs) = (moved + counts.moved.into_inner(), runs + 1);
+                violations.into_iter().next()
+            }
+            Err(panic) => Some(panic),
+        };
+        failures.extend(first.map(|first| format!("{plan:?}: {first}")));
+    }
+    assert!(failures.is_empty(), "{} of {count} seeds failed\n{}", failures.len(), failures.join("\n"));
+    println!("{moved} slots have moved in {runs} runs");
+    assert_eq!(runs, count);
+    assert!(runs < 5 || moved >= 2 * runs, "{moved} slots have moved in {runs} runs: they prove nothing");
+}
+
+#[test]
+fn what_was_promised_is_there_after_every_end_of_a_move() {
+    all_pass(PersistentPlan::moving);
+}
+
+#[test]
+fn servers_that_die_in_a_move_come_back_alone() {
+    all_pass(PersistentPlan::moving_alone);
+}
+
+fn fails(plan: &PersistentPlan) -> Option<String> {
+    match caught(|| run(plan, false)) {
+        Ok(violations) => violations.first().cloned(),
+        // A server that loses a protection may also break one of its own assertions.
+        Err(panic) => Some(panic),
+    }
+}
+
+/// Seeds that are looked through when no named one notices.
+const SEARCHED: u64 = 400;
+
+fn is_noticed(removed: Sabotage, plan_of: PlanOf, seeds: &[u64]) {
+    let notices = |seed: u64| fails(&PersistentPlan { switches: Switches::without(removed), ..plan_of(seed) });
+    for seed in seeds.iter().copied().chain((0..SEARCHED).filter(|seed| !seeds.contains(seed))) {
+        let Some(how) = notices(seed) else { continue };
+        println!("{removed:?}: seed {seed} notices: {how}");
+        assert_eq!(fails(&plan_of(seed)), None, "seed {seed} with all protections");
+        if !seeds.contains(&seed) {
+            println!("none of the seeds {seeds:?} notices any more: name this one");
+        }
+        return;
+    }
+    panic!("no seed notices {removed:?}");
+}
+
+#[test]
+fn a_move_that_is_told_before_it_is_on_the_disk_is_noticed() {
+    is_noticed(Sabotage::TellBeforeDurable, PersistentPlan::moving, &[0]);
+}
+
+#[test]
+fn a_slot_that_its_taker_has_in_memory_only_is_noticed() {
+    is_noticed(Sabotage::TakeUnsaved, PersistentPlan::moving, &[0]);
+}
+
+#[test]
+fn a_slot_that_its_giver_lets_go_of_before_the_decision_is_noticed() {
+    is_noticed(Sabotage::FreeUndecided, PersistentPlan::moving, &[16]);
+}
+
+#[test]
+fn a_slot_that_is_served_from_an_old_directory_is_noticed() {
+    is_noticed(Sabotage::ServeOld, PersistentPlan::moving, &[0]);
+}
