@@ -28,6 +28,12 @@ impl Server {
         if len == 0 {
             // Only what came from the backing is to stay.
             if !self.config.switches.is(Sabotage::SkipKeep) {
+                if ino.is_backed() && !data.has(ino, chunk) {
+                    // A stage that found no data here has not told this server of its origin, which has zeros for them.
+                    let zeros = &[0; BLOCK_BYTES];
+                    let done = data.write(ino, generation, chunk, 0, zeros, &piece_sums(0, zeros));
+                    done.map_err(|error| self.data_stop(error, cell.id, ino))?;
+                }
                 data.keep(ino, chunk);
             }
             // A late request of an earlier stage must not make the chunk a copy again.
