@@ -3,6 +3,7 @@
 //! events, so each protection has several seeds, and one that fails is enough. To find new ones:
 //! `cargo run -p aze-sim -- --seeds 100 --without PROTECTION`.
 
+use aze_proto::slots::Placement;
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::{Plan, run_plan};
 
@@ -21,6 +22,7 @@ fn is_noticed(sabotage: Sabotage, seeds: &[u64]) {
 
 fn is_noticed_with(sabotage: Sabotage, published_bytes: u64, seeds: &[u64]) {
     let plan = |seed: &u64| Plan {
+        placement: Placement::Modular,
         published_bytes,
         share_bytes_min: None,
         large_chunks: false,
