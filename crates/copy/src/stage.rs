@@ -28,7 +28,7 @@ use aze_receipt::line::What;
 use aze_receipt::{Draft, End, Head, Key, Line, Object, Removed, when};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use ledger::{Ledger, Pace, Route};
-use nodes::{Crew, Nodes, Probe, Share};
+use nodes::{Crew, Nodes, Share};
 use prove::{OWN_NUMBERS, Proof, hidden_prefix, identity, now, version, xattrs_hash};
 use state::{Done, Journal};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,9 +41,6 @@ use survey::{Filter, Survey, at};
 
 /// How often a file is copied at most that changes while it is copied.
 pub const ROUNDS_MAX: u32 = 4;
-
-/// Random bytes of the file by which nodes know that they see the same destination.
-const PROBE_BYTES: usize = 32;
 
 /// Where the destination of a stage out is, seen from the directory over which the volume lies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -346,40 +343,6 @@ impl<'a> Stage<'a> {
         }
         let count = obstacles.len();
         Err(Trouble::new(Exit::Caller, format!("nothing was copied: {count} obstacles, each named above")))
-    }
-
-    /// Starts the nodes, and makes sure that all of them mean the same places.
-    fn start_nodes(&mut self) -> Outcome<()> {
-        let Some(crew) = self.proof.crew.clone() else { return Ok(()) };
-        // The one that has rested for longest will hardly change before all nodes have looked at it.
-        let files = self.survey.objects.iter().filter(|(_, meta)| meta.kind == FileKind::File);
-        let Some((path, _)) = files.min_by_key(|(_, meta)| meta.ctime) else { return Ok(()) };
-        let from = at(&self.order.from, path);
-        let print = nodes::print_in(&from, &from.must_stat(false)?);
-        let mut above = parent(&self.to.path);
-        if self.to.stat(false)?.is_some_and(|meta| meta.kind == FileKind::Directory) {
-            above = self.to.path.clone();
-        }
-        let hidden = self.proof.hidden();
-        let to = Spot { tree: self.to.tree.clone(), path: join(&above, &hidden) };
-        let mut contents = vec![0; PROBE_BYTES];
-        aze_io::real::fill_random(&mut contents);
-        let file = to.tree.create_as(&to.path, 0o600, &hidden)?;
-        let started = file.write_at(0, &contents).and_then(|()| file.store()).and_then(|()| {
-            let inode = to.must_stat(false)?.identity.1;
-            let probe = Probe { from: (from.path.clone(), print), to: to.path.clone(), inode, contents };
-            crew.nodes.start(&probe, &self.watch)
-        });
-        file.abandon();
-        if !started? && let Some(proof) = Arc::get_mut(&mut self.proof) {
-            proof.crew = None;
-        }
-        Ok(())
-    }
-
-    /// Whether there are nodes that are to copy, and none of them is left.
-    fn are_nodes_gone(&self) -> bool {
-        self.proof.crew.as_ref().is_some_and(|crew| crew.nodes.are_gone())
     }
 
     /// How many names of the destination are there already. Those of another kind are in the way.

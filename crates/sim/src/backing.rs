@@ -116,7 +116,7 @@ impl SimBacking {
         self.state.lock().objects.remove(path.as_bytes());
     }
 
-    /// What is under a path, and its bytes.
+    /// The object under a path, and its bytes.
     pub fn stored(&self, path: &str) -> Option<(Identity, Vec<u8>)> {
         self.state.lock().objects.get(path.as_bytes()).map(|object| (object.identity, object.bytes.clone()))
     }
@@ -199,7 +199,7 @@ impl Backing for SimBacking {
         Box::pin(async move {
             self.same(&path, identity)?;
             self.wait().await?;
-            // Whatever is there in this moment.
+            // All that is there in this moment.
             let bytes = self.object(&path)?.bytes;
             self.wait().await?;
             self.same(&path, identity)?;

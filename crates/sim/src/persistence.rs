@@ -182,7 +182,7 @@ pub struct Counts {
     pub moved: AtomicU64,
 }
 
-/// As [`run`]; also gives what was done.
+/// As [`run`]; also gives its counts.
 ///
 /// # Panics
 /// As there.
@@ -302,7 +302,7 @@ async fn lives(cluster: &Arc<Cluster>, plan: &PersistentPlan, board: &Arc<Board>
         if ends_cleanly {
             cluster.kill_client(0);
             if plan.moves {
-                // What is being moved arrives, or not.
+                // The slot that moves arrives, or not.
                 cluster.sim.sleep(Duration::from_secs(5)).await;
             }
             for server in cluster.servers() {

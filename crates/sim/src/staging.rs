@@ -76,7 +76,7 @@ pub struct StagingPlan {
     pub is_odd: bool,
     /// Stages, releases and programs are killed.
     pub kills: bool,
-    /// What is left out, so that a test can prove that this is noticed.
+    /// The protection that is left out, so that a test can prove that the loss is noticed.
     pub without: Option<Missing>,
     /// Protections that are removed from every server.
     pub switches: Switches,
@@ -115,7 +115,7 @@ impl StagingPlan {
 /// How a run went.
 #[derive(Clone, Debug, Default)]
 pub struct StagingOutcome {
-    /// What was found to be wrong.
+    /// All violations found.
     pub wrong: Vec<String>,
     /// What the run did, so that a test can prove that it was something.
     pub counts: Counts,
@@ -201,7 +201,7 @@ fn is_conflict(failure: &str) -> bool {
     texts.iter().any(|text| failure.contains(text))
 }
 
-/// What is in the directory before the volume lies over it.
+/// Contents of the directory before the volume lies over it.
 fn prepare_below(plan: &StagingPlan, place: &Place, model: &Shared) {
     for me in 0..plan.programs {
         place.put_dir(&format!("{BELOW}{INSIDE}/w{me}"));
@@ -235,7 +235,7 @@ struct Run {
 }
 
 impl Run {
-    /// The directory at the destination that gets what is in [`INSIDE`].
+    /// The directory at the destination that gets the contents of [`INSIDE`].
     fn outside(&self) -> String {
         if self.plan.is_over_directory { format!("{BELOW}{INSIDE}") } else { format!("{ASIDE}/run") }
     }
@@ -451,7 +451,7 @@ impl Run {
         (ended, told.failures())
     }
 
-    /// Nothing fails any more, and nobody changes anything.
+    /// Faults and changes by others end.
     async fn last_part(&self) {
         self.tell(|| "the last part".into());
         match self.job(What::Look, None, false).await.0 {

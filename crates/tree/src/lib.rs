@@ -60,7 +60,7 @@ pub struct VolumeTree {
     session: Arc<Connection>,
     /// How paths of it begin in messages.
     prefix: String,
-    /// By inode, the number of the origin of which all data were kept.
+    /// By inode, the number of its origin when all data from there were kept.
     kept: Mutex<BTreeMap<u64, u32>>,
 }
 
@@ -480,7 +480,7 @@ impl Tree for VolumeTree {
             adopted
         });
         match adopted {
-            // It, or its directory, is gone, or somebody has changed the place: the next stage tells.
+            // It, or its directory, is gone, or the place has changed: the next stage tells.
             Err(failure) if matches!(failure.code, Code::Stale | Code::NotFound | Code::Changed) => Ok(false),
             adopted => adopted.map_err(|failure| Trouble::volume(what, &failure)),
         }

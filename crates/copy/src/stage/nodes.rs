@@ -9,16 +9,22 @@
 //! go into a file without a name.
 
 use super::prove::{Began, sums_of};
+use super::survey::at;
+use super::{Stage, parent};
 use crate::Watch;
-use crate::tree::{Meta, Print, ReadBack, Source, Spot, Xattr, beside};
+use crate::tree::{Meta, Print, ReadBack, Source, Spot, Xattr, beside, join};
 use crate::workers::{Ends, PART_BYTES};
 use aze_io::sync::Mutex;
+use aze_proto::attr::FileKind;
 use aze_receipt::{CHUNK_BYTES, Sums};
 use aze_words::exit::{Exit, Outcome, Trouble};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Random bytes of the file by which nodes know that they see the same destination.
+const PROBE_BYTES: usize = 32;
 
 /// A part of a file, for a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,6 +129,42 @@ impl Crew {
 
     fn give_back(&self, taken: usize) {
         self.spare.fetch_add(taken, Ordering::Relaxed);
+    }
+}
+
+impl Stage<'_> {
+    /// Starts the nodes, and makes sure that all of them mean the same places.
+    pub(super) fn start_nodes(&mut self) -> Outcome<()> {
+        let Some(crew) = self.proof.crew.clone() else { return Ok(()) };
+        // The one that has rested for longest will hardly change before all nodes have looked at it.
+        let files = self.survey.objects.iter().filter(|(_, meta)| meta.kind == FileKind::File);
+        let Some((path, _)) = files.min_by_key(|(_, meta)| meta.ctime) else { return Ok(()) };
+        let from = at(&self.order.from, path);
+        let print = print_in(&from, &from.must_stat(false)?);
+        let mut above = parent(&self.to.path);
+        if self.to.stat(false)?.is_some_and(|meta| meta.kind == FileKind::Directory) {
+            above = self.to.path.clone();
+        }
+        let hidden = self.proof.hidden();
+        let to = Spot { tree: self.to.tree.clone(), path: join(&above, &hidden) };
+        let mut contents = vec![0; PROBE_BYTES];
+        aze_io::real::fill_random(&mut contents);
+        let file = to.tree.create_as(&to.path, 0o600, &hidden)?;
+        let started = file.write_at(0, &contents).and_then(|()| file.store()).and_then(|()| {
+            let inode = to.must_stat(false)?.identity.1;
+            let probe = Probe { from: (from.path.clone(), print), to: to.path.clone(), inode, contents };
+            crew.nodes.start(&probe, &self.watch)
+        });
+        file.abandon();
+        if !started? && let Some(proof) = Arc::get_mut(&mut self.proof) {
+            proof.crew = None;
+        }
+        Ok(())
+    }
+
+    /// Whether there are nodes that are to copy, and none of them is left.
+    pub(super) fn are_nodes_gone(&self) -> bool {
+        self.proof.crew.as_ref().is_some_and(|crew| crew.nodes.are_gone())
     }
 }
 

@@ -54,7 +54,7 @@ impl Progress {
                 }
             }
             Code::UnknownOutcome | Code::TimedOut | Code::Unreachable => Ok(()),
-            // What had not been synced is gone: files, directories, names.
+            // Files, directories and names that were not synced are gone.
             Code::NotFound | Code::Stale if self.power_cut => Ok(()),
             // The token of a directory move whose coordinator has died is given out again after 20 s.
             Code::Busy if self.alone && (80..=84).contains(&step) => Ok(()),

@@ -1,4 +1,4 @@
-//! What must hold: lines of receipts were true, what is not dirty is at the destination, what was synced stays.
+//! The promises: lines of receipts were true, objects that are not dirty are at the destination, synced objects stay.
 
 use super::Run;
 use super::programs::{INSIDE, Known, NEVER};
@@ -10,7 +10,7 @@ use aze_receipt::{Head, Line, Object, Removed, Signed, when};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// A line of a receipt whose object must be at the destination as long as nobody changes it there.
+/// A line of a receipt whose object must be at the destination until others change it there.
 pub(super) struct Kept {
     path: Vec<u8>,
     inode: u64,
@@ -154,7 +154,7 @@ impl Run {
         }
     }
 
-    /// What was removed was not in the volume all the time.
+    /// The removed object was not in the volume all the time.
     fn check_removed(&self, head: &Head, removed: &Removed) {
         self.counts.lock().removals += 1;
         let inside = Run::at_inside(&removed.path);
@@ -210,7 +210,7 @@ impl Run {
         }
     }
 
-    /// Files of which the ledger says that they are staged: the destination has what the volume has.
+    /// Files that the ledger calls staged: the destination has the volume's bytes.
     pub(super) fn check_standing(&self, standing: &Standing) {
         for trouble in &standing.lost {
             self.wrong(format!("lost: {trouble}"));
@@ -235,7 +235,7 @@ impl Run {
         }
     }
 
-    /// Files of the last receipt that nobody has changed since.
+    /// Files of the last receipt that are unchanged since.
     pub(super) fn what_must_stay(&self) -> Vec<Kept> {
         let Some(last) = self.checked.lock().iter().next_back().cloned() else { return Vec::new() };
         let Ok(signed) = Signed::open(&last, None) else { return Vec::new() };

@@ -94,7 +94,7 @@ impl Watch for Told {
     /// Time for a kill.
     fn step(&self) {
         let pause = Duration::from_micros(self.io.random_u64() % 20_000);
-        // Where it is killed, whoever kills it has told so.
+        // Where it is killed, the killer has told so.
         let _ = Waiter::Simulated.block_on(self.io.sleep(pause));
     }
 }

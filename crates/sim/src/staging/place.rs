@@ -3,21 +3,21 @@
 //! It has the calls that a stage makes on local files, keeps every state that each object ever had with its time, and knows
 //! what of it was synced: losing its power takes the rest. It fails as its plan says, and others may change it.
 
-use crate::backing::data_in;
+mod backing;
+
 use aze_copy::tree::{
     Meta, Named, Names, ReadBack, Replaces, Sink, Source, Traits, Tree, Xattr, beside, copied_mode, in_the_way, parent,
 };
-use aze_io::backing::{Backing, BackingError, BackingResult, Found, Identity, Names as BackingNames};
+use aze_io::Io;
+use aze_io::backing::Identity;
 use aze_io::sim::{SimRng, WALL_BASE_NS};
 use aze_io::sync::Mutex;
 use aze_io::threads::Waiter;
-use aze_io::{Boxed, Io};
 use aze_proto::attr::FileKind;
 use aze_proto::ids::Time;
 use aze_words::exit::{Exit, Outcome, Trouble};
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -402,7 +402,7 @@ impl Place {
         last == Some(inode)
     }
 
-    /// Whether a path leads to this inode, and it has these bytes; `None` if somebody has changed either since then.
+    /// Whether a path leads to this inode, and it has these bytes; `None` if either was changed since then.
     pub fn is_stored(&self, path: &[u8], inode: u64, is_later: impl Fn(u64) -> bool) -> Option<bool> {
         let state = self.state.lock();
         let node = state.nodes.get(&inode)?;
@@ -420,12 +420,12 @@ impl Place {
         Some(is_named && node.stored.as_ref().is_some_and(|stored| stored.bytes == node.now.bytes))
     }
 
-    /// Whether others have changed what is under a path, or was.
+    /// Whether others have changed the object under a path, or a former one.
     pub fn is_tampered(&self, path: &[u8]) -> bool {
         self.state.lock().tampered.iter().any(|(_, other)| other == path)
     }
 
-    /// What is under a path was put there by a stage: others have not changed that.
+    /// A stage has put the object under a path there: others have not changed it.
     pub fn forget_tampering(&self, path: &[u8]) {
         self.state.lock().tampered.retain(|(_, other)| other != path);
     }
@@ -450,7 +450,7 @@ impl Place {
         state.tampered.push((inode, path));
     }
 
-    /// The machine loses its power: what was not synced is lost, or not.
+    /// The machine loses its power: changes that were not synced are lost, or not.
     pub fn lose_power(&self) {
         let now_ns = self.now_ns();
         let state = &mut *self.state.lock();
@@ -763,7 +763,7 @@ struct PlaceSource {
     place: Place,
     inode: u64,
     path: Vec<u8>,
-    /// It reads what is on the disk.
+    /// It reads from the disk.
     is_stored: bool,
 }
 
@@ -778,7 +778,7 @@ impl Source for PlaceSource {
         let bytes = self.place.call("read", &self.path, false, |state, _| {
             let node = &state.nodes[&self.inode];
             let stored = node.stored.as_ref().filter(|_| self.is_stored).map(|stored| stored.bytes.clone());
-            // What was never synced is on the disk by chance.
+            // Files that were never synced are on the disk by chance.
             Ok(if self.is_stored { stored.unwrap_or_default() } else { node.now.bytes.clone() })
         })?;
         let from = bytes.len().min(offset as usize);
@@ -883,127 +883,5 @@ impl Sink for PlaceSink {
     fn abandon(&self) {
         // The name tells that it is temporary.
         let _ = self.place.remove(&self.hidden, FileKind::File);
-    }
-}
-
-impl Place {
-    async fn wait(&self) -> BackingResult<()> {
-        let us = {
-            let state = &mut *self.state.lock();
-            let slow_us = state.moods.slow_us;
-            state.rng.below(slow_us + 1)
-        };
-        self.io.sleep(Duration::from_micros(us)).await;
-        match self.trouble(false) {
-            Err(error) if error.raw_os_error() == Some(number::EACCES) => Err(BackingError::Denied(error.to_string())),
-            Err(error) => Err(BackingError::Failed(error.to_string())),
-            Ok(()) => Ok(()),
-        }
-    }
-
-    fn found(&self, path: &[u8], name: &[u8]) -> BackingResult<Found> {
-        let state = self.state.lock();
-        let inode = state.find(path).map_err(|error| BackingError::Changed(error.to_string()))?;
-        let (meta, node) = (state.meta(inode), &state.nodes[&inode]);
-        let kind = match node.kind {
-            FileKind::Directory => 0o040_000,
-            FileKind::Symlink => 0o120_000,
-            _ => 0o100_000,
-        };
-        Ok(Found {
-            name: name.to_vec(),
-            mode: kind | meta.mode,
-            atime_ns: meta.atime.0.cast_signed(),
-            identity: identity_of(&meta),
-            target: if node.kind == FileKind::Symlink { node.now.bytes.to_vec() } else { Vec::new() },
-            xattrs: node.now.xattrs.clone().into_iter().collect(),
-            ..Found::default()
-        })
-    }
-
-    fn path_below(&self, path: &[u8]) -> Vec<u8> {
-        aze_copy::tree::join(self.below.as_bytes(), path)
-    }
-
-    fn same(&self, path: &[u8], identity: Identity) -> BackingResult<()> {
-        match self.found(path, b"")?.identity == identity {
-            true => Ok(()),
-            false => Err(BackingError::Changed(format!("{}: it has changed", self.shown(path)))),
-        }
-    }
-}
-
-impl Backing for Place {
-    fn root(&self) -> &str {
-        self.below
-    }
-
-    fn look(&self, path: Vec<u8>) -> Boxed<'_, BackingResult<Found>> {
-        Box::pin(async move {
-            self.wait().await?;
-            self.found(&self.path_below(&path), b"")
-        })
-    }
-
-    fn list(&self, path: Vec<u8>, identity: Identity) -> Boxed<'_, BackingResult<Arc<dyn BackingNames>>> {
-        Box::pin(async move {
-            self.wait().await?;
-            let path = self.path_below(&path);
-            if self.found(&path, b"")?.identity.inode != identity.inode {
-                return Err(BackingError::Changed("another directory".into()));
-            }
-            let names = {
-                let state = self.state.lock();
-                let inode = state.find(&path).map_err(|error| BackingError::Changed(error.to_string()))?;
-                state.nodes[&inode].now.names.keys().cloned().collect()
-            };
-            Ok(Arc::new(PlaceNames { place: self.clone(), path, names: Mutex::new(names) }) as Arc<dyn BackingNames>)
-        })
-    }
-
-    fn read(&self, path: Vec<u8>, identity: Identity, offset: u64, len: usize) -> Boxed<'_, BackingResult<Vec<u8>>> {
-        Box::pin(async move {
-            let path = self.path_below(&path);
-            self.same(&path, identity)?;
-            self.wait().await?;
-            let bytes = self.bytes_at(&path).unwrap_or_default();
-            self.wait().await?;
-            self.same(&path, identity)?;
-            let end = bytes.len().min(offset as usize + len);
-            Ok(bytes.get(offset as usize..end).unwrap_or_default().to_vec())
-        })
-    }
-
-    fn next_data(&self, path: Vec<u8>, identity: Identity, offset: u64) -> Boxed<'_, BackingResult<Range<u64>>> {
-        Box::pin(async move {
-            let path = self.path_below(&path);
-            self.same(&path, identity)?;
-            self.wait().await?;
-            let bytes = self.bytes_at(&path).unwrap_or_default();
-            self.wait().await?;
-            self.same(&path, identity)?;
-            Ok(data_in(&bytes, offset))
-        })
-    }
-}
-
-struct PlaceNames {
-    place: Place,
-    path: Vec<u8>,
-    names: Mutex<Vec<Vec<u8>>>,
-}
-
-impl BackingNames for PlaceNames {
-    fn next(&self, count: usize) -> Boxed<'_, BackingResult<Vec<Found>>> {
-        Box::pin(async move {
-            self.place.wait().await?;
-            let page: Vec<Vec<u8>> = {
-                let mut names = self.names.lock();
-                let page = names.len().min(count).min(3);
-                names.drain(..page).collect()
-            };
-            let found = |name: &Vec<u8>| self.place.found(&aze_copy::tree::join(&self.path, name), name).ok();
-            Ok(page.iter().filter_map(found).collect())
-        })
     }
 }

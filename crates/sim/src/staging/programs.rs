@@ -1,4 +1,4 @@
-//! The programs that use the volume while it is staged, and what is known of the files that they write.
+//! The programs that use the volume while it is staged, and the contents that the files which they write may have.
 //!
 //! Each file has one program, which changes it by one request at a time and notes when it has begun and when it was answered. So at
 //! any moment it is known what the file has, or which of two contents while a request is under way. A file of which an answer is
@@ -57,7 +57,7 @@ pub(super) enum Gone {
     Released,
 }
 
-/// What is known of a file.
+/// A file, as far as it is known.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub contents: Vec<Content>,
@@ -83,13 +83,13 @@ impl Known {
         name.filter(|_| self.is_certain && self.gone.is_none()).map(|name| &name.path[..])
     }
 
-    /// What it may have now.
+    /// Contents that it may have now.
     pub fn has(&self, hash: Hash) -> bool {
         self.contents.iter().any(|content| content.to == NEVER && content.hash == hash)
     }
 }
 
-/// What is known of all files, and what was found to be wrong.
+/// All files, as far as they are known, and the violations found.
 #[derive(Default)]
 pub(super) struct Model {
     pub files: Vec<Known>,
@@ -200,7 +200,7 @@ impl Program {
         known.is_certain = true;
     }
 
-    /// The file is not there under its name, and nobody but the volume can have taken it away.
+    /// The file is not there under its name, and only the volume can have taken it away.
     fn missing(&self, file: usize, path: &[u8]) {
         let outside = format!("{}{}", self.outside, String::from_utf8_lossy(&path[INSIDE.len()..]));
         let there = self.place.bytes_at(outside.as_bytes()).map(|bytes| hash_of(&bytes));
