@@ -168,6 +168,18 @@ fn found(name: &[u8], object: &Object) -> Found {
     Found { name: name.to_vec(), mode: object.mode, identity: object.identity, ..Found::default() }
 }
 
+impl SimBacking {
+    /// All bytes of a file in one moment, if it is this one before and after the look.
+    async fn bytes_of(&self, path: &[u8], identity: Identity) -> BackingResult<Vec<u8>> {
+        self.same(path, identity)?;
+        self.wait().await?;
+        let bytes = self.object(path)?.bytes;
+        self.wait().await?;
+        self.same(path, identity)?;
+        Ok(bytes)
+    }
+}
+
 impl Backing for SimBacking {
     fn root(&self) -> &str {
         "/backing"
@@ -197,26 +209,14 @@ impl Backing for SimBacking {
 
     fn read(&self, path: Vec<u8>, identity: Identity, offset: u64, len: usize) -> Boxed<'_, BackingResult<Vec<u8>>> {
         Box::pin(async move {
-            self.same(&path, identity)?;
-            self.wait().await?;
-            // All that is there in this moment.
-            let bytes = self.object(&path)?.bytes;
-            self.wait().await?;
-            self.same(&path, identity)?;
+            let bytes = self.bytes_of(&path, identity).await?;
             let end = bytes.len().min(offset as usize + len);
             Ok(bytes.get(offset as usize..end).unwrap_or_default().to_vec())
         })
     }
 
     fn next_data(&self, path: Vec<u8>, identity: Identity, offset: u64) -> Boxed<'_, BackingResult<Range<u64>>> {
-        Box::pin(async move {
-            self.same(&path, identity)?;
-            self.wait().await?;
-            let bytes = self.object(&path)?.bytes;
-            self.wait().await?;
-            self.same(&path, identity)?;
-            Ok(data_in(&bytes, offset))
-        })
+        Box::pin(async move { Ok(data_in(&self.bytes_of(&path, identity).await?, offset)) })
     }
 }
 

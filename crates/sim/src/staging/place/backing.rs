@@ -56,6 +56,17 @@ impl Place {
             false => Err(BackingError::Changed(format!("{}: it has changed", self.shown(path)))),
         }
     }
+
+    /// All bytes of a file, if it is this one before and after the look.
+    async fn bytes_of(&self, path: &[u8], identity: Identity) -> BackingResult<Vec<u8>> {
+        let path = self.path_below(path);
+        self.same(&path, identity)?;
+        self.wait().await?;
+        let bytes = self.bytes_at(&path).unwrap_or_default();
+        self.wait().await?;
+        self.same(&path, identity)?;
+        Ok(bytes.to_vec())
+    }
 }
 
 impl Backing for Place {
@@ -88,27 +99,14 @@ impl Backing for Place {
 
     fn read(&self, path: Vec<u8>, identity: Identity, offset: u64, len: usize) -> Boxed<'_, BackingResult<Vec<u8>>> {
         Box::pin(async move {
-            let path = self.path_below(&path);
-            self.same(&path, identity)?;
-            self.wait().await?;
-            let bytes = self.bytes_at(&path).unwrap_or_default();
-            self.wait().await?;
-            self.same(&path, identity)?;
+            let bytes = self.bytes_of(&path, identity).await?;
             let end = bytes.len().min(offset as usize + len);
             Ok(bytes.get(offset as usize..end).unwrap_or_default().to_vec())
         })
     }
 
     fn next_data(&self, path: Vec<u8>, identity: Identity, offset: u64) -> Boxed<'_, BackingResult<Range<u64>>> {
-        Box::pin(async move {
-            let path = self.path_below(&path);
-            self.same(&path, identity)?;
-            self.wait().await?;
-            let bytes = self.bytes_at(&path).unwrap_or_default();
-            self.wait().await?;
-            self.same(&path, identity)?;
-            Ok(data_in(&bytes, offset))
-        })
+        Box::pin(async move { Ok(data_in(&self.bytes_of(&path, identity).await?, offset)) })
     }
 }
 
