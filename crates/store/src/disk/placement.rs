@@ -1,9 +1,8 @@
 //! The file that says which server has which slot. The server that keeps the volume's map has it, once a slot has moved or a
 //! server has joined: what it says is the decision, and servers are told of a move after it is durable.
 
-use super::text::{self, Fields};
+use super::text::{self, Fields, with_sum};
 use aze_io::disk::{Dir, DiskError, DiskResult};
-use aze_proto::sum::block_sum;
 use aze_proto::{Configuration, ServerIndex, SlotIndex};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -97,12 +96,6 @@ impl Placement {
     pub async fn take_effect(dir: &dyn Dir) -> DiskResult<()> {
         text::take_effect(dir, NAME).await
     }
-}
-
-/// The text with its checksum, as its last line.
-fn with_sum(body: String) -> String {
-    let sum = block_sum(body.as_bytes());
-    body + &format!("sum {sum:08x}\n")
 }
 
 #[cfg(test)]

@@ -3,9 +3,8 @@
 //! By this file the servers recognise a directory that is older than the directories of the other servers: an old copy
 //! that an operator put back after the volume had gone on without it.
 
-use super::text::{self, Fields};
+use super::text::{self, Fields, with_sum};
 use aze_io::disk::{Dir, DiskError, DiskResult};
-use aze_proto::sum::block_sum;
 
 /// The file's name.
 pub const NAME: &str = "starts";
@@ -76,12 +75,6 @@ impl Starts {
     pub async fn write(&self, dir: &dyn Dir) -> DiskResult<()> {
         text::write(dir, NAME, self.text()).await
     }
-}
-
-/// The text with its checksum, as its last line.
-fn with_sum(body: String) -> String {
-    let sum = block_sum(body.as_bytes());
-    body + &format!("sum {sum:08x}\n")
 }
 
 #[cfg(test)]

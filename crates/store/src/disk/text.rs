@@ -1,6 +1,7 @@
 //! Small text files that a person can read, too: a title, then lines of a name and a value.
 
 use aze_io::disk::{Dir, DiskError, DiskResult};
+use aze_proto::sum::block_sum;
 use std::str::{FromStr, Lines};
 
 /// The longest file that is read, in bytes: a line for each slot of the largest volume.
@@ -74,4 +75,10 @@ pub(super) async fn take_effect(dir: &dyn Dir, name: &str) -> DiskResult<()> {
 
 fn new_name(name: &str) -> String {
     format!("{name}.new")
+}
+
+/// The text with its checksum, as its last line.
+pub fn with_sum(body: String) -> String {
+    let sum = block_sum(body.as_bytes());
+    body + &format!("sum {sum:08x}\n")
 }
