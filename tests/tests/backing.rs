@@ -34,6 +34,14 @@ fn over(place: &mut Place, more: &[&str]) -> (PathBuf, PathBuf) {
     (backing, mount)
 }
 
+/// What the servers of the place's volume have logged.
+fn logs(place: &Place) -> String {
+    let run_dir = place.path("run");
+    let volume = run_dir.join(&names(&run_dir)[0]);
+    let log = |name| fs::read_to_string(volume.join(name)).expect("a log");
+    ["server-0.log", "server-1.log"].map(log).concat()
+}
+
 /// Puts the time of the last change of a file's data far into the past: a change of it shows.
 fn made_long_ago(path: &Path) {
     let file = OpenOptions::new().write(true).open(path).expect("a file");
@@ -156,12 +164,7 @@ fn what_has_changed_underneath_is_an_error_and_no_mixture() {
         assert!(begun.iter().all(|byte| *byte == b'o'));
     }
     // The log of a server names each.
-    let run_dir = place.path("run");
-    let volume = run_dir.join(&names(&run_dir)[0]);
-    let logs: String = ["server-0.log", "server-1.log"]
-        .iter()
-        .map(|log| fs::read_to_string(volume.join(log)).expect("a log"))
-        .collect();
+    let logs = logs(&place);
     for name in ["changed", "replaced", "removed", "shorter"] {
         assert!(logs.contains(text(&backing.join(name))), "{name}: {logs}");
     }
@@ -654,6 +657,92 @@ fn what_others_have_put_into_the_backing_is_not_replaced() {
     let refused = place.aze(&["stage", "out", "--atomic"]).code(5);
     assert!(refused.err.contains("--atomic is not for"), "{}", refused.err);
     place.aze(&["umount", text(&mount)]).ok();
+    place.aze(&["down"]).ok();
+}
+
+/// Several names of one file in the backing are several files in the volume: that is told, and no stage gives one of them another file.
+#[test]
+fn a_file_of_several_names_in_the_backing_stays_one() {
+    let mut place = Place::new();
+    let backing = place.path("backing");
+    fs::create_dir_all(backing.join("dir")).expect("a directory");
+    for name in ["data", "mode", "replaced", "removed", "moved", "single"] {
+        fs::write(backing.join(name), "old").expect("a file");
+        fs::hard_link(backing.join(name), backing.join(format!("dir/{name}"))).expect("a link");
+    }
+    fs::remove_file(backing.join("dir/single")).expect("a removal");
+    symlink("data", backing.join("link")).expect("a link");
+    fs::hard_link(backing.join("link"), backing.join("dir/link")).expect("a link");
+    let (backing, mount) = over(&mut place, &[]);
+    assert_eq!(names(&mount).len(), 8);
+    assert_eq!(mount.join("data").metadata().expect("a file").nlink(), 1);
+
+    for name in ["data", "single"] {
+        fs::write(mount.join(name), "new").expect("a file");
+    }
+    fs::set_permissions(mount.join("mode"), Permissions::from_mode(0o600)).expect("a mode");
+    fs::write(mount.join("other"), "new").expect("a file");
+    fs::rename(mount.join("other"), mount.join("replaced")).expect("a rename");
+    fs::remove_file(mount.join("removed")).expect("a removal");
+    fs::rename(mount.join("moved"), mount.join("fresh")).expect("a rename");
+    fs::remove_file(mount.join("link")).expect("a removal");
+    symlink("mode", mount.join("link")).expect("a link");
+    // The volume's own names of one file, at one place that had several names.
+    fs::write(mount.join("also"), "new").expect("a file");
+    fs::hard_link(mount.join("also"), mount.join("too")).expect("a link");
+
+    let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
+    assert!(told.contains("aze:/data (changed; 2 names in the directory below: it is not staged there)"), "{told}");
+    assert!(told.contains("aze:/single (changed)"), "{told}");
+    let told = place.aze(&["stage", "status", "aze:/", "--json"]).ok().out;
+    assert!(told.contains(r#""names_below":2,"path":"aze:/mode","why":"attributes changed""#), "{told}");
+    let receipt = place.path("first.jsonl");
+    let told = place.aze(&["stage", "out", "--delete", "--receipt", text(&receipt)]).code(1);
+    for name in ["data", "mode", "replaced", "link"] {
+        let words = format!("{}: it has 2 names there", text(&backing.join(name)));
+        assert!(told.err.contains(&words), "{name}: {}", told.err);
+    }
+    for (name, inside) in [("data", "new"), ("mode", "old"), ("replaced", "new")] {
+        assert_eq!(fs::read_to_string(mount.join(name)).expect("contents"), inside, "{name}");
+        let (one, other) = (backing.join(name), backing.join("dir").join(name));
+        let inode = |path: &Path| path.metadata().expect("a file").ino();
+        assert_eq!(inode(&one), inode(&other), "{name}: the names are one file");
+        assert_eq!(fs::read_to_string(&one).expect("contents"), "old", "{name}");
+        // Nothing of the other name was lost to the volume, which reads it only now.
+        assert_eq!(fs::read_to_string(mount.join("dir").join(name)).expect("contents"), "old", "{name}");
+    }
+    assert_eq!(fs::read_link(backing.join("link")).expect("a link"), Path::new("data"));
+    for (name, should) in [("single", "new"), ("fresh", "old"), ("also", "new"), ("too", "new")] {
+        assert_eq!(fs::read_to_string(backing.join(name)).expect("contents"), should, "{name}");
+    }
+    assert_eq!(backing.join("too").metadata().expect("a file").nlink(), 2);
+    place.aze(&["receipt", "verify", text(&receipt)]).ok();
+    // What the volume has linked itself it replaces, and all names stay one file.
+    fs::write(mount.join("too"), "newer").expect("a file");
+    place.aze(&["stage", "out"]).code(1);
+    for name in ["also", "too"] {
+        assert_eq!(fs::read_to_string(backing.join(name)).expect("contents"), "newer", "{name}");
+        assert_eq!(backing.join(name).metadata().expect("a file").nlink(), 2, "{name}");
+    }
+    // The way out: another name.
+    for name in ["data", "mode", "replaced", "link"] {
+        place.aze(&["mv", &format!("aze:/{name}"), &format!("aze:/{name}-of-its-own")]).ok();
+    }
+    for name in ["data", "mode", "replaced", "link", "removed", "moved"] {
+        fs::remove_file(backing.join(name)).expect("a removal");
+    }
+    place.aze(&["stage", "out", "--delete"]).ok();
+    assert_eq!(fs::read_to_string(backing.join("data-of-its-own")).expect("contents"), "new");
+    let told = place.aze(&["stage", "status", "aze:/"]).ok().out;
+    assert!(told.contains("dirty   0 objects"), "{told}");
+
+    place.aze(&["umount", text(&mount)]).ok();
+    let line = "6 files of ";
+    assert!(
+        logs(&place).contains(line) && logs(&place).contains("have several names in the backing"),
+        "{}",
+        logs(&place)
+    );
     place.aze(&["down"]).ok();
 }
 

@@ -19,7 +19,7 @@ use crate::{key, show, size, sys, volume, when};
 use aze_copy::Watch;
 use aze_copy::stage::ledger::{self, Hold, Route, Work};
 use aze_copy::stage::nodes::{Nodes, Share};
-use aze_copy::stage::standing::Standing;
+use aze_copy::stage::standing::{Standing, Why};
 use aze_copy::stage::state::Known;
 use aze_copy::stage::survey::Filter;
 use aze_copy::stage::{Order, Report, Side, stage};
@@ -33,6 +33,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -653,12 +654,21 @@ fn run_status_of(args: &StatusArgs, path: &VolumePath) -> Outcome<Exit> {
     let standing = account.standing(&session, NAMED_MAX, &|| false)?;
     let Standing { staged, dirty, without_data, named, renamed_from, lost, untold, ended_early, removed, released } =
         &standing;
+    // What a stage out leaves alone: a name of several, in the directory below.
+    let backing = session.volume.record.settings.backing.as_ref();
+    let names_below = |path: &[u8], why: Why| {
+        let below = path.strip_prefix(b"/").filter(|below| !below.is_empty())?;
+        let there = backing?.path.join(OsStr::from_bytes(below)).symlink_metadata().ok()?;
+        let has_several = matches!(why, Why::Data | Why::Attributes) && !there.is_dir() && there.nlink() > 1;
+        has_several.then(|| there.nlink())
+    };
     if args.json {
         let named: Vec<_> = named
             .iter()
             .map(|(path, why)| {
                 let from = renamed_from.get(path).map(|from| account::shown(from));
-                serde_json::json!({ "path": account::shown(path), "why": why.word(), "from": from })
+                let names_below = names_below(path, *why);
+                serde_json::json!({ "path": account::shown(path), "why": why.word(), "from": from, "names_below": names_below })
             })
             .collect();
         let told = serde_json::json!({
@@ -679,7 +689,12 @@ fn run_status_of(args: &StatusArgs, path: &VolumePath) -> Outcome<Exit> {
             );
         }
         outln!("dirty   {}, {}", show::count(dirty.objects, "object"), size::words(dirty.bytes));
-        named.iter().for_each(|(path, why)| outln!("        {} ({})", account::shown(path), standing.why(path, *why)));
+        for (path, why) in named {
+            let several = names_below(path, *why).map_or_else(String::new, |names| {
+                format!("; {names} names in the directory below: it is not staged there")
+            });
+            outln!("        {} ({}{several})", account::shown(path), standing.why(path, *why));
+        }
         lost.iter().for_each(|trouble| outln!("lost    {trouble}"));
         untold.iter().for_each(|trouble| outln!("untold  {trouble}"));
         if account.guards(session.volume.record.settings.lasts()) {

@@ -19,7 +19,7 @@ pub mod survey;
 pub mod verify;
 
 use crate::Watch;
-use crate::tree::{Replaces, Spot, Traits, in_the_way, join, parent};
+use crate::tree::{GoneName, Print, Replaces, Spot, Traits, in_the_way, join, parent, several_names};
 use crate::workers::{Job, Plan, Transfer, Workers, warn};
 use aze_io::sync::Mutex;
 use aze_io::threads;
@@ -185,6 +185,8 @@ struct Stage<'a> {
     gone: follow::Gone,
     /// What had places at the destination before.
     former: follow::Former,
+    /// Of inodes at the destination: under how many names the volume has put them there.
+    put_names: BTreeMap<u64, u64>,
     /// All of the source could be looked at.
     is_surveyed: bool,
     /// Paths that the stage must not touch.
@@ -237,6 +239,7 @@ impl<'a> Stage<'a> {
         journal.found(survey.objects.len() as u64, survey.bytes(), &nodes)?;
         ledger.entries.into_values().for_each(|done| journal.recall(done));
         let former = order.former(&journal.known().done)?;
+        let put_names = follow::names_of_inodes(&former);
         let known = order.known(&survey, journal.known(), &gone)?;
         let objects = survey.origins.keys().filter_map(|path| survey.objects.get_key_value(path));
         let sources = objects.map(|(path, meta)| (path.clone(), meta.identity)).collect();
@@ -261,6 +264,7 @@ impl<'a> Stage<'a> {
             open,
             gone,
             former,
+            put_names,
             is_surveyed,
             left_alone,
             vanished,
@@ -453,21 +457,12 @@ impl<'a> Stage<'a> {
                 Before::Done => self.report.resumed += self.tell_resumed(meta, &from, &to),
                 Before::Uncounted(done) => doubtful.push((from, to, meta.clone(), done)),
                 Before::Other if self.left_alone.contains(path) => self.proof.journal.lock().forget(path),
-                Before::Other if self.is_in_conflict(path, &from, &to) => {
-                    let text = format!(
-                        "{}: it has changed since the volume has taken it from there, and so has {}: stage it to another place, \
-                         or remove one of them",
-                        to.shown(),
-                        from.shown()
-                    );
-                    let both_changed = Trouble::new(Exit::Caller, text);
-                    let has_origin = self.survey.origins.contains_key(path);
-                    self.watch.failed(&if has_origin { both_changed } else { in_the_way(&to.shown()) });
-                    self.proof.journal.lock().forget(path);
-                }
                 Before::Other => {
+                    match self.conflict(path, &from, &to) {
+                        Some(trouble) => self.watch.failed(&trouble),
+                        None => todo.push((from, to)),
+                    }
                     self.proof.journal.lock().forget(path);
-                    todo.push((from, to));
                 }
             }
         }
@@ -542,21 +537,48 @@ impl<'a> Stage<'a> {
         workers.finish()
     }
 
-    /// Whether the place of an object has another one that it must not replace: that the volume has neither taken from there nor
-    /// put there. One that is equal may have been put there by an attempt that was killed before it noted that, and is replaced
-    /// without a loss.
-    fn is_in_conflict(&self, path: &[u8], from: &Spot, to: &Spot) -> bool {
-        let Replaces::Only(known) = self.proof.replaces(&to.path) else { return false };
+    /// Why an object must not get its place, which has another one: the volume has neither taken that one from there nor put it there; or
+    /// has taken it, and it has several names there, which are several files in the volume. One that is equal may have been put there
+    /// by an attempt that was killed before it noted that, and is replaced without a loss.
+    fn conflict(&self, path: &[u8], from: &Spot, to: &Spot) -> Option<Trouble> {
+        let Replaces::Only(known) = self.proof.replaces(&to.path) else { return None };
         // What cannot be looked at fails when it is copied; a directory was found before.
-        let there = to.stat(false).ok().flatten().filter(|there| there.kind != FileKind::Directory);
-        let Some(there) = there.filter(|there| !known.contains(&there.print())) else { return false };
-        if !self.is_equal(from, to, &there).unwrap_or(false) {
-            return true;
+        let there = to.stat(false).ok().flatten().filter(|there| there.kind != FileKind::Directory)?;
+        let print = there.print();
+        if known.contains(&print) {
+            return (self.is_taken(path, print) && there.links > 1).then(|| several_names(&to.shown(), there.links));
+        }
+        let is_own = self.has_lost_a_name(path, &there);
+        if !is_own && (there.links > 1 || !self.is_equal(from, to, &there).unwrap_or(false)) {
+            let text = format!(
+                "{}: it has changed since the volume has taken it from there, and so has {}: stage it to another place, or \
+                 remove one of them",
+                to.shown(),
+                from.shown()
+            );
+            let has_origin = self.survey.origins.contains_key(path);
+            return Some(if has_origin { Trouble::new(Exit::Caller, text) } else { in_the_way(&to.shown()) });
         }
         if let Some(known) = &self.proof.known {
-            known.lock().entry(path.to_vec()).or_default().push(there.print());
+            known.lock().entry(path.to_vec()).or_default().push(print);
         }
-        false
+        None
+    }
+
+    /// Whether a file is one that the volume has put there under several names, of which a stage has given some another file since:
+    /// that has moved its change time.
+    fn has_lost_a_name(&self, path: &[u8], there: &crate::tree::Meta) -> bool {
+        let print = there.print();
+        let is_it = |was: &GoneName| was.print()[..3] == print[..3];
+        self.former.get(path).is_some_and(|all| all.iter().any(is_it))
+            && self.put_names.get(&print[0]).is_some_and(|names| *names > there.links)
+    }
+
+    /// Whether the volume has taken an object from this path at the destination. What it has put there has another print.
+    fn is_taken(&self, path: &[u8], print: Print) -> bool {
+        let origin = self.survey.origins.get(path).zip(self.survey.objects.get(path));
+        let origin = origin.map(|(origin, meta)| origin.print(meta.kind));
+        origin.into_iter().chain(self.gone.get(path).map(GoneName::print)).any(|taken| taken == print)
     }
 
     /// Whether two files have equal bytes, or two links equal targets.
@@ -656,6 +678,10 @@ impl<'a> Stage<'a> {
         for (path, first) in &further {
             let Some(done) = first_of(first) else { continue };
             let (existing, to) = (at(&self.to, first), at(&self.to, path));
+            if let Some(trouble) = self.conflict(path, &at(&self.order.from, path), &to) {
+                self.watch.failed(&trouble);
+                continue;
+            }
             match to.tree.add_name(&existing.path, &to.path, &self.proof.hidden(), &self.proof.replaces(&to.path)) {
                 Ok(()) => {
                     named.insert(first.clone(), done.clone());

@@ -434,6 +434,15 @@ pub fn in_the_way(shown: &str) -> Trouble {
     Trouble::new(Exit::Caller, text)
 }
 
+/// Why an object of several names keeps its place: a copy there would be one file, and the other names another one.
+pub fn several_names(shown: &str, names: u64) -> Trouble {
+    let text = format!(
+        "{shown}: it has {names} names there, and a copy would get this one alone: it stays, and the volume keeps its change: \
+         rename it in the volume (aze mv), or stage it to another place"
+    );
+    Trouble::new(Exit::Caller, text)
+}
+
 /// The directory that holds `path`; `.` or `/` if it has no other.
 pub fn parent(path: &[u8]) -> Vec<u8> {
     let path = path.strip_suffix(b"/").unwrap_or(path);

@@ -41,6 +41,8 @@ pub struct Found {
     pub atime_ns: i64,
     /// What it is.
     pub identity: Identity,
+    /// How many names it has; of a directory the file system's count.
+    pub links: u64,
     /// A symbolic link's target.
     pub target: Vec<u8>,
     /// Names and values of its extended attributes.

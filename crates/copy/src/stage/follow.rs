@@ -91,6 +91,15 @@ impl Order {
                 add(path, there.print());
             }
         }
+        for (path, first) in &survey.further_names() {
+            // It was broken off when it gave the file a further name.
+            let is_named = |there: &Meta| {
+                state.named.get(first).is_some_and(|named| named.iter().any(|print| there.print()[..3] == print[..]))
+            };
+            if let Some(there) = at(&self.to, path).stat(false)?.filter(is_named) {
+                add(path, there.print());
+            }
+        }
         for other in self.ledgers()?.iter().filter(|ledger| ledger.route.is_out()) {
             for (path, done) in &other.entries {
                 if let Some(path) = self.below(&at_outside(&other.route.outside, path)) {
@@ -134,6 +143,16 @@ impl Order {
         let (ledgers, troubles) = ledger::all_in(&parent_dir(hold.path()))?;
         troubles.into_iter().next().map_or(Ok(ledgers), Err)
     }
+}
+
+/// Of each inode at the destination: how many paths it was staged to.
+pub(super) fn names_of_inodes(former: &Former) -> BTreeMap<u64, u64> {
+    let mut names = BTreeMap::new();
+    for all in former.values() {
+        let inodes: BTreeSet<u64> = all.iter().map(|was| was.print()[0]).collect();
+        inodes.into_iter().for_each(|inode| *names.entry(inode).or_default() += 1);
+    }
+    names
 }
 
 fn at_outside(outside: &[u8], path: &[u8]) -> Vec<u8> {

@@ -78,6 +78,7 @@ fn found(path: &Path, name: Vec<u8>) -> BackingResult<Found> {
         rdev: about.rdev(),
         atime_ns: nanoseconds(about.atime(), about.atime_nsec()),
         identity: identity(&about),
+        links: about.nlink(),
         target,
         xattrs,
     })

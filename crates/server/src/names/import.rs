@@ -25,6 +25,9 @@ use std::sync::Arc;
 /// Longest path below the backing's root, in bytes: `PATH_MAX` of Linux without the terminator.
 const PATH_BYTES_MAX: usize = TARGET_BYTES_MAX;
 
+/// Files with several names that the log names for each directory.
+const LINKED_NAMED_MAX: usize = 4;
+
 /// Programs look for holes in imported files of more bytes than these: in smaller ones that takes longer than reading.
 const MAY_HAVE_HOLES_BYTES: u64 = 64 << 10;
 
@@ -98,12 +101,17 @@ impl Server {
         };
         let listed = over.tree.list(backing.path.0.clone(), identity_of(&backing.identity)).await;
         let listed = listed.map_err(backing_failure)?;
+        let mut linked = Linked::default();
         loop {
             let page = listed.next(IMPORT_NAMES_MAX).await.map_err(backing_failure)?;
             if page.is_empty() {
                 break;
             }
+            linked.add(&page);
             self.import_page(dir, &backing.path.0, page, over).await?;
+        }
+        if let Some(line) = linked.told(over.tree.root(), &backing.path.0) {
+            (over.report)(&line);
         }
         let cell = self.shards.home(dir).ok_or_else(|| Failure::from(Code::Internal))?;
         let applied = cell.names.lock().shard.apply(&Op::ImportedAll { dir }, &self.own_stamp(&Stamp::default()));
@@ -186,6 +194,38 @@ impl Server {
     }
 }
 
+/// The files of a directory of the backing that have several names there: in the volume each name is a file of its own.
+#[derive(Default)]
+struct Linked {
+    count: u64,
+    /// The first of them.
+    named: Vec<Vec<u8>>,
+}
+
+impl Linked {
+    fn add(&mut self, page: &[Found]) {
+        let is_dir = |found: &Found| FileKind::from_mode(found.mode) == Some(FileKind::Directory);
+        for found in page.iter().filter(|found| found.links > 1 && !is_dir(found)) {
+            self.count += 1;
+            if self.named.len() < LINKED_NAMED_MAX {
+                self.named.push(found.name.clone());
+            }
+        }
+    }
+
+    /// For the log; nothing if there are none.
+    fn told(&self, root: &str, dir: &[u8]) -> Option<String> {
+        let shown = self.named.iter().map(|name| String::from_utf8_lossy(name)).collect::<Vec<_>>().join(", ");
+        let (count, more) = (self.count, if self.count > self.named.len() as u64 { ", …" } else { "" });
+        let at = if dir.is_empty() { root.to_owned() } else { format!("{root}/{}", String::from_utf8_lossy(dir)) };
+        let line = format!(
+            "{count} files of {at} have several names in the backing ({shown}{more}): in the volume each name is a file of its own: a \
+             change by one name does not show under the others, and is not staged out to its place"
+        );
+        (count > 0).then_some(line)
+    }
+}
+
 /// Splits files, each with its size, into messages.
 fn in_messages(files: Vec<(usize, Imported)>) -> Vec<Vec<Imported>> {
     let (mut messages, mut bytes) = (Vec::new(), IMPORT_BYTES_MAX);
@@ -206,7 +246,7 @@ fn time(ns: i64) -> Time {
 
 /// What was found under a name, as the volume takes it over.
 fn imported(found: Found, above: &[u8], over: &Over) -> Result<Imported, Failure> {
-    let Found { name, mode, uid, gid, rdev, atime_ns, identity, target, xattrs } = found;
+    let Found { name, mode, uid, gid, rdev, atime_ns, identity, links: _, target, xattrs } = found;
     let path = if above.is_empty() { name.clone() } else { [above, &name].join(&b'/') };
     let shown = || format!("{}/{}", over.tree.root(), String::from_utf8_lossy(&path));
     let name = Name::new(&name).map_err(|bad| Failure::new(Code::NameTooLong, format!("{}: {bad:?}", shown())))?;
