@@ -449,6 +449,10 @@ impl<'a> Stage<'a> {
         let mut doubtful = Vec::new();
         let mut todo = Vec::new();
         for (path, meta) in &self.survey.objects {
+            if further.contains_key(path) {
+                // What was proven of it was proven of a file that may have other bytes by now. It is noted anew with its first name.
+                self.proof.journal.lock().forget(path);
+            }
             if meta.kind == FileKind::Directory || further.contains_key(path) {
                 continue;
             }
@@ -542,8 +546,11 @@ impl<'a> Stage<'a> {
     /// by an attempt that was killed before it noted that, and is replaced without a loss.
     fn conflict(&self, path: &[u8], from: &Spot, to: &Spot) -> Option<Trouble> {
         let Replaces::Only(known) = self.proof.replaces(&to.path) else { return None };
-        // What cannot be looked at fails when it is copied; a directory was found before.
-        let there = to.stat(false).ok().flatten().filter(|there| there.kind != FileKind::Directory)?;
+        let there = match to.stat(false) {
+            // A directory was found before.
+            Ok(there) => there.filter(|there| there.kind != FileKind::Directory)?,
+            Err(trouble) => return Some(trouble),
+        };
         let print = there.print();
         if known.contains(&print) {
             return (self.is_taken(path, print) && there.links > 1).then(|| several_names(&to.shown(), there.links));
@@ -677,8 +684,17 @@ impl<'a> Stage<'a> {
         let mut named = BTreeMap::new();
         for (path, first) in &further {
             let Some(done) = first_of(first) else { continue };
-            let (existing, to) = (at(&self.to, first), at(&self.to, path));
-            if let Some(trouble) = self.conflict(path, &at(&self.order.from, path), &to) {
+            let (from, existing, to) = (at(&self.order.from, path), at(&self.to, first), at(&self.to, path));
+            if done.from.get(1) != self.survey.objects.get(path).map(|meta| &meta.identity.1) {
+                let text = format!(
+                    "{}: another file has the name of {} since they were looked at: stage again",
+                    from.shown(),
+                    at(&self.order.from, first).shown()
+                );
+                self.watch.failed(&Trouble::new(Exit::Again, text));
+                continue;
+            }
+            if let Some(trouble) = self.conflict(path, &from, &to) {
                 self.watch.failed(&trouble);
                 continue;
             }
@@ -835,6 +851,7 @@ impl<'a> Stage<'a> {
                 ledger.released.remove(path);
             }
             let journal = self.proof.journal.lock();
+            self.follow_lost_names(ledger, proven)?;
             for path in proven {
                 let Some(done) = journal.known().done.get(path) else { continue };
                 let before = ledger.entries.insert(path.clone(), done.clone());
@@ -852,11 +869,34 @@ impl<'a> Stage<'a> {
         })
     }
 
+    /// Files of the ledger that are about to be other ones under some of their names: it gets the change time that they have now under the rest,
+    /// so that a later stage knows them.
+    fn follow_lost_names(&self, ledger: &mut Ledger, proven: &BTreeSet<Vec<u8>>) -> Outcome<()> {
+        let inode = |done: &Done| done.to.get(1).copied();
+        let lost: BTreeSet<u64> = ledger
+            .entries
+            .iter()
+            .filter(|(path, _)| proven.contains(*path))
+            .filter_map(|(_, done)| inode(done))
+            .collect();
+        for (path, done) in ledger.entries.iter_mut().filter(|(path, _)| !proven.contains(*path)) {
+            if inode(done).is_none_or(|inode| !lost.contains(&inode)) {
+                continue;
+            }
+            if let Some(there) = at(&self.order.to, path).stat(false)?
+                && self.has_lost_a_name(path, &there)
+            {
+                done.to = identity(&there);
+            }
+        }
+        Ok(())
+    }
+
     /// Lines of all objects whose names still lead to the proven inodes.
     fn last_look(&self) -> Outcome<BTreeMap<Vec<u8>, Object>> {
         let done = self.proof.journal.lock().known().done.clone();
         let mut lines = BTreeMap::new();
-        for (path, Done { object, to, .. }) in done {
+        for (path, Done { object, from, to, held }) in done {
             let mut above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| &path[..end]);
             let is_unsynced = above.any(|dir| self.unsynced.contains(dir));
             if !self.survey.objects.contains_key(&path)
@@ -868,6 +908,12 @@ impl<'a> Stage<'a> {
             let spot = at(&self.to, &path);
             match spot.stat(path.is_empty())? {
                 Some(meta) if identity(&meta) == to => drop(lines.insert(path, object)),
+                Some(meta) if self.has_lost_a_name(&path, &meta) => {
+                    let mut moved = Done { object, from, to: identity(&meta), held };
+                    moved.object.ctime = when(meta.ctime.0);
+                    lines.insert(path, moved.object.clone());
+                    self.proof.journal.lock().note(moved)?;
+                }
                 found => {
                     let how = if found.is_some() { "changed" } else { "removed" };
                     let text = format!("{}: another process has {how} it since it was verified", spot.shown());

@@ -74,6 +74,8 @@ pub struct StagingPlan {
     pub fails: bool,
     /// The destination cannot have all names.
     pub is_odd: bool,
+    /// Programs give files several names and make symbolic links, and files of the directory below have names elsewhere in it.
+    pub links: bool,
     /// Stages, releases and programs are killed.
     pub kills: bool,
     /// The protection that is left out, so that a test can prove that the loss is noticed.
@@ -89,7 +91,7 @@ impl StagingPlan {
         let is_over_directory = rng.chance(400_000);
         let is_persistent = rng.chance(400_000);
         let atomic = !is_over_directory && rng.chance(150_000);
-        StagingPlan {
+        let mut plan = StagingPlan {
             seed,
             // One that comes back needs another one that has gone on.
             servers: rng.between(1 + u64::from(is_persistent), 3) as u16,
@@ -106,9 +108,12 @@ impl StagingPlan {
             fails: rng.chance(500_000),
             is_odd: !is_over_directory && rng.chance(150_000),
             kills: rng.chance(800_000),
+            links: false,
             without: None,
             switches: Switches::default(),
-        }
+        };
+        plan.links = !plan.is_odd && rng.chance(400_000);
+        plan
     }
 }
 
@@ -201,6 +206,17 @@ fn is_conflict(failure: &str) -> bool {
     texts.iter().any(|text| failure.contains(text))
 }
 
+/// Whether it leaves a place alone since the object there has several names.
+fn is_of_several_names(failure: &str) -> bool {
+    let texts = ["names there, and a copy would get this one alone", "it has several names there"];
+    texts.iter().any(|text| failure.contains(text))
+}
+
+/// The other name of the first file of a program's, in the directory below.
+fn other_name(program: usize) -> String {
+    format!("{BELOW}/other-{program}")
+}
+
 /// Contents of the directory before the volume lies over it.
 fn prepare_below(plan: &StagingPlan, place: &Place, model: &Shared) {
     for me in 0..plan.programs {
@@ -209,6 +225,9 @@ fn prepare_below(plan: &StagingPlan, place: &Place, model: &Shared) {
             let bytes = vec![1 + number as u8; (number * 50_000 + 1000) as usize];
             let path = format!("{INSIDE}/w{me}/n{number}");
             place.put_file(&format!("{BELOW}{path}"), bytes.clone());
+            if plan.links && number == 0 {
+                place.put_name(&format!("{BELOW}{path}"), &other_name(me));
+            }
             model.lock().files.push(programs::Known::there(path.into_bytes(), bytes, me));
         }
     }
@@ -307,6 +326,7 @@ impl Run {
                     me,
                     outside: self.outside(),
                     is_odd: self.plan.is_odd,
+                    links: self.plan.links,
                 };
                 drop(self.cluster.on_client(number, program.work()));
                 *node = Some(number);
@@ -469,8 +489,12 @@ impl Run {
             match ended {
                 Ended::Well { missing: 0, left: 0, .. } => break,
                 Ended::Well { missing: 0, .. } if !self.plan.delete => break,
+                Ended::Well { .. } if attempt > 1 && failures.iter().all(|text| is_of_several_names(text)) => break,
                 _ if attempt < LAST_ATTEMPTS_MAX => {}
-                Ended::Well { .. } if self.plan.is_over_directory && failures.iter().all(|text| is_conflict(text)) => {
+                Ended::Well { .. }
+                    if self.plan.is_over_directory
+                        && failures.iter().all(|text| is_conflict(text) || is_of_several_names(text)) =>
+                {
                     self.counts.lock().conflicts += 1;
                     return;
                 }
@@ -497,7 +521,8 @@ impl Run {
         let client = self.cluster.connect(number).await.expect("a client connects");
         let files: Vec<(usize, Vec<u8>)> = {
             let model = self.model.lock();
-            model.files.iter().enumerate().filter_map(|(file, known)| Some((file, known.path()?.to_vec()))).collect()
+            let files = model.files.iter().enumerate().filter(|(_, known)| !known.is_link);
+            files.filter_map(|(file, known)| Some((file, known.paths().next()?.to_vec()))).collect()
         };
         let program = Program {
             client,
@@ -507,6 +532,7 @@ impl Run {
             me: 0,
             outside: self.outside(),
             is_odd: false,
+            links: false,
         };
         for (file, path) in files {
             if let Err(failure) = program.open_and_close(file, &path).await {
@@ -518,8 +544,11 @@ impl Run {
     /// All files of the volume have what their programs have written.
     async fn check_volume(&self) {
         let client = self.cluster.connect(self.next_node()).await.expect("a client connects");
-        let files: Vec<Vec<u8>> =
-            self.model.lock().files.iter().filter_map(|known| known.path().map(<[u8]>::to_vec)).collect();
+        let files: Vec<Vec<u8>> = {
+            let model = self.model.lock();
+            let files = model.files.iter().filter(|known| !known.is_link);
+            files.flat_map(|known| known.paths().map(<[u8]>::to_vec)).collect()
+        };
         for path in files {
             let read = async {
                 let attr = client.resolve(&ROOT, &path[..], false).await?;
@@ -535,7 +564,7 @@ impl Run {
                         .lock()
                         .files
                         .iter()
-                        .any(|known| known.path() == Some(&path[..]) && known.has(hash_of(&bytes)));
+                        .any(|known| known.paths().any(|other| other == path) && known.has(hash_of(&bytes)));
                     if !is_right {
                         self.wrong(format!("{}: the volume has other bytes", String::from_utf8_lossy(&path)));
                     }
@@ -545,19 +574,53 @@ impl Run {
         }
     }
 
+    /// Whether files of the directory below have names elsewhere.
+    fn has_names_elsewhere(&self) -> bool {
+        self.plan.links && self.plan.is_over_directory
+    }
+
+    /// Whether nothing gets the place of a path, since the object there has several names.
+    fn is_left_alone(&self, path: &[u8]) -> bool {
+        self.has_names_elsewhere() && path.ends_with(b"/n0")
+    }
+
+    /// Files that had several names in the directory below are what they were, under each of them.
+    fn check_names_elsewhere(&self) {
+        for me in (0..self.plan.programs).filter(|_| self.has_names_elsewhere()) {
+            let (one, other) = (format!("{BELOW}{INSIDE}/w{me}/n0"), other_name(me));
+            let [one, other] = [one, other].map(|path| self.place.inode_at(path.as_bytes()));
+            if one.is_none() || one != other {
+                self.wrong(format!("program {me}: its file of several names is several files: {one:?} and {other:?}"));
+            }
+        }
+    }
+
     /// The destination has all that the volume has, and nothing hidden.
     fn check_whole(&self) {
         let outside = self.outside();
         let files: Vec<(Vec<u8>, programs::Known)> = {
             let model = self.model.lock();
-            model.files.iter().filter_map(|known| Some((known.path()?.to_vec(), known.clone()))).collect()
+            let of = |known: &programs::Known| known.paths().map(<[u8]>::to_vec).collect::<Vec<_>>();
+            model.files.iter().flat_map(|known| of(known).into_iter().map(|path| (path, known.clone()))).collect()
         };
-        for (path, known) in &files {
+        // A file that cannot have its first name there is not staged under the others either.
+        let is_left_alone =
+            |known: &programs::Known| !known.is_link && known.paths().any(|path| self.is_left_alone(path));
+        for (path, known) in files.iter().filter(|(path, known)| !self.is_left_alone(path) && !is_left_alone(known)) {
             let at = [outside.as_bytes(), &path[INSIDE.len()..]].concat();
+            // Of links each name gets a link of its own.
+            let others = known.paths().filter(|_| !known.is_link);
+            let inodes: std::collections::BTreeSet<_> = others
+                .map(|other| self.place.inode_at(&[outside.as_bytes(), &other[INSIDE.len()..]].concat()))
+                .collect();
+            if inodes.len() > 1 {
+                self.wrong(format!("{}: its names are several files", String::from_utf8_lossy(&at)));
+            }
             if !self.place.bytes_at(&at).is_some_and(|bytes| known.has(hash_of(&bytes))) {
                 self.wrong(format!("{}: it was staged, and has other bytes", String::from_utf8_lossy(&at)));
             }
         }
+        self.check_names_elsewhere();
         self.check_released();
         let all = [BELOW, ASIDE].into_iter().flat_map(|dir| self.place.all_below(dir.as_bytes()));
         for (path, _) in all.filter(|(path, kind)| *kind != FileKind::Directory || path.ends_with(b".aze")) {
@@ -565,7 +628,7 @@ impl Run {
                 self.wrong(format!("{}: a temporary name is left", String::from_utf8_lossy(&path)));
             }
         }
-        if self.files.state().exists() {
+        if !self.has_names_elsewhere() && self.files.state().exists() {
             self.wrong("the state of a stage that has ended well is left".into());
         }
     }

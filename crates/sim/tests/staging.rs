@@ -9,8 +9,11 @@ const SEEDS: u64 = 40;
 #[test]
 fn lines_of_receipts_were_true_and_nothing_dirty_is_dropped() {
     let mut all = Counts::default();
+    let mut with_links = [0; 2];
     for seed in 0..SEEDS {
-        let outcome = run(&StagingPlan::of(seed), false);
+        let plan = StagingPlan::of(seed);
+        with_links[usize::from(plan.is_over_directory)] += u64::from(plan.links);
+        let outcome = run(&plan, false);
         assert_eq!(outcome.wrong, [""; 0], "seed {seed}: aze-sim --staging --seed {seed} --trace");
         let one = outcome.counts;
         all.changes += one.changes;
@@ -28,6 +31,7 @@ fn lines_of_receipts_were_true_and_nothing_dirty_is_dropped() {
     let counts = [all.changes, all.kills, all.receipts, all.lines, all.removals, all.released, all.drained];
     let least = [2000, 40, 100, 500, 5, 5, 20];
     assert!(counts.iter().zip(least).all(|(count, least)| *count >= least), "{all:?}");
+    assert!(with_links.iter().all(|runs| *runs >= 3), "{with_links:?}");
     assert!(all.conflicts <= 4, "{all:?}");
     assert!(all.power_cuts > 5 && all.servers_killed > 5 && all.staged > 20, "{all:?}");
 }

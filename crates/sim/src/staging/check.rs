@@ -128,14 +128,20 @@ impl Run {
         if !is_published {
             wrong("the name did not lead there between that moment and the end");
         }
-        let What::File { hash, same_as, .. } = &object.what else { return };
-        let first = same_as.as_ref().unwrap_or(&object.path);
+        let (hash, same_as) = match &object.what {
+            What::File { hash, same_as, .. } => (*hash, same_as.as_ref()),
+            What::Link { target } => (super::hash_of(target), None),
+            What::Directory => return,
+        };
+        let first = same_as.unwrap_or(&object.path);
         let inside = Run::at_inside(first);
         let model = self.model.lock();
         // An attempt may have been broken off after it, and a later one has gone on.
         let attempt = self.start_before(&object.checked);
+        let further = Run::at_inside(&object.path);
         let was = |from: &str, to: &str| {
-            model.files.iter().any(|known| led(known, &inside, from, to) && had(known, *hash, from, to))
+            let leads = |known: &Known| led(known, &inside, from, to) && led(known, &further, from, to);
+            model.files.iter().any(|known| leads(known) && had(known, hash, from, to))
         };
         let (is_read, is_still) = (was(&attempt, &object.checked), was(&head.started, finished));
         drop(model);
@@ -197,7 +203,7 @@ impl Run {
     pub(super) fn check_released(&self) {
         let files: Vec<Known> = self.model.lock().files.clone();
         for (index, known) in files.iter().enumerate().filter(|(_, known)| known.gone == Some(super::Gone::Released)) {
-            let Some(name) = known.names.last() else { continue };
+            let Some(name) = known.names.iter().max_by_key(|name| name.to) else { continue };
             let others = files.iter().enumerate().filter(|(other, _)| *other != index);
             let mut names = others.flat_map(|(_, other)| &other.names);
             if names.any(|later| later.path == name.path && later.to > name.from) {
@@ -217,20 +223,21 @@ impl Run {
         }
         let files: Vec<Known> = self.model.lock().files.clone();
         for known in &files {
-            let Some(path) = known.path().filter(|path| !standing.named.contains_key(*path)) else { continue };
-            let outside = self.at_outside(&path[INSIDE.len() + 1..]);
-            if self.place.is_tampered(&outside) {
-                continue;
-            }
-            match self.place.bytes_at(&outside) {
-                Some(bytes) if known.has(super::hash_of(&bytes)) => self.counts.lock().staged += 1,
-                // It was released, and its program does not know that yet.
-                there => self.wrong(format!(
-                    "{}: it is not dirty, and {} has {}",
-                    shown(path),
-                    shown(&outside),
-                    if there.is_some() { "other bytes" } else { "nothing" }
-                )),
+            for path in known.paths().filter(|path| !standing.named.contains_key(*path)) {
+                let outside = self.at_outside(&path[INSIDE.len() + 1..]);
+                if self.place.is_tampered(&outside) {
+                    continue;
+                }
+                match self.place.bytes_at(&outside) {
+                    Some(bytes) if known.has(super::hash_of(&bytes)) => self.counts.lock().staged += 1,
+                    // It was released, and its program does not know that yet.
+                    there => self.wrong(format!(
+                        "{}: it is not dirty, and {} has {}",
+                        shown(path),
+                        shown(&outside),
+                        if there.is_some() { "other bytes" } else { "nothing" }
+                    )),
+                }
             }
         }
     }

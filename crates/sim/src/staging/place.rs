@@ -198,7 +198,9 @@ impl State {
             names: BTreeMap::new(),
         };
         let versions = vec![now.clone()];
-        self.nodes.insert(inode, Node { kind, now, versions, stored: None, links: 0 });
+        // A link has no contents of its own to sync: it is on the disk once its name is.
+        let stored = (kind == FileKind::Symlink).then(|| now.clone());
+        self.nodes.insert(inode, Node { kind, now, versions, stored, links: 0 });
         inode
     }
 
@@ -329,6 +331,17 @@ impl Place {
         self.put(path, FileKind::File, 0o644, bytes);
     }
 
+    /// Gives a file a further name, at once and durably.
+    pub fn put_name(&self, existing: &str, path: &str) {
+        let now_ns = self.now_ns();
+        let mut state = self.state.lock();
+        let inode = state.find(existing.as_bytes()).expect("it is there");
+        state.set_name(path.as_bytes(), Some(inode), now_ns).expect("its directory is there");
+        state.sync(inode);
+        let dir = state.find(&parent(path.as_bytes())).expect("its directory is there");
+        state.sync(dir);
+    }
+
     fn put(&self, path: &str, kind: FileKind, mode: u32, bytes: Vec<u8>) {
         let now_ns = self.now_ns();
         let mut state = self.state.lock();
@@ -360,6 +373,11 @@ impl Place {
         let state = self.state.lock();
         let node = &state.nodes[&state.find(path).ok()?];
         (node.kind != FileKind::Directory).then(|| node.now.bytes.clone())
+    }
+
+    /// The number of what a path leads to.
+    pub fn inode_at(&self, path: &[u8]) -> Option<u64> {
+        self.state.lock().find(path).ok()
     }
 
     /// Every path below one, with its kind.

@@ -63,6 +63,8 @@ pub(super) struct Known {
     pub contents: Vec<Content>,
     pub names: Vec<Named>,
     bytes: Vec<u8>,
+    /// A symbolic link; its bytes are the target.
+    pub is_link: bool,
     /// All requests were answered.
     pub is_certain: bool,
     pub gone: Option<Gone>,
@@ -74,13 +76,25 @@ impl Known {
     pub fn there(path: Vec<u8>, bytes: Vec<u8>, owner: usize) -> Known {
         let contents = vec![Content { from: 0, to: NEVER, hash: hash_of(&bytes) }];
         let names = vec![Named { path, from: 0, sure_from: 0, sure_to: NEVER, to: NEVER }];
-        Known { contents, names, bytes, is_certain: true, gone: None, owner }
+        Known { contents, names, bytes, is_link: false, is_certain: true, gone: None, owner }
     }
 
-    /// Its only name, if it is there and that is certain.
-    pub fn path(&self) -> Option<&[u8]> {
-        let name = self.names.last().filter(|name| name.to == NEVER && name.sure_to == NEVER);
-        name.filter(|_| self.is_certain && self.gone.is_none()).map(|name| &name.path[..])
+    /// A new one, of which the answer is missing.
+    fn new(path: Vec<u8>, bytes: Vec<u8>, is_link: bool, owner: usize, now: u64) -> Known {
+        let contents = vec![Content { from: now, to: NEVER, hash: hash_of(&bytes) }];
+        let names = vec![Named { path, from: now, sure_from: NEVER, sure_to: NEVER, to: NEVER }];
+        Known { contents, names, bytes, is_link, is_certain: false, gone: None, owner }
+    }
+
+    /// Its names, if it is there and that is certain.
+    pub fn paths(&self) -> impl Iterator<Item = &[u8]> {
+        let names = self.names.iter().filter(|name| name.to == NEVER && name.sure_to == NEVER);
+        names.filter(|_| self.is_certain && self.gone.is_none()).map(|name| &name.path[..])
+    }
+
+    /// The name that leads to it under a path.
+    fn name_mut(&mut self, path: &[u8]) -> &mut Named {
+        self.names.iter_mut().find(|name| name.path == path && name.to == NEVER).expect("it has this name")
     }
 
     /// Contents that it may have now.
@@ -127,6 +141,8 @@ pub(super) struct Program {
     pub outside: String,
     /// It makes names that are one where upper and lower case are not told apart, and long ones.
     pub is_odd: bool,
+    /// It gives files several names, and makes symbolic links.
+    pub links: bool,
 }
 
 /// Whether a step of a program was done; an error says that an answer is missing.
@@ -160,11 +176,12 @@ impl Program {
         (!is_taken).then_some(path)
     }
 
-    /// One of its files that is there.
+    /// One of its files that is there, by one of its names.
     fn some_file(&self) -> Option<(usize, Vec<u8>)> {
         let model = self.model.lock();
         let mine = model.files.iter().enumerate().filter(|(_, file)| file.owner == self.me);
-        let mine: Vec<_> = mine.filter_map(|(index, file)| Some((index, file.path()?.to_vec()))).collect();
+        let mine: Vec<_> =
+            mine.flat_map(|(index, file)| file.paths().map(move |path| (index, path.to_vec()))).collect();
         drop(model);
         (!mine.is_empty()).then(|| mine[self.random(mine.len() as u64) as usize].clone())
     }
@@ -207,14 +224,19 @@ impl Program {
         let now = self.now();
         let mut model = self.model.lock();
         let known = &mut model.files[file];
+        let names = known.paths().count();
         known.gone = Some(Gone::Released);
         // It may have gone long ago.
         let since = known.contents.last().map_or(0, |content| content.from);
-        if let Some(name) = known.names.last_mut() {
-            (name.to, name.sure_to) = (now, name.sure_from.max(since.min(name.sure_to)));
-        }
+        let name = known.name_mut(path);
+        (name.to, name.sure_to) = (now, name.sure_from.max(since.min(name.sure_to)));
         let is_there = there.is_some_and(|hash| known.has(hash));
+        let is_link = known.is_link;
         model.released += 1;
+        if names > 1 || is_link {
+            let text = format!("{}: it is gone, and has {names} names", String::from_utf8_lossy(path));
+            model.wrong.push(text);
+        }
         if !is_there {
             let text = format!(
                 "{}: it is gone from the volume, and {outside} has not its bytes",
@@ -266,26 +288,20 @@ impl Program {
     async fn make(&self) -> Step {
         let Some(path) = self.free_path() else { return Ok(()) };
         let now = self.now();
+        let is_link = self.links && self.random(4) == 0;
+        let target = if is_link { format!("to-{}", self.random(3)).into_bytes() } else { Vec::new() };
         let file = {
             let mut model = self.model.lock();
-            let named = Named { path: path.clone(), from: now, sure_from: NEVER, sure_to: NEVER, to: NEVER };
-            model.files.push(Known {
-                contents: vec![Content { from: now, to: NEVER, hash: hash_of(b"") }],
-                names: vec![named],
-                bytes: Vec::new(),
-                is_certain: false,
-                gone: None,
-                owner: self.me,
-            });
+            model.files.push(Known::new(path.clone(), target.clone(), is_link, self.me, now));
             model.files.len() - 1
         };
         let new = NewFile {
-            kind: FileKind::File,
+            kind: if is_link { FileKind::Symlink } else { FileKind::File },
             mode: 0o644,
             rdev: 0,
-            target: Vec::new(),
+            target,
             exclusive: true,
-            open: Some(BOTH),
+            open: (!is_link).then_some(BOTH),
             chunk_bits: 0,
             private: false,
         };
@@ -333,7 +349,7 @@ impl Program {
             let mut model = self.model.lock();
             let known = &mut model.files[file];
             known.is_certain = false;
-            known.names.last_mut().expect("it has a name").sure_to = now;
+            known.name_mut(path).sure_to = now;
             known.names.push(Named { path: new.clone(), from: now, sure_from: NEVER, sure_to: NEVER, to: NEVER });
         }
         let (parent, from) = self.client.resolve_parent(&ROOT, path).await?;
@@ -344,15 +360,14 @@ impl Program {
         let known = &mut model.files[file];
         match renamed {
             Ok(()) => {
-                let last = known.names.len() - 1;
-                known.names[last - 1].to = now;
-                known.names[last].sure_from = now;
+                known.name_mut(path).to = now;
+                known.name_mut(&new).sure_from = now;
                 known.is_certain = true;
                 Ok(())
             }
             Err(failure) if failure.code == Code::NotFound => {
                 known.names.pop();
-                known.names.last_mut().expect("it has a name").sure_to = NEVER;
+                known.name_mut(path).sure_to = NEVER;
                 known.is_certain = true;
                 drop(model);
                 self.missing(file, path);
@@ -368,7 +383,7 @@ impl Program {
             let mut model = self.model.lock();
             let known = &mut model.files[file];
             known.is_certain = false;
-            known.names.last_mut().expect("it has a name").sure_to = now;
+            known.name_mut(path).sure_to = now;
         }
         let (parent, from) = self.client.resolve_parent(&ROOT, path).await?;
         let removed = self.client.unlink(&ROOT, parent, &from).await;
@@ -377,15 +392,56 @@ impl Program {
         let known = &mut model.files[file];
         match removed {
             Ok(()) => {
-                known.names.last_mut().expect("it has a name").to = now;
-                (known.gone, known.is_certain) = (Some(Gone::Removed), true);
+                known.name_mut(path).to = now;
+                known.is_certain = true;
+                if known.paths().next().is_none() {
+                    known.gone = Some(Gone::Removed);
+                }
                 Ok(())
             }
             Err(failure) if failure.code == Code::NotFound => {
-                known.names.last_mut().expect("it has a name").sure_to = NEVER;
+                known.name_mut(path).sure_to = NEVER;
                 known.is_certain = true;
                 drop(model);
                 self.missing(file, path);
+                Ok(())
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Gives a file a further name.
+    async fn link(&self, file: usize, path: &[u8]) -> Step {
+        let Some(new) = self.free_path() else { return Ok(()) };
+        let now = self.now();
+        {
+            let mut model = self.model.lock();
+            let known = &mut model.files[file];
+            known.is_certain = false;
+            known.names.push(Named { path: new.clone(), from: now, sure_from: NEVER, sure_to: NEVER, to: NEVER });
+        }
+        let linked = async {
+            let ino = self.client.resolve(&ROOT, path, false).await?.ino;
+            let (parent, name) = self.client.resolve_parent(&ROOT, &new[..]).await?;
+            self.client.link(&ROOT, ino, parent, &name).await
+        };
+        let linked = linked.await;
+        let now = self.now();
+        let mut model = self.model.lock();
+        let known = &mut model.files[file];
+        match linked {
+            Ok(_) => {
+                known.name_mut(&new).sure_from = now;
+                known.is_certain = true;
+                Ok(())
+            }
+            Err(failure) if matches!(failure.code, Code::NotFound | Code::Stale) => {
+                known.names.pop();
+                known.is_certain = true;
+                drop(model);
+                if failure.code == Code::NotFound {
+                    self.missing(file, path);
+                }
                 Ok(())
             }
             Err(failure) => Err(failure),
@@ -408,11 +464,15 @@ impl Program {
     /// Works until the run is over. What fails leaves a file that is left alone.
     pub async fn work(self) {
         while !self.model.lock().is_over {
-            let step = match (self.random(12), self.some_file()) {
+            let chosen = self.some_file();
+            let is_link = chosen.as_ref().is_some_and(|(file, _)| self.model.lock().files[*file].is_link);
+            let step = match (self.random(12), chosen) {
+                (6..=7, Some((file, path))) if self.links => self.link(file, &path).await,
                 (0..=2, _) | (_, None) => self.make().await,
                 (3, Some((file, path))) => self.rename(file, &path).await,
                 (4, Some((file, path))) => self.remove(file, &path).await,
                 (5, Some((_, path))) => self.attributes(&path).await,
+                (_, Some(_)) if is_link => Ok(()),
                 (_, Some((file, path))) => self.change(file, &path).await,
             };
             // A program may go on after an error.

@@ -40,6 +40,7 @@ impl Place {
             mode: kind | meta.mode,
             atime_ns: meta.atime.0.cast_signed(),
             identity: identity_of(&meta),
+            links: meta.links,
             target: if node.kind == FileKind::Symlink { node.now.bytes.to_vec() } else { Vec::new() },
             xattrs: node.now.xattrs.clone().into_iter().collect(),
             ..Found::default()
