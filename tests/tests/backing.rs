@@ -875,6 +875,60 @@ fn names_and_data_are_taken_over_before_their_use() {
     }
 }
 
+/// A directory of another volume, by its mount: what another node changes there is never mixed, however long the kernel believes
+/// attributes.
+#[test]
+fn a_volume_lies_over_a_mount_of_another_one() {
+    const FILES: usize = 12;
+    let mut place = Place::new();
+    let [below, above] = ["below", "above"].map(|name| format!("{name}-{}", std::process::id()));
+    place.up(&["--servers", "2", "--name", &below]);
+    let [here, there] = [(); 2].map(|()| place.mount());
+    fs::create_dir(here.join("data")).expect("a directory");
+    let file = |number: usize| format!("f{number}");
+    for number in 0..FILES {
+        fs::write(here.join("data").join(file(number)), vec![b'o'; 3 << 20]).expect("a file");
+    }
+    let over = here.join("data");
+    place.up(&["--servers", "2", "--name", &above, "--backing", text(&over)]);
+    let mount = place.mount_with(&["--name", &above]);
+    assert_eq!(names(&mount).len(), FILES);
+    let mut writers = Vec::new();
+    for number in 0..FILES / 2 {
+        let mut begun = [0; 1];
+        let opened = File::open(mount.join(file(number))).expect("a file");
+        opened.read_exact_at(&mut begun, 0).expect("the first chunk");
+        assert_eq!(begun, *b"o");
+        // On another node, as far as the kernel knows. The home hears nothing of a write to the last chunk.
+        let other = there.join("data").join(file(number));
+        let other = OpenOptions::new().write(true).open(other).expect("a file");
+        other.write_all_at(b"n", 2 << 20).expect("a change");
+        writers.push(other);
+        let mut rest = [0; 1];
+        let error = opened.read_exact_at(&mut rest, 2 << 20).expect_err("it is another file now");
+        assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{number}: {rest:?}");
+    }
+    for number in FILES / 2..FILES {
+        assert!(fs::read(mount.join(file(number))).expect("contents") == vec![b'o'; 3 << 20], "{number}");
+    }
+    // What is changed goes back, and is read from there afterwards.
+    fs::write(mount.join(file(FILES - 1)), "changed").expect("a file");
+    fs::write(mount.join("new"), "new").expect("a file");
+    let out = format!("aze://{above}/");
+    place.aze(&["stage", "out", &out]).ok();
+    for (name, should) in [(file(FILES - 1), "changed"), ("new".into(), "new")] {
+        assert_eq!(fs::read_to_string(there.join("data").join(&name)).expect("contents"), should);
+        assert_eq!(fs::read_to_string(mount.join(&name)).expect("contents"), should);
+    }
+    let told = place.aze(&["stage", "status", &out]).ok().out;
+    assert!(told.contains("dirty   0 objects"), "{told}");
+    // A path of a volume itself is refused, with the way.
+    let refused = place.aze(&["up", "--backing", &format!("aze://{below}/data"), "--name", "none"]).code(2);
+    assert!(refused.err.contains("mount it"), "{}", refused.err);
+    place.aze(&["umount", text(&mount)]).ok();
+    place.aze(&["down", "--name", &above]).ok();
+}
+
 #[test]
 fn a_backing_that_is_none_is_refused() {
     let place = Place::new();

@@ -80,6 +80,46 @@ fn all_kinds(root: &Path) -> usize {
     11
 }
 
+/// From one volume to another: each file as it was at one moment, by its servers' counts, and a receipt of what the other one has.
+#[test]
+fn a_volume_is_staged_into_another_one() {
+    let place = Place::new();
+    let [one, other] = ["one", "other"].map(|name| format!("{name}-{}", std::process::id()));
+    place.up(&["--servers", "2", "--name", &one]);
+    place.up(&["--servers", "3", "--name", &other]);
+    let (src, back) = (place.path("src"), place.path("back"));
+    let count = all_kinds(&src);
+    let at = |name: &str, path: &str| format!("aze://{name}{path}");
+    place.aze(&["stage", "in", text(&src), &at(&one, "/run"), "--quiet"]).ok();
+    let receipt = place.path("between.jsonl");
+    let words = [at(&one, "/run"), at(&other, "/copy")];
+    let words = ["stage", "in", &words[0], &words[1], "--receipt", text(&receipt)];
+    let told = place.aze(&[&words[..], &["--json"]].concat()).ok();
+    let told: Value = serde_json::from_str(&told.out).expect("JSON");
+    assert_eq!((&told["proven"], &told["missing"]), (&Value::from(count), &Value::from(0)), "{told}");
+    place.aze(&["receipt", "verify", text(&receipt)]).ok();
+    assert_eq!(lines(&receipt)[0]["direction"], "in");
+    place.aze(&["stage", "out", &at(&other, "/copy"), text(&back), "--quiet"]).ok();
+    run(Command::new("diff").args(["-r", "--no-dereference"]).args([&src, &back]));
+    let [first, second] = ["a", "sub/third"].map(|name| fs::metadata(back.join(name)).expect("a file").ino());
+    assert_eq!(first, second, "names of one file stay so");
+    // What has not changed is not copied again; what has is.
+    place.aze(&["cp", text(&src.join("none")), &at(&one, "/run/more")]).ok();
+    let again = [&words[..4], &["--json"]].concat();
+    let told: Value = serde_json::from_str(&place.aze(&again).ok().out).expect("JSON");
+    assert_eq!((&told["proven"], &told["missing"]), (&Value::from(count + 1), &Value::from(0)), "{told}");
+    assert!(told["resumed"].as_u64().is_some_and(|resumed| resumed >= 4), "{told}");
+    let told = place.aze(&["stage", "status", &at(&other, "/")]).ok().out;
+    assert!(told.contains("dirty   0 objects"), "{told}");
+    let refused = place.aze(&[&words[..4], &["--nodes", "2"]].concat()).code(2);
+    assert!(refused.err.contains("from volume to volume this node copies"), "{}", refused.err);
+    let refused = place.aze(&["stage", "out", &at(&one, "/run"), &at(&other, "/copy")]).code(2);
+    assert!(refused.err.contains("aze stage in"), "{}", refused.err);
+    for name in [&one, &other] {
+        place.aze(&["down", "--name", name, "--discard"]).ok();
+    }
+}
+
 #[test]
 fn what_goes_in_and_out_again_is_proven_on_both_ways() {
     let place = Place::new();

@@ -178,11 +178,12 @@ enum When {
 #[command(after_help = "\
 Examples:
   aze stage in /project/input aze:/input
+  aze stage in aze://other/results aze:/input      from volume to volume
   aze stage in aze:/input                          what is there in the directory of 'aze up --backing'
   aze stage in --names-only                        names of all of it
   find /data -name '*.h5' -printf '%P\\n' | aze stage in /data aze:/data --list -")]
 struct InArgs {
-    /// A local file or directory; without TO, a file or directory of a volume over a directory.
+    /// A local file or directory, or one of another volume; without TO, a file or directory of a volume over a directory.
     #[arg(default_value = "aze:/")]
     from: OsString,
     /// What it becomes in a volume.
@@ -231,7 +232,9 @@ fn run_out(args: &OutArgs) -> Outcome<Exit> {
         None => place_in_backing(inside)?,
     };
     if let Place::Volume(_) = Place::parse(to.as_os_str())? {
-        return Err(Trouble::usage("'aze stage out' writes to a local path: for volumes there is 'aze cp --verify'"));
+        return Err(Trouble::usage(
+            "'aze stage out' writes to a local path: from volume to volume it is 'aze stage in aze:/… aze://OTHER/…'",
+        ));
     }
     let to = absolute(&to)?;
     let receipt = match &args.common.receipt {
@@ -260,10 +263,14 @@ fn run_in(args: &InArgs) -> Outcome<Exit> {
             "'{shown}' is a local path: 'aze stage in' writes to a volume: write aze:/…"
         )));
     };
-    let Place::Local(from) = Place::parse(&args.from)? else {
-        return Err(Trouble::usage("'aze stage in' reads a local path: for volumes there is 'aze cp --verify'"));
+    let from = match Place::parse(&args.from)? {
+        Place::Local(from) => Place::Local(absolute(&from)?),
+        Place::Volume(_) if args.common.nodes.is_some() => {
+            let text = "--nodes is for copies between a volume and a path that all nodes see: from volume to volume this node copies";
+            return Err(Trouble::usage(text));
+        }
+        from => from,
     };
-    let from = Place::Local(absolute(&from)?);
     perform(("in", false, false), &args.common, None, &from, &to, args.common.receipt.clone(), state_of_user)
 }
 
@@ -493,9 +500,14 @@ fn account_of(
 ) -> Outcome<Option<(Account, Route)>> {
     let (inside, outside) = match (from, to) {
         (Place::Volume(inside), Place::Local(outside)) | (Place::Local(outside), Place::Volume(inside)) => {
-            (inside, outside)
+            (inside, outside.as_os_str().as_bytes().to_vec())
         }
-        _ => return Ok(None),
+        // Only the volume that gets the copies notes it.
+        (Place::Volume(from), Place::Volume(inside)) => {
+            let volume = Some(sessions.of(from)?.volume.record.name.clone());
+            (inside, VolumePath { volume, path: account::plain_path(&from.path) }.written())
+        }
+        (Place::Local(_), Place::Local(_)) => return Ok(None),
     };
     let session = sessions.of(inside)?;
     let reason = match direction {
@@ -516,7 +528,7 @@ fn account_of(
         },
     };
     let route = |account| {
-        let (inside, outside) = (account::plain_path(&inside.path), outside.as_os_str().as_bytes().to_vec());
+        let inside = account::plain_path(&inside.path);
         (account, Route { direction: direction.into(), inside, outside })
     };
     Ok(account.map(route))

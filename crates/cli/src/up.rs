@@ -7,6 +7,7 @@ use crate::hosts::Hosts;
 use crate::launch::{self, Order, Other, Parts, Said, Starting, call_off};
 use crate::memory::Memory;
 use crate::network::Network;
+use crate::place::Place;
 use crate::process::Process;
 use crate::session::Session;
 use crate::volume::{self, Backing, Made, Record, ServerRecord, Settings, VARIABLE};
@@ -798,6 +799,15 @@ impl Start<'_> {
 fn backing(args: &Args) -> Outcome<Option<Backing>> {
     let Some(given) = &args.backing else { return Ok(None) };
     let failed = |error: &std::io::Error| Trouble::local(format!("--backing {}", given.display()), error);
+    if let Ok(Place::Volume(path)) = Place::parse(given.as_os_str()) {
+        let text = format!(
+            "--backing {}: servers read a backing by a path of this machine: mount it ('aze mount DIR' of its volume, on all nodes of the \
+             new one), and give DIR{}",
+            path.shown(),
+            String::from_utf8_lossy(&path.path)
+        );
+        return Err(Trouble::usage(text));
+    }
     let path = std::fs::canonicalize(given).map_err(|error| failed(&error))?;
     let about = path.metadata().map_err(|error| failed(&error))?;
     if !about.is_dir() {

@@ -158,8 +158,19 @@ fn with_same<T>(
     let file =
         OpenOptions::new().read(true).custom_flags(flags).open(at).map_err(|error| failed("open", at, &error))?;
     let is_same = |file: &File| -> BackingResult<()> {
-        let about = file.metadata().map_err(|error| failed("look at", at, &error))?;
-        if about.is_file() && identity(&about) == expected { Ok(()) } else { Err(changed(at, "it has changed")) }
+        let about = files::attributes_now(file).map_err(|error| failed("look at", at, &error))?;
+        let time = |time: libc::statx_timestamp| nanoseconds(time.tv_sec, time.tv_nsec.into());
+        let now = Identity {
+            inode: about.stx_ino,
+            size: about.stx_size,
+            mtime_ns: time(about.stx_mtime),
+            ctime_ns: time(about.stx_ctime),
+        };
+        if u32::from(about.stx_mode) & libc::S_IFMT == libc::S_IFREG && now == expected {
+            Ok(())
+        } else {
+            Err(changed(at, "it has changed"))
+        }
     };
     is_same(&file)?;
     let found = used(&file).map_err(|error| failed(what, at, &error))?;

@@ -27,6 +27,17 @@ pub fn read_at(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<usize>
     Ok(count)
 }
 
+/// The attributes that a file has now, asked of the server of a file system that has one (statx(2), AT_STATX_FORCE_SYNC): kernels
+/// believe those of NFS and FUSE for seconds.
+pub fn attributes_now(file: &File) -> io::Result<libc::statx> {
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_FORCE_SYNC;
+    // SAFETY: it is numbers only, for which zero is a valid value.
+    let mut about: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, the path is an empty C string, and `about` is room for what the call writes.
+    let done = unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, libc::STATX_BASIC_STATS, &raw mut about) };
+    if done == 0 { Ok(about) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Where the next data of a file are, from `offset` on (lseek(2), SEEK_DATA); `None` if there are none. Moves the file's
 /// position.
 pub fn next_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
