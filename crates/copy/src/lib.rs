@@ -14,6 +14,7 @@
 
 mod local;
 pub mod stage;
+pub mod stripes;
 pub mod tree;
 mod walk;
 pub mod warm;

@@ -1,5 +1,6 @@
 //! Local files as a [`Tree`].
 
+use crate::stripes;
 use crate::tree::{
     Meta, Named, Names, ReadBack, Replaces, Sink, Source, Traits, Tree, Xattr, beside, copied_mode, in_the_way, is_kept,
 };
@@ -151,7 +152,8 @@ impl Tree for LocalTree {
             let links = fs::hard_link(local(&lower), local(&second)).is_ok();
             let removed = if links { fs::remove_file(local(&second)) } else { Ok(()) };
             fs::remove_file(local(&lower)).and(removed)?;
-            Ok(Traits { folds_case, links, name_bytes_max, room_bytes, room_files })
+            let stripes = stripes::of_dir(local(dir));
+            Ok(Traits { folds_case, links, name_bytes_max, room_bytes, room_files, stripes })
         };
         look().map_err(|error| Trouble::local(format!("write to {}", self.shown(dir)), &error))
     }

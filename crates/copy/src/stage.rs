@@ -20,6 +20,7 @@ pub mod survey;
 pub mod verify;
 
 use crate::Watch;
+use crate::stripes::{self, Stripes};
 use crate::tree::{Spot, Traits, join, parent};
 use crate::workers::{Job, Plan, Transfer, Workers, warn};
 use aze_io::sync::Mutex;
@@ -190,6 +191,8 @@ struct Stage<'a> {
     put_names: BTreeMap<u64, u64>,
     /// All of the source could be looked at.
     is_surveyed: bool,
+    /// How new files lie at the destination, if it tells.
+    stripes: Option<Stripes>,
     /// Paths that the stage must not touch.
     left_alone: BTreeSet<Vec<u8>>,
     /// Paths that went at the destination, too, by another process.
@@ -267,6 +270,7 @@ impl<'a> Stage<'a> {
             former,
             put_names,
             is_surveyed,
+            stripes: None,
             left_alone,
             vanished,
             followed,
@@ -311,13 +315,18 @@ impl<'a> Stage<'a> {
     }
 
     /// Refuses what cannot succeed, each thing by its name, before anything is copied.
-    fn look_ahead(&self) -> Outcome<()> {
+    fn look_ahead(&mut self) -> Outcome<()> {
         let order = self.order;
         let mut above = parent(&self.to.path);
         if self.to.stat(false)?.is_some_and(|meta| meta.kind == FileKind::Directory) {
             above = self.to.path.clone();
         }
         let traits: Traits = self.to.tree.traits(&above, &self.proof.hidden())?;
+        self.stripes = traits.stripes;
+        let advice = |stripes| stripes::advice(&order.to.shown(), stripes, self.survey.objects.values());
+        if let Some(advice) = traits.stripes.and_then(advice) {
+            self.watch.lacks(&Trouble::new(Exit::Caller, advice));
+        }
         let mut known_bytes = 0;
         let known = self.proof.journal.lock();
         for done in known.known().done.values() {
@@ -506,7 +515,8 @@ impl<'a> Stage<'a> {
         let plan = Plan { preserve: true, verify: false, watch: self.watch.clone(), proof: Some(self.proof.clone()) };
         let plan = Arc::new(plan);
         // Threads that give nodes work wait for them.
-        let threads = self.proof.crew.as_ref().map_or(self.order.jobs, |crew| crew.nodes.jobs());
+        let jobs = self.proof.crew.as_ref().map_or(self.order.jobs, |crew| crew.nodes.jobs());
+        let threads = stripes::threads(jobs, self.stripes);
         let workers = Workers::start(threads, &plan)?;
         for (from, to) in todo {
             if self.watch.is_over() {

@@ -2,6 +2,7 @@
 //!
 //! Everything here blocks the calling thread, and may be called from many threads at once.
 
+use crate::stripes::Stripes;
 use aze_proto::attr::FileKind;
 use aze_proto::ids::Time;
 use aze_words::exit::{Exit, Outcome, Trouble};
@@ -237,6 +238,8 @@ pub struct Traits {
     pub room_bytes: u64,
     /// Files and directories that still fit in; `None` if the place sets no limit.
     pub room_files: Option<u64>,
+    /// How new files lie on the servers of a parallel file system that tells it.
+    pub stripes: Option<Stripes>,
 }
 
 /// A new file. Until [`Sink::finish`] it must not be taken for the whole.

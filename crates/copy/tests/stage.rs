@@ -6,6 +6,7 @@ use aze_copy::stage::state::Journal;
 use aze_copy::stage::survey::Filter;
 use aze_copy::stage::verify::{Claims, verify};
 use aze_copy::stage::{Order, ROUNDS_MAX, Report, Side, stage};
+use aze_copy::stripes::Stripes;
 use aze_copy::tree::{GoneName, Meta, Names, PutBack, ReadBack, Replaces, Sink, Source, Spot, Traits, Tree, Xattr};
 use aze_copy::{LocalTree, Watch};
 use aze_proto::attr::FileKind;
@@ -45,6 +46,8 @@ enum Fault {
     SourceChanges(u32),
     /// A server that counts changes was started again, or has counted one that no time shows.
     CountsOther,
+    /// None: new files are on so many servers.
+    Striped(u32),
     /// It cannot be opened.
     Open(i32),
     /// So many times another stage has put it to its own place, and has had the volume read it from there.
@@ -91,6 +94,9 @@ struct Faulty {
     gone: Vec<GoneName>,
     /// What became of them.
     story: Arc<Mutex<Vec<String>>>,
+    /// Unfinished files.
+    sinks: Arc<AtomicU32>,
+    sinks_most: AtomicU32,
 }
 
 struct FaultySource {
@@ -105,6 +111,13 @@ struct FaultySink {
     path: PathBuf,
     hidden: PathBuf,
     fault: Fault,
+    sinks: Arc<AtomicU32>,
+}
+
+impl Drop for FaultySink {
+    fn drop(&mut self) {
+        self.sinks.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 fn errno(number: i32) -> Trouble {
@@ -268,7 +281,14 @@ impl Tree for Faulty {
         }
         let inner = LocalTree.create_as(at, mode, hidden)?;
         let (at, fault) = (path(at).to_owned(), self.of(at));
-        Ok(Box::new(FaultySink { inner, hidden: at.with_file_name(path(hidden)), path: at, fault }))
+        let (hidden, sinks) = (at.with_file_name(path(hidden)), self.sinks.clone());
+        let now = sinks.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Fault::Striped(_) = self.fault
+            && self.sinks_most.fetch_max(now, Ordering::Relaxed) < now
+        {
+            self.story.lock().expect("no panic").push(format!("{now} at once"));
+        }
+        Ok(Box::new(FaultySink { inner, hidden, path: at, fault, sinks }))
     }
 
     fn make_link_as(&self, path: &[u8], target: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
@@ -305,7 +325,9 @@ impl Tree for Faulty {
     }
 
     fn traits(&self, dir: &[u8], hidden: &[u8]) -> Outcome<Traits> {
-        LocalTree.traits(dir, hidden)
+        let stripes =
+            if let Fault::Striped(count) = self.fault { Some(Stripes { count, bytes: 1 << 20 }) } else { None };
+        LocalTree.traits(dir, hidden).map(|traits| Traits { stripes, ..traits })
     }
 
     fn dir_xattrs(&self, path: &[u8]) -> Outcome<Vec<Xattr>> {
@@ -386,7 +408,7 @@ impl Tree for Faulty {
 
 /// Notes failures.
 #[derive(Default)]
-struct Notes(Mutex<Vec<Trouble>>);
+struct Notes(Mutex<Vec<Trouble>>, Mutex<Vec<Trouble>>);
 
 impl Watch for Notes {
     fn is_over(&self) -> bool {
@@ -402,7 +424,8 @@ impl Watch for Notes {
     fn dir(&self) {}
 
     fn lacks(&self, trouble: &Trouble) {
-        panic!("nothing lacks: {trouble}");
+        assert!(trouble.text.contains("lfs setstripe"), "nothing lacks: {trouble}");
+        self.1.lock().expect("no panic").push(trouble.clone());
     }
 
     fn failed(&self, trouble: &Trouble) {
@@ -414,6 +437,8 @@ impl Watch for Notes {
 struct Staged {
     report: Outcome<Report>,
     failures: Vec<Trouble>,
+    /// Advice about stripes.
+    advice: Vec<Trouble>,
     /// Paths of the receipt, and those of names that it says were removed.
     paths: Vec<String>,
     removed: Vec<String>,
@@ -472,6 +497,7 @@ impl Setting {
         let watch: Arc<dyn Watch> = notes.clone();
         let report = stage(&order, &watch);
         let failures = notes.0.lock().expect("no panic").clone();
+        let advice = notes.1.lock().expect("no panic").clone();
         let (mut paths, mut removed) = (Vec::new(), Vec::new());
         if report.is_ok() {
             let signed = Signed::open(&receipt, None).expect("a receipt");
@@ -489,7 +515,7 @@ impl Setting {
             assert_eq!(good, (paths.len() + removed.len()) as u64);
         }
         let story = story.lock().expect("no panic").clone();
-        Staged { report, failures, paths, removed, story }
+        Staged { report, failures, advice, paths, removed, story }
     }
 
     /// Where ledgers are kept, if they are.
@@ -537,6 +563,23 @@ impl Setting {
 impl Drop for Setting {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Where files take many servers each, fewer are made at the same time, and a better layout is advised.
+#[test]
+fn striped_files_are_made_a_few_at_a_time() {
+    for (stripes, told) in [(1, &["1 at once", "2 at once"][..]), (200, &["1 at once"])] {
+        let setting = Setting::new("striped");
+        for number in 0..60 {
+            fs::write(setting.0.join(format!("from/f{number}")), "x").expect("a file");
+        }
+        File::create(setting.0.join("from/large")).expect("a file").set_len(33 << 30).expect("a hole");
+        let staged = setting.stage_over(Fault::None, Fault::Striped(stripes), None, false);
+        assert_eq!(staged.report.expect("it ends").missing, 0);
+        assert_eq!(staged.story, told, "with {stripes} stripes");
+        let advised = staged.advice.iter().filter(|advice| advice.text.contains("lfs setstripe -c 3 ")).count();
+        assert_eq!((advised, staged.advice.len()), (usize::from(stripes == 1), usize::from(stripes == 1)));
     }
 }
 

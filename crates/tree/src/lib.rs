@@ -243,6 +243,7 @@ impl Tree for VolumeTree {
             name_bytes_max: aze_proto::limits::NAME_BYTES_MAX,
             room_bytes: space.capacity_bytes.saturating_sub(space.used_bytes),
             room_files: Some(space.inodes_max.saturating_sub(space.inodes)),
+            stripes: None,
         })
     }
 

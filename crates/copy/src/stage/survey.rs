@@ -291,7 +291,14 @@ mod tests {
             survey.objects.insert(path.into(), meta(links, inode, 100));
         }
         let to = Spot { tree: Arc::new(LocalTree), path: b"/to".to_vec() };
-        let all = Traits { folds_case: false, links: true, name_bytes_max: 255, room_bytes: 400, room_files: Some(5) };
+        let all = Traits {
+            folds_case: false,
+            links: true,
+            name_bytes_max: 255,
+            room_bytes: 400,
+            room_files: Some(5),
+            stripes: None,
+        };
         assert_eq!(survey.bytes(), 400);
         assert_eq!(survey.obstacles(&to, &all, 400, 5), []);
         let told = |traits: Traits| -> Vec<String> {

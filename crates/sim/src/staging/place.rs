@@ -726,7 +726,7 @@ impl Tree for Place {
         self.call("write to", dir, true, |state, _| {
             state.find(dir)?;
             let Moods { folds_case, links, name_bytes_max, .. } = state.moods;
-            Ok(Traits { folds_case, links, name_bytes_max, room_bytes: 1 << 40, room_files: None })
+            Ok(Traits { folds_case, links, name_bytes_max, room_bytes: 1 << 40, room_files: None, stripes: None })
         })
     }
 
