@@ -81,6 +81,8 @@ pub enum Answer {
 pub enum First {
     /// Nothing.
     AtOnce,
+    /// It writes its journal: what the other one does must not outlast its cause when this one's process is killed.
+    Written,
     /// It syncs its journal: what the other one does must not outlast its cause.
     Synced,
 }
@@ -246,7 +248,7 @@ impl Request {
     LinkEnd:         Home   Servers Names   Plain Again Written Synced  Mapped   Lean AnyGen Bare   Soon  [Done]
     LinkDrop:        Home   Servers Names   Plain Again Written Synced  Mapped   Lean AnyGen Bare   Soon
         [Attributes Done]
-    LinkForget:      Home   Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
+    LinkForget:      Home   Servers Nothing Plain Again Written Written Mapped   Lean AnyGen Bare   Soon  [Done]
     LinkOutcome:     Entry  Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [TxIs]
     MayWrite:        Home   Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     GetXattr:        Home   Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Xattr]

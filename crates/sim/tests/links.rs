@@ -4,12 +4,14 @@ mod support;
 
 use aze_client::Client;
 use aze_io::sim::Link;
+use aze_proto::message::Durability;
 use aze_proto::{Code, Ino, NameHash, ServerIndex};
 use aze_sim::Cluster;
+use aze_sim::cluster::Layout;
 use futures_util::future::{join, join_all};
 use std::sync::Arc;
 use std::time::Duration;
-use support::{ROOT, create, name, with_cluster};
+use support::{ROOT, create, name, with_cluster, with_layout};
 
 /// Longer than anything that goes on in the background.
 const SETTLE: Duration = Duration::from_secs(40);
@@ -79,6 +81,37 @@ fn a_name_that_went_is_taken_off_once_however_often_it_is_told() {
             cluster.sim.sleep(SETTLE).await;
         }
         assert_eq!(settled(&cluster, ino), (2, 0));
+    });
+}
+
+/// The server of a name that went dies when the home has answered, and has forgotten that it took the name off: in its next
+/// life it must not ask for that once more.
+#[test]
+fn a_name_that_went_is_taken_off_once_though_its_server_dies_and_comes_back_alone() {
+    let layout = Layout { durability: Some(Durability::Fsync), ..Layout::of(3) };
+    with_layout(layout, |cluster, client| async move {
+        let ino = file_at(&client, 2).await;
+        let old = &names_at(&client, 1, "old")[0];
+        client.link(&ROOT, ino, Ino::ROOT, old).await.expect("a quiet cluster links");
+        cluster.sim.sleep(SETTLE).await;
+        cluster.sim.set_link("s2", "s1", Link::Down);
+        client.unlink(&ROOT, Ino::ROOT, old).await.expect("the name goes, whatever becomes of the count");
+        assert_eq!(settled(&cluster, ino), (1, 2), "taken off, and the answer did not arrive: both sides remember it");
+        // Server 1 asks on its own then: no answer of its brings its journal further.
+        cluster.sim.sleep(Duration::from_secs(15)).await;
+        cluster.sim.heal();
+        for _ in 0..SETTLE.as_millis() {
+            cluster.sim.sleep(Duration::from_millis(1)).await;
+            if settled(&cluster, ino) == (1, 0) {
+                break;
+            }
+        }
+        assert_eq!(settled(&cluster, ino), (1, 0), "it is told once more, and both sides forget it");
+        cluster.kill_server(1, false);
+        cluster.bring_back(1).await.expect("a server that was killed comes back");
+        cluster.sim.sleep(SETTLE).await;
+        assert_eq!(settled(&cluster, ino), (1, 0));
+        client.getattr(&ROOT, ino).await.expect("the file has a name");
     });
 }
 

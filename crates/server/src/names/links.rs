@@ -209,8 +209,9 @@ impl Server {
         }
     }
 
-    /// The home has taken the name off. This side forgets first: otherwise, started again in
-    /// between, it would ask once more when the home does not remember any more.
+    /// The home has taken the name off. This side forgets first, and its journal has that before the home is told
+    /// (`aze_proto::rules::First::Written`): otherwise, started again in between, it would ask once more when the home does not
+    /// remember any more, and a name that is there would be taken off.
     fn link_dropped(self: &Arc<Self>, shard: ShardId, lost: LostLink, answer: Result<Reply, Failure>) {
         // A server that ends was not answered: its next life asks once more.
         if answer.is_err() && self.is_stopping() {

@@ -71,12 +71,15 @@ impl Server {
 
     /// Before another server is asked: waits until this server's own part of it cannot be lost.
     pub(crate) async fn sync_before(&self, request: &Request) -> Result<(), Failure> {
+        let stage = match request.rules().first {
+            First::AtOnce => return Ok(()),
+            First::Written => Stage::Written,
+            First::Synced => Stage::Durable,
+        };
         match &self.persistence {
-            Some(persistence)
-                if request.rules().first == First::Synced && !self.config.switches.is(Sabotage::SkipDurableBefore) =>
-            {
-                let synced = persistence.journal.reach(persistence.journal.end(), Stage::Durable).await;
-                synced.map_err(|why| storage_failed(&self.who(), &why))
+            Some(persistence) if !self.config.switches.is(Sabotage::SkipDurableBefore) => {
+                let reached = persistence.journal.reach(persistence.journal.end(), stage).await;
+                reached.map_err(|why| storage_failed(&self.who(), &why))
             }
             _ => Ok(()),
         }
