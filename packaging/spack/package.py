@@ -61,14 +61,14 @@ class Azekura(Package):
         cargo = which("cargo", required=True)
         jobs = ["--jobs", str(make_jobs)]
         # Each by itself: what both need of a dependency is another build than what one needs.
-        for crates in (["-p", "aze-cli"], ["-p", "aze-intercept"]):
-            cargo("build", "--locked", "--release", *crates, *jobs)
+        for profile, crate in (("release", "aze-cli"), ("guest", "aze-intercept")):
+            cargo("build", "--locked", "--profile", profile, "-p", crate, *jobs)
         cargo(
             "build", "--locked", "--profile", "library", "-p", "aze-capi", "-p", "aze-chfs", *jobs
         )
         mkdirp(prefix.bin, prefix.lib.azekura)
         install(join_path("target", "release", "aze"), prefix.bin)
-        install(join_path("target", "release", "libaze_intercept.so"), prefix.lib.azekura)
+        install(join_path("target", "guest", "libaze_intercept.so"), prefix.lib.azekura)
         linked = join_path(self.stage.path, "linked")
         Executable(join_path("scripts", "link-libs"))(
             join_path("target", "library"), linked, prefix

@@ -5,6 +5,8 @@
 mod calls;
 #[path = "agent/compare.rs"]
 mod compare;
+#[path = "agent/panics.rs"]
+mod panics;
 
 use aze_calls::{Hello, LEAVES, MESSAGE_BYTES_MAX, Op, POSITION, Request, Stat, VERSION, WINDOW_BYTES};
 use aze_tests::{Place, wait_until};
@@ -933,27 +935,6 @@ fn a_dead_volume_gives_errors() {
     }
     assert!(begin.elapsed() < Duration::from_secs(40), "{:?}", begin.elapsed());
     assert_eq!(program.on(Op::GetFlags, desc, 0) & 3, i64::from(libc::O_RDWR), "the agent lives");
-}
-
-/// A panic in a call that holds nothing ends this call with EIO, and the agent lives; one that holds what other calls wait for
-/// ends the agent, so that none waits for ever.
-#[test]
-fn a_panic_ends_one_call() {
-    let (place, _, mut program, agent) = volume_with_agent();
-    let (desc, held) = program.open("/f", libc::O_CREAT | libc::O_RDWR);
-    assert_eq!(program.write(desc, b"there"), 5);
-    for _ in 0..3 {
-        let panicking = Program::me(&agent.socket);
-        let request = Request { a: aze_calls::PLANTED, ..Request::default() };
-        assert_eq!(panicking.call(Op::Identify, request, &[]).result, -i64::from(libc::EIO));
-        assert_eq!(program.read_at(desc, 0), b"there", "the agent lives");
-    }
-    assert_eq!(agent.log().matches("planted").count(), 3, "{}", agent.log());
-    let request = Request { desc, a: aze_calls::PLANTED, ..Request::default() };
-    assert!(program.is_lost_after(Op::Seek, request), "no answer comes");
-    drop(held);
-    agent.has_aborted();
-    wait_until("no file is open", || opens(&place) == 0);
 }
 
 /// A file without a name is given one by its description, unless that was forbidden.

@@ -29,6 +29,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -144,6 +145,8 @@ impl Listening {
     /// What epoll(7) said.
     pub fn run(self) -> io::Result<()> {
         let Listening { program, files_max, .. } = self;
+        // Operations may panic, and the agent goes on.
+        aze_io::defects::end_at_locks_after_a_panic();
         self.agent.say(format_args!("serve process {program}; at most {files_max} files can be open at one time"));
         let served = self.agent.serve(&self.listener);
         // A program that comes now is refused by the system.
@@ -286,15 +289,25 @@ impl Agent {
         &self.connected
     }
 
-    /// Blocks until an operation is done.
+    /// Blocks until an operation is done. A panic of the client in the middle of it is its failure, with EIO.
     pub fn wait<T>(&self, operation: impl Future<Output = std::result::Result<T, Failure>>) -> Result<T> {
-        let _held = Held::begin();
-        self.connected.wait(async { Ok(operation.await?) }).map_err(Fault::Failed)
+        Ok(self.wait_for(operation)??)
     }
 
     /// As [`Agent::wait`]; gives the failure itself to a caller that has an answer to some of them.
     pub fn wait_for<T>(&self, operation: impl Future<Output = T>) -> Result<T> {
+        // What this thread does for others while it leads is not to be caught.
         let _held = Held::begin();
+        let operation = pin!(operation);
+        let caught = panics::catching(operation, || self.client().forget_what_it_believes());
+        self.connected.wait(caught).map_err(Fault::Failed)
+    }
+
+    /// As [`Agent::wait_for`], for operations that have an effect at the servers which outlives them and that another program
+    /// would wait for: a panic ends the agent, and so the session and the effect.
+    pub fn wait_for_lock<T>(&self, operation: impl Future<Output = T>) -> Result<T> {
+        let _held = Held::begin();
+        let operation = pin!(operation);
         self.connected.wait(async { Ok(operation.await) }).map_err(Fault::Failed)
     }
 

@@ -124,6 +124,8 @@ impl Call<'_> {
     pub fn read_dir(&mut self) -> Result<Answer> {
         let description = self.description()?;
         let dir = description.directory()?;
+        // The listing, which others read on, would be left half-changed by a panic.
+        let _held = Held::begin();
         let window = self.window.bytes(usize::try_from(self.request.len).unwrap_or(WINDOW_BYTES));
         let (mut filled, mut was_full) = (0, false);
         dir.read_while(|entry| {

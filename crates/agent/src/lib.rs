@@ -21,6 +21,8 @@ mod stat;
 mod sys;
 
 pub use agent::{CHANNELS_MAX, Listening};
+#[cfg(debug_assertions)]
+pub use aze_client::Planted;
 pub use mapped::CONTENTS_BYTES_MAX;
-pub use panics::end_call_after_panic;
+pub use panics::ends_one_call_only;
 pub use sys::SOCKET_PATH_BYTES_MAX;

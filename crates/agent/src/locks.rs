@@ -6,7 +6,7 @@
 use crate::call::Call;
 use crate::channel::Answer;
 use crate::description::{Description, Kind};
-use crate::error::{Result, errno, failed};
+use crate::error::{Fault, Result, errno, failed};
 use crate::sys;
 use aze_client::{File, Locked};
 use aze_proto::error::{Code, Failure};
@@ -63,7 +63,7 @@ impl Call<'_> {
 
     fn test(&self, description: &Description, file: &File, mut told: libc::flock, asked: &Asked) -> Result<Answer> {
         let mode = asked.mode.ok_or(errno(libc::EINVAL))?;
-        let by = self.agent.wait(file.test_lock(&self.spec(description, asked, mode)))?;
+        let by = self.agent.wait_for_lock(file.test_lock(&self.spec(description, asked, mode)))??;
         match by {
             None => told.l_type = libc::F_UNLCK as libc::c_short,
             Some(by) => {
@@ -102,25 +102,25 @@ impl Call<'_> {
     /// Unlocks. The lock's next holder is to see the bytes that were written, and their time.
     fn unlocked(&self, file: &File, spec: LockSpec) -> Result<Answer> {
         self.stored_is_written(file.ino());
-        self.agent.wait(async {
+        self.agent.wait_for_lock(async {
             let flushed = file.flush().await;
             match spec.space {
                 LockSpace::Whole => file.unlock_owner(spec.space, spec.owner).await?,
                 LockSpace::Ranges => file.unlock(spec.space, spec.owner, spec.start, spec.end).await?,
             }
             flushed
-        })?;
+        })??;
         Ok(Answer::default())
     }
 
     /// Locks, at once or when it can be had: until the program cancels the wait, or its channel ends.
     fn locked(&self, file: &Arc<File>, spec: LockSpec, waits: bool) -> Result<Answer> {
-        let locked = match self.agent.wait_for(file.try_lock(&spec))? {
+        let locked = match self.agent.wait_for_lock(file.try_lock(&spec))? {
             Ok(Locked::Held(_)) if waits => {
                 let (number, ended) = self.agent.begin_wait(self.channel)?;
                 // The sender is dropped to end the wait.
                 let stop = async { ended.await.unwrap_or_default() };
-                let locked = self.agent.wait_for(file.lock_unless(&spec, stop));
+                let locked = self.agent.wait_for_lock(file.lock_unless(&spec, stop));
                 self.agent.end_wait(number, self.channel);
                 locked?
             }
@@ -179,12 +179,12 @@ impl Call<'_> {
         let mut result = Ok(Answer::default());
         for description in self.program.unlocks(ino) {
             if let Kind::File(file) = &description.kind {
-                let unlocked = self.agent.wait(async {
+                let unlocked = self.agent.wait_for_lock(async {
                     let flushed = file.flush().await;
                     file.unlock_owner(LockSpace::Ranges, owner).await?;
                     flushed
                 });
-                result = result.and(unlocked.map(|()| Answer::default()));
+                result = result.and(unlocked?.map(|()| Answer::default()).map_err(Fault::from));
             }
         }
         result

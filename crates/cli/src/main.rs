@@ -180,15 +180,16 @@ fn asks_json(matches: &ArgMatches) -> bool {
     last.is_some_and(|matches| matches!(matches.try_get_one::<bool>("json"), Ok(Some(true))))
 }
 
-/// Ends the process when one of its threads panics, as the release profile does: in the profile that the tests use a
-/// mount would otherwise go on without that thread, and the tests would not notice.
+/// Ends the process when one of its threads panics, unless an agent catches that: a server or a mount must not go on with what
+/// a panic has left half-changed.
 fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
         // In the agent of an intercepted program it may be the end of one call only.
-        aze_agent::end_call_after_panic();
-        std::process::abort();
+        if !aze_agent::ends_one_call_only() {
+            std::process::abort();
+        }
     }));
 }
 

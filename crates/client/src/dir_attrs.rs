@@ -166,6 +166,13 @@ impl DirAttrs {
         table.fetching.values_mut().for_each(|fetching| fetching.is_outdated = true);
     }
 
+    /// Forgets all directories; what is on its way is not kept.
+    pub(crate) fn forget_all(&self) {
+        let mut table = self.table.lock();
+        table.known.clear();
+        table.fetching.values_mut().for_each(|fetching| fetching.is_outdated = true);
+    }
+
     /// Something has happened to the directory that is not followed here.
     pub(crate) fn forget(&self, dir: Ino) {
         let mut table = self.table.lock();
@@ -226,6 +233,19 @@ mod tests {
         fetch(&attrs, 5, attr(1, 10));
         assert_eq!(attrs.young(DIR, 6, SECOND).map(|aged| aged.age), Some(Duration::from_nanos(1)));
         assert_eq!(attrs.young(DIR, 1_000_000_005, SECOND), None);
+    }
+
+    #[test]
+    fn what_was_forgotten_and_what_was_on_its_way_is_asked_anew() {
+        let attrs = DirAttrs::default();
+        fetch(&attrs, 5, attr(1, 10));
+        attrs.begin(DIR);
+        attrs.forget_all();
+        assert_eq!(attrs.young(DIR, 6, SECOND), None);
+        attrs.end(DIR, 6, Some(attr(1, 10)));
+        assert_eq!(attrs.young(DIR, 7, SECOND), None, "it was asked for before");
+        fetch(&attrs, 8, attr(2, 20));
+        assert_eq!(attrs.young(DIR, 9, SECOND).map(|aged| aged.attr.size), Some(2));
     }
 
     #[test]

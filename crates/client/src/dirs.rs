@@ -91,6 +91,11 @@ impl DirCache {
         state.put((identity, parent, name.clone()), dir);
     }
 
+    /// Forgets all directories.
+    pub(crate) fn forget_all(&self) {
+        self.state.lock().clear();
+    }
+
     /// Forgets a name, for everybody.
     pub(crate) fn forget(&self, parent: Ino, name: &Name) {
         let mut state = self.state.lock();
@@ -141,6 +146,11 @@ mod tests {
         assert_eq!(dirs.get(&user(2), Ino(1), &name("a"), NOW), None);
         dirs.forget(Ino(1), &name("a"));
         assert_eq!(dirs.get(&user(1), Ino(1), &name("a"), NOW), None);
+        for user in [user(1), user(2)] {
+            dirs.insert(&user, Ino(1), &name("b"), Ino(6), NOW);
+        }
+        dirs.forget_all();
+        assert_eq!([1, 2].map(|uid| dirs.get(&user(uid), Ino(1), &name("b"), NOW)), [None, None]);
     }
 
     #[test]

@@ -130,6 +130,8 @@ impl Inode {
     /// never shrinks and times never go back, unless they are set.
     pub(crate) fn learn(&self, attr: &Attr) {
         let mut state = self.state.lock();
+        #[cfg(debug_assertions)]
+        crate::planted::Planted::Noting.reached();
         state.forgotten = false;
         let known = &mut state.attr;
         if attr.generation < known.generation {

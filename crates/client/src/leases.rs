@@ -101,6 +101,14 @@ impl Leases {
         }
     }
 
+    /// Makes all leases void, also those of answers that are on their way.
+    pub(crate) fn void_all(&self) {
+        let number = self.seen.fetch_add(1, SeqCst) + 1;
+        for counter in &self.counters {
+            counter.fetch_max(number, SeqCst);
+        }
+    }
+
     pub(crate) fn left(&self, lease: Lease, ino: Ino, now_ns: u64) -> Duration {
         let is_void = self.counter(ino).load(SeqCst) > lease.seen;
         if is_void { Duration::ZERO } else { Duration::from_nanos(lease.until_ns.saturating_sub(now_ns)) }
@@ -252,5 +260,7 @@ mod tests {
         assert_eq!(leases.left(again, Ino(5), 101), SECOND);
         assert_eq!(Lease::both(Some(lease), Some(again)), Some(lease));
         assert_eq!(Lease::both(Some(lease), None), None);
+        leases.void_all();
+        assert_eq!([Ino(5), Ino(6)].map(|ino| leases.left(again, ino, 101)), [Duration::ZERO; 2]);
     }
 }

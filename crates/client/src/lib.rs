@@ -20,6 +20,7 @@ mod dirs;
 mod file;
 mod find;
 mod flight;
+mod forget;
 mod inodes;
 mod leases;
 mod list;
@@ -27,6 +28,8 @@ mod locks;
 mod names;
 mod opened;
 mod path;
+#[cfg(debug_assertions)]
+mod planted;
 mod published;
 mod release;
 mod route;
@@ -54,6 +57,8 @@ pub use locks::Locked;
 pub use names::{Created, NewFile, Reached};
 pub use opened::CONTENTS_TIME;
 pub use path::Entries;
+#[cfg(debug_assertions)]
+pub use planted::Planted;
 pub use release::OpenCount;
 pub use space::Room;
 pub use usage::{EachDir, UsageSum};

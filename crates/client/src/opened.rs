@@ -89,6 +89,13 @@ impl Contents {
         Changing(counter)
     }
 
+    /// Shows nothing of what came until now, nor of what is on its way.
+    pub(crate) fn forget_all(&self) {
+        for counter in &self.changes {
+            counter.fetch_add(1, SeqCst);
+        }
+    }
+
     /// Keeps what came along with an open, if it is sound.
     pub(crate) fn keep(
         self: &Arc<Self>,
@@ -208,6 +215,9 @@ mod tests {
         let late = kept(&contents, 5, b"hello").expect("sound");
         drop(changing);
         assert!(contents.valid(&late, &attr(5, 0, 5), 101).is_none(), "opened before the change ended");
+        let forgotten = kept(&contents, 5, b"hello").expect("sound");
+        contents.forget_all();
+        assert!(contents.valid(&forgotten, &attr(5, 0, 5), 101).is_none());
     }
 
     #[test]

@@ -61,6 +61,11 @@ impl Entered {
         state.directories.insert((identity, dir, directory.server), directory.number);
     }
 
+    /// Forgets who was let in.
+    pub(crate) fn forget_all(&self) {
+        *self.state.lock() = Table::default();
+    }
+
     /// How many answers took no request.
     pub(crate) fn answers(&self) -> u64 {
         self.answers.load(Ordering::Relaxed)
@@ -169,6 +174,8 @@ mod tests {
         assert!(entered.was_let(&user(1), Ino(5), state(77)), "each server has a state of its own");
         entered.let_in(&user(1), Ino(5), state(78));
         assert!(!entered.was_let(&user(1), Ino(5), state(77)));
+        entered.forget_all();
+        assert!(!entered.was_let(&user(1), Ino(5), state(78)));
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! A refused request had no effect, so it is sent again under a new number.
 
 use crate::client::{Core, unexpected};
+#[cfg(debug_assertions)]
+use crate::planted::Planted;
+use aze_io::defects::vital;
 use aze_proto::rules::Generations;
 use aze_proto::{
     Code, Failure, Generation, Identity, Ino, MapEpoch, Name, NameHash, NamespaceEpoch, Refusal, Reply, Request,
@@ -70,6 +73,14 @@ impl Routes {
                 Err(Failure::new(Code::Invalid, format!("{place:?}: volume '{}' has no such place", self.map.volume)))
             }
         }
+    }
+}
+
+/// An operation has come by here; tasks that close files are none.
+#[cfg(debug_assertions)]
+fn planted(request: &Request, place: Planted) {
+    if !matches!(request, Request::Close { .. } | Request::Listen { .. }) {
+        place.reached();
     }
 }
 
@@ -171,6 +182,8 @@ impl Core {
                 let detail = format!("{}: {} has left the volume", question.request.name(), server.target);
                 return Err(Failure::new(Code::Unreachable, detail));
             }
+            #[cfg(debug_assertions)]
+            planted(question.request, Planted::Asking);
             server.talked.store(true, Ordering::Relaxed);
             self.listen_for(server.target.index, question.request);
             let namespace_epoch = match question.knowing {
@@ -187,8 +200,14 @@ impl Core {
                 payload: question.payload,
                 deadline: until.left(self),
             });
+            #[cfg(debug_assertions)]
+            aze_io::defects::vital(|| planted(question.request, Planted::Sending));
             let failure = match asked.await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    #[cfg(debug_assertions)]
+                    planted(question.request, Planted::Answered);
+                    return Ok(answer);
+                }
                 Err(failure) => failure,
             };
             match &failure.refusal {
@@ -343,6 +362,11 @@ impl Core {
     }
 
     pub(crate) fn adopt_map(&self, map: ShardMap) {
+        // All requests go by the map, and its caller alone tells connections of it.
+        vital(|| self.adopt_newer_map(map));
+    }
+
+    fn adopt_newer_map(&self, map: ShardMap) {
         let mut routes = self.routes.write();
         if map.epoch <= routes.map.epoch {
             return;

@@ -78,6 +78,11 @@ impl Attributed {
         state.files.insert(attr.ino, Known { kind: attr.kind, has_xattrs: attr.has_xattrs, lease });
     }
 
+    /// Forgets all files.
+    pub(crate) fn forget_all(&self) {
+        self.state.lock().files.clear();
+    }
+
     fn get(&self, ino: Ino) -> Option<Known> {
         self.state.lock().files.get(&ino).copied()
     }

@@ -8,6 +8,7 @@
 
 pub mod backing;
 pub mod claims;
+pub mod defects;
 pub mod disk;
 pub mod logical;
 pub mod mapped;
@@ -378,7 +379,8 @@ impl Io {
 
     /// See [`World::spawn`].
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.0.spawn(Box::pin(task));
+        // Callers have noted already that a task does what others wait for.
+        defects::vital(|| self.0.spawn(Box::pin(task)));
     }
 
     /// Resolves after `delay`.

@@ -3,8 +3,10 @@
 //! They are the standard library's, which wait by futex(2). Libraries of locks with one table of waiting threads for the
 //! whole process are not usable here: a child of fork(2) inherits the entries of its parent's threads, and comes to grief
 //! when two threads of its own contend. A panic of a thread that holds a lock does not make it unusable for others, since
-//! programs that load a library of ours go on after one (docs/decisions/0073-libraries-unwind.md).
+//! programs that load a library of ours go on after one (docs/decisions/0073-libraries-unwind.md); in an agent of intercepted
+//! programs it ends the process ([`crate::defects`]).
 
+use crate::defects::lock_after_a_panic;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{LockResult, PoisonError, TryLockError};
@@ -13,7 +15,13 @@ use std::time::Duration;
 pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
 fn also_after_a_panic<T>(locked: LockResult<T>) -> T {
-    locked.unwrap_or_else(PoisonError::into_inner)
+    locked.unwrap_or_else(after_a_panic)
+}
+
+#[cold]
+fn after_a_panic<T>(locked: PoisonError<T>) -> T {
+    lock_after_a_panic();
+    locked.into_inner()
 }
 
 /// A lock for one thread at a time.
@@ -44,7 +52,7 @@ impl<T: ?Sized> Mutex<T> {
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::Poisoned(error)) => Some(after_a_panic(error)),
             Err(TryLockError::WouldBlock) => None,
         }
     }

@@ -6,6 +6,7 @@ use crate::Target;
 use crate::calls::News;
 use crate::link::{Channel, Core, NowAt, OnEnd, OnFar};
 use crate::sequences::{Sequences, Ticket};
+use aze_io::defects::vitally;
 use aze_io::logical::LogicalClock;
 use aze_io::{Io, SharedPayload, Transport};
 use aze_proto::frame::{self, HEADER_BYTES, Header, Kind};
@@ -17,6 +18,7 @@ use aze_proto::{
     SessionId, ShardId, Time,
 };
 use std::borrow::Cow;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -223,11 +225,16 @@ impl Caller {
     /// that it is starting)
     /// [`Code::Unreachable`] (never sent), [`Code::UnknownOutcome`] (a change that
     /// may have happened) or [`Code::TimedOut`]. [`Code::Limit`] for a request that is too long.
-    pub async fn ask(&self, mut ask: Ask<'_>) -> Result<Answer, Failure> {
+    pub async fn ask(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
+        let body = encode(&ask)?;
+        // Calls, links and windows of numbers are shared by all requests.
+        vitally(pin!(self.ask_encoded(ask, &body))).await
+    }
+
+    async fn ask_encoded(&self, mut ask: Ask<'_>, body: &[u8]) -> Result<Answer, Failure> {
         ask.deadline = self.core.patience(ask.to, ask.deadline);
         let began_ns = self.core.io.mono_ns();
         let mut deadline_ns = began_ns.saturating_add(nanos(ask.deadline));
-        let body = encode(&ask)?;
         let ticket = self.ticket(&ask).await?;
         let (mut call, mut channel) = self.core.begin(ask.to, began_ns, deadline_ns)?;
         let mut to = Cow::Borrowed(ask.to);
@@ -235,7 +242,7 @@ impl Caller {
         loop {
             if let Some(channel) = &channel {
                 let remaining_ns = deadline_ns.saturating_sub(self.core.io.mono_ns());
-                let head = self.seal(&ask, call.number(), ticket.as_ref(), remaining_ns, channel, &body);
+                let head = self.seal(&ask, call.number(), ticket.as_ref(), remaining_ns, channel, body);
                 if channel.send(&head, ask.payload) {
                     self.count(&mut history, channel);
                 }

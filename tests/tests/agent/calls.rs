@@ -90,8 +90,9 @@ pub fn be_an_agent() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
-        aze_agent::end_call_after_panic();
-        std::process::abort();
+        if !aze_agent::ends_one_call_only() {
+            std::process::abort();
+        }
     }));
     let words: Vec<&str> = words.lines().collect();
     let [socket, volume, program] = words.as_slice() else { panic!("three words, not {words:?}") };
@@ -265,6 +266,11 @@ impl Program {
     /// Sends a request; true if the channel ends instead of an answer.
     pub fn is_lost_after(&self, op: Op, request: Request) -> bool {
         self.ask(op, request, &[]);
+        self.has_lost_its_agent()
+    }
+
+    /// True if the channel ends instead of an answer to what was asked.
+    pub fn has_lost_its_agent(&self) -> bool {
         receive(&self.channel).0.is_empty()
     }
 
