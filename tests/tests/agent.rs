@@ -7,6 +7,8 @@ mod calls;
 mod compare;
 #[path = "agent/panics.rs"]
 mod panics;
+#[path = "agent/shared.rs"]
+mod shared;
 
 use aze_calls::{Hello, LEAVES, MESSAGE_BYTES_MAX, Op, POSITION, Request, Stat, VERSION, WINDOW_BYTES};
 use aze_tests::{Place, wait_until};

@@ -9,6 +9,7 @@ use crate::error::{Fault, Result};
 use crate::mapped::Mapped;
 use crate::panics::{self, Held};
 use crate::program::{Program, Programs, with_variable};
+use crate::shared::Shared;
 use crate::sys::{self, Epoll};
 use aze_calls::{AGENT_VARIABLE, Welcome};
 use aze_client::Client;
@@ -66,6 +67,8 @@ pub struct Agent {
     uid: u32,
     welcome: Welcome,
     epoll: Epoll,
+    /// Memory that all programs share.
+    pub shared: Arc<Shared>,
     /// All that programs have open.
     pub descriptions: Descriptions,
     /// Files that programs have mapped to be shared and written.
@@ -113,6 +116,9 @@ impl Listening {
         connected.go_on_without_callers()?;
         let listener = sys::listen(path).map_err(|error| failed(&format!("listen at {}", path.display()), &error))?;
         let watched = |error: &io::Error| failed("watch the program", error);
+        let shared = Shared::new().map_err(|error| failed("make memory for programs", &error))?;
+        let counts = shared.clone();
+        connected.client().tell_changes(Box::new(move |counter| counts.count_change(counter)));
         let flush_at_close = u32::from(connected.client().syncs_at_close());
         let agent = Arc::new(Agent {
             uid: aze_io::real::user_id(),
@@ -121,6 +127,7 @@ impl Listening {
             path: path.to_owned(),
             pipes,
             epoll: Epoll::new().map_err(|error| watched(&error))?,
+            shared,
             descriptions: Descriptions::default(),
             mapped: Mapped::default(),
             programs: Mutex::default(),

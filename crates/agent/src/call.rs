@@ -132,6 +132,7 @@ impl Call<'_> {
             Op::Map => self.map(),
             Op::Settle => self.settle(),
             Op::Mknod => self.mknod(),
+            Op::Shared => Ok(Answer { passed: Some(self.agent.shared.descriptor()?), ..Answer::default() }),
         }
     }
 

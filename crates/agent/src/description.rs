@@ -4,6 +4,7 @@
 //! is in error (poll(2)) when the last copy of the reading end has gone, however that has happened.
 
 use crate::error::{Result, errno};
+use crate::shared::Position;
 use aze_client::File;
 use aze_handles::Dir;
 use aze_io::sync::{Mutex, RwLock};
@@ -52,7 +53,7 @@ pub struct Description {
     /// What open(2) was given, as F_GETFL tells it.
     flags: AtomicI32,
     /// Held during reads and writes that move it, so that they come one after the other.
-    pub position: Mutex<u64>,
+    pub position: Position,
     /// Its path in the volume when it was opened, or last found to be elsewhere.
     pub place: Mutex<NamedAt>,
     /// Attributes as they were last known: a directory, or a place, may be removed meanwhile.
@@ -65,7 +66,7 @@ pub struct Description {
 impl Description {
     /// A description of an inode with these attributes.
     pub fn new(
-        number: u64,
+        (number, position): (u64, Position),
         kind: Kind,
         attr: &Attr,
         flags: i32,
@@ -87,7 +88,7 @@ impl Description {
             file_kind: attr.kind,
             stays_unnamed,
             flags: AtomicI32::new(flags),
-            position: Mutex::new(0),
+            position,
             place: Mutex::new(place),
             last_attr: Mutex::new(attr.clone()),
             pipe,

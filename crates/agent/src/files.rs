@@ -6,10 +6,10 @@ use crate::description::{Description, Kind};
 use crate::error::{Result, errno, failed};
 use crate::mapped::{self, Changed};
 use crate::panics::Held;
+use crate::shared::HeldPosition;
 use crate::sys;
 use aze_calls::{POSITION, WINDOW_BYTES};
 use aze_client::{File, Room};
-use aze_io::sync::MutexGuard;
 use aze_proto::error::{Code, Failure};
 use aze_proto::ids::Ino;
 use aze_proto::limits::FILE_BYTES_MAX;
@@ -327,7 +327,7 @@ impl Call<'_> {
 /// Where a call reads or writes: a place of its own, or the description's, which moves on with it.
 struct From<'a> {
     at: u64,
-    position: Option<(MutexGuard<'a, u64>, Held)>,
+    position: Option<(HeldPosition<'a>, Held)>,
 }
 
 impl<'a> From<'a> {

@@ -17,6 +17,7 @@ mod mapped;
 mod names;
 mod panics;
 mod program;
+mod shared;
 mod stat;
 mod sys;
 

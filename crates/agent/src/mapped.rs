@@ -92,6 +92,8 @@ impl Mapped {
                 })?;
                 let seen = memory.seen.try_clone();
                 by_ino.insert(file.ino(), Arc::new(Copies { file: file.clone(), memory: Mutex::new(memory) }));
+                // What programs store now changes the file for them.
+                agent.shared.count_change(file.change_counter());
                 seen
             }
         };

@@ -5,8 +5,11 @@ use crate::channel::Answer;
 use crate::description::{Description, Kind, NamedAt};
 use crate::error::{Fault, Result, errno, failed, unless_it_left};
 use crate::mapped::Changed;
+use crate::shared::Position;
 use crate::stat;
 use crate::sys;
+use aze_calls::shared::NUMBERS;
+use aze_calls::{Kept, WINDOW_BYTES};
 use aze_client::{Access, Created, File, NewFile, Trail, Way, WayNote, mode_under};
 use aze_proto::attr::{Attr, FileKind};
 use aze_proto::error::{Code, Failure};
@@ -84,7 +87,7 @@ impl Call<'_> {
     }
 
     /// Gives an open its description.
-    fn describe(&self, found: Found, asked: Asked) -> Result<Answer> {
+    fn describe(&mut self, found: Found, asked: Asked) -> Result<Answer> {
         let Found { attr, file, place } = found;
         let kind = match (file, attr.kind) {
             (None, _) => Kind::Place,
@@ -97,10 +100,36 @@ impl Call<'_> {
         };
         let (reading_end, writing_end, pipe) = sys::pipe()?;
         let number = self.agent.number();
-        let description = Description::new(number, kind, &attr, asked.flags, place, (writing_end, pipe));
+        if !NUMBERS.contains(&number) {
+            return Err(failed(
+                libc::ENFILE,
+                format!("an agent opens files {} times: start another 'aze run'", NUMBERS.end),
+            ));
+        }
+        let numbered = match kind {
+            Kind::File(_) => self.agent.shared.begin(number),
+            _ => (number, Position::default()),
+        };
+        let desc = numbered.0;
+        let mut bytes = sys::bytes_of(&stat::of(&attr)).to_vec();
+        if let Kind::File(file) = &kind {
+            self.keep(file).iter().for_each(|kept| bytes.extend_from_slice(sys::bytes_of(kept)));
+        }
+        let description = Description::new(numbered, kind, &attr, asked.flags, place, (writing_end, pipe));
         self.agent.watch(Arc::new(description))?;
-        let bytes = sys::bytes_of(&stat::of(&attr)).to_vec();
-        Ok(Answer { desc: number, bytes, passed: Some(reading_end), ..Answer::default() })
+        Ok(Answer { desc, bytes, passed: Some(reading_end), ..Answer::default() })
+    }
+
+    /// Puts contents that came with an open into the window.
+    fn keep(&mut self, file: &File) -> Option<Kept> {
+        let counter = file.change_counter();
+        // Before the look: of what changes later the program sees another number.
+        let seen = self.agent.shared.changes(counter);
+        if self.agent.mapped.of(file.ino()).is_some() {
+            return None;
+        }
+        let (len, until_ns) = file.copy_contents_as_opened(self.window.bytes(WINDOW_BYTES))?;
+        Some(Kept { until_ns, seen, len: len as u32, counter: counter as u32 })
     }
 
     /// Only a place, for `O_PATH`.

@@ -1,6 +1,7 @@
 //! The system calls of the agent that the standard library does not wrap, each with its proof.
 
-use aze_calls::{Hello, Reply, Request, Stat, WINDOW_BYTES, Welcome};
+use aze_calls::shared::{BYTES, WORDS};
+use aze_calls::{Hello, Kept, Reply, Request, Stat, WINDOW_BYTES, Welcome};
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
@@ -10,6 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::null_mut;
+use std::sync::atomic::AtomicU64;
 
 /// Longest path of a local socket, in bytes, without the NUL at its end (unix(7)).
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -28,6 +30,7 @@ impl Plain for Hello {}
 impl Plain for Welcome {}
 impl Plain for Request {}
 impl Plain for Reply {}
+impl Plain for Kept {}
 impl Plain for Stat {}
 impl Plain for libc::flock {}
 impl Plain for libc::statfs {}
@@ -213,6 +216,51 @@ impl Drop for Window {
     fn drop(&mut self) {
         // SAFETY: the mapping is of this length, and nothing refers to it any more.
         unsafe { libc::munmap(self.0.cast(), WINDOW_BYTES) };
+    }
+}
+
+/// The words that an agent shares with its programs ([`aze_calls::shared`]).
+pub struct Words(*const AtomicU64);
+
+// SAFETY: the memory belongs to no thread, and its words are atomic.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+impl Words {
+    /// New ones, all zero; gives also the descriptor by which programs map them.
+    ///
+    /// # Errors
+    /// What the system said: EMFILE, ENOMEM.
+    pub fn new() -> io::Result<(Words, OwnedFd)> {
+        let file = memory_file(c"aze-shared", 0)?;
+        file.set_len(BYTES as u64)?;
+        // No program can take the memory away from under the others.
+        seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)?;
+        let (rights, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a new mapping at an address that the system chooses.
+        let at = unsafe { libc::mmap(null_mut(), BYTES, rights, how, file.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok((Words(at.cast()), file.into()))
+    }
+
+    /// One of them.
+    ///
+    /// # Panics
+    /// If there are not as many.
+    pub fn at(&self, index: usize) -> &AtomicU64 {
+        assert!(index < WORDS, "word {index} of {WORDS}");
+        // SAFETY: the mapping has that many words and lives as long as `self`.
+        unsafe { &*self.0.add(index) }
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is of this length, and nothing refers to it any more.
+        unsafe { libc::munmap(self.0.cast_mut().cast(), BYTES) };
     }
 }
 

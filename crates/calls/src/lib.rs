@@ -19,9 +19,10 @@
 #![no_std]
 
 pub mod executable;
+pub mod shared;
 
 /// Version of what is declared here; the agent refuses another one.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Environment: path of the agent's socket.
 pub const AGENT_VARIABLE: &str = "AZE_AGENT";
 /// Environment: where programs see the volume, for instance `/aze`; absolute, no trailing slash.
@@ -144,6 +145,21 @@ pub struct Stat {
     pub btime: [i64; 2],
 }
 
+/// Contents of a file that came with its open, as they were then. They may be shown until the counter of changes is another one, or
+/// the clock has come to `until_ns`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// By CLOCK_MONOTONIC (clock_gettime(2)).
+    pub until_ns: u64,
+    /// What the counter was.
+    pub seen: u64,
+    /// Bytes in the window.
+    pub len: u32,
+    /// Which counter of [`shared`].
+    pub counter: u32,
+}
+
 /// Operations. "path" is the packet's bytes (no NUL): absolute below the volume's root when `desc` is [`NO_DESC`], else
 /// relative to that directory (empty: the description itself, as AT_EMPTY_PATH). Follow: `a` bit 0 = do not follow a
 /// symbolic link at the end (AT_SYMLINK_NOFOLLOW).
@@ -155,7 +171,8 @@ pub struct Stat {
 pub enum Op {
     /// `a`: inode number of a pipe (fstat(2)). Result 0 and `desc` (`len` of the reply's Stat is not sent), or -ENOENT.
     Identify = 1,
-    /// path; `a`: flags of open(2), `b`: mode. Reply: `desc`, the pipe's reading end, and a [`Stat`] in the bytes.
+    /// path; `a`: flags of open(2), `b`: mode. Reply: `desc`, the pipe's reading end, and a [`Stat`] in the bytes. A [`Kept`] behind
+    /// it says that the whole contents are in the window.
     Open,
     /// desc, offset or [`POSITION`], len. Result: bytes, in the window.
     Read,
@@ -242,6 +259,8 @@ pub enum Op {
     Settle,
     /// path, `a`: kind and mode, `b`: number of a device (mknod(2)).
     Mknod,
+    /// Reply: the memory of [`shared`], for all processes of the agent.
+    Shared,
 }
 
 /// See [`Op`]; no errno has this number.
@@ -253,7 +272,7 @@ pub const PIPE_FLAGS: i32 = 0o40000 | 0o4000; // O_DIRECT | O_NONBLOCK
 
 impl Op {
     /// Every operation, in the order of their numbers.
-    pub const ALL: [Op; 42] = [
+    pub const ALL: [Op; 43] = [
         Op::Identify,
         Op::Open,
         Op::Read,
@@ -296,6 +315,7 @@ impl Op {
         Op::Map,
         Op::Settle,
         Op::Mknod,
+        Op::Shared,
     ];
 
     /// The operation of a number.
@@ -314,6 +334,10 @@ mod tests {
         assert_eq!((size_of::<Hello>(), offset_of!(Hello, pid)), (8, 4));
         assert_eq!((size_of::<Welcome>(), offset_of!(Welcome, flush_at_close), offset_of!(Welcome, dev)), (16, 4, 8));
         assert_eq!((size_of::<Request>(), size_of::<Reply>(), size_of::<Stat>()), (64, 24, 120));
+        assert_eq!(
+            (size_of::<Kept>(), offset_of!(Kept, seen), offset_of!(Kept, len), offset_of!(Kept, counter)),
+            (24, 8, 16, 20)
+        );
         let request = [
             (offset_of!(Request, op), 0),
             (offset_of!(Request, bytes), 4),
@@ -350,11 +374,11 @@ mod tests {
 
     #[test]
     fn operations_keep_their_numbers() {
-        assert_eq!(Op::ALL.len() as u32, Op::Mknod as u32);
+        assert_eq!(Op::ALL.len() as u32, Op::Shared as u32);
         for (at, op) in Op::ALL.iter().enumerate() {
             assert_eq!((*op as u32, Op::of_number(*op as u32)), (at as u32 + 1, Some(*op)));
         }
         assert_eq!((Op::Identify as u32, Op::Lock as u32, Op::Copy as u32), (1, 28, 39));
-        assert_eq!((Op::of_number(0), Op::of_number(43)), (None, None));
+        assert_eq!((Op::of_number(0), Op::of_number(44)), (None, None));
     }
 }

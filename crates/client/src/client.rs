@@ -100,7 +100,7 @@ impl Core {
         let names_since = AtomicU32::new(map.epoch.starts());
         let contents = Arc::new(Contents::new(map.shards()));
         let routes = RwLock::new(Arc::new(Routes::new(map)));
-        let (dirs, inodes, closes) = (DirCache::default(), Inodes::default(), Closes::default());
+        let (dirs, inodes, closes) = (DirCache::default(), Inodes::new(contents.clone()), Closes::default());
         let (dir_attrs, leases) = (DirAttrs::default(), Leases::default());
         let (flight, lock_owners, entered) = (Flight::default(), LockOwners::default(), Entered::default());
         let next_handle = AtomicU64::new(1);

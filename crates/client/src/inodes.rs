@@ -4,6 +4,7 @@
 //! has not yet been reported, so that a stat through one descriptor shows data written through
 //! another.
 
+use crate::opened::{Contents, version};
 use aze_io::sync::Mutex;
 use aze_proto::{Attr, Generation, Identity, Ino, Time};
 use std::collections::BTreeMap;
@@ -19,9 +20,9 @@ const SET_ID_BITS: u32 = 0o6000;
 /// Entries of files that are closed are cleared away when at least that many are there.
 const CLEAR_AT_MIN: usize = 64;
 
-#[derive(Default)]
 pub(crate) struct Inodes {
     table: Mutex<Table>,
+    contents: Arc<Contents>,
 }
 
 #[derive(Default)]
@@ -33,6 +34,7 @@ struct Table {
 /// One open file.
 pub(crate) struct Inode {
     state: Mutex<State>,
+    contents: Arc<Contents>,
 }
 
 struct State {
@@ -58,6 +60,11 @@ pub(crate) enum ReportNow {
 }
 
 impl Inodes {
+    /// No open files; `contents` is told when a file is known to be another one than it was.
+    pub(crate) fn new(contents: Arc<Contents>) -> Inodes {
+        Inodes { table: Mutex::default(), contents }
+    }
+
     /// The shared knowledge of a file that was opened with these attributes.
     pub(crate) fn open(&self, attr: &Attr, opener: &Identity) -> Arc<Inode> {
         let mut table = self.table.lock();
@@ -71,7 +78,7 @@ impl Inodes {
         }
         let state =
             State { attr: attr.clone(), opener: opener.clone(), dirty: false, reported_ns: None, forgotten: false };
-        let inode = Arc::new(Inode { state: Mutex::new(state) });
+        let inode = Arc::new(Inode { state: Mutex::new(state), contents: self.contents.clone() });
         table.open.insert(attr.ino, Arc::downgrade(&inode));
         inode
     }
@@ -101,6 +108,7 @@ impl Inodes {
             let known = &mut state.attr;
             (known.generation, known.size, known.ctime) = (Generation(0), 0, Time(0));
         }
+        self.contents.forget_all();
     }
 
     /// Whether a write to the file is unreported.
@@ -134,6 +142,7 @@ impl Inode {
         crate::planted::Planted::Noting.reached();
         state.forgotten = false;
         let known = &mut state.attr;
+        let before = version(known);
         if attr.generation < known.generation {
             return;
         }
@@ -144,6 +153,9 @@ impl Inode {
             *known = attr.clone();
         }
         (known.size, known.spread) = (size, known.spread.with_reach(reach));
+        if version(known) != before {
+            drop(self.contents.change(known.ino));
+        }
     }
 
     /// A write up to `end`, in the generation of `attr`, has been acknowledged.
@@ -219,9 +231,13 @@ pub(crate) mod tests {
         }
     }
 
+    fn inodes() -> Inodes {
+        Inodes::new(Arc::new(Contents::new(4096)))
+    }
+
     #[test]
     fn opens_of_one_file_share_what_is_known() {
-        let inodes = Inodes::default();
+        let inodes = inodes();
         let one = inodes.open(&attr(5, 0, 1), &Identity::default());
         let two = inodes.open(&attr(7, 0, 2), &Identity::default());
         assert!(Arc::ptr_eq(&one, &two));
@@ -232,7 +248,7 @@ pub(crate) mod tests {
 
     #[test]
     fn late_answers_do_not_shrink_a_file_and_truncation_does() {
-        let inode = Inodes::default().open(&attr(100, 0, 5), &Identity::default());
+        let inode = inodes().open(&attr(100, 0, 5), &Identity::default());
         inode.learn(&attr(50, 0, 3));
         assert_eq!((inode.attr().size, inode.attr().ctime), (100, Time(5)));
         inode.learn(&attr(50, 0, 6));
@@ -250,7 +266,7 @@ pub(crate) mod tests {
     #[test]
     fn what_extends_is_reported_and_the_rest_once_a_second() {
         const SECOND: u64 = 1_000_000_000;
-        let inode = Inodes::default().open(&attr(100, 0, 5), &Identity::default());
+        let inode = inodes().open(&attr(100, 0, 5), &Identity::default());
         assert_eq!(inode.report_for(200, 0), ReportNow::End(200));
         assert_eq!(inode.report_for(200, 1), ReportNow::End(200), "as long as it is not acknowledged");
         inode.wrote(&attr(0, 0, 0), 200);
@@ -261,7 +277,7 @@ pub(crate) mod tests {
 
     #[test]
     fn closed_files_are_cleared_away() {
-        let inodes = Inodes::default();
+        let inodes = inodes();
         for ino in 1..1000 {
             inodes.open(&Attr { ino: Ino(ino), ..attr(0, 0, 0) }, &Identity::default());
         }

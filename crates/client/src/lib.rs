@@ -55,7 +55,7 @@ pub use leases::{Lease, LetGo};
 pub use list::{Lister, Listing};
 pub use locks::Locked;
 pub use names::{Created, NewFile, Reached};
-pub use opened::CONTENTS_TIME;
+pub use opened::{CHANGE_COUNTERS, CONTENTS_TIME, ToldChange};
 pub use path::Entries;
 #[cfg(debug_assertions)]
 pub use planted::Planted;

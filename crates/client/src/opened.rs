@@ -4,15 +4,15 @@
 //! was promised no more than that may be answered from them, until this client has begun or ended
 //! a change of a file of the same shard, has heard of newer attributes, or a second has passed.
 
-use crate::client::Core;
+use crate::client::{Client, Core};
 use crate::file::File;
 use aze_io::sync::Mutex;
 use aze_proto::limits::OPEN_CONTENTS_BYTES_MAX;
 use aze_proto::sum::first_mismatch;
 use aze_proto::{Attr, Failure, Generation, Ino, ShardId, Time};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How long contents may be shown: as long as a mount may use cached attributes by default.
@@ -25,12 +25,17 @@ const VALID_NS: u64 = CONTENTS_TIME.as_nanos() as u64;
 const KEPT_BYTES_MAX: usize = 16 << 20;
 
 /// Counters of changes; files of different shards may share one.
-const COUNTERS: usize = 256;
+pub const CHANGE_COUNTERS: usize = 256;
+
+/// Told the number of a counter whenever it has changed.
+pub type ToldChange = dyn Fn(usize) + Send + Sync;
 
 pub(crate) struct Contents {
     shards: u32,
     /// Changes begun, and again when they ended, by the home shard of the file.
     changes: Vec<AtomicU64>,
+    /// Hears of each change of a counter.
+    told: OnceLock<Box<ToldChange>>,
     kept: Mutex<Kept>,
 }
 
@@ -51,49 +56,56 @@ pub(crate) struct Opened {
 }
 
 /// The attributes that every change of a file moves.
-type Version = (Generation, Time, u64);
+pub(crate) type Version = (Generation, Time, u64);
 
-fn version(attr: &Attr) -> Version {
+pub(crate) fn version(attr: &Attr) -> Version {
     (attr.generation, attr.ctime, attr.size)
 }
 
 /// A change of a file's contents by this client, from before it is sent until its caller waits no longer
 /// any more.
-pub(crate) struct Changing<'a>(&'a AtomicU64);
+pub(crate) struct Changing<'a> {
+    contents: &'a Contents,
+    counter: usize,
+}
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        self.0.fetch_add(1, SeqCst);
+        self.contents.count(self.counter);
     }
 }
 
 impl Contents {
     /// None yet, on a volume of `shards` shards.
     pub(crate) fn new(shards: u32) -> Contents {
-        Contents { shards, changes: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(), kept: Mutex::default() }
+        let changes = (0..CHANGE_COUNTERS).map(|_| AtomicU64::new(0)).collect();
+        Contents { shards, changes, told: OnceLock::new(), kept: Mutex::default() }
     }
 
-    fn counter(&self, shard: ShardId) -> &AtomicU64 {
-        &self.changes[shard.0 as usize % COUNTERS]
+    fn counter(shard: ShardId) -> usize {
+        shard.0 as usize % CHANGE_COUNTERS
+    }
+
+    fn count(&self, counter: usize) {
+        self.changes[counter].fetch_add(1, SeqCst);
+        self.told.get().iter().for_each(|told| told(counter));
     }
 
     /// What this client has changed so far, to be looked at before an open is sent.
     pub(crate) fn seen(&self, shard: ShardId) -> u64 {
-        self.counter(shard).load(SeqCst)
+        self.changes[Self::counter(shard)].load(SeqCst)
     }
 
     /// Notes a change until the result is dropped.
     pub(crate) fn change(&self, ino: Ino) -> Changing<'_> {
-        let counter = self.counter(ino.home(self.shards));
-        counter.fetch_add(1, SeqCst);
-        Changing(counter)
+        let counter = Self::counter(ino.home(self.shards));
+        self.count(counter);
+        Changing { contents: self, counter }
     }
 
     /// Shows nothing of what came until now, nor of what is on its way.
     pub(crate) fn forget_all(&self) {
-        for counter in &self.changes {
-            counter.fetch_add(1, SeqCst);
-        }
+        (0..CHANGE_COUNTERS).for_each(|counter| self.count(counter));
     }
 
     /// Keeps what came along with an open, if it is sound.
@@ -156,6 +168,11 @@ impl Core {
             return None;
         };
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+        if start == bytes.len() {
+            // All was seen before, perhaps by a program that the bytes were given to: what has come behind it is asked for.
+            self.contents.forget(opened);
+            return None;
+        }
         let count = buf.len().min(bytes.len() - start);
         buf[..count].copy_from_slice(&bytes[start..start + count]);
         if count < buf.len() {
@@ -166,7 +183,30 @@ impl Core {
     }
 }
 
+impl Client {
+    /// Has `told` called from now on with the number of a counter whenever it changes: before a change of a file is sent, and when
+    /// it has ended, and when contents that came with an open may not be shown any more for another reason. Files share
+    /// counters: [`File::change_counter`].
+    pub fn tell_changes(&self, told: Box<ToldChange>) {
+        assert!(self.core.contents.told.set(told).is_ok(), "a client tells one");
+    }
+}
+
 impl File {
+    /// The counter of this file's changes, less than [`CHANGE_COUNTERS`].
+    pub fn change_counter(&self) -> usize {
+        Contents::counter(self.ino().home(self.core.contents.shards))
+    }
+
+    /// Copies what came along with the open, if it may be shown now and fits; its length, and until when it may be shown at the latest,
+    /// by this node's clock. It may be shown for less long: [`Client::tell_changes`].
+    pub fn copy_contents_as_opened(&self, buf: &mut [u8]) -> Option<(usize, u64)> {
+        let opened = self.opened.as_ref()?;
+        let bytes = self.core.contents.valid(opened, &self.inode.attr(), self.core.io.mono_ns())?;
+        buf.get_mut(..bytes.len())?.copy_from_slice(&bytes);
+        Some((bytes.len(), opened.until_ns))
+    }
+
     /// As [`File::read_into`], but what came along with the open may be shown as it was then, for
     /// up to a second: changes of other clients since the open need not be seen, those of this
     /// client are. For callers to which the contents at the open were promised, as mounts

@@ -9,9 +9,9 @@
 use crate::host::{self, Args, call, error, raw};
 use crate::process::{self, begin, is_ready, shared_child};
 use crate::settings;
-use aze_calls::{Hello, MESSAGE_BYTES_MAX, Reply, Request, VERSION, WINDOW_BYTES, Welcome};
+use aze_calls::{Hello, Kept, MESSAGE_BYTES_MAX, Reply, Request, Stat, VERSION, WINDOW_BYTES, Welcome};
 use core::mem::{MaybeUninit, size_of};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 /// Channels that a process keeps. More calls at once make channels for one call each.
 const CHANNELS_MAX: usize = 64;
@@ -52,14 +52,36 @@ struct Channel {
     fd: AtomicI32,
     /// The memory; 0 if there is none yet. Forked children do not inherit it.
     memory: AtomicU64,
+    /// The description whose contents are in the window, as the following says; 0 if there are none.
+    kept: AtomicU64,
+    kept_until_ns: AtomicU64,
+    kept_seen: AtomicU64,
+    kept_len: AtomicU32,
+    kept_counter: AtomicU32,
 }
 
-static CHANNELS: [Channel; CHANNELS_MAX] =
-    [const { Channel { busy: AtomicBool::new(false), fd: AtomicI32::new(-1), memory: AtomicU64::new(0) } };
-        CHANNELS_MAX];
+impl Channel {
+    const fn new() -> Channel {
+        Channel {
+            busy: AtomicBool::new(false),
+            fd: AtomicI32::new(-1),
+            memory: AtomicU64::new(0),
+            kept: AtomicU64::new(0),
+            kept_until_ns: AtomicU64::new(0),
+            kept_seen: AtomicU64::new(0),
+            kept_len: AtomicU32::new(0),
+            kept_counter: AtomicU32::new(0),
+        }
+    }
+}
+
+static CHANNELS: [Channel; CHANNELS_MAX] = [const { Channel::new() }; CHANNELS_MAX];
 
 /// The lowest descriptor that a channel has had: a cheap look tells most descriptors of the host from those.
 static LOWEST: AtomicI32 = AtomicI32::new(i32::MAX);
+
+/// How often this process has asked the agent.
+static ASKED: AtomicU64 = AtomicU64::new(0);
 
 /// Number by which stat(2) names the device, and whether close(2) asks for a flush: as the agent has said.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
@@ -83,14 +105,21 @@ pub struct Session {
 
 /// In a forked child: closes the sockets that it has inherited.
 pub fn forget_all() {
+    ASKED.store(0, Relaxed);
     for channel in &CHANNELS {
         let fd = channel.fd.swap(-1, SeqCst);
         if fd >= 0 {
             host::close(fd);
         }
         channel.memory.store(0, SeqCst);
+        channel.kept.store(0, SeqCst);
         channel.busy.store(false, SeqCst);
     }
+}
+
+/// How often this process has asked the agent.
+pub fn asked() -> u64 {
+    ASKED.load(Relaxed)
 }
 
 /// True for a descriptor of this library's, which the host must not close or replace.
@@ -164,9 +193,51 @@ impl Session {
         unsafe { core::slice::from_raw_parts_mut((self.memory as usize + area.at) as *mut u8, area.bytes) }
     }
 
-    /// Where the window begins; there is one as soon as something has been asked.
+    /// Where the window begins; there is one as soon as something has been asked. Nothing is kept there any more.
     pub fn window(&self) -> u64 {
+        self.drop_kept();
+        self.kept_window()
+    }
+
+    /// The same, to look at what is kept there.
+    pub fn kept_window(&self) -> u64 {
         self.memory + ROOM_BYTES as u64
+    }
+
+    /// Notes the contents that came with an open, if they did.
+    pub fn keep(&self, reply: &Reply) {
+        let Some(channel) = self.kept else { return };
+        let bytes = self.bytes(reply);
+        if bytes.len() != size_of::<Stat>() + size_of::<Kept>() {
+            return;
+        }
+        let kept: Kept = host::read(bytes.as_ptr() as u64 + size_of::<Stat>() as u64);
+        if kept.len as usize > WINDOW_BYTES {
+            return;
+        }
+        channel.kept_until_ns.store(kept.until_ns, Relaxed);
+        channel.kept_seen.store(kept.seen, Relaxed);
+        channel.kept_len.store(kept.len, Relaxed);
+        channel.kept_counter.store(kept.counter, Relaxed);
+        channel.kept.store(reply.desc, SeqCst);
+    }
+
+    /// What is kept of the contents of a description.
+    pub fn kept(&self, desc: u64) -> Option<Kept> {
+        let channel = self.kept.filter(|channel| channel.kept.load(SeqCst) == desc)?;
+        Some(Kept {
+            until_ns: channel.kept_until_ns.load(Relaxed),
+            seen: channel.kept_seen.load(Relaxed),
+            len: channel.kept_len.load(Relaxed),
+            counter: channel.kept_counter.load(Relaxed),
+        })
+    }
+
+    /// Keeps no contents any more.
+    pub fn drop_kept(&self) {
+        if let Some(channel) = self.kept {
+            channel.kept.store(0, SeqCst);
+        }
     }
 
     /// Makes the connection, if there is none.
@@ -239,6 +310,9 @@ impl Session {
 
     /// Sends a request only.
     pub fn send(&mut self, mut request: Request, parts: &[&[u8]]) -> Result<(), i64> {
+        // The answer may use the window.
+        self.drop_kept();
+        ASKED.fetch_add(1, Relaxed);
         self.connect()?;
         request.bytes = parts.iter().map(|part| part.len()).sum::<usize>() as u32;
         request.umask = process::umask_now();

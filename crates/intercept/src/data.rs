@@ -8,6 +8,7 @@ use crate::descriptors::{ask, offset};
 use crate::dispatch::AS_IT_WAS;
 use crate::fds::{self, Fd, argument};
 use crate::host::{self, Args, error, raw};
+use crate::shared;
 use crate::vectors::Vectors;
 use aze_calls::{Op, POSITION, Request, WINDOW_BYTES};
 
@@ -31,7 +32,8 @@ pub fn handle(number: i64, args: Args) -> i64 {
     };
     let simple = |op: Op| Request { op: op as u32, desc, ..Request::default() };
     match number {
-        libc::SYS_lseek => ask(Request { offset: args[1], a: args[2] & 0xffff_ffff, ..simple(Op::Seek) }),
+        libc::SYS_lseek => shared::seek(desc, args[1] as i64, args[2] as i32)
+            .unwrap_or_else(|| ask(Request { offset: args[1], a: args[2] & 0xffff_ffff, ..simple(Op::Seek) })),
         libc::SYS_getdents | libc::SYS_getdents64 => read_directory(number, desc, args),
         libc::SYS_ftruncate if args[1] > i64::MAX as u64 => error(libc::EINVAL),
         libc::SYS_ftruncate => ask(Request { len: args[1], ..simple(Op::TruncateOpen) }),
@@ -90,6 +92,9 @@ fn transfer(number: i64, desc: u64, args: Args) -> Result<i64, i64> {
 
 /// Reads into the host's memory; the bytes, 0 at the end.
 fn read(session: &mut Session, desc: u64, at: u64, vectors: &mut Vectors) -> Result<i64, i64> {
+    if let Some(bytes) = shared::read(session, desc, at, vectors) {
+        return Ok(bytes);
+    }
     let mut done = 0u64;
     loop {
         let len = vectors.left().min(WINDOW_BYTES as u64);

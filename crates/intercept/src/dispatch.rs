@@ -137,6 +137,7 @@ pub fn handle(number: i64, args: Args) -> i64 {
         libc::SYS_msync => mapping::msync(args),
         libc::SYS_exit_group => {
             mapping::settle();
+            crate::report_end();
             raw(number, args)
         }
         libc::SYS_io_uring_setup => error(libc::ENOSYS),

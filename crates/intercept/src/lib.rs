@@ -39,6 +39,7 @@ mod process;
 mod refused;
 mod rewrite;
 mod settings;
+mod shared;
 mod sites;
 mod stat;
 mod symbols;
@@ -47,7 +48,11 @@ mod transfer;
 mod vectors;
 mod xattr;
 
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use settings::Symbols;
+
+/// Counts are shown.
+static SHOWS_COUNTS: AtomicBool = AtomicBool::new(false);
 
 /// Called by the loader before the program's own beginning, with the arguments of `main`.
 #[cfg(not(test))]
@@ -79,6 +84,7 @@ extern "C" fn start(count: i32, arguments: *const *const u8, environment: *const
     }
     environment::clean(environment);
     if mode.verbose {
+        SHOWS_COUNTS.store(true, Relaxed);
         report(program, &counts);
     }
 }
@@ -130,6 +136,7 @@ static END: extern "C" fn() = end;
 extern "C" fn end() {
     if symbols::is_on() {
         mapping::settle();
+        report_end();
     }
 }
 
@@ -143,17 +150,29 @@ fn report(program: &[u8], counts: &rewrite::Counts) {
         (counts.unknown, b" left alone"),
     ] {
         let mut digits = [0u8; 20];
-        let mut at = digits.len();
-        let mut rest = count;
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
-        }
-        host::say(&[&digits[at..], text]);
+        host::say(&[decimal(count, &mut digits), text]);
     }
     host::say(&[if symbols::is_on() { b"; by symbols alone\n" } else { b"\n" }]);
+}
+
+/// At the end of a process: how often it has asked the agent, on standard error, if it has and counts are shown.
+fn report_end() {
+    let count = channel::asked();
+    if count > 0 && SHOWS_COUNTS.load(Relaxed) {
+        let mut digits = [0u8; 20];
+        host::say(&[b"aze: intercept: asked the agent ", decimal(count, &mut digits), b" times\n"]);
+    }
+}
+
+/// A number in digits.
+fn decimal(number: u64, digits: &mut [u8; 20]) -> &[u8] {
+    let (mut at, mut rest) = (digits.len(), number);
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            return &digits[at..];
+        }
+    }
 }

@@ -4,7 +4,7 @@ use crate::channel::{self, Session, THIRD};
 use crate::fds::{self, Fd, argument};
 use crate::host::{self, Args, call, error, raw};
 use crate::place::{self, PathCall, Target};
-use crate::{paths, process};
+use crate::{paths, process, shared};
 use aze_calls::{NO_DESC, Op, Request};
 
 /// struct open_how of openat2(2): flags, mode, resolve.
@@ -51,9 +51,11 @@ pub fn open_ours(session: &mut Session, target: Target, flags: u32, mode: u32) -
         b: u64::from(mode),
         ..Request::default()
     };
+    shared::before_open(session);
     match session.ask_with_fd(request, &[target.path]) {
         Err(failed) => failed,
         Ok((reply, Some(fd))) if reply.result >= 0 => {
+            session.keep(&reply);
             if flags as i32 & libc::O_CLOEXEC == 0 {
                 fds::keep_over_exec(fd);
             }

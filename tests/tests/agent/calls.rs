@@ -12,6 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::ptr::null_mut;
+use std::sync::atomic::AtomicU64;
 
 /// Where the agents of these tests show the volume.
 pub const AT: &str = "/seen";
@@ -285,7 +286,7 @@ impl Program {
         let request = Request { a: flags as u64, b: 0o666, ..Request::default() };
         let answer = self.call(Op::Open, request, path.as_bytes());
         assert_eq!(answer.result, 0, "open {path}");
-        assert_eq!(answer.bytes.len(), size_of::<Stat>());
+        assert!(answer.bytes.len() >= size_of::<Stat>());
         (answer.desc, answer.passed.expect("a descriptor"))
     }
 
@@ -297,6 +298,16 @@ impl Program {
     /// A request about a path below the root; gives its result.
     pub fn at(&self, op: Op, path: &str, a: u64) -> i64 {
         self.call(op, Request { desc: NO_DESC, a, ..Request::default() }, path.as_bytes()).result
+    }
+
+    /// The memory that the agent shares with its programs.
+    pub fn shared(&self) -> Shared {
+        let fd = self.call(Op::Shared, Request::default(), &[]).passed.expect("memory");
+        let (rights, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a new mapping at an address that the system chooses.
+        let at = unsafe { libc::mmap(null_mut(), aze_calls::shared::BYTES, rights, how, fd.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        Shared(at.cast())
     }
 
     /// write(2).
@@ -325,6 +336,18 @@ impl Program {
     pub fn lock(&self, desc: u64, command: i32, kind: i32, start: i64, len: i64) -> Answer {
         let (request, bytes) = Program::lock_request(desc, command, kind, start, len);
         self.call(Op::Lock, request, &bytes)
+    }
+}
+
+/// Words that an agent shares with its programs.
+pub struct Shared(*const AtomicU64);
+
+impl Shared {
+    /// One of them.
+    pub fn word(&self, index: Option<usize>) -> &AtomicU64 {
+        let index = index.filter(|index| *index < aze_calls::shared::WORDS).expect("a word");
+        // SAFETY: the mapping has as many words and stays; the words are atomic.
+        unsafe { &*self.0.add(index) }
     }
 }
 

@@ -114,7 +114,7 @@ impl Files for Intercepted {
         let request = Request { desc: self.desc(dir), a: flags as u64, b: mode.into(), ..Request::default() };
         let answer = self.program.call(Op::Open, request, path.as_bytes());
         if let Some(passed) = answer.passed {
-            assert_eq!((answer.result, answer.bytes.len()), (0, size_of::<Stat>()));
+            assert!(answer.result == 0 && answer.bytes.len() >= size_of::<Stat>(), "{}", answer.result);
             self.open.insert(number, (answer.desc, passed));
         }
         answer.result
