@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -32,6 +33,20 @@ static void tell(const char *function, long value)
 		printf("%s: %s\n", function, strerrorname_np(errno));
 	else
 		printf("%s: %ld\n", function, value);
+}
+
+/* Whether a child of vfork is on its parent's memory. */
+static int shares_memory(void)
+{
+	static volatile int stored;
+	pid_t child = vfork();
+	if (child == 0) {
+		stored = 1;
+		_exit(0);
+	}
+	int status;
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	return stored;
 }
 
 int main(int count, char **words)
@@ -75,6 +90,7 @@ int main(int count, char **words)
 	int (*by_name)(const char *, int, ...) = (int (*)(const char *, int, ...))dlsym(RTLD_DEFAULT, "open");
 	CHECK(by_name && (fd = by_name("f", O_RDONLY)) >= 0);
 	tell("dlsym", read(fd, line, 3));
+	tell("vfork", shares_memory());
 	struct aiocb request = {.aio_fildes = fd, .aio_buf = line, .aio_nbytes = 4};
 	const struct aiocb *all[] = {&request};
 	CHECK(aio_read(&request) == 0);
