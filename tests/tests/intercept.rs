@@ -104,6 +104,9 @@ print(db.execute('select count(*), sum(i) from t').fetchone(), db.execute('pragm
     ("a library of the volume", "echo 'int seven(void) { return 7; }' > l.c; cc -shared -fPIC -o l.so l.c; \
       python3 -c 'import ctypes, os; print(ctypes.CDLL(os.getcwd() + \"/l.so\").seven())'"),
     ("positions and contents", POSITIONS_AND_CONTENTS),
+    ("limits", "python3 -c 'import os\nopen(\"f\", \"w\"); fd = os.open(\"f\", os.O_RDONLY)\ndef ask(of, name):\n try: return (os.fpathconf if of is fd else \
+      os.pathconf)(of, name)\n except OSError as error: return error.errno\nfor name in sorted(os.pathconf_names): print(name, \
+      [ask(of, name) for of in (\"f\", fd, \".\", os.getcwd() + \"/none\")])'"),
     ("an unlinked file", "exec 4> u 5< u; rm u; echo kept >&4; cat <&5; ls; stat -L -c %h /proc/self/fd/5"),
     ("errors", "cat none; cat .; mkdir a; mkdir a; rmdir /aze; ls a/b; echo x > a; : > f; cd f; ls f/x; rm a; mv a a/b; ln -s l l; cat l; \
       rmdir none; touch none/x; readlink f; echo $?"),

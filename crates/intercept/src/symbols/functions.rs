@@ -121,6 +121,8 @@ pub static FUNCTIONS: &[(&str, How)] = &[
     ("statvfs64", Own(statvfs)),
     ("fstatvfs", Own(fstatvfs)),
     ("fstatvfs64", Own(fstatvfs)),
+    ("pathconf", Own(pathconf)),
+    ("fpathconf", Own(fpathconf)),
     ("access", Call(libc::SYS_access)),
     ("faccessat", Own(faccessat)),
     ("eaccess", Own(eaccess)),
@@ -422,6 +424,55 @@ fn as_statvfs(call: i64, frame: &Frame) -> Outcome {
         host::write(frame.args[1], to);
     }
     Outcome::of(result)
+}
+
+fn pathconf(frame: &Frame) -> Outcome {
+    if is_kernels(AT_FDCWD as u64, frame.args[0]) {
+        return Outcome::libcs(frame);
+    }
+    as_pathconf(libc::SYS_statfs, libc::SYS_stat, frame)
+}
+
+fn fpathconf(frame: &Frame) -> Outcome {
+    if !is_ours(frame.args[0]) {
+        return Outcome::libcs(frame);
+    }
+    as_pathconf(libc::SYS_fstatfs, libc::SYS_fstat, frame)
+}
+
+/// Limits for which libc asks for the file or its file system, as it gives them for one of FUSE (pathconf(3)). For the others it looks at
+/// neither.
+fn as_pathconf(system: i64, file: i64, frame: &Frame) -> Outcome {
+    let [of, limit, ..] = frame.args;
+    // SAFETY: zeros are valid values of both.
+    let (mut space, mut stat): (libc::statfs, libc::stat) = unsafe { (core::mem::zeroed(), core::mem::zeroed()) };
+    let limit = argument(limit);
+    let asked = match limit {
+        libc::_PC_ASYNC_IO => make(file, [of, &raw mut stat as u64, 0, 0, 0, 0]),
+        libc::_PC_LINK_MAX
+        | libc::_PC_NAME_MAX
+        | libc::_PC_CHOWN_RESTRICTED
+        | libc::_PC_FILESIZEBITS
+        | libc::_PC_REC_MIN_XFER_SIZE
+        | libc::_PC_REC_XFER_ALIGN
+        | libc::_PC_ALLOC_SIZE_MIN
+        | libc::_PC_2_SYMLINKS => make(system, [of, &raw mut space as u64, 0, 0, 0, 0]),
+        _ => return Outcome::libcs(frame),
+    };
+    let given = match limit {
+        _ if asked < 0 => asked,
+        libc::_PC_LINK_MAX => 127,
+        libc::_PC_NAME_MAX => space.f_namelen,
+        libc::_PC_FILESIZEBITS => 32,
+        libc::_PC_REC_MIN_XFER_SIZE => space.f_bsize,
+        libc::_PC_REC_XFER_ALIGN | libc::_PC_ALLOC_SIZE_MIN => space.f_frsize,
+        // No limit is no error.
+        libc::_PC_ASYNC_IO if !matches!(stat.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK) => {
+            return Outcome::value(u64::MAX);
+        }
+        _ => 1,
+    };
+    Outcome::of(given)
 }
 
 /// Without flags it is the older call, which every kernel has.
