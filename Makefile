@@ -17,7 +17,7 @@ help:
 	@echo 'make container a container image with it, in target/dist (needs root)'
 	@echo 'make test-dist tries these packages in bare systems of Debian 11, 12 and 13 (needs root; ten minutes)'
 	@echo 'make test-mpi  MPI-IO, HDF5, PnetCDF and NetCDF-4 on one node and on three namespaces (needs root; two minutes)'
-	@echo 'make test-doors  programs of others without a mount: java, node, Python and its own tests, MPI (five minutes)'
+	@echo 'make test-doors  programs of others without a mount: java, node, Python and its own tests, fsx, pjdfstest, MPI (six minutes)'
 	@echo 'make check     formatting and lints'
 	@echo 'make sim-long  50,000 simulated clusters instead of 200, and 5,000 volumes that last of each kind'
 	@echo 'make loom      every order of the steps by which processes that share memory wake each other, give back and note'
@@ -80,6 +80,7 @@ test-mpi:
 
 test-doors:
 	@scripts/setup doors
+	$(CARGO) install --locked --quiet --debug --root $${CARGO_TARGET_DIR:-target}/tools fsx@0.3.2 pjdfstest@0.2.2
 	@BOUND=$${BOUND:-300} scripts/test --test doors
 
 sim-long:

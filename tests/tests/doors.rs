@@ -5,6 +5,7 @@
 mod gate;
 
 use aze_tests::{Place, Ran, long, run};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -47,6 +48,70 @@ fn said(place: &Place, (door, way): (&str, &str), script: &str) -> String {
     let mut command = place.command(&["run", "--door", door, "--", "bash", "-c", &whole]);
     let ran = Ran::from(command.env("AZE_INTERCEPT", way).output().expect("it starts")).ok();
     format!("{}{}", ran.out, ran.err)
+}
+
+/// A program that `make test-doors` has built from its crate.
+fn tool(name: &str) -> PathBuf {
+    let built = aze_tests::program().ancestors().nth(2).expect("a target directory").join("tools/bin").join(name);
+    assert!(built.exists(), "{} is not built: 'make test-doors' does it", built.display());
+    built
+}
+
+/// Random reads, writes, truncations and mappings of one file are as a file has them.
+#[test]
+fn fsx_finds_nothing() {
+    let place = place();
+    let fsx = tool("fsx");
+    for (door, way) in WAYS {
+        for seed in ["1", "2", "3"] {
+            let script = format!("{} -N 3000 -S {seed} f", fsx.display());
+            let said = said(&place, (door, way), &script);
+            assert!(said.ends_with("All operations completed A-OK!\n= 0\n"), "{door} {way}, seed {seed}: {said}");
+        }
+    }
+}
+
+/// What pjdfstest is told of this machine.
+const PJDFSTEST: &str = "[features]
+posix_fallocate = {}
+utime_now = {}
+utimensat = {}
+rename_ctime = {}
+[settings]
+naptime = 0.001
+allow_remount = false
+[dummy_auth]
+entries = [[\"nobody\", \"nogroup\"], [\"bin\", \"bin\"], [\"daemon\", \"daemon\"]]
+";
+
+/// Of pjdfstest's tests those fail that `doors/pjdfstest.txt` gives a reason for, and no others.
+#[test]
+fn of_pjdfstest_those_fail_that_have_a_reason() {
+    if std::fs::metadata("/proc/self").expect("a directory").uid() != 0 {
+        return aze_tests::leave_out("of_pjdfstest_those_fail_that_have_a_reason", "not root");
+    }
+    let (all, unmounted) = include_str!("doors/pjdfstest.txt").split_once("[unmounted]\n").expect("two parts");
+    let names = |part: &str| -> Vec<String> {
+        let lines = part.lines().filter(|line| !line.starts_with(['#', '[']));
+        lines.map(str::to_owned).collect()
+    };
+    let (all, unmounted) = (names(all), names(unmounted));
+    assert_eq!((all.len(), unmounted.len()), (7, 70));
+    let place = place();
+    let config = place.path("pjdfstest.toml");
+    std::fs::write(&config, PJDFSTEST).expect("it is written");
+    for (door, way) in WAYS {
+        let said =
+            said(&place, (door, way), &format!("{} -c {} -p $PWD", tool("pjdfstest").display(), config.display()));
+        let ends = |line: &str, word: &str| line.strip_suffix(word).map(|name| name.trim_end().to_owned());
+        let mut failed: Vec<String> = said.lines().filter_map(|line| ends(line, " FAILED")).collect();
+        let passed = said.lines().filter(|line| ends(line, " ok").is_some()).count();
+        let mut known = if door == "mount" { all.clone() } else { [all.clone(), unmounted.clone()].concat() };
+        failed.sort();
+        known.sort();
+        assert_eq!(failed, known, "{door} {way}");
+        assert_eq!(passed + failed.len(), 382, "{door} {way}: 16 of 398 are left out: {said}");
+    }
 }
 
 /// Programs with runtimes of their own: what they say through both doors.
