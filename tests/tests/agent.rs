@@ -955,14 +955,18 @@ fn a_file_without_a_name_is_given_one() {
     assert_eq!(stat.nlink, 0);
 }
 
+/// Makes a copy of `aze` by another process: a process that another test forks meanwhile would hold a descriptor of this one's open
+/// for writing, and the system starts no program that is being written (ETXTBSY).
+fn copy_of_program(to: &Path) {
+    aze_tests::run(Command::new("cp").arg(aze_tests::program()).arg(to));
+}
+
 /// A copy of `aze` beside a library that does nothing, so that these tests are about the command.
 fn command_with_library(place: &Place) -> std::path::PathBuf {
     let bin = place.path("bin");
     fs::create_dir(&bin).expect("a directory");
     let (program, source) = (bin.join("aze"), place.path("nothing.c"));
-    fs::hard_link(aze_tests::program(), &program)
-        .or_else(|_| fs::copy(aze_tests::program(), &program).map(drop))
-        .expect("a copy");
+    copy_of_program(&program);
     fs::write(&source, "int aze_nothing;\n").expect("a source");
     let mut cc = Command::new("cc");
     cc.args(["-shared", "-o"]).arg(bin.join("libaze_intercept.so")).arg(&source);
@@ -1045,9 +1049,7 @@ fn what_cannot_be_intercepted_is_refused() {
     // Without the library.
     let alone = place.path("alone");
     fs::create_dir(&alone).expect("a directory");
-    fs::hard_link(aze_tests::program(), alone.join("aze"))
-        .or_else(|_| fs::copy(aze_tests::program(), alone.join("aze")).map(drop))
-        .expect("a copy");
+    copy_of_program(&alone.join("aze"));
     refused(&alone.join("aze"), &["--", "true"], 3, "libaze_intercept.so is not beside");
     let aze = command_with_library(&place);
     refused(&aze, &["--", "/lib64/ld-linux-x86-64.so.2"], 5, "statically linked");
