@@ -183,6 +183,86 @@ fn threads_of_one_process_are_measured_beside_processes() {
     assert_eq!(entries(&target), BTreeSet::new());
 }
 
+/// What the command does: it notes the last line of progress, which names the turn, the place and the phase.
+const NOTE: &str = "tail -n 1 progress >> notes; sleep 0.01; exit 1";
+
+#[test]
+fn a_command_runs_beside_every_second_turn() {
+    let place = Place::new();
+    place.up(&["--servers", "1"]);
+    let mut args = TINY.to_vec();
+    (args[4], args[6]) = ("2", "200ms");
+    args.extend(["--procs", "2", "--json", "--record", "results", "--beside", NOTE]);
+    let progress = fs::File::create(place.path("progress")).expect("a file");
+    let ran: Ran = place.command(&args).stderr(progress).output().expect("aze runs").into();
+    let told = fs::read_to_string(place.path("progress")).expect("progress");
+    assert_eq!(ran.code, 0, "{told}");
+    let result = check_json(&ran, 2);
+    check_files(&place.path("results"), &result);
+
+    let notes = fs::read_to_string(place.path("notes")).expect("notes");
+    let runs = notes.lines().count();
+    for turn in ["turn 1 of 2", "turn 2 of 2"] {
+        let of_turn = |line: &&str| line.contains(turn);
+        assert!(notes.lines().any(|line| of_turn(&line)), "it did not run in {turn}: {notes}");
+        let alone = told.lines().filter(of_turn).filter(|line| !line.contains(", beside: ")).count();
+        assert_eq!(alone, PHASES.len(), "each phase once without it: {told}");
+    }
+    for line in notes.lines() {
+        assert!(line.contains("aze, no mount, beside: "), "it ran in another turn: {line}");
+    }
+
+    let beside = &result["beside"];
+    assert_eq!((beside["command"].as_str(), beside["output"].as_str()), (Some(NOTE), None), "it prints nothing");
+    let count = |what: &str| beside["runs"][what].as_u64().expect("a number") as usize;
+    assert_eq!((count("done"), count("cut_off") <= 2), (0, true), "{beside}");
+    // It also ran beside the turn that looks for equal work, which does not count.
+    assert!(count("failed") > 0 && runs >= count("failed"), "{beside}");
+    let left = beside["left"].as_array().expect("what is left");
+    assert_eq!(left.len(), PHASES.len() + 1);
+    let phases = result["phases"].as_array().expect("phases").iter().zip(beside["phases"].as_array().expect("phases"));
+    for ((alone, with), left) in phases.zip(left) {
+        assert_eq!(alone["phase"], left["of"]);
+        let pairs: Vec<f64> = left["pairs"].as_array().expect("pairs").iter().map(number).collect();
+        assert_eq!(pairs.len(), 2);
+        for (turn, pair) in pairs.iter().enumerate() {
+            assert_near(*pair, number(&with["turns"][turn]) / number(&alone["turns"][turn]));
+        }
+        let (least, most) = (pairs[0].min(pairs[1]), pairs[0].max(pairs[1]));
+        assert_eq!((number(&left["lowest"]), number(&left["highest"]), number(&left["median"])), (least, most, least));
+    }
+    assert!(place.path("results/beside_result.txt").exists());
+}
+
+#[test]
+fn a_command_that_does_not_run_is_no_measurement() {
+    let place = Place::new();
+    fs::create_dir(place.path("target")).expect("a directory");
+    let beside = |command: &str| {
+        let args = ["--procs", "2", "--target", "target", "--record", "results", "--beside", command];
+        let ran = place.aze(&[&TINY[..], &args].concat());
+        assert_eq!(entries(&place.path("target")), BTreeSet::new());
+        fs::remove_dir_all(place.path("results")).expect("the output is kept");
+        (ran.code, ran.out, ran.err)
+    };
+    let (code, out, err) = beside("./nobody");
+    assert!(code == 2 && out.is_empty() && err.contains("never ran") && err.contains("exit status: 127"), "{err}");
+    let (code, out, err) = beside("echo out of luck; exit 5");
+    assert!(code == 5 && out.is_empty() && err.contains("exit status: 5, where"), "{err}");
+    assert!(err.contains(": out of luck (its output is in results/beside_output.txt)"), "{err}");
+
+    // Whatever it has started ends with the turn, and what it prints is kept.
+    let (code, out, err) = beside("echo begun; sleep 1001 & echo $! > background; wait");
+    assert!(code == 0 && out.contains("their output: results/beside_output.txt"), "{out}{err}");
+    assert!(out.contains("runs: 0 ended with exit code 0, 0 with 1, 1 with their turn"), "{out}");
+    let pid = fs::read_to_string(place.path("background")).expect("its number");
+    let words = fs::read(Path::new("/proc").join(pid.trim()).join("cmdline")).unwrap_or_default();
+    assert!(words.is_empty(), "it runs on: {}", String::from_utf8_lossy(&words));
+
+    let with_others = place.aze(&["bench", "io500", "--beside", "true", "--against", "target"]).code(2);
+    assert!(with_others.err.contains("--beside") && with_others.err.contains("--against"), "{}", with_others.err);
+}
+
 /// Threads of a process.
 fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)

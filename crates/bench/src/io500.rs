@@ -4,6 +4,7 @@
 //! by this one through their inputs and outputs, without MPI. This file knows the order of things: make
 //! ready, touch memory, measure, remove everything; the next place; the next turn; report.
 
+mod beside;
 mod ground;
 mod layout;
 mod link;
@@ -22,6 +23,7 @@ use aze_io::real::until;
 use aze_words::exit::{Exit, Outcome, Trouble};
 use aze_words::size;
 use aze_words::{errln, out, outln};
+use beside::{Beside, Runs};
 use ground::{Ground, Room};
 use layout::{Phase, VALID_STONEWALL_S};
 use link::{Order, Setup, Where};
@@ -36,6 +38,9 @@ const EXAMPLES: &str = "\
 Examples:
   aze bench io500 --short                           the volume, in under a minute
   aze bench io500 --short --against /dev/shm        and a directory, in turns, with ratios
+  aze bench io500 --short --repeat 15 --beside \
+    'rm -rf out && mkdir out && aze stage out aze:/data out/data --jobs 4'
+                                                    what staging /data out costs, each time anew
   aze bench io500 --procs 8 --record ~/io500-today  the long run, with result files
   aze bench io500 --target /data --ranks-hosts node1,node2   a directory that both nodes have";
 
@@ -86,6 +91,10 @@ pub struct Args {
     /// instead of processes: in turns, with ratios
     #[arg(long)]
     with_threads: bool,
+    /// Run COMMAND (by `sh -c`, on this node) beside the phases of every second turn, again and again, and print what is left of
+    /// each phase's speed
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["against", "with_threads"])]
+    beside: Option<String>,
     /// Processes that do the work, in all [default: 4 on each node]
     #[arg(long, value_name = "N")]
     procs: Option<u32>,
@@ -133,15 +142,27 @@ impl Args {
 pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
     // Before any thread is started, so that an interruption is heard where it can be answered.
     program.hold_signals().map_err(|error| Trouble::local("bench io500: hold signals", &error))?;
-    let contest = Contest::new(args, program)?;
+    let mut contest = Contest::new(args, program)?;
     let keep = args.record.as_deref().map(Keep::new).transpose()?;
-    let reports = contest.reports()?;
+    if let Some(command) = &args.beside {
+        contest.beside = Some(Beside::new(command, output_of_beside(args), program)?);
+    }
+    let reports = contest.reports();
+    let kept_output = contest.beside.as_ref().and_then(Beside::kept_output);
+    let (reports, runs) = reports?;
     let (first, others) = reports.split_first().expect("there is a place to measure");
-    let result = json(program, first, others);
+    let result = match &contest.beside {
+        Some(beside) => json_of_beside(program, (first, &others[0]), beside, kept_output, runs),
+        None => json(program, first, others),
+    };
     if let Some(keep) = keep {
         keep.write("result.json", &format!("{result:#}\n"))?;
         for (index, report) in reports.iter().enumerate() {
-            let of = if index == 0 { String::new() } else { format!("against{index}_") };
+            let of = match index {
+                0 => String::new(),
+                _ if args.beside.is_some() => "beside_".into(),
+                _ => format!("against{index}_"),
+            };
             keep.write(&format!("{of}result.txt"), &report.sections())?;
             keep.write(&format!("{of}result_summary.txt"), &report.summary())?;
         }
@@ -153,17 +174,59 @@ pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
     for report in &reports {
         out!("{}\n{}\n\n", report.summary(), report.circumstances());
     }
-    others.iter().for_each(|other| outln!("{}", first.beside(other)));
+    match &contest.beside {
+        Some(beside) => {
+            outln!("{}", first.table_of_left(&others[0]));
+            let Runs { done, failed, cut_off } = runs;
+            outln!(
+                "beside: {}\nruns: {done} ended with exit code 0, {failed} with 1, {cut_off} with their turn",
+                beside.command
+            );
+            kept_output.iter().for_each(|path| outln!("their output: {}", path.display()));
+        }
+        None => others.iter().for_each(|other| outln!("{}", first.beside(other))),
+    }
     Ok(Exit::Done)
 }
 
-/// The first place's object, with those that it was compared with inside.
-fn json(program: &dyn Program, first: &Report, others: &[Report]) -> serde_json::Value {
+/// The file for what the command of `--beside` prints: of the record, or in the directory for temporary files.
+fn output_of_beside(args: &Args) -> PathBuf {
+    match &args.record {
+        Some(dir) => dir.join("beside_output.txt"),
+        None => std::env::temp_dir().join(format!("aze-bench-io500-beside-{}.txt", std::process::id())),
+    }
+}
+
+/// The first place's object, with what it means nothing without.
+fn json_of_first(program: &dyn Program, first: &Report) -> serde_json::Value {
     let mut result = first.json();
     let circumstances = record::circumstances(program);
     for (name, value) in circumstances.as_object().into_iter().flatten() {
         result[name] = value.clone();
     }
+    result
+}
+
+/// The object of the turns alone, with those beside the command inside.
+fn json_of_beside(
+    program: &dyn Program,
+    (alone, with): (&Report, &Report),
+    beside: &Beside,
+    output: Option<&PathBuf>,
+    runs: Runs,
+) -> serde_json::Value {
+    let mut result = json_of_first(program, alone);
+    result["beside"] = with.json();
+    result["beside"]["command"] = beside.command.clone().into();
+    result["beside"]["output"] = output.map(|path| path.display().to_string()).into();
+    result["beside"]["runs"] = json!({ "done": runs.done, "failed": runs.failed, "cut_off": runs.cut_off });
+    result["beside"]["left"] = alone.left(with).iter().map(report::Left::json).collect();
+    result
+}
+
+/// The first place's object, with those that it was compared with inside.
+fn json(program: &dyn Program, first: &Report, others: &[Report]) -> serde_json::Value {
+    let mut result = json_of_first(program, first);
     let against = others.iter().map(|other| {
         let ratios: serde_json::Map<_, _> =
             first.ratios(other).into_iter().map(|(name, ratio)| (name.into(), json!(ratio))).collect();
@@ -183,6 +246,8 @@ struct Contest<'a> {
     nodes: Nodes,
     /// Each with whether threads do the work.
     places: Vec<(Where, bool)>,
+    /// What runs beside the turns of the second place, which is the first one again.
+    beside: Option<Beside>,
     /// The longest time for which a kernel may use cached names and attributes, in any of the places.
     cache_time: Duration,
     interrupts: Interrupts,
@@ -213,6 +278,9 @@ impl<'a> Contest<'a> {
         if args.with_threads {
             places.insert(1, (places[0].0.clone(), true));
         }
+        if args.beside.is_some() {
+            places.push(places[0].clone());
+        }
         let mut cache_time = Duration::ZERO;
         for (place, _) in &places {
             if let Where::Directory(dir) = place
@@ -221,17 +289,26 @@ impl<'a> Contest<'a> {
                 cache_time = kept_time(program);
             }
         }
-        Ok(Contest { args, program, procs, nodes, places, cache_time, interrupts: Interrupts::hear(program) })
+        let interrupts = Interrupts::hear(program);
+        Ok(Contest { args, program, procs, nodes, places, beside: None, cache_time, interrupts })
     }
 
-    /// Every place once in every turn.
-    fn reports(&self) -> Outcome<Vec<Report>> {
+    /// What runs beside the turns of the place of this index.
+    fn beside(&self, index: usize) -> Option<&Beside> {
+        self.beside.as_ref().filter(|_| index == 1)
+    }
+
+    /// Every place once in every turn; and how what ran beside them ended.
+    fn reports(&self) -> Outcome<(Vec<Report>, Runs)> {
         let turns = self.args.turns();
         let work = self.work()?;
+        let mut runs = Runs::default();
         let mut all: Vec<Vec<Turn>> = self.places.iter().map(|_| Vec::new()).collect();
         for turn in 1..=turns {
-            for (place, done) in self.places.iter().zip(&mut all) {
-                done.push(self.turn(place.0.clone(), place.1, &format!("turn {turn} of {turns}"), &work)?);
+            for (index, done) in all.iter_mut().enumerate() {
+                let turn = self.turn(index, &format!("turn {turn} of {turns}"), &work)?;
+                runs.add(turn.runs);
+                done.push(turn);
             }
         }
         let report = |done: Vec<Turn>| {
@@ -239,7 +316,7 @@ impl<'a> Contest<'a> {
             let Turn { place, warm_bytes, .. } = done.into_iter().next().expect("there is at least one turn");
             Report::new(place, (self.procs, self.nodes.count()), self.args.stonewall(), warm_bytes, &values)
         };
-        Ok(all.into_iter().map(report).collect())
+        Ok((all.into_iter().map(report).collect(), runs))
     }
 
     /// What each rank does in each writing phase of a short run, if several places are compared: as much as the slowest
@@ -249,8 +326,8 @@ impl<'a> Contest<'a> {
         if !self.args.short || self.places.len() == 1 {
             return Ok(work);
         }
-        for (place, threads) in &self.places {
-            let counts = self.turn(place.clone(), *threads, "looking for equal work", &[])?.counts;
+        for index in 0..self.places.len() {
+            let counts = self.turn(index, "looking for equal work", &[])?.counts;
             match work.is_empty() {
                 true => work = counts,
                 false => work.iter_mut().zip(counts).for_each(|(least, count)| least.1 = least.1.min(count.1)),
@@ -259,12 +336,12 @@ impl<'a> Contest<'a> {
         Ok(work)
     }
 
-    /// One run in one place, which is left as it was; of so much work, or else until the stonewall.
-    fn turn(&self, place: Where, threads: bool, title: &str, work: &[(Phase, u64)]) -> Outcome<Turn> {
-        let setup = self.setup(place);
+    /// One run in the place of this index, which is left as it was; of so much work, or else until the stonewall.
+    fn turn(&self, index: usize, title: &str, work: &[(Phase, u64)]) -> Outcome<Turn> {
+        let setup = self.setup(self.places[index].0.clone());
         let ground = ground::open(self.program, &setup.place, &setup.base)?;
         let measured = ground.begin().and_then(|()| {
-            let measured = self.measure(&setup, threads, ground.as_ref(), title, work);
+            let measured = self.measure(&setup, index, ground.as_ref(), title, work);
             // All ranks have ended, so that nothing comes after it.
             let removed = ground.remove_all();
             match (measured, removed) {
@@ -295,14 +372,17 @@ impl<'a> Contest<'a> {
     fn measure(
         &self,
         setup: &Setup,
-        threads: bool,
+        index: usize,
         ground: &dyn Ground,
         title: &str,
         work: &[(Phase, u64)],
     ) -> Outcome<Turn> {
-        let mut place = ground.described()?;
+        let (mut place, threads, beside) = (ground.described()?, self.places[index].1, self.beside(index));
         if threads {
             place.title.push_str(", threads");
+        }
+        if beside.is_some() {
+            place.title.push_str(", beside");
         }
         layout::directories(self.procs).iter().try_for_each(|path| ground.make_dir(path))?;
         let phase_time_max = self.args.stonewall() * PHASE_STONEWALLS_MAX + PHASE_TIME_MORE;
@@ -311,6 +391,10 @@ impl<'a> Contest<'a> {
         let mut run =
             Run { procs: self.procs, room: ground.room(self.program)?, since_ns: 0, counts: Vec::new(), work };
         let mut phases = Vec::new();
+        if let Some(beside) = beside {
+            errln!("bench io500: {title}, {}: from here on runs {}", place.title, beside.command);
+        }
+        let running = beside.map(Beside::begin).transpose()?;
         for phase in Phase::ALL {
             errln!("bench io500: {title}, {}: {phase}", place.title);
             if !phase.is_write() {
@@ -321,10 +405,14 @@ impl<'a> Contest<'a> {
             if phase == Phase::MdtestEasyWrite {
                 run.since_ns = ground.make_stamp()?;
             }
+            if running.as_ref().is_some_and(beside::Running::has_ended) {
+                break;
+            }
         }
+        let runs = running.map_or(Ok(Runs::default()), beside::Running::end)?;
         ranks.end();
         let counts = run.counts;
-        Ok(Turn { place, warm_bytes, phases, counts })
+        Ok(Turn { place, warm_bytes, phases, counts, runs })
     }
 }
 
@@ -335,6 +423,8 @@ struct Turn {
     phases: Vec<Measured>,
     /// What each rank has done in each writing phase.
     counts: Vec<(Phase, u64)>,
+    /// Of what ran beside it.
+    runs: Runs,
 }
 
 /// Where the ranks run: as said, or where the volume's servers do.

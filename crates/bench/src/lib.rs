@@ -22,7 +22,7 @@ mod replay;
 mod started;
 mod train;
 
-pub use program::{Program, Session, Volume};
+pub use program::{Program, Session, Tell, Volume};
 
 use aze_words::exit::{Exit, Outcome};
 use clap::Subcommand;
@@ -34,6 +34,7 @@ Examples:
   aze bench iops --threads 4 --files 20000 --json
   aze bench iops --private                          private directories beside ordinary ones
   aze bench io500 --short                           the phases of IO500, in under a minute
+  aze bench io500 --short --beside 'my-program'     and what is left of them beside a program
   aze bench p4                                      bandwidth of one process by transfer size
   aze bench durability --storage /data --target /data   what it costs that files are safe
   aze bench many                                    what names cost when there are ten million of them

@@ -9,6 +9,7 @@ use aze_words::exit::{Outcome, Trouble};
 use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,21 @@ pub trait Program: Sync {
     fn hold_signals(&self) -> io::Result<()>;
     /// Blocks until one of these signals comes.
     fn wait_for_signal(&self) -> io::Result<()>;
+    /// Has a command that is yet to be started get the signals that this process holds.
+    fn with_signals(&self, command: &mut Command);
+    /// Tells all processes of the group that the process of this number leads or has led; whether there is any.
+    fn tell_group(&self, leader: u32, what: Tell) -> bool;
+}
+
+/// What a group of processes is told.
+#[derive(Clone, Copy, Debug)]
+pub enum Tell {
+    /// Nothing: it is only looked whether there is any.
+    Nothing,
+    /// That it should end.
+    End,
+    /// That it ends here.
+    Kill,
 }
 
 /// A connection to a volume; any number of threads may use it.

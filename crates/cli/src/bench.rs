@@ -7,13 +7,14 @@ use crate::session::Session;
 use crate::tally::Tally;
 use crate::version::COMMIT;
 use crate::volume::{Record, Volume};
-use crate::{launch, remove};
-use aze_bench::Program;
+use crate::{launch, remove, sys};
+use aze_bench::{Program, Tell};
 use aze_client::Client;
 use aze_fuse::{CACHE_TIME_DEFAULT, signals};
 use aze_io::real::Runtime;
 use aze_proto::attr::Identity;
 use std::io;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,6 +69,19 @@ impl Program for Aze {
 
     fn wait_for_signal(&self) -> io::Result<()> {
         signals::wait().map(drop)
+    }
+
+    fn with_signals(&self, command: &mut Command) {
+        sys::with_signals(command);
+    }
+
+    fn tell_group(&self, leader: u32, what: Tell) -> bool {
+        let signal = match what {
+            Tell::Nothing => 0,
+            Tell::End => libc::SIGTERM,
+            Tell::Kill => libc::SIGKILL,
+        };
+        sys::signal_group(leader, signal).is_ok()
     }
 }
 

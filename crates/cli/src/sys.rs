@@ -173,6 +173,17 @@ pub fn with_signals(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(unmask) }
 }
 
+/// Sends `signal` to all processes of a group; signal 0 only asks whether there is any.
+///
+/// # Errors
+/// What kill(2) says; `InvalidInput` for a number that leads no group of one command.
+pub fn signal_group(leader: u32, signal: i32) -> io::Result<()> {
+    // The groups 0 and 1 would mean this process's own group, and every process.
+    let leader = i32::try_from(leader).ok().filter(|leader| *leader > 1).ok_or(io::ErrorKind::InvalidInput)?;
+    // SAFETY: kill(2) takes two numbers.
+    done(unsafe { libc::kill(-leader, signal) })
+}
+
 /// Whether this process may do so with a file (access(2)): `libc::R_OK` and the like, together.
 pub fn may(path: &Path, how: i32) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;

@@ -81,17 +81,26 @@ impl Report {
 
     /// Geometric mean of the bandwidths, in GiB/s.
     pub fn bandwidth(&self) -> f64 {
-        geometric_mean(self.phases.iter().filter(|measured| measured.phase.is_bandwidth()))
+        bandwidth(&self.values())
     }
 
     /// Geometric mean of the rates, in thousands of operations a second.
     pub fn iops(&self) -> f64 {
-        geometric_mean(self.phases.iter().filter(|measured| !measured.phase.is_bandwidth()))
+        iops(&self.values())
     }
 
     /// The score.
     pub fn score(&self) -> f64 {
-        (self.bandwidth() * self.iops()).sqrt()
+        score(&self.values())
+    }
+
+    fn values(&self) -> Vec<(Phase, f64)> {
+        self.phases.iter().map(|measured| (measured.phase, measured.value())).collect()
+    }
+
+    /// The values of one turn.
+    fn values_of(&self, turn: usize) -> Vec<(Phase, f64)> {
+        self.phases.iter().zip(&self.turns).map(|(measured, turns)| (measured.phase, turns[turn])).collect()
     }
 
     fn invalid_because(&self) -> Vec<String> {
@@ -147,16 +156,47 @@ impl Report {
         each.chain([("score", self.score() / other.score())]).collect()
     }
 
+    /// What was left of this place's speed in another's turns: of each phase, and of the score.
+    pub fn left(&self, other: &Report) -> Vec<Left> {
+        let turns = 0..self.turns[0].len();
+        let turns: Vec<_> = turns.map(|turn| (self.values_of(turn), other.values_of(turn))).collect();
+        let phase = |index: usize| Left {
+            name: self.phases[index].phase.name(),
+            pairs: turns.iter().map(|(alone, beside)| beside[index].1 / alone[index].1).collect(),
+        };
+        let of_score = turns.iter().map(|(alone, beside)| score(beside) / score(alone)).collect();
+        (0..self.phases.len()).map(phase).chain([Left { name: "score", pairs: of_score }]).collect()
+    }
+
+    /// A table of the figures alone and beside a command, and of what was left in each pair of turns.
+    pub fn table_of_left(&self, other: &Report) -> String {
+        let mut text = String::new();
+        put(
+            &mut text,
+            format_args!(
+                "{:<20}{:>16}{:>16}{:>9}{:>9}{:>9}",
+                "beside / alone", "alone", "beside", "median", "lowest", "highest"
+            ),
+        );
+        for ((left, alone), beside) in self.left(other).into_iter().zip(self.words()).zip(other.words()) {
+            let (name, median, lowest, highest) = (left.name, left.median(), left.lowest(), left.highest());
+            put(&mut text, format_args!("{name:<20}{alone:>16}{beside:>16}{median:>9.2}{lowest:>9.2}{highest:>9.2}"));
+        }
+        text
+    }
+
+    /// Each phase's figure with its unit, and the score.
+    fn words(&self) -> Vec<String> {
+        let phases = self.phases.iter().map(|measured| format!("{:.3} {}", measured.value(), measured.unit()));
+        phases.chain([format!("{:.3}", self.score())]).collect()
+    }
+
     /// A table of this place beside another.
     pub fn beside(&self, other: &Report) -> String {
         let mut text = String::new();
         let (ours, theirs) = (&self.place.title, &other.place.title);
         put(&mut text, format_args!("{:<20}{ours:>16}{theirs:>16}{:>9}", "", "ratio"));
-        let values = |report: &Report| {
-            let phases = report.phases.iter().map(|measured| format!("{:.3} {}", measured.value(), measured.unit()));
-            phases.chain([format!("{:.3}", report.score())]).collect::<Vec<_>>()
-        };
-        for (((name, ratio), ours), theirs) in self.ratios(other).into_iter().zip(values(self)).zip(values(other)) {
+        for (((name, ratio), ours), theirs) in self.ratios(other).into_iter().zip(self.words()).zip(other.words()) {
             put(&mut text, format_args!("{name:<20}{ours:>16}{theirs:>16}{ratio:>9.2}"));
         }
         text
@@ -229,8 +269,53 @@ fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
     writeln!(text, "{line}").expect("writing into a string does not fail");
 }
 
-fn geometric_mean<'a>(measured: impl Iterator<Item = &'a Measured>) -> f64 {
-    let logs: Vec<f64> = measured.map(|measured| measured.value().ln()).collect();
+/// What was left of a phase's speed, or of the score, beside a command.
+pub struct Left {
+    /// Of what.
+    pub name: &'static str,
+    /// In each pair of turns, the value beside the command divided by the value alone.
+    pub pairs: Vec<f64>,
+}
+
+impl Left {
+    fn median(&self) -> f64 {
+        crate::median::median(&self.pairs, |ratio| *ratio)
+    }
+
+    fn lowest(&self) -> f64 {
+        self.pairs.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    fn highest(&self) -> f64 {
+        self.pairs.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// One object.
+    pub fn json(&self) -> Value {
+        json!({
+            "of": self.name,
+            "median": self.median(),
+            "lowest": self.lowest(),
+            "highest": self.highest(),
+            "pairs": self.pairs,
+        })
+    }
+}
+
+fn bandwidth(values: &[(Phase, f64)]) -> f64 {
+    geometric_mean(values, Phase::is_bandwidth)
+}
+
+fn iops(values: &[(Phase, f64)]) -> f64 {
+    geometric_mean(values, |phase| !phase.is_bandwidth())
+}
+
+fn score(values: &[(Phase, f64)]) -> f64 {
+    (bandwidth(values) * iops(values)).sqrt()
+}
+
+fn geometric_mean(values: &[(Phase, f64)], counts: impl Fn(Phase) -> bool) -> f64 {
+    let logs: Vec<f64> = values.iter().filter(|(phase, _)| counts(*phase)).map(|(_, value)| value.ln()).collect();
     (logs.iter().sum::<f64>() / logs.len() as f64).exp()
 }
 
@@ -280,6 +365,21 @@ mod tests {
         assert_eq!(ratios.len(), 13);
         assert!((ratios[0].1 - 0.5).abs() < 1e-3 && (ratios[1].1 - 2.0).abs() < 1e-9, "{ratios:?}");
         assert!((ratios[12].1 - 1.0).abs() < 1e-3, "the score is the root of both: {ratios:?}");
+    }
+
+    #[test]
+    fn what_is_left_is_the_ratio_of_each_pair_of_turns() {
+        let turns = |values: [u64; 3]| values.map(|gib_per_s| report(300, gib_per_s, 100).phases);
+        let of = |values| Report::new(place(), (4, 1), Duration::from_secs(300), 0, &turns(values));
+        let left = of([10, 20, 40]).left(&of([9, 10, 30]));
+        assert_eq!((left.len(), left[0].name, left[12].name), (13, "ior-easy-write", "score"));
+        let near = |one: f64, other: f64| (one - other).abs() < 1e-3;
+        let (first, rates, score) = (&left[0], &left[1], &left[12]);
+        assert_eq!(first.pairs.len(), 3);
+        assert!(near(first.pairs[0], 0.9) && near(first.pairs[1], 0.5) && near(first.pairs[2], 0.75));
+        assert!(near(first.median(), 0.75) && near(first.lowest(), 0.5) && near(first.highest(), 0.9));
+        assert!(near(rates.lowest(), 1.0) && near(rates.highest(), 1.0));
+        assert!(near(score.lowest(), 0.5f64.sqrt()) && near(score.highest(), 0.9f64.sqrt()));
     }
 
     #[test]
