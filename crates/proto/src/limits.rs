@@ -24,9 +24,9 @@ pub const BLOCK_BYTES: usize = 4096;
 /// shards balances load, few enough that one server can visit all of its own in microseconds.
 pub const SHARDS_DEFAULT: u32 = 4096;
 
-/// Most shards a volume can have. An inode number has room for 2^22 ([`Prefix::BITS`](crate::ids::Prefix::BITS)); each
-/// server has a place in memory for every shard of the volume, so that there are fewer until a server needs them.
-pub const SHARDS_MAX: u32 = 1 << 16;
+/// Most shards a volume can have. An inode number has room for 2^22 ([`Prefix::BITS`](crate::ids::Prefix::BITS)); every
+/// process has the whole map, which has some 300 bytes for each server, so that there are fewer until a map can be had in parts.
+pub const SHARDS_MAX: u32 = 1 << 18;
 
 /// Fewest shards for each server, so that load can be balanced at all.
 pub const SHARDS_PER_SERVER_MIN: u32 = 64;
@@ -45,8 +45,10 @@ pub const CHUNK_BITS_MIN: u8 = 16;
 /// Largest chunk: 16 MiB. Above, one request holds a server's memory for too long.
 pub const CHUNK_BITS_MAX: u8 = 24;
 
-/// Longest head (header and body) of a frame: a page of directory entries fits with room to spare.
-pub const HEAD_BYTES_MAX: u32 = 1 << 20;
+/// Longest head (header and body) of a frame: the map of a volume with as many servers as there can be fits with room to spare.
+pub const HEAD_BYTES_MAX: u32 = 4 << 20;
+/// Longest page of directory entries, and longest list of names, in one frame.
+pub const PAGE_BYTES_MAX: usize = 768 << 10;
 /// Longest payload of a frame: one largest chunk, widened to whole blocks.
 pub const PAYLOAD_BYTES_MAX: u32 = (1 << CHUNK_BITS_MAX) + 2 * BLOCK_BYTES as u32;
 

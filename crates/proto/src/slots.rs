@@ -115,6 +115,11 @@ pub fn slot_of(shard: ShardId, slots: u32) -> SlotIndex {
     SlotIndex(shard.0 % slots)
 }
 
+/// The shards of a slot among `slots`, in order.
+pub fn shards_of_slot(slot: SlotIndex, slots: u32, shards: u32) -> impl Iterator<Item = ShardId> {
+    (slot.0..shards).step_by(slots as usize).map(ShardId)
+}
+
 impl SlotTable {
     /// The first assignment: slot k on server k mod N.
     ///
@@ -194,6 +199,15 @@ impl SlotTable {
     #[inline]
     pub fn slot_of(&self, shard: ShardId) -> SlotIndex {
         slot_of(shard, self.len())
+    }
+
+    /// The shards that a server has, in order.
+    pub fn shards_of(&self, server: ServerIndex) -> Vec<ShardId> {
+        let slots = self.served_by(server);
+        let mut shards: Vec<ShardId> =
+            slots.flat_map(|(slot, _)| shards_of_slot(slot, self.len(), self.shards)).collect();
+        shards.sort_unstable();
+        shards
     }
 
     /// A slot by its number.
@@ -335,6 +349,11 @@ mod tests {
         assert!((0..4096).all(|shard| of(shard) == Some((shard % 3) as u16)), "as many slots as a multiple of servers");
         for server in 0..3 {
             assert_eq!(table.served_by(ServerIndex(server)).count(), 8);
+            let shards = table.shards_of(ServerIndex(server));
+            let all = (0..4096).map(ShardId);
+            let kept = all.filter(|shard| table.keeps(*shard).is_some_and(|slot| slot.primary.0 == server));
+            assert_eq!(shards, kept.collect::<Vec<_>>());
+            assert!(shards.len() > 1300);
         }
         assert_eq!(SlotTable::modular(64, 1).unwrap().len(), 1);
         assert!(SlotTable::modular(4095, 3).is_err());

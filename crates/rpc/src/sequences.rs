@@ -21,17 +21,21 @@ pub(crate) struct Sequences {
     shards: Mutex<Windows>,
 }
 
-/// By the shard's number, as far as any was asked: found without a search.
+/// Windows of a page: a client asks a few shards or most of them.
+const PAGE: usize = 64;
+
+/// By the shard's number, found without a search. Pages without a shard that was asked are not there.
 #[derive(Default)]
-struct Windows(Vec<Window>);
+struct Windows(Vec<Option<Box<[Window; PAGE]>>>);
 
 impl Windows {
     fn of(&mut self, shard: ShardId) -> &mut Window {
-        let at = shard.0 as usize;
-        if at >= self.0.len() {
-            self.0.resize_with(at + 1, Window::default);
+        let (page, at) = (shard.0 as usize / PAGE, shard.0 as usize % PAGE);
+        if page >= self.0.len() {
+            self.0.resize_with(page + 1, || None);
         }
-        &mut self.0[at]
+        let page = self.0[page].get_or_insert_with(|| Box::new(std::array::from_fn(|_| Window::default())));
+        &mut page[at]
     }
 }
 

@@ -30,8 +30,8 @@ const BYTES_AT_ONCE: u64 = 1 << 20;
 /// Chunks that are looked at under one hold of a lock.
 const CHUNKS_AT_ONCE: usize = 1024;
 
-/// Longest names of one step in bytes, with room to the limit of a frame's head.
-const NAME_BYTES_MAX: usize = aze_proto::limits::HEAD_BYTES_MAX as usize / 4;
+/// Longest names of one step in bytes.
+const NAME_BYTES_MAX: usize = aze_proto::limits::PAGE_BYTES_MAX / 3;
 
 /// How often a unit is read that does not match its checksums before that is believed.
 const READS_MAX: usize = 3;

@@ -85,19 +85,52 @@ const HERE: u8 = 1;
 const SEALED: u8 = 2;
 
 impl Place {
-    fn of(cell: Option<ShardCell>) -> Place {
-        let state = AtomicU8::new(if cell.is_some() { HERE } else { ELSEWHERE });
-        Place { cell: cell.map(|cell| OnceLock::from(Box::new(cell))).unwrap_or_default(), state }
-    }
-
     fn in_state(&self, state: u8) -> Option<&ShardCell> {
         if self.state.load(Ordering::Acquire) == state { self.cell.get().map(Box::as_ref) } else { None }
     }
 }
 
+/// Places of a page: few enough that a page for each shard of a server of thousands costs little.
+const PAGE: usize = 64;
+
+/// The places of all shards of the volume. Pages without a shard that is or was here are not made: a server has few of many.
+struct Places {
+    shards: u32,
+    pages: Vec<OnceLock<Box<[Place; PAGE]>>>,
+}
+
+impl Places {
+    /// Those of a volume of so many shards, of which these are here.
+    fn new(shards: u32, cells: impl Iterator<Item = ShardCell>) -> Places {
+        let pages = (0..(shards as usize).div_ceil(PAGE)).map(|_| OnceLock::new()).collect();
+        let places = Places { shards, pages };
+        for cell in cells {
+            let place = places.made(cell.id).expect("a shard of the volume");
+            assert!(place.cell.set(Box::new(cell)).is_ok(), "a shard is here once");
+            place.state.store(HERE, Ordering::Release);
+        }
+        places
+    }
+
+    fn get(&self, shard: ShardId) -> Option<&Place> {
+        self.pages.get(shard.0 as usize / PAGE)?.get().map(|page| &page[shard.0 as usize % PAGE])
+    }
+
+    /// The place of a shard, with its page, which is made if there is none; `None` if the volume has no such shard.
+    fn made(&self, shard: ShardId) -> Option<&Place> {
+        let page = self.pages.get(shard.0 as usize / PAGE).filter(|_| shard.0 < self.shards)?;
+        let page = page.get_or_init(|| Box::new(std::array::from_fn(|_| Place::default())));
+        Some(&page[shard.0 as usize % PAGE])
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Place> {
+        self.pages.iter().filter_map(OnceLock::get).flat_map(|page| page.iter())
+    }
+}
+
 /// All shards of this server, made when the first map arrives.
 pub(crate) struct ShardSet {
-    places: OnceLock<Vec<Place>>,
+    places: OnceLock<Places>,
     /// Their names and inodes.
     pub(crate) records: Records,
     /// Who looks through the volume, and wants to know what changes.
@@ -127,18 +160,14 @@ impl ShardSet {
         switches: Switches,
     ) {
         self.places.get_or_init(|| {
-            (0..map.shards())
-                .map(ShardId)
-                .map(|id| {
-                    let mine = map.slots.keeps(id).filter(|slot| slot.primary == me).map(|slot| {
-                        let life = if switches.is(Sabotage::KeepLife) { Life(0) } else { slot.life };
-                        let cell = ShardCell::new(id, life, map.shards(), store);
-                        self.join(&cell, published, leases);
-                        cell
-                    });
-                    Place::of(mine)
-                })
-                .collect()
+            let mine = map.slots.shards_of(me).into_iter().filter_map(|id| {
+                let life = map.slots.keeps(id).map(|slot| slot.life)?;
+                let life = if switches.is(Sabotage::KeepLife) { Life(0) } else { life };
+                let cell = ShardCell::new(id, life, map.shards(), store);
+                self.join(&cell, published, leases);
+                Some(cell)
+            });
+            Places::new(map.shards(), mine)
         });
     }
 
@@ -158,7 +187,7 @@ impl ShardSet {
         cell.data.lock().log = log.clone();
         cell.names.lock().shard.log = log.clone();
         cell.names.lock().shard.publish_names();
-        let Some(place) = self.places.get().and_then(|places| places.get(cell.id.0 as usize)) else { return };
+        let Some(place) = self.places.get().and_then(|places| places.made(cell.id)) else { return };
         if let Err(cell) = place.cell.set(Box::new(cell))
             && let Some(empty) = place.cell.get()
         {
@@ -180,7 +209,7 @@ impl ShardSet {
     }
 
     fn turn(&self, shard: ShardId, from: u8, to: u8) {
-        if let Some(place) = self.places.get().and_then(|places| places.get(shard.0 as usize)) {
+        if let Some(place) = self.places.get().and_then(|places| places.get(shard)) {
             // In another state it stays as it is.
             let _ = place.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
         }
@@ -188,7 +217,7 @@ impl ShardSet {
 
     /// A shard that is being given.
     pub(crate) fn sealed(&self, shard: ShardId) -> Option<&ShardCell> {
-        self.places.get()?.get(shard.0 as usize)?.in_state(SEALED)
+        self.places.get()?.get(shard)?.in_state(SEALED)
     }
 
     /// A shard has been given: its memory is free again. Gives its contents.
@@ -207,8 +236,8 @@ impl ShardSet {
     }
 
     /// Takes shards that were there before the server started again.
-    pub(crate) fn take(&self, cells: Vec<Option<ShardCell>>, log: &Log) {
-        for cell in cells.iter().flatten() {
+    pub(crate) fn take(&self, shards: u32, cells: Vec<ShardCell>, log: &Log) {
+        for cell in &cells {
             cell.data.lock().log = log.clone();
             let mut names = cell.names.lock();
             names.shard.log = log.clone();
@@ -216,29 +245,29 @@ impl ShardSet {
             names.shard.watches = self.watches.clone();
             names.shard.poisoned = self.poisoned.clone();
         }
-        let places = cells.into_iter().map(Place::of).collect();
+        let places = Places::new(shards, cells.into_iter());
         assert!(self.places.set(places).is_ok(), "shards are taken before the first map arrives");
     }
 
     pub(crate) fn get(&self, shard: ShardId) -> Option<&ShardCell> {
-        self.places.get()?.get(shard.0 as usize)?.in_state(HERE)
+        self.places.get()?.get(shard)?.in_state(HERE)
     }
 
     /// The shard that keeps an inode, if it is here.
     pub(crate) fn home(&self, ino: Ino) -> Option<&ShardCell> {
         let places = self.places.get()?;
-        places[ino.home(places.len() as u32).0 as usize].in_state(HERE)
+        places.get(ino.home(places.shards))?.in_state(HERE)
     }
 
     /// Those that are served here, and those that are being given and may stay.
     pub(crate) fn kept(&self) -> impl Iterator<Item = &ShardCell> {
         let state = |place: &Place| place.state.load(Ordering::Acquire);
-        let places = self.places.get().into_iter().flatten();
+        let places = self.places.get().into_iter().flat_map(Places::iter);
         places.filter(move |place| state(place) != ELSEWHERE).filter_map(|place| place.cell.get().map(Box::as_ref))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ShardCell> {
-        self.places.get().into_iter().flatten().filter_map(|place| place.in_state(HERE))
+        self.places.get().into_iter().flat_map(Places::iter).filter_map(|place| place.in_state(HERE))
     }
 }
 

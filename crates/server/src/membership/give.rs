@@ -18,7 +18,7 @@ use aze_io::slab::BASE_BYTES;
 use aze_meta::{SessionRow, ShardPart, Stamp};
 use aze_proto::limits::BLOCK_BYTES;
 use aze_proto::limits::{DAMAGED_TRIES_MAX, PAYLOAD_BYTES_MAX};
-use aze_proto::slots::slot_of;
+use aze_proto::slots::{shards_of_slot, slot_of};
 use aze_proto::sum::block_sum;
 use aze_proto::sum::piece_sums;
 use aze_proto::wire::{Blob, Wire};
@@ -127,7 +127,7 @@ impl Server {
     /// The numbers of its shards.
     fn shards_of(&self, slot: SlotIndex) -> Vec<ShardId> {
         let map = self.map();
-        (0..map.shards()).map(ShardId).filter(|shard| map.slots.slot_of(*shard) == slot).collect()
+        shards_of_slot(slot, map.slots.len(), map.shards()).collect()
     }
 
     /// Those of a slot that is being given.

@@ -350,7 +350,7 @@ impl Server {
         *persistence.leftovers.lock() = leftovers;
         self.clock.begin_after(image.time);
         self.transactions.remember_committed(&image.finished);
-        self.shards.take(image.into_cells(), &self.log());
+        self.shards.take(map.shards(), image.into_cells(), &self.log());
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use crate::wait::Attempt;
 use crate::work::{Output, Work};
 use aze_meta::access::Want;
 use aze_proto::fields::Scan;
-use aze_proto::limits::LIST_ENTRIES_MAX;
+use aze_proto::limits::{LIST_ENTRIES_MAX, PAGE_BYTES_MAX};
 use aze_proto::message::{Found, Listed, ScanPlace, SubDir, Usage};
 use aze_proto::predicate::Predicate;
 use aze_proto::slots::slot_of;
@@ -24,9 +24,6 @@ const SCAN_ENTRIES_MAX: usize = 65_536;
 
 /// Directories in one search request.
 const SCAN_DIRS_MAX: usize = 4096;
-
-/// Longest body of a page in bytes, with room to the limit of a frame's head for the largest entry.
-const PAGE_BYTES_MAX: usize = aze_proto::limits::HEAD_BYTES_MAX as usize * 3 / 4;
 
 /// Encoded size of an entry with attributes and without its name, rounded up.
 const ENTRY_BYTES: usize = 192;

@@ -9,7 +9,7 @@ use aze_io::disk::{Dir, DiskError, DiskResult};
 use aze_meta::op::INO_BLOCK;
 use aze_meta::{EntryKey, Lock, Op, Role, SessionRow, Shard, Stamp};
 use aze_proto::ids::{Ino, ServerIndex, ShardId, SlotIndex, Time, TxId};
-use aze_proto::slots::{SlotTable, slot_of};
+use aze_proto::slots::{SlotTable, shards_of_slot, slot_of};
 use aze_proto::wire::Wire;
 use aze_proto::{Failure, Reply};
 use aze_store::disk::checkpoint::Writer;
@@ -56,8 +56,10 @@ impl Part {
 pub(crate) struct Image {
     /// Number of slots of the volume.
     slots: u32,
+    /// Number of shards of the volume.
+    shards: u32,
     /// Those of slots with which the server began, and those that its records are of: it may have taken others, and given some.
-    parts: Vec<Option<Part>>,
+    parts: BTreeMap<ShardId, Part>,
     /// There is a checkpoint.
     has_checkpoint: bool,
     /// How far the logs of slots had come.
@@ -108,14 +110,10 @@ impl Image {
     /// A server without anything, of those that a volume has.
     pub(crate) fn empty(slot: ServerIndex, servers: u16, shards: u32, store: &Arc<Store>) -> Result<Image, String> {
         let slots = SlotTable::modular(shards, servers)?;
-        let parts = (0..shards)
-            .map(ShardId)
-            .map(|id| {
-                (slots.keeps(id).is_some_and(|keeps| keeps.primary == slot)).then(|| Part::new(id, shards, store))
-            })
-            .collect();
+        let parts = slots.shards_of(slot).into_iter().map(|id| (id, Part::new(id, shards, store))).collect();
         Ok(Image {
             slots: slots.len(),
+            shards,
             parts,
             has_checkpoint: false,
             logs: SlotLogs::default(),
@@ -168,10 +166,11 @@ impl Image {
         };
         let is_names = matches!(step, Step::Names { .. });
         self.has_checkpoint |= record.in_checkpoint;
-        let shards = self.parts.len() as u32;
-        let part = self.parts.get_mut(shard.0 as usize);
-        let part = part.ok_or_else(|| format!("a record of shard {shard}, of which the volume has {shards}"))?;
-        let part = part.get_or_insert_with(|| Part::new(shard, shards, &self.store));
+        let shards = self.shards;
+        if shard.0 >= shards {
+            return Err(format!("a record of shard {shard}, of which the volume has {shards}"));
+        }
+        let part = self.parts.entry(shard).or_insert_with(|| Part::new(shard, shards, &self.store));
         if record.in_checkpoint {
             part.is_in_checkpoint = true;
         } else if self.has_checkpoint && !part.is_in_checkpoint {
@@ -260,7 +259,7 @@ impl Image {
         match restored {
             Ok(()) => {}
             Err(StoreError::Cold { ino, chunk, units }) => {
-                let part = self.parts.get(shard.0 as usize).and_then(Option::as_ref);
+                let part = self.parts.get(&shard);
                 let cold = part.map(|part| part.data.cold(ino, chunk, &units)).unwrap_or_default();
                 self.needs = Some(Need::Units(shard, cold));
             }
@@ -273,7 +272,7 @@ impl Image {
     }
 
     fn take_names(&mut self, shard: ShardId, step: Step) -> Result<(), String> {
-        let (Step::Names { stamp, op, .. }, Some(Some(part))) = (step, self.parts.get_mut(shard.0 as usize)) else {
+        let (Step::Names { stamp, op, .. }, Some(part)) = (step, self.parts.get_mut(&shard)) else {
             return Ok(());
         };
         let time = stamp.time;
@@ -299,7 +298,7 @@ impl Image {
 
     /// Its shards: names, and data.
     pub(in crate::persistence) fn shards(&mut self) -> impl Iterator<Item = (&mut Shard, &mut ChunkShard)> {
-        self.parts.iter_mut().flatten().map(|part| (&mut part.names, &mut part.data))
+        self.parts.values_mut().map(|part| (&mut part.names, &mut part.data))
     }
 
     /// Drops the shards of slots that this table gives to other servers, and makes sure that those of this server's slots are here, in the
@@ -308,7 +307,6 @@ impl Image {
     /// # Errors
     /// Why the directory, or that of the server which keeps the map, is not the one that the volume had.
     pub(crate) fn keep(&mut self, table: &SlotTable, me: ServerIndex, is_new: bool) -> Result<(), String> {
-        let shards = self.parts.len() as u32;
         for (number, slot) in table.iter() {
             let (log, is_mine) = (self.logs.get(number), slot.primary == me);
             if is_mine && !is_new && log.configuration != slot.configuration {
@@ -325,12 +323,11 @@ impl Image {
                     log.configuration, slot.configuration, slot.primary
                 ));
             }
-            let of_slot = (0..shards).map(ShardId).filter(|shard| slot_of(*shard, self.slots) == number);
-            for shard in of_slot {
-                let Some(part) = self.parts.get_mut(shard.0 as usize) else { continue };
+            for shard in shards_of_slot(number, self.slots, self.shards) {
+                let part = self.parts.get(&shard);
                 if !is_mine {
-                    *part = None;
-                } else if self.has_checkpoint && part.as_ref().is_none_or(|part| !part.is_in_checkpoint) {
+                    self.parts.remove(&shard);
+                } else if self.has_checkpoint && part.is_none_or(|part| !part.is_in_checkpoint) {
                     return Err(format!(
                         "it has no shard {shard}, of slot {number}, which this server has by the map: {ADVICE}"
                     ));
@@ -350,7 +347,7 @@ impl Image {
     /// The server starts again. No number that was issued in a part of the journal that is lost is
     /// issued again. If all servers start, new names that renames had locked are unlocked: their coordinator is gone.
     pub(crate) fn begin_new_life(&mut self) {
-        for part in self.parts.iter_mut().flatten() {
+        for part in self.parts.values_mut() {
             // Twice: a lost record may have begun a block of its own.
             for _ in 0..if self.switches.is(Sabotage::ReuseInos) { 0 } else { 2 } {
                 let _ = part.names.apply(&Op::ReserveInos { count: INO_BLOCK }, &Stamp::at(self.time)).reply;
@@ -382,7 +379,7 @@ impl Image {
         add_server(&mut writer, self.time, &self.finished, changed).await?;
         let begun = self.store.begin_checkpoint();
         let mut left = Vec::new();
-        for part in self.parts.iter_mut().flatten() {
+        for part in self.parts.values_mut() {
             let shard = Snapshot::of(&part.names, &part.data, position, slots);
             left.extend(
                 shard
@@ -402,9 +399,8 @@ impl Image {
     }
 
     /// The shards, ready for work.
-    pub(crate) fn into_cells(self) -> Vec<Option<ShardCell>> {
-        let cell = |part: Part| ShardCell::restored(part.names, part.data);
-        self.parts.into_iter().map(|part| part.map(cell)).collect()
+    pub(crate) fn into_cells(self) -> Vec<ShardCell> {
+        self.parts.into_values().map(|part| ShardCell::restored(part.names, part.data)).collect()
     }
 }
 
@@ -530,7 +526,7 @@ impl Taker for Image {
 impl Image {
     async fn make_room(&mut self) -> DiskResult<()> {
         for all in [false, true] {
-            for part in self.parts.iter_mut().flatten() {
+            for part in self.parts.values_mut() {
                 let mut from = Some((Ino(0), 0));
                 while let Some(start) = from
                     && self.store.room_wanted_bytes() > 0
@@ -550,11 +546,11 @@ impl Image {
     async fn bring_back(&mut self, shard: ShardId, units: Vec<Cold>) -> DiskResult<()> {
         for unit in units {
             let bytes = self.store.fetch(&unit).await?;
-            let Some(Some(part)) = self.parts.get_mut(shard.0 as usize) else { return Ok(()) };
+            let Some(part) = self.parts.get_mut(&shard) else { return Ok(()) };
             // What does not match stays known for that.
             if part.data.warm(&unit, &bytes, true) == Warmed::NoRoom {
                 self.make_room().await?;
-                let Some(Some(part)) = self.parts.get_mut(shard.0 as usize) else { return Ok(()) };
+                let Some(part) = self.parts.get_mut(&shard) else { return Ok(()) };
                 if part.data.warm(&unit, &bytes, true) == Warmed::NoRoom {
                     return Err(DiskError::Full("the server's memory is too small for its journal".into()));
                 }
