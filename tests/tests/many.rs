@@ -1,4 +1,4 @@
-//! `aze bench many` and `aze bench train` on the real program: every step of both layouts, and every place, is there and kept, and
+//! `aze bench many`, `clients` and `train` on the real program: every step of both layouts, and every place, is there and kept, and
 //! their volumes and files are gone afterwards. The measured values are not judged.
 
 use aze_tests::Place;
@@ -31,6 +31,28 @@ fn names_are_measured_as_they_become_many() {
     assert_eq!(picture.matches("<polyline").count(), 6, "three operations, both layouts");
     assert_eq!(fs::read_dir(place.path("run")).expect("the run directory").count(), 0, "its volumes have ended");
     place.aze(&["bench", "many", "--files", "63"]).code(2);
+}
+
+#[test]
+fn clients_are_counted_and_an_idle_one_asks_nothing() {
+    let place = Place::new();
+    let few = ["--clients", "21", "--procs", "2", "--servers", "3", "--idle", "1s"];
+    let ran = place.aze(&[&["bench", "clients"], &few[..], &["--record", "result", "--json"]].concat()).ok();
+    let result: Value = serde_json::from_str(&ran.out).expect("one object");
+    let looks = result["looks"].as_array().expect("looks");
+    assert_eq!(looks.len(), 4);
+    let at = |look: usize, name: &str| looks[look][name].as_u64().unwrap_or_else(|| panic!("{name}: {}", looks[look]));
+    // Each client has asked three servers; who looks has a session there, too.
+    for look in 0..3 {
+        assert!((63..=66).contains(&at(look, "sessions")), "{}", looks[look]);
+        assert!(at(look, "connections") >= 63, "{}", looks[look]);
+        assert_eq!(at(look, "opens"), if look == 1 { 21 } else { 0 });
+    }
+    assert_eq!(result["idle_requests"], 0, "{result}");
+    let text = fs::read_to_string(place.path("result/result.txt")).expect("a table");
+    assert!(text.contains("21 clients of 3 servers, by tcp, held by 2 processes"), "{text}");
+    assert_eq!(fs::read_dir(place.path("run")).expect("the run directory").count(), 0, "its volume has ended");
+    place.aze(&["bench", "clients", "--clients", "0"]).code(2);
 }
 
 #[test]

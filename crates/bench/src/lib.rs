@@ -8,6 +8,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod clients;
 mod durability;
 mod io500;
 mod iops;
@@ -38,6 +39,7 @@ Examples:
   aze bench p4                                      bandwidth of one process by transfer size
   aze bench durability --storage /data --target /data   what it costs that files are safe
   aze bench many                                    what names cost when there are ten million of them
+  aze bench clients                                 what 10,000 clients cost servers that they hardly use
   aze bench train --against /var/tmp                random reads of many small files, with checkpoints";
 
 /// Measure the volume, and directories to compare it with.
@@ -55,10 +57,14 @@ enum Bench {
     P4(p4::Args),
     Durability(durability::Args),
     Many(many::Args),
+    Clients(clients::Args),
     Train(train::Args),
     /// One process of `aze bench io500`, which starts it.
     #[command(hide = true)]
     Io500Rank,
+    /// One process of `aze bench clients`, which starts it.
+    #[command(hide = true)]
+    ClientsHolder(clients::HolderArgs),
 }
 
 /// Measures, then prints a table or JSON.
@@ -69,7 +75,9 @@ pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
         Bench::P4(args) => p4::run(args, program),
         Bench::Durability(args) => durability::run(args, program),
         Bench::Many(args) => many::run(args, program),
+        Bench::Clients(args) => clients::run(args, program),
         Bench::Train(args) => train::run(args, program),
         Bench::Io500Rank => io500::run_rank(program),
+        Bench::ClientsHolder(args) => clients::hold(args, program),
     }
 }

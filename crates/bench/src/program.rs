@@ -21,10 +21,14 @@ pub trait Program: Sync {
     fn volume(&self, name: Option<&str>) -> Outcome<Volume>;
     /// Connects to the volume of this name.
     fn open(&self, name: &str) -> Outcome<Arc<dyn Session>>;
+    /// Connects so many times to the volume of this name, each time as a client of its own.
+    fn open_many(&self, name: &str, clients: usize) -> Outcome<Vec<Arc<dyn Session>>>;
     /// Kills all servers of the volume of this name, by SIGKILL.
     fn kill_servers(&self, name: &str) -> Outcome<()>;
     /// Bytes of memory of the servers of the volume of this name, which all run on this node.
     fn memory_of_servers(&self, name: &str) -> Outcome<i64>;
+    /// Connections that the servers of the volume of this name have open, which all run on this node.
+    fn connections_of_servers(&self, name: &str) -> Outcome<u64>;
     /// Bytes of memory that programs of this node may still take.
     fn usable_memory(&self) -> Outcome<u64>;
     /// The words that run a program on a node, with `{host}` for its name: those of the template, else of the default.

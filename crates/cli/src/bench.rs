@@ -39,6 +39,13 @@ impl Program for Aze {
         Ok(Arc::new(Measured(Session::open(Volume::open(name)?)?)))
     }
 
+    fn open_many(&self, name: &str, clients: usize) -> Outcome<Vec<Arc<dyn aze_bench::Session>>> {
+        let runtime = Runtime::client();
+        runtime.background().map_err(|error| Trouble::local("start a thread", &error))?;
+        let open = |_| Session::open_on(runtime.clone(), Volume::open(name)?);
+        (0..clients).map(|client| Ok(Arc::new(Measured(open(client)?)) as Arc<dyn aze_bench::Session>)).collect()
+    }
+
     fn kill_servers(&self, name: &str) -> Outcome<()> {
         for server in Volume::open(name)?.record.servers {
             server.process.signal(libc::SIGKILL);
@@ -49,6 +56,11 @@ impl Program for Aze {
     fn memory_of_servers(&self, name: &str) -> Outcome<i64> {
         let servers = Volume::open(name)?.record.servers;
         servers.iter().map(|server| memory::of_process(server.process.pid).map(|bytes| bytes as i64)).sum()
+    }
+
+    fn connections_of_servers(&self, name: &str) -> Outcome<u64> {
+        let servers = Volume::open(name)?.record.servers;
+        servers.iter().map(|server| memory::connections_of_process(server.process.pid)).sum()
     }
 
     fn usable_memory(&self) -> Outcome<u64> {

@@ -75,6 +75,18 @@ pub fn of_process(pid: u32) -> Outcome<u64> {
     kibibytes.map(|kibibytes| kibibytes * 1024).ok_or_else(silent)
 }
 
+/// Sockets that a process has open: proc_pid_fd(5).
+///
+/// # Errors
+/// There is no such process, or it is another user's.
+pub fn connections_of_process(pid: u32) -> Outcome<u64> {
+    let path = format!("/proc/{pid}/fd");
+    let open = fs::read_dir(&path).map_err(|error| Trouble::local(format!("read {path}"), &error))?;
+    let is_socket = |link: &PathBuf| link.to_string_lossy().starts_with("socket:");
+    // One that is closed meanwhile has no link.
+    Ok(open.flatten().filter_map(|fd| fs::read_link(fd.path()).ok()).filter(is_socket).count() as u64)
+}
+
 fn parse_meminfo(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -4,6 +4,7 @@
 //! 32-bit lengths, the head's then the payload's; then the head; then the payload. What head
 //! and payload mean it does not know, nor when to read.
 
+use std::cell::Cell;
 use std::io::{IoSliceMut, Result};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -44,8 +45,14 @@ pub(super) struct Filled {
     pub(super) drained: bool,
 }
 
+thread_local! {
+    /// The buffer that a decoder has laid down here last, for the next one: most connections have nothing to read at most times.
+    static SPARE: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
+}
+
 /// The state of one stream between reads.
 pub(super) struct Decoder {
+    /// Empty between reads of a socket, unless bytes are left in it.
     buffer: Box<[u8]>,
     /// Bytes of `buffer` read from the socket but not yet taken: `start..end`.
     start: usize,
@@ -70,7 +77,7 @@ pub(super) type ChooseBuffer<'a> = &'a dyn Fn(&[u8], usize) -> Option<ReceiveBuf
 
 impl Decoder {
     pub(super) fn new() -> Self {
-        Self::with_buffer(BUFFER_BYTES)
+        Self::with_buffer(0)
     }
 
     /// For a ring, where reading costs no system call: a buffer for the prefix alone, so that
@@ -81,6 +88,22 @@ impl Decoder {
 
     fn with_buffer(bytes: usize) -> Self {
         Decoder { buffer: vec![0; bytes].into(), start: 0, end: 0, partial: None }
+    }
+
+    /// Takes a buffer up for reads of a socket.
+    #[inline]
+    fn take_up(&mut self) {
+        if self.buffer.is_empty() {
+            self.buffer = SPARE.take().unwrap_or_else(|| vec![0; BUFFER_BYTES].into());
+        }
+    }
+
+    /// Nothing is read for a while: lays the buffer down if nothing is left in it.
+    pub(super) fn lay_down(&mut self) {
+        if self.start == self.end && self.buffer.len() == BUFFER_BYTES {
+            (self.start, self.end) = (0, 0);
+            SPARE.set(Some(std::mem::take(&mut self.buffer)));
+        }
     }
 
     /// Whether the stream may not end here.
@@ -123,6 +146,7 @@ impl Decoder {
 
     /// Reads once from `fd`, after `next` has returned `None`; waits for bytes if `wait` says so.
     pub(super) fn fill(&mut self, fd: &OwnedFd, wait: bool) -> Result<Filled> {
+        self.take_up();
         if self.is_receiving() {
             if wait {
                 // The frames may be wanted elsewhere meanwhile, and must not be in the kernel's hands.

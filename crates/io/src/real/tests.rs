@@ -31,6 +31,11 @@ fn decode(bytes: &[u8], step: usize) -> (Vec<Frame>, bool) {
             left -= decoder.fill(&from, false).unwrap().bytes;
             frames.extend(std::iter::from_fn(|| decoder.next(LIMITS, &|_, _| None).unwrap()));
         }
+        // Another one reads with the buffer meanwhile.
+        decoder.lay_down();
+        let (mut other, others) = UnixStream::pair().unwrap();
+        other.write_all(&[255; 300]).unwrap();
+        Decoder::new().fill(&OwnedFd::from(others), false).unwrap();
     }
     (frames, decoder.is_inside_frame())
 }

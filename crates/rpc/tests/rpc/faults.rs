@@ -330,7 +330,7 @@ fn what_is_too_long_is_not_sent() {
     let long = vec![0; (aze_proto::limits::PAYLOAD_BYTES_MAX + 1) as usize];
     assert_eq!(sim.block_on(lookup(&caller, &to, 1, &long, 10)).unwrap_err().code, Code::Limit);
     let request = Request::Scan(Scan {
-        dirs: vec![Ino::ROOT; 200_000],
+        dirs: vec![Ino::ROOT; 600_000],
         predicate: Default::default(),
         find: true,
         usage: false,

@@ -86,6 +86,7 @@ impl Conn {
             match self.read_with(&mut reader, &conn, false) {
                 Pause::Drained | Pause::Idle => {
                     let busy = self.side == Side::Accepted && self.is_tcp() && reader.pace.is_busy();
+                    reader.decoder.lay_down();
                     *self.reader.lock() = Some(reader);
                     if busy && self.reactor.attendants.take(&self.reactor, self) {
                         return;
