@@ -106,6 +106,11 @@ impl Decoder {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn buffer_bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// Whether the stream may not end here.
     pub(super) fn is_inside_frame(&self) -> bool {
         self.partial.is_some() || self.start < self.end

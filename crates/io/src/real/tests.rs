@@ -50,6 +50,26 @@ fn error_of(bytes: &[u8]) -> NetError {
 }
 
 #[test]
+fn a_decoder_has_a_buffer_only_while_bytes_are_left_in_it() {
+    let (mut to, from) = UnixStream::pair().unwrap();
+    let from = OwnedFd::from(from);
+    let mut decoder = Decoder::new();
+    assert_eq!(decoder.buffer_bytes(), 0);
+    let bytes = encode(b"head", b"payload");
+    let mut frames = Vec::new();
+    // The second piece ends within a prefix.
+    for (piece, is_left) in [(&bytes[..], false), (&bytes[..3], true), (&bytes[3..], false)] {
+        to.write_all(piece).unwrap();
+        decoder.fill(&from, false).unwrap();
+        frames.extend(std::iter::from_fn(|| decoder.next(LIMITS, &|_, _| None).unwrap()));
+        decoder.lay_down();
+        assert_eq!(decoder.buffer_bytes() > 0, is_left);
+    }
+    assert_eq!(frames.len(), 2);
+    assert!(frames.iter().all(|frame| frame.head == b"head" && frame.payload == b"payload"));
+}
+
+#[test]
 fn the_wire_format_is_this() {
     assert_eq!(encode(b"ab", b"xyz"), b"\x02\0\0\0\x03\0\0\0abxyz");
 }
