@@ -319,6 +319,7 @@ mod tests {
         ShardMap {
             epoch: MapEpoch(1),
             keeper: ServerIndex(0),
+            group: aze_proto::place::KeeperGroup::default(),
             chunk_bits: 20,
             owner_uid: 0,
             owner_gid: 0,

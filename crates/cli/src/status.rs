@@ -13,10 +13,12 @@ use aze_proto::error::Failure;
 use aze_proto::ids::{ServerIndex, Time};
 use aze_proto::limits::DEADLINE_MS_DEFAULT;
 use aze_proto::message::ServerStatus;
+use aze_proto::place::{GroupMember, ShardMap};
 use aze_words::errln;
 use futures_util::future::join;
 use serde_json::{Value, json};
 use staging::Staging;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Show how the servers of a volume are, or which volumes there are.
@@ -59,15 +61,23 @@ pub fn run(args: &Args) -> Outcome<Exit> {
     }
     let mut out = Out::new();
     let asked = if volume.is_dead() { None } else { Some(ask(&mut volume)?) };
-    let (answers, hot, staging) =
-        asked.map_or_else(Default::default, |(answers, hot, staging)| (Some(answers), hot, staging));
+    let (map, (answers, hot, staging)) = match asked {
+        Some((map, (answers, hot, staging))) => (Some(map), (Some(answers), hot, staging)),
+        None => Default::default(),
+    };
     if args.json {
         let mut object = object(&volume, answers.as_ref());
+        object["keeper"] = map.as_ref().map(|map| map.keeper.0).into();
+        object["group"] = map.iter().flat_map(|map| group(map, answers.as_ref())).map(|(_, object)| object).collect();
         object["hot"] = hot.into_iter().map(|(_, object)| object).collect();
         object["staging"] = staging.as_ref().map(Staging::object).into();
         out.json(&object)?;
     } else {
         print(args, &volume, answers.as_ref(), &mut out)?;
+        if let Some(map) = map.filter(|map| map.servers.len() > 1) {
+            let members: Vec<String> = group(&map, answers.as_ref()).into_iter().map(|(text, _)| text).collect();
+            out.line(format!("keeper: server {}; group: {}", map.keeper, members.join(", ")))?;
+        }
         for (line, _) in hot {
             out.line(line)?;
         }
@@ -96,8 +106,25 @@ pub fn run(args: &Args) -> Outcome<Exit> {
 /// How the servers are that have not left.
 type Answers = Vec<(ServerIndex, Result<ServerStatus, Failure>)>;
 
-/// How the servers are; what stands out among their requests, a line and an object; and how staging goes.
-type Asked = (Answers, Vec<(String, Value)>, Option<Staging>);
+/// The map; how the servers are; what stands out among their requests, a line and an object; and how staging goes.
+type Asked = (Arc<ShardMap>, (Answers, Vec<(String, Value)>, Option<Staging>));
+
+/// The members of the keeper group, each as text and as an object.
+fn group(map: &ShardMap, answers: Option<&Answers>) -> Vec<(String, Value)> {
+    let member = |member: &GroupMember| {
+        let server = member.server;
+        let is_current = map.server(server).is_some_and(|info| info.session == member.session);
+        let answer = answers.into_iter().flatten().find(|(other, _)| *other == server).map(|(_, answer)| answer);
+        let state = match answer {
+            _ if map.is_gone(server) || !is_current => "ended",
+            Some(Ok(_)) => "up",
+            _ => "unreachable",
+        };
+        let text = if state == "up" { server.to_string() } else { format!("{server} ({state})") };
+        (text, json!({ "server": server.0, "state": state }))
+    };
+    map.group.members.iter().map(member).collect()
+}
 
 /// How a server of the record is, as far as this command knows.
 enum Known<'a> {
@@ -147,10 +174,11 @@ fn ask(volume: &mut Volume) -> Outcome<Asked> {
         (answers, hot)
     });
     let (answers, hot) = asked;
-    volume.record.learn(&client.map());
+    let map = client.map();
+    volume.record.learn(&map);
     let staging = Staging::look(&session, answers.iter().all(|(_, answer)| answer.is_ok()));
     session.end();
-    Ok((answers, hot, staging))
+    Ok((map, (answers, hot, staging)))
 }
 
 /// All volumes, without asking their servers.

@@ -412,7 +412,7 @@ pub fn more(
             servers: Vec::new(),
             heard: BTreeMap::new(),
         };
-        let result = start.more(Instant::now() + timeout, &mut record);
+        let result = start.more(Instant::now() + timeout, &mut record, map.keeper);
         let Start { servers, heard, .. } = start;
         let has_joined = |server: &Starting| heard.get(&server.slot).is_some_and(|heard| heard.has_kept);
         let (mut joined, others): (Vec<Starting>, Vec<Starting>) = servers.into_iter().partition(has_joined);
@@ -578,9 +578,9 @@ impl Start<'_> {
 
     /// Further servers of a volume in use. Each gets the record, and joins then, when all of them listen: if one of them cannot be
     /// started none has joined. Those that have are in the record.
-    fn more(&mut self, mut deadline: Instant, record: &mut Record) -> Outcome<()> {
+    fn more(&mut self, mut deadline: Instant, record: &mut Record, keeper: aze_proto::ServerIndex) -> Outcome<()> {
         let first = record.servers.len() as u16;
-        let keeper = record.servers.first().cloned();
+        let keeper = record.servers.iter().find(|server| server.slot == keeper.0).cloned();
         for slot in first..self.nodes.len() as u16 {
             let node = self.node(slot);
             let near = keeper.as_ref().is_some_and(|keeper| keeper.node == *node);

@@ -22,6 +22,7 @@ mod find;
 mod flight;
 mod forget;
 mod inodes;
+mod keeper;
 mod leases;
 mod list;
 mod locks;

@@ -298,7 +298,7 @@ impl Core {
     }
 
     /// Fetches the map from a server that has refused the one known here.
-    async fn refresh_map(&self, known: &Arc<Routes>, from: &Target) -> Result<(), Failure> {
+    pub(crate) async fn refresh_map(&self, known: &Arc<Routes>, from: &Target) -> Result<(), Failure> {
         if self.routes.read().map.epoch > known.map.epoch {
             return Ok(());
         }
@@ -329,14 +329,17 @@ impl Core {
         self.caller.on_end(Box::new(move |target| {
             let Some(core) = this.upgrade() else { return };
             let (server, (began, incarnation)) = (target.index, target.life);
-            let keeper = core.routes.read().map.keeper;
-            if keeper != server {
+            let routes = core.routes.read().clone();
+            core.spawn(move |core| async move {
+                // Another process of this machine may tell it as well.
+                if routes.map.keeper == server {
+                    core.tell_end_of_keeper((server, began, incarnation)).await;
+                }
                 let request = Request::ServerEnded { server, began, incarnation };
-                core.spawn(move |core| async move {
-                    // Another process of this machine may tell it as well.
-                    drop(core.ask_server(&Identity::default(), keeper, &request).await);
-                });
-            }
+                if core.routes.read().map.keeper != server {
+                    drop(core.ask_keeper(&Identity::default(), &request).await);
+                }
+            });
         }));
     }
 

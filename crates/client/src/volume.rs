@@ -102,7 +102,7 @@ impl Client {
     /// What the keeper says: [`Code::Busy`] if nothing could be moved at this moment.
     pub async fn leave(&self, servers: &[ServerIndex]) -> Result<(u32, Vec<ServerIndex>), Failure> {
         let request = Request::Leave { servers: servers.to_vec() };
-        match self.core.ask_server(&self.owner(), self.map().keeper, &request).await? {
+        match self.core.ask_keeper(&self.owner(), &request).await? {
             Reply::Leaving { slots, servers } => Ok((slots, servers)),
             other => Err(unexpected(&request, &other)),
         }
@@ -114,7 +114,7 @@ impl Client {
     /// # Errors
     /// What the keeper says: [`Code::Busy`] if nothing could be moved at this moment.
     pub async fn balance(&self) -> Result<u32, Failure> {
-        match self.core.ask_server(&self.owner(), self.map().keeper, &Request::Balance).await? {
+        match self.core.ask_keeper(&self.owner(), &Request::Balance).await? {
             Reply::Balancing { slots } => Ok(slots),
             other => Err(unexpected(&Request::Balance, &other)),
         }

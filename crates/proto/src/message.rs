@@ -361,6 +361,15 @@ wire_enum! {
         /// Keeper; the owner or root. Moves one slot to a server that has fewer than others. Repeated until all have as many, but for
         /// one. Reply: `Balancing`.
         183 = Balance,
+        /// Server, from another member of the keeper group that was formed by this map: what its consensus has to say. Refused if the
+        /// group has decided on another one since. Reply: `Done`.
+        190 = Group { formed: MapEpoch, bytes: Blob },
+        /// Server, from one that has become the keeper by this map: takes it into use, and says what only the keeper before knew.
+        /// Reply: `TakeoverIs`.
+        191 = Takeover { map: ShardMap },
+        /// Server, to the members of the keeper group: the keeper, in this life, has not answered, or its process `has_ended`, as a
+        /// process on the same machine has seen. Reply: `Done`.
+        192 = KeeperGone { keeper: ServerIndex, began: MapEpoch, incarnation: Incarnation, has_ended: bool },
         /// Server, from one that holds opens or locks of the session and is to be told of its end: is the session connected
         /// there, or was it a moment ago? Reply: `Done`, or refused with `Expired`.
         181 = KnowsSession { session: SessionId },

@@ -45,6 +45,28 @@ wire_struct! {
 }
 
 wire_struct! {
+    /// A member of the keeper group.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct GroupMember {
+        /// Its server.
+        pub server: ServerIndex,
+        /// The session of its process: a later process of that server has forgotten what this one has promised, and is another member.
+        pub session: SessionId,
+    }
+}
+
+wire_struct! {
+    /// The servers a majority of which decides on the map.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct KeeperGroup {
+        /// The map by which this group was formed. That map is the last decision of the group before it.
+        pub formed: MapEpoch,
+        /// Its members.
+        pub members: Vec<GroupMember>,
+    }
+}
+
+wire_struct! {
     /// Which server serves which shard; versioned, changed only by the keeper.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct ShardMap {
@@ -52,6 +74,8 @@ wire_struct! {
         pub epoch: MapEpoch,
         /// The server that changes the map.
         pub keeper: ServerIndex,
+        /// The servers that have to agree.
+        pub group: KeeperGroup,
         /// Base-2 logarithm of the chunk size of new files.
         pub chunk_bits: u8,
         /// User id of the volume's owner.
@@ -165,7 +189,55 @@ impl ServerInfo {
     }
 }
 
+/// Members of a keeper group, where there are as many servers: it goes on without one of them.
+pub const GROUP_MEMBERS: usize = 3;
+
+impl KeeperGroup {
+    /// The member that a server is, in whatever life.
+    pub fn member(&self, server: ServerIndex) -> Option<&GroupMember> {
+        self.members.iter().find(|member| member.server == server)
+    }
+
+    /// How many members have to agree.
+    pub fn majority(&self) -> usize {
+        self.members.len() / 2 + 1
+    }
+}
+
 impl ShardMap {
+    /// Forms another group by this map, if that is due: members that are gone are replaced. With fewer than three servers the keeper
+    /// decides alone, since two members would both be needed. On a volume in directories (`lasts`) it does so in any case.
+    pub fn form_group(&mut self, lasts: bool) {
+        let is_there = |server: ServerIndex| !self.is_gone(server);
+        let living: Vec<ServerIndex> = self.indexes().filter(|server| is_there(*server)).collect();
+        let wanted = if lasts || living.len() < GROUP_MEMBERS { 1 } else { GROUP_MEMBERS };
+        let member = |server: ServerIndex| {
+            let session = self.server(server).map_or(SessionId(0), |info| info.session);
+            GroupMember { server, session }
+        };
+        let mut members = vec![member(self.keeper)];
+        // Who is a member stays one; then come servers on other nodes than those that there are.
+        let stay = living.iter().map(|server| member(*server)).filter(|member| self.group.members.contains(member));
+        for next in stay {
+            if members.len() < wanted && !members.contains(&next) {
+                members.push(next);
+            }
+        }
+        let host = |server: ServerIndex| self.server(server).map_or("", |info| info.host.as_str());
+        for with_node in [false, true] {
+            for next in living.iter().map(|server| member(*server)) {
+                let has_node = members.iter().any(|member| host(member.server) == host(next.server));
+                if members.len() < wanted && !members.contains(&next) && (with_node || !has_node) {
+                    members.push(next);
+                }
+            }
+        }
+        members.sort_by_key(|member| member.server);
+        if members != self.group.members {
+            self.group = KeeperGroup { formed: self.epoch, members };
+        }
+    }
+
     /// How many shards the volume has.
     #[inline]
     pub fn shards(&self) -> u32 {
@@ -383,6 +455,7 @@ mod tests {
         let map = ShardMap {
             epoch: MapEpoch(1),
             keeper: ServerIndex(0),
+            group: KeeperGroup::default(),
             chunk_bits: 20,
             owner_uid: 0,
             owner_gid: 0,

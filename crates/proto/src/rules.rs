@@ -315,6 +315,9 @@ impl Request {
     KnowsSession:    Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     Leave:           Keeper Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Leaving]
     Enter:           Keeper Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Entered]
+    Group:           Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
+    Takeover:        Server Servers Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [TakeoverIs]
+    KeeperGone:      Server Anyone  Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Done]
     Balance:         Keeper Owner   Nothing Plain Again Written AtOnce  Mapped   Lean AnyGen Bare   Soon  [Balancing]
         }
     }
@@ -399,7 +402,7 @@ impl Request {
 
     /// Whether it tells a server of a newer map.
     pub fn brings_a_map(&self) -> bool {
-        matches!(self, Request::MapPush { .. } | Request::MoveEnd { .. })
+        matches!(self, Request::MapPush { .. } | Request::MoveEnd { .. } | Request::Takeover { .. })
     }
 
     /// Whether a server answers it that is not in the map yet.

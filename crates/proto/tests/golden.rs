@@ -1,4 +1,4 @@
-//! Golden samples: the encoding of version 12, byte for byte. A change here is a change of format,
+//! Golden samples: the encoding of version 13, byte for byte. A change here is a change of format,
 //! which needs a new version and a reader for the old one.
 
 use aze_proto::check::{CheckedEntry, CheckedInode, ChunkPlace, DamagedData, DataPlace, EntryPlace, EntrySpot};
@@ -9,7 +9,7 @@ use aze_proto::message::{
     Envelope, HeldStub, HotCount, JobActivity, Listed, LockMode, LockOutcome, LockSpace, LockSpec, Recall,
     RecentActivity, ServerActivity,
 };
-use aze_proto::place::{Layout, ServerInfo, ShardMap};
+use aze_proto::place::{GroupMember, KeeperGroup, Layout, ServerInfo, ShardMap};
 use aze_proto::predicate::Predicate;
 use aze_proto::slots::SlotTable;
 use aze_proto::wire::{Blob, Wire};
@@ -222,6 +222,10 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let map = ShardMap {
         epoch: MapEpoch(1),
         keeper: ServerIndex(0),
+        group: KeeperGroup {
+            formed: MapEpoch(1),
+            members: vec![GroupMember { server: ServerIndex(2), session: SessionId(3) }],
+        },
         chunk_bits: 20,
         owner_uid: 1000,
         owner_gid: 100,
@@ -291,6 +295,18 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("balance", Request::Balance.to_bytes()),
         ("entered", Reply::Entered { map, fenced: vec![SessionId(5)] }.to_bytes()),
         ("balancing", Reply::Balancing { slots: 5 }.to_bytes()),
+        ("group", Request::Group { formed: MapEpoch(5), bytes: Blob(vec![6, 7]) }.to_bytes()),
+        (
+            "keeper gone",
+            Request::KeeperGone {
+                keeper: ServerIndex(5),
+                began: MapEpoch(6),
+                incarnation: Incarnation(7),
+                has_ended: true,
+            }
+            .to_bytes(),
+        ),
+        ("takeover is", Reply::TakeoverIs { epoch: NamespaceEpoch(5), tokens: vec![TxId(6)] }.to_bytes()),
         (
             "note holders",
             Request::NoteHolders { holder: ServerIndex(2), incarnation: Incarnation(1), dirs: vec![Ino(9)] }.to_bytes(),
@@ -354,7 +370,10 @@ const GOLDEN: &[(&str, &str)] = &[
         "020004040404040404040404040404040404040404040404040404040404040404040907000000000000000505050505\
          050505050505050505050505050505050505050505050505050505",
     ),
-    ("map", "0c0001000000000014e803000064000000010000007600000000400000000100010000000001000000000000000000"),
+    (
+        "map",
+        "0c0001000000000001000000010000000200030000000000000014e803000064000000010000007600000000400000000100010000000001000000000000000000",
+    ),
     (
         "join",
         "2800010001000000070000007463703a683a31010000006802000300000004000000050000000000000001010106000000070000\
@@ -427,10 +446,12 @@ const GOLDEN: &[(&str, &str)] = &[
     ("balance", "b700"),
     (
         "entered",
-        "530001000000000014e803000064000000010000007600000000400000000100010000000001000000000000000000\
-         010000000500000000000000",
+        "530001000000000001000000010000000200030000000000000014e803000064000000010000007600000000400000000100010000000001000000000000000000010000000500000000000000",
     ),
     ("balancing", "540005000000"),
+    ("group", "be0005000000020000000607"),
+    ("keeper gone", "c000050006000000070001"),
+    ("takeover is", "5a000500000000000000010000000600000000000000"),
     ("note holders", "b20002000100010000000900000000000000"),
     ("sought", "2000010900000000000000"),
     ("changes are", "2100050000000000000006000000000000000700000000000000"),
@@ -503,14 +524,14 @@ const GOLDEN: &[(&str, &str)] = &[
     ),
     (
         "head",
-        "415a4b0c0200000002000000000000000000000000000000080000000000000000000000000000000000000000000000\
+        "415a4b0d0200000002000000000000000000000000000000080000000000000000000000000000000000000000000000\
          000000000000000000000000000000000000000000000000000000000000000000000000040000000300000050c93f26\
-         7e8be54170bee863b01f13d42b828f12626f6479",
+         72625e62991d60be5715c9cf79a37ce4626f6479",
     ),
 ];
 
 #[test]
-fn encodings_are_those_of_version_12() {
+fn encodings_are_those_of_version_13() {
     let samples: Vec<_> = samples().into_iter().map(|(name, bytes)| (name, hex(&bytes))).collect();
     let golden: Vec<_> = GOLDEN.iter().map(|(name, bytes)| (*name, (*bytes).to_string())).collect();
     assert_eq!(samples, golden, "the encoding of version {} has changed", limits::WIRE_VERSION);

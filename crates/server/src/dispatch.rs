@@ -177,7 +177,12 @@ impl Server {
             return Admission::known(Err(failure));
         }
         if rules.to == To::Keeper && self.slot() != self.map().keeper {
-            let detail = format!("{} does not keep the map: server {} does", self.who(), self.map().keeper);
+            let map = self.map();
+            if work.header.map_epoch != map.epoch && !map.servers.is_empty() {
+                // One of both has not heard of the keeper's end yet.
+                return Admission::known(Err(Failure::refused(Refusal::MapStale { epoch: map.epoch })));
+            }
+            let detail = format!("{} does not keep the map: server {} does", self.who(), map.keeper);
             return Admission::known(Err(Failure::new(Code::Invalid, detail)));
         }
         if let Some(failure) = self.failure_for(request) {
@@ -580,9 +585,11 @@ impl Server {
             Request::ParentOf { ino } => self.parent_of(*ino),
             Request::CloseDir { dir } => self.close_dir(*dir),
             Request::RaiseEpoch { dir } => self.raise_epoch(*dir),
-            Request::EpochPush { epoch, dir } => {
-                self.namespace.push(*epoch, *dir);
-                Ok(Reply::EpochIs { epoch: self.namespace_epoch() }.into())
+            Request::EpochPush { epoch, dir } => self.epoch_pushed(*epoch, *dir, work),
+            Request::Group { formed, bytes } => self.group_message(*formed, bytes),
+            Request::Takeover { map } => self.taken_over(map),
+            Request::KeeperGone { keeper, began, incarnation, has_ended } => {
+                self.told_keeper_gone(*keeper, *began, *incarnation, *has_ended)
             }
             Request::TakeToken { tx } => self.take_token(*tx, work.session),
             Request::DropToken { tx } => Ok(self.drop_token(*tx, work.session).into()),

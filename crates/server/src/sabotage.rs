@@ -82,6 +82,16 @@ pub enum Sabotage {
     CommitAfterAbort,
     /// A server that comes back alone does not learn which servers have entries of its directories.
     ForgetHolders,
+    /// The keeper takes a map into use before the group has agreed.
+    DecideAlone,
+    /// A new keeper does not wait for what servers know of the one before.
+    TakeOverUnheard,
+    /// A new keeper counts the namespace epoch on from what it knows itself.
+    TakeOverEpoch,
+    /// A new keeper gives the token although transactions have it.
+    TakeOverTokens,
+    /// Servers take namespace epochs from a keeper from which another server has taken over.
+    HearOldKeepers,
     /// A server comes back alone as if its process had never ended.
     KeepOldLife,
     /// A file that is being released is opened for writing and changed all the same.

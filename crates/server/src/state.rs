@@ -7,6 +7,7 @@ use crate::coherence::state::leases::Leases;
 use crate::coherence::state::published::PublishedIndex;
 use crate::counters::Counters;
 use crate::membership::state::activity::Activity;
+use crate::membership::state::group::Grouped;
 use crate::membership::state::keeper::Keeper;
 use crate::membership::state::moving::Moving;
 use crate::membership::state::sessions::Sessions;
@@ -41,13 +42,13 @@ pub struct Config {
     pub volume: String,
     /// What both ends of every connection must know.
     pub secret: Secret,
-    /// This server's place, counted from 0; server 0 is the keeper of the map.
+    /// This server's place, counted from 0; server 0 is the first keeper of the map.
     pub slot: ServerIndex,
     /// How many servers the volume was started with, when it was made.
     pub servers: u16,
     /// The server joins a volume in use.
     pub joins_later: bool,
-    /// Where the keeper listens; empty for the keeper itself.
+    /// Where the keeper listens; empty for the first one itself.
     pub keeper: Vec<Addr>,
     /// Where to listen.
     pub listen: Vec<Addr>,
@@ -167,6 +168,7 @@ pub struct Server {
     /// The newest map that another server's answer was given under.
     pub(crate) map_epoch_heard: AtomicU32,
     pub(crate) keeper: Keeper,
+    pub(crate) group: Arc<Grouped>,
     pub(crate) moving: Arc<Moving>,
     /// Servers that this one has seen to end, in these lives.
     pub(crate) seen_to_end: Mutex<BTreeSet<(ServerIndex, MapEpoch, Incarnation)>>,

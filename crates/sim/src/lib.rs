@@ -12,6 +12,7 @@ pub mod backing;
 pub mod bytes;
 pub mod cluster;
 pub mod faults;
+pub mod keepers;
 pub mod linear;
 pub mod names;
 pub mod persistence;

@@ -5,7 +5,8 @@ use crate::plan::Mix;
 use crate::work::Board;
 use aze_client::Client;
 use aze_io::sim::SimRng;
-use aze_proto::{Code, Failure, ServerIndex, SlotIndex};
+use aze_proto::{Code, Failure, Refusal, ServerIndex, SlotIndex};
+use aze_server::Server;
 use futures_channel::oneshot::Receiver;
 use futures_util::future::{Either, join_all, select};
 use std::collections::BTreeMap;
@@ -21,19 +22,25 @@ const LATE_WORD_TIME_MAX: Duration = Duration::from_secs(3);
 /// After the last question to the keeper: until it has done what it was asked, whether its answer arrives or not.
 const LAST_WORD_TIME_MAX: Duration = Duration::from_secs(20);
 
+/// The server that keeps the map, if it runs.
+fn keeper_of(cluster: &Cluster) -> Option<Arc<Server>> {
+    let newest = cluster.servers().into_iter().map(|server| server.map()).max_by_key(|map| map.epoch)?;
+    cluster.server(newest.keeper.0)
+}
+
 /// Has the keeper move one slot after the other until the work is over; gives how many have moved.
 pub async fn drive(cluster: Arc<Cluster>, board: Arc<Board>, servers_leave: bool) -> u64 {
     let mut rng = cluster.sim.rng("slots");
     let mut moved = 0;
     while !board.is_over() {
         cluster.sim.sleep(Duration::from_micros(rng.below(60_000))).await;
-        let Some(keeper) = cluster.server(0) else { return moved };
+        let Some(keeper) = keeper_of(&cluster) else { return moved };
         let slot = SlotIndex(rng.below(u64::from(keeper.map().slots.len())) as u32);
         let to = ServerIndex(rng.below(keeper.map().servers.len() as u64) as u16);
         let before = keeper.map().slots.get(slot).map(|slot| slot.primary);
         let (done, result) = futures_channel::oneshot::channel();
         // As a task of the keeper, it ends with it.
-        cluster.sim.node(&server_node(0)).spawn(async move {
+        cluster.sim.node(&server_node(keeper.status().index.0)).spawn(async move {
             // An error means that the run is over.
             let _ = done.send(keeper.move_slot(slot, to).await);
         });
@@ -74,7 +81,7 @@ pub async fn grow(cluster: Arc<Cluster>, board: Arc<Board>, client: Arc<Client>,
 
 /// Starts a server that joins, and kills it after a moment if it is to die.
 async fn join(cluster: &Arc<Cluster>, board: &Arc<Board>, dies: Option<Duration>) {
-    let Some(keeper) = cluster.server(0) else { return };
+    let Some(keeper) = keeper_of(cluster) else { return };
     let index = keeper.map().servers.len() as u16;
     if keeper.map().check_room_for(1).is_err() {
         return;
@@ -102,10 +109,10 @@ async fn join(cluster: &Arc<Cluster>, board: &Arc<Board>, dies: Option<Duration>
 async fn forget_dead(cluster: &Arc<Cluster>, index: u16) {
     let until_ns = cluster.sim.now_ns() + LATE_WORD_TIME_MAX.as_nanos() as u64;
     while cluster.sim.now_ns() < until_ns {
-        let Some(keeper) = cluster.server(0) else { return };
+        let Some(keeper) = keeper_of(cluster) else { return };
         if keeper.map().server(ServerIndex(index)).is_some_and(|info| !info.left) {
             let (done, result) = futures_channel::oneshot::channel();
-            cluster.sim.node(&server_node(0)).spawn(async move {
+            cluster.sim.node(&server_node(keeper.status().index.0)).spawn(async move {
                 // An error means that the run is over.
                 let _ = done.send(keeper.leave(&[ServerIndex(index)]).await.is_ok());
             });
@@ -138,7 +145,7 @@ async fn balance(cluster: &Arc<Cluster>, board: &Arc<Board>, client: &Arc<Client
             }
         }
     }
-    let keeper = cluster.server(0)?;
+    let keeper = keeper_of(cluster)?;
     let map = keeper.map();
     let has_share = |server: &ServerIndex| map.slots.served_by(*server).next().is_some();
     Some((cluster.layout().servers..map.servers.len() as u16).map(ServerIndex).filter(has_share).count() as u64)
@@ -148,7 +155,7 @@ async fn balance(cluster: &Arc<Cluster>, board: &Arc<Board>, client: &Arc<Client
 /// process of one that has left is killed at once, or when it ends by itself.
 pub async fn shrink(cluster: Arc<Cluster>, board: Arc<Board>, client: Arc<Client>) -> u64 {
     let mut rng = cluster.sim.rng("leaving");
-    let servers = cluster.server(0).map_or(0, |keeper| keeper.map().servers.len() as u16);
+    let servers = keeper_of(&cluster).map_or(0, |keeper| keeper.map().servers.len() as u16);
     let mut leavers: Vec<ServerIndex> = (1..servers).map(ServerIndex).collect();
     leavers.retain(|_| rng.chance(600_000));
     let mut going = BTreeMap::new();
@@ -199,7 +206,7 @@ pub async fn shrink(cluster: Arc<Cluster>, board: Arc<Board>, client: Arc<Client
 
 /// Notes which servers have left, and has their processes end.
 fn see_ends(cluster: &Arc<Cluster>, board: &Board, going: &mut BTreeMap<ServerIndex, Receiver<()>>, at_once: bool) {
-    let Some(map) = cluster.server(0).map(|keeper| keeper.map()) else { return };
+    let Some(map) = keeper_of(cluster).map(|keeper| keeper.map()) else { return };
     for server in map.indexes().filter(|server| map.has_left(*server)) {
         going.entry(server).or_insert_with(|| {
             board.note(cluster, format!("server {server} has left"));
@@ -227,9 +234,11 @@ async fn end(cluster: Arc<Cluster>, server: ServerIndex, at_once: bool) {
 /// A move may fail because something is under way for too long, or servers do not answer.
 fn judge(cluster: &Arc<Cluster>, board: &Board, failure: &Failure) {
     board.note(cluster, format!("{failure}"));
-    let restarted = board.mix() == Mix::Restarts && failure.code == Code::Unsupported;
+    let restarted = matches!(board.mix(), Mix::Restarts | Mix::KeeperDeath) && failure.code == Code::Unsupported;
+    // Another server has come to keep the map.
+    let replaced = matches!(failure.refusal, Some(Refusal::MapStale { .. }));
     let silent = board.mix().loses_answers() && (failure.is_silence() || failure.code == Code::Expired);
-    if failure.code != Code::Busy && !restarted && !silent {
+    if failure.code != Code::Busy && !restarted && !silent && !replaced {
         board.violation(format!("a slot could not be moved: {failure}"));
     }
 }

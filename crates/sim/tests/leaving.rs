@@ -255,12 +255,12 @@ fn a_truncation_that_was_confirmed_late_holds_nothing_up() {
     });
 }
 
-/// The keeper, a server that there is not and the last one do not leave; a server that has left does not come back.
+/// All servers, one that there is not and the last one do not leave; a server that has left does not come back.
 #[test]
 fn who_cannot_leave_is_told_so() {
     with_cluster(2, |cluster, client: Arc<aze_client::Client>| async move {
         let why = async |servers: &[ServerIndex]| client.leave(servers).await.expect_err("it is refused").to_string();
-        assert!(why(&[ServerIndex(0)]).await.contains("server 0 keeps the map of the volume"));
+        assert!(why(&[ServerIndex(0), ServerIndex(1)]).await.contains("no server would stay"));
         assert!(why(&[ServerIndex(5)]).await.contains("the volume has no server 5"));
         leave(&client, &cluster, &[ServerIndex(1)]).await;
         assert!(why(&[ServerIndex(0)]).await.contains("server 0 is the only one of the volume"));

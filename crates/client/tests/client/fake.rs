@@ -213,6 +213,7 @@ pub fn map(epoch: u32, address: &str) -> ShardMap {
     ShardMap {
         epoch: MapEpoch(epoch),
         keeper: ServerIndex(0),
+        group: aze_proto::place::KeeperGroup::default(),
         chunk_bits: CHUNK_BITS,
         owner_uid: 0,
         owner_gid: 0,

@@ -121,6 +121,8 @@ wire_enum! {
         82 = Leaving { slots: u32, servers: Vec<ServerIndex> },
         /// The map with the server in it, and the sessions that no server serves.
         83 = Entered { map: ShardMap, fenced: Vec<SessionId> },
+        /// The namespace epoch of this server, and its transactions that have the token for moving directories.
+        90 = TakeoverIs { epoch: NamespaceEpoch, tokens: Vec<TxId> },
         /// So many slots are to move until all servers have as many, but for one.
         84 = Balancing { slots: u32 },
         /// Whether all data of a file that a server has are those of the version asked about. They are copies of the backing then.

@@ -260,7 +260,7 @@ impl Server {
         let Volume { mut map, namespace, ended, .. } = volume;
         *self.keeper.raising().await = namespace;
         self.decided_before(&mut map)?;
-        self.keeper.goes_on(&map.servers, self.io.mono_ns());
+        self.keeper.goes_on(self.io.mono_ns());
         for slot in ended {
             if let Some(server) = map.servers.get_mut(usize::from(slot.0)) {
                 server.ended = true;
@@ -268,6 +268,7 @@ impl Server {
         }
         map.epoch = MapEpoch(map.epoch.0 + 1);
         self.begin_in(&mut map, self.slot(), info);
+        map.form_group(true);
         self.take_kept(&map)?;
         self.install_map(Arc::new(map));
         self.confirmed_by_all(self.slot()).await?;
@@ -306,23 +307,25 @@ impl Server {
         let server = self.clone();
         then(async move {
             // The namespace epoch of the answer is then not older than any that other servers know.
+            server.hear_all().await?;
             let raising = server.keeper.raising().await;
             let placing = server.keeper.placing().await;
-            server.put_life(slot, info)?;
+            server.put_life(slot, info).await?;
             drop((raising, placing));
             server.confirmed_by_all(slot).await?;
             Ok(Reply::Map { map: (*server.map()).clone() })
         })
     }
 
-    fn put_life(self: &Arc<Self>, slot: ServerIndex, info: ServerInfo) -> Result<(), Failure> {
-        // One change of the map at a time.
-        let _joined = self.keeper.joined();
-        let mut map = (*self.map()).clone();
+    async fn put_life(self: &Arc<Self>, slot: ServerIndex, info: ServerInfo) -> Result<(), Failure> {
+        self.change_map(Some(slot), |map| self.begin_life_in(map, slot, &info)).await.map(drop)
+    }
+
+    fn begin_life_in(&self, map: &mut ShardMap, slot: ServerIndex, info: &ServerInfo) -> Result<bool, Failure> {
         let known = &map.servers[usize::from(slot.0)];
         if known.session == info.session {
             // A copy of a request that was answered, or is about to be.
-            return Ok(());
+            return Ok(false);
         }
         if info.life <= known.life {
             let detail = format!(
@@ -331,10 +334,8 @@ impl Server {
             );
             return Err(Failure::new(Code::Lost, detail));
         }
-        map.epoch = MapEpoch(map.epoch.0 + 1);
-        self.begin_in(&mut map, slot, info);
-        self.install_map(Arc::new(map));
-        Ok(())
+        self.begin_in(map, slot, info.clone());
+        Ok(true)
     }
 
     /// A life of a server begins with this map.

@@ -4,13 +4,14 @@
 //! request of the command that wants it, until all servers have as many. If that command ends in between, the
 //! volume works as a whole: a server that has joined and has few slots or none is a server like any other.
 
+use crate::membership::members::JOIN_PAUSE;
 use crate::membership::peers::without_map;
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, then};
 use aze_proto::place::ServerInfo;
-use aze_proto::{Code, Failure, Identity, Incarnation, MapEpoch, Reply, Request, ServerIndex, ShardMap};
+use aze_proto::{Code, Failure, Identity, Incarnation, MapEpoch, Refusal, Reply, Request, ServerIndex, ShardMap};
 use aze_rpc::Target;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,13 +34,63 @@ fn is_that_of(reply: Reply, info: &ServerInfo) -> Result<(), Failure> {
     }
 }
 
+/// Puts a further server at the end of a map; `false` if it is there.
+fn add_entrant(map: &mut ShardMap, slot: ServerIndex, info: &ServerInfo) -> Result<bool, Failure> {
+    if let Some(known) = map.server(slot) {
+        if known.session == info.session && !known.left {
+            return Ok(false);
+        }
+        let detail = format!(
+            "the volume has a server {slot} already: did another 'aze grow' start one at the same time? run this one again"
+        );
+        return Err(Failure::new(Code::Invalid, detail));
+    }
+    if usize::from(slot.0) != map.servers.len() {
+        let detail = format!("server {slot} cannot join: the next one of the volume is number {}", map.servers.len());
+        return Err(Failure::new(Code::Invalid, detail));
+    }
+    map.check_room_for(1).map_err(|why| Failure::new(Code::Limit, why))?;
+    // As of the servers that were there at the start: nothing was lost since, and what is known of a slot holds where it goes.
+    let (since, began) = (MapEpoch::first_of(0), MapEpoch::first_of(map.epoch.starts()));
+    map.servers.push(ServerInfo {
+        incarnation: Incarnation(0),
+        life: 0,
+        since,
+        began,
+        joining: true,
+        ended: false,
+        left: false,
+        ..info.clone()
+    });
+    Ok(true)
+}
+
 impl Server {
     /// Joins a volume in use: gives the map with this server in it.
     pub(super) async fn enter_volume(self: &Arc<Self>) -> Result<Arc<ShardMap>, Failure> {
         let enter = Request::Enter { slot: self.slot(), info: self.info() };
-        let (to, identity) = (self.keeper_as_ordered(), Identity::default());
-        let ask = without_map(&to, &identity, &enter, ENTER_TIME_MAX);
-        let answer = self.peers.ask(ask).await.map_err(|failure| failure.during("joining the volume"))?;
+        let (mut to, identity) = (self.keeper_as_ordered(), Identity::default());
+        let give_up_ns = self.io.mono_ns() + ENTER_TIME_MAX.as_nanos() as u64;
+        let answer = loop {
+            let asked = self.peers.ask(without_map(&to, &identity, &enter, ENTER_TIME_MAX)).await;
+            let failure = match asked {
+                Ok(answer) => break answer,
+                Err(failure) => failure.during("joining the volume"),
+            };
+            if !matches!(failure.refusal, Some(Refusal::MapStale { .. })) || self.io.mono_ns() >= give_up_ns {
+                return Err(failure);
+            }
+            // It does not keep the map any more, and knows who does.
+            self.io.sleep(JOIN_PAUSE).await;
+            if let Ok(Reply::Map { map }) = self
+                .peers
+                .ask(without_map(&to, &identity, &Request::GetMap, REACH_TIME_MAX))
+                .await
+                .map(|answer| answer.reply)
+            {
+                to = Target::of(&map, map.keeper).unwrap_or(to);
+            }
+        };
         self.namespace.adopt(answer.header.namespace_epoch);
         match answer.reply {
             Reply::Entered { map, fenced } => {
@@ -58,6 +109,7 @@ impl Server {
         let (server, info) = (self.clone(), info.clone());
         then(async move {
             server.reach_entrant(slot, &info).await?;
+            server.hear_all().await?;
             // The namespace epoch of the answer is then not older than any that other servers know, and the next one is told to it.
             let raising = server.keeper.raising().await;
             server.put_entrant(slot, &info).await?;
@@ -87,48 +139,15 @@ impl Server {
             // Its number is given out, and never again.
             self.place(&map.slots, map.servers.len() as u16).await?;
         }
-        // One change of the map at a time.
-        let mut joined = self.keeper.joined();
-        if let Some(map) = self.map_with(slot, info)? {
-            joined.add(info);
-            self.spread_map(&map, slot);
-        }
-        Ok(())
+        self.change_map(Some(slot), |map| add_entrant(map, slot, info)).await.map(drop)
     }
 
     /// The map with a further server; `None` if it is in the map.
     fn map_with(&self, slot: ServerIndex, info: &ServerInfo) -> Result<Option<ShardMap>, Failure> {
         self.check_slots_move()?;
         let mut map = (*self.map()).clone();
-        if let Some(known) = map.server(slot) {
-            if known.session == info.session && !known.left {
-                return Ok(None);
-            }
-            let detail = format!(
-                "the volume has a server {slot} already: did another 'aze grow' start one at the same time? run this one again"
-            );
-            return Err(Failure::new(Code::Invalid, detail));
-        }
-        if usize::from(slot.0) != map.servers.len() {
-            let detail =
-                format!("server {slot} cannot join: the next one of the volume is number {}", map.servers.len());
-            return Err(Failure::new(Code::Invalid, detail));
-        }
-        map.check_room_for(1).map_err(|why| Failure::new(Code::Limit, why))?;
         map.epoch = MapEpoch(map.epoch.0 + 1);
-        // As of the servers that were there at the start: nothing was lost since, and what is known of a slot holds where it goes.
-        let (since, began) = (MapEpoch::first_of(0), MapEpoch::first_of(map.epoch.starts()));
-        map.servers.push(ServerInfo {
-            incarnation: Incarnation(0),
-            life: 0,
-            since,
-            began,
-            joining: true,
-            ended: false,
-            left: false,
-            ..info.clone()
-        });
-        Ok(Some(map))
+        Ok(add_entrant(&mut map, slot, info)?.then_some(map))
     }
 
     /// Has one slot moved to a server that has fewer than others; gives how many are to move until all have as many, but for one.
@@ -145,7 +164,7 @@ impl Server {
         while let Some((slot, to)) = map.slots.next_to_balance(&servers) {
             match self.move_slot(slot, to).await {
                 Ok(()) => {
-                    self.note_joined(&servers)?;
+                    self.note_joined(&servers).await?;
                     return Ok(self.map().slots.moves_to_balance(&servers));
                 }
                 // Another one may have more room.
@@ -158,7 +177,7 @@ impl Server {
         }
         match refused {
             Some(failure) => Err(failure),
-            None => self.note_joined(&servers).map(|()| 0),
+            None => self.note_joined(&servers).await.map(|()| 0),
         }
     }
 
@@ -174,7 +193,7 @@ impl Server {
         };
         let silent = answers.into_iter().filter_map(|(server, answer)| is_silent(server, answer).then_some(server));
         let silent: Vec<ServerIndex> = silent.collect();
-        if silent.is_empty() { Ok(()) } else { self.note_left(&silent) }
+        if silent.is_empty() { Ok(()) } else { self.note_left(&silent).await }
     }
 
     /// The same as a request.
@@ -184,16 +203,18 @@ impl Server {
     }
 
     /// Notes in the map that servers have their share, once all have.
-    fn note_joined(self: &Arc<Self>, servers: &[ServerIndex]) -> Result<(), Failure> {
-        // One change of the map at a time.
-        let _joined = self.keeper.joined();
-        let mut map = (*self.map()).clone();
-        if map.slots.next_to_balance(servers).is_some() || map.joining().next().is_none() {
+    async fn note_joined(self: &Arc<Self>, servers: &[ServerIndex]) -> Result<(), Failure> {
+        let is_due = |map: &ShardMap| map.slots.next_to_balance(servers).is_none() && map.joining().next().is_some();
+        if !is_due(&self.map()) {
             return Ok(());
         }
-        map.servers.iter_mut().for_each(|info| info.joining = false);
-        map.epoch = MapEpoch(map.epoch.0 + 1);
-        self.spread_map(&map, self.slot());
-        Ok(())
+        let noted = self.change_map(None, |map| {
+            let is_due = is_due(map);
+            if is_due {
+                map.servers.iter_mut().for_each(|info| info.joining = false);
+            }
+            Ok(is_due)
+        });
+        noted.await.map(drop)
     }
 }

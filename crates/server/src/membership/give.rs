@@ -539,14 +539,19 @@ impl Server {
                 if server.is_stopping() || !is_open() {
                     return;
                 }
-                let keeper = server.map().keeper;
+                let (keeper, decides_alone) = {
+                    let map = server.map();
+                    (map.keeper, map.group.members.len() <= 1)
+                };
                 let told = match server.moving.phase() {
                     // Only the keeper could have decided, and the taker decides nothing by itself. The keeper of a volume in directories
-                    // may have done so on its disk: it is waited for.
-                    Phase::Gives { to, .. } if server.has_seen_end(keeper) && server.persistence.is_none() => {
+                    // may have done so on its disk: it is waited for. Of a group the next keeper knows.
+                    Phase::Gives { to, .. }
+                        if server.has_seen_end(keeper) && server.persistence.is_none() && decides_alone =>
+                    {
                         server.ask_once(to, ShardId(0), &Request::TakeUndo { moving }, TAKER_TIME_MAX).await
                     }
-                    _ => server.ask(keeper, ShardId(0), Request::MoveOutcome { moving }).await,
+                    _ => server.ask_keeper(Request::MoveOutcome { moving }).await,
                 };
                 if let Ok(Reply::Map { map }) = told {
                     server.move_ended(moving, &map);

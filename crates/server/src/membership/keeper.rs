@@ -2,13 +2,16 @@
 //! hands out the token for moving directories.
 
 use crate::membership::state::keeper::{Living, Taken};
+use crate::membership::takeover::end_in;
+use crate::sabotage::Sabotage;
 use crate::state::Server;
-use crate::wait::Attempt;
-use crate::work::{Output, then};
-use aze_proto::place::ServerInfo;
+use crate::wait::{Attempt, Stop};
+use crate::work::{Output, Work, then};
+use aze_proto::place::{KeeperGroup, ServerInfo};
 use aze_proto::slots::SlotTable;
 use aze_proto::{
-    Code, Failure, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex, SessionId, ShardMap, TxId,
+    Code, Failure, Incarnation, Ino, MapEpoch, NamespaceEpoch, Refusal, Reply, Request, ServerIndex, SessionId,
+    ShardMap, TxId,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,35 +20,26 @@ use std::time::Duration;
 /// that the refusal names the silent server and not the keeper.
 const CONFIRM_TIME_MAX: Duration = Duration::from_secs(2);
 
+fn no_such_place(slot: ServerIndex, places: usize) -> Failure {
+    Failure::new(Code::Invalid, format!("the volume has {places} servers, so there is no server {slot}"))
+}
+
 impl Server {
     /// A server starts. The first time all are there, the map is made; later a server that comes
     /// back empty gets a new incarnation, and everybody a new map.
     pub(crate) fn join(self: &Arc<Self>, slot: ServerIndex, info: &ServerInfo) -> Attempt<Output> {
         let known = self.map();
+        if known.epoch > MapEpoch(0) {
+            return self.join_again_here(&known, slot, info);
+        }
         let mut joined = self.keeper.joined();
-        if joined.has_left(slot) && known.epoch == MapEpoch(0) {
+        if joined.has_left(slot) {
             let detail =
                 format!("server {slot} has left the volume: what is in its directory is no part of it any more");
             return Err(Failure::new(Code::Invalid, detail).into());
         }
-        let Some(before) = joined.put(slot, info) else {
-            return Err(Failure::new(
-                Code::Invalid,
-                format!("the volume has {} servers, so there is no server {slot}", joined.places()),
-            )
-            .into());
-        };
-        let same = before.is_some_and(|before| before.pid == info.pid && before.addresses == info.addresses);
-        if known.epoch > MapEpoch(0) {
-            drop(joined);
-            if info.life > 0 {
-                return self.admit_life(slot, info.clone());
-            }
-            return if same {
-                Ok(Reply::Map { map: (*known).clone() }.into())
-            } else {
-                self.readmit(slot, info.clone())
-            };
+        if joined.put(slot, info).is_none() {
+            return Err(no_such_place(slot, joined.places()).into());
         }
         let Some(servers) = joined.all() else {
             let complete = joined.wait();
@@ -64,6 +58,20 @@ impl Server {
         Ok(Reply::Map { map }.into())
     }
 
+    /// The same when the volume is in use.
+    fn join_again_here(self: &Arc<Self>, map: &Arc<ShardMap>, slot: ServerIndex, info: &ServerInfo) -> Attempt<Output> {
+        let Some(before) = map.server(slot) else {
+            return Err(no_such_place(slot, map.servers.len()).into());
+        };
+        if info.life > 0 {
+            return self.admit_life(slot, info.clone());
+        }
+        match before.session == info.session {
+            true => Ok(Reply::Map { map: (**map).clone() }.into()),
+            false => self.readmit(slot, info.clone()),
+        }
+    }
+
     fn first_map(&self, mut servers: Vec<ServerInfo>) -> Result<ShardMap, Failure> {
         let epoch = MapEpoch::first_of(self.config.starts);
         for info in &mut servers {
@@ -77,16 +85,19 @@ impl Server {
             None => SlotTable::placed(self.config.placement, self.config.shards, self.config.servers),
         };
         let slots = slots.map_err(|why| Failure::new(Code::Invalid, why))?;
-        Ok(ShardMap {
+        let mut map = ShardMap {
             epoch,
             keeper: self.slot(),
+            group: KeeperGroup::default(),
             chunk_bits: self.config.chunk_bits,
             owner_uid: self.config.owner_uid,
             owner_gid: self.config.owner_gid,
             volume: self.config.volume.clone(),
             servers,
             slots,
-        })
+        };
+        map.form_group(self.persistence.is_some());
+        Ok(map)
     }
 
     /// A server that had been in the map starts again, empty.
@@ -101,22 +112,27 @@ impl Server {
             );
             return Err(Failure::new(Code::Invalid, detail).into());
         }
-        // One change of the map at a time.
-        let _joined = self.keeper.joined();
-        let mut map = (*self.map()).clone();
-        let before = &map.servers[usize::from(slot.0)];
-        let incarnation = Incarnation(before.incarnation.0 + 1);
-        map.slots.begin_lives(slot).map_err(|why| {
-            let detail = format!(
-                "server {slot} cannot come back empty to this volume once more: {why}; copy out what the other servers \
-                 have, and start a new volume"
-            );
-            Failure::new(Code::Limit, detail)
-        })?;
-        map.epoch = MapEpoch(map.epoch.0 + 1);
-        map.servers[usize::from(slot.0)] = ServerInfo { incarnation, since: map.epoch, began: map.epoch, ..info };
-        self.spread_map(&map, slot);
-        Ok(Reply::Map { map }.into())
+        let server = self.clone();
+        then(async move {
+            let map = server.change_map(Some(slot), |map| {
+                let epoch = map.epoch;
+                let Some(before) = map.server(slot).filter(|before| before.session != info.session) else {
+                    // A copy of a request that was answered, or is about to be.
+                    return Ok(false);
+                };
+                let incarnation = Incarnation(before.incarnation.0 + 1);
+                map.slots.begin_lives(slot).map_err(|why| {
+                    let detail = format!(
+                        "server {slot} cannot come back empty to this volume once more: {why}; copy out what the other servers \
+                         have, and start a new volume"
+                    );
+                    Failure::new(Code::Limit, detail)
+                })?;
+                map.servers[usize::from(slot.0)] = ServerInfo { incarnation, since: epoch, began: epoch, ..info.clone() };
+                Ok(true)
+            });
+            Ok(Reply::Map { map: (*map.await?).clone() })
+        })
     }
 
     /// The process of a server has ended, as another process of its machine has seen: servers no longer wait for it
@@ -127,33 +143,24 @@ impl Server {
         began: MapEpoch,
         incarnation: Incarnation,
     ) -> Attempt<Output> {
-        // One change of the map at a time.
-        let _joined = self.keeper.joined();
-        let mut map = (*self.map()).clone();
-        let epoch = MapEpoch(map.epoch.0 + 1);
-        let is_meant = |info: &&mut ServerInfo| {
-            info.began == began && info.incarnation == incarnation && !info.ended && !info.left
+        let is_meant = move |map: &ShardMap| {
+            map.server(server)
+                .is_some_and(|info| info.began == began && info.incarnation == incarnation && !info.ended && !info.left)
         };
-        if let Some(info) = map.servers.get_mut(usize::from(server.0)).filter(is_meant) {
-            // One that has just joined and has nothing takes nothing along.
-            match info.joining && map.slots.served_by(server).next().is_none() {
-                true => info.left = true,
-                false => info.ended = true,
-            }
-            map.epoch = epoch;
-            self.spread_map(&map, server);
+        if !is_meant(&self.map()) {
+            return Ok(Reply::Done.into());
         }
-        Ok(Reply::Done.into())
-    }
-
-    /// Takes a new map into use, and tells all servers but one.
-    pub(super) fn spread_map(self: &Arc<Self>, map: &ShardMap, but: ServerIndex) {
-        let before = self.map();
-        self.install_map(Arc::new(map.clone()));
-        // One that leaves by this map is told so; those that have left before are told nothing.
-        for other in map.indexes().filter(|other| *other != but && *other != self.slot() && !before.has_left(*other)) {
-            self.persist(other, aze_proto::ShardId(0), Request::MapPush { map: map.clone() });
-        }
+        let this = self.clone();
+        then(async move {
+            let noted = this.change_map(Some(server), |map| {
+                let is_meant = is_meant(map);
+                if is_meant {
+                    end_in(map, server);
+                }
+                Ok(is_meant)
+            });
+            noted.await.map(|_| Reply::Done)
+        })
     }
 
     /// A directory is about to be renamed or to lose rights: every server must know before it is. When one does not
@@ -162,6 +169,7 @@ impl Server {
         let server = self.clone();
         let refused_before = self.keeper.refusals();
         then(async move {
+            server.hear_all().await?;
             let mut last = server.keeper.raising().await;
             // A raise that waited while another one was refused is refused, too: if each waited for the silent server
             // anew, the later ones would take longer than their servers wait for the keeper.
@@ -181,6 +189,10 @@ impl Server {
                     let failure = failure.during(format!(
                         "nothing is changed, since server {other} has not confirmed that paths through a directory change"
                     ));
+                    if server.map().keeper != server.slot() {
+                        // Another server is the keeper now.
+                        return Err(server.no_keeper());
+                    }
                     server.keeper.refuse(&failure);
                     return Err(failure);
                 }
@@ -190,6 +202,18 @@ impl Server {
     }
 
     pub(crate) fn take_token(self: &Arc<Self>, tx: TxId, sender: SessionId) -> Attempt<Output> {
+        if !self.keeper.has_heard() {
+            let server = self.clone();
+            return then(async move {
+                server.hear_all().await?;
+                match server.take_token(tx, sender) {
+                    Ok(Output::Reply(reply)) => Ok(reply),
+                    Ok(Output::Then(rest)) => rest.await,
+                    Ok(Output::Sent | Output::Contents(_)) | Err(Stop::Wait(_)) => Err(Failure::from(Code::Internal)),
+                    Err(Stop::Fail(failure)) => Err(failure),
+                }
+            });
+        }
         let over = || Failure::new(Code::Replayed, "the transaction is over");
         let by = self.server_in_life(sender);
         let mine = match self.keeper.take_token(tx, by, self.io.mono_ns()) {
@@ -203,7 +227,11 @@ impl Server {
             let until = server.io.mono_ns() + server.config.deadline.as_nanos() as u64;
             loop {
                 let patience = Duration::from_nanos(until.saturating_sub(server.io.mono_ns()));
-                let Some(Ok(())) = server.io.timeout(patience, mine).await else {
+                let waited = server.io.timeout(patience, mine).await;
+                if server.map().keeper != server.slot() {
+                    return Err(server.no_keeper());
+                }
+                let Some(Ok(())) = waited else {
                     return Err(Failure::new(Code::Busy, "another directory is being moved; try again"));
                 };
                 match server.keeper.take_token(tx, by, server.io.mono_ns()) {
@@ -218,8 +246,8 @@ impl Server {
     /// A transaction has no use for the token any more. [`TxId`] 0: none of an earlier life of the sender has.
     pub(crate) fn drop_token(&self, tx: TxId, sender: SessionId) -> Reply {
         match self.server_in_life(sender).filter(|_| tx == TxId(0)) {
-            Some(now) => self.keeper.drop_token_of_earlier_life(now),
-            None => self.keeper.drop_token(tx),
+            Some(now) => self.keeper.drop_token_of_earlier_life(now, self.io.mono_ns()),
+            None => self.keeper.drop_token(tx, self.io.mono_ns()),
         }
         Reply::Done
     }
@@ -227,6 +255,17 @@ impl Server {
     /// The server of a session.
     pub(crate) fn server_of_session(&self, session: SessionId) -> Option<ServerIndex> {
         self.server_in_life(session).map(|living| living.server)
+    }
+
+    /// Servers take an epoch from the keeper only: one that another server has taken over from raises it no more.
+    pub(crate) fn epoch_pushed(&self, epoch: NamespaceEpoch, dir: Ino, work: &Work) -> Attempt<Output> {
+        let map = self.map();
+        let is_keeper = map.server(map.keeper).is_some_and(|info| info.session == work.session);
+        if !is_keeper && work.header.map_epoch <= map.epoch && !self.config.switches.is(Sabotage::HearOldKeepers) {
+            return Err(Failure::refused(Refusal::MapStale { epoch: map.epoch }).into());
+        }
+        self.namespace.push(epoch, dir);
+        Ok(Reply::EpochIs { epoch: self.namespace_epoch() }.into())
     }
 
     fn server_in_life(&self, session: SessionId) -> Option<Living> {

@@ -8,7 +8,7 @@ use crate::sabotage::Sabotage;
 use crate::state::Server;
 use crate::wait::Attempt;
 use crate::work::{Output, then};
-use aze_proto::{Code, Failure, MapEpoch, Reply, Request, ServerIndex, ShardMap, SlotIndex};
+use aze_proto::{Code, Failure, Reply, Request, ServerIndex, ShardMap, SlotIndex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,6 +23,9 @@ const OWED_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long after a server has left its process may go on.
 pub(super) const GOING_TIME_MAX: Duration = Duration::from_secs(LINGER_TIME_MAX.as_secs() + OWED_TIME_MAX.as_secs());
+
+/// How long a server that would keep the map has to answer.
+const HEIR_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Pause before it looks again whether clients have gone, or everything is told.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
@@ -65,8 +68,13 @@ impl Server {
         if self.leaving(servers).0 > 0 {
             self.check_slots_move()?;
         }
+        if servers.contains(&self.slot()) {
+            // The next keeper is asked again.
+            self.hand_over(servers).await?;
+            return Err(self.no_keeper());
+        }
         self.keeper.note_leaving(servers, self.io.mono_ns());
-        self.note_left(servers)?;
+        self.note_left(servers).await?;
         let map = self.map();
         let Some((slot, _)) = map.slots.iter().find(|(_, slot)| servers.contains(&slot.primary)) else {
             return Ok(self.leaving(servers));
@@ -77,7 +85,7 @@ impl Server {
         for to in self.takers(&map, slot, &spaces) {
             match self.move_slot(slot, to).await {
                 Ok(()) => {
-                    self.note_left(servers)?;
+                    self.note_left(servers).await?;
                     return Ok(self.leaving(servers));
                 }
                 // Another one may have more room.
@@ -110,14 +118,49 @@ impl Server {
             if map.server(*server).is_none() {
                 return refused(format!("the volume has no server {server}"));
             }
-            if *server == map.keeper {
-                return refused(match map.members().count() {
-                    1 => format!("server {server} is the only one of the volume: 'aze down' ends it"),
-                    _ => format!("server {server} keeps the map of the volume, and cannot leave it"),
-                });
+            if *server == map.keeper && map.members().count() == 1 {
+                return refused(format!("server {server} is the only one of the volume: 'aze down' ends it"));
+            }
+            if *server == map.keeper && self.persistence.is_some() {
+                return refused(format!("server {server} keeps the map of the volume, and cannot leave it"));
             }
         }
         Ok(())
+    }
+
+    /// Has another server keep the map.
+    ///
+    /// # Errors
+    /// Those of every decision.
+    pub async fn hand_over_to(self: &Arc<Self>, heir: ServerIndex) -> Result<(), Failure> {
+        let decided = self.change_map(None, |map| {
+            if map.is_gone(heir) || map.server(heir).is_none() {
+                return Err(Failure::new(Code::Busy, format!("server {heir} has ended meanwhile")));
+            }
+            map.keeper = heir;
+            Ok(true)
+        });
+        decided.await.map(drop)
+    }
+
+    /// Has a server keep the map that stays.
+    async fn hand_over(self: &Arc<Self>, leavers: &[ServerIndex]) -> Result<(), Failure> {
+        let Some(_turn) = self.keeper.try_moving() else {
+            return Err(Failure::new(Code::Busy, "another slot is being moved: ask again when it is done"));
+        };
+        let map = self.map();
+        let mut heirs: Vec<ServerIndex> = map
+            .members()
+            .filter(|server| self.may_take(&map, *server) && !leavers.contains(server) && !self.has_seen_end(*server))
+            .collect();
+        heirs.sort_by_key(|server| map.group.member(*server).is_none());
+        // One that does not answer would keep nothing.
+        let answers = self.ask_each_within(&heirs, &Request::StatFs, HEIR_TIME_MAX).await;
+        let heir = answers.into_iter().find(|(_, answer)| answer.is_ok()).map(|(server, _)| server);
+        let Some(heir) = heir else {
+            return Err(Failure::new(Code::Invalid, "no server would stay that could keep the map and take the slots"));
+        };
+        self.hand_over_to(heir).await
     }
 
     /// What each server that has not left holds and has room for.
@@ -180,27 +223,29 @@ impl Server {
     }
 
     /// Notes in the map that those servers have left that have no slot any more, and tells all.
-    pub(super) fn note_left(self: &Arc<Self>, servers: &[ServerIndex]) -> Result<(), Failure> {
+    pub(super) async fn note_left(self: &Arc<Self>, servers: &[ServerIndex]) -> Result<(), Failure> {
         let Some(_turn) = self.keeper.try_moving() else {
             return Err(Failure::new(Code::Busy, "another slot is being moved: ask again when it is done"));
         };
-        // One change of the map at a time.
-        let _joined = self.keeper.joined();
-        let mut map = (*self.map()).clone();
         let may_stay = usize::from(self.config.switches.is(Sabotage::LeaveSlotBehind));
-        let is_done = |server: &ServerIndex| !map.is_gone(*server) && map.slots.served_by(*server).count() <= may_stay;
-        let without: Vec<ServerIndex> = servers.iter().copied().filter(is_done).collect();
-        if without.is_empty() {
+        let without = |map: &ShardMap| -> Vec<ServerIndex> {
+            let is_done =
+                |server: &ServerIndex| !map.is_gone(*server) && map.slots.served_by(*server).count() <= may_stay;
+            servers.iter().copied().filter(is_done).collect()
+        };
+        if without(&self.map()).is_empty() {
             return Ok(());
         }
-        for server in without {
-            if let Some(info) = map.servers.get_mut(usize::from(server.0)) {
-                info.left = true;
+        let noted = self.change_map(None, |map| {
+            let without = without(map);
+            for server in &without {
+                if let Some(info) = map.servers.get_mut(usize::from(server.0)) {
+                    info.left = true;
+                }
             }
-        }
-        map.epoch = MapEpoch(map.epoch.0 + 1);
-        self.spread_map(&map, self.slot());
-        Ok(())
+            Ok(!without.is_empty())
+        });
+        noted.await.map(drop)
     }
 
     /// Notes that this server owes another one a word, until what it gives is dropped.

@@ -9,6 +9,7 @@ use crate::coherence::state::published::PublishedIndex;
 use crate::counters::Counters;
 use crate::membership::peers::without_map;
 use crate::membership::state::activity::Activity;
+use crate::membership::state::group::Grouped;
 use crate::membership::state::keeper::Keeper;
 use crate::membership::state::moving::Moving;
 use crate::membership::state::progress::{Stage, Tell};
@@ -33,7 +34,7 @@ use aze_io::sync::{Mutex, RwLock};
 use aze_io::{Addr, Io, Listener};
 use aze_meta::{Op, Stamp};
 use aze_proto::limits::{RETRY_SECONDS_MAX, START_SECONDS_MAX, WIRE_VERSIONS};
-use aze_proto::place::ServerInfo;
+use aze_proto::place::{KeeperGroup, ServerInfo};
 use aze_proto::slots::{Placement, SlotTable, slots_of};
 use aze_proto::{
     Backing, Code, Failure, Identity, Incarnation, Ino, MapEpoch, NamespaceEpoch, Reply, Request, ServerIndex,
@@ -194,6 +195,7 @@ fn new_server(
         transactions: Transactions::new(),
         unresolved: Unresolved::default(),
         keeper: Keeper::new(places, epoch),
+        group: Arc::new(Grouped::new()),
         moving: Moving::new(slots_of(config.servers)),
         seen_to_end: Mutex::default(),
         peers: Caller::new(io.clone(), caller),
@@ -244,6 +246,7 @@ fn empty_map(config: &Config) -> ShardMap {
     ShardMap {
         epoch: MapEpoch(0),
         keeper: ServerIndex(0),
+        group: KeeperGroup::default(),
         chunk_bits: config.chunk_bits,
         owner_uid: config.owner_uid,
         owner_gid: config.owner_gid,
@@ -381,9 +384,27 @@ impl Server {
         }
         let left: Vec<ServerIndex> =
             map.indexes().filter(|server| map.has_left(*server) && !current.has_left(*server)).collect();
+        let kept_by = |map: &ShardMap| (map.keeper, map.server(map.keeper).map(|info| info.session));
+        let (kept_before, kept_now) = (kept_by(&current), kept_by(&map));
+        let is_first = current.servers.is_empty();
         let is_joined = !current.servers.is_empty() && current.servers.len() < map.servers.len();
+        let begins_to_keep = kept_now.0 == self.slot() && kept_before.0 != self.slot() && !is_first;
+        if begins_to_keep {
+            // Before anybody sees the map: no token is given by it that others may have.
+            self.keeper.begins(self.io.mono_ns());
+        }
         *current = map.clone();
         drop(current);
+        self.take_part(&map);
+        if kept_before != kept_now {
+            self.group.keeper_has_changed();
+        }
+        if begins_to_keep {
+            self.begin_keeping();
+        }
+        if kept_before.0 == self.slot() && kept_now.0 != self.slot() {
+            self.keeper.ends();
+        }
         if is_joined {
             self.watch_neighbours();
         }
@@ -449,10 +470,19 @@ impl Server {
         }
     }
 
-    /// Fetches the map from the keeper.
+    /// Fetches the map from the keeper; from another server if that does not answer.
     pub(crate) async fn refresh_map(self: &Arc<Self>) -> Result<(), Failure> {
-        let keeper = self.map().keeper;
-        if keeper == self.slot() { Ok(()) } else { self.refresh_map_from(keeper).await }
+        let map = self.map();
+        if map.keeper == self.slot() {
+            return Ok(());
+        }
+        let Err(failure) = self.refresh_map_from(map.keeper).await else { return Ok(()) };
+        for member in map.group.members.iter().map(|member| member.server) {
+            if member != map.keeper && member != self.slot() && self.refresh_map_from(member).await.is_ok() {
+                return Ok(());
+            }
+        }
+        Err(failure)
     }
 
     /// Fetches the map from a server that has refused the one known here, or that may have a newer one.

@@ -11,7 +11,7 @@ use crate::wait::Attempt;
 use crate::work::{Output, then};
 use aze_io::disk::DiskError;
 use aze_proto::slots::SlotTable;
-use aze_proto::{Code, Failure, MapEpoch, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap, SlotIndex};
+use aze_proto::{Code, Failure, Reply, Request, ServerIndex, SessionId, ShardId, ShardMap, SlotIndex};
 use aze_store::disk::placement::Placement;
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -53,6 +53,13 @@ struct Move {
     sessions: (SessionId, SessionId),
 }
 
+/// Whether both ends are the processes that they were when the move began, and the taker is not known to have ended.
+fn is_as_begun(map: &ShardMap, mov: Move) -> bool {
+    let is_same = |server, session| map.server(server).is_some_and(|info| info.session == session);
+    let slot_is_theirs = map.slots.get(mov.slot).is_some_and(|slot| slot.primary == mov.from);
+    slot_is_theirs && is_same(mov.from, mov.sessions.0) && is_same(mov.to, mov.sessions.1) && !map.is_gone(mov.to)
+}
+
 impl Server {
     /// Has a slot served by another server. Answered when it is; gives the slot back to the one that had it if that
     /// cannot be done.
@@ -64,15 +71,26 @@ impl Server {
         let Some(mut last) = self.keeper.try_moving() else {
             return Err(Failure::new(Code::Busy, "another slot is being moved: ask again when it is done"));
         };
+        if self.keeper.is_open(None) {
+            self.settle_move().await?;
+        }
         let Some((from, sessions)) = self.check_move(slot, to)? else { return Ok(()) };
         // Numbers grow also from one life of the keeper to the next, whose map is newer.
         *last = (*last).max(u64::from(self.map_epoch_now().0) << MOVE_BITS) + 1;
         let mov = Move { moving: *last, slot, from, to, sessions };
         self.keeper.begins_move(mov.moving);
-        let moved = match self.bring_over(mov).await {
+        let brought = self.bring_over(mov).await;
+        let is_brought = brought.is_ok();
+        let moved = match brought {
             Ok(()) => self.commit_move(mov).await,
             Err(failure) => Err(failure),
         };
+        if let Some(failure) = moved.as_ref().err().filter(|failure| is_brought && failure.code == Code::UnknownOutcome)
+        {
+            // Giver and taker ask until it is known.
+            self.keeper.leaves_open(mov.moving);
+            return Err(failure.clone().during(format!("slot {slot} is on server {from} or on server {to}")));
+        }
         if let Some(failure) = self.failure().filter(|_| self.persistence.is_some()) {
             // The file on the disk decides how the move has ended, for the next life of this server: giver and taker wait for that.
             return Err(failure);
@@ -135,7 +153,9 @@ impl Server {
         let mut tries = 1;
         loop {
             match self.ask_giver(from, Request::GiveSlot { moving, slot, to }).await {
-                Err(failure) if failure.code == Code::Busy && tries < GIVE_TRIES && self.is_as_begun(mov) => tries += 1,
+                Err(failure) if failure.code == Code::Busy && tries < GIVE_TRIES && is_as_begun(&self.map(), mov) => {
+                    tries += 1
+                }
                 given => return given.map(drop),
             }
             self.io.sleep(GIVE_PAUSE).await;
@@ -150,46 +170,44 @@ impl Server {
         self.ask_other(from, ShardId(0), request, &[], patience).await
     }
 
-    /// Whether both ends are the processes that they were when the move began, and the taker is not known to have ended.
-    fn is_as_begun(&self, mov: Move) -> bool {
-        let map = self.map();
-        let is_same = |server, session| map.server(server).is_some_and(|info| info.session == session);
-        let slot_is_theirs = map.slots.get(mov.slot).is_some_and(|slot| slot.primary == mov.from);
-        slot_is_theirs && is_same(mov.from, mov.sessions.0) && is_same(mov.to, mov.sessions.1) && !map.is_gone(mov.to)
-    }
-
     /// Decides that the slot is the taker's.
     async fn commit_move(self: &Arc<Self>, mov: Move) -> Result<(), Failure> {
         // No server comes back meanwhile: it would be told of a map that is about to be an old one.
         let _placing = self.keeper.placing().await;
         if self.persistence.is_some() {
-            if !self.is_as_begun(mov) {
+            if !is_as_begun(&self.map(), mov) {
                 return Err(has_ended());
             }
             let mut slots = self.map().slots.clone();
             slots.hand_over(mov.slot, mov.to);
             if self.config.switches.is(Sabotage::TellBeforeDurable) {
-                self.spread_move(mov)?;
+                self.spread_move(mov).await?;
                 self.io.sleep(GIVE_PAUSE).await;
                 return self.place(&slots, self.map().servers.len() as u16).await;
             }
             // The file on the disk is the decision: a server that ends from here on learns of it when it comes back.
             self.place(&slots, self.map().servers.len() as u16).await?;
         }
-        self.spread_move(mov)
+        self.spread_move(mov).await
     }
 
-    /// Takes the map into use in which the slot is the taker's.
-    fn spread_move(self: &Arc<Self>, mov: Move) -> Result<(), Failure> {
-        // One change of the map at a time.
-        let _joined = self.keeper.joined();
-        if self.persistence.is_none() && !self.is_as_begun(mov) {
-            return Err(has_ended());
-        }
-        let mut map = (*self.map()).clone();
-        map.slots.hand_over(mov.slot, mov.to);
-        map.epoch = MapEpoch(map.epoch.0 + 1);
-        self.spread_map(&map, self.slot());
+    /// Decides on the map in which the slot is the taker's.
+    async fn spread_move(self: &Arc<Self>, mov: Move) -> Result<(), Failure> {
+        let lasts = self.persistence.is_some();
+        let decided = self.change_map(None, |map| {
+            if !lasts && !is_as_begun(map, mov) {
+                return Err(has_ended());
+            }
+            map.slots.hand_over(mov.slot, mov.to);
+            Ok(true)
+        });
+        decided.await.map(drop)
+    }
+
+    /// Finds out whether a move was decided that the group has left open.
+    async fn settle_move(self: &Arc<Self>) -> Result<(), Failure> {
+        self.change_map(None, |_| Ok(false)).await?;
+        self.keeper.ends_move();
         Ok(())
     }
 
@@ -234,7 +252,14 @@ impl Server {
     }
 
     /// A giver or taker asks how a move has ended.
-    pub(crate) fn move_outcome(&self, moving: u64) -> Attempt<Output> {
+    pub(crate) fn move_outcome(self: &Arc<Self>, moving: u64) -> Attempt<Output> {
+        if self.keeper.is_open(Some(moving)) {
+            let server = self.clone();
+            return then(async move {
+                server.settle_move().await?;
+                Ok(Reply::Map { map: (*server.map()).clone() })
+            });
+        }
         if self.keeper.is_moving(moving) {
             return Err(Failure::new(Code::Busy, "the move is not decided").into());
         }

@@ -199,13 +199,7 @@ impl Server {
         let this = Arc::downgrade(self);
         self.peers.on_end(Box::new(move |target| {
             let Some(server) = this.upgrade() else { return };
-            let (ended, life) = (target.index, target.life);
-            server.seen_to_end.lock().insert((ended, life.0, life.1));
-            let request = Request::ServerEnded { server: ended, began: life.0, incarnation: life.1 };
-            let keeper = server.map().keeper;
-            if keeper != ended {
-                server.persist(keeper, ShardId(0), request);
-            }
+            server.end_seen(target.index, target.life.0, target.life.1);
         }));
     }
 

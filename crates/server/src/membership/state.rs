@@ -1,6 +1,7 @@
 //! The state of membership: what the files here keep, they change by their own methods, without the server.
 
 pub(crate) mod activity;
+pub(crate) mod group;
 pub(crate) mod keeper;
 pub(crate) mod moving;
 pub(crate) mod pieces;

@@ -132,14 +132,14 @@ impl Server {
             ..before.clone()
         };
         if access::loses_search(&before, &after) {
-            self.ask(self.map().keeper, aze_proto::ShardId(0), Request::RaiseEpoch { dir: ino }).await?;
+            self.ask_keeper(Request::RaiseEpoch { dir: ino }).await?;
         }
         let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         let (holders, lost) = self.change_directory(ino, Op::SetAttr { ino, set }, rights, stamp).await?;
         if lost {
             // Once more: since the first message a client may have looked a name up at a holder with the
             // old rights, and would keep it under the new epoch.
-            self.ask(self.map().keeper, aze_proto::ShardId(0), Request::RaiseEpoch { dir: ino }).await?;
+            self.ask_keeper(Request::RaiseEpoch { dir: ino }).await?;
         }
         let (mut attr, mtime_set) = self.attr_here(ino)?;
         // What one that has ended knew of times comes back with it, or is lost with its entries.

@@ -19,7 +19,7 @@ use aze_meta::access::Want;
 use aze_meta::{EntryValue, Role};
 use aze_proto::fields::{Prepare, PrepareExchange};
 use aze_proto::message::Victim;
-use aze_proto::{Code, Failure, FileKind, Ino, Name, Reply, Request, ShardId, TxId};
+use aze_proto::{Code, Failure, FileKind, Ino, MapEpoch, Name, Reply, Request, ServerIndex, TxId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,11 +96,13 @@ impl Server {
             pause = (pause * 2).min(BUSY_PAUSE_LAST);
         };
         if token == Token::Held {
-            let (keeper, drop_token) = (self.map().keeper, Request::DropToken { tx: plan.tx });
-            if self.ask(keeper, ShardId(0), drop_token.clone()).await.is_err() {
-                self.persist(keeper, ShardId(0), drop_token);
-            }
+            let (before, drop_token) = (self.life_of_keeper(), Request::DropToken { tx: plan.tx });
+            let dropped = self.ask_keeper(drop_token.clone()).await;
             self.transactions.drops_token(plan.tx);
+            if dropped.is_err() || self.life_of_keeper() != before {
+                // Another keeper may have heard of it from here meanwhile.
+                self.tell_keeper(drop_token);
+            }
         }
         result
     }
@@ -139,18 +141,20 @@ impl Server {
     /// the keeper heard of it from here when it came back.
     async fn get_token(self: &Arc<Self>, tx: TxId) -> Result<(), Failure> {
         loop {
-            let life = || {
-                let map = self.map();
-                (map.keeper, map.server(map.keeper).map(|info| info.began))
-            };
-            let before = life();
-            self.ask(before.0, ShardId(0), Request::TakeToken { tx }).await?;
+            let before = self.life_of_keeper();
+            self.ask_keeper(Request::TakeToken { tx }).await?;
             self.transactions.takes_token(tx);
-            if life() == before {
+            if self.life_of_keeper() == before {
                 return Ok(());
             }
             self.transactions.drops_token(tx);
         }
+    }
+
+    /// Which server keeps the map, and when its life began.
+    fn life_of_keeper(&self) -> (ServerIndex, Option<MapEpoch>) {
+        let map = self.map();
+        (map.keeper, map.server(map.keeper).map(|info| info.began))
     }
 
     /// A directory that gets another parent is changed itself: rename(2) wants the right to write it.
@@ -279,7 +283,7 @@ impl Server {
     /// Tells every server that paths through a directory change.
     pub(crate) async fn tell_of_move(self: &Arc<Self>, entry: &EntryValue) -> Result<(), Failure> {
         if entry.kind == FileKind::Directory {
-            self.ask(self.map().keeper, ShardId(0), Request::RaiseEpoch { dir: entry.ino }).await?;
+            self.ask_keeper(Request::RaiseEpoch { dir: entry.ino }).await?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::work::{Output, Work, then};
 use aze_meta::access::{self, Want};
 use aze_meta::{Op, acl, xattr};
 use aze_proto::wire::Blob;
-use aze_proto::{Code, Failure, FileKind, Identity, Ino, Reply, Request, ShardId, XattrHow};
+use aze_proto::{Code, Failure, FileKind, Identity, Ino, Reply, Request, XattrHow};
 use std::sync::Arc;
 
 impl Server {
@@ -51,11 +51,11 @@ impl Server {
         then(async move {
             // Whom a list leaves out is not worked out: a request that sets one may have taken rights.
             if access {
-                server.ask(server.map().keeper, ShardId(0), Request::RaiseEpoch { dir: ino }).await?;
+                server.ask_keeper(Request::RaiseEpoch { dir: ino }).await?;
             }
             server.change_directory(ino, op, true, stamp).await?;
             if access {
-                server.ask(server.map().keeper, ShardId(0), Request::RaiseEpoch { dir: ino }).await?;
+                server.ask_keeper(Request::RaiseEpoch { dir: ino }).await?;
             }
             Ok(Reply::Done)
         })

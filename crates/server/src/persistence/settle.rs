@@ -67,7 +67,8 @@ impl Server {
         let learnt = join_all(others.iter().map(|other| self.learn_from(*other))).await;
         let tokens: Vec<Vec<TxId>> = learnt.into_iter().collect::<Result<_, Failure>>()?;
         if self.map().keeper == self.slot() {
-            self.keeper.knows_tokens(&tokens.concat(), self.io.mono_ns());
+            let tokens: Vec<_> = tokens.concat().into_iter().map(|tx| (tx, None)).collect();
+            self.keeper.knows_tokens(&tokens, self.io.mono_ns());
         }
         self.take_up();
         persistence.is_resolved.store(true, Ordering::SeqCst);
@@ -171,7 +172,7 @@ impl Server {
             server.ask_in_the_end(holder, Request::StubUpdate { stub }).await;
             if rights > 0 {
                 // A client may have looked a name up there by the old rights.
-                server.ask_in_the_end(server.map().keeper, Request::RaiseEpoch { dir }).await;
+                server.ask_keeper_in_the_end(Request::RaiseEpoch { dir }).await;
             }
         });
     }
@@ -197,7 +198,7 @@ impl Server {
             let all = server.transactions.all_in_doubt();
             join_all(all.into_iter().map(|tx| server.settle_source(tx))).await;
             // No move of a directory is under way here: other ones need not wait until the keeper takes the token away.
-            server.ask_in_the_end(server.map().keeper, Request::DropToken { tx: TxId(0) }).await;
+            server.ask_keeper_in_the_end(Request::DropToken { tx: TxId(0) }).await;
         });
         for cell in self.shards.iter() {
             let names = cell.names.lock();

@@ -34,8 +34,25 @@ pub(crate) struct Keeper {
     placing: AsyncMutex<()>,
     /// The move that is not decided yet.
     undecided: Mutex<Option<u64>>,
+    /// A move that the group may have decided, or not.
+    open: Mutex<Option<u64>>,
+    /// Answers about the keeper before, until all servers have answered; `None`: there is nothing to hear.
+    hearing: AsyncMutex<Option<HeardOf>>,
+    /// Whether that is to begin anew.
+    must_hear: Mutex<bool>,
     /// Servers that leave, and when the keeper was last told so.
     leaving: Mutex<BTreeMap<ServerIndex, u64>>,
+}
+
+/// What only the keeper before knew, as far as servers have said it.
+#[derive(Default)]
+pub(crate) struct HeardOf {
+    /// Those that have, in these lives.
+    pub(crate) by: BTreeMap<ServerIndex, SessionId>,
+    /// The highest namespace epoch.
+    pub(crate) epoch: NamespaceEpoch,
+    /// The transactions that have the token, and their servers.
+    pub(crate) tokens: Vec<(TxId, Option<Living>)>,
 }
 
 /// Raises that failed because a server did not confirm them.
@@ -87,6 +104,8 @@ struct Waiting {
 #[derive(Default)]
 struct Token {
     holder: Option<Holder>,
+    /// Others that had it when another server became the keeper: all but one were giving it back.
+    also: BTreeMap<TxId, Option<Living>>,
     queue: VecDeque<Waiting>,
     finished: BTreeSet<TxId>,
     finished_order: VecDeque<TxId>,
@@ -103,29 +122,59 @@ impl Keeper {
             refused: Mutex::default(),
             moving: AsyncMutex::default(),
             undecided: Mutex::default(),
+            open: Mutex::default(),
+            hearing: AsyncMutex::default(),
+            must_hear: Mutex::default(),
             leaving: Mutex::default(),
         }
     }
 
-    /// The keeper has come back: these servers have joined before, and who has the token it is yet to hear.
-    pub(crate) fn goes_on(&self, servers: &[ServerInfo], now_ns: u64) {
-        self.joined.lock().slots = servers.iter().cloned().map(Some).collect();
+    /// The keeper has come back: who has the token it is yet to hear.
+    pub(crate) fn goes_on(&self, now_ns: u64) {
         self.token.lock().holder = Some(Holder { tx: UNKNOWN, since_ns: now_ns, by: None });
     }
 
-    /// The keeper has heard of all transactions that have the token: of one at most, and others that are giving it back.
-    pub(crate) fn knows_tokens(&self, holders: &[TxId], now_ns: u64) {
+    /// This server is the keeper from now on, and another one was before.
+    pub(crate) fn begins(&self, now_ns: u64) {
+        self.goes_on(now_ns);
+        *self.must_hear.lock() = true;
+    }
+
+    /// Another server is the keeper: who waits here for the token asks there.
+    pub(crate) fn ends(&self) {
         let mut token = self.token.lock();
-        match holders.iter().find(|holder| !token.finished.contains(holder)) {
-            Some(tx) => token.holder = Some(Holder { tx: *tx, since_ns: now_ns, by: None }),
-            None => {
-                drop(token);
-                self.drop_token(UNKNOWN);
-            }
+        (token.holder, token.also) = (None, BTreeMap::new());
+        token.queue.clear();
+    }
+
+    /// The turn to hear from all servers what only the keeper before knew.
+    pub(crate) async fn hearing(&self) -> AsyncGuard<'_, Option<HeardOf>> {
+        let mut hearing = self.hearing.lock().await;
+        if std::mem::take(&mut *self.must_hear.lock()) {
+            *hearing = Some(HeardOf::default());
+        }
+        hearing
+    }
+
+    /// Whether it knows all of that.
+    pub(crate) fn has_heard(&self) -> bool {
+        !*self.must_hear.lock() && self.hearing.try_lock().is_some_and(|hearing| hearing.is_none())
+    }
+
+    /// The keeper has heard of all transactions that have the token: of one, and others that are giving it back, which cannot be told from
+    /// one another. It is free when all have.
+    pub(crate) fn knows_tokens(&self, holders: &[(TxId, Option<Living>)], now_ns: u64) {
+        let mut token = self.token.lock();
+        let had: BTreeMap<TxId, Option<Living>> =
+            holders.iter().copied().filter(|(tx, _)| !token.finished.contains(tx)).collect();
+        token.also = had;
+        if token.holder.as_ref().is_some_and(|holder| holder.tx == UNKNOWN) {
+            token.holder = None;
+            token.pass_on(now_ns);
         }
     }
 
-    /// The servers that have joined. While this is held no other change of the map begins.
+    /// The servers that have joined, before there is a map.
     pub(crate) fn joined(&self) -> MutexGuard<'_, Joined> {
         self.joined.lock()
     }
@@ -146,7 +195,18 @@ impl Keeper {
 
     /// The map says how the move ended.
     pub(crate) fn ends_move(&self) {
-        *self.undecided.lock() = None;
+        (*self.undecided.lock(), *self.open.lock()) = (None, None);
+    }
+
+    /// Whether the group has decided the move is not known.
+    pub(crate) fn leaves_open(&self, moving: u64) {
+        *self.open.lock() = Some(moving);
+    }
+
+    /// Whether a move is left open; this one, if it is asked for one.
+    pub(crate) fn is_open(&self, moving: Option<u64>) -> bool {
+        let open = *self.open.lock();
+        open.is_some() && (moving.is_none() || open == moving)
     }
 
     /// Whether it is not decided yet how this move ends.
@@ -202,8 +262,9 @@ impl Keeper {
         Taken::After(mine)
     }
 
-    pub(crate) fn drop_token(&self, tx: TxId) {
+    pub(crate) fn drop_token(&self, tx: TxId, now_ns: u64) {
         let mut token = self.token.lock();
+        token.also.remove(&tx);
         token.queue.retain(|waiting| waiting.tx != tx);
         if token.finished.insert(tx) {
             token.finished_order.push_back(tx);
@@ -215,21 +276,22 @@ impl Keeper {
         }
         if token.holder.as_ref().is_some_and(|holder| holder.tx == tx) {
             token.holder = None;
-            token.wake_first();
+            token.pass_on(now_ns);
         }
     }
 
     /// A server that has come back has brought to an end what an earlier life of its began: that needs the token no longer,
     /// and does not wait for it.
-    pub(crate) fn drop_token_of_earlier_life(&self, now: Living) {
+    pub(crate) fn drop_token_of_earlier_life(&self, now: Living, now_ns: u64) {
         let is_earlier = |by: Option<Living>| by.is_some_and(|by| by.server == now.server && by.session != now.session);
         let token = self.token.lock();
         let waiting = token.queue.iter().filter(|waiting| is_earlier(waiting.by)).map(|waiting| waiting.tx);
+        let also = token.also.iter().filter(|(_, by)| is_earlier(**by)).map(|(tx, _)| *tx);
         let holder = token.holder.iter().filter(|holder| is_earlier(holder.by)).map(|holder| holder.tx);
         // Those that wait first: none of them is to get it.
-        let over: Vec<TxId> = waiting.chain(holder).collect();
+        let over: Vec<TxId> = waiting.chain(also).chain(holder).collect();
         drop(token);
-        over.into_iter().for_each(|tx| self.drop_token(tx));
+        over.into_iter().for_each(|tx| self.drop_token(tx, now_ns));
     }
 }
 
@@ -237,11 +299,6 @@ impl Joined {
     /// How many places the volume has.
     pub(crate) fn places(&self) -> usize {
         self.slots.len()
-    }
-
-    /// A server joins a volume in use: it has the next place.
-    pub(crate) fn add(&mut self, info: &ServerInfo) {
-        self.slots.push(Some(info.clone()));
     }
 
     /// Whether the place of a server stays empty.
@@ -276,7 +333,12 @@ impl Joined {
 }
 
 impl Token {
-    fn wake_first(&mut self) {
+    /// It is free: a transaction that had it when this server became the keeper still does, or else the first that waits may have it.
+    fn pass_on(&mut self, now_ns: u64) {
+        if let Some((tx, by)) = self.also.pop_first() {
+            self.holder = Some(Holder { tx, since_ns: now_ns, by });
+            return;
+        }
         while let Some(waiting) = self.queue.pop_front() {
             if waiting.sender.send(()).is_ok() {
                 return;
@@ -304,7 +366,7 @@ mod tests {
         let Taken::After(third) = keeper.take_token(TxId(3), None, 3) else { panic!("the token is taken") };
         // The second gives up: the third is next.
         drop(second);
-        keeper.drop_token(TxId(1));
+        keeper.drop_token(TxId(1), 0);
         assert_eq!(third.now_or_never(), Some(Ok(())));
         assert!(matches!(keeper.take_token(TxId(3), None, 4), Taken::Now));
     }
@@ -313,9 +375,9 @@ mod tests {
     fn a_late_copy_of_a_transaction_that_is_over_gets_no_token() {
         let keeper = keeper();
         assert!(matches!(keeper.take_token(TxId(1), None, 0), Taken::Now));
-        keeper.drop_token(TxId(1));
+        keeper.drop_token(TxId(1), 0);
         assert!(matches!(keeper.take_token(TxId(1), None, 1), Taken::Over));
-        (0..TOKENS_FINISHED_KEPT as u64).for_each(|number| keeper.drop_token(TxId(100 + number)));
+        (0..TOKENS_FINISHED_KEPT as u64).for_each(|number| keeper.drop_token(TxId(100 + number), 0));
         assert!(matches!(keeper.take_token(TxId(1), None, 2), Taken::Now), "so many are remembered, and no more");
     }
 
@@ -325,7 +387,7 @@ mod tests {
         assert!(matches!(keeper.take_token(TxId(1), None, 5), Taken::Now));
         assert!(matches!(keeper.take_token(TxId(2), None, 5 + TOKEN_NS_MAX), Taken::After(_)));
         assert!(matches!(keeper.take_token(TxId(3), None, 6 + TOKEN_NS_MAX), Taken::Now));
-        keeper.drop_token(TxId(1));
+        keeper.drop_token(TxId(1), 0);
         assert!(
             matches!(keeper.take_token(TxId(4), None, 7 + TOKEN_NS_MAX), Taken::After(_)),
             "it is not the first one's"
@@ -339,10 +401,10 @@ mod tests {
         assert!(matches!(keeper.take_token(TxId(1), Some(of(1, 10)), 0), Taken::Now));
         let Taken::After(second) = keeper.take_token(TxId(2), Some(of(0, 5)), 0) else { panic!("the token is taken") };
         let Taken::After(third) = keeper.take_token(TxId(4), Some(of(1, 10)), 0) else { panic!("the token is taken") };
-        keeper.drop_token_of_earlier_life(of(1, 10));
-        keeper.drop_token_of_earlier_life(of(2, 11));
+        keeper.drop_token_of_earlier_life(of(1, 10), 0);
+        keeper.drop_token_of_earlier_life(of(2, 11), 0);
         assert!(matches!(keeper.take_token(TxId(3), None, 0), Taken::After(_)), "it belongs to a life that goes on");
-        keeper.drop_token_of_earlier_life(of(1, 11));
+        keeper.drop_token_of_earlier_life(of(1, 11), 0);
         assert_eq!(second.now_or_never(), Some(Ok(())));
         assert!(third.now_or_never().is_some_and(|got| got.is_err()), "its server has died");
         for over in [1, 4] {
