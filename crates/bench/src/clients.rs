@@ -1,6 +1,6 @@
 //! `aze bench clients`: what clients cost servers that hardly use them: memory, connections, requests. A volume in memory is started, some
 //! processes of this program hold many clients each, and servers are looked at before, when all are connected, when each has a file open, and
-//! after a while in which nobody did anything.
+//! after a while without work.
 
 use crate::program::{Program, Session};
 use crate::record::{self, Keep};
@@ -41,7 +41,7 @@ pub struct Args {
     /// How clients reach servers: tcp, uds
     #[arg(long, value_name = "KIND", default_value = "tcp", value_parser = ["tcp", "uds"])]
     transport: String,
-    /// How long nobody does anything
+    /// How long the clients rest at the end
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = aze_words::size::parse_duration)]
     idle: Duration,
     /// Write result.json and result.txt into this new directory
@@ -96,7 +96,7 @@ impl Holder {
         writeln!(orders, "{what}").map_err(|error| Trouble::local("tell a process that holds clients", &error))
     }
 
-    /// Waits until it has done what it was told; it says itself what went wrong.
+    /// Waits until it has followed the order; it tells its own errors.
     fn done(&mut self) -> Outcome<()> {
         let mut line = String::new();
         match self.answers.read_line(&mut line) {
@@ -174,7 +174,7 @@ fn requests(session: &dyn Session) -> Outcome<u64> {
     Ok(sum)
 }
 
-/// Holds clients and does with them what it is told, a line each, until its input ends.
+/// Holds clients and follows orders, a line each, until its input ends.
 pub fn hold(args: &HolderArgs, program: &'static dyn Program) -> Outcome<Exit> {
     let sessions = program.open_many(&args.name, args.clients)?;
     for session in &sessions {

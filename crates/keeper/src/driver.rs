@@ -1,4 +1,4 @@
-//! Drives a member: sends what it wants sent, stores what it wants stored, and lets time pass for it while something is under way.
+//! Drives a member: sends its messages, stores its log, and lets time pass for it while an election, a proposal or a question is under way.
 
 use crate::group::{Confirmation, Fate, Group, Proposal, Refused};
 use crate::{MemberId, Work};
@@ -24,7 +24,7 @@ pub trait Outside: Send + Sync {
     /// Sends a message to a member. Whether it has arrived.
     fn send(&self, to: MemberId, message: Vec<u8>) -> BoxFuture<'static, bool>;
 
-    /// Stores this durably in place of what was stored before; at once where nothing outlives the process. `false`: that failed, and the member
+    /// Stores this durably in place of the earlier log; at once where nothing outlives the process. `false`: that failed, and the member
     /// says nothing any more.
     fn store(&self, stored: Vec<u8>) -> BoxFuture<'static, bool>;
 
@@ -61,7 +61,7 @@ impl<E: fmt::Display> fmt::Display for Undecided<E> {
     }
 }
 
-/// A member and what it waits for.
+/// A member, and the callers that wait for it.
 struct State {
     group: Group,
     proposals: BTreeMap<Proposal, oneshot::Sender<Fate>>,
@@ -222,7 +222,7 @@ impl Driver {
         self.io.mono_ns() + ANSWER_TIME_MAX.as_nanos() as u64
     }
 
-    /// Waits a moment, in which the member does what is under way.
+    /// Waits a moment, in which the member goes on.
     async fn let_time_pass<E>(self: &Arc<Self>, give_up_ns: u64) -> Result<(), Undecided<E>> {
         if self.io.mono_ns() >= give_up_ns {
             return Err(Undecided::Silence);
@@ -385,7 +385,7 @@ impl Driver {
         true
     }
 
-    /// Lets time pass for the member while something is under way that somebody waits for.
+    /// Lets time pass for the member while a caller waits for it.
     fn tick_while_busy(self: &Arc<Self>) {
         {
             let mut state = self.state.lock();

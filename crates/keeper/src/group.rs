@@ -23,7 +23,7 @@ pub struct Proposal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Confirmation(u64);
 
-/// What has become of a proposal.
+/// How a proposal has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It is decided.
@@ -39,11 +39,11 @@ pub enum Fate {
 pub struct Outcome {
     /// Which.
     pub proposal: Proposal,
-    /// What has become of it.
+    /// How it has ended.
     pub fate: Fate,
 }
 
-/// Why a member does not do what it was asked to.
+/// Why a member refuses a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// It does not lead. Who does, as far as it knows.
@@ -64,11 +64,11 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// What a member wants done. Whoever drives it stores what is to be stored, durably, before anything else of this or any later work has
+/// What a member wants done. Its driver makes `stored` durable before anything else of this or any later work has
 /// an effect outside.
 #[derive(Debug, Default)]
 pub struct Work {
-    /// To be stored in place of what was stored before.
+    /// The log, to be stored in place of the earlier one.
     pub stored: Option<Vec<u8>>,
     /// Messages, and the members that are to have them. They may get lost, be late, or come twice.
     pub messages: Vec<(MemberId, Vec<u8>)>,
@@ -127,7 +127,7 @@ impl Group {
         Group::of(me, Log::default())
     }
 
-    /// A member that goes on with what it has stored.
+    /// A member that goes on with its stored log.
     ///
     /// # Errors
     /// The bytes are not what a member stores.
@@ -195,7 +195,7 @@ impl Group {
             && self.node.store().decided.get_metadata().term == self.node.raft.term
     }
 
-    /// Whether somebody has to [tick](Group::tick): an election, a proposal or a question is under way.
+    /// Whether the driver has to [tick](Group::tick): an election, a proposal or a question is under way.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         let raft = &self.node.raft;
@@ -212,7 +212,7 @@ impl Group {
         }
     }
 
-    /// Stands for election. It is for whoever drives this member to find out before that the leader is gone: a leader that is not loses the
+    /// Stands for election. The driver finds out before that the leader is gone: a leader that is not loses the
     /// lead, and nothing else.
     pub fn campaign(&mut self) {
         // The library would have one without members elect itself.
@@ -300,7 +300,7 @@ impl Group {
         Ok(question)
     }
 
-    /// Nobody waits for the answer to a question any more.
+    /// The caller waits for the answer to a question no longer.
     pub fn forget(&mut self, question: Confirmation) {
         self.open.remove(&question);
     }
@@ -315,7 +315,7 @@ impl Group {
         Ok(())
     }
 
-    /// What there is to do, or `None`. To be called again after each call that changes something.
+    /// The next work, or `None`. To be called again after each call that changes something.
     pub fn work(&mut self) -> Option<Work> {
         if !self.node.has_ready() {
             return None;
@@ -398,7 +398,7 @@ impl Group {
         any
     }
 
-    /// The fate of proposals up to an entry, all of which came as one value.
+    /// The fate of proposals up to an entry: they came as one value.
     fn settle_to(&mut self, index: u64, work: &mut Work) {
         let later = self.proposed.split_off(&(index + 1));
         for (index, term) in std::mem::replace(&mut self.proposed, later) {

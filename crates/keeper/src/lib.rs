@@ -1,11 +1,11 @@
-//! A few servers decide together, by consensus, what is true of a volume: its *keeper group*.
+//! A few servers decide together, by consensus, on the state of a volume: they are its *keeper group*.
 //!
-//! What they decide is one value, of which each decision is a newer version: the map of the volume, as bytes that mean nothing here. This
+//! They decide on one value, and each decision is a newer version of it: the map of the volume, as bytes that mean nothing here. This
 //! room alone knows the library of consensus (`raft`: Ongaro, Ousterhout, "In Search of an Understandable Consensus Algorithm", 2014) and
-//! its rules. [`Group`] is one member: a state machine without input, output, clock and randomness. Whoever drives it gives it messages
+//! its rules. [`Group`] is one member: a state machine without input, output, clock and randomness. Its driver gives it messages
 //! and takes [`Work`] from it; so the same code decides in a server and in a simulation. [`Driver`] does that in a process.
 //!
-//! Nothing is sent while there is nothing to decide: a leader sends no heartbeats. Somebody else finds out that a leader is gone, and has
+//! Nothing is sent while there is nothing to decide: a leader sends no heartbeats. Other servers find out that a leader is gone, and have
 //! another member [stand for election](Group::campaign).
 
 mod driver;
@@ -17,7 +17,7 @@ pub use driver::{ANSWER_TIME_MAX, Driver, Outside, Undecided};
 pub use group::{Confirmation, Fate, Group, Outcome, Proposal, Refused, Work};
 pub use stored::Damaged;
 
-/// Names a member of a group in one of its lives: a member that has lost what it had stored comes back under another number, since one that has
+/// Names a member of a group in one of its lives: a member that has lost its log comes back under another number, since one that has
 /// forgotten its vote must not vote twice. Never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberId(pub u64);

@@ -4,7 +4,7 @@ use raft::eraftpb::{ConfState, Entry, HardState, Snapshot, SnapshotMetadata};
 use raft::storage::Storage;
 use raft::{Error, GetEntriesContext, RaftState, StorageError};
 
-/// The newest value that is decided, and what was proposed since.
+/// The newest value that is decided, and the proposals since.
 ///
 /// A value takes the place of all earlier ones, so that nothing decided is kept but the last.
 #[derive(Clone, Default)]
@@ -38,7 +38,7 @@ impl Log {
         self.decided.get_metadata().get_conf_state()
     }
 
-    /// Takes the place of what it has from the first of these entries on.
+    /// Puts these entries in the place of its own from the first of them on.
     pub(crate) fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         self.entries.retain(|entry| entry.index < first.index);

@@ -1,7 +1,7 @@
 //! What a member has on its disk.
 //!
 //! The layout of version 1: the version (1 byte), the member (8 bytes), then its promises, the newest decided value with its
-//! place, and each entry that follows, each with its length (8 bytes) and in the library's form. Numbers are little-endian. Whoever writes this to a disk adds a
+//! place, and each entry that follows, each with its length (8 bytes) and in the library's form. Numbers are little-endian. The caller that writes this to a disk adds a
 //! checksum.
 
 use crate::MemberId;
@@ -87,7 +87,7 @@ fn check(me: MemberId, log: &Log) -> Result<(), Damaged> {
     Ok(())
 }
 
-/// What is not read yet.
+/// The bytes that are not read yet.
 struct Rest<'a>(&'a [u8]);
 
 impl Rest<'_> {
