@@ -305,6 +305,7 @@ mod tests {
     use super::*;
     use crate::examples;
     use aze_proto::ids::MapEpoch;
+    use aze_proto::limits::SERVERS_MAX;
     use aze_proto::slots::SlotTable;
 
     fn args(servers: Option<u16>, hosts: &[&str]) -> Args {
@@ -365,8 +366,8 @@ mod tests {
         ended.servers[1].ended = true;
         assert!(check(&record, &ended, 1).expect_err("it has ended").text.contains("no slot moves"));
         let mut numbers = two;
-        numbers.servers = vec![examples::info("h", false); 1024];
+        numbers.servers = vec![examples::info("h", false); SERVERS_MAX.into()];
         numbers.servers[1..].iter_mut().for_each(|info| info.left = true);
-        assert!(check(&record, &numbers, 1).expect_err("all numbers").text.contains("1024 numbers"));
+        assert!(check(&record, &numbers, 1).expect_err("all numbers").text.contains("4096 numbers"));
     }
 }
