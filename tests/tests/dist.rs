@@ -177,7 +177,7 @@ fn everything_in_the_packing_list_exists() {
     .out;
     for line in lines {
         match line[..] {
-            ["elf" | "archive", package, "release" | "library", _, place] => {
+            ["elf" | "archive", package, "release" | "library" | "guest", _, place] => {
                 assert!(metadata.contains(&format!("\"name\":\"{package}\"")), "{package}");
                 assert!(place.starts_with("bin/") || place.starts_with("lib/"), "{place}");
             }

@@ -34,7 +34,11 @@ pub fn attributes_now(file: &File) -> io::Result<libc::statx> {
     // SAFETY: it is numbers only, for which zero is a valid value.
     let mut about: libc::statx = unsafe { std::mem::zeroed() };
     // SAFETY: the descriptor is open, the path is an empty C string, and `about` is room for what the call writes.
-    let done = unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, libc::STATX_BASIC_STATS, &raw mut about) };
+    let done = unsafe {
+        let (fd, mask) = (file.as_raw_fd(), libc::STATX_BASIC_STATS);
+        // By its number: the function is newer than the libc of the packages.
+        libc::syscall(libc::SYS_statx, fd, c"".as_ptr(), flags, mask, &raw mut about)
+    };
     if done == 0 { Ok(about) } else { Err(io::Error::last_os_error()) }
 }
 
