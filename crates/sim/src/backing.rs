@@ -230,6 +230,13 @@ pub(crate) fn data_in(bytes: &[u8], offset: u64) -> Range<u64> {
     data..hole.unwrap_or(bytes.len() as u64)
 }
 
+/// The next page of a listing: a few names, so that small directories have several pages.
+pub(crate) fn take_page(names: &Mutex<Vec<Vec<u8>>>, count: usize) -> Vec<Vec<u8>> {
+    let mut names = names.lock();
+    let page = names.len().min(count).min(3);
+    names.drain(..page).collect()
+}
+
 struct SimNames {
     backing: SimBacking,
     start: Vec<u8>,
@@ -240,12 +247,7 @@ impl Names for SimNames {
     fn next(&self, count: usize) -> Boxed<'_, BackingResult<Vec<Found>>> {
         Box::pin(async move {
             self.backing.wait().await?;
-            // A few at a time, so that small directories have several pages.
-            let page: Vec<Vec<u8>> = {
-                let mut names = self.names.lock();
-                let page = names.len().min(count).min(3);
-                names.drain(..page).collect()
-            };
+            let page = take_page(&self.names, count);
             let path = |name: &[u8]| [&self.start, name].concat();
             Ok(page.iter().filter_map(|name| Some(found(name, &self.backing.object(&path(name)).ok()?))).collect())
         })

@@ -1,7 +1,7 @@
 //! The same place as the directory over which a volume lies: what servers read of it.
 
 use super::{Place, identity_of, number};
-use crate::backing::data_in;
+use crate::backing::{data_in, take_page};
 use aze_copy::tree::Tree;
 use aze_io::Boxed;
 use aze_io::backing::{Backing, BackingError, BackingResult, Found, Identity, Names as BackingNames};
@@ -121,11 +121,7 @@ impl BackingNames for PlaceNames {
     fn next(&self, count: usize) -> Boxed<'_, BackingResult<Vec<Found>>> {
         Box::pin(async move {
             self.place.wait().await?;
-            let page: Vec<Vec<u8>> = {
-                let mut names = self.names.lock();
-                let page = names.len().min(count).min(3);
-                names.drain(..page).collect()
-            };
+            let page = take_page(&self.names, count);
             let found = |name: &Vec<u8>| self.place.found(&aze_copy::tree::join(&self.path, name), name).ok();
             Ok(page.iter().filter_map(found).collect())
         })
