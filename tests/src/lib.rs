@@ -10,6 +10,7 @@ pub mod line;
 pub mod nodes;
 pub mod python;
 pub mod servers;
+pub mod staging;
 pub mod watchdog;
 
 use std::ffi::OsStr;

@@ -1,7 +1,8 @@
 //! Staging: what a receipt says is true, whatever happens while it comes about.
 
 use aze_tests::disk::Disk;
-use aze_tests::{Draw, PATIENCE, Place, Ran, leave_out, long, run, signal, wait_until};
+use aze_tests::staging::{ended, names, priorities, receipts, text};
+use aze_tests::{Draw, Place, Ran, leave_out, long, run, signal, wait_until};
 use serde_json::Value;
 use std::fs::{self, File, Permissions};
 use std::os::unix::ffi::OsStrExt;
@@ -16,18 +17,6 @@ use std::time::Instant;
 const KILLS: u32 = 20;
 const KILLS_LONG: u32 = 1000;
 
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a path in UTF-8")
-}
-
-fn names(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).expect("a directory");
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
-}
-
 /// All lines of a receipt.
 fn lines(receipt: &Path) -> Vec<Value> {
     let text = fs::read_to_string(receipt).expect("a receipt");
@@ -39,27 +28,12 @@ fn paths(receipt: &Path) -> Vec<String> {
     lines(receipt).iter().filter_map(|line| Some(line.get("path")?.as_str()?.to_owned())).collect()
 }
 
-fn receipts(dir: &Path) -> Vec<PathBuf> {
-    names(dir).iter().filter(|name| name.starts_with("azekura-receipt-")).map(|name| dir.join(name)).collect()
-}
-
 fn out(place: &Place, to: &Path, more: &[&str]) -> Ran {
     place.aze(&[&["stage", "out", "aze:/in", text(to), "--quiet"], more].concat())
 }
 
 fn verified(place: &Place, receipt: &Path) -> Ran {
     place.aze(&["receipt", "verify", text(receipt)])
-}
-
-fn ended(mut child: Child) -> std::process::ExitStatus {
-    let started = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().expect("a child") {
-            return status;
-        }
-        assert!(started.elapsed() < PATIENCE, "an attempt does not end");
-        std::thread::park_timeout(std::time::Duration::from_millis(2));
-    }
 }
 
 /// A tree with one of each kind, and files of several parts and with holes. Gives the number of its objects.
@@ -292,7 +266,7 @@ fn an_attempt_that_is_killed_goes_on_and_no_receipt_is_ever_wrong() {
         if status.is_none() {
             signal(child.id(), libc::SIGKILL);
         }
-        let status = ended(child);
+        let status = ended(&mut child);
         let found = receipts(&dst);
         found.iter().for_each(|receipt| drop(verified(&place, receipt).ok()));
         if status.signal() == Some(libc::SIGKILL) {
@@ -330,14 +304,14 @@ fn an_attempt_that_is_asked_to_end_leaves_no_half_file_and_keeps_others_out() {
     fs::create_dir(&dst).expect("a directory");
     place.aze(&["stage", "in", text(&src), "aze:/in", "--quiet"]).ok();
     let to = dst.join("run");
-    let child = start(&place, &to, &["--jobs", "1"]);
+    let mut child = start(&place, &to, &["--jobs", "1"]);
     wait_until("a file is proven", || names(&dst).len() == 2 && !names(&to).iter().all(|name| name.starts_with('.')));
     let second = out(&place, &to, &[]);
     let is_alone = second.code == 6 && second.err.contains("another 'aze stage'");
     let state = dst.join(names(&dst).into_iter().find(|name| name.starts_with('.')).expect("a state"));
     let status = place.aze(&["stage", "status", text(&state), "--json"]).ok();
     signal(child.id(), libc::SIGINT);
-    assert_eq!(ended(child).signal(), Some(libc::SIGINT));
+    assert_eq!(ended(&mut child).signal(), Some(libc::SIGINT));
     assert!(is_alone, "{}: {}", second.code, second.err);
     let status: Value = serde_json::from_str(&status.out).expect("JSON");
     assert_eq!((&status["at_work"], &status["attempts"]), (&Value::from(true), &Value::from(1)), "{status}");
@@ -351,6 +325,106 @@ fn an_attempt_that_is_asked_to_end_leaves_no_half_file_and_keeps_others_out() {
     let told: Value = serde_json::from_str(&out(&place, &to, &["--json"]).ok().out).expect("JSON");
     assert!(told["resumed"].as_u64() > Some(0) && told["proven"] == 7, "{told}");
     assert!(place.aze(&["stage", "status", text(&receipts(&dst)[0])]).ok().out.contains("6 files"));
+}
+
+/// Waits until a stage has threads that copy; gives the nice values of these, and of the thread that waits for them.
+fn priorities_of_copying(child: &mut Child) -> (Vec<i32>, i32) {
+    let mut found = (Vec::new(), 0);
+    wait_until("files are copied", || {
+        assert!(child.try_wait().expect("a child").is_none(), "it has ended");
+        let all = priorities(child.id());
+        let of =
+            |wanted: &str| all.iter().filter(|(name, _)| name == wanted).map(|(_, nice)| *nice).collect::<Vec<_>>();
+        found = (of("aze-copy"), of("aze")[0]);
+        !found.0.is_empty()
+    });
+    found
+}
+
+/// A file of a megabyte and more for each number.
+fn many_to_stage(place: &Place) {
+    let src = place.path("src");
+    fs::create_dir(&src).expect("a directory");
+    fs::create_dir(place.path("dst")).expect("a directory");
+    for number in 0..40u32 {
+        fs::write(src.join(number.to_string()), number.to_le_bytes().repeat(300_000)).expect("a file");
+    }
+    place.up(&["--servers", "1"]);
+    place.aze(&["stage", "in", text(&src), "aze:/in", "--quiet"]).ok();
+}
+
+/// What runs beside programs has the lowest priority: rounds, and what leaves open files out. All else, and the last round before an
+/// end, has the one that the command was started with. What `--priority` says comes first.
+#[test]
+fn a_stage_beside_programs_leaves_the_cores_to_them() {
+    let place = Place::new();
+    many_to_stage(&place);
+    let own = priorities(std::process::id())[0].1;
+    let soon = format!("--until=@{}", now_s() + 1);
+    let later = format!("--until=@{}", now_s() + 3600);
+    let cases: [(&[&str], bool); 10] = [
+        (&[], false),
+        (&["--priority", "low"], true),
+        (&["--when", "closed"], true),
+        (&["--when", "closed", "--priority", "same"], false),
+        (&["--every", "1h"], true),
+        (&["--every", "1h", "--priority", "same"], false),
+        (&["--before-end=1s", &later], true),
+        (&["--before-end=1s", &later, "--priority", "same"], false),
+        (&["--before-end=1s", &soon], false),
+        (&["--before-end=1s", &soon, "--priority", "low"], true),
+    ];
+    for (number, (options, is_low)) in cases.into_iter().enumerate() {
+        let to = place.path(&format!("dst/{number}"));
+        let mut child = start(&place, &to, &[&["--jobs", "2"], options].concat());
+        let (copying, waiting) = priorities_of_copying(&mut child);
+        signal(child.id(), libc::SIGKILL);
+        ended(&mut child);
+        let expected = if is_low { 19 } else { own };
+        assert_eq!((&copying[..], waiting), (&[expected; 2][..copying.len()], own), "{options:?}");
+    }
+    // A destination is needed for that.
+    place.aze(&["stage", "in", "aze:/in", "--priority", "low"]).code(2);
+}
+
+fn now_s() -> u64 {
+    std::time::UNIX_EPOCH.elapsed().expect("a time after 1970").as_secs()
+}
+
+/// A round of low priority that programs leave nothing to is broken off when the last one is due, which goes on with the priority of the
+/// command, and is in time.
+#[test]
+fn a_round_that_gets_no_time_does_not_hold_up_the_last_one() {
+    let place = Place::new();
+    many_to_stage(&place);
+    let (src, dst) = (place.path("src"), place.path("dst"));
+    let (to, own) = (dst.join("run"), priorities(std::process::id())[0].1);
+    let end = now_s() + 12;
+    let until = format!("--until=@{end}");
+    let words = ["stage", "out", "aze:/in", text(&to), "--jobs", "1", "--before-end=1s", &until];
+    let err = File::create(place.path("err")).expect("a file");
+    let mut child = place.command(&words).stderr(err).stdout(Stdio::null()).spawn().expect("aze starts");
+    let told = || fs::read_to_string(place.path("err")).expect("a file");
+    wait_until("files are there", || to.is_dir() && names(&to).len() > 3);
+    signal(child.id(), libc::SIGSTOP);
+    assert!(priorities_of_copying(&mut child).0.iter().all(|nice| *nice == 19));
+    let so_far = names(&to).len();
+    // The last round is due one second and the time for 58 units before the end; it has to have the time all the same.
+    wait_until("the last round is due", || now_s() >= end - 4);
+    signal(child.id(), libc::SIGCONT);
+    let mut seen = Vec::new();
+    wait_until("it has ended", || {
+        let is_last = told().contains("was broken off");
+        let copying = priorities(child.id()).into_iter().filter(|(name, _)| is_last && name == "aze-copy");
+        seen.extend(copying.map(|(_, nice)| nice));
+        child.try_wait().expect("a child").is_some()
+    });
+    assert!(ended(&mut child).success(), "{}", told());
+    assert!(so_far < 35 && told().contains("was broken off"), "{so_far}: {}", told());
+    assert!(!seen.is_empty() && seen.iter().all(|nice| *nice == own), "{seen:?}: {}", told());
+    let [receipt] = &receipts(&dst)[..] else { panic!("{:?}", names(&dst)) };
+    verified(&place, receipt).ok();
+    run(Command::new("diff").arg("-r").args([&src, &to]));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //! Needs root.
 
 use aze_tests::nodes::Nodes;
-use aze_tests::{Draw, PATIENCE, Place, Ran, long, run, set_mode, signal, wait_until};
+use aze_tests::staging::{ended, names, priorities, receipts, text};
+use aze_tests::{Draw, Place, Ran, long, run, set_mode, signal, wait_until};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -10,7 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Kills of the command or of a worker, short and long.
@@ -23,24 +24,8 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// A worker says so often that it is there.
 const BEAT: Duration = Duration::from_secs(1);
 
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a path in UTF-8")
-}
-
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
-}
-
-fn names(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).expect("a directory");
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
-}
-
-fn receipts(dir: &Path) -> Vec<PathBuf> {
-    names(dir).iter().filter(|name| name.starts_with("azekura-receipt-")).map(|name| dir.join(name)).collect()
 }
 
 /// The ways in which the files of a receipt that are not empty were read back.
@@ -60,7 +45,8 @@ struct Site {
 }
 
 impl Site {
-    /// With a node for each server. A node for which there is a file `down-ADDRESS` is not reached any more.
+    /// With a node for each server. A node for which there is a file `down-ADDRESS` is not reached any more. As with ssh, the nice value
+    /// of who starts a program there does not get there.
     fn new(tag: &str, count: u32) -> Site {
         let place = Place::new();
         let nodes = Nodes::new(tag, count);
@@ -68,7 +54,7 @@ impl Site {
         let (inner, launcher) = (nodes.launcher(&place), place.path("reach"));
         let inner = inner.replace("{host}", "\"$@\"");
         let script = format!(
-            "#!/bin/sh\nif [ -e {}/down-$1 ]; then echo no route to $1 >&2; exit 255; fi\nexec {inner}\n",
+            "#!/bin/sh\nif [ -e {}/down-$1 ]; then echo no route to $1 >&2; exit 255; fi\nexec nice -n -$(nice) {inner}\n",
             place.dir.display()
         );
         fs::write(&launcher, script).expect("a launcher");
@@ -123,6 +109,16 @@ impl Site {
         pids.into_iter().find(is_worker)
     }
 
+    /// The nice values of all threads of the worker of a node, once it has some that copy.
+    fn nice_of_worker(&self, index: u32) -> BTreeSet<i32> {
+        let mut all = Vec::new();
+        wait_until("a worker copies", || {
+            all = self.worker(index).map(priorities).unwrap_or_default();
+            all.iter().any(|(name, _)| name.starts_with("aze-stage-work"))
+        });
+        all.into_iter().map(|(_, nice)| nice).collect()
+    }
+
     fn is_same(&self, name: &str) {
         run(Command::new("diff").args(["-r", "--no-dereference"]).args([&self.src, &self.dst.join(name)]));
     }
@@ -141,17 +137,6 @@ impl Site {
 impl Drop for Site {
     fn drop(&mut self) {
         self.aze(&["down", "--force", "--discard"]);
-    }
-}
-
-fn ended(child: &mut Child) -> ExitStatus {
-    let started = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().expect("a child") {
-            return status;
-        }
-        assert!(started.elapsed() < PATIENCE, "an attempt does not end");
-        std::thread::park_timeout(Duration::from_millis(2));
     }
 }
 
@@ -332,6 +317,8 @@ fn a_volume_over_nodes_is_staged_in_rounds_and_until_a_signal() {
     let mut child = site.start("run", &["--jobs", "1"]);
     let to = dst.join("run");
     wait_until("files are there", || to.is_dir() && names(&to).len() > 3);
+    let own = priorities(std::process::id())[0].1;
+    assert_eq!(site.nice_of_worker(1), BTreeSet::from([own]));
     let state = dst.join(names(dst).into_iter().find(|name| name.ends_with(".state")).expect("a state"));
     let status = json(&site.place.aze(&["stage", "status", text(&state), "--json"]).ok().out);
     signal(child.id(), libc::SIGTERM);
@@ -347,6 +334,7 @@ fn a_volume_over_nodes_is_staged_in_rounds_and_until_a_signal() {
     site.is_same("run");
 
     let mut child = site.start("rounds", &["--every", "100ms"]);
+    assert_eq!(site.nice_of_worker(2), BTreeSet::from([19]));
     wait_until("a round has ended", || receipts(dst).len() == 2);
     site.has_no_workers();
     fs::write(src.join("3"), "other contents").expect("a file");

@@ -118,6 +118,8 @@ pub struct Reporter {
     pub tally: Tally,
     /// The signal that has asked the command to end; 0 for none.
     signal: AtomicI32,
+    /// What is under way is to end at this moment, as if by a signal.
+    end: Mutex<Option<Instant>>,
     /// Where threads wait that a signal is to wake.
     wake: (Mutex<()>, Condvar),
 }
@@ -128,8 +130,14 @@ impl Reporter {
     pub fn start(command: &'static str, verbose: bool, quiet: bool) -> Outcome<Arc<Reporter>> {
         let progress = Progress::new(quiet);
         let tally = Tally::with_bar(command, progress.bar());
-        let reporter =
-            Arc::new(Reporter { verbose, progress, tally, signal: AtomicI32::default(), wake: Default::default() });
+        let reporter = Arc::new(Reporter {
+            verbose,
+            progress,
+            tally,
+            signal: AtomicI32::default(),
+            end: Mutex::default(),
+            wake: Default::default(),
+        });
         note_signals(&reporter)?;
         Ok(reporter)
     }
@@ -151,11 +159,21 @@ impl Reporter {
     pub fn signal(&self) -> Option<i32> {
         Some(self.signal.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
     }
+
+    /// What is under way is to end at this moment; or whenever it is done.
+    pub fn end_at(&self, end: Option<Instant>) {
+        *self.end.lock() = end;
+    }
+
+    /// Whether that moment has come.
+    pub fn is_late(&self) -> bool {
+        self.end.lock().is_some_and(|end| Instant::now() >= end)
+    }
 }
 
 impl Watch for Reporter {
     fn is_over(&self) -> bool {
-        self.signal.load(Ordering::Relaxed) != 0
+        self.signal().is_some() || self.is_late()
     }
 
     fn expect(&self, bytes: u64) {

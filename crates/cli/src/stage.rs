@@ -5,6 +5,7 @@
 
 mod message;
 mod nodes;
+mod priority;
 mod release;
 pub(crate) mod rounds;
 mod warm;
@@ -22,13 +23,14 @@ use aze_copy::stage::nodes::{Nodes, Share};
 use aze_copy::stage::standing::{Standing, Why};
 use aze_copy::stage::state::Known;
 use aze_copy::stage::survey::Filter;
-use aze_copy::stage::{Order, Report, Side, stage};
+use aze_copy::stage::{Order, Report, Side};
 use aze_copy::tree::Spot;
 use aze_fuse::signals;
 use aze_proto::ids::Time;
 use aze_receipt::{Hash, Signed};
 use aze_words::{errln, outln};
 use clap::Subcommand;
+use priority::Priority;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -119,6 +121,10 @@ struct Common {
     /// for all of them. [this node alone]
     #[arg(long, value_name = "all|N|A,B", value_parser = nodes::parse)]
     nodes: Option<nodes::Wanted>,
+    /// low: programs on the same cores come first, of this node and of --nodes. same: the priority that the command was started
+    /// with. [low with --when closed and in rounds, but for the last one of --before-end; else same]
+    #[arg(long, value_name = "WHICH")]
+    priority: Option<Priority>,
     /// As JSON, without progress.
     #[arg(long)]
     json: bool,
@@ -465,7 +471,8 @@ fn refuse_in_backing(common: &Common, from: &Spot, destination: &[u8], side: Sid
 fn one_round(common: &Common, order: &Order, reporter: &Arc<Reporter>) -> Outcome<Exit> {
     let failed_before = reporter.tally.failed();
     let watch: Arc<dyn Watch> = reporter.clone();
-    let staged = stage(order, &watch);
+    let alone = if order.closed_only { Priority::Low } else { Priority::Same };
+    let staged = common.priority.unwrap_or(alone).stage(order, &watch);
     let summary = reporter.progress.finish();
     if let Some(signal) = reporter.signal().filter(|_| staged.is_err()) {
         errln!("aze: stage: ended by a signal: the same command goes on from here");

@@ -116,6 +116,29 @@ pub fn put_in_place(file: &impl AsRawFd, number: i32) -> io::Result<()> {
     done(unsafe { libc::dup2(file.as_raw_fd(), number) })
 }
 
+/// The nice value of the lowest priority (setpriority(2)).
+pub const NICE_LOWEST: i32 = 19;
+
+/// The nice value of the calling thread.
+pub fn nice() -> i32 {
+    // Zero names the calling thread: Linux keeps this for each (setpriority(2), "C library/kernel differences"). It cannot fail.
+    // SAFETY: takes no pointer.
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+}
+
+/// Gives the calling thread this nice value, if it is higher than the one that it has. Threads and processes that it starts from
+/// now on have the same. Only a privileged process can take it back.
+///
+/// # Errors
+/// What the system said.
+pub fn be_nice(nice: i32) -> io::Result<()> {
+    if nice <= self::nice() {
+        return Ok(());
+    }
+    // SAFETY: takes no pointer.
+    done(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) })
+}
+
 /// Ends this process by `signal`, as it would have been if it had not been held.
 pub fn die_of(signal: i32) -> ! {
     // SAFETY: a signal set is a plain array of bits, for which zero is a valid value.

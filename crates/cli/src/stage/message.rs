@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Error, ErrorKind, Read, Result};
 
 /// The version of these messages: a worker of another one is refused.
-pub const FORM: u32 = 1;
+pub const FORM: u32 = 2;
 
 /// Bytes of a line, at most: two paths of 4,096 bytes and 16 hashes are 18 KiB.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
@@ -30,6 +30,8 @@ pub struct Order {
     pub is_out: bool,
     /// Tasks at the same time.
     pub jobs: usize,
+    /// The nice value of the command, which the worker takes over.
+    pub nice: i32,
     /// Source of the probe: path, and print.
     pub from: (String, [u64; 4]),
     /// Copy of the probe: path, inode, contents.
@@ -99,13 +101,14 @@ pub enum Said {
 
 impl Order {
     /// With this probe.
-    pub fn new(volume: &str, is_out: bool, jobs: usize, probe: &Probe) -> Order {
+    pub fn new(volume: &str, is_out: bool, jobs: usize, nice: i32, probe: &Probe) -> Order {
         Order {
             stage_worker: FORM,
             program: env!("CARGO_PKG_VERSION").into(),
             volume: volume.into(),
             is_out,
             jobs,
+            nice,
             from: (hex::write(&probe.from.0), probe.from.1),
             to: (hex::write(&probe.to), probe.inode, hex::write(&probe.contents)),
         }

@@ -7,6 +7,7 @@ use super::message::{self, FORM, Order, Said, Task};
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::mount_nodes;
 use crate::session::Session;
+use crate::sys;
 use aze_copy::Watch;
 use aze_copy::stage::nodes::{Copied, Nodes, Part, Probe, Share};
 use aze_copy::tree::ReadBack;
@@ -344,7 +345,8 @@ impl Nodes for Team {
     }
 
     fn start(&self, probe: &Probe, watch: &Arc<dyn Watch>) -> Outcome<bool> {
-        let order = Order::new(&self.session.volume.record.name, self.is_out, self.jobs, probe);
+        // Of this thread: a stage may have given up its priority.
+        let order = Order::new(&self.session.volume.record.name, self.is_out, self.jobs, sys::nice(), probe);
         let member = |node: &String| Member {
             share: Share { node: node.clone(), ..Share::default() },
             phase: Phase::Starting,

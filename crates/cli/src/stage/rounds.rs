@@ -1,18 +1,21 @@
 //! `aze stage out` again and again while programs run: every so often, and once more before the end of the job.
 //!
 //! Each round copies all objects that have changed since the last one, with a receipt of its own, and none is made where
-//! nothing has changed. A round never holds up programs: it reads, and a file that they write meanwhile is left to the next
-//! round. One round is at work at a time; one that takes longer than the period delays the next.
+//! nothing has changed. A round never holds up programs: it reads, it runs where they leave cores idle, and a file that they write
+//! meanwhile is left to the next round. One round is at work at a time; one that takes longer than the period delays the next.
+//!
+//! The last round has to be done in time, so it has the command's priority. What programs leave to a round may be nothing, so
+//! one that is still at work when the last one is due is broken off, and the last one goes on from there.
 
-use super::{Common, free_receipt, tell};
+use super::{Common, Priority, free_receipt, tell};
 use crate::batch::{self, JobEnd};
 use crate::copy::Reporter;
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::{size, sys, when};
 use aze_copy::Watch;
+use aze_copy::stage::Order;
 use aze_copy::stage::ledger::{self, Ledger};
 use aze_copy::stage::standing::{Standing, look};
-use aze_copy::stage::{Order, stage};
 use aze_copy::tree::Spot;
 use aze_proto::ids::Time;
 use aze_words::errln;
@@ -76,7 +79,9 @@ impl Args {
         let (mut rounds, mut has_warned, closed_only) = (0_u64, false, order.closed_only);
         while reporter.signal().is_none() {
             let now = Instant::now();
-            let standing = match dirty(&order, reporter) {
+            // In time for the end, whatever programs do.
+            let looking = common.priority.unwrap_or(if end.is_some() { Priority::Same } else { Priority::Low });
+            let standing = match looking.during(|| dirty(&order, reporter))? {
                 Err(_) if reporter.signal().is_some() => break,
                 standing => standing?,
             };
@@ -93,9 +98,16 @@ impl Args {
                 if standing.dirty.objects > left_alone || !standing.lost.is_empty() {
                     rounds += 1;
                     order.closed_only = closed_only && !is_last;
-                    exit = round(common, &mut order, reporter)?;
-                    if standing.dirty.objects > 0 {
-                        pace = units(&standing) / now.elapsed().as_secs_f64().max(0.001);
+                    let priority = common.priority.unwrap_or(if is_last { Priority::Same } else { Priority::Low });
+                    let may_wait = priority == Priority::Low && !is_last;
+                    reporter.end_at(end.filter(|_| may_wait).and_then(|end| end.at.checked_sub(needed + end.margin)));
+                    let done = round(common, &mut order, reporter, priority);
+                    reporter.end_at(None);
+                    if let Some(done) = done? {
+                        exit = done;
+                        if standing.dirty.objects > 0 {
+                            pace = units(&standing) / now.elapsed().as_secs_f64().max(0.001);
+                        }
                     }
                 }
                 next = self.every.map(|every| now + every);
@@ -134,31 +146,35 @@ fn dirty(order: &Order, reporter: &Arc<Reporter>) -> Outcome<Standing> {
     look(&start, &Vec::from_iter(ledger), order.jobs, 0, None, &|| reporter.is_over())
 }
 
-/// One round, with a receipt.
-fn round(common: &Common, order: &mut Order, reporter: &Arc<Reporter>) -> Outcome<Exit> {
+/// One round, with a receipt; `None` if it was broken off, since the last one is due.
+fn round(common: &Common, order: &mut Order, reporter: &Arc<Reporter>, priority: Priority) -> Outcome<Option<Exit>> {
     let to = PathBuf::from(OsStr::from_bytes(&order.destination));
     if let Some((path, _)) = &mut order.receipt {
         *path = free_receipt(Path::new(&to))?;
     }
     let (started, failed_before) = (Instant::now(), reporter.tally.failed());
     let watch: Arc<dyn Watch> = reporter.clone();
-    let report = match stage(order, &watch) {
+    let report = match priority.stage(order, &watch) {
         Ok(report) => report,
         Err(trouble) => {
             if let Some(signal) = reporter.signal() {
                 errln!("aze: stage: ended by a signal: the same command goes on from here");
                 sys::die_of(signal);
             }
+            if reporter.is_late() {
+                errln!("aze: stage: a round was broken off, since the end is near: the last one goes on from here");
+                return Ok(None);
+            }
             // A destination may be full for a while.
             reporter.tally.fail(&trouble);
-            return Ok(trouble.exit);
+            return Ok(Some(trouble.exit));
         }
     };
     let bytes = report.end.as_ref().map_or(0, |end| end.bytes);
     let summary = format!("{} in {:.1} s", size::words(bytes), started.elapsed().as_secs_f64());
     tell(common, &report, super::signer(order).as_ref(), &summary);
     let is_whole = report.missing == 0 && report.left == 0 && reporter.tally.failed() == failed_before;
-    Ok(if is_whole { Exit::Done } else { Exit::Some })
+    Ok(Some(if is_whole { Exit::Done } else { Exit::Some }))
 }
 
 fn units(standing: &Standing) -> f64 {

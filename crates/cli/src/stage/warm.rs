@@ -54,7 +54,19 @@ pub fn run(from: &OsStr, names_only: bool, common: &Common) -> Outcome<Exit> {
 /// Refuses options that mean a copy.
 fn refuse_options(common: &Common) -> Outcome<()> {
     let Common {
-        receipt, state, list, no_recursion, newer_than, include, exclude, delete, atomic, keep, nodes, ..
+        receipt,
+        state,
+        list,
+        no_recursion,
+        newer_than,
+        include,
+        exclude,
+        delete,
+        atomic,
+        keep,
+        nodes,
+        priority,
+        ..
     } = common;
     let given = [
         ("--receipt", receipt.is_some()),
@@ -68,6 +80,7 @@ fn refuse_options(common: &Common) -> Outcome<()> {
         ("--atomic", *atomic),
         ("--keep", *keep),
         ("--nodes", nodes.is_some()),
+        ("--priority", priority.is_some()),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => {

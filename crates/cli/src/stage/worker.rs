@@ -6,6 +6,7 @@ use super::message::{self, FORM, Order, Said, Task};
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::place::{Place, VolumePath};
 use crate::session::Sessions;
+use crate::sys;
 use aze_copy::Watch;
 use aze_copy::stage::nodes::{Copied, Part, copy_part, look_for, reread_part};
 use aze_copy::tree::{Spot, Tree};
@@ -108,6 +109,8 @@ fn begin(line: &[u8], sessions: &mut Sessions) -> Result<(Sides, usize), (bool, 
         let text = format!("this node has aze {own}, which is told by aze {theirs}: give all nodes the same version");
         return Err((false, Trouble::usage(text)));
     }
+    // Before the first thread starts, since each inherits this.
+    sys::be_nice(order.nice).map_err(|error| (false, Trouble::local("lower the priority", &error)))?;
     let probe = order.probe().ok_or_else(|| (false, Trouble::usage("a probe without a path: a defect in aze")))?;
     let (from, to) = (OsStr::from_bytes(&probe.from.0), OsStr::from_bytes(&probe.to));
     let inside =
