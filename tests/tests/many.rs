@@ -1,4 +1,4 @@
-//! `aze bench many`, `clients` and `train` on the real program: every step of both layouts, and every place, is there and kept, and
+//! `aze bench many`, `clients`, `train` and `stage` on the real program: every step of both layouts, and every place, is there and kept, and
 //! their volumes and files are gone afterwards. The measured values are not judged.
 
 use aze_tests::Place;
@@ -85,5 +85,48 @@ fn training_is_measured_beside_directories() {
     for wrong in [["--bytes", "31"], ["--files", "3"], ["--time", "0s"], ["--checkpoint-bytes", "0"], ["--files", "0"]]
     {
         place.aze(&[&["bench", "train"], &wrong[..]].concat()).code(2);
+    }
+}
+
+#[test]
+fn staging_is_measured_beside_cp() {
+    let place = Place::new();
+    fs::create_dir(place.path("disk")).expect("a directory");
+    let quick = ["--target", "disk", "--sparse", "64M", "--data", "3M", "--jobs", "4", "--repeat", "2", "--json"];
+    for (side, more) in [("mount", ["--files", "40", "--record", "result"].as_slice()), ("dir", &["--files", "0"])] {
+        let words = [&["bench", "stage", "--cp", side], &quick[..], more].concat();
+        let result: Value = serde_json::from_str(&place.aze(&words).ok().out).expect("one object");
+        assert_eq!(result["cp"], side);
+        let rows = result["rows"].as_array().expect("rows");
+        let told: Vec<[&str; 2]> =
+            rows.iter().map(|row| ["work", "direction"].map(|name| row[name].as_str().expect("a word"))).collect();
+        let all = [["files", "out"], ["files", "in"], ["sparse", "out"], ["sparse", "in"]];
+        assert_eq!(told, if side == "mount" { &all[..] } else { &all[2..] }, "{result}");
+        for row in rows {
+            let turns = row["turns"].as_array().expect("turns");
+            assert_eq!(turns.len(), 2, "{row}");
+            for turn in turns {
+                let [cp, proven, stage] =
+                    ["cp_s", "cp_proven_s", "stage_s"].map(|name| turn[name].as_f64().expect("a number"));
+                assert!(0.0 < cp && cp < proven && 0.0 < stage, "{turn}");
+            }
+            for name in ["cp_s", "cp_proven_s", "stage_s", "ratio_to_cp", "ratio_to_cp_proven"] {
+                let [lowest, median, highest] =
+                    ["lowest", "median", "highest"].map(|which| row[name][which].as_f64().expect("a number"));
+                assert!(0.0 < lowest && lowest <= median && median <= highest, "{name}: {row}");
+            }
+        }
+        assert_eq!(fs::read_dir(place.path("disk")).expect("the directory").count(), 0, "its files are gone");
+        assert_eq!(fs::read_dir(place.path("run")).expect("the run directory").count(), 0, "its volume has ended");
+    }
+    let table = fs::read_to_string(place.path("result/result.txt")).expect("a table");
+    assert!(table.contains("40 files of 4.00 KiB, out") && table.contains("cp proven / stage"), "{table}");
+    for wrong in [
+        &["--files", "0", "--sparse", "0"][..],
+        &["--bytes", "0"],
+        &["--data", "0"],
+        &["--data", "2M", "--sparse", "1M"],
+    ] {
+        place.aze(&[&["bench", "stage", "--target", "disk"], wrong].concat()).code(2);
     }
 }

@@ -20,6 +20,7 @@ mod plot;
 mod program;
 mod record;
 mod replay;
+mod stage;
 mod started;
 mod train;
 
@@ -40,6 +41,7 @@ Examples:
   aze bench durability --storage /data --target /data   what it costs that files are safe
   aze bench many                                    what names cost when there are ten million of them
   aze bench clients                                 what 10,000 clients cost servers that they hardly use
+  aze bench stage --target /project                 how fast files are staged, beside cp
   aze bench train --against /var/tmp                random reads of many small files, with checkpoints";
 
 /// Measure the volume, and directories to compare it with.
@@ -58,6 +60,7 @@ enum Bench {
     Durability(durability::Args),
     Many(many::Args),
     Clients(clients::Args),
+    Stage(stage::Args),
     Train(train::Args),
     /// One process of `aze bench io500`, which starts it.
     #[command(hide = true)]
@@ -76,6 +79,7 @@ pub fn run(args: &Args, program: &'static dyn Program) -> Outcome<Exit> {
         Bench::Durability(args) => durability::run(args, program),
         Bench::Many(args) => many::run(args, program),
         Bench::Clients(args) => clients::run(args, program),
+        Bench::Stage(args) => stage::run(args, program),
         Bench::Train(args) => train::run(args, program),
         Bench::Io500Rank => io500::run_rank(program),
         Bench::ClientsHolder(args) => clients::hold(args, program),

@@ -131,7 +131,8 @@ impl Drop for Started {
 
 /// What could not be ended says so itself.
 fn end(name: &str) {
-    let _ = aze(&["down", "--force", "--name", name]).inspect_err(|trouble| errln!("aze: bench: {trouble}"));
+    let _ =
+        aze(&["down", "--force", "--discard", "--name", name]).inspect_err(|trouble| errln!("aze: bench: {trouble}"));
 }
 
 /// Removes a directory in which threads of this process may still make files.
