@@ -118,7 +118,7 @@ pub struct Reporter {
     pub tally: Tally,
     /// The signal that has asked the command to end; 0 for none.
     signal: AtomicI32,
-    /// What is under way is to end at this moment, as if by a signal.
+    /// The work under way is to end at this moment, as if by a signal.
     end: Mutex<Option<Instant>>,
     /// Where threads wait that a signal is to wake.
     wake: (Mutex<()>, Condvar),
@@ -160,12 +160,12 @@ impl Reporter {
         Some(self.signal.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
     }
 
-    /// What is under way is to end at this moment; or whenever it is done.
+    /// The work under way is to end at this moment; with `None` when it is done.
     pub fn end_at(&self, end: Option<Instant>) {
         *self.end.lock() = end;
     }
 
-    /// Whether that moment has come.
+    /// Whether the moment of [`Reporter::end_at`] has come.
     pub fn is_late(&self) -> bool {
         self.end.lock().is_some_and(|end| Instant::now() >= end)
     }
