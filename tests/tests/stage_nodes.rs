@@ -59,14 +59,19 @@ impl Site {
         );
         fs::write(&launcher, script).expect("a launcher");
         set_mode(&launcher, 0o755);
-        let hosts: Vec<String> = (1..=count).map(|at| format!("10.66.0.{at}")).collect();
-        let launcher = format!("{} {{host}}", launcher.display());
-        let up = ["up", "--name", "v", "--hosts", &hosts.join(","), "--launcher", &launcher, "--size", "1G"];
-        nodes.aze(&place, 1, &up).ok();
         let (src, dst) = (place.path("src"), place.path("dst"));
         fs::create_dir(&src).expect("a directory");
         fs::create_dir(&dst).expect("a directory");
-        Site { place, nodes, src, dst }
+        let site = Site { place, nodes, src, dst };
+        site.up("v");
+        site
+    }
+
+    /// Starts a volume over all nodes.
+    fn up(&self, name: &str) {
+        let hosts: Vec<String> = (1..=self.nodes.count).map(|at| format!("10.66.0.{at}")).collect();
+        let launcher = format!("{} {{host}}", self.place.path("reach").display());
+        self.aze(&["up", "--name", name, "--hosts", &hosts.join(","), "--launcher", &launcher, "--size", "1G"]).ok();
     }
 
     fn aze(&self, args: &[&str]) -> Ran {
@@ -80,8 +85,12 @@ impl Site {
     }
 
     fn start(&self, name: &str, more: &[&str]) -> Child {
-        let (program, to) = (aze_tests::program(), self.dst.join(name));
-        let words = [text(&program), "stage", "out", "aze:/in", text(&to), "--quiet", "--nodes", "all"];
+        self.start_between(["out", "aze:/in", text(&self.dst.join(name))], more)
+    }
+
+    fn start_between(&self, [direction, from, to]: [&str; 3], more: &[&str]) -> Child {
+        let program = aze_tests::program();
+        let words = [text(&program), "stage", direction, from, to, "--quiet", "--nodes", "all"];
         let mut command = self.nodes.command(&self.place, 1, &[&words[..], more].concat());
         command.stdout(Stdio::null()).stderr(File::create(self.place.path("err")).expect("a file"));
         command.spawn().expect("nsenter runs")
@@ -136,7 +145,7 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        self.aze(&["down", "--force", "--discard"]);
+        self.aze(&["down", "--all", "--discard"]);
     }
 }
 
@@ -239,14 +248,26 @@ fn a_volume_over_nodes_is_staged_by_all_of_them() {
 /// the marks of one moment.
 #[test]
 fn a_volume_over_nodes_that_is_written_is_staged_as_of_one_moment_or_not_at_all() {
+    staged_while_it_is_written(&Site::new("azsw", 3), None);
+}
+
+/// The same from volume to volume.
+#[test]
+fn a_volume_over_nodes_that_is_written_is_staged_into_another_one_as_of_one_moment_or_not_at_all() {
+    let site = Site::new("azsb", 3);
+    site.up("w");
+    staged_while_it_is_written(&site, Some("aze://w"));
+}
+
+/// Stages again and again, into a directory or into another volume, while a program writes; then compares the copies.
+fn staged_while_it_is_written(site: &Site, other: Option<&str>) {
     const MARKS: usize = 10;
     const STEP: usize = 14 << 20;
-    let site = Site::new("azsw", 3);
     fs::write(site.src.join("quiet"), "rests").expect("a file");
     let busy = File::create(site.src.join("busy")).expect("a file");
     busy.set_len((MARKS * STEP + 8) as u64).expect("a hole");
     (1..=MARKS).for_each(|mark| busy.write_all_at(&[0, 0, 0, 0, 0, 0, 0, 1], (mark * STEP) as u64).expect("room"));
-    site.aze(&["stage", "in", text(&site.src), "aze:/in", "--quiet", "--nodes", "all"]).ok();
+    site.aze(&["stage", "in", text(&site.src), "aze://v/in", "--quiet", "--nodes", "all"]).ok();
     let script = format!(
         "import os, sys\nfile = os.open('/aze/in/busy', os.O_RDWR)\nfor number, _ in enumerate(sys.stdin):\n for mark in range(1, {MARKS} + 1):\n  \
          os.pwrite(file, number.to_bytes(8, 'little'), mark * {STEP})\n print(number, flush=True)\n"
@@ -254,7 +275,8 @@ fn a_volume_over_nodes_that_is_written_is_staged_as_of_one_moment_or_not_at_all(
     let program = aze_tests::program();
     let words = [text(&program), "run", "--door", "mount", "--", "python3", "-c", &script];
     let mut writer = site.nodes.command(&site.place, 2, &words);
-    let mut writer = writer.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("nsenter runs");
+    let mut writer =
+        writer.env("AZE_VOLUME", "v").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("nsenter runs");
     let mut orders = writer.stdin.take().expect("a pipe");
     let mut done = BufReader::new(writer.stdout.take().expect("a pipe"));
     let mut write_once = || {
@@ -266,14 +288,20 @@ fn a_volume_over_nodes_that_is_written_is_staged_as_of_one_moment_or_not_at_all(
     let (mut changed, mut whole, mut rounds) = (0, 0, 0);
     for attempt in 0..8 {
         let (name, receipt) = (format!("run{attempt}"), site.place.path(&format!("receipt{attempt}")));
-        let mut child = site.start(&name, &["--receipt", text(&receipt)]);
         let to = site.dst.join(&name);
+        let inside = other.map(|volume| format!("{volume}/{name}"));
+        let words = match &inside {
+            None => ["out", "aze://v/in", text(&to)],
+            Some(inside) => ["in", "aze://v/in", inside],
+        };
+        let mut child = site.start_between(words, &["--receipt", text(&receipt)]);
         // All the time, or a few times when it has begun.
         let most = if attempt % 2 == 0 { usize::MAX } else { attempt };
         let mut status = None;
         wait_until("it has begun", || {
             status = child.try_wait().expect("a child");
-            status.is_some() || to.is_dir()
+            let has_begun = || inside.as_ref().map_or(to.is_dir(), |inside| site.aze(&["ls", inside]).code == 0);
+            status.is_some() || has_begun()
         });
         let mut count = 0;
         while status.is_none() && count < most {
@@ -283,7 +311,10 @@ fn a_volume_over_nodes_that_is_written_is_staged_as_of_one_moment_or_not_at_all(
         }
         rounds += count;
         let status = status.unwrap_or_else(|| ended(&mut child));
-        site.verified(&receipt);
+        site.aze(&["receipt", "verify", text(&receipt)]).ok();
+        if let Some(inside) = &inside {
+            site.aze(&["stage", "out", inside, text(&to), "--quiet"]).ok();
+        }
         if status.success() {
             whole += 1;
             let copy = fs::read(to.join("busy")).expect("a file");
@@ -303,6 +334,60 @@ fn a_volume_over_nodes_that_is_written_is_staged_as_of_one_moment_or_not_at_all(
     assert!(whole > 0 && changed > 0);
     drop(orders);
     assert!(ended(&mut writer).success());
+}
+
+/// Nodes open both volumes. One that does not know the source's is not reached.
+#[test]
+fn a_volume_over_nodes_is_staged_into_another_one() {
+    let site = Site::new("azsv", 3);
+    site.up("w");
+    let src = &site.src;
+    fs::create_dir(src.join("sub")).expect("a directory");
+    for number in 0..20u32 {
+        fs::write(src.join(format!("sub/{number}")), number.to_le_bytes().repeat(3000)).expect("a file");
+    }
+    fs::hard_link(src.join("sub/1"), src.join("again")).expect("a link");
+    symlink("sub/1", src.join("link")).expect("a link");
+    let large: Vec<u8> = (0..150u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    fs::write(src.join("large"), &large).expect("a file");
+    let sparse = File::create(src.join("sparse")).expect("a file");
+    sparse.set_len(200 << 20).expect("a hole");
+    sparse.write_all_at(b"in the middle", (100 << 20) + 77).expect("data");
+    drop(sparse);
+    site.aze(&["stage", "in", text(src), "aze://v/in", "--quiet"]).ok();
+    let between = |to: &str, nodes: &str, receipt: &Path| {
+        site.aze(&["stage", "in", "aze://v/in", to, "--nodes", nodes, "--receipt", text(receipt), "--json"])
+    };
+    let receipt = site.place.path("between.jsonl");
+    let told = json(&between("aze://w/copy", "all", &receipt).ok().out);
+    assert_eq!((&told["proven"], &told["missing"]), (&26.into(), &0.into()), "{told}");
+    let shares = told["nodes"].as_array().expect("a list");
+    let bytes = |field: &str| shares.iter().map(|share| share[field].as_u64().expect("a number")).collect::<Vec<_>>();
+    let (copied, read) = (bytes("copied_bytes"), bytes("read_back_bytes"));
+    let all = (350 << 20) + 20 * 12_000;
+    assert!(copied.len() == 3 && copied.iter().all(|bytes| *bytes > 0), "{told}");
+    assert_eq!((copied.iter().sum::<u64>(), read.iter().sum::<u64>()), (all, all), "{told}");
+    let found = ways(&receipt);
+    assert!(found.len() == 22 && found.iter().all(|way| way == "servers"), "{found:?}");
+    site.aze(&["receipt", "verify", text(&receipt)]).ok();
+    site.aze(&["stage", "out", "aze://w/copy", text(&site.dst.join("run")), "--quiet", "--nodes", "all"]).ok();
+    site.is_same("run");
+
+    // Only what has changed since is copied again.
+    fs::write(src.join("none"), "more").expect("a file");
+    site.aze(&["cp", text(&src.join("none")), "aze://v/in/more"]).ok();
+    let told = json(&between("aze://w/copy", "2", &site.place.path("again.jsonl")).ok().out);
+    assert_eq!((&told["proven"], &told["missing"], &told["resumed"]), (&27.into(), &0.into(), &23.into()), "{told}");
+
+    // A node without the record of one of the volumes.
+    let record = site.place.path("run-10.66.0.3/v");
+    fs::rename(&record, site.place.path("away")).expect("a volume");
+    let why = between("aze://w/named", "10.66.0.1,10.66.0.3", &site.place.path("named.jsonl")).code(5).err;
+    assert!(why.contains("10.66.0.3: ") && why.contains("no volume 'v' of yours"), "{why}");
+    let ran = between("aze://w/rest", "all", &site.place.path("rest.jsonl")).ok();
+    assert!(ran.err.contains("no volume 'v' of yours") && ran.err.contains("the others copy"), "{}", ran.err);
+    fs::rename(site.place.path("away"), &record).expect("a volume");
+    site.has_no_workers();
 }
 
 /// Workers run in each round, and none between; a signal ends a stage and its workers, and the same command goes on.

@@ -117,8 +117,8 @@ struct Common {
     /// [16; with --every or --before-end 4]
     #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..=i64::from(JOBS_MAX)))]
     jobs: Option<u16>,
-    /// Have nodes of the volume copy and read back: all, so many, or those of these names. The local side must be the same
-    /// for all of them. [this node alone]
+    /// Have nodes of the volume copy and read back: all, so many, or those of these names; from volume to volume, those of the one
+    /// that gets the copies. The local side must be the same for all of them. [this node alone]
     #[arg(long, value_name = "all|N|A,B", value_parser = nodes::parse)]
     nodes: Option<nodes::Wanted>,
     /// low: programs on the same cores come first, of this node and of --nodes. same: the priority that the command was started
@@ -271,10 +271,6 @@ fn run_in(args: &InArgs) -> Outcome<Exit> {
     };
     let from = match Place::parse(&args.from)? {
         Place::Local(from) => Place::Local(absolute(&from)?),
-        Place::Volume(_) if args.common.nodes.is_some() => {
-            let text = "--nodes is for copies between a volume and a path that all nodes see: from volume to volume this node copies";
-            return Err(Trouble::usage(text));
-        }
         from => from,
     };
     perform(("in", false, false), &args.common, None, &from, &to, args.common.receipt.clone(), state_of_user)
@@ -415,12 +411,15 @@ fn team(
     jobs: usize,
 ) -> Outcome<Option<Arc<dyn Nodes>>> {
     let Some(wanted) = &common.nodes else { return Ok(None) };
-    let (inside, is_out) = match (from, to) {
-        (Place::Volume(inside), _) => (inside, true),
-        (_, Place::Volume(inside)) => (inside, false),
-        _ => return Ok(None),
+    let mut session = |place: &Place| match place {
+        Place::Volume(path) => sessions.of(path).map(Some),
+        Place::Local(_) => Ok(None),
     };
-    let team = nodes::Team::of(wanted, &sessions.of(inside)?, is_out, jobs)?;
+    let sides = [session(from)?, session(to)?];
+    let volumes = sides.each_ref().map(|side| side.as_ref().map(|session| session.volume.record.name.clone()));
+    // From volume to volume, those of the one that gets the copies.
+    let Some(session) = sides.into_iter().flatten().last() else { return Ok(None) };
+    let team = nodes::Team::of(wanted, &session, volumes, jobs)?;
     Ok(team.map(|team| team as Arc<dyn Nodes>))
 }
 

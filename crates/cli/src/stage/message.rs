@@ -17,6 +17,9 @@ pub const FORM: u32 = 2;
 /// Bytes of a line, at most: two paths of 4,096 bytes and 16 hashes are 18 KiB.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
+/// The names of the volumes of the source and of the copy; none where that is no volume.
+pub type Volumes = [Option<String>; 2];
+
 /// What a worker is to do.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Order {
@@ -24,10 +27,8 @@ pub struct Order {
     pub stage_worker: u32,
     /// Version of the command's program.
     pub program: String,
-    /// The volume's name.
-    pub volume: String,
-    /// The volume is the source.
-    pub is_out: bool,
+    /// Where the source is, and where its copy: the names of volumes; none for a path of the node.
+    pub volumes: Volumes,
     /// Tasks at the same time.
     pub jobs: usize,
     /// The nice value of the command, which the worker takes over.
@@ -101,12 +102,11 @@ pub enum Said {
 
 impl Order {
     /// With this probe.
-    pub fn new(volume: &str, is_out: bool, jobs: usize, nice: i32, probe: &Probe) -> Order {
+    pub fn new(volumes: &Volumes, jobs: usize, nice: i32, probe: &Probe) -> Order {
         Order {
             stage_worker: FORM,
             program: env!("CARGO_PKG_VERSION").into(),
-            volume: volume.into(),
-            is_out,
+            volumes: volumes.clone(),
             jobs,
             nice,
             from: (hex::write(&probe.from.0), probe.from.1),

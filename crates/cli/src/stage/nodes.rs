@@ -3,7 +3,7 @@
 //! Each is `aze stage worker`, run by the volume's launcher. A thread writes to its input, one reads its output, and one the
 //! last words of its standard error. The threads of the stage wait here for what they have asked for.
 
-use super::message::{self, FORM, Order, Said, Task};
+use super::message::{self, FORM, Order, Said, Task, Volumes};
 use crate::exit::{Exit, Outcome, Trouble};
 use crate::mount_nodes;
 use crate::session::Session;
@@ -115,7 +115,7 @@ pub struct Team {
     names: Vec<String>,
     /// They were named: one that is not reached is not left out.
     is_named: bool,
-    is_out: bool,
+    volumes: Volumes,
     /// Tasks of a node at the same time.
     jobs: usize,
     session: Arc<Session>,
@@ -161,8 +161,8 @@ struct Member {
 }
 
 impl Team {
-    /// Of the nodes that are meant, with so many tasks on each; `None` if this process is to copy.
-    pub fn of(wanted: &Wanted, session: &Arc<Session>, is_out: bool, jobs: usize) -> Outcome<Option<Arc<Team>>> {
+    /// Of the nodes of a volume that are meant, with so many tasks on each; `None` if this process is to copy.
+    pub fn of(wanted: &Wanted, session: &Arc<Session>, volumes: Volumes, jobs: usize) -> Outcome<Option<Arc<Team>>> {
         let names = choose(wanted, mount_nodes::of(&session.volume))?;
         if names.is_empty() {
             return Ok(None);
@@ -170,7 +170,7 @@ impl Team {
         let jobs = jobs.min(TASKS_MAX / names.len()).max(1);
         let inner = Arc::new(Inner { state: Mutex::default(), changed: Condvar::default() });
         let is_named = matches!(wanted, Wanted::Named(_));
-        Ok(Some(Arc::new(Team { inner, names, is_named, is_out, jobs, session: session.clone() })))
+        Ok(Some(Arc::new(Team { inner, names, is_named, volumes, jobs, session: session.clone() })))
     }
 
     /// Runs a worker on a node, and gives it its order.
@@ -346,7 +346,7 @@ impl Nodes for Team {
 
     fn start(&self, probe: &Probe, watch: &Arc<dyn Watch>) -> Outcome<bool> {
         // Of this thread: a stage may have given up its priority.
-        let order = Order::new(&self.session.volume.record.name, self.is_out, self.jobs, sys::nice(), probe);
+        let order = Order::new(&self.volumes, self.jobs, sys::nice(), probe);
         let member = |node: &String| Member {
             share: Share { node: node.clone(), ..Share::default() },
             phase: Phase::Starting,

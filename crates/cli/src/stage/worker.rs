@@ -113,12 +113,14 @@ fn begin(line: &[u8], sessions: &mut Sessions) -> Result<(Sides, usize), (bool, 
     sys::be_nice(order.nice).map_err(|error| (false, Trouble::local("lower the priority", &error)))?;
     let probe = order.probe().ok_or_else(|| (false, Trouble::usage("a probe without a path: a defect in aze")))?;
     let (from, to) = (OsStr::from_bytes(&probe.from.0), OsStr::from_bytes(&probe.to));
-    let inside =
-        |path: &OsStr| Place::Volume(VolumePath { volume: Some(order.volume.clone()), path: path.as_bytes().to_vec() });
-    let local = |path: &OsStr| Place::Local(PathBuf::from(path));
-    let (from, to) = if order.is_out { (inside(from), local(to)) } else { (local(from), inside(to)) };
-    let from = from.spot(sessions).map_err(|trouble| (false, trouble))?;
-    let to = to.spot(sessions).map_err(|trouble| (false, trouble))?;
+    let mut open = |volume: &Option<String>, path: &OsStr| {
+        let place = match volume {
+            Some(name) => Place::Volume(VolumePath { volume: Some(name.clone()), path: path.as_bytes().to_vec() }),
+            None => Place::Local(PathBuf::from(path)),
+        };
+        place.spot(sessions).map_err(|trouble| (false, trouble))
+    };
+    let (from, to) = (open(&order.volumes[0], from)?, open(&order.volumes[1], to)?);
     look_for(&probe, &from, &to).map_err(|trouble| (trouble.exit == Exit::Caller, trouble))?;
     Ok((Sides { from: from.tree, to: to.tree }, order.jobs.clamp(1, JOBS_MAX)))
 }
