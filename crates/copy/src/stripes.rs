@@ -106,7 +106,6 @@ pub(crate) fn advice<'a>(dir: &str, stripes: Stripes, objects: impl Iterator<Ite
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aze_proto::ids::Time;
 
     /// As `lustre_user.h` has `struct lov_user_md_v1`: magic, pattern, 16 bytes of an object's number, bytes and number of stripes, first server.
     fn layout(magic: u32, bytes: u32, count: u16) -> Vec<u8> {
@@ -134,21 +133,8 @@ mod tests {
 
     #[test]
     fn advice_fits_the_files() {
-        let file = |size| Meta {
-            kind: FileKind::File,
-            mode: 0o644,
-            uid: 0,
-            gid: 0,
-            size,
-            is_sparse: false,
-            atime: Time(0),
-            mtime: Time(0),
-            ctime: Time(0),
-            links: 1,
-            identity: (0, 0),
-        };
         let told = |count, sizes: Vec<u64>| {
-            let metas: Vec<Meta> = sizes.into_iter().map(file).collect();
+            let metas: Vec<Meta> = sizes.into_iter().map(Meta::of_file).collect();
             advice("/l", Stripes { count, bytes: 1 << 20 }, metas.iter())
         };
         assert!(told(1, vec![1 << 40]).is_some_and(|text| text.contains("-c 64 ")));

@@ -46,6 +46,24 @@ impl Meta {
         let size = if self.kind == FileKind::File { self.size } else { 0 };
         [self.identity.1, size, self.mtime.0, self.ctime.0]
     }
+
+    /// Of a file that tests invent.
+    #[cfg(test)]
+    pub(crate) fn of_file(size: u64) -> Meta {
+        Meta {
+            kind: FileKind::File,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            size,
+            is_sparse: false,
+            atime: Time(0),
+            mtime: Time(0),
+            ctime: Time(0),
+            links: 1,
+            identity: (0, 0),
+        }
+    }
 }
 
 /// What may have the name of a file or link when it gets it, and goes then.

@@ -267,19 +267,7 @@ mod tests {
     use std::sync::Arc;
 
     fn meta(links: u64, inode: u64, size: u64) -> Meta {
-        Meta {
-            kind: FileKind::File,
-            mode: 0o644,
-            uid: 0,
-            gid: 0,
-            size,
-            is_sparse: false,
-            atime: Time(0),
-            mtime: Time(5),
-            ctime: Time(0),
-            links,
-            identity: (0, inode),
-        }
+        Meta { mtime: Time(5), links, identity: (0, inode), ..Meta::of_file(size) }
     }
 
     #[test]
