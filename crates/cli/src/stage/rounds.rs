@@ -75,7 +75,9 @@ impl Args {
     /// Stages in rounds until a signal or the end. The exit code is that of the last round.
     pub(super) fn run(&self, common: &Common, mut order: Order, reporter: &Arc<Reporter>) -> Outcome<Exit> {
         let end = self.end()?;
-        let (mut next, mut pace, mut exit) = (Some(Instant::now()), PACE_DEFAULT, Exit::Done);
+        let mut pace =
+            Pace { units_per_s: PACE_DEFAULT, is_of_last: true, last: common.priority.unwrap_or(Priority::Same) };
+        let (mut next, mut exit) = (Some(Instant::now()), Exit::Done);
         let (mut rounds, mut has_warned, closed_only) = (0_u64, false, order.closed_only);
         while reporter.signal().is_none() {
             let now = Instant::now();
@@ -85,9 +87,9 @@ impl Args {
                 Err(_) if reporter.signal().is_some() => break,
                 standing => standing?,
             };
-            let needed = time_needed(&standing, pace);
+            let (needed, is_sure) = (time_needed(&standing, pace.units_per_s), pace.is_of_last);
             let left = end.map(|end| end.at.saturating_duration_since(now));
-            if let Some(left) = left.filter(|left| *left < needed && !has_warned) {
+            if let Some(left) = left.filter(|left| *left < needed && is_sure && !has_warned) {
                 has_warned = true;
                 let (bytes, left) = (size::words(standing.dirty.bytes), left.as_secs());
                 errln!("aze: stage: warning: {bytes} may not be staged in the {left} s that are left");
@@ -106,13 +108,14 @@ impl Args {
                     if let Some(done) = done? {
                         exit = done;
                         if standing.dirty.objects > 0 {
-                            pace = units(&standing) / now.elapsed().as_secs_f64().max(0.001);
+                            pace.note(priority, units(&standing), now.elapsed());
                         }
                     }
                 }
                 next = self.every.map(|every| now + every);
             }
-            if is_last {
+            // If the pace was that of a round that had to wait for programs, it may have been far too early.
+            if is_last && (is_sure || !pace.is_of_last || left.is_none_or(|left| left < now.elapsed())) {
                 return Ok(exit);
             }
             let latest = end.map(|end| end.at.checked_sub(needed + end.margin).unwrap_or(now).min(now + CHECK));
@@ -177,6 +180,28 @@ fn round(common: &Common, order: &mut Order, reporter: &Arc<Reporter>, priority:
     Ok(Some(if is_whole { Exit::Done } else { Exit::Some }))
 }
 
+/// How fast rounds are.
+struct Pace {
+    units_per_s: f64,
+    /// Of a round with the priority of the last one, or guessed.
+    is_of_last: bool,
+    /// The priority of the last round.
+    last: Priority,
+}
+
+impl Pace {
+    /// Takes in a round. How long rounds of low priority take tells more of the programs beside them: it counts until there was one with
+    /// the priority of the last round.
+    fn note(&mut self, priority: Priority, units: f64, time: Duration) {
+        let is_of_last = priority == self.last;
+        let is_guess = self.units_per_s == PACE_DEFAULT;
+        if is_of_last || is_guess || !self.is_of_last {
+            self.units_per_s = units / time.as_secs_f64().max(0.001);
+            self.is_of_last = is_of_last;
+        }
+    }
+}
+
 fn units(standing: &Standing) -> f64 {
     ledger::units(standing.dirty.objects, standing.dirty.bytes)
 }
@@ -190,6 +215,20 @@ pub fn time_needed(standing: &Standing, pace: f64) -> Duration {
 mod tests {
     use super::*;
     use aze_copy::stage::standing::Count;
+
+    #[test]
+    fn the_pace_of_a_round_that_waits_for_programs_counts_until_there_is_a_better_one() {
+        let mut pace = Pace { units_per_s: PACE_DEFAULT, is_of_last: true, last: Priority::Same };
+        let mut noted = |priority, units, seconds| {
+            pace.note(priority, units, Duration::from_secs(seconds));
+            (pace.units_per_s, pace.is_of_last)
+        };
+        assert_eq!(noted(Priority::Low, 100.0, 100), (1.0, false));
+        assert_eq!(noted(Priority::Low, 200.0, 100), (2.0, false));
+        assert_eq!(noted(Priority::Same, 100.0, 1), (100.0, true));
+        assert_eq!(noted(Priority::Low, 100.0, 100), (100.0, true));
+        assert_eq!(noted(Priority::Same, 50.0, 1), (50.0, true));
+    }
 
     #[test]
     fn the_time_for_a_round_follows_from_the_pace_of_the_others() {
