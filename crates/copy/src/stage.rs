@@ -600,6 +600,10 @@ impl<'a> Stage<'a> {
             return Before::Other;
         };
         match now == done.from {
+            // Its further names rely on what servers count, who count anew when they were started again.
+            true if self.survey.objects.get(path).is_some_and(|meta| meta.links > 1) && !is_held(&done, to) => {
+                Before::Other
+            }
             true => Before::Done,
             false if from.tree.is_volume() && now.get(..OWN_NUMBERS) == done.from.get(..OWN_NUMBERS) => {
                 Before::Uncounted(Box::new(done))
@@ -914,6 +918,12 @@ impl<'a> Stage<'a> {
         }
         draft.finish(when(now()), self.report.missing, key)
     }
+}
+
+/// Whether a copy in a volume has the data that were read back there, as far as servers know.
+fn is_held(done: &Done, to: &Spot) -> bool {
+    let mark = done.held.get(OWN_NUMBERS..).unwrap_or_default();
+    mark.is_empty() || to.tree.open_fresh(&to.path).and_then(|copy| copy.mark()).is_ok_and(|now| now == mark)
 }
 
 /// Source, destination, attributes, and what the ledger has of a file.

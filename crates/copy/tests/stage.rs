@@ -40,10 +40,20 @@ enum Fault {
     ChangedAfter,
     /// Another process puts a file of its own in the place of the copy.
     Replaced,
+    /// A program of the volume changes the copy when it has its name, or its mode. Servers count the changes of its data.
+    WrittenNamed,
+    ModeNamed,
+    /// The same right before it gets a further name.
+    WrittenLinked,
+    ModeLinked,
+    /// Nobody does, and servers count.
+    Counted,
     /// Another process changes the file when all files are verified.
     ChangedLate,
     /// The source changes while it is read, so many times.
     SourceChanges(u32),
+    /// Its other name gets another file while it is read.
+    Relinked,
     /// A server that counts changes was started again, or has counted one that no time shows.
     CountsOther,
     /// None: new files are on so many servers.
@@ -64,6 +74,12 @@ enum Fault {
 }
 
 impl Fault {
+    /// Whether the place is a volume, whose servers count the changes of data.
+    fn is_counted(self) -> bool {
+        use Fault::{Counted, ModeLinked, ModeNamed, WrittenLinked, WrittenNamed};
+        matches!(self, Counted | WrittenNamed | ModeNamed | WrittenLinked | ModeLinked)
+    }
+
     /// Of calls that may fail at random, the fault of this one on a file: the same whenever it is asked in an attempt.
     fn drawn(self, path: &Path, call: &str) -> Fault {
         let Fault::AtRandom(seed) = self else { return self };
@@ -124,6 +140,18 @@ fn errno(number: i32) -> Trouble {
     Trouble::local("a planted fault", &std::io::Error::from_raw_os_error(number))
 }
 
+/// Changes a byte of a file, which has the same length and the same time then.
+fn change_quietly(path: &Path) {
+    let file = File::options().write(true).open(path).expect("the copy");
+    let time = file.metadata().and_then(|meta| meta.modified()).expect("its time");
+    file.write_all_at(b"!", 0).expect("room");
+    file.set_modified(time).expect("its time");
+}
+
+fn change_mode(path: &Path) {
+    fs::set_permissions(path, Permissions::from_mode(0o611)).expect("its mode");
+}
+
 fn path(bytes: &[u8]) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(bytes))
 }
@@ -157,6 +185,11 @@ impl Source for FaultySource {
                 let file = File::options().write(true).open(&self.path).expect("the source");
                 file.set_len(10 + u64::from(self.times)).expect("another length");
             }
+            Fault::Relinked => {
+                let other = self.path.with_file_name("too-bad");
+                fs::remove_file(&other).expect("its other name");
+                fs::write(other, "another file").expect("a file");
+            }
             _ => {}
         }
         Ok(count)
@@ -174,6 +207,11 @@ impl Source for FaultySource {
         let mut mark = self.inner.mark()?;
         if self.fault == Fault::CountsOther {
             mark[0] += 1;
+        }
+        if self.fault.is_counted() {
+            let mut bytes = [0; 64];
+            let count = self.inner.read_at(0, &mut bytes)?;
+            mark = bytes[..count].iter().map(|byte| u64::from(*byte)).collect();
         }
         Ok(mark)
     }
@@ -216,6 +254,7 @@ impl Sink for FaultySink {
         let (inner, how) = self.inner.reread_stored()?;
         // Drawn by the name that it shall have: the hidden one is another in each attempt.
         let (path, fault) = (self.hidden.clone(), self.fault.drawn(&self.path, "read"));
+        let how = if fault.is_counted() { ReadBack::Servers } else { how };
         Ok((Box::new(FaultySource { inner, path, fault, times: 0 }), how))
     }
 
@@ -228,7 +267,15 @@ impl Sink for FaultySink {
                 fs::write(&self.path, "another").expect("room");
                 LocalTree.stat(self.path.as_os_str().as_bytes(), false).map(|meta| meta.expect("it is there"))
             }
-            _ => self.inner.publish(replaces),
+            fault => {
+                let named = self.inner.publish(replaces)?;
+                match fault {
+                    Fault::WrittenNamed => change_quietly(&self.path),
+                    Fault::ModeNamed => change_mode(&self.path),
+                    _ => return Ok(named),
+                }
+                LocalTree.stat(self.path.as_os_str().as_bytes(), false).map(|meta| meta.expect("it is there"))
+            }
         }
     }
 
@@ -296,6 +343,12 @@ impl Tree for Faulty {
     }
 
     fn add_name(&self, existing: &[u8], path: &[u8], hidden: &[u8], replaces: &Replaces) -> Outcome<()> {
+        let file = crate::path(existing);
+        match self.fault {
+            Fault::WrittenLinked => change_quietly(file),
+            Fault::ModeLinked => change_mode(file),
+            _ => {}
+        }
         LocalTree.add_name(existing, path, hidden, replaces)
     }
 
@@ -734,7 +787,10 @@ fn a_place_that_fails_gets_no_line_and_the_next_attempt_goes_on() {
     cases.push((Fault::ChangedAfter, Exit::Again));
     cases.push((Fault::Replaced, Exit::Again));
     cases.push((Fault::ChangedLate, Exit::Again));
-    assert_eq!(cases.len(), 35);
+    // Found by the simulation of stages into a volume: the ledger took what a program had made of it for what was staged.
+    cases.push((Fault::WrittenNamed, Exit::Again));
+    cases.push((Fault::ModeNamed, Exit::Again));
+    assert_eq!(cases.len(), 37);
     for (number, (fault, exit)) in cases.into_iter().enumerate() {
         let setting = Setting::new(&format!("fault{number}"));
         let (report, failures, paths) = setting.stage(Fault::None, fault);
@@ -743,11 +799,9 @@ fn a_place_that_fails_gets_no_line_and_the_next_attempt_goes_on() {
         assert_eq!(failures.len(), 1, "{fault:?}: {failures:?}");
         assert_eq!(failures[0].exit, exit, "{fault:?}: {failures:?}");
         assert!(failures[0].text.contains("bad") && failures[0].text.len() > 20, "{fault:?}: {failures:?}");
-        let left = if matches!(fault, Fault::ChangedAfter | Fault::Replaced | Fault::ChangedLate) {
-            vec!["bad", "good"]
-        } else {
-            vec!["good"]
-        };
+        use Fault::{ChangedAfter, ChangedLate, ModeNamed, Replaced, WrittenNamed};
+        let is_left = matches!(fault, ChangedAfter | Replaced | ChangedLate | WrittenNamed | ModeNamed);
+        let left = if is_left { vec!["bad", "good"] } else { vec!["good"] };
         assert_eq!(setting.names(), left, "{fault:?}: nothing hidden, and nothing under a final name");
         let (report, failures, paths) = setting.stage(Fault::None, Fault::None);
         let report = report.expect("all is staged");
@@ -755,6 +809,39 @@ fn a_place_that_fails_gets_no_line_and_the_next_attempt_goes_on() {
         assert_eq!(paths, ["", "bad", "good"]);
         assert!(!setting.0.join("state").exists());
     }
+}
+
+/// The simulation has found lines of further names whose file a program of the volume had changed before, at the same length and
+/// with the time put back.
+#[test]
+fn a_copy_that_a_program_changes_before_its_further_name_has_no_line_there() {
+    for (fault, further) in [(Fault::Counted, 2), (Fault::WrittenLinked, 0), (Fault::ModeLinked, 0)] {
+        let setting = Setting::new(&format!("linked-{further}-{}", fault == Fault::ModeLinked));
+        fs::create_dir(setting.0.join("ledgers")).expect("a directory");
+        fs::hard_link(setting.0.join("from/bad"), setting.0.join("from/too-bad")).expect("a name");
+        let (report, failures, paths) = setting.stage(Fault::None, fault);
+        let report = report.expect("the good file is staged");
+        assert_eq!((report.missing, paths.len()), (2 - further, 2 + further as usize), "{fault:?}: {failures:?}");
+        let told = failures.iter().filter(|failure| failure.exit == Exit::Again && failure.text.contains("bad"));
+        assert_eq!(told.count() == 0, fault == Fault::Counted, "{failures:?}");
+        // Servers that were started again count anew: it is copied again, and has both names.
+        let (report, failures, paths) = setting.stage(Fault::None, Fault::None);
+        assert_eq!((report.expect("all is staged").missing, paths.len()), (0, 4), "{fault:?}: {failures:?}");
+    }
+}
+
+/// The simulation has found lines of further names with bytes that the source never had there: the name led to another file when its
+/// first one was read.
+#[test]
+fn a_further_name_that_leads_elsewhere_meanwhile_has_no_line() {
+    let setting = Setting::new("relinked");
+    fs::hard_link(setting.0.join("from/bad"), setting.0.join("from/too-bad")).expect("a name");
+    let (report, failures, paths) = setting.stage(Fault::Relinked, Fault::None);
+    assert_eq!((report.expect("the others are staged").missing, paths.len()), (1, 3), "{failures:?}");
+    assert!(failures.len() == 1 && failures[0].exit == Exit::Again, "{failures:?}");
+    let (report, failures, _) = setting.stage(Fault::None, Fault::None);
+    assert_eq!((report.expect("all is staged").missing, failures), (0, vec![]));
+    assert_eq!(fs::read(setting.0.join("to/too-bad")).expect("a file"), b"another file");
 }
 
 /// A line says that the directory of its object was synced. The simulation has found that a directory which could not have its

@@ -5,10 +5,12 @@
 //! and removals with that. See docs/decisions/0104-blocking-threads-in-the-simulation.md.
 
 mod check;
+mod inward;
 mod job;
 mod own_files;
 mod place;
 mod programs;
+mod users;
 
 pub use place::{Missing, Moods, Place};
 
@@ -27,6 +29,7 @@ use programs::{Gone, INSIDE, Program, ROOT, Shared, hash_of};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use users::User;
 
 /// The directory over which a volume lies.
 const BELOW: &str = "/b";
@@ -48,6 +51,8 @@ const JOB_TIME_MAX: Duration = Duration::from_secs(600);
 pub struct StagingPlan {
     /// The seed.
     pub seed: u64,
+    /// Files are staged in, and not out.
+    pub is_inward: bool,
     /// Servers of the volume.
     pub servers: u16,
     /// Programs that write.
@@ -66,7 +71,7 @@ pub struct StagingPlan {
     pub releases: bool,
     /// Files that are open for writing are left out.
     pub closed_only: bool,
-    /// Others change the destination.
+    /// Others change the place that is not the volume.
     pub others: bool,
     /// The destination loses its power.
     pub power_cuts: bool,
@@ -93,6 +98,7 @@ impl StagingPlan {
         let atomic = !is_over_directory && rng.chance(150_000);
         let mut plan = StagingPlan {
             seed,
+            is_inward: false,
             // One that comes back needs another one that has gone on.
             servers: rng.between(1 + u64::from(is_persistent), 3) as u16,
             programs: rng.between(1, 3) as usize,
@@ -151,6 +157,12 @@ pub struct Counts {
     pub servers_killed: u64,
     /// Objects that a look found to be staged, when programs had ended.
     pub staged: u64,
+    /// Changes of the source by others, where files are staged in.
+    pub underneath: u64,
+    /// Whole files of the source that programs have found in the volume.
+    pub found: u64,
+    /// Changes after the last stage that a look has named.
+    pub dirty: u64,
     /// Whether objects of the directory below were left alone at the end, for want of a proof that they are the volume's.
     pub conflicts: u64,
 }
@@ -165,6 +177,9 @@ pub fn run(plan: &StagingPlan, verbose: bool) -> StagingOutcome {
     place.put_dir(&format!("{BELOW}/d"));
     if plan.is_over_directory {
         prepare_below(plan, &place, &model);
+    }
+    if plan.is_inward {
+        inward::prepare(plan, &place, &mut sim.rng("source"));
     }
     let mut layout = Layout {
         durability: plan.durability,
@@ -195,8 +210,13 @@ pub fn run(plan: &StagingPlan, verbose: bool) -> StagingOutcome {
     let trace_hash = sim.trace_hash();
     cluster.end();
     let model = run.model.lock();
-    let counts = Counts { changes: model.changes, released: model.released, ..*run.counts.lock() };
+    let (changes, released, found) = (model.changes, model.released, model.copies.found);
+    let counts = Counts { changes, released, found, ..*run.counts.lock() };
     StagingOutcome { wrong: model.wrong.clone(), counts, trace_hash }
+}
+
+fn shown(path: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(path)
 }
 
 /// Whether a stage leaves an object of the directory below alone, for want of a proof that it is the volume's: an attempt that has
@@ -256,7 +276,7 @@ struct Run {
 impl Run {
     /// The directory at the destination that gets the contents of [`INSIDE`].
     fn outside(&self) -> String {
-        if self.plan.is_over_directory { format!("{BELOW}{INSIDE}") } else { format!("{ASIDE}/run") }
+        if self.plan.is_over_directory { format!("{BELOW}{INSIDE}") } else { inward::source() }
     }
 
     fn side(&self) -> Side {
@@ -280,7 +300,8 @@ impl Run {
 
     /// What the destination cannot do in this run.
     fn ordinary(&self) -> Moods {
-        let (plan, ordinary) = (&self.plan, Moods { without: self.plan.without, ..Moods::default() });
+        let plan = &self.plan;
+        let ordinary = Moods { without: plan.without, has_holes: plan.is_inward, ..Moods::default() };
         match plan.is_odd {
             true => Moods { folds_case: true, links: false, name_bytes_max: 32, ..ordinary },
             false => Moods { exchanges: !plan.seed.is_multiple_of(5), ..ordinary },
@@ -307,7 +328,10 @@ impl Run {
         self.place.set_moods(self.ordinary());
         // Longer than any request or pause of a program takes.
         self.cluster.sim.sleep(Duration::from_secs(45)).await;
-        self.last_part().await;
+        match self.plan.is_inward {
+            true => self.last_part_in().await,
+            false => self.last_part().await,
+        }
     }
 
     /// Keeps programs at work, and kills them, servers, and what the destination does.
@@ -318,18 +342,24 @@ impl Run {
             for (me, node) in programs.iter_mut().enumerate().filter(|(_, node)| node.is_none()) {
                 let number = self.next_node();
                 let Ok(client) = self.cluster.connect(number).await else { continue };
+                let (io, place, model) = (self.cluster.client_io(number), self.place.clone(), self.model.clone());
+                *node = Some(number);
+                if self.plan.is_inward {
+                    let dir = format!("{INSIDE}/w{me}");
+                    drop(self.cluster.on_client(number, User { client, io, place, model, me, dir }.work()));
+                    continue;
+                }
                 let program = Program {
                     client,
-                    io: self.cluster.client_io(number),
-                    place: self.place.clone(),
-                    model: self.model.clone(),
+                    io,
+                    place,
+                    model,
                     me,
                     outside: self.outside(),
                     is_odd: self.plan.is_odd,
                     links: self.plan.links,
                 };
                 drop(self.cluster.on_client(number, program.work()));
-                *node = Some(number);
             }
             self.cluster.sim.sleep(Duration::from_millis(20 + rng.below(300))).await;
             if self.plan.kills && rng.chance(150_000) {
@@ -356,8 +386,10 @@ impl Run {
                 };
                 self.place.set_moods(moods);
             }
-            if self.plan.others {
-                self.tamper(&mut rng);
+            match self.plan.others {
+                true if self.plan.is_inward => self.change_source(&mut rng),
+                true => self.tamper(&mut rng),
+                false => {}
             }
         }
     }
@@ -460,7 +492,7 @@ impl Run {
         }
         self.tell(|| format!("{what:?} ended: {ended:?}, {:?}", told.failures()));
         self.files.end();
-        let is_new = self.check_receipts();
+        let is_new = self.check_receipts().await;
         self.check_ledgers();
         if is_new || matches!(ended, Ended::Well { .. }) {
             self.number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

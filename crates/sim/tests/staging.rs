@@ -6,6 +6,9 @@ use aze_sim::staging::{Counts, Missing, StagingPlan, run};
 /// Seeds of the short form; `aze-sim --staging --seeds N` runs more.
 const SEEDS: u64 = 40;
 
+/// The same of stages into a volume; `aze-sim --staging --in --seeds N` runs more.
+const SEEDS_IN: u64 = 30;
+
 #[test]
 fn lines_of_receipts_were_true_and_nothing_dirty_is_dropped() {
     let mut all = Counts::default();
@@ -37,11 +40,46 @@ fn lines_of_receipts_were_true_and_nothing_dirty_is_dropped() {
 }
 
 #[test]
-fn the_same_seed_is_the_same_run() {
-    for seed in [2, 3, 11] {
-        let [one, other] = [(); 2].map(|()| run(&StagingPlan::of(seed), false).trace_hash);
-        assert_eq!(one, other, "seed {seed}");
+fn what_is_staged_in_is_whole_and_dirty_once_a_program_changes_it() {
+    let mut all = Counts::default();
+    let mut plans = [0; 3];
+    for seed in 0..SEEDS_IN {
+        let plan = StagingPlan::inward(seed);
+        let kinds = [plan.atomic, plan.links, plan.durability.is_none()];
+        plans.iter_mut().zip(kinds).for_each(|(count, is_so)| *count += u64::from(is_so));
+        let outcome = run(&plan, false);
+        assert_eq!(outcome.wrong, [""; 0], "seed {seed}: aze-sim --staging --in --seed {seed} --trace");
+        let one = outcome.counts;
+        all.changes += one.changes;
+        all.underneath += one.underneath;
+        all.kills += one.kills;
+        all.receipts += one.receipts;
+        all.lines += one.lines;
+        all.removals += one.removals;
+        all.servers_killed += one.servers_killed;
+        all.staged += one.staged;
+        all.found += one.found;
+        all.dirty += one.dirty;
     }
+    let counts = [all.changes, all.underneath, all.kills, all.receipts, all.lines, all.found, all.dirty, all.staged];
+    let least = [1000, 1000, 30, 80, 800, 800, 150, 200];
+    assert!(counts.iter().zip(least).all(|(count, least)| *count >= least), "{all:?}");
+    assert!(all.removals > 5 && all.servers_killed > 20, "{all:?}");
+    assert!(plans.iter().all(|runs| *runs >= 3), "{plans:?}");
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for plan in [2, 3, 11].map(StagingPlan::of).into_iter().chain([1, 2].map(StagingPlan::inward)) {
+        let [one, other] = [(); 2].map(|()| run(&plan, false).trace_hash);
+        assert_eq!(one, other, "{plan:?}");
+    }
+}
+
+#[test]
+fn a_source_whose_times_stand_still_is_noticed() {
+    let plan = |seed| StagingPlan { without: Some(Missing::ChangeTimes), ..StagingPlan::inward(seed) };
+    assert!((0..20).any(|seed| !run(&plan(seed), false).wrong.is_empty()));
 }
 
 #[test]

@@ -87,7 +87,13 @@ impl Stage<'_> {
         for (path, first) in &further {
             let Some(done) = first_of(first) else { continue };
             let (from, existing, to) = (at(&self.order.from, path), at(&self.to, first), at(&self.to, path));
-            if done.from.get(1) != self.survey.objects.get(path).map(|meta| &meta.identity.1) {
+            // It may have led elsewhere before the file was read, or since.
+            let surveyed = self.survey.objects.get(path).map(|meta| meta.identity);
+            let is_still = surveyed.is_some_and(|identity| {
+                done.from.get(1) == Some(&identity.1)
+                    && from.stat(false).is_ok_and(|meta| meta.is_some_and(|meta| meta.identity == identity))
+            });
+            if !is_still {
                 let text = format!(
                     "{}: another file has the name of {} since they were looked at: stage again",
                     from.shown(),

@@ -164,7 +164,6 @@ impl Proof {
         let Some((stored, how, stored_mark, before)) = stored else { return self.give_up(transfer, ends, Anew::Lost) };
         let checked = when(now());
         let xattrs = xattrs_hash(stored.xattrs()?);
-        drop(stored);
         if self.known.is_some() {
             let [inode, size, mtime, _] = before.print();
             self.journal.lock().name(self.relative(&transfer.to.path), [inode, size, mtime])?;
@@ -173,7 +172,10 @@ impl Proof {
             return self.give_up(transfer, ends, Anew::Changed);
         }
         let named = ends.sink.publish(&self.replaces(&transfer.to.path))?;
-        if !is_same(&before, &named) {
+        // Programs of a volume may change it as soon as it has its name, at the same length and with the time put back.
+        let is_counted = how == ReadBack::Servers;
+        if !is_same(&before, &named) || !has_same_rights(&before, &named) || is_counted && stored.mark()? != stored_mark
+        {
             let text = format!("verify {}: another process has changed it since it was read back", transfer.to.shown());
             return Err(Trouble::new(Exit::Again, text));
         }
@@ -262,6 +264,9 @@ impl Proof {
     }
 
     /// Notes a further name of a proven file; or its first one again, whose change time the others have moved.
+    ///
+    /// # Errors
+    /// [`Exit::Again`] if it is another file, or has changed.
     pub fn name(&self, first: &Done, to: &Spot) -> Outcome<()> {
         let found = to.must_stat(false)?;
         let named = identity(&found);
@@ -272,14 +277,26 @@ impl Proof {
         let mut object = first.object.clone();
         object.path = self.relative(&to.path);
         object.ctime = when(named[4]);
+        let checked = when(now());
+        let mark = first.held.get(OWN_NUMBERS..).filter(|mark| !mark.is_empty());
+        // In a volume a program may have changed it since it had its first name, at the same length and with the time put back.
+        let is_same = (found.mode, found.uid, found.gid) == (object.mode, object.uid, object.gid)
+            && match mark {
+                Some(mark) => to.tree.open_fresh(&to.path)?.mark()? == mark,
+                None => true,
+            };
+        if !is_same {
+            let text = format!("verify {}: another process has changed it since it was verified", to.shown());
+            return Err(Trouble::new(Exit::Again, text));
+        }
         if let What::File { same_as, .. } = &mut object.what
             && object.path != first.object.path
         {
             *same_as = Some(first.object.path.clone());
-            object.checked = when(now());
+            object.checked = checked;
         }
         // The new name has moved the change time, and nothing else.
-        let held = first.held.get(OWN_NUMBERS..).map_or(Vec::new(), |mark| version(&found, mark));
+        let held = mark.map_or(Vec::new(), |mark| version(&found, mark));
         self.note(Done { object, from: first.from.clone(), to: named, held })
     }
 
@@ -498,6 +515,10 @@ pub fn identity(meta: &Meta) -> Version {
 /// A new name moves the change time of an inode; nothing else may.
 fn same_inode(one: &Version, other: &Version) -> bool {
     one[..4] == other[..4]
+}
+
+fn has_same_rights(one: &Meta, other: &Meta) -> bool {
+    (one.mode, one.uid, one.gid) == (other.mode, other.uid, other.gid)
 }
 
 fn is_same(one: &Meta, other: &Meta) -> bool {

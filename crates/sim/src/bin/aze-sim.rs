@@ -1,6 +1,7 @@
 //! Replays one seed, or runs many: `aze-sim --seed 42 [--trace]`, `aze-sim --seeds 1000 [--from N]`; with
 //! `--persistent KIND` those of persistent volumes, with `--moves` those in which slots move, with `--leaving` and `--joining` those in
-//! which servers leave and join, with `--staging` those in which the program that stages is at work.
+//! which servers leave and join, with `--staging` those in which the program that stages is at work: out of a volume or,
+//! with `--in`, into one.
 
 use aze_server::sabotage::{Sabotage, Switches};
 use aze_sim::persistence::{self, KINDS, PersistentPlan, PlanOf};
@@ -12,9 +13,9 @@ use std::process::ExitCode;
 const USAGE: &str =
     "usage: aze-sim --seed N [--trace] [--moves | --leaving | --joining | --persistent KIND] [--without PROTECTION]
        aze-sim --seeds COUNT [--from N] [--moves | --leaving | --joining | --persistent KIND] [--without PROTECTION]
-       aze-sim --staging --seed N [--trace] [--leave-out PART | --without PROTECTION]
-       aze-sim --staging --seeds COUNT [--from N] [--leave-out PART | --without PROTECTION]
-PART, of what a stage relies on, is one of SyncOfFiles, SyncOfNames, OwnNames
+       aze-sim --staging [--in] --seed N [--trace] [--leave-out PART | --without PROTECTION]
+       aze-sim --staging [--in] --seeds COUNT [--from N] [--leave-out PART | --without PROTECTION]
+PART, of what a stage relies on, is one of SyncOfFiles, SyncOfNames, OwnNames, ChangeTimes
 KIND, of persistent volumes, is one of";
 
 /// What these seeds can notice the absence of; others have tests of their own.
@@ -69,6 +70,7 @@ struct Options {
     leaving: bool,
     joining: bool,
     staging: bool,
+    is_inward: bool,
     left_out: Option<Missing>,
     persistence: Option<PlanOf>,
     switches: Switches,
@@ -91,9 +93,10 @@ fn parse(args: impl Iterator<Item = String>) -> Option<Options> {
             "--leaving" => options.leaving = true,
             "--joining" => options.joining = true,
             "--staging" => options.staging = true,
+            "--in" => options.is_inward = true,
             "--leave-out" => {
-                let (name, all) = (args.next()?, [Missing::SyncOfFiles, Missing::SyncOfNames, Missing::OwnNames]);
-                options.left_out = Some(all.into_iter().find(|part| format!("{part:?}") == name)?);
+                let name = args.next()?;
+                options.left_out = Some(Missing::ALL.into_iter().find(|part| format!("{part:?}") == name)?);
             }
             "--persistent" => {
                 let name = args.next()?;
@@ -145,7 +148,8 @@ fn run_persistent(plan_of: PlanOf, seeds: Range<u64>, options: &Options) -> Exit
 fn run_staging(seeds: Range<u64>, options: &Options) -> ExitCode {
     let mut failed = 0;
     for seed in seeds.clone() {
-        let plan = StagingPlan { switches: options.switches, without: options.left_out, ..StagingPlan::of(seed) };
+        let plan = if options.is_inward { StagingPlan::inward(seed) } else { StagingPlan::of(seed) };
+        let plan = StagingPlan { switches: options.switches, without: options.left_out, ..plan };
         let run = || staging::run(&plan, options.trace);
         let found = std::panic::catch_unwind(run).map(|outcome| {
             if options.seed.is_some() {

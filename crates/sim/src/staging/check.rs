@@ -1,7 +1,7 @@
 //! The promises: lines of receipts were true, objects that are not dirty are at the destination, synced objects stay.
 
-use super::Run;
 use super::programs::{INSIDE, Known, NEVER};
+use super::{Run, shown};
 use aze_copy::stage::ledger;
 use aze_copy::stage::standing::Standing;
 use aze_copy::stage::state::Done;
@@ -14,10 +14,6 @@ use std::path::Path;
 pub(super) struct Kept {
     path: Vec<u8>,
     inode: u64,
-}
-
-fn shown(path: &[u8]) -> std::borrow::Cow<'_, str> {
-    String::from_utf8_lossy(path)
 }
 
 /// Whether a file may have had such a content at some time between two moments.
@@ -40,17 +36,17 @@ impl Run {
         if path.is_empty() { outside } else { aze_copy::tree::join(&outside, path) }
     }
 
-    fn at_inside(path: &[u8]) -> Vec<u8> {
+    pub(super) fn at_inside(path: &[u8]) -> Vec<u8> {
         if path.is_empty() { INSIDE.into() } else { aze_copy::tree::join(INSIDE.as_bytes(), path) }
     }
 
     /// Compares receipts that have come since the last look; tells whether there are any.
-    pub(super) fn check_receipts(&self) -> bool {
+    pub(super) async fn check_receipts(&self) -> bool {
         let known = self.checked.lock().clone();
         let new: Vec<_> = self.files.receipts().into_iter().filter(|path| !known.contains(path)).collect();
         for path in &new {
             self.counts.lock().receipts += 1;
-            if let Err(trouble) = self.check_receipt(path) {
+            if let Err(trouble) = self.check_receipt(path).await {
                 self.wrong(format!("{}: {trouble}", path.display()));
             }
             self.checked.lock().insert(path.clone());
@@ -58,25 +54,32 @@ impl Run {
         !new.is_empty()
     }
 
-    fn check_receipt(&self, path: &Path) -> aze_words::exit::Outcome<()> {
+    async fn check_receipt(&self, path: &Path) -> aze_words::exit::Outcome<()> {
         let signed = Signed::open(path, Some(&self.files.key().public()))?;
         let (mut head, finished) = (signed.head.clone(), signed.end.finished.clone());
         // Names are looked at before the head is written.
         head.started = self.start_before(&head.started);
         let mut paths = BTreeSet::new();
+        let looker = if self.plan.is_inward { Some(self.looker().await) } else { None };
         for line in signed.lines()? {
             match line? {
                 Line::Object(object) => {
                     self.counts.lock().lines += 1;
                     paths.insert(object.path.clone());
                     self.lines.lock().insert((object.path.clone(), object.checked.clone()));
-                    self.check_object(&head, &finished, &object);
+                    match &looker {
+                        Some(client) => self.check_copy(client, &head, &finished, &object).await,
+                        None => self.check_object(&head, &finished, &object),
+                    }
                 }
+                Line::Removed(removed) if self.plan.is_inward => self.check_removed_in(&head, &removed),
                 Line::Removed(removed) => self.check_removed(&head, &removed),
                 Line::Head(_) | Line::End(_) => {}
             }
         }
-        if signed.end.missing == 0 && !self.plan.is_over_directory {
+        if signed.end.missing == 0 && self.plan.is_inward {
+            self.check_complete_in(&head, &finished, &paths);
+        } else if signed.end.missing == 0 && !self.plan.is_over_directory {
             self.check_complete(&head, &finished, &paths);
         }
         Ok(())
@@ -97,7 +100,7 @@ impl Run {
     }
 
     /// When the job began that was at work at a moment.
-    fn start_before(&self, moment: &str) -> String {
+    pub(super) fn start_before(&self, moment: &str) -> String {
         let starts: Vec<String> = self.starts.lock().iter().map(|start| when(*start)).collect();
         starts.into_iter().rfind(|start| start.as_str() <= moment).unwrap_or_default()
     }

@@ -166,17 +166,48 @@ impl Job {
         let tree: Arc<dyn Tree> = Arc::new(VolumeTree::new(connection, "aze:".into()));
         let from = Spot { tree, path: INSIDE.into() };
         match self.what {
+            What::Stage if self.plan.is_inward => self.stage_in(from),
             What::Stage => self.stage(from),
             What::Release => self.release(from),
             What::Look => self.look(&from),
         }
     }
 
+    /// The ledger of a direction.
+    fn hold(&self, direction: &str) -> Outcome<(Hold, Route)> {
+        let outside = self.outside.clone().into_bytes();
+        let route = Route { direction: direction.into(), inside: INSIDE.into(), outside };
+        let work = Work { route: route.clone(), state: self.state.clone(), host: "sim".into(), pid: 1 };
+        Ok((Hold::take(&self.ledgers, "0123456789abcdef", &work)?, route))
+    }
+
+    fn stage_in(&self, to: Spot) -> Outcome<Ended> {
+        let from = Spot { tree: Arc::new(self.place.clone()), path: self.outside.clone().into_bytes() };
+        let order = Order {
+            direction: "in",
+            source: from.shown(),
+            from,
+            destination: to.shown().into_bytes(),
+            to,
+            filter: Filter::default(),
+            side: Side::Outside,
+            delete: self.plan.delete,
+            atomic: self.plan.atomic,
+            closed_only: false,
+            jobs: 3,
+            nodes: None,
+            state: self.state.clone(),
+            ledger: Some(self.hold("in")?),
+            receipt: Some((self.receipt.clone(), self.key.lock().take().expect("a job runs once"))),
+            program: "aze".into(),
+        };
+        let watch: Arc<dyn Watch> = self.told.clone();
+        let report = stage(&order, &watch)?;
+        Ok(Ended::Well { missing: report.missing, left: report.left, drained: report.drained })
+    }
+
     fn stage(&self, from: Spot) -> Outcome<Ended> {
         let outside = self.outside.clone().into_bytes();
-        let route = Route { direction: "out".into(), inside: INSIDE.into(), outside: outside.clone() };
-        let work = Work { route: route.clone(), state: self.state.clone(), host: "sim".into(), pid: 1 };
-        let hold = Hold::take(&self.ledgers, "0123456789abcdef", &work)?;
         let filter = Filter { destination: self.plan.is_over_directory.then(|| outside.clone()), ..Filter::default() };
         let key = self.key.lock().take().expect("a job runs once");
         let order = Order {
@@ -193,7 +224,7 @@ impl Job {
             jobs: 3,
             nodes: None,
             state: self.state.clone(),
-            ledger: Some((hold, route)),
+            ledger: Some(self.hold("out")?),
             receipt: Some((self.receipt.clone(), key)),
             program: "aze".into(),
         };

@@ -4,7 +4,11 @@
 //! what of it was synced: losing its power takes the rest. It fails as its plan says, and others may change it.
 
 mod backing;
+mod others;
 
+pub use others::Window;
+
+use crate::backing::data_in;
 use aze_copy::tree::{
     Meta, Named, Names, ReadBack, Replaces, Sink, Source, Traits, Tree, Xattr, beside, copied_mode, in_the_way, parent,
 };
@@ -45,6 +49,8 @@ pub struct Moods {
     pub exchanges: bool,
     /// The longest name.
     pub name_bytes_max: usize,
+    /// Half of the blocks of zeros are holes, which take no room.
+    pub has_holes: bool,
     /// Protections of stages that are removed here.
     pub without: Option<Missing>,
 }
@@ -61,6 +67,7 @@ impl Default for Moods {
             links: true,
             exchanges: true,
             name_bytes_max: 255,
+            has_holes: false,
             without: None,
         }
     }
@@ -75,6 +82,13 @@ pub enum Missing {
     SyncOfNames,
     /// All copies have one temporary name.
     OwnNames,
+    /// The times of files stand still when others change their bytes.
+    ChangeTimes,
+}
+
+impl Missing {
+    /// All of them.
+    pub const ALL: [Missing; 4] = [Missing::SyncOfFiles, Missing::SyncOfNames, Missing::OwnNames, Missing::ChangeTimes];
 }
 
 /// A state of an object, from a moment on.
@@ -244,13 +258,18 @@ impl State {
             uid: 0,
             gid: 0,
             size: if node.kind == FileKind::Directory { 0 } else { node.now.bytes.len() as u64 },
-            is_sparse: false,
+            is_sparse: self.has_hole(node),
             atime: node.now.mtime,
             mtime: node.now.mtime,
             ctime: node.now.ctime,
             links: node.links,
             identity: (1, inode),
         }
+    }
+
+    fn has_hole(&self, node: &Node) -> bool {
+        let bytes = &node.now.bytes;
+        self.moods.has_holes && node.kind == FileKind::File && data_in(bytes, 0) != (0..bytes.len() as u64)
     }
 
     fn sync(&mut self, inode: u64) {
@@ -806,7 +825,13 @@ impl Source for PlaceSource {
     }
 
     fn next_data(&self, offset: u64) -> Outcome<Option<u64>> {
-        Ok(Some(offset))
+        if !self.place.moods().has_holes {
+            return Ok(Some(offset));
+        }
+        self.place.call("look for data in", &self.path, false, |state, _| {
+            let bytes = &state.nodes[&self.inode].now.bytes;
+            Ok(Some(data_in(bytes, offset).start).filter(|at| *at < bytes.len() as u64))
+        })
     }
 
     fn meta(&self) -> Outcome<Meta> {

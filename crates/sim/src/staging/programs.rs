@@ -5,6 +5,7 @@
 //! missing is left alone from then on: it may have either for ever.
 
 use super::place::Place;
+use super::users::Copies;
 use crate::cluster::CHUNK_BITS;
 use aze_client::{Access, Client, File, NewFile};
 use aze_io::Io;
@@ -97,6 +98,35 @@ impl Known {
         self.names.iter_mut().find(|name| name.path == path && name.to == NEVER).expect("it has this name")
     }
 
+    /// Notes a change before it is asked for.
+    pub fn begin(&mut self, now: u64, change: impl FnOnce(&mut Vec<u8>)) {
+        let before = self.bytes.clone();
+        change(&mut self.bytes);
+        let mut states = vec![self.bytes.clone()];
+        if self.bytes.len() > before.len() {
+            // Length and bytes are two requests, to two servers.
+            let (mut long, mut short) = (before.clone(), self.bytes.clone());
+            long.resize(self.bytes.len(), 0);
+            short.truncate(before.len());
+            states.splice(0..0, [long, short]);
+        }
+        let contents = states.iter().map(|bytes| Content { from: now, to: NEVER, hash: hash_of(bytes) });
+        self.contents.extend(contents);
+        self.is_certain = false;
+    }
+
+    /// Notes that it was done.
+    pub fn done(&mut self, now: u64) {
+        let last = self.contents.len() - 1;
+        self.contents[..last].iter_mut().filter(|content| content.to == NEVER).for_each(|content| content.to = now);
+        self.is_certain = true;
+    }
+
+    /// Its length, as far as it is known.
+    pub fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// Contents that it may have now.
     pub fn has(&self, hash: Hash) -> bool {
         self.contents.iter().any(|content| content.to == NEVER && content.hash == hash)
@@ -112,6 +142,8 @@ pub(super) struct Model {
     /// Files that were found to be released.
     pub released: u64,
     pub changes: u64,
+    /// Where files are staged in: what their copies have.
+    pub copies: Copies,
 }
 
 pub(super) type Shared = Arc<Mutex<Model>>;
@@ -119,9 +151,8 @@ pub(super) type Shared = Arc<Mutex<Model>>;
 /// The hash of a file with these bytes, as receipts have it.
 pub(super) fn hash_of(bytes: &[u8]) -> Hash {
     let mut sums = Sums::default();
-    if !bytes.is_empty() {
-        sums.add(0, bytes);
-    }
+    let chunks = bytes.chunks(aze_receipt::CHUNK_BYTES as usize);
+    (0..).zip(chunks).for_each(|(chunk, bytes)| sums.add(chunk, bytes));
     sums.hash(bytes.len() as u64)
 }
 
@@ -189,21 +220,7 @@ impl Program {
     /// Notes a change before it is asked for.
     fn begin(&self, file: usize, change: impl FnOnce(&mut Vec<u8>)) {
         let now = self.now();
-        let mut model = self.model.lock();
-        let known = &mut model.files[file];
-        let before = known.bytes.clone();
-        change(&mut known.bytes);
-        let mut states = vec![known.bytes.clone()];
-        if known.bytes.len() > before.len() {
-            // Length and bytes are two requests, to two servers.
-            let (mut long, mut short) = (before.clone(), known.bytes.clone());
-            long.resize(known.bytes.len(), 0);
-            short.truncate(before.len());
-            states.splice(0..0, [long, short]);
-        }
-        let contents = states.iter().map(|bytes| Content { from: now, to: NEVER, hash: hash_of(bytes) });
-        known.contents.extend(contents);
-        known.is_certain = false;
+        self.model.lock().files[file].begin(now, change);
     }
 
     /// Notes that it was done.
@@ -211,10 +228,7 @@ impl Program {
         let now = self.now();
         let mut model = self.model.lock();
         model.changes += 1;
-        let known = &mut model.files[file];
-        let last = known.contents.len() - 1;
-        known.contents[..last].iter_mut().filter(|content| content.to == NEVER).for_each(|content| content.to = now);
-        known.is_certain = true;
+        model.files[file].done(now);
     }
 
     /// The file is not there under its name, and only the volume can have taken it away.
