@@ -14,8 +14,12 @@ use std::task::{Context, Poll, Waker};
 pub(crate) const CALLS_MAX: usize = 1 << INDEX_BITS;
 const INDEX_BITS: u32 = 20;
 
-/// How long a request may be without reply before it is sent again, at first; doubled each time.
+/// How long a request may be without reply before it is sent again, at first; doubled each time up to [`SILENCE_MAX_NS`].
 const SILENCE_NS: u64 = 1_000_000_000;
+
+/// The longest time without reply before a request is sent again: one that may wait for minutes is tried often enough
+/// when messages are lost.
+const SILENCE_MAX_NS: u64 = 8_000_000_000;
 
 /// What a waiting request is told.
 #[expect(clippy::large_enum_variant, reason = "nearly all news are answers, and a box takes memory for each request")]
@@ -173,7 +177,7 @@ impl Calls {
             if now_ns < slot.resend_ns {
                 return None;
             }
-            slot.silence_ns *= 2;
+            slot.silence_ns = SILENCE_MAX_NS.min(slot.silence_ns * 2);
             slot.resend_ns = now_ns + slot.silence_ns;
             slot.tell(News::Send)
         });
@@ -290,11 +294,11 @@ mod tests {
     }
 
     #[test]
-    fn silence_doubles_and_ends_at_the_deadline() {
+    fn silence_doubles_up_to_8_s_and_ends_at_the_deadline() {
         let calls = Calls::default();
-        let call = begin(&calls, 5);
+        let (call, _) = calls.begin(HERE, 5, 0, 40 * SECOND).unwrap();
         let mut sent_at = Vec::new();
-        for tick in 1..100 {
+        for tick in 1..400 {
             assert!(calls.sweep(tick * SECOND / 10));
             match news(&call) {
                 Some(News::Send) => sent_at.push(tick),
@@ -302,11 +306,11 @@ mod tests {
                 Some(_) => panic!("nothing else has happened"),
             }
         }
-        assert_eq!(sent_at, [10, 30, 70]);
-        assert!(calls.sweep(10 * SECOND));
+        assert_eq!(sent_at, [10, 30, 70, 150, 230, 310, 390]);
+        assert!(calls.sweep(40 * SECOND));
         assert!(matches!(news(&call), Some(News::Deadline)));
         drop(call);
-        assert!(!calls.sweep(10 * SECOND), "nothing is left to look after");
+        assert!(!calls.sweep(40 * SECOND), "nothing is left to look after");
     }
 
     #[test]
