@@ -283,7 +283,8 @@ fn end(what: &str, process: Process, deadline: Instant) {
         return;
     }
     errln!("{what} (pid {}) does not end by itself: ending it", process.pid);
-    process.signal(libc::SIGTERM);
+    // After SIGTERM a server may begin to leave the volume (--leave-within).
+    process.signal(libc::SIGINT);
     if !process.wait(Instant::now() + LAST_MOMENT) {
         process.signal(libc::SIGKILL);
         process.wait(Instant::now() + LAST_MOMENT);

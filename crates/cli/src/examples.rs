@@ -31,6 +31,7 @@ pub fn volume(nodes: &[Option<&str>]) -> Volume {
         port_base: None,
         cores: None,
         is_tied: false,
+        leave_ms: None,
         backing: None,
         made: None,
         process: None,

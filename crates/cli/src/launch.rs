@@ -95,6 +95,9 @@ pub struct Order {
     /// The server ends when its standard input does.
     #[serde(default)]
     pub is_tied: bool,
+    /// After SIGTERM it has so many milliseconds to leave the volume; absent, it ends at once.
+    #[serde(default)]
+    pub leave_ms: Option<u64>,
 }
 
 /// Another server, for one that comes back alone.

@@ -109,6 +109,8 @@ struct Known {
     server: Option<Arc<Server>>,
     has_stopped: bool,
     by_signal: bool,
+    /// A signal has had it begin to leave.
+    is_leaving: bool,
     starter_has_gone: bool,
     /// The server has left the volume, which goes on.
     has_left: bool,
@@ -173,6 +175,25 @@ impl Ending {
         known.server.as_ref().inspect(|server| server.stop()).is_some()
     }
 
+    /// Has the server leave the volume at the first signal; false if it does not serve yet.
+    fn leave_by_signal(&self, within: Duration) -> bool {
+        let mut known = self.known();
+        let Some(server) = known.server.clone() else { return false };
+        if std::mem::replace(&mut known.is_leaving, true) {
+            return true;
+        }
+        known.by_signal |= !known.has_stopped;
+        errln!("aze: serve: leaving the volume by SIGTERM (--leave-within {within:?})");
+        let leaver = server.clone();
+        server.leave_by_itself(within, move |left| {
+            if let Err(failure) = left {
+                errln!("aze: serve: cannot leave the volume, and ends: {failure}");
+                leaver.stop();
+            }
+        });
+        true
+    }
+
     /// Notes that the server was asked to stop: by a request, a signal or the end of its starter.
     fn has_stopped(&self) {
         self.known().has_stopped = true;
@@ -193,13 +214,16 @@ impl Ending {
 
 /// Waits for signals on a thread of its own. The first one stops the server, which answers accepted requests and
 /// closes its storage; before there is one it ends this process. Further ones are ignored: batch systems send several.
+/// SIGTERM has a server leave first that was started so.
 fn stop_on_signal(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<()> {
     let (order, dir, ending) = (order.clone(), dir.to_path_buf(), ending.clone());
+    let leave_within = order.leave_ms.map(Duration::from_millis);
     let wait = move || {
         loop {
             match signals::wait() {
                 // A signal that is held comes although it is ignored.
                 Ok(libc::SIGHUP) => {}
+                Ok(libc::SIGTERM) if leave_within.is_some_and(|time| ending.leave_by_signal(time)) => {}
                 Ok(signal) if ending.stop_by_signal() => errln!("aze: serve: ending by signal {signal}"),
                 Ok(signal) => {
                     errln!("aze: serve: ended by signal {signal} before it served");
@@ -278,7 +302,11 @@ fn serve(order: &Order, dir: &Path, ending: &Arc<Ending>) -> Outcome<Exit> {
     stand_alone(order);
     runtime.block_on(server.stopped());
     ending.has_stopped();
-    ending.known().has_left = server.has_left();
+    let has_left = server.has_left();
+    ending.known().has_left = has_left;
+    if has_left {
+        errln!("aze: serve: has left the volume");
+    }
     server.close();
     let rested = runtime.block_on(server.rest());
     runtime.shutdown();
@@ -453,6 +481,11 @@ fn storage(order: &Order) -> Outcome<Option<aze_server::Storage>> {
     let directories = kept::each(&given, servers, &text)?;
     let own = kept::parts(&given, order.slot, servers);
     let keeps_one = own.iter().any(|own| kept::keeps_one(own));
+    if keeps_one && order.leave_ms.is_some() {
+        return Err(Trouble::usage(format!(
+            "--leave-within: servers of a volume in files or devices (--storage {text}) do not leave it"
+        )));
+    }
     if keeps_one && given.len() < usize::from(servers) {
         let given = if given.len() == 1 { "it".into() } else { format!("these {}", given.len()) };
         return Err(Trouble::usage(format!(

@@ -110,6 +110,10 @@ pub struct Args {
     /// or its connection. If not given, they end then.
     #[arg(long, conflicts_with = "pid")]
     detach: bool,
+    /// A server that gets SIGTERM has this time to leave, as by 'aze shrink': others get what it has, under the programs
+    /// that use it. If there are none that could, or the time is over, it ends. If not given, it ends at once.
+    #[arg(long, value_name = "TIME", value_parser = size::parse_duration, conflicts_with = "backing")]
+    leave_within: Option<Duration>,
     /// Let the volume end only when all of its contents are elsewhere, too: 'aze down' refuses before, and 'aze down
     /// --stage-out' copies to this directory, which is made then.
     #[arg(long, value_name = "DIR")]
@@ -295,6 +299,7 @@ fn args_of(record: &Record, timeout: Duration) -> Outcome<Args> {
         cores: parsed(cores.as_deref())?,
         pid: None,
         detach: false,
+        leave_within: record.settings.leave_ms.map(Duration::from_millis),
         stage_out: None,
         backing: record.settings.backing.as_ref().map(|backing| backing.path.clone()),
         transport: transport.parse().map_err(|error| Trouble::new(Exit::Fatal, format!("volume.json: {error}")))?,
@@ -682,6 +687,7 @@ impl Start<'_> {
             backing: self.backing.clone(),
             keeps_directory: node.is_some() || self.is_tied,
             is_tied: self.is_tied,
+            leave_ms: self.leave_ms(),
         };
         let mut argv = match node {
             Some(node) => launch::launcher(self.args.hosts.launcher(), node)?,
@@ -787,11 +793,16 @@ impl Start<'_> {
                 port_base: self.args.port_base,
                 cores: self.args.cores.as_ref().map(ToString::to_string),
                 is_tied: self.is_tied,
+                leave_ms: self.leave_ms(),
                 backing: self.backing.clone(),
                 made: self.made,
                 process: self.process,
             },
         })
+    }
+
+    fn leave_ms(&self) -> Option<u64> {
+        self.args.leave_within.map(|time| time.as_millis() as u64)
     }
 }
 

@@ -175,6 +175,9 @@ pub struct Settings {
     /// Whether its servers end when the processes that started them end.
     #[serde(default)]
     pub is_tied: bool,
+    /// Milliseconds that a server has after SIGTERM to leave the volume, where that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leave_ms: Option<u64>,
     /// The directory over which it lies, if it lies over one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backing: Option<Backing>,

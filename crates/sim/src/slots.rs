@@ -22,6 +22,9 @@ const LATE_WORD_TIME_MAX: Duration = Duration::from_secs(3);
 /// After the last question to the keeper: until it has done what it was asked, whether its answer arrives or not.
 const LAST_WORD_TIME_MAX: Duration = Duration::from_secs(20);
 
+/// Longer than any run.
+const NEVER: Duration = Duration::from_secs(24 * 3600);
+
 /// The server that keeps the map, if it runs.
 fn keeper_of(cluster: &Cluster) -> Option<Arc<Server>> {
     let newest = cluster.servers().into_iter().map(|server| server.map()).max_by_key(|map| map.epoch)?;
@@ -154,7 +157,7 @@ async fn balance(cluster: &Arc<Cluster>, board: &Arc<Board>, client: &Arc<Client
 /// Has some servers leave, in several turns, each of which may be broken off and begun again; gives how many have left. The
 /// process of one that has left is killed at once, or when it ends by itself.
 pub async fn shrink(cluster: Arc<Cluster>, board: Arc<Board>, client: Arc<Client>) -> u64 {
-    let mut rng = cluster.sim.rng("leaving");
+    let (mut rng, mut signals) = (cluster.sim.rng("leaving"), cluster.sim.rng("leaving by a signal"));
     let servers = keeper_of(&cluster).map_or(0, |keeper| keeper.map().servers.len() as u16);
     let mut leavers: Vec<ServerIndex> = (1..servers).map(ServerIndex).collect();
     leavers.retain(|_| rng.chance(600_000));
@@ -163,6 +166,9 @@ pub async fn shrink(cluster: Arc<Cluster>, board: Arc<Board>, client: Arc<Client
         cluster.sim.sleep(Duration::from_micros(rng.below(60_000))).await;
         let turn: Vec<ServerIndex> = leavers.drain(..rng.between(1, leavers.len() as u64) as usize).collect();
         let (ends_at_once, ends_with_work) = (rng.chance(400_000), rng.chance(300_000));
+        if signals.chance(300_000) {
+            leave_by_signal(&cluster, &board, &turn).await;
+        }
         loop {
             if rng.chance(50_000) {
                 // As if the command had been ended, and were begun again.
@@ -202,6 +208,38 @@ pub async fn shrink(cluster: Arc<Cluster>, board: Arc<Board>, client: Arc<Client
     let left = going.len() as u64;
     join_all(going.into_values()).await;
     left
+}
+
+/// Has servers leave by themselves, at the same time, as after SIGTERM. What is left of them when the work is over a command does.
+async fn leave_by_signal(cluster: &Arc<Cluster>, board: &Board, servers: &[ServerIndex]) {
+    let left = servers.iter().filter_map(|server| cluster.server(server.0)).map(|server| {
+        let (done, left) = futures_channel::oneshot::channel();
+        server.leave_by_itself(NEVER, move |result| {
+            // An error means that the run is over.
+            let _ = done.send(result);
+        });
+        left
+    });
+    let mut left = std::pin::pin!(join_all(left.collect::<Vec<_>>()));
+    let mut over_at_ns = None;
+    loop {
+        match select(left, std::pin::pin!(cluster.sim.sleep(LOOK_PAUSE))).await {
+            Either::Left((results, _)) => {
+                // Those without a result have died.
+                results
+                    .iter()
+                    .flatten()
+                    .filter_map(|left| left.as_ref().err())
+                    .for_each(|why| judge(cluster, board, why));
+                return;
+            }
+            Either::Right((_, goes_on)) => left = goes_on,
+        }
+        let now_ns = cluster.sim.now_ns();
+        if board.is_over() && now_ns - *over_at_ns.get_or_insert(now_ns) > LAST_WORD_TIME_MAX.as_nanos() as u64 {
+            return;
+        }
+    }
 }
 
 /// Notes which servers have left, and has their processes end.

@@ -27,6 +27,9 @@ pub(super) const GOING_TIME_MAX: Duration = Duration::from_secs(LINGER_TIME_MAX.
 /// How long a server that would keep the map has to answer.
 const HEIR_TIME_MAX: Duration = Duration::from_secs(2);
 
+/// Pause before a server that leaves by itself asks the keeper again, which could move no slot or did not answer.
+const ASK_PAUSE: Duration = Duration::from_millis(100);
+
 /// Pause before it looks again whether clients have gone, or everything is told.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -126,6 +129,39 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Has this server leave, as a node that must be given back wants; its process ends when it has left. Tells `told` in the
+    /// end how that went: if it could not leave within `time`, the server goes on.
+    pub fn leave_by_itself(self: &Arc<Self>, time: Duration, told: impl FnOnce(Result<(), Failure>) + Send + 'static) {
+        let server = self.clone();
+        self.io.spawn(async move { told(server.leave_within(time).await) });
+    }
+
+    /// Has this server leave. Slots that have moved when it gives up stay where they are.
+    ///
+    /// # Errors
+    /// Those of [`Server::leave`] but for [`Code::Busy`]; the last failure when `time` is over.
+    async fn leave_within(self: &Arc<Self>, time: Duration) -> Result<(), Failure> {
+        let until_ns = self.io.mono_ns() + time.as_nanos() as u64;
+        loop {
+            let asked = self.ask_keeper(Request::Leave { servers: vec![self.slot()] }).await;
+            if self.has_left() {
+                return Ok(());
+            }
+            let slots = self.leaving(&[self.slot()]).0;
+            let is_other = |server: &ServerIndex| *server != self.slot() && !self.has_seen_end(*server);
+            let goes_on = asked.as_ref().err().is_none_or(|failure| failure.code == Code::Busy || failure.is_silence())
+                && self.living().iter().any(is_other);
+            if !goes_on || self.is_stopping() || self.io.mono_ns() >= until_ns {
+                let failure = asked.err().unwrap_or_else(|| Code::TimedOut.into());
+                return Err(failure.during(format!("{slots} of its slots have not moved")));
+            }
+            if asked.is_err() || slots == 0 {
+                // No slot could be moved at this moment, or the map in which it has left is on its way.
+                self.io.sleep(ASK_PAUSE).await;
+            }
+        }
     }
 
     /// Has another server keep the map.
