@@ -56,6 +56,20 @@ fn directories_are_renamed_when_keepers_have_died() {
     assert!(shown.contains("keeper: server "), "{shown}");
 }
 
+/// Nobody uses the volume when its keeper dies: the servers of its machine see that, and commands learn of it.
+#[test]
+fn the_end_of_the_keeper_is_seen_without_programs() {
+    let place = Place::new();
+    place.aze(&["up", "--name", "v", "--servers", "3", "--size", "300M"]).ok();
+    kill(pids(&place, "v")[0]);
+    let mut told = serde_json::Value::Null;
+    wait_until("another server keeps the map", || {
+        told = status(&place, "v");
+        told["keeper"] != 0
+    });
+    assert_eq!(told["group"].as_array().map(Vec::len), Some(1), "of two that are left one decides: {told}");
+}
+
 /// The server that keeps the map is like any other.
 #[test]
 fn the_keeper_leaves() {

@@ -13,6 +13,7 @@ use aze_proto::{
     ServerIndex, ShardId, ShardMap,
 };
 use aze_rpc::{Answer, Ask, Target};
+use futures_util::future::select_ok;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -236,11 +237,15 @@ impl Core {
         }
     }
 
-    /// Fetches the map from any server.
+    /// Fetches the map from the first of some servers that answers.
     pub(crate) async fn look_for_map(&self) -> Result<(), Failure> {
         let routes = self.routes.read().clone();
-        let target = routes.targets().next().ok_or(Code::Internal)?;
-        self.refresh_map(&routes, target).await
+        let asked: Vec<_> =
+            routes.targets().take(ASKED_MAX).map(|to| Box::pin(self.refresh_map(&routes, to))).collect();
+        if asked.is_empty() {
+            return Err(Code::Internal.into());
+        }
+        select_ok(asked).await.map(drop)
     }
 
     /// Follows servers that leave: when one cannot be connected to, another one says whether it has left, and changes that

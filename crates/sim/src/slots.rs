@@ -25,6 +25,9 @@ const LAST_WORD_TIME_MAX: Duration = Duration::from_secs(20);
 /// Longer than any run.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
 
+/// How long servers may take to leave when the faults are over.
+const LEAVE_TIME_MAX: Duration = Duration::from_secs(300);
+
 /// The server that keeps the map, if it runs.
 fn keeper_of(cluster: &Cluster) -> Option<Arc<Server>> {
     let newest = cluster.servers().into_iter().map(|server| server.map()).max_by_key(|map| map.epoch)?;
@@ -161,7 +164,7 @@ pub async fn shrink(cluster: Arc<Cluster>, board: Arc<Board>, client: Arc<Client
     let servers = keeper_of(&cluster).map_or(0, |keeper| keeper.map().servers.len() as u16);
     let mut leavers: Vec<ServerIndex> = (1..servers).map(ServerIndex).collect();
     leavers.retain(|_| rng.chance(600_000));
-    let mut going = BTreeMap::new();
+    let (mut going, mut over_at_ns) = (BTreeMap::new(), None);
     while !leavers.is_empty() && !board.is_over() {
         cluster.sim.sleep(Duration::from_micros(rng.below(60_000))).await;
         let turn: Vec<ServerIndex> = leavers.drain(..rng.between(1, leavers.len() as u64) as usize).collect();
@@ -193,6 +196,13 @@ pub async fn shrink(cluster: Arc<Cluster>, board: Arc<Board>, client: Arc<Client
                         break;
                     }
                     cluster.sim.sleep(Duration::from_millis(20)).await;
+                    let now_ns = cluster.sim.now_ns();
+                    if board.is_over() && now_ns - *over_at_ns.get_or_insert(now_ns) > LEAVE_TIME_MAX.as_nanos() as u64
+                    {
+                        board.violation(format!("servers have not left {LEAVE_TIME_MAX:?} after the work: {failure}"));
+                        leavers.clear();
+                        break;
+                    }
                 }
                 // The run is over.
                 Err(_) => return going.len() as u64,

@@ -46,6 +46,14 @@ fn servers_leave_under_work_and_nothing_is_lost() {
     assert!(runs < 5 || left >= runs / 2, "{left} servers have left in {runs} runs: they prove nothing");
 }
 
+/// A giver that is told something else than that all is taken goes on with the slot, and sends it anew: the entries that have come
+/// since count, too, and a server that has said before that it has everything is not taken by its word.
+#[test]
+fn a_slot_that_is_sent_anew_is_counted_anew() {
+    let outcome = run_plan(Plan::with_leaving(1365), false);
+    assert_eq!((outcome.violations, outcome.servers_left), (Vec::new(), 1));
+}
+
 #[test]
 fn a_slot_left_behind_is_noticed() {
     let fails = |seed: u64, switches| match caught(|| run_plan(Plan::with_leaving(seed).with(switches), false)) {

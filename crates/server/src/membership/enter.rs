@@ -92,6 +92,7 @@ impl Server {
             }
         };
         self.namespace.adopt(answer.header.namespace_epoch);
+        self.part_from_starter(&to);
         match answer.reply {
             Reply::Entered { map, fenced } => {
                 for session in fenced.into_iter().filter(|_| !self.config.switches.is(Sabotage::ForgetFences)) {

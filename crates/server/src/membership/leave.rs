@@ -191,12 +191,15 @@ impl Server {
             .collect();
         heirs.sort_by_key(|server| map.group.member(*server).is_none());
         // One that does not answer would keep nothing.
-        let answers = self.ask_each_within(&heirs, &Request::StatFs, HEIR_TIME_MAX).await;
-        let heir = answers.into_iter().find(|(_, answer)| answer.is_ok()).map(|(server, _)| server);
-        let Some(heir) = heir else {
-            return Err(Failure::new(Code::Invalid, "no server would stay that could keep the map and take the slots"));
-        };
-        self.hand_over_to(heir).await
+        let mut silent = None;
+        for (heir, answer) in self.ask_each_within(&heirs, &Request::StatFs, HEIR_TIME_MAX).await {
+            match answer {
+                Ok(_) => return self.hand_over_to(heir).await,
+                Err(failure) => silent = Some(failure),
+            }
+        }
+        let nobody = || Failure::new(Code::Invalid, "no server would stay that could keep the map and take the slots");
+        Err(silent.map_or_else(nobody, |failure| failure.during("asking who could keep the map")))
     }
 
     /// What each server that has not left holds and has room for.

@@ -305,6 +305,12 @@ impl Server {
         Target { index: ServerIndex(0), host, addresses, life: (MapEpoch(0), Incarnation(0)) }
     }
 
+    /// Closes the connection by which this server has got its first map. It was opened to whichever life of the keeper listened there;
+    /// of a later one it is known whose end it tells.
+    pub(super) fn part_from_starter(&self, keeper: &Target) {
+        self.peers.leave(keeper.index, MapEpoch(0));
+    }
+
     /// Announces this server to the keeper and waits for the map that it is in.
     async fn join_volume(self: &Arc<Self>) -> Result<Arc<ShardMap>, Failure> {
         let join = Request::Join { slot: self.slot(), info: self.info() };
@@ -325,6 +331,7 @@ impl Server {
                 other => break other.map_err(|failure| failure.during("joining the volume"))?,
             }
         };
+        self.part_from_starter(&to);
         self.namespace.adopt(answer.header.namespace_epoch);
         match answer.reply {
             Reply::Map { map } => Ok(Arc::new(map)),

@@ -5,7 +5,7 @@
 
 use crate::membership::give::count_entries;
 use crate::membership::leave::GOING_TIME_MAX;
-use crate::membership::state::moving::{Arriving, Brought, Pending, Phase, Refused};
+use crate::membership::state::moving::{Arriving, Brought, Pending, Phase, Refused, Sending};
 use crate::membership::state::pieces::Piece;
 use crate::persistence::state::persistence::{Persistence, disk_failure};
 use crate::persistence::state::record::Step;
@@ -137,10 +137,15 @@ impl Server {
             false => (Piece::from_bytes(&piece.0), &payload[..]),
         };
         let piece = piece.map_err(|why| Failure::new(Code::Malformed, format!("a piece of slot {slot}: {why}")))?;
+        let begins_anew = matches!(piece, Piece::Anew {});
         let taken = self.moving.arriving((moving, from), |pending| {
-            if pending.seen.insert(number) { pending.take(piece, payload, self) } else { Ok(()) }
+            let is_new = pending.seen.insert(number);
+            if is_new { pending.take(piece, payload, self) } else { Ok(()) }.map(|()| is_new)
         });
-        taken.map_err(|refused| refused.failure(moving))??;
+        if taken.map_err(|refused| refused.failure(moving))?? && begins_anew {
+            let directories = self.moving.begins_anew(moving);
+            directories.iter().for_each(|(dir, brought)| self.directories.given(*dir, brought));
+        }
         if self.persistence.is_none() || !self.store.is_memory_scarce() {
             return Ok(Reply::Done.into());
         }
@@ -200,11 +205,14 @@ impl Server {
         leased: bool,
     ) -> Attempt<Output> {
         let from = self.giver(work)?;
-        let taking = Phase::Takes { moving, slot, from };
+        let (taking, sending) = (Phase::Takes { moving, slot, from }, Sending { moving, pieces });
+        if self.moving.is_taken(sending, leased) {
+            // Nothing of it may be refused any more: the giver would go on with the slot.
+            return Ok(Reply::Done.into());
+        }
         let counted = self.moving.arriving((moving, from), |pending| {
-            let is_all = pending.seen.len() as u64 == pieces && pending.seen.last().is_none_or(|last| *last < pieces);
             pending.leased |= leased;
-            is_all.then(|| {
+            pending.is_all(pieces).then(|| {
                 // Renames that are over here may not be so on the disk of the other side.
                 self.transactions.remember_committed(&pending.finished);
                 self.count_directories(pending)
@@ -226,14 +234,14 @@ impl Server {
             let taken = async {
                 let as_of = server.configuration_here(slot, from, known).await.map_err(Err)?;
                 server.note_holders_of(directories.into_keys().collect(), slot).await.map_err(Err)?;
-                server.keep_arriving(moving, slot, as_of).await
+                server.keep_arriving(sending, slot, as_of).await
             };
             match taken.await {
                 Ok(()) => Ok(Reply::Done),
                 Err(Ok(refused)) => Err(refused.failure(moving)),
                 Err(Err(failure)) => {
                     // The giver may send it once more.
-                    let directories = server.moving.put_off(moving);
+                    let directories = server.moving.put_off(sending);
                     directories.iter().for_each(|(dir, brought)| server.directories.given(*dir, brought));
                     Err(Failure::new(Code::Busy, failure.detail))
                 }

@@ -4,7 +4,7 @@
 use super::state::image::{Snapshot, UNITS_AT_ONCE, add_left, add_server};
 use super::state::persistence::{Persistence, disk_failure};
 use super::state::record::Changed;
-use crate::membership::state::moving::{Arriving, Refused};
+use crate::membership::state::moving::{Arriving, Refused, Sending};
 use crate::sabotage::Sabotage;
 use crate::state::Server;
 use aze_io::disk::{DiskError, DiskResult};
@@ -74,17 +74,17 @@ impl Server {
     /// The slot was put off meanwhile; what the disk says.
     pub(crate) async fn keep_arriving(
         &self,
-        moving: u64,
+        sending: Sending,
         slot: SlotIndex,
         as_of: Configuration,
     ) -> Result<(), Result<Refused, Failure>> {
         let Some(persistence) = &self.persistence else {
-            return if self.moving.is_ready(moving) { Ok(()) } else { Err(Ok(Refused::Other)) };
+            return if self.moving.is_ready(sending) { Ok(()) } else { Err(Ok(Refused::Other)) };
         };
         while persistence.is_checkpointing.swap(true, Ordering::SeqCst) {
             self.io.sleep(CHECKPOINT_PAUSE).await;
         }
-        let kept = match self.moving.begin_to_keep(moving, as_of) {
+        let kept = match self.moving.begin_to_keep(sending, as_of) {
             Err(refused) => Err(Ok(refused)),
             // A checkpoint has it. Another one would number its records anew, and the slot may have some by then.
             Ok(false) => Ok(()),
@@ -95,7 +95,7 @@ impl Server {
             }
         };
         // Before another checkpoint can begin.
-        let kept = kept.and_then(|()| if self.moving.is_ready(moving) { Ok(()) } else { Err(Ok(Refused::Other)) });
+        let kept = kept.and_then(|()| if self.moving.is_ready(sending) { Ok(()) } else { Err(Ok(Refused::Other)) });
         persistence.is_checkpointing.store(false, Ordering::SeqCst);
         kept
     }

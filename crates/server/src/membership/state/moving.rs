@@ -101,6 +101,35 @@ pub(crate) struct Pending {
     pub(crate) finished: Vec<TxId>,
 }
 
+/// All that a giver has sent of a slot when it says so. One that goes on serving the slot then sends more pieces, of which the first says
+/// that the others begin anew.
+#[derive(Clone, Copy)]
+pub(crate) struct Sending {
+    pub(crate) moving: u64,
+    pub(crate) pieces: u64,
+}
+
+impl Pending {
+    /// Whether these pieces have been taken in, and no others.
+    pub(crate) fn is_all(&self, pieces: u64) -> bool {
+        self.seen.len() as u64 == pieces && self.seen.last().is_none_or(|last| *last < pieces)
+    }
+
+    fn put_off(&mut self) -> BTreeMap<Ino, Brought> {
+        (self.is_ready, self.kept) = (false, None);
+        std::mem::take(&mut self.directories)
+    }
+}
+
+impl Table {
+    /// What arrives, if this server takes it, and the giver has sent nothing since.
+    fn taken(&mut self, sending: Sending) -> Option<&mut Pending> {
+        let Sending { moving, pieces } = sending;
+        let takes = matches!(self.phase, Phase::Takes { moving: current, .. } if current == moving);
+        self.pending.as_mut().filter(|pending| takes && pending.moving == moving && pending.is_all(pieces))
+    }
+}
+
 /// One shard of it.
 pub(crate) struct Arriving {
     pub(crate) names: Shard,
@@ -355,27 +384,31 @@ impl Moving {
         Ok(result)
     }
 
-    /// All of the slot is here, and the giver is told so: from now on only the end of the move changes that. `false` if the
-    /// slot was put off meanwhile.
-    pub(crate) fn is_ready(&self, moving: u64) -> bool {
+    /// All of the slot is here, and the giver is told so: from now on only the end of the move changes that, or a giver that begins
+    /// anew. `false` if the slot was put off meanwhile.
+    pub(crate) fn is_ready(&self, sending: Sending) -> bool {
         let mut table = self.table.lock();
-        let takes = matches!(table.phase, Phase::Takes { moving: current, .. } if current == moving);
-        let pending = table.pending.as_mut().filter(|pending| takes && pending.moving == moving);
-        pending.map(|pending| pending.is_ready = true).is_some()
+        table.taken(sending).map(|pending| pending.is_ready = true).is_some()
+    }
+
+    /// Whether the giver was told before that all of it is here; `leased`: clients may believe answers of the giver.
+    pub(crate) fn is_taken(&self, sending: Sending, leased: bool) -> bool {
+        let mut table = self.table.lock();
+        let Some(pending) = table.taken(sending).filter(|pending| pending.is_ready) else { return false };
+        pending.leased |= leased;
+        true
     }
 
     /// From now on checkpoints have what arrives, in this configuration; nothing if all of it is there, and that is promised.
     ///
     /// # Errors
     /// The slot was put off meanwhile, or the move is over.
-    pub(crate) fn begin_to_keep(&self, moving: u64, as_of: Configuration) -> Result<bool, Refused> {
+    pub(crate) fn begin_to_keep(&self, sending: Sending, as_of: Configuration) -> Result<bool, Refused> {
         let mut table = self.table.lock();
-        if moving <= table.over {
+        if sending.moving <= table.over {
             return Err(Refused::Over);
         }
-        let takes = matches!(table.phase, Phase::Takes { moving: current, .. } if current == moving);
-        let pending =
-            table.pending.as_mut().filter(|pending| takes && pending.moving == moving).ok_or(Refused::Other)?;
+        let pending = table.taken(sending).ok_or(Refused::Other)?;
         if pending.is_ready {
             return Ok(false);
         }
@@ -402,15 +435,27 @@ impl Moving {
 
     /// The slot is not taken now, and may be sent again, unless the giver was told that all of it is here. Gives what of
     /// directories came with it.
-    pub(crate) fn put_off(&self, moving: u64) -> BTreeMap<Ino, Brought> {
+    pub(crate) fn put_off(&self, sending: Sending) -> BTreeMap<Ino, Brought> {
+        let mut table = self.table.lock();
+        match table.taken(sending).filter(|pending| !pending.is_ready).map(Pending::put_off) {
+            Some(directories) => {
+                self.set(&mut table, Phase::Rests);
+                directories
+            }
+            None => BTreeMap::new(),
+        }
+    }
+
+    /// The giver serves the slot still, or did so again, and sends it once more: what it was told of an earlier sending does not count for
+    /// this one. Gives what of directories came with that.
+    pub(crate) fn begins_anew(&self, moving: u64) -> BTreeMap<Ino, Brought> {
         let mut table = self.table.lock();
         let takes = matches!(table.phase, Phase::Takes { moving: current, .. } if current == moving);
-        let Some(pending) = table.pending.as_mut().filter(|pending| takes && !pending.is_ready) else {
-            return BTreeMap::new();
-        };
-        let directories = std::mem::take(&mut pending.directories);
-        pending.kept = None;
-        self.set(&mut table, Phase::Rests);
+        let pending = table.pending.as_mut().filter(|pending| pending.moving == moving);
+        let directories = pending.map(Pending::put_off).unwrap_or_default();
+        if takes {
+            self.set(&mut table, Phase::Rests);
+        }
         directories
     }
 
