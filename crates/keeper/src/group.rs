@@ -246,8 +246,14 @@ impl Group {
         if matches!(message.get_msg_type(), MessageType::MsgPropose | MessageType::MsgReadIndex) {
             return;
         }
+        let is_vote = matches!(message.get_msg_type(), MessageType::MsgRequestPreVote | MessageType::MsgRequestVote);
+        let is_behind = is_vote && (message.log_term, message.index) < self.reached();
         // What comes from one that is no member any more is refused there, and that is all.
         let _ = self.node.step(message);
+        if is_behind && !self.leads() {
+            // It gets no vote before it has what is here, and only who leads brings it that. Time may not pass by itself.
+            self.campaign();
+        }
     }
 
     /// Messages to a member get lost.

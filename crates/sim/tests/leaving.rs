@@ -46,6 +46,15 @@ fn servers_leave_under_work_and_nothing_is_lost() {
     assert!(runs < 5 || left >= runs / 2, "{left} servers have left in {runs} runs: they prove nothing");
 }
 
+/// While servers were cut off, another member of the group has got further than the keeper: it brings the keeper up to date, which
+/// then finds out how the move has ended that it had proposed.
+#[test]
+fn a_keeper_that_is_behind_leads_again() {
+    for seed in [1536, 1743] {
+        assert_eq!(run_plan(Plan::with_leaving(seed), false).violations, Vec::<String>::new(), "seed {seed}");
+    }
+}
+
 /// A giver that is told something else than that all is taken goes on with the slot, and sends it anew: the entries that have come
 /// since count, too, and a server that has said before that it has everything is not taken by its word.
 #[test]

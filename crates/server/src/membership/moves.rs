@@ -101,7 +101,11 @@ impl Server {
             Err(_) => Duration::ZERO,
         };
         self.tell_end(mov, telling).await;
-        moved.map_err(|failure| {
+        moved.map_err(|mut failure| {
+            if failure.code == Code::Replayed {
+                // The taker has given it up, for instance since it has asked how it ended.
+                failure.code = Code::Busy;
+            }
             failure.during(format!("slot {slot} stays on server {from}, and was not moved to server {to}"))
         })
     }
@@ -206,7 +210,8 @@ impl Server {
 
     /// Finds out whether a move was decided that the group has left open.
     async fn settle_move(self: &Arc<Self>) -> Result<(), Failure> {
-        self.change_map(None, |_| Ok(false)).await?;
+        // A decision after it, since only that shows what has become of it.
+        self.change_map(None, |_| Ok(true)).await?;
         self.keeper.ends_move();
         Ok(())
     }
